@@ -1,0 +1,1 @@
+"""posexp: positional encodings for Transformers, compared on equal terms."""

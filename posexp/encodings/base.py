@@ -1,0 +1,171 @@
+"""What a positional encoding is: the four parts of a Transformer that it may replace.
+
+A Transformer is an embedding, linear maps, norms, and a relation between queries and keys.
+An encoding departs from the plain Transformer in one or more of these and in nothing else,
+so `Encoding` is a factory of the plain parts and every encoding overrides what it changes.
+
+Shapes: B batch, L length, Q queries, K keys, H heads, D head width, F model width (d_model).
+Masks are True where something counts. Offsets are key position − query position.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx, struct
+from jax import Array
+
+
+@struct.dataclass
+class Span:
+  """Where queries and keys stand, and which may meet.
+
+  Encoder, decoder, cache, memory, padding and packing are all just different spans.
+  Every query may look at one key at least.
+  """
+
+  query: Array  # positions, int [B,Q]; B is 1 where the batch shares them
+  key: Array  # positions, int [B,K]
+  mask: Array  # bool [B,Q,K]; True where the query may look at the key
+  shared: Any = None  # what `Encoding.shared` made of this span, the same for every layer
+
+  @property
+  def offset(self) -> Array:
+    """Key position − query position, int [B,Q,K]."""
+    return self.key[:, None, :] - self.query[:, :, None]
+
+
+def scaled(q: Array) -> Array:
+  """q / √D, over the last axis."""
+  return q * (q.shape[-1] ** -0.5)
+
+
+def whole(features: int, num_heads: int) -> int:
+  """The width of a head.
+
+  Raises:
+    ValueError: features do not divide into num_heads.
+  """
+  if features % num_heads:
+    raise ValueError(f"d_model={features} is not divisible by num_heads={num_heads}")
+  return features // num_heads
+
+
+class Words(nnx.Module):
+  """A vector per word. The word table starts with variance 1/scale², its output with variance 1."""
+
+  def __init__(self, vocab_size: int, features: int, *, scale: float, rngs: nnx.Rngs):
+    self.scale = scale
+    init = nnx.initializers.normal(1 / scale)
+    self.table = nnx.Param(init(rngs.params(), (vocab_size, features)))
+
+  def __call__(self, tokens: Array, positions: Array | None = None) -> Array:
+    return self.table[...][tokens] * self.scale
+
+
+class Linear(nnx.Module):
+  """x W + b, in the dtype of x. Glorot uniform, as in Vaswani et al. 2017's code."""
+
+  def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: nnx.Rngs):
+    init = nnx.initializers.glorot_uniform()
+    self.kernel = nnx.Param(init(rngs.params(), (in_features, out_features)))
+    self.bias = nnx.Param(jnp.zeros(out_features)) if bias else None
+
+  def matrix(self) -> Array:
+    """W, [in_features, out_features]."""
+    return self.kernel[...]
+
+  def __call__(self, x: Array) -> Array:
+    y = x @ self.matrix().astype(x.dtype)
+    return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+
+
+class LayerNorm(nnx.Module):
+  """Layer normalization (Ba et al. 2016), computed in float32.
+
+  Features may be `parts` interleaved vectors, each of which is then normalized on its own.
+  """
+
+  def __init__(self, features: int, *, parts: int = 1):
+    self.parts = parts
+    self.scale = nnx.Param(jnp.ones(features))
+    self.bias = nnx.Param(jnp.zeros(features))
+
+  def __call__(self, x: Array) -> Array:
+    apart = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, self.parts)
+    apart = apart - apart.mean(-2, keepdims=True)
+    apart = apart * jax.lax.rsqrt(jnp.square(apart).mean(-2, keepdims=True) + 1e-6)
+    return (apart.reshape(x.shape) * self.scale[...] + self.bias[...]).astype(x.dtype)
+
+
+class Relation(nnx.Module):
+  """How queries meet keys and values in one attention layer. This one ignores positions."""
+
+  def score(self, q: Array, k: Array, span: Span) -> Array:
+    """Logits [B,H,Q,K] of q [B,Q,H,D] and k [B,K,H,D], scaled, not yet masked."""
+    return jnp.einsum("bqhd,bkhd->bhqk", scaled(q), k)
+
+  def weights(self, q: Array, k: Array, span: Span) -> Array:
+    """Attention weights [B,H,Q,K], in float32: the masked softmax of the logits."""
+    logits = self.score(q, k, span).astype(jnp.float32)
+    mask = span.mask[:, None]
+    return jax.nn.softmax(jnp.where(mask, logits, jnp.finfo(jnp.float32).min), axis=-1)
+
+  def combine(self, weights: Array, v: Array, span: Span) -> Array:
+    """Values v [B,K,H,D] summed by weights [B,H,Q,K]: [B,Q,H,D]."""
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+
+  def attend(
+    self, q: Array, k: Array, v: Array, span: Span, dropout: Callable[[Array], Array]
+  ) -> Array:
+    """The whole of attention, [B,Q,H,D]: the definition that any faster form must equal."""
+    weights = dropout(self.weights(q, k, span)).astype(v.dtype)
+    return self.combine(weights, v, span)
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+  """A positional encoding, given by its options. This one is none at all.
+
+  Every factory receives random streams of its own: `rngs.params()` for what every Transformer
+  has, `rngs.encoding()` for what only this encoding has. So all other parameters start equal,
+  whichever encoding is chosen.
+  """
+
+  relative: ClassVar[bool] = True  # do offsets alone matter, and not where counting starts?
+  paired: ClassVar[bool] = False  # do features come in pairs (complex, content and position)?
+
+  @property
+  def limit(self) -> int | None:
+    """How many positions there are; None where there is no end to them."""
+    return None
+
+  def embed(
+    self, vocab_size: int, features: int, *, scale: float, rngs: nnx.Rngs
+  ) -> Callable[[Array, Array], Array]:
+    """(tokens [B,L], positions [1 or B,L]) -> [B,L,features], in float32."""
+    return Words(vocab_size, features, scale=scale, rngs=rngs)
+
+  def linear(
+    self, in_features: int, out_features: int, *, bias: bool = True, rngs: nnx.Rngs
+  ) -> Callable[[Array], Array]:
+    """[..., in_features] -> [..., out_features]."""
+    return Linear(in_features, out_features, bias=bias, rngs=rngs)
+
+  def norm(self, features: int, *, rngs: nnx.Rngs) -> Callable[[Array], Array]:
+    """[..., features] -> [..., features]."""
+    return LayerNorm(features)
+
+  def relation(self, num_heads: int, head_dim: int, *, causal: bool, rngs: nnx.Rngs) -> Relation:
+    """The relation of one self-attention layer."""
+    return Relation()
+
+  def shared(
+    self, num_heads: int, head_dim: int, *, causal: bool, rngs: nnx.Rngs
+  ) -> Callable[[Span], Any] | None:
+    """What all layers share: a function of the span, whose value they find in `span.shared`."""
+    return None

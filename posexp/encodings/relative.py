@@ -1,0 +1,176 @@
+"""Relations that know the offset between query and key: RPR and Transformer-XL."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from posexp.encodings.base import Encoding, Relation, Span, scaled
+from posexp.encodings.sinusoids import frequencies, sinusoids
+
+
+class ClippedOffset(Relation):
+  """A vector per clipped offset, added to keys, to values or to both (Shaw et al. 2018, eq. 3, 4).
+
+  Nothing of shape [Q,K,D] is formed: queries meet the 2k+1 vectors first and the results are
+  looked up by offset; weights are summed by offset first and then meet the vectors.
+  """
+
+  def __init__(self, k: int, head_dim: int, *, keys: bool, values: bool, rngs: nnx.Rngs):
+    self.k = k
+    init = nnx.initializers.glorot_uniform()
+    shape = (2 * k + 1, head_dim)
+    self.keys = nnx.Param(init(rngs.encoding(), shape)) if keys else None
+    self.values = nnx.Param(init(rngs.encoding(), shape)) if values else None
+
+  def row(self, span: Span) -> Array:
+    """The table's row for each query and key, int [B,Q,K]."""
+    return jnp.clip(span.offset, -self.k, self.k) + self.k
+
+  def score(self, q, k, span):
+    logits = super().score(q, k, span)
+    if self.keys is None:
+      return logits
+    by_row = jnp.einsum("bqhd,rd->bhqr", scaled(q), self.keys[...].astype(q.dtype))
+    return logits + jnp.take_along_axis(by_row, self.row(span)[:, None], axis=-1)
+
+  def combine(self, weights, v, span):
+    summed = super().combine(weights, v, span)
+    if self.values is None:
+      return summed
+    by_row = sum_by_row(weights, self.row(span), 2 * self.k + 1)
+    return summed + jnp.einsum("bhqr,rd->bqhd", by_row, self.values[...].astype(v.dtype))
+
+
+def sum_by_row(weights: Array, row: Array, rows: int) -> Array:
+  """Sums weights [B,H,Q,K] over the keys of each row, row int [1 or B,Q,K]: [B,H,Q,rows]."""
+
+  def one(weights: Array, row: Array) -> Array:  # [K], [K] -> [rows]
+    return jax.ops.segment_sum(weights, row, rows)
+
+  over_queries = jax.vmap(one)
+  over_heads = jax.vmap(over_queries, (0, None))
+  over_batch = jax.vmap(over_heads)
+  return over_batch(weights, jnp.broadcast_to(row, (weights.shape[0], *row.shape[1:])))
+
+
+@dataclasses.dataclass(frozen=True)
+class RPR(Encoding):
+  """Relative position representations, clipped at distance k (Shaw, Uszkoreit & Vaswani 2018).
+
+  e_ij = q_i · (k_j + a^K_c) / √d,  z_i = Σ_j α_ij (v_j + a^V_c),  c = clip(j − i, −k, k).
+  One table of 2k+1 vectors for keys and one for values in each layer, shared by its heads as in
+  the authors' code. k=0 has no positions: the key term falls away in the softmax.
+  """
+
+  k: int = 16
+  keys: bool = True
+  values: bool = True
+
+  def __post_init__(self):
+    if self.k < 0:
+      raise ValueError(f"k must be at least 0, not {self.k}")
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return ClippedOffset(self.k, head_dim, keys=self.keys, values=self.values, rngs=rngs)
+
+
+class FourTerms(Relation):
+  """The four terms of a Transformer-XL score, each on or off."""
+
+  def __init__(self, encoding: TransformerXL, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+    self.terms = encoding.terms
+    self.base = encoding.base
+    features = num_heads * head_dim
+    init = nnx.initializers.glorot_uniform()
+    if "b" in self.terms or "d" in self.terms:
+      frequencies(features, self.base)
+      kernel = init(rngs.encoding(), (features, features))
+      self.distance = nnx.Param(kernel.reshape(features, num_heads, head_dim))  # W_kR
+    own = not encoding.share_biases
+    self.biases = Biases(self.terms, num_heads, head_dim, rngs=rngs) if own else None
+
+  def score(self, q, k, span):
+    u, v = self.biases(span) if self.biases else span.shared
+    logits = 0
+    if "a" in self.terms or "c" in self.terms:
+      query = self.query(q, "a", u)
+      logits += jnp.einsum("bqhd,bkhd->bhqk", query, k)
+    if "b" in self.terms or "d" in self.terms:
+      query = self.query(q, "b", v)
+      logits += self.by_distance(query, span)
+    return jnp.broadcast_to(logits, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
+
+  def query(self, q: Array, term: str, bias: Array | None) -> Array:
+    """(q + bias) / √d, less what is off: [1 or B,1 or Q,H,D]."""
+    if bias is None:
+      return scaled(q)
+    bias = bias.astype(q.dtype)[None, None]
+    return scaled(q + bias if term in self.terms else bias)
+
+  def by_distance(self, position: Array, span: Span) -> Array:
+    """position · W_kR R(i−j), [B,H,Q,K], with position [1 or B,1 or Q,H,D].
+
+    The dot products with all distances from −(K−1) to K−1 come first, then each offset takes
+    its own, so any positions will do; a distance outside gives NaN, not a plausible number.
+    """
+    reach = span.key.shape[1] - 1
+    features = self.distance.shape[0]
+    sin, cos = sinusoids(jnp.arange(-reach, reach + 1), frequencies(features, self.base))
+    waves = jnp.concatenate([sin, cos], axis=-1).astype(position.dtype)
+    r = jnp.einsum("rf,fhd->rhd", waves, self.distance[...].astype(position.dtype))
+    by_distance = jnp.einsum("bqhd,rhd->bhqr", position, r)
+    index = (reach - span.offset)[:, None]
+    return jnp.take_along_axis(by_distance, index, axis=-1, mode="fill", fill_value=jnp.nan)
+
+
+class Biases(nnx.Module):
+  """u and v [H,D]: what every query asks of contents and of distances."""
+
+  def __init__(self, terms: str, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+    init = nnx.initializers.normal(0.02)
+    shape = (num_heads, head_dim)
+    self.u = nnx.Param(init(rngs.encoding(), shape)) if "c" in terms else None
+    self.v = nnx.Param(init(rngs.encoding(), shape)) if "d" in terms else None
+
+  def __call__(self, span: Span) -> tuple[Array | None, Array | None]:
+    return tuple(None if bias is None else bias[...] for bias in (self.u, self.v))
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerXL(Encoding):
+  """Relative encoding with a content and a position bias (Dai et al. 2019, section 3.3).
+
+  A_ij = (a) q_i·k_j + (b) q_i·W_kR R(i−j) + (c) u·k_j + (d) v·W_kR R(i−j), all over √d, with R the
+  sinusoids of the distance. `share_biases` is whether all layers share u and v, as the paper
+  prints them; its code shares them in the character-level models only. In an encoder, where the
+  paper does not go, distances are signed.
+  """
+
+  a: bool = True
+  b: bool = True
+  c: bool = True
+  d: bool = True
+  share_biases: bool = True
+  base: float = 10000.0
+
+  def __post_init__(self):
+    if not self.terms:
+      raise ValueError("a, b, c and d are all off, so there is nothing to attend by")
+    if self.base <= 1:
+      raise ValueError(f"base must be above 1, not {self.base}")
+
+  @property
+  def terms(self) -> str:
+    """The letters of the terms that are on."""
+    return "".join(term for term in "abcd" if getattr(self, term))
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return FourTerms(self, num_heads, head_dim, rngs=rngs)
+
+  def shared(self, num_heads, head_dim, *, causal, rngs):
+    return Biases(self.terms, num_heads, head_dim, rngs=rngs) if self.share_biases else None

@@ -1,0 +1,321 @@
+"""The Transformer (Vaswani et al. 2017), which asks its encoding for parts and never which it is.
+
+Modes differ only in where keys and values come from and in the span that is laid out for them:
+
+| mode     | keys and values of            | span                                               |
+|----------|-------------------------------|----------------------------------------------------|
+| encoder  | the sequence                  | its positions; real tokens                         |
+| causal   | the sequence                  | … that are not ahead                               |
+| step     | the cache, this step's added  | the cache's slots that are filled and not ahead    |
+| recur    | [memory; segment]             | the memory's filled slots and what is not ahead    |
+| cross    | the encoder's output          | the source's real tokens; the relation is plain    |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx, struct
+from jax import Array
+
+from posexp.encodings.base import Encoding, Relation, Span, whole
+
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+  """The options of a Transformer, the same for every encoding."""
+
+  d_model: int = 128
+  num_heads: int = 4
+  d_ff: int = 512
+  num_layers: int = 2
+  dropout: float = 0.1
+  norm: str = "pre"
+  embed_scale: str = "sqrt"
+  dtype: str = "float32"
+
+  def __post_init__(self):
+    for option in ("d_model", "num_heads", "d_ff", "num_layers"):
+      if (value := getattr(self, option)) < 1:
+        raise ValueError(f"{option} must be at least 1, not {value}")
+    if not 0 <= self.dropout < 1:
+      raise ValueError(f"dropout must be from 0 to below 1, not {self.dropout}")
+    for option, choices in (
+      ("norm", ("pre", "post")),
+      ("embed_scale", ("sqrt", "none")),
+      ("dtype", DTYPES),
+    ):
+      if (value := getattr(self, option)) not in choices:
+        raise ValueError(f"{option} must be {' or '.join(choices)}, not {value!r}")
+    whole(self.d_model, self.num_heads)
+
+
+def drop(x: Array, rate: float, rngs: nnx.Rngs | None) -> Array:
+  """Dropout. No `rngs`, no dropout: that is what evaluation is."""
+  if rngs is None or rate == 0:
+    return x
+  keep = jax.random.bernoulli(rngs.dropout(), 1 - rate, x.shape)
+  return jnp.where(keep, x / (1 - rate), 0)
+
+
+class Attention(nnx.Module):
+  """Multi-head attention. Projections have no bias, as in the paper."""
+
+  def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: nnx.Rngs):
+    self.num_heads = size.num_heads
+    self.dropout = size.dropout
+    head_dim = whole(size.d_model, size.num_heads)
+
+    def linear() -> Callable[[Array], Array]:
+      return encoding.linear(size.d_model, size.d_model, bias=False, rngs=rngs.fork())
+
+    self.query, self.key, self.value, self.out = linear(), linear(), linear(), linear()
+    plain = Encoding() if cross else encoding
+    self.relation: Relation = plain.relation(
+      size.num_heads, head_dim, causal=causal, rngs=rngs.fork()
+    )
+
+  def heads(self, x: Array) -> Array:
+    """[B,L,F] -> [B,L,H,D]."""
+    return x.reshape(*x.shape[:-1], self.num_heads, -1)
+
+  def keys_values(self, x: Array) -> tuple[Array, Array]:
+    """What can be attended to, x [B,K,F] -> two [B,K,H,D]. Positions have not touched it yet."""
+    return self.heads(self.key(x)), self.heads(self.value(x))
+
+  def weights(self, x: Array, k: Array, span: Span) -> Array:
+    """Attention weights [B,H,Q,K] of x [B,Q,F] on keys k."""
+    return self.relation.weights(self.heads(self.query(x)), k, span)
+
+  def __call__(
+    self, x: Array, k: Array, v: Array, span: Span, rngs: nnx.Rngs | None = None
+  ) -> Array:
+    """x [B,Q,F] attends to k, v [B,K,H,D]: [B,Q,F]."""
+
+    def dropout(weights: Array) -> Array:
+      return drop(weights, self.dropout, rngs)
+
+    found = self.relation.attend(self.heads(self.query(x)), k, v, span, dropout)
+    return self.out(found.reshape(x.shape))
+
+
+class FeedForward(nnx.Module):
+  """relu(x W1 + b1) W2 + b2."""
+
+  def __init__(self, encoding: Encoding, size: Size, *, rngs: nnx.Rngs):
+    self.up = encoding.linear(size.d_model, size.d_ff, rngs=rngs.fork())
+    self.down = encoding.linear(size.d_ff, size.d_model, rngs=rngs.fork())
+    self.dropout = size.dropout
+
+  def __call__(self, x: Array, rngs: nnx.Rngs | None = None) -> Array:
+    return self.down(drop(jax.nn.relu(self.up(x)), self.dropout, rngs))
+
+
+class Block(nnx.Module):
+  """Self-attention, then attention to a source if there is one, then the feed-forward network."""
+
+  def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: nnx.Rngs):
+    self.attention = Attention(encoding, size, causal=causal, cross=False, rngs=rngs.fork())
+    self.attention_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+    self.feed_forward = FeedForward(encoding, size, rngs=rngs.fork())
+    self.feed_forward_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+    self.cross = self.cross_norm = None
+    if cross:
+      self.cross = Attention(encoding, size, causal=False, cross=True, rngs=rngs.fork())
+      self.cross_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+    self.pre = size.norm == "pre"
+    self.dropout = size.dropout
+
+  def context(self, x: Array) -> Array:
+    """What self-attention reads of the stream x [B,L,F]."""
+    return self.attention_norm(x) if self.pre else x
+
+  def __call__(
+    self,
+    x: Array,
+    k: Array,
+    v: Array,
+    span: Span,
+    source: tuple[Array, Array, Span] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> Array:
+    """x [B,Q,F], with keys and values [B,K,H,D] of its context: [B,Q,F]."""
+
+    def add(x: Array, norm: Callable[[Array], Array], f: Callable[[Array], Array]) -> Array:
+      if self.pre:
+        return x + drop(f(norm(x)), self.dropout, rngs)
+      return norm(x + drop(f(x), self.dropout, rngs))
+
+    x = add(x, self.attention_norm, lambda y: self.attention(y, k, v, span, rngs))
+    if self.cross is not None:
+      x = add(x, self.cross_norm, lambda y: self.cross(y, *source, rngs))
+    return add(x, self.feed_forward_norm, lambda y: self.feed_forward(y, rngs))
+
+
+@struct.dataclass
+class Cache:
+  """Keys and values of all slots so far, one pair [B,K,H,D] for each layer."""
+
+  keys: tuple[Array, ...]
+  values: tuple[Array, ...]
+  positions: Array  # int [1 or B,K]: where each slot stands
+  length: Array  # int: how many slots are filled
+
+
+@struct.dataclass
+class Memory:
+  """The inputs [B,M,F] of every layer for what came before; gradients stop here."""
+
+  layers: tuple[Array, ...]
+  filled: Array  # int: how many of the M slots, counted from the last, hold something
+
+
+class Stack(nnx.Module):
+  """An encoder, a decoder or a language model, without what reads its output."""
+
+  def __init__(
+    self,
+    vocab_size: int,
+    encoding: Encoding,
+    size: Size,
+    *,
+    causal: bool = False,
+    cross: bool = False,
+    rngs: nnx.Rngs,
+  ):
+    """Builds the stack; `rngs` has the streams `params` and `encoding`.
+
+    Raises:
+      ValueError: the size does not suit the encoding.
+    """
+    scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
+    head_dim = whole(size.d_model, size.num_heads)
+    self.embed = encoding.embed(vocab_size, size.d_model, scale=scale, rngs=rngs.fork())
+    self.shared = encoding.shared(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
+    self.blocks = nnx.List(
+      Block(encoding, size, causal=causal, cross=cross, rngs=rngs.fork())
+      for _ in range(size.num_layers)
+    )
+    self.norm = encoding.norm(size.d_model, rngs=rngs.fork()) if size.norm == "pre" else None
+    self.limit = encoding.limit
+    self.causal = causal
+    self.size = size
+
+  def __call__(
+    self,
+    tokens: Array,
+    mask: Array | None = None,
+    *,
+    positions: Array | None = None,
+    source: tuple | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> Array:
+    """The whole sequence at once: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
+
+    Raises:
+      ValueError: the sequence is longer than the encoding's positions.
+    """
+    length = tokens.shape[1]
+    if positions is None:
+      self.check(length)
+      positions = jnp.arange(length)[None]
+    visible = jnp.ones((1, 1, length), bool) if mask is None else mask[:, None, :]
+    if self.causal:
+      visible = visible & jnp.tri(length, dtype=bool)
+    x = self.read(tokens, positions, rngs)
+    span = self.span(
+      positions, positions, jnp.broadcast_to(visible, (len(visible), length, length))
+    )
+    for i, block in enumerate(self.blocks):
+      k, v = block.attention.keys_values(block.context(x))
+      x = block(x, k, v, span, source and source[i], rngs)
+    return self.finish(x)
+
+  def step(self, tokens: Array, cache: Cache, *, source: tuple | None = None):
+    """The next tokens [B,Q] of a cached sequence -> ([B,Q,F], cache)."""
+    slots = jnp.arange(cache.positions.shape[1])
+    own = cache.length + jnp.arange(tokens.shape[1])
+    positions = cache.positions[:, own]
+    x = self.read(tokens, positions, None)
+    span = self.span(positions, cache.positions, (slots <= own[:, None])[None])
+    keys, values = list(cache.keys), list(cache.values)
+    for i, block in enumerate(self.blocks):
+      k, v = block.attention.keys_values(block.context(x))
+      start = (0, cache.length, 0, 0)
+      keys[i] = jax.lax.dynamic_update_slice(keys[i], k.astype(keys[i].dtype), start)
+      values[i] = jax.lax.dynamic_update_slice(values[i], v.astype(values[i].dtype), start)
+      x = block(x, keys[i], values[i], span, source and source[i])
+    length = cache.length + tokens.shape[1]
+    return self.finish(x), Cache(tuple(keys), tuple(values), cache.positions, length)
+
+  def recur(self, tokens: Array, memory: Memory, *, rngs: nnx.Rngs | None = None):
+    """The next segment [B,L] of a stream -> ([B,L,F], memory) (Dai et al. 2019, section 3.2)."""
+    past, length = memory.layers[0].shape[1], tokens.shape[1]
+    slots = jnp.arange(past + length)[None]
+    own = slots[:, past:]
+    x = self.read(tokens, own, rngs)
+    filled = slots >= past - memory.filled
+    span = self.span(own, slots, filled[:, None] & (slots[:, None] <= own[:, :, None]))
+    layers = []
+    for block, before in zip(self.blocks, memory.layers, strict=True):
+      context = jnp.concatenate([before.astype(x.dtype), x], axis=1)
+      layers.append(jax.lax.stop_gradient(context[:, length:]))
+      k, v = block.attention.keys_values(block.context(context))
+      x = block(x, k, v, span, rngs=rngs)
+    return self.finish(x), Memory(tuple(layers), jnp.minimum(memory.filled + length, past))
+
+  def source(self, encoded: Array, mask: Array) -> tuple:
+    """Keys and values, for every layer, of an encoder's output [B,S,F] with its mask [B,S]."""
+    length = mask.shape[1]
+    # One row of positions and of the mask serves every query.
+    span = Span(jnp.zeros((1, 1), int), jnp.arange(length)[None], mask[:, None, :])
+    return tuple((*block.cross.keys_values(encoded), span) for block in self.blocks)
+
+  def empty_cache(self, batch: int, length: int, positions: Array | None = None) -> Cache:
+    """Room for `length` tokens.
+
+    Raises:
+      ValueError: the encoding has fewer positions.
+    """
+    if positions is None:
+      self.check(length)
+      positions = jnp.arange(length)[None]
+    head_dim = whole(self.size.d_model, self.size.num_heads)
+    shape = (batch, length, self.size.num_heads, head_dim)
+
+    # Separate buffers: a donated one may not appear twice.
+    def empty() -> tuple[Array, ...]:
+      return tuple(jnp.zeros(shape, self.size.dtype) for _ in self.blocks)
+
+    return Cache(empty(), empty(), positions, jnp.zeros((), jnp.int32))
+
+  def empty_memory(self, batch: int, length: int) -> Memory:
+    """A memory of `length` slots in which nothing is filled yet."""
+    shape = (batch, length, self.size.d_model)
+    layers = tuple(jnp.zeros(shape, self.size.dtype) for _ in self.blocks)
+    return Memory(layers, jnp.zeros((), jnp.int32))
+
+  def check(self, length: int) -> None:
+    """Raises ValueError where the encoding has fewer than `length` positions."""
+    if self.limit is not None and length > self.limit:
+      raise ValueError(
+        f"a sequence of {length} tokens, but the encoding has {self.limit} positions"
+      )
+
+  def read(self, tokens: Array, positions: Array, rngs: nnx.Rngs | None) -> Array:
+    """The embedded tokens [B,L,F], in the dtype of all that follows."""
+    return drop(self.embed(tokens, positions), self.size.dropout, rngs).astype(self.size.dtype)
+
+  def span(self, query: Array, key: Array, mask: Array) -> Span:
+    """The span of self-attention, with what the encoding's layers share."""
+    span = Span(query, key, mask)
+    return span if self.shared is None else span.replace(shared=self.shared(span))
+
+  def finish(self, x: Array) -> Array:
+    """The stream after the last layer, normalized."""
+    return x if self.norm is None else self.norm(x)
