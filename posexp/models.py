@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 from jax import Array
 
@@ -36,3 +41,33 @@ class Classifier(nnx.Module):
       counted = mask[:, :, None].astype(hidden.dtype)
       summary = (hidden * counted).sum(1) / counted.sum(1)
     return self.head(drop(summary, self.stack.size.dropout, rngs))
+
+  metrics = ("loss", "accuracy")
+
+  def loss(
+    self, batch: dict[str, Array], *, label_smoothing: float, rngs: nnx.Rngs
+  ) -> tuple[dict[str, Array], Array]:
+    """Means over a batch of tokens [B,L], mask [B,L], labels [B], weight [B]; and the weight."""
+    logits = self(batch["tokens"], batch["mask"], rngs=rngs)
+    labels, weight = batch["labels"], batch["weight"]
+    targets = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), label_smoothing)
+    values = {
+      "loss": optax.softmax_cross_entropy(logits, targets),
+      "accuracy": logits.argmax(-1) == labels,
+    }
+    total = weight.sum()
+    return {name: (value * weight).sum() / total for name, value in values.items()}, total
+
+  def predict(self, batch: dict[str, Array]) -> dict[str, Array]:
+    """For every example: its loss [B] and the class with the largest logit, prediction [B]."""
+    logits = self(batch["tokens"], batch["mask"])
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
+    return {"loss": loss, "prediction": logits.argmax(-1)}
+
+
+@functools.lru_cache
+def classifier(
+  vocab_size: int, num_classes: int, encoding: Encoding, size: Size, first: bool
+) -> Callable[..., Classifier]:
+  """A function of `rngs` that builds the model: the same object whenever the model is the same."""
+  return functools.partial(Classifier, vocab_size, num_classes, encoding, size, first=first)

@@ -1,0 +1,223 @@
+"""The training loop: step, log, evaluate, save; leave when asked; measure the best at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from posexp.errors import UserError
+from posexp.evaluation import classification, predict
+from posexp.optimizer import Training, make_schedule
+from posexp.run import Run
+from posexp.tracking import Tracker
+from posexp.training import Program, State, keys, shard
+
+log = logging.getLogger("posexp")
+
+BEST = "validation/accuracy"  # chooses the checkpoint; more is better, the earlier one of equals
+
+
+def fit(
+  run: Run,
+  tracker: Tracker,
+  program: Program,
+  data: Any,
+  options: Training,
+  steps: int,
+  seed: int,
+  mesh: Mesh,
+) -> State:
+  """Trains until `steps` or out of patience, from the newest checkpoint if there is one.
+
+  Raises:
+    UserError: the loss is no longer finite.
+  """
+  state = program.init(seed)
+  restored = run.restore(state)
+  if restored is not None:
+    state = restored
+    log.info("going on from step %d", int(state.step))
+  step = int(state.step)
+  run.rewind(step)
+  key = keys(seed)["dropout"]
+  schedule = make_schedule(options, steps)
+  every = options.evaluate_every or data.steps_per_epoch(options.batch_size)
+  batches = shard(data.batches(options.batch_size, seed=seed, start=step), mesh)
+  clock = Clock(run.history)
+  with stop_signals() as asked, progress(step, steps) as bar, contextlib.closing(batches):
+    while step < steps and not exhausted(run.history, options.patience):
+      batch, tokens = next(batches)
+      state = program.update(state, batch, key)
+      step += 1
+      clock.count(tokens)
+      bar.update()
+      evaluates = step % every == 0 or step == steps
+      row = {}
+      if step % options.log_every == 0 or evaluates:
+        row |= window(state) | {"train/learning_rate": float(schedule(step - 1))} | clock.read()
+        state = program.clear(state)
+        bar.set_postfix_str(
+          f"loss {row['train/loss']:.3f}, {row['time/tokens_per_second']:,.0f} tokens/s"
+        )
+      if evaluates:
+        found = predict(
+          lambda batch: program.predict(state.params, batch),  # noqa: B023
+          data.evaluation("validation", options.batch_size),
+          mesh,
+        )
+        measured = classification(found, data.label_names)
+        row |= {f"validation/{name}": value for name, value in measured.items()}
+        log.info("%s", line(step, steps, row, run.history))
+      if row:
+        run.log(step, row)
+        tracker.log(step, row)
+      if evaluates:
+        run.save(step, state, {BEST: row[BEST]})
+        clock.restart()
+      elif asked:
+        run.save(step, state)
+      if asked:
+        break
+  run.wait()
+  if asked and step < steps:
+    log.info("stopped at step %d of %d, which is saved", step, steps)
+    signal.raise_signal(asked[0])
+  return state
+
+
+def measure(
+  run: Run, program: Program, data: Any, options: Training, state: State, mesh: Mesh
+) -> dict[str, Any]:
+  """The summary: the best checkpoint's metrics on validation and, this once, on test."""
+  stopped = int(state.step)
+  best = run.restore(state, "best")
+  row = next(row for row in run.history if row["step"] == int(best.step))
+  found = predict(
+    lambda batch: program.predict(best.params, batch),
+    data.evaluation("test", options.batch_size),
+    mesh,
+  )
+  keep_predictions(run, found, data.label_names)
+  summary = {"step": int(best.step), "stopped_at": stopped}
+  summary |= {name: row[name] for name in row if name.startswith("validation/")}
+  summary |= {f"test/{k}": v for k, v in classification(found, data.label_names).items()}
+  for split in ("validation", "test"):
+    summary |= {f"baseline/{split}/{k}": v for k, v in data.baseline(split).items()}
+  last = [row for row in run.history if "time/seconds" in row][-1]
+  return summary | {"time/seconds": last["time/seconds"]}
+
+
+def keep_predictions(run: Run, found: dict, label_names: tuple[str, ...]) -> None:
+  """Writes what the model says of every test example to predictions/test.jsonl."""
+  file = run.path / "predictions" / "test.jsonl"
+  file.parent.mkdir(exist_ok=True)
+  with file.open("w", encoding="utf-8") as lines:
+    for index, label, prediction, loss in zip(
+      found["index"], found["label"], found["prediction"], found["loss"], strict=True
+    ):
+      row = {
+        "index": int(index),
+        "label": label_names[label],
+        "prediction": label_names[prediction],
+        "loss": float(loss),
+      }
+      lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def window(state: State) -> dict[str, float]:
+  """The means of the training metrics since the last row.
+
+  Raises:
+    UserError: a loss among them was not finite.
+  """
+  sums, weight, broken = jax.device_get(
+    (state.window.sums, state.window.weight, state.window.broken)
+  )
+  if broken >= 0:
+    raise UserError(
+      f"the loss is not finite at step {broken}; what was saved before is kept: try a smaller "
+      "train.learning_rate, a longer train.warmup or a smaller train.clip"
+    )
+  return {f"train/{name}": float(total / weight) for name, total in sums.items()}
+
+
+def exhausted(history: list[dict], patience: int | None) -> bool:
+  """Whether the last `patience` evaluations brought nothing better."""
+  scores = [row[BEST] for row in history if BEST in row]
+  if patience is None or not scores:
+    return False
+  return len(scores) - 1 - scores.index(max(scores)) >= patience
+
+
+def line(step: int, steps: int, row: dict[str, float], history: list[dict]) -> str:
+  """One evaluation, as the user reads it."""
+  best = all(row[BEST] > earlier[BEST] for earlier in history if BEST in earlier)
+  return (
+    f"step {step:>{len(str(steps))}}/{steps}   train loss {row['train/loss']:.3f}   "
+    f"validation loss {row['validation/loss']:.3f}   accuracy {row['validation/accuracy']:.3f}   "
+    f"macro F1 {row['validation/macro_f1']:.3f}   "
+    f"{row['time/tokens_per_second']:,.0f} tokens/s{'   best' if best else ''}"
+  )
+
+
+@contextlib.contextmanager
+def progress(step: int, steps: int) -> Iterator[tqdm]:
+  """A progress bar in a terminal, and nothing where output is piped."""
+  with (
+    logging_redirect_tqdm([log]),
+    tqdm(initial=step, total=steps, disable=None, dynamic_ncols=True, leave=False) as bar,
+  ):
+    yield bar
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+  """SIGTERM and Ctrl-C wait for the end of a step; a second one does not wait."""
+  asked: list[int] = []
+  signals = (signal.SIGTERM, signal.SIGINT)
+
+  def ask(number: int, frame: Any) -> None:
+    asked.append(number)
+    for known, handler in before.items():
+      signal.signal(known, handler)
+
+  before = {number: signal.signal(number, ask) for number in signals}
+  try:
+    yield asked
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)
+
+
+class Clock:
+  """Seconds of training, over all sessions of a run, and real tokens per second."""
+
+  def __init__(self, history: list[dict]):
+    self.before = max((row.get("time/seconds", 0.0) for row in history), default=0.0)
+    self.begun = time.perf_counter()
+    self.restart()
+
+  def restart(self) -> None:
+    """Leaves what was not training out of the next rate."""
+    self.since, self.tokens = time.perf_counter(), 0
+
+  def count(self, tokens: int) -> None:
+    """A step on so many tokens was taken."""
+    self.tokens += tokens
+
+  def read(self) -> dict[str, float]:
+    """The figures of a row of the log."""
+    now = time.perf_counter()
+    rate = self.tokens / (now - self.since)
+    self.restart()
+    return {"time/seconds": self.before + now - self.begun, "time/tokens_per_second": rate}

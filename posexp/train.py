@@ -1,0 +1,100 @@
+"""Train, measure and log one run: `python -m posexp.train encoding=rpr rpr.k=4`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from posexp.errors import UserError
+from posexp.launch import launch
+
+log = logging.getLogger("posexp")
+
+
+def main() -> None:
+  """The command line."""
+  sys.exit(launch(train))
+
+
+def train(config: dict[str, Any]) -> dict[str, Any]:
+  """Trains what `config` describes, or goes on where it was stopped, or shows what came of it.
+
+  Returns the run's summary.
+
+  Raises:
+    UserError: the config, the data or the run's folder are not in order.
+  """
+  from posexp import show
+  from posexp.config import build, make_encoding, make_task
+  from posexp.optimizer import Training
+  from posexp.run import Run, folder
+  from posexp.tracking import WandbOptions
+  from posexp.transformer import Size
+
+  encoding, task = make_encoding(config), make_task(config)
+  size = build(Size, config["model"], "model")
+  options = build(Training, config["train"], "train")
+  wandb = build(WandbOptions, config["wandb"], "wandb")
+  path = folder(config, task.data_digest())
+  suits(encoding, size, task)
+  with Run(path, config, rerun=config["rerun"]) as run:
+    if run.finished is None:
+      summary = carry_out(run, config, encoding, task, size, options, wandb)
+    else:
+      summary = run.finished
+      log.info("finished already, in %s; rerun=true trains it again", path)
+    show.result(summary)
+  return summary
+
+
+def suits(encoding, size, task) -> None:
+  """Raises UserError unless a model of this size can be built with the encoding.
+
+  It is built in shape only and with a toy vocabulary, before anything that takes long.
+  """
+  from posexp.models import classifier
+  from posexp.training import parameters
+
+  try:
+    parameters(classifier(2, 2, encoding, size, task.cls))
+  except ValueError as error:
+    raise UserError(f"model: {error}") from error
+
+
+def carry_out(run, config, encoding, task, size, options, wandb) -> dict[str, Any]:
+  """The work of a run, from its data to its summary."""
+  from posexp import loop, show, tracking
+  from posexp.encodings import Encoding
+  from posexp.models import classifier
+  from posexp.training import mesh_for, parameters, program
+
+  data = task.prepare(run.path)
+  name = config["encoding"]
+  if encoding.limit is not None and data.longest > encoding.limit:
+    raise UserError(
+      f"{name}.length={encoding.limit}: the longest text has {data.longest} tokens; set "
+      f"{name}.length={data.longest} or more, or task.max_length={encoding.limit} to cut texts"
+    )
+  steps = options.steps or options.epochs * data.steps_per_epoch(options.batch_size)
+  mesh = mesh_for(options.batch_size)
+  sizes = (data.vocab_size, data.num_classes)
+  build = classifier(*sizes, encoding, size, task.cls)
+  facts = {
+    "parameters": parameters(build),
+    "parameters_of_none": parameters(classifier(*sizes, Encoding(), size, task.cls)),
+    "steps": steps,
+    "devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}",
+  }
+  with tracking.start(wandb, config=config, facts=facts, run=run) as tracker:
+    show.header(config, data, facts, run.path, tracker.line)
+    compiled = program(build, options, steps, mesh)
+    fitted = loop.fit(run, tracker, compiled, data, options, steps, config["seed"], mesh)
+    summary = loop.measure(run, compiled, data, options, fitted, mesh) | facts
+    tracker.summarize(summary)
+    run.finish(summary)
+  return summary
+
+
+if __name__ == "__main__":
+  main()
