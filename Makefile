@@ -1,0 +1,43 @@
+# make train ARGS="encoding=rpr rpr.k=4"   train, measure and log; ARGS="--help" lists the options
+# make test                                 run the tests
+# make lint                                 check style
+# make lock                                 renew requirements.lock
+#
+# Each first installs what it needs into .venv, once. PYTHON=python3.12 names another Python.
+# EXTRA=cuda, EXTRA=tpu and EXTRA=slurm add what those need.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready$(EXTRA:%=-%)
+UV := $(BIN)/uv --quiet pip
+
+.PHONY: help train test lint lock
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile
+
+train: $(READY)
+	@$(BIN)/python -m posexp.train $(ARGS)
+
+test: $(READY)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+lock: $(READY)
+	@$(UV) compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+	  --generate-hashes --no-header --no-annotate --output-file requirements.lock > /dev/null
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "posexp needs Python 3.11 or newer: name one, as in make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || \
+	  { echo "posexp needs Python's venv: on Debian and Ubuntu, apt install python3-venv"; exit 1; }
+	@echo "posexp: installing into .venv, once"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip --quiet --disable-pip-version-check install 'uv>=0.9,<1'
+	@$(UV) install --python $(BIN)/python --require-hashes --requirements requirements.lock
+	@$(UV) install --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@test -z "$(EXTRA)" || $(UV) install --python $(BIN)/python --constraints requirements.lock --editable '.[$(EXTRA)]'
+	@touch $@

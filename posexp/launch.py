@@ -1,0 +1,130 @@
+"""From the command line to jobs, and from whatever becomes of them to an exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from posexp.command_line import CONFIG_ERRORS, check, compose, explain, parse
+from posexp.config import CONFIGS, register, resolve
+from posexp.errors import UserError
+from posexp.help import help_text
+
+log = logging.getLogger("posexp")
+SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
+
+
+def launch(job: Callable[[dict[str, Any]], None]) -> int:
+  """Runs `job` on every config that the command line asks for; returns the exit status.
+
+  `job` gets the plain config of `config.resolve`. A UserError becomes one line on stderr and
+  status 2. In a sweep the other jobs go on: a UserError is logged as its one line, any other
+  exception with its traceback; a last line names the jobs that failed, and the status is 1. In a
+  single run an unexpected exception is raised: a bug is not a user's mistake. An interrupt
+  (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends everything, with status 130 or 143.
+  """
+  try:
+    with _hydra_raises(), _sigterm_exits():
+      return _launch(job)
+  except UserError as error:
+    _say(f"error: {error}")
+    return 2
+  except (KeyboardInterrupt, SystemExit) as end:
+    status = SIGINT if isinstance(end, KeyboardInterrupt) else end.code
+    if status not in (SIGINT, SIGTERM):
+      raise
+    _say("interrupted; the same command goes on from here")
+    return status
+
+
+def _launch(job: Callable[[dict[str, Any]], None]) -> int:
+  register()
+  args = parse(sys.argv[1:])
+  main = hydra.main(config_path=str(CONFIGS), config_name="train", version_base="1.3")
+  try:
+    if args.help:
+      print(help_text(compose(args, args.overrides)))
+      return 0
+    task = Job(job, total=check(args))
+    main(task)()
+  except CONFIG_ERRORS as error:
+    raise explain(error, args) from error
+  if task.error:
+    raise task.error
+  if task.failed:
+    count = f"{len(task.failed)} of {task.started} jobs failed"
+    _say(f"error: {count}: {'; '.join(task.failed)}")
+    return 1
+  return 0
+
+
+class Job:
+  """A job as Hydra calls it. It keeps its exceptions, since Hydra would print them its own way.
+
+  Launchers other than Hydra's basic one call a copy of it in another process: there it raises.
+  """
+
+  def __init__(self, job: Callable[[dict[str, Any]], None], total: int | None):
+    self.job = job
+    self.total = total
+    self.started = 0
+    self.failed: list[str] = []  # of a sweep: the overrides of each job that failed
+    self.error: Exception | None = None  # of a single run
+
+  def __call__(self, cfg: DictConfig) -> None:
+    node = HydraConfig.get()
+    sweep = node.mode is RunMode.MULTIRUN
+    if sweep and not node.launcher._target_.endswith(".BasicLauncher"):
+      self.job(resolve(cfg))
+      return
+    self.started += 1
+    name = " ".join(OmegaConf.to_container(node.overrides.task))
+    if sweep:
+      log.info("job %d%s: %s", self.started, f"/{self.total}" if self.total else "", name)
+    try:
+      self.job(resolve(cfg))
+    except Exception as error:
+      if not sweep:
+        self.error = error
+        return
+      self.failed.append(name)
+      if isinstance(error, UserError):
+        log.error("error: %s", error)
+      else:
+        log.exception("error: job %d failed", self.started)
+
+
+@contextlib.contextmanager
+def _hydra_raises() -> Iterator[None]:
+  """Has Hydra raise what goes wrong, for `explain` to say, instead of printing it and leaving."""
+  before = os.environ.get("HYDRA_FULL_ERROR")
+  os.environ["HYDRA_FULL_ERROR"] = "1"
+  try:
+    yield
+  finally:
+    os.environ.pop("HYDRA_FULL_ERROR")
+    if before is not None:
+      os.environ["HYDRA_FULL_ERROR"] = before
+
+
+@contextlib.contextmanager
+def _sigterm_exits() -> Iterator[None]:
+  before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM))
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
+def _say(message: str) -> None:
+  print(f"posexp: {message}", file=sys.stderr)

@@ -1,0 +1,166 @@
+"""Configuration: every file composes, dataclasses are schemas, and names are looked up."""
+
+import dataclasses
+
+import pytest
+from omegaconf import OmegaConf
+
+from posexp.config import CONFIGS, build, compose, encodings_node, make_encoding, make_task, resolve
+from posexp.errors import UserError
+
+FILES = sorted(str(file.relative_to(CONFIGS))[:-5] for file in CONFIGS.glob("*/*.yaml"))
+ENCODINGS = sorted(file.stem for file in (CONFIGS / "encoding").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_file_composes_and_builds(file):
+  group, name = file.split("/")
+  own_files = ["task.train=train.csv"] if name == "text_classification" else []
+  config = resolve(compose([f"{group}={name}", *own_files]))
+  assert make_task(config).name == config["task"]["name"]
+  assert dataclasses.asdict(make_encoding(config)) == config[config["encoding"]]
+  if group in ("encoding", "task"):
+    assert name == (config["encoding"] if group == "encoding" else config["task"]["name"])
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_an_encoding_s_file_repeats_the_defaults_of_its_class(name):
+  from posexp.encodings import ENCODINGS as table
+
+  assert table[name](**encodings_node()[name]) == table[name]()
+
+
+def test_the_table_of_encodings_and_its_files_agree():
+  from posexp.encodings import ENCODINGS as table
+
+  assert sorted(table) == ENCODINGS == sorted(encodings_node())
+
+
+def test_defaults_repeat_those_of_the_dataclasses():
+  from posexp.optimizer import Training
+  from posexp.tracking import WandbOptions
+  from posexp.transformer import Size
+
+  config = resolve(compose())
+  assert build(Training, config["train"], "train") == Training()
+  assert build(WandbOptions, config["wandb"], "wandb") == WandbOptions()
+  assert build(Size, config["model"], "model") == Size()
+
+
+def test_only_the_chosen_encoding_s_section_is_kept():
+  config = resolve(compose(["encoding=rpr", "rpr.k=4"]))
+  assert config["rpr"] == {"k": 4, "keys": True, "values": True}
+  assert not set(config) & {"learned", "sinusoidal", "none", "hydra", "defaults"}
+  assert list(config)[:4] == ["encoding", "rpr", "task", "model"]
+  assert make_encoding(config).k == 4
+
+
+def test_sections_of_all_encodings_are_there_before_one_is_chosen():
+  cfg = compose(["encoding=none", "rpr.k=2", "transformer_xl.a=false"])
+  assert (cfg.encoding, cfg.rpr.k, cfg.transformer_xl.a) == ("none", 2, False)
+
+
+def test_interpolations_are_resolved():
+  assert resolve(compose(["train.warmup=${train.epochs}"]))["train"]["warmup"] == 10
+
+
+@pytest.mark.parametrize(
+  ("override", "message"),
+  [
+    ("seed=???", "seed is missing: set seed=..."),
+    ("seed='${sed}'", "seed: Interpolation key 'sed' not found"),
+  ],
+)
+def test_values_that_cannot_be_resolved(override, message):
+  with pytest.raises(UserError) as error:
+    resolve(compose([override]))
+  assert str(error.value) == message
+
+
+def test_an_experiment_of_the_user_s_own(tmp_path):
+  (tmp_path / "experiment").mkdir()
+  text = (
+    "# @package _global_\ndefaults:\n  - override /encoding: rpr\nrpr: {k: 2}\ntrain: {steps: 5}\n"
+  )
+  (tmp_path / "experiment/mine.yaml").write_text(text)
+  config = resolve(compose(["experiment=mine", "train.epochs=3"], folders=[tmp_path]))
+  assert (config["rpr"]["k"], config["train"]["steps"], config["train"]["epochs"]) == (2, 5, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  size: int
+  rate: float = 0.5
+  on: bool = False
+  name: str = "x"
+  limit: int | None = None
+  tags: tuple[str, ...] = ()
+  sizes: list[int] = dataclasses.field(default_factory=list)
+
+  def __post_init__(self):
+    if self.size < 0:
+      raise ValueError(f"size must be at least 0, not {self.size}")
+    if self.name == "y":
+      raise ValueError("neither of the two")
+
+
+def test_build_converts_to_the_types_of_the_fields():
+  section = {"size": "3", "rate": 1, "name": 5, "limit": 7, "tags": ["a", "b"], "sizes": [1]}
+  built = build(Options, section, "it")
+  assert built == Options(3, 1.0, False, "5", 7, ("a", "b"), [1])
+  assert isinstance(built.rate, float)
+  assert build(Options, OmegaConf.create({"size": 1, "limit": None}), "it") == Options(1)
+
+
+@pytest.mark.parametrize(
+  ("section", "message"),
+  [
+    ({"size": "four"}, "it.size=four: must be an integer"),
+    ({"size": 1.5}, "it.size=1.5: must be an integer"),
+    ({"size": None}, "it.size=null: must be an integer"),
+    ({"size": 1, "rate": "fast"}, "it.rate=fast: must be a number"),
+    ({"size": 1, "on": "maybe"}, "it.on=maybe: must be true or false"),
+    ({"size": 1, "limit": "no"}, "it.limit=no: must be an integer or null"),
+    ({"size": 1, "tags": "a"}, "it.tags=a: must be a list"),
+    ({"size": 1, "sizes": ["a", True]}, "it.sizes=[a,true]: must be a list"),
+    ({"size": 1, "name": {"a": [1]}}, "it.name={a:[1]}: must be text"),
+    ({"size": -1}, "it.size must be at least 0, not -1"),
+    ({"size": 1, "name": "y"}, "it: neither of the two"),
+    ({}, "it.size is missing: set it.size=..."),
+    (None, "it.size is missing: set it.size=..."),
+    ({"sise": 1}, "it.sise=1: there is no option it.sise; did you mean it.size?"),
+    (
+      {"colour": 1},
+      "it.colour=1: there is no option it.colour;"
+      " the options of it are size, rate, on, name, limit, tags, sizes",
+    ),
+    (3, "it=3: it is a section, set its options one by one"),
+  ],
+)
+def test_build_says_what_is_wrong_in_one_sentence(section, message):
+  with pytest.raises(UserError) as error:
+    build(Options, section, "it")
+  assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+  ("overrides", "message"),
+  [
+    (["encoding=rpr", "rpr.k=four"], "rpr.k=four: must be an integer"),
+    (["encoding=rpr", "rpr.k=-1"], "rpr.k must be at least 0, not -1"),
+    (["encoding=rpr", "+rpr.clip=4"], "rpr.clip=4: there is no option rpr.clip"),
+    (["encoding=rpr", "rpr=4"], "rpr=4: rpr is a section, set its options one by one"),
+    (["+encoding_=0", "~encoding"], "encoding=null: no such encoding; did you mean none? (known: "),
+  ],
+)
+def test_options_of_an_encoding(overrides, message):
+  with pytest.raises(UserError) as error:
+    make_encoding(resolve(compose(overrides)))
+  assert str(error.value).startswith(message)
+
+
+def test_an_unknown_encoding_or_task_names_the_nearest():
+  with pytest.raises(UserError, match=r"^encoding=rprr: no such encoding; did you mean rpr\?"):
+    make_encoding({"encoding": "rprr"})
+  with pytest.raises(UserError, match=r"did you mean text_classification\?"):
+    make_task({"task": {"kind": "text_classifcation"}})

@@ -1,0 +1,302 @@
+"""The command line: what runs, what is refused and in which words, and the exit status."""
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from posexp.errors import UserError
+from posexp.launch import Job, launch
+
+ENTRY = """
+import sys, time
+from posexp.launch import launch
+
+def job(config):
+  print("started", flush=True)
+  time.sleep(60)
+
+sys.exit(launch(job))
+"""
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+  """A function that types a command line; it returns status, configs, stdout and stderr."""
+  monkeypatch.chdir(tmp_path)
+  root, ours = logging.getLogger(), logging.getLogger("posexp")
+  before = root.handlers[:], root.level, ours.level
+
+  def run(*argv, job=lambda config: None):
+    configs = []
+
+    def noted(config):
+      configs.append(config)
+      job(config)
+
+    monkeypatch.setattr(sys, "argv", ["posexp", *argv])
+    status = launch(noted)
+    return status, configs, *capsys.readouterr()
+
+  yield run
+  root.handlers[:], root.level, ours.level = before
+
+
+@pytest.fixture
+def mine(tmp_path):
+  """A folder of the user's own configs."""
+  (tmp_path / "mine/experiment").mkdir(parents=True)
+  (tmp_path / "mine/task").mkdir()
+  (tmp_path / "mine/experiment/clip.yaml").write_text(
+    "# @package _global_\ndefaults:\n  - override /encoding: rpr\n"
+    "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params: {rpr.k: '2,4'}\n"
+  )
+  (tmp_path / "mine/task/own.yaml").write_text("name: own\n")
+  return "mine"
+
+
+def fails(seed):
+  def job(config):
+    if config["seed"] == seed:
+      raise UserError("task.train=x: no such file")
+
+  return job
+
+
+def test_one_run(command):
+  status, (config,), _, err = command("encoding=rpr", "rpr.k=4", "seed=3")
+  assert (status, err, config["rpr"]["k"], config["seed"]) == (0, "", 4, 3)
+  assert os.listdir() == []
+
+
+def test_a_sweep_leaves_one_hidden_folder_and_counts_its_jobs(command):
+  status, configs, out, err = command("-m", "encoding=none,rpr", "rpr.k=2,4", "runs=here")
+  assert (status, err) == (0, "")
+  assert [(c["encoding"], c.get("rpr", {}).get("k")) for c in configs] == [
+    ("none", None),
+    ("none", None),
+    ("rpr", 2),
+    ("rpr", 4),
+  ]
+  assert out.splitlines()[2] == "job 3/4: encoding=rpr rpr.k=2 runs=here"
+  assert [str(path) for path in Path().rglob("*")] == [
+    "here",
+    "here/.sweep",
+    "here/.sweep/multirun.yaml",
+  ]
+
+
+@pytest.mark.parametrize(
+  ("argv", "encodings"),
+  [
+    (["+x=1"], ["sinusoidal"]),
+    (["~rpr.k", "encoding=rpr"], ["rpr"]),
+    (["++rpr.k=3", "encoding=rpr"], ["rpr"]),
+    (["hydra.verbose=false", "hydra/launcher=basic"], ["sinusoidal"]),
+    (["-m", "encoding=glob(r*)", "rpr.k=1"], ["rpr"]),
+    (["-m", "seed=range(0,3)", "hydra.sweeper.max_batch_size=2"], ["sinusoidal"] * 3),
+    (["-m", "encoding=choice(rpr,split)", "split.length=9"], ["rpr", "split"]),
+    (["--config-dir", "mine", "experiment=clip"], ["rpr", "rpr"]),
+    (["--config-dir", "mine", "experiment=clip", "rpr.keys=false", "seed=1,2"], ["rpr"] * 4),
+    (["--config-dir", "mine", "experiment=clip", "hydra.mode=RUN", "rpr.k=3"], ["rpr"]),
+    (["--config-dir", "mine", "experiment=clip", "encoding=none,rpr"], ["none", "rpr"] * 2),
+    (["--config-dir", "mine", "-m", "experiment=clip", "rpr.k=1"], ["rpr"]),
+    (["hydra.searchpath=[file://mine]", "task=own"], ["sinusoidal"]),
+  ],
+)
+def test_all_that_hydra_offers_goes_through(command, mine, argv, encodings):
+  status, configs, _, err = command(*argv)
+  assert (status, err) == (0, "")
+  assert [config["encoding"] for config in configs] == encodings
+
+
+ENCODINGS = "complex, learned, none, rpr, sinusoidal, split, transformer_xl"
+
+
+@pytest.mark.parametrize(
+  ("argv", "message"),
+  [
+    ("encoding=rprr", f"encoding=rprr: no such encoding; did you mean rpr? (known: {ENCODINGS})"),
+    ("-m encoding=none,rprr", "encoding=rprr: no such encoding; did you mean rpr?"),
+    ("--help encoding=xyz", f"encoding=xyz: no such encoding (known: {ENCODINGS})"),
+    ("task=onw --config-dir mine", "task=onw: no such task; did you mean own?"),
+    ("experiment=clp --config-dir mine", "experiment=clp: no such experiment; did you mean clip?"),
+    ("encoding=null", "encoding=null: Config group override must be a string or a list."),
+    ("model=smal", "model=smal: no such model; did you mean small?"),
+    ("encoding=rpr rpr.kk=3", "rpr.kk=3: there is no option rpr.kk; did you mean rpr.k?"),
+    ("rpr.xyz=3", "rpr.xyz=3: there is no option rpr.xyz; the options of rpr are k, keys, values"),
+    ("none.x=3", "none.x=3: there is no option none.x; --help lists the options"),
+    ("modle.norm=post", "modle.norm=post: there is no option modle.norm; did you mean model.norm?"),
+    ("modle.xyz=3", "modle.xyz=3: there is no option modle.xyz; the options of model are "),
+    ("epochs=3", "epochs=3: there is no option epochs; did you mean train.epochs?"),
+    ("length=9", "length=9: there is no option length; did you mean learned.length or "),
+    ("encodng=rpr", "encodng=rpr: there is no option encodng; did you mean encoding?"),
+    ("experimnt=x", "experimnt=x: there is no option experimnt; did you mean experiment?"),
+    ("+rpr.k=3 encoding=rpr", "+rpr.k: there is an option rpr.k already, leave the + out"),
+    ("~zzz", "Could not delete from config. 'zzz' does not exist."),
+    ("seed=${sed}", "seed: Interpolation key 'sed' not found"),
+    ("-m runs=${rnus}", "Interpolation key 'rnus' not found"),
+    ("encoding=learned rpr.k=4", "rpr.k is set, but encoding=learned; choose encoding=rpr or "),
+    ("rpr.k=4", "rpr.k is set, but encoding=sinusoidal; choose encoding=rpr or drop rpr.k"),
+    ("encoding=none ~rpr.k", "rpr.k is set, but encoding=none; choose encoding=rpr or drop rpr.k"),
+    (
+      "-m encoding=none,learned rpr.k=2,4",
+      "rpr.k is set, but no job of this sweep reads it (encoding=none,learned);"
+      " add rpr to them or drop rpr.k",
+    ),
+    (
+      "--config-dir mine experiment=clip encoding=none",
+      "rpr.k is set, but no job of this sweep reads it (encoding=none);"
+      " add rpr to them or drop rpr.k",
+    ),
+    ("seed=0,1", "seed=0,1 is a sweep: add -m to run each value, or write seed=[...] for a list"),
+    ("task.name=a=b", "task.name=a=b: cannot be read; quote the value, as in 'task.name=\"a=b\"'"),
+    ("rpr", "rpr: write options as option=value, as in encoding=rpr"),
+    ("--encoding rpr", "--encoding: no such flag; write options as option=value, as in "),
+    ("--encoding=rpr", "--encoding=rpr: no such flag; write options as option=value, as in"),
+    ("--config-dir nowhere", "--config-dir nowhere: there is no such folder"),
+    ("--config-dir", "argument --config-dir/-cd: expected one argument"),
+    ("--config-name trian", "Cannot find primary config 'trian'."),
+    ("--cfg job -m seed=1,2", "--cfg shows the config of one run: leave -m out"),
+    ("--resolve", "--resolve goes with --cfg or --help"),
+    ("-m seed=0,1 runs=mine/task/own.yaml", "runs=mine/task/own.yaml: cannot keep runs there: "),
+    ("hydra/launcher=basik", "hydra/launcher=basik: no such hydra/launcher; did you mean basic?"),
+  ],
+)  # fmt: skip
+def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, message):
+  status, configs, out, err = command(*argv.split())
+  assert (status, configs, out) == (2, [], "")
+  assert err.startswith(f"posexp: error: {message}")
+  assert err.count("\n") == 1
+
+
+def test_a_config_file_that_is_not_yaml(command, mine):
+  Path(mine, "task/bad.yaml").write_text("name: [1\nb: 2")
+  status, _, _, err = command("--config-dir", mine, "task=bad")
+  assert (status, err.count("\n")) == (2, 1)
+  assert err.startswith("posexp: error: a config file is not valid YAML: while parsing")
+  assert "bad.yaml" in err
+
+
+def test_a_user_error_of_a_run_is_one_line(command):
+  status, _, out, err = command("seed=1", job=fails(1))
+  assert (status, out, err) == (2, "", "posexp: error: task.train=x: no such file\n")
+
+
+def test_a_bug_in_a_run_keeps_its_traceback(command):
+  with pytest.raises(ZeroDivisionError) as error:
+    command("seed=1", job=lambda config: 1 / 0)
+  assert error.traceback[-1].path == Path(__file__)
+
+
+def test_a_sweep_goes_on_after_a_failure(command):
+  status, configs, out, err = command("-m", "seed=0,1,2", job=fails(1))
+  assert (status, [config["seed"] for config in configs]) == (1, [0, 1, 2])
+  assert out.splitlines() == [
+    "job 1/3: seed=0",
+    "job 2/3: seed=1",
+    "error: task.train=x: no such file",
+    "job 3/3: seed=2",
+  ]
+  assert err == "posexp: error: 1 of 3 jobs failed: seed=1\n"
+
+
+def test_a_bug_in_a_sweep_is_logged_where_it_happens(command):
+  def job(config):
+    if config["seed"] != 2:
+      raise KeyError("oops")
+
+  status, configs, out, err = command("-m", "seed=0,1,2", job=job)
+  lines = out.splitlines()
+  assert (status, len(configs)) == (1, 3)
+  assert lines.index("KeyError: 'oops'") < lines.index("job 2/3: seed=1")
+  assert lines.count("Traceback (most recent call last):") == 2
+  assert err == "posexp: error: 2 of 3 jobs failed: seed=0; seed=1\n"
+
+
+@pytest.mark.parametrize(("end", "status"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_an_interrupt_ends_a_whole_sweep(command, end, status):
+  def job(config):
+    raise end
+
+  result, configs, _, err = command("-m", "seed=0,1,2", job=job)
+  assert (result, len(configs)) == (status, 1)
+  assert err == "posexp: interrupted; the same command goes on from here\n"
+
+
+def test_any_other_exit_is_let_through(command):
+  with pytest.raises(SystemExit) as end:
+    command(job=lambda config: sys.exit(7))
+  assert end.value.code == 7
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_end_a_sweep_with_a_sentence(tmp_path, sent, status):
+  (tmp_path / "entry.py").write_text(ENTRY)
+  process = subprocess.Popen(
+    [sys.executable, "entry.py", "-m", "seed=0,1"],
+    cwd=tmp_path,
+    env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    # Ctrl-C is ignored in the background jobs of a shell; here it must not be.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+  )
+  assert process.stdout.readline() == "job 1/2: seed=0\n"
+  assert process.stdout.readline() == "started\n"
+  process.send_signal(sent)
+  out, err = process.communicate(timeout=30)
+  assert (process.returncode, out) == (status, "")
+  assert err == "posexp: interrupted; the same command goes on from here\n"
+
+
+def test_another_launcher_gets_a_job_that_can_be_sent_to_it():
+  assert pickle.loads(pickle.dumps(Job(fails, total=2))).job is fails
+
+
+def test_only_our_own_info_is_shown(command):
+  def job(config):
+    for name in ("posexp", "absl", "orbax.checkpoint", "jax", "another"):
+      logging.getLogger(name).info("info of %s", name)
+    logging.getLogger("another").warning("a warning")
+
+  _, _, out, _ = command(job=job)
+  assert out == "info of posexp\na warning\n"
+
+
+def test_help_shows_choices_and_options_with_their_comments(command, mine):
+  status, configs, out, err = command("--help", "--config-dir", mine, "encoding=rpr", "rpr.k=5")
+  assert (status, configs, err) == (0, [], "")
+  assert "\n  encoding=complex|learned|none|rpr|" in out
+  assert "\n  experiment=clip\n" in out
+  assert "|own\n" in out
+  lines = [" ".join(line.split()) for line in out.splitlines()]
+  assert "encoding: rpr" in lines
+  assert any(line.startswith("k: 5 # ") for line in lines)
+  assert any(line.startswith("seed: 0 # ") for line in lines)
+  assert any(
+    line.startswith("min_count: 2 # ") for line in lines
+  )  # of a file that mr.yaml includes
+  assert not any(line.startswith("hydra") for line in lines)
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--cfg", "job"], ["encoding=rprr"], ["a.b=3"]])
+def test_what_needs_no_model_is_quick(tmp_path, argv):
+  code = (
+    "import atexit, sys\n"
+    "heavy = {'jax', 'flax', 'optax', 'orbax', 'datasets', 'wandb', 'sklearn', 'numpy'}\n"
+    "atexit.register(lambda: print(sorted(heavy & set(sys.modules))))\n"
+    "from posexp.train import main\n"
+    "main()\n"
+  )
+  env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+  command = [sys.executable, "-c", code, *argv]
+  done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+  assert done.stdout.splitlines()[-1] == "[]"
+  assert done.returncode == (2 if "=" in argv[0] else 0)

@@ -1,0 +1,146 @@
+"""Packaging: what is built finds its configs wherever it is, and the lock fits the project."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = {str(file.relative_to(ROOT)) for file in ROOT.glob("configs/**/*.yaml")}
+
+
+def python(*argv, cwd, path):
+  """Runs Python in `cwd` with `path` before everything else; returns its output."""
+  env = os.environ | {"PYTHONPATH": str(path)}
+  command = [sys.executable, *argv]
+  done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
+def build(target, source, folder):
+  python("-m", "hatchling", "build", "-t", target, "-d", str(folder), cwd=source, path="")
+  (built,) = folder.iterdir()
+  return built
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+  return build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module", params=["checkout", "editable", "wheel", "wheel of the sdist"])
+def home(request, tmp_path_factory):
+  """A folder from which `posexp` is imported."""
+  folder = tmp_path_factory.mktemp("home")
+  if request.param == "checkout":
+    return ROOT
+  if request.param == "editable":
+    code = f"from hatchling.build import build_editable; build_editable({str(folder)!r})"
+    python("-c", code, cwd=ROOT, path="")
+    with zipfile.ZipFile(next(folder.iterdir())) as wheel:
+      names = [name for name in wheel.namelist() if ".dist-info/" not in name]
+      assert names == ["_posexp.pth"]
+      return wheel.read("_posexp.pth").decode()
+  source = ROOT
+  if request.param == "wheel of the sdist":
+    with tarfile.open(request.getfixturevalue("sdist")) as archive:
+      archive.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+  wheel = build("wheel", source, tmp_path_factory.mktemp("wheel"))
+  installed = tmp_path_factory.mktemp("installed")
+  with zipfile.ZipFile(wheel) as archive:
+    archive.extractall(installed)
+  return installed
+
+
+def test_configs_are_found_from_anywhere(home, tmp_path):
+  code = "import posexp.config; print(posexp.__file__, posexp.config.CONFIGS)"
+  package, configs = python("-c", code, cwd=tmp_path, path=home).split()
+  assert Path(package).parent == Path(home, "posexp")
+  assert {
+    f"configs/{file.relative_to(configs)}" for file in Path(configs).rglob("*.yaml")
+  } == CONFIGS
+  shown = python(
+    "-m", "posexp.train", "--cfg", "job", "encoding=rpr", "rpr.k=4", cwd=tmp_path, path=home
+  )
+  config = yaml.safe_load(shown)
+  assert (config["encoding"], config["rpr"]["k"], config["task"]["name"]) == ("rpr", 4, "mr")
+  assert "encoding=complex|learned|none|" in python(
+    "-m", "posexp.train", "--help", cwd=tmp_path, path=home
+  )
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_the_user_s_own_configs_are_found_beside_them(home, tmp_path):
+  (tmp_path / "mine/experiment").mkdir(parents=True)
+  text = "# @package _global_\ndefaults:\n  - override /encoding: rpr\nrpr: {k: 3}\n"
+  (tmp_path / "mine/experiment/three.yaml").write_text(text)
+  argv = ("-m", "posexp.train", "--config-dir", "mine", "experiment=three", "--cfg", "job")
+  config = yaml.safe_load(python(*argv, cwd=tmp_path, path=home))
+  assert (config["encoding"], config["rpr"]["k"]) == ("rpr", 3)
+
+
+def test_a_wheel_has_the_license_and_the_command(tmp_path):
+  with zipfile.ZipFile(build("wheel", ROOT, tmp_path)) as archive:
+    names = archive.namelist()
+    scripts = next(name for name in names if name.endswith("entry_points.txt"))
+    assert "posexp-train = posexp.train:main" in archive.read(scripts).decode()
+  assert any(name.endswith("licenses/LICENSE") for name in names)
+  assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"posexp"}
+
+
+def test_an_sdist_has_what_the_two_commands_need(sdist):
+  with tarfile.open(sdist) as archive:
+    names = {name.partition("/")[2] for name in archive.getnames()}
+  needed = {"Makefile", "requirements.lock", "pyproject.toml", "README.md", "LICENSE"}
+  assert needed | CONFIGS | {"tests/test_packaging.py"} <= names
+  assert not [name for name in names if name.startswith((".venv", "runs", ".git/"))]
+
+
+def test_the_lock_has_hashes_no_address_and_fits_the_project():
+  lock = (ROOT / "requirements.lock").read_text()
+  assert "://" not in lock
+  entries = re.split(r"\n(?=\S)", lock.strip())
+  assert all("--hash=sha256:" in entry for entry in entries)
+  locked = {}
+  for entry in entries:
+    requirement = Requirement(entry.split("\\")[0])
+    locked.setdefault(requirement.name, []).append(str(requirement.specifier).removeprefix("=="))
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+  for requirement in map(Requirement, wanted):
+    assert all(map(requirement.specifier.contains, locked[requirement.name])), requirement
+
+
+@pytest.mark.parametrize(
+  ("script", "message"),
+  [
+    ("exit 1", "posexp needs Python 3.11 or newer: name one, as in make train PYTHON=python3.12"),
+    (
+      'case "$2" in *venv*) exit 1;; esac',
+      "posexp needs Python's venv: on Debian and Ubuntu, apt install python3-venv",
+    ),
+  ],
+)
+def test_make_says_what_python_lacks(tmp_path, script, message):
+  for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+    shutil.copy(ROOT / name, tmp_path)
+  fake = tmp_path / "python"
+  fake.write_text(f"#!/bin/sh\n{script}\n")
+  fake.chmod(0o755)
+  command = ["make", "train", f"PYTHON={fake}"]
+  # A make that calls this test must not pass on its own variables.
+  env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+  done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+  assert (done.returncode, done.stdout.strip()) == (2, message)
+  assert not (tmp_path / ".venv").exists()
