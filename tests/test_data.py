@@ -1,0 +1,247 @@
+"""Files, splits, tokenizers and batches."""
+
+import gzip
+import itertools
+import json
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from posexp.data import batches, files, splits, tokenizer
+from posexp.data.batches import Examples
+from posexp.errors import UserError
+
+TABLE = [("NA", "a"), ('He said "no",\nand left', "b"), ("", "a"), ("naïve \u2028 café", "b")]
+
+
+def table(path, ending):
+  """TABLE as a file of the given kind."""
+  path = path / f"table{ending}"
+  if ending.startswith(".json"):
+    lines = [
+      json.dumps({"label": label, "text": text}, ensure_ascii=False) for text, label in TABLE
+    ]
+  elif ending.startswith(".csv"):
+    doubled = [(text.replace('"', '""'), label) for text, label in TABLE]
+    lines = ["text,label", *(f'"{text}",{label}' for text, label in doubled)]
+  else:
+    lines = ["label\ttext", *(f"{label}\t{text}".replace("\n", " ") for text, label in TABLE)]
+  content = "\n".join(lines)
+  content = content.encode()
+  path.write_bytes(gzip.compress(content) if ending.endswith(".gz") else content)
+  return str(path)
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".json.gz", ".csv", ".csv.gz", ".tsv"])
+def test_files_keep_every_text_as_it_is(tmp_path, ending):
+  expected = [(a.replace("\n", " "), b) for a, b in TABLE] if ending == ".tsv" else TABLE
+  assert files.read(table(tmp_path, ending), "text", "label") == expected
+
+
+def test_parquet_with_numbers_as_labels(tmp_path):
+  path = tmp_path / "a.parquet"
+  columns = {"sentence": ["x", None], "y": pyarrow.array([3, 10], pyarrow.int64())}
+  pyarrow.parquet.write_table(pyarrow.table(columns), path)
+  assert files.read(str(path), "sentence", "y") == [("x", "3"), ("", "10")]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path):
+  (tmp_path / "a.csv").write_text("text,label\nx,1\n", encoding="utf-8-sig")
+  assert files.read(str(tmp_path / "a.csv"), "text", "label") == [("x", "1")]
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "message"),
+  [
+    ("a.jsonl", None, r"a\.jsonl: there is no such file \(looked in "),
+    ("a.jsonl", b"\n \n", "a.jsonl: the file is empty"),
+    ("a.csv", b"text,label\n", "no rows"),
+    ("a.txt", b"x", r"must end in \.jsonl"),
+    (
+      "a.jsonl",
+      b'{"text": "x", "label": 1}\n{"text": "y"\n',
+      r"a\.jsonl, line 2: not a JSON object",
+    ),
+    ("a.jsonl", b"[1]\n", "line 1: not a JSON object"),
+    ("a.jsonl", b'{"txt": "x", "label": 1}', r"no column 'text', but txt, label; .*task\.text=txt"),
+    ("a.csv", b"text,kind\nx,1\n", r"line 2: no column 'label', but text, kind; set task\.label"),
+    ("a.jsonl", b'{"text": "x", "label": null}', "line 1: the label is None"),
+    ("a.jsonl", b'{"text": 5, "label": 1}', "line 1: the text is 5"),
+    ("a.jsonl", b'{"text": "\\ud83d", "label": 1}', "line 1: half a surrogate pair"),
+    ("a.csv", b"text,label\nx,1\ny\n", r"line 3: 1 fields where the header has 2"),
+    ("a.csv", b'text,label\n"x,1\ny,2\n', "broken CSV"),
+    ("a.csv", b"text,label\nx,1\n\xff\xfe,1\n", r"a\.csv, line 3: not valid UTF-8"),
+    ("a.jsonl.gz", b"not gzip", "not a whole gzip file"),
+    ("a.jsonl.gz", gzip.compress(b'{"text": "x"}' * 99)[:-9], "not a whole gzip file"),
+    ("a.parquet", b"not parquet", "not a whole Parquet file"),
+  ],
+)
+def test_bad_files_are_named_with_the_line(tmp_path, name, content, message):
+  path = tmp_path / name
+  if content is not None:
+    path.write_bytes(content)
+  with pytest.raises(UserError, match=message) as error:
+    files.read(str(path), "text", "label")
+  assert "\n" not in str(error.value)
+
+
+def rows(count, prefix="text"):
+  return [(f"{prefix} {i}", str(i % 2)) for i in range(count)]
+
+
+def test_equal_texts_share_a_split_and_each_row_has_one():
+  repeated = [("Same, text!", "0"), ("same   TEXT", "1"), ("same-text", "0")]
+  for i in range(20):
+    given = rows(300, f"n{i}") + [(f"{a} {i}", b) for a, b in repeated]
+    parts, notes = splits.arrange({"train": given})
+    assert sorted(itertools.chain(*parts.values())) == sorted(given)
+    assert len({split for split, part in parts.items() for a, _ in part if "ame" in a}) == 1
+    assert len(notes) == 2
+
+
+def test_a_split_depends_on_content_alone():
+  given = rows(500)
+  forwards, _ = splits.arrange({"train": given})
+  backwards, _ = splits.arrange({"train": given[::-1]})
+  fewer, _ = splits.arrange({"train": given[:400]})
+  for split in forwards:
+    assert set(forwards[split]) == set(backwards[split]) >= set(fewer[split])
+
+
+def test_folds_are_disjoint_cover_everything_and_hold_out_validation_alike():
+  given = {"train": rows(500), "test": [*rows(100, "other"), ("TEXT: 1", "1")]}
+  folds = [splits.arrange(given, 5, fold)[0] for fold in range(5)]
+  tests = [set(fold["test"]) for fold in folds]
+  assert sum(map(len, tests)) == len(set().union(*tests)) == 601
+  assert sum({("TEXT: 1", "1"), ("text 1", "1")} <= test for test in tests) == 1
+  for fold in folds:
+    assert 25 < len(fold["validation"]) < 75
+    assert not set(fold["train"]) & set(fold["validation"])
+
+
+def test_given_splits_stay_and_repeated_texts_are_noted():
+  given = {"train": rows(50), "validation": rows(3, "v"), "test": [("Text 7!", "1"), ("new", "1")]}
+  parts, notes = splits.arrange(given)
+  assert parts == given
+  assert notes == ["1 test texts also stand in the training split"]
+
+
+def test_a_split_without_rows_is_an_error():
+  with pytest.raises(UserError, match=r"test split has no rows; give more data or set task\.test"):
+    splits.arrange({"train": rows(1)})
+
+
+CORPUS = ["The cat sat.", "the cat ran!", "a Dog sat", "the dog's café"]
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+@pytest.mark.parametrize("cls", [False, True])
+def test_tokenizers_are_deterministic_and_begin_with_the_special_tokens(kind, cls):
+  trained = [tokenizer.train(CORPUS, kind, 300, 1, cls) for _ in range(2)]
+  assert trained[0] == trained[1]
+  opened = tokenizer.Tokenizer(trained[0])
+  ids, empty, cut = opened.encode(["the cat", "", "  ", "[PAD] [CLS]", "the cat sat the cat"], 3)
+  first = [tokenizer.CLS] if cls else []
+  assert all(tokens[: len(first)] == first for tokens in ids)
+  assert ids[1] == [*first, tokenizer.UNK]
+  assert all(0 < len(tokens) <= 3 for tokens in ids)
+  assert not {tokenizer.PAD, tokenizer.CLS} & {i for tokens in ids for i in tokens[len(first) :]}
+  assert (empty, cut) == ((2, 2) if kind == "word" else (empty, cut))
+  assert opened.vocab_size == max(json.loads(trained[0])["model"]["vocab"].values()) + 1 <= 300
+
+
+def test_words_are_lower_cased_parted_from_punctuation_and_cut_off():
+  opened = tokenizer.Tokenizer(tokenizer.train(CORPUS, "word", 100, 2, False))
+  assert opened.vocab_size == 3 + len({"the", "cat", "sat", "dog"})
+  (ids, other, rare), *_ = opened.encode(["THE cat,", "the cat ;", "zebra café"])
+  assert ids == other
+  assert ids[2] == tokenizer.UNK
+  assert rare == [tokenizer.UNK] * 2
+  assert tokenizer.Tokenizer(tokenizer.train(CORPUS, "word", 5, 1, False)).vocab_size == 5
+
+
+def test_bytes_know_every_character():
+  opened = tokenizer.Tokenizer(tokenizer.train(CORPUS, "bpe", 280, 2, False))
+  (ids,), *_ = opened.encode(["Ünseen 漢字 \U0001f600"])
+  assert tokenizer.UNK not in ids
+  assert opened.encode(["cat"])[0] != opened.encode(["CAT"])[0]
+
+
+def examples(count, seed=0, most=40):
+  random = np.random.default_rng(seed)
+  ids = [random.integers(3, 99, n).tolist() for n in random.integers(1, most + 1, count)]
+  return ids, Examples.of(ids, random.integers(0, 3, count).tolist())
+
+
+def test_buckets_are_few_cover_the_longest_and_save_padding():
+  lengths = np.array([5] * 50 + [12] * 50 + [30] * 3)
+  assert batches.buckets(lengths, 37).tolist() == [8, 16, 40]
+  assert batches.buckets(np.array([3, 4]), 5).tolist() == [8]
+  assert batches.buckets(np.array([3, 4]), 20).tolist() == [8, 24]
+  many = np.arange(1, 5001)
+  ends = batches.buckets(many, 5000)
+  assert len(ends) <= batches.BUCKETS
+  assert ends[-1] >= 5000
+  assert ends[np.searchsorted(ends, many)].sum() < 0.7 * 5000 * 5000
+
+
+def check(batch, ids, size):
+  """A batch has the promised shapes and holds the tokens of the examples it says."""
+  length = batch["tokens"].shape[1]
+  kinds = {"tokens": np.int32, "mask": bool, "labels": np.int32, "weight": np.float32}
+  for key, kind in (kinds | {"index": np.int32}).items():
+    assert batch[key].dtype == kind
+    assert batch[key].shape == ((size, length) if key in ("tokens", "mask") else (size,))
+  assert batch["mask"].any(axis=1).all()
+  assert (batch["tokens"][~batch["mask"]] == tokenizer.PAD).all()
+  assert ((batch["index"] >= 0) == (batch["weight"] == 1)).all()
+  for row in np.flatnonzero(batch["weight"]):
+    assert batch["tokens"][row][batch["mask"][row]].tolist() == ids[batch["index"][row]]
+
+
+def test_an_epoch_has_full_batches_of_few_shapes_and_no_example_twice():
+  ids, data = examples(107)
+  ends = batches.buckets(data.lengths, 40)
+  stream = batches.training(data, ends, 10, seed=1, start=0)
+  left_out = set()
+  for _ in range(30):
+    epoch = [next(stream) for _ in range(10)]
+    for batch in epoch:
+      check(batch, ids, 10)
+      assert batch["weight"].all()
+      assert batch["tokens"].shape[1] in ends
+    seen = np.concatenate([batch["index"] for batch in epoch])
+    assert len(set(seen.tolist())) == 100
+    left_out |= set(range(107)) - set(seen.tolist())
+    assert (data.labels[seen] == np.concatenate([b["labels"] for b in epoch])).all()
+  assert len(left_out) > 80  # nobody sits out always
+
+
+def test_batches_are_a_function_of_seed_and_step():
+  _, data = examples(64)
+  ends = batches.buckets(data.lengths, 40)
+  stream = batches.training(data, ends, 8, seed=3, start=0)
+  whole = [next(stream) for _ in range(24)]
+  for start in (0, 5, 8, 15, 16):
+    later = batches.training(data, ends, 8, seed=3, start=start)
+    for batch in whole[start:]:
+      again = next(later)
+      assert all((batch[key] == again[key]).all() for key in batch)
+  other = next(batches.training(data, ends, 8, seed=4, start=0))
+  assert set(other["index"].tolist()) != set(whole[0]["index"].tolist())
+  assert whole[0]["index"].tolist() != whole[8]["index"].tolist()
+
+
+@pytest.mark.parametrize("count", [1, 10, 107])
+def test_evaluation_shows_every_example_once_in_one_order(count):
+  ids, data = examples(count)
+  ends = batches.buckets(data.lengths, 40)
+  first, second = ([*batches.evaluation(data, ends, 10)] for _ in range(2))
+  for batch, again in zip(first, second, strict=True):
+    check(batch, ids, 10)
+    assert (batch["index"] == again["index"]).all()
+  index = np.concatenate([batch["index"] for batch in first])
+  assert sorted(index[index >= 0].tolist()) == list(range(count))
+  assert len(first) == -(-count // 10)
