@@ -75,7 +75,7 @@ def fit(
           data.evaluation("validation", options.batch_size),
           mesh,
         )
-        measured = classification(found, data.label_names)
+        measured = classification(found)
         row |= {f"validation/{name}": value for name, value in measured.items()}
         log.info("%s", line(step, steps, row, run.history))
       if row:
@@ -110,7 +110,7 @@ def measure(
   keep_predictions(run, found, data.label_names)
   summary = {"step": int(best.step), "stopped_at": stopped}
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
-  summary |= {f"test/{k}": v for k, v in classification(found, data.label_names).items()}
+  summary |= {f"test/{k}": v for k, v in classification(found).items()}
   for split in ("validation", "test"):
     summary |= {f"baseline/{split}/{k}": v for k, v in data.baseline(split).items()}
   last = [row for row in run.history if "time/seconds" in row][-1]
@@ -174,7 +174,7 @@ def line(step: int, steps: int, row: dict[str, float], history: list[dict]) -> s
 def progress(step: int, steps: int) -> Iterator[tqdm]:
   """A progress bar in a terminal, and nothing where output is piped."""
   with (
-    logging_redirect_tqdm([log]),
+    logging_redirect_tqdm(),
     tqdm(initial=step, total=steps, disable=None, dynamic_ncols=True, leave=False) as bar,
   ):
     yield bar

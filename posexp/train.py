@@ -71,10 +71,11 @@ def carry_out(run, config, encoding, task, size, options, wandb) -> dict[str, An
 
   data = task.prepare(run.path)
   name = config["encoding"]
-  if encoding.limit is not None and data.longest > encoding.limit:
+  longest = int(data.bucket_lengths[-1])
+  if encoding.limit is not None and longest > encoding.limit:
     raise UserError(
-      f"{name}.length={encoding.limit}: the longest text has {data.longest} tokens; set "
-      f"{name}.length={data.longest} or more, or task.max_length={encoding.limit} to cut texts"
+      f"{name}.length={encoding.limit}: the longest text has {data.longest} tokens, in batches of "
+      f"length {longest}; set {name}.length={longest}, or cut texts with task.max_length"
     )
   steps = options.steps or options.epochs * data.steps_per_epoch(options.batch_size)
   mesh = mesh_for(options.batch_size)
