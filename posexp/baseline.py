@@ -3,7 +3,7 @@
 import hashlib
 import json
 
-from posexp.data import cache
+from posexp import cache
 from posexp.data.files import Rows
 
 RECIPE = "binary unigrams, L2, C=1, F1 over the classes that occur"

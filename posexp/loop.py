@@ -43,12 +43,10 @@ def fit(
     UserError: the loss is no longer finite.
   """
   state = program.init(seed)
-  restored = run.restore(state)
-  if restored is not None:
-    state = restored
-    log.info("going on from step %d", int(state.step))
+  state = run.restore(state) or state
   step = int(state.step)
-  run.rewind(step)
+  if step:
+    log.info("going on from step %d", step)
   key = keys(seed)["dropout"]
   schedule = make_schedule(options, steps)
   every = options.evaluate_every or data.steps_per_epoch(options.batch_size)

@@ -37,14 +37,15 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   options = build(Training, config["train"], "train")
   wandb = build(WandbOptions, config["wandb"], "wandb")
   path = folder(config, task.data_digest())
-  suits(encoding, size, task)
-  with Run(path, config, rerun=config["rerun"]) as run:
-    if run.finished is None:
+  run = Run(path, config, rerun=config["rerun"])
+  summary = None if config["rerun"] else run.finished
+  if summary is None:
+    suits(encoding, size, task)
+    with run:
       summary = carry_out(run, config, encoding, task, size, options, wandb)
-    else:
-      summary = run.finished
-      log.info("finished already, in %s; rerun=true trains it again", path)
-    show.result(summary)
+  else:
+    log.info("finished already, in %s; rerun=true trains it again", show.near(path))
+  show.result(summary)
   return summary
 
 
@@ -67,8 +68,9 @@ def carry_out(run, config, encoding, task, size, options, wandb) -> dict[str, An
   from posexp import loop, show, tracking
   from posexp.encodings import Encoding
   from posexp.models import classifier
-  from posexp.training import mesh_for, parameters, program
+  from posexp.training import keep_compiled, mesh_for, parameters, program
 
+  keep_compiled()
   data = task.prepare(run.path)
   name = config["encoding"]
   longest = int(data.bucket_lengths[-1])
@@ -87,6 +89,7 @@ def carry_out(run, config, encoding, task, size, options, wandb) -> dict[str, An
     "steps": steps,
     "devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}",
   }
+  run.rewind(run.checkpoints.find("latest") or 0)
   with tracking.start(wandb, config=config, facts=facts, run=run) as tracker:
     show.header(config, data, facts, run.path, tracker.line)
     compiled = program(build, options, steps, mesh)

@@ -8,6 +8,7 @@ checkpoint needs.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from flax import nnx, struct
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from posexp import cache
 from posexp.optimizer import Training, make_optimizer
 
 Batch = dict[str, np.ndarray]
@@ -52,6 +54,14 @@ class Program(NamedTuple):
   predict: Callable[[Any, Batch], dict[str, Array]]  # from params, for every example of a batch
 
 
+def keep_compiled() -> None:
+  """Keeps what is compiled on disk, so that the next process starts in seconds."""
+  kept = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(cache.folder() / "jax")
+  jax.config.update("jax_compilation_cache_dir", kept)
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+  jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
 def keys(seed: int) -> dict[str, Array]:
   """The random keys of a run, by stream."""
   names = ("params", "encoding", "dropout")
@@ -66,7 +76,7 @@ def mesh_for(batch_size: int) -> Mesh:
 
 
 def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Array], int]]:
-  """Batches divided among the devices, each with its number of real tokens, one ahead of its use."""
+  """Batches divided among the devices and its number of real tokens, one batch ahead of its use."""
   sharding = NamedSharding(mesh, PartitionSpec("data"))
   ahead = None
   for batch in batches:

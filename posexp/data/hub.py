@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from posexp.data import cache
+from posexp import cache
 from posexp.data.files import Rows, pick
 from posexp.errors import UserError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from posexp import baseline
-from posexp.data import batches, cache, files, sources, splits, tokenizer
+from posexp import baseline, cache
+from posexp.data import batches, files, sources, splits, tokenizer
 from posexp.data.batches import Batch, Examples
 from posexp.data.files import Rows
 from posexp.errors import UserError
