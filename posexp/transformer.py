@@ -237,11 +237,19 @@ class Stack(nnx.Module):
     return self.finish(x)
 
   def step(self, tokens: Array, cache: Cache, *, source: tuple | None = None):
-    """The next tokens [B,Q] of a cached sequence -> ([B,Q,F], cache)."""
-    slots = jnp.arange(cache.positions.shape[1])
+    """The next tokens [B,Q] of a cached sequence -> ([B,Q,F], cache); NaN once it is full.
+
+    Raises:
+      ValueError: more tokens than the cache has slots.
+    """
+    size = cache.positions.shape[1]
+    if tokens.shape[1] > size:
+      raise ValueError(f"{tokens.shape[1]} tokens, but the cache has {size} slots")
+    slots = jnp.arange(size)
     own = cache.length + jnp.arange(tokens.shape[1])
     positions = cache.positions[:, own]
-    x = self.read(tokens, positions, None)
+    # Indices are clamped in a full cache, which would overwrite its last slots unseen.
+    x = jnp.where(own[:, None] < size, self.read(tokens, positions, None), jnp.nan)
     span = self.span(positions, cache.positions, (slots <= own[:, None])[None])
     keys, values = list(cache.keys), list(cache.values)
     for i, block in enumerate(self.blocks):
@@ -254,8 +262,13 @@ class Stack(nnx.Module):
     return self.finish(x), Cache(tuple(keys), tuple(values), cache.positions, length)
 
   def recur(self, tokens: Array, memory: Memory, *, rngs: nnx.Rngs | None = None):
-    """The next segment [B,L] of a stream -> ([B,L,F], memory) (Dai et al. 2019, section 3.2)."""
+    """The next segment [B,L] of a stream -> ([B,L,F], memory) (Dai et al. 2019, section 3.2).
+
+    Raises:
+      ValueError: memory and segment are longer than the encoding's positions.
+    """
     past, length = memory.layers[0].shape[1], tokens.shape[1]
+    self.check(past + length)
     slots = jnp.arange(past + length)[None]
     own = slots[:, past:]
     x = self.read(tokens, own, rngs)

@@ -26,14 +26,15 @@ class Sum(nnx.Module):
 
 
 class Table(nnx.Module):
-  """A trained row per position; NaN, never a neighbor's row, beyond the last."""
+  """A trained row per position; NaN, never another position's row, where there is none."""
 
   def __init__(self, length: int, features: int, *, stddev: float, rngs: nnx.Rngs):
     init = nnx.initializers.normal(stddev)
     self.rows = nnx.Param(init(rngs.encoding(), (length, features)))
 
   def __call__(self, positions: Array) -> Array:
-    return self.rows[...].at[positions].get(mode="fill", fill_value=jnp.nan)
+    rows = self.rows[...].at[positions]
+    return rows.get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 
 
 class Sinusoid(nnx.Module):

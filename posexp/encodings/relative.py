@@ -124,7 +124,8 @@ class FourTerms(Relation):
     waves = jnp.concatenate([sin, cos], axis=-1).astype(position.dtype)
     r = jnp.einsum("rf,fhd->rhd", waves, self.distance[...].astype(position.dtype))
     by_distance = jnp.einsum("bqhd,rhd->bhqr", position, r)
-    index = (reach - span.offset)[:, None]
+    index = reach - span.offset
+    index = jnp.where(index < 0, len(waves), index)[:, None]  # −1 would be the last row
     return jnp.take_along_axis(by_distance, index, axis=-1, mode="fill", fill_value=jnp.nan)
 
 
