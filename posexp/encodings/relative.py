@@ -42,7 +42,9 @@ class ClippedOffset(Relation):
     summed = super().combine(weights, v, span)
     if self.values is None:
       return summed
-    by_row = sum_by_row(weights, self.row(span), 2 * self.k + 1)
+    # The bins at ±k sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
+    by_row = sum_by_row(weights.astype(jnp.float32), self.row(span), 2 * self.k + 1)
+    by_row = by_row.astype(v.dtype)
     return summed + jnp.einsum("bhqr,rd->bqhd", by_row, self.values[...].astype(v.dtype))
 
 
