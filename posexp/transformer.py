@@ -124,10 +124,11 @@ class Block(nnx.Module):
     self.attention_norm = encoding.norm(size.d_model, rngs=rngs.fork())
     self.feed_forward = FeedForward(encoding, size, rngs=rngs.fork())
     self.feed_forward_norm = encoding.norm(size.d_model, rngs=rngs.fork())
-    self.cross = self.cross_norm = None
     if cross:
       self.cross = Attention(encoding, size, causal=False, cross=True, rngs=rngs.fork())
       self.cross_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+    else:
+      self.cross = self.cross_norm = None
     self.pre = size.norm == "pre"
     self.dropout = size.dropout
 

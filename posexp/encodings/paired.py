@@ -120,7 +120,7 @@ class Wave(nnx.Module):
   """
 
   def __init__(self, encoding: Complex, vocab_size: int, features: int, scale: float, rngs):
-    pairs = half(features)
+    self.pairs = pairs = half(features)
     self.scale = scale
 
     def shape(shared: str) -> tuple[int, int]:
@@ -146,8 +146,9 @@ class Wave(nnx.Module):
     if self.phase is not None:
       phase = phase + of(self.phase)
     amplitude = of(self.amplitude) * self.scale
-    wave = interleave(*jnp.broadcast_arrays(amplitude * jnp.cos(phase), amplitude * jnp.sin(phase)))
-    return jnp.broadcast_to(wave, (*tokens.shape, wave.shape[-1]))
+    shape = (*tokens.shape, self.pairs)
+    real, imaginary = amplitude * jnp.cos(phase), amplitude * jnp.sin(phase)
+    return interleave(jnp.broadcast_to(real, shape), jnp.broadcast_to(imaginary, shape))
 
 
 @dataclasses.dataclass(frozen=True)
