@@ -1,0 +1,187 @@
+"""Checkpoints of a run: its newest state and its best one, written while training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from posexp.errors import UserError
+
+# Orbax takes a second to import, and a finished run needs none of it: it is imported where used.
+
+
+class Checkpoints:
+  """The newest checkpoint in a folder, and the one with the highest score.
+
+  What is listed is whole: a process killed while it writes or deletes leaves nothing torn behind
+  that is ever read. With `read_only` the folder may belong to a run that is being trained.
+  """
+
+  def __init__(self, folder: Path, *, read_only: bool = False):
+    self.folder = folder
+    self.read_only = read_only
+
+  def save(self, step: int, state: Any, score: float | None = None) -> None:
+    """Begins to write `state`, a pytree of arrays that may be donated as soon as this returns.
+
+    A checkpoint without a score is kept while it is the newest, and is never the best.
+
+    Raises:
+      UserError: this checkpoint, or the one before it, could not be written.
+      ValueError: `step` does not come after the newest checkpoint.
+    """
+    import orbax.checkpoint as ocp
+
+    if (newest := self.find("latest")) is not None and step <= newest:
+      raise ValueError(f"step {step} does not come after the newest checkpoint, of step {newest}")
+    with self._writing():
+      self._manager.save(
+        step,
+        args=ocp.args.StandardSave(state),
+        metrics={} if score is None else {"score": float(score)},
+      )
+
+  def find(self, which: str) -> int | None:
+    """The step of the "latest" or the "best" checkpoint, of equals the earliest; None if none."""
+    self.wait()
+    if not any(self.folder.glob("[0-9]*")):
+      return None
+    with self._reading("a checkpoint"):
+      steps = self._manager.all_steps()
+      if which == "latest":
+        return max(steps, default=None)
+      return _best({step: self._manager.metrics(step) for step in steps})
+
+  def restore(self, template: Any, which: str = "latest") -> Any:
+    """The state that `find` finds, or None if there is none.
+
+    `template` is a pytree like it, of arrays or of `jax.ShapeDtypeStruct` with a sharding. The
+    restored arrays are laid out as it says, on however many devices they were written.
+
+    Raises:
+      UserError: the checkpoint is of another model, or cannot be read.
+    """
+    step = self.find(which)
+    if step is None:
+      return None
+    import jax
+    import orbax.checkpoint as ocp
+
+    wanted = jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), template
+    )
+    with self._reading(f"the checkpoint of step {step}"):
+      held = self._manager.metadata(step).item_metadata.tree
+    if difference := _difference(_leaves(held), _leaves(wanted)):
+      raise UserError(
+        f"{self.folder / str(step)} is a checkpoint of another model: {difference}; "
+        "rerun=true starts the run afresh"
+      )
+    with self._reading(f"the checkpoint of step {step}"):
+      return self._manager.restore(step, args=ocp.args.StandardRestore(wanted))
+
+  def wait(self) -> None:
+    """Returns when what was saved is on disk; UserError if it could not be written."""
+    if "_manager" in self.__dict__:
+      with self._writing():
+        self._manager.wait_until_finished()
+
+  def close(self) -> None:
+    """Waits, and lets go of the folder."""
+    if "_manager" in self.__dict__:
+      manager = self.__dict__.pop("_manager")
+      with self._writing():
+        manager.close()
+
+  @functools.cached_property
+  def _manager(self) -> Any:
+    import orbax.checkpoint as ocp
+    from absl import logging
+
+    logging.set_verbosity(logging.FATAL)  # it logs, with tracebacks, what it raises as well
+    options = ocp.CheckpointManagerOptions(
+      best_fn=lambda metrics: metrics["score"],  # never called, but makes it keep the metrics
+      preservation_policy=_NewestAndBest(),
+      cleanup_tmp_directories=not self.read_only,
+      read_only=self.read_only,
+    )
+    # Named here, or metadata could be had only after a save.
+    handler = ocp.StandardCheckpointHandler()
+    return ocp.CheckpointManager(self.folder.absolute(), options=options, item_handlers=handler)
+
+  # Orbax raises whatever it comes upon, bare Exceptions too.
+
+  @contextlib.contextmanager
+  def _writing(self) -> Iterator[None]:
+    try:
+      yield
+    except Exception as error:
+      raise UserError(
+        f"a checkpoint could not be written to {self.folder} ({_reason(error)}); those before it "
+        "are kept"
+      ) from error
+
+  @contextlib.contextmanager
+  def _reading(self, what: str) -> Iterator[None]:
+    try:
+      yield
+    except Exception as error:
+      raise UserError(
+        f"{what} in {self.folder} is damaged ({_reason(error)}); remove it to go on from the one "
+        "before it, or rerun=true starts the run afresh"
+      ) from error
+
+
+class _NewestAndBest:
+  """Orbax's question which checkpoints to keep, answered.
+
+  Its own BestN keeps the latest among equals, and for ever what has no score.
+  """
+
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+    metrics = {each.step: each.metrics for each in checkpoints}
+    kept = {max(metrics), _best(metrics)}
+    return [each.step in kept for each in checkpoints]
+
+
+def _best(metrics: Mapping[int, Mapping[str, float] | None]) -> int | None:
+  scores = {step: (found or {}).get("score", math.nan) for step, found in metrics.items()}
+  finite = [step for step, score in scores.items() if math.isfinite(score)]
+  return max(finite, key=lambda step: (scores[step], -step), default=None)
+
+
+def _leaves(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+  """The shape and type of each array in a tree, by its path."""
+  import jax
+
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): (tuple(leaf.shape), str(leaf.dtype))
+    for path, leaf in leaves
+  }
+
+
+def _difference(held: dict[str, tuple], wanted: dict[str, tuple]) -> str | None:
+  """The first thing in which a checkpoint departs from what is wanted of it, in words."""
+  names = sorted(held.keys() | wanted.keys(), key=lambda name: (name[:7] != "params/", name))
+  for name in names:
+    if name not in wanted:
+      return f"it holds {name}, which this model does not have"
+    if name not in held:
+      return f"it lacks {name}"
+    if held[name] != wanted[name]:
+      shapes = (f"{kind} {list(shape)}" for shape, kind in (held[name], wanted[name]))
+      return "{} is {} there and {} here".format(name, *shapes)
+  return None
+
+
+def _reason(error: Exception) -> str:
+  if found := re.search(r"os_error_code='(\d+)'", str(error)):
+    return os.strerror(int(found[1]))
+  return str(error).partition("\n")[0][:100] or type(error).__name__
