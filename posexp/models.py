@@ -32,9 +32,16 @@ class Classifier(nnx.Module):
     self.head = Linear(size.d_model, num_classes, rngs=rngs.fork())
     self.first = first
 
-  def __call__(self, tokens: Array, mask: Array, *, rngs: nnx.Rngs | None = None) -> Array:
+  def __call__(
+    self,
+    tokens: Array,
+    mask: Array,
+    *,
+    kept: dict[str, Array] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> Array:
     """tokens [B,L], mask bool [B,L] with a real token in every row -> logits [B,C], float32."""
-    hidden = self.stack(tokens, mask, rngs=rngs).astype(jnp.float32)
+    hidden = self.stack(tokens, mask, kept=kept, rngs=rngs).astype(jnp.float32)
     if self.first:
       summary = hidden[:, 0]
     else:
@@ -58,9 +65,11 @@ class Classifier(nnx.Module):
     total = weight.sum()
     return {name: (value * weight).sum() / total for name, value in values.items()}, total
 
-  def predict(self, batch: dict[str, Array]) -> dict[str, Array]:
+  def predict(
+    self, batch: dict[str, Array], kept: dict[str, Array] | None = None
+  ) -> dict[str, Array]:
     """For every example: its loss [B] and the class with the largest logit, prediction [B]."""
-    logits = self(batch["tokens"], batch["mask"])
+    logits = self(batch["tokens"], batch["mask"], kept=kept)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
     return {"loss": loss, "prediction": logits.argmax(-1)}
 

@@ -196,7 +196,9 @@ class Stack(nnx.Module):
     """
     scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
     head_dim = whole(size.d_model, size.num_heads)
-    self.embed = encoding.embed(vocab_size, size.d_model, scale=scale, rngs=rngs.fork())
+    self.embed = encoding.embed(
+      vocab_size, size.d_model, scale=scale, causal=causal, rngs=rngs.fork()
+    )
     self.shared = encoding.shared(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
     self.blocks = nnx.List(
       Block(encoding, size, causal=causal, cross=cross, rngs=rngs.fork())
@@ -214,9 +216,12 @@ class Stack(nnx.Module):
     *,
     positions: Array | None = None,
     source: tuple | None = None,
+    kept: dict[str, Array] | None = None,
     rngs: nnx.Rngs | None = None,
   ) -> Array:
     """The whole sequence at once: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
+
+    `kept` [layers,H] says how much of each named term of the relation every head keeps.
 
     Raises:
       ValueError: the sequence is longer than the encoding's positions.
@@ -228,11 +233,13 @@ class Stack(nnx.Module):
     visible = jnp.ones((1, 1, length), bool) if mask is None else mask[:, None, :]
     if self.causal:
       visible = visible & jnp.tri(length, dtype=bool)
-    x = self.read(tokens, positions, rngs)
+    x = self.read(tokens, positions, rngs, mask)
     span = self.span(
       positions, positions, jnp.broadcast_to(visible, (len(visible), length, length))
     )
     for i, block in enumerate(self.blocks):
+      if kept is not None:
+        span = span.replace(kept={term: heads[i].astype(x.dtype) for term, heads in kept.items()})
       k, v = block.attention.keys_values(block.context(x))
       x = block(x, k, v, span, source and source[i], rngs)
     return self.finish(x)
@@ -321,9 +328,12 @@ class Stack(nnx.Module):
         f"a sequence of {length} tokens, but the encoding has {self.limit} positions"
       )
 
-  def read(self, tokens: Array, positions: Array, rngs: nnx.Rngs | None) -> Array:
+  def read(
+    self, tokens: Array, positions: Array, rngs: nnx.Rngs | None, mask: Array | None = None
+  ) -> Array:
     """The embedded tokens [B,L,F], in the dtype of all that follows."""
-    return drop(self.embed(tokens, positions), self.size.dropout, rngs).astype(self.size.dtype)
+    embedded = self.embed(tokens, positions, mask)
+    return drop(embedded, self.size.dropout, rngs).astype(self.size.dtype)
 
   def span(self, query: Array, key: Array, mask: Array) -> Span:
     """The span of self-attention, with what the encoding's layers share."""

@@ -21,7 +21,7 @@ class Sum(nnx.Module):
     self.words = words
     self.vector = vector
 
-  def __call__(self, tokens: Array, positions: Array) -> Array:
+  def __call__(self, tokens: Array, positions: Array, mask: Array | None = None) -> Array:
     return self.words(tokens) + self.vector(positions)
 
 
@@ -70,7 +70,7 @@ class Learned(Encoding):
   def limit(self) -> int:
     return self.length
 
-  def embed(self, vocab_size, features, *, scale, rngs):
+  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
     words = Words(vocab_size, features, scale=scale, rngs=rngs)
     return Sum(words, Table(self.length, features, stddev=0.02, rngs=rngs))
 
@@ -93,6 +93,6 @@ class Sinusoidal(Encoding):
     if self.layout not in ("interleaved", "half"):
       raise ValueError(f"layout must be interleaved or half, not {self.layout!r}")
 
-  def embed(self, vocab_size, features, *, scale, rngs):
+  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
     words = Words(vocab_size, features, scale=scale, rngs=rngs)
     return Sum(words, Sinusoid(features, self.base, self.layout))

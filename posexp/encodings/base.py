@@ -32,11 +32,18 @@ class Span:
   key: Array  # positions, int [B,K]
   mask: Array  # bool [B,Q,K]; True where the query may look at the key
   shared: Any = None  # what `Encoding.shared` made of this span, the same for every layer
+  kept: dict[str, Array] | None = None  # how much of each term each head keeps, [H]; None is all
 
   @property
   def offset(self) -> Array:
     """Key position − query position, int [B,Q,K]."""
     return self.key[:, None, :] - self.query[:, :, None]
+
+  def keep(self, term: str, axis: int = 1) -> Array | float:
+    """The factor of a named term of the relation: 1, or four axes of which `axis` is heads."""
+    if self.kept is None:
+      return 1.0
+    return jnp.expand_dims(self.kept[term], [each for each in range(4) if each != axis])
 
 
 def scaled(q: Array) -> Array:
@@ -63,7 +70,7 @@ class Words(nnx.Module):
     init = nnx.initializers.normal(1 / scale)
     self.table = nnx.Param(init(rngs.params(), (vocab_size, features)))
 
-  def __call__(self, tokens: Array, positions: Array | None = None) -> Array:
+  def __call__(self, tokens: Array, *_: Array | None) -> Array:
     return self.table[...][tokens] * self.scale
 
 
@@ -103,11 +110,17 @@ class LayerNorm(nnx.Module):
 
 
 class Relation(nnx.Module):
-  """How queries meet keys and values in one attention layer. This one ignores positions."""
+  """How queries meet keys and values in one attention layer. This one ignores positions.
+
+  `terms` names what the relation is the sum of. Each is multiplied by `span.keep(term)`, so that
+  a trained model can be measured without it.
+  """
+
+  terms: ClassVar[tuple[str, ...]] = ("content",)
 
   def score(self, q: Array, k: Array, span: Span) -> Array:
     """Logits [B,H,Q,K] of q [B,Q,H,D] and k [B,K,H,D], scaled, not yet masked."""
-    return jnp.einsum("bqhd,bkhd->bhqk", scaled(q), k)
+    return span.keep("content") * jnp.einsum("bqhd,bkhd->bhqk", scaled(q), k)
 
   def weights(self, q: Array, k: Array, span: Span) -> Array:
     """Attention weights [B,H,Q,K], in float32: the masked softmax of the logits."""
@@ -145,9 +158,9 @@ class Encoding:
     return None
 
   def embed(
-    self, vocab_size: int, features: int, *, scale: float, rngs: nnx.Rngs
-  ) -> Callable[[Array, Array], Array]:
-    """(tokens [B,L], positions [1 or B,L]) -> [B,L,features], in float32."""
+    self, vocab_size: int, features: int, *, scale: float, causal: bool = False, rngs: nnx.Rngs
+  ) -> Callable[..., Array]:
+    """(tokens [B,L], positions [1 or B,L], mask [B,L] or None) -> [B,L,features], in float32."""
     return Words(vocab_size, features, scale=scale, rngs=rngs)
 
   def linear(

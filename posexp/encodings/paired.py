@@ -21,6 +21,7 @@ from posexp.encodings.additive import Table
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Words, scaled
 
 SHARED = ("none", "word", "dimension")
+STREAMS = ("content", "position")
 
 
 def half(features: int) -> int:
@@ -44,8 +45,8 @@ class Paired(Linear):
 
   def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: nnx.Rngs):
     shape = (half(in_features), half(out_features))
-    self.a = nnx.Param(self.init()(rngs.params(), shape))
-    self.b = nnx.Param(self.init()(rngs.params(), shape))
+    self.kernel_a = nnx.Param(self.init()(rngs.params(), shape))
+    self.kernel_b = nnx.Param(self.init()(rngs.params(), shape))
     self.bias = nnx.Param(jnp.zeros(out_features)) if bias else None
 
   @staticmethod
@@ -74,7 +75,7 @@ class ComplexLinear(Paired):
     return nnx.initializers.variance_scaling(0.5, "fan_avg", "uniform")
 
   def blocks(self):
-    a, b = self.a[...], self.b[...]
+    a, b = self.kernel_a[...], self.kernel_b[...]
     return (a, b), (-b, a)
 
 
@@ -82,7 +83,7 @@ class SplitLinear(Paired):
   """Content to content by A, position to position by B (Kitaev & Klein 2018, section 3)."""
 
   def blocks(self):
-    a, b = self.a[...], self.b[...]
+    a, b = self.kernel_a[...], self.kernel_b[...]
     return (a, jnp.zeros_like(a)), (jnp.zeros_like(b), b)
 
 
@@ -135,7 +136,7 @@ class Wave(nnx.Module):
     )
     self.phase = nnx.Param(around(rngs.encoding(), (vocab_size, pairs))) if phased else None
 
-  def __call__(self, tokens: Array, positions: Array) -> Array:
+  def __call__(self, tokens: Array, positions: Array, mask: Array | None = None) -> Array:
     def of(table: nnx.Param) -> Array:  # [B or 1,L or 1,F/2 or 1]
       rows = table[...]
       return rows[None] if rows.shape[0] == 1 else rows[tokens]
@@ -180,7 +181,7 @@ class Complex(Encoding):
     if not self.order and (self.initial_phase or self.shared_period != "none"):
       raise ValueError("order=false has no period, so leave initial_phase and shared_period alone")
 
-  def embed(self, vocab_size, features, *, scale, rngs):
+  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
     return Wave(self, vocab_size, features, scale, rngs)
 
   def linear(self, in_features, out_features, *, bias=True, rngs):
@@ -201,18 +202,25 @@ class TwoStreams(nnx.Module):
     self.words = words
     self.table = table
 
-  def __call__(self, tokens: Array, positions: Array) -> Array:
+  def __call__(self, tokens: Array, positions: Array, mask: Array | None = None) -> Array:
     return interleave(*jnp.broadcast_arrays(self.words(tokens), self.table(positions)))
 
 
-class OneStream(Relation):
-  """q·k of one stream alone, on the scale of both."""
+class Streams(Relation):
+  """q·k of the chosen streams, each on the scale of both."""
 
-  def __init__(self, stream: int):
-    self.stream = stream
+  def __init__(self, terms: tuple[str, ...]):
+    self.terms = terms
 
   def score(self, q, k, span):
-    return jnp.einsum("bqhd,bkhd->bhqk", scaled(q)[..., self.stream :: 2], k[..., self.stream :: 2])
+    if span.kept is None and self.terms == STREAMS:
+      return jnp.einsum("bqhd,bkhd->bhqk", scaled(q), k)
+    logits = 0
+    for term in self.terms:
+      stream = slice(STREAMS.index(term), None, 2)
+      dot = jnp.einsum("bqhd,bkhd->bhqk", scaled(q)[..., stream], k[..., stream])
+      logits += span.keep(term) * dot
+    return logits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,7 +247,7 @@ class Split(Encoding):
   def limit(self) -> int:
     return self.length
 
-  def embed(self, vocab_size, features, *, scale, rngs):
+  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
     words = Words(vocab_size, half(features), scale=scale, rngs=rngs)
     return TwoStreams(words, Table(self.length, half(features), stddev=1.0, rngs=rngs))
 
@@ -251,6 +259,4 @@ class Split(Encoding):
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     half(head_dim)
-    if self.attention == "both":
-      return Relation()
-    return OneStream(("content", "position").index(self.attention))
+    return Streams(STREAMS if self.attention == "both" else (self.attention,))

@@ -22,6 +22,7 @@ class ClippedOffset(Relation):
 
   def __init__(self, k: int, head_dim: int, *, keys: bool, values: bool, rngs: nnx.Rngs):
     self.k = k
+    self.terms = ("content", *["keys"] * keys, *["values"] * values)
     init = nnx.initializers.glorot_uniform()
     shape = (2 * k + 1, head_dim)
     self.keys = nnx.Param(init(rngs.encoding(), shape)) if keys else None
@@ -36,7 +37,8 @@ class ClippedOffset(Relation):
     if self.keys is None:
       return logits
     by_row = jnp.einsum("bqhd,rd->bhqr", scaled(q), self.keys[...].astype(q.dtype))
-    return logits + jnp.take_along_axis(by_row, self.row(span)[:, None], axis=-1)
+    found = jnp.take_along_axis(by_row, self.row(span)[:, None], axis=-1)
+    return logits + span.keep("keys") * found
 
   def combine(self, weights, v, span):
     summed = super().combine(weights, v, span)
@@ -44,7 +46,7 @@ class ClippedOffset(Relation):
       return summed
     # The bins at ±k sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
     by_row = sum_by_row(weights.astype(jnp.float32), self.row(span), 2 * self.k + 1)
-    by_row = by_row.astype(v.dtype)
+    by_row = span.keep("values") * by_row.astype(v.dtype)
     return summed + jnp.einsum("bhqr,rd->bqhd", by_row, self.values[...].astype(v.dtype))
 
 
@@ -85,14 +87,14 @@ class FourTerms(Relation):
   """The four terms of a Transformer-XL score, each on or off."""
 
   def __init__(self, encoding: TransformerXL, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
-    self.terms = encoding.terms
+    self.terms = tuple(encoding.terms)
     self.base = encoding.base
     features = num_heads * head_dim
     init = nnx.initializers.glorot_uniform()
     if "b" in self.terms or "d" in self.terms:
       frequencies(features, self.base)
       kernel = init(rngs.encoding(), (features, features))
-      self.distance = nnx.Param(kernel.reshape(features, num_heads, head_dim))  # W_kR
+      self.distance_kernel = nnx.Param(kernel.reshape(features, num_heads, head_dim))  # W_kR
     own = not encoding.share_biases
     self.biases = Biases(self.terms, num_heads, head_dim, rngs=rngs) if own else None
 
@@ -100,19 +102,21 @@ class FourTerms(Relation):
     u, v = self.biases(span) if self.biases else span.shared
     logits = 0
     if "a" in self.terms or "c" in self.terms:
-      query = self.query(q, "a", u)
+      query = self.query(span, q, "a", u, "c")
       logits += jnp.einsum("bqhd,bkhd->bhqk", query, k)
     if "b" in self.terms or "d" in self.terms:
-      query = self.query(q, "b", v)
+      query = self.query(span, q, "b", v, "d")
       logits += self.by_distance(query, span)
     return jnp.broadcast_to(logits, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
 
-  def query(self, q: Array, term: str, bias: Array | None) -> Array:
-    """(q + bias) / √d, less what is off: [1 or B,1 or Q,H,D]."""
-    if bias is None:
-      return scaled(q)
-    bias = bias.astype(q.dtype)[None, None]
-    return scaled(q + bias if term in self.terms else bias)
+  def query(self, span: Span, q: Array, own: str, bias: Array | None, common: str) -> Array:
+    """(q + bias) / √d, less what is off: [1 or B,1 or Q,H,D]; `own`, `common` are their terms."""
+    asked = 0
+    if own in self.terms:
+      asked += span.keep(own, axis=2) * q
+    if common in self.terms:
+      asked += span.keep(common, axis=2) * bias.astype(q.dtype)[None, None]
+    return scaled(asked)
 
   def by_distance(self, position: Array, span: Span) -> Array:
     """position · W_kR R(i−j), [B,H,Q,K], with position [1 or B,1 or Q,H,D].
@@ -121,10 +125,10 @@ class FourTerms(Relation):
     its own, so any positions will do; a distance outside gives NaN, not a plausible number.
     """
     reach = span.key.shape[1] - 1
-    features = self.distance.shape[0]
+    features = self.distance_kernel.shape[0]
     sin, cos = sinusoids(jnp.arange(-reach, reach + 1), frequencies(features, self.base))
     waves = jnp.concatenate([sin, cos], axis=-1).astype(position.dtype)
-    r = jnp.einsum("rf,fhd->rhd", waves, self.distance[...].astype(position.dtype))
+    r = jnp.einsum("rf,fhd->rhd", waves, self.distance_kernel[...].astype(position.dtype))
     by_distance = jnp.einsum("bqhd,rhd->bhqr", position, r)
     index = reach - span.offset
     index = jnp.where(index < 0, len(waves), index)[:, None]  # −1 would be the last row
