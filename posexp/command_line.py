@@ -153,7 +153,7 @@ def _known_options(args: Namespace) -> list[str]:
   """The full keys of all options and sections, and the groups, under the choices that were made."""
   choices = [o for o in args.overrides if "." not in o.partition("=")[0] and "," not in o]
   for overrides in (choices, []):
-    with contextlib.suppress(*CONFIG_ERRORS):
+    with contextlib.suppress(*CONFIG_ERRORS, UserError):
       cfg = compose(args, overrides)
       groups = [group for group in cfg.hydra.runtime.choices if "/" not in group]
       plain = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
