@@ -1,0 +1,18 @@
+"""What tests of several modules share."""
+
+import os
+
+import pytest
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+@pytest.fixture(scope="module")
+def compile_quickly():
+  """Compiles without optimizing: tests run many tiny programs once each."""
+  import jax
+
+  before = jax.config.values["jax_disable_most_optimizations"]
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", before)

@@ -1,0 +1,382 @@
+"""What holds for every encoding. One that is listed in ENCODINGS is tested here by being listed.
+
+Everything runs eagerly and in few shapes: an operation is compiled once for all encodings, which
+is several times faster than compiling each model.
+"""
+
+import functools
+import re
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from posexp.encodings import ENCODINGS, Encoding
+from posexp.encodings.paired import Complex, Split
+from posexp.encodings.relative import RPR, TransformerXL
+from posexp.models import Classifier
+from posexp.transformer import Size, Stack
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+# Options beside the defaults. An encoding that is not here is tested with its defaults.
+VARIANTS = {
+  "sinusoidal": [{"layout": "half", "base": 100.0}],
+  "rpr": [{"k": 0}, {"k": 2}, {"k": 2, "values": False}, {"k": 2, "keys": False}],
+  "transformer_xl": [
+    {"share_biases": False},
+    {"b": False, "c": False},
+    {"a": False, "c": False},
+    {"b": False, "d": False},
+  ],
+  "complex": [
+    {"order": False},
+    {"initial_phase": True, "score": "modulus"},
+    {"shared_period": "word", "shared_amplitude": "word"},
+    {"shared_period": "dimension"},
+    {"shared_amplitude": "dimension"},
+  ],
+  "split": [{"attention": "content"}, {"attention": "position"}],
+}
+
+# These see no order in an encoder, so the order of words is free.
+BLIND = {Encoding(), RPR(k=0), TransformerXL(b=False, d=False), Complex(order=False)}
+
+# Parameters that no gradient reaches, and why.
+UNTRAINED = {
+  RPR(k=0): r"relation/keys",  # the same for every key: softmax does not see it
+  TransformerXL(a=False, c=False): r"attention/key",  # distances are all that is scored
+  Split(attention="content"): r"attention/(query|key)/kernel_b",  # the position half is not scored
+  Split(attention="position"): r"attention/(query|key)/kernel_a",  # nor the content half
+}
+
+DEFAULTS = [pytest.param(cls(), id=name) for name, cls in ENCODINGS.items()]
+CASES = DEFAULTS + [
+  pytest.param(ENCODINGS[name](**options), id=f"{name} {options}")
+  for name, variants in VARIANTS.items()
+  for options in variants
+]
+every_case = pytest.mark.parametrize("encoding", CASES)
+every_default = pytest.mark.parametrize("encoding", DEFAULTS)
+
+B, L, REAL, VOCAB, CLASSES = 2, 6, 3, 23, 3  # REAL: how long the shorter row is
+SMALL = {"d_model": 32, "num_heads": 4, "d_ff": 32, "num_layers": 2, "dropout": 0.0}
+EXACT = 2e-5  # float32's rounding in outputs of size 1
+DIFFERENT = 1e-3
+MASK = np.arange(L) < np.array([[REAL], [L]])
+
+
+def rngs():
+  return nnx.Rngs(params=0, encoding=1)
+
+
+@functools.cache
+def stack(encoding, causal=False, cross=False, **size):
+  """A stack whose biases and norms, too, are away from where they start."""
+  built = Stack(VOCAB, encoding, Size(**SMALL | size), causal=causal, cross=cross, rngs=rngs())
+  graphdef, state = nnx.split(built)
+  leaves, tree = jax.tree.flatten(state)
+  draw = np.random.default_rng(5)
+  shaken = [x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype) for x in leaves]
+  return nnx.merge(graphdef, tree.unflatten(shaken))
+
+
+def paths(module):
+  """The arrays of a module by their paths."""
+  flat = nnx.to_flat_state(nnx.state(module))
+  return {"/".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in flat}
+
+
+def some_tokens(seed=0, rows=B):
+  return jnp.asarray(np.random.default_rng(seed).integers(1, VOCAB, (rows, L)))
+
+
+def difference(a, b):
+  a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+  assert a.shape == b.shape
+  assert np.isfinite(a).all()
+  assert np.isfinite(b).all()
+  return np.abs(a - b).max()
+
+
+@every_case
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_changes_nothing(encoding, causal):
+  model = stack(encoding, causal)
+  tokens = some_tokens()
+  alone = model(tokens[:, :REAL])
+  padded = model(tokens, jnp.arange(L)[None] < jnp.full((B, 1), REAL))[:, :REAL]
+  assert difference(padded, alone) < EXACT
+  others = some_tokens(1).at[0, :REAL].set(tokens[0, :REAL])  # other padding and a longer mate
+  assert difference(model(others, MASK)[0, :REAL], alone[0]) < EXACT
+  assert difference(model(others)[0, :REAL], alone[0]) > DIFFERENT or causal
+
+
+def decoded(model, tokens, prompt, source=None, positions=None):
+  """The outputs of a cached sequence, the first `prompt` tokens at once and then one by one."""
+  cache = model.empty_cache(B, L, positions)
+  outputs = []
+  for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, L))]:
+    output, cache = model.step(tokens[:, start:end], cache, source=source)
+    outputs.append(output)
+  assert cache.length == L
+  return jnp.concatenate(outputs, axis=1)
+
+
+@every_case
+def test_cached_decoding_equals_the_whole_pass(encoding):
+  model, tokens = stack(encoding, causal=True), some_tokens()
+  assert difference(decoded(model, tokens, 1), model(tokens)) < EXACT
+  later = jnp.arange(3, L + 3)[None]
+  whole = model(tokens, positions=later)
+  assert difference(decoded(model, tokens, REAL, positions=later), whole) < EXACT
+
+
+@every_default
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_cached_decoding_equals_the_whole_pass_with_a_source(encoding, norm):
+  model, tokens = stack(encoding, causal=True, cross=True, norm=norm), some_tokens()
+  draw = np.random.default_rng(3)
+  encoded = jnp.asarray(draw.normal(size=(B, L, SMALL["d_model"])), jnp.float32)
+  source = model.source(encoded, MASK)
+  whole = model(tokens, source=source)
+  assert difference(decoded(model, tokens, REAL, source), whole) < EXACT
+  elsewhere = model.source(jnp.where(MASK[..., None], encoded, 9.0), MASK)
+  assert difference(model(tokens, source=elsewhere), whole) < EXACT
+  other = model(tokens, source=model.source(encoded + 1, MASK))
+  assert difference(other, whole) > DIFFERENT
+
+
+@every_default
+def test_a_full_cache_gives_nan(encoding):
+  model, tokens = stack(encoding, causal=True), some_tokens()
+  output, cache = model.step(tokens, model.empty_cache(B, L))
+  assert np.isfinite(output).all()
+  output, cache = model.step(tokens[:, :1], cache)
+  assert np.isnan(output).all()
+  with pytest.raises(ValueError, match=f"{L} tokens, but the cache has 4 slots"):
+    model.step(tokens, model.empty_cache(B, 4))
+
+
+@every_default
+def test_a_step_can_be_scanned(encoding):
+  model = stack(encoding, causal=True)
+
+  def step(cache, tokens):
+    output, cache = model.step(tokens[:, None], cache)
+    return cache, output
+
+  def scan(tokens):
+    return jax.lax.scan(step, model.empty_cache(B, L), tokens.T)[1]
+
+  assert jax.eval_shape(scan, some_tokens()).shape == (L, B, 1, SMALL["d_model"])
+
+
+@every_case
+@pytest.mark.parametrize("causal", [False, True])
+def test_only_offsets_matter(encoding, causal):
+  model, tokens = stack(encoding, causal), some_tokens()
+  here = jnp.arange(L)[None] + jnp.zeros((B, 1), int)
+  there = here + jnp.array([[0], [37]])  # each row of a batch has positions of its own
+  moved, still = model(tokens, positions=there), model(tokens)
+  assert difference(model(tokens, positions=here), still) < EXACT
+  assert difference(moved[:1], still[:1]) < EXACT
+  if encoding.relative or encoding in BLIND:
+    assert difference(moved[1:], still[1:]) < EXACT
+  else:
+    assert difference(moved[1:], still[1:]) > DIFFERENT
+
+
+@every_case
+def test_segments_with_memory_equal_the_whole(encoding):
+  model, tokens = stack(encoding, causal=True), some_tokens()
+  first, memory = model.recur(tokens[:, :REAL], model.empty_memory(B, L - REAL))
+  second, _ = model.recur(tokens[:, REAL:], memory)
+  apart = difference(jnp.concatenate([first, second], axis=1), model(tokens))
+  if encoding.relative or encoding in BLIND:
+    assert apart < EXACT
+  else:
+    assert apart > DIFFERENT
+
+
+@every_case
+def test_order_matters_unless_there_is_no_position(encoding):
+  model, tokens = stack(encoding), some_tokens()
+  order = np.array([2, 0, 1, *range(REAL, L)])
+  apart = difference(model(tokens[:, order], MASK), model(tokens, MASK)[:, order])
+  if encoding in BLIND:
+    assert apart < EXACT
+  else:
+    assert apart > DIFFERENT
+
+
+@every_case
+def test_gradients_are_finite_and_reach_every_parameter(encoding):
+  model = Classifier(VOCAB, CLASSES, encoding, Size(**SMALL), rngs=rngs())
+  tokens, padding = some_tokens(), 0
+  tokens = jnp.where(MASK, tokens, padding)
+  graphdef, state = nnx.split(model)
+
+  def loss(state):
+    logits = nnx.merge(graphdef, state)(tokens, MASK)
+    return -jax.nn.log_softmax(logits)[jnp.arange(B), jnp.array([0, 2])].sum()
+
+  gradients = paths(jax.grad(loss)(state))
+  untrained = UNTRAINED.get(encoding)
+  for path, gradient in gradients.items():
+    assert np.isfinite(gradient).all(), path
+    if untrained and re.search(untrained, path):
+      assert np.abs(gradient).max() < 1e-6, path
+    else:
+      assert np.abs(gradient).max() > 1e-5, path
+    if path.startswith("stack/embed/") and len(gradient) == VOCAB:
+      assert not gradient[padding].any(), path  # the masked word, which no other position has
+      assert gradient[int(tokens[0, 1])].any(), path
+  assert not untrained or any(re.search(untrained, path) for path in gradients)
+
+
+@every_case
+def test_bfloat16_follows_float32(encoding):
+  tokens = some_tokens()
+  full, half = stack(encoding), stack(encoding, dtype="bfloat16")
+  assert {x.dtype.name for x in paths(half).values()} == {"float32"}
+  expected, got = full(tokens, MASK), half(tokens, MASK)
+  assert (expected.dtype, got.dtype) == (jnp.float32, jnp.bfloat16)
+  error = np.sqrt(np.mean(np.square(np.asarray(got, np.float64) - expected)))
+  assert error < 0.03 * np.std(expected)
+
+
+@every_default
+def test_memory_and_cache_are_of_the_models_dtype(encoding):
+  model = stack(encoding, causal=True, dtype="bfloat16")
+  cache, memory = model.empty_cache(B, L), model.empty_memory(B, L)
+  tokens = some_tokens()[:, :REAL]
+  stepped = jax.eval_shape(model.step, tokens, cache)
+  recurred = jax.eval_shape(model.recur, tokens, memory)
+  assert stepped[0].dtype == recurred[0].dtype == jnp.bfloat16
+  for before, after in ((cache, stepped[1]), (memory, recurred[1])):
+    same = jax.tree.map(lambda x, y: (x.shape, x.dtype) == (y.shape, y.dtype), before, after)
+    assert all(jax.tree.leaves(same))
+
+
+@every_case
+def test_all_other_parameters_start_equal(encoding):
+  def start(encoding):
+    model = Classifier(VOCAB, CLASSES, encoding, Size(**SMALL), rngs=rngs())
+    return {path.replace("words/", ""): x for path, x in paths(model).items()}
+
+  plain, own = start(Encoding()), start(encoding)
+  common = {path for path in plain if path in own and plain[path].shape == own[path].shape}
+  assert {"head/kernel", "head/bias", "stack/norm/scale"} <= common
+  if not encoding.paired:
+    assert common == set(plain)
+    assert "stack/blocks/1/attention/query/kernel" in common
+    assert "stack/embed/table" in common
+  for path in common:
+    assert np.array_equal(plain[path], own[path]), path
+
+
+LIMITED = [case for case in DEFAULTS if case.values[0].limit is not None]
+assert {"learned", "split"} <= {case.id for case in LIMITED}
+
+
+@pytest.mark.parametrize("encoding", LIMITED)
+def test_beyond_the_limit_is_an_error(encoding):
+  model, limit = stack(encoding, causal=True), encoding.limit
+  tokens = jnp.ones((1, limit + 1), int)
+  assert jax.eval_shape(model, tokens[:, 1:]).shape == (1, limit, SMALL["d_model"])
+  message = f"a sequence of {limit + 1} tokens, but the encoding has {limit} positions"
+  with pytest.raises(ValueError, match=message):
+    jax.eval_shape(model, tokens)
+  model.empty_cache(1, limit)
+  with pytest.raises(ValueError, match=message):
+    model.empty_cache(1, limit + 1)
+  with pytest.raises(ValueError, match=message):
+    jax.eval_shape(model.recur, tokens[:, :1], model.empty_memory(1, limit))
+
+
+@pytest.mark.parametrize("encoding", LIMITED)
+def test_positions_that_do_not_exist_give_nan(encoding):
+  model, limit = stack(encoding), encoding.limit
+  for positions, first, last in (
+    (jnp.arange(limit - 3, limit + L - 3), 0, 3),
+    (jnp.arange(-3, L - 3), 3, L),
+  ):
+    embedded = np.asarray(model.embed(some_tokens(), positions[None]))
+    exists = np.zeros(L, bool)
+    exists[first:last] = True
+    assert np.isfinite(embedded[:, exists]).all()
+    assert np.isnan(embedded[:, ~exists]).any(-1).all()
+    assert np.isnan(model(some_tokens(), positions=positions[None])).all()
+
+
+@every_default
+def test_post_norm_normalizes_what_comes_out(encoding):
+  model = Stack(VOCAB, encoding, Size(**SMALL | {"norm": "post"}), rngs=rngs())
+  assert model.norm is None
+  output = np.asarray(model(some_tokens()))
+  parts = 2 if encoding.paired else 1
+  for part in range(parts):
+    np.testing.assert_allclose(output[..., part::parts].mean(-1), 0, atol=1e-5)
+    np.testing.assert_allclose(output[..., part::parts].std(-1), 1, atol=1e-3)
+
+
+@every_default
+def test_no_embedding_scale_means_words_of_variance_one(encoding):
+  model = Stack(VOCAB, encoding, Size(**SMALL | {"embed_scale": "none"}), rngs=rngs())
+  scaled = Stack(VOCAB, encoding, Size(**SMALL), rngs=rngs())
+  tokens, positions = some_tokens(), jnp.arange(L)[None]
+  assert difference(model.embed(tokens, positions), scaled.embed(tokens, positions)) < EXACT
+
+
+SIZES = [
+  {"d_model": 33, "num_heads": 3},  # an odd width
+  {"d_model": 36, "num_heads": 12},  # odd heads
+  {"d_ff": 49},  # an odd width inside
+]
+PICKY = {"sinusoidal": SIZES[:1], "transformer_xl": SIZES[:1], "complex": SIZES, "split": SIZES}
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_a_width_that_does_not_suit_is_refused_in_one_sentence(name, size):
+  def build():
+    nnx.eval_shape(lambda: Stack(VOCAB, ENCODINGS[name](), Size(**SMALL | size), rngs=rngs()))
+
+  if size in PICKY.get(name, ()):
+    with pytest.raises(ValueError, match=r"odd|even") as refused:
+      build()
+    assert re.fullmatch(r"[^.\n]+", str(refused.value))
+  elif name in PICKY or not ENCODINGS[name].paired:
+    build()
+
+
+def test_heads_must_divide_the_width():
+  with pytest.raises(ValueError, match=r"^d_model=30 is not divisible by num_heads=4$"):
+    Size(**SMALL | {"d_model": 30})
+
+
+def sizes(jaxpr):
+  """The sizes of all arrays that a program makes, those of its subprograms included."""
+  for equation in jaxpr.eqns:
+    for made in equation.outvars:
+      yield made.aval.size, made.aval.str_short()
+    for inner in jax.extend.core.jaxprs_in_params(equation.params):
+      yield from sizes(inner)
+
+
+@every_case
+def test_nothing_has_a_vector_for_each_query_and_key(encoding):
+  length, width = 64, 16
+  size = Size(**SMALL | {"d_model": 4 * width, "d_ff": 48})
+  graphdef, state = nnx.split(nnx.eval_shape(lambda: Stack(VOCAB, encoding, size, rngs=rngs())))
+
+  def loss(state):
+    return nnx.merge(graphdef, state)(jnp.ones((B, length), int)).sum()
+
+  program = jax.make_jaxpr(jax.value_and_grad(loss))(state)
+  largest, shape = max(sizes(program.jaxpr))
+  assert B * 4 * length**2 <= largest < length**2 * width, shape

@@ -1,0 +1,382 @@
+"""Each encoding is its paper's formula, written here naively in float64."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from posexp.encodings import Span
+from posexp.encodings.additive import Learned, Sinusoidal
+from posexp.encodings.base import Encoding, LayerNorm, Relation
+from posexp.encodings.paired import Complex, ComplexLinear, Split, SplitLinear
+from posexp.encodings.relative import RPR, TransformerXL
+from posexp.transformer import Size, Stack
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+B, Q, K, H, D = 2, 5, 7, 2, 8
+VOCAB, F = 11, 16
+
+
+def rngs():
+  return nnx.Rngs(params=0, encoding=1)
+
+
+def filled(module, stddev=1.0):
+  """The module with random numbers in all its parameters, also those that start at 0 or 1."""
+  graphdef, state = nnx.split(module)
+  leaves, tree = jax.tree.flatten(state)
+  numbers = [stddev * draw(*x.shape, seed=i) for i, x in enumerate(leaves)]
+  return nnx.merge(graphdef, tree.unflatten(map(jnp.asarray, numbers)))
+
+
+def float64(param):
+  return np.asarray(param[...], np.float64)
+
+
+def close(got, expected, tolerance=1e-5):
+  got, expected = np.asarray(got, np.float64), np.asarray(expected, np.float64)
+  assert got.shape == expected.shape
+  np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def draw(*shape, seed=0):
+  return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def pairs(x):
+  """Neighbors [..., 2M] as complex numbers [..., M]."""
+  x = np.asarray(x, np.float64)
+  return x[..., 0::2] + 1j * x[..., 1::2]
+
+
+def laid(kind):
+  """Queries, keys, values and a span; `cached` has fewer queries, which stand last."""
+  queries = Q if kind == "cached" else K
+  q, k, v = draw(B, queries, H, D), draw(B, K, H, D, seed=1), draw(B, K, H, D, seed=2)
+  key = np.arange(K)
+  query = key[K - queries :]
+  mask = np.ones((B, queries, K), bool)
+  if kind == "padded":
+    mask[1, :, 4:] = False
+  else:
+    mask &= key <= query[:, None]
+  return q, k, v, Span(jnp.asarray(query[None] + 3), jnp.asarray(key[None] + 3), jnp.asarray(mask))
+
+
+def softmax(logits, mask):
+  weights = np.exp(logits - logits.max(-1, keepdims=True)) * mask[:, None]
+  return weights / weights.sum(-1, keepdims=True)
+
+
+def attend(relation, q, k, v, span):
+  return relation.attend(q, k, v, span, lambda weights: weights)
+
+
+def wave(position, base, features, m):
+  phase = position * base ** (-2 * m / features)
+  return math.sin(phase), math.cos(phase)
+
+
+# Added to words
+
+
+@pytest.mark.parametrize("base", [10000.0, 100.0])
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_sinusoidal(layout, base):
+  tokens = np.array([[3, 0, 10, 5, 5]])
+  positions = np.array([[0, 1, 511, 512, 5000]])
+  embed = Sinusoidal(base, layout).embed(VOCAB, F, scale=4.0, rngs=rngs())
+  words = float64(embed.words.table)
+  expected = 4.0 * words[tokens]
+  for column, position in enumerate(positions[0]):
+    for m in range(F // 2):
+      sin, cos = wave(position, base, F, m)
+      here, there = (2 * m, 2 * m + 1) if layout == "interleaved" else (m, F // 2 + m)
+      expected[0, column, here] += sin
+      expected[0, column, there] += cos
+  close(embed(tokens, positions), expected, 2e-6)
+
+
+def test_learned():
+  embed = Learned(6).embed(VOCAB, F, scale=4.0, rngs=rngs())
+  tokens, positions = np.array([[3, 0, 10]]), np.array([[5, 0, 2]])
+  words, rows = float64(embed.words.table), float64(embed.vector.rows)
+  assert rows.shape == (6, F)
+  assert rows.std() == pytest.approx(0.02, rel=0.2)
+  close(embed(tokens, positions), 4.0 * words[tokens] + rows[positions])
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_words_come_out_with_variance_one(scale):
+  embed = Encoding().embed(300, 64, scale=scale, rngs=rngs())
+  assert float64(embed.table).std() == pytest.approx(1 / scale, rel=0.03)
+  assert np.std(embed(np.arange(300)[None])) == pytest.approx(1, rel=0.03)
+
+
+# Relations
+
+
+@pytest.mark.parametrize("kind", ["causal", "padded", "cached"])
+@pytest.mark.parametrize(
+  ("clip", "keys", "values"),
+  [
+    *((clip, True, True) for clip in (0, 1, 4)),
+    (1, True, False),
+    (1, False, True),
+    (1, False, False),
+  ],
+)
+def test_rpr(clip, keys, values, kind):
+  relation = RPR(clip, keys, values).relation(H, D, causal=kind != "padded", rngs=rngs())
+  assert (relation.keys is None, relation.values is None) == (not keys, not values)
+  relation = filled(relation)
+  q, k, v, span = laid(kind)
+  a_k, a_v = np.zeros((2, *span.mask.shape[1:], D))
+  for i, j in np.ndindex(a_k.shape[:2]):
+    row = min(max(int(span.key[0, j]) - int(span.query[0, i]), -clip), clip) + clip
+    a_k[i, j] = float64(relation.keys)[row] if keys else 0
+    a_v[i, j] = float64(relation.values)[row] if values else 0
+  logits = (np.einsum("bihd,bjhd->bhij", q, k) + np.einsum("bihd,ijd->bhij", q, a_k)) / D**0.5
+  close(relation.score(q, k, span), logits)
+  weights = softmax(logits, np.asarray(span.mask))
+  expected = np.einsum("bhij,bjhd->bihd", weights, v) + np.einsum("bhij,ijd->bihd", weights, a_v)
+  close(attend(relation, q, k, v, span), expected)
+
+
+def test_rpr_sums_bfloat16_weights_without_losing_any():
+  relation = RPR(2, keys=False).relation(1, D, causal=False, rngs=rngs())
+  keys = 2048
+  span = Span(jnp.array([[keys]]), jnp.arange(keys)[None], jnp.ones((1, 1, keys), bool))
+  weights = jnp.full((1, 1, 1, keys), 1 / keys, jnp.bfloat16)
+  values = jnp.zeros((1, keys, 1, D), jnp.bfloat16)
+  rows = float64(relation.values)
+  expected = (rows[0] * (keys - 1) + rows[1]) / keys
+  close(relation.combine(weights, values, span)[0, 0, 0], expected, 1e-2)
+
+
+TERMS = ["".join(terms) for n in range(1, 5) for terms in itertools.combinations("abcd", n)]
+
+
+@pytest.mark.parametrize(
+  ("terms", "shared"), [*((terms, False) for terms in TERMS), ("cd", True), ("abcd", True)]
+)
+def test_transformer_xl(terms, shared):
+  encoding = TransformerXL(**{term: term in terms for term in "abcd"}, share_biases=shared)
+  relation = filled(encoding.relation(H, D, causal=False, rngs=rngs()))
+  biases = relation.biases
+  q, k, _, span = laid("cached" if shared else "padded")
+  if shared:
+    assert biases is None
+    biases = filled(encoding.shared(H, D, causal=False, rngs=rngs()))
+    span = span.replace(shared=biases(span))
+  assert (biases.u is None, biases.v is None) == ("c" not in terms, "d" not in terms)
+  features = H * D
+  expected = np.zeros((B, H, q.shape[1], K))
+  for b, h, i, j in np.ndindex(expected.shape):
+    if "b" in terms or "d" in terms:
+      distance = int(span.query[0, i]) - int(span.key[0, j])
+      sin, cos = zip(*(wave(distance, 1e4, features, m) for m in range(features // 2)), strict=True)
+      r = np.array([*sin, *cos]) @ float64(relation.distance_kernel)[:, h]
+    content, position = q[b, i, h], k[b, j, h]
+    expected[b, h, i, j] += content @ position if "a" in terms else 0
+    expected[b, h, i, j] += content @ r if "b" in terms else 0
+    expected[b, h, i, j] += float64(biases.u)[h] @ position if "c" in terms else 0
+    expected[b, h, i, j] += float64(biases.v)[h] @ r if "d" in terms else 0
+  close(relation.score(q, k, span), expected / D**0.5)
+
+
+@pytest.mark.parametrize(("shared", "count"), [(True, 1), (False, 3)])
+def test_transformer_xl_shares_its_biases_across_layers_or_not(shared, count):
+  size = Size(d_model=F, num_heads=H, d_ff=8, num_layers=3)
+  stack = Stack(VOCAB, TransformerXL(share_biases=shared), size, rngs=rngs())
+  paths = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(stack))]
+  assert sum(path.endswith("/u") or path == "shared/u" for path in paths) == count
+  assert sum(path.endswith("/v") or path == "shared/v" for path in paths) == count
+
+
+# Complex numbers
+
+
+def test_complex_linear_is_complex_multiplication():
+  linear = filled(ComplexLinear(6, 10, rngs=rngs()))
+  x = draw(3, 6)
+  matrix = float64(linear.kernel_a) + 1j * float64(linear.kernel_b)
+  got = pairs(linear(x))
+  expected = pairs(x) @ matrix + pairs(linear.bias[...])
+  close(got.real, expected.real)
+  close(got.imag, expected.imag)
+  assert ComplexLinear(6, 10, bias=False, rngs=rngs()).bias is None
+
+
+def test_complex_linear_keeps_the_variance():
+  linear = ComplexLinear(256, 256, rngs=rngs())
+  assert np.var(linear(draw(64, 256))) == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize("score", ["real", "modulus"])
+def test_complex_score(score):
+  relation = Complex(score=score).relation(H, D, causal=False, rngs=rngs())
+  q, k, v, span = laid("padded")
+  inner = np.einsum("bihd,bjhd->bhij", pairs(q), pairs(k).conj()) / (D // 2) ** 0.5
+  logits = inner.real if score == "real" else np.abs(inner)
+  close(relation.score(q, k, span), logits)
+  expected = np.einsum("bhij,bjhd->bihd", softmax(logits, np.asarray(span.mask)), pairs(v))
+  got = pairs(attend(relation, q, k, v, span))
+  close(got.real, expected.real)
+  close(got.imag, expected.imag)
+
+
+def test_modulus_has_a_slope_at_zero():
+  relation = Complex(score="modulus").relation(H, D, causal=False, rngs=rngs())
+  q, k, _, span = laid("padded")
+  slope = jax.grad(lambda q: relation.score(q, k, span).sum())
+  assert not slope(jnp.zeros_like(q)).any()
+  assert np.isfinite(slope(jnp.asarray(q))).all()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_norm_of_each_part(parts):
+  norm = filled(LayerNorm(F, parts=parts))
+  x = 3 * draw(4, F) + 1
+  expected = np.array(x, np.float64)
+  for part in range(parts):
+    own = expected[:, part::parts]
+    own -= own.mean(-1, keepdims=True)
+    own /= np.sqrt((own**2).mean(-1, keepdims=True) + 1e-6)
+  close(norm(x), expected * float64(norm.scale) + float64(norm.bias))
+
+
+@pytest.mark.parametrize("cls", [Complex, Split])
+def test_paired_encodings_norm_each_part(cls):
+  assert cls().norm(F, rngs=rngs()).parts == 2
+
+
+SHAPES = {"none": (VOCAB, F // 2), "word": (1, F // 2), "dimension": (VOCAB, 1)}
+
+
+@pytest.mark.parametrize("phased", [False, True])
+@pytest.mark.parametrize("shared_amplitude", SHAPES)
+@pytest.mark.parametrize("shared_period", SHAPES)
+def test_complex_order(shared_period, shared_amplitude, phased):
+  encoding = Complex(
+    initial_phase=phased, shared_period=shared_period, shared_amplitude=shared_amplitude
+  )
+  embed = encoding.embed(VOCAB, F, scale=4.0, rngs=rngs())
+  frequency = float64(embed.frequency)
+  assert frequency.shape == SHAPES[shared_period]
+  if shared_period == "dimension":
+    assert len(np.unique(frequency)) == VOCAB
+    assert ((frequency > 1e-4) & (frequency <= 1)).all()
+  else:
+    close(frequency, np.broadcast_to(1e4 ** (-np.arange(F // 2) / (F // 2)), frequency.shape))
+  embed = filled(embed)
+  frequency, amplitude = float64(embed.frequency), float64(embed.amplitude)
+  phase = float64(embed.phase) if phased else np.zeros((VOCAB, F // 2))
+  assert amplitude.shape == SHAPES[shared_amplitude]
+  tokens, positions = np.array([[3, 0, 10, 3], [1, 2, 3, 4]]), np.array([[0, 1, 2, 9]])
+  expected = np.zeros((2, 4, F // 2), complex)
+  for b, i, c in np.ndindex(expected.shape):
+    j, position = tokens[b, i], positions[0, i]
+    omega = np.broadcast_to(frequency, (VOCAB, F // 2))[j, c]
+    r = np.broadcast_to(amplitude, (VOCAB, F // 2))[j, c]
+    expected[b, i, c] = 4.0 * r * np.exp(1j * (omega * position + phase[j, c]))
+  got = pairs(embed(tokens, positions))
+  close(got.real, expected.real)
+  close(got.imag, expected.imag)
+
+
+def test_complex_vanilla():
+  embed = Complex(order=False).embed(VOCAB, F, scale=4.0, rngs=rngs())
+  amplitude, phase = float64(embed.amplitude), float64(embed.phase)
+  assert embed.frequency is None
+  assert ((phase >= 0) & (phase < 2 * np.pi)).all()
+  assert phase.max() > np.pi
+  tokens = np.array([[3, 0, 10]])
+  expected = (4.0 * amplitude * np.exp(1j * phase))[tokens]
+  for positions in ([[0, 1, 2]], [[7, 7, 900]]):
+    got = pairs(embed(tokens, np.array(positions)))
+    close(got.real, expected.real)
+    close(got.imag, expected.imag)
+
+
+# Content and position
+
+
+def test_split_linear_keeps_the_streams_apart():
+  linear = filled(SplitLinear(6, 10, rngs=rngs()))
+  x = draw(3, 6)
+  bias = float64(linear.bias)
+  expected = np.zeros((3, 10))
+  expected[:, 0::2] = x[:, 0::2] @ float64(linear.kernel_a) + bias[0::2]
+  expected[:, 1::2] = x[:, 1::2] @ float64(linear.kernel_b) + bias[1::2]
+  close(linear(x), expected)
+  matrix = np.asarray(linear.matrix())
+  assert not matrix[0::2, 1::2].any()
+  assert not matrix[1::2, 0::2].any()
+
+
+def test_split_embedding():
+  embed = Split(6).embed(VOCAB, F, scale=4.0, rngs=rngs())
+  tokens, positions = np.array([[3, 0, 10], [4, 4, 4]]), np.array([[5, 0, 2]])
+  words, rows = float64(embed.words.table), float64(embed.table.rows)
+  assert rows.std() == pytest.approx(1, rel=0.3)
+  got = embed(tokens, positions)
+  close(got[..., 0::2], 4.0 * words[tokens])
+  close(got[..., 1::2], np.broadcast_to(rows[positions], (2, 3, F // 2)))
+
+
+@pytest.mark.parametrize(
+  ("attention", "streams"), [("both", (0, 1)), ("content", (0,)), ("position", (1,))]
+)
+def test_split_attention(attention, streams):
+  relation = Split(attention=attention).relation(H, D, causal=False, rngs=rngs())
+  q, k, v, span = laid("padded")
+  logits = sum(np.einsum("bihd,bjhd->bhij", q[..., s::2], k[..., s::2]) for s in streams) / D**0.5
+  close(relation.score(q, k, span), logits)
+  weights = softmax(logits, np.asarray(span.mask))
+  close(attend(relation, q, k, v, span), np.einsum("bhij,bjhd->bihd", weights, v))
+
+
+def maps(stack, tokens, positions):
+  """The attention weights of every layer, and what comes out."""
+  x = stack.read(tokens, positions, None)
+  span = stack.span(positions, positions, jnp.ones((1, *[tokens.shape[1]] * 2), bool))
+  found = []
+  for block in stack.blocks:
+    context = block.context(x)
+    k, v = block.attention.keys_values(context)
+    found.append(block.attention.weights(context, k, span))
+    x = block(x, k, v, span)
+  return np.stack(found), stack.finish(x)
+
+
+@pytest.mark.parametrize("attention", ["both", "content", "position"])
+def test_split_attention_ignores_what_it_does_not_attend_to(attention):
+  size = Size(d_model=32, num_heads=4, d_ff=32, num_layers=2)
+  stack = filled(Stack(VOCAB, Split(attention=attention), size, rngs=rngs()), 0.3)
+  tokens = np.random.default_rng(0).integers(0, VOCAB, (2, 6))
+  others = (tokens + 1) % VOCAB
+  positions = jnp.arange(6)[None]
+  first, out = maps(stack, tokens, positions)
+  words, words_out = maps(stack, others, positions)
+  moved, moved_out = maps(stack, tokens, positions + 9)
+  for layer in range(size.num_layers):
+    assert np.allclose(first[layer], words[layer]) == (attention == "position")
+    assert np.allclose(first[layer], moved[layer]) == (attention == "content")
+  assert np.allclose(out[..., 1::2], words_out[..., 1::2]) == (attention == "position")
+  assert np.allclose(out[..., 0::2], moved_out[..., 0::2]) == (attention == "content")
+
+
+def test_without_an_encoding_the_relation_is_the_scaled_dot_product():
+  q, k, v, span = laid("padded")
+  logits = np.einsum("bihd,bjhd->bhij", q, k) / D**0.5
+  relation = Encoding().relation(H, D, causal=False, rngs=rngs())
+  assert type(relation) is Relation
+  close(relation.score(q, k, span), logits)
+  weights = softmax(logits, np.asarray(span.mask))
+  close(attend(relation, q, k, v, span), np.einsum("bhij,bjhd->bihd", weights, v))
