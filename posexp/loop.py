@@ -69,7 +69,7 @@ def fit(
         )
       if evaluates:
         found = predict(
-          lambda batch: program.predict(state.params, batch),  # noqa: B023
+          lambda batch: program.predict(state, batch),  # noqa: B023
           data.evaluation("validation", options.batch_size),
           mesh,
         )
@@ -101,7 +101,7 @@ def measure(
   best = run.restore(state, "best")
   row = next(row for row in run.history if row["step"] == int(best.step))
   found = predict(
-    lambda batch: program.predict(best.params, batch),
+    lambda batch: program.predict(best, batch),
     data.evaluation("test", options.batch_size),
     mesh,
   )

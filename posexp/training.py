@@ -41,17 +41,18 @@ class State:
 
   step: Array
   params: Any
+  settings: Any  # options that are traced (posexp.encodings.base.Setting)
   opt_state: Any
   window: Window
 
 
 class Program(NamedTuple):
-  """The compiled functions of a run; runs that agree in everything but the seed share them."""
+  """The compiled functions of a run."""
 
   init: Callable[[int], State]  # from the seed
   update: Callable[[State, Batch, Array], State]  # with the key of dropout; the state is donated
   clear: Callable[[State], State]  # with an empty window; the state is donated
-  predict: Callable[[Any, Batch], dict[str, Array]]  # from params, for every example of a batch
+  predict: Callable[..., dict[str, Array]]  # from a state, for every example of a batch
 
 
 def keep_compiled() -> None:
@@ -88,49 +89,49 @@ def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Arra
     yield ahead
 
 
+def split(build: Callable[..., nnx.Module], seeds: dict[str, Array]) -> tuple[Any, Any, Any]:
+  """The structure, the parameters and the settings of the model that `build(rngs=...)` makes."""
+  graphdef, params, settings = nnx.split(build(rngs=nnx.Rngs(**seeds)), nnx.Param, ...)
+  return graphdef, nnx.as_pure(params), nnx.as_pure(settings)
+
+
 @functools.lru_cache(maxsize=8)
 def program(
   build: Callable[..., nnx.Module], training: Training, steps: int, mesh: Mesh
 ) -> Program:
-  """Compiles (when first called) what a run needs.
+  """What a run calls; each function is compiled when it is first called, for runs that agree once.
 
-  `build(rngs=...)` makes the model; equal models must come from the same object, which is what
-  `posexp.models.classifier` sees to. The model has `loss(batch, label_smoothing=, rngs=)`, which
-  gives metrics ("loss" among them) and their weight, `predict(batch)`, and `metrics`, the names.
+  `build(rngs=...)` makes a model with `loss(batch, label_smoothing=, rngs=)`, which gives metrics
+  ("loss" among them) and their weight, with `metrics`, their names, and with `predict(batch)`.
   """
+  found = []
+  jax.eval_shape(lambda seeds: found.extend(split(build, seeds)[:1]), keys(0))  # structure alone
+  names = build.func.metrics
   optimizer = make_optimizer(training, steps)
-  whole = NamedSharding(mesh, PartitionSpec())
 
-  def split(seeds: dict[str, Array]):
-    model = build(rngs=nnx.Rngs(**seeds))
-    graphdef, params = nnx.split(model)
-    return graphdef, nnx.as_pure(params), model.metrics
-
-  graphdef, metrics = None, ()
-
-  def trace(seeds):
-    nonlocal graphdef, metrics
-    graphdef, params, metrics = split(seeds)
-    return params
-
-  jax.eval_shape(trace, keys(0))  # for the structure alone
-
-  def empty() -> Window:
-    return Window({name: jnp.zeros(()) for name in metrics}, jnp.zeros(()), jnp.full((), -1))
-
-  @functools.partial(jax.jit, out_shardings=whole)
+  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec()))
   def start(seeds: dict[str, Array]) -> State:
-    params = split(seeds)[1]
-    return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), empty())
+    _, params, settings = split(build, seeds)
+    return State(jnp.zeros((), jnp.int32), params, settings, optimizer.init(params), empty(names))
 
-  def init(seed: int) -> State:
-    return start(keys(seed))
+  return Program(lambda seed: start(keys(seed)), *compiled(found[0], names, training, steps))
+
+
+def empty(names: Iterable[str]) -> Window:
+  """A window on no step at all."""
+  return Window({name: jnp.zeros(()) for name in names}, jnp.zeros(()), jnp.full((), -1))
+
+
+@functools.lru_cache(maxsize=8)
+def compiled(graphdef: nnx.GraphDef, names: tuple[str, ...], training: Training, steps: int):
+  """update, clear and predict of a `Program`: the same objects for models of equal structure."""
+  optimizer = make_optimizer(training, steps)
 
   @functools.partial(jax.jit, donate_argnums=0)
   def update(state: State, batch: Batch, key: Array) -> State:
     def loss(params):
       rngs = nnx.Rngs(dropout=jax.random.fold_in(key, state.step))
-      model = nnx.merge(graphdef, params)
+      model = nnx.merge(graphdef, params, state.settings)
       values, weight = model.loss(batch, label_smoothing=training.label_smoothing, rngs=rngs)
       return values["loss"], (values, weight)
 
@@ -143,17 +144,18 @@ def program(
       state.window.weight + weight,
       jnp.where(fine, state.window.broken, step),
     )
-    return State(step, optax.apply_updates(state.params, updates), opt_state, window)
+    params = optax.apply_updates(state.params, updates)
+    return state.replace(step=step, params=params, opt_state=opt_state, window=window)
 
   @functools.partial(jax.jit, donate_argnums=0)
   def clear(state: State) -> State:
-    return state.replace(window=empty())
+    return state.replace(window=empty(names))
 
   @jax.jit
-  def predict(params, batch: Batch) -> dict[str, Array]:
-    return nnx.merge(graphdef, params).predict(batch)
+  def predict(state: State, batch: Batch, kept: dict[str, Array] | None = None):
+    return nnx.merge(graphdef, state.params, state.settings).predict(batch, kept)
 
-  return Program(init, update, clear, predict)
+  return update, clear, predict
 
 
 def parameters(build: Callable[..., nnx.Module]) -> int:
@@ -163,7 +165,5 @@ def parameters(build: Callable[..., nnx.Module]) -> int:
     ValueError: the model cannot be built; the sentence says which sizes do not suit.
   """
 
-  def params():
-    return nnx.as_pure(nnx.state(build(rngs=nnx.Rngs(**keys(0)))))
-
-  return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(params)))
+  params = jax.eval_shape(lambda: split(build, keys(0))[1])
+  return sum(leaf.size for leaf in jax.tree.leaves(params))

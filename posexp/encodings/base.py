@@ -109,6 +109,10 @@ class LayerNorm(nnx.Module):
     return (apart.reshape(x.shape) * self.scale[...] + self.bias[...]).astype(x.dtype)
 
 
+class Setting(nnx.Variable):
+  """A number among the options that is traced: models that differ in it alone share a program."""
+
+
 class Relation(nnx.Module):
   """How queries meet keys and values in one attention layer. This one ignores positions.
 
