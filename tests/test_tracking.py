@@ -1,0 +1,365 @@
+"""What Weights & Biases gets of a run, told by a stub of its server."""
+
+import logging
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from wandb_stub import API_KEY, Stub
+
+from posexp import tracking
+from posexp.config import build
+from posexp.errors import UserError
+from posexp.run import Run, digest, folder
+
+CONFIG = {
+  "encoding": "rpr",
+  "rpr": {"k": 4, "keys": True},
+  "task": {"name": "mr", "folds": None},
+  "model": {"d_model": 128},
+  "seed": 1,
+  "runs": "runs",
+  "rerun": False,
+  "wandb": {"mode": "auto", "project": "posexp"},
+}
+FACTS = {"parameters": 1234, "devices": "1 cpu"}
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path, monkeypatch):
+  """A user who is not logged in, in a folder and a home of their own."""
+  for name in [name for name in os.environ if name.startswith("WANDB_") or name == "NETRC"]:
+    monkeypatch.delenv(name)
+  monkeypatch.setenv("HOME", str(tmp_path / "home"))
+  monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+  monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:1")
+  monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+  monkeypatch.chdir(tmp_path)
+  yield
+  if "wandb" in sys.modules:
+    tracking._reset()
+
+
+@pytest.fixture
+def stub(monkeypatch):
+  """A server on which the user is logged in."""
+  with Stub() as stub:
+    monkeypatch.setenv("WANDB_BASE_URL", stub.url)
+    monkeypatch.setenv("WANDB_API_KEY", API_KEY)
+    yield stub
+    if "wandb" in sys.modules:
+      tracking._reset()
+
+
+def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, **options):
+  """Logs a row for each step as the training loop does; the tracker's line."""
+  with Run(folder(config), config, rerun=rerun) as run:
+    options = tracking.WandbOptions(**options)
+    with tracking.start(options, config=config, facts=FACTS, run=run) as tracker:
+      for step in steps:
+        row = {"validation/accuracy": step / 100, "time/seconds": float(step)}
+        run.log(step, row)
+        tracker.log(step, row)
+      if during is not None:
+        during()
+      if error is not None:
+        raise error
+      tracker.summarize({"validation/accuracy": 0.75, "test/accuracy": 0.5})
+  return tracker.line
+
+
+def steps_of(told):
+  return [row["_step"] for row in told.history]
+
+
+def sync(line):
+  """Runs the command at the end of a line, as the user would."""
+  command = shlex.split(line[line.index("wandb sync") :])
+  command[0] = str(Path(sys.executable).with_name("wandb"))
+  done = subprocess.run(command, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+
+
+def said(caplog):
+  return [record.getMessage() for record in caplog.records if record.name == "posexp"]
+
+
+def mirrors():
+  return sorted(path.name for path in folder(CONFIG).glob("wandb/*run-*"))
+
+
+def test_what_is_told_online(stub, capfd):
+  line = train([10, 20, 30], project="mine", entity="team", tags=("paper",), notes="why")
+  [(name, told)] = stub.runs.items()
+  identity = digest(CONFIG)
+  assert line == f"{stub.url}/team/mine/runs/{name}"
+  assert (told.entity, told.project) == ("team", "mine")
+  assert told.told("groupName") == f"mr/rpr/{identity}"
+  assert told.told("displayName") == f"mr/rpr/{identity}/seed=1"
+  assert told.told("jobType") == "train"
+  assert told.told("tags") == ["mr", "rpr", "paper"]
+  assert told.told("notes") == "why"
+  assert told.config == {
+    "encoding": "rpr",
+    "rpr.k": 4,
+    "rpr.keys": True,
+    "task.name": "mr",
+    "task.folds": None,
+    "model.d_model": 128,
+    "seed": 1,
+    "parameters": 1234,
+    "devices": "1 cpu",
+  }
+  assert told.axes == {"train/*": "step", "validation/*": "step", "time/*": "step"}
+  assert told.history == [
+    {"_step": step, "step": step, "validation/accuracy": step / 100, "time/seconds": step}
+    for step in (10, 20, 30)
+  ]
+  assert told.summary["validation/accuracy"] == 0.75
+  assert told.summary["test/accuracy"] == 0.5
+  assert told.exit_code == 0
+  assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+  ("error", "code"),
+  [
+    (RuntimeError("bug"), 1),
+    (UserError("NaN"), 1),
+    (KeyboardInterrupt(), 1),
+    (SystemExit(143), 143),
+  ],
+)
+def test_a_job_that_fails_ends_as_failed_and_leaves_the_next_alone(stub, capfd, error, code):
+  with pytest.raises(type(error)):
+    train([10, 20], error=error)
+  train([10], config={**CONFIG, "seed": 2})
+  failed, next_one = stub.runs.values()
+  assert (steps_of(failed), failed.exit_code) == ([10, 20], code)
+  assert (steps_of(next_one), next_one.exit_code) == ([10], 0)
+  assert failed.told("groupName") == next_one.told("groupName")
+  assert failed.told("displayName") != next_one.told("displayName")
+  assert capfd.readouterr() == ("", "")
+
+
+def test_a_resumed_run_is_one_run_with_every_row_once(stub):
+  with pytest.raises(SystemExit):
+    train([10, 20, 30], error=SystemExit(143))
+  # Stopped at 30, with a checkpoint at 20: step 30 is done again.
+  with Run(folder(CONFIG), CONFIG) as run:
+    run.rewind(20)
+  train([30, 40])
+  [told] = stub.runs.values()
+  assert steps_of(told) == [10, 20, 30, 40]
+  assert told.exit_code == 0
+
+
+def test_rerun_is_another_run(stub):
+  train([10, 20])
+  train([10], rerun=True)
+  first, second = stub.runs.values()
+  assert (steps_of(first), steps_of(second)) == ([10, 20], [10])
+
+
+def test_not_logged_in_is_offline_and_can_be_sent_later(stub, monkeypatch, capfd):
+  monkeypatch.delenv("WANDB_API_KEY")
+  line = train([10, 20])
+  assert re.fullmatch(r"offline \(not logged in\); send with: wandb sync runs/\S+", line)
+  assert capfd.readouterr() == ("", "")
+  assert stub.runs == {}
+  monkeypatch.setenv("WANDB_API_KEY", API_KEY)
+  sync(line)
+  [told] = stub.runs.values()
+  assert steps_of(told) == [10, 20]
+  assert told.told("groupName") == f"mr/rpr/{digest(CONFIG)}"
+  assert told.told("tags") == ["mr", "rpr"]
+  assert told.config["rpr.k"] == 4
+  assert told.summary["test/accuracy"] == 0.5
+  assert told.exit_code == 0
+
+
+def test_a_key_in_netrc_is_a_login(stub, monkeypatch, tmp_path):
+  monkeypatch.delenv("WANDB_API_KEY")
+  host = stub.url.removeprefix("http://")
+  (tmp_path / "netrc").write_text(f"machine {host}\n  login user\n  password {API_KEY}\n")
+  (tmp_path / "netrc").chmod(0o600)
+  assert train([10]).startswith(stub.url)
+
+
+KILLED = """
+import os, sys
+sys.path[:0] = {paths!r}
+import test_tracking
+test_tracking.train([10, 20], during=lambda: os.kill(os.getpid(), 9), mode="offline")
+"""
+
+
+def test_an_offline_run_that_was_killed_is_whole_in_one_folder(stub):
+  here = str(Path(__file__).parent)
+  code = KILLED.format(paths=[here, str(Path(here).parent)])
+  assert subprocess.run([sys.executable, "-c", code]).returncode == -9
+  [killed] = mirrors()
+  line = train([30], mode="offline")
+  [mirror] = mirrors()
+  assert killed != mirror
+  assert mirror in line
+  sync(line)
+  [told] = stub.runs.values()
+  assert steps_of(told) == [10, 20, 30]
+
+
+def test_an_offline_run_can_go_on_online(stub):
+  train([10, 20], mode="offline")
+  train([30])
+  [told] = stub.runs.values()
+  assert steps_of(told) == [10, 20, 30]
+  assert not any(name.startswith("offline") for name in mirrors())
+
+
+@pytest.mark.parametrize("first", ["online", "offline"])
+def test_what_the_server_has_is_not_sent_twice(stub, first):
+  line = train([10, 20], mode=first)
+  if first == "offline":
+    sync(line)
+  sync(train([30], mode="offline"))
+  [told] = stub.runs.values()
+  assert steps_of(told) == [10, 20, 30]
+
+
+def test_a_server_that_never_answers(monkeypatch, capfd):
+  with socket.socket() as server:
+    server.bind(("127.0.0.1", 0))
+    server.listen()
+    url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    monkeypatch.setenv("WANDB_BASE_URL", url)
+    monkeypatch.setenv("WANDB_API_KEY", API_KEY)
+    begun = time.monotonic()
+    line = train([10], timeout=5)
+    assert time.monotonic() - begun < 8  # the import of wandb included
+    assert line.startswith(f"offline ({url} does not answer); send with: wandb sync ")
+    with pytest.raises(UserError, match=r"wandb\.mode=online: .* does not answer; wandb\.mode=off"):
+      train([20], mode="online", timeout=4)
+  assert capfd.readouterr() == ("", "")
+
+
+def test_a_server_that_answers_and_then_does_not(stub, monkeypatch):
+  answer = stub.graphql
+
+  def graphql(query, variables):
+    if "RunResumeStatus" in query:
+      time.sleep(20)
+    return answer(query, variables)
+
+  monkeypatch.setattr(stub, "graphql", graphql)
+  begun = time.monotonic()
+  assert train([10], timeout=5).startswith("offline (")
+  assert time.monotonic() - begun < 9
+
+
+def test_a_port_that_refuses(monkeypatch):
+  monkeypatch.setenv("WANDB_API_KEY", API_KEY)
+  line = train([10])
+  assert line.startswith("offline (http://127.0.0.1:1 cannot be reached); send with: wandb sync ")
+  with pytest.raises(UserError, match=r"wandb\.mode=online: .* cannot be reached"):
+    train([20], mode="online")
+
+
+def test_a_key_that_is_refused(stub, capfd):
+  stub.authorized = False
+  line = train([10])
+  assert line.startswith("offline (W&B does not accept the API key); send with: wandb sync ")
+  with pytest.raises(UserError, match="does not accept the API key"):
+    train([20], mode="online")
+  assert capfd.readouterr() == ("", "")
+
+
+def test_online_without_a_login():
+  with pytest.raises(UserError, match=r"wandb\.mode=online: not logged in"):
+    train([10], mode="online")
+
+
+def test_a_server_that_is_gone_at_the_end_costs_no_run(stub, monkeypatch, caplog):
+  monkeypatch.setitem(tracking.FINISH, "finish_timeout", 1.0)
+  answer = stub.stream
+  stub.stream = lambda *_: time.sleep(20)
+  with caplog.at_level(logging.WARNING, "posexp"):
+    train([10, 20])
+  [message] = said(caplog)
+  assert "Timed out" in message
+  stub.stream = answer
+  sync(message)
+  [told] = stub.runs.values()
+  assert steps_of(told) == [10, 20]
+  assert told.summary["test/accuracy"] == 0.5
+
+
+def test_a_mirror_that_breaks_costs_no_run_and_no_next_one(stub, caplog):
+  def break_off():
+    import wandb
+
+    wandb.teardown()
+
+  with caplog.at_level(logging.WARNING, "posexp"):
+    train([10], during=break_off)
+  [message] = said(caplog)
+  assert "W&B is told no more of this run" in message
+  train([10], config={**CONFIG, "seed": 2}, mode="online")
+  assert list(stub.runs.values())[-1].exit_code == 0
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_disabled_costs_nothing(tmp_path, how):
+  code = (
+    "import sys\nfrom posexp.run import Run\nfrom posexp import tracking\n"
+    f"config = {CONFIG!r}\n"
+    f"with Run({str(tmp_path / 'a/b/c/d')!r}, config) as run:\n"
+    f"  options = tracking.WandbOptions(mode={'disabled' if how == 'option' else 'auto'!r})\n"
+    "  with tracking.start(options, config=config, facts={}, run=run) as tracker:\n"
+    "    tracker.log(1, {'a': 1}); tracker.summarize({}); print(tracker.line)\n"
+    "assert 'wandb' not in sys.modules"
+  )
+  mode = {"WANDB_MODE": "disabled"} if how == "environment" else {}
+  done = subprocess.run(
+    [sys.executable, "-c", code], env={**os.environ, **mode}, capture_output=True, text=True
+  )
+  assert (done.returncode, done.stdout, done.stderr) == (0, "disabled\n", "")
+  assert not (tmp_path / "a/b/c/d/wandb").exists()
+
+
+def test_auto_does_what_the_environment_says(stub, monkeypatch):
+  monkeypatch.setenv("WANDB_MODE", "offline")
+  assert train([10]).startswith("offline; send with: wandb sync ")
+  assert train([20], mode="online").startswith(stub.url)
+
+
+def test_the_command_is_right_for_runs_elsewhere(monkeypatch, tmp_path):
+  (tmp_path / "here").mkdir()
+  monkeypatch.chdir(tmp_path / "here")
+  config = {**CONFIG, "runs": str(tmp_path / "all my runs")}
+  line = train([10], config=config, mode="offline")
+  [_, _, path] = shlex.split(line[line.index("wandb sync") :])
+  assert Path(path).is_absolute()
+  assert list(Path(path).glob("run-*.wandb"))
+
+
+@pytest.mark.parametrize(
+  ("options", "words"),
+  [
+    ({"mode": "on"}, r"wandb\.mode must be one of auto, online, offline, disabled, not 'on'"),
+    ({"project": ""}, r"wandb\.project must be a name"),
+    ({"project": "a/b"}, r"wandb\.project must be a name"),
+    ({"tags": [""]}, r"wandb\.tags must have 1 to 64 letters each"),
+    ({"timeout": 0}, r"wandb\.timeout must be above 0, not 0"),
+    ({"timeout": "long"}, r"wandb\.timeout=long: must be a number"),
+    ({"prject": "x"}, r"wandb\.prject=x: there is no option .* did you mean wandb\.project"),
+  ],
+)
+def test_wrong_options(options, words):
+  with pytest.raises(UserError, match=words):
+    build(tracking.WandbOptions, options, "wandb")
