@@ -77,16 +77,16 @@ def rngs():
 def stack(encoding, causal=False, cross=False, **size):
   """A stack whose biases and norms, too, are away from where they start."""
   built = Stack(VOCAB, encoding, Size(**SMALL | size), causal=causal, cross=cross, rngs=rngs())
-  graphdef, state = nnx.split(built)
-  leaves, tree = jax.tree.flatten(state)
+  graphdef, params, rest = nnx.split(built, nnx.Param, ...)
+  leaves, tree = jax.tree.flatten(params)
   draw = np.random.default_rng(5)
   shaken = [x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype) for x in leaves]
-  return nnx.merge(graphdef, tree.unflatten(shaken))
+  return nnx.merge(graphdef, tree.unflatten(shaken), rest)
 
 
 def paths(module):
-  """The arrays of a module by their paths."""
-  flat = nnx.to_flat_state(nnx.state(module))
+  """The parameters of a module by their paths."""
+  flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
   return {"/".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in flat}
 
 
@@ -218,13 +218,13 @@ def test_gradients_are_finite_and_reach_every_parameter(encoding):
   model = Classifier(VOCAB, CLASSES, encoding, Size(**SMALL), rngs=rngs())
   tokens, padding = some_tokens(), 0
   tokens = jnp.where(MASK, tokens, padding)
-  graphdef, state = nnx.split(model)
+  graphdef, params, rest = nnx.split(model, nnx.Param, ...)
 
-  def loss(state):
-    logits = nnx.merge(graphdef, state)(tokens, MASK)
+  def loss(params):
+    logits = nnx.merge(graphdef, params, rest)(tokens, MASK)
     return -jax.nn.log_softmax(logits)[jnp.arange(B), jnp.array([0, 2])].sum()
 
-  gradients = paths(jax.grad(loss)(state))
+  gradients = paths(jax.grad(loss)(params))
   untrained = UNTRAINED.get(encoding)
   for path, gradient in gradients.items():
     assert np.isfinite(gradient).all(), path
@@ -372,11 +372,12 @@ def sizes(jaxpr):
 def test_nothing_has_a_vector_for_each_query_and_key(encoding):
   length, width = 64, 16
   size = Size(**SMALL | {"d_model": 4 * width, "d_ff": 48})
-  graphdef, state = nnx.split(nnx.eval_shape(lambda: Stack(VOCAB, encoding, size, rngs=rngs())))
+  model = nnx.eval_shape(lambda: Stack(VOCAB, encoding, size, rngs=rngs()))
+  graphdef, params, rest = nnx.split(model, nnx.Param, ...)
 
-  def loss(state):
-    return nnx.merge(graphdef, state)(jnp.ones((B, length), int)).sum()
+  def loss(params, rest):
+    return nnx.merge(graphdef, params, rest)(jnp.ones((B, length), int)).sum()
 
-  program = jax.make_jaxpr(jax.value_and_grad(loss))(state)
+  program = jax.make_jaxpr(jax.value_and_grad(loss))(params, rest)
   largest, shape = max(sizes(program.jaxpr))
   assert B * 4 * length**2 <= largest < length**2 * width, shape

@@ -28,10 +28,10 @@ def rngs():
 
 def filled(module, stddev=1.0):
   """The module with random numbers in all its parameters, also those that start at 0 or 1."""
-  graphdef, state = nnx.split(module)
-  leaves, tree = jax.tree.flatten(state)
+  graphdef, params, rest = nnx.split(module, nnx.Param, ...)
+  leaves, tree = jax.tree.flatten(params)
   numbers = [stddev * draw(*x.shape, seed=i) for i, x in enumerate(leaves)]
-  return nnx.merge(graphdef, tree.unflatten(map(jnp.asarray, numbers)))
+  return nnx.merge(graphdef, tree.unflatten(map(jnp.asarray, numbers)), rest)
 
 
 def float64(param):

@@ -1,0 +1,104 @@
+"""A trained model can be run without any term of its relation, in single layers and heads."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from posexp.encodings import ENCODINGS, Span
+from posexp.encodings.paired import Split
+from posexp.encodings.relative import RPR, TransformerXL
+from posexp.transformer import Size, Stack
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+B, L, H, D, LAYERS = 2, 6, 4, 8, 2
+SIZE = Size(d_model=H * D, num_heads=H, d_ff=32, num_layers=LAYERS, dropout=0.0)
+TOKENS = np.random.default_rng(0).integers(0, 23, (B, L))
+
+every_encoding = pytest.mark.parametrize("encoding", [cls() for cls in ENCODINGS.values()], ids=str)
+
+
+def stack(encoding):
+  """A stack whose u, v and tables are large enough to be seen."""
+  built = Stack(23, encoding, SIZE, rngs=nnx.Rngs(params=0, encoding=1))
+  graphdef, params, rest = nnx.split(built, nnx.Param, ...)
+  leaves, tree = jax.tree.flatten(params)
+  draw = np.random.default_rng(5)
+  shaken = [x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype) for x in leaves]
+  return nnx.merge(graphdef, tree.unflatten(shaken), rest)
+
+
+def terms(model):
+  return model.blocks[0].attention.relation.terms
+
+
+def without(model, *off, layers=slice(None), heads=slice(None)):
+  """The model's output when these terms are off, in these layers and heads."""
+  kept = {term: np.ones((LAYERS, H), np.float32) for term in terms(model)}
+  for term in off:
+    kept[term][layers, heads] = 0
+  return np.asarray(model(TOKENS, kept=kept))
+
+
+@every_encoding
+def test_every_term_can_be_left_out_of_any_layer(encoding):
+  model = stack(encoding)
+  whole = np.asarray(model(TOKENS))
+  np.testing.assert_allclose(without(model), whole, atol=1e-6)
+  for term in terms(model):
+    outputs = [whole, *(without(model, term, layers=layers) for layers in (0, 1, [0, 1]))]
+    apart = [np.abs(a - b).max() for i, a in enumerate(outputs) for b in outputs[:i]]
+    assert min(apart) > 1e-4, term
+
+
+@every_encoding
+def test_every_term_can_be_left_out_of_any_head(encoding):
+  model = stack(encoding)
+  relation = model.blocks[0].attention.relation
+  draw = np.random.default_rng(1)
+  q, k, v = (jnp.asarray(draw.normal(size=(B, L, H, D)), jnp.float32) for _ in "qkv")
+  positions = jnp.arange(L)[None]
+  span = model.span(positions, positions, jnp.ones((1, L, L), bool))
+
+  def run(span):  # the logits and, for the same weights, what is summed: [B,H,...]
+    weights = jnp.full((B, H, L, L), 1 / L) * jnp.arange(1, L + 1) / L
+    return relation.score(q, k, span), relation.combine(weights, v, span).swapaxes(1, 2)
+
+  for term in relation.terms:
+    ones = {name: jnp.ones(H) for name in relation.terms}
+    some = run(span.replace(kept=ones | {term: jnp.ones(H).at[1].set(0)}))
+    none = run(span.replace(kept=ones | {term: jnp.zeros(H)}))
+    for part, off, full in zip(some, none, run(span), strict=True):
+      np.testing.assert_allclose(part[:, [0, 2, 3]], full[:, [0, 2, 3]], atol=1e-6)
+      np.testing.assert_allclose(part[:, 1], off[:, 1], atol=1e-6)
+    assert any(np.abs(off - full).max() > 1e-3 for off, full in zip(none, run(span), strict=True))
+
+
+@pytest.mark.parametrize(
+  ("encoding", "off", "same"),
+  [
+    (RPR(2), ["keys"], RPR(2, keys=False)),
+    (RPR(2), ["values"], RPR(2, values=False)),
+    (RPR(2), ["keys", "values"], RPR(2, keys=False, values=False)),
+    *((TransformerXL(), [term], TransformerXL(**{term: False})) for term in "abcd"),
+    (TransformerXL(), ["b", "d"], TransformerXL(b=False, d=False)),
+    (TransformerXL(), ["a", "c"], TransformerXL(a=False, c=False)),
+    (TransformerXL(), ["a", "b", "c"], TransformerXL(a=False, b=False, c=False)),
+    (Split(), ["content"], Split(attention="position")),
+    (Split(), ["position"], Split(attention="content")),
+  ],
+  ids=str,
+)
+def test_leaving_a_term_out_is_the_encoding_that_lacks_it(encoding, off, same):
+  model, lacking = stack(encoding), stack(same)
+  own = dict(nnx.to_flat_state(nnx.state(model, nnx.Param)))
+  there = nnx.to_flat_state(nnx.state(lacking, nnx.Param))
+  nnx.update(lacking, nnx.from_flat_state([(path, own[path]) for path, _ in there]))
+  np.testing.assert_allclose(without(model, *off), lacking(TOKENS), atol=1e-5)
+
+
+def test_a_span_keeps_everything_unless_told():
+  positions = jnp.arange(L)[None]
+  assert Span(positions, positions, jnp.ones((1, L, L), bool)).keep("content") == 1
