@@ -138,10 +138,13 @@ def start(
   told = _told(options, config, facts, run.path)
   why = ""
   if mode != "offline":
+    earlier = set(run.path.glob("wandb/run-*"))
     try:
       return _online(wandb, told, run, deadline)
     except Exception as error:
       _reset()
+      for folder in set(run.path.glob("wandb/run-*")) - earlier:  # of which nothing was sent
+        shutil.rmtree(folder, ignore_errors=True)
       why = _reason(error)
       if mode == "online":
         raise UserError(
@@ -163,11 +166,13 @@ def _told(
   # Not from the folder's name alone: W&B would mix the rows of a run that is started afresh, here
   # or on another machine, with those it has.
   file = path / "wandb" / "id"
-  if not file.exists():
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(f"{digest}-{secrets.token_hex(4)}")
+  file.parent.mkdir(exist_ok=True)
+  name = file.read_text() if file.exists() else ""
+  if not name:
+    name = f"{digest}-{secrets.token_hex(4)}"
+    file.write_text(name)
   return {
-    "id": file.read_text(),
+    "id": name,
     "name": f"{task}/{encoding}/{digest}/{seed}",
     "group": f"{task}/{encoding}/{digest}",
     "job_type": "train",

@@ -196,20 +196,21 @@ KILLED = """
 import os, sys
 sys.path[:0] = {paths!r}
 import test_tracking
-test_tracking.train([10, 20], during=lambda: os.kill(os.getpid(), 9), mode="offline")
+test_tracking.train([10, 20], during=lambda: os.kill(os.getpid(), 9), mode={mode!r})
 """
 
 
-def test_an_offline_run_that_was_killed_is_whole_in_one_folder(stub):
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_a_run_that_was_killed_is_whole(stub, mode):
   here = str(Path(__file__).parent)
-  code = KILLED.format(paths=[here, str(Path(here).parent)])
+  code = KILLED.format(paths=[here, str(Path(here).parent)], mode=mode)
   assert subprocess.run([sys.executable, "-c", code]).returncode == -9
   [killed] = mirrors()
-  line = train([30], mode="offline")
-  [mirror] = mirrors()
-  assert killed != mirror
-  assert mirror in line
-  sync(line)
+  line = train([30], mode=mode)
+  if mode == "offline":
+    [mirror] = mirrors()
+    assert killed != mirror
+    sync(line)
   [told] = stub.runs.values()
   assert steps_of(told) == [10, 20, 30]
 
@@ -277,6 +278,16 @@ def test_a_key_that_is_refused(stub, capfd):
   with pytest.raises(UserError, match="does not accept the API key"):
     train([20], mode="online")
   assert capfd.readouterr() == ("", "")
+
+
+def test_a_failed_start_online_leaves_the_offline_run_whole(stub):
+  train([10, 20], mode="offline")
+  stub.authorized = False
+  line = train([30])
+  stub.authorized = True
+  sync(line)
+  [told] = stub.runs.values()
+  assert steps_of(told) == [10, 20, 30]
 
 
 def test_online_without_a_login():
