@@ -63,6 +63,19 @@ def compose(
     return hydra.compose(name, [*overrides, *search], return_hydra_config=True)
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """The options of a run that stand in no section."""
+
+  seed: int = 0
+  runs: str = "runs"
+  rerun: bool = False
+
+  def __post_init__(self):
+    if not 0 <= self.seed < 2**31:
+      raise ValueError(f"seed must be from 0 to {2**31 - 1}, not {self.seed}")
+
+
 def resolve(cfg: DictConfig) -> dict[str, Any]:
   """The plain, resolved dict of a run, with the chosen encoding's section only."""
   try:
@@ -72,6 +85,8 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
     raise UserError(f"{error.full_key} is missing: set {error.full_key}=...") from error
   except OmegaConfBaseException as error:
     raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+  names = [field.name for field in dataclasses.fields(Run) if field.name in config]
+  config |= dataclasses.asdict(build(Run, {name: config[name] for name in names}, where=""))
   chosen = config.get("encoding")
   unread = encodings_node().keys() - {chosen}
   first = [key for key in ("encoding", chosen, "task", "model") if key in config]
@@ -99,6 +114,8 @@ def make_task(config: Mapping[str, Any]) -> Any:
 def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
   """`cls(**section)`, where the dataclass is the schema: its fields, their types and its checks.
 
+  `where` is the key of the section, "" for the top level.
+
   Raises UserError for an unknown option, a value of another type, a missing value, and for the
   ValueErrors of `__post_init__`; each names the full key.
   """
@@ -110,28 +127,27 @@ def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
   if not isinstance(section, Mapping):
     raise UserError(f"{where}={show(section)}: {where} is a section, set its options one by one")
   hints = typing.get_type_hints(cls)
-  names = [field.name for field in dataclasses.fields(cls)]
+  keys = {f.name: f"{where}.{f.name}" if where else f.name for f in dataclasses.fields(cls)}
   for name, value in section.items():
-    if name not in names:
-      raise unknown_option(f"{where}.{name}", value, [f"{where}.{option}" for option in names])
+    if name not in keys:
+      raise unknown_option(f"{where}.{name}", value, list(keys.values()))
     try:
       schema[name] = value
     except OmegaConfBaseException:
-      message = f"{where}.{name}={show(value)}: must be {_describe(hints[name])}"
+      message = f"{keys[name]}={show(value)}: must be {_describe(hints[name])}"
       raise UserError(message) from None
-  for name in names:
+  for name, key in keys.items():
     if OmegaConf.is_missing(schema, name):
-      raise UserError(f"{where}.{name} is missing: set {where}.{name}=...")
+      raise UserError(f"{key} is missing: set {key}=...")
   values = OmegaConf.to_container(schema)
-  for name in values:
-    if isinstance(values[name], list) and _origin(hints[name]) is tuple:
-      values[name] = tuple(values[name])
+  for name, value in values.items():
+    if isinstance(value, list) and _origin(hints[name]) is tuple:
+      values[name] = tuple(value)
   try:
     return cls(**values)
   except ValueError as error:
-    message = str(error)
-    dot = "." if message.split(maxsplit=1)[0] in values else ": "
-    raise UserError(f"{where}{dot}{message}") from error
+    name, _, rest = str(error).partition(" ")
+    raise UserError(f"{keys[name]} {rest}" if name in keys else f"{where}: {error}") from error
 
 
 def unknown_option(key: str, value: Any, options: Sequence[str]) -> UserError:

@@ -69,9 +69,13 @@ def test_interpolations_are_resolved():
   [
     ("seed=???", "seed is missing: set seed=..."),
     ("seed='${sed}'", "seed: Interpolation key 'sed' not found"),
+    ("seed=x", "seed=x: must be an integer"),
+    ("seed=-1", "seed must be from 0 to 2147483647, not -1"),
+    ("rerun=maybe", "rerun=maybe: must be true or false"),
+    ("runs=null", "runs=null: must be text"),
   ],
 )
-def test_values_that_cannot_be_resolved(override, message):
+def test_values_that_cannot_be(override, message):
   with pytest.raises(UserError) as error:
     resolve(compose([override]))
   assert str(error.value) == message
