@@ -119,7 +119,7 @@ def program(
 
 def empty(names: Iterable[str]) -> Window:
   """A window on no step at all."""
-  return Window({name: jnp.zeros(()) for name in names}, jnp.zeros(()), jnp.full((), -1))
+  return Window({name: jnp.zeros(()) for name in names}, jnp.zeros(()), jnp.full((), -1, jnp.int32))
 
 
 @functools.lru_cache(maxsize=8)
