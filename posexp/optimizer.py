@@ -44,10 +44,12 @@ class Training:
       raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
 
 
+@functools.lru_cache
 def make_schedule(options: Training, steps: int) -> optax.Schedule:
   """Learning rate by step: it rises linearly for `warmup` steps, then falls until `steps`.
 
-  `rsqrt` falls as √(warmup / step) (Vaswani et al. 2017, section 5.3, with the peak for scale).
+  `rsqrt` falls as √(warmup / step) (Vaswani et al. 2017, section 5.3, with the peak for scale). It
+  is compiled whole: on the host each of its operations would be compiled by itself.
   """
   peak, warmup = options.learning_rate, min(options.warmup, steps - 1)
   fall = {
@@ -58,7 +60,7 @@ def make_schedule(options: Training, steps: int) -> optax.Schedule:
   }[options.schedule]()
   # The first step is taken at peak / warmup, not at a rate of zero.
   rise = optax.linear_schedule(peak / max(warmup, 1), peak, max(warmup - 1, 1))
-  return optax.join_schedules([rise, fall], [warmup])
+  return jax.jit(optax.join_schedules([rise, fall], [warmup]))
 
 
 def decayed(params) -> object:
