@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import signal
 import time
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ def fit(
   """Trains until `steps` or out of patience, from the newest checkpoint if there is one.
 
   Raises:
-    UserError: the loss is no longer finite.
+    UserError: the loss, of training or validation, is no longer finite.
   """
   state = program.init(seed)
   state = run.restore(state) or state
@@ -59,6 +60,7 @@ def fit(
       step += 1
       clock.count(tokens)
       bar.update()
+      leaves = bool(asked)  # looked at once a step: a signal may come between any two lines
       evaluates = step % every == 0 or step == steps
       row = {}
       if step % options.log_every == 0 or evaluates:
@@ -67,6 +69,8 @@ def fit(
         bar.set_postfix_str(
           f"loss {row['train/loss']:.3f}, {row['time/tokens_per_second']:,.0f} tokens/s"
         )
+      elif leaves:
+        window(state)  # or what is saved below might be broken
       if evaluates:
         found = predict(
           lambda batch: program.predict(state, batch),  # noqa: B023
@@ -74,6 +78,8 @@ def fit(
           mesh,
         )
         measured = classification(found)
+        if not math.isfinite(measured["loss"]):
+          raise not_finite("validation loss", step)
         row |= {f"validation/{name}": value for name, value in measured.items()}
         log.info("%s", line(step, steps, row, run.history))
       if row:
@@ -82,12 +88,12 @@ def fit(
       if evaluates:
         run.save(step, state, {BEST: row[BEST]})
         clock.restart()
-      elif asked:
+      elif leaves:
         run.save(step, state)
-      if asked:
+      if leaves:
         break
   run.wait()
-  if asked and step < steps:
+  if asked:
     log.info("stopped at step %d of %d, which is saved", step, steps)
     signal.raise_signal(asked[0])
   return state
@@ -142,17 +148,24 @@ def window(state: State) -> dict[str, float]:
     (state.window.sums, state.window.weight, state.window.broken)
   )
   if broken >= 0:
-    raise UserError(
-      f"the loss is not finite at step {broken}; what was saved before is kept: try a smaller "
-      "train.learning_rate, a longer train.warmup or a smaller train.clip"
-    )
+    raise not_finite("loss", broken)
   return {f"train/{name}": float(total / weight) for name, total in sums.items()}
+
+
+def not_finite(loss: str, step: int) -> UserError:
+  """The error for a loss that no training comes back from."""
+  return UserError(
+    f"the {loss} is not finite at step {step}; what was saved before is kept: try a smaller "
+    "train.learning_rate, a longer train.warmup or a smaller train.clip"
+  )
 
 
 def exhausted(history: list[dict], patience: int | None) -> bool:
   """Whether the last `patience` evaluations brought nothing better."""
+  if patience is None:
+    return False
   scores = [row[BEST] for row in history if BEST in row]
-  if patience is None or not scores:
+  if not scores:
     return False
   return len(scores) - 1 - scores.index(max(scores)) >= patience
 
@@ -180,9 +193,16 @@ def progress(step: int, steps: int) -> Iterator[tqdm]:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-  """SIGTERM and Ctrl-C wait for the end of a step; a second one does not wait."""
+  """SIGTERM and Ctrl-C wait for the end of a step; a second one does not wait.
+
+  One that is ignored, as Ctrl-C is in the background jobs of a script, stays so.
+  """
   asked: list[int] = []
-  signals = (signal.SIGTERM, signal.SIGINT)
+  signals = [
+    number
+    for number in (signal.SIGTERM, signal.SIGINT)
+    if signal.getsignal(number) is not signal.SIG_IGN
+  ]
 
   def ask(number: int, frame: Any) -> None:
     asked.append(number)
