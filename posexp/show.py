@@ -20,14 +20,17 @@ def header(
   splits = ", ".join(f"{count:,} {split}" for split, count in data.sizes.items())
   given = ", ".join(f"{key}={typed(value)}" for key, value in (config.get(name) or {}).items())
   own = facts["parameters"] - facts["parameters_of_none"]
-  against = "" if name == "none" else f", {own:+,} against none"
+  cost = facts["flops_per_token"] / facts["flops_per_token_of_none"] - 1
+  against, times = (f", {own:+,} against none", f" ({cost:+.1%})") if name != "none" else ("", "")
+  match = "" if size["match"] == "none" else f" (for the {size['match']} of {size['match_to']})"
   rows = {
     "task": f"{config['task']['name']}: {splits}; {data.num_classes} classes",
     "": f"vocabulary {data.vocab_size:,}, longest text {data.longest} tokens",
     "encoding": f"{name}{': ' if given else ''}{given}",
-    "model": f"{facts['parameters']:,} parameters{against}",
+    "model": f"{facts['parameters']:,} parameters{against}; "
+    f"{facts['flops_per_token'] / 1e6:.2f} MFLOPs a token{times}",
     " ": f"d_model {size['d_model']}, {size['num_heads']} heads, {size['num_layers']} layers, "
-    f"d_ff {size['d_ff']}, {size['norm']}-norm, {size['dtype']}",
+    f"d_ff {facts['d_ff']}{match}, {size['norm']}-norm, {size['dtype']}",
     "training": f"{facts['steps']:,} steps of {train['batch_size']} texts, "
     f"seed {config['seed']}, on {facts['devices']}",
     "run": near(folder),

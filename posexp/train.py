@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from posexp.errors import UserError
@@ -54,9 +55,13 @@ def suits(encoding, size, task) -> None:
 
   It is built in shape only and with a toy vocabulary, before anything that takes long.
   """
+  from posexp.config import unknown_name
+  from posexp.encodings import ENCODINGS
   from posexp.models import classifier
   from posexp.training import parameters
 
+  if size.match_to not in ENCODINGS:
+    raise unknown_name("model.match_to", size.match_to, list(ENCODINGS))
   try:
     parameters(classifier(2, 2, encoding, size, task.cls))
   except ValueError as error:
@@ -66,29 +71,14 @@ def suits(encoding, size, task) -> None:
 def carry_out(run, config, encoding, task, size, options, wandb) -> dict[str, Any]:
   """The work of a run, from its data to its summary."""
   from posexp import loop, show, tracking
-  from posexp.encodings import Encoding
-  from posexp.models import classifier
-  from posexp.training import keep_compiled, mesh_for, parameters, program
+  from posexp.training import keep_compiled, mesh_for, program
 
   keep_compiled()
   data = task.prepare(run.path)
-  name = config["encoding"]
-  longest = int(data.bucket_lengths[-1])
-  if encoding.limit is not None and longest > encoding.limit:
-    raise UserError(
-      f"{name}.length={encoding.limit}: the longest text has {data.longest} tokens, in batches of "
-      f"length {longest}; set {name}.length={longest}, or cut texts with task.max_length"
-    )
+  build, facts = model(config["encoding"], encoding, task, data, size)
   steps = options.steps or options.epochs * data.steps_per_epoch(options.batch_size)
   mesh = mesh_for(options.batch_size)
-  sizes = (data.vocab_size, data.num_classes)
-  build = classifier(*sizes, encoding, size, task.cls)
-  facts = {
-    "parameters": parameters(build),
-    "parameters_of_none": parameters(classifier(*sizes, Encoding(), size, task.cls)),
-    "steps": steps,
-    "devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}",
-  }
+  facts |= {"steps": steps, "devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   run.rewind(run.checkpoints.find("latest") or 0)
   with tracking.start(wandb, config=config, facts=facts, run=run) as tracker:
     show.header(config, data, facts, run.path, tracker.line)
@@ -98,6 +88,27 @@ def carry_out(run, config, encoding, task, size, options, wandb) -> dict[str, An
     tracker.summarize(summary)
     run.finish(summary)
   return summary
+
+
+def model(name, encoding, task, data, size) -> tuple[Callable[..., Any], dict[str, Any]]:
+  """What builds the model of a run for its data, and how large and how dear the model is.
+
+  Raises:
+    UserError: texts are longer than the encoding's positions, or there is no matching width.
+  """
+  from posexp import fairness
+  from posexp.models import classifier
+
+  longest = int(data.bucket_lengths[-1])
+  if encoding.limit is not None and longest > encoding.limit:
+    raise UserError(
+      f"{name}.length={encoding.limit}: the longest text has {data.longest} tokens, in batches of "
+      f"length {longest}; set {name}.length={longest}, or cut texts with task.max_length"
+    )
+  kind = fairness.Task(data.vocab_size, data.num_classes, task.cls, longest)
+  fit = fairness.matched(kind, encoding, size)
+  build = classifier(data.vocab_size, data.num_classes, encoding, fit, task.cls)
+  return build, fairness.facts(kind, encoding, fit, size)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from jax import Array
 from posexp.encodings.base import Encoding, Relation, Span, whole
 
 DTYPES = ("float32", "bfloat16")
+MATCHES = ("none", "parameters", "flops")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Size:
   norm: str = "pre"
   embed_scale: str = "sqrt"
   dtype: str = "float32"
+  match: str = "none"  # what d_ff is chosen for: see posexp/fairness.py
+  match_to: str = "none"
 
   def __post_init__(self):
     for option in ("d_model", "num_heads", "d_ff", "num_layers"):
@@ -49,6 +52,7 @@ class Size:
       ("norm", ("pre", "post")),
       ("embed_scale", ("sqrt", "none")),
       ("dtype", DTYPES),
+      ("match", MATCHES),
     ):
       if (value := getattr(self, option)) not in choices:
         raise ValueError(f"{option} must be {' or '.join(choices)}, not {value!r}")
@@ -79,18 +83,28 @@ class Attention(nnx.Module):
     self.relation: Relation = plain.relation(
       size.num_heads, head_dim, causal=causal, rngs=rngs.fork()
     )
+    if not self.relation.of_stream:
+      self.query = self.key = None
 
   def heads(self, x: Array) -> Array:
     """[B,L,F] -> [B,L,H,D]."""
     return x.reshape(*x.shape[:-1], self.num_heads, -1)
 
   def keys_values(self, x: Array) -> tuple[Array, Array]:
-    """What can be attended to, x [B,K,F] -> two [B,K,H,D]. Positions have not touched it yet."""
-    return self.heads(self.key(x)), self.heads(self.value(x))
+    """What can be attended to, x [B,K,F] -> two [B,K,H,D]. Positions have not touched it yet.
+
+    Keys that are not made of the stream have no width: [B,K,H,0].
+    """
+    v = self.heads(self.value(x))
+    return v[..., :0] if self.key is None else self.heads(self.key(x)), v
+
+  def queries(self, x: Array) -> Array | None:
+    """What asks, x [B,Q,F] -> [B,Q,H,D]; None if it is not made of the stream."""
+    return None if self.query is None else self.heads(self.query(x))
 
   def weights(self, x: Array, k: Array, span: Span) -> Array:
     """Attention weights [B,H,Q,K] of x [B,Q,F] on keys k."""
-    return self.relation.weights(self.heads(self.query(x)), k, span)
+    return self.relation.weights(self.queries(x), k, span)
 
   def __call__(
     self, x: Array, k: Array, v: Array, span: Span, rngs: nnx.Rngs | None = None
@@ -100,7 +114,7 @@ class Attention(nnx.Module):
     def dropout(weights: Array) -> Array:
       return drop(weights, self.dropout, rngs)
 
-    found = self.relation.attend(self.heads(self.query(x)), k, v, span, dropout)
+    found = self.relation.attend(self.queries(x), k, v, span, dropout)
     return self.out(found.reshape(x.shape))
 
 
@@ -187,9 +201,12 @@ class Stack(nnx.Module):
     *,
     causal: bool = False,
     cross: bool = False,
+    reach: int | None = None,
     rngs: nnx.Rngs,
   ):
     """Builds the stack; `rngs` has the streams `params` and `encoding`.
+
+    Positions that it is given must be below `reach`; None means that they are consecutive.
 
     Raises:
       ValueError: the size does not suit the encoding.
@@ -199,13 +216,15 @@ class Stack(nnx.Module):
     self.embed = encoding.embed(
       vocab_size, size.d_model, scale=scale, causal=causal, rngs=rngs.fork()
     )
-    self.shared = encoding.shared(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
+    shared = encoding.shared(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
+    self.shared = encoding.tied(self.embed) or shared
     self.blocks = nnx.List(
       Block(encoding, size, causal=causal, cross=cross, rngs=rngs.fork())
       for _ in range(size.num_layers)
     )
     self.norm = encoding.norm(size.d_model, rngs=rngs.fork()) if size.norm == "pre" else None
     self.limit = encoding.limit
+    self.reach = reach
     self.causal = causal
     self.size = size
 
@@ -337,7 +356,7 @@ class Stack(nnx.Module):
 
   def span(self, query: Array, key: Array, mask: Array) -> Span:
     """The span of self-attention, with what the encoding's layers share."""
-    span = Span(query, key, mask)
+    span = Span(query, key, mask, reach=self.reach)
     return span if self.shared is None else span.replace(shared=self.shared(span))
 
   def finish(self, x: Array) -> Array:

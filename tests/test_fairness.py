@@ -1,0 +1,80 @@
+"""Counts of parameters and FLOPs, and the widths at which encodings are equal in one of them."""
+
+import dataclasses
+
+import pytest
+
+from posexp.encodings import ENCODINGS, Encoding
+from posexp.encodings.relative import RPR, TransformerXL
+from posexp.errors import UserError
+from posexp.fairness import Task, count, facts, matched
+from posexp.train import suits
+from posexp.transformer import Size
+
+TASK = Task(vocab_size=300, num_classes=2, cls=False, length=16)
+SIZE = Size(d_model=32, num_heads=4, d_ff=256, num_layers=1)
+WIDE = dataclasses.replace(SIZE, d_ff=1024)  # room for encodings that are larger than none
+
+
+@pytest.mark.parametrize("what", ["parameters", "flops"])
+@pytest.mark.parametrize("encoding", [cls() for cls in ENCODINGS.values()], ids=str)
+def test_every_encoding_is_within_a_percent_of_the_reference(encoding, what):
+  goal = count(what, TASK, Encoding(), WIDE)
+  size = matched(TASK, encoding, dataclasses.replace(WIDE, match=what))
+  assert abs(count(what, TASK, encoding, size) / goal - 1) < 0.01
+  assert dataclasses.replace(size, d_ff=WIDE.d_ff) == WIDE
+
+
+def test_the_closest_width_is_chosen():
+  size = matched(TASK, TransformerXL(), dataclasses.replace(WIDE, match="parameters"))
+  goal = count("parameters", TASK, Encoding(), WIDE)
+  errors = [
+    abs(count("parameters", TASK, TransformerXL(), dataclasses.replace(WIDE, d_ff=d_ff)) - goal)
+    for d_ff in (size.d_ff - 1, size.d_ff, size.d_ff + 1)
+  ]
+  assert min(errors) == errors[1]
+  # Transformer-XL has W_kR [32,32], u and v [4,8] beside none; a unit of d_ff has 2·32 + 1.
+  assert WIDE.d_ff - size.d_ff == round((32 * 32 + 2 * 32) / 65)
+
+
+def test_the_reference_may_be_another_encoding():
+  size = matched(TASK, RPR(k=2), dataclasses.replace(WIDE, match="parameters", match_to="rpr"))
+  assert size.d_ff - WIDE.d_ff == round(2 * (33 - 5) * 8 / 65)
+  same = matched(TASK, RPR(), dataclasses.replace(WIDE, match="parameters", match_to="rpr"))
+  assert same == WIDE
+
+
+def test_nothing_is_matched_unless_asked():
+  assert matched(TASK, TransformerXL(), SIZE) == SIZE
+
+
+def test_what_cannot_be_matched_is_one_sentence():
+  tiny = Size(d_model=32, num_heads=4, d_ff=8, num_layers=1, match="parameters")
+  with pytest.raises(UserError, match="no width comes closer") as error:
+    matched(TASK, TransformerXL(), tiny)
+  assert str(error.value).startswith("model.match=parameters: with d_ff=1 the model has ")
+
+
+def test_flops_are_those_of_the_formula():
+  def by_hand(d_ff):  # without norms, biases, softmax and ReLU, which are a few percent
+    projections, attention = 4 * 2 * 32 * 32, 2 * 2 * 16 * 32
+    return projections + attention + 2 * 2 * 32 * d_ff
+
+  counted = [count("flops", TASK, Encoding(), dataclasses.replace(SIZE, d_ff=n)) for n in (64, 256)]
+  assert counted[1] == pytest.approx(by_hand(256), rel=0.08)
+  assert counted[1] - counted[0] == pytest.approx(by_hand(256) - by_hand(64), rel=0.04)
+
+
+def test_facts_compare_with_none_at_the_size_that_was_given():
+  given = dataclasses.replace(WIDE, match="parameters")
+  found = facts(TASK, TransformerXL(), matched(TASK, TransformerXL(), given), given)
+  assert found["parameters_of_none"] == count("parameters", TASK, Encoding(), WIDE)
+  assert found["parameters"] == pytest.approx(found["parameters_of_none"], rel=0.01)
+  assert found["flops_per_token"] > found["flops_per_token_of_none"]
+  assert found["d_ff"] < WIDE.d_ff
+
+
+def test_an_unknown_reference_is_refused_before_anything_is_read():
+  size = dataclasses.replace(SIZE, match_to="rprr")
+  with pytest.raises(UserError, match=r"model\.match_to=rprr: .*did you mean rpr\?"):
+    suits(RPR(), size, TASK)
