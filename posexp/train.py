@@ -86,7 +86,7 @@ def carry_out(run, config, encoding, task, size, options, wandb) -> dict[str, An
     fitted = loop.fit(run, tracker, compiled, data, options, steps, config["seed"], mesh)
     summary = loop.measure(run, compiled, data, options, fitted, mesh) | facts
     tracker.summarize(summary)
-    run.finish(summary)
+  run.finish(summary)  # after W&B has it all: a finished run is not opened again
   return summary
 
 
