@@ -70,14 +70,15 @@ def suits(encoding, size, task) -> None:
 
 def carry_out(run, config, encoding, task, size, options, wandb) -> dict[str, Any]:
   """The work of a run, from its data to its summary."""
-  from posexp import loop, show, tracking
+  from posexp import fairness, loop, show, tracking
   from posexp.training import keep_compiled, mesh_for, program
 
   keep_compiled()
   data = task.prepare(run.path)
-  build, facts = model(config["encoding"], encoding, task, data, size)
+  build, kind, fit = model(config["encoding"], encoding, task, data, size)
   steps = options.steps or options.epochs * data.steps_per_epoch(options.batch_size)
   mesh = mesh_for(options.batch_size)
+  facts = fairness.facts(kind, encoding, fit, size)
   facts |= {"steps": steps, "devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   run.rewind(run.checkpoints.find("latest") or 0)
   with tracking.start(wandb, config=config, facts=facts, run=run) as tracker:
@@ -90,8 +91,8 @@ def carry_out(run, config, encoding, task, size, options, wandb) -> dict[str, An
   return summary
 
 
-def model(name, encoding, task, data, size) -> tuple[Callable[..., Any], dict[str, Any]]:
-  """What builds the model of a run for its data, and how large and how dear the model is.
+def model(name, encoding, task, data, size) -> tuple[Callable[..., Any], Any, Any]:
+  """What builds the model of a run for its data, the `fairness.Task` of these, and its size.
 
   Raises:
     UserError: texts are longer than the encoding's positions, or there is no matching width.
@@ -108,7 +109,7 @@ def model(name, encoding, task, data, size) -> tuple[Callable[..., Any], dict[st
   kind = fairness.Task(data.vocab_size, data.num_classes, task.cls, longest)
   fit = fairness.matched(kind, encoding, size)
   build = classifier(data.vocab_size, data.num_classes, encoding, fit, task.cls)
-  return build, fairness.facts(kind, encoding, fit, size)
+  return build, kind, fit
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What an encoding is and does, in words and figures, before and after training."""

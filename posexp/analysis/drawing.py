@@ -1,0 +1,97 @@
+"""How figures look and where they are kept: PNG to be seen anywhere, SVG to be enlarged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from posexp.errors import UserError
+
+# Okabe & Ito's colors, told apart by all readers; gray is for what things are compared with.
+BLUE, ORANGE, GREEN, PINK, SKY, RED = (
+  "#0072B2",
+  "#E69F00",
+  "#009E73",
+  "#CC79A7",
+  "#56B4E9",
+  "#D55E00",
+)
+COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
+GRAY = "#888888"
+STYLE = {
+  "font.size": 9,
+  "axes.titlesize": 9,
+  "axes.spines.top": False,
+  "axes.spines.right": False,
+  "axes.grid": True,
+  "grid.color": "#e5e5e5",
+  "grid.linewidth": 0.6,
+  "legend.frameon": False,
+  "svg.fonttype": "none",  # text stays text
+  "svg.hashsalt": "posexp",  # equal figures are equal files
+}
+
+
+def panels(rows: int, columns: int, *, width: float, height: float, title: str, **options):
+  """A figure of rows × columns panels of so many inches each: (figure, axes [rows,columns])."""
+  with matplotlib.rc_context(STYLE):
+    size = (max(width * columns + 0.6, 5.0), height * rows + 0.9)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    figure.suptitle(title, fontsize=11, x=0.02, ha="left")
+  return figure, axes
+
+
+def heat(
+  axes: Axes,
+  values: np.ndarray,
+  *,
+  colors: str = "RdBu_r",
+  limit: float | None = None,
+  label: str = "",
+  numbers: str | None = None,
+):
+  """A matrix in colors, with zero in the middle of a diverging scale and its numbers if wanted."""
+  reach = limit or float(np.nanmax(np.abs(values), initial=0)) or 1.0
+  image = axes.imshow(
+    values, cmap=colors, vmin=-reach, vmax=reach, aspect="auto", interpolation="nearest"
+  )
+  axes.grid(False)
+  if label:
+    axes.figure.colorbar(image, ax=axes, label=label)
+  for (row, column), value in np.ndenumerate(values) if numbers else ():
+    if np.isfinite(value):
+      dark = abs(value) > 0.6 * reach
+      text = format(value, numbers)
+      axes.text(column, row, text, ha="center", va="center", color="w" if dark else "k", fontsize=8)
+  return image
+
+
+def name_ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+  """Names of the rows and columns of a matrix."""
+  axes.set_xticks(range(len(columns)), columns)
+  axes.set_yticks(range(len(rows)), rows)
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+  """Writes a figure as PNG and as SVG; returns their paths.
+
+  Raises:
+    UserError: the folder cannot be written.
+  """
+  paths = [folder / f"{name}.png", folder / f"{name}.svg"]
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(STYLE):
+      figure.savefig(paths[0], dpi=130)
+      figure.savefig(paths[1], metadata={"Date": None})
+  except OSError as error:
+    raise UserError(f"{folder}: figures cannot be written there: {error.strerror}") from error
+  return paths

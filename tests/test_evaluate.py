@@ -1,0 +1,158 @@
+"""A trained run measured again: with everything on, and without terms in layers and heads."""
+
+import json
+import random
+
+import jax
+import numpy as np
+import pytest
+
+from posexp import evaluate
+from posexp.ablation import Off, Switches, measure
+from posexp.config import compose, resolve
+from posexp.errors import UserError
+from posexp.train import train
+from posexp.trained import open_trained, terms_of
+
+WORDS = ["good", "bad", "film", "plot", "very", "not", "really", "a", "the", "it", "was"]
+OPTIONS = [
+  "task=text_classification",
+  "task.min_count=1",
+  "model.d_model=16",
+  "model.num_heads=2",
+  "model.d_ff=16",
+  "model.dropout=0",
+  "train.batch_size=16",
+  "train.steps=30",
+  "train.warmup=5",
+  "train.learning_rate=0.02",
+  "wandb.mode=disabled",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, compile_quickly):
+  """The folder of a run of `split` on texts whose class is that of their first word."""
+  folder = tmp_path_factory.mktemp("run")
+  draw = random.Random(0)
+  with (folder / "train.jsonl").open("w") as file:
+    for label in ["good", "bad"] * 60:
+      text = " ".join([label, *draw.choices(WORDS, k=draw.choice([3, 5, 12, 20]))])
+      file.write(json.dumps({"text": text, "label": label}) + "\n")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    options = [*OPTIONS, f"task.train={folder / 'train.jsonl'}", f"runs={folder / 'runs'}"]
+    train(resolve(compose(["encoding=split", *options])))
+    yield next((folder / "runs").glob("*/split/*/seed=0"))
+
+
+@pytest.fixture(scope="module")
+def trained(run):
+  return open_trained(run)
+
+
+def typed(*argv):
+  return evaluate.evaluate(evaluate.arguments(list(map(str, argv))))
+
+
+def test_with_everything_on_it_is_what_the_run_measured(run):
+  found = typed(run)
+  summary = json.loads((run / "summary.json").read_text())
+  assert found["off"] == []
+  assert found["on"]["accuracy"] == summary["test/accuracy"]
+  assert found["on"]["loss"] == pytest.approx(summary["test/loss"], abs=1e-6)
+  assert typed(run, "--split", "validation")["on"]["accuracy"] == summary["validation/accuracy"]
+
+
+def test_without_position_attention_is_that_of_content_alone(trained):
+  model = trained.model()
+  batch = next(iter(trained.data.evaluation("test", 16)))
+  attention = model.stack.blocks[0].attention
+  positions = np.arange(batch["tokens"].shape[1])[None]
+  x = model.stack.read(batch["tokens"], positions, None)
+  context = model.stack.blocks[0].context(x)
+  q, k = (attention.heads(each(context)) for each in (attention.query, attention.key))
+  span = model.stack.span(positions, positions, batch["mask"][:, None] & np.ones((16, 1, 1), bool))
+  kept = Switches(trained).kept(Off(("position",), (0,), (1,)))
+  switched = span.replace(kept={term: heads[0] for term, heads in kept.items()})
+  found = attention.relation.weights(q, k, switched)
+
+  q, k = (np.asarray(each, np.float64) for each in (q, k))
+  logits = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(8)
+  # Head 1 is left with the even features, which are those of the content.
+  logits[:, 1] = np.einsum("bqd,bkd->bqk", q[:, :, 1, ::2], k[:, :, 1, ::2]) / np.sqrt(8)
+  weights = np.exp(logits - logits.max(-1, keepdims=True)) * batch["mask"][:, None, None]
+  weights /= weights.sum(-1, keepdims=True)
+  np.testing.assert_allclose(found, weights, atol=1e-5)
+
+
+def test_a_grid_is_what_single_evaluations_say_in_one_program(run, trained, capsys):
+  grid = typed(run, "--grid")
+  # For either term four heads, two layers, and everywhere.
+  assert len(grid["off"]) == 2 * (4 + 2 + 1)
+  compiled = trained.program.predict._cache_size()
+  for row in grid["off"][2], grid["off"][5], grid["off"][8], grid["off"][13]:
+    where = ["--layers", ",".join(map(str, row["layers"]))]
+    where += ["--heads", ",".join(map(str, row["heads"]))]
+    (alone,) = typed(run, "--without", row["terms"][0], *where)["off"]
+    assert alone == row
+  assert trained.program.predict._cache_size() == compiled
+  assert len({row["loss"] for row in grid["off"]}) > 10
+  files = {path.name for path in (run / "figures").iterdir()}
+  assert files == {"terms-test.json", "terms-test.png", "terms-test.svg"}
+  assert json.loads((run / "figures/terms-test.json").read_text())["on"] == grid["on"]
+  assert "without position: layer 1, head 0" in capsys.readouterr().out
+
+
+def test_switches_are_compiled_once_for_each_length_of_batch(trained):
+  switches = Switches(trained)
+  offs = [switches.off([term], [layer]) for term in switches.terms for layer in (0, 1)]
+  jax.clear_caches()
+  lengths = {batch["tokens"].shape[1] for batch in trained.data.evaluation("test", 16)}
+  measure(trained, "test", [switches.kept(), *map(switches.kept, offs)])
+  assert trained.program.predict._cache_size() == len(lengths)
+
+
+def test_a_change_is_counted_in_pairs(trained):
+  switches = Switches(trained)
+  off = switches.off(["content", "position"])
+  on, without = measure(trained, "train", [switches.kept(), switches.kept(off)])
+  assert on["change"] == on["error"] == on["other"] == 0
+  assert without["change"] == pytest.approx(without["accuracy"] - on["accuracy"])
+  assert without["other"] > 0
+  assert without["error"] > 0
+
+
+def test_the_terms_are_those_of_the_model(trained):
+  assert terms_of(trained.build) == [("content", "position")] * 2
+
+
+@pytest.mark.parametrize(
+  ("argv", "message"),
+  [
+    ("--without place", "--without place: no such term, split has content, position here"),
+    ("--without position --layers 0,2", "--layers 2: the model's layers are 0 to 1"),
+    ("--grid --heads -1", "--heads -1: the model's heads are 0 to 1"),
+    ("--layers 1", "--layers and --heads say where a term is off, so they need --without"),
+    ("--without position --heads x", "argument --heads: x must be whole numbers with commas"),
+    ("--split dev", "argument --split: invalid choice: 'dev'"),
+  ],
+)
+def test_mistakes_are_one_sentence(run, argv, message):
+  with pytest.raises(UserError) as error:
+    typed(run, *argv.split())
+  assert str(error.value).startswith(message)
+  assert "\n" not in str(error.value)
+
+
+def test_what_is_no_run_or_not_trained_is_one_sentence(run, tmp_path, monkeypatch, capsys):
+  with pytest.raises(UserError, match="is not a run's folder"):
+    typed(tmp_path)
+  (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text())
+  with pytest.raises(UserError, match="has no checkpoint: it was not trained up to its first"):
+    typed(tmp_path)
+  monkeypatch.setattr("sys.argv", ["evaluate", str(tmp_path / "none")])
+  with pytest.raises(SystemExit) as end:
+    evaluate.main()
+  assert end.value.code == 2
+  assert capsys.readouterr().err.startswith("posexp: error: ")
