@@ -5,7 +5,16 @@ import dataclasses
 import pytest
 from omegaconf import OmegaConf
 
-from posexp.config import CONFIGS, build, compose, encodings_node, make_encoding, make_task, resolve
+from posexp.config import (
+  CONFIGS,
+  build,
+  compose,
+  encodings_node,
+  make_encoding,
+  make_task,
+  resolve,
+  unknown_option,
+)
 from posexp.errors import UserError
 
 FILES = sorted(str(file.relative_to(CONFIGS))[:-5] for file in CONFIGS.glob("*/*.yaml"))
@@ -49,7 +58,7 @@ def test_defaults_repeat_those_of_the_dataclasses():
 
 def test_only_the_chosen_encoding_s_section_is_kept():
   config = resolve(compose(["encoding=rpr", "rpr.k=4"]))
-  assert config["rpr"] == {"k": 4, "keys": True, "values": True}
+  assert config["rpr"] == dict(encodings_node()["rpr"]) | {"k": 4}
   assert not set(config) & {"learned", "sinusoidal", "none", "hydra", "defaults"}
   assert list(config)[:4] == ["encoding", "rpr", "task", "model"]
   assert make_encoding(config).k == 4
@@ -161,6 +170,25 @@ def test_options_of_an_encoding(overrides, message):
   with pytest.raises(UserError) as error:
     make_encoding(resolve(compose(overrides)))
   assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+  ("key", "way_out"),
+  [
+    ("size", "did you mean a.size or b.size?"),
+    ("task.size", "did you mean a.size or b.size?"),
+    ("tsk.train", "did you mean task.train?"),
+    ("a.sise", "did you mean a.size?"),
+    ("task.trian", "did you mean task.train?"),
+    ("tsk.xyz", "the options of task are train, test"),
+    ("seed.xyz", "--help lists the options"),
+    ("sed", "did you mean seed?"),
+  ],
+)
+def test_an_unknown_option_names_what_was_probably_meant(key, way_out):
+  options = ["seed", "a", "a.size", "b", "b.size", "task", "task.train", "task.test", "c.train"]
+  message = f"{key}=3: there is no option {key}; {way_out}"
+  assert str(unknown_option(key, 3, options)) == message
 
 
 def test_an_unknown_encoding_or_task_names_the_nearest():

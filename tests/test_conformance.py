@@ -15,8 +15,12 @@ import pytest
 from flax import nnx
 
 from posexp.encodings import ENCODINGS, Encoding
-from posexp.encodings.paired import Complex, Split
+from posexp.encodings.complex_order import Complex
+from posexp.encodings.disentangled import TUPE, DeBERTa
+from posexp.encodings.distance import FIRE
+from posexp.encodings.naive import Index, Normalized
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.streams import Split
 from posexp.models import Classifier
 from posexp.transformer import Size, Stack
 
@@ -24,13 +28,27 @@ pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 # Options beside the defaults. An encoding that is not here is tested with its defaults.
 VARIANTS = {
-  "sinusoidal": [{"layout": "half", "base": 100.0}],
-  "rpr": [{"k": 0}, {"k": 2}, {"k": 2, "values": False}, {"k": 2, "keys": False}],
+  "index": [{"scale": 0.1, "combine": "concat"}, {"direction": "constant", "scale": 0.1}],
+  "normalized": [{"length": 8, "scale": 4.0}],
+  "binary": [{"bits": 6, "signed": False}],
+  "clock": [{"base": 3.0, "period": 12.0, "combine": "product"}],
+  "learned": [{"combine": "product"}, {"combine": "concat", "length": 64}],
+  "sinusoidal": [{"layout": "half", "base": 100.0}, {"combine": "concat"}, {"combine": "product"}],
+  "rpr": [
+    {"k": 0},
+    {"k": 2},
+    {"k": 2, "values": False},
+    {"k": 2, "keys": False},
+    {"k": 2, "share": "none"},
+    {"k": 2, "share": "layers"},
+    {"k": 2, "table": 4},
+  ],
   "transformer_xl": [
     {"share_biases": False},
     {"b": False, "c": False},
     {"a": False, "c": False},
     {"b": False, "d": False},
+    {"clamp": 2},
   ],
   "complex": [
     {"order": False},
@@ -38,20 +56,70 @@ VARIANTS = {
     {"shared_period": "word", "shared_amplitude": "word"},
     {"shared_period": "dimension"},
     {"shared_amplitude": "dimension"},
+    {"weights": "shared"},
+    {"weights": "shared", "score": "unconjugated"},
+    {"network": "real"},
   ],
-  "split": [{"attention": "content"}, {"attention": "position"}],
+  "split": [
+    {"attention": "content"},
+    {"attention": "position"},
+    {"norms": "joint"},
+    {"form": "concatenated"},
+    {"form": "added"},
+    {"form": "position_only"},
+  ],
+  "rope": [
+    {"share": 0.5, "layout": "half"},
+    {"scaling": "linear", "factor": 4.0},
+    {"scaling": "ntk", "factor": 4.0, "base": 500.0},
+  ],
+  "xpos": [{"scale_base": 8.0, "gamma": 0.2}],
+  "alibi": [{"two_sided": "direction", "learned": True}, {"two_sided": "divided"}],
+  "t5": [{"buckets": 6, "max_distance": 5}],
+  "kerple": [
+    {"kind": "power"},
+    {"symmetric": True},
+    {"symmetric": True, "kind": "power"},
+  ],
+  "fire": [{"width": 5, "threshold": 2.0, "share_layers": True}],
+  "sandwich": [{"width": 8, "base": 50.0}],
+  "deberta": [
+    {"k": 2, "biases": True},
+    {"position_to_content": False},
+    {"content_to_position": False, "mirrored": False},
+    {"k": 6, "log_buckets": 4, "normalized": True},
+  ],
+  "tupe": [{"untie_cls": True, "length": 64}, {"untie_cls": True, "buckets": 6}],
+  "cope": [{"rows": 3}],
 }
 
+# What is not defined in a decoder (True: causal) or in an encoder (False), and refuses to be built.
+UNDEFINED = {Normalized(): True}  # and those that are `causal_only`
+
+# These depend on where counting starts, but only far beyond the positions that are tested.
+NEAR = {FIRE()}
+
 # These see no order in an encoder, so the order of words is free.
-BLIND = {Encoding(), RPR(k=0), TransformerXL(b=False, d=False), Complex(order=False)}
+BLIND = {
+  Encoding(),
+  Index(scale=0.1, direction="constant"),  # LayerNorm deletes it
+  RPR(k=0),
+  TransformerXL(b=False, d=False),
+  Complex(order=False),
+}
 
 # Parameters that no gradient reaches, and why.
 UNTRAINED = {
-  RPR(k=0): r"relation/keys",  # the same for every key: softmax does not see it
+  RPR(k=0): r"relation/tables/keys",  # the same for every key: softmax does not see it
   TransformerXL(a=False, c=False): r"attention/key",  # distances are all that is scored
   Split(attention="content"): r"attention/(query|key)/kernel_b",  # the position half is not scored
   Split(attention="position"): r"attention/(query|key)/kernel_a",  # nor the content half
+  DeBERTa(k=2, biases=True): r"relation/key/bias",  # the same for every key
+  TUPE(): r"shared/key/bias",  # the same for every key, unless [CLS] is apart
 }
+
+# Parameters of every Transformer that an encoding has no use for.
+LACKING = {Split(form="position_only"): r"attention/(query|key)/"}
 
 DEFAULTS = [pytest.param(cls(), id=name) for name, cls in ENCODINGS.items()]
 CASES = DEFAULTS + [
@@ -59,6 +127,7 @@ CASES = DEFAULTS + [
   for name, variants in VARIANTS.items()
   for options in variants
 ]
+UNDEFINED |= {case.values[0]: False for case in CASES if case.values[0].causal_only}
 every_case = pytest.mark.parametrize("encoding", CASES)
 every_default = pytest.mark.parametrize("encoding", DEFAULTS)
 
@@ -74,8 +143,15 @@ def rngs():
 
 
 @functools.cache
-def stack(encoding, causal=False, cross=False, **size):
-  """A stack whose biases and norms, too, are away from where they start."""
+def stack(encoding, causal=None, cross=False, **size):
+  """A stack whose biases and norms, too, are away from where they start.
+
+  It is an encoder, unless the encoding is for causal attention only.
+  """
+  if causal is None:
+    causal = encoding.causal_only
+  if UNDEFINED.get(encoding) is causal:
+    pytest.skip("not defined there")
   built = Stack(VOCAB, encoding, Size(**SMALL | size), causal=causal, cross=cross, rngs=rngs())
   graphdef, params, rest = nnx.split(built, nnx.Param, ...)
   leaves, tree = jax.tree.flatten(params)
@@ -88,6 +164,15 @@ def paths(module):
   """The parameters of a module by their paths."""
   flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
   return {"/".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in flat}
+
+
+def classifier(encoding):
+  """A classifier, which reads a causal stack where the encoding is for these only."""
+  if not encoding.causal_only:
+    return Classifier(VOCAB, CLASSES, encoding, Size(**SMALL), rngs=rngs())
+  model = Classifier(VOCAB, CLASSES, Encoding(), Size(**SMALL), rngs=rngs())
+  model.stack = Stack(VOCAB, encoding, Size(**SMALL), causal=True, rngs=rngs().fork())
+  return model
 
 
 def some_tokens(seed=0, rows=B):
@@ -184,7 +269,7 @@ def test_only_offsets_matter(encoding, causal):
   moved, still = model(tokens, positions=there), model(tokens)
   assert difference(model(tokens, positions=here), still) < EXACT
   assert difference(moved[:1], still[:1]) < EXACT
-  if encoding.relative or encoding in BLIND:
+  if encoding.relative or encoding in BLIND | NEAR:
     assert difference(moved[1:], still[1:]) < EXACT
   else:
     assert difference(moved[1:], still[1:]) > DIFFERENT
@@ -196,7 +281,7 @@ def test_segments_with_memory_equal_the_whole(encoding):
   first, memory = model.recur(tokens[:, :REAL], model.empty_memory(B, L - REAL))
   second, _ = model.recur(tokens[:, REAL:], memory)
   apart = difference(jnp.concatenate([first, second], axis=1), model(tokens))
-  if encoding.relative or encoding in BLIND:
+  if encoding.relative or encoding in BLIND | NEAR:
     assert apart < EXACT
   else:
     assert apart > DIFFERENT
@@ -215,7 +300,7 @@ def test_order_matters_unless_there_is_no_position(encoding):
 
 @every_case
 def test_gradients_are_finite_and_reach_every_parameter(encoding):
-  model = Classifier(VOCAB, CLASSES, encoding, Size(**SMALL), rngs=rngs())
+  model = classifier(encoding)
   tokens, padding = some_tokens(), 0
   tokens = jnp.where(MASK, tokens, padding)
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
@@ -265,15 +350,15 @@ def test_memory_and_cache_are_of_the_models_dtype(encoding):
 @every_case
 def test_all_other_parameters_start_equal(encoding):
   def start(encoding):
-    model = Classifier(VOCAB, CLASSES, encoding, Size(**SMALL), rngs=rngs())
-    return {path.replace("words/", ""): x for path, x in paths(model).items()}
+    return {path.replace("words/", ""): x for path, x in paths(classifier(encoding)).items()}
 
   plain, own = start(Encoding()), start(encoding)
   common = {path for path in plain if path in own and plain[path].shape == own[path].shape}
   assert {"head/kernel", "head/bias", "stack/norm/scale"} <= common
   if not encoding.paired:
-    assert common == set(plain)
-    assert "stack/blocks/1/attention/query/kernel" in common
+    lacking = LACKING.get(encoding, r"\A\Z")
+    assert common == {path for path in plain if not re.search(lacking, path)}
+    assert "stack/blocks/1/attention/value/kernel" in common
     assert "stack/embed/table" in common
   for path in common:
     assert np.array_equal(plain[path], own[path]), path
@@ -309,13 +394,15 @@ def test_positions_that_do_not_exist_give_nan(encoding):
     exists = np.zeros(L, bool)
     exists[first:last] = True
     assert np.isfinite(embedded[:, exists]).all()
-    assert np.isnan(embedded[:, ~exists]).any(-1).all()
+    if not isinstance(encoding, TUPE):  # whose positions meet in the logits
+      assert np.isnan(embedded[:, ~exists]).any(-1).all()
     assert np.isnan(model(some_tokens(), positions=positions[None])).all()
 
 
 @every_default
 def test_post_norm_normalizes_what_comes_out(encoding):
-  model = Stack(VOCAB, encoding, Size(**SMALL | {"norm": "post"}), rngs=rngs())
+  size, causal = Size(**SMALL | {"norm": "post"}), encoding.causal_only
+  model = Stack(VOCAB, encoding, size, causal=causal, rngs=rngs())
   assert model.norm is None
   output = np.asarray(model(some_tokens()))
   parts = 2 if encoding.paired else 1
@@ -326,8 +413,10 @@ def test_post_norm_normalizes_what_comes_out(encoding):
 
 @every_default
 def test_no_embedding_scale_means_words_of_variance_one(encoding):
-  model = Stack(VOCAB, encoding, Size(**SMALL | {"embed_scale": "none"}), rngs=rngs())
-  scaled = Stack(VOCAB, encoding, Size(**SMALL), rngs=rngs())
+  model, scaled = (
+    Stack(VOCAB, encoding, Size(**size), causal=encoding.causal_only, rngs=rngs())
+    for size in (SMALL | {"embed_scale": "none"}, SMALL)
+  )
   tokens, positions = some_tokens(), jnp.arange(L)[None]
   assert difference(model.embed(tokens, positions), scaled.embed(tokens, positions)) < EXACT
 
@@ -337,21 +426,37 @@ SIZES = [
   {"d_model": 36, "num_heads": 12},  # odd heads
   {"d_ff": 49},  # an odd width inside
 ]
-PICKY = {"sinusoidal": SIZES[:1], "transformer_xl": SIZES[:1], "complex": SIZES, "split": SIZES}
+PICKY = {
+  "clock": SIZES[:1],
+  "sinusoidal": SIZES[:1],
+  "transformer_xl": SIZES[:1],
+  "complex": SIZES,
+  "split": SIZES,
+  "rope": SIZES[:2],
+  "xpos": SIZES[:2],
+}
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_a_width_that_does_not_suit_is_refused_in_one_sentence(name, size):
   def build():
-    nnx.eval_shape(lambda: Stack(VOCAB, ENCODINGS[name](), Size(**SMALL | size), rngs=rngs()))
+    encoding, causal = ENCODINGS[name](), ENCODINGS[name]().causal_only
+    made = functools.partial(Stack, VOCAB, encoding, Size(**SMALL | size), causal=causal)
+    nnx.eval_shape(lambda: made(rngs=rngs()))
 
   if size in PICKY.get(name, ()):
     with pytest.raises(ValueError, match=r"odd|even") as refused:
       build()
     assert re.fullmatch(r"[^.\n]+", str(refused.value))
-  elif name in PICKY or not ENCODINGS[name].paired:
+  else:
     build()
+
+
+@pytest.mark.parametrize("encoding", UNDEFINED, ids=str)
+def test_where_an_encoding_is_not_defined_it_refuses_in_one_sentence(encoding):
+  with pytest.raises(ValueError, match=r"^[^.\n]+$"):
+    Stack(VOCAB, encoding, Size(**SMALL), causal=UNDEFINED[encoding], rngs=rngs())
 
 
 def test_heads_must_divide_the_width():
@@ -372,7 +477,8 @@ def sizes(jaxpr):
 def test_nothing_has_a_vector_for_each_query_and_key(encoding):
   length, width = 64, 16
   size = Size(**SMALL | {"d_model": 4 * width, "d_ff": 48})
-  model = nnx.eval_shape(lambda: Stack(VOCAB, encoding, size, rngs=rngs()))
+  causal = encoding.causal_only
+  model = nnx.eval_shape(lambda: Stack(VOCAB, encoding, size, causal=causal, rngs=rngs()))
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
 
   def loss(params, rest):

@@ -12,8 +12,9 @@ from flax import nnx
 from posexp.encodings import Span
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.base import Encoding, LayerNorm, Relation
-from posexp.encodings.paired import Complex, ComplexLinear, Split, SplitLinear
+from posexp.encodings.complex_order import Complex, ComplexLinear
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.streams import Split, SplitLinear
 from posexp.transformer import Size, Stack
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -133,14 +134,16 @@ def test_words_come_out_with_variance_one(scale):
 )
 def test_rpr(clip, keys, values, kind):
   relation = RPR(clip, keys, values).relation(H, D, causal=kind != "padded", rngs=rngs())
-  assert (relation.keys is None, relation.values is None) == (not keys, not values)
+  tables = relation.tables
+  assert (tables.keys is None, tables.values is None) == (not keys, not values)
   relation = filled(relation)
+  tables = relation.tables
   q, k, v, span = laid(kind)
   a_k, a_v = np.zeros((2, *span.mask.shape[1:], D))
   for i, j in np.ndindex(a_k.shape[:2]):
     row = min(max(int(span.key[0, j]) - int(span.query[0, i]), -clip), clip) + clip
-    a_k[i, j] = float64(relation.keys)[row] if keys else 0
-    a_v[i, j] = float64(relation.values)[row] if values else 0
+    a_k[i, j] = float64(tables.keys)[row] if keys else 0
+    a_v[i, j] = float64(tables.values)[row] if values else 0
   logits = (np.einsum("bihd,bjhd->bhij", q, k) + np.einsum("bihd,ijd->bhij", q, a_k)) / D**0.5
   close(relation.score(q, k, span), logits)
   weights = softmax(logits, np.asarray(span.mask))
@@ -154,7 +157,7 @@ def test_rpr_sums_bfloat16_weights_without_losing_any():
   span = Span(jnp.array([[keys]]), jnp.arange(keys)[None], jnp.ones((1, 1, keys), bool))
   weights = jnp.full((1, 1, 1, keys), 1 / keys, jnp.bfloat16)
   values = jnp.zeros((1, keys, 1, D), jnp.bfloat16)
-  rows = float64(relation.values)
+  rows = float64(relation.tables.values)
   expected = (rows[0] * (keys - 1) + rows[1]) / keys
   close(relation.combine(weights, values, span)[0, 0, 0], expected, 1e-2)
 
@@ -323,7 +326,7 @@ def test_split_linear_keeps_the_streams_apart():
 def test_split_embedding():
   embed = Split(6).embed(VOCAB, F, scale=4.0, rngs=rngs())
   tokens, positions = np.array([[3, 0, 10], [4, 4, 4]]), np.array([[5, 0, 2]])
-  words, rows = float64(embed.words.table), float64(embed.table.rows)
+  words, rows = float64(embed.words.table), float64(embed.vector.rows)
   assert rows.std() == pytest.approx(1, rel=0.3)
   got = embed(tokens, positions)
   close(got[..., 0::2], 4.0 * words[tokens])

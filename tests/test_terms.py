@@ -7,8 +7,8 @@ import pytest
 from flax import nnx
 
 from posexp.encodings import ENCODINGS, Span
-from posexp.encodings.paired import Split
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.streams import Split
 from posexp.transformer import Size, Stack
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")

@@ -2,11 +2,17 @@
 
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.base import Encoding, Relation, Span
-from posexp.encodings.paired import Complex, Split
+from posexp.encodings.complex_order import Complex
+from posexp.encodings.naive import Binary, Clock, Index, Normalized
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.streams import Split
 
 ENCODINGS: dict[str, type[Encoding]] = {
   "none": Encoding,
+  "index": Index,
+  "normalized": Normalized,
+  "binary": Binary,
+  "clock": Clock,
   "learned": Learned,
   "sinusoidal": Sinusoidal,
   "rpr": RPR,

@@ -1,4 +1,4 @@
-"""A vector per position, added to the word's: learned and sinusoidal."""
+"""A vector per position that meets the word's at the input: learned and sinusoidal."""
 
 from __future__ import annotations
 
@@ -7,62 +7,105 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Words
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
+# Of positions [1 or B,L] and, or None, the mask [B,L] of real tokens: [1 or B,L,F].
+Vector = Callable[[Array, Array | None], Array]
+
 
 class Sum(nnx.Module):
   """word + vector(position)."""
 
-  def __init__(self, words: Words, vector: Callable[[Array], Array]):
+  def __init__(self, words: Words, vector: Vector):
     self.words = words
     self.vector = vector
 
   def __call__(self, tokens: Array, positions: Array, mask: Array | None = None) -> Array:
-    return self.words(tokens) + self.vector(positions)
+    return self.join(self.words(tokens), self.vector(positions, mask))
+
+  def join(self, word: Array, position: Array) -> Array:
+    """Two vectors [...,F] as one."""
+    return word + position
+
+
+class Product(Sum):
+  """word · vector(position), channel by channel."""
+
+  def join(self, word, position):
+    return word * position
+
+
+class Concatenation(Sum):
+  """[word; vector(position)] W, with W [2F,F] Glorot uniform."""
+
+  def __init__(self, words: Words, vector: Vector, features: int, *, rngs: nnx.Rngs):
+    super().__init__(words, vector)
+    init = nnx.initializers.glorot_uniform()
+    self.kernel = nnx.Param(init(rngs.encoding(), (2 * features, features)))
+
+  def join(self, word, position):
+    of_word, of_position = jnp.split(self.kernel[...], 2)
+    return word @ of_word + position @ of_position
+
+
+@dataclasses.dataclass(frozen=True)
+class Absolute(Encoding):
+  """A vector p per position, and how it meets the word's vector w.
+
+  `combine` is `sum`, w + p; `concat`, [w; p] W with a trained W; or `product`, w · p in every
+  channel.
+  """
+
+  relative: ClassVar[bool] = False
+  combine: str = dataclasses.field(default="sum", kw_only=True)
+
+  def __post_init__(self):
+    if self.combine not in ("sum", "concat", "product"):
+      raise ValueError(f"combine must be sum, concat or product, not {self.combine!r}")
+
+  def vector(self, features: int, rngs: nnx.Rngs) -> Vector:
+    """What gives the positions' vectors."""
+    raise NotImplementedError
+
+  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
+    words = Words(vocab_size, features, scale=scale, rngs=rngs)
+    vector = self.vector(features, rngs)
+    if self.combine == "concat":
+      return Concatenation(words, vector, features, rngs=rngs)
+    return (Sum if self.combine == "sum" else Product)(words, vector)
 
 
 class Table(nnx.Module):
   """A trained row per position; NaN, never another position's row, where there is none."""
 
-  def __init__(self, length: int, features: int, *, stddev: float, rngs: nnx.Rngs):
+  def __init__(
+    self, length: int, features: int, *, mean: float = 0.0, stddev: float, rngs: nnx.Rngs
+  ):
     init = nnx.initializers.normal(stddev)
-    self.rows = nnx.Param(init(rngs.encoding(), (length, features)))
+    self.rows = nnx.Param(mean + init(rngs.encoding(), (length, features)))
 
-  def __call__(self, positions: Array) -> Array:
+  def __call__(self, positions: Array, mask: Array | None = None) -> Array:
     rows = self.rows[...].at[positions]
     return rows.get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 
 
-class Sinusoid(nnx.Module):
-  """PE(pos) = sin and cos of pos · base^(−2m/features) (Vaswani et al. 2017, section 3.5)."""
-
-  def __init__(self, features: int, base: float, layout: str):
-    frequencies(features, base)
-    self.features, self.base, self.layout = features, base, layout
-
-  def __call__(self, positions: Array) -> Array:
-    sin, cos = sinusoids(positions, frequencies(self.features, self.base))
-    if self.layout == "half":
-      return jnp.concatenate([sin, cos], axis=-1)
-    return jnp.stack([sin, cos], axis=-1).reshape(*positions.shape, self.features)
-
-
 @dataclasses.dataclass(frozen=True)
-class Learned(Encoding):
+class Learned(Absolute):
   """x = w + P[pos], P a trained table of `length` rows (Gehring et al. 2017; Devlin et al. 2019).
 
-  Rows start from N(0, 0.02²), as in BERT. There is nothing beyond the last row: longer inputs
-  are an error.
+  Rows start from N(0, 0.02²), as in BERT; for a product, where that would put the words out, from
+  N(1, 0.02²). There is nothing beyond the last row: longer inputs are an error.
   """
 
-  relative: ClassVar[bool] = False
   length: int = 512
 
   def __post_init__(self):
+    super().__post_init__()
     if self.length < 1:
       raise ValueError(f"length must be at least 1, not {self.length}")
 
@@ -70,29 +113,43 @@ class Learned(Encoding):
   def limit(self) -> int:
     return self.length
 
-  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
-    words = Words(vocab_size, features, scale=scale, rngs=rngs)
-    return Sum(words, Table(self.length, features, stddev=0.02, rngs=rngs))
+  def vector(self, features, rngs):
+    mean = 1.0 if self.combine == "product" else 0.0
+    return Table(self.length, features, mean=mean, stddev=0.02, rngs=rngs)
+
+
+class Sinusoid(nnx.Module):
+  """sin and cos of position · ω_m: channels 2m and 2m + 1, or all sines and then all cosines."""
+
+  def __init__(self, omega: np.ndarray, layout: str = "interleaved"):
+    self.omega = tuple(omega.tolist())
+    self.layout = layout
+
+  def __call__(self, positions: Array, mask: Array | None = None) -> Array:
+    sin, cos = sinusoids(positions, np.array(self.omega))
+    if self.layout == "half":
+      return jnp.concatenate([sin, cos], axis=-1)
+    return jnp.stack([sin, cos], axis=-1).reshape(*positions.shape, 2 * len(self.omega))
 
 
 @dataclasses.dataclass(frozen=True)
-class Sinusoidal(Encoding):
-  """x = w + PE(pos), sines and cosines of geometrically falling frequency (Vaswani et al. 2017).
+class Sinusoidal(Absolute):
+  """x = w + PE(pos), PE the sines and cosines of pos · base^(−2m/d) (Vaswani et al. 2017, 3.5).
 
   `layout` is how they lie in the vector: `interleaved` (sin, cos, sin, cos, as printed in the
-  paper) or `half` (all sines, then all cosines, as in its released code).
+  paper) or `half` (all sines, then all cosines, as in its released code, which also divides by
+  d/2 − 1 where the paper has d/2: this is the paper's).
   """
 
-  relative: ClassVar[bool] = False
   base: float = 10000.0
   layout: str = "interleaved"
 
   def __post_init__(self):
+    super().__post_init__()
     if self.base <= 1:
       raise ValueError(f"base must be above 1, not {self.base}")
     if self.layout not in ("interleaved", "half"):
       raise ValueError(f"layout must be interleaved or half, not {self.layout!r}")
 
-  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
-    words = Words(vocab_size, features, scale=scale, rngs=rngs)
-    return Sum(words, Sinusoid(features, self.base, self.layout))
+  def vector(self, features, rngs):
+    return Sinusoid(frequencies(features, self.base), self.layout)

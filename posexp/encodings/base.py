@@ -33,6 +33,12 @@ class Span:
   mask: Array  # bool [B,Q,K]; True where the query may look at the key
   shared: Any = None  # what `Encoding.shared` made of this span, the same for every layer
   kept: dict[str, Array] | None = None  # how much of each term each head keeps, [H]; None is all
+  reach: int | None = struct.field(pytree_node=False, default=None)  # positions are below it
+
+  @property
+  def farthest(self) -> int:
+    """The largest offset there may be, to either side: K − 1 where positions are consecutive."""
+    return max(self.reach or 0, self.key.shape[1]) - 1
 
   @property
   def offset(self) -> Array:
@@ -97,15 +103,15 @@ class LayerNorm(nnx.Module):
   Features may be `parts` interleaved vectors, each of which is then normalized on its own.
   """
 
-  def __init__(self, features: int, *, parts: int = 1):
-    self.parts = parts
+  def __init__(self, features: int, *, parts: int = 1, epsilon: float = 1e-6):
+    self.parts, self.epsilon = parts, epsilon
     self.scale = nnx.Param(jnp.ones(features))
     self.bias = nnx.Param(jnp.zeros(features))
 
   def __call__(self, x: Array) -> Array:
     apart = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, self.parts)
     apart = apart - apart.mean(-2, keepdims=True)
-    apart = apart * jax.lax.rsqrt(jnp.square(apart).mean(-2, keepdims=True) + 1e-6)
+    apart = apart * jax.lax.rsqrt(jnp.square(apart).mean(-2, keepdims=True) + self.epsilon)
     return (apart.reshape(x.shape) * self.scale[...] + self.bias[...]).astype(x.dtype)
 
 
@@ -121,6 +127,7 @@ class Relation(nnx.Module):
   """
 
   terms: ClassVar[tuple[str, ...]] = ("content",)
+  of_stream: ClassVar[bool] = True  # are queries and keys made of the stream? If not, q is None
 
   def score(self, q: Array, k: Array, span: Span) -> Array:
     """Logits [B,H,Q,K] of q [B,Q,H,D] and k [B,K,H,D], scaled, not yet masked."""
@@ -155,6 +162,8 @@ class Encoding:
 
   relative: ClassVar[bool] = True  # do offsets alone matter, and not where counting starts?
   paired: ClassVar[bool] = False  # do features come in pairs (complex, content and position)?
+  causal_only: ClassVar[bool] = False  # is it undefined where queries see keys ahead of them?
+  limited_by: ClassVar[str] = "length"  # the option that sets the limit
 
   @property
   def limit(self) -> int | None:
@@ -185,4 +194,8 @@ class Encoding:
     self, num_heads: int, head_dim: int, *, causal: bool, rngs: nnx.Rngs
   ) -> Callable[[Span], Any] | None:
     """What all layers share: a function of the span, whose value they find in `span.shared`."""
+    return None
+
+  def tied(self, embed: Callable[..., Array]) -> Callable[[Span], Any] | None:
+    """As `shared`, which it precedes, of the parameters of what `embed` returned."""
     return None

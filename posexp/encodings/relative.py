@@ -3,51 +3,83 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.encodings.base import Encoding, Relation, Span, scaled
+from posexp.encodings.base import Encoding, Relation, Setting, Span, scaled
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
 
 class ClippedOffset(Relation):
   """A vector per clipped offset, added to keys, to values or to both (Shaw et al. 2018, eq. 3, 4).
 
-  Nothing of shape [Q,K,D] is formed: queries meet the 2k+1 vectors first and the results are
-  looked up by offset; weights are summed by offset first and then meet the vectors.
+  Nothing of shape [Q,K,D] is formed: queries meet the vectors first and the results are looked up
+  by offset; weights are summed by offset first and then meet the vectors.
   """
 
-  def __init__(self, k: int, head_dim: int, *, keys: bool, values: bool, rngs: nnx.Rngs):
-    self.k = k
-    self.terms = ("content", *["keys"] * keys, *["values"] * values)
-    init = nnx.initializers.glorot_uniform()
-    shape = (2 * k + 1, head_dim)
-    self.keys = nnx.Param(init(rngs.encoding(), shape)) if keys else None
-    self.values = nnx.Param(init(rngs.encoding(), shape)) if values else None
+  def __init__(self, encoding: RPR, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+    self.terms = ("content", *["keys"] * encoding.keys, *["values"] * encoding.values)
+    own = encoding.share != "layers"
+    self.tables = Tables(encoding, num_heads, head_dim, rngs=rngs) if own else None
 
-  def row(self, span: Span) -> Array:
-    """The table's row for each query and key, int [B,Q,K]."""
-    return jnp.clip(span.offset, -self.k, self.k) + self.k
+  def offsets(self, span: Span) -> Offsets:
+    """The layer's own, or those of all layers."""
+    return span.shared if self.tables is None else self.tables(span)
 
   def score(self, q, k, span):
     logits = super().score(q, k, span)
-    if self.keys is None:
+    row, keys, _ = self.offsets(span)
+    if keys is None:
       return logits
-    by_row = jnp.einsum("bqhd,rd->bhqr", scaled(q), self.keys[...].astype(q.dtype))
-    found = jnp.take_along_axis(by_row, self.row(span)[:, None], axis=-1)
+    table = "rd" if keys.ndim == 2 else "hrd"
+    by_row = jnp.einsum(f"bqhd,{table}->bhqr", scaled(q), keys.astype(q.dtype))
+    found = jnp.take_along_axis(by_row, row[:, None], axis=-1)
     return logits + span.keep("keys") * found
 
   def combine(self, weights, v, span):
     summed = super().combine(weights, v, span)
-    if self.values is None:
+    row, _, values = self.offsets(span)
+    if values is None:
       return summed
-    # The bins at ±k sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
-    by_row = sum_by_row(weights.astype(jnp.float32), self.row(span), 2 * self.k + 1)
+    # The rows at ±k sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
+    by_row = sum_by_row(weights.astype(jnp.float32), row, values.shape[-2])
     by_row = span.keep("values") * by_row.astype(v.dtype)
-    return summed + jnp.einsum("bhqr,rd->bqhd", by_row, self.values[...].astype(v.dtype))
+    table = "rd" if values.ndim == 2 else "hrd"
+    return summed + jnp.einsum(f"bhqr,{table}->bqhd", by_row, values.astype(v.dtype))
+
+
+class Offsets(NamedTuple):
+  """What RPR makes of a span."""
+
+  row: Array  # the tables' row for each query and key, int [1 or B,Q,K]
+  keys: Array | None  # [rows,D], or [H,rows,D]
+  values: Array | None
+
+
+class Tables(nnx.Module):
+  """Vectors of keys and of values for the offsets from −k to k, in the middle of their tables.
+
+  k is traced: the program is the same for every k that the tables have room for.
+  """
+
+  def __init__(self, encoding: RPR, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+    self.largest = encoding.k if encoding.table is None else encoding.table
+    self.k = Setting(jnp.asarray(encoding.k))
+    shape = (2 * self.largest + 1, head_dim)
+    init = nnx.initializers.glorot_uniform()
+    if encoding.share == "none":
+      shape, init = (num_heads, *shape), nnx.initializers.glorot_uniform(batch_axis=0)
+    self.keys = nnx.Param(init(rngs.encoding(), shape)) if encoding.keys else None
+    self.values = nnx.Param(init(rngs.encoding(), shape)) if encoding.values else None
+
+  def __call__(self, span: Span) -> Offsets:
+    k = self.k[...]
+    keys, values = (None if each is None else each[...] for each in (self.keys, self.values))
+    return Offsets(jnp.clip(span.offset, -k, k) + self.largest, keys, values)
 
 
 def sum_by_row(weights: Array, row: Array, rows: int) -> Array:
@@ -67,20 +99,33 @@ class RPR(Encoding):
   """Relative position representations, clipped at distance k (Shaw, Uszkoreit & Vaswani 2018).
 
   e_ij = q_i · (k_j + a^K_c) / √d,  z_i = Σ_j α_ij (v_j + a^V_c),  c = clip(j − i, −k, k).
-  One table of 2k+1 vectors for keys and one for values in each layer, shared by its heads as in
-  the authors' code. k=0 has no positions: the key term falls away in the softmax.
+  One table of 2k+1 vectors for keys and one for values in each layer. `share` says who shares
+  them: the `heads` of a layer, as in the authors' code and the paper's big model; `none`, a table
+  per head as the paper says of its base model; or all `layers` and their heads. k=0 has no
+  positions: the key term falls away in the softmax. `table` is the largest k that the tables have
+  room for (null: k itself). With one `table`, all k train in one compiled program, and start from
+  the same vectors.
   """
 
   k: int = 16
   keys: bool = True
   values: bool = True
+  share: str = "heads"
+  table: int | None = None
 
   def __post_init__(self):
     if self.k < 0:
       raise ValueError(f"k must be at least 0, not {self.k}")
+    if self.share not in ("heads", "none", "layers"):
+      raise ValueError(f"share must be heads, none or layers, not {self.share!r}")
+    if self.table is not None and self.table < self.k:
+      raise ValueError(f"table must be at least k={self.k}, not {self.table}")
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    return ClippedOffset(self.k, head_dim, keys=self.keys, values=self.values, rngs=rngs)
+    return ClippedOffset(self, num_heads, head_dim, rngs=rngs)
+
+  def shared(self, num_heads, head_dim, *, causal, rngs):
+    return Tables(self, num_heads, head_dim, rngs=rngs) if self.share == "layers" else None
 
 
 class FourTerms(Relation):
@@ -89,6 +134,7 @@ class FourTerms(Relation):
   def __init__(self, encoding: TransformerXL, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
     self.terms = tuple(encoding.terms)
     self.base = encoding.base
+    self.clamp = encoding.clamp
     features = num_heads * head_dim
     init = nnx.initializers.glorot_uniform()
     if "b" in self.terms or "d" in self.terms:
@@ -121,16 +167,19 @@ class FourTerms(Relation):
   def by_distance(self, position: Array, span: Span) -> Array:
     """position · W_kR R(i−j), [B,H,Q,K], with position [1 or B,1 or Q,H,D].
 
-    The dot products with all distances from −(K−1) to K−1 come first, then each offset takes
+    The dot products with all distances that the span may hold come first, then each offset takes
     its own, so any positions will do; a distance outside gives NaN, not a plausible number.
     """
-    reach = span.key.shape[1] - 1
+    reach, offset = span.farthest, span.offset
+    if self.clamp is not None:
+      reach = min(reach, self.clamp)
+      offset = jnp.clip(offset, -self.clamp, self.clamp)
     features = self.distance_kernel.shape[0]
     sin, cos = sinusoids(jnp.arange(-reach, reach + 1), frequencies(features, self.base))
     waves = jnp.concatenate([sin, cos], axis=-1).astype(position.dtype)
     r = jnp.einsum("rf,fhd->rhd", waves, self.distance_kernel[...].astype(position.dtype))
     by_distance = jnp.einsum("bqhd,rhd->bhqr", position, r)
-    index = reach - span.offset
+    index = reach - offset
     index = jnp.where(index < 0, len(waves), index)[:, None]  # −1 would be the last row
     return jnp.take_along_axis(by_distance, index, axis=-1, mode="fill", fill_value=jnp.nan)
 
@@ -155,7 +204,8 @@ class TransformerXL(Encoding):
   A_ij = (a) q_i·k_j + (b) q_i·W_kR R(i−j) + (c) u·k_j + (d) v·W_kR R(i−j), all over √d, with R the
   sinusoids of the distance. `share_biases` is whether all layers share u and v, as the paper
   prints them; its code shares them in the character-level models only. In an encoder, where the
-  paper does not go, distances are signed.
+  paper does not go, distances are signed. `clamp` has distances beyond it count as it (`clamp_len`
+  in the authors' code, for memories longer than in training); null leaves them as they are.
   """
 
   a: bool = True
@@ -164,12 +214,15 @@ class TransformerXL(Encoding):
   d: bool = True
   share_biases: bool = True
   base: float = 10000.0
+  clamp: int | None = None
 
   def __post_init__(self):
     if not self.terms:
       raise ValueError("a, b, c and d are all off, so there is nothing to attend by")
     if self.base <= 1:
       raise ValueError(f"base must be above 1, not {self.base}")
+    if self.clamp is not None and self.clamp < 0:
+      raise ValueError(f"clamp must be at least 0, not {self.clamp}")
 
   @property
   def terms(self) -> str:

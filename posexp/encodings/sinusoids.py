@@ -10,15 +10,24 @@ STRIDE = 512
 REACH = STRIDE * STRIDE  # positions beyond ±REACH give NaN
 
 
-def frequencies(features: int, base: float) -> np.ndarray:
-  """base^(−2m/features) for m = 0 … features/2 − 1, float64 (Vaswani et al. 2017, section 3.5).
+def even(features: int) -> int:
+  """The number of features, which sines and cosines halve.
 
   Raises:
     ValueError: features is odd.
   """
   if features % 2:
     raise ValueError(f"sinusoids come in pairs of sine and cosine, so {features} features are odd")
-  return float(base) ** (-np.arange(0, features, 2, dtype=np.float64) / features)
+  return features
+
+
+def frequencies(features: int, base: float) -> np.ndarray:
+  """base^(−2m/features) for m = 0 … features/2 − 1, float64 (Vaswani et al. 2017, section 3.5).
+
+  Raises:
+    ValueError: features is odd.
+  """
+  return float(base) ** (-np.arange(0, even(features), 2, dtype=np.float64) / features)
 
 
 def sinusoids(positions: Array, omega: np.ndarray) -> tuple[Array, Array]:

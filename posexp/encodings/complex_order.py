@@ -1,0 +1,187 @@
+"""Words as waves, and a complex network that reads them (Wang et al. 2020)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation
+from posexp.encodings.paired import Paired, half, interleave
+
+SHARED = ("none", "word", "dimension")
+
+
+class ComplexLinear(Paired):
+  """(A + iB)(x + iy) + c: Re = Ax − By, Im = Bx + Ay (Wang et al. 2020, appendix B).
+
+  Each of A and B has half of Glorot's variance, so that E|Wz|² is kept (Trabelsi et al. 2018).
+  """
+
+  @staticmethod
+  def init():
+    return nnx.initializers.variance_scaling(0.5, "fan_avg", "uniform")
+
+  def blocks(self):
+    a, b = self.kernel_a[...], self.kernel_b[...]
+    return (a, b), (-b, a)
+
+
+class OneLinear(Linear):
+  """A(x + iy) + c + ic: a real matrix and bias for both parts, as in Wang et al. 2020's code."""
+
+  def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: nnx.Rngs):
+    super().__init__(half(in_features), half(out_features), bias=bias, rngs=rngs)
+
+  def matrix(self):
+    return jnp.kron(self.kernel[...], jnp.eye(2))
+
+  def __call__(self, x):
+    parts = x.reshape(*x.shape[:-1], -1, 2)
+    y = jnp.einsum("...mp,mn->...np", parts, self.kernel[...].astype(x.dtype))
+    if self.bias is not None:
+      y = y + self.bias[...].astype(x.dtype)[:, None]
+    return y.reshape(*x.shape[:-1], -1)
+
+
+class RealPart(Relation):
+  """Re⟨q, k⟩ / √n for n = D/2 complex features."""
+
+  def score(self, q, k, span):
+    return super().score(q * 2**0.5, k, span)
+
+
+class Modulus(RealPart):
+  """|⟨q, k⟩| / √n, the modulus of the complex inner product (Wang et al. 2020, appendix B)."""
+
+  def score(self, q, k, span):
+    turned = interleave(-q[..., 1::2], q[..., 0::2])  # i q: Re⟨iq, k⟩ is −Im⟨q, k⟩
+    real = super().score(q, k, span).astype(jnp.float32)
+    imaginary = super().score(turned, k, span).astype(jnp.float32)
+    square = real * real + imaginary * imaginary
+    # The root's slope at 0 is infinite: the inner `where` keeps NaN out of the gradient.
+    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
+
+
+class Unconjugated(Modulus):
+  """|Σ q k| / √n, without the conjugate: what the authors' code computes."""
+
+  def score(self, q, k, span):
+    return super().score(q, k * np.tile([1, -1], k.shape[-1] // 2).astype(k.dtype), span)
+
+
+SCORES = {"real": RealPart, "modulus": Modulus, "unconjugated": Unconjugated}
+
+
+def falling(key: Array, shape: tuple[int, int]) -> Array:
+  """Frequencies 10000^(−c/n) for dimension c of n; with one dimension, drawn from that range."""
+  rows, pairs = shape
+  exponent = jnp.arange(pairs) / pairs if pairs > 1 else jax.random.uniform(key, shape)
+  return jnp.broadcast_to(10000.0**-exponent, (rows, pairs))
+
+
+class Wave(nnx.Module):
+  """r_j e^{i(ω_j pos + θ_j)} for word j, as pairs (Wang et al. 2020, eq. 3 to 6).
+
+  Amplitudes, periods and initial phases are each [V or 1, F/2 or 1]: a row for each word or one
+  for all, a column for each dimension or one for all.
+  """
+
+  def __init__(self, encoding: Complex, vocab_size: int, features: int, scale: float, rngs):
+    self.pairs = pairs = half(features)
+    self.scale = scale
+
+    def shape(shared: str) -> tuple[int, int]:
+      return 1 if shared == "word" else vocab_size, 1 if shared == "dimension" else pairs
+
+    amplitude = nnx.initializers.normal(1 / scale)
+    around = nnx.initializers.uniform(2 * np.pi)
+    phased = encoding.initial_phase or not encoding.order
+    self.amplitude = nnx.Param(amplitude(rngs.params(), shape(encoding.shared_amplitude)))
+    self.frequency = (
+      nnx.Param(falling(rngs.encoding(), shape(encoding.shared_period))) if encoding.order else None
+    )
+    self.phase = nnx.Param(around(rngs.encoding(), (vocab_size, pairs))) if phased else None
+
+  def __call__(self, tokens: Array, positions: Array, mask: Array | None = None) -> Array:
+    def of(table: nnx.Param) -> Array:  # [B or 1,L or 1,F/2 or 1]
+      rows = table[...]
+      return rows[None] if rows.shape[0] == 1 else rows[tokens]
+
+    phase = 0.0
+    if self.frequency is not None:
+      phase = phase + of(self.frequency) * positions[..., None].astype(jnp.float32)
+    if self.phase is not None:
+      phase = phase + of(self.phase)
+    amplitude = of(self.amplitude) * self.scale
+    shape = (*tokens.shape, self.pairs)
+    real, imaginary = amplitude * jnp.cos(phase), amplitude * jnp.sin(phase)
+    return interleave(jnp.broadcast_to(real, shape), jnp.broadcast_to(imaginary, shape))
+
+
+@dataclasses.dataclass(frozen=True)
+class Complex(Encoding):
+  """Word order in complex embeddings, and a truly complex network (Wang et al. 2020).
+
+  Word j is r_j e^{i(ω_j pos + θ_j)} in every dimension. With order=false it is the paper's
+  vanilla, r_j e^{iω_j}, a phase that ignores the position. `initial_phase` adds θ (the paper is
+  better without). Period and amplitude have a value for each word and dimension (`none`), or share
+  one among all words (`word`) or all dimensions of a word (`dimension`).
+
+  In a complex `network` linear maps are complex, norms and nonlinearities act on each part, and a
+  classifier reads both parts. `weights` are a matrix for the real and one for the imaginary part
+  (`complex`), or one real matrix for both (`shared`). The score is Re⟨q, k⟩ (`real`), |⟨q, k⟩|
+  (`modulus`, as in the paper) or |Σ q k| (`unconjugated`, as in its code). A `real` network is the
+  cheaper variant: [r cos φ; r sin φ] is read by an ordinary Transformer.
+
+  Not as the authors' code: positions start at 0 and go up (one of its models counts down), ω is
+  trained in every model, and a residual adds what came in.
+  """
+
+  relative: ClassVar[bool] = False
+  paired: ClassVar[bool] = True
+  order: bool = True
+  initial_phase: bool = False
+  shared_period: str = "none"
+  shared_amplitude: str = "none"
+  score: str = "real"
+  weights: str = "complex"
+  network: str = "complex"
+
+  def __post_init__(self):
+    for option, choices in (
+      ("shared_period", SHARED),
+      ("shared_amplitude", SHARED),
+      ("score", tuple(SCORES)),
+      ("weights", ("complex", "shared")),
+      ("network", ("complex", "real")),
+    ):
+      if (value := getattr(self, option)) not in choices:
+        raise ValueError(f"{option} must be one of {', '.join(choices)}, not {value!r}")
+    if self.network == "real" and (self.score, self.weights) != ("real", "complex"):
+      raise ValueError("network=real has no complex maps, so leave score and weights alone")
+    if not self.order and (self.initial_phase or self.shared_period != "none"):
+      raise ValueError("order=false has no period, so leave initial_phase and shared_period alone")
+
+  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
+    return Wave(self, vocab_size, features, scale, rngs)
+
+  def linear(self, in_features, out_features, *, bias=True, rngs):
+    if self.network == "real":
+      return super().linear(in_features, out_features, bias=bias, rngs=rngs)
+    linear = ComplexLinear if self.weights == "complex" else OneLinear
+    return linear(in_features, out_features, bias=bias, rngs=rngs)
+
+  def norm(self, features, *, rngs):
+    return LayerNorm(features, parts=1 if self.network == "real" else 2)
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    if self.network == "real":
+      return Relation()
+    half(head_dim)
+    return SCORES[self.score]()

@@ -1,0 +1,156 @@
+"""Vectors per position that came to mind first, and explain why the others exist."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from posexp.encodings.additive import Absolute, Sinusoid
+from posexp.encodings.sinusoids import even
+
+
+class Ray(nnx.Module):
+  """The encoding's number of each position, along one direction."""
+
+  def __init__(self, encoding: Index, features: int):
+    self.encoding = encoding
+    self.features = features
+
+  def __call__(self, positions: Array, mask: Array | None = None) -> Array:
+    number = self.encoding.number(positions, mask)
+    direction = np.ones(self.features, np.float32)
+    if self.encoding.direction == "alternating":
+      direction[1::2] = -1
+      direction /= self.features**0.5
+    return self.encoding.scale * number[..., None] * direction
+
+
+@dataclasses.dataclass(frozen=True)
+class Index(Absolute):
+  """x = w + scale · i · u: the position itself, along a direction u.
+
+  It has no bound: at i = 10 little but u is left of the word once it is normalized. `direction` is
+  `alternating`, the unit vector u = (1, −1, 1, −1, …)/√d, or `constant`, u = (1, 1, …): i added to
+  every channel. LayerNorm takes out what all channels have in common, so it deletes a constant
+  exactly: a pre-norm Transformer never sees it, a post-norm one in its first layer only.
+  """
+
+  scale: float = 1.0
+  direction: str = "alternating"
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not self.scale > 0:
+      raise ValueError(f"scale must be above 0, not {self.scale}")
+    if self.direction not in ("alternating", "constant"):
+      raise ValueError(f"direction must be alternating or constant, not {self.direction!r}")
+
+  def number(self, positions: Array, mask: Array | None) -> Array:
+    """The number of each position, float32 [1 or B,L]."""
+    return positions.astype(jnp.float32)
+
+  def vector(self, features, rngs):
+    return Ray(self, features)
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalized(Index):
+  """x = w + scale · (i / len) · u: bounded, but the step from word to word depends on the length.
+
+  `len` is the number of real tokens of the sequence, or `length` where that is given. A causal
+  stack needs it given: i/len would tell every token how many are still to come. `direction` is as
+  of `index`; positions beyond a given length pass 1.
+  """
+
+  length: int | None = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.length is not None and self.length < 1:
+      raise ValueError(f"length must be at least 1, not {self.length}")
+
+  def number(self, positions, mask):
+    length = self.length
+    if length is None:
+      length = positions.shape[1] if mask is None else jnp.maximum(mask.sum(1, keepdims=True), 1)
+    return positions.astype(jnp.float32) / length
+
+  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
+    if causal and self.length is None:
+      raise ValueError(
+        "length must be given where no token may look ahead, for i/len tells how many are to come"
+      )
+    return super().embed(vocab_size, features, scale=scale, causal=causal, rngs=rngs)
+
+
+class Bits(nnx.Module):
+  """The binary digits of a position, the least significant first; NaN where they do not suffice."""
+
+  def __init__(self, bits: int, features: int, signed: bool):
+    self.bits, self.features, self.signed = bits, features, signed
+
+  def __call__(self, positions: Array, mask: Array | None = None) -> Array:
+    digits = (positions[..., None] >> np.arange(self.bits)) & 1
+    values = 2.0 * digits - 1 if self.signed else digits.astype(jnp.float32)
+    there = (positions >= 0) & (positions < 2**self.bits)
+    values = jnp.where(there[..., None], values, jnp.nan)
+    return jnp.pad(values, [*[(0, 0)] * positions.ndim, (0, self.features - self.bits)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Binary(Absolute):
+  """x = w + (b_0, b_1, …, 0, 0, …), b_m = ⌊i / 2^m⌋ mod 2: the position in binary.
+
+  The least significant bit comes first, and zeros fill the vector up. `signed` maps bits to ±1.
+  Neighbors may be far apart: from 7 to 8 four bits flip. After 2^bits positions it would begin
+  anew, so longer inputs are an error.
+  """
+
+  limited_by: ClassVar[str] = "bits"
+  bits: int = 10
+  signed: bool = True
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not 1 <= self.bits <= 30:
+      raise ValueError(f"bits must be from 1 to 30, not {self.bits}")
+
+  @property
+  def limit(self) -> int:
+    return 2**self.bits
+
+  def vector(self, features, rngs):
+    if self.bits > features:
+      raise ValueError(f"bits={self.bits} are more than the {features} channels of d_model")
+    return Bits(self.bits, features, self.signed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Clock(Absolute):
+  """x = w + (sin 2πi/T_0, cos 2πi/T_0, sin 2πi/T_1, …), T_j = period · base^j: hands of a clock.
+
+  Periods grow by the factor `base` from hand to hand, which is not divided by d as in
+  `sinusoidal`. So all but the first few hands stand still, however wide the vector is. With period
+  and base 60 they are those of a clock that ticks once a word: seconds, minutes, … Distances wrap
+  with the hands. Angles are computed in float64; at a period of 1 the first hand never moves.
+  """
+
+  base: float = 60.0
+  period: float = 60.0
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not self.base > 1:
+      raise ValueError(f"base must be above 1, not {self.base}")
+    if not self.period > 0:
+      raise ValueError(f"period must be above 0, not {self.period}")
+
+  def vector(self, features, rngs):
+    # A power that float64 cannot hold is 0 here, and so is the angle.
+    turns = self.base ** -np.arange(even(features) // 2, dtype=np.float64) / self.period
+    return Sinusoid(2 * np.pi * turns)

@@ -1,0 +1,150 @@
+"""Content and position, apart or together (Kitaev & Klein 2018)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from posexp.encodings.additive import Sum, Table
+from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span, Words, scaled
+from posexp.encodings.paired import Paired, half, interleave
+
+FORMS = ("factored", "concatenated", "added", "position_only")
+STREAMS = ("content", "position")
+
+
+class SplitLinear(Paired):
+  """Content to content by A, position to position by B."""
+
+  def blocks(self):
+    a, b = self.kernel_a[...], self.kernel_b[...]
+    return (a, jnp.zeros_like(a)), (jnp.zeros_like(b), b)
+
+
+class TwoStreams(Sum):
+  """The word's vector and the position's, interleaved."""
+
+  def join(self, word, position):
+    return interleave(word, position)
+
+
+class Streams(Relation):
+  """q·k of the chosen streams, each on the scale of both."""
+
+  def __init__(self, terms: tuple[str, ...]):
+    self.terms = terms
+
+  def score(self, q, k, span):
+    if span.kept is None and self.terms == STREAMS:
+      return jnp.einsum("bqhd,bkhd->bhqk", scaled(q), k)
+    logits = 0
+    for term in self.terms:
+      stream = slice(STREAMS.index(term), None, 2)
+      dot = jnp.einsum("bqhd,bkhd->bhqk", scaled(q)[..., stream], k[..., stream])
+      logits += span.keep(term) * dot
+    return logits
+
+
+class Rows(nnx.Module):
+  """The table's rows of a span's queries [1 or B,Q,F] and keys [1 or B,K,F]."""
+
+  def __init__(self, table: Table):
+    self.table = table
+
+  def __call__(self, span: Span) -> tuple[Array, Array]:
+    return self.table(span.query), self.table(span.key)
+
+
+class PositionOnly(Relation):
+  """W_Q p_i · W_K p_j / √D: the same weights for every text, as a convolution has."""
+
+  terms: ClassVar[tuple[str, ...]] = ("position",)
+  of_stream: ClassVar[bool] = False
+
+  def __init__(self, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+    init = nnx.initializers.glorot_uniform()
+    features = num_heads * head_dim
+    shape = (features, num_heads, head_dim)
+    self.query_kernel = nnx.Param(init(rngs.encoding(), (features, features)).reshape(shape))
+    self.key_kernel = nnx.Param(init(rngs.encoding(), (features, features)).reshape(shape))
+
+  def score(self, q, k, span):
+    query, key = (
+      jnp.einsum("blf,fhd->blhd", rows.astype(k.dtype), kernel[...].astype(k.dtype))
+      for rows, kernel in zip(span.shared, (self.query_kernel, self.key_kernel), strict=True)
+    )
+    logits = span.keep("position") * jnp.einsum("bqhd,bkhd->bhqk", scaled(query), key)
+    return jnp.broadcast_to(logits, (len(k), *logits.shape[1:]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Split(Encoding):
+  """How content meets position, in the four forms that Kitaev & Klein 2018 compare (section 3).
+
+  `factored`: two streams of half the width, and every map is block-diagonal, in attention and in
+  the feed-forward network, so q·k = q_c·k_c + q_p·k_p. `attention` keeps both terms or only one.
+  `concatenated`: x = [w; p], halves of the width, and ordinary maps, which mix them. `added`:
+  x = w + p. `position_only`: x = w + p, but queries and keys are made of p, the table's row itself
+  in every layer, and only values of the stream.
+
+  Positions are learned, `length` of them, from N(0, 1). `norms` are those of
+  `factored`: `separate` norms each stream on its own, `joint` both together, as the authors do, by
+  which words leak into the position stream. Logits are divided by √D, where the authors' code of
+  2018 divides by √d_model.
+  """
+
+  relative: ClassVar[bool] = False
+  length: int = 512
+  attention: str = "both"
+  form: str = "factored"
+  norms: str = "separate"
+
+  def __post_init__(self):
+    if self.length < 1:
+      raise ValueError(f"length must be at least 1, not {self.length}")
+    for option, choices in (
+      ("attention", ("both", *STREAMS)),
+      ("form", FORMS),
+      ("norms", ("separate", "joint")),
+    ):
+      if (value := getattr(self, option)) not in choices:
+        raise ValueError(f"{option} must be one of {', '.join(choices)}, not {value!r}")
+    if self.form != "factored" and (self.attention, self.norms) != ("both", "separate"):
+      raise ValueError(f"form={self.form} has one stream, so leave attention and norms alone")
+
+  @property
+  def limit(self) -> int:
+    return self.length
+
+  @property
+  def paired(self) -> bool:
+    return self.form in ("factored", "concatenated")
+
+  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
+    width = half(features) if self.paired else features
+    words = Words(vocab_size, width, scale=scale, rngs=rngs)
+    table = Table(self.length, width, stddev=1.0, rngs=rngs)
+    return (TwoStreams if self.paired else Sum)(words, table)
+
+  def linear(self, in_features, out_features, *, bias=True, rngs):
+    linear = SplitLinear if self.form == "factored" else Linear
+    return linear(in_features, out_features, bias=bias, rngs=rngs)
+
+  def norm(self, features, *, rngs):
+    separate = self.form == "factored" and self.norms == "separate"
+    return LayerNorm(features, parts=2 if separate else 1)
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    if self.form == "position_only":
+      return PositionOnly(num_heads, head_dim, rngs=rngs)
+    if self.form != "factored":
+      return Relation()
+    half(head_dim)
+    return Streams(STREAMS if self.attention == "both" else (self.attention,))
+
+  def tied(self, embed):
+    return Rows(embed.vector) if self.form == "position_only" else None
