@@ -160,7 +160,7 @@ def unknown_option(key: str, value: Any, options: Sequence[str]) -> UserError:
   section = section if section in tree else nearest(section, tree) or ""
   names = tree.get(section, {})
   same = [siblings[name] for siblings in tree.values() if name in siblings]
-  close = " or ".join(same) or names.get(nearest(name, names))
+  close = names.get(name) or " or ".join(same) or names.get(nearest(name, names))
   if close:
     way_out = f"did you mean {close}?"
   elif section:

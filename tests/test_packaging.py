@@ -75,9 +75,7 @@ def test_configs_are_found_from_anywhere(home, tmp_path):
   )
   config = yaml.safe_load(shown)
   assert (config["encoding"], config["rpr"]["k"], config["task"]["name"]) == ("rpr", 4, "mr")
-  assert "encoding=complex|learned|none|" in python(
-    "-m", "posexp.train", "--help", cwd=tmp_path, path=home
-  )
+  assert "  encoding=" in python("-m", "posexp.train", "--help", cwd=tmp_path, path=home)
   assert list(tmp_path.iterdir()) == []
 
 
