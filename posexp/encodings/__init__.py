@@ -2,9 +2,14 @@
 
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.base import Encoding, Relation, Span
+from posexp.encodings.bias import T5, ALiBi
 from posexp.encodings.complex_order import Complex
+from posexp.encodings.contextual import CoPE
+from posexp.encodings.disentangled import TUPE, DeBERTa
+from posexp.encodings.distance import FIRE, KERPLE, Sandwich
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.rotary import RoPE, XPos
 from posexp.encodings.streams import Split
 
 ENCODINGS: dict[str, type[Encoding]] = {
@@ -19,6 +24,16 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "transformer_xl": TransformerXL,
   "complex": Complex,
   "split": Split,
+  "rope": RoPE,
+  "xpos": XPos,
+  "alibi": ALiBi,
+  "t5": T5,
+  "kerple": KERPLE,
+  "fire": FIRE,
+  "sandwich": Sandwich,
+  "deberta": DeBERTa,
+  "tupe": TUPE,
+  "cope": CoPE,
 }
 
 __all__ = ["ENCODINGS", "Encoding", "Relation", "Span"]

@@ -1,0 +1,177 @@
+"""A number per head and offset, added to the logits: ALiBi and T5."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from posexp.encodings.base import Encoding, Relation, Span
+
+TWO_SIDED = ("symmetric", "direction", "divided")
+FAR = -1e30  # a weight of 0, and still a number when a switch multiplies it by 0
+
+
+class Biased(Relation):
+  """q·k / √d + a bias [1 or B,H,Q,K]: the layer's own, or else the one that layers share."""
+
+  terms = ("content", "bias")
+
+  def __init__(self, bias: Callable[[Span], Array] | None = None):
+    self.bias = bias
+
+  def score(self, q, k, span):
+    bias = span.shared if self.bias is None else self.bias(span)
+    return super().score(q, k, span) + span.keep("bias") * bias
+
+
+def distance(span: Span) -> Array:
+  """|i − j| in float32, [1 or B,1,Q,K]."""
+  return jnp.abs(span.offset)[:, None].astype(jnp.float32)
+
+
+def slopes(num_heads: int) -> np.ndarray:
+  """2^(−8h/H) for h = 1 … H; where H is no power of two, as in the authors' code.
+
+  That takes the slopes of the next lower power of two, P, and fills up with every second one of
+  those of 2P, so that heads are added between the others.
+  """
+
+  def geometric(count: int) -> np.ndarray:
+    return 2.0 ** (-8 * np.arange(1, count + 1) / count)
+
+  power = 1 << (num_heads.bit_length() - 1)
+  return np.concatenate([geometric(power), geometric(2 * power)[::2]])[:num_heads]
+
+
+class Slopes(nnx.Module):
+  """−slope · distance, a slope for each head."""
+
+  def __init__(self, num_heads: int, *, causal: bool, two_sided: str, learned: bool):
+    self.divided = two_sided == "divided" and not causal
+    self.direction = two_sided == "direction" and not causal
+    if self.divided and num_heads % 2:
+      raise ValueError(f"two_sided=divided gives each side half the heads, but {num_heads} is odd")
+    first = np.tile(slopes(num_heads // 2), 2) if self.divided else slopes(num_heads)
+    self.num_heads = num_heads
+    self.slopes = nnx.Param(jnp.asarray(first, jnp.float32)) if learned else None
+    self.fixed = None if learned else tuple(first.tolist())
+
+  def __call__(self, span: Span) -> Array:
+    slope = jnp.asarray(self.fixed, jnp.float32) if self.slopes is None else self.slopes[...]
+    far = distance(span)
+    offset = span.offset[:, None]
+    if self.direction:
+      far = far - 0.5 * (offset < 0)
+    bias = -slope[:, None, None] * far
+    if self.divided:
+      left = (jnp.arange(self.num_heads) < self.num_heads // 2)[:, None, None]
+      bias = jnp.where(jnp.where(left, offset > 0, offset < 0), FAR, bias)
+    return bias
+
+
+@dataclasses.dataclass(frozen=True)
+class ALiBi(Encoding):
+  """Attention with linear biases: e_ij = q·k/√d − m_h (i − j) (Press et al. 2022, section 3).
+
+  m_h = 2^(−8h/H) for h = 1 … H. The paper is causal; `two_sided` says what an encoder does:
+  `symmetric` takes |i − j|, which cannot tell left from right, `direction` brings what is on the
+  left half a step nearer, |i − j| − [i > j]/2 (as Ruoss et al. 2023 do), and `divided` lets the
+  first half of the heads see only the left and the second half only the right, with the slopes of
+  H/2 heads each, as the first author proposed. `learned` trains the slopes from there, one set
+  for all layers, which the paper tried and dropped. Its code adds m_h j, the same up to a constant
+  in each row.
+  """
+
+  two_sided: str = "symmetric"
+  learned: bool = False
+
+  def __post_init__(self):
+    if self.two_sided not in TWO_SIDED:
+      raise ValueError(f"two_sided must be one of {', '.join(TWO_SIDED)}, not {self.two_sided!r}")
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return Biased()
+
+  def shared(self, num_heads, head_dim, *, causal, rngs):
+    return Slopes(num_heads, causal=causal, two_sided=self.two_sided, learned=self.learned)
+
+
+def bucket_starts(buckets: int, max_distance: int) -> list[int]:
+  """The least distance of each bucket: 0, 1, 2 … in the first half, then growing geometrically.
+
+  Half of the buckets, e, hold one distance each. Bucket e + s of the other m starts where
+  m·log(n/e)/log(max_distance/e) reaches s. Some starts are whole numbers, which rounding may miss
+  on either side, so this compares integers: n^m e^s with max_distance^s e^m.
+  """
+  exact = buckets // 2
+  rest = buckets - exact
+  starts, n = list(range(exact)), exact
+  for step in range(rest):
+    while n**rest * exact**step < max_distance**step * exact**rest:
+      n += 1
+    starts.append(n)
+  return starts
+
+
+def buckets_by_offset(buckets: int, max_distance: int, *, causal: bool) -> np.ndarray:
+  """The bucket of each offset from −max_distance to max_distance, int32 [2·max_distance+1].
+
+  Without `causal` the first half of the buckets is for keys on the left, the second for those on
+  the right; the first bucket of the second half is never used.
+  """
+  side = buckets if causal else buckets // 2
+  starts = bucket_starts(side, max_distance)
+  by_distance = np.searchsorted(starts, np.arange(max_distance + 1), side="right") - 1
+  ahead = np.zeros(max_distance, int) if causal else side + by_distance[1:]
+  return np.concatenate([by_distance[::-1], ahead]).astype(np.int32)
+
+
+class Buckets(nnx.Module):
+  """A trained number per head and bucket of offsets."""
+
+  def __init__(self, num_heads: int, head_dim: int, encoding: T5, *, causal: bool, rngs: nnx.Rngs):
+    self.buckets, self.max_distance, self.causal = encoding.buckets, encoding.max_distance, causal
+    init = nnx.initializers.normal((num_heads * head_dim) ** -0.5)
+    self.table = nnx.Param(init(rngs.encoding(), (encoding.buckets, num_heads)))
+
+  def __call__(self, span: Span) -> Array:
+    by_offset = buckets_by_offset(self.buckets, self.max_distance, causal=self.causal)
+    reach = self.max_distance
+    bucket = jnp.asarray(by_offset)[jnp.clip(span.offset, -reach, reach) + reach]
+    return jnp.moveaxis(self.table[...][bucket], -1, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class T5(Encoding):
+  """A bias per bucket of offsets: e_ij = q·k/√d + b_h[bucket(j − i)] (Raffel et al. 2020, 2.1).
+
+  Half of the buckets hold one distance each, the others grow geometrically up to `max_distance`,
+  beyond which all is one bucket. In an encoder each side has half of the buckets. All layers share
+  the table, which starts from N(0, 1/d_model), as in the released code. T5 itself leaves out 1/√d
+  and draws smaller queries instead; here contents are scaled as in every other encoding.
+  """
+
+  buckets: int = 32
+  max_distance: int = 128
+
+  def __post_init__(self):
+    check_buckets(self.buckets, self.max_distance)
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return Biased()
+
+  def shared(self, num_heads, head_dim, *, causal, rngs):
+    return Buckets(num_heads, head_dim, self, causal=causal, rngs=rngs)
+
+
+def check_buckets(buckets: int, max_distance: int) -> None:
+  """Raises ValueError where buckets do not divide into sides and halves, or end too soon."""
+  if buckets < 4 or buckets % 2:
+    raise ValueError(f"buckets must be an even number from 4 up, not {buckets}")
+  if max_distance <= buckets // 2:
+    raise ValueError(f"max_distance must be above half of the buckets, not {max_distance}")

@@ -1,0 +1,66 @@
+"""Positions counted in what was read, not in tokens: CoPE."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from posexp.encodings.base import Encoding, Relation, Span
+
+
+class Counted(Relation):
+  """A vector for each position, where a key's position is the sum of gates from it to the query."""
+
+  terms = ("content", "position")
+
+  def __init__(self, rows: int, head_dim: int):
+    self.rows = nnx.Param(jnp.zeros((rows, head_dim)))
+
+  def score(self, q, k, span):
+    every = span.replace(kept=None)  # gates read contents, whether or not these are scored
+    logits = super().score(q, k, every)
+    by_row = jnp.einsum("bqhd,rd->bhqr", q, self.rows[...].astype(q.dtype))
+    place = self.place(logits, span)
+    below = jnp.floor(place)
+    share = (place - below).astype(q.dtype)
+    row = below.astype(jnp.int32)
+    last = len(self.rows[...]) - 1
+    lower, upper = (
+      jnp.take_along_axis(by_row, index, axis=-1) for index in (row, jnp.minimum(row + 1, last))
+    )
+    position = lower + share * (upper - lower)
+    return span.keep("content") * logits + span.keep("position") * position
+
+  def place(self, logits: Array, span: Span) -> Array:
+    """How far each key is from the query, in gates, at most the last row: float32 [B,H,Q,K]."""
+    gates = jnp.where(span.mask[:, None], jax.nn.sigmoid(logits.astype(jnp.float32)), 0)
+    count = jax.lax.cumsum(gates, axis=3, reverse=True)
+    return jnp.minimum(count, len(self.rows[...]) - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class CoPE(Encoding):
+  """Contextual position encoding (Golovneva et al. 2024, eq. 3 to 6).
+
+  e_ij = q_i·k_j/√d + q_i·p[n_ij], n_ij = Σ_{t=j}^{i} g_it, g_it = σ(q_i·k_t/√d): a query counts
+  only those keys that its gates let through, be they words, verbs or sentences. Between two rows
+  of p they are interpolated, and beyond the last of `rows` a key stands at the last. p is shared
+  by heads, starts from 0, and its product is not scaled, as in the authors' code. Causal only.
+  """
+
+  causal_only: ClassVar[bool] = True
+  rows: int = 64
+
+  def __post_init__(self):
+    if self.rows < 2:
+      raise ValueError(f"rows must be at least 2, not {self.rows}")
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    if not causal:
+      raise ValueError("cope is defined for causal attention only, not for an encoder")
+    return Counted(self.rows, head_dim)

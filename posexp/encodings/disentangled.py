@@ -1,0 +1,241 @@
+"""Words and positions that meet in terms of their own: DeBERTa and TUPE."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from posexp.encodings.additive import Table
+from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span
+from posexp.encodings.bias import buckets_by_offset, check_buckets
+
+
+def projection(features: int, *, bias: bool, rngs: nnx.Rngs) -> Linear:
+  """A linear map that only this encoding has."""
+  return Linear(features, features, bias=bias, rngs=nnx.Rngs(params=rngs.encoding()))
+
+
+@functools.cache
+def log_buckets(half: int, max_distance: int) -> np.ndarray:
+  """The bucket of each distance from 0 to max_distance, int32.
+
+  Distances up to e = half/2 have a bucket each, and further ones bucket e + s with
+  s = ceil(log(n/e) / log((max_distance − 1)/e) · (e − 1)). That is compared in integers, for some
+  are whole before they are rounded up, which floating point may miss.
+  """
+  exact, step = half // 2, 0
+  buckets = list(range(exact + 1))
+  for n in range(exact + 1, max_distance + 1):
+    while n ** (exact - 1) * exact**step > (max_distance - 1) ** step * exact ** (exact - 1):
+      step += 1
+    buckets.append(exact + step)
+  return np.asarray(buckets, np.int32)
+
+
+class RelativeTable(nnx.Module):
+  """P [rows, F]: a vector per offset, which all layers share."""
+
+  def __init__(self, rows: int, features: int, *, norm: bool, rngs: nnx.Rngs):
+    init = nnx.initializers.normal(0.02)
+    self.rows = nnx.Param(init(rngs.encoding(), (rows, features)))
+    self.norm = LayerNorm(features, epsilon=1e-7) if norm else None  # DeBERTa-v2's
+
+  def __call__(self, span: Span) -> Array:
+    return self.rows[...] if self.norm is None else self.norm(self.rows[...])
+
+
+class Disentangled(Relation):
+  """q·k, q·P W_K and k·P W_Q, all on the scale of as many terms as there are."""
+
+  def __init__(self, encoding: DeBERTa, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+    self.encoding = encoding
+    self.terms = encoding.terms
+    features = num_heads * head_dim
+
+    def project(term: str) -> Linear | None:
+      if term not in self.terms:
+        return None
+      return projection(features, bias=encoding.biases, rngs=rngs)
+
+    self.key = project("content_to_position")
+    self.query = project("position_to_content")
+
+  def score(self, q, k, span):
+    scale = (len(self.terms) * q.shape[-1]) ** -0.5
+    logits = span.keep("content") * jnp.einsum("bqhd,bkhd->bhqk", q * scale, k)
+    if self.key is not None:
+      found = self.looked_up(q * scale, self.key, -span.offset, span)
+      logits += span.keep("content_to_position") * found
+    if self.query is not None:
+      distance = (span.offset if self.encoding.mirrored else -span.offset).swapaxes(1, 2)
+      found = self.looked_up(k * scale, self.query, distance, span).swapaxes(2, 3)
+      logits += span.keep("position_to_content") * found
+    return logits
+
+  def looked_up(self, x: Array, project: Linear, distance: Array, span: Span) -> Array:
+    """x [B,L,H,D] times the projected row of each distance int [1 or B,L,M]: [B,H,L,M]."""
+    table, far = span.shared.astype(x.dtype), span.farthest
+    if 2 * far + 1 < len(table):
+      # Fewer offsets than rows: those of the table first, then each place takes its own.
+      table = table[self.encoding.row(jnp.arange(-far, far + 1))]
+      index = jnp.where(distance < -far, len(table), distance + far)  # −1 would be the last row
+    else:
+      index = self.encoding.row(distance)
+    rows = project(table).reshape(-1, *x.shape[2:])
+    by_row = jnp.einsum("blhd,rhd->bhlr", x, rows)
+    return jnp.take_along_axis(by_row, index[:, None], axis=-1, mode="fill", fill_value=jnp.nan)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeBERTa(Encoding):
+  """Disentangled attention (He et al. 2021, eq. 2 to 4).
+
+  e_ij = (q_i·k_j + q_i·K_δ(i,j) + k_j·Q_δ(j,i)) / √(t d), with K = P W_K and Q = P W_Q, W_K and
+  W_Q of each layer, P [2k, d_model] of all layers, δ(i, j) = clip(i − j + k, 0, 2k − 1), and t the
+  number of terms that are on. `log_buckets` b > 0 makes offsets beyond b/2 share rows of a table
+  of 2b, on a logarithmic scale up to k (DeBERTa-v2), and `normalized` has P pass a LayerNorm, as there.
+  The released code looks up Q at δ(i, j) too, contrary to the paper: that is `mirrored=false`;
+  `biases` gives W_K and W_Q its biases, which the paper does not print.
+  """
+
+  k: int = 512
+  content_to_position: bool = True
+  position_to_content: bool = True
+  log_buckets: int = 0
+  normalized: bool = False
+  mirrored: bool = True
+  biases: bool = False
+
+  def __post_init__(self):
+    if self.k < 1:
+      raise ValueError(f"k must be at least 1, not {self.k}")
+    if self.log_buckets and (self.log_buckets < 4 or self.log_buckets % 2):
+      raise ValueError(f"log_buckets must be 0 or an even number from 4 up, not {self.log_buckets}")
+    if self.log_buckets and self.k - 1 <= self.log_buckets // 2:
+      raise ValueError(f"log_buckets={self.log_buckets} must be less than twice k - 1")
+
+  @property
+  def terms(self) -> tuple[str, ...]:
+    """The names of the terms that are on."""
+    positional = ("content_to_position", "position_to_content")
+    return ("content", *(term for term in positional if getattr(self, term)))
+
+  def row(self, distance: Array) -> Array:
+    """δ: the row of P for each distance, int."""
+    half = self.log_buckets or self.k
+    if self.log_buckets:
+      far = jnp.minimum(jnp.abs(distance), self.k)
+      distance = jnp.sign(distance) * jnp.asarray(log_buckets(half, self.k))[far]
+    return jnp.clip(distance + half, 0, 2 * half - 1)
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return Disentangled(self, num_heads, head_dim, rngs=rngs)
+
+  def shared(self, num_heads, head_dim, *, causal, rngs):
+    if len(self.terms) == 1:
+      return None
+    rows = 2 * (self.log_buckets or self.k)
+    return RelativeTable(rows, num_heads * head_dim, norm=self.normalized, rngs=rngs)
+
+
+class Untied(Relation):
+  """q·k / √(2d), and the logits of positions that all layers share."""
+
+  def __init__(self, bias: bool):
+    self.terms = ("content", "position", *["bias"] * bias)
+
+  def score(self, q, k, span):
+    content = span.keep("content") * super().score(q, k, span.replace(kept=None)) * 2**-0.5
+    position, bias = span.shared
+    logits = content + span.keep("position") * position
+    return logits if bias is None else logits + span.keep("bias") * bias
+
+
+class PositionLogits(nnx.Module):
+  """What positions ask of positions, [1 or B,H,Q,K], and a number per bucket of offsets or None."""
+
+  def __init__(self, encoding: TUPE, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+    features = num_heads * head_dim
+    self.num_heads, self.encoding = num_heads, encoding
+    self.table = Table(encoding.length + encoding.untie_cls, features, stddev=0.02, rngs=rngs)
+    self.norm = LayerNorm(features, epsilon=1e-5)  # the authors' code's: rows start small
+    self.query = projection(features, bias=True, rngs=rngs)
+    self.key = projection(features, bias=True, rngs=rngs)
+    init = nnx.initializers.normal(0.02)
+    shape = (encoding.buckets + 1, num_heads)
+    self.biases = nnx.Param(init(rngs.encoding(), shape)) if encoding.buckets else None
+
+  def __call__(self, span: Span) -> tuple[Array, Array | None]:
+    query = self.projected(self.query, self.rows(span.query))
+    key = self.projected(self.key, self.rows(span.key))
+    position = jnp.einsum("bqhd,bkhd->bhqk", query, key)
+    if self.encoding.untie_cls:
+      # Rows 0 and 1 stand for [CLS]: 0·0 is what it asks of all, 1·1 what all others ask of it.
+      rows = self.norm(self.table.rows[:2])
+      both = self.projected(self.query, rows) * self.projected(self.key, rows)
+      from_cls, to_cls = both.sum(-1)[:, :, None, None]
+      position = jnp.where((span.key == 0)[:, None, None, :], to_cls, position)
+      position = jnp.where((span.query == 0)[:, None, :, None], from_cls, position)
+    return position, self.bias(span)
+
+  def rows(self, positions: Array) -> Array:
+    """The normalized vectors of positions [1 or B,L]; NaN where there are none."""
+    first = int(self.encoding.untie_cls)
+    return self.norm(self.table(jnp.where(positions < 0, -1, positions + first)))
+
+  def projected(self, project: Linear, rows: Array) -> Array:
+    """[...,F] -> [...,H,D], on the scale of a product over √(2d)."""
+    heads = project(rows).reshape(*rows.shape[:-1], self.num_heads, -1)
+    return heads * (2 * heads.shape[-1]) ** -0.25
+
+  def bias(self, span: Span) -> Array | None:
+    """The bias of each bucket of offsets, [1 or B,H,Q,K]."""
+    if self.biases is None:
+      return None
+    reach, buckets = self.encoding.max_distance, self.encoding.buckets
+    by_offset = jnp.asarray(buckets_by_offset(buckets, reach, causal=False))
+    bucket = by_offset[jnp.clip(span.offset, -reach, reach) + reach]
+    if self.encoding.untie_cls:  # the row that no offset has, and one at the end
+      bucket = jnp.where((span.key == 0)[:, None, :], buckets, bucket)
+      bucket = jnp.where((span.query == 0)[:, :, None], buckets // 2, bucket)
+    return jnp.moveaxis(self.biases[...][bucket], -1, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TUPE(Encoding):
+  """Untied positional encoding (Ke et al. 2021, eq. 7, 8 and 10).
+
+  e_ij = q·k/√(2d) + (p_i U_Q)·(p_j U_K)/√(2d) + b[bucket(j − i)], the last two computed once for
+  all layers; nothing is added to words. `length` positions, normalized before U_Q and U_K, which
+  have biases, both as in the authors' code. `untie_cls` gives position 0 two numbers per head in
+  place of its products, for what [CLS] asks of all and what all ask of it: use it with
+  task.cls=true. `buckets` > 0 adds T5's bias, which makes TUPE-A TUPE-R.
+  """
+
+  relative: ClassVar[bool] = False
+  length: int = 512
+  untie_cls: bool = False
+  buckets: int = 0
+  max_distance: int = 128
+
+  def __post_init__(self):
+    if self.length < 1:
+      raise ValueError(f"length must be at least 1, not {self.length}")
+    if self.buckets:
+      check_buckets(self.buckets, self.max_distance)
+
+  @property
+  def limit(self) -> int:
+    return self.length
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return Untied(bias=self.buckets > 0)
+
+  def shared(self, num_heads, head_dim, *, causal, rngs):
+    return PositionLogits(self, num_heads, head_dim, rngs=rngs)

@@ -1,0 +1,183 @@
+"""Logits lowered by a smooth function of the distance: KERPLE, FIRE and Sandwich."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from posexp.encodings.base import Encoding, Span
+from posexp.encodings.bias import Biased, distance
+from posexp.encodings.sinusoids import frequencies, sinusoids
+
+LEAST = 0.01
+
+
+def held(param: nnx.Param, most: float = jnp.inf) -> Array:
+  """A parameter kept from LEAST to `most`; its gradient passes, so that it can come back."""
+  value = param[...]
+  return value + jax.lax.stop_gradient(jnp.clip(value, LEAST, most) - value)
+
+
+class Kernel(nnx.Module):
+  """−p log(1 + a distance) or −a distance^p, with a and p for each head."""
+
+  def __init__(self, num_heads: int, kind: str, *, rngs: nnx.Rngs):
+    self.kind = kind
+    draw = jax.random.uniform
+    self.p = nnx.Param(draw(rngs.encoding(), (num_heads,), minval=LEAST, maxval=2.0))
+    self.a = nnx.Param(draw(rngs.encoding(), (num_heads,), minval=LEAST, maxval=1.0))
+
+  def __call__(self, span: Span) -> Array:
+    far = distance(span)
+    if self.kind == "log":
+      p, a = (held(param)[:, None, None] for param in (self.p, self.a))
+      return -p * jnp.log1p(a * far)
+    p, a = held(self.p, 2.0)[:, None, None], held(self.a)[:, None, None]
+    # d/dp of 0^p would be 0 · log 0: the inner `where` keeps NaN out of the gradient.
+    return -a * jnp.where(far > 0, jnp.where(far > 0, far, 1.0) ** p, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class KERPLE(Encoding):
+  """A conditionally positive definite kernel of the distance (Chi et al. 2022, eq. 5 and 6).
+
+  e_ij = q·k/√d − p log(1 + a|i − j|) (`log`) or − a|i − j|^p (`power`, p at most 2), with a and p
+  for each head, shared by all layers as in the authors' code, from U(0, 1) and U(0, 2), and at
+  least 0.01. The paper and its code are causal: an encoder must ask for `symmetric`.
+  """
+
+  kind: str = "log"
+  symmetric: bool = False
+
+  def __post_init__(self):
+    if self.kind not in ("log", "power"):
+      raise ValueError(f"kind must be log or power, not {self.kind!r}")
+
+  @property
+  def causal_only(self) -> bool:
+    return not self.symmetric
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    if self.causal_only and not causal:
+      raise ValueError("symmetric=true is needed for kerple in an encoder, as its paper is causal")
+    return Biased()
+
+  def shared(self, num_heads, head_dim, *, causal, rngs):
+    return Kernel(num_heads, self.kind, rngs=rngs)
+
+
+class Interpolation(nnx.Module):
+  """A small network of ψ(distance) / ψ(max(i, threshold)), ψ(x) = log(1 + |c x|)."""
+
+  def __init__(self, num_heads: int, width: int, threshold: float, *, rngs: nnx.Rngs):
+    self.threshold = threshold
+    around = nnx.initializers.uniform(2.0)
+
+    def drawn(*shape: int, fan_in: int) -> nnx.Param:  # U(±1/√fan_in), as in the authors' code
+      return nnx.Param((around(rngs.encoding(), shape) - 1) * fan_in**-0.5)
+
+    self.kernel_in, self.bias_in = drawn(width, fan_in=1), drawn(width, fan_in=1)
+    self.kernel_out, self.bias_out = (
+      drawn(width, num_heads, fan_in=width),
+      drawn(num_heads, fan_in=width),
+    )
+    self.c = nnx.Param(jnp.asarray(0.1))
+    self.stretch = nnx.Param(jnp.asarray(1.0))
+
+  def __call__(self, span: Span) -> Array:
+    def psi(x: Array) -> Array:
+      return jnp.log1p(jnp.abs(self.c[...] * x))
+
+    threshold = jnp.abs(self.stretch[...] * self.threshold)
+    reach = jnp.maximum(span.query.astype(jnp.float32), threshold)[:, None, :, None]
+    x = psi(distance(span)) / (psi(reach) + 1e-6)
+
+    # Unit by unit: all hidden units at once would be [Q,K,width].
+    @jax.checkpoint
+    def add(total: Array, unit: tuple[Array, Array, Array]) -> tuple[Array, None]:
+      weight, bias, out = unit
+      return total + out[:, None, None] * jax.nn.relu(weight * x + bias), None
+
+    units = self.kernel_in[...], self.bias_in[...], self.kernel_out[...]
+    start = self.bias_out[...][:, None, None] + jnp.zeros_like(x)
+    return jax.lax.scan(add, start, units)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class FIRE(Encoding):
+  """Functional interpolation for relative positions (Li et al. 2024, eq. 3 to 5).
+
+  e_ij = q·k/√d + f_h(ψ(i − j) / ψ(max(i, L))), ψ(x) = log(1 + |c|x), f a network 1 → width → H
+  with ReLU. c starts at 0.1, and L at `threshold` as a trained multiple of it. Beyond L distances
+  count in proportion to the query's position, so offsets alone decide only up to there. Causal
+  only, since the future has no such proportion. `share_layers`: one f for all layers.
+  """
+
+  relative: ClassVar[bool] = False
+  causal_only: ClassVar[bool] = True
+  width: int = 32
+  threshold: float = 512.0
+  share_layers: bool = False
+
+  def __post_init__(self):
+    if self.width < 1:
+      raise ValueError(f"width must be at least 1, not {self.width}")
+    if not self.threshold > 0:
+      raise ValueError(f"threshold must be above 0, not {self.threshold}")
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    if not causal:
+      raise ValueError("fire is defined for causal attention only, not for an encoder")
+    return Biased(None if self.share_layers else self.network(num_heads, rngs))
+
+  def shared(self, num_heads, head_dim, *, causal, rngs):
+    return self.network(num_heads, rngs) if self.share_layers else None
+
+  def network(self, num_heads: int, rngs: nnx.Rngs) -> Interpolation:
+    """f, ψ and L."""
+    return Interpolation(num_heads, self.width, self.threshold, rngs=rngs)
+
+
+class Products(nnx.Module):
+  """Inner products of sinusoidal positions, less those with themselves, steeper in early heads."""
+
+  def __init__(self, num_heads: int, width: int, base: float):
+    self.num_heads, self.width, self.base = num_heads, width, base
+
+  def __call__(self, span: Span) -> Array:
+    omega = frequencies(self.width, self.base) * self.base ** (-2 / self.width)  # from t = 1 on
+    # cos(a − b) = cos a cos b + sin a sin b, which is exact wherever the positions are.
+    query, key = (jnp.concatenate(sinusoids(each, omega), -1) for each in (span.query, span.key))
+    products = jnp.einsum("bqw,bkw->bqk", query, key, precision=jax.lax.Precision.HIGHEST)
+    head = jnp.arange(1, self.num_heads + 1)[:, None, None]
+    return (products - self.width / 2)[:, None] * (self.num_heads / (8 * head))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sandwich(Encoding):
+  """The inner product of sinusoidal positions as a bias (Chi et al. 2023, eq. 5).
+
+  e_ij = q·k/√d + (Σ_t cos((i − j) base^(−2t/width)) − width/2) · H / (8h), t = 1 … width/2, for
+  head h = 1 … H: 0 on the diagonal and below it elsewhere. Nothing is trained. `width` is the
+  paper's d̄. It is the same to both sides, so an encoder can use it, where the paper is causal.
+  """
+
+  width: int = 128
+  base: float = 10000.0
+
+  def __post_init__(self):
+    if self.width < 2 or self.width % 2:
+      raise ValueError(f"width must be an even number from 2 up, not {self.width}")
+    if self.base <= 1:
+      raise ValueError(f"base must be above 1, not {self.base}")
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return Biased()
+
+  def shared(self, num_heads, head_dim, *, causal, rngs):
+    return Products(num_heads, self.width, self.base)
