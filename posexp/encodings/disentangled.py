@@ -99,9 +99,9 @@ class DeBERTa(Encoding):
   e_ij = (q_i·k_j + q_i·K_δ(i,j) + k_j·Q_δ(j,i)) / √(t d), with K = P W_K and Q = P W_Q, W_K and
   W_Q of each layer, P [2k, d_model] of all layers, δ(i, j) = clip(i − j + k, 0, 2k − 1), and t the
   number of terms that are on. `log_buckets` b > 0 makes offsets beyond b/2 share rows of a table
-  of 2b, on a logarithmic scale up to k (DeBERTa-v2), and `normalized` has P pass a LayerNorm, as there.
-  The released code looks up Q at δ(i, j) too, contrary to the paper: that is `mirrored=false`;
-  `biases` gives W_K and W_Q its biases, which the paper does not print.
+  of 2b, on a logarithmic scale up to k, and `normalized` has P pass a LayerNorm, both as in
+  DeBERTa-v2. The released code looks up Q at δ(i, j) too, contrary to the paper: that is
+  `mirrored=false`. `biases` gives W_K and W_Q its biases, which the paper does not print.
   """
 
   k: int = 512
