@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -37,7 +38,7 @@ class ClippedOffset(Relation):
       return logits
     table = "rd" if keys.ndim == 2 else "hrd"
     by_row = jnp.einsum(f"bqhd,{table}->bhqr", scaled(q), keys.astype(q.dtype))
-    found = jnp.take_along_axis(by_row, row[:, None], axis=-1)
+    found = jnp.take_along_axis(by_row, row[:, None], axis=-1, mode="fill", fill_value=0)
     return logits + span.keep("keys") * found
 
   def combine(self, weights, v, span):
@@ -55,7 +56,7 @@ class ClippedOffset(Relation):
 class Offsets(NamedTuple):
   """What RPR makes of a span."""
 
-  row: Array  # the tables' row for each query and key, int [1 or B,Q,K]
+  row: Array  # the tables' row for each query and key, int [1 or B,Q,K]; none, where outside
   keys: Array | None  # [rows,D], or [H,rows,D]
   values: Array | None
 
@@ -68,6 +69,7 @@ class Tables(nnx.Module):
 
   def __init__(self, encoding: RPR, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
     self.largest = encoding.k if encoding.table is None else encoding.table
+    self.beyond = encoding.beyond
     self.k = Setting(jnp.asarray(encoding.k))
     shape = (2 * self.largest + 1, head_dim)
     init = nnx.initializers.glorot_uniform()
@@ -79,7 +81,10 @@ class Tables(nnx.Module):
   def __call__(self, span: Span) -> Offsets:
     k = self.k[...]
     keys, values = (None if each is None else each[...] for each in (self.keys, self.values))
-    return Offsets(jnp.clip(span.offset, -k, k) + self.largest, keys, values)
+    row = jnp.clip(span.offset, -k, k) + self.largest
+    if self.beyond == "zero":
+      row = jnp.where(jnp.abs(span.offset) > k, 2 * self.largest + 1, row)
+    return Offsets(row, keys, values)
 
 
 def sum_by_row(weights: Array, row: Array, rows: int) -> Array:
@@ -102,7 +107,8 @@ class RPR(Encoding):
   One table of 2k+1 vectors for keys and one for values in each layer. `share` says who shares
   them: the `heads` of a layer, as in the authors' code and the paper's big model; `none`, a table
   per head as the paper says of its base model; or all `layers` and their heads. k=0 has no
-  positions: the key term falls away in the softmax. `table` is the largest k that the tables have
+  positions: the key term falls away in the softmax. `beyond` k the last vector is used (`last`) or
+  none (`zero`, as in the authors' second implementation, of Music Transformer). `table` is the largest k that the tables have
   room for (null: k itself). With one `table`, all k train in one compiled program, and start from
   the same vectors.
   """
@@ -112,12 +118,15 @@ class RPR(Encoding):
   values: bool = True
   share: str = "heads"
   table: int | None = None
+  beyond: str = "last"
 
   def __post_init__(self):
     if self.k < 0:
       raise ValueError(f"k must be at least 0, not {self.k}")
     if self.share not in ("heads", "none", "layers"):
       raise ValueError(f"share must be heads, none or layers, not {self.share!r}")
+    if self.beyond not in ("last", "zero"):
+      raise ValueError(f"beyond must be last or zero, not {self.beyond!r}")
     if self.table is not None and self.table < self.k:
       raise ValueError(f"table must be at least k={self.k}, not {self.table}")
 
@@ -131,10 +140,12 @@ class RPR(Encoding):
 class FourTerms(Relation):
   """The four terms of a Transformer-XL score, each on or off."""
 
-  def __init__(self, encoding: TransformerXL, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+  def __init__(
+    self, encoding: TransformerXL, num_heads: int, head_dim: int, causal: bool, *, rngs: nnx.Rngs
+  ):
     self.terms = tuple(encoding.terms)
-    self.base = encoding.base
-    self.clamp = encoding.clamp
+    self.base, self.clamp = encoding.base, encoding.clamp
+    self.causal = causal
     features = num_heads * head_dim
     init = nnx.initializers.glorot_uniform()
     if "b" in self.terms or "d" in self.terms:
@@ -170,16 +181,16 @@ class FourTerms(Relation):
     The dot products with all distances that the span may hold come first, then each offset takes
     its own, so any positions will do; a distance outside gives NaN, not a plausible number.
     """
-    reach, offset = span.farthest, span.offset
-    if self.clamp is not None:
-      reach = min(reach, self.clamp)
-      offset = jnp.clip(offset, -self.clamp, self.clamp)
+    reach = span.farthest
+    distances = np.arange(-reach, reach + 1)
     features = self.distance_kernel.shape[0]
-    sin, cos = sinusoids(jnp.arange(-reach, reach + 1), frequencies(features, self.base))
+    if self.clamp is not None:
+      distances = np.clip(distances, None if self.causal else -self.clamp, self.clamp)
+    sin, cos = sinusoids(jnp.asarray(distances), frequencies(features, self.base))
     waves = jnp.concatenate([sin, cos], axis=-1).astype(position.dtype)
     r = jnp.einsum("rf,fhd->rhd", waves, self.distance_kernel[...].astype(position.dtype))
     by_distance = jnp.einsum("bqhd,rhd->bhqr", position, r)
-    index = reach - offset
+    index = reach - span.offset
     index = jnp.where(index < 0, len(waves), index)[:, None]  # −1 would be the last row
     return jnp.take_along_axis(by_distance, index, axis=-1, mode="fill", fill_value=jnp.nan)
 
@@ -204,8 +215,8 @@ class TransformerXL(Encoding):
   A_ij = (a) q_i·k_j + (b) q_i·W_kR R(i−j) + (c) u·k_j + (d) v·W_kR R(i−j), all over √d, with R the
   sinusoids of the distance. `share_biases` is whether all layers share u and v, as the paper
   prints them; its code shares them in the character-level models only. In an encoder, where the
-  paper does not go, distances are signed. `clamp` has distances beyond it count as it (`clamp_len`
-  in the authors' code, for memories longer than in training); null leaves them as they are.
+  paper does not go, distances are signed. `clamp` has distances beyond it count as it, in an encoder
+  to either side (`clamp_len` in the authors' code, for memories longer than in training).
   """
 
   a: bool = True
@@ -230,7 +241,7 @@ class TransformerXL(Encoding):
     return "".join(term for term in "abcd" if getattr(self, term))
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    return FourTerms(self, num_heads, head_dim, rngs=rngs)
+    return FourTerms(self, num_heads, head_dim, causal, rngs=rngs)
 
   def shared(self, num_heads, head_dim, *, causal, rngs):
     return Biases(self.terms, num_heads, head_dim, rngs=rngs) if self.share_biases else None
