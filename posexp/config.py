@@ -89,7 +89,7 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
   config |= dataclasses.asdict(build(Run, {name: config[name] for name in names}, where=""))
   chosen = config.get("encoding")
   unread = encodings_node().keys() - {chosen}
-  first = [key for key in ("encoding", chosen, "task", "model") if key in config]
+  first = [key for key in ("encoding", chosen, "task", "model", "positions") if key in config]
   return {key: config[key] for key in dict.fromkeys([*first, *config]) if key not in unread}
 
 

@@ -35,7 +35,9 @@ def help_text(cfg: DictConfig) -> str:
 def _options(cfg: DictConfig) -> Iterator[str]:
   comments = dict(_comments(cfg))
   plain = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
-  first = [key for key in ("encoding", "task", "model", "seed", "train") if key in plain]
+  first = [
+    key for key in ("encoding", "positions", "task", "model", "seed", "train") if key in plain
+  ]
   for key in dict.fromkeys([*first, *plain]):
     for path, line in _paths(OmegaConf.to_yaml(OmegaConf.masked_copy(plain, key))):
       comment = comments.get(path)

@@ -12,6 +12,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Linear
+from posexp.positions import CONSECUTIVE, Positions
 from posexp.transformer import Size, Stack, drop
 
 
@@ -26,11 +27,13 @@ class Classifier(nnx.Module):
     size: Size,
     *,
     first: bool = False,
+    positions: Positions = CONSECUTIVE,
     rngs: nnx.Rngs,
   ):
-    self.stack = Stack(vocab_size, encoding, size, rngs=rngs.fork())
+    self.stack = Stack(vocab_size, encoding, size, reach=positions.reach, rngs=rngs.fork())
     self.head = Linear(size.d_model, num_classes, rngs=rngs.fork())
     self.first = first
+    self.positions = positions
 
   def __call__(
     self,
@@ -40,8 +43,16 @@ class Classifier(nnx.Module):
     kept: dict[str, Array] | None = None,
     rngs: nnx.Rngs | None = None,
   ) -> Array:
-    """tokens [B,L], mask bool [B,L] with a real token in every row -> logits [B,C], float32."""
-    hidden = self.stack(tokens, mask, kept=kept, rngs=rngs).astype(jnp.float32)
+    """tokens [B,L], mask bool [B,L] with a real token in every row -> logits [B,C], float32.
+
+    `rngs` are for training: the stream `dropout`, and `positions` where these are random.
+    """
+    if rngs is None:
+      positions = self.positions.evaluating(mask)
+    else:
+      positions = self.positions.training(mask, rngs.positions)
+    hidden = self.stack(tokens, mask, positions=positions, kept=kept, rngs=rngs)
+    hidden = hidden.astype(jnp.float32)
     if self.first:
       summary = hidden[:, 0]
     else:
@@ -76,7 +87,14 @@ class Classifier(nnx.Module):
 
 @functools.lru_cache
 def classifier(
-  vocab_size: int, num_classes: int, encoding: Encoding, size: Size, first: bool
+  vocab_size: int,
+  num_classes: int,
+  encoding: Encoding,
+  size: Size,
+  first: bool,
+  positions: Positions = CONSECUTIVE,
 ) -> Callable[..., Classifier]:
   """A function of `rngs` that builds the model: the same object whenever the model is the same."""
-  return functools.partial(Classifier, vocab_size, num_classes, encoding, size, first=first)
+  return functools.partial(
+    Classifier, vocab_size, num_classes, encoding, size, first=first, positions=positions
+  )

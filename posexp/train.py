@@ -29,12 +29,14 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   from posexp import show
   from posexp.config import build, make_encoding, make_task
   from posexp.optimizer import Training
+  from posexp.positions import Positions
   from posexp.run import Run, folder
   from posexp.tracking import WandbOptions
   from posexp.transformer import Size
 
   encoding, task = make_encoding(config), make_task(config)
   size = build(Size, config["model"], "model")
+  positions = build(Positions, config.get("positions"), "positions")
   options = build(Training, config["train"], "train")
   wandb = build(WandbOptions, config["wandb"], "wandb")
   path = folder(config, task.data_digest())
@@ -43,7 +45,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   if summary is None:
     suits(encoding, size, task)
     with run:
-      summary = carry_out(run, config, encoding, task, size, options, wandb)
+      summary = carry_out(run, config, encoding, task, size, positions, options, wandb)
   else:
     log.info("finished already, in %s; rerun=true trains it again", show.near(path))
   show.result(summary)
@@ -68,14 +70,14 @@ def suits(encoding, size, task) -> None:
     raise UserError(f"model: {error}") from error
 
 
-def carry_out(run, config, encoding, task, size, options, wandb) -> dict[str, Any]:
+def carry_out(run, config, encoding, task, size, positions, options, wandb) -> dict[str, Any]:
   """The work of a run, from its data to its summary."""
   from posexp import fairness, loop, show, tracking
   from posexp.training import keep_compiled, mesh_for, program
 
   keep_compiled()
   data = task.prepare(run.path)
-  build, kind, fit = model(config["encoding"], encoding, task, data, size)
+  build, kind, fit = model(config["encoding"], encoding, task, data, size, positions)
   steps = options.steps or options.epochs * data.steps_per_epoch(options.batch_size)
   mesh = mesh_for(options.batch_size)
   facts = fairness.facts(kind, encoding, fit, size)
@@ -91,24 +93,35 @@ def carry_out(run, config, encoding, task, size, options, wandb) -> dict[str, An
   return summary
 
 
-def model(name, encoding, task, data, size) -> tuple[Callable[..., Any], Any, Any]:
+def model(name, encoding, task, data, size, positions) -> tuple[Callable[..., Any], Any, Any]:
   """What builds the model of a run for its data, the `fairness.Task` of these, and its size.
 
   Raises:
-    UserError: texts are longer than the encoding's positions, or there is no matching width.
+    UserError: there are texts longer, or positions farther, than the encoding's positions; texts
+      longer than positions are drawn from; or there is no matching width.
   """
   from posexp import fairness
   from posexp.models import classifier
 
   longest = int(data.bucket_lengths[-1])
-  if encoding.limit is not None and longest > encoding.limit:
+  texts = f"the longest text has {data.longest} tokens, in batches of length {longest}"
+  reach = positions.reach
+  if reach is not None and longest > reach:
     raise UserError(
-      f"{name}.length={encoding.limit}: the longest text has {data.longest} tokens, in batches of "
-      f"length {longest}; set {name}.length={longest}, or cut texts with task.max_length"
+      f"positions.reach={reach}: {texts}; set positions.reach={longest} or more, or cut texts with "
+      "task.max_length"
+    )
+  if encoding.limit is not None and max(longest, reach or 0) > encoding.limit:
+    option = f"{name}.{encoding.limited_by}"
+    why = texts if reach is None else f"positions are drawn from {reach}"
+    lower = "cut texts with task.max_length" if reach is None else "lower positions.reach"
+    raise UserError(
+      f"{option}={getattr(encoding, encoding.limited_by)} gives {encoding.limit} positions: {why}; "
+      f"raise {option}, or {lower}"
     )
   kind = fairness.Task(data.vocab_size, data.num_classes, task.cls, longest)
   fit = fairness.matched(kind, encoding, size)
-  build = classifier(data.vocab_size, data.num_classes, encoding, fit, task.cls)
+  build = classifier(data.vocab_size, data.num_classes, encoding, fit, task.cls, positions)
   return build, kind, fit
 
 

@@ -14,6 +14,7 @@ from posexp import config as configuration
 from posexp.encodings import Encoding
 from posexp.errors import UserError
 from posexp.optimizer import Training
+from posexp.positions import Positions
 from posexp.run import Record, digest, open_run
 from posexp.train import model
 from posexp.training import Program, State, mesh_for, program
@@ -50,6 +51,7 @@ def open_trained(path: Path | str, which: str = "best") -> Trained:
   config = record.config
   encoding, task = configuration.make_encoding(config), configuration.make_task(config)
   size = configuration.build(Size, config["model"], "model")
+  positions = configuration.build(Positions, config.get("positions"), "positions")
   options = configuration.build(Training, config["train"], "train")
   identity = record.path.resolve().parent.name
   if re.fullmatch("[0-9a-f]{12}", identity) and digest(config, task.data_digest()) != identity:
@@ -57,7 +59,7 @@ def open_trained(path: Path | str, which: str = "best") -> Trained:
   if not any((record.path / "checkpoints").glob("[0-9]*")):
     raise UserError(f"{path} has no checkpoint: it was not trained up to its first evaluation")
   data = task.prepare(record.path)
-  build, _, fit = model(config["encoding"], encoding, task, data, size)
+  build, _, fit = model(config["encoding"], encoding, task, data, size, positions)
   steps = options.steps or options.epochs * data.steps_per_epoch(options.batch_size)
   mesh = mesh_for(options.batch_size)
   compiled = program(build, options, steps, mesh)

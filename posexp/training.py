@@ -1,7 +1,7 @@
 """The compiled half of training: the state, the step that changes it, and what a model predicts.
 
-Randomness has one owner, the seed. Weights are drawn from keys of the seed, dropout from
-(seed, step), batches from (seed, step). No generator is stored, so that a state is all that a
+Randomness has one owner, the seed. Weights are drawn from keys of the seed, dropout and positions
+from (seed, step), batches from (seed, step). No generator is stored, so that a state is all that a
 checkpoint needs.
 """
 
@@ -24,6 +24,7 @@ from posexp import cache
 from posexp.optimizer import Training, make_optimizer
 
 Batch = dict[str, np.ndarray]
+POSITIONS = 2**31  # dropout's draws of a step are counted from 0
 
 
 @struct.dataclass
@@ -130,7 +131,8 @@ def compiled(graphdef: nnx.GraphDef, names: tuple[str, ...], training: Training,
   @functools.partial(jax.jit, donate_argnums=0)
   def update(state: State, batch: Batch, key: Array) -> State:
     def loss(params):
-      rngs = nnx.Rngs(dropout=jax.random.fold_in(key, state.step))
+      of_step = jax.random.fold_in(key, state.step)
+      rngs = nnx.Rngs(dropout=of_step, positions=jax.random.fold_in(of_step, POSITIONS))
       model = nnx.merge(graphdef, params, state.settings)
       values, weight = model.loss(batch, label_smoothing=training.label_smoothing, rngs=rngs)
       return values["loss"], (values, weight)

@@ -108,9 +108,9 @@ class RPR(Encoding):
   them: the `heads` of a layer, as in the authors' code and the paper's big model; `none`, a table
   per head as the paper says of its base model; or all `layers` and their heads. k=0 has no
   positions: the key term falls away in the softmax. `beyond` k the last vector is used (`last`) or
-  none (`zero`, as in the authors' second implementation, of Music Transformer). `table` is the largest k that the tables have
-  room for (null: k itself). With one `table`, all k train in one compiled program, and start from
-  the same vectors.
+  none (`zero`, as in the authors' second implementation, of Music Transformer). `table` is the
+  largest k that the tables have room for (null: k itself). With one `table`, all k train in one
+  compiled program, and start from the same vectors.
   """
 
   k: int = 16
@@ -215,8 +215,8 @@ class TransformerXL(Encoding):
   A_ij = (a) q_i·k_j + (b) q_i·W_kR R(i−j) + (c) u·k_j + (d) v·W_kR R(i−j), all over √d, with R the
   sinusoids of the distance. `share_biases` is whether all layers share u and v, as the paper
   prints them; its code shares them in the character-level models only. In an encoder, where the
-  paper does not go, distances are signed. `clamp` has distances beyond it count as it, in an encoder
-  to either side (`clamp_len` in the authors' code, for memories longer than in training).
+  paper does not go, distances are signed. `clamp` has distances beyond it count as it, in an
+  encoder to either side (`clamp_len` in the authors' code, for memories longer than in training).
   """
 
   a: bool = True

@@ -1,0 +1,101 @@
+"""Where the tokens of a batch stand: one after another, far apart at random, or all shifted.
+
+Any encoding takes any positions, so this is a choice beside that of the encoding. Training on
+positions from a reach that is longer than its texts lets a model meet the positions of longer ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+KINDS = {  # and what each may do in evaluation
+  "consecutive": ("consecutive",),
+  "randomized": ("drawn", "spaced", "consecutive"),
+  "shifted": ("consecutive",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Positions:
+  """The options of a run's positions.
+
+  `consecutive`: 0, 1, 2, … `randomized`: a text of n tokens stands at n positions that are drawn
+  from the `reach` first ones without replacement, and sorted (Ruoss et al. 2023). `shifted`: the
+  positions are consecutive from an offset that is drawn from those that keep below `reach` (SHAPE,
+  Kiyono et al. 2021). There is one draw for each step of training, which texts of one length share.
+
+  In `evaluation` randomized positions are `drawn` as well, once and for all, as in the authors'
+  code; `spaced` evenly over the reach; or `consecutive`.
+  """
+
+  kind: str = "consecutive"
+  reach: int | None = None
+  evaluation: str = "consecutive"
+
+  def __post_init__(self):
+    if self.kind not in KINDS:
+      raise ValueError(f"kind must be {', '.join(KINDS)}, not {self.kind!r}")
+    if self.evaluation not in KINDS[self.kind]:
+      choices = " or ".join(KINDS[self.kind])
+      raise ValueError(f"evaluation must be {choices} where kind={self.kind}")
+    if self.kind == "consecutive" and self.reach is not None:
+      raise ValueError("reach is for positions=randomized and positions=shifted")
+    if self.kind != "consecutive" and self.reach is None:
+      raise ValueError(f"reach must be given where kind={self.kind}")
+    if self.reach is not None and self.reach < 1:
+      raise ValueError(f"reach must be at least 1, not {self.reach}")
+
+  def training(self, mask: Array, key: Callable[[], Array]) -> Array | None:
+    """Positions int [1 or B,L] for mask bool [B,L], in which a text's tokens come before padding.
+
+    None means that they are consecutive. `key` gives a random key where one is needed.
+
+    Raises:
+      ValueError: there are more tokens than positions.
+    """
+    if self.kind == "consecutive":
+      return None
+    self.check(mask)
+    if self.kind == "randomized":
+      return drawn(mask, key(), self.reach)
+    length = mask.shape[1]
+    return jnp.arange(length)[None] + jax.random.randint(key(), (), 0, self.reach - length + 1)
+
+  def evaluating(self, mask: Array) -> Array | None:
+    """As `training`, always the same. A text's positions do not depend on its padding."""
+    if self.evaluation == "consecutive":
+      return None
+    self.check(mask)
+    if self.evaluation == "drawn":
+      return drawn(mask, jax.random.key(0), self.reach)
+    return spaced(mask, self.reach)
+
+  def check(self, mask: Array) -> None:
+    """Raises ValueError where there are more tokens than positions."""
+    if mask.shape[1] > self.reach:
+      raise ValueError(f"reach={self.reach} positions, but texts of {mask.shape[1]} tokens")
+
+
+CONSECUTIVE = Positions()
+
+
+def drawn(mask: Array, key: Array, reach: int) -> Array:
+  """For n tokens the n first of a random order of all positions, sorted: int [B,L]."""
+  length = mask.shape[1]
+  order = jax.random.permutation(key, reach)[:length]
+  chosen = jnp.arange(length) < mask.sum(1, keepdims=True)
+  # Padding stands at the last position: at one that exists, for a NaN would come through the mask.
+  return jnp.sort(jnp.where(chosen, order, reach - 1), axis=1)
+
+
+def spaced(mask: Array, reach: int) -> Array:
+  """Token i of n stands at ⌊i · reach / n⌋: int [B,L]."""
+  count = jnp.maximum(mask.sum(1, keepdims=True), 1)
+  i = jnp.arange(mask.shape[1])
+  # Not i · reach, which int32 might not hold.
+  return jnp.minimum(i * (reach // count) + i * (reach % count) // count, reach - 1)

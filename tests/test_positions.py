@@ -1,0 +1,196 @@
+"""Positions that are random or shifted: what they are, and that every encoding takes them."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from posexp.encodings import ENCODINGS
+from posexp.encodings.additive import Learned
+from posexp.encodings.relative import RPR, TransformerXL
+from posexp.models import Classifier, classifier
+from posexp.optimizer import Training
+from posexp.positions import Positions, drawn, spaced
+from posexp.training import keys, mesh_for, program
+from posexp.transformer import Size, Stack
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+B, L, REACH, VOCAB = 3, 6, 40, 23
+SMALL = Size(d_model=32, num_heads=4, d_ff=32, num_layers=2, dropout=0.0)
+MASK = jnp.arange(L) < jnp.array([[3], [6], [1]])
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(1, VOCAB, (B, L)))
+RANDOMIZED = Positions("randomized", REACH, "drawn")
+SHIFTED = Positions("shifted", REACH)
+
+every_encoding = pytest.mark.parametrize("name", ENCODINGS)
+
+
+def model(encoding, positions, **options):
+  return Classifier(
+    VOCAB, 2, encoding, SMALL, positions=positions, rngs=nnx.Rngs(params=0, encoding=1), **options
+  )
+
+
+def key(seed):
+  return lambda: jax.random.key(seed)
+
+
+def test_randomized_positions_are_a_sorted_sample_of_the_reach():
+  samples = np.stack([RANDOMIZED.training(MASK, key(seed)) for seed in range(400)])
+  assert samples.shape == (400, B, L)
+  for row, count in enumerate((3, 6, 1)):
+    real = samples[:, row, :count]
+    assert (np.diff(real) > 0).all()  # sorted, none twice
+    assert real.min() == 0
+    assert real.max() == REACH - 1
+    # Each position is as likely as another: 400 · count samples of 40.
+    counts = np.bincount(real.ravel(), minlength=REACH)
+    assert abs(counts - 10 * count).max() < 6 * (10 * count) ** 0.5
+  assert samples.max() < REACH  # padding stands somewhere, too
+
+
+def test_shifted_positions_are_consecutive_from_a_random_offset():
+  samples = np.stack([SHIFTED.training(MASK, key(seed)) for seed in range(400)])
+  assert samples.shape == (400, 1, L)
+  assert (np.diff(samples) == 1).all()
+  assert set(samples[:, 0, 0]) == set(range(REACH - L + 1))
+
+
+def test_spaced_positions_cover_the_reach():
+  found = np.asarray(spaced(MASK, REACH))
+  assert found[0, :3].tolist() == [0, 13, 26]
+  assert found[1].tolist() == [0, 6, 13, 20, 26, 33]
+  assert found[2, 0] == 0
+  assert found.max() < REACH
+  far = np.asarray(spaced(jnp.ones((1, 3), bool), 2**31 - 1))
+  assert far.tolist() == [[0, (2**31 - 1) // 3, 2 * (2**31 - 1) // 3]]
+
+
+def test_positions_in_evaluation_are_always_the_same_and_do_not_depend_on_padding():
+  for positions in (RANDOMIZED, Positions("randomized", REACH, "spaced")):
+    found = np.asarray(positions.evaluating(MASK))
+    assert np.array_equal(found, positions.evaluating(MASK))
+    wider = np.asarray(positions.evaluating(jnp.pad(MASK, ((0, 0), (0, 5)))))
+    for row, count in enumerate((3, 6, 1)):
+      assert np.array_equal(found[row, :count], wider[row, :count])
+  assert SHIFTED.evaluating(MASK) is None
+  assert Positions().evaluating(MASK) is Positions().training(MASK, None) is None
+  assert Positions("randomized", REACH, "consecutive").evaluating(MASK) is None
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"kind": "random"}, "kind must be consecutive, randomized, shifted, not 'random'"),
+    ({"kind": "shifted"}, "reach must be given where kind=shifted"),
+    ({"reach": 9}, "reach is for positions=randomized and positions=shifted"),
+    ({"kind": "shifted", "reach": 0}, "reach must be at least 1, not 0"),
+    (
+      {"kind": "shifted", "reach": 9, "evaluation": "drawn"},
+      "evaluation must be consecutive where kind=shifted",
+    ),
+  ],
+)
+def test_options_that_do_not_go_together(options, message):
+  with pytest.raises(ValueError, match=f"^{message}$"):
+    Positions(**options)
+
+
+@pytest.mark.parametrize(
+  "positions", [Positions("randomized", 5, "drawn"), Positions("shifted", 5)]
+)
+def test_more_tokens_than_positions(positions):
+  with pytest.raises(ValueError, match=r"^reach=5 positions, but texts of 6 tokens$"):
+    positions.training(MASK, key(0))
+
+
+@every_encoding
+@pytest.mark.parametrize("positions", [RANDOMIZED, SHIFTED], ids=lambda p: p.kind)
+def test_every_encoding_takes_random_positions(name, positions):
+  encoding = ENCODINGS[name]()
+  if encoding.causal_only:
+    pytest.skip("not defined in an encoder")
+  random, plain = model(encoding, positions), model(encoding, Positions())
+  evaluated = random(TOKENS, MASK)
+  assert np.isfinite(evaluated).all()
+  padded = random(jnp.pad(TOKENS, ((0, 0), (0, 2))), jnp.pad(MASK, ((0, 0), (0, 2))))
+  np.testing.assert_allclose(padded, evaluated, atol=2e-5)
+  if positions is SHIFTED:
+    np.testing.assert_allclose(evaluated, plain(TOKENS, MASK), atol=2e-5)
+
+  def trained(seed):
+    return np.asarray(random(TOKENS, MASK, rngs=nnx.Rngs(positions=seed)))
+
+  assert np.isfinite(trained(0)).all()
+  blind = name == "none" or (encoding.relative and positions is SHIFTED)
+  assert np.allclose(trained(0), trained(1), atol=2e-5) == blind
+
+
+@every_encoding
+def test_cached_decoding_with_random_positions_equals_the_whole_pass(name):
+  encoding = {"normalized": ENCODINGS["normalized"](length=REACH)}.get(name) or ENCODINGS[name]()
+  rngs = nnx.Rngs(params=0, encoding=1)
+  try:
+    stack = Stack(VOCAB, encoding, SMALL, causal=True, reach=REACH, rngs=rngs)
+  except ValueError as refusal:
+    pytest.skip(f"not defined in a decoder: {refusal}")
+  positions = drawn(jnp.ones((B, L), bool), jax.random.key(3), REACH)
+  cache = stack.empty_cache(B, L, positions)
+  outputs = []
+  for start, end in [(0, 2), (2, 3), (3, 6)]:
+    output, cache = stack.step(TOKENS[:, start:end], cache)
+    outputs.append(output)
+  whole = stack(TOKENS, positions=positions)
+  assert np.isfinite(whole).all()
+  np.testing.assert_allclose(jnp.concatenate(outputs, axis=1), whole, atol=2e-5)
+
+
+def test_transformer_xl_knows_every_distance_within_its_reach_and_none_beyond():
+  build = functools.partial(Stack, VOCAB, TransformerXL(), SMALL)
+  positions = jnp.array([[0, 5, 9, 20, 30, 39]])
+  for reach, known in ((REACH, True), (None, False)):
+    stack = build(reach=reach, rngs=nnx.Rngs(params=0, encoding=1))
+    assert np.isfinite(stack(TOKENS, positions=positions)).all() == known
+
+
+def batch():
+  return {
+    "tokens": np.asarray(TOKENS),
+    "mask": np.asarray(MASK),
+    "labels": np.array([0, 1, 0]),
+    "weight": np.ones(B, np.float32),
+  }
+
+
+def test_training_draws_other_positions_in_every_step_from_the_seed_alone():
+  losses = {}
+  for positions in (RANDOMIZED, Positions()):
+    build = classifier(VOCAB, 2, Learned(REACH), SMALL, False, positions)
+    run = program(build, Training(learning_rate=1e-12), 8, mesh_for(B))
+    for attempt in range(2):
+      state, found = run.init(0), []
+      for _ in range(4):
+        state = run.update(run.clear(state), batch(), keys(0)["dropout"])
+        found.append(float(state.window.sums["loss"]))
+      losses[positions.kind, attempt] = found
+  assert losses["randomized", 0] == losses["randomized", 1]
+  assert len(set(losses["randomized", 0])) == 4
+  assert np.ptp(losses["consecutive", 0]) < 1e-6
+
+
+def test_all_k_of_rpr_train_in_one_program():
+  training, mesh = Training(), mesh_for(B)
+  programs, losses = [], []
+  for k in (0, 1, 2, 4):
+    run = program(classifier(VOCAB, 2, RPR(k, table=4), SMALL, False), training, 8, mesh)
+    state = run.update(run.init(0), batch(), keys(0)["dropout"])
+    losses.append(float(state.window.sums["loss"]))
+    programs.append((run.update, run.predict))
+    run.predict(state, batch())
+  assert len(set(programs)) == 1
+  assert [function._cache_size() for function in programs[0]] == [1, 1]
+  assert len(set(losses)) == 4
