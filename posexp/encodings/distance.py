@@ -14,7 +14,8 @@ from posexp.encodings.base import Encoding, Span
 from posexp.encodings.bias import Biased, distance
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
-LEAST = 0.01
+LEAST = 0.01  # of KERPLE's parameters
+UNITS = 8  # of FIRE's network, computed together
 
 
 def held(param: nnx.Param, most: float = jnp.inf) -> Array:
@@ -97,15 +98,21 @@ class Interpolation(nnx.Module):
     reach = jnp.maximum(span.query.astype(jnp.float32), threshold)[:, None, :, None]
     x = psi(distance(span)) / (psi(reach) + 1e-6)
 
-    # Unit by unit: all hidden units at once would be [Q,K,width].
+    # A few hidden units at a time: all of them at once would be [Q,K,width].
     @jax.checkpoint
-    def add(total: Array, unit: tuple[Array, Array, Array]) -> tuple[Array, None]:
-      weight, bias, out = unit
-      return total + out[:, None, None] * jax.nn.relu(weight * x + bias), None
+    def add(total: Array, units: tuple[Array, Array, Array]) -> tuple[Array, None]:
+      weight, bias, out = units
+      hidden = jax.nn.relu(x[:, 0, :, :, None] * weight + bias)
+      return total + jnp.einsum("bqku,uh->bhqk", hidden, out), None
 
-    units = self.kernel_in[...], self.bias_in[...], self.kernel_out[...]
-    start = self.bias_out[...][:, None, None] + jnp.zeros_like(x)
-    return jax.lax.scan(add, start, units)[0]
+    def grouped(param: nnx.Param) -> Array:
+      rows = param[...]
+      rows = jnp.pad(rows, [(0, -len(rows) % UNITS)] + [(0, 0)] * (rows.ndim - 1))
+      return rows.reshape(-1, UNITS, *rows.shape[1:])
+
+    bias = self.bias_out[...][:, None, None] + jnp.zeros_like(x)
+    units = grouped(self.kernel_in), grouped(self.bias_in), grouped(self.kernel_out)
+    return jax.lax.scan(add, bias, units)[0]
 
 
 @dataclasses.dataclass(frozen=True)

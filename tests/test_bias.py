@@ -1,0 +1,197 @@
+"""Biases by offset and by distance are their papers' formulas, in float64."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from flax import nnx
+
+from posexp.encodings.bias import T5, ALiBi, bucket_starts, buckets_by_offset, slopes
+from posexp.encodings.disentangled import log_buckets
+from posexp.encodings.distance import FIRE, KERPLE, Sandwich
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+
+def biased(bias):
+  """q·k/√d + bias(p, h, i, j), h counted from 0."""
+
+  def formula(p, q, k, i, j):
+    logits = np.einsum("bihd,bjhd->bhij", q, k) / q.shape[-1] ** 0.5
+    for h, a, b in np.ndindex(logits.shape[1:]):
+      logits[:, h, a, b] += bias(p, h, int(i[a]), int(j[b]))
+    return logits
+
+  return formula
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4, 8, 16])
+def test_slopes_of_a_power_of_two(heads):
+  np.testing.assert_allclose(slopes(heads), [2 ** (-8 * h / heads) for h in range(1, heads + 1)])
+
+
+@pytest.mark.parametrize(("heads", "lower"), [(3, 2), (5, 4), (6, 4), (12, 8), (13, 8)])
+def test_slopes_of_other_numbers_of_heads(heads, lower):
+  between = [2 ** (-8 * h / (2 * lower)) for h in range(1, 2 * lower + 1, 2)]
+  np.testing.assert_allclose(slopes(heads), [*slopes(lower), *between[: heads - lower]])
+
+
+@pytest.mark.parametrize("heads", [4, 2])
+def test_alibi_in_a_decoder(heads):
+  for two_sided in ("symmetric", "direction", "divided"):
+    oracle.check(
+      ALiBi(two_sided), biased(lambda p, h, i, j: -slopes(heads)[h] * abs(i - j)), heads=heads
+    )
+
+
+def test_alibi_with_learned_slopes():
+  first = ALiBi(learned=True).shared(4, 8, causal=True, rngs=nnx.Rngs(0)).slopes
+  np.testing.assert_allclose(first[...], slopes(4))
+  bias = biased(lambda p, h, i, j: -p["shared/slopes"][h] * abs(i - j))
+  oracle.check(ALiBi(learned=True), bias)
+
+
+def test_alibi_in_an_encoder():
+  def direction(p, h, i, j):
+    return -slopes(4)[h] * (abs(i - j) - 0.5 * (i > j))
+
+  oracle.check(ALiBi(), biased(lambda p, h, i, j: -slopes(4)[h] * abs(i - j)), causal=False)
+  oracle.check(ALiBi("direction"), biased(direction), causal=False)
+
+
+def test_alibi_with_a_side_for_each_head():
+  at = oracle.span(causal=False)
+  bias = np.asarray(ALiBi("divided").shared(4, 8, causal=False, rngs=nnx.Rngs(0))(at))[0]
+  i, j = np.indices((oracle.K, oracle.K))
+  for h in range(4):
+    seen = j <= i if h < 2 else j >= i
+    np.testing.assert_allclose(bias[h][seen], -(slopes(2)[h % 2] * abs(i - j))[seen])
+    assert (bias[h][~seen] < -1e29).all()
+  with pytest.raises(ValueError, match=r"^two_sided=divided .* 3 is odd$"):
+    ALiBi("divided").shared(3, 8, causal=False, rngs=nnx.Rngs(0))
+
+
+def bucket(offset, buckets, max_distance, causal):
+  """Raffel et al.'s own, with a hair added where the logarithm is whole."""
+  ahead = 0
+  if not causal:
+    buckets //= 2
+    ahead = buckets if offset > 0 else 0
+  n = max(-offset, 0) if causal else abs(offset)
+  exact = buckets // 2
+  if n < exact:
+    return ahead + n
+  share = math.log(n / exact) / math.log(max_distance / exact)
+  return ahead + min(exact + int(share * (buckets - exact) + 1e-9), buckets - 1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 16), (6, 5), (64, 1000)])
+def test_buckets_of_t5(buckets, max_distance, causal):
+  offsets = range(-max_distance, max_distance + 1)
+  expected = [bucket(offset, buckets, max_distance, causal) for offset in offsets]
+  assert buckets_by_offset(buckets, max_distance, causal=causal).tolist() == expected
+
+
+def test_where_buckets_of_t5_start():
+  assert bucket_starts(16, 128)[8:] == [8, 12, 16, 23, 32, 46, 64, 91]
+  assert bucket_starts(32, 128)[16:24] == [16, 19, 21, 24, 27, 31, 35, 40]
+
+
+@pytest.mark.parametrize(("half", "max_distance"), [(256, 512), (4, 9), (16, 17), (8, 100)])
+def test_buckets_of_deberta(half, max_distance):
+  exact = half // 2
+
+  def bucket(n):
+    if n <= exact:
+      return n
+    share = math.log(n / exact) / math.log((max_distance - 1) / exact)
+    return exact + math.ceil(share * (exact - 1) - 1e-9)
+
+  assert log_buckets(half, max_distance).tolist() == [bucket(n) for n in range(max_distance + 1)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_t5(causal):
+  def bias(p, h, i, j):
+    return p["shared/table"][bucket(j - i, 8, 16, causal), h]
+
+  oracle.check(T5(8, 16), biased(bias), causal=causal)
+
+
+def positive(path, x):
+  return np.random.default_rng(len(path)).uniform(0.1, 1.9, x.shape)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_kerple(causal):
+  def log(p, h, i, j):
+    return -p["shared/p"][h] * math.log(1 + p["shared/a"][h] * abs(i - j))
+
+  def power(p, h, i, j):
+    return -p["shared/a"][h] * abs(i - j) ** p["shared/p"][h]
+
+  for kind, bias in (("log", log), ("power", power)):
+    encoding = KERPLE(kind, symmetric=not causal)
+    oracle.check(encoding, biased(bias), causal=causal, values=positive)
+
+
+def test_kerple_keeps_its_parameters_in_bounds():
+  kernel = KERPLE("power").shared(4, 8, causal=True, rngs=nnx.Rngs(0))
+  kernel.p[...], kernel.a[...] = jnp.array([-1.0, 3.0, 1.0, 1.0]), jnp.array([1.0, 1.0, -1.0, 5.0])
+  bias = np.asarray(kernel(oracle.span()))[0, :, -1, 0]
+  far = oracle.K - 1
+  np.testing.assert_allclose(bias, [-(far**0.01), -(far**2.0), -0.01 * far, -5.0 * far], rtol=1e-6)
+
+
+@pytest.mark.parametrize("encoding", [FIRE(5, 9.0), FIRE(16, 9.0, True), FIRE(3, 100.0)], ids=str)
+def test_fire(encoding):
+  own = "shared" if encoding.share_layers else "relation/bias"
+
+  def bias(p, h, i, j):
+    def psi(x):
+      return math.log(1 + abs(p[f"{own}/c"] * x))
+
+    reach = psi(max(i, abs(p[f"{own}/stretch"] * encoding.threshold))) + 1e-6
+    hidden = p[f"{own}/kernel_in"] * psi(i - j) / reach + p[f"{own}/bias_in"]
+    return np.maximum(hidden, 0) @ p[f"{own}/kernel_out"][:, h] + p[f"{own}/bias_out"][h]
+
+  oracle.check(encoding, biased(bias))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sandwich(causal):
+  def bias(p, h, i, j):
+    waves = [math.cos((i - j) * 50.0 ** (-2 * t / 12)) for t in range(1, 7)]
+    return (sum(waves) - 6) * 4 / (8 * (h + 1))
+
+  oracle.check(Sandwich(12, 50.0), biased(bias), causal=causal)
+
+
+def test_sandwich_far_out():
+  there = jnp.array([[100000, 100001, 100100]])
+  at = oracle.span(3).replace(query=there, key=there, mask=jnp.ones((1, 3, 3), bool))
+  bias = np.asarray(Sandwich().shared(4, 8, causal=True, rngs=None)(at))[0, 0]
+  omega = 10000.0 ** (-2 * np.arange(1, 65) / 128)
+  expected = [(np.cos(distance * omega).sum() - 64) / 2 for distance in (0, 1, 100)]
+  np.testing.assert_allclose(bias[0], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  ("make", "message"),
+  [
+    (lambda: ALiBi("both"), "two_sided must be one of"),
+    (lambda: T5(7), "buckets must be an even number"),
+    (lambda: T5(32, 16), "max_distance must be above half"),
+    (lambda: KERPLE("gauss"), "kind must be"),
+    (lambda: FIRE(0), "width must be"),
+    (lambda: FIRE(threshold=-1), "threshold must be"),
+    (lambda: Sandwich(7), "width must be"),
+    (lambda: Sandwich(base=1), "base must be"),
+  ],
+)
+def test_options_that_make_no_sense_are_refused(make, message):
+  with pytest.raises(ValueError, match=f"^{message}[^.\n]+$"):
+    make()

@@ -1,0 +1,140 @@
+"""DeBERTa and TUPE are their papers' formulas, in float64."""
+
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from flax import nnx
+from test_bias import bucket
+
+from posexp.encodings.disentangled import TUPE, DeBERTa, log_buckets
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+
+def normalized(x, scale, bias, epsilon):
+  x = x - x.mean(-1, keepdims=True)
+  return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon) * scale + bias
+
+
+def tame(path, x):
+  """Kernels of the size that they have in training."""
+  return x / x.shape[0] ** 0.5 if "kernel" in path else x
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+  "encoding",
+  [
+    DeBERTa(k=3),
+    DeBERTa(k=100),
+    DeBERTa(k=3, biases=True, mirrored=False),
+    DeBERTa(k=3, position_to_content=False),
+    DeBERTa(k=3, content_to_position=False),
+    DeBERTa(k=3, position_to_content=False, content_to_position=False),
+    DeBERTa(k=9, log_buckets=6, normalized=True),
+  ],
+  ids=str,
+)
+def test_deberta(encoding, causal):
+  half = encoding.log_buckets or encoding.k
+
+  def delta(distance):
+    if encoding.log_buckets:
+      far = log_buckets(half, encoding.k)[min(abs(distance), encoding.k)]
+      distance = int(far) * (1 if distance > 0 else -1)
+    return 0 if distance <= -half else 2 * half - 1 if distance >= half else distance + half
+
+  def formula(p, q, k, i, j):
+    heads, width = q.shape[2:]
+    logits = np.einsum("bihd,bjhd->bhij", q, k)
+    table = p.get("shared/rows")
+    if encoding.normalized:
+      table = normalized(table, p["shared/norm/scale"], p["shared/norm/bias"], 1e-7)
+
+    def projected(name):
+      rows = table @ p[f"relation/{name}/kernel"] + p.get(f"relation/{name}/bias", 0)
+      return rows.reshape(-1, heads, width)
+
+    for a, b in np.ndindex(logits.shape[2:]):
+      distance = int(i[a] - j[b])
+      if encoding.content_to_position:
+        row = projected("key")[delta(distance)]
+        logits[..., a, b] += np.einsum("bhd,hd->bh", q[:, a], row)
+      if encoding.position_to_content:
+        row = projected("query")[delta(-distance if encoding.mirrored else distance)]
+        logits[..., a, b] += np.einsum("bhd,hd->bh", k[:, b], row)
+    terms = 1 + encoding.content_to_position + encoding.position_to_content
+    return logits / (terms * width) ** 0.5
+
+  oracle.check(encoding, formula, causal=causal, values=tame, tolerance=2e-5)
+
+
+def test_an_impossible_offset_of_deberta_has_no_score():
+  relation = DeBERTa().relation(2, 4, causal=False, rngs=nnx.Rngs(0))
+  table = DeBERTa().shared(2, 4, causal=False, rngs=nnx.Rngs(0))
+  at = oracle.span(causal=False, spaced=True).replace(reach=None)
+  at = at.replace(shared=table(at))
+  scores = relation.score(*jnp.ones((2, 1, oracle.K, 2, 4)), at)
+  assert (np.isfinite(scores[0, 0]) == (np.abs(at.offset[0]) < oracle.K)).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+  "encoding", [TUPE(40), TUPE(40, True), TUPE(40, False, 8, 16), TUPE(40, True, 8, 16)], ids=str
+)
+def test_tupe(encoding, causal):
+  def formula(p, q, k, i, j):
+    heads, width = q.shape[2:]
+    rows = normalized(p["shared/table/rows"], p["shared/norm/scale"], p["shared/norm/bias"], 1e-5)
+
+    def projected(name):
+      projected = rows @ p[f"shared/{name}/kernel"] + p[f"shared/{name}/bias"]
+      return projected.reshape(-1, heads, width)
+
+    untied = encoding.untie_cls
+    position = np.einsum("ihd,jhd->hij", projected("query"), projected("key")) / (2 * width) ** 0.5
+    logits = np.einsum("bihd,bjhd->bhij", q, k) / (2 * width) ** 0.5
+    for a, b in np.ndindex(logits.shape[2:]):
+      x, y = int(i[a]) + untied, int(j[b]) + untied
+      row = bucket(y - x, 8, 16, False)
+      if untied and x == 1:
+        x = y = 0
+        row = 4
+      elif untied and y == 1:
+        x = y = 1
+        row = 8
+      logits[..., a, b] += position[:, x, y]
+      if encoding.buckets:
+        logits[..., a, b] += p["shared/biases"][row]
+    return logits
+
+  oracle.check(encoding, formula, causal=causal, values=tame, tolerance=2e-5)
+
+
+def test_tupe_sets_the_first_position_apart():
+  encoding = TUPE(40, True)
+  shared = encoding.shared(2, 4, causal=False, rngs=nnx.Rngs(0))
+  at = oracle.span(causal=False)
+  first = at.replace(query=at.query - 3, key=at.key - 3)
+  logits, bias = shared(first)
+  assert bias is None
+  assert (np.ptp(logits[0, :, 0], axis=-1) == 0).all()
+  assert (np.ptp(logits[0, :, 1:, 0], axis=-1) == 0).all()
+  assert (np.ptp(logits[0, :, 1:, 1:], axis=-1) > 0).all()
+  assert (np.ptp(shared(at)[0][0, :, 0], axis=-1) > 0).all()
+
+
+@pytest.mark.parametrize(
+  ("make", "message"),
+  [
+    (lambda: DeBERTa(k=0), "k must be"),
+    (lambda: DeBERTa(log_buckets=3), "log_buckets must be"),
+    (lambda: DeBERTa(k=8, log_buckets=16), "log_buckets=16 must be"),
+    (lambda: TUPE(0), "length must be"),
+    (lambda: TUPE(buckets=5), "buckets must be"),
+  ],
+)
+def test_options_that_make_no_sense_are_refused(make, message):
+  with pytest.raises(ValueError, match=f"^{message}[^.\n]+$"):
+    make()

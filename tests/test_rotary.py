@@ -1,0 +1,121 @@
+"""Rotations of queries and keys are their papers' formulas, in float64."""
+
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from posexp.encodings import Span
+from posexp.encodings.rotary import RoPE, XPos
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+
+def planes(x, layout):
+  """Channels [..., 2M] as complex numbers [..., M]."""
+  if layout == "interleaved":
+    return x[..., 0::2] + 1j * x[..., 1::2]
+  half = x.shape[-1] // 2
+  return x[..., :half] + 1j * x[..., half:]
+
+
+def rotated(omega, layout="interleaved", shrink=None):
+  """Σ_t Re(q_t conj(k_t) e^{i(m−n)ω_t}) ζ_t^(m−n), and channels beyond the planes as they are."""
+
+  def formula(p, q, k, i, j):
+    turning = 2 * len(omega)
+    distance = i[:, None] - j
+    factor = np.exp(1j * distance[..., None] * omega)
+    if shrink is not None:
+      factor = factor * shrink ** distance[..., None]
+    a, b = planes(q[..., :turning], layout), planes(k[..., :turning], layout)
+    logits = np.einsum("bihm,bjhm,ijm->bhij", a, b.conj(), factor).real
+    logits = logits + np.einsum("bihd,bjhd->bhij", q[..., turning:], k[..., turning:])
+    return logits / q.shape[-1] ** 0.5
+
+  return formula
+
+
+def omega(turning, base):
+  return base ** (-2 * np.arange(turning // 2) / turning)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.25])
+def test_rope(share, layout, causal):
+  turning = int(share * oracle.D)
+  encoding = RoPE(base=500.0, share=share, layout=layout)
+  oracle.check(encoding, rotated(omega(turning, 500.0), layout), causal=causal)
+
+
+def test_rope_over_longer_texts():
+  linear = RoPE(scaling="linear", factor=4.0)
+  oracle.check(linear, rotated(omega(8, 1e4) / 4))
+  ntk = RoPE(scaling="ntk", factor=4.0)
+  oracle.check(ntk, rotated(omega(8, 1e4 * 4 ** (8 / 6))))
+  np.testing.assert_allclose(ntk.frequencies(8)[[0, -1]], omega(8, 1e4)[[0, -1]] / [1, 4])
+  np.testing.assert_allclose(RoPE(share=0.25, scaling="ntk", factor=4.0).frequencies(8), [1])
+
+
+def zeta(gamma, scale_base):
+  return ((2 * np.arange(4) / 8 + gamma) / (1 + gamma)) ** (1 / scale_base)
+
+
+@pytest.mark.parametrize(("gamma", "scale_base"), [(0.4, 512.0), (0.1, 8.0)])
+def test_xpos(gamma, scale_base):
+  formula = rotated(omega(8, 1e4), shrink=zeta(gamma, scale_base))
+  oracle.check(XPos(gamma=gamma, scale_base=scale_base), formula)
+
+
+@pytest.mark.parametrize("position", [4096, 100000])
+@pytest.mark.parametrize("encoding", [RoPE(), RoPE(layout="half"), XPos()], ids=str)
+def test_far_positions_in_a_bfloat16_run(encoding, position):
+  keys, width = 5, 32
+  relation = encoding.relation(2, width, causal=True, rngs=None)
+  key = np.arange(position - keys + 1, position + 1)
+  span = Span(jnp.array([[position]]), jnp.asarray(key)[None], jnp.ones((1, 1, keys), bool))
+  draw = np.random.default_rng(0)
+  q, k = (jnp.asarray(draw.normal(size=(1, n, 2, width)), jnp.bfloat16) for n in (1, keys))
+  shrink = None
+  if isinstance(encoding, XPos):
+    shrink = ((2 * np.arange(16) / 32 + 0.4) / 1.4) ** (1 / 512)
+  layout = getattr(encoding, "layout", "interleaved")
+  formula = rotated(omega(width, 1e4), layout, shrink)
+  expected = formula(None, *(np.asarray(x, np.float64) for x in (q, k)), np.array([position]), key)
+  single = relation.score(q.astype(jnp.float32), k.astype(jnp.float32), span)
+  assert np.abs(np.asarray(single, np.float64) - expected).max() < 1e-5
+  got = relation.score(q, k, span)
+  assert got.dtype == jnp.bfloat16
+  assert np.abs(np.asarray(got, np.float64) - expected).max() < 0.03 * np.std(expected)
+
+
+def test_xpos_is_finite_over_a_long_text():
+  key = jnp.arange(0, 60001, 1000)[None]
+  span = Span(key, key, key[:, None] <= key[:, :, None])
+  relation = XPos().relation(1, 8, causal=True, rngs=None)
+  scores = relation.score(*jnp.ones((2, 1, 61, 1, 8)), span)[0, 0]
+  mask = np.tri(61, dtype=bool)
+  far = np.where(mask, np.asarray(key[0])[:, None] - np.asarray(key[0]), 0)
+  naive = np.exp(1j * far[..., None] * omega(8, 1e4)) * zeta(0.4, 512.0) ** far[..., None]
+  np.testing.assert_allclose(scores[mask], 2 * naive.real.sum(-1)[mask] / 8**0.5, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+  ("make", "message"),
+  [
+    (lambda: RoPE(base=1), "base must be"),
+    (lambda: RoPE(share=2), "share must be"),
+    (lambda: RoPE(layout="quarter"), "layout must be"),
+    (lambda: RoPE(scaling="yarn"), "scaling must be"),
+    (lambda: RoPE(scaling="ntk", factor=0), "factor must be"),
+    (lambda: RoPE(factor=2), "factor=2 needs"),
+    (lambda: RoPE(share=0.1).frequencies(8), "share=0"),
+    (lambda: XPos(gamma=0), "gamma must be"),
+    (lambda: XPos(scale_base=-1), "scale_base must be"),
+    (lambda: XPos().relation(2, 8, causal=False, rngs=None), "xpos is defined for causal"),
+  ],
+)
+def test_options_that_make_no_sense_are_refused(make, message):
+  with pytest.raises(ValueError, match=f"^{message}[^\n]+$"):
+    make()
