@@ -16,7 +16,7 @@ from flax import nnx
 
 from posexp.errors import UserError
 from posexp.models import classifier
-from posexp.training import keys, parameters, split
+from posexp.training import keys, split
 from posexp.transformer import Size
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 TOLERANCE = 0.01  # how far from the reference a matched count may be
 
 
-def flops(build: Callable[..., nnx.Module], length: int) -> float:
-  """Floating-point operations of a forward pass over `length` tokens, for each token.
+def costs(build: Callable[..., nnx.Module], length: int) -> dict[str, float]:
+  """`parameters`, and `flops`: operations of a forward pass over `length` tokens, for each token.
 
-  They are those that JAX's cost analysis counts in the program before it is optimized: an addition
-  and a multiplication are one each, and zeros that are multiplied count like other numbers.
+  Those are what JAX's cost analysis counts in the program before it is optimized: an addition and
+  a multiplication are one each, and zeros that are multiplied count like other numbers.
   """
   found = []
 
@@ -45,7 +45,9 @@ def flops(build: Callable[..., nnx.Module], length: int) -> float:
   def forward(state, tokens, mask):
     return nnx.merge(found[0], *state)(tokens, mask)
 
-  return jax.jit(forward).lower(state, tokens, mask).cost_analysis()["flops"] / length
+  cost = jax.jit(forward).lower(state, tokens, mask).cost_analysis()
+  parameters = sum(leaf.size for leaf in jax.tree.leaves(state[0]))
+  return {"parameters": parameters, "flops": cost["flops"] / length}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,14 +61,14 @@ class Task:
 
 
 @functools.lru_cache
-def count(what: str, task: Task, encoding: Encoding, size: Size) -> float:
-  """`parameters` of a model, or its `flops` for each token of the longest texts.
+def counts(task: Task, encoding: Encoding, size: Size) -> dict[str, float]:
+  """The `costs` of a classifier, for the longest texts.
 
   Raises:
     ValueError: the size does not suit the encoding.
   """
   build = classifier(task.vocab_size, task.num_classes, encoding, size, task.cls)
-  return parameters(build) if what == "parameters" else flops(build, task.length)
+  return costs(build, task.length)
 
 
 def facts(task: Task, encoding: Encoding, size: Size, given: Size) -> dict[str, float]:
@@ -74,11 +76,12 @@ def facts(task: Task, encoding: Encoding, size: Size, given: Size) -> dict[str, 
   from posexp.encodings import Encoding
 
   given = dataclasses.replace(given, match="none", match_to="none")
+  own, none = counts(task, encoding, size), counts(task, Encoding(), given)
   return {
-    "parameters": count("parameters", task, encoding, size),
-    "parameters_of_none": count("parameters", task, Encoding(), given),
-    "flops_per_token": count("flops", task, encoding, size),
-    "flops_per_token_of_none": count("flops", task, Encoding(), given),
+    "parameters": own["parameters"],
+    "parameters_of_none": none["parameters"],
+    "flops_per_token": own["flops"],
+    "flops_per_token_of_none": none["flops"],
     "d_ff": size.d_ff,
   }
 
@@ -101,12 +104,12 @@ def matched(task: Task, encoding: Encoding, size: Size) -> Size:
   if encoding == reference:
     return plain
   try:
-    goal = count(what, task, reference, plain)
+    goal = counts(task, reference, plain)[what]
   except ValueError as error:
     raise UserError(f"model.match_to={size.match_to}: {error}") from error
 
   def at(d_ff: int) -> float:
-    return count(what, task, encoding, dataclasses.replace(plain, d_ff=d_ff))
+    return counts(task, encoding, dataclasses.replace(plain, d_ff=d_ff))[what]
 
   step = width_step(at)
   # Both counts are straight lines in the width.

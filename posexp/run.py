@@ -40,6 +40,7 @@ OWNED = (
   "config.yaml",
   "tokenizer.json",
   "predictions",
+  "figures",
   "train.log",
   "wandb",
 )

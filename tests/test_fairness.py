@@ -7,7 +7,7 @@ import pytest
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.errors import UserError
-from posexp.fairness import Task, count, facts, matched
+from posexp.fairness import Task, counts, facts, matched
 from posexp.train import suits
 from posexp.transformer import Size
 
@@ -19,17 +19,17 @@ WIDE = dataclasses.replace(SIZE, d_ff=1024)  # room for encodings that are large
 @pytest.mark.parametrize("what", ["parameters", "flops"])
 @pytest.mark.parametrize("encoding", [cls() for cls in ENCODINGS.values()], ids=str)
 def test_every_encoding_is_within_a_percent_of_the_reference(encoding, what):
-  goal = count(what, TASK, Encoding(), WIDE)
+  goal = counts(TASK, Encoding(), WIDE)[what]
   size = matched(TASK, encoding, dataclasses.replace(WIDE, match=what))
-  assert abs(count(what, TASK, encoding, size) / goal - 1) < 0.01
+  assert abs(counts(TASK, encoding, size)[what] / goal - 1) < 0.01
   assert dataclasses.replace(size, d_ff=WIDE.d_ff) == WIDE
 
 
 def test_the_closest_width_is_chosen():
   size = matched(TASK, TransformerXL(), dataclasses.replace(WIDE, match="parameters"))
-  goal = count("parameters", TASK, Encoding(), WIDE)
+  goal = counts(TASK, Encoding(), WIDE)["parameters"]
   errors = [
-    abs(count("parameters", TASK, TransformerXL(), dataclasses.replace(WIDE, d_ff=d_ff)) - goal)
+    abs(counts(TASK, TransformerXL(), dataclasses.replace(WIDE, d_ff=d_ff))["parameters"] - goal)
     for d_ff in (size.d_ff - 1, size.d_ff, size.d_ff + 1)
   ]
   assert min(errors) == errors[1]
@@ -60,7 +60,9 @@ def test_flops_are_those_of_the_formula():
     projections, attention = 4 * 2 * 32 * 32, 2 * 2 * 16 * 32
     return projections + attention + 2 * 2 * 32 * d_ff
 
-  counted = [count("flops", TASK, Encoding(), dataclasses.replace(SIZE, d_ff=n)) for n in (64, 256)]
+  counted = [
+    counts(TASK, Encoding(), dataclasses.replace(SIZE, d_ff=n))["flops"] for n in (64, 256)
+  ]
   assert counted[1] == pytest.approx(by_hand(256), rel=0.08)
   assert counted[1] - counted[0] == pytest.approx(by_hand(256) - by_hand(64), rel=0.04)
 
@@ -68,7 +70,7 @@ def test_flops_are_those_of_the_formula():
 def test_facts_compare_with_none_at_the_size_that_was_given():
   given = dataclasses.replace(WIDE, match="parameters")
   found = facts(TASK, TransformerXL(), matched(TASK, TransformerXL(), given), given)
-  assert found["parameters_of_none"] == count("parameters", TASK, Encoding(), WIDE)
+  assert found["parameters_of_none"] == counts(TASK, Encoding(), WIDE)["parameters"]
   assert found["parameters"] == pytest.approx(found["parameters_of_none"], rel=0.01)
   assert found["flops_per_token"] > found["flops_per_token_of_none"]
   assert found["d_ff"] < WIDE.d_ff

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,15 +38,18 @@ STYLE = {
   "svg.hashsalt": "posexp",  # equal figures are equal files
 }
 
+matplotlib.rcParams.update(STYLE)  # nothing else draws in these processes
+
 
 def panels(rows: int, columns: int, *, width: float, height: float, title: str, **options):
   """A figure of rows × columns panels of so many inches each: (figure, axes [rows,columns])."""
-  with matplotlib.rc_context(STYLE):
-    size = (max(width * columns + 0.6, 5.0), height * rows + 0.9)
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False, **options)
-    figure.suptitle(title, fontsize=11, x=0.02, ha="left")
+  size = (max(width * columns + 0.6, 5.0), height * rows + 0.9)
+  figure = Figure(figsize=size, layout="constrained")
+  FigureCanvasAgg(figure)
+  axes = figure.subplots(rows, columns, squeeze=False, **options)
+  room = int(13 * size[0])  # letters in a line
+  title = "\n".join(part for line in title.split("\n") for part in textwrap.wrap(line, room))
+  figure.suptitle(title, fontsize=10, x=0.02, ha="left")
   return figure, axes
 
 
@@ -89,9 +93,9 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
   paths = [folder / f"{name}.png", folder / f"{name}.svg"]
   try:
     folder.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(STYLE):
-      figure.savefig(paths[0], dpi=130)
-      figure.savefig(paths[1], metadata={"Date": None})
+    figure.savefig(paths[0], dpi=130)
+    figure.set_layout_engine("none")  # the same layout again, without working it out
+    figure.savefig(paths[1], metadata={"Date": None})
   except OSError as error:
     raise UserError(f"{folder}: figures cannot be written there: {error.strerror}") from error
   return paths
