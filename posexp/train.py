@@ -78,7 +78,8 @@ def carry_out(run, config, encoding, task, size, positions, options, wandb) -> d
   keep_compiled()
   data = task.prepare(run.path)
   build, kind, fit = model(config["encoding"], encoding, task, data, size, positions)
-  steps = options.steps or options.epochs * data.steps_per_epoch(options.batch_size)
+  epoch = data.steps_per_epoch(options.batch_size)
+  steps = options.steps or options.epochs * epoch
   mesh = mesh_for(options.batch_size)
   facts = fairness.facts(kind, encoding, fit, size)
   facts |= {"steps": steps, "devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}

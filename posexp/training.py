@@ -160,6 +160,7 @@ def compiled(graphdef: nnx.GraphDef, names: tuple[str, ...], training: Training,
   return update, clear, predict
 
 
+@functools.lru_cache(maxsize=32)
 def parameters(build: Callable[..., nnx.Module]) -> int:
   """How many parameters a model has; nothing is allocated.
 
