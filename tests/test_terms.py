@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from posexp.encodings import ENCODINGS, Span
+from posexp.encodings import ENCODINGS, Encoding, Span
+from posexp.encodings.bias import T5, ALiBi
+from posexp.encodings.disentangled import TUPE
+from posexp.encodings.distance import Sandwich
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.rotary import RoPE
 from posexp.encodings.streams import Split
 from posexp.transformer import Size, Stack
 
@@ -17,12 +21,17 @@ B, L, H, D, LAYERS = 2, 6, 4, 8, 2
 SIZE = Size(d_model=H * D, num_heads=H, d_ff=32, num_layers=LAYERS, dropout=0.0)
 TOKENS = np.random.default_rng(0).integers(0, 23, (B, L))
 
-every_encoding = pytest.mark.parametrize("encoding", [cls() for cls in ENCODINGS.values()], ids=str)
+every_encoding = pytest.mark.parametrize(
+  "encoding",
+  [cls() for cls in ENCODINGS.values()] + [RoPE(share=0.5), ALiBi("divided"), TUPE(buckets=8)],
+  ids=str,
+)
 
 
 def stack(encoding):
   """A stack whose u, v and tables are large enough to be seen."""
-  built = Stack(23, encoding, SIZE, rngs=nnx.Rngs(params=0, encoding=1))
+  streams = nnx.Rngs(params=0, encoding=1)
+  built = Stack(23, encoding, SIZE, causal=encoding.causal_only, rngs=streams)
   graphdef, params, rest = nnx.split(built, nnx.Param, ...)
   leaves, tree = jax.tree.flatten(params)
   draw = np.random.default_rng(5)
@@ -86,6 +95,8 @@ def test_every_term_can_be_left_out_of_any_head(encoding):
     (TransformerXL(), ["b", "d"], TransformerXL(b=False, d=False)),
     (TransformerXL(), ["a", "c"], TransformerXL(a=False, c=False)),
     (TransformerXL(), ["a", "b", "c"], TransformerXL(a=False, b=False, c=False)),
+    *((cls(), ["bias"], Encoding()) for cls in (ALiBi, T5, Sandwich)),
+    (TUPE(buckets=8), ["bias"], TUPE()),
     (Split(), ["content"], Split(attention="position")),
     (Split(), ["position"], Split(attention="content")),
   ],
