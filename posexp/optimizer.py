@@ -16,12 +16,12 @@ class Training:
   """The options of training, the same for every encoding."""
 
   batch_size: int = 32
-  epochs: int = 10
+  epochs: int = 6
   steps: int | None = None  # overrides epochs
   learning_rate: float = 1e-3
   schedule: str = "cosine"
   warmup: int = 100
-  weight_decay: float = 0.01
+  weight_decay: float = 0.1
   clip: float | None = 1.0  # largest norm of a gradient; None is any
   label_smoothing: float = 0.0
   evaluate_every: int | None = None  # steps; None is once an epoch

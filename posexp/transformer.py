@@ -35,7 +35,7 @@ class Size:
   num_heads: int = 4
   d_ff: int = 512
   num_layers: int = 2
-  dropout: float = 0.1
+  dropout: float = 0.3
   norm: str = "pre"
   embed_scale: str = "sqrt"
   dtype: str = "float32"
