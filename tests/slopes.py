@@ -1,0 +1,46 @@
+"""Compares a function, and its derivatives, with the same written naively in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+STEP = 1e-5
+
+
+def holding(module, **arrays):
+  """The module with these arrays in its parameters of these names."""
+  graphdef, state = nnx.split(module)
+  flat = [
+    (path, leaf.replace(arrays.pop(path[-1])) if path[-1] in arrays else leaf)
+    for path, leaf in nnx.to_flat_state(state)
+  ]
+  assert not arrays
+  return nnx.merge(graphdef, nnx.from_flat_state(flat))
+
+
+def check(function, naive, *arguments, tolerance=1e-5):
+  """Both take `arguments` and give an array; each argument has a derivative in some direction."""
+  exact = [np.asarray(x, np.float64) for x in arguments]
+  single = [jnp.asarray(x, jnp.float32) for x in exact]
+  expected = naive(*exact)
+  np.testing.assert_allclose(function(*single), expected, rtol=tolerance, atol=tolerance)
+  draw = np.random.default_rng(11)
+  weight = draw.normal(size=expected.shape)
+
+  def total(*arguments):
+    return (function(*arguments) * jnp.asarray(weight, jnp.float32)).sum()
+
+  gradients = jax.grad(total, argnums=tuple(range(len(single))))(*single)
+  for index, gradient in enumerate(gradients):
+    way = draw.normal(size=exact[index].shape)
+    way /= np.linalg.norm(way)
+
+    def moved(step, index=index, way=way):
+      there = [*exact[:index], exact[index] + step * way, *exact[index + 1 :]]
+      return (naive(*there) * weight).sum()
+
+    slope = (moved(STEP) - moved(-STEP)) / (2 * STEP)
+    got = (np.asarray(gradient, np.float64) * way).sum()
+    scale = max(1.0, np.linalg.norm(gradient))
+    assert abs(got - slope) < 10 * tolerance * scale, (index, got, slope)

@@ -1,0 +1,163 @@
+"""Vectors per position, and how they meet the word's: naively in float64."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import slopes
+from flax import nnx
+
+from posexp.encodings.additive import Learned, Sinusoidal
+from posexp.encodings.base import LayerNorm
+from posexp.encodings.naive import Binary, Clock, Index, Normalized
+from posexp.transformer import Size, Stack
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+VOCAB, F = 11, 16
+POSITIONS = np.array([[0, 1, 2, 3, 100]])
+MASK = np.arange(5) < np.array([[5], [3]])
+SIZE = Size(d_model=F, num_heads=2, d_ff=8, num_layers=2, dropout=0.0)
+
+
+def rngs():
+  return nnx.Rngs(params=0, encoding=1)
+
+
+def vector(encoding, positions=POSITIONS, mask=None, features=F):
+  return np.asarray(encoding.vector(features, rngs())(jnp.asarray(positions), mask), np.float64)
+
+
+def close(got, expected, tolerance=2e-6):
+  np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("features", [F, 5])
+def test_index_is_the_position_along_a_direction(features):
+  u = np.array([(-1) ** c for c in range(features)]) / features**0.5
+  got = vector(Index(scale=0.5), features=features)
+  close(got[0], [0.5 * i * u for i in POSITIONS[0]])
+  assert np.linalg.norm(got[0, 1]) == pytest.approx(0.5)
+  constant = vector(Index(direction="constant"), features=features)
+  close(constant[0], [[i] * features for i in POSITIONS[0]])
+
+
+def test_layer_norm_deletes_what_all_channels_have_in_common():
+  norm = LayerNorm(F)
+  words = jnp.asarray(np.random.default_rng(0).normal(size=(1, 5, F)), jnp.float32)
+  close(norm(words + vector(Index(direction="constant"))), norm(words), 1e-4)
+  assert np.abs(norm(words + vector(Index())) - norm(words)).max() > 0.5
+
+
+@pytest.mark.parametrize(("norm", "sees"), [("pre", False), ("post", True)])
+def test_only_a_post_norm_transformer_sees_a_constant(norm, sees):
+  size = Size(d_model=F, num_heads=2, d_ff=8, num_layers=2, dropout=0.0, norm=norm)
+  stack = Stack(VOCAB, Index(direction="constant"), size, rngs=rngs())
+  tokens = np.array([[1, 2, 3, 4, 5]])
+  order = np.array([3, 0, 1, 2, 4])
+  apart = np.abs(stack(tokens)[:, order] - stack(tokens[:, order])).max()
+  assert (apart > 1e-3) == sees
+
+
+def test_normalized_divides_by_the_real_tokens():
+  u = np.array([(-1) ** c for c in range(F)]) / F**0.5
+  got = vector(Normalized(scale=3.0), np.arange(5)[None], MASK)
+  close(got, [[3 * i / length * u for i in range(5)] for length in (5, 3)])
+  close(vector(Normalized(), np.arange(5)[None])[0], [i / 5 * u for i in range(5)])
+  close(vector(Normalized(length=50), mask=MASK)[0], [i / 50 * u for i in POSITIONS[0]])
+
+
+def test_normalized_is_not_defined_in_a_decoder_unless_a_length_is_given():
+  with pytest.raises(ValueError, match=r"^length must be given where no token may look ahead"):
+    Stack(VOCAB, Normalized(), SIZE, causal=True, rngs=rngs())
+  Stack(VOCAB, Normalized(length=9), SIZE, causal=True, rngs=rngs())
+
+
+def test_binary():
+  got = vector(Binary(bits=7))
+  for row, position in zip(got[0], POSITIONS[0], strict=True):
+    digits = [int(digit) for digit in reversed(f"{position:07b}")]
+    assert row.tolist() == [2 * digit - 1 for digit in digits] + [0] * (F - 7)
+  assert vector(Binary(bits=7, signed=False))[0, 4].tolist() == [0, 0, 1, 0, 0, 1, 1] + [0] * 9
+  assert Binary(bits=7).limit == 128
+  at_the_ends = vector(Binary(bits=3), np.array([[-1, 0, 7, 8]]))[0, :, :3]
+  assert np.isnan(at_the_ends).any(-1).tolist() == [True, False, False, True]
+  with pytest.raises(ValueError, match=r"^bits=17 are more than the 16 channels of d_model$"):
+    vector(Binary(bits=17))
+
+
+@pytest.mark.parametrize(("base", "period"), [(60.0, 60.0), (3.0, 7.5), (3600.0**2, 2 * math.pi)])
+def test_clock(base, period):
+  positions = np.array([[0, 1, 59, 3600, 100000]])
+  expected = []
+  for position in positions[0]:
+    turns = [position / (period * base**hand) for hand in range(F // 2)]
+    waves = [(math.sin(2 * math.pi * x), math.cos(2 * math.pi * x)) for x in turns]
+    expected.append(np.ravel(waves))
+  close(vector(Clock(base, period), positions)[0], expected)
+
+
+def test_all_but_a_clock_s_first_hands_stand_still_however_wide_it_is():
+  wide = vector(Clock(), np.arange(512)[None], features=1024)[0]
+  assert np.isfinite(wide).all()
+  assert (wide.std(0) > 1e-3).sum() == 5
+
+
+@pytest.mark.parametrize("combine", ["sum", "concat", "product"])
+@pytest.mark.parametrize("cls", [Learned, Sinusoidal, Clock])
+def test_ways_to_combine(cls, combine):
+  encoding = cls(combine=combine)
+  embed = encoding.embed(VOCAB, F, scale=4.0, rngs=rngs())
+  positions = vector(encoding)
+  graphdef, params = nnx.split(embed)
+  flat = nnx.to_flat_state(params)
+  paths = ["/".join(map(str, path)) for path, _ in flat]
+  tokens = np.array([[3, 0, 10, 5, 5]])
+  shapes = {"words/table": (VOCAB, F), "vector/rows": (512, F), "kernel": (2 * F, F)}
+  assert {path: shapes[path] for path in paths} == {
+    path: leaf[...].shape for path, (_, leaf) in zip(paths, flat, strict=True)
+  }
+
+  def function(*arrays):
+    state = nnx.from_flat_state(
+      [(path, leaf.replace(x)) for (path, leaf), x in zip(flat, arrays, strict=True)]
+    )
+    return nnx.merge(graphdef, state)(tokens, jnp.asarray(POSITIONS))
+
+  def naive(*arrays):
+    p = dict(zip(paths, arrays, strict=True))
+    w = 4.0 * p["words/table"][tokens]
+    v = p["vector/rows"][POSITIONS] if "vector/rows" in p else positions
+    if combine == "concat":
+      return np.concatenate([w, v], axis=-1) @ p["kernel"]
+    return w + v if combine == "sum" else w * v
+
+  slopes.check(function, naive, *(leaf[...] for _, leaf in flat))
+
+
+def test_a_product_starts_from_the_words():
+  rows = vector(Learned(combine="product"))
+  assert rows.mean() == pytest.approx(1, abs=0.02)
+  assert rows.std() == pytest.approx(0.02, rel=0.3)
+
+
+@pytest.mark.parametrize(
+  ("make", "message"),
+  [
+    (lambda: Learned(combine="add"), "combine must be sum, concat or product, not 'add'"),
+    (lambda: Learned(0), "length must be at least 1, not 0"),
+    (lambda: Index(scale=0), "scale must be above 0, not 0"),
+    (
+      lambda: Normalized(direction="up"),
+      "direction must be alternating or constant, not 'up'",
+    ),
+    (lambda: Normalized(length=0), "length must be at least 1, not 0"),
+    (lambda: Binary(bits=31), "bits must be from 1 to 30, not 31"),
+    (lambda: Clock(base=1.0), "base must be above 1, not 1.0"),
+    (lambda: Clock(period=0.0), "period must be above 0, not 0.0"),
+  ],
+)
+def test_options_out_of_range(make, message):
+  with pytest.raises(ValueError, match=f"^{message}$"):
+    make()

@@ -1,0 +1,273 @@
+"""Variants of RPR, complex-order and Kitaev and Klein's split, naively in float64."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import slopes
+from flax import nnx
+
+from posexp.encodings import Encoding, Span
+from posexp.encodings.complex_order import Complex, OneLinear
+from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.streams import Split
+from posexp.transformer import Size, Stack
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+B, L, H, D, VOCAB = 2, 6, 2, 4, 11
+F = H * D
+MASK = np.arange(L) < np.array([[6], [4]])
+SIZE = Size(d_model=F, num_heads=H, d_ff=8, num_layers=2, dropout=0.0)
+TOKENS = np.random.default_rng(1).integers(0, VOCAB, (B, L))
+POSITIONS = np.arange(L)
+
+
+def rngs():
+  return nnx.Rngs(params=0, encoding=1)
+
+
+def draw(*shape, seed=0):
+  return np.random.default_rng(seed).normal(size=shape)
+
+
+def span(**more):
+  positions = jnp.arange(L)[None]
+  mask = jnp.broadcast_to(jnp.asarray(MASK)[:, None], (B, L, L))
+  return Span(positions, positions, mask, **more)
+
+
+def softmax(logits):
+  weights = np.exp(logits - logits.max(-1, keepdims=True)) * MASK[:, None, None]
+  return weights / weights.sum(-1, keepdims=True)
+
+
+def qkv():
+  return [draw(B, L, H, D, seed=seed) for seed in range(3)]
+
+
+def pairs(x):
+  return x[..., 0::2] + 1j * x[..., 1::2]
+
+
+def interleaved(z):
+  return np.stack([z.real, z.imag], -1).reshape(*z.shape[:-1], -1)
+
+
+@pytest.mark.parametrize("beyond", ["last", "zero"])
+@pytest.mark.parametrize("share", ["heads", "none", "layers"])
+@pytest.mark.parametrize(("k", "table"), [(2, None), (0, 3), (2, 3), (9, None)])
+def test_rpr(k, table, share, beyond):
+  encoding = RPR(k, share=share, table=table, beyond=beyond)
+  relation = encoding.relation(H, D, causal=False, rngs=rngs())
+  tables = encoding.shared(H, D, causal=False, rngs=rngs())
+  assert (tables is None, relation.tables is None) == (share != "layers", share == "layers")
+  tables = tables or relation.tables
+  largest = k if table is None else table
+  shape = (H,) * (share == "none") + (2 * largest + 1, D)
+  assert tables.keys[...].shape == tables.values[...].shape == shape
+
+  def function(q, keys, values, k, v):
+    held = slopes.holding(tables, keys=keys, values=values)
+    here = span(shared=held(span()))
+    own = relation if share == "layers" else slopes.holding(relation, keys=keys, values=values)
+    return own.attend(q, k, v, here, lambda weights: weights)
+
+  def naive(q, keys, values, key, v):
+    keys, values = (np.broadcast_to(each, (H, *each.shape[-2:])) for each in (keys, values))
+    a_k, a_v = np.zeros((2, H, L, L, D))
+    for i, j in np.ndindex(L, L):
+      if beyond == "last" or abs(j - i) <= k:
+        row = min(max(j - i, -k), k) + largest
+        a_k[:, i, j], a_v[:, i, j] = keys[:, row], values[:, row]
+    logits = np.einsum("bihd,bjhd->bhij", q, key) + np.einsum("bihd,hijd->bhij", q, a_k)
+    weights = softmax(logits / D**0.5)
+    summed = np.einsum("bhij,bjhd->bihd", weights, v)
+    return summed + np.einsum("bhij,hijd->bihd", weights, a_v)
+
+  q, key, v = qkv()
+  slopes.check(function, naive, q, draw(*shape, seed=3), draw(*shape, seed=4), key, v)
+
+
+@pytest.mark.parametrize(("share", "count"), [("heads", 2), ("none", 2), ("layers", 1)])
+def test_rpr_has_a_table_for_each_layer_or_one_for_all(share, count):
+  stack = Stack(VOCAB, RPR(2, share=share), SIZE, rngs=rngs())
+  paths = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(stack, nnx.Param))]
+  assert sum(path.endswith("/keys") for path in paths) == count
+  assert ("shared/keys" in paths) == (share == "layers")
+
+
+def test_rpr_starts_from_glorot_s_bounds_also_per_head():
+  for share in ("heads", "none"):
+    tables = RPR(8, share=share).relation(4, 8, causal=False, rngs=rngs()).tables
+    bound = (6 / (17 + 8)) ** 0.5
+    assert 0.9 * bound < np.abs(tables.keys[...]).max() <= bound
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_transformer_xl_clamps_distances(causal):
+  relation, plain = (
+    TransformerXL(clamp=clamp).relation(H, D, causal=causal, rngs=rngs()) for clamp in (2, None)
+  )
+  biases = TransformerXL().shared(H, D, causal=causal, rngs=rngs())
+  q, k, _ = (jnp.asarray(x, jnp.float32) for x in qkv())
+  k = k.at[:].set(k[:, :1])  # all keys alike, so that logits differ by distance alone
+  here = span(shared=biases(span()))
+  clamped, free = relation.score(q, k, here), plain.score(q, k, here)
+  for i, j in np.ndindex(L, L):
+    distance = min(i - j, 2) if causal else min(max(i - j, -2), 2)
+    column = i - distance
+    if 0 <= column < L:
+      np.testing.assert_allclose(clamped[..., i, j], free[..., i, column], atol=1e-5)
+
+
+def test_one_real_matrix_for_both_parts():
+  linear = OneLinear(6, 10, rngs=rngs())
+  assert linear.kernel[...].shape == (3, 5)
+  assert linear.bias[...].shape == (5,)
+
+  def function(x, kernel, bias):
+    return slopes.holding(linear, kernel=kernel, bias=bias)(x)
+
+  def naive(x, kernel, bias):
+    return interleaved(pairs(x) @ kernel + bias * (1 + 1j))
+
+  slopes.check(function, naive, draw(4, 6), draw(3, 5, seed=1), draw(5, seed=2))
+  matrix, kernel = np.asarray(linear.matrix()), np.asarray(linear.kernel[...])
+  np.testing.assert_allclose(draw(4, 6) @ matrix, naive(draw(4, 6), kernel, 0), rtol=1e-6)
+  wide = OneLinear(256, 256, rngs=rngs())
+  assert np.var(wide(draw(64, 256).astype(np.float32))) == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize("score", ["real", "modulus", "unconjugated"])
+def test_complex_scores(score):
+  relation = Complex(score=score).relation(H, D, causal=False, rngs=rngs())
+
+  def naive(q, k):
+    k = pairs(k) if score == "unconjugated" else pairs(k).conj()
+    inner = np.einsum("bihd,bjhd->bhij", pairs(q), k) / (D // 2) ** 0.5
+    return inner.real if score == "real" else np.abs(inner)
+
+  slopes.check(lambda q, k: relation.score(q, k, span()), naive, *qkv()[:2])
+
+
+@pytest.mark.parametrize("network", ["complex", "real"])
+def test_complex_waves(network):
+  embed = Complex(network=network, initial_phase=True).embed(VOCAB, F, scale=3.0, rngs=rngs())
+
+  def function(amplitude, frequency, phase):
+    held = slopes.holding(embed, amplitude=amplitude, frequency=frequency, phase=phase)
+    return held(TOKENS, jnp.asarray(POSITIONS)[None])
+
+  def naive(amplitude, frequency, phase):
+    angle = frequency[TOKENS] * POSITIONS[:, None] + phase[TOKENS]
+    return interleaved(3.0 * amplitude[TOKENS] * np.exp(1j * angle))
+
+  slopes.check(function, naive, *(draw(VOCAB, F // 2, seed=seed) for seed in range(3)))
+
+
+def test_a_real_network_reads_waves_as_an_ordinary_one():
+  plain, real = (
+    Stack(VOCAB, encoding, SIZE, rngs=rngs()) for encoding in (Encoding(), Complex(network="real"))
+  )
+  for one, other in zip(plain.blocks, real.blocks, strict=True):
+    assert type(one.attention.query) is type(other.attention.query)
+    assert np.array_equal(one.attention.query.matrix(), other.attention.query.matrix())
+    assert other.attention_norm.parts == 1
+    assert other.attention.relation.terms == ("content",)
+
+
+def test_position_only_attention():
+  encoding = Split(length=L, form="position_only")
+  relation = encoding.relation(H, D, causal=False, rngs=rngs())
+  v = draw(B, L, H, D)
+
+  def function(rows, w_q, w_k, v):
+    held = slopes.holding(relation, query_kernel=w_q, key_kernel=w_k)
+    none = jnp.zeros((B, L, H, 0))
+    return held.attend(None, none, v, span(shared=(rows, rows)), lambda weights: weights)
+
+  def naive(rows, w_q, w_k, v):
+    q, k = (np.einsum("bif,fhd->bihd", rows, w) for w in (w_q, w_k))
+    weights = softmax(np.broadcast_to(np.einsum("bihd,bjhd->bhij", q, k) / D**0.5, (B, H, L, L)))
+    return np.einsum("bhij,bjhd->bihd", weights, v)
+
+  slopes.check(function, naive, draw(1, L, F), draw(F, H, D, seed=1), draw(F, H, D, seed=2), v)
+
+
+def test_position_only_attention_asks_the_embedding_s_own_table_in_every_layer():
+  stack = Stack(VOCAB, Split(length=9, form="position_only"), SIZE, rngs=rngs())
+  assert stack.shared.table is stack.embed.vector
+  again = nnx.merge(*nnx.split(stack))
+  assert again.shared.table is again.embed.vector
+  paths = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(stack))]
+  assert sum(path.endswith("/rows") for path in paths) == 1
+  assert not any(path.endswith(("query/kernel", "attention/key/kernel")) for path in paths)
+  rows = np.asarray(stack.embed.vector.rows[...])
+  positions = jnp.arange(L)[None]
+  here = stack.span(positions, positions, jnp.ones((1, L, L), bool))
+  for part in here.shared:
+    assert np.array_equal(part[0], rows[:L])
+  weights = [
+    [block.attention.weights(x, jnp.zeros((B, L, H, 0)), here) for block in stack.blocks]
+    for x in (stack.embed(TOKENS, positions), stack.embed(TOKENS[::-1], positions))
+  ]
+  np.testing.assert_array_equal(weights[0], weights[1])  # whatever the words
+  assert np.abs(weights[0][0] - weights[0][1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("form", ["concatenated", "added", "factored"])
+def test_forms_of_the_embedding(form):
+  embed = Split(length=L, form=form).embed(VOCAB, F, scale=3.0, rngs=rngs())
+  words, rows = (np.asarray(x[...], np.float64) for x in (embed.words.table, embed.vector.rows))
+  width = F if form == "added" else F // 2
+  assert words.shape == (VOCAB, width)
+  assert rows.shape == (L, width)
+  assert rows.std() == pytest.approx(1, rel=0.3)
+  got = np.asarray(embed(TOKENS, jnp.asarray(POSITIONS)[None]))
+  w, p = 3 * words[TOKENS], np.broadcast_to(rows[POSITIONS], (B, L, width))
+  if form == "added":
+    np.testing.assert_allclose(got, w + p, rtol=1e-6)
+  else:  # the halves of a vector lie channel by channel
+    np.testing.assert_allclose(got[..., 0::2], w, rtol=1e-6)
+    np.testing.assert_allclose(got[..., 1::2], p, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("options", "parts"),
+  [
+    ({}, 2),
+    ({"norms": "joint"}, 1),
+    ({"form": "concatenated"}, 1),
+    ({"form": "added"}, 1),
+    ({"form": "position_only"}, 1),
+  ],
+)
+def test_norms_of_the_forms(options, parts):
+  assert Split(**options).norm(F, rngs=rngs()).parts == parts
+
+
+@pytest.mark.parametrize(
+  ("make", "message"),
+  [
+    (lambda: RPR(share="all"), "share must be heads, none or layers, not 'all'"),
+    (lambda: RPR(4, table=3), "table must be at least k=4, not 3"),
+    (lambda: RPR(beyond="clip"), "beyond must be last or zero, not 'clip'"),
+    (lambda: TransformerXL(clamp=-1), "clamp must be at least 0, not -1"),
+    (lambda: Complex(weights="real"), "weights must be one of complex, shared, not 'real'"),
+    (
+      lambda: Complex(network="real", score="modulus"),
+      "network=real has no complex maps, so leave score and weights alone",
+    ),
+    (
+      lambda: Split(form="sum"),
+      "form must be one of factored, concatenated, added, position_only, not 'sum'",
+    ),
+    (
+      lambda: Split(form="added", norms="joint"),
+      "form=added has one stream, so leave attention and norms alone",
+    ),
+  ],
+)
+def test_options_that_do_not_exist_or_do_not_go_together(make, message):
+  with pytest.raises(ValueError, match=f"^{message}$"):
+    make()
