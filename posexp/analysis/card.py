@@ -65,8 +65,11 @@ def paragraphs(encoding: Encoding) -> list[str]:
 
 
 def paper(encoding: Encoding) -> str | None:
-  """The first reference of the docstring: what stands in parentheses with a year."""
-  found = re.search(r"\(([^()]*\b(?:19|20)\d\d[^()]*)\)", " ".join(paragraphs(encoding)))
+  """The first reference of the docstring: in parentheses with a year, or names before a year."""
+  text = " ".join(paragraphs(encoding))
+  year = r"(?:19|20)\d\d"
+  found = re.search(rf"\(([^()]*\b{year}[^()]*)\)", text)
+  found = found or re.search(rf"((?:[A-Z][\w-]+(?:, | & | ))+(?:et al\. )?{year})", text)
   return found[1] if found else None
 
 

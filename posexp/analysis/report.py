@@ -219,7 +219,7 @@ def of_run(name: str, trained: Any) -> Iterator[tuple[str, Figure]]:
   model = trained.model()
   yield "attention-on-text", figures.mass(name, probe.on_text(model, most))
   frequency = getattr(model.stack.embed, "frequency", None)
-  if frequency is not None and len(frequency[...]) > 1 and not callable(frequency):
+  if isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
     table = np.asarray(frequency[...], np.float64)
     counts = np.bincount(trained.data.examples["train"].tokens, minlength=len(table))
     yield "frequencies-by-word", figures.frequencies(name, table, counts)
