@@ -113,7 +113,10 @@ def program(
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec()))
   def start(seeds: dict[str, Array]) -> State:
     _, params, settings = split(build, seeds)
-    return State(jnp.zeros((), jnp.int32), params, settings, optimizer.init(params), empty(names))
+    step = jnp.zeros((), jnp.int32)
+    state = State(step, params, settings, optimizer.init(params), empty(names))
+    # A weak type would not come back from a checkpoint, and what it is given to be compiled twice.
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), state)
 
   return Program(lambda seed: start(keys(seed)), *compiled(found[0], names, training, steps))
 
