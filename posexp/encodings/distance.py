@@ -15,7 +15,6 @@ from posexp.encodings.bias import Biased, distance
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
 LEAST = 0.01  # of KERPLE's parameters
-UNITS = 8  # of FIRE's network, computed together
 
 
 def held(param: nnx.Param, most: float = jnp.inf) -> Array:
@@ -65,7 +64,7 @@ class KERPLE(Encoding):
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     if self.causal_only and not causal:
-      raise ValueError("symmetric=true is needed for kerple in an encoder, as its paper is causal")
+      raise ValueError("kerple is causal, unless kerple.symmetric=true lets an encoder use it")
     return Biased()
 
   def shared(self, num_heads, head_dim, *, causal, rngs):
@@ -98,21 +97,25 @@ class Interpolation(nnx.Module):
     reach = jnp.maximum(span.query.astype(jnp.float32), threshold)[:, None, :, None]
     x = psi(distance(span)) / (psi(reach) + 1e-6)
 
-    # A few hidden units at a time: all of them at once would be [Q,K,width].
-    @jax.checkpoint
-    def add(total: Array, units: tuple[Array, Array, Array]) -> tuple[Array, None]:
-      weight, bias, out = units
-      hidden = jax.nn.relu(x[:, 0, :, :, None] * weight + bias)
-      return total + jnp.einsum("bqku,uh->bhqk", hidden, out), None
+    return self.network(x)
 
-    def grouped(param: nnx.Param) -> Array:
-      rows = param[...]
-      rows = jnp.pad(rows, [(0, -len(rows) % UNITS)] + [(0, 0)] * (rows.ndim - 1))
-      return rows.reshape(-1, UNITS, *rows.shape[1:])
+  def network(self, x: Array) -> Array:
+    """out · relu(x·in + bias) + bias for x [1 or B,1,Q,K]: [1 or B,H,Q,K].
 
-    bias = self.bias_out[...][:, None, None] + jnp.zeros_like(x)
-    units = grouped(self.kernel_in), grouped(self.bias_in), grouped(self.kernel_out)
-    return jax.lax.scan(add, bias, units)[0]
+    That is a straight line for each head between those x where a unit sets in or out, so that
+    nothing of [Q,K,width] is formed: each x finds its piece, and then its slope and its level.
+    """
+    weight, bias, out = self.kernel_in[...], self.bias_in[...], self.kernel_out[...]
+    bend = jnp.where(weight == 0, jnp.inf, -bias / jnp.where(weight == 0, 1.0, weight))
+    order = jnp.argsort(bend)
+    bend, weight, bias, out = bend[order], weight[order], bias[order], out[order]
+    passed = jnp.arange(len(bend)) < jnp.arange(len(bend) + 1)[:, None]  # [pieces,width]
+    on = jnp.where(weight == 0, bias > 0, (weight > 0) == passed).astype(x.dtype)
+    slope, level = on @ (out * weight[:, None]), on @ (out * bias[:, None]) + self.bias_out[...]
+    piece = jnp.searchsorted(jax.lax.stop_gradient(bend), jax.lax.stop_gradient(x[:, 0]))
+    lines = jnp.moveaxis(jnp.concatenate([slope, level], axis=-1)[piece], -1, 1)
+    slope, level = jnp.split(lines, 2, axis=1)
+    return slope * x + level
 
 
 @dataclasses.dataclass(frozen=True)
