@@ -70,7 +70,8 @@ def test_sections_of_all_encodings_are_there_before_one_is_chosen():
 
 
 def test_interpolations_are_resolved():
-  assert resolve(compose(["train.warmup=${train.epochs}"]))["train"]["warmup"] == 10
+  config = resolve(compose(["train.epochs=7", "train.warmup=${train.epochs}"]))
+  assert config["train"]["warmup"] == 7
 
 
 @pytest.mark.parametrize(
