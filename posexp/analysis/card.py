@@ -18,6 +18,7 @@ from posexp.analysis.probe import (
   Profile,
   Subject,
   builder,
+  moved,
   positions_in,
   refusal,
   relative_to_zero,
@@ -102,7 +103,7 @@ def covered(found: Profile, where: list[str], limit: int | None) -> dict[str, st
   """Which positions or offsets it tells apart, and what happens beyond."""
   reach = int(found.offsets.max(initial=0)) or int(-found.offsets.min())
   end = f"an error beyond position {limit - 1}" if limit is not None else None
-  flat = max(_spread(found.logits, found.offsets), _spread(found.alike, found.offsets)) < SEEN
+  flat = spread(found) < SEEN
   if flat and not {"embed", "relation"} & set(where):
     return {"covers": "nothing", "beyond": "nothing new: longer texts are only longer"}
   if flat and "embed" in where:
@@ -128,8 +129,10 @@ def covered(found: Profile, where: list[str], limit: int | None) -> dict[str, st
   return {"covers": f"offsets to {' and '.join(sides)}", "beyond": end or same}
 
 
-def _spread(logits: np.ndarray, offsets: np.ndarray) -> float:
-  return float(np.abs(relative_to_zero(logits, offsets)).max())
+def spread(found: Profile) -> float:
+  """The largest difference that an offset makes to a logit."""
+  both = (relative_to_zero(each, found.offsets) for each in (found.logits, found.alike))
+  return max(float(np.abs(each).max()) for each in both)
 
 
 def _tail(logits: np.ndarray) -> int:
@@ -151,15 +154,13 @@ def modes(encoding: Encoding, size: Any) -> dict[str, str]:
 def behavior(subject: Subject) -> dict[str, str]:
   """What permuting words, shifting, padding and caching do to a stack's outputs, measured.
 
-  All weights are moved away from where they start, since many a table starts at zero.
+  All weights are `moved`.
   """
   length, cut, shift = 8, 5, 3
   length = positions_in(subject.encoding, length)
   shift = min(shift, positions_in(subject.encoding, length + shift) - length)
   draw = np.random.default_rng(0)
-  leaves, tree = jax.tree.flatten(subject.state[0])
-  moved = [x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype) for x in leaves]
-  state = (tree.unflatten(moved), *subject.state[1:])
+  state = moved(subject).state
   tokens = draw.permutation(np.arange(1, WORDS))[None, :length]
   order = np.roll(np.arange(length), 3)
   positions, everything = np.arange(length)[None], np.ones((1, length), bool)

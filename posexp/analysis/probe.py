@@ -67,6 +67,14 @@ def untrained(encoding: Encoding, size: Size, causal: bool, seed: int = 0) -> Su
   return Subject(encoding, size, causal, found[0], state)
 
 
+def moved(subject: Subject) -> Subject:
+  """With all weights away from where they start, since many a table starts at zero."""
+  draw = np.random.default_rng(0)
+  leaves, tree = jax.tree.flatten(subject.state[0])
+  leaves = [x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype) for x in leaves]
+  return subject._replace(state=(tree.unflatten(leaves), *subject.state[1:]))
+
+
 def positions_in(encoding: Encoding, length: int) -> int:
   """`length`, or as many positions as there are."""
   return length if encoding.limit is None else min(length, encoding.limit)

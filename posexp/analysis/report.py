@@ -59,6 +59,9 @@ def report(
     f"layer {layer}" if trained else "before training": probe.profile(subject, 2 * length, layer)
     for layer in shown
   }
+  if trained is None and "relation" in card.parts(encoding, subject) and flat(profiles):
+    # Its tables start at zero: only moved away from there they show what they can do.
+    profiles = {"weights drawn": probe.profile(probe.moved(subject), 2 * length)}
   first = next(iter(profiles.values()))
   rows = facts(encoding, subject, task, first)
   given = ", ".join(f"{k}={configuration.show(v)}" for k, v in (config.get(name) or {}).items())
@@ -125,19 +128,16 @@ def draw(
   if np.ptp(found, axis=0).max() > 1e-9:
     yield from of_vectors(name, encoding, subject, found, trained)
   first = next(iter(profiles.values()))
-  spread = [
-    np.abs(probe.relative_to_zero(each, profile.offsets)).max()
-    for profile in profiles.values()
-    for each in (profile.logits, profile.alike)
-  ]
-  if max(spread) > card.SEEN:
-    yield "logits-by-offset", figures.logits_by_offset(name, profiles, length)
-    yield "weights-by-offset", figures.weights_by_offset(name, profiles, length)
+  if not flat(profiles):
+    # Where offsets are not all that matters, another query would have other logits.
+    asked = name if encoding.relative else f"{name}, query at position {-first.offsets.min()}"
+    yield "logits-by-offset", figures.logits_by_offset(asked, profiles, length)
+    yield "weights-by-offset", figures.weights_by_offset(asked, profiles, length)
     if len(first.terms) > 1:
       for layer, profile in profiles.items():
         tail = f"-{layer.replace(' ', '-')}" if trained else ""
         where = f", {layer}" if trained else ""
-        drawn = figures.terms_by_offset(name, profile, length, where)
+        drawn = figures.terms_by_offset(asked, profile, length, where)
         yield f"terms-by-offset{tail}", drawn
   when = "after training" if trained else "before training"
   if tables := tables_of(subject):
@@ -145,6 +145,11 @@ def draw(
     yield "rows", figures.rows(name, tables, offsets, when)
   if trained:
     yield from of_run(name, trained)
+
+
+def flat(profiles: dict[str, probe.Profile]) -> bool:
+  """Whether no logit depends on the offset."""
+  return all(card.spread(each) < card.SEEN for each in profiles.values())
 
 
 def of_vectors(
