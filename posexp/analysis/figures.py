@@ -232,7 +232,7 @@ def rows(name: str, tables: Mapping[str, np.ndarray], offsets: bool, when: str) 
 def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
   """The learned frequencies [V,M] of words against how often the words occur [V]."""
   figure, axes = panels(
-    1, 1, width=6.0, height=3.6, title=f"{name}: learned frequencies |ω| of words, by their number"
+    1, 1, width=6.0, height=3.6, title=f"{name}: learned frequencies |ω| of words"
   )
   axes = axes[0][0]
   seen = counts > 0
