@@ -12,126 +12,16 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import BLIND, CASES, DEFAULTS, LACKING, NEAR, UNDEFINED, UNTRAINED
 from flax import nnx
 
 from posexp.encodings import ENCODINGS, Encoding
-from posexp.encodings.complex_order import Complex
-from posexp.encodings.disentangled import TUPE, DeBERTa
-from posexp.encodings.distance import FIRE
-from posexp.encodings.naive import Index, Normalized
-from posexp.encodings.relative import RPR, TransformerXL
-from posexp.encodings.streams import Split
+from posexp.encodings.disentangled import TUPE
 from posexp.models import Classifier
 from posexp.transformer import Size, Stack
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 
-# Options beside the defaults. An encoding that is not here is tested with its defaults.
-VARIANTS = {
-  "index": [{"scale": 0.1, "combine": "concat"}, {"direction": "constant", "scale": 0.1}],
-  "normalized": [{"length": 8, "scale": 4.0}],
-  "binary": [{"bits": 6, "signed": False}],
-  "clock": [{"base": 3.0, "period": 12.0, "combine": "product"}],
-  "learned": [{"combine": "product"}, {"combine": "concat", "length": 64}],
-  "sinusoidal": [{"layout": "half", "base": 100.0}, {"combine": "concat"}, {"combine": "product"}],
-  "rpr": [
-    {"k": 0},
-    {"k": 2},
-    {"k": 2, "values": False},
-    {"k": 2, "keys": False},
-    {"k": 2, "share": "none"},
-    {"k": 2, "share": "layers"},
-    {"k": 2, "table": 4},
-    {"k": 2, "beyond": "zero", "share": "none"},
-  ],
-  "transformer_xl": [
-    {"share_biases": False},
-    {"b": False, "c": False},
-    {"a": False, "c": False},
-    {"b": False, "d": False},
-    {"clamp": 2},
-  ],
-  "complex": [
-    {"order": False},
-    {"initial_phase": True, "score": "modulus"},
-    {"shared_period": "word", "shared_amplitude": "word"},
-    {"shared_period": "dimension"},
-    {"shared_amplitude": "dimension"},
-    {"weights": "shared"},
-    {"weights": "shared", "score": "unconjugated"},
-    {"network": "real"},
-  ],
-  "split": [
-    {"attention": "content"},
-    {"attention": "position"},
-    {"norms": "joint"},
-    {"form": "concatenated"},
-    {"form": "added"},
-    {"form": "position_only"},
-  ],
-  "rope": [
-    {"share": 0.5, "layout": "half"},
-    {"scaling": "linear", "factor": 4.0},
-    {"scaling": "ntk", "factor": 4.0, "base": 500.0},
-  ],
-  "xpos": [{"scale_base": 8.0, "gamma": 0.2}],
-  "alibi": [{"two_sided": "direction", "learned": True}, {"two_sided": "divided"}],
-  "t5": [{"buckets": 6, "max_distance": 5}],
-  "kerple": [
-    {"kind": "power"},
-    {"symmetric": True},
-    {"symmetric": True, "kind": "power"},
-  ],
-  "fire": [{"width": 5, "threshold": 2.0, "share_layers": True}],
-  "sandwich": [{"width": 8, "base": 50.0}],
-  "deberta": [
-    {"k": 2, "biases": True},
-    {"position_to_content": False},
-    {"content_to_position": False, "mirrored": False},
-    {"k": 6, "log_buckets": 4, "normalized": True},
-  ],
-  "tupe": [{"untie_cls": True, "length": 64}, {"untie_cls": True, "buckets": 6}],
-  "cope": [{"rows": 3}],
-}
-
-# What is not defined in a decoder (True: causal) or in an encoder (False), and refuses to be built.
-UNDEFINED = {Normalized(): True}  # and those that are `causal_only`
-
-# These depend on where counting starts, but only far beyond the positions that are tested.
-NEAR = {FIRE()}
-
-# These see no order in an encoder, so the order of words is free.
-BLIND = {
-  Encoding(),
-  Index(scale=0.1, direction="constant"),  # LayerNorm deletes it
-  RPR(k=0),
-  TransformerXL(b=False, d=False),
-  Complex(order=False),
-}
-
-# Parameters that no gradient reaches, and why.
-UNTRAINED = {
-  RPR(k=0): r"relation/tables/keys",  # the same for every key: softmax does not see it
-  TransformerXL(a=False, c=False): r"attention/key",  # distances are all that is scored
-  Split(attention="content"): r"attention/(query|key)/kernel_b",  # the position half is not scored
-  Split(attention="position"): r"attention/(query|key)/kernel_a",  # nor the content half
-  # The same for every key; and in so few positions no unit of layer 0 bends.
-  FIRE(): r"bias/bias_out|blocks/0/attention/relation/bias/bias_in",
-  FIRE(width=5, threshold=2.0, share_layers=True): r"shared/bias_out",
-  DeBERTa(k=2, biases=True): r"relation/key/bias",  # the same for every key
-  TUPE(): r"shared/key/bias",  # the same for every key, unless [CLS] is apart
-}
-
-# Parameters of every Transformer that an encoding has no use for.
-LACKING = {Split(form="position_only"): r"attention/(query|key)/"}
-
-DEFAULTS = [pytest.param(cls(), id=name) for name, cls in ENCODINGS.items()]
-CASES = DEFAULTS + [
-  pytest.param(ENCODINGS[name](**options), id=f"{name} {options}")
-  for name, variants in VARIANTS.items()
-  for options in variants
-]
-UNDEFINED |= {case.values[0]: False for case in CASES if case.values[0].causal_only}
 every_case = pytest.mark.parametrize("encoding", CASES)
 every_default = pytest.mark.parametrize("encoding", DEFAULTS)
 

@@ -1,0 +1,60 @@
+"""A run's config, a state in which every number is known, and a process to kill."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+
+CONFIG = {
+  "encoding": "rpr",
+  "rpr": {"k": 4, "keys": True},
+  "task": {"name": "own", "train": "a.csv", "validation": None, "test": "b.csv"},
+  "train": {"learning_rate": 1e-3, "clip": 1.0},
+  "seed": 0,
+  "runs": "runs",
+  "rerun": False,
+  "wandb": {"mode": "disabled"},
+}
+SCORE = "validation/accuracy"
+
+
+@struct.dataclass
+class State:
+  step: Any
+  params: Any
+  opt_state: Any
+
+
+def make_state(step, width=8, dtype=jnp.float32):
+  """A state in which every number follows from the step."""
+  params = {"blocks": {0: {"w": jnp.full((4, width), step, dtype)}}, "bias": jnp.ones(3) / step}
+  state = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)).init(params)
+  return State(jnp.asarray(step), params, jax.tree.map(lambda leaf: leaf + step, state))
+
+
+def assert_equal(a, b):
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert x.dtype == y.dtype
+    np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+
+def python(code, *args, **env):
+  return subprocess.Popen(
+    [sys.executable, "-c", code, *args],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    env={**os.environ, "JAX_PLATFORMS": "cpu", **env},
+  )
+
+
+def save(run, step, score):
+  run.save(step, make_state(step), None if score is None else {SCORE: score, "other": 1})
+  run.wait()

@@ -1,0 +1,252 @@
+"""Checkpoints: which are kept, what can go on from them, and what a kill leaves."""
+
+import functools
+import resource
+import shutil
+import signal
+
+import jax
+import jax.numpy as jnp
+import pytest
+from states import CONFIG, SCORE, assert_equal, make_state, python, save
+
+from posexp.errors import UserError
+from posexp.run import Run, open_run
+
+
+def kept(path):
+  return sorted(int(step.name) for step in (path / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize(
+  ("mode", "scores", "expected", "best"),
+  [
+    ("max", {1: 0.2, 2: 0.9, 3: 0.5, 4: 0.4}, [2, 4], 2),
+    ("min", {1: 0.9, 2: 0.2, 3: 0.5, 4: 0.4}, [2, 4], 2),
+    ("max", {1: 0.5, 2: 0.5, 3: 0.5}, [1, 3], 1),
+    ("min", {1: 0.5, 2: 0.5, 3: 0.5}, [1, 3], 1),
+    ("max", {1: 0.2, 2: 0.3}, [2], 2),
+    ("max", {1: 0.2, 2: None}, [1, 2], 1),
+    ("max", {1: 0.2, 2: None, 3: 0.1}, [1, 3], 1),
+    ("min", {1: 0.2, 2: None, 3: None}, [1, 3], 1),
+    ("max", {1: float("nan"), 2: 0.1, 3: float("nan")}, [2, 3], 2),
+    ("max", {1: None, 2: None}, [2], None),
+  ],
+)
+def test_the_newest_and_the_best_are_kept(tmp_path, reopened, mode, scores, expected, best):
+  if reopened:
+    for step, score in scores.items():
+      with Run(tmp_path, CONFIG, mode=mode) as run:
+        save(run, step, score)
+  with Run(tmp_path, CONFIG, mode=mode) as run:
+    if not reopened:
+      for step, score in scores.items():
+        save(run, step, score)
+    assert kept(tmp_path) == expected
+    assert run.checkpoints.find("best") == best
+    assert_equal(run.restore(make_state(99)), make_state(expected[-1]))
+    if best is None:
+      assert run.restore(make_state(99), "best") is None
+    else:
+      assert_equal(run.restore(make_state(99), "best"), make_state(best))
+
+
+def test_a_new_run_has_no_checkpoint(tmp_path):
+  with Run(tmp_path, CONFIG) as run:
+    assert run.restore(make_state(1)) is None
+    assert run.restore(make_state(1), "best") is None
+
+
+def test_a_step_is_saved_once(tmp_path):
+  with Run(tmp_path, CONFIG) as run:
+    save(run, 5, None)
+    with pytest.raises(ValueError, match="does not come after"):
+      save(run, 5, 0.5)
+
+
+def test_what_is_saved_may_be_donated_at_once(tmp_path):
+  @functools.partial(jax.jit, donate_argnums=0)
+  def update(state):
+    return jax.tree.map(lambda leaf: leaf + 1, state)
+
+  state = {"step": jnp.zeros((), jnp.int32), "w": jnp.zeros(1_000_000)}
+  with Run(tmp_path, CONFIG) as run:
+    for step in range(1, 6):
+      state = update(state)
+      run.save(step, state)
+      state = update(update(state))
+      saved = run.restore(state)
+      assert float(saved["w"].min()) == float(saved["w"].max()) == int(saved["step"])
+      assert int(saved["step"]) == 1 + 3 * (step - 1)
+
+
+def without_blocks(state):
+  return state.replace(params={"bias": state.params["bias"]})
+
+
+def with_scale(state):
+  return state.replace(params={**state.params, "scale": jnp.ones(3)})
+
+
+@pytest.mark.parametrize(
+  ("model", "words"),
+  [
+    (lambda: make_state(1, width=16), r"params/blocks/0/w is float32 \[4, 8\] there and float32 "),
+    (lambda: make_state(1, dtype=jnp.bfloat16), r"float32 \[4, 8\] there and bfloat16 \[4, 8\] "),
+    (lambda: without_blocks(make_state(1)), "holds params/blocks/0/w, which this model does not"),
+    (lambda: with_scale(make_state(1)), "it lacks params/scale"),
+    (lambda: make_state(1).replace(opt_state=()), "it holds opt_state/1/0/count"),
+  ],
+)
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, capfd, model, words):
+  with Run(tmp_path, CONFIG) as run:
+    save(run, 1, 0.5)
+  capfd.readouterr()
+  with Run(tmp_path, CONFIG) as run, pytest.raises(UserError, match=words) as error:
+    run.restore(model())
+  assert "\n" not in str(error.value)
+  assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax's threads
+@pytest.mark.parametrize("part", ["default/_METADATA", "default/d", "default", "metrics/metrics"])
+def test_a_damaged_checkpoint_is_one_sentence(tmp_path, part):
+  with Run(tmp_path, CONFIG) as run:
+    save(run, 1, 0.5)
+  damaged = tmp_path / "checkpoints" / "1" / part
+  if damaged.is_dir():
+    shutil.rmtree(damaged)
+  else:
+    damaged.write_bytes(b"\0\0")
+  with Run(tmp_path, CONFIG) as run, pytest.raises(UserError, match="is damaged") as error:
+    run.restore(make_state(1))
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("gone", ["_CHECKPOINT_METADATA", "metrics", "default", "metrics/metrics"])
+def test_a_kill_amid_the_removal_of_an_old_checkpoint(tmp_path, gone):
+  with Run(tmp_path, CONFIG) as run:
+    save(run, 1, 0.9)
+    save(run, 2, 0.5)
+    shutil.copytree(tmp_path / "checkpoints" / "2", tmp_path / "old")
+    save(run, 3, 0.4)
+  half = tmp_path / "checkpoints" / "2"
+  shutil.move(tmp_path / "old", half)
+  if (half / gone).is_dir():
+    shutil.rmtree(half / gone)
+  else:
+    (half / gone).unlink()
+  with Run(tmp_path, CONFIG) as run:
+    assert int(run.restore(make_state(9)).step) == 3
+    assert int(run.restore(make_state(9), "best").step) == 1
+    save(run, 4, 0.1)
+    assert kept(tmp_path) == [1, 4]
+
+
+def test_a_full_disk_is_one_sentence_and_costs_nothing_saved(tmp_path, capfd):
+  big = {"w": jax.random.normal(jax.random.key(0), (500_000,))}
+  with Run(tmp_path, CONFIG) as run:
+    run.save(1, big, {SCORE: 0.5})
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+  def fill_up():
+    try:
+      with Run(tmp_path, CONFIG) as run:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        run.save(2, big, {SCORE: 0.6})
+    finally:
+      resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+  with pytest.raises(UserError, match=r"could not be written to .* \(File too large\)") as error:
+    fill_up()
+  assert "\n" not in str(error.value)
+  assert capfd.readouterr() == ("", "")
+  with Run(tmp_path, CONFIG) as run:
+    assert_equal(run.restore(big), big)
+    assert run.checkpoints.find("best") == 1
+    run.save(2, big, {SCORE: 0.6})
+  assert kept(tmp_path) == [2]
+
+
+def test_another_process_may_read_while_a_run_is_trained(tmp_path):
+  with Run(tmp_path, CONFIG) as run:
+    run.log(1, {SCORE: 0.5})
+    save(run, 1, 0.5)
+    unfinished = tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp"
+    unfinished.mkdir()
+    record = open_run(tmp_path)
+    assert_equal(record.restore(make_state(9)), make_state(1))
+    assert record.history == [{"step": 1, SCORE: 0.5}]
+    assert record.summary is None
+    assert unfinished.exists()
+  with Run(tmp_path, CONFIG) as run:
+    save(run, 2, 0.4)
+  assert kept(tmp_path) == [1, 2]
+
+
+SHARDED = """
+import sys, jax, jax.numpy as jnp, numpy as np
+from posexp.run import Run
+mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+template = {{
+  "rows": jax.ShapeDtypeStruct((16,), jnp.float32, sharding=rows),
+  "whole": jax.ShapeDtypeStruct((3,), jnp.float32, sharding=whole),
+}}
+with Run(sys.argv[1], {config!r}) as run:
+  state = run.restore(template)
+  for name in state:
+    assert state[name].sharding == template[name].sharding
+    assert len(state[name].devices()) == 8
+  run.save(2, jax.tree.map(lambda leaf: leaf + 1, state))
+"""
+
+
+def test_a_run_goes_on_with_another_number_of_devices(tmp_path):
+  state = {"rows": jnp.arange(16.0), "whole": jnp.ones(3)}
+  with Run(tmp_path, CONFIG) as run:
+    run.save(1, state)
+  flags = "--xla_force_host_platform_device_count=8"
+  done = python(SHARDED.format(config=CONFIG), str(tmp_path), XLA_FLAGS=flags)
+  assert done.communicate() == ("", "")
+  assert done.returncode == 0
+  with Run(tmp_path, CONFIG) as run:
+    assert_equal(run.restore(state), jax.tree.map(lambda leaf: leaf + 1, state))
+
+
+SAVING = """
+import sys, jax.numpy as jnp
+from posexp.run import Run
+with Run(sys.argv[1], {config!r}) as run:
+  step = run.checkpoints.find("latest") or 0
+  run.rewind(step)
+  while True:
+    step += 1
+    metrics = {{"validation/accuracy": (7 * step % 11) / 11}} if step % 3 else None
+    run.log(step, metrics or {{"train/loss": 1 / step}})
+    state = {{"step": jnp.asarray(step), "w": jnp.full(2_000_000, step, jnp.float32)}}
+    run.save(step, state, metrics)
+    print(step, flush=True)
+"""
+
+
+def test_killed_at_any_moment_nothing_saved_is_lost(tmp_path):
+  template = {"step": jnp.asarray(0), "w": jnp.zeros(2_000_000)}
+  for kill in range(2):
+    saving = python(SAVING.format(config=CONFIG), str(tmp_path))
+    for _ in range(5 + 3 * kill):  # the last of these is being written
+      said = int(saving.stdout.readline())
+    saving.send_signal(signal.SIGKILL)
+    saving.communicate()
+    with Run(tmp_path, CONFIG) as run:
+      newest, best = run.restore(template), run.restore(template, "best")
+      step = int(newest["step"])
+      assert step >= said - 1
+      for state in (newest, best):
+        assert float(state["w"].min()) == float(state["w"].max()) == int(state["step"])
+      run.rewind(step)
+      assert [row["step"] for row in run.history] == list(range(1, step + 1))
+      scored = [row for row in run.history if SCORE in row]
+      assert int(best["step"]) == max(scored, key=lambda row: (row[SCORE], -row["step"]))["step"]
