@@ -201,9 +201,9 @@ def terms_by_offset(name: str, profile: Profile, near: int, layer: str) -> Figur
       )
       each.plot(offsets, mean, color=color, linewidth=1.3)
       each.axhline(0, color=GRAY, linewidth=0.6)
-      if row is axes[0]:
-        each.set_title(f"head {head}")
     row[0].set_ylabel(f"{term}\nlogit")
+  for head, each in zip(heads, axes[0], strict=True):
+    each.set_title(f"head {head}")
   for each in axes[-1]:
     each.set_xlabel("offset")
   return figure
