@@ -1,0 +1,117 @@
+"""A task that only order decides: which of the words a and b comes first.
+
+Each text stands there twice, with a and b exchanged, so that a bag of its words says nothing.
+"""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+COLORS = ("red", "green", "blue", "gray", "pink")
+SIZES = {"train": 400, "validation": 60, "test": 100}
+SHORT = ["train.steps=12", "train.evaluate_every=4", "train.log_every=3", "train.warmup=2"]
+SHORT += ["train.learning_rate=1e-2"]
+MODEL = ["model.d_model=16", "model.num_heads=2", "model.num_layers=1", "model.d_ff=32"]
+
+
+def write(folder: Path, longest: int = 7) -> list[str]:
+  """Writes the files of the task, and returns the options of a tiny model that reads them."""
+  rng = random.Random(0)
+  for split, size in SIZES.items():
+    rows = [row for _ in range(size // 2) for row in pair(rng, longest)]
+    rng.shuffle(rows)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / f"{split}.jsonl").write_text(text)
+  files = [f"task.{split}={folder / split}.jsonl" for split in SIZES]
+  return ["task=text_classification", *files, *MODEL, "wandb.mode=disabled"]
+
+
+def pair(rng: random.Random, longest: int) -> list[dict[str, str]]:
+  """Two texts of the same 2 to `longest` words."""
+  words = rng.choices(COLORS, k=rng.randrange(longest - 1))
+  i, j = sorted(rng.sample(range(len(words) + 2), 2))
+  rows = []
+  for first, second in ("ab", "ba"):
+    text = [*words]
+    text.insert(i, first)
+    text.insert(j, second)
+    rows.append({"text": " ".join(text), "label": first})
+  return rows
+
+
+@contextlib.contextmanager
+def home(path: Path) -> Iterator[None]:
+  """In it `path` is the current directory, and holds what is kept between runs."""
+  import jax
+
+  before = {name: jax.config.values[name] for name in jax.config.values if "cache" in name}
+  with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(path / "cache")}), contextlib.chdir(path):
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+    yield
+  for name, value in before.items():
+    jax.config.update(name, value)
+
+
+class Typed(NamedTuple):
+  """What came of a command line."""
+
+  status: int
+  out: str
+  err: str
+
+
+def command(*argv: str) -> Typed:
+  """Types a command line."""
+  from posexp.launch import launch
+  from posexp.train import train
+
+  logs = [logging.getLogger(name) for name in (None, "posexp", "jax")]
+  before = [(log.handlers[:], log.level) for log in logs]
+  out, err = io.StringIO(), io.StringIO()
+  try:
+    with (
+      mock.patch.object(sys, "argv", ["posexp", *argv]),
+      # Configuring logging closes all handlers there are, absl's with pytest's own stderr in it.
+      mock.patch.object(logging, "_handlerList", []),
+      contextlib.redirect_stdout(out),
+      contextlib.redirect_stderr(err),
+    ):
+      status = launch(train)
+  finally:
+    for log, (handlers, level) in zip(logs, before, strict=True):
+      log.handlers[:] = handlers
+      log.setLevel(level)
+  return Typed(status, out.getvalue(), err.getvalue())
+
+
+def summaries(runs: Path | str) -> dict[Path, dict[str, Any]]:
+  """The summaries of finished runs, by their folders."""
+  return {path.parent: json.loads(path.read_text()) for path in Path(runs).rglob("summary.json")}
+
+
+def only(runs: Path | str) -> Path:
+  """The folder of the one run in a folder of runs."""
+  (path,) = Path(runs).glob("*/*/*/seed=*")
+  return path
+
+
+def timeless(values: dict[str, Any]) -> dict[str, Any]:
+  """Less what is measured in time."""
+  return {key: value for key, value in values.items() if not key.startswith("time/")}
+
+
+def result(path: Path) -> tuple[list[dict], dict, str]:
+  """The rows, the summary and the predictions of a run, less what is measured in time."""
+  from posexp.run import open_run
+
+  run = open_run(path)
+  predictions = (path / "predictions/test.jsonl").read_text()
+  return [timeless(row) for row in run.history], timeless(run.summary), predictions

@@ -1,0 +1,189 @@
+"""Runs in processes of their own: stopped in every way and gone on with, on one device or eight."""
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import order
+import pytest
+
+RUN = ["encoding=rpr", "rpr.k=2", "train.steps=180", "train.evaluate_every=12"]
+RUN += ["train.log_every=7", "train.learning_rate=1e-2", "train.warmup=10", "model.dropout=0.2"]
+SWEEP = [*RUN, "seed=0,1", "-m"]
+DEVICES = ["train.steps=99", "train.evaluate_every=20", "train.log_every=1", "model.dropout=0.2"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+  """A folder with the data, in which programs are compiled once and quickly."""
+  folder = tmp_path_factory.mktemp("home")
+  order.write(folder)
+  return folder
+
+
+class Command:
+  """A command line, typed in a folder of its own beside the data."""
+
+  def __init__(self, home, name, *overrides, before="", devices=1, **kwargs):
+    self.runs = home / name
+    env = {name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"}
+    env |= {
+      "XDG_CACHE_HOME": str(home / "cache"),
+      "PYTHONPYCACHEPREFIX": str(home / "bytecode"),
+      "PYTHONPATH": str(Path(__file__).parents[1]),
+      "JAX_PLATFORMS": "cpu",
+      "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+      "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+    }
+    code = f"{before}\nfrom posexp.train import main\nmain()"
+    argv = [*order.write(home), f"runs={name}", *overrides]
+    self.process = subprocess.Popen(
+      [sys.executable, "-c", code, *argv],
+      cwd=home,
+      env=env,
+      text=True,
+      **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kwargs},
+    )
+
+  def until(self, happened):
+    """Waits for something that must happen before the command ends."""
+    while not happened():
+      if self.process.poll() is not None:
+        pytest.fail("\n".join(("it ended too soon", *self.process.communicate())))
+      time.sleep(0.001)
+
+  def rows(self, seed=0):
+    """How many rows the run of a seed has logged."""
+    files = self.runs.glob(f"*/*/*/seed={seed}/metrics.jsonl")
+    return sum(file.read_bytes().count(b"\n") for file in files)
+
+  def saving(self):
+    """Whether a checkpoint is being written."""
+    return any(self.runs.glob("*/*/*/*/checkpoints/*tmp*"))
+
+  def end(self, number=None):
+    """Sends a signal, and returns the exit status, stdout and stderr."""
+    if number is not None:
+      self.process.send_signal(number)
+    out, err = self.process.communicate(timeout=300)
+    return self.process.returncode, out, err
+
+
+def results(runs):
+  """By seed, what a run has measured, less time."""
+  return {path.name: order.result(path) for path in runs.glob("*/*/*/seed=*")}
+
+
+@pytest.fixture(scope="module")
+def never_stopped(home):
+  """The results of the sweep."""
+  command = Command(home, "never-stopped", *SWEEP)
+  status, out, err = command.end()
+  assert (status, err) == (0, "")
+  assert "\r" not in out
+  return results(command.runs)
+
+
+# Ctrl-C is ignored in the background jobs of a script, which the tests may be among.
+HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+
+
+def test_however_often_a_sweep_is_stopped_its_numbers_are_bitwise_the_same(home, never_stopped):
+  def again(**kwargs):
+    return Command(home, "stopped", *SWEEP, **kwargs)
+
+  command = again()
+  command.until(lambda: command.rows() >= 1)  # with luck before the first checkpoint
+  assert command.end(signal.SIGKILL)[0] == -signal.SIGKILL
+
+  command = again()
+  command.until(command.saving)
+  command.end(signal.SIGKILL)
+
+  command = again()
+  command.until(lambda: command.rows() >= 6)
+  status, out, err = command.end(signal.SIGTERM)
+  assert (status, err) == (143, "posexp: interrupted; the same command goes on from here\n")
+  stopped = re.search(r"^stopped at step (\d+) of 180, which is saved$", out, re.M)[1]
+
+  command = again(before=IGNORE)
+  command.until(lambda: command.rows(seed=1) >= 1)
+  seen = command.rows(seed=1)
+  command.process.send_signal(signal.SIGINT)
+  command.until(lambda: command.rows(seed=1) >= seen + 2)
+  out = command.end(signal.SIGKILL)[1]
+  assert f"going on from step {stopped}\n" in out
+  assert "stopped at step" not in out
+
+  command = again(before=HEED)
+  command.until(lambda: command.rows(seed=1) >= 8)
+  status, out, err = command.end(signal.SIGINT)
+  assert (status, err) == (130, "posexp: interrupted; the same command goes on from here\n")
+  assert "finished already, in stopped/" in out
+  assert "stopped at step" in out
+
+  status, out, err = again().end()
+  assert (status, err) == (0, "")
+  assert results(home / "stopped") == never_stopped
+
+
+def test_a_terminal_gets_a_progress_bar_and_a_pipe_beside_it_does_not(home, never_stopped):
+  screen, end = os.openpty()
+  termios.tcsetwinsize(end, (24, 100))
+  command = Command(home, "terminal", *RUN, stderr=end)
+  os.close(end)
+  shown = b""
+  while select.select([screen], [], [], 300)[0]:
+    try:
+      shown += os.read(screen, 65536)
+    except OSError:  # the command has ended
+      break
+  status, out, _ = command.end()
+  os.close(screen)
+  assert status == 0
+  assert "\r" not in out
+  assert re.search(rb"\r *\d+%\|.*\d+/180 \[.*loss \d\.\d{3}, [\d,]+ tokens/s", shown)
+  assert results(home / "terminal")["seed=0"] == never_stopped["seed=0"]
+
+
+def losses(path):
+  (file,) = path.glob("*/*/*/seed=0/metrics.jsonl")
+  return [json.loads(line)["train/loss"] for line in file.read_text().splitlines()]
+
+
+def test_eight_devices_have_the_losses_of_one_which_can_go_on_from_them(home):
+  one = Command(home, "one", *DEVICES)
+  status, out, err = one.end()
+  assert (status, err) == (0, "")
+  assert re.search(r"^training .* on 1 cpu$", out, re.M)
+
+  tell = (
+    "from posexp.training import mesh_for\n"
+    "print([mesh_for(size).size for size in (32, 20, 12, 7)], flush=True)"
+  )
+  eight = Command(home, "eight", *DEVICES, devices=8, before=tell)
+  eight.until(lambda: eight.rows() >= 21)
+  status, out, err = eight.end(signal.SIGTERM)
+  assert status == 143
+  assert out.startswith("[8, 5, 6, 7]\n")
+  assert re.search(r"^training .* on 8 cpu$", out, re.M)
+  stopped = int(re.search(r"stopped at step (\d+) of 99", out)[1])
+
+  status, out, err = Command(home, "eight", *DEVICES).end()
+  assert (status, err) == (0, "")
+  assert f"going on from step {stopped}\n" in out
+  assert losses(home / "eight") == pytest.approx(losses(home / "one"), abs=1e-5)
+
+
+def test_a_mistake_ends_the_real_command_with_one_line(home):
+  status, out, err = Command(home, "mistake", "task.train=tran.jsonl").end()
+  assert (status, out) == (2, "")
+  assert err == f"posexp: error: tran.jsonl: there is no such file (looked in {home})\n"

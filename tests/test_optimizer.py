@@ -1,0 +1,125 @@
+"""The optimizer: its schedule, its clipping, what weight decay acts on, and its options."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posexp.config import build
+from posexp.encodings import ENCODINGS
+from posexp.errors import UserError
+from posexp.optimizer import Training, decayed, make_optimizer, make_schedule
+from posexp.training import keys, split
+from posexp.transformer import Size, Stack
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 10, 1000])
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "rsqrt", "constant"])
+def test_the_schedule_is_its_formula(schedule, warmup):
+  steps, peak = 50, 0.5
+  made = make_schedule(Training(learning_rate=peak, schedule=schedule, warmup=warmup), steps)
+  rise = min(warmup, steps - 1)
+
+  def expected(step):
+    if step < rise:
+      return peak * (step + 1) / rise
+    done = (step - rise) / (steps - rise)
+    return {
+      "cosine": peak * (1 + math.cos(math.pi * done)) / 2,
+      "linear": peak * (1 - done),
+      "rsqrt": peak * math.sqrt(max(rise, 1) / (max(rise, 1) + step - rise)),
+      "constant": peak,
+    }[schedule]
+
+  rates = [float(made(step)) for step in range(steps)]
+  assert rates == pytest.approx([expected(step) for step in range(steps)], rel=1e-5, abs=1e-7)
+  assert min(rates) > 0
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "rsqrt", "constant"])
+def test_a_run_of_one_step_is_taken_at_the_peak(schedule):
+  assert float(make_schedule(Training(schedule=schedule), 1)(0)) == pytest.approx(1e-3)
+
+
+def test_equal_options_give_the_same_objects():
+  assert make_schedule(Training(), 9) is make_schedule(Training(), 9)
+  assert make_optimizer(Training(), 9) is make_optimizer(Training(), 9)
+  assert make_optimizer(Training(), 9) is not make_optimizer(Training(clip=None), 9)
+
+
+@pytest.mark.parametrize("name", list(ENCODINGS))
+def test_weight_decay_acts_on_the_matrices_of_linear_maps_alone(name):
+  size = Size(d_model=16, num_heads=2, d_ff=32, num_layers=1)
+
+  def make(rngs):
+    causal = name in ("xpos", "kerple", "fire", "cope")  # which are for decoders alone
+    return Stack(11, ENCODINGS[name](), size, causal=causal, rngs=rngs)
+
+  params = jax.eval_shape(lambda: split(make, keys(0))[1])
+  marked, _ = jax.tree_util.tree_flatten_with_path(decayed(params))
+  yes = {jax.tree_util.keystr(path, simple=True, separator="/") for path, on in marked if on}
+  no = {jax.tree_util.keystr(path, simple=True, separator="/") for path, on in marked if not on}
+  for part in ("query", "key", "value", "out", "up", "down"):
+    assert any(f"{part}/" in path for path in yes), part
+  assert all("kernel" in path.rpartition("/")[2] for path in yes)
+  for word in ("embed", "norm"):
+    assert not any(word in path for path in yes), word
+  assert any("embed" in path for path in no)
+  assert any("norm" in path for path in no)
+
+
+def change(options, params, grads):
+  optimizer = make_optimizer(options, 100)
+  return optimizer.update(grads, optimizer.init(params), params)[0]
+
+
+def test_weight_decay_pulls_a_matrix_toward_zero_and_leaves_the_rest():
+  params = {"kernel": jnp.full((2, 2), 4.0), "bias": jnp.full(2, 4.0)}
+  grads = jax.tree.map(jnp.zeros_like, params)
+  updates = change(Training(warmup=0, weight_decay=0.1, learning_rate=0.5), params, grads)
+  np.testing.assert_allclose(updates["kernel"], -0.5 * 0.1 * 4.0, rtol=1e-6)
+  np.testing.assert_array_equal(updates["bias"], 0)
+
+
+def test_gradients_are_clipped_by_their_common_norm():
+  # Adam forgets the scale of its first gradient, so two are needed to see it.
+  params = {"a": jnp.zeros(1), "b": jnp.zeros(1)}
+  large, small = {"a": 30 * jnp.ones(1), "b": 40 * jnp.ones(1)}, {"a": 0.3, "b": 0.4}
+  small = {name: value * jnp.ones(1) for name, value in small.items()}
+
+  def second(options, first):
+    optimizer = make_optimizer(options, 100)
+    state = optimizer.init(params)
+    _, state = optimizer.update(first, state, params)
+    return optimizer.update(small, state, params)[0]
+
+  clipped = second(Training(clip=0.5), large)
+  for name in params:
+    np.testing.assert_allclose(clipped[name], second(Training(clip=0.5), small)[name], rtol=1e-6)
+    free, same = (second(Training(clip=None), first)[name] for first in (large, small))
+    assert abs(free - same) > 0.1 * abs(same)
+
+
+@pytest.mark.parametrize(
+  ("option", "value", "message"),
+  [
+    ("batch_size", 0, "train.batch_size must be at least 1, not 0"),
+    ("steps", 0, "train.steps must be at least 1, not 0"),
+    ("evaluate_every", -1, "train.evaluate_every must be at least 1, not -1"),
+    ("patience", 0, "train.patience must be at least 1, not 0"),
+    ("learning_rate", 0, "train.learning_rate must be above 0, not 0.0"),
+    ("clip", 0, "train.clip must be above 0, not 0.0"),
+    ("warmup", -1, "train.warmup must be at least 0, not -1"),
+    ("weight_decay", -0.1, "train.weight_decay must be at least 0, not -0.1"),
+    ("label_smoothing", 1, "train.label_smoothing must be from 0 to below 1, not 1.0"),
+    ("schedule", "cosin", "train.schedule must be one of cosine, linear, rsqrt, constant, not 'c"),
+    ("warmup", 1.5, "train.warmup=1.5: must be an integer"),
+    ("lr", 1, "train.lr=1: there is no option train.lr"),
+  ],
+)
+def test_options_that_make_no_sense(option, value, message):
+  with pytest.raises(UserError) as error:
+    build(Training, {option: value}, "train")
+  assert str(error.value).startswith(message)

@@ -1,0 +1,147 @@
+"""What the command says, of a run and of mistakes."""
+
+import re
+from pathlib import Path
+
+import jax
+import order
+import pytest
+from order import SHORT, Typed, command, only, result, summaries
+
+from posexp.config import compose, make_task, resolve
+from posexp.run import folder
+from posexp.trained import open_trained
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory):
+  """The current directory."""
+  path = tmp_path_factory.mktemp("home")
+  with order.home(path):
+    yield path
+
+
+@pytest.fixture(scope="module")
+def options(home):
+  return order.write(Path())
+
+
+@pytest.fixture(scope="module")
+def whole(options):
+  """The command line of a run, what it said, and what it measured."""
+  argv = [*options, *SHORT, "encoding=rpr", "rpr.k=2"]
+  typed = command(*argv, "runs=whole")
+  assert (typed.status, typed.err) == (0, "")
+  return argv, typed, result(only("whole"))
+
+
+def test_the_output_of_a_run(whole):
+  _, (_, out, _), (rows, summary, _) = whole
+  lines = out.splitlines()
+  assert lines[0] == (
+    "task      text_classification: 400 train, 60 validation, 100 test; 2 classes"
+  )
+  assert lines[1] == "          vocabulary 10, longest text 7 tokens"
+  assert lines[2].startswith("encoding  rpr: k=2, keys=true, values=true")
+  count, more = re.match(
+    r"model     ([\d,]+) parameters, \+([\d,]+) against none", lines[3]
+  ).groups()
+  state = open_trained(only("whole")).state
+  assert int(count.replace(",", "")) == sum(leaf.size for leaf in jax.tree.leaves(state.params))
+  assert int(more) == 2 * 5 * 8  # a vector for each of five offsets, for keys and for values
+  assert lines[4].startswith("          d_model 16, 2 heads, 1 layers, d_ff 32")
+  assert lines[5] == "training  12 steps of 32 texts, seed 0, on 1 cpu"
+  assert lines[6] == f"run       {only('whole')}"
+  assert lines[7] == "wandb     disabled"
+  assert [line for line in lines if line.startswith("step")] == [
+    line for line in lines if re.match(
+      r"step +\d+/12   train loss \d\.\d{3}   validation loss \d\.\d{3}   accuracy \d\.\d{3}   "
+      r"macro F1 \d\.\d{3}   [\d,]+ tokens/s(   best)?$", line)
+  ]  # fmt: skip
+  assert [row["step"] for row in rows] == [3, 4, 6, 8, 9, 12]
+  assert sum(line.startswith("step") for line in lines) == 3
+  assert "\r" not in out
+  assert "\x1b" not in out
+  assert lines[-8:] == table(summary)
+
+
+def table(summary):
+  """The final table, worked out again."""
+
+  def row(name, key, form="{:.4f}", scale=1):
+    values = [
+      scale * (summary[f"{split}/{key}"] if isinstance(key, str) else key(split))
+      for split in ("validation", "test")
+    ]
+    return name.ljust(34) + form.format(values[0]).rjust(12) + form.format(values[1]).rjust(10)
+
+  return [
+    "",
+    f"at step {summary['step']}".ljust(34) + "validation".rjust(12) + "test".rjust(10),
+    row("accuracy", "accuracy"),
+    row("macro F1", "macro_f1"),
+    row("loss", "loss"),
+    row("bag of words, accuracy", lambda split: summary[f"baseline/{split}/accuracy"]),
+    row("bag of words, macro F1", lambda split: summary[f"baseline/{split}/macro_f1"]),
+    row(
+      "accuracy against it, points",
+      lambda split: summary[f"{split}/accuracy"] - summary[f"baseline/{split}/accuracy"],
+      "{:+.2f}",
+      100,
+    ),
+  ]
+
+
+def test_a_finished_run_shows_its_result_again(whole):
+  argv, _, (_, summary, _) = whole
+  again = command(*argv, "runs=whole", "wandb.mode=offline")
+  path = only("whole")
+  first = f"finished already, in {path}; rerun=true trains it again"
+  assert again == Typed(0, "\n".join([first, *table(summary), ""]), "")
+
+
+@pytest.mark.parametrize(
+  ("argv", "message"),
+  [
+    ("encoding=rpr rpr.k=-1", "rpr.k must be at least 0, not -1"),
+    ("encoding=rpr rpr.k=four", "rpr.k=four: must be an integer"),
+    ("encoding=rprr", "encoding=rprr: no such encoding; did you mean rpr? (known: "),
+    ("encoding=learned rpr.k=2", "rpr.k is set, but encoding=learned; choose encoding=rpr or drop"),
+    ("model.d_model=15", "model: "),
+    ("model.d_model=18 encoding=complex", "model: "),
+    ("model.d_model=18 encoding=split", "model: "),
+    (
+      "encoding=learned learned.length=7",
+      "learned.length=7 gives 7 positions: the longest text has ",
+    ),
+    ("train.batch_size=401", "train.batch_size=401: there are only 400 training examples"),
+    ("train.schedule=cosin", "train.schedule must be one of cosine, linear, rsqrt, constant, not "),
+    ("task.train=none.jsonl", "none.jsonl: there is no such file (looked in "),
+    ("task.test=empty.jsonl", "empty.jsonl: the file is empty; give one with at least one row"),
+    ("task.text=txt", "train.jsonl, line 1: no column 'txt', but text, label; did you mean "),
+    ("runs=train.jsonl", "the run's folder train.jsonl/text_classification/"),
+    ("wandb.mode=of", "wandb.mode must be one of auto, online, offline, disabled, not 'of'"),
+  ],
+)
+def test_mistakes_are_one_line(options, argv, message):
+  Path("empty.jsonl").touch()
+  status, out, err = command(*options, "runs=mistakes", *SHORT, *argv.split())
+  assert (status, out) == (2, "")
+  assert err.startswith(f"posexp: error: {message}")
+  assert err.count("\n") == 1
+  assert summaries("mistakes") == {}
+
+
+def test_a_checkpoint_of_another_model_is_refused(whole):
+  argv, _, _ = whole
+  # Put by hand where the run of another k belongs.
+  config = resolve(compose([*argv, "rpr.k=3", "runs=other"]))
+  path = folder(config, make_task(config).data_digest())
+  path.mkdir(parents=True)
+  (path / "checkpoints").symlink_to((only("whole") / "checkpoints").absolute())
+  status, _, err = command(*argv, "rpr.k=3", "runs=other")
+  assert status == 2
+  assert re.match(r"posexp: error: other/.*/checkpoints/12 is a checkpoint of another model: ", err)
+  assert err.count("\n") == 1

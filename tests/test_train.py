@@ -1,0 +1,279 @@
+"""The whole command, in this process: what it learns, repeats, compiles and measures."""
+
+import collections
+import contextlib
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import order
+import pytest
+from order import SHORT, command, only, result, summaries
+
+from posexp import training
+from posexp.run import Run, open_run
+from posexp.trained import open_trained
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+TRAIN = ["train.steps=150", "train.evaluate_every=75", "train.learning_rate=1e-2"]
+TRAIN += ["train.warmup=10", "model.dropout=0"]
+RPR = ["encoding=rpr", "rpr.k=2"]
+SOME = ["none", "learned", "sinusoidal", "rpr", "transformer_xl", "complex", "split", "alibi"]
+# alibi sees how far, not on which side: to it a text and its mirror image look alike.
+ORDERLESS = {"none", "complex.order=false", "alibi"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory):
+  """The current directory."""
+  path = tmp_path_factory.mktemp("home")
+  with order.home(path):
+    yield path
+
+
+@pytest.fixture(scope="module")
+def options(home):
+  return order.write(Path())
+
+
+@pytest.fixture(scope="module")
+def long(home):
+  """Options of the task with texts for two buckets, up to 8 and up to 16 tokens."""
+  Path("long").mkdir()
+  return order.write(Path("long"), longest=14)
+
+
+@contextlib.contextmanager
+def compilations():
+  """Counts, by name, the functions that are compiled."""
+  counts = collections.Counter()
+
+  def heard(event, seconds, **kwargs):
+    if event == "/jax/core/compile/backend_compile_duration":
+      counts[kwargs["fun_name"].removeprefix("jit(").removesuffix(")")] += 1
+
+  jax.monitoring.register_event_duration_secs_listener(heard)
+  try:
+    yield counts
+  finally:
+    jax.monitoring.unregister_event_duration_listener(heard)
+
+
+# Encodings
+
+
+@pytest.fixture(scope="module")
+def sweep(options):
+  """Encodings, trained by one command: complex with both options, each other one named twice.
+
+  cope is among them, which is not for encoders.
+  """
+  argv = ["-m", f"encoding={','.join(SOME)},cope", "complex.order=true,false", *options, *TRAIN]
+  with compilations() as counts:
+    typed = command(*argv)
+  return argv, typed, counts
+
+
+def name_of(path):
+  config = open_run(path).config
+  plain = config["encoding"] == "complex" and not config["complex"]["order"]
+  return "complex.order=false" if plain else config["encoding"]
+
+
+@pytest.mark.parametrize("name", [*SOME, "complex.order=false"])
+def test_an_encoding_learns_which_word_comes_first(sweep, name):
+  found = {name_of(path): summary for path, summary in summaries("runs").items()}
+  for split in ("validation", "test"):
+    assert found[name][f"baseline/{split}/accuracy"] == 0.5
+    accuracy = found[name][f"{split}/accuracy"]
+    assert abs(accuracy - 0.5) < 0.1 if name in ORDERLESS else accuracy > 0.8
+
+
+def test_a_sweep_trains_each_run_once_and_compiles_it_once(sweep):
+  _, (_, out, _), counts = sweep
+  assert out.count("\njob ") + 1 == 2 * (len(SOME) + 1)
+  assert len(summaries("runs")) == len(SOME) + 1
+  assert out.count("finished already, in runs/") == len(SOME) - 1
+  assert counts["update"] == counts["predict"] == counts["start"] == len(SOME) + 1
+
+
+def test_a_failing_job_leaves_the_others_finished(sweep):
+  _, (status, out, err), _ = sweep
+  assert status == 1
+  assert out.count("\nerror: model: cope is defined for causal attention only") == 2
+  assert re.match(
+    r"posexp: error: 2 of 18 jobs failed: encoding=cope complex.order=True \S.*; enc", err
+  )
+  assert err.count("\n") == 1
+
+
+def test_a_sweep_that_is_typed_again_trains_nothing(sweep):
+  argv, typed, _ = sweep
+  before = summaries("runs")
+  with compilations() as counts:
+    again = command(*argv)
+  assert (again.status, again.err) == (typed.status, typed.err)
+  assert again.out.count("finished already, in runs/") == 2 * len(SOME)
+  assert "\nstep " not in again.out
+  assert not counts
+  assert summaries("runs") == before
+
+
+# Compilation
+
+
+def test_seeds_share_what_is_compiled_and_nothing_is_compiled_per_batch(long):
+  options = [*long, *SHORT, *RPR, "runs=seeds"]
+  with compilations() as counts:
+    assert command(*options, "seed=0").status == 0
+  assert counts["start"] == counts["clear"] == 1
+  assert counts["update"] == counts["predict"] == 2  # one of each bucket
+  with compilations() as counts:
+    assert command(*options, "seed=1").status == 0
+  assert not counts
+
+
+# One run, stopped and gone on with
+
+
+@pytest.fixture(scope="module")
+def whole(options):
+  """The command line of a run that was never stopped, and what it measured."""
+  argv = [*options, *SHORT, *RPR]
+  typed = command(*argv, "runs=whole")
+  assert (typed.status, typed.err) == (0, "")
+  return argv, typed, result(only("whole"))
+
+
+def test_a_run_goes_on_without_compiling_anything(whole, monkeypatch):
+  log = Run.log
+
+  def leave(self, step, metrics):
+    if step == 9:
+      raise KeyboardInterrupt
+    log(self, step, metrics)
+
+  monkeypatch.setattr(Run, "log", leave)
+  status, _, err = command(*whole[0], "runs=interrupted")
+  assert (status, err) == (130, "posexp: interrupted; the same command goes on from here\n")
+  monkeypatch.undo()
+  with compilations() as counts:
+    status, out, _ = command(*whole[0], "runs=interrupted")
+  assert status == 0
+  assert "going on from step 8\n" in out
+  assert not counts
+  assert result(only("interrupted")) == whole[2]
+
+
+def test_rerun_starts_afresh(whole):
+  status, out, _ = command(*whole[0], "runs=whole", "rerun=true")
+  assert status == 0
+  assert "going on" not in out
+  assert result(only("whole")) == whole[2]
+
+
+def test_a_loss_that_is_not_a_number_stops_a_run_and_costs_nothing_saved(whole, monkeypatch):
+  program = training.program
+
+  def breaks(*args):
+    """Parameters that are no numbers come out of step 6: the first loss is that of step 7."""
+    made = program(*args)
+
+    def update(state, batch, key):
+      broken = jnp.nan if int(state.step) == 5 else 1.0
+      state = made.update(state, batch, key)
+      return state.replace(params=jax.tree.map(lambda leaf: leaf * broken, state.params))
+
+    return made._replace(update=update)
+
+  monkeypatch.setattr(training, "program", breaks)
+  for _ in range(2):
+    status, out, err = command(*whole[0], "runs=broken")
+    assert status == 2
+    assert err.startswith("posexp: error: the loss is not finite at step 7; what was saved before")
+    assert err.count("\n") == 1
+  monkeypatch.undo()
+  assert (only("broken") / "train.log").read_text().count("not finite at step 7") == 2
+  status, out, _ = command(*whole[0], "runs=broken")
+  assert status == 0
+  assert "going on from step 4\n" in out
+  assert result(only("broken")) == whole[2]
+
+
+@pytest.mark.parametrize(
+  ("every", "message"),
+  [(1, "the validation loss is not finite at step 1;"), (9, "the loss is not finite at step 2;")],
+)
+def test_a_learning_rate_far_too_large(whole, every, message):
+  extra = ["train.learning_rate=1e30", "train.clip=null", f"train.evaluate_every={every}"]
+  status, _, err = command(*whole[0], *extra, "train.warmup=0", f"runs=large{every}")
+  assert status == 2
+  assert err.startswith(f"posexp: error: {message} what was saved before is kept: try a smaller ")
+  assert list(only(f"large{every}").glob("checkpoints/*")) == []
+
+
+# What is measured
+
+
+@pytest.fixture(scope="module")
+def patient(long):
+  """What a run has measured that was out of patience."""
+  argv = [*long, *SHORT, "encoding=none", "train.patience=2", "train.steps=40", "runs=patient"]
+  assert command(*argv).status == 0
+  return result(only("patient"))
+
+
+def test_patience_ends_a_run_that_gets_no_better(patient):
+  rows, summary, _ = patient
+  # Without order nothing is learned, and of equal evaluations the first is the best.
+  assert [row.get("validation/accuracy") for row in rows] == [None, 0.5, None, 0.5, None, 0.5]
+  assert (summary["step"], summary["stopped_at"]) == (4, 12)
+  assert {name: value for name, value in summary.items() if name.startswith("validation/")} == {
+    name: value for name, value in rows[1].items() if name.startswith("validation/")
+  }
+
+
+def test_the_test_split_is_measured_on_the_best_checkpoint(patient):
+  _, summary, predictions = patient
+  texts = [json.loads(line) for line in Path("long/test.jsonl").read_text().splitlines()]
+  said = [json.loads(line) for line in predictions.splitlines()]
+  assert [row["index"] for row in said] == list(range(len(texts)))
+  assert [row["label"] for row in said] == [row["label"] for row in texts]
+  right = [row["label"] == row["prediction"] for row in said]
+  assert summary["test/accuracy"] == np.mean(right)
+  assert summary["test/loss"] == pytest.approx(np.mean([row["loss"] for row in said]), rel=1e-12)
+  f1 = []
+  for label in "ab":
+    hits = sum(row["label"] == row["prediction"] == label for row in said)
+    named = sum((row["label"] == label) + (row["prediction"] == label) for row in said)
+    f1.append(2 * hits / named)
+  assert summary["test/macro_f1"] == pytest.approx(np.mean(f1), rel=1e-12)
+
+  best = open_trained(only("patient"))
+  assert int(best.state.step) == 4
+  for batch in best.data.evaluation("test", 1):  # one by one
+    found = best.program.predict(best.state, batch)
+    row = said[int(batch["index"][0])]
+    assert best.data.label_names[int(found["prediction"][0])] == row["prediction"]
+    assert float(found["loss"][0]) == pytest.approx(row["loss"], abs=1e-5)
+
+
+def test_bfloat16_follows_float32_and_keeps_parameters_in_float32(sweep, options):
+  argv = [*options, *TRAIN, "encoding=rpr", "model.dtype=bfloat16", "runs=bfloat16"]
+  status, out, err = command(*argv)
+  assert (status, err) == (0, "")
+  assert ", pre-norm, bfloat16\n" in out
+  (exact,) = (path for path in summaries("runs") if name_of(path) == "rpr")
+  found, expected = (
+    [row["train/loss"] for row in open_run(path).history] for path in (only("bfloat16"), exact)
+  )
+  assert found != expected
+  assert found == pytest.approx(expected, abs=0.2)
+  assert found[-1] < 0.6 * found[0]
+  state = open_trained(only("bfloat16")).state
+  kinds = {str(leaf.dtype) for leaf in jax.tree.leaves((state.params, state.opt_state))}
+  assert kinds == {"float32", "int32"}
