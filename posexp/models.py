@@ -85,6 +85,111 @@ class Classifier(nnx.Module):
     return {"loss": loss, "prediction": logits.argmax(-1)}
 
 
+class Translator(nnx.Module):
+  """An encoder, and a causal decoder that attends to what it encoded (Vaswani et al. 2017).
+
+  A batch has source int [B,S] with source_mask bool [B,S]; target int [B,T], which begins with
+  [BOS], with mask bool [B,T]; labels int [B,T], the token that follows each of target; and weight
+  [B], 0 for a padded row. Both masks have a real token in every row, tokens before padding.
+  """
+
+  metrics = ("loss", "nll", "accuracy")
+
+  def __init__(
+    self,
+    source_vocab: int,
+    target_vocab: int,
+    encoding: Encoding,
+    size: Size,
+    *,
+    positions: Positions = CONSECUTIVE,
+    rngs: nnx.Rngs,
+  ):
+    def stack(vocab_size: int, **kind: bool) -> Stack:
+      return Stack(vocab_size, encoding, size, reach=positions.reach, rngs=rngs.fork(), **kind)
+
+    self.encoder = stack(source_vocab)
+    self.decoder = stack(target_vocab, causal=True, cross=True)
+    self.head = Linear(size.d_model, target_vocab, rngs=rngs.fork())
+    self.positions = positions
+
+  def encode(
+    self,
+    source: Array,
+    mask: Array,
+    *,
+    kept: dict[str, Array] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> tuple:
+    """Source tokens [B,S] with their mask: what every layer of the decoder attends to."""
+    positions = None if rngs is None else self.positions.training(mask, rngs.positions)
+    encoded = self.encoder(source, mask, positions=positions, kept=kept, rngs=rngs)
+    return self.decoder.source(encoded, mask)
+
+  def read_out(self, hidden: Array) -> Array:
+    """Logits float32 [...,V] of the decoder's output [...,F]."""
+    kernel = self.head.matrix().astype(hidden.dtype)
+    return jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + self.head.bias[...]
+
+  def __call__(
+    self,
+    batch: dict[str, Array],
+    *,
+    kept: dict[str, Array] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> Array:
+    """Logits float32 [B,T,V] of the labels. `kept` [layers,H]: of the encoder, then the decoder."""
+    first = second = None
+    if kept is not None:
+      layers = len(self.encoder.blocks)
+      first = {term: heads[:layers] for term, heads in kept.items()}
+      second = {term: heads[layers:] for term, heads in kept.items()}
+    source = self.encode(batch["source"], batch["source_mask"], kept=first, rngs=rngs)
+    positions = None if rngs is None else self.positions.training(batch["mask"], rngs.positions)
+    hidden = self.decoder(
+      batch["target"], batch["mask"], positions=positions, source=source, kept=second, rngs=rngs
+    )
+    return self.read_out(hidden)
+
+  def loss(
+    self, batch: dict[str, Array], *, label_smoothing: float, rngs: nnx.Rngs
+  ) -> tuple[dict[str, Array], Array]:
+    """Means over the real target tokens of a batch, and how many they are.
+
+    "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
+    """
+    logits = self(batch, rngs=rngs)
+    nll, right = token_scores(logits, batch["labels"])
+    # The mean of log p over the vocabulary, without forming the smoothed distribution.
+    uniform = jax.nn.logsumexp(logits, axis=-1) - logits.mean(-1)
+    values = {
+      "loss": (1 - label_smoothing) * nll + label_smoothing * uniform,
+      "nll": nll,
+      "accuracy": right,
+    }
+    weight = batch["mask"] * batch["weight"][:, None]
+    total = weight.sum()
+    return {name: (value * weight).sum() / total for name, value in values.items()}, total
+
+  def predict(
+    self, batch: dict[str, Array], kept: dict[str, Array] | None = None
+  ) -> dict[str, Array]:
+    """For every pair, each [B]: its loss (the sum over its tokens), tokens, and right ones."""
+    nll, right = token_scores(self(batch, kept=kept), batch["labels"])
+    mask = batch["mask"]
+    return {
+      "loss": (nll * mask).sum(-1),
+      "tokens": mask.sum(-1),
+      "right": (right & mask).sum(-1),
+    }
+
+
+def token_scores(logits: Array, labels: Array) -> tuple[Array, Array]:
+  """−log p of the labels, in nats, and whether these are the likeliest tokens, each [B,T]."""
+  found = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+  return jax.nn.logsumexp(logits, axis=-1) - found, logits.argmax(-1) == labels
+
+
 @functools.lru_cache
 def classifier(
   vocab_size: int,

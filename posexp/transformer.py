@@ -8,7 +8,7 @@ Modes differ only in where keys and values come from and in the span that is lai
 | causal   | the sequence                  | … that are not ahead                               |
 | step     | the cache, this step's added  | the cache's slots that are filled and not ahead    |
 | recur    | [memory; segment]             | the memory's filled slots and what is not ahead    |
-| cross    | the encoder's output          | the source's real tokens; the relation is plain    |
+| cross    | the encoder's output          | the source's real tokens; no offsets               |
 """
 
 from __future__ import annotations
@@ -79,9 +79,10 @@ class Attention(nnx.Module):
       return encoding.linear(size.d_model, size.d_model, bias=False, rngs=rngs.fork())
 
     self.query, self.key, self.value, self.out = linear(), linear(), linear(), linear()
-    plain = Encoding() if cross else encoding
-    self.relation: Relation = plain.relation(
-      size.num_heads, head_dim, causal=causal, rngs=rngs.fork()
+    self.relation: Relation = (
+      encoding.cross(size.num_heads, head_dim)
+      if cross
+      else encoding.relation(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
     )
     if not self.relation.of_stream:
       self.query = self.key = None

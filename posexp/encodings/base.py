@@ -190,6 +190,10 @@ class Encoding:
     """The relation of one self-attention layer."""
     return Relation()
 
+  def cross(self, num_heads: int, head_dim: int) -> Relation:
+    """The relation of one layer's cross-attention, where positions on two sides never meet."""
+    return Relation()
+
   def shared(
     self, num_heads: int, head_dim: int, *, causal: bool, rngs: nnx.Rngs
   ) -> Callable[[Span], Any] | None:

@@ -185,3 +185,6 @@ class Complex(Encoding):
       return Relation()
     half(head_dim)
     return SCORES[self.score]()
+
+  def cross(self, num_heads, head_dim):
+    return super().cross(num_heads, head_dim) if self.network == "real" else SCORES[self.score]()
