@@ -4,6 +4,9 @@ from collections.abc import Iterable
 
 PAD, UNK, CLS = range(3)
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]"]  # in the order of their ids
+BOS, EOS = 1, 2
+ENDS = ["[PAD]", "[BOS]", "[EOS]"]  # those of translation; bytes need no [UNK]
+LEAST = len(ENDS) + 256  # the smallest vocabulary of translation
 KINDS = {"word": len(SPECIAL) + 1, "bpe": len(SPECIAL) + 256}  # the smallest vocabulary of each
 
 
@@ -39,6 +42,27 @@ def train(texts: Iterable[str], kind: str, vocab_size: int, min_count: int, cls:
   return tokenizer.to_str()
 
 
+def train_pairs(texts: Iterable[str], vocab_size: int) -> str:
+  """The JSON of a byte-level BPE for translation, trained in one pass over `texts`.
+
+  It keeps case and every character; the same texts always give the same JSON.
+  """
+  from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+  tokenizer = Tokenizer(models.BPE())
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+  tokenizer.decoder = decoders.ByteLevel()
+  trainer = trainers.BpeTrainer(
+    vocab_size=vocab_size,
+    min_frequency=2,
+    special_tokens=ENDS,
+    initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    show_progress=False,
+  )
+  tokenizer.train_from_iterator(texts, trainer)
+  return tokenizer.to_str()
+
+
 class Tokenizer:
   """A trained tokenizer, opened from its JSON."""
 
@@ -57,7 +81,7 @@ class Tokenizer:
 
     An empty text becomes one [UNK], so that every text has a token.
     """
-    ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+    ids = self.ids(texts)
     empty = [i for i, tokens in enumerate(ids) if len(tokens) == len(self._prefix)]
     for i in empty:
       ids[i] = [*self._prefix, UNK]
@@ -65,3 +89,11 @@ class Tokenizer:
     for i in long:
       ids[i] = ids[i][:max_length]
     return ids, len(empty), len(long)
+
+  def ids(self, texts: list[str]) -> list[list[int]]:
+    """Token ids by text, and nothing added but [CLS] where it was trained so."""
+    return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+
+  def decode(self, ids: Iterable[int]) -> str:
+    """The text of token ids; special tokens and the blank before the first word are no part."""
+    return self._tokenizer.decode(list(ids), skip_special_tokens=True).removeprefix(" ")
