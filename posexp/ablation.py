@@ -6,13 +6,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from posexp.errors import UserError
-from posexp.evaluation import classification
 from posexp.trained import Trained, terms_of
-from posexp.training import shard
 
 Kept = dict[str, np.ndarray]  # by term, float32 [layers,H]: 1 where it is on
 
@@ -77,38 +74,25 @@ class Switches:
 
 
 def measure(trained: Trained, split: str, choices: Sequence[Kept]) -> list[dict[str, Any]]:
-  """The metrics of a split for each choice of switches, and of the first what the others lose.
+  """The metrics of a split for each choice of switches, and what they lose against the first.
 
   The switches are traced: however many choices there are, the program is compiled once for each
   length of the batches.
   """
-  found = [[] for _ in choices]
-  rows = []
-  batches = trained.data.evaluation(split, trained.batch_size)
-  for batch, _ in shard(batches, trained.mesh):
-    rows.append({"label": batch["labels"], "index": batch["index"]})
-    for kept, outputs in zip(choices, found, strict=True):
-      outputs.append(trained.program.predict(trained.state, batch, kept))
-  rows = _joined(rows)
-  real = rows["index"] >= 0
-  columns = [
-    {name: column[real] for name, column in (rows | _joined(outputs)).items()} for outputs in found
-  ]
-  return [classification(each) | _against(columns[0], each) for each in columns]
-
-
-def _joined(outputs: list[dict]) -> dict[str, np.ndarray]:
-  outputs = jax.device_get(outputs)
-  return {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
+  found = [trained.data.predict(trained.snapshot, split, kept) for kept in choices]
+  return [trained.data.scores(each) | _against(found[0], each) for each in found]
 
 
 def _against(whole: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> dict[str, Any]:
   """How a part compares with the whole, example by example."""
-  right = [(each["prediction"] == each["label"]).astype(float) for each in (whole, part)]
-  change = right[1] - right[0]
+  tokens = whole["tokens"]
+  change = part["right"].astype(float) - whole["right"]
+  mean = change.sum() / tokens.sum()
+  # The error of a ratio of means: of pairs, not of two samples.
+  spread = (change - mean * tokens).std() / tokens.mean()
   return {
     "examples": len(change),
-    "change": float(change.mean()),
-    "error": float(change.std() / len(change) ** 0.5),  # of `change`: pairs, not two samples
-    "other": int((whole["prediction"] != part["prediction"]).sum()),  # predictions that differ
+    "change": float(mean),
+    "error": float(spread / len(change) ** 0.5),
+    "other": int((whole["answer"] != part["answer"]).sum()),  # answers that differ
   }

@@ -104,7 +104,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   result = {
     "run": str(args.run),
     "encoding": switches.name,
-    "step": int(trained.state.step),
+    "step": int(trained.snapshot.state.step),
     "split": args.split,
     "on": on,
     "off": [off._asdict() | metrics for off, metrics in zip(offs, rest, strict=True)],

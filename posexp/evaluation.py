@@ -1,42 +1,43 @@
-"""A model measured on a split: one result per example, and the metrics that follow from them."""
+"""A model at one moment of its training, asked about a split."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from posexp.training import Batch, shard
+from posexp.training import Batch, Program, State, shard
 
 
-def predict(
-  function: Callable[[Batch], dict[str, Array]], batches: Iterable[Batch], mesh: Mesh
-) -> dict[str, np.ndarray]:
-  """What `function` gives for every example, and its label, in the order of the data [N]."""
-  found = [
-    {**function(batch), "label": batch["labels"], "index": batch["index"]}
-    for batch, _ in shard(batches, mesh)
-  ]
-  columns = {
-    name: np.concatenate([batch[name] for batch in jax.device_get(found)]) for name in found[0]
-  }
+class Snapshot(NamedTuple):
+  """A model with its weights, on its devices."""
+
+  program: Program
+  state: State
+  mesh: Mesh
+  batch_size: int  # of evaluation, as in training
+
+  def predict(
+    self, batches: Iterable[Batch], kept: dict[str, Array] | None = None
+  ) -> dict[str, np.ndarray]:
+    """What the model says of every example, in the order of the data, [N] each.
+
+    `kept` says how much of each term of its relations it keeps, as in `Stack`.
+    """
+    return gathered(
+      (batch, self.program.predict(self.state, batch, kept))
+      for batch, _ in shard(batches, self.mesh)
+    )
+
+
+def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> dict[str, np.ndarray]:
+  """Results of batches, less those of their padded rows, in the order of the data."""
+  outputs = jax.device_get([{**output, "index": batch["index"]} for batch, output in found])
+  columns = {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
   real = columns["index"] >= 0
   order = np.argsort(columns["index"][real])
   return {name: column[real][order] for name, column in columns.items()}
-
-
-def classification(found: dict[str, np.ndarray]) -> dict[str, float]:
-  """Mean loss (nats), accuracy, and F1 averaged over the classes that occur, all alike."""
-  label, prediction = found["label"], found["prediction"]
-  right = label == prediction
-  # Each occurrence of a class as label or prediction; 2·right / occurrences is its F1.
-  occurrences = np.bincount(np.concatenate([label, prediction]))
-  f1 = 2 * np.bincount(label[right], minlength=len(occurrences)) / np.maximum(occurrences, 1)
-  return {
-    "loss": float(np.mean(found["loss"], dtype=np.float64)),
-    "accuracy": float(np.mean(right)),
-    "macro_f1": float(np.mean(f1[occurrences > 0])),
-  }

@@ -11,25 +11,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from posexp.errors import UserError
-from posexp.models import classifier
 from posexp.training import keys, split
 from posexp.transformer import Size
 
 if TYPE_CHECKING:
   from posexp.encodings import Encoding
+  from posexp.models import Kind
 
 TOLERANCE = 0.01  # how far from the reference a matched count may be
 
 
-def costs(build: Callable[..., nnx.Module], length: int) -> dict[str, float]:
-  """`parameters`, and `flops`: operations of a forward pass over `length` tokens, for each token.
+def costs(build: Callable[..., nnx.Module], inputs: tuple, length: int) -> dict[str, float]:
+  """`parameters`, and `flops`: operations of a forward pass, for each of its `length` tokens.
 
-  Those are what JAX's cost analysis counts in the program before it is optimized: an addition and
-  a multiplication are one each, and zeros that are multiplied count like other numbers.
+  `inputs` are the shapes of what the model is called with. Operations are those that JAX's cost
+  analysis counts in the program before it is optimized: an addition and a multiplication are one
+  each, and zeros that are multiplied count like other numbers.
   """
   found = []
 
@@ -39,44 +39,31 @@ def costs(build: Callable[..., nnx.Module], length: int) -> dict[str, float]:
     return state
 
   state = jax.eval_shape(init, keys(0))
-  tokens = jax.ShapeDtypeStruct((1, length), jnp.int32)
-  mask = jax.ShapeDtypeStruct((1, length), bool)
 
-  def forward(state, tokens, mask):
-    return nnx.merge(found[0], *state)(tokens, mask)
+  def forward(state, inputs):
+    return nnx.merge(found[0], *state)(*inputs)
 
-  cost = jax.jit(forward).lower(state, tokens, mask).cost_analysis()
+  cost = jax.jit(forward).lower(state, inputs).cost_analysis()
   parameters = sum(leaf.size for leaf in jax.tree.leaves(state[0]))
   return {"parameters": parameters, "flops": cost["flops"] / length}
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-  """What of a task the size of a model depends on."""
-
-  vocab_size: int
-  num_classes: int
-  cls: bool  # is the text's class read at its first token?
-  length: int  # of the longest batches
-
-
 @functools.lru_cache
-def counts(task: Task, encoding: Encoding, size: Size) -> dict[str, float]:
-  """The `costs` of a classifier, for the longest texts.
+def counts(kind: Kind, encoding: Encoding, size: Size) -> dict[str, float]:
+  """The `costs` of a model of this kind, for the longest inputs.
 
   Raises:
     ValueError: the size does not suit the encoding.
   """
-  build = classifier(task.vocab_size, task.num_classes, encoding, size, task.cls)
-  return costs(build, task.length)
+  return costs(kind.build(encoding, size), kind.inputs, kind.length)
 
 
-def facts(task: Task, encoding: Encoding, size: Size, given: Size) -> dict[str, float]:
+def facts(kind: Kind, encoding: Encoding, size: Size, given: Size) -> dict[str, float]:
   """Both counts of a model of `size`, and those of no encoding at the size that was `given`."""
   from posexp.encodings import Encoding
 
   given = dataclasses.replace(given, match="none", match_to="none")
-  own, none = counts(task, encoding, size), counts(task, Encoding(), given)
+  own, none = counts(kind, encoding, size), counts(kind, Encoding(), given)
   return {
     "parameters": own["parameters"],
     "parameters_of_none": none["parameters"],
@@ -86,7 +73,7 @@ def facts(task: Task, encoding: Encoding, size: Size, given: Size) -> dict[str, 
   }
 
 
-def matched(task: Task, encoding: Encoding, size: Size) -> Size:
+def matched(kind: Kind, encoding: Encoding, size: Size) -> Size:
   """The size with that d_ff at which the model has as many parameters or FLOPs as the reference.
 
   The reference is the encoding `size.match_to`, with its default options and d_ff as given. What
@@ -104,12 +91,12 @@ def matched(task: Task, encoding: Encoding, size: Size) -> Size:
   if encoding == reference:
     return plain
   try:
-    goal = counts(task, reference, plain)[what]
+    goal = counts(kind, reference, plain)[what]
   except ValueError as error:
     raise UserError(f"model.match_to={size.match_to}: {error}") from error
 
   def at(d_ff: int) -> float:
-    return counts(task, encoding, dataclasses.replace(plain, d_ff=d_ff))[what]
+    return counts(kind, encoding, dataclasses.replace(plain, d_ff=d_ff))[what]
 
   step = width_step(at)
   # Both counts are straight lines in the width.

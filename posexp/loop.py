@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import signal
@@ -17,15 +16,13 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posexp.errors import UserError
-from posexp.evaluation import classification, predict
+from posexp.evaluation import Snapshot
 from posexp.optimizer import Training, make_schedule
 from posexp.run import Run
 from posexp.tracking import Tracker
 from posexp.training import Program, State, keys, shard
 
 log = logging.getLogger("posexp")
-
-BEST = "validation/accuracy"  # chooses the checkpoint; more is better, the earlier one of equals
 
 
 def fit(
@@ -54,7 +51,7 @@ def fit(
   batches = shard(data.batches(options.batch_size, seed=seed, start=step), mesh)
   clock = Clock(run.history)
   with stop_signals() as asked, progress(step, steps) as bar, contextlib.closing(batches):
-    while step < steps and not exhausted(run.history, options.patience):
+    while step < steps and not exhausted(run, options.patience):
       batch, tokens = next(batches)
       state = program.update(state, batch, key)
       step += 1
@@ -72,21 +69,16 @@ def fit(
       elif leaves:
         window(state)  # or what is saved below might be broken
       if evaluates:
-        found = predict(
-          lambda batch: program.predict(state, batch),  # noqa: B023
-          data.evaluation("validation", options.batch_size),
-          mesh,
-        )
-        measured = classification(found)
+        measured = data.measure(Snapshot(program, state, mesh, options.batch_size), "validation")
         if not math.isfinite(measured["loss"]):
           raise not_finite("validation loss", step)
         row |= {f"validation/{name}": value for name, value in measured.items()}
-        log.info("%s", line(step, steps, row, run.history))
+        log.info("%s", line(step, steps, row, run, data.shown))
       if row:
         run.log(step, row)
         tracker.log(step, row)
       if evaluates:
-        run.save(step, state, {BEST: row[BEST]})
+        run.save(step, state, row)
         clock.restart()
       elif leaves:
         run.save(step, state)
@@ -105,37 +97,13 @@ def measure(
   """The summary: the best checkpoint's metrics on validation and, this once, on test."""
   stopped = int(state.step)
   best = run.restore(state, "best")
+  snapshot = Snapshot(program, best, mesh, options.batch_size)
   row = next(row for row in run.history if row["step"] == int(best.step))
-  found = predict(
-    lambda batch: program.predict(best, batch),
-    data.evaluation("test", options.batch_size),
-    mesh,
-  )
-  keep_predictions(run, found, data.label_names)
   summary = {"step": int(best.step), "stopped_at": stopped}
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
-  summary |= {f"test/{k}": v for k, v in classification(found).items()}
-  for split in ("validation", "test"):
-    summary |= {f"baseline/{split}/{k}": v for k, v in data.baseline(split).items()}
+  summary |= data.conclude(snapshot, run.path)
   last = [row for row in run.history if "time/seconds" in row][-1]
   return summary | {"time/seconds": last["time/seconds"]}
-
-
-def keep_predictions(run: Run, found: dict, label_names: tuple[str, ...]) -> None:
-  """Writes what the model says of every test example to predictions/test.jsonl."""
-  file = run.path / "predictions" / "test.jsonl"
-  file.parent.mkdir(exist_ok=True)
-  with file.open("w", encoding="utf-8") as lines:
-    for index, label, prediction, loss in zip(
-      found["index"], found["label"], found["prediction"], found["loss"], strict=True
-    ):
-      row = {
-        "index": int(index),
-        "label": label_names[label],
-        "prediction": label_names[prediction],
-        "loss": float(loss),
-      }
-      lines.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def window(state: State) -> dict[str, float]:
@@ -160,24 +128,30 @@ def not_finite(loss: str, step: int) -> UserError:
   )
 
 
-def exhausted(history: list[dict], patience: int | None) -> bool:
+def exhausted(run: Run, patience: int | None) -> bool:
   """Whether the last `patience` evaluations brought nothing better."""
   if patience is None:
     return False
-  scores = [row[BEST] for row in history if BEST in row]
+  scores = [row[run.metric] for row in run.history if run.metric in row]
   if not scores:
     return False
   return len(scores) - 1 - scores.index(max(scores)) >= patience
 
 
-def line(step: int, steps: int, row: dict[str, float], history: list[dict]) -> str:
-  """One evaluation, as the user reads it."""
-  best = all(row[BEST] > earlier[BEST] for earlier in history if BEST in earlier)
-  return (
-    f"step {step:>{len(str(steps))}}/{steps}   train loss {row['train/loss']:.3f}   "
-    f"validation loss {row['validation/loss']:.3f}   accuracy {row['validation/accuracy']:.3f}   "
-    f"macro F1 {row['validation/macro_f1']:.3f}   "
-    f"{row['time/tokens_per_second']:,.0f} tokens/s{'   best' if best else ''}"
+def line(step: int, steps: int, row: dict[str, float], run: Run, shown: dict[str, str]) -> str:
+  """One evaluation, as the user reads it; `shown` are metrics and how they are written."""
+  before = [earlier[run.metric] for earlier in run.history if run.metric in earlier]
+  best = all(row[run.metric] > score for score in before)
+  figures = [form.format(row[f"validation/{name}"]) for name, form in shown.items()]
+  return "   ".join(
+    [
+      f"step {step:>{len(str(steps))}}/{steps}",
+      f"train loss {row['train/loss']:.3f}",
+      f"validation {figures[0]}",
+      *figures[1:],
+      f"{row['time/tokens_per_second']:,.0f} tokens/s",
+      *["best"] * best,
+    ]
   )
 
 

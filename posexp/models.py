@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +36,11 @@ class Classifier(nnx.Module):
     self.head = Linear(size.d_model, num_classes, rngs=rngs.fork())
     self.first = first
     self.positions = positions
+
+  @property
+  def stacks(self) -> tuple[Stack, ...]:
+    """The encoder alone."""
+    return (self.stack,)
 
   def __call__(
     self,
@@ -79,10 +86,10 @@ class Classifier(nnx.Module):
   def predict(
     self, batch: dict[str, Array], kept: dict[str, Array] | None = None
   ) -> dict[str, Array]:
-    """For every example: its loss [B] and the class with the largest logit, prediction [B]."""
+    """For every example: its loss [B] and the class with the largest logit, answer [B]."""
     logits = self(batch["tokens"], batch["mask"], kept=kept)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
-    return {"loss": loss, "prediction": logits.argmax(-1)}
+    return {"loss": loss, "answer": logits.argmax(-1)}
 
 
 class Translator(nnx.Module):
@@ -112,6 +119,11 @@ class Translator(nnx.Module):
     self.decoder = stack(target_vocab, causal=True, cross=True)
     self.head = Linear(size.d_model, target_vocab, rngs=rngs.fork())
     self.positions = positions
+
+  @property
+  def stacks(self) -> tuple[Stack, ...]:
+    """The encoder, then the decoder."""
+    return self.encoder, self.decoder
 
   def encode(
     self,
@@ -190,6 +202,66 @@ def token_scores(logits: Array, labels: Array) -> tuple[Array, Array]:
   return jax.nn.logsumexp(logits, axis=-1) - found, logits.argmax(-1) == labels
 
 
+class Kind(Protocol):
+  """What of a task and its data a model's size depends on; equal kinds have equal hashes."""
+
+  length: int  # of the longest inputs, in tokens
+
+  def build(
+    self, encoding: Encoding, size: Size, positions: Positions = CONSECUTIVE
+  ) -> Callable[..., nnx.Module]:
+    """A function of `rngs` that builds the model: the same object whenever the model is the same.
+
+    The model has `loss` and `predict`, and `metrics`, the names of what `loss` gives.
+    """
+
+  @property
+  def inputs(self) -> tuple:
+    """The shapes of what the model is called with, for one text of the greatest length."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OfClassifier:
+  """The `Kind` of a classifier."""
+
+  vocab_size: int
+  num_classes: int
+  first: bool  # is the class read at the first token?
+  length: int
+
+  def build(self, encoding, size, positions=CONSECUTIVE):
+    return classifier(self.vocab_size, self.num_classes, encoding, size, self.first, positions)
+
+  @property
+  def inputs(self):
+    return _shape(self.length, jnp.int32), _shape(self.length, bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfTranslator:
+  """The `Kind` of a translator; its tokens are those of the target."""
+
+  source_vocab: int
+  target_vocab: int
+  length: int
+
+  def build(self, encoding, size, positions=CONSECUTIVE):
+    return translator(self.source_vocab, self.target_vocab, encoding, size, positions)
+
+  @property
+  def vocab_size(self) -> int:
+    return self.target_vocab
+
+  @property
+  def inputs(self):
+    tokens, mask = _shape(self.length, jnp.int32), _shape(self.length, bool)
+    return ({"source": tokens, "source_mask": mask, "target": tokens, "mask": mask},)
+
+
+def _shape(length: int, dtype: Any) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct((1, length), dtype)
+
+
 @functools.lru_cache
 def classifier(
   vocab_size: int,
@@ -202,4 +274,18 @@ def classifier(
   """A function of `rngs` that builds the model: the same object whenever the model is the same."""
   return functools.partial(
     Classifier, vocab_size, num_classes, encoding, size, first=first, positions=positions
+  )
+
+
+@functools.lru_cache
+def translator(
+  source_vocab: int,
+  target_vocab: int,
+  encoding: Encoding,
+  size: Size,
+  positions: Positions = CONSECUTIVE,
+) -> Callable[..., Translator]:
+  """As `classifier`."""
+  return functools.partial(
+    Translator, source_vocab, target_vocab, encoding, size, positions=positions
   )

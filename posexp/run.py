@@ -86,7 +86,7 @@ class Run:
 
   A row is logged before the state of its step is saved: then a checkpoint vouches for all rows up
   to its step, and a run that goes on from it writes the others again. The best checkpoint is that
-  with the highest (`mode="max"`) or lowest `metric`, of equals the earliest.
+  with the highest `metric`, of equals the earliest.
 
   Whether a run has `finished` can be asked without opening it.
   """
@@ -98,17 +98,13 @@ class Run:
     *,
     rerun: bool = False,
     metric: str = "validation/accuracy",
-    mode: str = "max",
   ):
-    if mode not in ("max", "min"):
-      raise ValueError(f"mode must be max or min, not {mode!r}")
     self.path = Path(path)
+    self.metric = metric
     self.history: list[dict[str, Any]] = []
     self.checkpoints = Checkpoints(self.path / "checkpoints")
     self._config = dict(config)
     self._rerun = rerun
-    self._metric = metric
-    self._sign = 1 if mode == "max" else -1
     self._rows: IO[str] | None = None
     self._stack = contextlib.ExitStack()
 
@@ -167,7 +163,7 @@ class Run:
     """
     with _writing(self.path):
       os.fsync(self._rows.fileno())
-    score = None if metrics is None else self._sign * metrics[self._metric]
+    score = None if metrics is None else metrics[self.metric]
     self.checkpoints.save(step, state, score)
 
   def restore(self, template: Any, which: str = "latest") -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,14 @@ def header(
   against, times = (f", {own:+,} against none", f" ({cost:+.1%})") if name != "none" else ("", "")
   match = "" if size["match"] == "none" else f" (for the {size['match']} of {size['match_to']})"
   rows = {
-    "task": f"{config['task']['name']}: {splits}; {data.num_classes} classes",
-    "": f"vocabulary {data.vocab_size:,}, longest text {data.longest} tokens",
+    "task": f"{config['task']['name']}: {splits}; {data.about[0]}",
+    "": data.about[1],
     "encoding": f"{name}{': ' if given else ''}{given}",
     "model": f"{facts['parameters']:,} parameters{against}; "
     f"{facts['flops_per_token'] / 1e6:.2f} MFLOPs a token{times}",
     " ": f"d_model {size['d_model']}, {size['num_heads']} heads, {size['num_layers']} layers, "
     f"d_ff {facts['d_ff']}{match}, {size['norm']}-norm, {size['dtype']}",
-    "training": f"{facts['steps']:,} steps of {train['batch_size']} texts, "
+    "training": f"{facts['steps']:,} steps of {train['batch_size']:,} {data.unit}, "
     f"seed {config['seed']}, on {facts['devices']}",
     "run": near(folder),
     "wandb": tracking,
@@ -42,26 +43,11 @@ def header(
     log.info("%s", f"{'note':<10}{note}")
 
 
-def result(summary: dict[str, Any]) -> None:
-  """The final table: the best checkpoint on both splits, beside the bag of words."""
-  rows = (
-    ("accuracy", ""),
-    ("macro_f1", ""),
-    ("loss", ""),
-    ("accuracy", "baseline/"),
-    ("macro_f1", "baseline/"),
-  )
+def result(lines: Iterable[str]) -> None:
+  """The final table."""
   log.info("")
-  log.info("%s", f"{'at step ' + format(summary['step'], ','):<34}{'validation':>12}{'test':>10}")
-  for name, prefix in rows:
-    label = f"{'bag of words, ' if prefix else ''}{name.replace('macro_f1', 'macro F1')}"
-    values = (summary[f"{prefix}{split}/{name}"] for split in ("validation", "test"))
-    log.info("%s", f"{label:<34}" + "{:>12.4f}{:>10.4f}".format(*values))
-  ahead = [
-    100 * (summary[f"{split}/accuracy"] - summary[f"baseline/{split}/accuracy"])
-    for split in ("validation", "test")
-  ]
-  log.info("%s", f"{'accuracy against it, points':<34}" + "{:>+12.2f}{:>+10.2f}".format(*ahead))
+  for each in lines:
+    log.info("%s", each)
 
 
 def near(path: Path) -> str:

@@ -40,32 +40,31 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   options = build(Training, config["train"], "train")
   wandb = build(WandbOptions, config["wandb"], "wandb")
   path = folder(config, task.data_digest())
-  run = Run(path, config, rerun=config["rerun"])
+  run = Run(path, config, rerun=config["rerun"], metric=task.score)
   summary = None if config["rerun"] else run.finished
   if summary is None:
-    suits(encoding, size, task)
+    suits(encoding, size, task.toy())
     with run:
       summary = carry_out(run, config, encoding, task, size, positions, options, wandb)
   else:
     log.info("finished already, in %s; rerun=true trains it again", show.near(path))
-  show.result(summary)
+  show.result(task.table(summary))
   return summary
 
 
-def suits(encoding, size, task) -> None:
+def suits(encoding, size, kind) -> None:
   """Raises UserError unless a model of this size can be built with the encoding.
 
-  It is built in shape only and with a toy vocabulary, before anything that takes long.
+  It is built in shape only, for a `kind` with hardly any words, before anything that takes long.
   """
   from posexp.config import unknown_name
   from posexp.encodings import ENCODINGS
-  from posexp.models import classifier
   from posexp.training import parameters
 
   if size.match_to not in ENCODINGS:
     raise unknown_name("model.match_to", size.match_to, list(ENCODINGS))
   try:
-    parameters(classifier(2, 2, encoding, size, task.cls))
+    parameters(kind.build(encoding, size))
   except ValueError as error:
     raise UserError(f"model: {error}") from error
 
@@ -77,11 +76,11 @@ def carry_out(run, config, encoding, task, size, positions, options, wandb) -> d
 
   keep_compiled()
   data = task.prepare(run.path)
-  build, kind, fit = model(config["encoding"], encoding, task, data, size, positions)
+  build, fit = model(config["encoding"], encoding, data, size, positions)
   epoch = data.steps_per_epoch(options.batch_size)
   steps = options.steps or options.epochs * epoch
-  mesh = mesh_for(options.batch_size)
-  facts = fairness.facts(kind, encoding, fit, size)
+  mesh = mesh_for(data.rows_of(options.batch_size))
+  facts = fairness.facts(data.kind, encoding, fit, size)
   facts |= {"steps": steps, "devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   run.rewind(run.checkpoints.find("latest") or 0)
   with tracking.start(wandb, config=config, facts=facts, run=run) as tracker:
@@ -94,25 +93,24 @@ def carry_out(run, config, encoding, task, size, positions, options, wandb) -> d
   return summary
 
 
-def model(name, encoding, task, data, size, positions) -> tuple[Callable[..., Any], Any, Any]:
-  """What builds the model of a run for its data, the `fairness.Task` of these, and its size.
+def model(name, encoding, data, size, positions) -> tuple[Callable[..., Any], Any]:
+  """What builds the model of a run for its data, and the model's size.
 
   Raises:
     UserError: there are texts longer, or positions farther, than the encoding's positions; texts
       longer than positions are drawn from; or there is no matching width.
   """
   from posexp import fairness
-  from posexp.models import classifier
 
-  longest = int(data.bucket_lengths[-1])
-  texts = f"the longest text has {data.longest} tokens, in batches of length {longest}"
+  kind = data.kind
+  texts = f"the longest {data.item} has {data.longest} tokens, in batches of length {kind.length}"
   reach = positions.reach
-  if reach is not None and longest > reach:
+  if reach is not None and kind.length > reach:
     raise UserError(
-      f"positions.reach={reach}: {texts}; set positions.reach={longest} or more, or cut texts with "
-      "task.max_length"
+      f"positions.reach={reach}: {texts}; set positions.reach={kind.length} or more, or cut texts "
+      "with task.max_length"
     )
-  if encoding.limit is not None and max(longest, reach or 0) > encoding.limit:
+  if encoding.limit is not None and max(kind.length, reach or 0) > encoding.limit:
     option = f"{name}.{encoding.limited_by}"
     why = texts if reach is None else f"positions are drawn from {reach}"
     lower = "cut texts with task.max_length" if reach is None else "lower positions.reach"
@@ -120,10 +118,8 @@ def model(name, encoding, task, data, size, positions) -> tuple[Callable[..., An
       f"{option}={getattr(encoding, encoding.limited_by)} gives {encoding.limit} positions: {why}; "
       f"raise {option}, or {lower}"
     )
-  kind = fairness.Task(data.vocab_size, data.num_classes, task.cls, longest)
   fit = fairness.matched(kind, encoding, size)
-  build = classifier(data.vocab_size, data.num_classes, encoding, fit, task.cls, positions)
-  return build, kind, fit
+  return kind.build(encoding, fit, positions), fit
 
 
 if __name__ == "__main__":

@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from posexp import config as configuration
 from posexp.encodings import Encoding
 from posexp.errors import UserError
+from posexp.evaluation import Snapshot
 from posexp.optimizer import Training
 from posexp.positions import Positions
 from posexp.run import Record, digest, open_run
 from posexp.train import model
-from posexp.training import Program, State, mesh_for, program
+from posexp.training import mesh_for, program
 from posexp.transformer import Size
 
 
@@ -28,17 +29,14 @@ class Trained(NamedTuple):
   encoding: Encoding
   data: Any
   build: Any  # a function of rngs, for the model
-  program: Program
-  state: State
-  mesh: Mesh
-  batch_size: int
+  snapshot: Snapshot
   size: Size  # with the d_ff that was matched
+  positions: Positions
 
   def model(self) -> nnx.Module:
     """The model, with the weights of the checkpoint."""
-    fresh = nnx.eval_shape(lambda: self.build(rngs=nnx.Rngs(params=0, encoding=0, dropout=0)))
-    graphdef = nnx.split(fresh, nnx.Param, ...)[0]
-    return nnx.merge(graphdef, self.state.params, self.state.settings)
+    program, state = self.snapshot.program, self.snapshot.state
+    return nnx.merge(program.graphdef, state.params, state.settings)
 
 
 def open_trained(path: Path | str, which: str = "best") -> Trained:
@@ -59,9 +57,9 @@ def open_trained(path: Path | str, which: str = "best") -> Trained:
   if not any((record.path / "checkpoints").glob("[0-9]*")):
     raise UserError(f"{path} has no checkpoint: it was not trained up to its first evaluation")
   data = task.prepare(record.path)
-  build, _, fit = model(config["encoding"], encoding, task, data, size, positions)
+  build, fit = model(config["encoding"], encoding, data, size, positions)
   steps = options.steps or options.epochs * data.steps_per_epoch(options.batch_size)
-  mesh = mesh_for(options.batch_size)
+  mesh = mesh_for(data.rows_of(options.batch_size))
   compiled = program(build, options, steps, mesh)
   everywhere = NamedSharding(mesh, PartitionSpec())
   template = jax.tree.map(
@@ -71,10 +69,11 @@ def open_trained(path: Path | str, which: str = "best") -> Trained:
   state = record.restore(template, which)
   if state is None:
     raise UserError(f"{path} has no {which} checkpoint: it was stopped before its first evaluation")
-  return Trained(record, encoding, data, build, compiled, state, mesh, options.batch_size, fit)
+  snapshot = Snapshot(compiled, state, mesh, options.batch_size)
+  return Trained(record, encoding, data, build, snapshot, fit, positions)
 
 
 def terms_of(build: Any) -> list[tuple[str, ...]]:
-  """The names of the terms of each layer's relation; nothing is allocated."""
+  """The names of the terms of each layer's relation, an encoder's first; nothing is allocated."""
   fresh = nnx.eval_shape(lambda: build(rngs=nnx.Rngs(params=0, encoding=0, dropout=0)))
-  return [tuple(block.attention.relation.terms) for block in fresh.stack.blocks]
+  return [tuple(block.attention.relation.terms) for stack in fresh.stacks for block in stack.blocks]

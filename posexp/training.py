@@ -8,6 +8,7 @@ checkpoint needs.
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -50,6 +51,7 @@ class State:
 class Program(NamedTuple):
   """The compiled functions of a run."""
 
+  graphdef: Any  # the structure of the model
   init: Callable[[int], State]  # from the seed
   update: Callable[[State, Batch, Array], State]  # with the key of dropout; the state is donated
   clear: Callable[[State], State]  # with an empty window; the state is donated
@@ -70,10 +72,11 @@ def keys(seed: int) -> dict[str, Array]:
   return dict(zip(names, jax.random.split(jax.random.key(seed), len(names)), strict=True))
 
 
-def mesh_for(batch_size: int) -> Mesh:
-  """As many local devices as divide a batch, in one row."""
+def mesh_for(rows: np.ndarray) -> Mesh:
+  """As many local devices as divide every size of batches, in one row."""
   devices = jax.local_devices()
-  count = next(n for n in range(len(devices), 0, -1) if batch_size % n == 0)
+  whole = math.gcd(*np.asarray(rows).ravel().tolist())
+  count = next(n for n in range(len(devices), 0, -1) if whole % n == 0)
   return Mesh(np.array(devices[:count]), ("data",))
 
 
@@ -118,7 +121,10 @@ def program(
     # A weak type would not come back from a checkpoint, and what it is given to be compiled twice.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), state)
 
-  return Program(lambda seed: start(keys(seed)), *compiled(found[0], names, training, steps))
+  graphdef = found[0]
+  return Program(
+    graphdef, lambda seed: start(keys(seed)), *compiled(graphdef, names, training, steps)
+  )
 
 
 def empty(names: Iterable[str]) -> Window:

@@ -20,26 +20,23 @@ def kept(path):
 
 @pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.parametrize(
-  ("mode", "scores", "expected", "best"),
+  ("scores", "expected", "best"),
   [
-    ("max", {1: 0.2, 2: 0.9, 3: 0.5, 4: 0.4}, [2, 4], 2),
-    ("min", {1: 0.9, 2: 0.2, 3: 0.5, 4: 0.4}, [2, 4], 2),
-    ("max", {1: 0.5, 2: 0.5, 3: 0.5}, [1, 3], 1),
-    ("min", {1: 0.5, 2: 0.5, 3: 0.5}, [1, 3], 1),
-    ("max", {1: 0.2, 2: 0.3}, [2], 2),
-    ("max", {1: 0.2, 2: None}, [1, 2], 1),
-    ("max", {1: 0.2, 2: None, 3: 0.1}, [1, 3], 1),
-    ("min", {1: 0.2, 2: None, 3: None}, [1, 3], 1),
-    ("max", {1: float("nan"), 2: 0.1, 3: float("nan")}, [2, 3], 2),
-    ("max", {1: None, 2: None}, [2], None),
+    ({1: 0.2, 2: 0.9, 3: 0.5, 4: 0.4}, [2, 4], 2),
+    ({1: 0.5, 2: 0.5, 3: 0.5}, [1, 3], 1),
+    ({1: 0.2, 2: 0.3}, [2], 2),
+    ({1: 0.2, 2: None}, [1, 2], 1),
+    ({1: 0.2, 2: None, 3: 0.1}, [1, 3], 1),
+    ({1: float("nan"), 2: 0.1, 3: float("nan")}, [2, 3], 2),
+    ({1: None, 2: None}, [2], None),
   ],
 )
-def test_the_newest_and_the_best_are_kept(tmp_path, reopened, mode, scores, expected, best):
+def test_the_newest_and_the_best_are_kept(tmp_path, reopened, scores, expected, best):
   if reopened:
     for step, score in scores.items():
-      with Run(tmp_path, CONFIG, mode=mode) as run:
+      with Run(tmp_path, CONFIG) as run:
         save(run, step, score)
-  with Run(tmp_path, CONFIG, mode=mode) as run:
+  with Run(tmp_path, CONFIG) as run:
     if not reopened:
       for step, score in scores.items():
         save(run, step, score)

@@ -90,13 +90,13 @@ def test_a_grid_is_what_single_evaluations_say_in_one_program(run, trained, caps
   grid = typed(run, "--grid")
   # For either term four heads, two layers, and everywhere.
   assert len(grid["off"]) == 2 * (4 + 2 + 1)
-  compiled = trained.program.predict._cache_size()
+  compiled = trained.snapshot.program.predict._cache_size()
   for row in grid["off"][2], grid["off"][5], grid["off"][8], grid["off"][13]:
     where = ["--layers", ",".join(map(str, row["layers"]))]
     where += ["--heads", ",".join(map(str, row["heads"]))]
     (alone,) = typed(run, "--without", row["terms"][0], *where)["off"]
     assert alone == row
-  assert trained.program.predict._cache_size() == compiled
+  assert trained.snapshot.program.predict._cache_size() == compiled
   assert len({row["loss"] for row in grid["off"]}) > 10
   files = {path.name for path in (run / "figures").iterdir()}
   assert files == {"terms-test.json", "terms-test.png", "terms-test.svg"}
@@ -110,7 +110,7 @@ def test_switches_are_compiled_once_for_each_length_of_batch(trained):
   jax.clear_caches()
   lengths = {batch["tokens"].shape[1] for batch in trained.data.evaluation("test", 16)}
   measure(trained, "test", [switches.kept(), *map(switches.kept, offs)])
-  assert trained.program.predict._cache_size() == len(lengths)
+  assert trained.snapshot.program.predict._cache_size() == len(lengths)
 
 
 def test_a_change_is_counted_in_pairs(trained):

@@ -7,11 +7,12 @@ import pytest
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.errors import UserError
-from posexp.fairness import Task, counts, facts, matched
+from posexp.fairness import counts, facts, matched
+from posexp.models import OfClassifier
 from posexp.train import suits
 from posexp.transformer import Size
 
-TASK = Task(vocab_size=300, num_classes=2, cls=False, length=16)
+KIND = OfClassifier(vocab_size=300, num_classes=2, first=False, length=16)
 SIZE = Size(d_model=32, num_heads=4, d_ff=256, num_layers=1)
 ENCODERS = [encoding for cls in ENCODINGS.values() if not (encoding := cls()).causal_only]
 WIDE = dataclasses.replace(SIZE, d_ff=1024)  # room for encodings that are larger than none
@@ -20,17 +21,17 @@ WIDE = dataclasses.replace(SIZE, d_ff=1024)  # room for encodings that are large
 @pytest.mark.parametrize("what", ["parameters", "flops"])
 @pytest.mark.parametrize("encoding", ENCODERS, ids=str)
 def test_every_encoding_is_within_a_percent_of_the_reference(encoding, what):
-  goal = counts(TASK, Encoding(), WIDE)[what]
-  size = matched(TASK, encoding, dataclasses.replace(WIDE, match=what))
-  assert abs(counts(TASK, encoding, size)[what] / goal - 1) < 0.01
+  goal = counts(KIND, Encoding(), WIDE)[what]
+  size = matched(KIND, encoding, dataclasses.replace(WIDE, match=what))
+  assert abs(counts(KIND, encoding, size)[what] / goal - 1) < 0.01
   assert dataclasses.replace(size, d_ff=WIDE.d_ff) == WIDE
 
 
 def test_the_closest_width_is_chosen():
-  size = matched(TASK, TransformerXL(), dataclasses.replace(WIDE, match="parameters"))
-  goal = counts(TASK, Encoding(), WIDE)["parameters"]
+  size = matched(KIND, TransformerXL(), dataclasses.replace(WIDE, match="parameters"))
+  goal = counts(KIND, Encoding(), WIDE)["parameters"]
   errors = [
-    abs(counts(TASK, TransformerXL(), dataclasses.replace(WIDE, d_ff=d_ff))["parameters"] - goal)
+    abs(counts(KIND, TransformerXL(), dataclasses.replace(WIDE, d_ff=d_ff))["parameters"] - goal)
     for d_ff in (size.d_ff - 1, size.d_ff, size.d_ff + 1)
   ]
   assert min(errors) == errors[1]
@@ -39,20 +40,20 @@ def test_the_closest_width_is_chosen():
 
 
 def test_the_reference_may_be_another_encoding():
-  size = matched(TASK, RPR(k=2), dataclasses.replace(WIDE, match="parameters", match_to="rpr"))
+  size = matched(KIND, RPR(k=2), dataclasses.replace(WIDE, match="parameters", match_to="rpr"))
   assert size.d_ff - WIDE.d_ff == round(2 * (33 - 5) * 8 / 65)
-  same = matched(TASK, RPR(), dataclasses.replace(WIDE, match="parameters", match_to="rpr"))
+  same = matched(KIND, RPR(), dataclasses.replace(WIDE, match="parameters", match_to="rpr"))
   assert same == WIDE
 
 
 def test_nothing_is_matched_unless_asked():
-  assert matched(TASK, TransformerXL(), SIZE) == SIZE
+  assert matched(KIND, TransformerXL(), SIZE) == SIZE
 
 
 def test_what_cannot_be_matched_is_one_sentence():
   tiny = Size(d_model=32, num_heads=4, d_ff=8, num_layers=1, match="parameters")
   with pytest.raises(UserError, match="no width comes closer") as error:
-    matched(TASK, TransformerXL(), tiny)
+    matched(KIND, TransformerXL(), tiny)
   assert str(error.value).startswith("model.match=parameters: with d_ff=1 the model has ")
 
 
@@ -62,7 +63,7 @@ def test_flops_are_those_of_the_formula():
     return projections + attention + 2 * 2 * 32 * d_ff
 
   counted = [
-    counts(TASK, Encoding(), dataclasses.replace(SIZE, d_ff=n))["flops"] for n in (64, 256)
+    counts(KIND, Encoding(), dataclasses.replace(SIZE, d_ff=n))["flops"] for n in (64, 256)
   ]
   assert counted[1] == pytest.approx(by_hand(256), rel=0.08)
   assert counted[1] - counted[0] == pytest.approx(by_hand(256) - by_hand(64), rel=0.04)
@@ -70,8 +71,8 @@ def test_flops_are_those_of_the_formula():
 
 def test_facts_compare_with_none_at_the_size_that_was_given():
   given = dataclasses.replace(WIDE, match="parameters")
-  found = facts(TASK, TransformerXL(), matched(TASK, TransformerXL(), given), given)
-  assert found["parameters_of_none"] == counts(TASK, Encoding(), WIDE)["parameters"]
+  found = facts(KIND, TransformerXL(), matched(KIND, TransformerXL(), given), given)
+  assert found["parameters_of_none"] == counts(KIND, Encoding(), WIDE)["parameters"]
   assert found["parameters"] == pytest.approx(found["parameters_of_none"], rel=0.01)
   assert found["flops_per_token"] > found["flops_per_token_of_none"]
   assert found["d_ff"] < WIDE.d_ff
@@ -80,4 +81,4 @@ def test_facts_compare_with_none_at_the_size_that_was_given():
 def test_an_unknown_reference_is_refused_before_anything_is_read():
   size = dataclasses.replace(SIZE, match_to="rprr")
   with pytest.raises(UserError, match=r"model\.match_to=rprr: .*did you mean rpr\?"):
-    suits(RPR(), size, TASK)
+    suits(RPR(), size, KIND)

@@ -48,7 +48,7 @@ def test_the_output_of_a_run(whole):
   count, more = re.match(
     r"model     ([\d,]+) parameters, \+([\d,]+) against none", lines[3]
   ).groups()
-  state = open_trained(only("whole")).state
+  state = open_trained(only("whole")).snapshot.state
   assert int(count.replace(",", "")) == sum(leaf.size for leaf in jax.tree.leaves(state.params))
   assert int(more) == 2 * 5 * 8  # a vector for each of five offsets, for keys and for values
   assert lines[4].startswith("          d_model 16, 2 heads, 1 layers, d_ff 32")

@@ -17,6 +17,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Words
+from posexp.positions import Positions
 from posexp.training import keys, split
 from posexp.transformer import Size, Stack
 
@@ -234,17 +235,17 @@ class OnText(NamedTuple):
   texts: int
 
 
-def on_text(model: nnx.Module, batches: list[dict[str, np.ndarray]]) -> OnText:
-  """Runs a classifier on batches of equal length."""
-  graphdef, *state = nnx.split(model, nnx.Param, ...)
+def on_text(stack: Stack, positions: Positions, batches: list[dict[str, np.ndarray]]) -> OnText:
+  """Runs an encoder on batches of equal length."""
+  graphdef, *state = nnx.split(stack, nnx.Param, ...)
 
   @jax.jit
   def look(state, batch):
     merged = nnx.merge(graphdef, *state)
     seen: list[tuple[Array, Array]] = []
-    for block in merged.stack.blocks:
+    for block in merged.blocks:
       block.attention.relation.attend = _watched(block.attention.relation, seen)
-    merged(batch["tokens"], batch["mask"])
+    merged(batch["tokens"], batch["mask"], positions=positions.evaluating(batch["mask"]))
     real = batch["mask"] & (batch["weight"] > 0)[:, None]
     pairs = (real[:, :, None] & real[:, None, :]).astype(jnp.float32)  # [B,Q,K]
     logits, weights = (jnp.stack(each).astype(jnp.float32) for each in zip(*seen, strict=True))

@@ -13,11 +13,11 @@ from flax import nnx
 from matplotlib.figure import Figure
 
 from posexp import config as configuration
-from posexp import fairness
 from posexp.analysis import card, drawing, figures, probe
 from posexp.encodings import Encoding
 from posexp.encodings.base import Words
 from posexp.errors import UserError
+from posexp.models import Kind, OfClassifier
 from posexp.training import keep_compiled
 from posexp.transformer import Size
 
@@ -42,17 +42,15 @@ def report(
   jax.config.update("jax_disable_most_optimizations", True)
   name = config["encoding"]
   if run is None:
-    trained, task = None, fairness.Task(VOCABULARY, 2, False, LENGTH)
+    trained, kind = None, OfClassifier(VOCABULARY, 2, False, LENGTH)
     size = configuration.build(Size, config["model"], "model")
     subject = fresh(encoding, size)
   else:
     from posexp.trained import open_trained
 
     trained = open_trained(run)
-    size, data = trained.size, trained.data
-    cls = bool(config["task"].get("cls"))
-    task = fairness.Task(data.vocab_size, data.num_classes, cls, int(data.bucket_lengths[-1]))
-    graphdef, *state = nnx.split(trained.model().stack, nnx.Param, ...)
+    size, kind = trained.size, trained.data.kind
+    graphdef, *state = nnx.split(trained.model().stacks[0], nnx.Param, ...)
     subject = probe.Subject(encoding, size, False, graphdef, tuple(state))
   shown = range(min(size.num_layers, LAYERS)) if trained else range(1)
   profiles = {
@@ -63,7 +61,7 @@ def report(
     # Its tables start at zero: only moved away from there they show what they can do.
     profiles = {"weights drawn": probe.profile(probe.moved(subject), 2 * length)}
   first = next(iter(profiles.values()))
-  rows = facts(encoding, subject, task, first)
+  rows = facts(encoding, subject, kind, first)
   given = ", ".join(f"{k}={configuration.show(v)}" for k, v in (config.get(name) or {}).items())
   rows = {"options": given or None, **rows}
   files = []
@@ -85,7 +83,7 @@ def fresh(encoding: Encoding, size: Size) -> probe.Subject:
 
 
 def facts(
-  encoding: Encoding, subject: probe.Subject, task: fairness.Task, profile: probe.Profile
+  encoding: Encoding, subject: probe.Subject, kind: Kind, profile: probe.Profile
 ) -> dict[str, str | None]:
   """The rows of the card."""
   where = card.parts(encoding, subject)
@@ -94,7 +92,7 @@ def facts(
     "paper": card.paper(encoding),
     "enters": "; ".join(card.PARTS[part] for part in where) or "nowhere",
     "terms": ", ".join(terms),
-    **card.added(encoding, subject, task),
+    **card.added(encoding, subject, kind),
     **card.covered(profile, where, encoding.limit),
     **card.modes(encoding, subject.size),
   }
@@ -120,7 +118,7 @@ def draw(
 ) -> Iterator[tuple[str, Figure]]:
   """All figures that there are for an encoding, by name."""
   count = probe.positions_in(encoding, length)
-  word = int(np.bincount(trained.data.examples["train"].tokens).argmax()) if trained else 1
+  word = int(trained.data.word_counts.argmax()) if trained else 1
   vectors = jax.jit(
     lambda state: probe.position_vectors(subject.stack(state).embed, count, word)
   )(subject.state)  # fmt: skip
@@ -164,7 +162,7 @@ def of_vectors(
   yield "products-by-offset", figures.products_by_offset(name, families(encoding, subject, found))
   maps = None
   if trained:
-    attention = trained.model().stack.blocks[0].attention
+    attention = subject.stack().blocks[0].attention
     maps = tuple(
       np.asarray(each(found.astype(np.float32)), np.float64)
       for each in (attention.query, attention.key)
@@ -218,13 +216,12 @@ def tables_of(subject: probe.Subject) -> dict[str, np.ndarray]:
 def of_run(name: str, trained: Any) -> Iterator[tuple[str, Figure]]:
   """What only a trained model can show."""
   batches: dict[int, list] = {}
-  for batch in trained.data.evaluation("validation", trained.batch_size):
+  for batch in trained.data.texts("validation", trained.snapshot.batch_size):
     batches.setdefault(batch["tokens"].shape[1], []).append(batch)
   most = max(batches.values(), key=len)[:8]
-  model = trained.model()
-  yield "attention-on-text", figures.mass(name, probe.on_text(model, most))
-  frequency = getattr(model.stack.embed, "frequency", None)
+  stack = trained.model().stacks[0]
+  yield "attention-on-text", figures.mass(name, probe.on_text(stack, trained.positions, most))
+  frequency = getattr(stack.embed, "frequency", None)
   if isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
     table = np.asarray(frequency[...], np.float64)
-    counts = np.bincount(trained.data.examples["train"].tokens, minlength=len(table))
-    yield "frequencies-by-word", figures.frequencies(name, table, counts)
+    yield "frequencies-by-word", figures.frequencies(name, table, trained.data.word_counts)

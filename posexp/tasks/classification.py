@@ -1,10 +1,14 @@
 """Text classification: one label for each text."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,11 +18,17 @@ from posexp.data.batches import Batch, Examples
 from posexp.data.files import Rows
 from posexp.errors import UserError
 
+if TYPE_CHECKING:
+  from posexp.evaluation import Snapshot
+  from posexp.models import OfClassifier
+
 
 @dataclasses.dataclass(frozen=True)
 class TextClassification:
   """Which texts, and how they become tokens. The rows are those of `package`, of `hub`, or else
   of the files `train`, `validation` and `test`; configs/task says more on each option."""
+
+  score: ClassVar[str] = "validation/accuracy"  # chooses the checkpoint; more is better
 
   name: str = "text_classification"
   package: str | None = None
@@ -75,6 +85,11 @@ class TextClassification:
     named = {"train": self.train, "validation": self.validation, "test": self.test}
     return {split: source for split, source in named.items() if source}
 
+  @staticmethod
+  def table(summary: dict[str, Any]) -> Iterator[str]:
+    """The lines of the result."""
+    return table(summary)
+
   def data_digest(self) -> str | None:
     """sha256 of the user's own files; None where the options alone pin the data.
 
@@ -83,7 +98,13 @@ class TextClassification:
     """
     return None if self.package or self.hub else files.digest(self.given())
 
-  def prepare(self, folder: Path) -> "Prepared":
+  def toy(self) -> OfClassifier:
+    """The model for hardly any data, to see whether one can be built."""
+    from posexp.models import OfClassifier
+
+    return OfClassifier(2, 2, self.cls, 1)
+
+  def prepare(self, folder: Path) -> Prepared:
     """The data, tokenized by folder/tokenizer.json, which is trained where it is not there yet.
 
     Raises:
@@ -107,6 +128,16 @@ class Prepared:
   examples: dict[str, Examples]
   bucket_lengths: np.ndarray  # of the batches, int [buckets]
 
+  cls: bool
+
+  item: ClassVar[str] = "text"  # what the data are made of
+  unit: ClassVar[str] = "texts"  # what `batch_size` counts
+  shown: ClassVar[dict[str, str]] = {  # of an evaluation, on the terminal
+    "loss": "loss {:.3f}",
+    "accuracy": "accuracy {:.3f}",
+    "macro_f1": "macro F1 {:.3f}",
+  }
+
   @property
   def num_classes(self) -> int:
     return len(self.label_names)
@@ -114,6 +145,30 @@ class Prepared:
   @property
   def sizes(self) -> dict[str, int]:
     return {split: len(rows) for split, rows in self.rows.items()}
+
+  @property
+  def about(self) -> tuple[str, str]:
+    """What the header says of the data."""
+    return (
+      f"{self.num_classes} classes",
+      f"vocabulary {self.vocab_size:,}, longest text {self.longest} tokens",
+    )
+
+  @property
+  def kind(self) -> OfClassifier:
+    from posexp.models import OfClassifier
+
+    longest = int(self.bucket_lengths[-1])
+    return OfClassifier(self.vocab_size, self.num_classes, self.cls, longest)
+
+  @property
+  def word_counts(self) -> np.ndarray:
+    """How often each token stands in the training texts, int [V]."""
+    return np.bincount(self.examples["train"].tokens, minlength=self.vocab_size)
+
+  def rows_of(self, batch_size: int) -> np.ndarray:
+    """How many rows the batches of each bucket have, int [buckets]."""
+    return np.full(len(self.bucket_lengths), batch_size)
 
   def steps_per_epoch(self, batch_size: int) -> int:
     """Full batches in an epoch; UserError if there is none."""
@@ -134,9 +189,85 @@ class Prepared:
     """Every example of a split once; `index` says which, the last batch has rows of weight 0."""
     return batches.evaluation(self.examples[split], self.bucket_lengths, batch_size)
 
+  texts = evaluation
+
   def baseline(self, split: str) -> dict[str, float]:
     """Accuracy and macro F1 of a bag of words on `validation` or `test`."""
     return baseline.bag_of_words(self.rows)[split]
+
+  def predict(
+    self, snapshot: Snapshot, split: str, kept: dict[str, Any] | None = None
+  ) -> dict[str, np.ndarray]:
+    """Of every example of a split its loss, label, answer, and whether this is right, [N] each."""
+    found = snapshot.predict(self.evaluation(split, snapshot.batch_size), kept)
+    label = self.examples[split].labels
+    right = found["answer"] == label
+    return found | {"label": label, "right": right, "tokens": np.ones(len(label), int)}
+
+  @staticmethod
+  def scores(found: dict[str, np.ndarray]) -> dict[str, float]:
+    """Mean loss (nats), accuracy, and F1 averaged over the classes that occur, all alike."""
+    label, answer, right = found["label"], found["answer"], found["right"]
+    # Each occurrence of a class as label or answer; 2·right / occurrences is its F1.
+    occurrences = np.bincount(np.concatenate([label, answer]))
+    f1 = 2 * np.bincount(label[right], minlength=len(occurrences)) / np.maximum(occurrences, 1)
+    return {
+      "loss": float(np.mean(found["loss"], dtype=np.float64)),
+      "accuracy": float(np.mean(right)),
+      "macro_f1": float(np.mean(f1[occurrences > 0])),
+    }
+
+  def measure(self, snapshot: Snapshot, split: str) -> dict[str, float]:
+    """The metrics of a split, as they are followed during training."""
+    return self.scores(self.predict(snapshot, split))
+
+  def conclude(self, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+    """What a summary says of the test split; its predictions go to folder/predictions."""
+    found = self.predict(snapshot, "test")
+    names = self.label_names
+    cache.write(
+      folder / "predictions" / "test.jsonl",
+      "".join(
+        json.dumps(
+          {
+            "index": int(index),
+            "label": names[label],
+            "prediction": names[answer],
+            "loss": float(loss),
+          },
+          ensure_ascii=False,
+        )
+        + "\n"
+        for index, label, answer, loss in zip(
+          *(found[column] for column in ("index", "label", "answer", "loss")), strict=True
+        )
+      ),
+    )
+    summary = {f"test/{name}": value for name, value in self.scores(found).items()}
+    for split in ("validation", "test"):
+      summary |= {f"baseline/{split}/{k}": v for k, v in self.baseline(split).items()}
+    return summary
+
+
+def table(summary: dict[str, Any]) -> Iterator[str]:
+  """The lines of the result: the best checkpoint on both splits, beside the bag of words."""
+  rows = (
+    ("accuracy", ""),
+    ("macro_f1", ""),
+    ("loss", ""),
+    ("accuracy", "baseline/"),
+    ("macro_f1", "baseline/"),
+  )
+  yield f"{'at step ' + format(summary['step'], ','):<34}{'validation':>12}{'test':>10}"
+  for name, prefix in rows:
+    label = f"{'bag of words, ' if prefix else ''}{name.replace('macro_f1', 'macro F1')}"
+    values = (summary[f"{prefix}{split}/{name}"] for split in ("validation", "test"))
+    yield f"{label:<34}" + "{:>12.4f}{:>10.4f}".format(*values)
+  ahead = [
+    100 * (summary[f"{split}/accuracy"] - summary[f"baseline/{split}/accuracy"])
+    for split in ("validation", "test")
+  ]
+  yield f"{'accuracy against it, points':<34}" + "{:>+12.2f}{:>+10.2f}".format(*ahead)
 
 
 @functools.lru_cache(maxsize=2)
@@ -178,9 +309,9 @@ def _trained(task: TextClassification, digest: str | None) -> str:
 
 
 @functools.lru_cache(maxsize=2)
-def _prepared(task: TextClassification, digest: str | None, json: str) -> Prepared:
+def _prepared(task: TextClassification, digest: str | None, text: str) -> Prepared:
   rows, label_names, notes = _rows(task, digest)
-  opened = tokenizer.Tokenizer(json)
+  opened = tokenizer.Tokenizer(text)
   numbers = {name: number for number, name in enumerate(label_names)}
   examples, empty, cut = {}, {}, {}
   for split, pairs in rows.items():
@@ -200,4 +331,5 @@ def _prepared(task: TextClassification, digest: str | None, json: str) -> Prepar
     rows=rows,
     examples=examples,
     bucket_lengths=batches.buckets(examples["train"].lengths, longest),
+    cls=task.cls,
   )
