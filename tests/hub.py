@@ -8,12 +8,13 @@ import threading
 from collections.abc import Iterator
 from urllib.parse import unquote, urlsplit
 
-Repositories = dict[str, dict[str, bytes]]  # {"org/name": {"train.jsonl": content}}
+# {"org/name": {"train.jsonl": content}}, with "org/name@branch" for a branch other than main
+Repositories = dict[str, dict[str, bytes]]
 
 
 @contextlib.contextmanager
 def serve(repositories: Repositories, commit: str) -> Iterator[str]:
-  """The address of a hub that holds `repositories`, each at the one commit `commit`."""
+  """The address of a hub that holds `repositories`: main at `commit`, a branch at its reverse."""
 
   class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -23,27 +24,33 @@ def serve(repositories: Repositories, commit: str) -> Iterator[str]:
 
     def do_GET(self):
       api = self.path.startswith("/api/")
-      path = unquote(urlsplit(self.path).path).removeprefix("/api").strip("/")
-      parts = path.split("/")  # datasets/org/name/resolve/COMMIT/FILE and the like
+      path = urlsplit(self.path).path.removeprefix("/api").strip("/")
+      # datasets/org/name/resolve/COMMIT/FILE and the like; a branch may have slashes in its name
+      parts = [unquote(part) for part in path.split("/")]
       repository, rest = "/".join(parts[1:3]), parts[3:]
-      files = repositories.get(repository)
-      if files is None or (rest[1:2] and rest[1] not in (commit, "main")):
-        self.reply(
-          404, b"", {"X-Error-Code": "RepoNotFound" if files is None else "RevisionNotFound"}
-        )
+      names = {"main": repository, commit: repository}
+      for name in repositories:
+        if name.startswith(f"{repository}@"):
+          names |= {name.partition("@")[2]: name, commit[::-1]: name}
+      name = names.get(rest[1] if rest[1:] else "main")
+      files = repositories.get(name)
+      self.commit = commit if name == repository else commit[::-1]
+      if files is None:
+        missing = "RevisionNotFound" if repository in repositories else "RepoNotFound"
+        self.reply(404, b"", {"X-Error-Code": missing})
       elif not api:
         self.file(files.get("/".join(rest[2:])))
       elif rest[:1] == ["tree"]:
         self.tree(files, "/".join(rest[2:]))
       else:
         siblings = [{"rfilename": path} for path in sorted(files)]
-        self.json({"id": repository, "sha": commit, "siblings": siblings, "private": False})
+        self.json({"id": repository, "sha": self.commit, "siblings": siblings, "private": False})
 
     def file(self, content: bytes | None):
       if content is None:
         return self.reply(404, b"", {"X-Error-Code": "EntryNotFound"})
       oid = hashlib.sha1(content).hexdigest()
-      status, headers = 200, {"ETag": f'"{oid}"', "X-Repo-Commit": commit}
+      status, headers = 200, {"ETag": f'"{oid}"', "X-Repo-Commit": self.commit}
       if asked := self.headers.get("Range"):
         first, _, last = asked.removeprefix("bytes=").partition("-")
         whole, first = len(content), int(first)

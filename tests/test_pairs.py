@@ -1,22 +1,28 @@
-"""Pairs of sentences: reading, tokens on disk and batches by tokens."""
+"""Pairs of sentences: own files, the hub, and how they are split."""
 
+import gzip
+import io
 import json
-import random
+import os
+import subprocess
+import sys
+import types
 
-import numpy as np
+import hub
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from posexp import cache
-from posexp.data import batches, encoded, store, tokenizer
-from posexp.data.batches import GRANULE
+from posexp.data import pairs, splits
 from posexp.errors import UserError
 
+COMMIT = "0123456789" * 4
 PAIRS = [
   ("A man rides a bicycle.", "Ein Mann fährt Fahrrad."),
-  ('He said "no"\u2028and left\r\n twice', "Er ging [EOS] 漢字 \U0001f600"),
-  ("  two blanks  ", "x"),
-  ("x", "ein sehr langer Satz, der gar nicht enden will"),
+  ('He said "NA"', "naïve \u2028 café \x85 \U0001f600"),
+  ("one,two", "x"),
 ]
+NAMES = "name hub subset revision data_files train validation test source target"
 
 
 @pytest.fixture(autouse=True)
@@ -24,177 +30,276 @@ def _cache(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def trained(pairs=PAIRS, vocab_size=300):
-  return tokenizer.train_pairs((text for pair in pairs for text in pair), vocab_size)
+def task(**options):
+  given = dict.fromkeys(NAMES.split()) | {"source": "en", "target": "de"}
+  return types.SimpleNamespace(**given | {key: options[key] for key in options})
 
 
-def encode(pairs, split="train", max_length=None, tokenizers=None, data="d"):
-  tokenizers = tokenizers or (trained(),) * 2
-  return encoded.encode(
-    lambda: iter(pairs), tokenizers, split=split, max_length=max_length, data=data
+def parquet(rows, together=False):
+  if together:
+    columns = {"translation": [{"de": b, "en": a} for a, b in rows]}
+  else:
+    columns = {"en": [a for a, _ in rows], "de": [b for _, b in rows]}
+  sink = io.BytesIO()
+  pyarrow.parquet.write_table(pyarrow.table(columns), sink, row_group_size=2)
+  return sink.getvalue()
+
+
+def json_lines(rows, together=False):
+  records = [{"de": b, "en": a, "id": i} for i, (a, b) in enumerate(rows)]
+  if together:
+    records = [{"translation": record} for record in records]
+  return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+
+
+def table(ending, rows=PAIRS):
+  """The bytes of a file of the given kind."""
+  kind = ending.removesuffix(".gz")
+  if kind == "jsonl":
+    content = json_lines(rows)
+  elif kind == "together.jsonl":
+    content = json_lines(rows, together=True)
+  elif kind.endswith("parquet"):
+    content = parquet(rows, "together" in kind)
+  elif kind == "csv":
+    doubled = [[text.replace('"', '""') for text in pair] for pair in rows]
+    content = "\n".join(["en,de", *(f'"{a}","{b}"' for a, b in doubled)]).encode()
+  else:
+    content = "\n".join(["de\ten", *(f"{b}\t{a}" for a, b in rows)]).encode()
+  return gzip.compress(content) if ending.endswith(".gz") else content
+
+
+ENDINGS = ["jsonl", "together.jsonl", "jsonl.gz", "csv", "csv.gz", "tsv", "parquet", "parquet.gz"]
+
+
+@pytest.mark.parametrize("ending", [*ENDINGS, "together.parquet"])
+def test_tables_keep_every_text_as_it_is(tmp_path, ending):
+  path = tmp_path / f"a.{ending}"
+  path.write_bytes(table(ending))
+  split = pairs.read(task(train=str(path)))["train"]
+  assert list(split()) == list(split()) == PAIRS
+  backwards = pairs.read(task(train=str(path), source="de", target="en"))["train"]
+  assert list(backwards()) == [(b, a) for a, b in PAIRS]
+
+
+@pytest.mark.parametrize(("end", "zipped"), [("\n", False), ("\r\n", False), ("\n", True)])
+def test_parallel_files_are_parted_by_line_feeds_alone(tmp_path, end, zipped):
+  for i, language in enumerate(("en", "de")):
+    content = end.join(pair[i] for pair in PAIRS).encode()
+    path = tmp_path / (f"train.{language}.gz" if zipped else f"train.{language}")
+    path.write_bytes(gzip.compress(content) if zipped else content)
+  assert list(pairs.read(task(train=str(tmp_path / "train")))["train"]()) == PAIRS
+
+
+def test_a_split_is_read_line_by_line(tmp_path):
+  """A mistake far behind does not show before it is reached."""
+  path = tmp_path / "a.jsonl.gz"
+  path.write_bytes(gzip.compress(json_lines(PAIRS * 20_000) + b"{"))
+  rows = pairs.read(task(train=str(path)))["train"]()
+  assert [next(rows) for _ in range(3)] == PAIRS
+  with pytest.raises(UserError, match=r"line 60001: not a JSON object"):
+    list(rows)
+
+
+TWO = json_lines(PAIRS[:2])
+
+
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    ({"a.jsonl": TWO + b'{"en": "x", "de": " "}'}, r"a\.jsonl, line 3: the side 'de' is empty"),
+    ({"a.jsonl": TWO + b'{"en": null, "de": "x"}'}, r"a\.jsonl, line 3: the side 'en' is empty"),
+    ({"a.jsonl": TWO + b'{"en": 5, "de": "x"}'}, r"line 3: the side 'en' is 5; it must be a str"),
+    ({"a.jsonl": TWO + b'{"en": "x", "ger": "x"}'}, r"line 3: no column 'de', but en, ger; set ta"),
+    ({"a.jsonl": TWO + b'{"en": "x", "DE": "x", "dev": ""}'}, r"did you mean task\.target=dev"),
+    (
+      {"a.jsonl": b'{"translation": {"en": "x"}}'},
+      r"line 1: no column 'de', but en; set task\.tar",
+    ),
+    ({"a.jsonl": b'{"en": "x", "de": "\\ud83d"}'}, "line 1: half a surrogate pair"),
+    ({"a.jsonl": b" \n"}, r"a\.jsonl: the file is empty"),
+    ({"a.csv": b"en,de\n"}, "no rows below the header"),
+    ({"a.csv": b"en,de\nx,y\n\xff,1\n"}, r"a\.csv, line 3: not valid UTF-8"),
+    ({"a.jsonl.gz": gzip.compress(TWO * 99)[:-9]}, "not a whole gzip file"),
+    ({"a.parquet": parquet(PAIRS)[:-9]}, "not a whole Parquet file"),
+  ],
+)
+def test_bad_tables_are_named_with_the_line(tmp_path, content, message):
+  ((name, text),) = content.items()
+  (tmp_path / name).write_bytes(text)
+  read = pairs.read(task(train=str(tmp_path / name), test=str(tmp_path / name)))
+  with pytest.raises(UserError, match=message) as error:
+    list(read["test"]())
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    ({"en": b"1\n2\n3\n", "de": b"1\n2"}, r"a\.en has 3 lines, but \S*a\.de has 2; each line must"),
+    ({"en": b"1\n", "de": b"1\n2\n3\n"}, r"a\.en has 1 lines, but \S*a\.de has 3"),
+    ({"en": b"1\n2\n", "de": b"1\n\n3\n"}, r"a\.de, line 2: the side 'de' is empty"),
+    ({"en": b"1\n2\n", "de": b"1\n\xff\n"}, r"a\.de, line 2: not valid UTF-8"),
+    ({"en": b"1\n", "de": b""}, r"a\.de: the file is empty"),
+    ({"en": b"1\n"}, r"task\.test=\S*a: there is no \S*a\.de \(looked in .*\.jsonl, .*parallel"),
+    ({"de": b"1\n"}, r"task\.test=\S*a: there is no \S*a\.en "),
+  ],
+)
+def test_bad_parallel_files_are_named(tmp_path, content, message):
+  for language, text in content.items():
+    (tmp_path / f"a.{language}").write_bytes(text)
+  given = task(train="good.jsonl", test=str(tmp_path / "a"))
+  with pytest.raises(UserError, match=message) as error:
+    list(pairs.read(given)["test"]())
+  assert "\n" not in str(error.value)
+
+
+def test_the_digest_is_that_of_the_contents_and_the_direction(tmp_path):
+  for folder in ("x", "y"):
+    (tmp_path / folder).mkdir()
+    for i, language in enumerate(("en", "de")):
+      (tmp_path / folder / f"t.{language}").write_text("\n".join(pair[i] for pair in PAIRS))
+  first = pairs.digest(task(train=str(tmp_path / "x/t")))
+  assert pairs.digest(task(train=str(tmp_path / "y/t"))) == first
+  assert pairs.digest(task(train=str(tmp_path / "y/t"), source="de", target="en")) != first
+  (tmp_path / "y/t.de").write_text("other")
+  assert pairs.digest(task(train=str(tmp_path / "y/t"))) != first
+  assert len({pairs.digest(task(hub="a/b", revision=r, train="train")) for r in "cd"}) == 2
+
+
+def many(count, prefix="text"):
+  return [(f"{prefix} {i}", f"Text {i}") for i in range(count)]
+
+
+def arranged(**given):
+  streams = {name: lambda rows=rows: iter(rows) for name, rows in given.items()}
+  parts, notes = pairs.arrange(streams)
+  return {name: list(part()) for name, part in parts.items()}, notes
+
+
+def test_what_is_held_out_is_as_in_classification_and_equal_sources_share_a_split():
+  train = [*many(500), ("Same, text!", "a"), ("same TEXT", "b"), ("", "x"), ("y", " ")]
+  parts, notes = arranged(train=train)
+  expected, _ = splits.arrange({"train": train[:-2]})
+  assert parts == expected
+  assert list(parts) == ["train", "validation", "test"]
+  assert 25 < len(parts["test"]) < 75
+  assert notes == [
+    "2 training pairs have an empty side and are dropped",
+    "the test split is a tenth of the training pairs, held out by content hash",
+    "the validation split is a tenth of the training pairs, held out by content hash",
+  ]
+  backwards, _ = arranged(train=train[::-1])
+  assert {name: set(part) for name, part in parts.items()} == {
+    name: set(part) for name, part in backwards.items()
+  }
+
+
+def test_given_splits_stay_and_repeated_sources_are_noted():
+  given = {"train": many(50), "validation": many(3, "v"), "test": [("Text 7!", "a"), ("new", "b")]}
+  parts, notes = arranged(**given)
+  assert parts == given
+  assert notes == ["1 test sources also stand in the training split"]
+  (held, *more), _ = arranged(train=many(300), test=many(300)), None
+  assert held["test"] == many(300)
+  assert set(held["train"]) | set(held["validation"]) == set(many(300))
+  repeated = len(held["train"])
+  assert f"{repeated} test sources also stand in the training split" in more[0]
+
+
+def test_a_split_without_rows_is_an_error():
+  with pytest.raises(UserError, match=r"the train split has no rows"):
+    arranged(train=[("", "x")], validation=many(1), test=many(1))
+  with pytest.raises(UserError, match=r"test split has no rows; give more data or set task\.test"):
+    arranged(train=many(1), validation=many(1))
+
+
+LOAD = """
+import json, sys, types
+from posexp.data import pairs
+from posexp.errors import UserError
+for options in json.loads(sys.argv[1]):
+  try:
+    read = pairs.read(types.SimpleNamespace(**options))
+    print(json.dumps({name: list(split()) for name, split in read.items()}))
+  except UserError as error:
+    print(json.dumps(str(error)))
+"""
+CARD = b"""---
+configs:
+- config_name: de-en
+  data_files:
+  - split: train
+    path: de-en/train-*
+  - split: test
+    path: de-en/test-*
+- config_name: cs-en
+  data_files:
+  - split: train
+    path: cs-en/train-*
+---
+"""
+
+
+def test_hub_data_is_streamed_to_disk_once_at_its_commit(tmp_path, monkeypatch):
+  folder = "iwslt2017-en-de"
+  repositories = {
+    "org/columns": {"train.jsonl": json_lines(PAIRS), "test.jsonl": json_lines(PAIRS[:1])},
+    "org/wmt": {
+      "README.md": CARD,
+      "de-en/train-00000-of-00002.parquet": parquet(PAIRS[:2], together=True),
+      "de-en/train-00001-of-00002.parquet": parquet([PAIRS[2], ("", "x")], together=True),
+      "de-en/test-00000-of-00001.parquet": parquet([PAIRS[0], ("x", "")], together=True),
+      "cs-en/train-00000-of-00001.parquet": parquet(PAIRS[:1], together=True),
+    },
+    "org/iwslt": {"iwslt.py": b"raise SystemExit"},
+    "org/iwslt@refs/convert/parquet": {
+      f"{folder}/train/0000.parquet": parquet(PAIRS, together=True),
+      f"{folder}/test/0000.parquet": parquet(PAIRS[1:], together=True),
+      "iwslt2017-en-fr/train/0000.parquet": parquet(PAIRS[:1], together=True),
+    },
+  }
+  known = vars(task(hub="org/columns", revision=COMMIT, train="train", test="test"))
+  wmt = known | {"hub": "org/wmt", "subset": "de-en", "test": None}
+  iwslt = known | {
+    "hub": "org/iwslt",
+    "revision": "refs/convert/parquet",
+    "data_files": {name: f"{folder}/{name}/*.parquet" for name in ("train", "test")},
+  }
+  wrong = [
+    wmt | {"test": "test"},
+    known | {"validation": "dev"},
+    known | {"target": "fr"},
+    wmt | {"subset": "ru-en"},
+    known | {"revision": "f" * 40},
+    iwslt | {"revision": "refs/convert/other"},
+  ]
+  with hub.serve(repositories, COMMIT) as endpoint:
+    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf")}
+    given = json.dumps([known, wmt, iwslt, *wrong])
+    command = [sys.executable, "-c", LOAD, given]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+  lists = [list(pair) for pair in PAIRS]
+  columns, translations, branch, empty, split, language, subset, commit, other = map(
+    json.loads, done.stdout.splitlines()
   )
+  assert columns == {"train": lists, "test": lists[:1]}
+  assert translations == {"train": [*lists, ["", "x"]]}
+  assert branch == {"train": lists, "test": lists[1:]}
+  assert "task.hub=org/wmt, split test, row 2: the side 'de' is empty" in empty
+  assert "no split 'dev'; it has train, test" in split
+  assert "split train, row 1: no column 'fr', but de, en, id" in language
+  assert "task.hub=org/wmt: cannot be loaded" in subset
+  assert "de-en" in subset
+  assert "f" * 40 in commit
+  assert "task.hub=org/iwslt: cannot be loaded at refs/convert/other" in other
 
-
-def many(count, seed=0):
-  draw = random.Random(seed)
-  words = lambda: " ".join(draw.choices(["man", "cat", "Haus", "ü"], k=draw.randint(1, 20)))  # noqa: E731
-  return [(words(), words()) for _ in range(count)]
-
-
-def test_the_tokenizer_is_deterministic_and_gives_every_text_back():
-  json_text = trained()
-  assert trained(iter(PAIRS)) == json_text
-  opened = tokenizer.Tokenizer(json_text)
-  vocabulary = json.loads(json_text)["model"]["vocab"]
-  assert [vocabulary[name] for name in ("[PAD]", "[BOS]", "[EOS]")] == [0, 1, 2]
-  assert tokenizer.Tokenizer(trained(vocab_size=tokenizer.LEAST)).vocab_size == 259
-  for text in (text for pair in PAIRS for text in pair):
-    (ids,) = opened.ids([text])
-    assert min(ids) > 2  # "[EOS]" in a text is five characters
-    assert opened.decode([1, *ids, 2, 0, 0]) == text.removeprefix(" ")
-
-
-def check(batch, pairs, data, opened, length, size):
-  """A batch has the promised shapes and holds the pairs that it says."""
-  for key in ("source", "target", "labels"):
-    assert batch[key].dtype == np.int32
-    assert batch[key].shape == (size, length)
-  for key in ("source_mask", "mask"):
-    assert batch[key].dtype == bool
-    assert batch[key].any(axis=1).all()
-    assert (np.diff(batch[key].astype(int), axis=1) <= 0).all()  # padding is behind
-  assert not batch["source"][~batch["source_mask"]].any()
-  assert not batch["target"][~batch["mask"]].any()
-  assert not batch["labels"][~batch["mask"]].any()
-  assert batch["weight"].dtype == np.float32
-  assert batch["index"].dtype == np.int32
-  assert ((batch["index"] >= 0) == (batch["weight"] == 1)).all()
-  for row in np.flatnonzero(batch["weight"]):
-    source, target = opened.ids(list(pairs[batch["index"][row]]))
-    assert batch["source"][row][batch["source_mask"][row]].tolist() == [*source, 2]
-    assert batch["target"][row][batch["mask"][row]].tolist() == [1, *target]
-    assert batch["labels"][row][batch["mask"][row]].tolist() == [*target, 2]
-    assert data.lengths[batch["index"][row]] == max(len(source), len(target)) + 1 <= length
-
-
-def test_batches_hold_the_pairs_with_their_special_tokens():
-  data, opened = encode(PAIRS), tokenizer.Tokenizer(trained())
-  length = int(data.lengths.max())
-  check(data.batch(np.array([2, 0, 3]), length, 5), PAIRS, data, opened, length, 5)
-  check(data.batch(np.array([1]), 64, 1), PAIRS, data, opened, 64, 1)
-
-
-def test_every_pair_is_trained_on_once_an_epoch_in_equal_steps():
-  pairs = many(500)
-  data, opened = encode(pairs), tokenizer.Tokenizer(trained())
-  ends = batches.buckets(data.lengths, int(data.lengths.max()))
-  rows = batches.rows_of(ends, 300)
-  steps = batches.steps_of(data.lengths, ends, rows)
-  stream = batches.training_by_tokens(data, ends, rows, seed=1, start=0)
-  orders = []
-  for _ in range(3):
-    epoch = [next(stream) for _ in range(steps)]
-    for batch in epoch:
-      length = batch["source"].shape[1]
-      check(batch, pairs, data, opened, length, rows[ends.tolist().index(length)])
-    assert sum(not batch["weight"].all() for batch in epoch) <= 1
-    orders.append(np.concatenate([batch["index"] for batch in epoch]).tolist())
-    assert sorted(i for i in orders[-1] if i >= 0) == list(range(500))
-  assert len({tuple(order) for order in orders}) == 3
-
-
-def test_batches_by_tokens_are_a_function_of_seed_and_step():
-  data = encode(many(100))
-  ends = batches.buckets(data.lengths, int(data.lengths.max()))
-  rows = batches.rows_of(ends, 200)
-  steps = batches.steps_of(data.lengths, ends, rows)
-  stream = batches.training_by_tokens(data, ends, rows, seed=3, start=0)
-  whole = [next(stream) for _ in range(2 * steps + 3)]
-  for start in (0, 1, steps, steps + 2):
-    later = batches.training_by_tokens(data, ends, rows, seed=3, start=start)
-    for batch in whole[start:]:
-      again = next(later)
-      assert all((batch[key] == again[key]).all() for key in batch)
-  other = next(batches.training_by_tokens(data, ends, rows, seed=4, start=0))
-  assert other["index"].tolist() != whole[0]["index"].tolist()
-
-
-@pytest.mark.parametrize("count", [1, 100])
-def test_evaluation_by_tokens_shows_every_pair_once(count):
-  pairs = many(count)
-  data = encode(pairs, "test")
-  ends = batches.buckets(data.lengths, int(data.lengths.max()))
-  rows = batches.rows_of(ends, 200)
-  given = list(batches.evaluation(data, ends, rows))
-  index = np.concatenate([batch["index"] for batch in given])
-  assert sorted(index[index >= 0].tolist()) == list(range(count))
-  assert len(given) == batches.steps_of(data.lengths, ends, rows)
-
-
-def test_rows_are_a_multiple_of_the_granule_where_that_leaves_any():
-  ends = np.array([8, 24, 64, 512])
-  assert batches.rows_of(ends, 250).tolist() == [24, 8, 3, 1]
-  assert batches.rows_of(ends, 4096).tolist() == [512, 168, 64, GRANULE]
-
-
-def test_long_pairs_are_dropped_from_training_and_cut_elsewhere():
-  opened = tokenizer.Tokenizer(trained())
-  pairs = many(50)
-  sizes = [max(map(len, opened.ids(list(pair)))) + 1 for pair in pairs]
-  most = sorted(sizes)[25]
-  kept = [size for size in sizes if size <= most]
-  train, test = encode(pairs, max_length=most), encode(pairs, "test", max_length=most)
-  assert train.lengths.tolist() == kept
-  assert test.lengths.tolist() == [min(size, most) for size in sizes]
-  assert train.long == test.long == 50 - len(kept) > 0
-  (row,) = test.batch(np.array([sizes.index(max(sizes))]), most, 1)["source"]
-  source = opened.ids([pairs[sizes.index(max(sizes))][0]])[0]
-  assert row[row > 2].tolist() == source[: most - 1]
-  with pytest.raises(UserError, match=r"all 50 train pairs .* than 1 tokens; raise task\.max_len"):
-    encode(pairs, max_length=1)
-
-
-def test_tokens_are_written_once_for_the_same_data():
-  first = encode(many(30))
-  (folder,) = (cache.folder() / "encoded").iterdir()
-  assert (folder / "source.tokens").stat().st_size == 2 * first.source.starts[-1]
-  again = encode([], data="d")  # read from the disk
-  assert (again.target.tokens == first.target.tokens).all()
-  assert encode(many(20), data="other").lengths.shape == (20,)
-  separate = (trained(), tokenizer.train_pairs(["ü ü ü"], 259))
-  assert encode(many(30), tokenizers=separate).target.starts[-1] > first.target.starts[-1]
-
-
-def test_more_pairs_than_a_chunk_and_more_tokens_than_two_bytes(monkeypatch):
-  monkeypatch.setattr(encoded, "CHUNK", 7)
-  monkeypatch.setattr(tokenizer.Tokenizer, "vocab_size", 2**16 + 1, raising=False)
-  pairs = many(30)
-  small, wide = encode(pairs), encode(pairs, data="e")
-  assert (small.source.tokens == wide.source.tokens).all()
-  assert len(small.lengths) == 30
-
-
-def test_a_store_that_cannot_be_written_is_replaced_and_a_broken_fill_leaves_nothing(
-  tmp_path, monkeypatch
-):
-  def fail(folder):
-    (folder / "half").write_text("x")
-    raise KeyboardInterrupt
-
-  with pytest.raises(KeyboardInterrupt):
-    store.kept("a/b", fail)
-  assert list((cache.folder() / "a").iterdir()) == []
-  path = store.kept("a/b", lambda folder: (folder / "x").write_text("1"))
-  assert store.kept("a/b", fail) == path == cache.folder() / "a" / "b"
-
-  (tmp_path / "file").write_text("")
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-  path = store.kept("a/b", lambda folder: (folder / "x").write_text("2"))
-  assert (path / "x").read_text() == "2"
-  assert store.kept("a/b", fail) == path
-
-  def full(folder):
-    raise OSError(28, "No space left on device", str(folder / "tokens"))
-
-  with pytest.raises(UserError, match=r"tokens: cannot be written: No space .* XDG_CACHE_HOME"):
-    store.kept("a/c", full)
+  # The hub is gone now; what was loaded is still there, and nothing else is.
+  monkeypatch.setenv("HF_ENDPOINT", endpoint)
+  for options, expected in ((known, PAIRS), (iwslt, PAIRS)):
+    read = pairs.read(types.SimpleNamespace(**options))
+    assert list(read["train"]()) == expected
+  with pytest.raises(
+    UserError, match=r"does not answer .*task=translation .*task=numbers, which n"
+  ):
+    pairs.read(types.SimpleNamespace(**known | {"source": "de", "target": "en"}))

@@ -1,16 +1,21 @@
-"""The user's own files: JSON Lines, CSV, TSV and Parquet, each of them also gzipped."""
+"""The user's own files: JSON Lines, CSV, TSV, Parquet and plain lines, each of them also gzipped.
 
+They are read in a stream and never held as a whole.
+"""
+
+import contextlib
 import csv
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from posexp.errors import UserError
 
@@ -25,30 +30,69 @@ def read(path: str, text: str, label: str) -> Rows:
     UserError: naming the file and the line of what cannot be read.
   """
   rows = []
-  for where, record in _reader(path)(path, _bytes(path)):
+  for where, record in records(path):
     row = f"{path}, {where}"
     words, name = pick(record, text, "text", row), pick(record, label, "label", row)
     if not isinstance(words, str | None):
       raise UserError(f"{row}: the text is {words!r}; it must be a string")
     if not isinstance(name, str | int | float) or name == "":
       raise UserError(f"{row}: the label is {name!r}; it must be a string or a number")
-    try:
-      f"{words}{name}".encode()
-    except UnicodeEncodeError:  # JSON can say \ud83d alone
-      raise UserError(f"{row}: half a surrogate pair, which is no character") from None
+    whole(f"{words}{name}", row)
     rows.append((words or "", str(name)))
   if not rows:
     raise UserError(f"{path}: no rows below the header; give a file with at least one")
   return rows
 
 
+def records(path: str) -> Records:
+  """The rows of a table one by one, each with its place in the file.
+
+  Raises:
+    UserError: naming the file and the line of what cannot be read.
+  """
+  reader = _reader(path)
+  with _opened(path) as file:
+    yield from reader(path, file)
+
+
+def lines(path: str) -> Iterator[str]:
+  """The lines of a text file; only \\n and \\r\\n end one.
+
+  Raises:
+    UserError: the file cannot be read, or a line of it is not UTF-8.
+  """
+  with _opened(path) as file:
+    for line in _text(path, file, newline="\n"):
+      yield line.removesuffix("\n").removesuffix("\r")
+
+
 def digest(paths: dict[str, str]) -> str:
-  """sha256 over the contents of files by their roles; where they lie does not matter."""
-  whole = hashlib.sha256()
-  for role, path in sorted(paths.items()):
+  """sha256 over the contents of tables by their roles; where they lie does not matter."""
+  for path in paths.values():
     _reader(path)
-    whole.update(f"{role}:{hashlib.sha256(_bytes(path)).hexdigest()}\n".encode())
-  return whole.hexdigest()
+  return contents(paths)
+
+
+def contents(paths: dict[str, str]) -> str:
+  """`digest` of files of any kind."""
+  total = hashlib.sha256()
+  for role, path in sorted(paths.items()):
+    with _opened(path) as file:
+      total.update(f"{role}:{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+  return total.hexdigest()
+
+
+def whole(text: str, where: str) -> None:
+  """Raises UserError for half a character: JSON can say \\ud83d alone."""
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    raise UserError(f"{where}: half a surrogate pair, which is no character") from None
+
+
+def is_table(path: str) -> bool:
+  """Whether the name of a file says that it has columns."""
+  return _ending(path) in _READERS
 
 
 def pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
@@ -62,35 +106,46 @@ def pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
   )
 
 
-def _bytes(path: str) -> bytes:
-  """The content of a file, unzipped."""
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+  """A file, unzipped while it is read."""
   try:
-    content = Path(path).expanduser().read_bytes()
+    with (gzip.open if path.endswith(".gz") else open)(Path(path).expanduser(), "rb") as file:
+      if not any(block.strip() for block in iter(lambda: file.read(1 << 16), b"")):
+        raise UserError(f"{path}: the file is empty; give one with at least one row")
+      file.seek(0)
+      yield file
   except FileNotFoundError:
     raise UserError(f"{path}: there is no such file (looked in {Path.cwd()})") from None
+  except (gzip.BadGzipFile, EOFError, zlib.error):
+    raise UserError(f"{path}: not a whole gzip file; make it again") from None
   except OSError as error:
     raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-  if path.endswith(".gz"):
-    try:
-      content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error):
-      raise UserError(f"{path}: not a whole gzip file; make it again") from None
-  if not content.strip():
-    raise UserError(f"{path}: the file is empty; give one with at least one row")
-  return content
 
 
-def _decode(path: str, content: bytes) -> str:
+def _text(path: str, file: BinaryIO, newline: str) -> Iterator[str]:
+  """Decoded lines, with what ends them: \\n, or with newline="" also \\r."""
   try:
-    return content.decode("utf-8-sig")
-  except UnicodeDecodeError as error:
-    line = error.object.count(b"\n", 0, error.start) + 1
-    raise UserError(f"{path}, line {line}: not valid UTF-8; save the file as UTF-8") from None
+    yield from io.TextIOWrapper(file, "utf-8-sig", newline=newline)
+  except UnicodeDecodeError:
+    number = _undecodable(path)
+    raise UserError(f"{path}, line {number}: not valid UTF-8; save the file as UTF-8") from None
 
 
-def _json_lines(path: str, content: bytes) -> Records:
-  # Not splitlines(), which also cuts at characters that may stand inside a JSON string.
-  for number, line in enumerate(_decode(path, content).split("\n"), start=1):
+def _undecodable(path: str) -> int:
+  """The number of the first line that is not UTF-8."""
+  with _opened(path) as file:
+    for number, line in enumerate(file, start=1):
+      try:
+        line.decode()
+      except UnicodeDecodeError:
+        return number
+  return 1
+
+
+def _json_lines(path: str, file: BinaryIO) -> Records:
+  # Only \n parts lines: other characters that do elsewhere may stand inside a JSON string.
+  for number, line in enumerate(_text(path, file, newline="\n"), start=1):
     if not line.strip():
       continue
     try:
@@ -102,40 +157,43 @@ def _json_lines(path: str, content: bytes) -> Records:
     yield f"line {number}", record
 
 
-def _csv(path: str, content: bytes, **dialect) -> Records:
+def _csv(path: str, file: BinaryIO, **dialect) -> Records:
   """Rows under a header; "NA" and "null" are texts like any other."""
   csv.field_size_limit(sys.maxsize)
-  lines = csv.reader(io.StringIO(_decode(path, content), newline=""), strict=True, **dialect)
+  rows = csv.reader(_text(path, file, newline=""), strict=True, **dialect)
   try:
-    header = next(lines)
-    for fields in lines:
+    header = next(rows)
+    for fields in rows:
       if not fields:  # a blank line
         continue
       if len(fields) != len(header):
         raise UserError(
-          f"{path}, line {lines.line_num}: {len(fields)} fields where the header has "
+          f"{path}, line {rows.line_num}: {len(fields)} fields where the header has "
           f"{len(header)}; quote a field that holds the separator"
         )
-      yield f"line {lines.line_num}", dict(zip(header, fields, strict=True))
+      yield f"line {rows.line_num}", dict(zip(header, fields, strict=True))
   except csv.Error as error:
-    raise UserError(f"{path}, line {lines.line_num}: broken CSV: {error}") from None
+    raise UserError(f"{path}, line {rows.line_num}: broken CSV: {error}") from None
 
 
-def _tsv(path: str, content: bytes) -> Records:
+def _tsv(path: str, file: BinaryIO) -> Records:
   """Tabs separate, and quotation marks mean themselves, as in most published TSV files."""
-  return _csv(path, content, delimiter="\t", quoting=csv.QUOTE_NONE)
+  return _csv(path, file, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-def _parquet(path: str, content: bytes) -> Records:
+def _parquet(path: str, file: BinaryIO) -> Records:
   import pyarrow
   import pyarrow.parquet
 
+  # Parquet is read from its end, for which a gzipped file would be unzipped over and over.
+  seekable = io.BytesIO(file.read()) if path.endswith(".gz") else file
+  number = itertools.count(1)
   try:
-    table = pyarrow.parquet.read_table(io.BytesIO(content))
+    for batch in pyarrow.parquet.ParquetFile(seekable).iter_batches(batch_size=10_000):
+      for record in batch.to_pylist():
+        yield f"row {next(number)}", record
   except (pyarrow.ArrowException, OSError):
     raise UserError(f"{path}: not a whole Parquet file; make it again") from None
-  for number, record in enumerate(table.to_pylist(), start=1):
-    yield f"row {number}", record
 
 
 _READERS = {
@@ -147,10 +205,16 @@ _READERS = {
 }
 
 
-def _reader(path: str) -> Callable[[str, bytes], Records]:
-  ending = Path(path.removesuffix(".gz")).suffix.lower()
-  if ending not in _READERS:
+TABLES = tuple(_READERS)  # the endings of names of tables
+
+
+def _ending(path: str) -> str:
+  return Path(path.removesuffix(".gz")).suffix.lower()
+
+
+def _reader(path: str) -> Callable[[str, BinaryIO], Records]:
+  if not is_table(path):
     raise UserError(
       f"{path}: unknown kind of file; its name must end in {', '.join(_READERS)}, or so with .gz"
     )
-  return _READERS[ending]
+  return _READERS[_ending(path)]

@@ -4,16 +4,21 @@ import hashlib
 import json
 import os
 import queue
+import re
 import ssl
 import sys
 import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posexp import cache
 from posexp.data.files import Rows, pick
 from posexp.errors import UserError
+
+if TYPE_CHECKING:
+  import datasets
 
 PATIENCE = 3.0  # seconds in which the hub must answer
 
@@ -35,19 +40,45 @@ def read(
 
 
 def _load(repository, revision, splits, text, label) -> dict[str, Rows]:
+  loaded = load(
+    repository,
+    revision,
+    way_out="task=text_classification task.train=FILE, or take task=mr",
+  )
+  return {ours: _rows(repository, loaded, theirs, text, label) for ours, theirs in splits.items()}
+
+
+def load(
+  repository: str,
+  revision: str,
+  *,
+  subset: str | None = None,
+  data_files: dict[str, str] | None = None,
+  way_out: str,
+) -> "datasets.DatasetDict":
+  """All splits of a data set, on disk, at a commit or at what a branch stands for now.
+
+  Raises:
+    UserError: the hub does not answer, and then `way_out` says what can be had without; or it has
+      no such data set.
+  """
   endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
   if not answers(f"{endpoint}/api/datasets/{repository}"):
     raise UserError(
       f"task.hub={repository}: the Hugging Face hub does not answer at {endpoint}; connect once "
-      "(the data is kept from then on), or give files of your own with task=text_classification "
-      "task.train=FILE, or take task=mr, which needs no network"
+      f"(the data is kept from then on), or give files of your own with {way_out}, which needs no "
+      "network"
     )
   import datasets
+  import huggingface_hub
 
   if not sys.stderr.isatty():
     datasets.disable_progress_bars()
   try:
-    loaded = datasets.load_dataset(repository, revision=revision)
+    commit = revision
+    if not re.fullmatch("[0-9a-f]{40}", revision):
+      commit = huggingface_hub.HfApi().dataset_info(repository, revision=revision).sha
+    loaded = datasets.load_dataset(repository, subset, revision=commit, data_files=data_files)
   except Exception as error:  # of many libraries: network, repository, format
     reason = str(error.__cause__ or error).strip().split("\n")[0]
     raise UserError(f"task.hub={repository}: cannot be loaded at {revision}: {reason}") from error
@@ -55,17 +86,24 @@ def _load(repository, revision, splits, text, label) -> dict[str, Rows]:
   copies = {
     Path(file["filename"]).parent.name for data in loaded.values() for file in data.cache_files
   }
-  if copies != {revision}:
+  if copies != {commit}:
     raise UserError(
       f"task.hub={repository}: the hub failed, and no copy at {revision} is here; try again"
     )
-  return {ours: _rows(repository, loaded, theirs, text, label) for ours, theirs in splits.items()}
+  return loaded
+
+
+def split_of(
+  repository: str, loaded: "datasets.DatasetDict", split: str
+) -> tuple["datasets.Dataset", str]:
+  """A split of what was loaded, and how errors name it; UserError if there is none."""
+  if split not in loaded:
+    raise UserError(f"task.hub={repository}: no split {split!r}; it has {', '.join(loaded)}")
+  return loaded[split], f"task.hub={repository}, split {split}"
 
 
 def _rows(repository, loaded, split: str, text: str, label: str) -> Rows:
-  if split not in loaded:
-    raise UserError(f"task.hub={repository}: no split {split!r}; it has {', '.join(loaded)}")
-  data, where = loaded[split], f"task.hub={repository}, split {split}"
+  data, where = split_of(repository, loaded, split)
   columns = dict.fromkeys(data.column_names)
   for column, option in ((text, "text"), (label, "label")):
     pick(columns, column, option, where)

@@ -42,7 +42,7 @@ def train(texts: Iterable[str], kind: str, vocab_size: int, min_count: int, cls:
   return tokenizer.to_str()
 
 
-def train_pairs(texts: Iterable[str], vocab_size: int) -> str:
+def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
   """The JSON of a byte-level BPE for translation, trained in one pass over `texts`.
 
   It keeps case and every character; the same texts always give the same JSON.
