@@ -1,0 +1,187 @@
+"""Numbers, years and dates in two languages, made and not read: a translation task without data."""
+
+import datetime
+import difflib
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from posexp.data.splits import draw, key
+from posexp.errors import UserError
+
+YEARS = range(1000, 2100)  # a number among them is a year, so that no text has two translations
+DAYS = range(datetime.date(1900, 1, 1).toordinal(), datetime.date(2100, 1, 1).toordinal())
+SHARE = 0.2  # of the examples that are years, as far as there are so many, and that are dates
+HELD_OUT = 0.05  # the share of the values in validation, and in test
+BEYOND = 300  # numbers of each length beyond training
+FEWEST = 200  # examples, for no split to be empty
+PLACES = 15  # above, languages run out of words
+
+Triple = tuple[str, str, str]  # source, target, group
+
+
+def generate(
+  source: str,
+  target: str,
+  *,
+  examples: int,
+  digits: int,
+  places: int,
+  beyond: tuple[int, ...],
+  seed: int,
+) -> dict[str, list[Triple]]:
+  """Splits train, validation, test and beyond: rows of source text, target text and group.
+
+  The first three share `examples` rows of numbers in words, years in words and dates. Their
+  numbers have at most `places` digits, of which 1 to `digits` are not zero; those of beyond have
+  exactly as many such digits as `beyond` says, so that known words make longer sentences than any
+  in training. A value's split is drawn from the value alone: it is the same in each language, for
+  each seed and each number of examples. The group is "numbers", "years" or "dates", and in beyond
+  the count of nonzero digits.
+
+  Raises:
+    ValueError: an option is out of range; the message begins with its name.
+    UserError: a language is none that the generator has.
+  """
+  _check(examples, digits, places, beyond)
+  languages = [_Language(source, "source"), _Language(target, "target")]
+  if source == target:
+    raise UserError(f"task.target={target}: the source is in this language, too; choose another")
+  random = np.random.default_rng(seed)
+  years = _some(YEARS, round(SHARE * examples), random)
+  days = _some(DAYS, round(SHARE * examples), random)
+  numbers = _numbers(examples - len(years) - len(days), digits, places, random)
+  rows = [("numbers", value, str(value)) for value in numbers]
+  rows += [("years", value, str(value)) for value in years]
+  rows += [("dates", value, value.isoformat()) for value in map(datetime.date.fromordinal, days)]
+
+  splits = {name: [] for name in ("train", "validation", "test", "beyond")}
+  for i in random.permutation(len(rows)).tolist():
+    group, value, name = rows[i]
+    first, second = (language.write[group](value) for language in languages)
+    splits[_split(name)].append((first, second, group))
+  for count in dict.fromkeys(beyond):
+    wanted = min(BEYOND, _available(count, places))
+    for value in _with_nonzero(count, places, wanted, random):
+      first, second = (language.write["numbers"](value) for language in languages)
+      splits["beyond"].append((first, second, str(count)))
+  return splits
+
+
+def languages() -> list[str]:
+  """The languages that `generate` knows: those that have words for numbers, years and dates."""
+  import num2words
+
+  return [code for code in sorted(num2words.CONVERTER_CLASSES) if _known(code)]
+
+
+class _Language:
+  """Writes the values of each group in one language."""
+
+  def __init__(self, code: str, option: str):
+    if not _known(code):
+      known = languages()
+      near = difflib.get_close_matches(code, known, 1)
+      raise UserError(
+        f"task.{option}={code}: the generator has no such language"
+        + (f" (did you mean {near[0]}?)" if near else "")
+        + f"; it has {', '.join(known)}"
+      )
+    self.code, self.option = code, option
+    self.write: dict[str, Callable] = {
+      "numbers": lambda value: self._words(value, "cardinal"),
+      "years": lambda value: self._words(value, "year"),
+      "dates": lambda value: _date(value, self.code),
+    }
+
+  def _words(self, value: int, form: str) -> str:
+    from num2words import num2words
+
+    try:
+      return num2words(value, lang=self.code, to=form)
+    except Exception as error:  # a gap in the words of a language shows in many ways
+      raise UserError(
+        f"task.{self.option}={self.code}: this language has no words for {value}; "
+        "choose a smaller task.places or another language"
+      ) from error
+
+
+def _known(code: str) -> bool:
+  import babel
+  import num2words
+
+  if code not in num2words.CONVERTER_CLASSES:  # num2words itself would take en for en_XX
+    return False
+  try:
+    babel.Locale.parse(code)
+    num2words.num2words(YEARS[0], lang=code, to="year")
+    num2words.num2words(90_210, lang=code)
+  except Exception:  # each converter fails in a way of its own where it has a gap
+    return False
+  return True
+
+
+def _date(day: datetime.date, code: str) -> str:
+  from babel.dates import format_date
+
+  form = "full" if draw(key(day.isoformat()), "format") < 0.5 else "long"
+  return format_date(day, form, locale=code)
+
+
+def _split(name: str) -> str:
+  drawn = draw(key(name), "numbers")
+  return "test" if drawn < HELD_OUT else "validation" if drawn < 2 * HELD_OUT else "train"
+
+
+def _some(values: range, wanted: int, random: np.random.Generator) -> list[int]:
+  chosen = random.permutation(len(values))[:wanted]
+  return (values.start + chosen).tolist()
+
+
+def _numbers(wanted: int, digits: int, places: int, random: np.random.Generator) -> list[int]:
+  """Distinct numbers, each count of nonzero digits as often as any, if it has as many numbers."""
+  available = {count: _available(count, places) for count in range(1, digits + 1)}
+  if wanted > sum(available.values()):
+    raise ValueError(
+      f"examples must be fewer: {wanted:,} of them would be numbers, but only "
+      f"{sum(available.values()):,} have up to {digits} nonzero digits in {places} places"
+    )
+  numbers = []
+  # What the scarcest counts lack is shared by the rest.
+  for i, count in enumerate(sorted(available, key=available.get)):
+    share = min(available[count], -(-(wanted - len(numbers)) // (digits - i)))
+    numbers += _with_nonzero(count, places, share, random)
+  return numbers
+
+
+def _with_nonzero(count: int, places: int, wanted: int, random: np.random.Generator) -> list[int]:
+  """`wanted` distinct numbers, none of them a year, with exactly `count` nonzero digits."""
+  found: dict[int, None] = {}
+  size = 2 * wanted + 100
+  while len(found) < wanted:
+    # The places with the smallest draws get a digit, the others zero.
+    chosen = random.random((size, places)).argsort(axis=1).argsort(axis=1) < count
+    values = (random.integers(1, 10, (size, places)) * chosen) @ 10 ** np.arange(places)
+    found |= dict.fromkeys(value for value in values.tolist() if value not in YEARS)
+  return list(found)[:wanted]
+
+
+def _available(count: int, places: int) -> int:
+  """How many numbers have exactly `count` nonzero digits in `places` places, years left out."""
+  years = sum(len(str(year).replace("0", "")) == count for year in YEARS if year < 10**places)
+  return math.comb(places, count) * 9**count - years
+
+
+def _check(examples: int, digits: int, places: int, beyond: tuple[int, ...]) -> None:
+  if examples < FEWEST:
+    raise ValueError(f"examples must be at least {FEWEST}, not {examples}")
+  if not 1 <= places <= PLACES:
+    raise ValueError(f"places must be from 1 to {PLACES}, not {places}")
+  if not 1 <= digits <= places:
+    raise ValueError(f"digits must be from 1 to places, which is {places}, not {digits}")
+  for count in beyond:
+    if not digits < count <= places:
+      raise ValueError(
+        f"beyond must hold counts above digits={digits} and up to places={places}, not {count}"
+      )

@@ -1,0 +1,195 @@
+"""Numbers, years and dates: what is generated, from the seed alone, and split by value."""
+
+import collections
+import datetime
+
+import num2words
+import pytest
+
+from posexp.data import numbers
+from posexp.errors import UserError
+
+OPTIONS = {"examples": 2_000, "digits": 5, "places": 9, "beyond": (6, 9), "seed": 0}
+HELD = ("train", "validation", "test")
+KNOWN = [
+  ("seventeen twenty-nine", "siebzehnhundertneunundzwanzig", "years"),
+  (
+    "five hundred and nine million, thirty thousand, five hundred and seventy",
+    "fünfhundertneun Millionen dreißigtausendfünfhundertsiebzig",
+    "numbers",
+  ),
+  ("Tuesday, September 18, 1973", "Dienstag, 18. September 1973", "dates"),
+  (
+    "fifty-four million, one hundred and ten thousand, five hundred and ninety",
+    "vierundfünfzig Millionen einhundertzehntausendfünfhundertneunzig",
+    "6",
+  ),
+]  # the first row of each split
+SMALL = {num2words.num2words(number): number for number in range(1, 100)}
+YEARS = {num2words.num2words(year, to="year"): year for year in range(1000, 2100)}
+
+
+@pytest.fixture(scope="module")
+def splits():
+  return numbers.generate("en", "de", **OPTIONS)
+
+
+def value(words: str) -> int:
+  """The number that English words say; it knows nothing of the generator."""
+  total = 0
+  for part in words.replace(" and ", " ").replace(",", "").replace(" hundred", "-hundred").split():
+    if part in ("thousand", "million", "billion"):
+      scale = {"thousand": 10**3, "million": 10**6, "billion": 10**9}[part]
+      total += total % 1000 * (scale - 1)
+    elif part.endswith("-hundred"):
+      total += 100 * SMALL[part.removesuffix("-hundred")]
+    else:
+      total += SMALL[part]
+  return total
+
+
+def nonzero(number: int) -> int:
+  return sum(digit != "0" for digit in str(number))
+
+
+def values(rows: list) -> set:
+  """What the English side of each row says."""
+  return {
+    (group, value(text) if group == "numbers" else YEARS.get(text, text)) for text, _, group in rows
+  }
+
+
+def test_the_sides_say_the_same(splits):
+  for name in HELD:
+    for source, target, group in splits[name]:
+      if group != "dates":
+        form = "cardinal" if group == "numbers" else "year"
+        number = value(source) if group == "numbers" else YEARS[source]
+        assert num2words.num2words(number, to=form) == source
+        assert num2words.num2words(number, lang="de", to=form) == target
+  dates = [row for row in splits["train"] if row[2] == "dates"]
+  assert any(", " in target for _, target, _ in dates)  # Mittwoch, 4. März 1987
+  assert any(", " not in target for _, target, _ in dates)
+  days = {"March": "März", "October": "Oktober", "Sunday": "Sonntag", "Wednesday": "Mittwoch"}
+  for source, target, _ in dates:
+    for english, german in days.items():
+      assert (english in source) == (german in target)
+    assert source.split()[-1] == target.split()[-1]  # the year
+
+
+def test_shares(splits):
+  rows = [row for name in HELD for row in splits[name]]
+  assert len(rows) == 2_000
+  groups = collections.Counter(group for *_, group in rows)
+  assert groups == {"numbers": 1_200, "years": 400, "dates": 400}
+  assert 60 < len(splits["validation"]) < 140
+  assert 60 < len(splits["test"]) < 140
+  counts = collections.Counter(
+    nonzero(value(text)) for text, _, group in rows if group == "numbers"
+  )
+  assert counts[1] == 9 * 9 - 2  # all that there are, less 1000 and 2000, which are years
+  assert sorted(counts) == [1, 2, 3, 4, 5]
+  assert max(counts[count] for count in (2, 3, 4, 5)) <= min(counts[c] for c in (2, 3, 4, 5)) + 1
+
+
+def test_no_text_and_no_value_stands_twice(splits):
+  for rows in splits.values():
+    assert len({source for source, *_ in rows}) == len(rows)
+  said = [values(splits[name]) for name in HELD]
+  assert sum(map(len, said)) == len(set.union(*said)) == 2_000
+  assert not {n for kind, n in set.union(*said) if kind == "numbers"} & set(range(1000, 2100))
+
+
+def test_beyond_has_longer_sentences_of_known_words(splits):
+  words = {word for source, *_ in splits["train"] for word in source.replace(",", "").split()}
+  lengths = collections.Counter(group for *_, group in splits["beyond"])
+  assert lengths == {"6": 300, "9": 300}
+  for source, target, group in splits["beyond"]:
+    number = value(source)
+    assert nonzero(number) == int(group)
+    assert number < 10**9
+    assert target == num2words.num2words(number, lang="de")
+  assert {
+    word for source, *_ in splits["beyond"] for word in source.replace(",", "").split()
+  } <= words
+
+
+def test_the_seed_decides(splits):
+  assert numbers.generate("en", "de", **OPTIONS) == splits
+  other = numbers.generate("en", "de", **OPTIONS | {"seed": 1})
+  assert other["train"] != splits["train"]
+  # A value drawn for both seeds lies in one split.
+  for name in HELD:
+    for rival in set(HELD) - {name}:
+      assert not values(splits[name]) & values(other[rival])
+
+
+def test_known_rows():
+  """The same on every machine: a change here gives everybody other data."""
+  splits = numbers.generate("en", "de", **OPTIONS)
+  assert [splits[name][0] for name in splits] == KNOWN
+
+
+def test_a_value_has_one_split_in_all_languages_and_sizes(splits):
+  french = numbers.generate("en", "fr", **OPTIONS)
+  larger = numbers.generate("en", "de", **OPTIONS | {"examples": 3_000})
+  for name in HELD:
+    assert [row[0] for row in french[name]] == [row[0] for row in splits[name]]
+    for rival in set(HELD) - {name}:
+      assert not values(splits[name]) & values(larger[rival])
+
+
+def test_where_years_run_out_numbers_take_their_place():
+  splits = numbers.generate("en", "de", **OPTIONS | {"examples": 6_000, "beyond": ()})
+  groups = collections.Counter(group for name in HELD for *_, group in splits[name])
+  assert groups == {"numbers": 3_700, "years": 1_100, "dates": 1_200}
+  assert splits["beyond"] == []
+
+
+@pytest.mark.parametrize(("source", "target"), [("fi", "ja"), ("pt_BR", "ar")])
+def test_other_languages(source, target):
+  splits = numbers.generate(source, target, **OPTIONS | {"examples": 200})
+  assert all(text.strip() for rows in splits.values() for row in rows for text in row)
+  assert [len(splits["beyond"]), sum(len(splits[name]) for name in HELD)] == [600, 200]
+
+
+def test_a_day_has_one_form_in_all_languages():
+  day = datetime.date(1987, 3, 4)
+  forms = {numbers._date(day, "en"): numbers._date(day, "de")}
+  assert forms in (
+    {"Wednesday, March 4, 1987": "Mittwoch, 4. März 1987"},
+    {"March 4, 1987": "4. März 1987"},
+  )
+
+
+@pytest.mark.parametrize("code", ["xx", "tet", "sv", "am", "en_XX", ""])  # none; no dates; no years
+def test_a_language_that_cannot_be_had(code):
+  with pytest.raises(UserError, match=rf"^task.target={code}: .* it has ar, .*, de, en, .*, uk$"):
+    numbers.generate("en", code, **OPTIONS)
+  with pytest.raises(UserError, match=f"^task.source={code}: "):
+    numbers.generate(code, "en", **OPTIONS)
+
+
+def test_one_language_is_not_two():
+  with pytest.raises(UserError, match=r"^task\.target=en: the source is in this language, too"):
+    numbers.generate("en", "en", **OPTIONS)
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"examples": 10}, "examples must be at least 200, not 10"),
+    ({"digits": 0}, "digits must be from 1 to places, which is 9, not 0"),
+    ({"digits": 10}, "digits must be from 1 to places, which is 9, not 10"),
+    ({"places": 16}, "places must be from 1 to 15, not 16"),
+    ({"beyond": (6, 10)}, "beyond must hold counts above digits=5 and up to places=9, not 10"),
+    ({"beyond": (5,)}, "beyond must hold counts above digits=5 and up to places=9, not 5"),
+    (
+      {"digits": 1, "beyond": ()},
+      "examples must be fewer: 1,200 of them would be numbers, but only 79 have up to 1 nonzero",
+    ),
+  ],
+)
+def test_options_out_of_range(options, message):
+  with pytest.raises(ValueError, match=f"^{message}"):
+    numbers.generate("en", "de", **OPTIONS | options)
