@@ -170,6 +170,14 @@ def test_a_language_that_cannot_be_had(code):
     numbers.generate(code, "en", **OPTIONS)
 
 
+def test_a_language_without_words_for_long_numbers():
+  message = (
+    r"^task\.target=te: this language has no words for \d{13,}; choose a smaller task\.places"
+  )
+  with pytest.raises(UserError, match=message):
+    numbers.generate("en", "te", **OPTIONS | {"examples": 300, "places": 15})
+
+
 def test_one_language_is_not_two():
   with pytest.raises(UserError, match=r"^task\.target=en: the source is in this language, too"):
     numbers.generate("en", "en", **OPTIONS)
