@@ -207,6 +207,17 @@ def test_given_splits_stay_and_repeated_sources_are_noted():
   assert f"{repeated} test sources also stand in the training split" in more[0]
 
 
+def test_what_was_arranged_once_is_not_read_again():
+  train = [*many(300), ("", "x")]
+  first, notes = pairs.arrange({"train": lambda: iter(train)}, "digest")
+  again, same = pairs.arrange({"train": lambda: iter(train[:2])}, "digest")
+  assert same == notes
+  assert len(notes) == 3
+  assert set(again["train"]()) <= set(first["train"]())
+  given = {name: lambda: iter(train) for name in ("train", "validation", "test")}
+  assert pairs.arrange(given, "digest")[1] != notes
+
+
 def test_a_split_without_rows_is_an_error():
   with pytest.raises(UserError, match=r"the train split has no rows"):
     arranged(train=[("", "x")], validation=many(1), test=many(1))
@@ -261,11 +272,9 @@ def test_hub_data_is_streamed_to_disk_once_at_its_commit(tmp_path, monkeypatch):
   }
   known = vars(task(hub="org/columns", revision=COMMIT, train="train", test="test"))
   wmt = known | {"hub": "org/wmt", "subset": "de-en", "test": None}
-  iwslt = known | {
-    "hub": "org/iwslt",
-    "revision": "refs/convert/parquet",
-    "data_files": {name: f"{folder}/{name}/*.parquet" for name in ("train", "test")},
-  }
+  parts = {name: f"{folder}/{name}/*.parquet" for name in ("train", "test")}
+  branch = {"revision": "refs/convert/parquet", "data_files": parts}
+  iwslt = known | {"hub": "org/iwslt"} | branch | parts
   wrong = [
     wmt | {"test": "test"},
     known | {"validation": "dev"},
@@ -280,12 +289,12 @@ def test_hub_data_is_streamed_to_disk_once_at_its_commit(tmp_path, monkeypatch):
     command = [sys.executable, "-c", LOAD, given]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
   lists = [list(pair) for pair in PAIRS]
-  columns, translations, branch, empty, split, language, subset, commit, other = map(
+  columns, translations, converted, empty, split, language, subset, commit, other = map(
     json.loads, done.stdout.splitlines()
   )
   assert columns == {"train": lists, "test": lists[:1]}
   assert translations == {"train": [*lists, ["", "x"]]}
-  assert branch == {"train": lists, "test": lists[1:]}
+  assert converted == {"train": lists, "test": lists[1:]}
   assert "task.hub=org/wmt, split test, row 2: the side 'de' is empty" in empty
   assert "no split 'dev'; it has train, test" in split
   assert "split train, row 1: no column 'fr', but de, en, id" in language

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from posexp import cache
 from posexp.data import files, hub, splits, store
 from posexp.errors import UserError
 
@@ -53,16 +54,29 @@ def digest(task) -> str:
   return hashlib.sha256(f"{content}:{task.source}:{task.target}".encode()).hexdigest()
 
 
-def arrange(given: dict[str, Pairs]) -> tuple[dict[str, Pairs], list[str]]:
+def arrange(given: dict[str, Pairs], data: str | None = None) -> tuple[dict[str, Pairs], list[str]]:
   """Splits `train`, `validation` and `test` of what is given, and notes on how they were made.
 
   A tenth of the training pairs is held out for each split that is missing, the test split first,
-  by a hash of their source texts. Reads all that is given once.
+  by a hash of their source texts. All that is given is read once for the notes, and not again
+  where `data`, a digest of all that the pairs depend on, is one whose notes are kept.
 
   Raises:
     UserError: a split would have no rows, or what `read` raises.
   """
   missing = [name for name in ("test", "validation") if name not in given]
+  if data is None:
+    notes = _notes(given, missing)
+  else:
+    name = hashlib.sha256(json.dumps([data, missing]).encode()).hexdigest()[:32]
+    notes = cache.kept(f"splits/{name}.json", lambda: _notes(given, missing))
+  held = {
+    name: functools.partial(_part, given["train"], missing, name) for name in ("train", *missing)
+  }
+  return {name: held.get(name) or given[name] for name in SPLITS}, notes
+
+
+def _notes(given: dict[str, Pairs], missing: list[str]) -> list[str]:
   known = {
     name: Counter(splits.key(source) for source, _ in given[name]())
     for name in ("test", "validation")
@@ -71,7 +85,7 @@ def arrange(given: dict[str, Pairs]) -> tuple[dict[str, Pairs], list[str]]:
   sizes = Counter({name: keys.total() for name, keys in known.items()})
   repeated, dropped = Counter(), 0
   for source, target in given["train"]():
-    if not (source.strip() and target.strip()):
+    if not _full(source, target):
       dropped += 1
       continue
     key = splits.key(source)
@@ -80,21 +94,20 @@ def arrange(given: dict[str, Pairs]) -> tuple[dict[str, Pairs], list[str]]:
     if name == "train":
       for other, keys in known.items():
         repeated[other] += keys.pop(key, 0)
-  notes = []
-  if dropped:
-    notes.append(f"{dropped:,} training pairs have an empty side and are dropped")
-  for name in missing:
-    notes.append(f"the {name} split is a tenth of the training pairs, held out by content hash")
   for name in SPLITS:
     if not sizes[name]:
       raise UserError(f"the {name} split has no rows; give more data or set task.{name}")
+  notes = [f"{dropped:,} training pairs have an empty side and are dropped"] if dropped else []
+  for name in missing:
+    notes.append(f"the {name} split is a tenth of the training pairs, held out by content hash")
   for name in ("validation", "test"):
     if repeated[name]:
       notes.append(f"{repeated[name]:,} {name} sources also stand in the training split")
-  held = {name: functools.partial(_part, given["train"], missing, name) for name in SPLITS}
-  return {
-    name: held[name] if name in ("train", *missing) else given[name] for name in SPLITS
-  }, notes
+  return notes
+
+
+def _full(source: str, target: str) -> bool:
+  return bool(source.strip() and target.strip())
 
 
 def _share(key: bytes, missing: list[str]) -> str:
@@ -107,9 +120,7 @@ def _share(key: bytes, missing: list[str]) -> str:
 
 def _part(train: Pairs, missing: list[str], name: str) -> Iterator[Pair]:
   for source, target in train():
-    if not (source.strip() and target.strip()):
-      continue
-    if not missing or _share(splits.key(source), missing) == name:
+    if _full(source, target) and (not missing or _share(splits.key(source), missing) == name):
       yield source, target
 
 
@@ -202,7 +213,11 @@ def _asked(task) -> str:
 
 
 def _of_hub(task) -> dict[str, _Split]:
-  """Splits of the hub, written to disk when they are asked for the first time."""
+  """Splits of the hub, written to disk when they are asked for the first time.
+
+  With `task.data_files`, files of the repository by our names of the splits, these are all its
+  splits; else a task names the hub's.
+  """
 
   def fill(folder: Path) -> None:
     loaded = hub.load(
@@ -213,7 +228,7 @@ def _of_hub(task) -> dict[str, _Split]:
       way_out="task=translation task.train=FILE, or take task=numbers",
     )
     for ours, theirs in _given(task).items():
-      data, where = hub.split_of(task.hub, loaded, theirs)
+      data, where = hub.split_of(task.hub, loaded, ours if task.data_files else theirs)
       number = itertools.count(1)
       with open(folder / f"{ours}.jsonl", "w", encoding="utf-8", newline="\n") as file:
         for columns in data.iter(batch_size=1_000):
