@@ -1,0 +1,271 @@
+"""Decoding against searches written plainly: uncached passes, lists of tokens, and sorting."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import DEFAULTS, UNDEFINED
+from flax import nnx
+
+from posexp.decoding import BOS, EOS, PAD, Search, searcher
+from posexp.encodings import Encoding
+from posexp.encodings.additive import Learned, Sinusoidal
+from posexp.encodings.relative import RPR
+from posexp.models import Translator
+from posexp.transformer import Size, Stack
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+every_default = pytest.mark.parametrize("encoding", DEFAULTS)
+
+VOCAB, BEAM = 23, 3
+LENGTHS = np.array([4, 1, 3, 2])  # of the sources
+ROWS, WIDTH = len(LENGTHS), max(LENGTHS)
+SIZE = {"d_model": 16, "num_heads": 2, "d_ff": 16, "num_layers": 1, "dropout": 0.0}
+SOURCE = ("source", "source_mask")
+GREEDY, WIDE = Search(beam=1), Search(beam=BEAM)
+
+
+class Subject:
+  """A model with random weights, which ends a sentence now and then; and its uncached passes."""
+
+  def __init__(self, encoding, vocab=VOCAB, end=0.4, seed=5, **size):
+    size = Size(**SIZE | size)
+
+    def rngs():
+      return nnx.Rngs(params=0, encoding=1)
+
+    # An encoding for one side alone has a plain Transformer on the other.
+    lacks = UNDEFINED.get(encoding)
+    model = Translator(vocab, vocab, encoding if lacks is None else Encoding(), size, rngs=rngs())
+    if lacks is True:
+      model.encoder = Stack(vocab, encoding, size, rngs=rngs())
+    if lacks is False:
+      model.decoder = Stack(vocab, encoding, size, causal=True, cross=True, rngs=rngs())
+    self.graphdef, params, settings = nnx.split(model, nnx.Param, ...)
+    leaves, tree = jax.tree.flatten(nnx.as_pure(params))
+    draw = np.random.default_rng(seed)
+    shaken = [x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype) for x in leaves]
+    self.params, self.settings = tree.unflatten(shaken), nnx.as_pure(settings)
+    self.params["head"]["bias"] = self.params["head"]["bias"].at[EOS].add(end)
+    self.logits = jax.jit(
+      lambda params, settings, batch: nnx.merge(self.graphdef, params, settings)(batch)
+    )
+
+  def search(self, search, batch):
+    found = searcher(self.graphdef, search)(self.params, self.settings, batch)
+    return {name: np.asarray(value) for name, value in found.items()}
+
+  def scores(self, source, mask, prefixes, width):
+    """log p, float64 [N,width,V], of what follows each prefix: one uncached pass over all."""
+    target = np.full((len(prefixes), width), PAD, np.int32)
+    for row, prefix in zip(target, prefixes, strict=True):
+      row[: 1 + len(prefix)] = [BOS, *prefix]
+    real = np.arange(width) < np.array([[1 + len(prefix)] for prefix in prefixes])
+    batch = {"source": source, "source_mask": mask, "target": target, "mask": real}
+    logits = np.asarray(self.logits(self.params, self.settings, batch), np.float64)
+    top = logits.max(-1, keepdims=True)
+    return logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True))
+
+
+@functools.cache
+def subject(encoding, **options):
+  return Subject(encoding, **options)
+
+
+def some_batch(lengths=LENGTHS, width=WIDTH, vocab=VOCAB, seed=0):
+  mask = np.arange(width) < np.asarray(lengths)[:, None]
+  tokens = np.random.default_rng(seed).integers(EOS + 1, vocab, mask.shape)
+  return {
+    "source": np.where(mask, tokens, PAD).astype(np.int32),
+    "source_mask": mask,
+    "weight": np.ones(len(mask), np.float32),
+  }
+
+
+def limits(batch):
+  return 2 * batch["source_mask"].sum(1) + 8
+
+
+def plain(model, batch, beam, penalty=0.6):
+  """The best (tokens, Σ log p) of each row by definition: whole passes and a sorted list."""
+  source, mask = (np.repeat(batch[name], beam, axis=0) for name in SOURCE)
+  most = limits(batch)
+  rows = [[((), 0.0)] for _ in most]
+
+  def ended(row, tokens):
+    return tokens[-1:] == (EOS,) or len(tokens) == most[row]
+
+  def rank(hypothesis):
+    return -hypothesis[1] / ((5 + len(hypothesis[0])) / 6) ** penalty
+
+  while any(not ended(i, tokens) for i, row in enumerate(rows) for tokens, _ in row):
+    prefixes = [row[k][0] if k < len(row) else () for row in rows for k in range(beam)]
+    going = [prefix[: max(most) - 1] for prefix in prefixes]  # a cut one has no place left
+    scores = model.scores(source, mask, going, max(most)).reshape(len(rows), beam, max(most), -1)
+    for i, row in enumerate(rows):
+      candidates = []
+      for k, (tokens, score) in enumerate(row):
+        if ended(i, tokens):
+          candidates.append((tokens, score))
+          continue
+        for token, more in enumerate(scores[i, k, len(tokens)]):
+          if token not in (PAD, BOS):
+            candidates.append(((*tokens, token), score + more))
+      rows[i] = sorted(candidates, key=rank)[:beam]
+  return [row[0] for row in rows]
+
+
+def hypotheses(found):
+  """The tokens of every row, whose form is checked: what follows their length is padding."""
+  for tokens, length in zip(found["tokens"], found["length"], strict=True):
+    assert (tokens[length:] == PAD).all()
+    assert (tokens[: max(0, length - 1)] > EOS).all()
+  return [tuple(row[:n].tolist()) for row, n in zip(found["tokens"], found["length"], strict=True)]
+
+
+def assert_found(found, expected):
+  assert hypotheses(found) == [tokens for tokens, _ in expected]
+  np.testing.assert_allclose(found["score"], [score for _, score in expected], rtol=0, atol=1e-5)
+
+
+@every_default
+def test_beam_1_is_greedy_search(encoding):
+  model, batch = subject(encoding), some_batch()
+  found = model.search(GREEDY, batch)
+  assert_found(found, plain(model, batch, 1))
+  assert found["steps"] == found["length"].max() > 1
+
+
+@every_default
+def test_a_beam_is_the_plain_beam_search_however_a_batch_is_padded(encoding):
+  model, batch = subject(encoding), some_batch()
+  expected = plain(model, batch, BEAM)
+  padded = in_a_bucket(batch)
+  found = model.search(WIDE, padded)
+  assert_found({name: found[name][:ROWS] for name in ("tokens", "length", "score")}, expected)
+  assert found["length"][ROWS] == found["score"][ROWS] == 0
+
+  # Other rows beside the first one, which are longer too.
+  others = some_batch([*LENGTHS[:1], 6, 6, 6, 6], width=6, seed=1)
+  others["source"][0] = padded["source"][0]
+  mated = model.search(WIDE, others)
+  assert hypotheses(mated)[0] == expected[0][0]
+  assert abs(mated["score"][0] - expected[0][1]) < 1e-5
+  assert hypotheses(mated)[1:ROWS] != [tokens for tokens, _ in expected[1:]]
+
+
+def in_a_bucket(batch):
+  """The same rows in a batch of longer ones, the last of which is padding."""
+  padded = {name: np.pad(batch[name], [(0, 1), (0, 2)]) for name in SOURCE}
+  padded["source_mask"][-1, 0] = True
+  padded["source"] = np.where(padded["source_mask"], padded["source"], 17)  # whatever stands there
+  return {**padded, "weight": np.pad(batch["weight"], (0, 1))}
+
+
+@pytest.mark.parametrize("encoding", [Encoding(), RPR(), Sinusoidal(), Learned()])
+def test_post_norm(encoding):
+  model, batch = subject(encoding, norm="post", num_layers=2), some_batch()
+  assert_found(model.search(WIDE, batch), plain(model, batch, BEAM))
+
+
+@pytest.mark.parametrize("encoding", [RPR(), Sinusoidal()])
+def test_bfloat16(encoding):
+  model, batch = subject(encoding, dtype="bfloat16"), some_batch()
+  found = model.search(WIDE, batch)
+  assert found["score"].dtype == np.float32
+  tokens = hypotheses(found)
+  scores = model.scores(
+    batch["source"], batch["source_mask"], [row[:-1] for row in tokens], max(limits(batch))
+  )
+  forced = [sum(scores[i, j, token] for j, token in enumerate(row)) for i, row in enumerate(tokens)]
+  # Sums of log p in bfloat16, which has 8 bits, would be off by a tenth.
+  np.testing.assert_allclose(found["score"], forced, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 2.0])
+def test_a_beam_as_large_as_the_space_finds_the_best_hypothesis_there_is(penalty):
+  model = subject(RPR(), vocab=5, end=-3.0, seed=6)
+  batch = some_batch(vocab=5)
+  going = [tokens for n in range(3) for tokens in itertools.product((3, 4), repeat=n)]
+  space = [(*tokens, EOS) for tokens in going] + list(itertools.product((3, 4), repeat=3))
+  search = Search(beam=len(space), length_penalty=penalty, max_length=3)
+  best = []
+  for row in range(ROWS):
+    alike = (np.repeat(batch[name][row : row + 1], len(space), 0) for name in SOURCE)
+    scores = model.scores(*alike, [tokens[:-1] for tokens in space], 3)
+    sums = [
+      sum(scores[i, j, token] for j, token in enumerate(tokens)) for i, tokens in enumerate(space)
+    ]
+    ranks = [total / ((5 + len(x)) / 6) ** penalty for total, x in zip(sums, space, strict=True)]
+    at = int(np.argmax(ranks))
+    best.append((space[at], sums[at]))
+  assert_found(model.search(search, batch), best)
+  greedy = model.search(dataclasses.replace(search, beam=1), batch)
+  assert hypotheses(greedy) != [tokens for tokens, _ in best]
+
+
+def test_a_hypothesis_is_cut_at_its_limit():
+  model, batch = subject(Encoding(), end=-100.0), some_batch()
+  for search in (GREEDY, WIDE):
+    found = model.search(search, batch)
+    assert found["length"].tolist() == (2 * LENGTHS + 8).tolist()
+    assert EOS not in found["tokens"]
+  cut = model.search(Search(beam=1, max_length=5), batch)
+  assert cut["tokens"].shape == (ROWS, 5)
+  assert (cut["tokens"] == model.search(GREEDY, batch)["tokens"][:, :5]).all()
+
+
+def test_no_hypothesis_is_longer_than_the_encoding_has_positions():
+  model, batch = subject(Learned(length=9), end=-100.0), some_batch()
+  found = model.search(Search(max_length=50), batch)
+  assert found["tokens"].shape == (ROWS, 9)
+  assert found["length"].tolist() == [9] * ROWS
+  assert np.isfinite(found["score"]).all()
+  with pytest.raises(ValueError, match="a sequence of 10 tokens, but the encoding has 9 positions"):
+    model.search(GREEDY, some_batch([10, 2], width=10))
+
+
+def test_it_stops_when_all_is_done():
+  batch = some_batch()
+  ending = subject(Encoding(), end=100.0)
+  assert ending.search(GREEDY, batch)["steps"] == 1
+  assert ending.search(WIDE, batch)["steps"] == 2  # the first one has [EOS] once for a row
+  nothing = {**batch, "weight": np.zeros(ROWS, np.float32)}
+  assert ending.search(WIDE, nothing)["steps"] == 0
+  model = subject(Encoding())
+  found = model.search(GREEDY, batch)
+  last = found["length"] == found["length"].max()
+  assert not last.all()
+  sooner = model.search(GREEDY, {**batch, "weight": np.where(last, 0, 1).astype(np.float32)})
+  assert sooner["steps"] == found["length"][~last].max()
+  assert (sooner["tokens"][~last] == found["tokens"][~last]).all()
+
+
+def test_a_shape_is_compiled_once():
+  first, second = Subject(Encoding()), Subject(Encoding(), seed=6)
+  compiled = searcher(first.graphdef, Search(beam=2))
+  assert compiled is searcher(second.graphdef, Search(beam=2))
+  for seed in range(3):
+    for model in (first, second):
+      model.search(Search(beam=2), some_batch(np.roll(LENGTHS, seed), seed=seed))
+  assert compiled._cache_size() == 1
+  first.search(Search(beam=2), some_batch(width=6))
+  assert compiled._cache_size() == 2
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"beam": 0}, "beam must be at least 1, not 0"),
+    ({"max_length": 0}, "max_length must be at least 1, not 0"),
+    ({"length_penalty": -0.1}, "length_penalty must be at least 0, not -0.1"),
+    ({"length_penalty": float("nan")}, "length_penalty must be at least 0, not nan"),
+  ],
+)
+def test_options_are_checked(options, message):
+  with pytest.raises(ValueError, match=f"^{message}$"):
+    Search(**options)
