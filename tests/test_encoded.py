@@ -51,7 +51,7 @@ def test_the_tokenizer_is_deterministic_and_gives_every_text_back():
   for text in (text for pair in PAIRS for text in pair):
     (ids,) = opened.ids([text])
     assert min(ids) > 2  # "[EOS]" in a text is five characters
-    assert opened.decode([1, *ids, 2, 0, 0]) == text.removeprefix(" ")
+    assert opened.decode(np.array([1, *ids, 2, 0, 0], np.int32)) == text.removeprefix(" ")
 
 
 def check(batch, given, data, opened, length, size):

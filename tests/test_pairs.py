@@ -282,6 +282,7 @@ def test_hub_data_is_streamed_to_disk_once_at_its_commit(tmp_path, monkeypatch):
     wmt | {"subset": "ru-en"},
     known | {"revision": "f" * 40},
     iwslt | {"revision": "refs/convert/other"},
+    iwslt | {"revision": COMMIT[::-1]},  # a commit of the branch is as good as its name
   ]
   with hub.serve(repositories, COMMIT) as endpoint:
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf")}
@@ -289,12 +290,12 @@ def test_hub_data_is_streamed_to_disk_once_at_its_commit(tmp_path, monkeypatch):
     command = [sys.executable, "-c", LOAD, given]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
   lists = [list(pair) for pair in PAIRS]
-  columns, translations, converted, empty, split, language, subset, commit, other = map(
+  columns, translations, converted, empty, split, language, subset, commit, other, at_commit = map(
     json.loads, done.stdout.splitlines()
   )
   assert columns == {"train": lists, "test": lists[:1]}
   assert translations == {"train": [*lists, ["", "x"]]}
-  assert converted == {"train": lists, "test": lists[1:]}
+  assert converted == at_commit == {"train": lists, "test": lists[1:]}
   assert "task.hub=org/wmt, split test, row 2: the side 'de' is empty" in empty
   assert "no split 'dev'; it has train, test" in split
   assert "split train, row 1: no column 'fr', but de, en, id" in language
