@@ -17,10 +17,9 @@ import jax.numpy as jnp
 from flax import nnx, struct
 from jax import Array
 
+from posexp.data.tokenizer import BOS, EOS, PAD
 from posexp.models import Translator
 from posexp.transformer import Cache
-
-PAD, BOS, EOS = range(3)  # the first tokens of every vocabulary of a translation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +44,9 @@ class Search:
     if self.max_length is not None and self.max_length < 1:
       raise ValueError(f"max_length must be at least 1, not {self.max_length}")
 
-  def most(self, source: Array | int, limit: int | None) -> Array | int:
-    """How many tokens a hypothesis may have, for so many of its source."""
-    most = 2 * source + 8 if self.max_length is None else 0 * source + self.max_length
-    if limit is None:
-      return most
-    return min(most, limit) if isinstance(most, int) else jnp.minimum(most, limit)
+  def most(self, source: Array | int) -> Array | int:
+    """How many tokens a hypothesis may have, for the number of tokens of its source."""
+    return 2 * source + 8 if self.max_length is None else self.max_length
 
   def rank(self, score: Array, length: Array) -> Array:
     """What hypotheses are compared by: log p, less unfavorable to long ones."""
@@ -92,8 +88,8 @@ def find(model: Translator, batch: dict[str, Array], search: Search) -> dict[str
   """
   mask, limit = batch["source_mask"], model.decoder.limit
   (rows, width), beam = mask.shape, search.beam
-  size = search.most(width, limit)
-  most = search.most(mask.sum(1, dtype=jnp.int32), limit)[:, None]
+  size = search.most(width) if limit is None else min(search.most(width), limit)
+  most = jnp.minimum(search.most(mask.sum(1, keepdims=True)), size)
   source = tuple(
     (repeat(k, beam), repeat(v, beam), span.replace(mask=repeat(span.mask, beam)))
     for k, v, span in model.encode(batch["source"], mask)
@@ -147,7 +143,7 @@ def repeat(x: Array, beam: int) -> Array:
 def continuations(logits: Array, done: Array, beam: int) -> tuple[Array, Array]:
   """The best ways on, at most `beam`, from hypotheses with logits [B,K,V]: log p, token [B,K,C]."""
   total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-  allowed = jnp.arange(logits.shape[-1]) >= EOS
+  allowed = jnp.arange(logits.shape[-1]) >= EOS  # neither [PAD] nor [BOS]
   best, token = jax.lax.top_k(jnp.where(allowed, logits, -jnp.inf), min(beam, logits.shape[-1]))
   stay = jnp.where(jnp.arange(best.shape[-1]) == 0, 0, -jnp.inf)
   done = done[:, :, None]

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 from cases import DEFAULTS, UNDEFINED
 from flax import nnx
+from states import python
 
-from posexp.decoding import BOS, EOS, PAD, Search, searcher
+from posexp.data.tokenizer import BOS, EOS, PAD
+from posexp.decoding import Search, searcher
 from posexp.encodings import Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR
@@ -255,6 +258,33 @@ def test_a_shape_is_compiled_once():
   assert compiled._cache_size() == 1
   first.search(Search(beam=2), some_batch(width=6))
   assert compiled._cache_size() == 2
+
+
+SHARDED = """
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+from posexp.training import mesh_for, shard
+from test_decoding import RPR, ROWS, WIDE, some_batch, subject
+
+jax.config.update("jax_disable_most_optimizations", True)
+model, batch = subject(RPR()), some_batch()
+alone = model.search(WIDE, batch)
+mesh = mesh_for(ROWS)
+assert mesh.size == 4
+whole = NamedSharding(mesh, PartitionSpec())
+model.params, model.settings = jax.device_put((model.params, model.settings), whole)
+((batch, _),) = shard([{**batch, "mask": batch["source_mask"]}], mesh)
+divided = model.search(WIDE, batch)
+assert (divided["tokens"] == alone["tokens"]).all()
+assert abs(divided["score"] - alone["score"]).max() < 1e-5
+"""
+
+
+def test_rows_are_divided_among_devices():
+  flags = "--xla_force_host_platform_device_count=8"
+  done = python(SHARDED, XLA_FLAGS=flags, PYTHONPATH=str(Path(__file__).parent))
+  assert done.communicate() == ("", "")
+  assert done.returncode == 0
 
 
 @pytest.mark.parametrize(
