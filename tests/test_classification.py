@@ -48,7 +48,7 @@ def options(name):
   """The options that configs/task gives a task, its defaults included."""
   config = OmegaConf.load(CONFIGS / "task" / f"{name}.yaml")
   for other in config.pop("defaults", []):
-    if other != "_self_":
+    if isinstance(other, str) and other != "_self_":
       config = OmegaConf.merge(options(other), config)
   return OmegaConf.to_container(config)
 

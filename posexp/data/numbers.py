@@ -44,7 +44,7 @@ def generate(
     ValueError: an option is out of range; the message begins with its name.
     UserError: a language is none that the generator has.
   """
-  _check(examples, digits, places, beyond)
+  check(examples, digits, places, beyond)
   languages = [_Language(source, "source"), _Language(target, "target")]
   if source == target:
     raise UserError(f"task.target={target}: the source is in this language, too; choose another")
@@ -173,7 +173,8 @@ def _available(count: int, places: int) -> int:
   return math.comb(places, count) * 9**count - years
 
 
-def _check(examples: int, digits: int, places: int, beyond: tuple[int, ...]) -> None:
+def check(examples: int, digits: int, places: int, beyond: tuple[int, ...]) -> None:
+  """Raises ValueError where `generate` would, for options that are out of range."""
   if examples < FEWEST:
     raise ValueError(f"examples must be at least {FEWEST}, not {examples}")
   if not 1 <= places <= PLACES:

@@ -1,0 +1,260 @@
+"""Translation: a sentence in one language for each sentence in another."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from posexp import cache
+from posexp.data import batches, encoded, numbers, pairs, tokenizer
+from posexp.data.pairs import Pairs
+from posexp.errors import UserError
+from posexp.tasks.parallel import Parallel, Text, table
+
+if TYPE_CHECKING:
+  from posexp.decoding import Search
+  from posexp.models import OfTranslator
+
+
+class Splits(NamedTuple):
+  """Where the pairs of each split come from, and what is to be said of them."""
+
+  pairs: dict[str, Pairs]  # train, validation, test, and more that are tested
+  notes: list[str]
+  groups: dict[str, list[str]]  # by split, in its order; a split may have none
+  digest: str  # of all that the pairs depend on
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+  """How pairs become tokens, and how a model is measured on them; where they are from, its
+  subclasses know. configs/task says more on each option."""
+
+  score: ClassVar[str] = "validation/bleu"  # chooses the checkpoint; more is better
+
+  name: str = "translation"
+  source: str = "en"
+  target: str = "de"
+  vocab_size: int = 8_000
+  joint: bool = True
+  max_length: int | None = 128
+  beam: int = 4
+  length_penalty: float = 0.6
+  bleu_pairs: int = 500
+
+  def __post_init__(self):
+    """Raises ValueError for what no data could make good."""
+    from posexp.decoding import Search
+
+    if not re.fullmatch(r"[\w.+-]*\w[\w.+-]*", self.name):
+      raise ValueError(f"name names a folder: letters, digits and _.+- only, not {self.name!r}")
+    if self.source == self.target:
+      raise ValueError(f"target must be another language than source={self.source}")
+    if self.vocab_size < tokenizer.LEAST:
+      raise ValueError(f"vocab_size must be at least {tokenizer.LEAST}, not {self.vocab_size}")
+    if self.max_length is not None and self.max_length < 2:
+      raise ValueError(
+        f"max_length must be at least 2, a token and the end of the sentence, not {self.max_length}"
+      )
+    if self.bleu_pairs < 1:
+      raise ValueError(f"bleu_pairs must be at least 1, not {self.bleu_pairs}")
+    Search(self.beam, self.length_penalty)
+
+  def splits(self) -> Splits:
+    """The pairs; they are read when they are needed.
+
+    Raises:
+      UserError: for data that is missing, broken or of no use.
+    """
+    raise NotImplementedError
+
+  def data_digest(self) -> str | None:
+    """sha256 of the user's own files; None where the options alone pin the data."""
+    return None
+
+  @property
+  def search(self) -> Search:
+    """How test sentences are translated."""
+    from posexp.decoding import Search
+
+    return Search(self.beam, self.length_penalty)
+
+  @staticmethod
+  def table(summary: dict[str, Any]) -> Iterator[str]:
+    """The lines of the result."""
+    return table(summary)
+
+  def toy(self) -> OfTranslator:
+    """The model for hardly any data, to see whether one can be built."""
+    from posexp.models import OfTranslator
+
+    return OfTranslator(4, 4, 1)
+
+  def prepare(self, folder: Path) -> Parallel:
+    """The data, tokenized as folder/tokenizer*.json say, which are made where they are not there.
+
+    Raises:
+      UserError: for data that is missing, broken or of no use, and for another run's tokenizer.
+    """
+    given = self.splits()
+    return _prepared(self, given.digest, tokenizers(self, folder, given))
+
+
+def tokenizers(task: Translation, folder: Path, given: Splits | None = None) -> tuple[str, str]:
+  """The JSON of the source's and of the target's tokenizer, trained where there is none yet.
+
+  Raises:
+    UserError: there is none and no data is given, or it is not the one that was trained here.
+  """
+  names = ["tokenizer"] if task.joint else ["tokenizer.source", "tokenizer.target"]
+  paths, seal = [folder / f"{name}.json" for name in names], folder / "tokenizer.sha256"
+  if not all(path.exists() for path in paths):
+    if given is None:
+      raise UserError(f"{folder}: {paths[0].name} is missing; the run cannot be read without it")
+    for side, path in enumerate(paths):
+      cache.write(path, _trained(task, given, None if task.joint else side))
+    seal.unlink(missing_ok=True)
+  texts = [path.read_text(encoding="utf-8") for path in paths]
+  digest = hashlib.sha256("".join(texts).encode()).hexdigest()
+  if not seal.exists():
+    cache.write(seal, digest)
+  elif seal.read_text() != digest:
+    raise UserError(
+      f"{paths[0]}: this is not the tokenizer that the run was trained with; put that one back, or "
+      "rerun=true trains the run afresh"
+    )
+  return texts[0], texts[-1]
+
+
+def _trained(task: Translation, given: Splits, side: int | None) -> str:
+  def texts() -> Iterator[str]:
+    for pair in given.pairs["train"]():
+      yield from pair if side is None else (pair[side],)
+
+  # Minutes of work on millions of pairs, which runs that differ elsewhere share.
+  asked = hashlib.sha256(json.dumps([given.digest, task.vocab_size, side]).encode()).hexdigest()
+  return cache.kept(
+    f"tokenizers/{asked[:32]}.json", lambda: tokenizer.train_bpe(texts(), task.vocab_size)
+  )
+
+
+@functools.lru_cache(maxsize=2)
+def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Parallel:
+  given = task.splits()
+  first = tokenizer.Tokenizer(texts[0])
+  opened = (first, first if task.joint else tokenizer.Tokenizer(texts[1]))
+  examples = {
+    split: encoded.encode(
+      found, texts, split=split, max_length=task.max_length, data=f"{digest}/{split}"
+    )
+    for split, found in given.pairs.items()
+  }
+  notes = list(given.notes)
+  for split, found in examples.items():
+    if found.long:
+      what = "dropped" if split == "train" else "cut for the model"
+      notes.append(f"{found.long:,} {split} pairs of over {task.max_length} tokens are {what}")
+  texts_of = {}
+  for split, found in given.pairs.items():
+    if split != "train":
+      groups = given.groups.get(split) or itertools.repeat("")
+      texts_of[split] = [Text(*pair, group) for pair, group in zip(found(), groups, strict=False)]
+  longest = max(int(found.lengths.max()) for found in examples.values())
+  return Parallel(
+    task=task,
+    tokenizers=opened,
+    notes=tuple(notes),
+    texts_of=texts_of,
+    examples=examples,
+    longest=longest,
+    bucket_lengths=batches.buckets(examples["train"].lengths, longest),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus(Translation):
+  """Pairs of `hub`, or else of the files `train`, `validation` and `test`."""
+
+  hub: str | None = None
+  subset: str | None = None
+  revision: str | None = None
+  train: str | None = None
+  validation: str | None = None
+  test: str | None = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    pinned = re.fullmatch(r"[0-9a-f]{40}|refs/convert/parquet", self.revision or "")
+    if self.hub and not pinned:
+      raise ValueError(
+        "revision must be a commit of the hub's data set, 40 hexadecimal digits, or "
+        "refs/convert/parquet"
+      )
+    if not self.train:
+      kind = "a split of the hub's data set" if self.hub else "a file of training pairs"
+      raise ValueError(f"train must name {kind}")
+
+  def given(self) -> dict[str, str]:
+    """The splits that the options name: files, or the hub's names for them."""
+    named = {"train": self.train, "validation": self.validation, "test": self.test}
+    return {split: source for split, source in named.items() if source}
+
+  @property
+  def data_files(self) -> dict[str, str] | None:
+    """The files in the hub's repository, by split, where the options name files and not splits."""
+    return self.given() if self.hub and "/" in self.train else None
+
+  def data_digest(self):
+    return None if self.hub else pairs.digest(self)
+
+  def splits(self):
+    digest = pairs.digest(self)
+    return Splits(*pairs.arrange(pairs.read(self), digest), {}, digest)
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers(Translation):
+  """Numbers, years and dates, written out in two languages."""
+
+  examples: int = 20_000
+  digits: int = 5
+  places: int = 9
+  beyond: tuple[int, ...] = (6, 7, 8, 9)
+  data_seed: int = 0
+
+  def __post_init__(self):
+    super().__post_init__()
+    numbers.check(self.examples, self.digits, self.places, self.beyond)
+    if self.data_seed < 0:
+      raise ValueError(f"data_seed must be at least 0, not {self.data_seed}")
+
+  def splits(self):
+    options = {
+      "examples": self.examples,
+      "digits": self.digits,
+      "places": self.places,
+      "beyond": self.beyond,
+      "seed": self.data_seed,
+    }
+    makers = [importlib.metadata.version(each) for each in ("num2words", "babel", "numpy")]
+    asked = json.dumps([makers, self.source, self.target, options])
+    digest = hashlib.sha256(asked.encode()).hexdigest()
+    rows = cache.kept(
+      f"numbers/{digest[:32]}.json", lambda: numbers.generate(self.source, self.target, **options)
+    )
+    found = {split: functools.partial(_sides, each) for split, each in rows.items()}
+    groups = {split: [group for *_, group in each] for split, each in rows.items()}
+    return Splits(found, [], groups, digest)
+
+
+def _sides(rows: list[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
+  for source, target, _ in rows:
+    yield source, target
