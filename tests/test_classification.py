@@ -57,13 +57,14 @@ def test_every_task_file_is_a_task():
   for path in (CONFIGS / "task").glob("*.yaml"):
     given = options(path.stem)
     assert given["name"] == path.stem
-    if path.stem == "text_classification":
-      # The file lists every option, with the defaults of the dataclass.
-      fields = dataclasses.fields(TextClassification)
-      assert given == {"kind": path.stem} | {field.name: field.default for field in fields}
+    kind = given.pop("kind")
+    if kind == path.stem:  # the file lists every option, with the defaults of the dataclass
+      fields = dataclasses.fields(TASKS[kind])
+      listed = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
+      assert listed == {field.name: field.default for field in fields}
+    if "train" in given and given["train"] is None:
       given["train"] = "train.jsonl"
-    task = TASKS[given.pop("kind")](**given)
-    assert path.stem != "text_classification" or task.given() == {"train": "train.jsonl"}
+    TASKS[kind](**given)
 
 
 def test_the_split_of_mr_is_the_same_for_ever(tmp_path):

@@ -224,6 +224,8 @@ class Corpus(Translation):
 class Numbers(Translation):
   """Numbers, years and dates, written out in two languages."""
 
+  name: str = "numbers"
+  vocab_size: int = 400
   examples: int = 20_000
   digits: int = 5
   places: int = 9
