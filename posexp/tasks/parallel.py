@@ -261,7 +261,7 @@ def table(summary: dict[str, Any]) -> Iterator[str]:
       map("{:>9}".format, parts)
     )
     for name, (label, form) in (("examples", ("sentences", ",")), *names.items()):
-      if name in ("examples", *DECODED):
+      if name in ("examples", *(DECODED if words else DECODED[1:])):  # groups may be single words
         values = (f"{summary[f'{split}/{name}/{part}']:{form}}" for part in parts)
         yield f"{label:<24}" + "".join(map("{:>9}".format, values))
   yield f"BLEU's signature: {summary['bleu_signature']}"
