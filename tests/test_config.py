@@ -24,7 +24,8 @@ ENCODINGS = sorted(file.stem for file in (CONFIGS / "encoding").glob("*.yaml"))
 @pytest.mark.parametrize("file", FILES)
 def test_every_file_composes_and_builds(file):
   group, name = file.split("/")
-  own_files = ["task.train=train.csv"] if name in ("text_classification", "translation") else []
+  own = file in ("task/text_classification", "task/translation")
+  own_files = ["task.train=train.csv"] if own else []
   config = resolve(compose([f"{group}={name}", *own_files]))
   assert make_task(config).name == config["task"]["name"]
   assert dataclasses.asdict(make_encoding(config)) == config[config["encoding"]]
