@@ -180,7 +180,7 @@ class Parallel:
     examples = self.examples[split] if rows is None else Part(self.examples[split], rows)
     ends = self.bucket_lengths
     given = batches.evaluation(examples, ends, self.rows_of(snapshot.batch_size))
-    most = search.most(int(ends[-1]), None)
+    most = search.most(int(ends[-1]))
     params, settings = snapshot.state.params, snapshot.state.settings
     found = gathered(
       (batch, _aligned(find(params, settings, batch), most))
