@@ -1,0 +1,427 @@
+"""Two runs held against each other, from what they have written alone."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import sacrebleu
+import yaml
+from scipy import stats
+
+from posexp import compare, verdict
+from posexp.errors import UserError
+
+REFERENCES = [
+  " ".join(words)
+  for words in itertools.islice(
+    itertools.permutations(["zwei", "Hunde", "laufen", "heute", "am", "Fluss"]), 0, 720, 12
+  )
+]  # 60
+
+
+def spoiled(sentences, wrong):
+  """The sentences, of which those at `wrong` have another word than their fourth."""
+  words = [each.split() for each in sentences]
+  return [
+    " ".join([*each[:3], "Katzen", *each[4:]] if index in wrong else each)
+    for index, each in enumerate(words)
+  ]
+
+
+def write(path, rows, *, encoding="rpr", kind="translation", done=True, split="test", **options):
+  """A run's folder, made by hand; its seed is that of the folder's name."""
+  (path / "predictions").mkdir(parents=True, exist_ok=True)
+  seed = int(path.name.partition("=")[2] or 0)
+  config = {"encoding": encoding, encoding: {"k": 4} if encoding == "rpr" else {}}
+  config["task"] = {"kind": kind, "name": "t", "target": "de", **options}
+  config |= {"seed": seed, "runs": str(path)}
+  (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+  if done:
+    parameters = 1_000 if encoding == "rpr" else 900
+    (path / "summary.json").write_text(json.dumps({"step": 9, "parameters": parameters}))
+  text = "".join(json.dumps({"index": index} | row) + "\n" for index, row in enumerate(rows))
+  (path / "predictions" / f"{split}.jsonl").write_text(text)
+  return path
+
+
+def translations(wrong, references=REFERENCES):
+  return [
+    {"source": f"two dogs {index}", "reference": reference, "hypothesis": said}
+    for index, (reference, said) in enumerate(
+      zip(references, spoiled(references, wrong), strict=True)
+    )
+  ]
+
+
+def answers(wrong, count=40):
+  return [
+    {"label": "pos", "prediction": "neg" if index in wrong else "pos", "loss": index / count}
+    for index in range(count)
+  ]
+
+
+def typed(*argv):
+  return compare.compare(compare.arguments(list(map(str, argv))))
+
+
+@pytest.fixture
+def good(tmp_path):
+  return write(tmp_path / "good", translations(range(10, 15)))
+
+
+@pytest.fixture
+def bad(tmp_path):
+  return write(tmp_path / "bad", translations(range(14, 40)), encoding="sinusoidal")
+
+
+def test_translations_are_compared_by_what_sacrebleu_makes_of_them(good, bad, capsys):
+  found = typed(good, bad, "--json", good / "all" / "numbers.json")
+  out = capsys.readouterr().out
+  assert json.loads((good / "all" / "numbers.json").read_text()) == found
+  for side, wrong in (("a", range(10, 15)), ("b", range(14, 40))):
+    said = spoiled(REFERENCES, wrong)
+    expected = {
+      "bleu": sacrebleu.corpus_bleu(said, [REFERENCES]).score,
+      "chrf": sacrebleu.corpus_chrf(said, [REFERENCES]).score,
+      "exact_match": 100 * (60 - len(wrong)) / 60,
+    }
+    for metric, score in expected.items():
+      interval = found["metrics"][metric][side]
+      assert interval["value"] == pytest.approx(score)
+      assert interval["low"] < score < interval["high"]
+  bleu = found["metrics"]["bleu"]
+  assert bleu["difference"]["value"] == pytest.approx(bleu["a"]["value"] - bleu["b"]["value"])
+  assert bleu["p"] < 0.002
+  assert found["verdict"].startswith(
+    f"rpr is better than sinusoidal by {bleu['difference']['value']:.2f} BLEU (95 % "
+  )
+  assert found["verdict"].endswith("p < 0.001.")
+  exact = found["metrics"]["exact_match"]
+  assert exact["mcnemar"]["a_alone"] == 25  # 15 to 39
+  assert exact["mcnemar"]["b_alone"] == 4  # 10 to 13
+  assert exact["p"] == stats.binomtest(4, 29).pvalue
+  assert found["config"] == {
+    "encoding": {"a": "rpr", "b": "sinusoidal"},
+    "rpr.k": {"a": 4},
+  }
+  assert found["facts"] == {"parameters": {"a": 1000, "b": 900}}
+  assert "rpr.k       4      —" in out
+  assert "One seed each: what another seed would give is not in this test." in out
+  lines = out.splitlines()
+  assert max(map(len, lines[2:])) <= 100
+  assert (" ".join(lines)).count(found["verdict"]) == 1
+
+
+def test_the_other_way_round_the_same_is_found(good, bad):
+  there, back = typed(good, bad), typed(bad, good)
+  one, other = (each["metrics"]["chrf"] for each in (there, back))
+  assert one["difference"]["low"] == pytest.approx(-other["difference"]["high"])
+  assert one["p"] == other["p"]
+  assert there["verdict"] == back["verdict"]
+
+
+def test_the_result_is_the_same_every_time(good, bad, monkeypatch):
+  first = typed(good, bad, "--samples", 100)
+  monkeypatch.setenv("SACREBLEU_SEED", "7")
+  assert typed(good, bad, "--samples", 100) == first
+
+
+def test_what_little_differs_cannot_be_told_apart(good, tmp_path):
+  other = write(tmp_path / "other", translations(range(11, 16)), encoding="none")
+  found = typed(good, other, "--metric", "exact_match")
+  assert found["verdict"].startswith(
+    "rpr and none cannot be told apart on these 60 sentences: 0.00 points of exact match for rpr ("
+  )
+  assert found["metrics"]["exact_match"]["p"] == 1
+
+
+def test_classifications_are_compared_by_mcnemar_s_test(tmp_path, capsys):
+  a = write(tmp_path / "a", answers([1, 2, 3]), kind="text_classification")
+  b = write(tmp_path / "b", answers(range(3, 20)), kind="text_classification", encoding="none")
+  found = typed(a, b, "--examples", 3)
+  accuracy = found["metrics"]["accuracy"]
+  assert (accuracy["a"]["value"], accuracy["b"]["value"]) == (92.5, 57.5)
+  assert accuracy["mcnemar"]["a_alone"] == 16
+  assert accuracy["mcnemar"]["b_alone"] == 2
+  assert accuracy["p"] == pytest.approx(2 * (1 + 18 + 153) / 2**18)
+  # Of the difference of a pair, which is 1 in 16 of 40, −1 in 2 of 40, else 0.
+  error = 100 * ((18 / 40 - 0.35**2) / 40) ** 0.5
+  assert accuracy["difference"]["low"] == pytest.approx(35 - 1.96 * error, abs=0.3 * error)
+  assert accuracy["difference"]["high"] == pytest.approx(35 + 1.96 * error, abs=0.3 * error)
+  assert "rpr is better than none by 35.00 points of accuracy" in found["verdict"]
+  assert [row["index"] for row in found["shown"]] == [1, 2, 4]  # not 3, which both have wrong
+  assert "1        pos    neg    pos *" in capsys.readouterr().out
+
+
+def test_groups_are_paired_by_seed_and_tested_over_seeds_too(tmp_path, capsys):
+  # Of 60 sentences so many are wrong, by seed.
+  for name, counts in (("rpr", {0: 5, 1: 8, 2: 6, 5: 1}), ("none", {0: 20, 1: 21, 2: 17, 9: 1})):
+    for seed, count in counts.items():
+      write(tmp_path / name / f"seed={seed}", translations(range(count)), encoding=name)
+  write(tmp_path / "rpr" / "seed=9", translations([]), done=False)
+  found = typed(tmp_path / "rpr", tmp_path / "none", "--metric", "exact_match")
+  assert found["seeds"] == [[0, 0], [1, 1], [2, 2]]
+  assert [note.split(" of ")[0] for note in found["notes"]] == [
+    "left out, since not finished: seed 9",
+    "left out, since the other has no such seed: seed 5",
+    "left out, since the other has no such seed: seed 9",
+  ]
+  exact = found["metrics"]["exact_match"]
+  assert exact["difference"]["value"] == pytest.approx(100 * 39 / 3 / 60)
+  assert "mcnemar" not in exact
+  over = exact["over_seeds"]
+  test = stats.ttest_1samp([15 / 0.6, 13 / 0.6, 11 / 0.6], 0)
+  assert over["n"] == 3
+  assert over["p"] == pytest.approx(test.pvalue)
+  assert (over["low"], over["high"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
+  assert found["verdict"].startswith("rpr is better than none by 21.67 points of exact match in")
+  out = capsys.readouterr().out
+  assert "One seed each" not in out
+  assert "+25.00  +21.67  +18.33" in out
+
+
+def test_a_run_of_a_group_is_compared_with_its_seed(tmp_path, good, bad):
+  for seed in (0, 1):
+    write(tmp_path / "group" / f"seed={seed}", translations([seed]), encoding="none")
+  assert typed(tmp_path / "group", good)["seeds"] == [[0, 0]]
+  two = typed(tmp_path / "group" / "seed=0", tmp_path / "group" / "seed=1")
+  assert two["seeds"] == [[0, 1]]
+  assert (two["a"]["name"], two["b"]["name"], two["config"]) == ("none seed=0", "none seed=1", {})
+
+
+def test_examples_are_those_that_differ_most(good, bad, capsys):
+  rows = translations([])
+  rows[7]["hypothesis"] = "\x1b[2J  nein\n nein"
+  other = write(good.parent / "other", rows, encoding="none")
+  found = typed(good, other, "--examples", 2)
+  assert found["shown"][0]["index"] == 7
+  chrf = sacrebleu.sentence_chrf(rows[7]["hypothesis"], [REFERENCES[7]]).score
+  assert found["shown"][0]["chrf"] == pytest.approx(100 - chrf)
+  assert 10 <= found["shown"][1]["index"] < 15
+  assert found["shown"][1]["chrf"] < 0
+  out = capsys.readouterr().out
+  assert "\x1b" not in out
+  assert "none       �[2J nein nein\n" in out
+  equal = write(good.parent / "equal", translations(range(10, 15)), encoding="none")
+  assert typed(good, equal)["shown"] == []
+  assert typed(good, bad, "--examples", 0)["shown"] == []
+
+
+def test_another_split_can_be_compared(good, bad):
+  for path, wrong in ((good, [0]), (bad, [0, 1])):
+    write(path, translations(wrong, REFERENCES[:4]), split="beyond", encoding=path.name)
+  found = typed(good, bad, "--split", "beyond")
+  assert found["examples"] == 4
+  assert found["metrics"]["exact_match"]["b"]["value"] == 50
+
+
+def result(difference, p, over=None, seeds=1):
+  found = {"difference": dict(zip(("value", "low", "high"), difference, strict=True)), "p": p}
+  if over:
+    found["over_seeds"] = dict(zip(("low", "high", "p"), over, strict=True))
+  return {
+    "a": {"name": "one"},
+    "b": {"name": "two"},
+    "task": "translation",
+    "examples": 1000,
+    "seeds": [[seed, seed] for seed in range(seeds)],
+    "metrics": {"bleu": found},
+  }
+
+
+@pytest.mark.parametrize(
+  ("given", "said"),
+  [
+    (
+      result((1.8, 0.9, 2.7), 0.002),
+      "one is better than two by 1.80 BLEU (95 % 0.90 to 2.70), p = 0.002.",
+    ),
+    (
+      result((-1.8, -2.7, -0.9), 0.0004),
+      "two is better than one by 1.80 BLEU (95 % 0.90 to 2.70), p < 0.001.",
+    ),
+    (
+      result((-0.3, -1.2, 0.6), 0.48),
+      "two and one cannot be told apart on these 1,000 sentences: 0.30 BLEU for two (95 % -0.60 to "
+      "1.20), p = 0.480.",
+    ),
+    (
+      result((1.8, -0.01, 2.7), 0.049),  # the interval is not so sure
+      "one and two cannot be told apart on these 1,000 sentences: 1.80 BLEU for one (95 % -0.01 to "
+      "2.70), p = 0.049.",
+    ),
+    (
+      result((-1.8, -2.7, -0.9), 0.002, (-3.0, -0.6, 0.02), 3),
+      "two is better than one by 1.80 BLEU in the mean of 3 seeds: over these 1,000 sentences 95 % "
+      "0.90 to 2.70, p = 0.002; over seeds 95 % 0.60 to 3.00, p = 0.020.",
+    ),
+    (
+      result((-1.8, -2.7, -0.9), 0.002, (-4.0, 0.4, 0.08), 3),
+      "With these 3 seeds two is better than one by 1.80 BLEU in the mean (95 % 0.90 to 2.70 over "
+      "these 1,000 sentences, p = 0.002), but by no more than the luck of seeds can bring: over "
+      "seeds 95 % -0.40 to 4.00, p = 0.080.",
+    ),
+    (
+      result((1.8, 0.9, 2.7), 0.002, (None, None, None), 2),
+      "one is better than two by 1.80 BLEU in the mean of 2 seeds: over these 1,000 sentences 95 % "
+      "0.90 to 2.70, p = 0.002; the 2 seeds give the same difference, so that it cannot be said "
+      "how much seeds matter.",
+    ),
+  ],
+)
+def test_the_verdict_is_a_plain_sentence(given, said):
+  assert verdict.sentence(given, "bleu") == said
+
+
+def test_runs_are_named_by_what_tells_them_apart():
+  config = {"encoding": "rpr", "seed": 0}
+  assert verdict.names(config, config, {"rpr.k": {"a": 4, "b": 16}}) == ("rpr.k=4", "rpr.k=16")
+  assert verdict.names(config, config, {"d": {"a": 1}, "e": {"b": 1}}) == ("rpr A", "rpr B")
+  assert verdict.names(config, config, {"task.train": {"a": "x" * 99}}) == ("rpr A", "rpr B")
+  assert verdict.names(config, config, {}) == ("rpr A", "rpr B")
+  assert verdict.names(config, config | {"encoding": "none"}, {}) == ("rpr", "none")
+
+
+def other_reference(path):
+  rows = translations([])
+  rows[3]["reference"] = "ganz anders"
+  rows[5]["reference"] = "auch"
+  return write(path / "run", rows)
+
+
+def torn(path):
+  run = write(path / "run", translations([]))
+  file = run / "predictions" / "test.jsonl"
+  file.write_bytes(file.read_bytes()[:-20])
+  return run
+
+
+def without(name):
+  def make(path):
+    run = write(path / "run", translations([]))
+    (run / name).unlink()
+    return run
+
+  return make
+
+
+def seeds(path):
+  write(path / "run" / "seed=4", translations([]))
+  return path / "run"
+
+
+def nothing(path):
+  (path / "run").mkdir()
+  return path / "run"
+
+
+BROKEN = {
+  "none": (lambda path: path / "run", "RUN: there is no such folder"),
+  "empty": (nothing, "RUN is not a run's folder, nor does it hold runs (seed=0 and so on)"),
+  "unfinished": (
+    without("summary.json"),
+    "RUN has not finished: the command that started it goes on with it",
+  ),
+  "itself": (lambda path: path / "good", "GOOD is compared with itself: name two runs"),
+  "no predictions": (
+    without("predictions/test.jsonl"),
+    "RUN has no predictions of the split test",
+  ),
+  "others": (
+    lambda path: write(path / "run", translations([]), split="beyond"),
+    "RUN has no predictions of the split test; it has those of beyond",
+  ),
+  "torn": (
+    torn,
+    "RUN/predictions/test.jsonl, line 60: not a prediction of translation; rerun=true trains the "
+    "run afresh",
+  ),
+  "void": (
+    lambda path: write(path / "run", []),
+    "RUN/predictions/test.jsonl is empty; rerun=true trains the run afresh",
+  ),
+  "task": (
+    lambda path: write(path / "run", answers([]), kind="text_classification"),
+    "RUN is a run of classification, and GOOD of translation: name runs of one task",
+  ),
+  "reference": (
+    other_reference,
+    "RUN has other test data than GOOD: the reference of example 3 is 'ganz anders', not "
+    f"{REFERENCES[3]!r}",
+  ),
+  "fewer": (
+    lambda path: write(path / "run", translations([], REFERENCES[:50])),
+    "RUN has other test data than GOOD: 50 examples, not 60",
+  ),
+  "seeds": (seeds, "GOOD and RUN share no seed, of which they have finished 0 and 4"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_cannot_be_compared_is_said_in_a_sentence(good, tmp_path, name):
+  make, message = BROKEN[name]
+  run = make(tmp_path)
+  with pytest.raises(UserError) as error:
+    typed(good, run)
+  assert str(error.value) == message.replace("RUN", str(tmp_path / "run")).replace(
+    "GOOD", str(good)
+  )
+
+
+def test_a_config_that_cannot_be_read_is_named(good, tmp_path):
+  run = write(tmp_path / "run", translations([]))
+  for text in ("a: [", "a: 1\n"):
+    (run / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"run: its config\.yaml or summary\.json is broken"):
+      typed(good, run)
+
+
+def test_folds_are_not_compared_though_their_labels_agree(tmp_path):
+  runs = [
+    write(tmp_path / str(fold), answers([]), kind="text_classification", folds=10, fold=fold)
+    for fold in (0, 1)
+  ]
+  with pytest.raises(UserError, match=r"other test data than .*/0: task.fold=1, not 0"):
+    typed(*runs)
+
+
+@pytest.mark.parametrize(
+  ("option", "message"),
+  [
+    (
+      "--metric accuracy",
+      "--metric accuracy: for translation it is one of bleu, chrf, exact_match",
+    ),
+    ("--samples 10", "--samples must be at least 100, not 10; --help shows how it is used"),
+    ("--examples -1", "--examples must be at least 0, not -1; --help shows how it is used"),
+    ("--json .", "--json . is a folder: name a file"),
+    (
+      "--json good/config.yaml/x/y",
+      "--json good/config.yaml/x/y cannot be written: Not a directory",
+    ),
+  ],
+)
+def test_options_that_make_no_sense(good, bad, tmp_path, monkeypatch, option, message):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(UserError) as error:
+    typed(good, bad, *option.split())
+  assert str(error.value) == message
+
+
+def test_the_command_needs_no_jax_and_fails_without_a_traceback(good, bad):
+  code = (
+    "import sys; from posexp.compare import main; main();"
+    "print([name for name in ('jax', 'flax', 'posexp.tasks') if name in sys.modules])"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code, good, bad], capture_output=True, text=True, timeout=60
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.splitlines()[-1] == "[]"
+  command = [sys.executable, "-m", "posexp.compare", good, good]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
+  assert (done.returncode, done.stdout) == (2, "")
+  assert done.stderr == f"posexp: error: {good} is compared with itself: name two runs\n"
