@@ -11,7 +11,7 @@ import sacrebleu
 import yaml
 from scipy import stats
 
-from posexp import compare, verdict
+from posexp import compare
 from posexp.errors import UserError
 
 REFERENCES = [
@@ -216,73 +216,6 @@ def test_another_split_can_be_compared(good, bad):
   found = typed(good, bad, "--split", "beyond")
   assert found["examples"] == 4
   assert found["metrics"]["exact_match"]["b"]["value"] == 50
-
-
-def result(difference, p, over=None, seeds=1):
-  found = {"difference": dict(zip(("value", "low", "high"), difference, strict=True)), "p": p}
-  if over:
-    found["over_seeds"] = dict(zip(("low", "high", "p"), over, strict=True))
-  return {
-    "a": {"name": "one"},
-    "b": {"name": "two"},
-    "task": "translation",
-    "examples": 1000,
-    "seeds": [[seed, seed] for seed in range(seeds)],
-    "metrics": {"bleu": found},
-  }
-
-
-@pytest.mark.parametrize(
-  ("given", "said"),
-  [
-    (
-      result((1.8, 0.9, 2.7), 0.002),
-      "one is better than two by 1.80 BLEU (95 % 0.90 to 2.70), p = 0.002.",
-    ),
-    (
-      result((-1.8, -2.7, -0.9), 0.0004),
-      "two is better than one by 1.80 BLEU (95 % 0.90 to 2.70), p < 0.001.",
-    ),
-    (
-      result((-0.3, -1.2, 0.6), 0.48),
-      "two and one cannot be told apart on these 1,000 sentences: 0.30 BLEU for two (95 % -0.60 to "
-      "1.20), p = 0.480.",
-    ),
-    (
-      result((1.8, -0.01, 2.7), 0.049),  # the interval is not so sure
-      "one and two cannot be told apart on these 1,000 sentences: 1.80 BLEU for one (95 % -0.01 to "
-      "2.70), p = 0.049.",
-    ),
-    (
-      result((-1.8, -2.7, -0.9), 0.002, (-3.0, -0.6, 0.02), 3),
-      "two is better than one by 1.80 BLEU in the mean of 3 seeds: over these 1,000 sentences 95 % "
-      "0.90 to 2.70, p = 0.002; over seeds 95 % 0.60 to 3.00, p = 0.020.",
-    ),
-    (
-      result((-1.8, -2.7, -0.9), 0.002, (-4.0, 0.4, 0.08), 3),
-      "With these 3 seeds two is better than one by 1.80 BLEU in the mean (95 % 0.90 to 2.70 over "
-      "these 1,000 sentences, p = 0.002), but by no more than the luck of seeds can bring: over "
-      "seeds 95 % -0.40 to 4.00, p = 0.080.",
-    ),
-    (
-      result((1.8, 0.9, 2.7), 0.002, (None, None, None), 2),
-      "one is better than two by 1.80 BLEU in the mean of 2 seeds: over these 1,000 sentences 95 % "
-      "0.90 to 2.70, p = 0.002; the 2 seeds give the same difference, so that it cannot be said "
-      "how much seeds matter.",
-    ),
-  ],
-)
-def test_the_verdict_is_a_plain_sentence(given, said):
-  assert verdict.sentence(given, "bleu") == said
-
-
-def test_runs_are_named_by_what_tells_them_apart():
-  config = {"encoding": "rpr", "seed": 0}
-  assert verdict.names(config, config, {"rpr.k": {"a": 4, "b": 16}}) == ("rpr.k=4", "rpr.k=16")
-  assert verdict.names(config, config, {"d": {"a": 1}, "e": {"b": 1}}) == ("rpr A", "rpr B")
-  assert verdict.names(config, config, {"task.train": {"a": "x" * 99}}) == ("rpr A", "rpr B")
-  assert verdict.names(config, config, {}) == ("rpr A", "rpr B")
-  assert verdict.names(config, config | {"encoding": "none"}, {}) == ("rpr", "none")
 
 
 def other_reference(path):
