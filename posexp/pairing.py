@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from posexp.config import show
 from posexp.errors import UserError
 from posexp.run import BOOKKEEPING, Record, open_run
 
@@ -113,7 +114,8 @@ def same_task(pairs: Sequence[tuple[Record, Record]]) -> str:
       one, other = (record.config["task"].get(key) for record in (first, each))
       if one != other:
         raise UserError(
-          f"{each.path} has other test data than {first.path}: task.{key}={other}, not {one}"
+          f"{each.path} has other test data than {first.path}: task.{key}={show(other)}, "
+          f"not {show(one)}"
         )
   return a
 

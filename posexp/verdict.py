@@ -164,8 +164,8 @@ def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
     if "mcnemar" in found:
       alone = found["mcnemar"]
       yield (
-        f"{LABELS[metric].capitalize()}: p is that of McNemar's exact test; {alone['a_alone']:,} "
-        f"{items} right with {a} alone, {alone['b_alone']:,} with {b} alone."
+        f"{LABELS[metric].capitalize()}: p is that of McNemar's exact test; {items} right with {a} "
+        f"alone: {alone['a_alone']:,}, with {b} alone: {alone['b_alone']:,}."
       )
   theirs = [
     f"{LABELS[metric]} {_p(found['p_sacrebleu'], '')}"

@@ -153,7 +153,9 @@ def test_classifications_are_compared_by_mcnemar_s_test(tmp_path, capsys):
   assert accuracy["difference"]["high"] == pytest.approx(35 + 1.96 * error, abs=0.3 * error)
   assert "rpr is better than none by 35.00 points of accuracy" in found["verdict"]
   assert [row["index"] for row in found["shown"]] == [1, 2, 4]  # not 3, which both have wrong
-  assert "1        pos    neg    pos *" in capsys.readouterr().out
+  out = capsys.readouterr().out
+  assert "1        pos    neg    pos *" in out
+  assert "texts right with rpr alone: 16, with none alone: 2." in out
 
 
 def test_groups_are_paired_by_seed_and_tested_over_seeds_too(tmp_path, capsys):
