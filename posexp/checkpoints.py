@@ -1,4 +1,4 @@
-"""Checkpoints of a run: its newest state and its best one, written while training goes on."""
+"""Checkpoints of a run: its newest states and its best one, written while training goes on."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from posexp.errors import UserError
 
 
 class Checkpoints:
-  """The newest checkpoint in a folder, and the one with the highest score.
+  """The newest checkpoint in a folder, the one with the highest score, and the last that have one.
 
   What is listed is whole: a process killed while it writes or deletes leaves nothing torn behind
   that is ever read. With `read_only` the folder may belong to a run that is being trained.
   """
 
-  def __init__(self, folder: Path, *, read_only: bool = False):
+  def __init__(self, folder: Path, *, scored: int = 0, read_only: bool = False):
     self.folder = folder
+    self.scored = scored  # how many of the newest with a score are kept
     self.read_only = read_only
 
   def save(self, step: int, state: Any, score: float | None = None) -> None:
@@ -68,8 +69,27 @@ class Checkpoints:
       UserError: the checkpoint is of another model, or cannot be read.
     """
     step = self.find(which)
-    if step is None:
-      return None
+    return None if step is None else self._restore(step, template)
+
+  def average(self, template: Any, count: int) -> tuple[Any, list[int]]:
+    """The newest state with the mean of the parameters of the `count` newest that have a score.
+
+    `count` is `scored` at most. Also returns the steps of those; there is one at least.
+
+    Raises:
+      UserError: as `restore`.
+    """
+    import jax
+
+    self.wait()
+    with self._reading("a checkpoint"):
+      metrics = {step: self._manager.metrics(step) for step in self._manager.all_steps()}
+    steps = sorted(_finite(metrics))[-count:]
+    states = [self._restore(step, template) for step in steps]
+    mean = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *(s.params for s in states))
+    return states[-1].replace(params=mean), steps
+
+  def _restore(self, step: int, template: Any) -> Any:
     import jax
     import orbax.checkpoint as ocp
 
@@ -107,7 +127,7 @@ class Checkpoints:
     logging.set_verbosity(logging.FATAL)  # it logs, with tracebacks, what it raises as well
     options = ocp.CheckpointManagerOptions(
       best_fn=lambda metrics: metrics["score"],  # never called, but makes it keep the metrics
-      preservation_policy=_NewestAndBest(),
+      preservation_policy=_NewestAndBest(self.scored),
       cleanup_tmp_directories=not self.read_only,
       read_only=self.read_only,
     )
@@ -144,16 +164,25 @@ class _NewestAndBest:
   Its own BestN keeps the latest among equals, and for ever what has no score.
   """
 
+  def __init__(self, scored: int):
+    self.scored = scored
+
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
     metrics = {each.step: each.metrics for each in checkpoints}
     kept = {max(metrics), _best(metrics)}
+    kept |= set(sorted(_finite(metrics), reverse=True)[: self.scored])
     return [each.step in kept for each in checkpoints]
 
 
 def _best(metrics: Mapping[int, Mapping[str, float] | None]) -> int | None:
+  finite = _finite(metrics)
+  return max(finite, key=lambda step: (finite[step], -step), default=None)
+
+
+def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, float]:
+  """The scores, by step, of those that have one."""
   scores = {step: (found or {}).get("score", math.nan) for step, found in metrics.items()}
-  finite = [step for step, score in scores.items() if math.isfinite(score)]
-  return max(finite, key=lambda step: (scores[step], -step), default=None)
+  return {step: score for step, score in scores.items() if math.isfinite(score)}
 
 
 def _leaves(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -117,13 +117,18 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any], shape: tuple[int, int]) -> list[str]:
-  """The lines of a table; changes of accuracy are in points."""
+  """The lines of a table; changes of accuracy are in points.
+
+  The accuracy of a translation is that of its tokens; changed are examples with another answer, or
+  with more or fewer tokens right.
+  """
   on = result["on"]
+  third = "macro_f1" if "macro_f1" in on else "perplexity"
+  label = third.replace("macro_f1", "macro F1")
   lines = [
     f"{result['encoding']}, step {result['step']:,}, {on['examples']:,} {result['split']} examples",
-    f"{'':<34}{'accuracy':>9}{'points':>9}{'± s.e.':>8}{'loss':>9}{'macro F1':>10}"
-    f"{'answers changed':>17}",
-    f"{'everything on':<34}{on['accuracy']:>9.4f}{'':>17}{on['loss']:>9.4f}{on['macro_f1']:>10.4f}",
+    f"{'':<34}{'accuracy':>9}{'points':>9}{'± s.e.':>8}{'loss':>9}{label:>12}{'changed':>10}",
+    f"{'everything on':<34}{on['accuracy']:>9.4f}{'':>17}{on['loss']:>9.4f}{on[third]:>12.4f}",
   ]
   for row in result["off"]:
     where = [
@@ -134,7 +139,7 @@ def table(result: dict[str, Any], shape: tuple[int, int]) -> list[str]:
     name = f"without {', '.join(row['terms'])}{': ' if where else ''}{', '.join(where)}"
     lines.append(
       f"{name:<34}{row['accuracy']:>9.4f}{100 * row['change']:>+9.2f}{100 * row['error']:>8.2f}"
-      f"{row['loss']:>9.4f}{row['macro_f1']:>10.4f}{row['other']:>17,}"
+      f"{row['loss']:>9.4f}{row[third]:>12.4f}{row['other']:>10,}"
     )
   return lines
 

@@ -94,12 +94,21 @@ def fit(
 def measure(
   run: Run, program: Program, data: Any, options: Training, state: State, mesh: Mesh
 ) -> dict[str, Any]:
-  """The summary: the best checkpoint's metrics on validation and, this once, on test."""
-  stopped = int(state.step)
-  best = run.restore(state, "best")
+  """The summary: the best checkpoint's metrics on validation and, this once, on test.
+
+  With `options.average` it is the mean of the last evaluated checkpoints that is measured.
+  """
+  summary: dict[str, Any] = {"stopped_at": int(state.step)}
+  if options.average:
+    best, summary["averaged"] = run.checkpoints.average(state, options.average)
+  else:
+    best = run.restore(state, "best")
   snapshot = Snapshot(program, best, mesh, options.batch_size)
-  row = next(row for row in run.history if row["step"] == int(best.step))
-  summary = {"step": int(best.step), "stopped_at": stopped}
+  summary["step"] = int(best.step)
+  if options.average:
+    row = {f"validation/{k}": v for k, v in data.measure(snapshot, "validation").items()}
+  else:
+    row = next(row for row in run.history if row["step"] == summary["step"])
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
   summary |= data.conclude(snapshot, run.path)
   last = [row for row in run.history if "time/seconds" in row][-1]

@@ -9,6 +9,7 @@ import jax
 import optax
 
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant")
+COUNTS = ("batch_size", "epochs", "steps", "evaluate_every", "log_every", "patience", "average")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +28,10 @@ class Training:
   evaluate_every: int | None = None  # steps; None is once an epoch
   log_every: int = 50
   patience: int | None = None  # evaluations without a better one; None never stops early
+  average: int | None = None  # the last evaluated checkpoints, instead of the best one
 
   def __post_init__(self):
-    for option in ("batch_size", "epochs", "steps", "evaluate_every", "log_every", "patience"):
+    for option in COUNTS:
       if (value := getattr(self, option)) is not None and value < 1:
         raise ValueError(f"{option} must be at least 1, not {value}")
     for option in ("learning_rate", "clip"):

@@ -89,7 +89,7 @@ class Run:
 
   A row is logged before the state of its step is saved: then a checkpoint vouches for all rows up
   to its step, and a run that goes on from it writes the others again. The best checkpoint is that
-  with the highest `metric`, of equals the earliest.
+  with the highest `metric`, of equals the earliest; the `scored` newest evaluated ones stay too.
 
   Whether a run has `finished` can be asked without opening it.
   """
@@ -101,11 +101,12 @@ class Run:
     *,
     rerun: bool = False,
     metric: str = "validation/accuracy",
+    scored: int = 0,
   ):
     self.path = Path(path)
     self.metric = metric
     self.history: list[dict[str, Any]] = []
-    self.checkpoints = Checkpoints(self.path / "checkpoints")
+    self.checkpoints = Checkpoints(self.path / "checkpoints", scored=scored)
     self._config = dict(config)
     self._rerun = rerun
     self._rows: IO[str] | None = None
@@ -224,9 +225,12 @@ class Record(NamedTuple):
   summary: dict[str, Any] | None
 
   def restore(self, template: Any, which: str = "best") -> Any:
-    """As `Run.restore`; nothing is written."""
+    """As `Run.restore`, and nothing is written; with `train.average` that mean is the best."""
+    average = self.config["train"].get("average") if which == "best" else None
     checkpoints = Checkpoints(self.path / "checkpoints", read_only=True)
     with contextlib.closing(checkpoints):
+      if average and checkpoints.find(which) is not None:
+        return checkpoints.average(template, average)[0]
       return checkpoints.restore(template, which)
 
 

@@ -85,6 +85,15 @@ class Tracker:
       if self._mirror is not None:
         self._mirror.summary.update(dict(summary))
 
+  def samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Shows what the model said of some examples as a table; all rows have the same columns."""
+    with self._surviving():
+      if self._mirror is not None and rows:
+        import wandb
+
+        table = wandb.Table(list(rows[0]), [list(row.values()) for row in rows])
+        self._mirror.log({"samples": table})
+
   def finish(self, exit_code: int = 0) -> None:
     """Sends what is left and closes the run, which has failed unless `exit_code` is 0."""
     with self._surviving():

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from posexp.errors import UserError
 from posexp.launch import launch
 
 log = logging.getLogger("posexp")
+
+SAMPLES = 50  # test examples that W&B is shown
 
 
 def main() -> None:
@@ -40,7 +45,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   options = build(Training, config["train"], "train")
   wandb = build(WandbOptions, config["wandb"], "wandb")
   path = folder(config, task.data_digest())
-  run = Run(path, config, rerun=config["rerun"], metric=task.score)
+  run = Run(path, config, rerun=config["rerun"], metric=task.score, scored=options.average or 0)
   summary = None if config["rerun"] else run.finished
   if summary is None:
     suits(encoding, size, task.toy())
@@ -88,9 +93,16 @@ def carry_out(run, config, encoding, task, size, positions, options, wandb) -> d
     compiled = program(build, options, steps, mesh)
     fitted = loop.fit(run, tracker, compiled, data, options, steps, config["seed"], mesh)
     summary = loop.measure(run, compiled, data, options, fitted, mesh) | facts
+    tracker.samples(said(run.path))
     tracker.summarize(summary)
   run.finish(summary)  # after W&B has it all: a finished run is not opened again
   return summary
+
+
+def said(folder: Path) -> list[dict[str, Any]]:
+  """What the model said of the first test examples, a row each."""
+  with (folder / "predictions" / "test.jsonl").open(encoding="utf-8") as lines:
+    return [json.loads(line) for line in itertools.islice(lines, SAMPLES)]
 
 
 def model(name, encoding, data, size, positions) -> tuple[Callable[..., Any], Any]:

@@ -224,13 +224,14 @@ class Prepared:
   def conclude(self, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """What a summary says of the test split; its predictions go to folder/predictions."""
     found = self.predict(snapshot, "test")
-    names = self.label_names
+    names, texts = self.label_names, [text for text, _ in self.rows["test"]]
     cache.write(
       folder / "predictions" / "test.jsonl",
       "".join(
         json.dumps(
           {
             "index": int(index),
+            "text": texts[index],
             "label": names[label],
             "prediction": names[answer],
             "loss": float(loss),

@@ -141,7 +141,8 @@ class Parallel:
     self, snapshot: Snapshot, split: str, kept: dict[str, Any] | None = None
   ) -> dict[str, np.ndarray]:
     """Of every pair of a split its loss, tokens, and how many of them are right, [N] each."""
-    return snapshot.predict(self.evaluation(split, snapshot.batch_size), kept)
+    found = snapshot.predict(self.evaluation(split, snapshot.batch_size), kept)
+    return found | {"answer": found["right"]}
 
   @staticmethod
   def scores(found: dict[str, np.ndarray]) -> dict[str, float]:
