@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import sys
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -204,8 +205,13 @@ def draw(opened: Opened, number: int, text: str, found: Hypothesis) -> None:
   from posexp.show import near
 
   seen = maps.attention(opened, found.source, found.target)
+  folder = opened.record.path / "figures"
   for name, figure in maps.figures(seen, f"line {number}: {text}"):
-    for path in drawing.save(figure, opened.record.path / "figures", f"line-{number}-{name}"):
+    with warnings.catch_warnings():
+      # Of a script that the font lacks; a browser shows it in the SVG all the same.
+      warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")
+      paths = drawing.save(figure, folder, f"line-{number}-{name}")
+    for path in paths:
       print(near(path), file=sys.stderr)
 
 

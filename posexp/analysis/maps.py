@@ -103,7 +103,7 @@ def watch(relation: Any, seen: list[Array]) -> None:
 
 
 def pieces(text: str) -> Callable[[Sequence[int]], list[str]]:
-  """A function of tokens, from a tokenizer's JSON: what each stands for, ▁ where a word begins."""
+  """A function of tokens, from a tokenizer's JSON: what each stands for, ␣ where a word begins."""
   from tokenizers import Tokenizer
 
   tokenizer = Tokenizer.from_str(text)
@@ -111,7 +111,7 @@ def pieces(text: str) -> Callable[[Sequence[int]], list[str]]:
   def names(tokens: Sequence[int]) -> list[str]:
     # One by one, so that each is what it says alone; � is part of a character.
     found = (tokenizer.decode([token], skip_special_tokens=False) for token in tokens)
-    return [each.replace(" ", "▁") for each in found]
+    return [each.replace(" ", "␣") for each in found]
 
   return names
 
@@ -128,8 +128,7 @@ def figures(maps: Maps, title: str) -> Iterator[tuple[str, Figure]]:
       maps.source,
       asks,
       "token of the source",
-      f"{title}\ncross-"
-      "attention: where the decoder looks in the source for the token that it writes",
+      f"{title}\ncross-attention of the decoder to the source",
     ),
   )
   yield (
@@ -151,7 +150,7 @@ def figures(maps: Maps, title: str) -> Iterator[tuple[str, Figure]]:
       maps.read,
       asks,
       answers,
-      f"{title}\nself-attention of the decoder, which looks back at what it has written",
+      f"{title}\nself-attention of the decoder",
     ),
   )
 
@@ -187,11 +186,14 @@ def draw(
       interpolation="nearest",
     )
     each.grid(False)
-    each.set_title(f"layer {layer}, head {head}" if layers > 1 else f"head {head}")
+    if layer == 0:
+      each.set_title(f"head {head}")
+    if head == 0:
+      each.set_ylabel(f"layer {layer}")
     name(each, rows, columns, max(1, round(np.ceil(LEAST / inch))))
-  axes[layers // 2, 0].set_ylabel(asks)
+  figure.supylabel(asks, fontsize=9)
   figure.supxlabel(answers, fontsize=9)
-  figure.colorbar(image, ax=axes, label="attention weight", fraction=0.05, aspect=25)
+  figure.colorbar(image, ax=axes, label="attention weight", fraction=0.02, pad=0.01, aspect=30)
   return figure
 
 
@@ -199,5 +201,6 @@ def name(axes: Axes, rows: Sequence[str], columns: Sequence[str], every: int) ->
   """Names of tokens, of every so many where there is no room for all."""
   axes.set_xticks(range(0, len(columns), every), columns[::every], rotation=90, fontsize=7)
   axes.set_yticks(range(0, len(rows), every), rows[::every], fontsize=7)
+  axes.tick_params(length=0)
   for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
     label.set_parse_math(False)  # a $ is a dollar
