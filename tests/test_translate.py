@@ -331,35 +331,67 @@ def test_names_of_tokens_are_no_mathematics(found):
   assert "".join(seen.source[:-1]) == "␣$5$"
 
 
-@pytest.mark.parametrize("match", ["flops", "parameters"])
-def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(run, match, tmp_path):
-  path = tmp_path / "run"
+def untrained(run, path, **sections):
+  """A run that was saved at its beginning, with the tokenizer of another: its d_ff and weights."""
   path.mkdir()
   for name in ("tokenizer.json", "tokenizer.sha256"):
     shutil.copy(run / name, path)
   config = open_run(run).config
-  config["model"] |= {"match": match, "match_to": "none", "d_model": 64, "d_ff": 128}
+  for name, section in sections.items():
+    config[name] = {**config.get(name, {}), **section} if isinstance(section, dict) else section
   encoding, size = make_encoding(config), build(Size, config["model"], "model")
   kind = OfTranslator(280, 280, length=10)
   fit = matched(kind, encoding, size)
-  assert fit.d_ff != 128
-  model = kind.build(encoding, fit)
   options = build(Training, config["train"], "train")
-  state = program(model, options, 100, mesh_for(np.array([1]))).init(3)
+  compiled = program(kind.build(encoding, fit), options, 100, mesh_for(np.array([1])))
+  state = compiled.init(3)
   with Run(path, config, metric="validation/bleu") as record:
     record.save(1, state, {"validation/bleu": 1.0})
     record.finish({"d_ff": fit.d_ff})
+  return fit.d_ff, state.params
 
-  def found():
-    return open_translator(path).snapshot.state.params
 
-  assert_equal(found(), state.params)
+@pytest.mark.parametrize("match", ["flops", "parameters"])
+def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(run, match, tmp_path):
+  path = tmp_path / "run"
+  model = {"match": match, "match_to": "none", "d_model": 64, "d_ff": 128}
+  width, params = untrained(run, path, model=model)
+  assert width != 128
+  assert_equal(open_translator(path).snapshot.state.params, params)
   (path / "summary.json").unlink()  # as if it had been stopped
   if match == "parameters":
-    assert_equal(found(), state.params)
+    assert_equal(open_translator(path).snapshot.state.params, params)
   else:
     with pytest.raises(UserError, match="has not finished: which d_ff"):
-      found()
+      open_translator(path)
+
+
+def test_an_encoding_s_positions_are_enough(run, say, tmp_path):
+  path = tmp_path / "run"
+  task = {"max_length": None}
+  untrained(run, path, encoding="learned", learned={"length": 20}, rpr={}, task=task)
+  out, err = say(path, "one", "one " * 50, "--beam", 1)
+  assert len(out) == 2
+  assert err[0] == (
+    "note: 1 line is translated only up to 20 tokens, which is as much as the model reads (its "
+    "encoding has 20 positions); the first is line 2"
+  )
+  opened = open_translator(path)
+  (found,) = Sentences(opened, Search(1, max_length=99), 1)(["one " * 50])
+  assert (len(found.source), len(found.target)) == (20, 20)
+  seen = maps.attention(opened, found.source, found.target)
+  np.testing.assert_allclose(seen.cross.sum(-1), 1, atol=1e-5)
+
+
+def test_pieces_are_what_tokens_say(found):
+  opened, _ = found
+  text = "one ü [EOS] $ 字"
+  (tokens,) = Sentences(opened, Search(1), 1).source.ids([text])
+  names = maps.pieces(opened.tokenizers[0])(tokens)
+  said = "".join(names).replace("␣", " ").encode().decode("unicode_escape").encode("latin-1")
+  assert said.decode() == " " + text
+  assert "\\xe5" in names
+  assert maps.pieces(opened.tokenizers[0])([1, EOS]) == ["[BOS]", "[EOS]"]
 
 
 @pytest.mark.parametrize(

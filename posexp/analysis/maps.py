@@ -103,17 +103,27 @@ def watch(relation: Any, seen: list[Array]) -> None:
 
 
 def pieces(text: str) -> Callable[[Sequence[int]], list[str]]:
-  """A function of tokens, from a tokenizer's JSON: what each stands for, ␣ where a word begins."""
+  """A function of tokens, from a tokenizer's JSON: what each says by itself.
+
+  ␣ stands where a word begins, and \\xc3 for a byte that is part of a character.
+  """
   from tokenizers import Tokenizer
 
-  tokenizer = Tokenizer.from_str(text)
+  tokenizer, table = Tokenizer.from_str(text), alphabet()
 
   def names(tokens: Sequence[int]) -> list[str]:
-    # One by one, so that each is what it says alone; � is part of a character.
-    found = (tokenizer.decode([token], skip_special_tokens=False) for token in tokens)
-    return [each.replace(" ", "␣") for each in found]
+    found = (bytes(table[letter] for letter in tokenizer.id_to_token(each)) for each in tokens)
+    return [each.decode(errors="backslashreplace").replace(" ", "␣") for each in found]
 
   return names
+
+
+@functools.cache
+def alphabet() -> dict[str, int]:
+  """The byte that each letter of byte-level BPE stands for (Radford et al. 2019)."""
+  shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), 256)]
+  hidden = [byte for byte in range(256) if byte not in shown]
+  return {chr(byte): byte for byte in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
 
 
 def figures(maps: Maps, title: str) -> Iterator[tuple[str, Figure]]:
