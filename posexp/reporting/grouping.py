@@ -63,6 +63,37 @@ def differing(runs: Sequence[Found]) -> list[str]:
   return found
 
 
+def telling(runs: Sequence[Found]) -> list[str]:
+  """Options by which runs fall into the groups that all options in which they differ make.
+
+  What others already tell apart is left out: where `train.steps` changes with `encoding` alone,
+  `encoding` will do.
+  """
+  encodings = {run.encoding for run in runs}
+  # What the encoding is, before all else.
+  keys = sorted(
+    differing(runs), key=lambda key: key != "encoding" and key.partition(".")[0] not in encodings
+  )
+  kept: list[str] = []
+  parts = {(): list(runs)}
+  for key in keys:
+    finer: dict[tuple[str, ...], list[Found]] = {}
+    for values, members in parts.items():
+      for run in members:
+        finer.setdefault((*values, value_of(run, key)), []).append(run)
+    if len(finer) > len(parts):
+      kept.append(key)
+      parts = finer
+  return kept or ["encoding"]
+
+
+def confounded(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
+  """The options in which groups differ beside those that they are grouped by."""
+  known = {key for group in groups for key in group.mixed} | set(by)
+  runs = [run for group in groups for run in group.counted.values()]
+  return [key for key in differing(runs) if key not in known]
+
+
 def check_by(by: Sequence[str], runs: Sequence[Found]) -> None:
   """Raises UserError, with the nearest name, if no run has such an option."""
   keys = list(dict.fromkeys(key for run in runs for key in run.settings))

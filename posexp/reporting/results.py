@@ -105,7 +105,7 @@ def sections(
       what = metric or "a score"
       notes.append(f"task {task} is left out: none of its {len(members)} runs has {what}")
       continue
-    keys = list(by) if by is not None else grouping.differing(members) or ["encoding"]
+    keys = list(by) if by is not None else grouping.telling(members)
     found.append(_section(task, members, keys, asked, baseline))
   if not found:
     raise UserError("no task has a finished run with a score")

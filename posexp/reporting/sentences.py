@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from posexp.reporting import metrics
-from posexp.reporting.grouping import PATHS, Group, Repeat, value_of
+from posexp.reporting.grouping import PATHS, Group, Repeat, confounded, value_of
 from posexp.reporting.reading import Found
 from posexp.reporting.results import Row, Section, shared
 from posexp.reporting.statistics import MOST
@@ -140,6 +140,8 @@ def notes(section: Section) -> Iterator[str]:
         yield from _pairing(row.group, base.group)
     if base.group.mixed and len(section.rows) > 1:
       yield f"The baseline {base.label} is mixed: there are no tests."
+  if extra := confounded([row.group for row in section.rows], section.by):
+    yield f"Groups differ in more than in {', '.join(section.by)}: {_list(extra, 8)}."
   single = [row.label for row in section.rows if row.score is not None and row.score.n == 1]
   if single:
     yield f"n = 1, so without an interval: {_list(single)}."
