@@ -11,28 +11,17 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import order
 import pytest
 import yaml
-from flax import nnx
 from order import command, only
-from states import assert_equal
 
 from posexp import translate
-from posexp.analysis import maps
-from posexp.config import build, make_encoding
 from posexp.data.tokenizer import EOS
 from posexp.decoding import Search
 from posexp.errors import UserError
-from posexp.fairness import matched
-from posexp.models import OfTranslator
-from posexp.optimizer import Training
-from posexp.run import Run, open_run
-from posexp.sentences import Sentences, enough, padded
+from posexp.sentences import Sentences
 from posexp.trained import open_translator
-from posexp.training import mesh_for, program
-from posexp.transformer import Size
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 
@@ -101,7 +90,7 @@ def tested(trained):
 
 
 class Input(io.TextIOWrapper):
-  """Standard input, of which it is known when each line was read."""
+  """Standard input with some lines, from a terminal or not."""
 
   def __init__(self, lines, terminal=False):
     super().__init__(io.BytesIO("".join(f"{line}\n" for line in lines).encode()))
@@ -229,78 +218,6 @@ def test_a_long_line_is_translated_up_to_what_the_model_reads(run, say):
   )
 
 
-def test_few_shapes_are_compiled(run, tested):
-  opened = open_translator(run, rows=8)
-  sentences = Sentences(opened, Search(1), 8)
-  texts = [*(row["source"] for row in tested), *["one two three four"] * 9]
-  sentences(texts)
-  lengths = {padded(min(len(ids) + 1, 10)) for ids in sentences.source.ids(texts)}
-  assert 0 < sentences._program.cache_info().currsize <= len(lengths) == 2
-  compiled = sentences.compiling
-  before = sentences.seconds
-  again = sentences(texts[::-1])
-  assert sentences.compiling == compiled
-  assert sentences.seconds > before
-  assert sentences.count == 2 * len(texts)
-  assert sentences.tokens == 2 * sum(len(each.target) for each in again)
-
-
-def test_sizes_of_batches():
-  assert [padded(n) for n in (1, 8, 9, 16, 17, 100)] == [8, 8, 16, 16, 32, 128]
-  assert padded(17, limit=20) == 20
-  assert [enough(n, 64, 1) for n in (0, 1, 3, 33, 64, 999)] == [1, 1, 4, 64, 64, 64]
-  assert [enough(n, 48, 6) for n in (1, 7, 48, 999)] == [6, 12, 48, 48]
-  assert enough(40, 50, 5) == 40
-  assert enough(41, 50, 5) == 50
-
-
-@pytest.fixture(scope="module")
-def found(run, tested):
-  """A translator, and what it makes of a few sentences."""
-  opened = open_translator(run)
-  return opened, Sentences(opened, Search(2), 8)([row["source"] for row in tested[:6]])
-
-
-def test_maps_are_of_the_translation_that_was_found(found):
-  opened, said = found
-  for each in said:
-    batch = maps.pair(each.source, each.target)
-    loss = opened.snapshot.program.predict(opened.snapshot.state, batch)["loss"]
-    assert -float(loss[0]) == pytest.approx(each.score, abs=1e-4)
-    seen = maps.attention(opened, each.source, each.target)
-    s, t = len(each.source), len(each.target)
-    assert seen.encoder.shape == (1, 2, s, s)
-    assert seen.decoder.shape == (1, 2, t, t)
-    assert seen.cross.shape == (1, 2, t, s)
-    for weights in (seen.encoder, seen.decoder, seen.cross):
-      np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
-      assert weights.min() >= 0
-    assert (np.triu(seen.decoder, 1) == 0).all()
-    assert (seen.read[0], seen.source[-1]) == ("[BOS]", "[EOS]")
-    assert seen.read[1:] == seen.written[:-1]
-    assert " ".join("".join(seen.written).replace("␣", " ").removesuffix("[EOS]").split()) == (
-      each.text
-    )
-
-
-def test_maps_are_the_weights_of_the_model(found):
-  """Those of the first layer of the encoder, from its parts."""
-  opened, said = found
-  each = max(said, key=lambda one: len(one.source))
-  seen = maps.attention(opened, each.source, each.target)
-  state = opened.snapshot.state
-  model = nnx.merge(opened.snapshot.program.graphdef, state.params, state.settings)
-  tokens = np.array([each.source])
-  block, positions = model.encoder.blocks[0], np.arange(tokens.shape[1])[None]
-  x = model.encoder.read(tokens, positions, None)
-  context = block.context(x)
-  everything = np.ones((1, tokens.shape[1], tokens.shape[1]), bool)
-  span = model.encoder.span(positions, positions, everything)
-  k, _ = block.attention.keys_values(context)
-  weights = block.attention.weights(context, k, span)[0]
-  np.testing.assert_allclose(seen.encoder[0], weights, atol=1e-5)
-
-
 def test_maps_are_drawn_of_the_first_lines(run, say, monkeypatch):
   monkeypatch.setattr(translate, "MAPS", 2)
   texts = ["", "four ü", *["one two"] * 9]
@@ -316,82 +233,6 @@ def test_maps_are_drawn_of_the_first_lines(run, say, monkeypatch):
   svg = (run / "figures/line-2-cross.svg").read_text(encoding="utf-8")
   for part in ("line 2: four ü", "[EOS]", "token that is written", "layer 0", "head 1"):
     assert part in svg
-
-
-def test_names_of_tokens_are_no_mathematics(found):
-  opened, _ = found
-  # What is written is "$5$", whatever the model would have said.
-  tokens = Sentences(opened, Search(1), 1).target.ids(["$5$"])[0]
-  seen = maps.attention(opened, [*tokens, EOS], [*tokens, EOS])
-  name, figure = next(maps.figures(seen, "line 1: a price of $5$"))
-  assert name == "cross"
-  svg = io.StringIO()
-  figure.savefig(svg, format="svg")
-  assert "a price of $5$" in svg.getvalue()
-  assert "".join(seen.source[:-1]) == "␣$5$"
-
-
-def untrained(run, path, **sections):
-  """A run that was saved at its beginning, with the tokenizer of another: its d_ff and weights."""
-  path.mkdir()
-  for name in ("tokenizer.json", "tokenizer.sha256"):
-    shutil.copy(run / name, path)
-  config = open_run(run).config
-  for name, section in sections.items():
-    config[name] = {**config.get(name, {}), **section} if isinstance(section, dict) else section
-  encoding, size = make_encoding(config), build(Size, config["model"], "model")
-  kind = OfTranslator(280, 280, length=10)
-  fit = matched(kind, encoding, size)
-  options = build(Training, config["train"], "train")
-  compiled = program(kind.build(encoding, fit), options, 100, mesh_for(np.array([1])))
-  state = compiled.init(3)
-  with Run(path, config, metric="validation/bleu") as record:
-    record.save(1, state, {"validation/bleu": 1.0})
-    record.finish({"d_ff": fit.d_ff})
-  return fit.d_ff, state.params
-
-
-@pytest.mark.parametrize("match", ["flops", "parameters"])
-def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(run, match, tmp_path):
-  path = tmp_path / "run"
-  model = {"match": match, "match_to": "none", "d_model": 64, "d_ff": 128}
-  width, params = untrained(run, path, model=model)
-  assert width != 128
-  assert_equal(open_translator(path).snapshot.state.params, params)
-  (path / "summary.json").unlink()  # as if it had been stopped
-  if match == "parameters":
-    assert_equal(open_translator(path).snapshot.state.params, params)
-  else:
-    with pytest.raises(UserError, match="has not finished: which d_ff"):
-      open_translator(path)
-
-
-def test_an_encoding_s_positions_are_enough(run, say, tmp_path):
-  path = tmp_path / "run"
-  task = {"max_length": None}
-  untrained(run, path, encoding="learned", learned={"length": 20}, rpr={}, task=task)
-  out, err = say(path, "one", "one " * 50, "--beam", 1)
-  assert len(out) == 2
-  assert err[0] == (
-    "note: 1 line is translated only up to 20 tokens, which is as much as the model reads (its "
-    "encoding has 20 positions); the first is line 2"
-  )
-  opened = open_translator(path)
-  (found,) = Sentences(opened, Search(1, max_length=99), 1)(["one " * 50])
-  assert (len(found.source), len(found.target)) == (20, 20)
-  seen = maps.attention(opened, found.source, found.target)
-  np.testing.assert_allclose(seen.cross.sum(-1), 1, atol=1e-5)
-
-
-def test_pieces_are_what_tokens_say(found):
-  opened, _ = found
-  text = "one ü [EOS] $ 字"
-  (tokens,) = Sentences(opened, Search(1), 1).source.ids([text])
-  names = maps.pieces(opened.tokenizers[0])(tokens)
-  said = "".join(names).replace("␣", " ").encode().decode("unicode_escape").encode("latin-1")
-  assert said.decode() == " " + text
-  assert "\\xe5" in names
-  assert maps.pieces(opened.tokenizers[0])([1, EOS]) == ["[BOS]", "[EOS]"]
 
 
 @pytest.mark.parametrize(

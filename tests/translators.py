@@ -1,0 +1,40 @@
+"""Runs of translation that were saved before their first step: all that needs no training."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posexp.config import build, compose, make_encoding, resolve
+from posexp.data import tokenizer
+from posexp.fairness import matched
+from posexp.models import OfTranslator
+from posexp.optimizer import Training
+from posexp.run import Run
+from posexp.training import mesh_for, program
+from posexp.transformer import Size
+
+TEXTS = ["one two three four", "eins zwei drei vier", "ü $5$"]
+OPTIONS = ["task=translation", "task.train=gone.jsonl", "task.max_length=10", "encoding=rpr"]
+OPTIONS += ["model.d_model=16", "model.num_heads=2", "model.d_ff=16", "model.num_layers=1"]
+
+
+def untrained(path: Path, *options: str) -> tuple[int, Any]:
+  """Writes the folder of a run, and returns its d_ff and its weights."""
+  path.mkdir()
+  config = resolve(compose([*OPTIONS, *options]))
+  text = tokenizer.train_bpe(TEXTS * 2, 280)
+  (path / "tokenizer.json").write_text(text, encoding="utf-8")
+  (path / "tokenizer.sha256").write_text(hashlib.sha256(text.encode()).hexdigest())
+  vocabulary = tokenizer.Tokenizer(text).vocab_size
+  kind = OfTranslator(vocabulary, vocabulary, length=10)
+  encoding, size = make_encoding(config), build(Size, config["model"], "model")
+  fit = matched(kind, encoding, size)
+  training = build(Training, config["train"], "train")
+  compiled = program(kind.build(encoding, fit), training, 100, mesh_for(np.array([1])))
+  state = compiled.init(3)
+  with Run(path, config, metric="validation/bleu") as run:
+    run.save(1, state, {"validation/bleu": 1.0})
+    run.finish({"d_ff": fit.d_ff})
+  return fit.d_ff, state.params
