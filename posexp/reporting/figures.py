@@ -13,14 +13,15 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from posexp.analysis.drawing import COLORS
 from posexp.reporting import metrics
-from posexp.reporting.grouping import Group
+from posexp.reporting.grouping import Group, label
 from posexp.reporting.results import COSTS, Row, Section
-from posexp.reporting.statistics import estimate
+from posexp.reporting.statistics import Estimate, estimate
 
-MOST = 8  # groups in a figure
+MOST = 10  # groups in a figure
 SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
 INK, RULE = "#1a1a1b", "#e5e5e6"  # told apart from all other colors, to be replaced
 DASHES = ("-", "--", ":")
@@ -128,8 +129,8 @@ def against_option(section: Section, key: str) -> Drawn | None:
   for row in section.rows:
     value = _float(row.group.values[key])
     if value is not None and row.score is not None and not row.group.mixed:
-      rest = [v for k, v in row.group.values.items() if k != key and v != "—"]
-      lines.setdefault(" ".join(rest), []).append((value, row))
+      rest = {k: v for k, v in row.group.values.items() if k != key}
+      lines.setdefault(label(rest, row.group.runs), []).append((value, row))
   lines = {name: sorted(points, key=lambda each: each[0]) for name, points in lines.items()}
   lines = dict(sorted(lines.items(), key=lambda each: -len(each[1]))[:MOST])
   values = sorted({value for points in lines.values() for value, _ in points})
@@ -208,7 +209,14 @@ def _bars(
   _errors(axes, x, [row.score for row in rows], metric, name, style(rank))
 
 
-def _errors(axes: Axes, x, found, metric: str, label: str, look: dict[str, str]) -> None:
+def _errors(
+  axes: Axes,
+  x: Sequence[float],
+  found: Sequence[Estimate],
+  metric: str,
+  name: str,
+  look: dict[str, str],
+) -> None:
   """Estimates with their intervals, as far as they have any."""
   if not found:
     return
@@ -218,7 +226,7 @@ def _errors(axes: Axes, x, found, metric: str, label: str, look: dict[str, str])
     x,
     [scale * each.mean for each in found],
     yerr=half if any(half) else None,
-    label=label,
+    label=name,
     markersize=5,
     linewidth=1.4,
     capsize=2.5,
@@ -232,6 +240,9 @@ def _scale(axes: Axes, values: Sequence[float], *, ticks: bool) -> None:
   if values[0] >= 0 and positive and positive[-1] / positive[0] >= 10:
     if values[0] > 0:
       axes.set_xscale("log")
+      axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+      axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+      axes.xaxis.set_minor_locator(NullLocator())
     else:
       axes.set_xscale("symlog", linthresh=positive[0], linscale=0.5)
   if ticks:
@@ -253,7 +264,7 @@ def _drawn(figure: Figure, title: str, caption: str) -> Drawn:
   axes = figure.axes[0]
   handles, labels = axes.get_legend_handles_labels()
   if len(labels) > 1 or any(labels):
-    labels = [label if len(label) <= 28 else f"{label[:27]}…" for label in labels]
+    labels = [each if len(each) <= 48 else f"{each[:47]}…" for each in labels]
     columns = 1 if max(map(len, labels)) > 20 else 2
     figure.set_figheight(SIZE[1] + 0.19 * math.ceil(len(labels) / columns))
     figure.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)

@@ -14,7 +14,7 @@ from posexp.reporting.grouping import value_of
 from posexp.reporting.results import Row, Section
 from posexp.show import near
 
-WIDTH, HEIGHT = 240, 20  # of a drawn interval
+HEIGHT = 20  # of a drawn interval
 STYLE = Path(__file__).with_name("page.css")
 
 
@@ -78,18 +78,20 @@ def _ranked(section: Section) -> str:
     f"{metrics.number(limits[0], section.metric)} to {metrics.number(limits[1], section.metric)}"
   )
   tested = section.tests > 0
-  cells = [("", ""), ("", "mean"), ("", f"drawn from {ends}"), ("", "n"), ("wide", "sd")]
+  cells = [("", ""), ("", "mean"), ("", ends), ("", "n"), ("wide", "sd")]
   cells += [("wide", "95 % interval")]
-  cells += [("", heads[5]), ("", heads[6])] if tested else []
+  cells += [("", heads[5]), ("wide", heads[6])] if tested else []
   lines = ["".join(f'<th class="{kind}">{escape(text)}</th>' for kind, text in cells)]
   for row, texts in zip(section.rows, rows, strict=True):
     name, count, mean, sd, interval, *rest = map(escape, texts)
     swatch = f'<span class="swatch" style="background:{colors.get(id(row), "var(--rule)")}"></span>'
-    sure = ' class="sure"' if row.against is not None and row.against.sure else ""
     drawing = _interval(row, section, limits, colors.get(id(row), "var(--soft)"))
     line = f"<td>{swatch}{name}</td><td>{mean}</td><td>{drawing}</td><td>{count}</td>"
     line += f'<td class="wide">{sd}</td><td class="wide">{interval}</td>'
-    line += "".join(f"<td{sure}>{each}</td>" for each in rest)
+    kinds = ("sure", "wide sure") if row.against is not None and row.against.sure else ("", "wide")
+    line += "".join(
+      f'<td class="{kind}">{each}</td>' for kind, each in zip(kinds, rest, strict=False)
+    )
     lines.append((' class="base"' if row is section.baseline else "", line))
   head, *body = lines
   body = "".join(f"<tr{kind}>{line}</tr>" for kind, line in body)
@@ -120,8 +122,8 @@ def _interval(row: Row, section: Section, limits: tuple[float, float], color: st
     return ""
   low, high = limits
 
-  def x(value: float) -> float:
-    return round(WIDTH * (value - low) / (high - low), 1)
+  def x(value: float) -> str:
+    return f"{100 * (value - low) / (high - low):.1f}%"  # as wide as the page has room for
 
   parts, middle = [], HEIGHT / 2
   base = section.baseline
@@ -151,9 +153,8 @@ def _interval(row: Row, section: Section, limits: tuple[float, float], color: st
   parts.append(
     f'<circle cx="{x(row.score.mean)}" cy="{middle}" r="4.5" fill="{fill}" stroke="{color}"/>'
   )
-  box = f'viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none"'
   label = escape(f"{row.label}: {metrics.number(row.score.mean, section.metric)}")
-  return f'<svg {box} role="img" aria-label="{label}">{"".join(parts)}</svg>'
+  return f'<svg height="{HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 
 def _groups(section: Section, out: Path) -> Iterator[str]:

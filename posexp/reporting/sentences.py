@@ -81,12 +81,13 @@ def verdict(row: Row, section: Section) -> str:
   if found.p is None:
     size = f"{metrics.rounded(abs(found.mean), 0, metric)} {_unit(found.mean, metric)}"
     way = "ahead of" if ahead else "behind"
+    if not found.mean:
+      each = f"each of {seeds}" if found.n > 1 else "the one seed that both have"
+      return f"{row.label} and {base.label} have the same score with {each}: no test."
     if found.n > 1:
       return (
         f"{row.label} is {size} {way} {base.label} with each of {seeds} alike, so that it cannot "
         "be said how much seeds matter: no test."
-        if found.mean
-        else f"{row.label} and {base.label} have the same score with each of {seeds}."
       )
     return f"{row.label} is {size} {way} {base.label} with the one seed that both have: no test."
   size = (
@@ -123,6 +124,8 @@ def method(section: Section) -> str:
       f"differences and p come from paired t tests on the seeds shared with "
       f"{section.baseline.label}{corrected}"
     )
+    if not section.named:
+      parts.append("--baseline names another baseline")
     parts.append("seeds needed are for a power of 80 %, if a difference is as large as it seems")
   return "; ".join(parts) + "."
 
@@ -130,8 +133,6 @@ def method(section: Section) -> str:
 def notes(section: Section) -> Iterator[str]:
   """Everything that a reader of the numbers must know: what is missing, mixed, or not alike."""
   base = section.baseline
-  if base is not None and not section.named and len(section.rows) > 1:
-    yield f"The baseline is {base.label}; --baseline names another."
   for row in section.rows:
     yield from _of_group(row.group, section)
   if base is not None:

@@ -26,7 +26,7 @@ class Estimate(NamedTuple):
 
 def estimate(values: Sequence[float]) -> Estimate:
   """Mean, standard deviation (n − 1) and the 95 % t interval of the mean."""
-  from scipy import stats
+  from scipy import special
 
   n, mean = len(values), float(np.mean(values))
   if n < 2:
@@ -34,7 +34,7 @@ def estimate(values: Sequence[float]) -> Estimate:
   if np.ptp(values) <= 1e-12 * max(np.abs(values).max(), 1e-12):
     return Estimate(n, mean, 0.0)
   sd = float(np.std(values, ddof=1))
-  half = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * sd / math.sqrt(n)
+  half = float(special.stdtrit(n - 1, 1 - LEVEL / 2)) * sd / math.sqrt(n)
   return Estimate(n, mean, sd, mean - half, mean + half)
 
 
