@@ -264,7 +264,7 @@ def _drawn(figure: Figure, title: str, caption: str) -> Drawn:
   axes = figure.axes[0]
   handles, labels = axes.get_legend_handles_labels()
   if len(labels) > 1 or any(labels):
-    labels = [each if len(each) <= 48 else f"{each[:47]}…" for each in labels]
+    labels = [each if len(each) <= 56 else f"{each[:55]}…" for each in labels]
     columns = 1 if max(map(len, labels)) > 20 else 2
     figure.set_figheight(SIZE[1] + 0.19 * math.ceil(len(labels) / columns))
     figure.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)

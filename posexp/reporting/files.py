@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posexp.reporting import metrics
-from posexp.reporting.results import COSTS, Section, costs
+from posexp.reporting.results import Section, costs
 
 
 def groups(sections: Sequence[Section]) -> list[dict[str, Any]]:
@@ -30,7 +30,7 @@ def groups(sections: Sequence[Section]) -> list[dict[str, Any]]:
       line["difference_high"] = getattr(against, "high", None)
       line |= {"p": getattr(against, "p", None), "p_holm": getattr(against, "holm", None)}
       line["seeds_needed"] = getattr(against, "needed", None)
-      found.append(line | {name: row.costs.get(name) for name in COSTS})
+      found.append(line | row.costs)
   return _even(found)
 
 
@@ -45,8 +45,7 @@ def runs(sections: Sequence[Section]) -> list[dict[str, Any]]:
         line = {"task": section.task, "group": row.label, "path": str(run.path)}
         line |= {"seed": run.seed, "state": run.state, "counted": run.path in counted}
         line |= dict(row.group.values) | {name: run.score(name) for name in names}
-        spent = costs(run)
-        found.append(line | {name: spent.get(name) for name in COSTS})
+        found.append(line | costs(run))
   return _even(found)
 
 

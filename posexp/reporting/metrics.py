@@ -75,7 +75,7 @@ def known(runs: Iterable[Found]) -> list[str]:
     for key in run.summary or {}:
       if "/" in key and key not in found and run.score(key) is not None:
         found[key] = None
-  return [key for key in found if not key.startswith("time/")]
+  return [key for key in found if not key.startswith(("time/", "memory/"))]
 
 
 def chosen(runs: Sequence[Found], asked: str | None) -> str | None:

@@ -17,6 +17,7 @@ from posexp.reporting.reading import Found
 from posexp.reporting.statistics import LEVEL, Estimate, estimate, holm, needed
 from posexp.significance import over_seeds
 
+MEASURED = ("time/", "memory/")  # whatever else of this kind a summary has is a cost too
 COSTS = {  # name -> heading
   "parameters": "parameters",
   "flops_per_token": "FLOPs/token",
@@ -196,7 +197,14 @@ def _costs(group: Group) -> dict[str, float]:
   for run in group.counted.values():
     for name, value in costs(run).items():
       collected.setdefault(name, []).append(value)
-  return {name: statistics.fmean(collected[name]) for name in COSTS if name in collected}
+  return {name: statistics.fmean(values) for name, values in collected.items()}
+
+
+def spent(rows: Sequence[Row]) -> dict[str, str]:
+  """The costs that are known of any group, by name, with their headings."""
+  found = dict.fromkeys(name for row in rows for name in row.costs)
+  known = [*(name for name in COSTS if name in found), *(n for n in found if n not in COSTS)]
+  return {name: COSTS.get(name) or name.rpartition("/")[2].replace("_", " ") for name in known}
 
 
 def costs(run: Found) -> dict[str, float]:
@@ -213,4 +221,7 @@ def costs(run: Found) -> dict[str, float]:
     "steps_per_second": steps / seconds if steps and seconds else None,
     "tokens_per_second": statistics.median(rates) if rates else None,
   }
+  for name in run.summary or {}:
+    if name.startswith(MEASURED) and name != "time/seconds":
+      found[name] = run.score(name)
   return {name: value for name, value in found.items() if value is not None}

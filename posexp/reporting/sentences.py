@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from posexp.reporting import metrics
-from posexp.reporting.grouping import PATHS, Group, Repeat, confounded, value_of
+from posexp.reporting.grouping import PATHS, Group, Repeat, confounded, telling, value_of
 from posexp.reporting.reading import Found
 from posexp.reporting.results import Row, Section, shared
 from posexp.reporting.statistics import MOST
@@ -137,10 +137,13 @@ def notes(section: Section) -> Iterator[str]:
     yield from _of_group(row.group, section)
   if base is not None:
     for row in section.rows:
-      if row is not base and row.group.counted and not (row.group.mixed or base.group.mixed):
+      mixed = row.group.mixed or base.group.mixed
+      if row is not base and row.group.counted and base.group.counted and not mixed:
         yield from _pairing(row.group, base.group)
     if base.group.mixed and len(section.rows) > 1:
       yield f"The baseline {base.label} is mixed: there are no tests."
+    if not base.group.counted:
+      yield f"The baseline {base.label} has no run that counts: there are no tests."
   if extra := confounded([row.group for row in section.rows], section.by):
     yield f"Groups differ in more than in {', '.join(section.by)}: {_list(extra, 8)}."
   single = [row.label for row in section.rows if row.score is not None and row.score.n == 1]
@@ -167,7 +170,7 @@ def _of_group(group: Group, section: Section) -> Iterator[str]:
 def _mixture(group: Group, by: Sequence[str]) -> str:
   parts, keys = [], []
   for key, values in group.mixed.items():
-    shown = _list([f"{value} ({_count(count, 'run')})" for value, count in values.items()])
+    shown = _list([f"{value} ({_count(count, 'run')})" for value, count in values.most_common()])
     if key == "data":
       parts.append(f"runs of different data (folders {shown})")
     elif key != "steps":
@@ -175,6 +178,8 @@ def _mixture(group: Group, by: Sequence[str]) -> str:
       keys.append(key)
     elif len(group.mixed) == 1:  # or other options explain it
       parts.append(f"runs of {shown} steps")
+  if keys:  # as few as take it apart
+    keys = [key for key in telling(list(group.counted.values())) if key in keys]
   way_out = f"; --by {','.join([*by, *keys])} takes it apart" if keys else ""
   return f"{'; '.join(parts)}: its mean has no rank, no interval and no test{way_out}."
 

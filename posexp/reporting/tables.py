@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from posexp.reporting import metrics, sentences
-from posexp.reporting.results import COSTS, Row, Section
+from posexp.reporting.results import Row, Section, spent
 
 WIDTH = 100
 NAME = 36  # letters of a group's name in a terminal
@@ -73,7 +73,7 @@ def p(row: Row) -> str:
 
 def costs(section: Section) -> Table | None:
   """What the groups cost, as far as anything is known."""
-  names = [name for name in COSTS if any(name in row.costs for row in section.rows)]
+  names = spent(section.rows)
   if not names:
     return None
   rows = [
@@ -81,7 +81,7 @@ def costs(section: Section) -> Table | None:
     for row in section.rows
     if row.score is not None
   ]
-  return ["", *(COSTS[name] for name in names)], rows
+  return ["", *names.values()], rows
 
 
 def cost(value: float | None) -> str:

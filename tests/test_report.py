@@ -1,0 +1,298 @@
+"""Reports of run folders made by hand: what is grouped, said, refused and written."""
+
+import csv
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from pyarrow import parquet
+from run_folders import CONFIG, sweep, write
+from scipy import stats
+
+from posexp.errors import UserError
+from posexp.report import arguments, report
+
+A = [0.91, 0.93, 0.90, 0.96, 0.94, 0.92]
+B = [0.79, 0.80, 0.80, 0.81, 0.80, 0.79]
+
+
+def typed(*argv):
+  return report(arguments(list(map(str, argv))))
+
+
+@pytest.fixture
+def said(capsys):
+  """Reports on the terminal, as one line."""
+
+  def run(*argv):
+    typed(*argv, "--format", "terminal")
+    return " ".join(capsys.readouterr().out.split())
+
+  return run
+
+
+def test_a_clear_difference_and_an_unclear_one_are_said_so(tmp_path, said):
+  close = [0.80, 0.79, 0.81, 0.80, 0.79, 0.81]
+  sweep(tmp_path, {"sinusoidal": B, "rpr": A, "learned": close})
+  text = said(tmp_path)
+  p = 2 * stats.ttest_rel(A, B).pvalue  # Holm's first of two
+  assert p < 0.001
+  low, high = stats.ttest_rel(A, B).confidence_interval()
+  difference, half = 50 * (low + high), 50 * (high - low)
+  expected = f"rpr beats sinusoidal by {difference:.1f} ± {half:.1f} points, p < 0.001, n = 6."
+  assert expected in text
+  assert (
+    "learned and sinusoidal cannot be told apart with 6 seeds (0.2 ± 1.2 points, p = 0.741); about " in text
+  )
+  assert "would be needed for a difference of that size" in text
+  assert "rpr is first of 3 groups" in text
+  assert "1 better, 1 not told apart" in text
+
+
+def test_less_is_better_for_a_loss(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": B, "rpr": A}, metric="test/loss")
+  text = said(tmp_path, "--metric", "test/loss")
+  assert text.index("sinusoidal is first of 2 groups") < text.index(
+    "rpr loses to sinusoidal by 0.13"
+  )
+
+
+def test_groups_are_what_differs_or_what_is_asked_for(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": B, ("rpr", 2): A, ("rpr", 16): A})
+  assert "by encoding, rpr.k" in said(tmp_path)
+  assert "rpr k=16 6 92.67" in said(tmp_path, "--by", "rpr.k")
+  assert "sinusoidal 6 79.83" in said(tmp_path, "--by", "rpr.k")
+  text = said(tmp_path, "--by", "encoding")
+  assert "rpr mixes rpr.k = 2 (6 runs), 16 (6 runs)" in text
+  assert "no rank, no interval and no test; --by encoding,rpr.k takes it apart" in text
+  assert "rpr 12 92.67 mixed — —" in text
+  assert "beats" not in text
+
+
+def test_what_changes_along_with_the_groups_is_said(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": B})
+  sweep(tmp_path, {"rpr": A}, **{"train.epochs": 5, "train.learning_rate": 0.01})
+  text = said(tmp_path)
+  assert "toy: test accuracy by encoding rpr is first" in text
+  assert "Groups differ in more than in encoding: train.epochs, train.learning_rate." in text
+
+
+def test_the_baseline_can_be_named_in_several_ways(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": B, ("rpr", 2): A, ("rpr", 16): B[::-1]})
+  for name in ("rpr k=2", "rpr,k=2", "rpr.k=2", "encoding=rpr,rpr.k=2"):
+    assert "sinusoidal loses to rpr k=2 by 12.8" in said(tmp_path, "--baseline", name)
+
+
+@pytest.mark.parametrize(
+  ("argv", "message"),
+  [
+    (["--metric", "test/acuracy"], "did you mean test/accuracy?"),
+    (["--metric", "accuracy"], "no run has such a metric; did you mean test/accuracy?"),
+    (["--by", "rpr.kk"], "--by rpr.kk: no run has such an option; did you mean rpr.k?"),
+    (["--by", "k"], "did you mean rpr.k?"),
+    (["--by", "seed"], "it repeats a measurement"),
+    (["--baseline", "sinusoidl"], "it is no group; did you mean sinusoidal?"),
+    (["--baseline", "rpr"], "there are 2 such groups in toy: rpr k=2, rpr k=4"),
+    (["--format", "pdf"], "--format pdf: it is one of html"),
+  ],
+)
+def test_what_does_not_exist_is_refused_with_the_nearest_name(tmp_path, argv, message):
+  sweep(tmp_path, {"sinusoidal": B, ("rpr", 2): A, ("rpr", 4): B})
+  with pytest.raises(UserError) as refused:
+    typed(tmp_path, *argv)
+  assert message in str(refused.value)
+
+
+def test_folders_without_runs_are_refused(tmp_path):
+  (tmp_path / "runs").mkdir()
+  with pytest.raises(UserError, match="no runs found"):
+    typed(tmp_path)
+  with pytest.raises(UserError, match=r"no such folder; did you mean .*runs\?"):
+    typed(tmp_path / "run")
+  write(tmp_path, "rpr", 0)
+  with pytest.raises(UserError, match="seed=0 has not finished"):
+    typed(tmp_path)
+
+
+def test_a_folder_of_another_version_is_refused_alone_and_left_out_among_others(tmp_path, said):
+  old = tmp_path / "old" / "seed=0"
+  old.mkdir(parents=True)
+  (old / "config.yaml").write_text("encoding: rpr\nseed: 0\nmodel: {d_model: 8}\n")
+  with pytest.raises(UserError, match="another version: its config has no task"):
+    typed(tmp_path)
+  write(tmp_path, "rpr", 0, 0.5)
+  assert f"note: left out: {old} is a folder of another version" in said(tmp_path)
+
+
+def test_broken_files_are_left_out_and_damaged_lines_counted(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": B, "rpr": A})
+  found = sorted(tmp_path.glob("toy/rpr/*/seed=*"))
+  rows = (found[0] / "metrics.jsonl").read_text()
+  (found[0] / "metrics.jsonl").write_text('{"step": 1, "tr\n\0\0\n[]\n' + rows + '{"step": 30, "va')
+  (found[1] / "summary.json").write_text('{"test/accu')
+  text = said(tmp_path)
+  assert f"3 damaged lines of metrics.jsonl were skipped: 3 in {found[0]}" in text
+  assert f"left out: {found[1]}: its summary.json is broken" in text
+  assert "rpr 5 " in text
+
+
+def test_unfinished_and_failed_runs_are_named_and_not_averaged(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": B, "rpr": A[:4]})
+  write(tmp_path, "rpr", 4)
+  told = "UserError('the loss is not finite at step 20')\n"
+  write(tmp_path, "rpr", 5, log="2026-01-02 03:04:05,678 INFO a\n" + told)
+  write(tmp_path, "rpr", 6, log="Traceback (most recent call last):\nValueError: bad\n")
+  write(tmp_path, "rpr", 7, log="KeyboardInterrupt()\n")
+  text = said(tmp_path)
+  assert (
+    "rpr: left out seed 4, not finished (at step 20), seed 5, which failed at step 20 (the loss is "
+    "not finite at step 20), seed 6, which failed at step 20 (ValueError: bad), seed 7, not "
+    "finished (at step 20)." in text
+  )
+  assert "rpr lacks seeds 4, 5 of sinusoidal: not in their difference." in text
+  assert "rpr 4 92.50" in text
+  assert "n = 4." in text
+
+
+def test_no_shared_seeds_is_a_note_and_no_test(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": {0: 0.5, 1: 0.6}, "rpr": {2: 0.7, 3: 0.9}})
+  text = said(tmp_path)
+  assert "rpr (seeds 2, 3) and sinusoidal (seeds 0, 1) share no seed: no test." in text
+  assert "p (" not in text
+
+
+def test_single_runs_are_shown_as_such(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": [0.5], "rpr": [0.6]})
+  text = said(tmp_path)
+  assert "rpr 1 60.00 — —" in text
+  assert "rpr is 10.0 points ahead of sinusoidal with the one seed that both have: no test." in text
+  assert "n = 1, so without an interval: rpr, sinusoidal." in text
+
+
+def test_equal_differences_are_not_tested(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": [0.5, 0.6], "rpr": [0.6, 0.7], "none": [0.5, 0.6]})
+  text = said(tmp_path)
+  assert "rpr is 10.0 points ahead of sinusoidal with each of 2 seeds alike" in text
+  assert "none and sinusoidal have the same score with each of 2 seeds: no test." in text
+
+
+@pytest.mark.parametrize(
+  ("more", "told"),
+  [
+    ({"train.epochs": 3}, "rpr mixes train.epochs = 2 (5 runs), 3 (1 run)"),
+    ({"steps": 30}, "rpr mixes runs of 20 (5 runs), 30 (1 run) steps"),
+    ({"data": "other"}, "rpr mixes runs of different data (folders "),
+  ],
+)
+def test_a_run_that_is_not_like_its_group_is_not_averaged_silently(tmp_path, said, more, told):
+  sweep(tmp_path, {"sinusoidal": B, "rpr": A[:5]})
+  write(tmp_path, "rpr", 5, A[5], **more)
+  text = said(tmp_path, "--by", "encoding")
+  assert told in text
+  assert "rpr 6 92.67 mixed — —" in text
+
+
+def test_folds_repeat_a_measurement_as_seeds_do(tmp_path, said):
+  for fold in range(3):
+    groups = {"sinusoidal": [0.5 + fold / 10, 0.52 + fold / 10], "rpr": [0.55 + fold / 9, 0.56]}
+    sweep(tmp_path, groups, **{"task.fold": fold})
+  text = said(tmp_path)
+  assert "toy: test accuracy by encoding rpr is first" in text
+  assert "n = 6" in text
+  assert "mixes" not in text
+
+
+def test_copies_of_a_run_count_once(tmp_path, said):
+  sweep(tmp_path / "a", {"sinusoidal": B, "rpr": A})
+  sweep(tmp_path / "b", {"rpr": A[:2]})
+  text = said(tmp_path / "a", tmp_path / "b", tmp_path / "a")
+  assert "rpr: 2 runs left out, since another has the same settings and seed." in text
+  assert "rpr 6 92.67" in text
+
+
+def test_each_task_has_its_section(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": B, "rpr": A})
+  translated = {"task.kind": "parallel", "task.name": "talk", "metric": "test/bleu"}
+  sweep(tmp_path, {"sinusoidal": [20.5, 21.0], "rpr": [22.0, 23.5]}, **translated)
+  text = said(tmp_path)
+  assert "talk: test BLEU by encoding rpr is first of 2 groups with 22.75" in text
+  assert "toy: test accuracy by encoding rpr is first of 2 groups with 92.67" in text
+  assert "rpr and sinusoidal cannot be told apart with 2 seeds (2.0 ± 6.4 BLEU, p = 0.1" in text
+  only = said(tmp_path, "--metric", "test/bleu")
+  assert "task toy is left out: none of its 12 runs has test/bleu" in only
+  assert "toy:" not in only
+
+
+def test_tables_for_other_programs_hold_the_same_numbers(tmp_path, capsys):
+  sweep(tmp_path / "runs", {"sinusoidal": B, ("rpr", 4): A, ("rpr", 0): [0.5]})
+  write(tmp_path / "runs", "rpr", 9, options={"k": 4})
+  out = tmp_path / "out"
+  typed(tmp_path / "runs", "--out", out, "--format", "csv,parquet,markdown,latex")
+  with (out / "groups.csv").open() as file:
+    rows = list(csv.DictReader(file))
+  assert rows[0]["group"] == "rpr k=4"
+  assert (rows[0]["encoding"], rows[0]["rpr.k"], rows[0]["n"]) == ("rpr", "4", "6")
+  assert float(rows[0]["p"]) == pytest.approx(stats.ttest_rel(A, B).pvalue)
+  assert (rows[2]["group"], rows[2]["n"], rows[2]["sd"]) == ("rpr k=0", "1", "")
+  assert float(rows[0]["steps_per_second"]) == 5.0
+  assert float(rows[0]["tokens_per_second"]) == 1000.0
+  assert rows[1]["p"] == ""
+  groups = parquet.read_table(out / "groups.parquet").to_pylist()
+  assert groups[0]["mean"] == pytest.approx(sum(A) / 6) == float(rows[0]["mean"])
+  runs = parquet.read_table(out / "runs.parquet").to_pylist()
+  assert [run["test/accuracy"] for run in runs] == [*A, None, *B, 0.5]
+  assert [run["state"] for run in runs].count("unfinished") == 1
+  assert "| rpr k=4 | 6 | 92.67 |" in (out / "report.md").read_text()
+  tex = (out / "report.tex").read_text()
+  assert "rpr k=4 & 6 & \\textbf{92.67}" in tex
+  assert "95 \\% interval" in tex
+  assert tex.count("\\toprule") == tex.count("\\bottomrule") == 1
+  assert not (out / "report.html").exists()
+
+
+def test_all_else_of_time_and_memory_is_a_cost(tmp_path, said):
+  more = {"memory/peak_bytes": 5e9, "time/compile_seconds": 12.5}
+  for seed in (0, 1):
+    path = write(tmp_path, "rpr", seed, 0.5 + seed / 9)
+    file = path / "summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | more))
+  text = said(tmp_path)
+  assert "tokens/s peak bytes compile seconds" in text
+  assert "1,000 5,000,000,000 12.5" in text
+
+
+def test_the_command_line_says_what_is_wrong_in_a_sentence(tmp_path):
+  sweep(tmp_path, {"rpr": A})
+  argv = [sys.executable, "-m", "posexp.report", str(tmp_path), "--metric", "test/acc"]
+  done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path)
+  assert done.returncode == 2
+  assert done.stderr == (
+    "posexp: error: --metric test/acc: no run has such a metric; did you mean test/accuracy?\n"
+  )
+
+
+def test_neither_jax_nor_wandb_is_needed(tmp_path):
+  sweep(tmp_path / "runs", {"sinusoidal": B, "rpr": A})
+  program = (
+    "import sys; from posexp.report import *; report(arguments(['runs', '--format', 'html,csv']));"
+    "assert not {'jax', 'flax', 'wandb', 'requests'} & sys.modules.keys()"
+  )
+  done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr.decode()
+  assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_a_thousand_runs_take_seconds(tmp_path, said):
+  sweep(tmp_path, {("rpr", k): [0.5 + k / 300 + s / 100 for s in range(10)] for k in range(100)})
+  begun = time.process_time()
+  text = said(tmp_path)
+  assert time.process_time() - begun < 10
+  assert "rpr k=99 is first of 100 groups" in text
+
+
+def test_the_folders_made_by_hand_have_the_sections_of_a_config():
+  from posexp.config import compose
+
+  assert CONFIG.keys() <= set(compose([]).keys())
