@@ -38,7 +38,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     raise UserError(message)
 
   parser.error = error
-  args = parser.parse_args(argv)
+  args = parser.parse_intermixed_args(argv)
   if args.config_dir and not Path(args.config_dir).is_dir():
     raise UserError(f"--config-dir {args.config_dir}: there is no such folder")
   if args.cfg and args.multirun:

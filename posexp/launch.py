@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -56,7 +57,10 @@ def _launch(job: Callable[[dict[str, Any]], None]) -> int:
       print(help_text(compose(args, args.overrides)))
       return 0
     task = Job(job, total=check(args))
-    main(task)()
+    # Hydra reads what was typed by itself, and does not find options on both sides of a flag.
+    flags = [typed for typed in sys.argv if typed not in args.overrides]
+    with mock.patch.object(sys, "argv", [*flags, *args.overrides]):
+      main(task)()
   except CONFIG_ERRORS as error:
     raise explain(error, args) from error
   if task.error:

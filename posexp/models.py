@@ -98,6 +98,9 @@ class Translator(nnx.Module):
   A batch has source int [B,S] with source_mask bool [B,S]; target int [B,T], which begins with
   [BOS], with mask bool [B,T]; labels int [B,T], the token that follows each of target; and weight
   [B], 0 for a padded row. Both masks have a real token in every row, tokens before padding.
+
+  Raises:
+    ValueError: the size does not suit the encoding, or positions are not consecutive in evaluation.
   """
 
   metrics = ("loss", "nll", "accuracy")
@@ -112,6 +115,12 @@ class Translator(nnx.Module):
     positions: Positions = CONSECUTIVE,
     rngs: nnx.Rngs,
   ):
+    if positions.evaluation != "consecutive":
+      raise ValueError(
+        "a translation grows word by word, so set positions.evaluation=consecutive, not "
+        f"{positions.evaluation}"
+      )
+
     def stack(vocab_size: int, **kind: bool) -> Stack:
       return Stack(vocab_size, encoding, size, reach=positions.reach, rngs=rngs.fork(), **kind)
 

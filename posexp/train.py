@@ -48,7 +48,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   run = Run(path, config, rerun=config["rerun"], metric=task.score, scored=options.average or 0)
   summary = None if config["rerun"] else run.finished
   if summary is None:
-    suits(encoding, size, task.toy())
+    suits(encoding, size, positions, task.toy())
     with run:
       summary = carry_out(run, config, encoding, task, size, positions, options, wandb)
   else:
@@ -57,7 +57,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   return summary
 
 
-def suits(encoding, size, kind) -> None:
+def suits(encoding, size, positions, kind) -> None:
   """Raises UserError unless a model of this size can be built with the encoding.
 
   It is built in shape only, for a `kind` with hardly any words, before anything that takes long.
@@ -69,7 +69,7 @@ def suits(encoding, size, kind) -> None:
   if size.match_to not in ENCODINGS:
     raise unknown_name("model.match_to", size.match_to, list(ENCODINGS))
   try:
-    parameters(kind.build(encoding, size))
+    parameters(kind.build(encoding, size, positions))
   except ValueError as error:
     raise UserError(f"model: {error}") from error
 

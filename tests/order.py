@@ -3,6 +3,7 @@
 Each text stands there twice, with a and b exchanged, so that a bag of its words says nothing.
 """
 
+import collections
 import contextlib
 import io
 import json
@@ -90,6 +91,24 @@ def command(*argv: str) -> Typed:
       log.handlers[:] = handlers
       log.setLevel(level)
   return Typed(status, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[collections.Counter]:
+  """Counts, by name, the functions that are compiled."""
+  import jax
+
+  counts = collections.Counter()
+
+  def heard(event, seconds, **kwargs):
+    if event == "/jax/core/compile/backend_compile_duration":
+      counts[kwargs["fun_name"].removeprefix("jit(").removesuffix(")")] += 1
+
+  jax.monitoring.register_event_duration_secs_listener(heard)
+  try:
+    yield counts
+  finally:
+    jax.monitoring.unregister_event_duration_listener(heard)
 
 
 def summaries(runs: Path | str) -> dict[Path, dict[str, Any]]:

@@ -9,6 +9,7 @@ from posexp.encodings.relative import RPR, TransformerXL
 from posexp.errors import UserError
 from posexp.fairness import counts, facts, matched
 from posexp.models import OfClassifier
+from posexp.positions import CONSECUTIVE
 from posexp.train import suits
 from posexp.transformer import Size
 
@@ -81,4 +82,4 @@ def test_facts_compare_with_none_at_the_size_that_was_given():
 def test_an_unknown_reference_is_refused_before_anything_is_read():
   size = dataclasses.replace(SIZE, match_to="rprr")
   with pytest.raises(UserError, match=r"model\.match_to=rprr: .*did you mean rpr\?"):
-    suits(RPR(), size, KIND)
+    suits(RPR(), size, CONSECUTIVE, KIND)

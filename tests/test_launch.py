@@ -102,6 +102,7 @@ def test_a_sweep_leaves_one_hidden_folder_and_counts_its_jobs(command):
     (["++rpr.k=3", "encoding=rpr"], ["rpr"]),
     (["hydra.verbose=false", "hydra/launcher=basic"], ["sinusoidal"]),
     (["-m", "encoding=glob(rp*)", "rpr.k=1"], ["rpr"]),
+    (["encoding=rpr", "-m", "rpr.k=2,4"], ["rpr", "rpr"]),
     (["-m", "seed=range(0,3)", "hydra.sweeper.max_batch_size=2"], ["sinusoidal"] * 3),
     (["-m", "encoding=choice(rpr,split)", "split.length=9"], ["rpr", "split"]),
     (["--config-dir", "mine", "experiment=clip"], ["rpr", "rpr"]),

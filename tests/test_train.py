@@ -1,7 +1,5 @@
 """The whole command, in this process: what it learns, repeats, compiles and measures."""
 
-import collections
-import contextlib
 import json
 import re
 from pathlib import Path
@@ -11,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import order
 import pytest
-from order import SHORT, command, only, result, summaries
+from order import SHORT, command, compilations, only, result, summaries
 
 from posexp import training
 from posexp.run import Run, open_run
@@ -45,22 +43,6 @@ def long(home):
   """Options of the task with texts for two buckets, up to 8 and up to 16 tokens."""
   Path("long").mkdir()
   return order.write(Path("long"), longest=14)
-
-
-@contextlib.contextmanager
-def compilations():
-  """Counts, by name, the functions that are compiled."""
-  counts = collections.Counter()
-
-  def heard(event, seconds, **kwargs):
-    if event == "/jax/core/compile/backend_compile_duration":
-      counts[kwargs["fun_name"].removeprefix("jit(").removesuffix(")")] += 1
-
-  jax.monitoring.register_event_duration_secs_listener(heard)
-  try:
-    yield counts
-  finally:
-    jax.monitoring.unregister_event_duration_listener(heard)
 
 
 # Encodings

@@ -254,6 +254,7 @@ class Numbers(Translation):
     rows = cache.kept(
       f"numbers/{digest[:32]}.json", lambda: numbers.generate(self.source, self.target, **options)
     )
+    rows = {split: each for split, each in rows.items() if each}  # there may be nothing beyond
     found = {split: functools.partial(_sides, each) for split, each in rows.items()}
     groups = {split: [group for *_, group in each] for split, each in rows.items()}
     return Splits(found, [], groups, digest)

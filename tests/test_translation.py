@@ -1,0 +1,277 @@
+"""Translation from the command line: what it learns, says, keeps, repeats and refuses."""
+
+import dataclasses
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import order
+import pytest
+import sacrebleu
+from order import MODEL, command, compilations, only, result, timeless
+
+from posexp.errors import UserError
+from posexp.run import Run, open_run
+from posexp.tasks.translation import Corpus, tokenizers
+from posexp.trained import open_trained
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+WORDS = ("red", "green", "blue", "gray", "pink")
+SIZES = {"train": 500, "validation": 40, "test": 60}
+SHORT = ["train.steps=12", "train.evaluate_every=4", "train.log_every=3", "train.warmup=2"]
+SHORT += ["train.learning_rate=1e-2", "encoding=rpr", "rpr.k=2", "model.dropout=0.1"]
+LEARN = ["train.steps=300", "train.evaluate_every=150", "train.learning_rate=1e-2"]
+LEARN += ["train.warmup=20", "train.schedule=cosine", "model.dropout=0", "model.d_model=32"]
+
+
+def write(folder: Path) -> list[str]:
+  """Sentences and their words in reverse order, in capitals; returns options of a tiny model."""
+  rng = random.Random(0)
+  for split, size in SIZES.items():
+    said = [rng.choices(WORDS, k=rng.randrange(1, 7)) for _ in range(size)]
+    for language, text in (
+      ("en", [" ".join(words) for words in said]),
+      ("de", [" ".join(words[::-1]).upper() for words in said]),
+    ):
+      (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in text))
+  files = [f"task.{split}={folder / split}" for split in SIZES]
+  options = ["task=translation", *files, *MODEL, "task.vocab_size=330", "train.batch_size=512"]
+  return [*options, "task.bleu_pairs=20", "task.beam=2", "wandb.mode=disabled"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory):
+  """The current directory."""
+  path = tmp_path_factory.mktemp("home")
+  with order.home(path):
+    yield path
+
+
+@pytest.fixture(scope="module")
+def options(home):
+  return write(Path())
+
+
+@pytest.fixture(scope="module")
+def learned(options):
+  """Two encodings that were trained: what was said, and which functions were compiled."""
+  with compilations() as counts:
+    typed = command(*options, *LEARN, "-m", "encoding=none,rpr", "runs=learned")
+  assert (typed.status, typed.err) == (0, "")
+  runs = {path.parent.parent.name: path for path in Path("learned").glob("*/*/*/seed=0")}
+  return typed.out, runs, counts
+
+
+def test_relative_positions_learn_an_order_that_no_positions_do_not(learned):
+  _, runs, _ = learned
+  summary = {name: open_run(path).summary for name, path in runs.items()}
+  assert summary["rpr"]["test/exact_match"] > 0.8
+  assert summary["none"]["test/exact_match"] < 0.6
+  assert summary["rpr"]["test/bleu"] > summary["none"]["test/bleu"] + 20
+
+
+def test_scores_are_those_of_the_hypotheses_that_are_kept(learned):
+  for path in learned[1].values():
+    summary = open_run(path).summary
+    rows = [json.loads(line) for line in (path / "predictions/test.jsonl").open()]
+    said = (path / "predictions/test.txt").read_text().splitlines()
+    references = Path("test.de").read_text().splitlines()
+    assert [row["source"] for row in rows] == Path("test.en").read_text().splitlines()
+    assert [row["reference"] for row in rows] == references
+    assert [row["hypothesis"] for row in rows] == said
+    assert all(np.isfinite(row["score"]) and row["score"] <= 0 for row in rows)
+    assert summary["test/bleu"] == pytest.approx(sacrebleu.corpus_bleu(said, [references]).score)
+    assert summary["test/chrf"] == pytest.approx(sacrebleu.corpus_chrf(said, [references]).score)
+    equal = [one == other for one, other in zip(said, references, strict=True)]
+    assert summary["test/exact_match"] == pytest.approx(np.mean(equal))
+    short = [len(row["source"].split()) <= 5 for row in rows]
+    assert summary["test/examples/1-5"] == sum(short)
+    assert summary["test/examples/6-10"] == len(rows) - sum(short)
+    of_short = np.mean([one for one, is_short in zip(equal, short, strict=True) if is_short])
+    assert summary["test/exact_match/1-5"] == pytest.approx(of_short)
+    assert summary["test/perplexity"] == pytest.approx(np.exp(summary["test/loss"]))
+    assert re.search(r"tok:13a\|.*version:", summary["bleu_signature"])
+
+
+def test_the_table_says_what_the_summary_holds(learned):
+  out, runs, _ = learned
+  summary = open_run(runs["rpr"]).summary
+  last = out[out.rindex("at step") :]
+  for label, name, form in (("BLEU", "bleu", ".2f"), ("exact match", "exact_match", ".4f")):
+    figures = [f"{summary[f'{split}/{name}']:{form}}" for split in ("validation", "test")]
+    assert re.search(rf"^{label} +{figures[0]} +{figures[1]}$", last, re.MULTILINE)
+  assert summary["bleu_signature"] in last
+  assert "test, by words of source      1-5     6-10" in last
+
+
+def test_nothing_is_compiled_per_batch(learned):
+  _, runs, counts = learned
+  buckets = len(open_trained(runs["rpr"]).data.bucket_lengths)
+  models = 2
+  assert counts["update"] <= models * buckets
+  assert counts["predict"] <= models * buckets
+  assert counts["found"] <= 2 * models * buckets  # greedy, and by beam search
+  assert min(counts[name] for name in ("update", "predict", "found")) >= models
+
+
+def test_a_trained_translator_is_measured_without_terms(learned):
+  from posexp.evaluate import arguments, evaluate
+
+  found = evaluate(arguments([str(learned[1]["rpr"]), "--without", "keys,values"]))
+  summary = open_run(learned[1]["rpr"]).summary
+  assert found["on"]["loss"] == pytest.approx(summary["test/loss"], rel=1e-4)
+  assert found["off"][0]["change"] < -0.1
+  assert found["off"][0]["layers"] == (0, 1)  # of the encoder, then of the decoder
+
+
+@pytest.fixture(scope="module")
+def whole(options):
+  """The command line of a run that was never stopped, and what it measured."""
+  argv = [*options, *SHORT]
+  typed = command(*argv, "runs=whole")
+  assert (typed.status, typed.err) == (0, "")
+  return argv, result(only("whole"))
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(whole, monkeypatch):
+  log = Run.log
+
+  def leave(self, step, metrics):
+    if step == 9:
+      raise KeyboardInterrupt
+    log(self, step, metrics)
+
+  monkeypatch.setattr(Run, "log", leave)
+  assert command(*whole[0], "runs=stopped").status == 130
+  monkeypatch.undo()
+  with compilations() as counts:
+    status, out, _ = command(*whole[0], "runs=stopped")
+  assert status == 0
+  assert "going on from step 8\n" in out
+  assert not counts
+  assert result(only("stopped")) == whole[1]
+
+
+def test_the_mean_of_the_last_checkpoints_is_what_is_tested(whole):
+  status, _, _ = command(*whole[0], "train.average=2", "runs=average")
+  assert status == 0
+  path = only("average")
+  summary = open_run(path).summary
+  assert summary["averaged"] == [8, 12]
+  params = {}
+  for step in (8, 12):
+    files = path / "checkpoints"
+    assert (files / str(step)).is_dir()
+    from posexp.checkpoints import Checkpoints
+
+    trained = open_trained(path)
+    checkpoints = Checkpoints(files, read_only=True)
+    params[step] = checkpoints._restore(step, trained.snapshot.state).params
+    checkpoints.close()
+  mean = jax.tree.map(lambda a, b: (a + b) / 2, params[8], params[12])
+  found = open_trained(path).snapshot
+  for one, other in zip(jax.tree.leaves(mean), jax.tree.leaves(found.state.params), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-6)
+  measured = open_trained(path).data.scores(open_trained(path).data.predict(found, "test"))
+  assert measured["loss"] == pytest.approx(summary["test/loss"], rel=1e-5)
+
+
+def test_bfloat16_follows_float32(whole):
+  status, _, err = command(*whole[0], "model.dtype=bfloat16", "runs=bfloat16")
+  assert (status, err) == (0, "")
+  half, full = (open_run(only(runs)).summary for runs in ("bfloat16", "whole"))
+  assert half["test/loss"] == pytest.approx(full["test/loss"], abs=0.1)
+  assert half["test/loss"] != full["test/loss"]
+
+
+def test_eight_devices_give_what_one_gives(whole, home):
+  env = os.environ | {
+    "PYTHONPATH": str(Path(__file__).parents[1]),
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+  }
+  code = "from posexp.train import main; main()"
+  argv = [sys.executable, "-c", code, *whole[0], "runs=eight"]
+  done = subprocess.run(argv, cwd=home, env=env, text=True, capture_output=True)
+  assert (done.returncode, done.stderr) == (0, "")
+  assert "on 8 cpu" in done.stdout
+  for one, other in zip(result(only("eight"))[0], whole[1][0], strict=True):
+    assert one.keys() == other.keys()
+    for name in one:
+      assert one[name] == pytest.approx(other[name], abs=1e-3), name
+
+
+def test_separate_vocabularies_are_kept_apart(options):
+  status, out, _ = command(*options, *SHORT, "task.joint=false", "runs=apart")
+  assert status == 0
+  path = only("apart")
+  assert not (path / "tokenizer.json").exists()
+  first, second = ((path / f"tokenizer.{side}.json").read_text() for side in ("source", "target"))
+  assert "red" in first
+  assert "red" not in second
+  assert "vocabulary 330 and 330" in out or re.search(r"vocabulary \d+ and \d+", out)
+
+
+def test_the_generator_of_numbers_measures_beyond_training():
+  argv = [
+    "task=numbers",
+    "task.examples=300",
+    "task.digits=2",
+    "task.places=4",
+    "task.beyond=[3,4]",
+  ]
+  argv += [*MODEL, *SHORT, "train.batch_size=512", "wandb.mode=disabled", "runs=numbers"]
+  status, out, err = command(*argv)
+  assert (status, err) == (0, "")
+  summary = timeless(open_run(only("numbers")).summary)
+  groups = {name.split("/")[2] for name in summary if name.startswith("test/exact_match/")}
+  assert groups == {"numbers", "years", "dates"}
+  for group in ("3", "4"):
+    assert summary[f"beyond/examples/{group}"] == 300
+    assert 0 <= summary[f"beyond/exact_match/{group}"] <= 1
+  assert re.search(r"^beyond +3 +4$", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+  ("typed", "words"),
+  [
+    ("task.beam=0", "task.beam must be at least 1, not 0"),
+    ("task.length_penalty=-1", "task.length_penalty must be at least 0"),
+    ("task.max_length=1", "task.max_length must be at least 2, a token and the end"),
+    ("task.target=en", "task.target must be another language than source=en"),
+    ("task.vocab_size=100", "task.vocab_size must be at least 259, not 100"),
+    ("task.bleu_pairs=0", "task.bleu_pairs must be at least 1, not 0"),
+    ("task.target=fr", "train.fr"),
+    ("train.batch_size=4", "train.batch_size=4: it counts tokens, and the longest batches have 8"),
+    ("encoding=cope", "cope is defined for causal attention only, not for an encoder"),
+    ("positions=randomized", "set positions.evaluation=consecutive, not drawn"),
+    ("learned.length=4", "learned.length=4 gives 4 positions: the longest sentence has"),
+  ],
+)
+def test_a_mistake_is_one_sentence(options, typed, words):
+  more = ["encoding=learned"] if typed.startswith("learned") else []
+  status, _, err = command(*options, *more, typed, "runs=refused")
+  assert status == 2
+  assert err.startswith("posexp: error: ")
+  assert err.count("\n") == 1
+  assert words in err
+
+
+def test_the_tokenizer_of_another_run_is_refused(options, tmp_path):
+  task = Corpus(train="train", validation="validation", test="test", vocab_size=270)
+  found = task.prepare(tmp_path)
+  assert task.prepare(tmp_path) is found
+  other = dataclasses.replace(task, vocab_size=280)
+  other.prepare(tmp_path / "other")
+  (tmp_path / "tokenizer.json").write_text((tmp_path / "other/tokenizer.json").read_text())
+  with pytest.raises(UserError, match="not the tokenizer that the run was trained with"):
+    task.prepare(tmp_path)
+  with pytest.raises(UserError, match=r"tokenizer\.json is missing; the run cannot be read"):
+    tokenizers(task, tmp_path / "none")
