@@ -55,7 +55,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   parser.add_argument(
     "--metric",
     choices=[name for names in METRICS.values() for name in names],
-    help="what the last sentence is about; default: bleu, or accuracy of classification",
+    help="what the last sentence is about; default: bleu, exact_match of task=numbers, or accuracy of classification",
   )
   parser.add_argument("--samples", type=int, default=1000, help="of the bootstrap; default: 1000")
   parser.add_argument("--examples", type=int, default=5, help="how many to show; default: 5")
@@ -109,7 +109,9 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     **differences,
     "metrics": measured,
   }
-  metric = args.metric or METRICS[task][0]
+  # Numbers in words are too short for BLEU, which looks for four words in a row.
+  short = first.config["task"]["kind"] == "numbers"
+  metric = args.metric or ("exact_match" if short else METRICS[task][0])
   result["verdict"] = verdict.sentence(result, metric)
   result["shown"] = most_different(rows[0], chrf, args.examples)
   if args.json:

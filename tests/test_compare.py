@@ -77,6 +77,12 @@ def bad(tmp_path):
   return write(tmp_path / "bad", translations(range(14, 40)), encoding="sinusoidal")
 
 
+def test_numbers_in_words_are_compared_by_exact_match(tmp_path):
+  a = write(tmp_path / "a", translations(range(10, 15)), kind="numbers")
+  b = write(tmp_path / "b", translations(range(14, 40)), kind="numbers", encoding="none")
+  assert "points of exact match" in typed(a, b)["verdict"]
+
+
 def test_translations_are_compared_by_what_sacrebleu_makes_of_them(good, bad, capsys):
   found = typed(good, bad, "--json", good / "all" / "numbers.json")
   out = capsys.readouterr().out
