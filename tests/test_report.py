@@ -44,7 +44,8 @@ def test_a_clear_difference_and_an_unclear_one_are_said_so(tmp_path, said):
   expected = f"rpr beats sinusoidal by {difference:.1f} ± {half:.1f} points, p < 0.001, n = 6."
   assert expected in text
   assert (
-    "learned and sinusoidal cannot be told apart with 6 seeds (0.2 ± 1.2 points, p = 0.741); about " in text
+    "learned and sinusoidal cannot be told apart with 6 seeds (0.2 ± 1.4 points, p = 0.771); "
+    in text
   )
   assert "would be needed for a difference of that size" in text
   assert "rpr is first of 3 groups" in text
@@ -204,6 +205,28 @@ def test_folds_repeat_a_measurement_as_seeds_do(tmp_path, said):
   assert "mixes" not in text
 
 
+def test_what_makes_runs_unlike_is_noted(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": B}, **{"task.train": "/data/a.jsonl"})
+  sweep(tmp_path, {"rpr": A}, **{"task.train": "/data/b.jsonl", "devices": "1 H100"})
+  write(tmp_path, "rpr", 9, float("nan"), **{"task.train": "/data/b.jsonl"})
+  text = said(tmp_path)
+  assert "Runs name different files as task.train: /data/a.jsonl, /data/b.jsonl." in text
+  assert "Seconds and rates are of different devices: 1 H100, 1 cpu." in text
+  assert "rpr: 1 finished run without test/accuracy." in text
+  assert "rpr 6 92.67" in text
+
+
+def test_options_of_another_version_are_told_apart(tmp_path, said):
+  sweep(tmp_path, {"rpr": A})
+  for seed, score in enumerate(B):
+    path = write(tmp_path / "old", "rpr", seed, score)
+    file = path / "config.yaml"
+    file.write_text(file.read_text().replace("  dropout: 0.1\n", ""))
+  text = said(tmp_path)
+  assert "rpr dropout=0.1 is first of 2 groups" in text
+  assert "rpr dropout=— 6 79.83" in text
+
+
 def test_copies_of_a_run_count_once(tmp_path, said):
   sweep(tmp_path / "a", {"sinusoidal": B, "rpr": A})
   sweep(tmp_path / "b", {"rpr": A[:2]})
@@ -250,6 +273,17 @@ def test_tables_for_other_programs_hold_the_same_numbers(tmp_path, capsys):
   assert "95 \\% interval" in tex
   assert tex.count("\\toprule") == tex.count("\\bottomrule") == 1
   assert not (out / "report.html").exists()
+
+
+def test_latex_is_told_about_every_sign(tmp_path):
+  below = [each - 0.3 for each in A]
+  sweep(tmp_path, {"sinusoidal": A, "transformer_xl": below, "none": [b + 0.001 for b in B]})
+  typed(tmp_path, "--out", tmp_path / "out", "--format", "latex")
+  table = (tmp_path / "out" / "report.tex").read_text().partition("\\midrule")[2]
+  assert "transformer\\_xl & 6 &" in table
+  assert "& $-$30.00 &" in table
+  assert "& $-$12.73 $\\pm$ " in table
+  assert "& $<$ 0.001 * " in table
 
 
 def test_all_else_of_time_and_memory_is_a_cost(tmp_path, said):

@@ -129,8 +129,9 @@ def label(values: Mapping[str, str], runs: Sequence[Found]) -> str:
   parts = sorted(encodings) if len(encodings) == 1 else []
   for key, value in values.items():
     section, _, last = key.rpartition(".")
-    if key == "encoding" or (value == ABSENT and section not in encodings):
-      continue
+    asked = any(each.startswith(f"{section}.") for each in runs[0].settings)
+    if key == "encoding" or (value == ABSENT and not asked):
+      continue  # an option of another encoding
     parts.append(f"{last}={value}")
   return " ".join(parts) or "all others"
 

@@ -151,7 +151,7 @@ def _interval(row: Row, section: Section, limits: tuple[float, float], color: st
         )
   fill = "var(--paper)" if row.group.mixed else color
   parts.append(
-    f'<circle cx="{x(row.score.mean)}" cy="{middle}" r="4.5" fill="{fill}" stroke="{color}"/>'
+    f'<circle cx="{x(row.score.mean)}" cy="{middle}" r="4" fill="{fill}" stroke="{color}"/>'
   )
   label = escape(f"{row.label}: {metrics.number(row.score.mean, section.metric)}")
   return f'<svg height="{HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'

@@ -15,6 +15,8 @@ LATEX = {
   "\\": r"\textbackslash{}",
   "~": r"\textasciitilde{}",
   "^": r"\textasciicircum{}",
+  "<": "$<$",
+  ">": "$>$",
   "—": "---",
   "−": "$-$",
   "±": r"$\pm$",
@@ -187,4 +189,5 @@ def latex(sections: Sequence[Section]) -> str:
 
 
 def _tex(text: str) -> str:
+  text = re.sub(r"(?<!\S)-(?=\d)", "−", text)
   return "".join(LATEX.get(each, each) for each in text)

@@ -1,0 +1,198 @@
+"""The page of a report: what is on it, that it stands alone, and how a browser lays it out."""
+
+import html.parser
+import re
+import shutil
+import subprocess
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from run_folders import sweep, write
+
+from posexp.report import arguments, report
+from posexp.reporting import figures
+from posexp.reporting.grouping import grouped
+from posexp.reporting.reading import read
+
+A = [0.91, 0.93, 0.90, 0.96]
+B = [0.79, 0.80, 0.80, 0.81]
+ALONE = {"img", "script", "link", "iframe", "object", "embed"}  # would fetch or run something
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+MEASURE = """<!doctype html><body><script>
+const widths = [390, 1280], found = [];
+let left = widths.length;
+for (const width of widths) {
+  const frame = document.createElement("iframe");
+  frame.style.cssText = `width:${width}px;height:800px;border:0`;
+  frame.onload = () => {
+    const page = frame.contentDocument;
+    const items = [...page.querySelectorAll(".answer, .ranked, .said")];
+    const bottom = items[2].getBoundingClientRect().bottom;
+    const table = items[1].parentElement;
+    const text = page.querySelector("figure svg text").getBoundingClientRect().height;
+    found.push([width, page.documentElement.scrollWidth, table.scrollWidth - table.clientWidth,
+                Math.round(bottom), Math.round(text)].join(","));
+    if (--left === 0) document.body.textContent = "MEASURED " + found.sort().join(" ");
+  };
+  frame.src = "report.html";
+  document.body.append(frame);
+}
+</script>"""
+
+
+class Tags(html.parser.HTMLParser):
+  """Every tag, and whether they are closed as they should be."""
+
+  VOID = ("meta", "br", "use", "path", "line", "circle", "rect")
+
+  def __init__(self, text):
+    super().__init__()
+    self.names, self.addresses, self.open, self.wrong = set(), [], [], []
+    self.feed(text)
+
+  def handle_starttag(self, tag, attributes):
+    self.names.add(tag)
+    self.addresses += [v for k, v in attributes if k.endswith(("href", "src"))]
+    if tag not in self.VOID:
+      self.open.append(tag)
+
+  def handle_endtag(self, tag):
+    if tag not in self.VOID and (not self.open or self.open.pop() != tag):
+      self.wrong.append(tag)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+  """A page, with everything on it that there can be."""
+  root = tmp_path_factory.mktemp("page")
+  for (encoding, k), scores in {
+    ("sinusoidal", None): B,
+    ("rpr", 0): [0.5, 0.52, 0.55, 0.51],
+    ("rpr", 4): A,
+    ("rpr", 64): [each - 0.01 for each in A[::-1]],
+  }.items():
+    for seed, score in enumerate(scores):
+      parts = {f"beyond/accuracy/{n}": score - n / 50 for n in (10, 6, 7)}
+      parts |= {f"test/accuracy/{name}": score for name in ("dates", "years")}
+      options = {"k": k} if encoding == "rpr" else {}
+      cost = {"flops_per_token": 5000.0 + 100 * (k or 0)}
+      write(root / "runs", encoding, seed, score, options=options, **parts, **cost)
+  write(root / "runs", "rpr", 4, options={"k": 4}, log="ValueError: <b>bad</b> & worse\n")
+  args = arguments([str(root / "runs"), "--out", str(root / "out"), "--format", "html"])
+  (section,), (file,) = report(args)
+  return section, file
+
+
+def test_the_page_needs_nothing_else(made):
+  text = made[1].read_text()
+  tags = Tags(text)
+  assert not tags.names & ALONE
+  assert not tags.wrong
+  assert not tags.open
+  assert not re.search(r"url\((?!#)|@import|@font-face", text)
+  runs = [each for each in tags.addresses if not each.startswith("#")]
+  assert len(runs) == 17
+  assert all((made[1].parent / unquote(each)).is_dir() for each in runs)
+
+
+def test_the_answer_comes_first_and_everything_is_there(made):
+  text = made[1].read_text()
+  order = [
+    "rpr k=4 is first of 4 groups with 92.50 ± 4.21, n = 4",
+    'class="ranked"',
+    "rpr k=4 beats sinusoidal by 12.5 ± ",
+    "failed at step 20 (ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; worse)",
+    "Test accuracy against rpr.k",
+    "Learning curves, validation accuracy",
+    "Learning curves, validation loss",
+    "Accuracy by length, beyond",
+    "Accuracy by group, test",
+    "Test accuracy against FLOPs/token",
+    "Costs",
+    "Groups and their runs",
+    "What all 17 runs have in common",
+  ]
+  places = [text.find(each) for each in order]
+  assert -1 not in places
+  # Figures by part are in the order of the summary.
+  assert places[:7] == sorted(places[:7])
+  assert places[9:] == sorted(places[9:])
+  assert "<b>bad" not in text
+
+
+def test_colors_are_those_of_the_page_in_light_and_dark(made):
+  text = made[1].read_text()
+  drawn = "".join(re.findall(r"<figure>.*?</figure>", text, re.DOTALL))
+  assert not set(re.findall(r"#[0-9a-f]{6}\b", drawn))
+  assert {f"var(--c{index})" for index in range(4)} <= set(re.findall(r"var\(--c\d\)", drawn))
+  assert text.count("--c0:") == 2
+
+
+def test_names_within_figures_are_found_again(made):
+  text = made[1].read_text()
+  ids = re.findall(r'\bid="([^"]+)"', text)
+  assert set(re.findall(r'(?:href="|url\()#([\w.]+)', text)) == set(ids)
+
+
+def test_a_curve_is_the_mean_over_seeds_where_all_have_it(tmp_path):
+  sweep(tmp_path, {"rpr": [0.8, 0.9]})
+  file = next(tmp_path.glob("toy/rpr/*/seed=1/metrics.jsonl"))
+  file.write_text("".join(file.read_text().splitlines(keepends=True)[1:]))
+  (group,) = grouped(read([tmp_path])[0], ["encoding"], "test/accuracy")
+  steps, values = figures.history(group, "validation/accuracy")
+  assert steps.tolist() == [10, 20]
+  np.testing.assert_allclose(values, [[0.7, 0.75], [0.8, 0.85]])
+
+
+def test_few_of_many_groups_are_drawn_with_the_baseline_and_the_last(tmp_path):
+  groups = {("rpr", k): [0.5 + k / 100, 0.51 + k / 99] for k in range(20)}
+  sweep(tmp_path / "runs", groups | {"sinusoidal": [0.52, 0.53], "none": [0.1, 0.2]})
+  argv = [tmp_path / "runs", "--out", tmp_path / "out", "--format", "html"]
+  (section,), (file,) = report(arguments(list(map(str, argv))))
+  labels = [row.label for row in figures.shown(section)]
+  assert labels == [*(f"rpr k={k}" for k in range(19, 11, -1)), "sinusoidal", "none"]
+  assert "Of 22 groups 10 are drawn." in file.read_text()
+  assert next(drawn.title for drawn in figures.figures(section)) == "Test accuracy against rpr.k"
+
+
+def test_options_that_span_decades_have_a_logarithmic_axis():
+  for values, scale in (
+    ([0.0, 1.0, 64.0], "symlog"),
+    ([1.0, 10.0], "log"),
+    ([10.0, 20.0], "linear"),
+    ([-1.0, 5.0], "linear"),
+  ):
+    _, axes = figures._figure()
+    figures._scale(axes, values, ticks=True)
+    assert axes.get_xscale() == scale
+    assert axes.get_xticks().tolist() == values
+
+
+def test_the_same_runs_make_the_same_page(made):
+  section, file = made
+  before = file.read_text()
+  root = file.parent.parent
+  report(arguments([str(root / "runs"), "--out", str(root / "out"), "--format", "html"]))
+  assert file.read_text() == before
+  assert section.runs
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
+def test_a_browser_lays_it_out_for_a_phone_and_a_desktop(made):
+  (made[1].parent / "measure.html").write_text(MEASURE)
+  argv = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
+  argv += ["--virtual-time-budget=5000", "--dump-dom", f"file://{made[1].parent}/measure.html"]
+  dom = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
+  found = {
+    int(width): tuple(map(int, rest))
+    for width, *rest in (
+      each.split(",") for each in re.search("MEASURED ([^<]*)", dom).group(1).split()
+    )
+  }
+  for width, (page, beyond, bottom, letters) in found.items():
+    assert page <= width  # nothing to scroll sideways
+    assert beyond <= 0  # nor in the table
+    assert bottom < 800  # the answer is on the first screen
+    assert letters >= 9  # of a figure, in pixels
+  assert found.keys() == {390, 1280}
