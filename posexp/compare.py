@@ -55,7 +55,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   parser.add_argument(
     "--metric",
     choices=[name for names in METRICS.values() for name in names],
-    help="what the last sentence is about; default: bleu, exact_match of task=numbers, or accuracy of classification",
+    help="what the last sentence is about; default: bleu (of numbers exact_match), or accuracy",
   )
   parser.add_argument("--samples", type=int, default=1000, help="of the bootstrap; default: 1000")
   parser.add_argument("--examples", type=int, default=5, help="how many to show; default: 5")
