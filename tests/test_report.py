@@ -50,6 +50,8 @@ def test_a_clear_difference_and_an_unclear_one_are_said_so(tmp_path, said):
   assert "would be needed for a difference of that size" in text
   assert "rpr is first of 3 groups" in text
   assert "1 better, 1 not told apart" in text
+  assert "after Holm's correction for 2 tests" in text
+  assert "for a power of 80 % at the level 0.05/2" in text
 
 
 def test_less_is_better_for_a_loss(tmp_path, said):

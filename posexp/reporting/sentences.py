@@ -126,7 +126,10 @@ def method(section: Section) -> str:
     )
     if not section.named:
       parts.append("--baseline names another baseline")
-    parts.append("seeds needed are for a power of 80 %, if a difference is as large as it seems")
+    level = f" at the level 0.05/{section.tests}" if section.tests > 1 else ""
+    parts.append(
+      f"seeds needed are for a power of 80 %{level}, if a difference is as large as it seems"
+    )
   return "; ".join(parts) + "."
 
 
