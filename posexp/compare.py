@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from posexp.arguments import Parser, run
 from posexp.errors import UserError
-from posexp.evaluate import Parser
 
 if TYPE_CHECKING:
   import numpy as np
@@ -43,10 +41,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     UserError: it cannot be understood.
   """
   parser = Parser(
-    prog="python -m posexp.compare",
-    description="Compares two finished runs, or two groups of runs, on the same examples.",
-    epilog=EXAMPLES,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+    "compare", "Compares two finished runs, or two groups of runs, on the same examples.", EXAMPLES
   )
   told = "the folder of a run, or one with several seeds"
   parser.add_argument("a", metavar="RUN_A", type=Path, help=told)
@@ -211,14 +206,7 @@ def most_different(
 
 def main() -> None:
   """The command line."""
-  try:
-    compare(arguments(sys.argv[1:]))
-  except UserError as error:
-    print(f"posexp: error: {error}", file=sys.stderr)
-    sys.exit(2)
-  except BrokenPipeError:  # as in ... | head
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(1)
+  run(lambda argv: compare(arguments(argv)))
 
 
 if __name__ == "__main__":

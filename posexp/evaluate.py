@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
-from posexp.errors import UserError
+from posexp.arguments import Parser, names, numbers, run
 from posexp.show import near
 
 SPLITS = ("test", "validation", "train")
@@ -26,13 +24,6 @@ lists those of an encoding. Nothing is trained again: the weights are those of t
 """
 
 
-class Parser(argparse.ArgumentParser):
-  """A parser whose mistakes are UserErrors."""
-
-  def error(self, message: str) -> None:
-    raise UserError(f"{message}; --help shows how it is used")
-
-
 def arguments(argv: list[str]) -> argparse.Namespace:
   """What was typed.
 
@@ -40,10 +31,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     UserError: it cannot be understood.
   """
   parser = Parser(
-    prog="python -m posexp.evaluate",
-    description="Measures the best checkpoint of a run, with everything on and with terms off.",
-    epilog=EXAMPLES,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+    "evaluate",
+    "Measures the best checkpoint of a run, with everything on and with terms off.",
+    EXAMPLES,
   )
   parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run")
   parser.add_argument("--split", choices=SPLITS, default="test", help="default: test")
@@ -57,24 +47,6 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   if (args.layers or args.heads) and not (args.without or args.grid):
     parser.error("--layers and --heads say where a term is off, so they need --without or --grid")
   return args
-
-
-def names(text: str) -> list[str]:
-  """The names in a list with commas."""
-  found = [name.strip() for name in text.split(",") if name.strip()]
-  if not found:
-    raise argparse.ArgumentTypeError("names are missing")
-  return list(dict.fromkeys(found))
-
-
-def numbers(text: str) -> list[int]:
-  """The numbers in a list with commas."""
-  try:
-    return sorted({int(name) for name in names(text)})
-  except ValueError:
-    raise argparse.ArgumentTypeError(
-      f"{text} must be whole numbers with commas, as in 0,2"
-    ) from None
 
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
@@ -189,14 +161,7 @@ def keep(result: dict[str, Any], folder: Path) -> list[Path]:
 
 def main() -> None:
   """The command line."""
-  try:
-    evaluate(arguments(sys.argv[1:]))
-  except UserError as error:
-    print(f"posexp: error: {error}", file=sys.stderr)
-    sys.exit(2)
-  except BrokenPipeError:  # as in ... | head
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(1)
+  run(lambda argv: evaluate(arguments(argv)))
 
 
 if __name__ == "__main__":

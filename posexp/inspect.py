@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from posexp import command_line
 from posexp import config as configuration
+from posexp.arguments import run
 from posexp.errors import UserError
 
 OWN = ("run", "out", "length")
@@ -123,11 +124,7 @@ def main() -> None:
   if {"-h", "--help"} & set(argv):
     print(HELP, end="")
     return
-  try:
-    inspect(request(argv))
-  except UserError as error:
-    print(f"posexp: error: {error}", file=sys.stderr)
-    sys.exit(2)
+  run(lambda argv: inspect(request(argv)))
 
 
 if __name__ == "__main__":

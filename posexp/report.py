@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from posexp.arguments import Parser, names, run
 from posexp.errors import UserError
-from posexp.evaluate import Parser, names
 from posexp.show import near
 
 if TYPE_CHECKING:
@@ -37,10 +35,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     UserError: it cannot be understood.
   """
   parser = Parser(
-    prog="python -m posexp.report",
-    description="Turns runs into tables with error bars, tests, figures and one web page.",
-    epilog=EXAMPLES,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+    "report", "Turns runs into tables with error bars, tests, figures and one web page.", EXAMPLES
   )
   parser.add_argument("runs", metavar="RUNS", nargs="*", type=Path, help="folders; default: runs")
   parser.add_argument(
@@ -135,14 +130,7 @@ def write(
 
 def main() -> None:
   """The command line."""
-  try:
-    report(arguments(sys.argv[1:]))
-  except UserError as error:
-    print(f"posexp: error: {error}", file=sys.stderr)
-    sys.exit(2)
-  except BrokenPipeError:  # as in ... | head
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(1)
+  run(lambda argv: report(arguments(argv)))
 
 
 if __name__ == "__main__":

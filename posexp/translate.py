@@ -6,7 +6,6 @@ import argparse
 import gzip
 import itertools
 import math
-import os
 import sys
 import warnings
 import zlib
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from posexp.arguments import Parser, run
 from posexp.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,13 +34,6 @@ but RUN is read: the weights are those of its best checkpoint.
 """
 
 
-class Parser(argparse.ArgumentParser):
-  """A parser whose mistakes are UserErrors."""
-
-  def error(self, message: str) -> None:
-    raise UserError(f"{message}; --help shows how it is used")
-
-
 def arguments(argv: list[str]) -> argparse.Namespace:
   """What was typed.
 
@@ -48,10 +41,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     UserError: it cannot be understood.
   """
   parser = Parser(
-    prog="python -m posexp.translate",
-    description="Translates texts with the best checkpoint of a translation run.",
-    epilog=EXAMPLES,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+    "translate", "Translates texts with the best checkpoint of a translation run.", EXAMPLES
   )
   parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run")
   parser.add_argument(
@@ -241,17 +231,8 @@ def notes(sentences: Sentences, drawn: int | None) -> Iterator[str]:
 
 def main() -> None:
   """The command line."""
-  try:
-    sys.stdout.reconfigure(encoding="utf-8")  # as what comes in
-    translate(arguments(sys.argv[1:]))
-  except UserError as error:
-    print(f"posexp: error: {error}", file=sys.stderr)
-    sys.exit(2)
-  except BrokenPipeError:  # as in ... | head
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(1)
-  except KeyboardInterrupt:
-    sys.exit(130)
+  sys.stdout.reconfigure(encoding="utf-8")  # as what comes in
+  run(lambda argv: translate(arguments(argv)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,58 @@
+"""Command lines beside that of training: how they are read, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from posexp.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+  """A parser for `python -m posexp.<name>` whose mistakes are UserErrors."""
+
+  def __init__(self, name: str, description: str, examples: str):
+    super().__init__(
+      prog=f"python -m posexp.{name}",
+      description=description,
+      epilog=examples,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+  def error(self, message: str) -> None:
+    raise UserError(f"{message}; --help shows how it is used")
+
+
+def names(text: str) -> list[str]:
+  """The names in a list with commas."""
+  found = [name.strip() for name in text.split(",") if name.strip()]
+  if not found:
+    raise argparse.ArgumentTypeError("names are missing")
+  return list(dict.fromkeys(found))
+
+
+def numbers(text: str) -> list[int]:
+  """The numbers in a list with commas."""
+  try:
+    return sorted({int(name) for name in names(text)})
+  except ValueError:
+    raise argparse.ArgumentTypeError(
+      f"{text} must be whole numbers with commas, as in 0,2"
+    ) from None
+
+
+def run(work: Callable[[list[str]], Any]) -> None:
+  """Does the work of a command line; a UserError is one line on stderr and exit status 2."""
+  try:
+    work(sys.argv[1:])
+  except UserError as error:
+    print(f"posexp: error: {error}", file=sys.stderr)
+    sys.exit(2)
+  except BrokenPipeError:  # as in ... | head
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
+  except KeyboardInterrupt:
+    sys.exit(130)
