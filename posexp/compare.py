@@ -14,8 +14,8 @@ from posexp.errors import UserError
 if TYPE_CHECKING:
   import numpy as np
 
-  from posexp.pairing import Row
-  from posexp.significance import Measure
+  from posexp.reporting.pairing import Row
+  from posexp.reporting.significance import Measure
 
 METRICS = {"translation": ("bleu", "chrf", "exact_match"), "classification": ("accuracy",)}
 FACTS = ("parameters", "flops_per_token", "d_ff", "devices")  # of a summary, if they differ
@@ -71,7 +71,8 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
   Raises:
     UserError: a run is missing, not finished, or not comparable to the other.
   """
-  from posexp import cache, pairing, verdict
+  from posexp import cache
+  from posexp.reporting import pairing, verdict
 
   if args.json and args.json.is_dir():
     raise UserError(f"--json {args.json} is a folder: name a file")
@@ -120,7 +121,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
 def measures(rows: list[Row], task: str, language: str) -> dict[str, Measure]:
   """Each metric of a run, all from 0 to 100."""
-  from posexp.significance import of_metric, of_share
+  from posexp.reporting.significance import of_metric, of_share
 
   if task == "classification":
     return {"accuracy": of_share(right(rows, task))}
@@ -149,7 +150,7 @@ def measure(
 ) -> tuple[dict[str, Any], list[float]]:
   """Everything that is known of each metric; and a − b in sentence chrF with the first seed, which
   is empty for classification."""
-  from posexp import significance
+  from posexp.reporting import significance
 
   found = [[measures(each, task, language) for each in pair] for pair in rows]
   flat = [each for pair in found for side in pair for each in side.values()]

@@ -16,3 +16,13 @@ def compile_quickly():
   jax.config.update("jax_disable_most_optimizations", True)
   yield
   jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+  """The current directory of a module's tests, and where they keep what is kept between runs."""
+  import order
+
+  path = tmp_path_factory.mktemp("home")
+  with order.home(path):
+    yield path

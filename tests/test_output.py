@@ -12,15 +12,7 @@ from posexp.config import compose, make_task, resolve
 from posexp.run import folder
 from posexp.trained import open_trained
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory):
-  """The current directory."""
-  path = tmp_path_factory.mktemp("home")
-  with order.home(path):
-    yield path
+pytestmark = pytest.mark.usefixtures("home", "compile_quickly")
 
 
 @pytest.fixture(scope="module")

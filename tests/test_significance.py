@@ -9,8 +9,8 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 from scipy import stats
 
-from posexp import significance
-from posexp.significance import Resampled
+from posexp.reporting import significance
+from posexp.reporting.significance import Resampled
 
 WORDS = ["a", "man", "rides", "old", "bicycles", "along", "the", "river", "while", "it", "rains"]
 

@@ -15,7 +15,7 @@ from posexp import training
 from posexp.run import Run, open_run
 from posexp.trained import open_trained
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
+pytestmark = pytest.mark.usefixtures("home", "compile_quickly")
 
 TRAIN = ["train.steps=150", "train.evaluate_every=75", "train.learning_rate=1e-2"]
 TRAIN += ["train.warmup=10", "model.dropout=0"]
@@ -23,14 +23,6 @@ RPR = ["encoding=rpr", "rpr.k=2"]
 SOME = ["none", "learned", "sinusoidal", "rpr", "transformer_xl", "complex", "split", "alibi"]
 # alibi sees how far, not on which side: to it a text and its mirror image look alike.
 ORDERLESS = {"none", "complex.order=false", "alibi"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory):
-  """The current directory."""
-  path = tmp_path_factory.mktemp("home")
-  with order.home(path):
-    yield path
 
 
 @pytest.fixture(scope="module")

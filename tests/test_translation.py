@@ -11,7 +11,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import order
 import pytest
 import sacrebleu
 from order import MODEL, command, compilations, only, result, timeless
@@ -21,7 +20,7 @@ from posexp.run import Run, open_run
 from posexp.tasks.translation import Corpus, tokenizers
 from posexp.trained import open_trained
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
+pytestmark = pytest.mark.usefixtures("home", "compile_quickly")
 
 WORDS = ("red", "green", "blue", "gray", "pink")
 SIZES = {"train": 500, "validation": 40, "test": 60}
@@ -44,14 +43,6 @@ def write(folder: Path) -> list[str]:
   files = [f"task.{split}={folder / split}" for split in SIZES]
   options = ["task=translation", *files, *MODEL, "task.vocab_size=330", "train.batch_size=512"]
   return [*options, "task.bleu_pairs=20", "task.beam=2", "wandb.mode=disabled"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory):
-  """The current directory."""
-  path = tmp_path_factory.mktemp("home")
-  with order.home(path):
-    yield path
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from posexp import verdict
+from posexp.reporting import verdict
 
 
 def result(difference, p, over=None, seeds=1):

@@ -23,7 +23,7 @@ from posexp.analysis.probe import (
   refusal,
   relative_to_zero,
 )
-from posexp.encodings.base import Encoding
+from posexp.encodings.base import Encoding, Relation
 from posexp.models import Kind
 
 PARTS = {
@@ -149,7 +149,9 @@ def modes(encoding: Encoding, size: Any) -> dict[str, str]:
   for name, causal in (("encoder", False), ("decoder", True)):
     refused = refusal(encoding, size, causal)
     found[name] = f"no: {refused}" if refused else "yes"
-  found["cross"] = "plain: positions of another sequence have no offset to one's own"
+  plain = type(encoding.cross(size.num_heads, size.d_model // size.num_heads)) is Relation
+  score = "plain" if plain else "its own score, without positions"
+  found["cross"] = f"{score}: positions of another sequence have no offset to one's own"
   return found
 
 

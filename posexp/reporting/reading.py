@@ -14,7 +14,7 @@ import yaml
 
 from posexp.config import nearest
 from posexp.errors import UserError
-from posexp.pairing import settings
+from posexp.reporting.pairing import settings
 
 NEEDED = ("encoding", "seed", "task.kind", "task.name")  # without them it is no run of this version
 STOPPED = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures

@@ -14,8 +14,8 @@ from posexp.errors import UserError
 from posexp.reporting import grouping, metrics
 from posexp.reporting.grouping import Group, Repeat
 from posexp.reporting.reading import Found
+from posexp.reporting.significance import over_seeds
 from posexp.reporting.statistics import LEVEL, Estimate, estimate, holm, needed
-from posexp.significance import over_seeds
 
 MEASURED = ("time/", "memory/")  # whatever else of this kind a summary has is a cost too
 COSTS = {  # name -> heading

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posexp.significance import LEVEL
+from posexp.reporting.significance import LEVEL
 
 POWER = 0.8
 MOST = 1000  # seeds, beyond which it does not matter how many there would have to be

@@ -265,4 +265,7 @@ def table(summary: dict[str, Any]) -> Iterator[str]:
       if name in ("examples", *(DECODED if words else DECODED[1:])):  # groups may be single words
         values = (f"{summary[f'{split}/{name}/{part}']:{form}}" for part in parts)
         yield f"{label:<24}" + "".join(map("{:>9}".format, values))
+  rate = summary["time/sentences_per_second"]
+  yield ""
+  yield f"{rate:,.1f} sentences/s were translated, compilation included"
   yield f"BLEU's signature: {summary['bleu_signature']}"

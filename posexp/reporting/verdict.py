@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from posexp.config import show
-from posexp.significance import LEVEL
+from posexp.reporting.significance import LEVEL
 
 WIDTH = 100
 NAME = 24  # letters that the name of a run may have
