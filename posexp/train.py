@@ -93,8 +93,8 @@ def carry_out(run, config, encoding, task, size, positions, options, wandb) -> d
     compiled = program(build, options, steps, mesh)
     fitted = loop.fit(run, tracker, compiled, data, options, steps, config["seed"], mesh)
     summary = loop.measure(run, compiled, data, options, fitted, mesh) | facts
-    tracker.samples(said(run.path))
     tracker.summarize(summary)
+    tracker.samples(said(run.path))
   run.finish(summary)  # after W&B has it all: a finished run is not opened again
   return summary
 

@@ -1,5 +1,6 @@
 """What Weights & Biases gets of a run, told by a stub of its server."""
 
+import json
 import logging
 import os
 import re
@@ -57,7 +58,7 @@ def stub(monkeypatch):
       tracking._reset()
 
 
-def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, **options):
+def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples=(), **options):
   """Logs a row for each step as the training loop does; the tracker's line."""
   with Run(folder(config), config, rerun=rerun) as run:
     options = tracking.WandbOptions(**options)
@@ -71,6 +72,7 @@ def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, **optio
       if error is not None:
         raise error
       tracker.summarize({"validation/accuracy": 0.75, "test/accuracy": 0.5})
+      tracker.samples(list(samples))
   return tracker.line
 
 
@@ -125,6 +127,25 @@ def test_what_is_told_online(stub, capfd):
   assert told.summary["test/accuracy"] == 0.5
   assert told.exit_code == 0
   assert capfd.readouterr() == ("", "")
+
+
+def test_samples_are_a_table(capfd):
+  rows = [{"source": "one", "hypothesis": "eins"}, {"source": "two", "hypothesis": "zwei"}]
+  train([10], samples=rows, mode="offline")
+  [table] = folder(CONFIG).glob("wandb/offline-run-*/files/media/table/samples*.json")
+  assert json.loads(table.read_text()) == {
+    "columns": ["source", "hypothesis"],
+    "data": [["one", "eins"], ["two", "zwei"]],
+  }
+  assert capfd.readouterr() == ("", "")
+
+
+def test_a_table_that_cannot_be_sent_costs_nothing_else(stub):
+  stub_of = {"source": "one", "hypothesis": "eins"}
+  train([10], samples=[stub_of])  # the stub knows no artifacts, which tables need
+  [told] = stub.runs.values()
+  assert steps_of(told) == [10]
+  assert told.summary["test/accuracy"] == 0.5
 
 
 @pytest.mark.parametrize(
