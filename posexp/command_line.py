@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
@@ -57,15 +57,46 @@ def compose(args: Namespace, overrides: Sequence[str]) -> DictConfig:
     raise UserError(f"{' '.join(overrides)}: {error}") from error
 
 
-def check(args: Namespace) -> int | None:
-  """Refuses what Hydra would let pass; the number of jobs, where it can be told.
+def seeded(args: Namespace) -> Namespace:
+  """The same with `seeds=n` as the sweep seed=0,…,n−1, which varies before all else does.
+
+  A seed that is typed wins over the `seeds` of a file, and so does hydra.mode=RUN.
+
+  Raises:
+    UserError: `seeds` is no count, or stands beside a seed.
+  """
+  if args.hydra_help or args.cfg or args.info or args.shell_completion:
+    return args
+  given = {o.key_or_group: o for o in read(args.overrides)}
+  typed = given.get("seeds")
+  if typed and typed.is_sweep_override():
+    raise UserError(f"{typed.input_line}: seeds is one number, of the seeds 0 to seeds − 1")
+  try:
+    cfg = compose(args, [o.input_line for o in given.values() if not o.is_sweep_override()])
+    seeds = cfg.get("seeds")
+  except CONFIG_ERRORS:
+    return args
+  count = config.build(config.Run, {"seeds": seeds}, where="").seeds
+  single = not args.multirun and "hydra.mode" in given and cfg.hydra.mode is RunMode.RUN
+  if count is None or (not typed and (single or "seed" in given)):
+    return args
+  params = cfg.hydra.sweeper.get("params") or {}
+  other = given["seed"].input_line if "seed" in given else f"seed={params.get('seed')}"
+  if "seed" in given or "seed" in params:
+    raise UserError(f"seeds={count} stands for seeds 0 to {count - 1}, beside {other}; drop one")
+  overrides = [*args.overrides, f"seed={','.join(map(str, range(count)))}"]
+  return Namespace(**vars(args) | {"overrides": overrides, "multirun": True})
+
+
+def check(args: Namespace) -> list[list[str]] | None:
+  """Refuses what Hydra would let pass; the overrides of each job of a sweep, if they can be told.
 
   Raises UserError for an option of an encoding that is not chosen: by this run, or by any job of
   this sweep. What Hydra finds out by itself is left to it, and to `explain`.
   """
   if args.hydra_help or args.cfg or args.info or args.shell_completion:
     return None
-  overrides = _read(args.overrides)
+  overrides = read(args.overrides)
   try:
     cfg = compose(args, [o.input_line for o in overrides if not o.is_sweep_override()])
   except CONFIG_ERRORS:
@@ -74,7 +105,7 @@ def check(args: Namespace) -> int | None:
   if sweep:
     _check_folder(cfg)
     params = cfg.hydra.sweeper.get("params") or {}
-    overrides = _read([f"{key}={value}" for key, value in params.items()]) + overrides
+    overrides = read([f"{key}={value}" for key, value in params.items()]) + overrides
   given = {o.key_or_group: o for o in overrides if not o.is_hydra_override()}
   for o in given.values():
     if o.is_sweep_override() and not sweep:
@@ -86,7 +117,9 @@ def check(args: Namespace) -> int | None:
       return None
   values = {key: _values(o) for key, o in given.items()}
   _check_encodings(args, values, sweep)
-  return math.prod(map(len, values.values()))
+  if not sweep or not cfg.hydra.sweeper._target_.endswith(".BasicSweeper"):
+    return None
+  return BasicSweeper.split_arguments(overrides, None)[0]
 
 
 def _check_encodings(args: Namespace, values: dict[str, list[str]], sweep: bool) -> None:
@@ -168,7 +201,7 @@ def _flat(section: dict[str, Any], prefix: str = "") -> Iterator[str]:
       yield from _flat(value, f"{prefix}{key}.")
 
 
-def _read(lines: list[str]) -> list[Override]:
+def read(lines: list[str]) -> list[Override]:
   try:
     return OverridesParser.create().parse_overrides(lines)
   except OverrideParseException as error:

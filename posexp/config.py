@@ -70,10 +70,13 @@ class Run:
   seed: int = 0
   runs: str = "runs"
   rerun: bool = False
+  seeds: int | None = None
 
   def __post_init__(self):
     if not 0 <= self.seed < 2**31:
       raise ValueError(f"seed must be from 0 to {2**31 - 1}, not {self.seed}")
+    if self.seeds is not None and not 1 <= self.seeds <= 2**31:
+      raise ValueError(f"seeds must be at least 1, not {self.seeds}")
 
 
 def resolve(cfg: DictConfig) -> dict[str, Any]:
@@ -87,6 +90,7 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
     raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
   names = [field.name for field in dataclasses.fields(Run) if field.name in config]
   config |= dataclasses.asdict(build(Run, {name: config[name] for name in names}, where=""))
+  del config["seeds"]  # how many runs there are, not what one of them is
   chosen = config.get("encoding")
   unread = encodings_node().keys() - {chosen}
   first = [key for key in ("encoding", chosen, "task", "model", "positions") if key in config]

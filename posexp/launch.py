@@ -16,10 +16,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from posexp.command_line import CONFIG_ERRORS, check, compose, explain, parse
+from posexp.command_line import CONFIG_ERRORS, check, compose, explain, parse, seeded
 from posexp.config import CONFIGS, register, resolve
 from posexp.errors import UserError
 from posexp.help import help_text
+from posexp.sweep import Sweep
 
 log = logging.getLogger("posexp")
 SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
@@ -29,10 +30,10 @@ def launch(job: Callable[[dict[str, Any]], None]) -> int:
   """Runs `job` on every config that the command line asks for; returns the exit status.
 
   `job` gets the plain config of `config.resolve`. A UserError becomes one line on stderr and
-  status 2. In a sweep the other jobs go on: a UserError is logged as its one line, any other
-  exception with its traceback; a last line names the jobs that failed, and the status is 1. In a
-  single run an unexpected exception is raised: a bug is not a user's mistake. An interrupt
-  (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends everything, with status 130 or 143.
+  status 2. In a sweep (`posexp.sweep`) the other jobs go on; a last line names the runs that
+  failed, and the status is 1. In a single run an unexpected exception is raised: a bug is not a
+  user's mistake. An interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends everything,
+  with status 130 or 143.
   """
   try:
     with _hydra_raises(), _sigterm_exits():
@@ -51,23 +52,28 @@ def launch(job: Callable[[dict[str, Any]], None]) -> int:
 def _launch(job: Callable[[dict[str, Any]], None]) -> int:
   register()
   args = parse(sys.argv[1:])
+  # Hydra reads what was typed by itself, and does not find options on both sides of a flag.
+  flags = [typed for typed in sys.argv if typed not in args.overrides]
   main = hydra.main(config_path=str(CONFIGS), config_name="train", version_base="1.3")
   try:
     if args.help:
       print(help_text(compose(args, args.overrides)))
       return 0
-    task = Job(job, total=check(args))
-    # Hydra reads what was typed by itself, and does not find options on both sides of a flag.
-    flags = [typed for typed in sys.argv if typed not in args.overrides]
-    with mock.patch.object(sys, "argv", [*flags, *args.overrides]):
+    asked = seeded(args)
+    flags += ["--multirun"] * (asked.multirun and not args.multirun)
+    sweep = Sweep(check(asked), asked)
+    task = Job(job, sweep)
+    with mock.patch.object(sys, "argv", [*flags, *asked.overrides]):
       main(task)()
   except CONFIG_ERRORS as error:
     raise explain(error, args) from error
   if task.error:
     raise task.error
-  if task.failed:
-    count = f"{len(task.failed)} of {task.started} jobs failed"
-    _say(f"error: {count}: {'; '.join(task.failed)}")
+  for line in sweep.results():
+    log.info("%s", line)
+  if sweep.failed:
+    names = "; ".join(member.name for member in sweep.failed)
+    _say(f"error: {len(sweep.failed)} of {len(sweep.runs)} runs failed: {names}")
     return 1
   return 0
 
@@ -78,34 +84,33 @@ class Job:
   Launchers other than Hydra's basic one call a copy of it in another process: there it raises.
   """
 
-  def __init__(self, job: Callable[[dict[str, Any]], None], total: int | None):
+  def __init__(self, job: Callable[[dict[str, Any]], None], sweep: Sweep):
     self.job = job
-    self.total = total
-    self.started = 0
-    self.failed: list[str] = []  # of a sweep: the overrides of each job that failed
+    self.sweep = sweep
     self.error: Exception | None = None  # of a single run
 
   def __call__(self, cfg: DictConfig) -> None:
     node = HydraConfig.get()
-    sweep = node.mode is RunMode.MULTIRUN
-    if sweep and not node.launcher._target_.endswith(".BasicLauncher"):
+    if node.mode is not RunMode.MULTIRUN:
+      try:
+        self.job(resolve(cfg))
+      except Exception as error:
+        self.error = error
+    elif not node.launcher._target_.endswith(".BasicLauncher"):
       self.job(resolve(cfg))
+    else:
+      self._of_sweep(cfg, node.job.num, OmegaConf.to_container(node.overrides.task))
+
+  def _of_sweep(self, cfg: DictConfig, index: int, typed: list[str]) -> None:
+    member = self.sweep.begin(index, typed, cfg)
+    if member is None:
       return
-    self.started += 1
-    name = " ".join(OmegaConf.to_container(node.overrides.task))
-    if sweep:
-      log.info("job %d%s: %s", self.started, f"/{self.total}" if self.total else "", name)
     try:
       self.job(resolve(cfg))
     except Exception as error:
-      if not sweep:
-        self.error = error
-        return
-      self.failed.append(name)
-      if isinstance(error, UserError):
-        log.error("error: %s", error)
-      else:
-        log.exception("error: job %d failed", self.started)
+      self.sweep.fail(member, error)
+    else:
+      self.sweep.done(member)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from posexp.config import CONFIGS
 from posexp.errors import UserError
 from posexp.launch import Job, launch
+from posexp.sweep import Sweep
 
 ENTRY = """
 import sys, time
@@ -82,11 +84,19 @@ def test_a_sweep_leaves_one_hidden_folder_and_counts_its_jobs(command):
   assert (status, err) == (0, "")
   assert [(c["encoding"], c.get("rpr", {}).get("k")) for c in configs] == [
     ("none", None),
-    ("none", None),
     ("rpr", 2),
     ("rpr", 4),
   ]
-  assert out.splitlines()[2] == "job 3/4: encoding=rpr rpr.k=2 runs=here"
+  assert out.splitlines() == [
+    "sweep     3 runs: 3 waiting; 1 duplicate",
+    "job 1/4: encoding=none rpr.k=2",
+    "job 1/4: done",
+    "job 2/4: encoding=none rpr.k=4: the same run as job 1 (none does not read rpr.k)",
+    "job 3/4: encoding=rpr rpr.k=2",
+    "job 3/4: done",
+    "job 4/4: encoding=rpr rpr.k=4",
+    "job 4/4: done",
+  ]
   assert [str(path) for path in Path().rglob("*")] == [
     "here",
     "here/.sweep",
@@ -108,8 +118,11 @@ def test_a_sweep_leaves_one_hidden_folder_and_counts_its_jobs(command):
     (["--config-dir", "mine", "experiment=clip"], ["rpr", "rpr"]),
     (["--config-dir", "mine", "experiment=clip", "rpr.keys=false", "seed=1,2"], ["rpr"] * 4),
     (["--config-dir", "mine", "experiment=clip", "hydra.mode=RUN", "rpr.k=3"], ["rpr"]),
-    (["--config-dir", "mine", "experiment=clip", "encoding=none,rpr"], ["none", "rpr"] * 2),
+    (["--config-dir", "mine", "experiment=clip", "encoding=none,rpr"], ["none", "rpr", "rpr"]),
     (["--config-dir", "mine", "-m", "experiment=clip", "rpr.k=1"], ["rpr"]),
+    (["seeds=2", "encoding=rpr"], ["rpr"] * 2),
+    (["-m", "encoding=none,rpr", "seeds=3"], ["none"] * 3 + ["rpr"] * 3),
+    (["encoding=rpr", "seeds=2", "-m", "rpr.k=2,4"], ["rpr"] * 4),
     (["hydra.searchpath=[file://mine]", "task=own"], ["sinusoidal"]),
   ],
 )
@@ -168,6 +181,12 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
     ("--cfg job -m seed=1,2", "--cfg shows the config of one run: leave -m out"),
     ("--resolve", "--resolve goes with --cfg or --help"),
     ("-m seed=0,1 runs=mine/task/own.yaml", "runs=mine/task/own.yaml: cannot keep runs there: "),
+    ("seeds=0", "seeds must be at least 1, not 0"),
+    ("-m encoding=none,rpr seeds=-1", "seeds must be at least 1, not -1"),
+    ("seeds=many", "seeds=many: must be an integer or null"),
+    ("-m seeds=2,3", "seeds=2,3: seeds is one number, of the seeds 0 to seeds − 1"),
+    ("seeds=3 seed=7", "seeds=3 stands for seeds 0 to 2, beside seed=7; drop one"),
+    ("-m seeds=3 seed=0,1", "seeds=3 stands for seeds 0 to 2, beside seed=0,1; drop one"),
     ("hydra/launcher=basik", "hydra/launcher=basik: no such hydra/launcher; did you mean basic?"),
   ],
 )  # fmt: skip
@@ -201,12 +220,15 @@ def test_a_sweep_goes_on_after_a_failure(command):
   status, configs, out, err = command("-m", "seed=0,1,2", job=fails(1))
   assert (status, [config["seed"] for config in configs]) == (1, [0, 1, 2])
   assert out.splitlines() == [
+    "sweep     3 runs: 3 waiting",
     "job 1/3: seed=0",
+    "job 1/3: done",
     "job 2/3: seed=1",
-    "error: task.train=x: no such file",
+    "job 2/3: failed: task.train=x: no such file",
     "job 3/3: seed=2",
+    "job 3/3: done",
   ]
-  assert err == "posexp: error: 1 of 3 jobs failed: seed=1\n"
+  assert err == "posexp: error: 1 of 3 runs failed: seed=1\n"
 
 
 def test_a_bug_in_a_sweep_is_logged_where_it_happens(command):
@@ -219,7 +241,8 @@ def test_a_bug_in_a_sweep_is_logged_where_it_happens(command):
   assert (status, len(configs)) == (1, 3)
   assert lines.index("KeyError: 'oops'") < lines.index("job 2/3: seed=1")
   assert lines.count("Traceback (most recent call last):") == 2
-  assert err == "posexp: error: 2 of 3 jobs failed: seed=0; seed=1\n"
+  assert "job 2/3: failed: KeyError: 'oops'" in lines
+  assert err == "posexp: error: 2 of 3 runs failed: seed=0; seed=1\n"
 
 
 @pytest.mark.parametrize(("end", "status"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
@@ -251,6 +274,7 @@ def test_signals_end_a_sweep_with_a_sentence(tmp_path, sent, status):
     # Ctrl-C is ignored in the background jobs of a shell; here it must not be.
     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
   )
+  assert process.stdout.readline() == "sweep     2 runs: 2 waiting\n"
   assert process.stdout.readline() == "job 1/2: seed=0\n"
   assert process.stdout.readline() == "started\n"
   process.send_signal(sent)
@@ -260,7 +284,13 @@ def test_signals_end_a_sweep_with_a_sentence(tmp_path, sent, status):
 
 
 def test_another_launcher_gets_a_job_that_can_be_sent_to_it():
-  assert pickle.loads(pickle.dumps(Job(fails, total=2))).job is fails
+  args = Namespace(config_dir=None, config_name=None)
+  sweep = Sweep([["encoding=none"], ["encoding=rpr"]], args)
+  sent = pickle.loads(pickle.dumps(Job(fails, sweep)))
+  assert (sent.job, [m.name for m in sent.sweep.members]) == (
+    fails,
+    ["encoding=none", "encoding=rpr"],
+  )
 
 
 def test_only_our_own_info_is_shown(command):
