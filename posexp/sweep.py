@@ -37,8 +37,8 @@ class Member:
   """A job of a sweep."""
 
   number: int  # from 1
-  typed: str  # its options, where jobs differ in them
-  name: str  # the same without those that its encoding does not read
+  options: Sequence[str]  # those in which jobs differ
+  name: str  # the same without what its encoding does not read
   group: str  # the same without the seed
   config: dict[str, Any] | None = None  # None where it is wrong, as the job will find
   path: Path | None = None
@@ -79,9 +79,9 @@ class Sweep:
     varied = [option for option in read if _key(option) != "seed"]
     member = Member(
       number=len(self.members) + 1,
-      typed=" ".join(seen) or " ".join(typed),
-      name=" ".join(read) or f"encoding={encoding}",
-      group=" ".join(varied) or f"encoding={encoding}",
+      options=seen or typed,
+      name=_shown(read) or f"encoding={encoding}",
+      group=_shown(varied) or f"encoding={encoding}",
       config=config,
       path=self._path(config) if config else None,
     )
@@ -116,7 +116,7 @@ class Sweep:
     if index == 0 and self.total:
       self._show()
     member = self.members[index]
-    told = f"{self._job(member)}: {member.typed}"
+    told = f"{self._job(member)}: {_shown(member.options)}"
     if member.twin is not None:
       log.info("%s: the same run as job %d%s", told, member.twin.number, _why(member))
     elif member.state == DONE or (member.finished and not member.config["rerun"]):
@@ -149,12 +149,12 @@ class Sweep:
 
   def _changed(self, line: str, level: int) -> None:
     log.log(level, "%s", line)
-    if sys.stdout.isatty() and self.total:
+    if _terminal() and self.total:
       self._show()
 
   def _show(self) -> None:
     log.info("%s", self.heading())
-    if sys.stdout.isatty():
+    if _terminal():
       for line in self.states():
         log.info("%s", line)
 
@@ -262,8 +262,8 @@ def _metrics(config: dict[str, Any]) -> tuple[str, ...]:
 
 def _why(member: Member) -> str:
   """What explains that a job is a duplicate, if it is what the encoding does not read."""
-  mine, others = member.typed.split(), member.twin.typed.split()
-  keys = [_key(a) for a, b in zip(mine, others, strict=False) if a != b]
+  both = zip(member.options, member.twin.options, strict=False)
+  keys = [_key(mine) for mine, other in both if mine != other]
   encoding = member.config["encoding"]
   if not keys or any(key.partition(".")[0] in ("seed", encoding) for key in keys):
     return ""
@@ -284,8 +284,25 @@ def _written(path: Path | None, error: Exception) -> bool:
   return file.read_text(encoding="utf-8", errors="replace").strip().endswith(last)
 
 
+def _shown(options: Sequence[str]) -> str:
+  """Options as one reads them: `complex={order:False}` as complex.order=false, and {} as none."""
+  shown = []
+  for option in options:
+    key, _, value = option.partition("=")
+    if value.startswith("{") and value.endswith("}"):
+      parts = [part.partition(":") for part in value[1:-1].split(",") if part]
+      shown += [(f"{key}.{name}", each) for name, _, each in parts]
+    else:
+      shown.append((key, value))
+  return " ".join(f"{k}={v.lower() if v in ('True', 'False') else v}" for k, v in shown)
+
+
 def _key(option: str) -> str:
   return option.partition("=")[0].lstrip("+~")
+
+
+def _terminal() -> bool:
+  return sys.stdout.isatty()
 
 
 def _count(number: int, thing: str) -> str:
