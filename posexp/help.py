@@ -15,21 +15,36 @@ measures it. The same command again goes on where it was stopped, or shows what 
 
   python -m posexp.train encoding=rpr rpr.k=4                         one run
   python -m posexp.train -m encoding=none,sinusoidal,rpr seed=0,1,2   nine, one after another
-  python -m posexp.train -m encoding=rpr rpr.k=2,4,8                  three, of one encoding
+  python -m posexp.train -m encoding=rpr rpr.k=2,4,8 seeds=5          fifteen, with means at the end
+  python -m posexp.train experiment=shaw_clip_k                       a sweep that is kept in a file
   python -m posexp.train encoding=rpr --cfg job                       only the config of a run
 """
+SMALL = "_small"  # ends the names of experiments that are others in small
 LINE = re.compile(r"(?P<indent> *)(?P<key>[\w.-]+):(?P<value>.*?)(?:\s+#\s(?P<comment>.*))?$")
 
 
 def help_text(cfg: DictConfig) -> str:
   """The whole of it, for a composed config with its node `hydra`."""
-  choices: dict[str, list[str]] = {}
+  choices: dict[str, dict[str, Path]] = {}
   for folder in _folders(cfg):
     for file in sorted(folder.glob("*/*.yaml")):
-      choices.setdefault(file.parent.name, []).append(file.stem)
+      choices.setdefault(file.parent.name, {})[file.stem] = file
+  experiments = choices.pop("experiment", {})
   lines = [INTRODUCTION, "Choices:"]
   lines += [f"  {group}={'|'.join(names)}" for group, names in sorted(choices.items())]
+  lines += ["", "Experiments, as in experiment=shaw_clip_k; NAME_small ends within minutes:"]
+  large = [
+    n for n in experiments if not (n.endswith(SMALL) and n.removesuffix(SMALL) in experiments)
+  ]
+  width = max(map(len, large), default=0)
+  lines += [f"  {name:<{width}}  {_question(experiments[name])}".rstrip() for name in large]
   return "\n".join([*lines, "", "Options, as in train.epochs=3, and their values:", *_options(cfg)])
+
+
+def _question(file: Path) -> str:
+  """The first comment of an experiment's file, which says what it asks; "" if there is none."""
+  comments = re.findall(r"^# (?!@package)(.*)", file.read_text(encoding="utf-8"), re.MULTILINE)
+  return comments[0] if comments else ""
 
 
 def _options(cfg: DictConfig) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import logging
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def mine(tmp_path):
   (tmp_path / "mine/experiment").mkdir(parents=True)
   (tmp_path / "mine/task").mkdir()
   (tmp_path / "mine/experiment/clip.yaml").write_text(
-    "# @package _global_\ndefaults:\n  - override /encoding: rpr\n"
+    "# @package _global_\n# How far?\n# Run: now\ndefaults:\n  - override /encoding: rpr\n"
     "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params: {rpr.k: '2,4'}\n"
   )
   (tmp_path / "mine/task/own.yaml").write_text("name: own\n")
@@ -307,7 +308,9 @@ def test_help_shows_choices_and_options_with_their_comments(command, mine):
   status, configs, out, err = command("--help", "--config-dir", mine, "encoding=rpr", "rpr.k=5")
   assert (status, configs, err) == (0, [], "")
   assert f"\n  encoding={ENCODINGS.replace(', ', '|')}\n" in out
-  assert "\n  experiment=clip\n" in out
+  assert re.search(r"\n  clip +How far\?\n", out)
+  assert re.search(r"\n  shaw_clip_k +How far must relative positions reach\?\n", out)
+  assert "shaw_clip_k_small" not in out
   assert "|own\n" in out
   lines = [" ".join(line.split()) for line in out.splitlines()]
   assert "encoding: rpr" in lines

@@ -1,0 +1,316 @@
+"""Sweeps: what becomes of each run, what is skipped, retried and said, and the named ones."""
+
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+from order import command
+
+from posexp import command_line
+from posexp.config import CONFIGS, compose, make_encoding, make_task, resolve
+from posexp.errors import UserError
+from posexp.run import Run, folder, open_run
+from posexp.sweep import Sweep
+
+EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small form
+  "complex_order_ablation": (14, 5),
+  "content_position": (4, 5),
+  "naive_positions": (5, 5),
+  "seven_encodings_multi30k": (7, 3),
+  "seven_encodings_trec": (7, 5),
+  "shaw_clip_k": (6, 3),
+  "shaw_keys_values": (4, 3),
+  "sinusoid_base": (6, 5),
+  "transformer_xl_terms": (7, 5),
+}
+
+
+class Trainer:
+  """Stands in for training: writes the folder of a run, with scores that its config decides."""
+
+  def __init__(self):
+    self.trained = []  # (encoding, seed)
+    self.broken = {}  # what to raise for which of them
+
+  def __call__(self, config):
+    found = config["encoding"], config["seed"]
+    self.trained.append(found)
+    with Run(folder(config), config, rerun=config["rerun"]) as run:
+      if found in self.broken:
+        raise self.broken[found]
+      run.finish(scores(*found))
+
+
+def scores(encoding, seed):
+  accuracy = (0.5 if encoding == "none" else 0.8) + 0.01 * seed**2
+  return {"test/accuracy": accuracy, "test/macro_f1": accuracy / 2}
+
+
+@pytest.fixture
+def trainer(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  made = Trainer()
+  monkeypatch.setattr("posexp.train.train", made)
+  return made
+
+
+# Seeds
+
+
+def test_seeds_are_runs_as_typed_one_by_one(trainer):
+  assert command("encoding=rpr", "seeds=3").status == 0
+  assert trainer.trained == [("rpr", 0), ("rpr", 1), ("rpr", 2)]
+  assert command("-m", "encoding=rpr", "seed=2,1,0").out.count(": finished already, in runs/") == 3
+  assert len(trainer.trained) == 3
+  for path in Path("runs").glob("*/*/*/seed=*"):
+    assert "seeds" not in open_run(path).config
+
+
+def test_the_number_of_seeds_is_no_part_of_a_config():
+  assert resolve(compose(["seeds=3"])) == resolve(compose())
+
+
+def test_a_typed_seed_wins_over_the_seeds_of_a_file(trainer):
+  argv = ["experiment=shaw_clip_k_small", "rpr.k=2"]
+  assert command(*argv, "seed=7").status == 0
+  assert trainer.trained == [("rpr", 7)]
+  assert command(*argv, "hydra.mode=RUN").status == 0
+  assert trainer.trained[1:] == [("rpr", 0)]
+  assert command(*argv, "seeds=2").status == 0
+  assert trainer.trained[2:] == [("rpr", 1)]
+
+
+def test_seeds_beside_the_seed_of_a_file(trainer, tmp_path):
+  (tmp_path / "experiment").mkdir()
+  text = "# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '4,5'}}}\n"
+  (tmp_path / "experiment/mine.yaml").write_text(text)
+  typed = command("--config-dir", ".", "experiment=mine", "seeds=3")
+  message = "posexp: error: seeds=3 stands for seeds 0 to 2, beside seed=4,5; drop one\n"
+  assert typed == (2, "", message)
+  assert trainer.trained == []
+
+
+# States
+
+
+SWEEP = ["-m", "encoding=none,rpr", "rpr.k=2,4", "seeds=2"]
+TABLE = [
+  "",
+  "                             test accuracy         test macro F1         n",
+  "encoding=none                 50.50 ± 0.71          25.25 ± 0.35         2",
+  "encoding=rpr rpr.k=2          80.50 ± 0.71          40.25 ± 0.35         2",
+  "encoding=rpr rpr.k=4          80.50 ± 0.71          40.25 ± 0.35         2",
+  "intervals and tests: python -m posexp.report runs/mr",
+]
+
+
+def test_a_sweep_says_what_becomes_of_its_runs(trainer):
+  trainer.broken["rpr", 1] = ValueError("a first line\nand a second")
+  status, out, err = command(*SWEEP)
+  lines = out.splitlines()
+  folders = [folder(resolve(compose(["encoding=rpr", f"rpr.k={k}", "seed=1"]))) for k in (2, 4)]
+  reason = "failed: ValueError: a first line; its traceback is in"
+  assert lines[:9] == [
+    "sweep     6 runs: 6 waiting; 2 duplicates",
+    "job 1/8: encoding=none rpr.k=2 seed=0",
+    "job 1/8: done",
+    "job 2/8: encoding=none rpr.k=2 seed=1",
+    "job 2/8: done",
+    "job 3/8: encoding=none rpr.k=4 seed=0: the same run as job 1 (none does not read rpr.k)",
+    "job 4/8: encoding=none rpr.k=4 seed=1: the same run as job 2 (none does not read rpr.k)",
+    "job 5/8: encoding=rpr rpr.k=2 seed=0",
+    "job 5/8: done",
+  ]
+  assert lines[10] == f"job 6/8: {reason} {folders[0]}/train.log"
+  assert lines[14] == f"job 8/8: {reason} {folders[1]}/train.log"
+  assert "Traceback" not in out
+  for path in folders:
+    written = (path / "train.log").read_text()
+    assert written.count("Traceback (most recent call last):") == 1
+    assert written.endswith("ValueError: a first line\nand a second\n")
+  assert [line.split()[-3:] for line in lines[-4:-1]] == [
+    ["±", "0.35", "2"],
+    ["1", "of", "2"],
+    ["1", "of", "2"],
+  ]
+  names = "encoding=rpr rpr.k=2 seed=1; encoding=rpr rpr.k=4 seed=1"
+  assert (status, err) == (1, f"posexp: error: 2 of 6 runs failed: {names}\n")
+
+  trainer.broken.clear()
+  trainer.trained.clear()
+  status, out, err = command(*SWEEP)
+  assert (status, err) == (0, "")
+  assert trainer.trained == [("rpr", 1), ("rpr", 1)]
+  assert out.splitlines()[0] == "sweep     6 runs: 4 done, 2 waiting; 2 duplicates"
+  assert out.splitlines()[1] == (
+    "job 1/8: encoding=none rpr.k=2 seed=0: finished already, in "
+    f"{folder(resolve(compose(['encoding=none'])))}"
+  )
+  assert len(out.splitlines()) == 1 + 8 + 2 + len(TABLE)
+  assert out.splitlines()[-len(TABLE) :] == TABLE
+
+
+def test_rerun_trains_a_duplicate_once_and_a_finished_run_again(trainer):
+  argv = ["-m", "encoding=none,rpr", "rpr.k=2,4"]
+  assert command(*argv).status == 0
+  trainer.trained.clear()
+  status, out, _ = command(*argv, "rerun=true")
+  assert status == 0
+  assert trainer.trained == [("none", 0), ("rpr", 0), ("rpr", 0)]
+  assert out.splitlines()[0] == "sweep     3 runs: 3 waiting; 1 duplicate"
+  assert "job 2/4: encoding=none rpr.k=4: the same run as job 1 (none does" in out
+
+
+def test_the_same_seed_twice_is_a_duplicate_without_a_reason(trainer):
+  assert "\njob 2/2: seed=3: the same run as job 1\n" in command("-m", "seed=3,3").out
+
+
+def test_a_failure_outside_of_a_run_keeps_its_traceback_on_the_terminal(trainer, monkeypatch):
+  def breaks(config):
+    raise KeyError("oops")
+
+  monkeypatch.setattr("posexp.train.train", breaks)
+  status, out, _ = command("-m", "seed=0,1")
+  assert status == 1
+  assert out.count("Traceback (most recent call last):") == 2
+  assert "\njob 1/2: failed: KeyError: 'oops'\n" in out
+
+
+def test_a_terminal_shows_the_table_of_states_at_the_start_and_after_each_job(trainer, monkeypatch):
+  trainer.broken["rpr", 0] = UserError("task.train=x: no such file")
+  monkeypatch.setattr("posexp.sweep._terminal", lambda: True)
+  lines = command("-m", "encoding=none,rpr", "seed=0,1").out.splitlines()
+  tables = [n for n, line in enumerate(lines) if line.startswith("sweep ")]
+  assert len(tables) == 5
+  assert lines[: tables[0] + 3] == [
+    "sweep     4 runs: 4 waiting",
+    "  encoding=none  waiting (seed 0, 1)",
+    "  encoding=rpr   waiting (seed 0, 1)",
+  ]
+  assert lines[tables[3] : tables[3] + 4] == [
+    "sweep     4 runs: 2 done, 1 failed, 1 waiting",
+    "  encoding=none  done (seed 0, 1)",
+    "  encoding=rpr   failed (seed 0), waiting (seed 1)",
+    "  failed: encoding=rpr seed=0: task.train=x: no such file",
+  ]
+
+
+def test_jobs_that_cannot_be_told_before_are_said_one_by_one(trainer):
+  lines = command("-m", "encoding=glob(rp*)", "seed=0,0").out.splitlines()
+  assert lines[0] == "job 1: encoding=rpr seed=0"
+  assert lines[2] == "job 2: encoding=rpr seed=0: the same run as job 1"
+  assert trainer.trained == [("rpr", 0)]
+
+
+# The last table
+
+
+def test_the_last_table_holds_means_and_deviations_of_each_task(trainer):
+  _, out, _ = command("-m", "task=mr,numbers", "encoding=none,rpr", "seeds=3")
+  lines = [line.split() for line in out.splitlines()]
+  found = [scores("rpr", seed)["test/accuracy"] * 100 for seed in range(3)]
+  mean, deviation = statistics.mean(found), statistics.stdev(found)
+  row = ["task=mr", "encoding=rpr", f"{mean:.2f}", "±", f"{deviation:.2f}"]
+  assert row in [line[:5] for line in lines]
+  (numbers,) = (n for n, line in enumerate(lines) if line[:3] == ["test", "exact", "match"])
+  assert lines[numbers][3:] == ["beyond", "exact", "match", "n"]
+  assert lines[numbers + 1] == ["task=numbers", "encoding=none", "—", "—", "3"]
+  assert out.endswith("posexp.report runs/mr runs/numbers\n")
+
+
+def test_one_run_of_a_group_has_no_deviation(trainer):
+  _, out, _ = command("-m", "encoding=none,rpr")
+  assert re.search(r"\nencoding=rpr +80\.00 +40\.00 +1\n", out)
+
+
+# Named experiments
+
+
+def planned(*argv):
+  args = command_line.seeded(command_line.parse(argv))
+  return Sweep(command_line.check(args), args)
+
+
+def test_the_experiments_are_these():
+  names = {file.stem for file in (CONFIGS / "experiment").glob("*.yaml")}
+  assert names == {name + end for name in EXPERIMENTS for end in ("", "_small")}
+
+
+@pytest.mark.parametrize("small", ["", "_small"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_is_a_sweep_of_different_runs(tmp_path, monkeypatch, name, small):
+  monkeypatch.chdir(tmp_path)
+  sweep = planned(f"experiment={name}{small}")
+  groups, seeds = EXPERIMENTS[name]
+  seeds = 3 if small else seeds
+  assert len(sweep.members) == len(sweep.runs) == groups * seeds
+  assert len({member.key for member in sweep.runs}) == groups
+  for member in sweep.runs[::seeds]:
+    make_encoding(member.config)
+    assert member.path is not None
+  if small:
+    task = make_task(sweep.runs[0].config)
+    assert task.name == ("numbers" if name in TRANSLATED else "mr")
+    assert sweep.runs[0].config["model"]["d_model"] == 64
+
+
+TRANSLATED = ("seven_encodings_multi30k", "shaw_clip_k", "shaw_keys_values")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_says_what_it_asks_how_long_it_takes_and_what_is_published(name):
+  text = (CONFIGS / f"experiment/{name}.yaml").read_text()
+  question, run, time, published = re.findall(r"^# (?!@)(?! )(.*)", text, re.MULTILINE)[:4]
+  assert question.endswith("?")
+  assert run == f"Run: python -m posexp.train experiment={name}"
+  assert re.match(r"Time: .*\d+ (minutes|hours)", time)
+  assert published.startswith("Published: ")
+  small = (CONFIGS / f"experiment/{name}_small.yaml").read_text()
+  assert f"\n# Run: python -m posexp.train experiment={name}_small\n" in small
+  assert re.search(r"\n# Time: .*\d+ minutes", small)
+  assert "params" not in small
+
+
+def test_what_is_typed_wins_over_an_experiment(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  sweep = planned("experiment=shaw_clip_k", "rpr.k=2,3", "task=mr", "train.epochs=1", "seeds=2")
+  assert [m.name for m in sweep.runs] == [f"rpr.k={k} seed={s}" for k in (2, 3) for s in (0, 1)]
+  config = sweep.runs[0].config
+  assert (config["task"]["name"], config["train"]["epochs"]) == ("mr", 1)
+  assert config["rpr"]["table"] == 64
+
+
+def test_all_k_of_shaw_s_table_share_one_program():
+  import jax
+  from flax import nnx
+
+  found = set()
+  for member in planned("experiment=shaw_clip_k_small", "seeds=1").runs:
+    relation = make_encoding(member.config).relation(2, 8, causal=False, rngs=nnx.Rngs(0))
+    graphdef, state = nnx.split(relation)
+    found.add((graphdef, str(jax.tree.map(lambda leaf: leaf.shape, nnx.to_pure_dict(state)))))
+  assert len(found) == 1
+
+
+def test_the_rows_of_the_complex_order_table():
+  rows = {
+    (
+      c["order"],
+      c["initial_phase"],
+      c["shared_period"],
+      c["shared_amplitude"],
+      c["weights"],
+    )
+    for c in (m.config["complex"] for m in planned("experiment=complex_order_ablation").runs)
+  }
+  parts = [
+    (True, False, "none", "none"),
+    (True, True, "none", "none"),
+    (True, False, "dimension", "none"),
+    (True, False, "word", "none"),
+    (True, False, "none", "dimension"),
+    (True, False, "none", "word"),
+    (False, False, "none", "none"),
+  ]
+  assert rows == {(*part, weights) for part in parts for weights in ("complex", "shared")}
