@@ -18,8 +18,11 @@ from posexp.launch import Job, launch
 from posexp.sweep import Sweep
 
 ENTRY = """
-import sys, time
+import signal, sys, time
 from posexp.launch import launch
+
+# Ctrl-C is ignored in the background jobs of a shell; here it must not be.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def job(config):
   print("started", flush=True)
@@ -272,8 +275,6 @@ def test_signals_end_a_sweep_with_a_sentence(tmp_path, sent, status):
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
-    # Ctrl-C is ignored in the background jobs of a shell; here it must not be.
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
   )
   assert process.stdout.readline() == "sweep     2 runs: 2 waiting\n"
   assert process.stdout.readline() == "job 1/2: seed=0\n"
