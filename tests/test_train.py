@@ -243,6 +243,6 @@ def test_bfloat16_follows_float32_and_keeps_parameters_in_float32(sweep, options
   assert found != expected
   assert found == pytest.approx(expected, abs=0.2)
   assert found[-1] < 0.6 * found[0]
-  state = open_trained(only("bfloat16")).state
+  state = open_trained(only("bfloat16")).snapshot.state
   kinds = {str(leaf.dtype) for leaf in jax.tree.leaves((state.params, state.opt_state))}
   assert kinds == {"float32", "int32"}
