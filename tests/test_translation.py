@@ -26,6 +26,7 @@ WORDS = ("red", "green", "blue", "gray", "pink")
 SIZES = {"train": 500, "validation": 40, "test": 60}
 SHORT = ["train.steps=12", "train.evaluate_every=4", "train.log_every=3", "train.warmup=2"]
 SHORT += ["train.learning_rate=1e-2", "encoding=rpr", "rpr.k=2", "model.dropout=0.1"]
+BRIEF = ["train.steps=2", "task.beam=1"]
 LEARN = ["train.steps=300", "train.evaluate_every=150", "train.learning_rate=1e-2"]
 LEARN += ["train.warmup=20", "train.schedule=cosine", "model.dropout=0", "model.d_model=32"]
 
@@ -200,7 +201,7 @@ def test_eight_devices_give_what_one_gives(whole, home):
 
 
 def test_separate_vocabularies_are_kept_apart(options):
-  status, out, _ = command(*options, *SHORT, "task.joint=false", "runs=apart")
+  status, out, _ = command(*options, *SHORT, *BRIEF, "task.joint=false", "runs=apart")
   assert status == 0
   path = only("apart")
   assert not (path / "tokenizer.json").exists()
@@ -218,7 +219,7 @@ def test_the_generator_of_numbers_measures_beyond_training():
     "task.places=4",
     "task.beyond=[3,4]",
   ]
-  argv += [*MODEL, *SHORT, "train.batch_size=512", "wandb.mode=disabled", "runs=numbers"]
+  argv += [*MODEL, *SHORT, *BRIEF, "train.batch_size=512", "wandb.mode=disabled", "runs=numbers"]
   status, out, err = command(*argv)
   assert (status, err) == (0, "")
   summary = timeless(open_run(only("numbers")).summary)

@@ -157,13 +157,12 @@ class Parallel:
 
   def measure(self, snapshot: Snapshot, split: str) -> dict[str, float]:
     """The metrics of a split, as they are followed during training: of greedy translations."""
-    from posexp.decoding import Search
-
     texts = self.texts_of[split]
     # Evenly over the split, since many a corpus is in some order.
     step = max(len(texts) / self.task.bleu_pairs, 1)
     rows = np.unique(np.arange(0, len(texts), step).astype(int))
-    said, _ = self.translate(snapshot, split, Search(1, 0.0), rows)
+    greedy = dataclasses.replace(self.task.search, beam=1)
+    said, _ = self.translate(snapshot, split, greedy, rows)
     references = [texts[row].target for row in rows]
     return self.scores(self.predict(snapshot, split)) | scores.corpus(
       said, references, self.task.target
