@@ -22,10 +22,10 @@ FACTS = ("parameters", "flops_per_token", "d_ff", "devices")  # of a summary, if
 FEWEST = 100  # samples, below which an interval of 95 % has no ends to speak of
 EXAMPLES = """\
 examples:
-  python -m posexp.compare runs/mr/rpr/4fa08e3af2a2/seed=0 runs/mr/sinusoidal/6d6c1ba8eb43/seed=0
+  python -m posexp.compare runs/mr/rpr/5d00c285df53/seed=0 runs/mr/sinusoidal/6d6c1ba8eb43/seed=0
   python -m posexp.compare RUN_A RUN_B --metric chrf --examples 20
   python -m posexp.compare RUN_A RUN_B --split beyond --json beyond.json
-  python -m posexp.compare runs/mr/rpr/4fa08e3af2a2 runs/mr/sinusoidal/6d6c1ba8eb43
+  python -m posexp.compare runs/mr/rpr/5d00c285df53 runs/mr/sinusoidal/6d6c1ba8eb43
                                               all seeds that both have, one against the other
 
 Intervals are of 95 %. They and p come from a paired bootstrap over the examples, for accuracy and

@@ -21,7 +21,7 @@ SVG. Nothing is trained.
 
   python -m posexp.inspect encoding=rpr rpr.k=4
   python -m posexp.inspect encoding=sinusoidal sinusoidal.base=100 model.d_model=64
-  python -m posexp.inspect run=runs/mr/rpr/68a59af909c7/seed=0     also of what was trained
+  python -m posexp.inspect run=runs/mr/rpr/5d00c285df53/seed=0     also of what was trained
 
 Options are those of posexp.train (see its --help), and
   run=FOLDER   a run, finished or stopped: its encoding, its trained weights, its validation texts
