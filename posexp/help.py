@@ -32,7 +32,7 @@ def help_text(cfg: DictConfig) -> str:
   experiments = choices.pop("experiment", {})
   lines = [INTRODUCTION, "Choices:"]
   lines += [f"  {group}={'|'.join(names)}" for group, names in sorted(choices.items())]
-  lines += ["", "Experiments, as in experiment=shaw_clip_k; NAME_small ends within minutes:"]
+  lines += ["", "Experiments, as in experiment=shaw_clip_k; NAME_small in 6 to 30 minutes:"]
   large = [
     n for n in experiments if not (n.endswith(SMALL) and n.removesuffix(SMALL) in experiments)
   ]

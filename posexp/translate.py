@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import gzip
 import itertools
 import math
 import sys
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,15 +107,10 @@ def given(args: argparse.Namespace) -> Iterator[str]:
 
 def of_file(path: str) -> Iterator[str]:
   """The lines of a file, which may be gzipped; none of an empty one."""
-  try:
-    with (gzip.open if path.endswith(".gz") else open)(Path(path).expanduser(), "rb") as file:
-      yield from decoded(file, path)
-  except FileNotFoundError:
-    raise UserError(f"{path}: there is no such file (looked in {Path.cwd()})") from None
-  except (gzip.BadGzipFile, EOFError, zlib.error):
-    raise UserError(f"{path}: not a whole gzip file; make it again") from None
-  except OSError as error:
-    raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+  from posexp.data.files import opened
+
+  with opened(path) as file:
+    yield from decoded(file, path)
 
 
 def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:

@@ -111,6 +111,22 @@ def compilations() -> Iterator[collections.Counter]:
     jax.monitoring.unregister_event_duration_listener(heard)
 
 
+@contextlib.contextmanager
+def interrupted(at: int) -> Iterator[None]:
+  """In it a run is stopped, as by Ctrl-C, when it is to log this step."""
+  from posexp.run import Run
+
+  log = Run.log
+
+  def leave(self: Run, step: int, metrics: dict[str, Any]) -> None:
+    if step == at:
+      raise KeyboardInterrupt
+    log(self, step, metrics)
+
+  with mock.patch.object(Run, "log", leave):
+    yield
+
+
 def summaries(runs: Path | str) -> dict[Path, dict[str, Any]]:
   """The summaries of finished runs, by their folders."""
   return {path.parent: json.loads(path.read_text()) for path in Path(runs).rglob("summary.json")}

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import order
 import pytest
-from order import SHORT, command, compilations, only, result, summaries
+from order import SHORT, command, compilations, interrupted, only, result, summaries
 
 from posexp import training
-from posexp.run import Run, open_run
+from posexp.run import open_run
 from posexp.trained import open_trained
 
 pytestmark = pytest.mark.usefixtures("home", "compile_quickly")
@@ -118,18 +118,10 @@ def whole(options):
   return argv, typed, result(only("whole"))
 
 
-def test_a_run_goes_on_without_compiling_anything(whole, monkeypatch):
-  log = Run.log
-
-  def leave(self, step, metrics):
-    if step == 9:
-      raise KeyboardInterrupt
-    log(self, step, metrics)
-
-  monkeypatch.setattr(Run, "log", leave)
-  status, _, err = command(*whole[0], "runs=interrupted")
+def test_a_run_goes_on_without_compiling_anything(whole):
+  with interrupted(at=9):
+    status, _, err = command(*whole[0], "runs=interrupted")
   assert (status, err) == (130, "posexp: interrupted; the same command goes on from here\n")
-  monkeypatch.undo()
   with compilations() as counts:
     status, out, _ = command(*whole[0], "runs=interrupted")
   assert status == 0

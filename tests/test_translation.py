@@ -13,10 +13,10 @@ import jax
 import numpy as np
 import pytest
 import sacrebleu
-from order import MODEL, command, compilations, only, result, timeless
+from order import MODEL, command, compilations, interrupted, only, result, timeless
 
 from posexp.errors import UserError
-from posexp.run import Run, open_run
+from posexp.run import open_run
 from posexp.tasks.translation import Corpus, tokenizers
 from posexp.trained import open_trained
 
@@ -132,17 +132,9 @@ def whole(options):
   return argv, result(only("whole"))
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(whole, monkeypatch):
-  log = Run.log
-
-  def leave(self, step, metrics):
-    if step == 9:
-      raise KeyboardInterrupt
-    log(self, step, metrics)
-
-  monkeypatch.setattr(Run, "log", leave)
-  assert command(*whole[0], "runs=stopped").status == 130
-  monkeypatch.undo()
+def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(whole):
+  with interrupted(at=9):
+    assert command(*whole[0], "runs=stopped").status == 130
   with compilations() as counts:
     status, out, _ = command(*whole[0], "runs=stopped")
   assert status == 0

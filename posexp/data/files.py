@@ -51,7 +51,7 @@ def records(path: str) -> Records:
     UserError: naming the file and the line of what cannot be read.
   """
   reader = _reader(path)
-  with _opened(path) as file:
+  with _filled(path) as file:
     yield from reader(path, file)
 
 
@@ -61,7 +61,7 @@ def lines(path: str) -> Iterator[str]:
   Raises:
     UserError: the file cannot be read, or a line of it is not UTF-8.
   """
-  with _opened(path) as file:
+  with _filled(path) as file:
     for line in _text(path, file, newline="\n"):
       yield line.removesuffix("\n").removesuffix("\r")
 
@@ -77,7 +77,7 @@ def contents(paths: dict[str, str]) -> str:
   """`digest` of files of any kind."""
   total = hashlib.sha256()
   for role, path in sorted(paths.items()):
-    with _opened(path) as file:
+    with _filled(path) as file:
       total.update(f"{role}:{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
   return total.hexdigest()
 
@@ -107,13 +107,24 @@ def pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
-  """A file, unzipped while it is read."""
+def _filled(path: str) -> Iterator[BinaryIO]:
+  """As `opened`, and the file is not empty."""
+  with opened(path) as file:
+    if not any(block.strip() for block in iter(lambda: file.read(1 << 16), b"")):
+      raise UserError(f"{path}: the file is empty; give one with at least one row")
+    file.seek(0)
+    yield file
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+  """A file, unzipped while it is read.
+
+  Raises:
+    UserError: it is missing, cannot be read or is half a gzip file.
+  """
   try:
     with (gzip.open if path.endswith(".gz") else open)(Path(path).expanduser(), "rb") as file:
-      if not any(block.strip() for block in iter(lambda: file.read(1 << 16), b"")):
-        raise UserError(f"{path}: the file is empty; give one with at least one row")
-      file.seek(0)
       yield file
   except FileNotFoundError:
     raise UserError(f"{path}: there is no such file (looked in {Path.cwd()})") from None
@@ -134,7 +145,7 @@ def _text(path: str, file: BinaryIO, newline: str) -> Iterator[str]:
 
 def _undecodable(path: str) -> int:
   """The number of the first line that is not UTF-8."""
-  with _opened(path) as file:
+  with _filled(path) as file:
     for number, line in enumerate(file, start=1):
       try:
         line.decode()

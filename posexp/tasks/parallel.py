@@ -191,11 +191,13 @@ class Parallel:
   def conclude(self, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """What a summary says of the test split and others; hypotheses go to folder/predictions."""
     summary: dict[str, Any] = {}
-    sentences, begun = 0, time.perf_counter()
+    sentences, seconds = 0, 0.0
     for split, texts in self.texts_of.items():
       if split == "validation":
         continue
+      begun = time.perf_counter()
       said, found = self.translate(snapshot, split, self.task.search)
+      seconds += time.perf_counter() - begun
       references = [text.target for text in texts]
       sentences += len(said)
       keep(folder / "predictions" / split, texts, said, found)
@@ -210,7 +212,7 @@ class Parallel:
         measured[f"examples/{part}"] = len(rows)
       summary |= {f"{split}/{name}": value for name, value in measured.items()}
     summary["bleu_signature"] = scores.signature(self.task.target, references)
-    summary["time/sentences_per_second"] = sentences / (time.perf_counter() - begun)
+    summary["time/sentences_per_second"] = sentences / seconds
     return summary
 
 
