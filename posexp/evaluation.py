@@ -10,7 +10,8 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from posexp.training import Batch, Program, State, shard
+from posexp.devices import Batch, shard, whole
+from posexp.training import Program, State
 
 
 class Snapshot(NamedTuple):
@@ -32,6 +33,11 @@ class Snapshot(NamedTuple):
       (batch, self.program.predict(self.state, batch, kept))
       for batch, _ in shard(batches, self.mesh)
     )
+
+
+def snapshot(program: Program, state: State, mesh: Mesh, batch_size: int) -> Snapshot:
+  """The model of a state, of which the parameters may be divided among the devices."""
+  return Snapshot(program, state.replace(params=whole(state.params, mesh)), mesh, batch_size)
 
 
 def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> dict[str, np.ndarray]:

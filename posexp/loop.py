@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import signal
-import time
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,12 +15,14 @@ from jax.sharding import Mesh
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from posexp import costs
+from posexp.devices import shard
 from posexp.errors import UserError
-from posexp.evaluation import Snapshot
+from posexp.evaluation import snapshot
 from posexp.optimizer import Training, make_schedule
 from posexp.run import Run
 from posexp.tracking import Tracker
-from posexp.training import Program, State, keys, shard
+from posexp.training import Program, State, keys
 
 log = logging.getLogger("posexp")
 
@@ -34,8 +36,11 @@ def fit(
   steps: int,
   seed: int,
   mesh: Mesh,
+  begun: float,
 ) -> State:
   """Trains until `steps` or out of patience, from the newest checkpoint if there is one.
+
+  `begun` is when all this began, by `time.perf_counter`.
 
   Raises:
     UserError: the loss, of training or validation, is no longer finite.
@@ -49,19 +54,19 @@ def fit(
   schedule = make_schedule(options, steps)
   every = options.evaluate_every or data.steps_per_epoch(options.batch_size)
   batches = shard(data.batches(options.batch_size, seed=seed, start=step), mesh)
-  clock = Clock(run.history)
+  meter = costs.Meter(run.history, program.update, mesh, begun)
   with stop_signals() as asked, progress(step, steps) as bar, contextlib.closing(batches):
     while step < steps and not exhausted(run, options.patience):
       batch, tokens = next(batches)
       state = program.update(state, batch, key)
       step += 1
-      clock.count(tokens)
+      meter.count(tokens, state)
       bar.update()
       leaves = bool(asked)  # looked at once a step: a signal may come between any two lines
       evaluates = step % every == 0 or step == steps
       row = {}
       if step % options.log_every == 0 or evaluates:
-        row |= window(state) | {"train/learning_rate": float(schedule(step - 1))} | clock.read()
+        row |= window(state) | {"train/learning_rate": float(schedule(step - 1))} | meter.read()
         state = program.clear(state)
         bar.set_postfix_str(
           f"loss {row['train/loss']:.3f}, {row['time/tokens_per_second']:,.0f} tokens/s"
@@ -69,7 +74,7 @@ def fit(
       elif leaves:
         window(state)  # or what is saved below might be broken
       if evaluates:
-        measured = data.measure(Snapshot(program, state, mesh, options.batch_size), "validation")
+        measured = data.measure(snapshot(program, state, mesh, options.batch_size), "validation")
         if not math.isfinite(measured["loss"]):
           raise not_finite("validation loss", step)
         row |= {f"validation/{name}": value for name, value in measured.items()}
@@ -79,7 +84,7 @@ def fit(
         tracker.log(step, row)
       if evaluates:
         run.save(step, state, row)
-        clock.restart()
+        meter.restart()
       elif leaves:
         run.save(step, state)
       if leaves:
@@ -88,6 +93,7 @@ def fit(
   if asked:
     log.info("stopped at step %d of %d, which is saved", step, steps)
     signal.raise_signal(asked[0])
+    sys.exit(128 + asked[0])  # where that is bypassed, as schedulers' wrappers do
   return state
 
 
@@ -103,16 +109,15 @@ def measure(
     best, summary["averaged"] = run.checkpoints.average(state, options.average)
   else:
     best = run.restore(state, "best")
-  snapshot = Snapshot(program, best, mesh, options.batch_size)
+  model = snapshot(program, best, mesh, options.batch_size)
   summary["step"] = int(best.step)
   if options.average:
-    row = {f"validation/{k}": v for k, v in data.measure(snapshot, "validation").items()}
+    row = {f"validation/{k}": v for k, v in data.measure(model, "validation").items()}
   else:
     row = next(row for row in run.history if row["step"] == summary["step"])
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
-  summary |= data.conclude(snapshot, run.path)
-  last = [row for row in run.history if "time/seconds" in row][-1]
-  return summary | {"time/seconds": last["time/seconds"]}
+  summary |= data.conclude(model, run.path)
+  return summary | costs.of_run(run.history)
 
 
 def window(state: State) -> dict[str, float]:
@@ -176,14 +181,15 @@ def progress(step: int, steps: int) -> Iterator[tqdm]:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-  """SIGTERM and Ctrl-C wait for the end of a step; a second one does not wait.
+  """SIGTERM, Ctrl-C and USR2 wait for the end of a step; a second one does not wait.
 
-  One that is ignored, as Ctrl-C is in the background jobs of a script, stays so.
+  USR2 is what clusters send before time is up. One that is ignored, as Ctrl-C is in the background
+  jobs of a script, stays so.
   """
   asked: list[int] = []
   signals = [
     number
-    for number in (signal.SIGTERM, signal.SIGINT)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
     if signal.getsignal(number) is not signal.SIG_IGN
   ]
 
@@ -198,27 +204,3 @@ def stop_signals() -> Iterator[list[int]]:
   finally:
     for number, handler in before.items():
       signal.signal(number, handler)
-
-
-class Clock:
-  """Seconds of training, over all sessions of a run, and real tokens per second."""
-
-  def __init__(self, history: list[dict]):
-    self.before = max((row.get("time/seconds", 0.0) for row in history), default=0.0)
-    self.begun = time.perf_counter()
-    self.restart()
-
-  def restart(self) -> None:
-    """Leaves what was not training out of the next rate."""
-    self.since, self.tokens = time.perf_counter(), 0
-
-  def count(self, tokens: int) -> None:
-    """A step on so many tokens was taken."""
-    self.tokens += tokens
-
-  def read(self) -> dict[str, float]:
-    """The figures of a row of the log."""
-    now = time.perf_counter()
-    rate = self.tokens / (now - self.since)
-    self.restart()
-    return {"time/seconds": self.before + now - self.begun, "time/tokens_per_second": rate}

@@ -9,7 +9,9 @@ import jax
 import optax
 
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant")
+SHARDS = ("none", "parameters")
 COUNTS = ("batch_size", "epochs", "steps", "evaluate_every", "log_every", "patience", "average")
+COUNTS += ("accumulate",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Training:
   log_every: int = 50
   patience: int | None = None  # evaluations without a better one; None never stops early
   average: int | None = None  # the last evaluated checkpoints, instead of the best one
+  accumulate: int = 1  # parts of a batch that a step works on, one after the other
+  shard: str = "none"  # what is divided among the devices beside the batches
 
   def __post_init__(self):
     for option in COUNTS:
@@ -42,8 +46,9 @@ class Training:
         raise ValueError(f"{option} must be at least 0, not {value}")
     if not 0 <= self.label_smoothing < 1:
       raise ValueError(f"label_smoothing must be from 0 to below 1, not {self.label_smoothing}")
-    if self.schedule not in SCHEDULES:
-      raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
+    for option, known in (("schedule", SCHEDULES), ("shard", SHARDS)):
+      if (value := getattr(self, option)) not in known:
+        raise ValueError(f"{option} must be one of {', '.join(known)}, not {value!r}")
 
 
 @functools.lru_cache

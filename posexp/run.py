@@ -33,6 +33,7 @@ from posexp.errors import UserError
 
 BOOKKEEPING = ("seed", "runs", "rerun", "wandb")  # what does not change a run's results
 FILES = ("train", "validation", "test")  # the options of a task that are paths of data
+SAME = {"shard": ("none", "parameters"), "accumulate": (1,)}  # likewise, of train at these values
 OWNED = (
   "summary.json",
   "checkpoints",
@@ -56,6 +57,8 @@ def digest(config: Mapping[str, Any], data_digest: str | None = None) -> str:
   the same data.
   """
   kept = {key: value for key, value in config.items() if key not in BOOKKEEPING}
+  if train := kept.get("train"):
+    kept["train"] = {key: train[key] for key in train if train[key] not in SAME.get(key, ())}
   if data_digest is not None:
     task = {key: value for key, value in kept["task"].items() if key not in FILES}
     kept["task"] = task | {"data": data_digest}
@@ -121,7 +124,7 @@ class Run:
     with contextlib.ExitStack() as stack:
       with _writing(self.path):
         self.path.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(_lock(self.path))
+        stack.enter_context(lock(self.path))
         if self._rerun:
           self._clear()
         self._check()
@@ -248,7 +251,7 @@ def open_run(path: Path | str) -> Record:
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
   """Holds the folder for this process; the system lets go of it when the process ends, however."""
   with (path / ".lock").open("a+") as file:
     try:

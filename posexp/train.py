@@ -31,7 +31,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   Raises:
     UserError: the config, the data or the run's folder are not in order.
   """
-  from posexp import show
+  from posexp import costs, show
   from posexp.config import build, make_encoding, make_task
   from posexp.optimizer import Training
   from posexp.positions import Positions
@@ -39,6 +39,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   from posexp.tracking import WandbOptions
   from posexp.transformer import Size
 
+  begun = costs.job_begins()
   encoding, task = make_encoding(config), make_task(config)
   size = build(Size, config["model"], "model")
   positions = build(Positions, config.get("positions"), "positions")
@@ -50,7 +51,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   if summary is None:
     suits(encoding, size, positions, task.toy())
     with run:
-      summary = carry_out(run, config, encoding, task, size, positions, options, wandb)
+      summary = carry_out(run, config, encoding, task, size, positions, options, wandb, begun)
   else:
     log.info("finished already, in %s; rerun=true trains it again", show.near(path))
   show.result(task.table(summary))
@@ -74,24 +75,27 @@ def suits(encoding, size, positions, kind) -> None:
     raise UserError(f"model: {error}") from error
 
 
-def carry_out(run, config, encoding, task, size, positions, options, wandb) -> dict[str, Any]:
+def carry_out(
+  run, config, encoding, task, size, positions, options, wandb, begun
+) -> dict[str, Any]:
   """The work of a run, from its data to its summary."""
   from posexp import fairness, loop, show, tracking
-  from posexp.training import keep_compiled, mesh_for, program
+  from posexp.devices import mesh_for
+  from posexp.training import keep_compiled, program
 
   keep_compiled()
   data = task.prepare(run.path)
   build, fit = model(config["encoding"], encoding, data, size, positions)
   epoch = data.steps_per_epoch(options.batch_size)
   steps = options.steps or options.epochs * epoch
-  mesh = mesh_for(data.rows_of(options.batch_size))
+  mesh = mesh_for(data.rows_of(options.batch_size), options.accumulate)
   facts = fairness.facts(data.kind, encoding, fit, size)
   facts |= {"steps": steps, "devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   run.rewind(run.checkpoints.find("latest") or 0)
   with tracking.start(wandb, config=config, facts=facts, run=run) as tracker:
     show.header(config, data, facts, run.path, tracker.line)
     compiled = program(build, options, steps, mesh)
-    fitted = loop.fit(run, tracker, compiled, data, options, steps, config["seed"], mesh)
+    fitted = loop.fit(run, tracker, compiled, data, options, steps, config["seed"], mesh, begun)
     summary = loop.measure(run, compiled, data, options, fitted, mesh) | facts
     tracker.summarize(summary)
     tracker.samples(said(run.path))

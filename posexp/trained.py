@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posexp import config as configuration
 from posexp.data.tokenizer import Tokenizer
+from posexp.devices import mesh_for
 from posexp.encodings import Encoding
 from posexp.errors import UserError
 from posexp.evaluation import Snapshot
@@ -24,7 +25,7 @@ from posexp.positions import Positions
 from posexp.run import Record, digest, open_run
 from posexp.tasks.translation import Translation, tokenizers
 from posexp.train import model
-from posexp.training import mesh_for, program
+from posexp.training import program
 from posexp.transformer import Size
 
 

@@ -8,24 +8,25 @@ checkpoint needs.
 from __future__ import annotations
 
 import functools
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx, struct
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import Mesh
 
 from posexp import cache
+from posexp.devices import Batch, everywhere, placed
 from posexp.optimizer import Training, make_optimizer
 
-Batch = dict[str, np.ndarray]
 POSITIONS = 2**31  # dropout's draws of a step are counted from 0
+GATHERED = "gathered"  # the name of parameters that were divided
 
 
 @struct.dataclass
@@ -48,12 +49,39 @@ class State:
   window: Window
 
 
+class Step:
+  """The step of training: from a state, which is donated, a batch and the key of dropout, a state.
+
+  It is compiled ahead when a batch has a new shape, so that the costs of this are known.
+  """
+
+  def __init__(self, update: Callable[[State, Batch, Array], State]):
+    self.jitted = update
+    self._temporary: dict[tuple[int, ...], int] = {}  # bytes, by the shape of the batches
+    self.seconds = 0.0  # of tracing and compiling, in this process
+
+  @property
+  def temporary_bytes(self) -> int:
+    """What a step needs on a device beside its inputs and outputs, at the most."""
+    return max(self._temporary.values(), default=0)
+
+  def __call__(self, state: State, batch: Batch, key: Array) -> State:
+    if (shape := batch["mask"].shape) not in self._temporary:
+      jax.block_until_ready(state)  # the time of steps before this one is not that of compiling
+      begun = time.perf_counter()
+      # The jitted function finds what is compiled here, and has less to do for a call.
+      program = self.jitted.lower(state, batch, key).compile()
+      self.seconds += time.perf_counter() - begun
+      self._temporary[shape] = getattr(program.memory_analysis(), "temp_size_in_bytes", 0)
+    return self.jitted(state, batch, key)
+
+
 class Program(NamedTuple):
   """The compiled functions of a run."""
 
   graphdef: Any  # the structure of the model
   init: Callable[[int], State]  # from the seed
-  update: Callable[[State, Batch, Array], State]  # with the key of dropout; the state is donated
+  update: Step
   clear: Callable[[State], State]  # with an empty window; the state is donated
   predict: Callable[..., dict[str, Array]]  # from a state, for every example of a batch
 
@@ -70,27 +98,6 @@ def keys(seed: int) -> dict[str, Array]:
   """The random keys of a run, by stream."""
   names = ("params", "encoding", "dropout")
   return dict(zip(names, jax.random.split(jax.random.key(seed), len(names)), strict=True))
-
-
-def mesh_for(rows: np.ndarray) -> Mesh:
-  """As many local devices as divide every size of batches, in one row."""
-  devices = jax.local_devices()
-  whole = math.gcd(*np.asarray(rows).ravel().tolist())
-  count = next(n for n in range(len(devices), 0, -1) if whole % n == 0)
-  return Mesh(np.array(devices[:count]), ("data",))
-
-
-def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Array], int]]:
-  """Batches divided among the devices and its number of real tokens, one batch ahead of its use."""
-  sharding = NamedSharding(mesh, PartitionSpec("data"))
-  ahead = None
-  for batch in batches:
-    tokens = int(batch["mask"].sum())
-    ahead, ready = (jax.device_put(batch, sharding), tokens), ahead
-    if ready is not None:
-      yield ready
-  if ahead is not None:
-    yield ahead
 
 
 def split(build: Callable[..., nnx.Module], seeds: dict[str, Array]) -> tuple[Any, Any, Any]:
@@ -113,7 +120,6 @@ def program(
   names = build.func.metrics
   optimizer = make_optimizer(training, steps)
 
-  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec()))
   def start(seeds: dict[str, Array]) -> State:
     _, params, settings = split(build, seeds)
     step = jnp.zeros((), jnp.int32)
@@ -121,9 +127,11 @@ def program(
     # A weak type would not come back from a checkpoint, and what it is given to be compiled twice.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), state)
 
+  where = placed(jax.eval_shape(start, keys(0)), mesh, training.shard == "parameters")
+  init = jax.jit(start, out_shardings=where)
   graphdef = found[0]
   return Program(
-    graphdef, lambda seed: start(keys(seed)), *compiled(graphdef, names, training, steps)
+    graphdef, lambda seed: init(keys(seed)), *compiled(graphdef, names, training, steps, mesh)
   )
 
 
@@ -133,20 +141,56 @@ def empty(names: Iterable[str]) -> Window:
 
 
 @functools.lru_cache(maxsize=8)
-def compiled(graphdef: nnx.GraphDef, names: tuple[str, ...], training: Training, steps: int):
+def compiled(
+  graphdef: nnx.GraphDef, names: tuple[str, ...], training: Training, steps: int, mesh: Mesh
+) -> tuple[Step, Callable, Callable]:
   """update, clear and predict of a `Program`: the same objects for models of equal structure."""
   optimizer = make_optimizer(training, steps)
+  divided = training.shard == "parameters"
 
-  @functools.partial(jax.jit, donate_argnums=0)
-  def update(state: State, batch: Batch, key: Array) -> State:
+  def slope(params: Any, settings: Any, batch: Batch, key: Array) -> tuple[Any, dict, Array]:
+    """The gradient of the loss of a batch, its metrics, and their weight."""
+
     def loss(params):
-      of_step = jax.random.fold_in(key, state.step)
-      rngs = nnx.Rngs(dropout=of_step, positions=jax.random.fold_in(of_step, POSITIONS))
-      model = nnx.merge(graphdef, params, state.settings)
+      if divided:
+        params = jax.lax.with_sharding_constraint(params, everywhere(mesh))
+        params = jax.tree.map(lambda leaf: checkpoint_name(leaf, GATHERED), params)
+      rngs = nnx.Rngs(dropout=key, positions=jax.random.fold_in(key, POSITIONS))
+      model = nnx.merge(graphdef, params, settings)
       values, weight = model.loss(batch, label_smoothing=training.label_smoothing, rngs=rngs)
       return values["loss"], (values, weight)
 
-    grads, (values, weight) = jax.grad(loss, has_aux=True)(state.params)
+    if divided:  # what is gathered is not kept for the way back, but gathered again
+      policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
+      loss = jax.checkpoint(loss, policy=policy)
+    grads, (values, weight) = jax.grad(loss, has_aux=True)(params)
+    return grads, values, weight
+
+  def mean_slope(params: Any, settings: Any, batch: Batch, key: Array) -> tuple[Any, dict, Array]:
+    """As `slope`, from one part of the batch after the other."""
+    # A part has rows of every device: rows i, i + n, i + 2n, …
+    split = functools.partial(jax.tree.map, lambda x: x.reshape(-1, count, *x.shape[1:]))
+    parts = jax.tree.map(lambda x: x.swapaxes(0, 1), split(batch))
+
+    def add(total, part):
+      number, batch = part
+      empty = batch["weight"].sum() == 0  # it has no mean
+      batch = batch | {"weight": jnp.where(empty, 1, batch["weight"])}
+      *means, weight = slope(params, settings, batch, jax.random.fold_in(key, number))
+      weight = jnp.where(empty, 0, weight)
+      return jax.tree.map(lambda so_far, mean: so_far + weight * mean, total, (*means, 1.0)), None
+
+    nothing = jax.tree.map(jnp.zeros_like, (params, dict.fromkeys(names, 0.0), 0.0))
+    (*sums, weight), _ = jax.lax.scan(add, nothing, (jnp.arange(count), parts))
+    return *jax.tree.map(lambda each: each / weight, sums), weight
+
+  count = training.accumulate
+  gradient = slope if count == 1 else mean_slope
+
+  @functools.partial(jax.jit, donate_argnums=0)
+  def update(state: State, batch: Batch, key: Array) -> State:
+    of_step = jax.random.fold_in(key, state.step)
+    grads, values, weight = gradient(state.params, state.settings, batch, of_step)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     step = state.step + 1
     fine = jnp.isfinite(values["loss"]) | (state.window.broken >= 0)
@@ -156,7 +200,8 @@ def compiled(graphdef: nnx.GraphDef, names: tuple[str, ...], training: Training,
       jnp.where(fine, state.window.broken, step),
     )
     params = optax.apply_updates(state.params, updates)
-    return state.replace(step=step, params=params, opt_state=opt_state, window=window)
+    state = state.replace(step=step, params=params, opt_state=opt_state, window=window)
+    return jax.lax.with_sharding_constraint(state, placed(state, mesh, divided))
 
   @functools.partial(jax.jit, donate_argnums=0)
   def clear(state: State) -> State:
@@ -166,7 +211,7 @@ def compiled(graphdef: nnx.GraphDef, names: tuple[str, ...], training: Training,
   def predict(state: State, batch: Batch, kept: dict[str, Array] | None = None):
     return nnx.merge(graphdef, state.params, state.settings).predict(batch, kept)
 
-  return update, clear, predict
+  return Step(update), clear, predict
 
 
 @functools.lru_cache(maxsize=32)

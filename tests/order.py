@@ -139,12 +139,12 @@ def only(runs: Path | str) -> Path:
 
 
 def timeless(values: dict[str, Any]) -> dict[str, Any]:
-  """Less what is measured in time."""
-  return {key: value for key, value in values.items() if not key.startswith("time/")}
+  """Less what is measured in time or in memory."""
+  return {key: values[key] for key in values if not key.startswith(("time/", "memory/"))}
 
 
 def result(path: Path) -> tuple[list[dict], dict, str]:
-  """The rows, the summary and the predictions of a run, less what is measured in time."""
+  """The rows, the summary and the predictions of a run, less what is measured in time or memory."""
   from posexp.run import open_run
 
   run = open_run(path)

@@ -263,7 +263,7 @@ def test_a_shape_is_compiled_once():
 SHARDED = """
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
-from posexp.training import mesh_for, shard
+from posexp.devices import mesh_for, shard
 from test_decoding import RPR, ROWS, WIDE, some_batch, subject
 
 jax.config.update("jax_disable_most_optimizations", True)

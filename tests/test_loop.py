@@ -159,17 +159,20 @@ def losses(path):
   return [json.loads(line)["train/loss"] for line in file.read_text().splitlines()]
 
 
+WIDE = ["model.d_model=64", "train.shard=parameters"]  # so that there is something to divide
+
+
 def test_eight_devices_have_the_losses_of_one_which_can_go_on_from_them(home):
-  one = Command(home, "one", *DEVICES)
+  one = Command(home, "one", *DEVICES, *WIDE)
   status, out, err = one.end()
   assert (status, err) == (0, "")
   assert re.search(r"^training .* on 1 cpu$", out, re.M)
 
   tell = (
-    "from posexp.training import mesh_for\n"
+    "from posexp.devices import mesh_for\n"
     "print([mesh_for(size).size for size in (32, 20, 12, 7)], flush=True)"
   )
-  eight = Command(home, "eight", *DEVICES, devices=8, before=tell)
+  eight = Command(home, "eight", *DEVICES, *WIDE, devices=8, before=tell)
   eight.until(lambda: eight.rows() >= 21)
   status, out, err = eight.end(signal.SIGTERM)
   assert status == 143
@@ -177,7 +180,7 @@ def test_eight_devices_have_the_losses_of_one_which_can_go_on_from_them(home):
   assert re.search(r"^training .* on 8 cpu$", out, re.M)
   stopped = int(re.search(r"stopped at step (\d+) of 99", out)[1])
 
-  status, out, err = Command(home, "eight", *DEVICES).end()
+  status, out, err = Command(home, "eight", *DEVICES, *WIDE).end()
   assert (status, err) == (0, "")
   assert f"going on from step {stopped}\n" in out
   assert losses(home / "eight") == pytest.approx(losses(home / "one"), abs=1e-5)

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from posexp.devices import mesh_for
 from posexp.encodings import ENCODINGS
 from posexp.encodings.additive import Learned
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.models import Classifier, classifier
 from posexp.optimizer import Training
 from posexp.positions import Positions, drawn, spaced
-from posexp.training import keys, mesh_for, program
+from posexp.training import keys, program
 from posexp.transformer import Size, Stack
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")

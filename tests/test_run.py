@@ -41,6 +41,14 @@ def test_what_changes_results_changes_the_digest(change):
   assert digest({**CONFIG, **change}) != digest(CONFIG)
 
 
+def test_how_devices_share_the_work_does_not_change_the_digest():
+  def of(**options):
+    return digest({**CONFIG, "train": CONFIG["train"] | options})
+
+  assert of(accumulate=1, shard="none") == of(shard="parameters") == digest(CONFIG)
+  assert of(accumulate=2) != digest(CONFIG)  # other units are dropped
+
+
 def test_one_number_has_one_digest():
   assert digest({**CONFIG, "train": {"learning_rate": 0.001, "clip": 1}}) == digest(CONFIG)
   assert digest({**CONFIG, "rpr": {"k": 1, "keys": True}}) != digest(

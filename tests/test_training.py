@@ -1,17 +1,28 @@
 """The compiled half of training: what its state is made of, and over how many devices it goes."""
 
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from posexp.devices import mesh_for, shard
 from posexp.encodings import ENCODINGS
-from posexp.models import classifier
+from posexp.errors import UserError
+from posexp.models import classifier, translator
 from posexp.optimizer import Training
-from posexp.training import mesh_for, parameters, program, shard
+from posexp.training import keys, parameters, program
 from posexp.transformer import Size
 
 SIZE = Size(d_model=16, num_heads=2, d_ff=32, num_layers=1)
+CERTAIN = dataclasses.replace(SIZE, dropout=0.0)
 
 
 DECODERS = {"xpos", "kerple", "fire", "cope"}  # not for encoders, which classifiers are
@@ -42,14 +53,10 @@ def test_models_of_equal_structure_share_what_is_compiled():
 
 
 def test_every_device_that_divides_a_batch_is_used(monkeypatch):
-  monkeypatch.setattr(jax, "local_devices", lambda: [Device(i) for i in range(8)])
-  monkeypatch.setattr("posexp.training.Mesh", lambda devices, names: devices)
-  assert [len(mesh_for(size)) for size in (32, 20, 12, 7, 1, 11)] == [8, 5, 6, 7, 1, 1]
-
-
-class Device:
-  def __init__(self, number):
-    self.number = number
+  monkeypatch.setattr(jax, "local_devices", lambda: [object() for _ in range(8)])
+  monkeypatch.setattr("posexp.devices.Mesh", lambda devices, names: devices)
+  assert [len(mesh_for(np.array([n]))) for n in (32, 20, 12, 7, 1, 11)] == [8, 5, 6, 7, 1, 1]
+  assert [len(mesh_for(np.array([32, 24]), parts)) for parts in (1, 2, 4)] == [8, 4, 2]
 
 
 def test_batches_go_to_the_device_one_ahead_and_none_is_lost():
@@ -86,3 +93,111 @@ def test_a_loss_that_is_not_a_number_is_known_by_its_first_step(compile_quickly)
     broken.append(int(state.window.broken))
   assert broken == [-1, -1, 3, 3, 3]
   assert int(compiled.clear(state).window.broken) == -1
+
+
+def uneven(rows=8, length=8):
+  """A batch whose rows have 1 to `length` tokens each; a quarter of them only pad it."""
+  mask = np.arange(length) < np.arange(1, rows + 1)[:, None] % length + 1
+  tokens = np.random.default_rng(0).integers(3, 11, (2, rows, length)).astype(np.int32)
+  return {
+    "tokens": tokens[0],
+    "source": tokens[0],
+    "source_mask": mask,
+    "target": tokens[1],
+    "mask": mask,
+    "labels": tokens[1],
+    "weight": (np.arange(rows) % 4 != 1).astype(np.float32),
+    "index": np.arange(rows, dtype=np.int32),
+  }
+
+
+@pytest.mark.parametrize("make", [classifier, translator])
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(make, compile_quickly):
+  batch = uneven()
+  if make is classifier:
+    build = classifier(11, 3, ENCODINGS["none"](), CERTAIN, False)
+    batch["labels"] = np.arange(8, dtype=np.int32) % 3
+  else:
+    build = translator(11, 11, ENCODINGS["none"](), CERTAIN)
+  found = []
+  for count in (1, 4):  # of the four parts, one has no weight at all
+    options = Training(clip=None, label_smoothing=0.1, accumulate=count)
+    run = program(build, options, 100, mesh_for(np.array([8]), count))
+    state = run.update(run.init(0), batch, keys(0)["dropout"])
+    (mean,) = (each.mu for each in jax.tree.leaves(state.opt_state, is_leaf=adam) if adam(each))
+    found.append((mean, state.window.sums, state.window.weight))
+  scale = max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(found[0][0]))
+  for whole, parts in zip(*map(jax.tree.leaves, found), strict=True):
+    np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5 * scale)
+
+
+def adam(node):
+  return isinstance(node, optax.ScaleByAdamState)
+
+
+def test_what_a_step_needs_shrinks_with_its_parts(compile_quickly):
+  build = classifier(11, 3, ENCODINGS["none"](), SIZE, False)
+  batch = uneven(64, 64) | {"labels": np.zeros(64, np.int32)}
+  needed = []
+  for count in (1, 8):
+    run = program(build, Training(accumulate=count), 100, mesh_for(np.array([64]), count))
+    run.update(run.init(0), batch, keys(0)["dropout"])
+    needed.append(run.update.temporary_bytes)
+  assert needed[1] < needed[0] / 3
+
+
+def test_batches_without_equal_parts_are_refused():
+  with pytest.raises(UserError, match=r"accumulate=5: batches have 16, 32 rows, .* divisor of 16"):
+    mesh_for(np.array([32, 16]), 5)
+  with pytest.raises(UserError, match=r"choose another train\.batch_size"):
+    mesh_for(np.array([9, 4]), 2)
+
+
+EIGHT = """
+import json, sys
+import jax, numpy as np
+sys.path.insert(0, sys.argv[1])
+from test_training import ENCODINGS, Size, Training, classifier, keys, program, uneven
+from jax.sharding import Mesh
+from posexp.devices import shard
+
+jax.config.update("jax_disable_most_optimizations", True)
+size = Size(d_model=64, num_heads=4, d_ff=128, num_layers=1, dropout=0.0)
+build = classifier(11, 3, ENCODINGS["none"](), size, False)
+batch = uneven(32) | {"labels": np.arange(32, dtype=np.int32) % 3}
+found = {}
+for name, devices, options in (
+  ("one", 1, {}),
+  ("eight", 8, {}),
+  ("divided", 8, {"shard": "parameters", "accumulate": 2}),
+):
+  mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
+  run = program(build, Training(warmup=1, learning_rate=1e-2, **options), 100, mesh)
+  state, losses = run.init(0), []
+  for batch, _ in shard([batch] * 5, mesh):
+    state = run.update(state, batch, keys(0)["dropout"])
+    losses.append(float(state.window.sums["loss"] / state.window.weight))
+  held = [leaf for leaf in jax.tree.leaves((state.params, state.opt_state))]
+  found[name] = {
+    "losses": losses,
+    "all": sum(leaf.nbytes for leaf in held),
+    "each": sum(leaf.addressable_shards[0].data.nbytes for leaf in held),
+    "programs": run.update.jitted._cache_size(),
+  }
+print(json.dumps(found))
+"""
+
+
+def test_eight_devices_share_batches_and_if_asked_parameters():
+  env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+  argv = [sys.executable, "-c", EIGHT, str(Path(__file__).parent)]
+  done = subprocess.run(
+    argv, env=env, cwd=Path(__file__).parents[1], text=True, capture_output=True
+  )
+  assert done.returncode == 0, done.stderr
+  found = json.loads(done.stdout)
+  for each in found.values():
+    assert each["losses"] == pytest.approx(found["one"]["losses"], abs=1e-5)
+    assert each["programs"] == 1
+  assert found["eight"]["each"] == found["one"]["all"]
+  assert found["divided"]["each"] < 1.2 * found["divided"]["all"] / 8

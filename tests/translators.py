@@ -8,11 +8,12 @@ import numpy as np
 
 from posexp.config import build, compose, make_encoding, resolve
 from posexp.data import tokenizer
+from posexp.devices import mesh_for
 from posexp.fairness import matched
 from posexp.models import OfTranslator
 from posexp.optimizer import Training
 from posexp.run import Run
-from posexp.training import mesh_for, program
+from posexp.training import program
 from posexp.transformer import Size
 
 TEXTS = ["one two three four", "eins zwei drei vier", "ü $5$"]

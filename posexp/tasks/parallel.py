@@ -173,8 +173,8 @@ class Parallel:
   ) -> tuple[list[str], dict[str, np.ndarray]]:
     """Hypotheses for the pairs `rows` of a split, or for all, and what the search says of each."""
     from posexp.decoding import searcher
+    from posexp.devices import shard
     from posexp.evaluation import gathered
-    from posexp.training import shard
 
     find = searcher(snapshot.program.graphdef, search)
     examples = self.examples[split] if rows is None else Part(self.examples[split], rows)

@@ -1,0 +1,132 @@
+"""What a run says that it cost: each in its own figure, and compilation in one alone."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+from order import SHORT, command, compilations, write
+
+import posexp
+from posexp import costs
+from posexp.run import open_run
+from posexp.training import Step
+
+
+class Watch:
+  """A clock that stands still."""
+
+  now = 1000.0
+
+  def perf_counter(self):
+    return self.now
+
+
+class Device:
+  """A device that counts its bytes."""
+
+  peak = 0
+
+  def memory_stats(self):
+    return {"peak_bytes_in_use": self.peak, "bytes_in_use": 1}
+
+
+@pytest.fixture
+def watch(monkeypatch):
+  found = Watch()
+  monkeypatch.setattr(costs, "time", found)
+  return found
+
+
+STATE = types.SimpleNamespace(step=jnp.zeros(()))
+
+
+def meter(history, device, seconds=0.0):
+  step = types.SimpleNamespace(seconds=seconds, temporary_bytes=64)
+  mesh = types.SimpleNamespace(local_devices=[Device(), device])
+  return costs.Meter(history, step, mesh, begun=990.0), step
+
+
+def test_compiling_and_evaluating_are_no_part_of_a_rate(watch):
+  found, step = meter([], Device(), seconds=70.0)  # of an earlier run
+  watch.now, step.seconds = 1012.0, 80.0
+  found.count(30, STATE)
+  watch.now = 1013.0
+  found.count(30, STATE)
+  first = found.read()
+  watch.now = 1020.0  # after an evaluation
+  found.restart()
+  watch.now = 1021.0
+  found.count(30, STATE)
+  second = found.read()
+  assert first["time/tokens_per_second"] == 20
+  assert second["time/tokens_per_second"] == 30
+  assert (first["time/seconds"], second["time/seconds"]) == (13, 21)
+  assert first["time/compile_seconds"] == second["time/compile_seconds"] == 10
+  assert first["time/first_step_seconds"] == second["time/first_step_seconds"] == 22
+
+
+def test_sessions_add_up_and_the_first_step_is_that_of_the_first(watch):
+  found, step = meter([], Device())
+  watch.now, step.seconds = 1012.0, 10.0
+  found.count(30, STATE)
+  rows = [{"step": 1, "train/loss": 1.0} | found.read()]
+  watch.now = 2000.0
+  again, step = meter(rows, Device())
+  watch.now, step.seconds = 2002.0, 0.5
+  again.count(30, STATE)
+  rows += [{"step": 2} | again.read()]
+  assert costs.of_run(rows) == {
+    "time/seconds": 14.0,
+    "time/compile_seconds": 10.5,
+    "time/first_step_seconds": 22.0,
+    "memory/temporary_bytes": 64,
+  }
+
+
+def test_the_peak_is_that_of_the_fullest_device_and_of_no_earlier_run(watch):
+  device = Device()
+  device.peak = 500
+  found, _ = meter([], device)
+  watch.now += 1
+  found.count(1, STATE)
+  assert "memory/peak_bytes" not in found.read()
+  device.peak = 700
+  watch.now += 1
+  assert found.read()["memory/peak_bytes"] == 700
+
+
+def test_the_first_job_begins_with_the_process(watch, monkeypatch):
+  monkeypatch.setattr(costs, "_process", [posexp.BEGUN])
+  assert [costs.job_begins(), costs.job_begins()] == [posexp.BEGUN, watch.now]
+
+
+def test_a_step_is_compiled_once_for_each_shape_and_its_memory_is_known():
+  @jax.jit
+  def update(state, batch, key):
+    return state + jnp.sort(jnp.outer(batch["mask"], batch["mask"]).ravel())[-1]
+
+  step = Step(update)
+  with compilations() as counts:
+    for size in (8, 100, 8, 100, 100):
+      mask = jax.device_put(jnp.ones(size))
+      state = step(jnp.zeros(()), {"mask": mask}, jax.random.key(0))
+      assert float(state) == 1
+  assert counts["update"] == 2
+  assert step.temporary_bytes >= 4 * 100 * 100
+  assert step.seconds > 0
+
+
+@pytest.mark.usefixtures("compile_quickly")
+def test_a_run_and_its_summary_tell_their_costs(home):
+  options = [*write(home), *SHORT, "encoding=none", "train.log_every=2"]
+  assert command(*options, "-m", "seed=0,1", "runs=seeds").status == 0
+  runs = [open_run(path) for path in sorted(home.glob("seeds/*/*/*/seed=*"))]
+  first, second = (run.summary for run in runs)
+  assert 0.01 < first["time/compile_seconds"] < first["time/first_step_seconds"] + 60
+  assert second["time/compile_seconds"] == 0  # the first left the program
+  assert second["time/first_step_seconds"] < 60
+  assert first["memory/temporary_bytes"] == second["memory/temporary_bytes"] > 0
+  for run in runs:
+    assert costs.of_run(run.history).items() <= run.summary.items()
+    assert "time/tokens_per_second" not in run.summary
