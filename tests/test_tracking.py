@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from wandb_stub import API_KEY, Stub
+from wandb_stub import API_KEY, Refused, Stub
 
-from posexp import tracking
+from posexp import mirror, tracking
 from posexp.config import build
 from posexp.errors import UserError
 from posexp.run import Run, digest, folder
@@ -22,7 +22,7 @@ from posexp.run import Run, digest, folder
 CONFIG = {
   "encoding": "rpr",
   "rpr": {"k": 4, "keys": True},
-  "task": {"name": "mr", "folds": None},
+  "task": {"kind": "text_classification", "name": "mr", "folds": None},
   "model": {"d_model": 128},
   "seed": 1,
   "runs": "runs",
@@ -44,7 +44,7 @@ def apart(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   yield
   if "wandb" in sys.modules:
-    tracking._reset()
+    mirror.reset()
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def stub(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", API_KEY)
     yield stub
     if "wandb" in sys.modules:
-      tracking._reset()
+      mirror.reset()
 
 
 def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples=(), **options):
@@ -71,8 +71,10 @@ def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples
         during()
       if error is not None:
         raise error
-      tracker.summarize({"validation/accuracy": 0.75, "test/accuracy": 0.5})
+      summary = {"validation/accuracy": 0.75, "test/accuracy": 0.5, **FACTS}
+      tracker.summarize(summary)
       tracker.samples(list(samples))
+    run.finish(summary)
   return tracker.line
 
 
@@ -80,10 +82,16 @@ def steps_of(told):
   return [row["_step"] for row in told.history]
 
 
-def sync(line):
+def send(line):
   """Runs the command at the end of a line, as the user would."""
-  command = shlex.split(line[line.index("wandb sync") :])
-  command[0] = str(Path(sys.executable).with_name("wandb"))
+  command = shlex.split(line[line.index("python -m posexp.sync") :])
+  done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+
+
+def wandb_sync(path):
+  """Sends a mirror on disk as W&B itself does."""
+  command = [str(Path(sys.executable).with_name("wandb")), "sync", str(path)]
   done = subprocess.run(command, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
 
@@ -111,6 +119,7 @@ def test_what_is_told_online(stub, capfd):
     "encoding": "rpr",
     "rpr.k": 4,
     "rpr.keys": True,
+    "task.kind": "text_classification",
     "task.name": "mr",
     "task.folds": None,
     "model.d_model": 128,
@@ -118,7 +127,7 @@ def test_what_is_told_online(stub, capfd):
     "parameters": 1234,
     "devices": "1 cpu",
   }
-  assert told.axes == {"train/*": "step", "validation/*": "step", "time/*": "step"}
+  assert told.axes == {f"{name}/*": "step" for name in ("train", "validation", "time", "memory")}
   assert told.history == [
     {"_step": step, "step": step, "validation/accuracy": step / 100, "time/seconds": step}
     for step in (10, 20, 30)
@@ -129,7 +138,16 @@ def test_what_is_told_online(stub, capfd):
   assert capfd.readouterr() == ("", "")
 
 
-def test_samples_are_a_table(capfd):
+def test_samples_are_a_table(stub, capfd):
+  rows = [{"source": "one", "hypothesis": "eins"}, {"source": "two", "hypothesis": "zwei"}]
+  train([10], samples=rows)
+  [told] = stub.training
+  assert told.table("samples") == rows
+  assert told.summary["test/accuracy"] == 0.5
+  assert capfd.readouterr() == ("", "")
+
+
+def test_samples_are_a_table_offline(capfd):
   rows = [{"source": "one", "hypothesis": "eins"}, {"source": "two", "hypothesis": "zwei"}]
   train([10], samples=rows, mode="offline")
   [table] = folder(CONFIG).glob("wandb/offline-run-*/files/media/table/samples*.json")
@@ -140,12 +158,16 @@ def test_samples_are_a_table(capfd):
   assert capfd.readouterr() == ("", "")
 
 
-def test_a_table_that_cannot_be_sent_costs_nothing_else(stub):
-  stub_of = {"source": "one", "hypothesis": "eins"}
-  train([10], samples=[stub_of])  # the stub knows no artifacts, which tables need
-  [told] = stub.runs.values()
-  assert steps_of(told) == [10]
-  assert told.summary["test/accuracy"] == 0.5
+def test_a_table_that_cannot_be_sent_costs_nothing_else(stub, monkeypatch):
+  def refuse(variables):
+    raise Refused(403, "no artifacts here")
+
+  monkeypatch.setattr(stub, "_CreateArtifact", refuse)
+  monkeypatch.setattr(stub, "_ArtifactType", refuse)
+  train([10], samples=[{"source": "one", "hypothesis": "eins"}])
+  [told] = stub.training
+  assert steps_of(told)[0] == 10
+  assert (told.summary["test/accuracy"], told.exit_code) == (0.5, 0)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +198,7 @@ def test_a_resumed_run_is_one_run_with_every_row_once(stub):
   with Run(folder(CONFIG), CONFIG) as run:
     run.rewind(20)
   train([30, 40])
-  [told] = stub.runs.values()
+  [told] = stub.training
   assert steps_of(told) == [10, 20, 30, 40]
   assert told.exit_code == 0
 
@@ -191,12 +213,12 @@ def test_rerun_is_another_run(stub):
 def test_not_logged_in_is_offline_and_can_be_sent_later(stub, monkeypatch, capfd):
   monkeypatch.delenv("WANDB_API_KEY")
   line = train([10, 20])
-  assert re.fullmatch(r"offline \(not logged in\); send with: wandb sync runs/\S+", line)
+  assert re.fullmatch(r"offline \(not logged in\); send with: python -m posexp.sync runs/\S+", line)
   assert capfd.readouterr() == ("", "")
   assert stub.runs == {}
   monkeypatch.setenv("WANDB_API_KEY", API_KEY)
-  sync(line)
-  [told] = stub.runs.values()
+  send(line)
+  [told] = stub.training
   assert steps_of(told) == [10, 20]
   assert told.told("groupName") == f"mr/rpr/{digest(CONFIG)}"
   assert told.told("tags") == ["mr", "rpr"]
@@ -231,26 +253,26 @@ def test_a_run_that_was_killed_is_whole(stub, mode):
   if mode == "offline":
     [mirror] = mirrors()
     assert killed != mirror
-    sync(line)
-  [told] = stub.runs.values()
+    send(line)
+  [told] = stub.training
   assert steps_of(told) == [10, 20, 30]
 
 
 def test_an_offline_run_can_go_on_online(stub):
   train([10, 20], mode="offline")
   train([30])
-  [told] = stub.runs.values()
+  [told] = stub.training
   assert steps_of(told) == [10, 20, 30]
   assert not any(name.startswith("offline") for name in mirrors())
 
 
 @pytest.mark.parametrize("first", ["online", "offline"])
 def test_what_the_server_has_is_not_sent_twice(stub, first):
-  line = train([10, 20], mode=first)
+  train([10, 20], mode=first)
   if first == "offline":
-    sync(line)
-  sync(train([30], mode="offline"))
-  [told] = stub.runs.values()
+    wandb_sync(*folder(CONFIG).glob("wandb/offline-run-*"))
+  send(train([30], mode="offline"))
+  [told] = stub.training
   assert steps_of(told) == [10, 20, 30]
 
 
@@ -264,7 +286,7 @@ def test_a_server_that_never_answers(monkeypatch, capfd):
     begun = time.monotonic()
     line = train([10], timeout=5)
     assert time.monotonic() - begun < 8  # the import of wandb included
-    assert line.startswith(f"offline ({url} does not answer); send with: wandb sync ")
+    assert line.startswith(f"offline ({url} does not answer); send with: python -m posexp.sync ")
     with pytest.raises(UserError, match=r"wandb\.mode=online: .* does not answer; wandb\.mode=off"):
       train([20], mode="online", timeout=4)
   assert capfd.readouterr() == ("", "")
@@ -287,7 +309,7 @@ def test_a_server_that_answers_and_then_does_not(stub, monkeypatch):
 def test_a_port_that_refuses(monkeypatch):
   monkeypatch.setenv("WANDB_API_KEY", API_KEY)
   line = train([10])
-  assert line.startswith("offline (http://127.0.0.1:1 cannot be reached); send with: wandb sync ")
+  assert line.startswith("offline (http://127.0.0.1:1 cannot be reached); send with: python -m ")
   with pytest.raises(UserError, match=r"wandb\.mode=online: .* cannot be reached"):
     train([20], mode="online")
 
@@ -295,7 +317,7 @@ def test_a_port_that_refuses(monkeypatch):
 def test_a_key_that_is_refused(stub, capfd):
   stub.authorized = False
   line = train([10])
-  assert line.startswith("offline (W&B does not accept the API key); send with: wandb sync ")
+  assert line.startswith("offline (W&B does not accept the API key); send with: python -m ")
   with pytest.raises(UserError, match="does not accept the API key"):
     train([20], mode="online")
   assert capfd.readouterr() == ("", "")
@@ -306,8 +328,8 @@ def test_a_failed_start_online_leaves_the_offline_run_whole(stub):
   stub.authorized = False
   line = train([30])
   stub.authorized = True
-  sync(line)
-  [told] = stub.runs.values()
+  send(line)
+  [told] = stub.training
   assert steps_of(told) == [10, 20, 30]
 
 
@@ -317,7 +339,7 @@ def test_online_without_a_login():
 
 
 def test_a_server_that_is_gone_at_the_end_costs_no_run(stub, monkeypatch, caplog):
-  monkeypatch.setitem(tracking.FINISH, "finish_timeout", 1.0)
+  monkeypatch.setitem(mirror.FINISH, "finish_timeout", 1.0)
   answer = stub.stream
   stub.stream = lambda *_: time.sleep(20)
   with caplog.at_level(logging.WARNING, "posexp"):
@@ -325,8 +347,8 @@ def test_a_server_that_is_gone_at_the_end_costs_no_run(stub, monkeypatch, caplog
   [message] = said(caplog)
   assert "Timed out" in message
   stub.stream = answer
-  sync(message)
-  [told] = stub.runs.values()
+  send(message)
+  [told] = stub.training
   assert steps_of(told) == [10, 20]
   assert told.summary["test/accuracy"] == 0.5
 
@@ -366,7 +388,7 @@ def test_disabled_costs_nothing(tmp_path, how):
 
 def test_auto_does_what_the_environment_says(stub, monkeypatch):
   monkeypatch.setenv("WANDB_MODE", "offline")
-  assert train([10]).startswith("offline; send with: wandb sync ")
+  assert train([10]).startswith("offline; send with: python -m posexp.sync ")
   assert train([20], mode="online").startswith(stub.url)
 
 
@@ -375,9 +397,9 @@ def test_the_command_is_right_for_runs_elsewhere(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path / "here")
   config = {**CONFIG, "runs": str(tmp_path / "all my runs")}
   line = train([10], config=config, mode="offline")
-  [_, _, path] = shlex.split(line[line.index("wandb sync") :])
-  assert Path(path).is_absolute()
-  assert list(Path(path).glob("run-*.wandb"))
+  *command, path = shlex.split(line[line.index("python") :])
+  assert command == ["python", "-m", "posexp.sync"]
+  assert Path(path) == folder(config)
 
 
 @pytest.mark.parametrize(

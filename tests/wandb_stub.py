@@ -7,10 +7,19 @@ import gzip
 import json
 import re
 import threading
+import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 API_KEY = "0123456789abcdef" * 3
+
+
+class Refused(Exception):
+  """An answer that is an error, with its HTTP status."""
+
+  def __init__(self, status: int, message: str):
+    super().__init__(message)
+    self.status = status
 
 
 @dataclasses.dataclass
@@ -22,6 +31,7 @@ class StubRun:
   upserts: list[dict[str, Any]] = dataclasses.field(default_factory=list)
   lines: dict[int, str] = dataclasses.field(default_factory=dict)  # of the history, by number
   summary: dict[str, Any] = dataclasses.field(default_factory=dict)
+  artifacts: dict[str, StubArtifact] = dataclasses.field(default_factory=dict)  # by W&B's own name
   exit_code: int | None = None
 
   def told(self, field: str) -> Any:
@@ -38,8 +48,23 @@ class StubRun:
   @property
   def axes(self) -> dict[str, str]:
     """For each pattern of metrics the metric that they are drawn over."""
-    own = json.loads(self.told("config"))["_wandb"]["value"]["m"]  # fields go by number
+    own = self._own["m"]  # fields go by number
     return {each["2"]: own[each["5"] - 1]["1"] for each in own if "2" in each}
+
+  @property
+  def charts(self) -> dict[str, dict[str, Any]]:
+    """The custom charts: the preset of each, its fields and strings, and the table it draws."""
+    charts = {}
+    for key, chart in self._own.get("visualize", {}).items():
+      panel = chart["panel_config"]
+      [asked] = [
+        argument["value"]
+        for field in panel["userQuery"]["queryFields"][0]["fields"]
+        for argument in field.get("args", ())
+      ]
+      fields, strings = panel["fieldSettings"], panel["stringSettings"]
+      charts[key] = {"preset": panel["panelDefId"], "table": asked, **fields, **strings}
+    return charts
 
   @property
   def history(self) -> list[dict[str, Any]]:
@@ -48,13 +73,37 @@ class StubRun:
     own = ("_timestamp", "_runtime", "_wandb")
     return [{key: value for key, value in row.items() if key not in own} for row in rows]
 
+  def table(self, key: str) -> list[dict[str, Any]]:
+    """The rows of a table, from the artifact that the summary names."""
+    name, _, file = self.summary[key]["artifact_path"].partition("://")[2].partition("/")
+    artifact = self.artifacts[name]
+    assert artifact.committed
+    found = json.loads(artifact.files[file])
+    return [dict(zip(found["columns"], row, strict=True)) for row in found["data"]]
+
+  @property
+  def _own(self) -> dict[str, Any]:
+    return json.loads(self.told("config"))["_wandb"]["value"]
+
+
+@dataclasses.dataclass
+class StubArtifact:
+  """Files that belong to a run, such as its tables."""
+
+  files: dict[str, bytes] = dataclasses.field(default_factory=dict)
+  committed: bool = False
+
 
 class Stub:
   """The server; use it as a context manager."""
 
   def __init__(self):
     self.runs: dict[str, StubRun] = {}
+    self.presets: dict[str, dict[str, Any]] = {}  # of custom charts: the specification of each
+    self.views: list[dict[str, Any]] = []  # saved workspaces
     self.authorized = True
+    self.keeps_presets = True
+    self._artifacts: list[StubArtifact] = []
     self._server = _Server(("127.0.0.1", 0), _Handler)
     self._server.stub = self
     self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -67,31 +116,27 @@ class Stub:
     self._server.shutdown()
     self._server.server_close()
 
-  def graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
-    """The answer's `data`."""
-    name = re.search(r"(?:query|mutation)\s+(\w+)", query)
-    operation = name[1] if name else ""
-    if operation == "UpsertBucket":
-      return {"upsertBucket": self._upsert(variables)}
-    if operation == "RunResumeStatus":
-      return {"model": self._resume(variables)}
-    if operation == "CreateRunFiles":
-      files = [
-        {"name": file, "uploadUrl": f"{self.url}/storage/{file}"} for file in variables["files"]
-      ]
-      return {"createRunFiles": {"runID": "stub", "uploadHeaders": [], "files": files}}
-    return {
-      "viewer": {
-        "id": "u",
-        "entity": "tester",
-        "username": "tester",
-        "flags": "{}",
-        "teams": {"edges": []},
-      },
-      "serverInfo": {"features": []},
-    }
+  @property
+  def training(self) -> list[StubRun]:
+    """The runs of training, in the order in which they came."""
+    return [run for run in self.runs.values() if run.told("jobType") == "train"]
 
-  def _upsert(self, variables: dict[str, Any]) -> dict[str, Any]:
+  @property
+  def aggregates(self) -> list[StubRun]:
+    """Those that stand for groups."""
+    return [run for run in self.runs.values() if run.told("jobType") == "aggregate"]
+
+  def graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+    """The answer's `data`; raises Refused."""
+    name = re.search(r"(?:query|mutation)\s+(\w+)", query)
+    answer = getattr(self, f"_{name[1]}", None) if name else None
+    return answer(variables) if answer else self._Viewer(variables)
+
+  def _Viewer(self, _: dict[str, Any]) -> dict[str, Any]:
+    user = {"id": "u", "entity": "tester", "username": "tester", "flags": "{}"}
+    return {"viewer": user | {"teams": {"edges": []}}, "serverInfo": {"features": []}}
+
+  def _UpsertBucket(self, variables: dict[str, Any]) -> dict[str, Any]:
     name = variables["name"]
     project = variables.get("project") or "uncategorized"
     entity = variables.get("entity") or "tester"
@@ -101,14 +146,13 @@ class Stub:
     bucket = self._bucket(name, run) | {
       "project": {"name": run.project, "entity": {"name": run.entity}}
     }
-    return {"bucket": bucket, "inserted": new}
+    return {"upsertBucket": {"bucket": bucket, "inserted": new}}
 
-  def _resume(self, variables: dict[str, Any]) -> dict[str, Any] | None:
+  def _RunResumeStatus(self, variables: dict[str, Any]) -> dict[str, Any]:
     name = variables["name"]
     run = self.runs.get(name)
-    return (
-      None if run is None else {"id": "p", "name": run.project, "bucket": self._bucket(name, run)}
-    )
+    known = run and {"id": "p", "name": run.project, "bucket": self._bucket(name, run)}
+    return {"model": known}
 
   def _bucket(self, name: str, run: StubRun) -> dict[str, Any]:
     tail = [run.lines[number] for number in sorted(run.lines)][-1:]
@@ -129,6 +173,64 @@ class Stub:
       "sweepName": None,
       "stopped": False,
     }
+
+  def _CreateRunFiles(self, variables: dict[str, Any]) -> dict[str, Any]:
+    files = [{"name": each, "uploadUrl": f"{self.url}/files/{each}"} for each in variables["files"]]
+    return {"createRunFiles": {"runID": "stub", "uploadHeaders": [], "files": files}}
+
+  def _ArtifactType(self, _: dict[str, Any]) -> dict[str, Any]:
+    return {"project": {"artifact": None}}
+
+  def _CreateArtifact(self, variables: dict[str, Any]) -> dict[str, Any]:
+    asked = variables["input"]
+    artifact = StubArtifact()
+    self.runs[asked["runName"]].artifacts[asked["clientID"]] = artifact
+    self._artifacts.append(artifact)
+    number = len(self._artifacts) - 1
+    told = {"id": str(number), "state": "PENDING", "artifactSequence": {"latestArtifact": None}}
+    return {"createArtifact": {"artifact": told}}
+
+  def _CreateArtifactManifest(self, variables: dict[str, Any]) -> dict[str, Any]:
+    number = variables["artifactID"]
+    file = {"id": "f", **self._upload(number, "manifest")} if variables["includeUpload"] else None
+    return {"createArtifactManifest": {"artifactManifest": {"id": number, "file": file}}}
+
+  def _CreateArtifactFiles(self, variables: dict[str, Any]) -> dict[str, Any]:
+    edges = [
+      {
+        "node": {
+          **self._upload(each["artifactID"], each["name"]),
+          "storagePath": each["name"],
+          "uploadMultipartUrls": None,
+          "artifact": {"id": each["artifactID"]},
+        }
+      }
+      for each in variables["input"]["artifactFiles"]
+    ]
+    return {"createArtifactFiles": {"files": {"edges": edges}}}
+
+  def _upload(self, number: str, name: str) -> dict[str, Any]:
+    return {"uploadUrl": f"{self.url}/artifacts/{number}/{name}", "uploadHeaders": []}
+
+  def _CommitArtifact(self, variables: dict[str, Any]) -> dict[str, Any]:
+    self._artifacts[int(variables["artifactID"])].committed = True
+    return {"commitArtifact": {"artifact": {"id": variables["artifactID"], "digest": ""}}}
+
+  def _CreateCustomChart(self, variables: dict[str, Any]) -> dict[str, Any]:
+    name = f"{variables['entity']}/{variables['chartName']}"
+    if not self.keeps_presets:
+      raise Refused(403, "permission denied")
+    if name in self.presets:
+      raise Refused(409, f"Duplicate entry '{name}' for key 'custom_charts.PRIMARY'")
+    self.presets[name] = json.loads(variables["spec"])
+    return {"createCustomChart": {"chart": {"id": name}}}
+
+  def put(self, path: str, body: bytes) -> None:
+    """Takes a file; of those of runs nothing is kept."""
+    kind, _, rest = path.strip("/").partition("/")
+    if kind == "artifacts":
+      number, _, name = rest.partition("/")
+      self._artifacts[int(number)].files[name] = body
 
   def stream(self, name: str, body: dict[str, Any]) -> None:
     """Takes a chunk of a run's history, its summary or its end."""
@@ -156,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
     self._answer({})
 
   def do_PUT(self) -> None:
-    self._read()
+    self.server.stub.put(urllib.parse.unquote(self.path), self._read())
     self._answer({})
 
   def do_POST(self) -> None:
@@ -165,7 +267,10 @@ class _Handler(BaseHTTPRequestHandler):
       self._answer({"errors": [{"message": "user is not logged in"}]}, 401)
     elif self.path == "/graphql":
       asked = json.loads(body)
-      self._answer({"data": stub.graphql(asked["query"], asked.get("variables") or {})})
+      try:
+        self._answer({"data": stub.graphql(asked["query"], asked.get("variables") or {})})
+      except Refused as refused:
+        self._answer({"errors": [{"message": str(refused)}]}, refused.status)
     elif self.path.endswith("/file_stream"):
       stub.stream(self.path.split("/")[-2], json.loads(body))
       self._answer({})

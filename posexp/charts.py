@@ -1,0 +1,119 @@
+"""Charts of W&B that the project defines itself: means over seeds, with their intervals.
+
+W&B draws a custom chart from a preset, a Vega-Lite specification that an account keeps, and from
+the tables of all runs that are shown. So one chart holds whatever groups are selected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from posexp.reporting.statistics import Estimate
+
+CONFLICT = 409  # the HTTP status for a preset that the account has already
+X = {
+  "numbers": {"type": "quantitative", "scale": {"type": "symlog"}},
+  "names": {
+    "type": "ordinal",
+    "sort": {"field": "${field:place}", "op": "min"},
+    "axis": {"labelAngle": -40},
+  },
+  "steps": {"type": "quantitative"},
+}
+
+
+class Chart(NamedTuple):
+  """What a group adds to a chart: a row of `COLUMNS` for each point."""
+
+  kind: str  # of X
+  x: str  # what is on the axes
+  y: str
+  rows: list[list[Any]]
+
+
+COLUMNS = ("x", "place", "series", "mean", "low", "high", "n")
+
+
+def row(x: Any, series: str, found: Estimate, place: int = 0) -> list[Any]:
+  """A point of a chart; names stand in the order of their places."""
+  return [x, place, series, found.mean, found.low, found.high, found.n]
+
+
+def specification(kind: str) -> dict[str, Any]:
+  """The Vega-Lite specification of a kind of chart."""
+  x = {"field": "${field:x}", "title": "${string:xname}"} | X[kind]
+  y = {"type": "quantitative", "title": "${string:yname}", "scale": {"zero": False}}
+  between = {"y": y | {"field": "${field:low}"}, "y2": {"field": "${field:high}"}}
+  steps, names = kind == "steps", kind == "names"
+  points = {"type": "point", "filled": True} if names else {"type": "line", "point": not steps}
+  return {
+    "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+    "description": "Means over seeds, with 95 % intervals",
+    "data": {"name": "wandb"},
+    "title": "${string:title}",
+    "encoding": {
+      "x": x,
+      "color": {"field": "${field:series}", "type": "nominal", "title": None},
+    },
+    "layer": [
+      {
+        "mark": points | {"tooltip": {"content": "data"}},
+        "encoding": {"y": y | {"field": "${field:mean}"}},
+      },
+      {
+        "transform": [{"filter": "isValid(datum['${field:low}'])"}],
+        "mark": {"type": "area", "opacity": 0.2} if steps else {"type": "rule"},
+        "encoding": between,
+      },
+    ],
+  }
+
+
+def preset(kind: str) -> str:
+  """The name of a kind's preset, another for every other specification."""
+  text = json.dumps(specification(kind), sort_keys=True)
+  return f"posexp-{kind}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def keep_presets(entity: str) -> None:
+  """Sees to it that an account has the presets; raises W&B's error if it cannot have them."""
+  import wandb
+  from wandb.sdk.lib.service.service_connection import WandbApiFailedError
+
+  api = wandb.Api()
+  for kind in X:
+    try:
+      api.create_custom_chart(
+        entity=entity,
+        name=preset(kind),
+        display_name=f"posexp: means over seeds, {kind}",
+        spec_type="vega2",
+        access="private",
+        spec=specification(kind),
+      )
+    except WandbApiFailedError as error:
+      if error.response is None or error.response.http_status != CONFLICT:
+        raise
+
+
+def drawn(charts: Mapping[str, Chart], entity: str | None) -> dict[str, Any]:
+  """What is logged for charts, by their names: tables alone where no `entity` has the presets."""
+  import wandb
+
+  found = {}
+  for name, chart in charts.items():
+    table = wandb.Table(list(COLUMNS), chart.rows)
+    if entity is None:
+      found[name] = table
+    else:
+      found[name] = wandb.plot_table(
+        f"{entity}/{preset(chart.kind)}",
+        table,
+        {column: column for column in COLUMNS},
+        {"title": name, "xname": chart.x, "yname": chart.y},
+        split_table=True,
+      )
+  return found

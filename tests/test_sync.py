@@ -1,0 +1,256 @@
+"""Runs and their means sent to Weights & Biases from folders, told by a stub of its server."""
+
+import fcntl
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+import run_folders
+from scipy import stats
+from test_tracking import CONFIG, apart, folder, steps_of, stub, train  # noqa: F401
+from wandb_stub import Refused
+
+from posexp import charts, sync
+from posexp.errors import UserError
+
+SCORES = {("rpr", 2): [0.5, 0.6, 0.9], ("rpr", 4): [0.8, 0.9], "none": [0.4]}
+
+
+def send(*typed):
+  return dict(sync.sync(sync.arguments(list(typed))))
+
+
+def aggregates(stub):  # noqa: F811
+  """By what tells them apart."""
+  return {(run.config["encoding"], run.config.get("rpr.k")): run for run in stub.aggregates}
+
+
+def points(run, name):
+  return run.table(run.charts[name]["table"])
+
+
+def test_a_run_is_told_as_training_tells_it(stub, capsys):  # noqa: F811
+  options = {"project": "mine", "entity": "team", "tags": ["paper"], "notes": "why"}
+  config = {**CONFIG, "wandb": options}
+  rows = [{"source": "one", "hypothesis": "eins"}]
+  train([10, 20, 30], config=config, samples=rows, **options)
+  config = {**config, "seed": 2}
+  train([10, 20, 30], config=config, mode="disabled", **options)
+  (folder(config) / "predictions").mkdir()
+  (folder(config) / "predictions/test.jsonl").write_text(json.dumps(rows[0]) + "\n")
+  assert send("runs") == {"in W&B already": 1, "sent": 2}
+  first, second = stub.training
+  for field in ("groupName", "jobType", "tags", "notes"):
+    assert second.told(field) == first.told(field)
+  assert second.told("displayName") == first.told("displayName").replace("seed=1", "seed=2")
+  assert (second.entity, second.project, second.exit_code) == ("team", "mine", 0)
+  assert second.config == first.config | {"seed": 2}
+  assert second.axes == first.axes
+  assert second.history[:3] == first.history[:3]
+  assert steps_of(second) == steps_of(first)
+  assert second.table("samples") == first.table("samples") == rows
+  ours = ("validation/accuracy", "test/accuracy", "parameters", "devices", "step")
+  assert [second.summary[key] for key in ours] == [first.summary[key] for key in ours]
+  group, at = folder(config).parent, f"{stub.url}/team/mine/runs"
+  sent = list(stub.runs)[1]
+  assert capsys.readouterr().out.splitlines() == [
+    f"{group}/seed=1: in W&B already",
+    f"{group}/seed=2: sent, {at}/{sent}",
+    f"{group}: aggregate of 2 sent, {at}/{group.name}-aggregate",
+    "2 runs and 1 group: 2 sent, 1 in W&B already",
+  ]
+
+
+def test_what_is_new_is_sent(stub, capsys):  # noqa: F811
+  train([10, 20], mode="disabled")
+  (folder(CONFIG) / "summary.json").rename(folder(CONFIG) / "later")
+  assert send() == {"sent": 1}
+  [told] = stub.training
+  assert (steps_of(told), told.exit_code, stub.aggregates) == ([10, 20], 1, [])
+  assert send() == {"in W&B already": 1}
+  train([30], mode="disabled")
+  capsys.readouterr()
+  assert send() == {"sent": 2}
+  assert "seed=1: what is new sent, " in capsys.readouterr().out
+  [told] = stub.training
+  assert (steps_of(told), told.exit_code, told.summary["test/accuracy"]) == ([10, 20, 30], 0, 0.5)
+  assert send() == {"in W&B already": 2}
+  assert send("--project", "other") == {"sent": 2}
+
+
+def test_a_group_is_one_run_of_means(stub, tmp_path):  # noqa: F811
+  run_folders.sweep(tmp_path / "runs", SCORES)
+  assert send() == {"sent": 9}
+  told = aggregates(stub)[("rpr", 2)]
+  scores = SCORES[("rpr", 2)]
+  low, high = stats.t.interval(0.95, 2, statistics.fmean(scores), stats.sem(scores))
+  expected = {"mean": statistics.fmean(scores), "sd": statistics.stdev(scores), "n": 3}
+  expected |= {"low": low, "high": high}
+  for part, value in expected.items():
+    assert told.summary[f"{part}/test/accuracy"] == pytest.approx(value)
+  assert told.config["seeds"] == [0, 1, 2]
+  assert told.config["rpr.k"] == 2
+  assert told.config["parameters"] == 1000
+  assert "seed" not in told.config
+  [run] = {run.told("groupName") for run in stub.training if run.config.get("rpr.k") == 2}
+  assert told.told("groupName") == run
+  assert "test/accuracy" not in told.summary  # by which W&B would count the group as a seed
+  alone = aggregates(stub)[("none", None)].summary
+  assert (alone["mean/test/accuracy"], alone["n/test/accuracy"]) == (0.4, 1)
+  assert not [key for key in alone if key.startswith(("sd/", "low/", "high/"))]
+
+
+def test_charts_have_the_points_of_all_groups(stub, tmp_path):  # noqa: F811
+  run_folders.sweep(tmp_path / "runs", SCORES)
+  send()
+  found = aggregates(stub)
+  by_k = "toy: test accuracy by rpr.k"
+  [point] = points(found[("rpr", 4)], by_k)
+  assert (point["x"], point["series"], point["n"]) == (4, "rpr", 2)
+  assert point["mean"] == pytest.approx(0.85)
+  low, _ = stats.t.interval(0.95, 1, 0.85, stats.sem([0.8, 0.9]))
+  assert point["low"] == pytest.approx(low)
+  assert by_k not in found[("none", None)].charts
+  by_encoding = [points(run, "toy: test accuracy by encoding")[0] for run in stub.aggregates]
+  assert {(p["x"], p["series"], p["low"] is None) for p in by_encoding} == {
+    ("none", "none", True),
+    ("rpr k=2", "rpr", False),
+    ("rpr k=4", "rpr", False),
+  }
+  curve = points(found[("rpr", 2)], "toy: validation accuracy by step")
+  assert [(p["x"], p["series"], p["n"]) for p in curve] == [(s, "rpr k=2", 3) for s in (5, 10, 20)]
+  assert [p["mean"] for p in curve] == pytest.approx([2 / 3 - 1 / s for s in (5, 10, 20)])
+  for run in stub.aggregates:
+    for chart in run.charts.values():
+      assert chart["preset"] in stub.presets
+
+
+def test_scores_by_length(stub, tmp_path):  # noqa: F811
+  for seed in (0, 1):
+    lengths = {f"beyond/exact_match/{part}": 0.1 * seed for part in ("11-15", "6", "7")}
+    metric = "test/exact_match"
+    more = {"task.kind": "numbers", "beyond/exact_match": 0.5, **lengths}
+    run_folders.write(tmp_path / "runs", "rpr", seed, 0.9, metric=metric, **more)
+  send()
+  [told] = stub.aggregates
+  found = points(told, "toy: beyond exact match by length")
+  assert [(p["x"], p["place"], p["n"]) for p in found] == [
+    ("6", 6, 2),
+    ("7", 7, 2),
+    ("11-15", 11, 2),
+  ]
+  assert [p["mean"] for p in found] == pytest.approx([0.05] * 3)
+
+
+def test_a_group_is_updated_and_whole_whichever_run_is_named(stub, tmp_path):  # noqa: F811
+  run_folders.sweep(tmp_path / "runs", SCORES)
+  send()
+  run = run_folders.write(tmp_path / "runs", "rpr", 7, 0.7, options={"k": 4})
+  assert send(str(run)) == {"sent": 2}
+  assert len(stub.aggregates) == 3
+  told = aggregates(stub)[("rpr", 4)]
+  assert (told.summary["n/test/accuracy"], told.config["seeds"]) == (3, [0, 1, 7])
+  [point] = points(told, "toy: test accuracy by encoding")
+  assert (point["x"], point["n"]) == ("rpr k=4", 3)
+
+
+def test_one_that_cannot_be_sent_does_not_stop_the_others(stub, tmp_path, capsys, monkeypatch):  # noqa: F811
+  run_folders.sweep(tmp_path / "runs", {"none": [0.1, 0.2, 0.3, 0.4]})
+  wrong, taken, refused, _ = sorted(Path("runs/toy/none").glob("*/seed=*"))
+  config = (wrong / "config.yaml").read_text()
+  (wrong / "config.yaml").write_text(config.replace("mode: disabled", "prject: x"))
+  upsert = stub._UpsertBucket
+
+  def refuse(variables):
+    if variables["displayName"] and variables["displayName"].endswith("seed=2"):
+      raise Refused(400, "this run was deleted")
+    return upsert(variables)
+
+  monkeypatch.setattr(stub, "_UpsertBucket", refuse)
+  monkeypatch.setattr("sys.argv", ["posexp-sync"])
+  with (taken / ".lock").open("w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(SystemExit) as end:
+      sync.main()
+  assert end.value.code == 1
+  first, second, third, fourth, _, last = capsys.readouterr().out.splitlines()
+  assert first.startswith(f"{wrong}: not sent: wandb.prject=x: there is no option wandb.prject")
+  assert second.startswith(f"{taken}: not sent: {taken} is being trained by another process")
+  assert third.startswith(f"{refused}: not sent: ")
+  assert "this run was deleted" in third
+  assert "seed=3: sent, " in fourth
+  assert last.startswith("4 runs and 1 group: ")
+  assert last.endswith("not sent")
+  assert [run.config["seed"] for run in stub.training] == [3]
+
+
+def test_an_account_without_presets_gets_tables(stub, tmp_path, capsys):  # noqa: F811
+  run_folders.sweep(tmp_path / "runs", {"none": [0.1, 0.2]})
+  stub.keeps_presets = False
+  assert send() == {"sent": 3}
+  assert "note: tester has no custom charts, tables instead: " in capsys.readouterr().out
+  [told] = stub.aggregates
+  assert told.charts == {}
+  [point] = told.table("toy: test accuracy by encoding")
+  assert (point["mean"], point["n"]) == (pytest.approx(0.15), 2)
+  stub.keeps_presets = True
+  assert send() == {"in W&B already": 2, "sent": 1}
+  assert "toy: test accuracy by encoding" in told.charts
+
+
+def test_a_dry_run_sends_nothing(stub, tmp_path, capsys):  # noqa: F811
+  run_folders.sweep(tmp_path / "runs", {"none": [0.1, None]})
+  assert send("--dry-run") == {"sent": 3}
+  assert stub.runs == {}
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0].endswith("seed=0: would be sent: 3 rows, the summary")
+  assert lines[1].endswith("seed=1: would be sent: 3 rows")
+  assert lines[2].endswith(": aggregate of 1 would be sent")
+  assert lines[3] == "2 runs and 1 group: 3 would be sent"
+
+
+def test_without_w_and_b(stub, tmp_path, monkeypatch):  # noqa: F811
+  run_folders.sweep(tmp_path / "runs", {"none": [0.1]})
+  stub.authorized = False
+  with pytest.raises(UserError, match="W&B cannot be had: W&B does not accept the API key; wandb"):
+    send()
+  monkeypatch.delenv("WANDB_API_KEY")
+  with pytest.raises(UserError, match="W&B cannot be had: not logged in; wandb login keeps a key"):
+    send()
+  with pytest.raises(UserError, match="nowhere: there is no such folder"):
+    send("nowhere")
+  assert not (tmp_path / "runs/toy/none/wandb").exists()
+
+
+def test_a_server_that_goes_away_ends_it(stub, tmp_path, capsys, monkeypatch):  # noqa: F811
+  run_folders.sweep(tmp_path / "runs", {"none": [0.1, 0.2, 0.3]})
+  reached = []
+
+  def reach(url, deadline):
+    reached.append(url)
+    if len(reached) > 2:
+      raise ConnectionError(f"{url} cannot be reached")
+
+  monkeypatch.setattr("posexp.mirror.reach", reach)
+  assert send() == {"sent": 1, "not sent": 3}
+  assert capsys.readouterr().out.splitlines()[1:] == [
+    f"{stub.url} cannot be reached: the rest is not sent",
+    "3 runs and 1 group: 1 sent, 3 not sent",
+  ]
+
+
+@pytest.mark.parametrize("kind", charts.X)
+def test_a_specification_asks_for_what_is_told(kind):
+  text = json.dumps(charts.specification(kind))
+  fields = {part.partition("}")[0] for part in text.split("${field:")[1:]}
+  strings = {part.partition("}")[0] for part in text.split("${string:")[1:]}
+  assert fields <= set(charts.COLUMNS)
+  assert {"x", "series", "mean", "low", "high"} <= fields
+  assert strings == {"title", "xname", "yname"}
+
+
+def test_another_specification_is_another_preset(monkeypatch):
+  before = charts.preset("steps")
+  monkeypatch.setitem(charts.X, "steps", {"type": "ordinal"})
+  assert charts.preset("steps") != before
