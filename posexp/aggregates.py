@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp.charts import Chart, row
+from posexp.charts import Chart, X, preset, row
 from posexp.mirror import facts
 from posexp.reporting import grouping, metrics
 from posexp.reporting.reading import Found, read
@@ -28,14 +28,15 @@ class Aggregate:
   task: str
   encoding: str
   digest: str
-  config: dict[str, Any]
+  facts: dict[str, Any]  # beside the config
   summary: dict[str, float]  # {"mean/test/accuracy": 0.9, "sd/test/accuracy": ...}
   charts: dict[str, Chart]  # by name
 
   @property
   def content(self) -> str:
     """Another for whatever else W&B would be told."""
-    told = [self.config, self.summary, self.charts]
+    presets = [preset(kind) for kind in X]
+    told = [self.facts, self.summary, self.charts, presets]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
@@ -94,7 +95,7 @@ def _aggregate(
     first.task,
     first.encoding,
     first.digest or "",
-    {**first.settings, **facts(first.summary), "seeds": [run.seed for run in runs]},
+    facts(first.summary) | {"seeds": [run.seed for run in runs]},
     summary,
     _charts(runs, values, metric, estimates) if metric else {},
   )
@@ -129,7 +130,7 @@ def _charts(
       for part in parts
     ]
     what = "length" if lengths else "group"
-    found.append(Chart("names", what, metrics.title(f"{split}/{of}"), rows))
+    found.append(Chart("parts", what, metrics.title(f"{split}/{of}"), rows))
   for name in dict.fromkeys((f"validation/{of}", "validation/loss", "train/loss")):
     if rows := [row(step, series, each) for step, each in curve(runs, name).items()]:
       found.append(Chart("steps", "step", metrics.title(name), rows))

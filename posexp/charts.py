@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 from posexp.reporting.statistics import Estimate
 
 CONFLICT = 409  # the HTTP status for a preset that the account has already
+NAMES = {
+  "type": "ordinal",
+  "sort": {"field": "${field:place}", "op": "min"},
+  "axis": {"labelAngle": -40},
+}
 X = {
   "numbers": {"type": "quantitative", "scale": {"type": "symlog"}},
-  "names": {
-    "type": "ordinal",
-    "sort": {"field": "${field:place}", "op": "min"},
-    "axis": {"labelAngle": -40},
-  },
+  "names": NAMES,  # each of one group
+  "parts": NAMES,  # each of all groups, side by side
   "steps": {"type": "quantitative"},
 }
 
@@ -47,17 +49,17 @@ def specification(kind: str) -> dict[str, Any]:
   x = {"field": "${field:x}", "title": "${string:xname}"} | X[kind]
   y = {"type": "quantitative", "title": "${string:yname}", "scale": {"zero": False}}
   between = {"y": y | {"field": "${field:low}"}, "y2": {"field": "${field:high}"}}
-  steps, names = kind == "steps", kind == "names"
-  points = {"type": "point", "filled": True} if names else {"type": "line", "point": not steps}
+  color = {"field": "${field:series}", "type": "nominal"}
+  legend = {"title": None, "symbolOpacity": 1}
+  steps, lines = kind == "steps", X[kind] is not NAMES
+  points = {"type": "line", "point": not steps} if lines else {"type": "point", "filled": True}
   return {
     "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
     "description": "Means over seeds, with 95 % intervals",
     "data": {"name": "wandb"},
     "title": "${string:title}",
-    "encoding": {
-      "x": x,
-      "color": {"field": "${field:series}", "type": "nominal", "title": None},
-    },
+    "encoding": {"x": x, "color": color | {"legend": legend}}
+    | ({"xOffset": color} if kind == "parts" else {}),
     "layer": [
       {
         "mark": points | {"tooltip": {"content": "data"}},
@@ -99,6 +101,25 @@ def keep_presets(entity: str) -> None:
         raise
 
 
+class Panel(NamedTuple):
+  """A chart as W&B is told of it."""
+
+  preset: str
+  table: str  # under which name W&B keeps the table
+  fields: dict[str, str]
+  strings: dict[str, str]
+
+
+def panel(name: str, chart: Chart, entity: str) -> Panel:
+  """What draws a chart; `entity` has the presets."""
+  return Panel(
+    f"{entity}/{preset(chart.kind)}",
+    f"Custom Chart Tables/{name}_table",
+    {column: column for column in COLUMNS},
+    {"title": name, "xname": chart.x, "yname": chart.y},
+  )
+
+
 def drawn(charts: Mapping[str, Chart], entity: str | None) -> dict[str, Any]:
   """What is logged for charts, by their names: tables alone where no `entity` has the presets."""
   import wandb
@@ -109,11 +130,8 @@ def drawn(charts: Mapping[str, Chart], entity: str | None) -> dict[str, Any]:
     if entity is None:
       found[name] = table
     else:
+      told = panel(name, chart, entity)
       found[name] = wandb.plot_table(
-        f"{entity}/{preset(chart.kind)}",
-        table,
-        {column: column for column in COLUMNS},
-        {"title": name, "xname": chart.x, "yname": chart.y},
-        split_table=True,
+        told.preset, table, told.fields, told.strings, split_table=True
       )
   return found

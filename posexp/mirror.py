@@ -157,16 +157,24 @@ def told(
   if not name:
     name = f"{group}-{secrets.token_hex(4)}"
     file.write_text(name)
-  flat = flattened({key: config[key] for key in config if key not in UNTOLD})
   shared = told_of_group(options, config["task"]["name"], config["encoding"], group)
   return shared | {
     "id": name,
     "name": f"{shared['group']}/seed={config['seed']}",
     "job_type": "train",
-    "config": {**flat, **facts},
+    "config": {**experiment(config), **facts},
     "notes": options.notes,
     "dir": str(path),
   }
+
+
+def experiment(config: Mapping[str, Any]) -> dict[str, Any]:
+  """What W&B is told of a config.
+
+  Sections stay sections: W&B shows and groups {"rpr": {"k": 4}} as rpr.k, but has no way to filter
+  by a key with a dot.
+  """
+  return {key: config[key] for key in config if key not in UNTOLD}
 
 
 def digest_of(config: Mapping[str, Any], path: Path) -> str:
@@ -277,17 +285,6 @@ def reach(url: str, deadline: float) -> None:
     raise ConnectionError(f"{url} does not answer")
   if errors[0] is not None:
     raise ConnectionError(f"{url} cannot be reached") from errors[0]
-
-
-def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """{"rpr": {"k": 4}} as {"rpr.k": 4}, which W&B can group and filter by."""
-  flat: dict[str, Any] = {}
-  for key, value in config.items():
-    if isinstance(value, Mapping):
-      flat |= flattened(value, f"{prefix}{key}.")
-    else:
-      flat[f"{prefix}{key}"] = value
-  return flat
 
 
 def reason(error: Exception) -> str:

@@ -121,7 +121,7 @@ class Sender:
       options = self._options(config)
       if isinstance(each, Found):
         return self._run(each, config, options)
-      return self._group(each, options)
+      return self._group(each, config, options)
     except ConnectionError:
       raise
     except Exception as error:
@@ -154,22 +154,25 @@ class Sender:
       mirror.finish(0 if found.summary is not None else 1)
     return SENT, f"{'what is new ' if again else ''}{SENT}, {url}"
 
-  def _group(self, group: Aggregate, options: WandbOptions) -> tuple[str, str]:
+  def _group(
+    self, group: Aggregate, config: dict[str, Any], options: WandbOptions
+  ) -> tuple[str, str]:
     from posexp import charts
 
-    folder = group.path / ".aggregate"
+    folder, what = group.path / ".aggregate", f"aggregate of {len(group.facts['seeds'])}"
     mark = mirrors.marked(folder)
     if mark and mark.at(self.server, options) and mark.content == group.content:
       return THERE, f"aggregate {THERE}"
     if self.dry:
-      return SENT, f"aggregate of {len(group.config['seeds'])} would be sent"
+      return SENT, f"{what} would be sent"
     folder.mkdir(exist_ok=True)
+    alike = {key: value for key, value in config.items() if key != "seed"}
     told = mirrors.told_of_group(options, group.task, group.encoding, group.digest)
     told |= {
       "id": f"{group.digest}-aggregate",
       "name": f"{told['group']}/aggregate",
       "job_type": "aggregate",
-      "config": group.config,
+      "config": mirrors.experiment(alike) | group.facts,
       "dir": str(folder),
     }
     mirror = mirrors.opened(told, time.monotonic() + options.timeout)
@@ -179,7 +182,7 @@ class Sender:
     mirror.finish()
     mirrors.mark(folder, mirror, group.content if has else None)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
-    return SENT, f"aggregate of {len(group.config['seeds'])} {SENT}, {mirror.url}"
+    return SENT, f"{what} {SENT}, {mirror.url}"
 
   def _has_presets(self, entity: str) -> bool:
     from posexp import charts

@@ -23,7 +23,9 @@ def send(*typed):
 
 def aggregates(stub):  # noqa: F811
   """By what tells them apart."""
-  return {(run.config["encoding"], run.config.get("rpr.k")): run for run in stub.aggregates}
+  return {
+    (run.config["encoding"], run.config.get("rpr", {}).get("k")): run for run in stub.aggregates
+  }
 
 
 def points(run, name):
@@ -90,10 +92,10 @@ def test_a_group_is_one_run_of_means(stub, tmp_path):  # noqa: F811
   for part, value in expected.items():
     assert told.summary[f"{part}/test/accuracy"] == pytest.approx(value)
   assert told.config["seeds"] == [0, 1, 2]
-  assert told.config["rpr.k"] == 2
+  assert told.config["rpr"] == {"k": 2}
   assert told.config["parameters"] == 1000
   assert "seed" not in told.config
-  [run] = {run.told("groupName") for run in stub.training if run.config.get("rpr.k") == 2}
+  [run] = {run.told("groupName") for run in stub.training if run.config.get("rpr") == {"k": 2}}
   assert told.told("groupName") == run
   assert "test/accuracy" not in told.summary  # by which W&B would count the group as a seed
   alone = aggregates(stub)[("none", None)].summary

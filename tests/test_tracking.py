@@ -117,12 +117,9 @@ def test_what_is_told_online(stub, capfd):
   assert told.told("notes") == "why"
   assert told.config == {
     "encoding": "rpr",
-    "rpr.k": 4,
-    "rpr.keys": True,
-    "task.kind": "text_classification",
-    "task.name": "mr",
-    "task.folds": None,
-    "model.d_model": 128,
+    "rpr": {"k": 4, "keys": True},
+    "task": {"kind": "text_classification", "name": "mr", "folds": None},
+    "model": {"d_model": 128},
     "seed": 1,
     "parameters": 1234,
     "devices": "1 cpu",
@@ -222,7 +219,7 @@ def test_not_logged_in_is_offline_and_can_be_sent_later(stub, monkeypatch, capfd
   assert steps_of(told) == [10, 20]
   assert told.told("groupName") == f"mr/rpr/{digest(CONFIG)}"
   assert told.told("tags") == ["mr", "rpr"]
-  assert told.config["rpr.k"] == 4
+  assert told.config["rpr"]["k"] == 4
   assert told.summary["test/accuracy"] == 0.5
   assert told.exit_code == 0
 

@@ -225,6 +225,11 @@ class Stub:
     self.presets[name] = json.loads(variables["spec"])
     return {"createCustomChart": {"chart": {"id": name}}}
 
+  def _UpsertView2(self, variables: dict[str, Any]) -> dict[str, Any]:
+    self.views.append(variables | {"spec": json.loads(variables["spec"])})
+    view = {"id": f"view-{len(self.views)}", "name": variables["name"]}
+    return {"upsertView": {"view": view, "inserted": True}}
+
   def put(self, path: str, body: bytes) -> None:
     """Takes a file; of those of runs nothing is kept."""
     kind, _, rest = path.strip("/").partition("/")

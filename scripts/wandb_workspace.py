@@ -1,0 +1,116 @@
+"""Saved workspaces for the runs that `posexp.sync` has sent, one for each task.
+
+pip install 'posexp[workspace]'
+python scripts/wandb_workspace.py runs/mr --project posexp
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from posexp import charts, mirror
+from posexp.aggregates import aggregates
+from posexp.arguments import Parser, run
+from posexp.errors import UserError
+from posexp.mirror import WandbOptions
+from posexp.reporting import grouping, metrics, reading
+from posexp.reporting.reading import Found
+
+EXAMPLES = """\
+It groups runs by what differs between them, encoding and rpr.k for example, and holds scores by
+encoding, by k and by length, and learning curves, as bars and bands over seeds. Each call saves a
+new workspace.
+"""
+
+
+def main(argv: Sequence[str]) -> None:
+  """The command line."""
+  parser = Parser("", "Saves a workspace of W&B for each task of some runs.", EXAMPLES)
+  parser.prog = "python scripts/wandb_workspace.py"
+  parser.add_argument("runs", metavar="RUNS", nargs="*", type=Path, help="folders; default: runs")
+  parser.add_argument("--project", default=WandbOptions.project, help="default: %(default)s")
+  parser.add_argument("--entity", help="user or team; default: yourself")
+  args = parser.parse_args(list(argv))
+  runs, _ = reading.read(args.runs or [Path("runs")])
+  finished = [each for each in runs if each.summary is not None]
+  metrics.check(finished or runs, None)
+  try:
+    from wandb_workspaces import workspaces
+  except ImportError:
+    raise UserError("wandb-workspaces is missing: pip install 'posexp[workspace]'") from None
+  try:
+    entity = args.entity or mirror.imported().Api().default_entity
+    charts.keep_presets(entity)
+    for task in dict.fromkeys(each.task for each in finished):
+      members = [each for each in finished if each.task == task]
+      made = workspace(workspaces, members, entity, args.project)
+      print(f"{task}: {made.save().url}")
+  except Exception as error:  # W&B's have no class in common
+    raise UserError(f"W&B cannot be had: {mirror.reason(error)}") from error
+
+
+def workspace(workspaces: Any, runs: Sequence[Found], entity: str, project: str) -> Any:
+  """The workspace of a task, not yet saved."""
+  from wandb_workspaces.expr import And, Config
+
+  task, by = runs[0].task, grouping.telling(runs)
+  return workspaces.Workspace(
+    entity=entity,
+    project=project,
+    name=f"posexp: {task}",
+    sections=[
+      workspaces.Section(name=name, panels=panels, is_open=True)
+      for name, panels in sections(runs, entity)
+      if panels
+    ],
+    runset_settings=workspaces.RunsetSettings(
+      filters=And(Config("task.name") == task), groupby=[Config(key) for key in by]
+    ),
+  )
+
+
+def sections(runs: Sequence[Found], entity: str) -> Iterator[tuple[str, list[Any]]]:
+  """The panels of a task under their headings."""
+  from wandb_workspaces.reports import v2
+
+  metric = metrics.chosen(runs, None)
+  if metric is None:
+    return
+  of = metrics.name(metric)
+  seeds = {
+    "groupby": v2.Config("encoding"),
+    "groupby_aggfunc": "mean",
+    "groupby_rangefunc": "stddev",
+  }
+  drawn = {name: chart for group in aggregates(runs) for name, chart in group.charts.items()}
+
+  def custom(kind: str) -> list[Any]:
+    found = []
+    for name, chart in drawn.items():
+      if chart.kind == kind:
+        told = charts.panel(name, chart, entity)
+        found.append(
+          v2.CustomChart(
+            query={"summaryTable": {"tableKey": told.table}},
+            chart_name=told.preset,
+            chart_fields=told.fields,
+            chart_strings=told.strings,
+          )
+        )
+    return found
+
+  title = f"{metrics.title(metric)}, mean and standard deviation of seeds"
+  bars = v2.BarPlot(title=title, metrics=[metric], orientation="v", **seeds)
+  yield "Scores", [bars, *custom("names"), *custom("numbers")]
+  yield "Scores by length or group", custom("parts")
+  lines = [
+    v2.LinePlot(title=metrics.title(name), x="step", y=[name], **seeds)
+    for name in dict.fromkeys((f"validation/{of}", "validation/loss", "train/loss"))
+  ]
+  yield "Learning curves", [*lines, *custom("steps")]
+
+
+if __name__ == "__main__":
+  run(main)

@@ -1,0 +1,62 @@
+"""The workspace that scripts/wandb_workspace.py saves, told by a stub of the server."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import run_folders
+from test_tracking import apart, stub  # noqa: F401
+
+from posexp.errors import UserError
+
+SCRIPT = Path(__file__).parents[1] / "scripts/wandb_workspace.py"
+
+
+def save(*typed):
+  runpy.run_path(str(SCRIPT))["main"](list(typed))
+
+
+def panels(view, section):
+  [found] = [
+    each["panels"]
+    for each in view["spec"]["section"]["panelBankConfig"]["sections"]
+    if each["name"] == section
+  ]
+  return found
+
+
+def test_it_holds_scores_and_curves_of_a_task(stub, tmp_path, capsys):  # noqa: F811
+  pytest.importorskip("wandb_workspaces", reason="of the extra `workspace`")
+  run_folders.sweep(tmp_path / "runs", {("rpr", 2): [0.5, 0.6], ("rpr", 4): [0.8], "none": [0.4]})
+  save("--project", "mine", "--entity", "team")
+  [view] = stub.views
+  assert (view["entityName"], view["projectName"]) == ("team", "mine")
+  assert view["displayName"] == "posexp: toy"
+  assert capsys.readouterr().out.startswith(f"toy: {stub.url}/team/mine?nw=")
+  [runs] = view["spec"]["section"]["runSets"]
+  assert [each["name"] for each in runs["grouping"]] == ["encoding.value", "rpr.value.k"]
+  [only] = runs["filters"]["filters"]
+  assert (only["key"]["name"], only["value"]) == ("task.name", "toy")
+  bars, *charts = panels(view, "Scores")
+  assert bars["config"]["metrics"] == ["test/accuracy"]
+  assert (bars["config"]["groupBy"], bars["config"]["groupArea"]) == ("encoding.value", "stddev")
+  titles = [chart["config"]["stringSettings"]["title"] for chart in charts]
+  assert titles == ["toy: test accuracy by encoding", "toy: test accuracy by rpr.k"]
+  assert all(chart["config"]["panelDefId"] in stub.presets for chart in charts)
+  curve, *_ = panels(view, "Learning curves")
+  assert curve["config"]["metrics"] == ["validation/accuracy"]
+  assert (curve["config"]["xAxis"], curve["config"]["groupBy"]) == ("step", "encoding.value")
+
+
+def test_what_stands_in_its_way(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(UserError, match="runs: there is no such folder"):
+    save()
+  run_folders.sweep(tmp_path / "runs", {"none": [None]})
+  with pytest.raises(UserError, match="has not finished"):
+    save()
+  run_folders.sweep(tmp_path / "runs", {"rpr": [0.5]})
+  monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
+  with pytest.raises(UserError, match=r"wandb-workspaces is missing: pip install 'posexp\[works"):
+    save()
