@@ -1,0 +1,298 @@
+"""The benchmark: what it writes agrees with itself, and mistakes and Ctrl-C end it well."""
+
+import csv
+import json
+import sys
+
+import jax
+import pytest
+
+from posexp import benchmark
+from posexp.benchmarking import cases, estimate, programs, timing
+from posexp.benchmarking.cases import Case
+from posexp.benchmarking.rows import COLUMNS
+from posexp.benchmarking.timing import Spent
+from posexp.encodings import ENCODINGS
+from posexp.errors import UserError
+from posexp.transformer import Size
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+TINY = ["--d-model", "16", "--heads", "2", "--layers", "1", "--vocabulary", "20", "--batch", "2"]
+QUICK = ["--rounds", "2", "--seconds", "0"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cached():
+  """The benchmark turns the cache of compiled programs off in its process."""
+  yield
+  jax.config.update("jax_enable_compilation_cache", True)
+
+
+def run(out, *argv):
+  """The rows that the command line measures."""
+  args = benchmark.arguments([*TINY, *QUICK, "--out", str(out), *argv])
+  return benchmark.benchmark(args, "the command")
+
+
+def written(out):
+  with (out / "benchmark.csv").open(encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+  out = tmp_path_factory.mktemp("out")
+  argv = ["--encodings", "rpr,xpos", "--option", "rpr.k=3", "--lengths", "4,8"]
+  return run(out, *argv, "--passes", "attention"), out
+
+
+def test_every_encoding_is_held_against_none_of_its_group(measured):
+  rows, _ = measured
+  assert [each["label"] for each in rows] == ["none", "rpr k=3", "none", "xpos"] * 2
+  for each in rows:
+    assert each["model"] == ("decoder" if "xpos" in each["label"] else each["model"])
+    assert each["against"] == "none"
+    assert each["rounds"] == 2
+    if each["label"] == "none":
+      ends = ("ratio", "ratio_low", "ratio_high", "cpu_ratio")
+      assert [each[name] for name in ends] == [1] * 4
+    assert each["tokens_per_s"] == pytest.approx(2 * each["length"] / each["seconds"])
+    assert each["mfu"] > 0
+    assert each["temporaries_mib"] > 0
+    assert each["gflops_compiled"] > 0
+    assert each["compile_s"] > 0
+  assert len({each["group"] for each in rows}) == 4
+
+
+def test_the_tables_say_the_same(measured):
+  rows, out = measured
+  kept = written(out)
+  assert list(kept[0]) == list(COLUMNS)
+  assert [each["label"] for each in kept] == [each["label"] for each in rows]
+  assert [float(each["ratio"]) for each in kept] == [each["ratio"] for each in rows]
+  text = (out / "benchmark.md").read_text(encoding="utf-8")
+  assert "the command" in text
+  assert f"jax {jax.__version__}" in text
+  assert "xpos is for decoders alone" in text
+  for section in text.split("## ")[1:]:
+    title, _, table = section.partition("\n\n")
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line[:1] == "|"]
+    found = [each for each in kept if each["group"] == title]
+    ranked = sorted(found, key=lambda each: float(each["ratio"]))
+    assert [line[0] for line in lines[2:]] == [each["label"] for each in ranked]
+    assert [line[1].split()[0] for line in lines[2:]] == [
+      f"{float(each['ratio']):.2f}" for each in ranked
+    ]
+  for end in ("png", "svg"):
+    assert (out / f"cost-by-length.{end}").stat().st_size > 1000
+
+
+def test_each_measurement_is_told_as_it_comes_and_ranked_at_the_end(tmp_path, capsys):
+  rows = run(tmp_path, "--encodings", "rope", "--lengths", "4", "--passes", "beam,seeds")
+  said = capsys.readouterr().out
+  assert [each["label"] for each in rows] == [
+    "none",
+    "rope",
+    "rope 4 seeds one after another",
+    "rope 4 seeds in one program",
+  ]
+  for each in rows:
+    assert f"  {each['label']}: compiled in " in said
+  assert said.count("tokens/s, 1.00 (1.00 to 1.00) × none, by CPU time 1.00 ×") == 1
+  assert "beam search of 4, translator, L=4, B=2" in said
+  assert "in one program (vmap) against one after another" in said
+  assert [each["steps_per_s"] * each["seconds"] for each in rows] == pytest.approx([1, 1, 4, 4])
+  assert not (tmp_path / "cost-by-length.png").exists()  # of one length
+
+
+@pytest.mark.parametrize(
+  ("argv", "message"),
+  [
+    (["--encodings", "rpa"], "did you mean rpr?"),
+    (["--passes", "steps"], "did you mean step?"),
+    (["--dtype", "float16"], "did you mean bfloat16?"),
+    (["--attention", "fast"], "model.attention must be"),
+    (["--model", "both"], "invalid choice"),
+    (["--heads", "3"], "not divisible by num_heads=3"),
+    (["--lengths", "0"], "--lengths must be at least 1"),
+    (["--rounds", "0"], "--rounds must be at least 1"),
+    (["--encodings", "rpr", "--option", "rpr.l=3"], "there is no option rpr.l"),
+    (["--encodings", "rpr", "--option", "k=3"], "write it as encoding.option=value"),
+    (["--encodings", "rpr", "--option", "rope.base=3"], "rope is not among"),
+    (["--encodings", "learned", "--option", "learned.length=9"], "the 256 of --lengths"),
+    (["--encodings", "xpos", "--model", "translator"], None),
+    (["--peer-python", "python"], "goes with --peers"),
+    (["--peers", "--peer-python", "no-such-python"], "there is no such program"),
+  ],
+)
+def test_mistakes_are_one_sentence(tmp_path, argv, message):
+  if message is None:  # none remains to be measured
+    chosen, notes = cases.plan(benchmark.arguments([*TINY, *argv]))
+    assert [each.name for group in chosen for each in group] == ["none"]
+    assert notes == ["xpos is for decoders alone, so that no translator has it in its encoder"]
+    return
+  with pytest.raises(UserError, match=r"^[^\n]*$") as error:
+    run(tmp_path, *argv)
+  assert message in str(error.value)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(UserError, match=r"--out .* cannot be written"):
+    run(tmp_path / "file", "--encodings", "none")
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path, monkeypatch, capsys):
+  calls = []
+
+  def ceiling(dtype):
+    def product(count):
+      calls.append(count)
+      if len(calls) == 6:  # of the second group: once to see how long it takes, and in two rounds
+        raise KeyboardInterrupt
+      return Spent(1.0, 1.0)
+
+    return product, 1.0
+
+  monkeypatch.setattr(programs, "ceiling", ceiling)
+  line = ["--encodings", "sinusoidal", "--lengths", "4,8", "--passes", "forward"]
+  monkeypatch.setattr(sys, "argv", ["", *TINY, *QUICK, *line, "--out", str(tmp_path)])
+  with pytest.raises(SystemExit) as ended:
+    benchmark.main()
+  assert ended.value.code == 130
+  kept = [(each["label"], each["length"], each["rounds"]) for each in written(tmp_path)]
+  assert kept == [
+    ("none", "4", "2"),
+    ("sinusoidal", "4", "2"),
+    ("none", "8", "1"),
+    ("sinusoidal", "8", "1"),
+  ]
+  assert "stopped; 4 rows are kept" in capsys.readouterr().err
+
+
+def test_rounds_alternate_and_ratios_are_taken_within_them():
+  order, slow = [], iter([1.0, 1.0, 5.0, 2.0])  # the machine is busy in the second round
+
+  def work(name, times):
+    def timed(calls):
+      order.append(name)
+      return Spent(calls * next(times), calls * 1.0)
+
+    return timed
+
+  def twice():
+    yield 2.0
+    yield 3.0
+    yield 10.0
+    yield 8.0
+
+  found, whole = timing.rounds({"a": work("a", slow), "b": work("b", twice())}, 3, 0.0)
+  assert whole
+  assert "".join(order) == "ab" + "ab" + "ba" + "ab"
+  assert timing.ratios(found["b"], found["a"], "wall") == (3.0, 2.5, 3.5)
+
+
+@pytest.mark.parametrize(("model", "halves"), [("encoder", 0), ("decoder", 1), ("translator", 1)])
+def test_plain_flops_are_those_of_the_program(model, halves):
+  size = Size(d_model=64, num_heads=2, num_layers=2, d_ff=256, dropout=0.0, attention="reference")
+  case = Case("forward", model, "none", "", ENCODINGS["none"](), size, 32, 2, 500)
+  program, batch, _ = programs.started(case)
+  state = jax.eval_shape(lambda: program.init(0))
+  counted = program.predict.lower(state, batch).cost_analysis()["flops"]
+  # A causal model needs half of each attention, and the plain form computes the other half too.
+  unseen = halves * size.num_layers * 2 * case.length * size.d_model * case.tokens
+  # Norms, softmax and the like are the rest.
+  assert case.flops + unseen == pytest.approx(counted, rel=0.12)
+  assert case.flops + unseen < counted
+
+
+ANSWERS = """\
+import json, sys
+for line in sys.stdin:
+  asked = json.loads(line)
+  case = asked.get("case", {})
+  answers = {
+    "about": {"about": "x-transformers 0", "encodings": ["none", "t5"]},
+    "make": {"work": 0, "compile_s": 1.0} if case.get("compile") or case.get("encoding") == "t5"
+    else {"refused": "it does not like to"},
+    "time": {"wall": 1000.0, "cpu": 500.0},
+    "forget": {},
+  }
+  print(json.dumps(answers[asked["do"]]), flush=True)
+"""
+
+
+def test_peers_are_told_the_shapes_and_held_against_ours(tmp_path, capsys):
+  python = tmp_path / "python"
+  (tmp_path / "answers.py").write_text(ANSWERS)
+  python.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path / 'answers.py'}\n")
+  python.chmod(0o755)
+  argv = ["--encodings", "t5,rpr", "--lengths", "4", "--peers", "--peer-python", str(python)]
+  rows = run(tmp_path, *argv)
+  said = capsys.readouterr().out
+  assert [each["label"] for each in rows] == [
+    "none",
+    "t5",
+    "rpr",
+    "t5 x-transformers eager",
+    "t5 x-transformers compiled",
+    "none x-transformers compiled",
+  ]
+  assert "  none x-transformers eager: not measured: it does not like to" in said
+  peer = rows[-1]
+  assert (peer["seconds"], peer["cpu_seconds"], peer["by"]) == (
+    1000,
+    500,
+    "x-transformers compiled",
+  )
+  text = (tmp_path / "benchmark.md").read_text()
+  ours = next(each for each in rows if each["label"] == "t5")
+  times = 1000 / ours["seconds"]
+  assert f"{times:.2f} × (by CPU time {500 / ours['cpu_seconds']:.2f})" in text
+  assert "against x-transformers 0" in text
+
+
+def test_a_peer_that_is_not_there_is_told_in_a_sentence(tmp_path):
+  python = tmp_path / "python"
+  python.write_text('#!/bin/sh\necho "ModuleNotFoundError: No module named torch" >&2\nexit 1\n')
+  python.chmod(0o755)
+  with pytest.raises(UserError, match="No module named torch"):
+    run(tmp_path, "--peers", "--peer-python", str(python))
+
+
+def test_estimates_follow_the_program_and_say_that_they_are_estimates(
+  tmp_path, monkeypatch, capsys
+):
+  small = Size(d_model=16, num_heads=2, num_layers=5, d_ff=32, dropout=0.0, attention="reference")
+  chip = estimate.Chip(1e12, 1e9, 1e12, 1e11, 2)
+  monkeypatch.setattr(estimate, "SIZE", small)
+  monkeypatch.setattr(estimate, "LENGTH", 8)
+  monkeypatch.setattr(estimate, "VOCABULARY", 20)
+  monkeypatch.setattr(estimate, "ENCODED", ("none",))
+  monkeypatch.setattr(estimate, "MACHINES", {"4 × chip": (4, chip)})
+  run(tmp_path, "--estimate")
+  text = (tmp_path / "estimate.md").read_text()
+  assert "nothing below was run on the machines that it names" in text
+  assert "| none, 4 × chip |" in text
+  assert "estimates, not measurements" in capsys.readouterr().out
+  case = Case("step", "decoder", "none", "", ENCODINGS["none"](), small, 8, 2, 20)
+  straight, exact = estimate.whole(case), estimate.compiled(case)
+  assert straight.flops == pytest.approx(exact.flops, rel=0.01)
+  assert straight.bytes == pytest.approx(exact.bytes, rel=0.05)
+  found = estimate.reckoned(case, exact, 1000, 4, chip)
+  assert found["ms of all-reduce"] == pytest.approx(1e3 * 1.5 * 4000 / 1e11)
+  assert found["ms a step, at most"] == pytest.approx(
+    max(found["ms of arithmetic"], found["ms of memory"]) + found["ms of all-reduce"]
+  )
+  assert found["ms a step, at least"] <= found["ms a step, at most"]
+
+
+def test_json_of_requests_has_what_the_peer_reads():
+  from posexp.benchmarking.peers import SCRIPT, request
+
+  size = Size(d_model=16, num_heads=2, num_layers=1, d_ff=32)
+  case = Case("step", "encoder", "t5", "", ENCODINGS["t5"](), size, 8, 2, 20)
+  text = SCRIPT.read_text()
+  asked = json.loads(json.dumps(request(case)))
+  assert all(f'case["{key}"]' in text for key in asked)
