@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp.run import digest
+from posexp.run import BOOKKEEPING, digest
 
 # W&B takes two seconds to import, and wandb.mode=disabled needs none of it: it is imported where
 # used.
@@ -28,7 +28,7 @@ from posexp.run import digest
 MODES = ("auto", "online", "offline", "disabled")
 QUIET = {"silent": True, "quiet": True, "console": "off"}
 FINISH = {"finish_timeout": 60.0, "finish_timeout_raises": True}  # seconds, to send what is left
-UNTOLD = ("runs", "rerun", "wandb")  # sections of the config that say nothing of the experiment
+UNTOLD = set(BOOKKEEPING) - {"seed"}  # of the config, since it says nothing of the experiment
 RESULTS = ("step", "stopped_at", "averaged", "bleu_signature")  # of a summary, beside the metrics
 DRAWN = ("train", "validation", "time", "memory")  # prefixes of metrics that are drawn over steps
 
