@@ -77,7 +77,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
       if each not in choices:
         from posexp.config import unknown_name
 
-        raise unknown_name(f"--{name}", each, choices)
+        raise unknown_name("pass" if name == "passes" else name, each, choices)
   for name in COUNTS:
     if (value := getattr(args, name)) is not None and value < 1:
       parser.error(f"--{name.replace('_', '-')} must be at least 1, not {value}")

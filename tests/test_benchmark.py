@@ -207,6 +207,18 @@ def test_plain_flops_are_those_of_the_program(model, halves):
   assert case.flops + unseen < counted
 
 
+@pytest.mark.parametrize("work", ["decode", "beam"])
+def test_a_search_gives_as_many_tokens_as_its_rate_says(monkeypatch, work):
+  size = Size(d_model=16, num_heads=2, num_layers=1, d_ff=32)
+  encoding = ENCODINGS["rope"]()
+  case = Case(work, "translator", "rope", "", encoding, size, 6, 3, 20, beam=1 + (work == "beam"))
+  found = []
+  monkeypatch.setattr(jax, "block_until_ready", found.append)
+  programs.prepare(case)
+  assert found[-1]["length"].tolist() == [6, 6, 6]
+  assert found[-1]["steps"] == 6
+
+
 ANSWERS = """\
 import json, sys
 for line in sys.stdin:

@@ -109,7 +109,7 @@ def encodings(names: Sequence[str], options: Sequence[str]) -> dict[str, tuple[s
   chosen = dict.fromkeys(["none", *(ENCODINGS if list(names) == ["all"] else names)])
   for name in chosen:
     if name not in ENCODINGS:
-      raise config.unknown_name("--encodings", name, list(ENCODINGS))
+      raise config.unknown_name("encoding", name, list(ENCODINGS))
   typed: dict[str, list[str]] = {name: [] for name in chosen}
   for option in options:
     name, dot, rest = option.partition(".")
