@@ -88,6 +88,11 @@ def seeded(args: Namespace) -> Namespace:
   return Namespace(**vars(args) | {"overrides": overrides, "multirun": True})
 
 
+def common(args: Namespace) -> DictConfig:
+  """The config that all jobs of a sweep have in common."""
+  return compose(args, [o.input_line for o in read(args.overrides) if not o.is_sweep_override()])
+
+
 def check(args: Namespace) -> list[list[str]] | None:
   """Refuses what Hydra would let pass; the overrides of each job of a sweep, if they can be told.
 
@@ -98,7 +103,7 @@ def check(args: Namespace) -> list[list[str]] | None:
     return None
   overrides = read(args.overrides)
   try:
-    cfg = compose(args, [o.input_line for o in overrides if not o.is_sweep_override()])
+    cfg = common(args)
   except CONFIG_ERRORS:
     return None
   sweep = args.multirun or cfg.hydra.mode is RunMode.MULTIRUN
@@ -106,7 +111,11 @@ def check(args: Namespace) -> list[list[str]] | None:
     _check_folder(cfg)
     params = cfg.hydra.sweeper.get("params") or {}
     overrides = read([f"{key}={value}" for key, value in params.items()]) + overrides
+  launcher = cfg.hydra.runtime.choices.get("hydra/launcher")
+  if not sweep and launcher not in (None, "basic"):
+    raise UserError(f"hydra/launcher={launcher} launches sweeps: add -m, or leave it out")
   given = {o.key_or_group: o for o in overrides if not o.is_hydra_override()}
+  _check_experiments(args, given.get("experiment"))
   for o in given.values():
     if o.is_sweep_override() and not sweep:
       raise UserError(
@@ -120,6 +129,20 @@ def check(args: Namespace) -> list[list[str]] | None:
   if not sweep or not cfg.hydra.sweeper._target_.endswith(".BasicSweeper"):
     return None
   return BasicSweeper.split_arguments(overrides, None)[0]
+
+
+def _check_experiments(args: Namespace, given: Override | None) -> None:
+  """Refuses a sweep over experiments that are sweeps: Hydra would take no notice of theirs."""
+  if given is None or not given.is_sweep_override() or not given.is_discrete_sweep():
+    return
+  for name in _values(given) if not isinstance(given.value(), Glob) else []:
+    cfg = compose(args, [f"experiment={name}"])
+    varied = [*(cfg.hydra.sweeper.get("params") or {}), *["seeds"] * bool(cfg.get("seeds"))]
+    if varied:
+      raise UserError(
+        f"{given.input_line}: experiment={name} is a sweep itself (over {', '.join(varied)}): run "
+        "one experiment after another"
+      )
 
 
 def _check_encodings(args: Namespace, values: dict[str, list[str]], sweep: bool) -> None:
@@ -158,6 +181,10 @@ def explain(error: Exception, args: Namespace) -> UserError:
   text = str(error)
   if isinstance(error, OverrideParseException):
     return _malformed(error)
+  if isinstance(error, MissingConfigException) and "hydra/launcher/submitit_" in text:
+    return UserError(
+      "that launcher needs submitit, which is not installed: pip install 'posexp[slurm]'"
+    )
   if isinstance(error, MissingConfigException) and error.options:
     group, _, name = error.missing_cfg_file.rpartition("/")
     return config.unknown_name(group, name, error.options)

@@ -71,12 +71,15 @@ class Run:
   runs: str = "runs"
   rerun: bool = False
   seeds: int | None = None
+  workers: int | str = 1
 
   def __post_init__(self):
     if not 0 <= self.seed < 2**31:
       raise ValueError(f"seed must be from 0 to {2**31 - 1}, not {self.seed}")
     if self.seeds is not None and not 1 <= self.seeds <= 2**31:
       raise ValueError(f"seeds must be at least 1, not {self.seeds}")
+    if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 1):
+      raise ValueError(f"workers must be auto or at least 1, not {self.workers}")
 
 
 def resolve(cfg: DictConfig) -> dict[str, Any]:
@@ -90,7 +93,7 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
     raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
   names = [field.name for field in dataclasses.fields(Run) if field.name in config]
   config |= dataclasses.asdict(build(Run, {name: config[name] for name in names}, where=""))
-  del config["seeds"]  # how many runs there are, not what one of them is
+  del config["seeds"], config["workers"]  # of a sweep, not of one of its runs
   chosen = config.get("encoding")
   unread = encodings_node().keys() - {chosen}
   first = [key for key in ("encoding", chosen, "task", "model", "positions") if key in config]

@@ -7,19 +7,22 @@ import logging
 import os
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import configure_log
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from posexp.command_line import CONFIG_ERRORS, check, compose, explain, parse, seeded
+from posexp.command_line import CONFIG_ERRORS, check, common, compose, explain, parse, seeded
 from posexp.config import CONFIGS, register, resolve
 from posexp.errors import UserError
 from posexp.help import help_text
+from posexp.oversee import crew_for, oversee
 from posexp.sweep import Sweep
 
 log = logging.getLogger("posexp")
@@ -63,8 +66,12 @@ def _launch(job: Callable[[dict[str, Any]], None]) -> int:
     flags += ["--multirun"] * (asked.multirun and not args.multirun)
     sweep = Sweep(check(asked), asked)
     task = Job(job, sweep)
-    with mock.patch.object(sys, "argv", [*flags, *asked.overrides]):
-      main(task)()
+    crew = crew_for(job, sweep, asked) if sweep.total or asked.multirun else None
+    if crew is not None:
+      oversee(sweep, crew)
+    else:
+      with mock.patch.object(sys, "argv", [*flags, *asked.overrides]), task.elsewhere(asked):
+        main(task)()
   except CONFIG_ERRORS as error:
     raise explain(error, args) from error
   if task.error:
@@ -81,13 +88,28 @@ def _launch(job: Callable[[dict[str, Any]], None]) -> int:
 class Job:
   """A job as Hydra calls it. It keeps its exceptions, since Hydra would print them its own way.
 
-  Launchers other than Hydra's basic one call a copy of it in another process: there it raises.
+  Launchers other than Hydra's basic one call a copy of it, in another process: there it raises.
   """
 
   def __init__(self, job: Callable[[dict[str, Any]], None], sweep: Sweep):
     self.job = job
     self.sweep = sweep
     self.error: Exception | None = None  # of a single run
+
+  @contextlib.contextmanager
+  def elsewhere(self, args: Namespace) -> Iterator[None]:
+    """In it Hydra launches; what other launchers do with a sweep is told from the run folders."""
+    first = None
+    try:
+      yield
+    except Exception as error:
+      if isinstance(error, CONFIG_ERRORS) or not self.sweep.waiting:
+        raise
+      first = error
+    if self.sweep.waiting:
+      logs = common(args).hydra
+      configure_log(logs.job_logging, logs.verbose)
+      self.sweep.settle(first)
 
   def __call__(self, cfg: DictConfig) -> None:
     node = HydraConfig.get()
@@ -97,7 +119,8 @@ class Job:
       except Exception as error:
         self.error = error
     elif not node.launcher._target_.endswith(".BasicLauncher"):
-      self.job(resolve(cfg))
+      if not self.sweep.repeats(node.job.num):
+        self.job(resolve(cfg))
     else:
       self._of_sweep(cfg, node.job.num, OmegaConf.to_container(node.overrides.task))
 
@@ -111,6 +134,7 @@ class Job:
       self.sweep.fail(member, error)
     else:
       self.sweep.done(member)
+    self.sweep.show()
 
 
 @contextlib.contextmanager

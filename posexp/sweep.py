@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import re
 import statistics
 import sys
 import traceback
@@ -40,7 +41,8 @@ class Member:
   options: Sequence[str]  # those in which jobs differ
   name: str  # the same without what its encoding does not read
   group: str  # the same without the seed
-  config: dict[str, Any] | None = None  # None where it is wrong, as the job will find
+  config: dict[str, Any] | None = None
+  wrong: UserError | None = None  # why there is no config
   path: Path | None = None
   twin: Member | None = None  # the job before it that is the same run
   state: str = WAITING
@@ -50,6 +52,16 @@ class Member:
   def finished(self) -> bool:
     """Whether there is a summary."""
     return self.path is not None and (self.path / "summary.json").exists()
+
+  @property
+  def progress(self) -> str:
+    """Where its training is, as in 217/1302; "" before the first row of its metrics."""
+    try:
+      rows = (self.path / "metrics.jsonl").read_bytes().splitlines()
+      told = re.findall(r" training +([\d,]+) steps", (self.path / "train.log").read_text("utf-8"))
+      return f"{json.loads(rows[-1])['step']}/{told[-1].replace(',', '')}"
+    except (AttributeError, IndexError, OSError, TypeError, ValueError):
+      return ""
 
   @property
   def key(self) -> Any:
@@ -72,7 +84,12 @@ class Sweep:
     for typed, seen, config in _configs(jobs or [], args):
       self._add(typed, seen, config)
 
-  def _add(self, typed: Sequence[str], seen: Sequence[str], config: dict[str, Any] | None) -> None:
+  def _add(self, typed: Sequence[str], seen: Sequence[str], cfg: DictConfig) -> None:
+    config = wrong = None
+    try:
+      config = resolve(cfg)
+    except UserError as error:
+      wrong = error
     encoding = config["encoding"] if config else None
     unread = encodings_node().keys() - {encoding} if config else set()
     read = [option for option in seen if _key(option).partition(".")[0] not in unread]
@@ -83,6 +100,7 @@ class Sweep:
       name=_shown(read) or f"encoding={encoding}",
       group=_shown(varied) or f"encoding={encoding}",
       config=config,
+      wrong=wrong,
       path=self._path(config) if config else None,
     )
     same = (m for m in self.members if member.path and m.path == member.path and m.twin is None)
@@ -112,10 +130,17 @@ class Sweep:
   def begin(self, index: int, typed: Sequence[str], cfg: DictConfig) -> Member | None:
     """The job with this index, which is to be run now; None if there is nothing to do for it."""
     if index == len(self.members):
-      self._add(typed, typed, _resolved(cfg))
+      self._add(typed, typed, cfg)
     if index == 0 and self.total:
       self._show()
     member = self.members[index]
+    if not self.needs(member):
+      return None
+    self.start(member)
+    return member
+
+  def needs(self, member: Member) -> bool:
+    """Whether a job is to be run; says why, if not."""
     told = f"{self._job(member)}: {_shown(member.options)}"
     if member.twin is not None:
       log.info("%s: the same run as job %d%s", told, member.twin.number, _why(member))
@@ -123,38 +148,64 @@ class Sweep:
       member.state = DONE
       log.info("%s: finished already, in %s", told, near(member.path))
     else:
-      log.info("%s", told)
-      member.state = RUNNING
-      return member
-    return None
+      return True
+    return False
+
+  def start(self, member: Member) -> None:
+    """A job has begun."""
+    member.state = RUNNING
+    log.info("%s: %s", self._job(member), _shown(member.options))
+
+  def wait(self, member: Member, reason: str) -> None:
+    """A job that had begun has to wait again."""
+    member.state = WAITING
+    log.info("%s: %s", self._job(member), reason)
 
   def done(self, member: Member) -> None:
     """A job has come to its end."""
     member.state = DONE
-    self._changed(f"{self._job(member)}: done", logging.INFO)
+    log.info("%s: done", self._job(member))
+
+  def failed_with(self, member: Member, reason: str, file: str = "") -> None:
+    """A job has failed; `file` has its traceback."""
+    member.state, member.reason = FAILED, reason
+    where = f"; its traceback is in {near(Path(file))}" if file else ""
+    log.error("%s: failed: %s%s", self._job(member), reason, where)
+
+  @property
+  def waiting(self) -> list[Member]:
+    return [member for member in self.runs if member.state == WAITING]
+
+  def repeats(self, index: int) -> bool:
+    """Whether the job with this index is a duplicate of one before it."""
+    return index < len(self.members) and self.members[index].twin is not None
+
+  def settle(self, error: Exception | None) -> None:
+    """What became of jobs that were begun elsewhere, `error` being that of one of them."""
+    for member in self.waiting:
+      if member.finished:
+        self.done(member)
+      else:
+        self.failed_with(member, _last_words(member.path) or account(error, None)[0])
 
   def fail(self, member: Member, error: Exception) -> None:
-    """A job has failed; called where the error is handled."""
-    member.state, member.reason = FAILED, _reason(error)
-    where = ""
-    if not isinstance(error, UserError):
-      if _written(member.path, error):
-        where = f"; its traceback is in {near(member.path / 'train.log')}"
-      else:
-        log.exception("%s", self._job(member))
-    self._changed(f"{self._job(member)}: failed: {member.reason}{where}", logging.ERROR)
+    """A job of this process has failed; called where the error is handled."""
+    reason, file = account(error, member.path)
+    if not (file or isinstance(error, UserError)):
+      log.exception("%s", self._job(member))
+    self.failed_with(member, reason, file)
 
   def _job(self, member: Member) -> str:
     return f"job {member.number}{f'/{self.total}' if self.total else ''}"
 
-  def _changed(self, line: str, level: int) -> None:
-    log.log(level, "%s", line)
-    if _terminal() and self.total:
+  def show(self) -> None:
+    """The table of states, in a terminal."""
+    if terminal() and self.total:
       self._show()
 
   def _show(self) -> None:
     log.info("%s", self.heading())
-    if _terminal():
+    if terminal():
       for line in self.states():
         log.info("%s", line)
 
@@ -176,7 +227,7 @@ class Sweep:
       parts = []
       for state in STATES:
         found = [m for m in members if m.state == state]
-        seeds = ", ".join(str(m.config["seed"]) for m in found if m.config)
+        seeds = ", ".join(_seed(m) for m in found if m.config)
         parts += [f"{state} {f'(seed {seeds})' if seeds else ''}".strip()] * bool(found)
       yield f"  {members[0].group:<{width}}  {', '.join(parts)}"
     for member in self.failed:
@@ -210,8 +261,8 @@ class Sweep:
 
 def _configs(
   jobs: Sequence[Sequence[str]], args: Namespace
-) -> Iterator[tuple[Sequence[str], list[str], dict[str, Any] | None]]:
-  """The overrides of each job, those in which jobs differ, and its config."""
+) -> Iterator[tuple[Sequence[str], list[str], DictConfig]]:
+  """The overrides of each job, those in which jobs differ, and its config, to be read at once."""
   differs = [len(set(column)) > 1 for column in zip(*jobs, strict=True)]
   composed: dict[tuple[str, ...], Any] = {}
   for job in jobs:
@@ -224,14 +275,7 @@ def _configs(
     cfg = composed[rest]
     if seeds:
       cfg.seed = seeds[-1].partition("=")[2]
-    yield job, seen, _resolved(cfg)
-
-
-def _resolved(cfg: DictConfig) -> dict[str, Any] | None:
-  try:
-    return resolve(cfg)
-  except UserError:
-    return None  # which the job will say
+    yield job, seen, cfg
 
 
 def _table(metrics: Sequence[str], groups: Sequence[Sequence[Member]]) -> Iterator[str]:
@@ -270,9 +314,21 @@ def _why(member: Member) -> str:
   return f" ({encoding} does not read {' and '.join(keys)})"
 
 
-def _reason(error: Exception) -> str:
-  first = (str(error).splitlines() or [""])[0]
-  return first if isinstance(error, UserError) else f"{type(error).__name__}: {first}".rstrip(": ")
+def account(error: Exception | None, path: Path | None) -> tuple[str, str]:
+  """Why a run failed, and the log in its folder, if that ends in this very error's traceback."""
+  first = (str(error or "it has no summary").splitlines() or [""])[0]
+  if error is None or isinstance(error, UserError):
+    return first, ""
+  file = str(path / "train.log") if _written(path, error) else ""
+  return f"{type(error).__name__}: {first}".rstrip(": "), file
+
+
+def _last_words(path: Path | None) -> str:
+  """The last line of a run's log."""
+  file = path and path / "train.log"
+  lines = file.read_text("utf-8", errors="replace").split("\n") if file and file.exists() else []
+  last = next((line for line in reversed(lines) if line.strip()), "")
+  return re.sub(r"""^UserError\((['"])(.*)\1\)$""", r"\2", last)
 
 
 def _written(path: Path | None, error: Exception) -> bool:
@@ -297,11 +353,17 @@ def _shown(options: Sequence[str]) -> str:
   return " ".join(f"{k}={v.lower() if v in ('True', 'False') else v}" for k, v in shown)
 
 
+def _seed(member: Member) -> str:
+  progress = member.progress if member.state == RUNNING else ""
+  return f"{member.config['seed']}{f' at {progress}' if progress else ''}"
+
+
 def _key(option: str) -> str:
   return option.partition("=")[0].lstrip("+~")
 
 
-def _terminal() -> bool:
+def terminal() -> bool:
+  """Whether somebody is looking on."""
   return sys.stdout.isatty()
 
 

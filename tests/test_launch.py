@@ -1,5 +1,6 @@
 """The command line: what runs, what is refused and in which words, and the exit status."""
 
+import importlib.util
 import logging
 import os
 import pickle
@@ -7,15 +8,70 @@ import re
 import signal
 import subprocess
 import sys
+import types
 from argparse import Namespace
 from pathlib import Path
 
+import order
 import pytest
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from omegaconf import open_dict
 
 from posexp.config import CONFIGS
 from posexp.errors import UserError
 from posexp.launch import Job, launch
+from posexp.run import Run, folder
 from posexp.sweep import Sweep
+
+
+class Other(Launcher):
+  """Trains as if in other processes: what comes back says nothing but the first error."""
+
+  def setup(self, *, hydra_context, task_function, config):
+    self.context, self.task, self.config = hydra_context, task_function, config
+
+  def launch(self, job_overrides, initial_job_idx):
+    errors = []
+    for number, overrides in enumerate(job_overrides):
+      cfg = self.context.config_loader.load_sweep_config(self.config, list(overrides))
+      with open_dict(cfg):
+        cfg.hydra.job.num = initial_job_idx + number
+      HydraConfig.instance().set_config(cfg)
+      try:
+        pickle.loads(pickle.dumps(self.task))(cfg)
+      except Exception as error:
+        errors.append(error)
+    raise errors[0] if errors else Passed
+
+
+class Passed(Exception):
+  pass
+
+
+Other.__module__ = "hydra_plugins.other"  # Hydra takes them from nowhere else
+plugins = Plugins.instance()  # which looks into the package before it is this one
+for name in ("hydra_plugins", "hydra_plugins.other"):
+  sys.modules.setdefault(name, types.ModuleType(name))
+sys.modules["hydra_plugins"].other = sys.modules["hydra_plugins.other"]
+sys.modules["hydra_plugins.other"].Other = Other
+plugins.register(Other)
+ConfigStore.instance().store(
+  "other", {"_target_": "hydra_plugins.other.Other"}, group="hydra/launcher", provider="tests"
+)
+
+
+def scored(config):
+  """Stands in for training in a launcher's process."""
+  with Run(folder(config), config) as run:
+    if config["seed"] == 1:
+      raise ValueError("a first line")
+    if config["seed"] == 2:
+      raise UserError("it cannot be")
+    run.finish({"test/accuracy": 0.5, "test/macro_f1": 0.5})
+
 
 ENTRY = """
 import signal, sys, time
@@ -64,6 +120,9 @@ def mine(tmp_path):
   (tmp_path / "mine/experiment/clip.yaml").write_text(
     "# @package _global_\n# How far?\n# Run: now\ndefaults:\n  - override /encoding: rpr\n"
     "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params: {rpr.k: '2,4'}\n"
+  )
+  (tmp_path / "mine/experiment/clip_too.yaml").write_text(
+    "# @package _global_\ndefaults:\n  - clip\n"
   )
   (tmp_path / "mine/task/own.yaml").write_text("name: own\n")
   return "mine"
@@ -191,6 +250,13 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
     ("-m seeds=2,3", "seeds=2,3: seeds is one number, of the seeds 0 to seeds − 1"),
     ("seeds=3 seed=7", "seeds=3 stands for seeds 0 to 2, beside seed=7; drop one"),
     ("-m seeds=3 seed=0,1", "seeds=3 stands for seeds 0 to 2, beside seed=0,1; drop one"),
+    (
+      "--config-dir mine -m experiment=clip,clip_too",
+      "experiment=clip,clip_too: experiment=clip is a sweep itself (over rpr.k): run one "
+      "experiment after another",
+    ),
+    ("-m workers=2 hydra/launcher=other", "workers=2 are processes of this machine: drop it, or"),
+    ("hydra/launcher=other", "hydra/launcher=other launches sweeps: add -m, or leave it out"),
     ("hydra/launcher=basik", "hydra/launcher=basik: no such hydra/launcher; did you mean basic?"),
   ],
 )  # fmt: skip
@@ -283,6 +349,27 @@ def test_signals_end_a_sweep_with_a_sentence(tmp_path, sent, status):
   out, err = process.communicate(timeout=30)
   assert (process.returncode, out) == (status, "")
   assert err == "posexp: interrupted; the same command goes on from here\n"
+
+
+def test_a_sweep_of_another_launcher_has_its_states_and_results(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr("posexp.train.train", scored)
+  argv = ["-m", "hydra/launcher=other", "encoding=none,rpr", "rpr.k=2,4", "seed=0,1,2"]
+  status, out, err = order.command(*argv)
+  assert status == 1
+  assert out.count("failed: ValueError: a first line\n") == 3
+  assert out.count("failed: it cannot be\n") == 3
+  assert out.count(": done\n") == 3
+  assert re.search(r"\nencoding=rpr rpr.k=2 +50.00 +50.00 +1 of 3\n", out)
+  assert err.startswith("posexp: error: 6 of 9 runs failed: encoding=none seed=1; encoding=none s")
+
+
+@pytest.mark.skipif(bool(importlib.util.find_spec("submitit")), reason="it is installed")
+@pytest.mark.parametrize("name", ["slurm", "submitit_slurm"])
+def test_a_launcher_without_its_package_is_a_sentence(command, name):
+  status, _, _, err = command("-m", f"hydra/launcher={name}", "seed=0,1")
+  message = "posexp: error: that launcher needs submitit, which is not installed: pip install "
+  assert (status, err) == (2, f"{message}'posexp[slurm]'\n")
 
 
 def test_another_launcher_gets_a_job_that_can_be_sent_to_it():

@@ -179,7 +179,7 @@ def test_a_failure_outside_of_a_run_keeps_its_traceback_on_the_terminal(trainer,
 
 def test_a_terminal_shows_the_table_of_states_at_the_start_and_after_each_job(trainer, monkeypatch):
   trainer.broken["rpr", 0] = UserError("task.train=x: no such file")
-  monkeypatch.setattr("posexp.sweep._terminal", lambda: True)
+  monkeypatch.setattr("posexp.sweep.terminal", lambda: True)
   lines = command("-m", "encoding=none,rpr", "seed=0,1").out.splitlines()
   tables = [n for n, line in enumerate(lines) if line.startswith("sweep ")]
   assert len(tables) == 5

@@ -1,0 +1,265 @@
+"""Runs of a sweep in several processes: who trains what where, and what becomes of the others."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from order import command
+
+from posexp import oversee, workers
+from posexp.errors import UserError
+from posexp.run import Run, folder
+from posexp.sweep import Sweep
+
+TESTS = Path(__file__).parent
+ENTRY = """
+import sys
+from posexp.launch import launch
+from test_workers import slow
+
+if __name__ == "__main__":
+  sys.exit(launch(slow))
+"""
+
+
+def train(config):
+  """Stands in for training; it leaves a note of where it was."""
+  path = folder(config)
+  if Path("lost").exists():
+    raise KeyError("oops")
+  with Run(path, config) as run:
+    with Path("trained").open("a") as notes:
+      notes.write(f"{path} {os.getpid()}\n")
+    time.sleep(0.3)
+    if Path("broken").exists() and config["seed"] == 1:
+      if config["encoding"] == "rpr":
+        os.kill(os.getpid(), signal.SIGKILL)
+      raise ValueError("a first line\nand a second")
+    run.finish({"test/accuracy": 0.5, "test/macro_f1": 0.5, "place": os.environ.get("PLACE")})
+
+
+def slow(config):
+  """Trains until it is told to save."""
+  path = folder(config)
+  with Run(path, config):
+    try:
+      (path / "begun").touch()
+      time.sleep(60)
+    finally:
+      (path / "saved").touch()
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr("posexp.train.train", train)
+  monkeypatch.setattr("posexp.workers.places", lambda count, runs: [{"PLACE": "a"}, {"PLACE": "b"}])
+  return tmp_path
+
+
+def trained():
+  """(folder, process) of what was trained, which is forgotten."""
+  notes = Path("trained").read_text().splitlines()
+  Path("trained").unlink()
+  return [note.split() for note in notes]
+
+
+def summaries():
+  return [json.loads(file.read_text()) for file in Path("runs").glob("*/*/*/*/summary.json")]
+
+
+SWEEP = ["-m", "encoding=none,rpr", "rpr.k=2,4", "seeds=2", "workers=2"]
+
+
+def test_each_run_is_trained_once_by_one_of_them(home):
+  status, out, err = command(*SWEEP)
+  assert (status, err) == (0, "")
+  notes = trained()
+  assert len(notes) == len({path for path, _ in notes}) == 6
+  assert len({process for _, process in notes} - {str(os.getpid())}) == 2
+  assert {summary["place"] for summary in summaries()} == {"a", "b"}
+  lines = out.splitlines()
+  assert "job 3/8: encoding=none rpr.k=4 seed=0: the same run as job 1 (none does not" in lines[0]
+  assert lines[2] == "sweep     6 runs: 6 waiting; 2 duplicates"
+  assert sum(line.endswith(": done") for line in lines) == 6
+  assert re.search(r"\nencoding=rpr rpr.k=4 +50.00 ± 0.00 +50.00 ± 0.00 +2\n", out)
+  again = command(*SWEEP)
+  assert (again.status, again.out.count("finished already")) == (0, 6)
+  assert not Path("trained").exists()
+
+
+def test_what_fails_or_is_killed_takes_no_other_run_with_it(home):
+  Path("broken").touch()
+  status, out, err = command(*SWEEP)
+  assert (status, len(summaries())) == (1, 3)
+  names = ["encoding=none seed=1", "encoding=rpr rpr.k=2 seed=1", "encoding=rpr rpr.k=4 seed=1"]
+  assert err == f"posexp: error: 3 of 6 runs failed: {'; '.join(names)}\n"
+  log = re.search(r"failed: ValueError: a first line; its traceback is in (.*)\n", out)[1]
+  assert Path(log).read_text().endswith("ValueError: a first line\nand a second\n")
+  killed = (
+    r"failed: its process was killed by SIGKILL; what it said is in runs/.sweep/worker-\d.log"
+  )
+  assert len(re.findall(killed, out)) == 2
+  assert len(trained()) == 6
+
+  Path("broken").unlink()
+  assert command(*SWEEP).status == 0
+  assert [path[-6:] for path, _ in trained()] == ["seed=1"] * 3
+
+
+def test_a_traceback_outside_of_a_run_is_kept_in_the_worker_s_log(home):
+  Path("lost").touch()
+  status, out, _ = command("-m", "seed=0,-1", "workers=2")
+  assert (status, "Traceback" in out) == (1, False)
+  assert "failed: seed must be from 0 to 2147483647, not -1\n" in out
+  log = re.search(r"failed: KeyError: 'oops'; its traceback is in (.*)\n", out)[1]
+  assert Path(log).read_text().endswith("\nKeyError: 'oops'\n")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_sweep_has_every_worker_save(tmp_path, sent):
+  (tmp_path / "entry.py").write_text(ENTRY)
+  (tmp_path / "jax.py").write_text(FAKE.format(platform="cpu", count=1))
+  process = subprocess.Popen(
+    [sys.executable, "entry.py", "-m", "seed=0,1,2", "workers=2"],
+    cwd=tmp_path,
+    env=os.environ | {"PYTHONPATH": f"{TESTS.parent}:{TESTS}"},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+  )
+  wait(lambda: len(list(tmp_path.glob("runs/*/*/*/*/begun"))) == 2)
+  process.send_signal(sent)
+  _, err = process.communicate(timeout=60)
+  wait(lambda: len(list(tmp_path.glob("runs/*/*/*/*/saved"))) == 2)
+  assert len(list(tmp_path.glob("runs/*/*/*/*"))) == 2
+  if sent != signal.SIGKILL:
+    assert process.returncode == 128 + sent
+    assert err == "posexp: interrupted; the same command goes on from here\n"
+
+
+def wait(true):
+  end = time.monotonic() + 60
+  while not true():
+    assert time.monotonic() < end
+    time.sleep(0.05)
+
+
+# Devices
+
+FAKE = """
+class Device:
+  platform = "{platform}"
+
+def local_devices():
+  return [Device()] * {count}
+
+class client:
+  platform_version = "{platform}"
+
+Device.client = client
+"""
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+  """A function that says which devices JAX finds from now on."""
+
+  def set_up(platform, count):
+    (tmp_path / "jax.py").write_text(FAKE.format(platform=platform, count=count))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+  for name in (*workers.VISIBLE.values(), "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+    monkeypatch.delenv(name, raising=False)
+  return set_up
+
+
+def test_every_worker_has_a_device_of_its_own(machine, monkeypatch):
+  machine("gpu", 4)
+  assert workers.places("auto", 9) == [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(4)]
+  assert workers.places("auto", 3) == [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(3)]
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7")
+  machine("gpu", 2)
+  assert [place["CUDA_VISIBLE_DEVICES"] for place in workers.places(2, 9)] == ["5", "GPU-7"]
+
+
+def test_more_workers_than_devices_share_the_memory(machine):
+  machine("gpu", 2)
+  places = workers.places(4, 9)
+  assert [place["CUDA_VISIBLE_DEVICES"] for place in places] == ["0", "1", "0", "1"]
+  assert {place["XLA_PYTHON_CLIENT_MEM_FRACTION"] for place in places} == {"0.450"}
+
+
+def test_processors_are_not_divided(machine):
+  machine("cpu", 8)
+  assert workers.places("auto", 9) == [{}]
+  assert workers.places(3, 9) == [{}] * 3
+
+
+def test_no_device_is_a_sentence(machine, tmp_path, monkeypatch):
+  (tmp_path / "jax.py").write_text("raise RuntimeError('no driver')")
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+  with pytest.raises(UserError, match="JAX finds no device: RuntimeError: no driver"):
+    workers.places(2, 9)
+
+
+# Command line
+
+
+@pytest.mark.parametrize(
+  ("argv", "message"),
+  [
+    ("workers=0", "workers must be auto or at least 1, not 0"),
+    ("workers=all", "workers must be auto or at least 1, not all"),
+    ("encoding=glob(rp*) workers=2", "workers=2 needs to know all runs of the sweep before"),
+  ],
+)
+def test_mistakes_are_one_sentence(home, argv, message):
+  status, out, err = command("-m", "seed=0,1", *argv.split())
+  assert (status, out) == (2, "")
+  assert err.startswith(f"posexp: error: {message}")
+
+
+# The table of states
+
+
+def test_the_table_stays_in_its_place_under_what_is_said(home, monkeypatch, capsys):
+  from posexp.command_line import check, parse
+
+  monkeypatch.setattr("posexp.oversee.terminal", lambda: True)
+  args = parse(["-m", "encoding=none,rpr", "seed=0,1"])
+  sweep = Sweep(check(args), args)
+  board = oversee.Board(sweep)
+  board.draw()
+  board.draw()
+  table = "sweep     4 runs: 4 waiting\n  encoding=none  waiting (seed 0, 1)\n"
+  assert capsys.readouterr().out == f"{table}  encoding=rpr   waiting (seed 0, 1)\n"
+  with board.lifted(True):
+    print("said")
+    sweep.start(sweep.members[0])
+  sweep.members[0].path.mkdir(parents=True)
+  (sweep.members[0].path / "metrics.jsonl").write_text('{"step": 20}\n{"step": 30}\n')
+  (sweep.members[0].path / "train.log").write_text("… INFO training  1,302 steps of 32 texts\n")
+  with board.lifted(False):
+    pass
+  _, first, second = capsys.readouterr().out.split("\x1b[3F\x1b[J")
+  assert first.splitlines()[:2] == ["said", "sweep     4 runs: 1 running, 3 waiting"]
+  assert second.splitlines()[1] == "  encoding=none  running (seed 0 at 30/1302), waiting (seed 1)"
+
+
+def test_a_table_that_is_too_large_is_cut(home, monkeypatch, capsys):
+  from posexp.command_line import check, parse
+
+  monkeypatch.setattr("posexp.oversee.terminal", lambda: True)
+  monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((30, 5)))
+  args = parse(["-m", "encoding=rpr", "rpr.k=range(1,6)"])
+  oversee.Board(Sweep(check(args), args)).draw()
+  lines = capsys.readouterr().out.splitlines()
+  assert (len(lines), lines[-1], max(map(len, lines)) < 30) == (4, "  …", True)
