@@ -218,10 +218,19 @@ def offline(told: Mapping[str, Any], path: Path) -> Mirror:
 
 
 def opened(told: Mapping[str, Any], deadline: float) -> Any:
-  """A run of W&B on the server; raises as `online`."""
-  wandb = connected(deadline)
-  settings = wandb.Settings(**QUIET, **FINISH, init_timeout=max(deadline - time.monotonic(), 1.0))
-  return wandb.init(**told, mode="online", resume="allow", settings=settings)
+  """A run of W&B on the server; raises as `online`, and leaves nothing of it on disk then."""
+  folder = Path(told["dir"])
+  earlier = set(folder.glob("wandb/run-*"))
+  try:
+    wandb = connected(deadline)
+    left = max(deadline - time.monotonic(), 1.0)
+    settings = wandb.Settings(**QUIET, **FINISH, init_timeout=left)
+    return wandb.init(**told, mode="online", resume="allow", settings=settings)
+  except Exception:
+    reset()
+    for each in set(folder.glob("wandb/run-*")) - earlier:
+      shutil.rmtree(each, ignore_errors=True)
+    raise
 
 
 def connected(deadline: float) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -96,13 +95,10 @@ def start(
   told = mirrors.told(options, config, facts, run.path)
   why = ""
   if mode != "offline":
-    earlier = set(run.path.glob("wandb/run-*"))
     try:
       return _online(told, run, deadline)
     except Exception as error:
       mirrors.reset()
-      for folder in set(run.path.glob("wandb/run-*")) - earlier:  # of which nothing was sent
-        shutil.rmtree(folder, ignore_errors=True)
       why = mirrors.reason(error)
       if mode == "online":
         raise UserError(

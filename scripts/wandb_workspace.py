@@ -1,6 +1,6 @@
 """Saved workspaces for the runs that `posexp.sync` has sent, one for each task.
 
-pip install 'posexp[workspace]'
+pip install -e '.[workspace]'
 python scripts/wandb_workspace.py runs/mr --project posexp
 """
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
   try:
     from wandb_workspaces import workspaces
   except ImportError:
-    raise UserError("wandb-workspaces is missing: pip install 'posexp[workspace]'") from None
+    raise UserError("wandb-workspaces is missing: pip install -e '.[workspace]'") from None
   try:
     entity = args.entity or mirror.imported().Api().default_entity
     charts.keep_presets(entity)

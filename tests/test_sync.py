@@ -181,6 +181,7 @@ def test_one_that_cannot_be_sent_does_not_stop_the_others(stub, tmp_path, capsys
   assert second.startswith(f"{taken}: not sent: {taken} is being trained by another process")
   assert third.startswith(f"{refused}: not sent: ")
   assert "this run was deleted" in third
+  assert not list(refused.glob("wandb/run-*"))  # or it would count as sent
   assert "seed=3: sent, " in fourth
   assert last.startswith("4 runs and 1 group: ")
   assert last.endswith("not sent")

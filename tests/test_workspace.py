@@ -58,5 +58,5 @@ def test_what_stands_in_its_way(tmp_path, monkeypatch):
     save()
   run_folders.sweep(tmp_path / "runs", {"rpr": [0.5]})
   monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-  with pytest.raises(UserError, match=r"wandb-workspaces is missing: pip install 'posexp\[works"):
+  with pytest.raises(UserError, match=r"wandb-workspaces is missing: pip install -e '\.\[works"):
     save()
