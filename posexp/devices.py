@@ -18,22 +18,29 @@ SMALL = 2**8  # numbers; arrays of fewer are whole on every device
 
 
 def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:
-  """As many local devices as divide a part of every size of batches, in one row.
+  """As many devices of every process as divide a part of every size of batches, in one row.
 
   Raises:
-    UserError: a batch does not divide into so many parts.
+    UserError: a batch does not divide into so many parts, or among the processes.
   """
   whole = math.gcd(*np.asarray(rows).ravel().tolist())
+  sizes = ", ".join(map(str, np.unique(rows)))
   if whole % parts:
     way_out = f"choose a divisor of {whole}" if whole > 1 else "choose another train.batch_size"
-    sizes = ", ".join(map(str, np.unique(rows)))
     raise UserError(
       f"train.accumulate={parts}: batches have {sizes} rows, which do not divide into {parts} "
       f"equal parts; {way_out}"
     )
-  devices = jax.local_devices()
-  count = next(n for n in range(len(devices), 0, -1) if whole // parts % n == 0)
-  return Mesh(np.array(devices[:count]), ("data",))
+  processes = jax.process_count()
+  fit = [n for n in range(1, len(jax.local_devices()) + 1) if whole // parts % (n * processes) == 0]
+  if not fit:
+    each = f", in {parts} parts," if parts > 1 else ""
+    raise UserError(
+      f"batches of {sizes} rows{each} do not divide among {processes} processes; choose another "
+      "train.batch_size, or start fewer"
+    )
+  used = [jax.local_devices(process_index=each)[: fit[-1]] for each in range(processes)]
+  return Mesh(np.concatenate(used), ("data",))
 
 
 def everywhere(mesh: Mesh) -> NamedSharding:
@@ -62,12 +69,24 @@ def whole(tree: Any, mesh: Mesh) -> Any:
 
 
 def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Array], int]]:
-  """Batches divided among the devices and its number of real tokens, one batch ahead of its use."""
+  """Batches divided among the devices and its number of real tokens, one batch ahead of its use.
+
+  Every process is given the whole batches, and feeds the devices that it has.
+  """
   sharding = NamedSharding(mesh, PartitionSpec("data"))
+
+  def put(batch: Batch) -> dict[str, Array]:
+    if sharding.is_fully_addressable:
+      return jax.device_put(batch, sharding)
+    return {
+      name: jax.make_array_from_callback(rows.shape, sharding, rows.__getitem__)
+      for name, rows in batch.items()
+    }
+
   ahead = None
   for batch in batches:
     tokens = int(batch["mask"].sum())
-    ahead, ready = (jax.device_put(batch, sharding), tokens), ahead
+    ahead, ready = (put(batch), tokens), ahead
     if ready is not None:
       yield ready
   if ahead is not None:

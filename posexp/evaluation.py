@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
 from posexp.devices import Batch, shard, whole
+from posexp.processes import fetch
 from posexp.training import Program, State
 
 
@@ -42,7 +42,7 @@ def snapshot(program: Program, state: State, mesh: Mesh, batch_size: int) -> Sna
 
 def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> dict[str, np.ndarray]:
   """Results of batches, less those of their padded rows, in the order of the data."""
-  outputs = jax.device_get([{**output, "index": batch["index"]} for batch, output in found])
+  outputs = fetch([{**output, "index": batch["index"]} for batch, output in found])
   columns = {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
   real = columns["index"] >= 0
   order = np.argsort(columns["index"][real])

@@ -20,6 +20,7 @@ from posexp.devices import shard
 from posexp.errors import UserError
 from posexp.evaluation import snapshot
 from posexp.optimizer import Training, make_schedule
+from posexp.processes import Ballot, first
 from posexp.run import Run
 from posexp.tracking import Tracker
 from posexp.training import Program, State, keys
@@ -55,6 +56,7 @@ def fit(
   every = options.evaluate_every or data.steps_per_epoch(options.batch_size)
   batches = shard(data.batches(options.batch_size, seed=seed, start=step), mesh)
   meter = costs.Meter(run.history, program.update, mesh, begun)
+  ballot = Ballot()
   with stop_signals() as asked, progress(step, steps) as bar, contextlib.closing(batches):
     while step < steps and not exhausted(run, options.patience):
       batch, tokens = next(batches)
@@ -62,7 +64,7 @@ def fit(
       step += 1
       meter.count(tokens, state)
       bar.update()
-      leaves = bool(asked)  # looked at once a step: a signal may come between any two lines
+      leaves = ballot.step(bool(asked))  # once a step: a signal may come between any two lines
       evaluates = step % every == 0 or step == steps
       row = {}
       if step % options.log_every == 0 or evaluates:
@@ -90,9 +92,9 @@ def fit(
       if leaves:
         break
   run.wait()
-  if asked:
+  if ballot.close(bool(asked)):
     log.info("stopped at step %d of %d, which is saved", step, steps)
-    signal.raise_signal(asked[0])
+    signal.raise_signal(asked[0] if asked else signal.SIGTERM)
     sys.exit(128 + asked[0])  # where that is bypassed, as schedulers' wrappers do
   return state
 
@@ -116,7 +118,7 @@ def measure(
   else:
     row = next(row for row in run.history if row["step"] == summary["step"])
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
-  summary |= data.conclude(model, run.path)
+  summary |= data.conclude(model, run.output)
   return summary | costs.of_run(run.history)
 
 
@@ -174,7 +176,9 @@ def progress(step: int, steps: int) -> Iterator[tqdm]:
   """A progress bar in a terminal, and nothing where output is piped."""
   with (
     logging_redirect_tqdm(),
-    tqdm(initial=step, total=steps, disable=None, dynamic_ncols=True, leave=False) as bar,
+    tqdm(
+      initial=step, total=steps, disable=None if first() else True, dynamic_ncols=True, leave=False
+    ) as bar,
   ):
     yield bar
 

@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,9 +32,11 @@ from omegaconf import OmegaConf
 from posexp.checkpoints import Checkpoints
 from posexp.errors import UserError
 
-BOOKKEEPING = ("seed", "runs", "rerun", "wandb")  # what does not change a run's results
-FILES = ("train", "validation", "test")  # the options of a task that are paths of data
-SAME = {"shard": ("none", "parameters"), "accumulate": (1,)}  # likewise, of train at these values
+# What does not change a run's results: sections, options of a task that are paths of data, and
+# options of train at these values.
+BOOKKEEPING = ("seed", "runs", "rerun", "wandb", "distributed")
+FILES = ("train", "validation", "test")
+SAME = {"shard": ("none", "parameters"), "accumulate": (1,)}
 OWNED = (
   "summary.json",
   "checkpoints",
@@ -107,6 +110,7 @@ class Run:
     scored: int = 0,
   ):
     self.path = Path(path)
+    self.output = self.path  # where this process writes what it makes
     self.metric = metric
     self.history: list[dict[str, Any]] = []
     self.checkpoints = Checkpoints(self.path / "checkpoints", scored=scored)
@@ -217,6 +221,27 @@ class Run:
     if self._rows is not None:
       self._rows.close()
     self._rows = file.open("a", encoding="utf-8")
+
+
+class Follower(Run):
+  """A run in the hands of a process that trains it with others, of which another writes it."""
+
+  def __enter__(self) -> Run:
+    """Reads the folder, which the process that writes has opened."""
+    with contextlib.ExitStack() as stack:
+      self.output = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+      self.history = _rows(self.path / "metrics.jsonl")
+      self._rows = stack.enter_context((self.output / "metrics.jsonl").open("w"))
+      stack.callback(self.checkpoints.close)
+      self._stack = stack.pop_all()
+    return self
+
+  def finish(self, summary: Mapping[str, Any]) -> None:
+    """Leaves the summary to the other."""
+    self.wait()
+
+  def _rewrite(self) -> None:
+    pass
 
 
 class Record(NamedTuple):

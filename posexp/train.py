@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
 import json
 import logging
@@ -31,11 +33,11 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   Raises:
     UserError: the config, the data or the run's folder are not in order.
   """
-  from posexp import costs, show
+  from posexp import costs, processes, show
   from posexp.config import build, make_encoding, make_task
   from posexp.optimizer import Training
   from posexp.positions import Positions
-  from posexp.run import Run, folder
+  from posexp.run import Follower, Run, folder
   from posexp.tracking import WandbOptions
   from posexp.transformer import Size
 
@@ -46,11 +48,16 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   options = build(Training, config["train"], "train")
   wandb = build(WandbOptions, config["wandb"], "wandb")
   path = folder(config, task.data_digest())
-  run = Run(path, config, rerun=config["rerun"], metric=task.score, scored=options.average or 0)
+  if config["distributed"] == "auto":
+    processes.join(path)
+  kind = Run if processes.first() else Follower
+  run = kind(path, config, rerun=config["rerun"], metric=task.score, scored=options.average or 0)
   summary = None if config["rerun"] else run.finished
   if summary is None:
     suits(encoding, size, positions, task.toy())
-    with run:
+    with contextlib.ExitStack() as stack:
+      with processes.in_turn():
+        stack.enter_context(run)
       summary = carry_out(run, config, encoding, task, size, positions, options, wandb, begun)
   else:
     log.info("finished already, in %s; rerun=true trains it again", show.near(path))
@@ -79,12 +86,13 @@ def carry_out(
   run, config, encoding, task, size, positions, options, wandb, begun
 ) -> dict[str, Any]:
   """The work of a run, from its data to its summary."""
-  from posexp import fairness, loop, show, tracking
+  from posexp import fairness, loop, processes, show, tracking
   from posexp.devices import mesh_for
   from posexp.training import keep_compiled, program
 
   keep_compiled()
-  data = task.prepare(run.path)
+  with processes.in_turn():
+    data = task.prepare(run.path)
   build, fit = model(config["encoding"], encoding, data, size, positions)
   epoch = data.steps_per_epoch(options.batch_size)
   steps = options.steps or options.epochs * epoch
@@ -92,13 +100,15 @@ def carry_out(
   facts = fairness.facts(data.kind, encoding, fit, size)
   facts |= {"steps": steps, "devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   run.rewind(run.checkpoints.find("latest") or 0)
+  if not processes.first():
+    wandb = dataclasses.replace(wandb, mode="disabled")
   with tracking.start(wandb, config=config, facts=facts, run=run) as tracker:
     show.header(config, data, facts, run.path, tracker.line)
     compiled = program(build, options, steps, mesh)
     fitted = loop.fit(run, tracker, compiled, data, options, steps, config["seed"], mesh, begun)
     summary = loop.measure(run, compiled, data, options, fitted, mesh) | facts
     tracker.summarize(summary)
-    tracker.samples(said(run.path))
+    tracker.samples(said(run.output))
   run.finish(summary)  # after W&B has it all: a finished run is not opened again
   return summary
 

@@ -52,11 +52,28 @@ def test_models_of_equal_structure_share_what_is_compiled():
   assert first.update is not other.update
 
 
-def test_every_device_that_divides_a_batch_is_used(monkeypatch):
-  monkeypatch.setattr(jax, "local_devices", lambda: [object() for _ in range(8)])
-  monkeypatch.setattr("posexp.devices.Mesh", lambda devices, names: devices)
+@pytest.fixture
+def eight(monkeypatch):
+  """Eight devices of this process and of any other; a mesh is the list of its devices."""
+
+  def local_devices(process_index=0):
+    return [f"{process_index}.{number}" for number in range(8)]
+
+  monkeypatch.setattr(jax, "local_devices", local_devices)
+  monkeypatch.setattr("posexp.devices.Mesh", lambda devices, names: list(devices))
+
+
+def test_every_device_that_divides_a_batch_is_used(eight):
   assert [len(mesh_for(np.array([n]))) for n in (32, 20, 12, 7, 1, 11)] == [8, 5, 6, 7, 1, 1]
   assert [len(mesh_for(np.array([32, 24]), parts)) for parts in (1, 2, 4)] == [8, 4, 2]
+
+
+def test_processes_use_as_many_devices_each(eight, monkeypatch):
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  assert mesh_for(np.array([4])) == ["0.0", "0.1", "1.0", "1.1"]
+  assert len(mesh_for(np.array([64]))) == 16
+  with pytest.raises(UserError, match="9, 10 rows do not divide among 2 processes"):
+    mesh_for(np.array([10, 9]))
 
 
 def test_batches_go_to_the_device_one_ahead_and_none_is_lost():

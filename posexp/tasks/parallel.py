@@ -18,6 +18,7 @@ from posexp.data import batches, tokenizer
 from posexp.data.batches import Batch
 from posexp.data.encoded import Encoded
 from posexp.errors import UserError
+from posexp.processes import fetch
 
 if TYPE_CHECKING:
   from posexp.decoding import Search
@@ -218,7 +219,8 @@ class Parallel:
 
 def _aligned(found: dict[str, Any], most: int) -> dict[str, Any]:
   """Hypotheses of a batch as wide as those of all batches."""
-  tokens = np.asarray(found["tokens"])
+  found = fetch(found)
+  tokens = found["tokens"]
   pad = np.pad(tokens, ((0, 0), (0, most - tokens.shape[1])), constant_values=tokenizer.PAD)
   return {"tokens": pad, "score": found["score"], "length": found["length"]}
 

@@ -1,0 +1,59 @@
+"""Command lines typed in processes of their own, to be watched and stopped."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import order
+import pytest
+
+
+class Command:
+  """A command line, typed in a folder of its own beside the data."""
+
+  def __init__(self, home, name, *overrides, before="", devices=1, variables=(), **kwargs):
+    self.runs = home / name
+    env = {name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"}
+    env |= {
+      "XDG_CACHE_HOME": str(home / "cache"),
+      "PYTHONPYCACHEPREFIX": str(home / "bytecode"),
+      "PYTHONPATH": str(Path(__file__).parents[1]),
+      "JAX_PLATFORMS": "cpu",
+      "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+      "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+      **dict(variables),
+    }
+    code = f"{before}\nfrom posexp.train import main\nmain()"
+    argv = [*order.write(home), f"runs={name}", *overrides]
+    self.process = subprocess.Popen(
+      [sys.executable, "-c", code, *argv],
+      cwd=home,
+      env=env,
+      text=True,
+      **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kwargs},
+    )
+
+  def until(self, happened):
+    """Waits for something that must happen before the command ends."""
+    while not happened():
+      if self.process.poll() is not None:
+        pytest.fail("\n".join(("it ended too soon", *self.process.communicate())))
+      time.sleep(0.001)
+
+  def rows(self, seed=0):
+    """How many rows the run of a seed has logged."""
+    files = self.runs.glob(f"*/*/*/seed={seed}/metrics.jsonl")
+    return sum(file.read_bytes().count(b"\n") for file in files)
+
+  def saving(self):
+    """Whether a checkpoint is being written."""
+    return any(self.runs.glob("*/*/*/*/checkpoints/*tmp*"))
+
+  def end(self, number=None):
+    """Sends a signal, and returns the exit status, stdout and stderr."""
+    if number is not None:
+      self.process.send_signal(number)
+    out, err = self.process.communicate(timeout=300)
+    return self.process.returncode, out, err

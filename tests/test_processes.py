@@ -1,0 +1,122 @@
+"""Processes that train a run together: they do what one does, stop at one step, and go on."""
+
+import json
+import re
+import signal
+import socket
+
+import order
+import pytest
+from commands import Command
+
+from posexp.errors import UserError
+from posexp.processes import Ballot, Place, place
+
+VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+SLURM = ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
+
+
+@pytest.fixture
+def variables(monkeypatch):
+  """Sets those given, and no others of their kind."""
+
+  def given(**values):
+    for name in (*VARIABLES, *SLURM):
+      monkeypatch.delenv(name, raising=False)
+    for name, value in values.items():
+      monkeypatch.setenv(name, value)
+
+  return given
+
+
+def test_the_environment_says_which_process_this_is(variables):
+  variables()
+  assert place() == Place(0, 1)
+  variables(JAX_COORDINATOR_ADDRESS="a:1", JAX_NUM_PROCESSES="4", JAX_PROCESS_ID="3")
+  assert place() == Place(3, 4, "a:1")
+  variables(SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="1")
+  assert place() == Place(1, 2)
+  variables(SLURM_PROCID="0")  # a shell in an allocation of Slurm
+  assert place() == Place(0, 1)
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({"JAX_NUM_PROCESSES": "2"}, "must all be set, or none"),
+    ({"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_PROCESS_ID": "0"}, "must all be set, or none"),
+    (dict(zip(VARIABLES, ("a:1", "two", "0"), strict=True)), "must all be set, or none"),
+    (dict(zip(VARIABLES, ("a:1", "2", "2"), strict=True)), "must be below JAX_NUM_PROCESSES=2"),
+  ],
+)
+def test_half_of_what_is_needed_is_refused(variables, given, message):
+  variables(**given)
+  with pytest.raises(UserError, match=message):
+    place()
+
+
+def test_one_process_alone_is_answered_at_once():
+  assert [Ballot().step(mine) for mine in (False, True)] == [False, True]
+  assert Ballot().close(True)
+
+
+RUN = ["encoding=rpr", "rpr.k=2", "train.steps=60", "train.evaluate_every=10"]
+RUN += ["train.log_every=2", "train.warmup=10", "model.d_model=64", "train.shard=parameters"]
+
+
+def pair(home, name, *options):
+  """A command line typed twice, to two processes of one run."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{free.getsockname()[1]}"
+  return [
+    Command(home, name, *options, variables=zip(VARIABLES, (address, "2", str(i)), strict=True))
+    for i in range(2)
+  ]
+
+
+def last(out):
+  """What is printed of the result."""
+  return out[out.index("\nat step ") :]
+
+
+def spoken(out):
+  """Less what a library of JAX says on connecting processes of a CPU."""
+  return re.sub(r"^\[Gloo\] .*\n", "", out, flags=re.MULTILINE)
+
+
+def rows(home, name):
+  (file,) = (home / name).glob("*/*/*/seed=0/metrics.jsonl")
+  return [order.timeless(json.loads(line)) for line in file.read_text().splitlines()]
+
+
+def test_two_processes_do_what_one_does_however_often_they_are_stopped(tmp_path):
+  order.write(tmp_path)
+  status, whole, err = Command(tmp_path, "one", *RUN, devices=2).end()
+  assert (status, err) == (0, "")
+
+  first, second = pair(tmp_path, "two", *RUN)
+  first.until(lambda: first.rows() >= 7)
+  first.process.kill()
+  second.end(signal.SIGKILL)
+  first.end()
+
+  first, second = pair(tmp_path, "two", *RUN)
+  seen = first.rows()
+  first.until(lambda: first.rows() >= seen + 2)
+  status, out, _ = second.end(signal.SIGTERM)
+  assert (status, spoken(out)) == (143, "")
+  status, out, _ = first.end()
+  assert status == 143
+  stopped = re.search(r"^stopped at step (\d+) of 60, which is saved$", out, re.M)[1]
+
+  first, second = pair(tmp_path, "two", *RUN)
+  status, out, _ = second.end()
+  assert (status, spoken(out)) == (0, "")
+  status, out, _ = first.end()
+  assert status == 0
+  assert f"going on from step {stopped}\n" in out
+  assert re.search(r"^training .* on 2 cpu$", out, re.M)
+  assert last(out) == last(whole)
+  for one, two in zip(rows(tmp_path, "one"), rows(tmp_path, "two"), strict=True):
+    assert two == pytest.approx(one, abs=1e-4)
