@@ -149,7 +149,8 @@ class Sender:
       mirror.catch_up(found.history)
       if found.summary is not None:
         mirror.summarize(found.summary)
-        mirror.samples(_samples(found.path))
+        if "samples" not in mirror.run.summary.keys():  # noqa: SIM118
+          mirror.samples(_samples(found.path))
       url = mirror.run.url
       mirror.finish(0 if found.summary is not None else 1)
     return SENT, f"{'what is new ' if again else ''}{SENT}, {url}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import run_folders
 from scipy import stats
-from test_tracking import CONFIG, apart, folder, steps_of, stub, train  # noqa: F401
+from test_tracking import CONFIG, apart, folder, steps_of, stub, train, wandb_sync  # noqa: F401
 from wandb_stub import Refused
 
 from posexp import charts, sync
@@ -79,6 +79,19 @@ def test_what_is_new_is_sent(stub, capsys):  # noqa: F811
   assert (steps_of(told), told.exit_code, told.summary["test/accuracy"]) == ([10, 20, 30], 0, 0.5)
   assert send() == {"in W&B already": 2}
   assert send("--project", "other") == {"sent": 2}
+
+
+def test_what_wandb_sync_has_sent_is_not_sent_twice(stub):  # noqa: F811
+  rows = [{"source": "one", "hypothesis": "eins"}]
+  train([10, 20], mode="offline", samples=rows)
+  (folder(CONFIG) / "predictions").mkdir()
+  (folder(CONFIG) / "predictions/test.jsonl").write_text(json.dumps(rows[0]) + "\n")
+  wandb_sync(*folder(CONFIG).glob("wandb/offline-run-*"))
+  [told] = stub.training
+  before = told.history
+  assert send() == {"sent": 2}
+  assert told.history == before
+  assert [row["step"] for row in before if "step" in row] == [10, 20]
 
 
 def test_a_group_is_one_run_of_means(stub, tmp_path):  # noqa: F811
