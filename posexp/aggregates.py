@@ -30,7 +30,7 @@ class Aggregate:
   digest: str
   facts: dict[str, Any]  # beside the config
   summary: dict[str, float]  # {"mean/test/accuracy": 0.9, "sd/test/accuracy": ...}
-  charts: dict[str, Chart]  # by name
+  charts: list[Chart]
 
   @property
   def content(self) -> str:
@@ -97,7 +97,7 @@ def _aggregate(
     first.digest or "",
     facts(first.summary) | {"seeds": [run.seed for run in runs]},
     summary,
-    _charts(runs, values, metric, estimates) if metric else {},
+    _charts(runs, values, metric, estimates) if metric else [],
   )
 
 
@@ -113,16 +113,16 @@ def _estimate(runs: Sequence[Found], name: str) -> Estimate | None:
 
 def _charts(
   runs: Sequence[Found], values: dict[str, str], metric: str, estimates: dict[str, Estimate]
-) -> dict[str, Chart]:
+) -> list[Chart]:
   task, of, y = runs[0].task, metrics.name(metric), metrics.title(metric)
   series = grouping.label(values, runs)
   found: list[Chart] = []
   if score := estimates.get(metric):
-    found.append(Chart("names", "encoding", y, [row(series, runs[0].encoding, score)]))
+    found.append(Chart("names", task, "encoding", y, [row(series, runs[0].encoding, score)]))
     for key, value in values.items():
       if (number := _number(value)) is not None:
         rest = grouping.label({k: v for k, v in values.items() if k != key}, runs)
-        found.append(Chart("numbers", key, y, [row(number, rest, score)]))
+        found.append(Chart("numbers", task, key, y, [row(number, rest, score)]))
   for split, parts in metrics.families(metric, runs).items():
     lengths = all(part[0].isdigit() for part in parts)
     rows = [
@@ -130,11 +130,11 @@ def _charts(
       for part in parts
     ]
     what = "length" if lengths else "group"
-    found.append(Chart("parts", what, metrics.title(f"{split}/{of}"), rows))
+    found.append(Chart("parts", task, what, metrics.title(f"{split}/{of}"), rows))
   for name in dict.fromkeys((f"validation/{of}", "validation/loss", "train/loss")):
     if rows := [row(step, series, each) for step, each in curve(runs, name).items()]:
-      found.append(Chart("steps", "step", metrics.title(name), rows))
-  return {f"{task}: {chart.y} by {chart.x}": chart for chart in found}
+      found.append(Chart("steps", task, "step", metrics.title(name), rows))
+  return found
 
 
 def curve(runs: Sequence[Found], metric: str) -> dict[int, Estimate]:

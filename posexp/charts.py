@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from posexp.reporting.statistics import Estimate
@@ -31,9 +32,19 @@ class Chart(NamedTuple):
   """What a group adds to a chart: a row of `COLUMNS` for each point."""
 
   kind: str  # of X
+  task: str
   x: str  # what is on the axes
   y: str
   rows: list[list[Any]]
+
+  @property
+  def title(self) -> str:
+    return f"{self.task}: {self.y} by {self.x}"
+
+  @property
+  def name(self) -> str:
+    """Its key in W&B, which wants names of these characters alone."""
+    return re.sub(r"[^0-9A-Za-z]+", "_", self.title)
 
 
 COLUMNS = ("x", "place", "series", "mean", "low", "high", "n")
@@ -110,28 +121,28 @@ class Panel(NamedTuple):
   strings: dict[str, str]
 
 
-def panel(name: str, chart: Chart, entity: str) -> Panel:
+def panel(chart: Chart, entity: str) -> Panel:
   """What draws a chart; `entity` has the presets."""
   return Panel(
     f"{entity}/{preset(chart.kind)}",
-    f"Custom Chart Tables/{name}_table",
+    f"Custom Chart Tables/{chart.name}_table",
     {column: column for column in COLUMNS},
-    {"title": name, "xname": chart.x, "yname": chart.y},
+    {"title": chart.title, "xname": chart.x, "yname": chart.y},
   )
 
 
-def drawn(charts: Mapping[str, Chart], entity: str | None) -> dict[str, Any]:
+def drawn(charts: Iterable[Chart], entity: str | None) -> dict[str, Any]:
   """What is logged for charts, by their names: tables alone where no `entity` has the presets."""
   import wandb
 
   found = {}
-  for name, chart in charts.items():
+  for chart in charts:
     table = wandb.Table(list(COLUMNS), chart.rows)
     if entity is None:
-      found[name] = table
+      found[chart.name] = table
     else:
-      told = panel(name, chart, entity)
-      found[name] = wandb.plot_table(
+      told = panel(chart, entity)
+      found[chart.name] = wandb.plot_table(
         told.preset, table, told.fields, told.strings, split_table=True
       )
   return found

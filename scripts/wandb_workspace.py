@@ -84,13 +84,13 @@ def sections(runs: Sequence[Found], entity: str) -> Iterator[tuple[str, list[Any
     "groupby_aggfunc": "mean",
     "groupby_rangefunc": "stddev",
   }
-  drawn = {name: chart for group in aggregates(runs) for name, chart in group.charts.items()}
+  drawn = {chart.name: chart for group in aggregates(runs) for chart in group.charts}
 
   def custom(kind: str) -> list[Any]:
     found = []
-    for name, chart in drawn.items():
+    for chart in drawn.values():
       if chart.kind == kind:
-        told = charts.panel(name, chart, entity)
+        told = charts.panel(chart, entity)
         found.append(
           v2.CustomChart(
             query={"summaryTable": {"tableKey": told.table}},

@@ -28,8 +28,10 @@ def aggregates(stub):  # noqa: F811
   }
 
 
-def points(run, name):
-  return run.table(run.charts[name]["table"])
+def points(run, title):
+  """The rows of the table that a chart draws."""
+  [table] = [chart["table"] for chart in run.charts.values() if chart["title"] == title]
+  return run.table(table)
 
 
 def test_a_run_is_told_as_training_tells_it(stub, capsys):  # noqa: F811
@@ -126,7 +128,8 @@ def test_charts_have_the_points_of_all_groups(stub, tmp_path):  # noqa: F811
   assert point["mean"] == pytest.approx(0.85)
   low, _ = stats.t.interval(0.95, 1, 0.85, stats.sem([0.8, 0.9]))
   assert point["low"] == pytest.approx(low)
-  assert by_k not in found[("none", None)].charts
+  assert "toy_test_accuracy_by_rpr_k" in found[("rpr", 2)].charts
+  assert "toy_test_accuracy_by_rpr_k" not in found[("none", None)].charts
   by_encoding = [points(run, "toy: test accuracy by encoding")[0] for run in stub.aggregates]
   assert {(p["x"], p["series"], p["low"] is None) for p in by_encoding} == {
     ("none", "none", True),
@@ -208,11 +211,11 @@ def test_an_account_without_presets_gets_tables(stub, tmp_path, capsys):  # noqa
   assert "note: tester has no custom charts, tables instead: " in capsys.readouterr().out
   [told] = stub.aggregates
   assert told.charts == {}
-  [point] = told.table("toy: test accuracy by encoding")
+  [point] = told.table("toy_test_accuracy_by_encoding")
   assert (point["mean"], point["n"]) == (pytest.approx(0.15), 2)
   stub.keeps_presets = True
   assert send() == {"in W&B already": 2, "sent": 1}
-  assert "toy: test accuracy by encoding" in told.charts
+  assert "toy_test_accuracy_by_encoding" in told.charts
 
 
 def test_a_dry_run_sends_nothing(stub, tmp_path, capsys):  # noqa: F811
