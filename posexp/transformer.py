@@ -21,7 +21,9 @@ import jax.numpy as jnp
 from flax import nnx, struct
 from jax import Array
 
-from posexp.encodings.base import Encoding, Relation, Span, whole
+from posexp import attention
+from posexp.encodings.base import Encoding, Relation, whole
+from posexp.encodings.span import Span
 
 DTYPES = ("float32", "bfloat16")
 MATCHES = ("none", "parameters", "flops")
@@ -39,6 +41,7 @@ class Size:
   norm: str = "pre"
   embed_scale: str = "sqrt"
   dtype: str = "float32"
+  attention: str = "auto"
   match: str = "none"  # what d_ff is chosen for: see posexp/fairness.py
   match_to: str = "none"
 
@@ -52,6 +55,7 @@ class Size:
       ("norm", ("pre", "post")),
       ("embed_scale", ("sqrt", "none")),
       ("dtype", DTYPES),
+      ("attention", attention.FORMS),
       ("match", MATCHES),
     ):
       if (value := getattr(self, option)) not in choices:
@@ -63,8 +67,7 @@ def drop(x: Array, rate: float, rngs: nnx.Rngs | None) -> Array:
   """Dropout. No `rngs`, no dropout: that is what evaluation is."""
   if rngs is None or rate == 0:
     return x
-  keep = jax.random.bernoulli(rngs.dropout(), 1 - rate, x.shape)
-  return jnp.where(keep, x / (1 - rate), 0)
+  return attention.Dropout(rate, rngs.dropout())(x)
 
 
 class Attention(nnx.Module):
@@ -111,11 +114,10 @@ class Attention(nnx.Module):
     self, x: Array, k: Array, v: Array, span: Span, rngs: nnx.Rngs | None = None
   ) -> Array:
     """x [B,Q,F] attends to k, v [B,K,H,D]: [B,Q,F]."""
-
-    def dropout(weights: Array) -> Array:
-      return drop(weights, self.dropout, rngs)
-
-    found = self.relation.attend(self.queries(x), k, v, span, dropout)
+    dropout = None
+    if rngs is not None and self.dropout:
+      dropout = attention.Dropout(self.dropout, rngs.dropout())
+    found = attention.attend(self.relation, self.queries(x), k, v, span, dropout)
     return self.out(found.reshape(x.shape))
 
 
@@ -223,6 +225,11 @@ class Stack(nnx.Module):
       Block(encoding, size, causal=causal, cross=cross, rngs=rngs.fork())
       for _ in range(size.num_layers)
     )
+    if size.attention == "blocked" and not self.relation.in_blocks:
+      raise ValueError(
+        "attention=blocked is not for an encoding whose logits are made of more than a block of "
+        "queries and keys, so leave it at auto"
+      )
     self.norm = encoding.norm(size.d_model, rngs=rngs.fork()) if size.norm == "pre" else None
     self.limit = encoding.limit
     self.reach = reach
@@ -247,21 +254,21 @@ class Stack(nnx.Module):
       ValueError: the sequence is longer than the encoding's positions.
     """
     length = tokens.shape[1]
-    if positions is None:
+    consecutive = positions is None
+    if consecutive:
       self.check(length)
       positions = jnp.arange(length)[None]
-    visible = jnp.ones((1, 1, length), bool) if mask is None else mask[:, None, :]
-    if self.causal:
-      visible = visible & jnp.tri(length, dtype=bool)
+    real = jnp.ones((1, length), bool) if mask is None else mask
     x = self.read(tokens, positions, rngs, mask)
-    span = self.span(
-      positions, positions, jnp.broadcast_to(visible, (len(visible), length, length))
+    span = Span(
+      positions, positions, real[:, None], self.causal, reach=self.reach, consecutive=consecutive
     )
+    span = self.ready(span, whole_only=kept is not None)
     for i, block in enumerate(self.blocks):
       if kept is not None:
         span = span.replace(kept={term: heads[i].astype(x.dtype) for term, heads in kept.items()})
       k, v = block.attention.keys_values(block.context(x))
-      x = block(x, k, v, span, source and source[i], rngs)
+      x = block(x, k, v, span, source and self.across(source[i], length), rngs)
     return self.finish(x)
 
   def step(self, tokens: Array, cache: Cache, *, source: tuple | None = None):
@@ -278,7 +285,8 @@ class Stack(nnx.Module):
     positions = cache.positions[:, own]
     # Indices are clamped in a full cache, which would overwrite its last slots unseen.
     x = jnp.where(own[:, None] < size, self.read(tokens, positions, None), jnp.nan)
-    span = self.span(positions, cache.positions, (slots <= own[:, None])[None])
+    filled = (slots <= own[:, None])[None]
+    span = self.ready(Span(positions, cache.positions, filled, reach=self.reach))
     keys, values = list(cache.keys), list(cache.values)
     for i, block in enumerate(self.blocks):
       k, v = block.attention.keys_values(block.context(x))
@@ -300,8 +308,8 @@ class Stack(nnx.Module):
     slots = jnp.arange(past + length)[None]
     own = slots[:, past:]
     x = self.read(tokens, own, rngs)
-    filled = slots >= past - memory.filled
-    span = self.span(own, slots, filled[:, None] & (slots[:, None] <= own[:, :, None]))
+    filled = (slots >= past - memory.filled)[:, None]
+    span = self.ready(Span(own, slots, filled, causal=True, reach=self.reach, consecutive=True))
     layers = []
     for block, before in zip(self.blocks, memory.layers, strict=True):
       context = jnp.concatenate([before.astype(x.dtype), x], axis=1)
@@ -355,10 +363,25 @@ class Stack(nnx.Module):
     embedded = self.embed(tokens, positions, mask)
     return drop(embedded, self.size.dropout, rngs).astype(self.size.dtype)
 
-  def span(self, query: Array, key: Array, mask: Array) -> Span:
-    """The span of self-attention, with what the encoding's layers share."""
-    span = Span(query, key, mask, reach=self.reach)
+  def ready(self, span: Span, *, whole_only: bool = False) -> Span:
+    """The span of self-attention, with what the encoding's layers share, or what makes it."""
+    lengths = span.query.shape[1], span.key.shape[1]
+    if not whole_only and attention.blockwise(self.size.attention, self.relation, *lengths):
+      return span.replace(blocks=attention.SIZE, sharer=self.shared)
     return span if self.shared is None else span.replace(shared=self.shared(span))
+
+  def across(self, source: tuple[Array, Array, Span], queries: int) -> tuple[Array, Array, Span]:
+    """A source of one layer for so many queries at once."""
+    k, v, span = source
+    relation = self.blocks[0].cross.relation
+    if not attention.blockwise(self.size.attention, relation, queries, k.shape[1]):
+      return source
+    return k, v, span.replace(query=jnp.zeros((1, queries), int), blocks=attention.SIZE)
+
+  @property
+  def relation(self) -> Relation:
+    """Of the first layer, as of all others."""
+    return self.blocks[0].attention.relation
 
   def finish(self, x: Array) -> Array:
     """The stream after the last layer, normalized."""

@@ -348,7 +348,7 @@ def test_split_attention(attention, streams):
 def maps(stack, tokens, positions):
   """The attention weights of every layer, and what comes out."""
   x = stack.read(tokens, positions, None)
-  span = stack.span(positions, positions, jnp.ones((1, *[tokens.shape[1]] * 2), bool))
+  span = stack.ready(Span(positions, positions, jnp.ones((1, *[tokens.shape[1]] * 2), bool)))
   found = []
   for block in stack.blocks:
     context = block.context(x)

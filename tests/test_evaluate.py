@@ -10,6 +10,7 @@ import pytest
 from posexp import evaluate
 from posexp.ablation import Off, Switches, measure
 from posexp.config import compose, resolve
+from posexp.encodings import Span
 from posexp.errors import UserError
 from posexp.train import train
 from posexp.trained import open_trained, terms_of
@@ -72,7 +73,7 @@ def test_without_position_attention_is_that_of_content_alone(trained):
   x = model.stack.read(batch["tokens"], positions, None)
   context = model.stack.blocks[0].context(x)
   q, k = (attention.heads(each(context)) for each in (attention.query, attention.key))
-  span = model.stack.span(positions, positions, batch["mask"][:, None] & np.ones((16, 1, 1), bool))
+  span = model.stack.ready(Span(positions, positions, batch["mask"][:, None]))
   kept = Switches(trained).kept(Off(("position",), (0,), (1,)))
   switched = span.replace(kept={term: heads[0] for term, heads in kept.items()})
   found = attention.relation.weights(q, k, switched)

@@ -10,6 +10,7 @@ from translators import TEXTS, untrained
 from posexp.analysis import maps
 from posexp.data.tokenizer import EOS
 from posexp.decoding import Search
+from posexp.encodings import Span
 from posexp.sentences import Sentences
 from posexp.trained import open_translator
 
@@ -57,7 +58,7 @@ def test_maps_are_the_weights_of_the_model(found):
   x = model.encoder.read(tokens, positions, None)
   context = block.context(x)
   everything = np.ones((1, tokens.shape[1], tokens.shape[1]), bool)
-  span = model.encoder.span(positions, positions, everything)
+  span = model.encoder.ready(Span(positions, positions, everything))
   k, _ = block.attention.keys_values(context)
   weights = block.attention.weights(context, k, span)[0]
   np.testing.assert_allclose(seen.encoder[0], weights, atol=1e-5)

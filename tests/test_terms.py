@@ -69,7 +69,7 @@ def test_every_term_can_be_left_out_of_any_head(encoding):
   draw = np.random.default_rng(1)
   q, k, v = (jnp.asarray(draw.normal(size=(B, L, H, D)), jnp.float32) for _ in "qkv")
   positions = jnp.arange(L)[None]
-  span = model.span(positions, positions, jnp.ones((1, L, L), bool))
+  span = model.ready(Span(positions, positions, jnp.ones((1, L, L), bool)))
 
   def run(span):  # the logits and, for the same weights, what is summed: [B,H,...]
     weights = jnp.full((B, H, L, L), 1 / L) * jnp.arange(1, L + 1) / L

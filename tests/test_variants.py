@@ -204,7 +204,7 @@ def test_position_only_attention_asks_the_embedding_s_own_table_in_every_layer()
   assert not any(path.endswith(("query/kernel", "attention/key/kernel")) for path in paths)
   rows = np.asarray(stack.embed.vector.rows[...])
   positions = jnp.arange(L)[None]
-  here = stack.span(positions, positions, jnp.ones((1, L, L), bool))
+  here = stack.ready(Span(positions, positions, jnp.ones((1, L, L), bool)))
   for part in here.shared:
     assert np.array_equal(part[0], rows[:L])
   weights = [

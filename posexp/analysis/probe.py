@@ -17,6 +17,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Words
+from posexp.encodings.span import Span
 from posexp.positions import Positions
 from posexp.training import keys, split
 from posexp.transformer import Size, Stack
@@ -115,7 +116,8 @@ def profile(subject: Subject, length: int, layer: int = 0) -> Profile:
       k = attention.heads(attention.key(other))
       k = jnp.broadcast_to(k, (DRAWS, count, *k.shape[2:]))
     at, to = jnp.full((1, 1), length - 1), jnp.arange(count)[None]
-    span = stack.span(at, to, jnp.ones((1, 1, count), bool))
+    there = jnp.ones((1, 1, count), bool)
+    span = stack.ready(Span(at, to, there, reach=stack.reach), whole_only=True)
 
     def logits(q, k, span=span):
       found = relation.score(q, k, span)[:, :, 0]

@@ -16,40 +16,10 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax import nnx, struct
+from flax import nnx
 from jax import Array
 
-
-@struct.dataclass
-class Span:
-  """Where queries and keys stand, and which may meet.
-
-  Encoder, decoder, cache, memory, padding and packing are all just different spans.
-  Every query may look at one key at least.
-  """
-
-  query: Array  # positions, int [B,Q]; B is 1 where the batch shares them
-  key: Array  # positions, int [B,K]
-  mask: Array  # bool [B,Q,K]; True where the query may look at the key
-  shared: Any = None  # what `Encoding.shared` made of this span, the same for every layer
-  kept: dict[str, Array] | None = None  # how much of each term each head keeps, [H]; None is all
-  reach: int | None = struct.field(pytree_node=False, default=None)  # positions are below it
-
-  @property
-  def farthest(self) -> int:
-    """The largest offset there may be, to either side: K − 1 where positions are consecutive."""
-    return max(self.reach or 0, self.key.shape[1]) - 1
-
-  @property
-  def offset(self) -> Array:
-    """Key position − query position, int [B,Q,K]."""
-    return self.key[:, None, :] - self.query[:, :, None]
-
-  def keep(self, term: str, axis: int = 1) -> Array | float:
-    """The factor of a named term of the relation: 1, or four axes of which `axis` is heads."""
-    if self.kept is None:
-      return 1.0
-    return jnp.expand_dims(self.kept[term], [each for each in range(4) if each != axis])
+from posexp.encodings.span import Span
 
 
 def scaled(q: Array) -> Array:
@@ -115,6 +85,11 @@ class LayerNorm(nnx.Module):
     return (apart.reshape(x.shape) * self.scale[...] + self.bias[...]).astype(x.dtype)
 
 
+def masked(logits: Array, span: Span) -> Array:
+  """Logits float32 [B,H,Q,K] with the least number where a query may not look at a key."""
+  return jnp.where(span.visible[:, None], logits, jnp.finfo(jnp.float32).min)
+
+
 class Setting(nnx.Variable):
   """A number among the options that is traced: models that differ in it alone share a program."""
 
@@ -128,6 +103,14 @@ class Relation(nnx.Module):
 
   terms: ClassVar[tuple[str, ...]] = ("content",)
   of_stream: ClassVar[bool] = True  # are queries and keys made of the stream? If not, q is None
+  in_blocks: ClassVar[bool] = True  # does a block of the logits depend on its own span alone?
+
+  def by_offset(self, span: Span, dtype: Any) -> Array | None:
+    """What is made once of every offset of the span's window, [R,...]; None if nothing is.
+
+    A block of the span finds its part of it in `span.rows`.
+    """
+    return None
 
   def score(self, q: Array, k: Array, span: Span) -> Array:
     """Logits [B,H,Q,K] of q [B,Q,H,D] and k [B,K,H,D], scaled, not yet masked."""
@@ -136,11 +119,10 @@ class Relation(nnx.Module):
   def weights(self, q: Array, k: Array, span: Span) -> Array:
     """Attention weights [B,H,Q,K], in float32: the masked softmax of the logits."""
     logits = self.score(q, k, span).astype(jnp.float32)
-    mask = span.mask[:, None]
-    return jax.nn.softmax(jnp.where(mask, logits, jnp.finfo(jnp.float32).min), axis=-1)
+    return jax.nn.softmax(masked(logits, span), axis=-1)
 
   def combine(self, weights: Array, v: Array, span: Span) -> Array:
-    """Values v [B,K,H,D] summed by weights [B,H,Q,K]: [B,Q,H,D]."""
+    """Values v [B,K,H,D] summed by weights [B,H,Q,K]: [B,Q,H,D]. It is linear in the weights."""
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
   def attend(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -26,7 +27,30 @@ class Biased(Relation):
 
   def score(self, q, k, span):
     bias = span.shared if self.bias is None else self.bias(span)
-    return super().score(q, k, span) + span.keep("bias") * bias
+    return plus(super().score(q, k, span), span.keep("bias") * bias)
+
+
+@jax.custom_vjp
+def plus(logits: Array, bias: Array) -> Array:
+  """logits [B,H,Q,K] + bias [1 or B,H,Q,K].
+
+  Where the batch shares the bias, its gradient is a matrix product: as a sum over the first of
+  four axes it would take XLA on a CPU fifty times as long.
+  """
+  return logits + bias
+
+
+def plus_forward(logits: Array, bias: Array) -> tuple[Array, Array]:
+  return logits + bias, bias
+
+
+def plus_backward(bias: Array, grad: Array) -> tuple[Array, Array]:
+  shared = len(bias) < len(grad)
+  summed = jnp.ones(len(grad), grad.dtype) @ grad.reshape(len(grad), -1) if shared else grad
+  return grad, summed.reshape(bias.shape).astype(bias.dtype)
+
+
+plus.defvjp(plus_forward, plus_backward)
 
 
 def distance(span: Span) -> Array:
@@ -142,8 +166,12 @@ class Buckets(nnx.Module):
   def __call__(self, span: Span) -> Array:
     by_offset = buckets_by_offset(self.buckets, self.max_distance, causal=self.causal)
     reach = self.max_distance
-    bucket = jnp.asarray(by_offset)[jnp.clip(span.offset, -reach, reach) + reach]
-    return jnp.moveaxis(self.table[...][bucket], -1, 1)
+
+    def value(offset: Array) -> Array:
+      bucket = jnp.asarray(by_offset)[jnp.clip(offset, -reach, reach) + reach]
+      return jnp.moveaxis(self.table[...][bucket], -1, 0)
+
+    return span.of_offsets(value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ class Counted(Relation):
   """A vector for each position, where a key's position is the sum of gates from it to the query."""
 
   terms = ("content", "position")
+  in_blocks = False  # a key's place counts all keys from it to the query
 
   def __init__(self, rows: int, head_dim: int):
     self.rows = nnx.Param(jnp.zeros((rows, head_dim)))
@@ -38,7 +39,7 @@ class Counted(Relation):
 
   def place(self, logits: Array, span: Span) -> Array:
     """How far each key is from the query, in gates, at most the last row: float32 [B,H,Q,K]."""
-    gates = jnp.where(span.mask[:, None], jax.nn.sigmoid(logits.astype(jnp.float32)), 0)
+    gates = jnp.where(span.visible[:, None], jax.nn.sigmoid(logits.astype(jnp.float32)), 0)
     count = jax.lax.cumsum(gates, axis=3, reverse=True)
     return jnp.minimum(count, len(self.rows[...]) - 1)
 

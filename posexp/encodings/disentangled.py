@@ -13,7 +13,7 @@ from jax import Array
 
 from posexp.encodings.additive import Table
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span
-from posexp.encodings.bias import buckets_by_offset, check_buckets
+from posexp.encodings.bias import buckets_by_offset, check_buckets, plus
 
 
 def projection(features: int, *, bias: bool, rngs: nnx.Rngs) -> Linear:
@@ -53,6 +53,8 @@ class RelativeTable(nnx.Module):
 class Disentangled(Relation):
   """q·k, q·P W_K and k·P W_Q, all on the scale of as many terms as there are."""
 
+  in_blocks = False  # P would be projected once for each block
+
   def __init__(self, encoding: DeBERTa, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
     self.encoding = encoding
     self.terms = encoding.terms
@@ -70,26 +72,32 @@ class Disentangled(Relation):
     scale = (len(self.terms) * q.shape[-1]) ** -0.5
     logits = span.keep("content") * jnp.einsum("bqhd,bkhd->bhqk", q * scale, k)
     if self.key is not None:
-      found = self.looked_up(q * scale, self.key, -span.offset, span)
+      found = self.looked_up(q * scale, self.key, span, mirrored=True)
       logits += span.keep("content_to_position") * found
     if self.query is not None:
-      distance = (span.offset if self.encoding.mirrored else -span.offset).swapaxes(1, 2)
-      found = self.looked_up(k * scale, self.query, distance, span).swapaxes(2, 3)
-      logits += span.keep("position_to_content") * found
+      turned = span.replace(query=span.key, key=span.query)
+      found = self.looked_up(k * scale, self.query, turned, mirrored=self.encoding.mirrored)
+      logits += span.keep("position_to_content") * found.swapaxes(2, 3)
     return logits
 
-  def looked_up(self, x: Array, project: Linear, distance: Array, span: Span) -> Array:
-    """x [B,L,H,D] times the projected row of each distance int [1 or B,L,M]: [B,H,L,M]."""
-    table, far = span.shared.astype(x.dtype), span.farthest
-    if 2 * far + 1 < len(table):
-      # Fewer offsets than rows: those of the table first, then each place takes its own.
-      table = table[self.encoding.row(jnp.arange(-far, far + 1))]
-      index = jnp.where(distance < -far, len(table), distance + far)  # −1 would be the last row
-    else:
-      index = self.encoding.row(distance)
-    rows = project(table).reshape(-1, *x.shape[2:])
-    by_row = jnp.einsum("blhd,rhd->bhlr", x, rows)
-    return jnp.take_along_axis(by_row, index[:, None], axis=-1, mode="fill", fill_value=jnp.nan)
+  def looked_up(self, x: Array, project: Linear, span: Span, *, mirrored: bool) -> Array:
+    """x [B,Q,H,D] times each distance's projected row: [B,H,Q,K].
+
+    Distance is key − query, or, `mirrored`, query − key.
+    """
+    sign = -1 if mirrored else 1
+    table, window = span.shared.astype(x.dtype), sign * span.window
+
+    def rows(table: Array) -> Array:
+      return project(table).reshape(-1, *x.shape[2:])
+
+    if len(window) < len(table):
+      return span.products(x, rows(table[self.encoding.row(window)]))
+    if span.consecutive:
+      return span.products(x, rows(table)[self.encoding.row(window)])
+    by_row = jnp.einsum("bqhd,rhd->bhqr", x, rows(table))
+    index = self.encoding.row(sign * span.offset)
+    return jnp.take_along_axis(by_row, index[:, None], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,14 +155,16 @@ class DeBERTa(Encoding):
 class Untied(Relation):
   """q·k / √(2d), and the logits of positions that all layers share."""
 
+  in_blocks = False  # positions would be projected once for each block
+
   def __init__(self, bias: bool):
     self.terms = ("content", "position", *["bias"] * bias)
 
   def score(self, q, k, span):
     content = span.keep("content") * super().score(q, k, span.replace(kept=None)) * 2**-0.5
     position, bias = span.shared
-    logits = content + span.keep("position") * position
-    return logits if bias is None else logits + span.keep("bias") * bias
+    logits = plus(content, span.keep("position") * position)
+    return logits if bias is None else plus(logits, span.keep("bias") * bias)
 
 
 class PositionLogits(nnx.Module):

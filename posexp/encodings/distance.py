@@ -33,11 +33,15 @@ class Kernel(nnx.Module):
     self.a = nnx.Param(draw(rngs.encoding(), (num_heads,), minval=LEAST, maxval=1.0))
 
   def __call__(self, span: Span) -> Array:
-    far = distance(span)
+    return span.of_offsets(self.value)
+
+  def value(self, offset: Array) -> Array:
+    """Of each head, for offsets int [...]: [H,...]."""
+    far = jnp.abs(offset).astype(jnp.float32)
+    p, a = held(self.p, jnp.inf if self.kind == "log" else 2.0), held(self.a)
+    p, a = (jnp.expand_dims(each, tuple(range(1, 1 + far.ndim))) for each in (p, a))
     if self.kind == "log":
-      p, a = (held(param)[:, None, None] for param in (self.p, self.a))
       return -p * jnp.log1p(a * far)
-    p, a = held(self.p, 2.0)[:, None, None], held(self.a)[:, None, None]
     # d/dp of 0^p would be 0 · log 0: the inner `where` keeps NaN out of the gradient.
     return -a * jnp.where(far > 0, jnp.where(far > 0, far, 1.0) ** p, 0.0)
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.encodings.base import Encoding, Relation, Setting, Span, scaled
+from posexp.encodings.base import Encoding, Relation, Setting, scaled
 from posexp.encodings.sinusoids import frequencies, sinusoids
+from posexp.encodings.span import Span
 
 
 class ClippedOffset(Relation):
   """A vector per clipped offset, added to keys, to values or to both (Shaw et al. 2018, eq. 3, 4).
 
   Nothing of shape [Q,K,D] is formed: queries meet the vectors first and the results are looked up
-  by offset; weights are summed by offset first and then meet the vectors.
+  by offset; weights are summed by offset first and then meet the vectors. In a block that is far
+  from the diagonal all offsets have one vector, and nothing is looked up.
   """
 
   def __init__(self, encoding: RPR, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
@@ -27,38 +27,77 @@ class ClippedOffset(Relation):
     own = encoding.share != "layers"
     self.tables = Tables(encoding, num_heads, head_dim, rngs=rngs) if own else None
 
-  def offsets(self, span: Span) -> Offsets:
+  def vectors(self, span: Span) -> Vectors:
     """The layer's own, or those of all layers."""
     return span.shared if self.tables is None else self.tables(span)
 
   def score(self, q, k, span):
     logits = super().score(q, k, span)
-    row, keys, _ = self.offsets(span)
-    if keys is None:
+    vectors = self.vectors(span)
+    if vectors.keys is None:
       return logits
-    table = "rd" if keys.ndim == 2 else "hrd"
-    by_row = jnp.einsum(f"bqhd,{table}->bhqr", scaled(q), keys.astype(q.dtype))
-    found = jnp.take_along_axis(by_row, row[:, None], axis=-1, mode="fill", fill_value=0)
+
+    def of(keys: Array) -> Array:
+      table = "rd" if keys.ndim == 2 else "hrd"
+      return jnp.einsum(f"bqhd,{table}->bhqr", scaled(q), keys.astype(q.dtype))
+
+    def near() -> Array:
+      return by_key(of(vectors.keys), vectors.row(span.offset))
+
+    def far() -> Array:
+      return jnp.broadcast_to(of(vectors.at(vectors.keys, vectors.any)), logits.shape)
+
+    found = jax.lax.cond(vectors.one, far, near) if span.block else near()
     return logits + span.keep("keys") * found
 
   def combine(self, weights, v, span):
     summed = super().combine(weights, v, span)
-    row, _, values = self.offsets(span)
-    if values is None:
+    vectors = self.vectors(span)
+    if vectors.values is None:
       return summed
-    # The rows at ±k sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
-    by_row = sum_by_row(weights.astype(jnp.float32), row, values.shape[-2])
-    by_row = span.keep("values") * by_row.astype(v.dtype)
-    table = "rd" if values.ndim == 2 else "hrd"
-    return summed + jnp.einsum(f"bhqr,{table}->bqhd", by_row, values.astype(v.dtype))
+
+    def of(by_row: Array, values: Array) -> Array:
+      table = "rd" if values.ndim == 2 else "hrd"
+      by_row = span.keep("values") * by_row.astype(v.dtype)
+      return jnp.einsum(f"bhqr,{table}->bqhd", by_row, values.astype(v.dtype))
+
+    def near() -> Array:
+      # The rows at ±k sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
+      rows = vectors.values.shape[-2]
+      summed = sum_by_row(weights.astype(jnp.float32), vectors.row(span.offset), rows)
+      return of(summed, vectors.values)
+
+    def far() -> Array:
+      whole = weights.astype(jnp.float32).sum(-1, keepdims=True)
+      return of(whole, vectors.at(vectors.values, vectors.any))
+
+    return summed + (jax.lax.cond(vectors.one, far, near) if span.block else near())
 
 
-class Offsets(NamedTuple):
-  """What RPR makes of a span."""
+class Vectors:
+  """What RPR makes of a span: vectors [rows,D] or [H,rows,D] and the row of each offset."""
 
-  row: Array  # the tables' row for each query and key, int [1 or B,Q,K]; none, where outside
-  keys: Array | None  # [rows,D], or [H,rows,D]
-  values: Array | None
+  def __init__(self, tables: Tables, span: Span):
+    self.k, self.largest, self.beyond = tables.k[...], tables.largest, tables.beyond
+    self.keys, self.values = (
+      None if each is None else each[...] for each in (tables.keys, tables.values)
+    )
+    least = span.key.min() - span.query.max()
+    most = span.key.max() - span.query.min()
+    self.any = least[None]  # one of the offsets, [1]
+    same_side = (least > 0) | (most < 0)
+    self.one = same_side & (self.row(least) == self.row(most))  # have all of them the same row?
+
+  def row(self, offset: Array) -> Array:
+    """The row of each offset; one that no table has where there is no vector."""
+    row = jnp.clip(offset, -self.k, self.k) + self.largest
+    if self.beyond == "last":
+      return row
+    return jnp.where(jnp.abs(offset) > self.k, 2 * self.largest + 1, row)
+
+  def at(self, table: Array, offsets: Array) -> Array:
+    """The vectors of offsets int [R]: [R,D] or [H,R,D]."""
+    return jnp.take(table, self.row(offsets), axis=-2, mode="fill", fill_value=0)
 
 
 class Tables(nnx.Module):
@@ -78,25 +117,19 @@ class Tables(nnx.Module):
     self.keys = nnx.Param(init(rngs.encoding(), shape)) if encoding.keys else None
     self.values = nnx.Param(init(rngs.encoding(), shape)) if encoding.values else None
 
-  def __call__(self, span: Span) -> Offsets:
-    k = self.k[...]
-    keys, values = (None if each is None else each[...] for each in (self.keys, self.values))
-    row = jnp.clip(span.offset, -k, k) + self.largest
-    if self.beyond == "zero":
-      row = jnp.where(jnp.abs(span.offset) > k, 2 * self.largest + 1, row)
-    return Offsets(row, keys, values)
+  def __call__(self, span: Span) -> Vectors:
+    return Vectors(self, span)
+
+
+def by_key(by_row: Array, row: Array) -> Array:
+  """Of values [B,H,Q,rows] each key's own, for row int [1 or B,Q,K]; 0 for no row: [B,H,Q,K]."""
+  return jnp.take_along_axis(by_row, row[:, None], axis=-1, mode="fill", fill_value=0)
 
 
 def sum_by_row(weights: Array, row: Array, rows: int) -> Array:
-  """Sums weights [B,H,Q,K] over the keys of each row, row int [1 or B,Q,K]: [B,H,Q,rows]."""
-
-  def one(weights: Array, row: Array) -> Array:  # [K], [K] -> [rows]
-    return jax.ops.segment_sum(weights, row, rows)
-
-  over_queries = jax.vmap(one)
-  over_heads = jax.vmap(over_queries, (0, None))
-  over_batch = jax.vmap(over_heads)
-  return over_batch(weights, jnp.broadcast_to(row, (weights.shape[0], *row.shape[1:])))
+  """The transpose of `by_key`: weights [B,H,Q,K] summed over the keys of each row, [B,H,Q,rows]."""
+  by_row = jax.ShapeDtypeStruct((*weights.shape[:3], rows), weights.dtype)
+  return jax.linear_transpose(lambda values: by_key(values, row), by_row)(weights)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,24 +208,26 @@ class FourTerms(Relation):
       asked += span.keep(common, axis=2) * bias.astype(q.dtype)[None, None]
     return scaled(asked)
 
-  def by_distance(self, position: Array, span: Span) -> Array:
-    """position · W_kR R(i−j), [B,H,Q,K], with position [1 or B,1 or Q,H,D].
-
-    The dot products with all distances that the span may hold come first, then each offset takes
-    its own, so any positions will do; a distance outside gives NaN, not a plausible number.
-    """
-    reach = span.farthest
-    distances = np.arange(-reach, reach + 1)
-    features = self.distance_kernel.shape[0]
+  def by_offset(self, span, dtype):
+    """W_kR R(i−j), [R,H,D]: of each offset, whatever the positions are."""
+    if "b" not in self.terms and "d" not in self.terms:
+      return None
+    distance = -span.window
     if self.clamp is not None:
-      distances = np.clip(distances, None if self.causal else -self.clamp, self.clamp)
-    sin, cos = sinusoids(jnp.asarray(distances), frequencies(features, self.base))
-    waves = jnp.concatenate([sin, cos], axis=-1).astype(position.dtype)
-    r = jnp.einsum("rf,fhd->rhd", waves, self.distance_kernel[...].astype(position.dtype))
-    by_distance = jnp.einsum("bqhd,rhd->bhqr", position, r)
-    index = reach - span.offset
-    index = jnp.where(index < 0, len(waves), index)[:, None]  # −1 would be the last row
-    return jnp.take_along_axis(by_distance, index, axis=-1, mode="fill", fill_value=jnp.nan)
+      distance = jnp.clip(distance, None if self.causal else -self.clamp, self.clamp)
+    # sin(−x) = −sin x and cos(−x) = cos x: one product serves both sides.
+    kernel = self.distance_kernel[...]
+    waves = sinusoids(jnp.arange(span.farthest + 1), frequencies(len(kernel), self.base))
+    sin, cos = (
+      jnp.einsum("rf,fhd->rhd", wave.astype(dtype), half.astype(dtype))[jnp.abs(distance)]
+      for wave, half in zip(waves, jnp.split(kernel, 2), strict=True)
+    )
+    return jnp.sign(distance).astype(dtype)[:, None, None] * sin + cos
+
+  def by_distance(self, position: Array, span: Span) -> Array:
+    """position · W_kR R(i−j), [B,H,Q,K], with position [1 or B,1 or Q,H,D]."""
+    r = span.rows if span.block else self.by_offset(span, position.dtype)
+    return span.products(position, r)
 
 
 class Biases(nnx.Module):

@@ -64,6 +64,7 @@ class PositionOnly(Relation):
 
   terms: ClassVar[tuple[str, ...]] = ("position",)
   of_stream: ClassVar[bool] = False
+  in_blocks: ClassVar[bool] = False  # rows of positions would be projected once for each block
 
   def __init__(self, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
     init = nnx.initializers.glorot_uniform()

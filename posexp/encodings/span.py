@@ -1,0 +1,114 @@
+"""Spans: where queries and keys of one attention stand, and which may meet.
+
+Shapes: B batch, Q queries, K keys, H heads, R offsets of the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+TOGETHER = 64  # queries that meet the rows of offsets in one product
+
+
+@struct.dataclass
+class Span:
+  """Where queries and keys stand, and which may meet.
+
+  Encoder, decoder, cache, memory, padding and packing are all just different spans.
+  Every query may look at one key at least.
+  """
+
+  query: Array  # positions, int [B,Q]; B is 1 where the batch shares them
+  key: Array  # positions, int [B,K]
+  mask: Array  # bool [B,1 or Q,K]; True where the query may look at the key
+  causal: bool = struct.field(pytree_node=False, default=False)  # and at no key ahead of it
+  shared: Any = None  # what `Encoding.shared` made of this span, the same for every layer
+  kept: dict[str, Array] | None = None  # how much of each term each head keeps, [H]; None is all
+  reach: int | None = struct.field(pytree_node=False, default=None)  # positions are below it
+  # Do positions go up one by one, the same for all of the batch? Offsets then lie on diagonals.
+  consecutive: bool = struct.field(pytree_node=False, default=False)
+  blocks: int | None = struct.field(pytree_node=False, default=None)  # attend in blocks so long
+  sharer: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
+  block: bool = struct.field(pytree_node=False, default=False)  # is this a block of a longer span?
+  rows: Array | None = None  # a block's part of `Relation.by_offset`
+
+  @property
+  def visible(self) -> Array:
+    """Which keys each query may look at, bool [B,1 or Q,K]."""
+    return self.mask & (self.offset <= 0) if self.causal else self.mask
+
+  @property
+  def farthest(self) -> int:
+    """The largest offset there may be, to either side: K − 1 where positions are consecutive."""
+    return max(self.reach or 0, self.query.shape[1], self.key.shape[1]) - 1
+
+  @property
+  def offset(self) -> Array:
+    """Key position − query position, int [B,Q,K]."""
+    return self.key[:, None, :] - self.query[:, :, None]
+
+  @property
+  def window(self) -> Array:
+    """All offsets that there may be, in a row: int [R]."""
+    if self.consecutive:
+      width = self.query.shape[1] + self.key.shape[1] - 1
+      return self.key[0, 0] - self.query[0, -1] + jnp.arange(width)
+    return jnp.arange(-self.farthest, self.farthest + 1)
+
+  def look_up(self, by_offset: Array) -> Array:
+    """Of values [1 or B,H,1 or Q,R] of the window's offsets each key's own, [1 or B,H,Q,K].
+
+    An offset that is not in the window gives NaN, not a plausible number.
+    """
+    if self.consecutive:
+      *outer, _, width = by_offset.shape
+      whole = jnp.broadcast_to(by_offset, (*outer, self.query.shape[1], width))
+      return skewed(whole, self.key.shape[1])
+    last = 2 * self.farthest + 1
+    index = self.farthest + self.offset
+    index = jnp.where(index < 0, last, index)[:, None]  # −1 would be the last of the window
+    return jnp.take_along_axis(by_offset, index, axis=-1, mode="fill", fill_value=jnp.nan)
+
+  def products(self, x: Array, rows: Array) -> Array:
+    """x [1 or B,1 or Q,H,D] times each key's own of rows [R,H,D], the window's: [1 or B,H,Q,K]."""
+    queries, keys = self.query.shape[1], self.key.shape[1]
+    if not self.consecutive or x.shape[1] < queries:
+      return self.look_up(jnp.einsum("bqhd,rhd->bhqr", x, rows))
+    # A few queries meet little more than a row for each key; all of them meet twice as many.
+    count = -(-queries // TOGETHER)
+    size = -(-queries // count)
+    more = count * size - queries
+    x = jnp.pad(x, [(0, 0), (0, more), (0, 0), (0, 0)])
+    rows = jnp.pad(rows, [(more, 0), (0, 0), (0, 0)])
+    parts = jnp.stack([rows[(count - 1 - i) * size :][: size + keys - 1] for i in range(count)])
+    x = x.reshape(len(x), count, size, *x.shape[2:])
+    found = skewed(jnp.einsum("bnqhd,nrhd->bhnqr", x, parts), keys)
+    return found.reshape(*found.shape[:2], count * size, keys)[:, :, :queries]
+
+  def of_offsets(self, f: Callable[[Array], Array]) -> Array:
+    """f, which takes offsets int [...] to a value for each head [H,...]: [1 or B,H,Q,K]."""
+    if self.consecutive:
+      return self.look_up(f(self.window)[None, :, None])
+    return jnp.moveaxis(f(self.offset), 0, 1)
+
+  def keep(self, term: str, axis: int = 1) -> Array | float:
+    """The factor of a named term of the relation: 1, or four axes of which `axis` is heads."""
+    if self.kept is None:
+      return 1.0
+    return jnp.expand_dims(self.kept[term], [each for each in range(4) if each != axis])
+
+
+def skewed(x: Array, keys: int) -> Array:
+  """[...,Q,Q+K−1] -> [...,Q,K] with y[i, j] = x[i, j − i + Q − 1]: diagonals become columns.
+
+  Read as one row with a gap after each, every next row starts one place to the left.
+  """
+  *outer, queries, width = x.shape
+  flat = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*outer, queries * (width + 1))
+  flat = flat[..., queries - 1 : queries - 1 + queries * width]
+  return flat.reshape(x.shape)[..., :keys]

@@ -1,0 +1,232 @@
+"""Attention in blocks equals its definition, and forms nothing of queries times keys."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from posexp import attention
+from posexp.encodings import ENCODINGS, Span
+from posexp.encodings.base import Relation
+from posexp.encodings.complex_order import Complex
+from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.streams import Split
+from posexp.transformer import Size, Stack
+
+H, D, BLOCK = 2, 8, 8
+CHOSEN = {
+  "none": {},
+  "split": {},
+  "rope": {"share": 0.5},
+  "xpos": {},
+  "alibi": {"two_sided": "direction"},
+  "t5": {"buckets": 8, "max_distance": 12},
+  "kerple": {"symmetric": True},
+  "fire": {},
+  "sandwich": {"width": 16},
+}
+MANY = [
+  *(ENCODINGS[name](**options) for name, options in CHOSEN.items()),
+  Complex(),
+  Complex(score="modulus"),
+  RPR(k=2),
+  RPR(k=3, table=5, share="layers"),
+  RPR(k=2, share="none", beyond="zero"),
+  RPR(k=0),
+  RPR(k=40, keys=False),
+  TransformerXL(),
+  TransformerXL(share_biases=False, clamp=4),
+  TransformerXL(a=False, b=False, c=False),
+]
+
+
+def built(encoding, causal):
+  """A relation and what its layers share, with random numbers in all parameters."""
+  rngs = nnx.Rngs(params=0, encoding=1)
+  parts = [encoding.relation(H, D, causal=causal, rngs=rngs)]
+  shared = encoding.shared(H, D, causal=causal, rngs=rngs)
+  graphdef, params, rest = nnx.split(nnx.List([*parts, *[shared] * (shared is not None)]),
+                                     nnx.Param, ...)  # fmt: skip
+  draw = np.random.default_rng(3)
+  params = jax.tree.map(lambda x: jnp.asarray(x + 0.5 * draw.uniform(size=x.shape)), params)
+  return graphdef, params, rest
+
+
+def attended(parts, params, q, k, v, span, dropout=None):
+  graphdef, _, rest = parts
+  relation, *shared = nnx.merge(graphdef, params, rest)
+  if shared and span.blocks is None:
+    span = span.replace(shared=shared[0](span))
+  elif shared:
+    span = span.replace(sharer=shared[0])
+  return attention.attend(relation, q, k, v, span, dropout)
+
+
+def drawn(seed, encoding, *, consecutive):
+  """Random lengths, offsets, mask and contents, causal or not where the encoding leaves it open."""
+  draw = np.random.default_rng(seed)
+  causal = encoding.causal_only or bool(draw.integers(2))
+  keys = int(draw.integers(2, 40))
+  queries = int(draw.integers(2, keys + 1)) if causal else int(draw.integers(2, 40))
+  batch = int(draw.integers(1, 4))
+  key = np.arange(keys) if consecutive else np.sort(draw.permutation(60)[:keys])
+  key = key + int(draw.integers(0, 5))
+  # Queries are the last of the keys, or, where they may look ahead, anywhere among them.
+  first = keys - queries if causal else int(draw.integers(-5, 6))
+  query = key[0] + first + np.arange(queries) if consecutive or not causal else key[first:]
+  mask = draw.random((batch, 1, keys)) < 0.7
+  mask[:, :, 0] = True
+  more = {"consecutive": True} if consecutive else {"reach": 80}
+  span = Span(*map(jnp.asarray, (query[None], key[None], mask)), causal, **more)
+  arrays = (draw.normal(size=(batch, length, H, D)) for length in (queries, keys, keys, queries))
+  return span, causal, *(jnp.asarray(x, jnp.float32) for x in arrays)
+
+
+@pytest.mark.usefixtures("compile_quickly")
+@pytest.mark.parametrize("consecutive", [True, False])
+@pytest.mark.parametrize("encoding", MANY, ids=str)
+def test_blocks_give_what_the_definition_gives_and_so_do_their_gradients(encoding, consecutive):
+  seed = MANY.index(encoding)
+  span, causal, q, k, v, asked = drawn(seed, encoding, consecutive=consecutive)
+  parts = built(encoding, causal)
+
+  def loss(blocks):
+    def of(params, q, k, v):
+      out = attended(parts, params, q, k, v, span.replace(blocks=blocks))
+      return (out * asked).sum(), out
+
+    return jax.jit(jax.grad(of, argnums=(0, 1, 2, 3), has_aux=True))(parts[1], q, k, v)
+
+  for whole, mine in zip(*(jax.tree.leaves(loss(blocks)) for blocks in (None, BLOCK)), strict=True):
+    assert np.isfinite(whole).all()
+    np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
+
+
+def span_of(length, **more):
+  positions = jnp.arange(length)[None]
+  mask = jnp.ones((1, 1, length), bool)
+  return Span(positions, positions, mask, consecutive=True, blocks=BLOCK, **more)
+
+
+def test_dropout_leaves_out_its_share_of_weights_and_scales_the_others():
+  length, rate = 64, 0.3
+  weights = jnp.eye(length)[None, :, None, :]  # values that show which weights they were summed by
+  q = jnp.zeros((1, length, 1, D))
+  dropout = attention.Dropout(rate, jax.random.key(5))
+  seen = attention.attend(Relation(), q, q, weights, span_of(length), dropout)[0, :, 0] * length
+  kept = np.asarray(seen) != 0
+  np.testing.assert_allclose(np.asarray(seen)[kept], 1 / (1 - rate), rtol=1e-5)
+  assert abs(kept.mean() - (1 - rate)) < 0.03
+  blocks = kept.reshape(8, BLOCK, 8, BLOCK).swapaxes(1, 2).reshape(64, -1)
+  assert len(np.unique(blocks, axis=0)) == len(blocks)  # no two blocks alike
+
+
+def test_gradients_with_dropout_are_those_of_the_same_dropout():
+  parts = built(RPR(k=2), False)
+  draw = np.random.default_rng(1)
+  q, k, v, asked, way = (
+    jnp.asarray(draw.normal(size=(1, 20, H, D)), jnp.float32) for _ in range(5)
+  )
+  dropout = attention.Dropout(0.4, jax.random.key(2))
+
+  def loss(q):
+    return (attended(parts, parts[1], q, k, v, span_of(20), dropout) * asked).sum()
+
+  slope = float((jax.grad(loss)(q) * way).sum())
+  there, back = (float(loss(q + step * way)) for step in (1e-2, -1e-2))
+  assert slope == pytest.approx((there - back) / 2e-2, rel=1e-2)
+
+
+def test_bfloat16_stays_near_float32():
+  parts = built(TransformerXL(), False)
+  draw = np.random.default_rng(1)
+  q, k, v = (jnp.asarray(draw.normal(size=(1, 40, H, D)), jnp.float32) for _ in range(3))
+  whole = attended(parts, parts[1], q, k, v, span_of(40).replace(blocks=None))
+  narrow = attended(parts, parts[1], *(x.astype(jnp.bfloat16) for x in (q, k, v)), span_of(40))
+  assert narrow.dtype == jnp.bfloat16
+  np.testing.assert_allclose(narrow.astype(jnp.float32), whole, atol=0.05)
+
+
+LONG, WIDE = 1024, 16
+BUFFERS = {
+  **{name: ENCODINGS[name]() for name in ("none", "t5", "alibi", "rope")},
+  "rpr": RPR(k=4),
+  "transformer_xl": TransformerXL(),
+  "modulus": Complex(score="modulus"),
+  "split": Split(length=LONG),
+}
+
+
+def largest(encoding, form, length=LONG, **kind):
+  """Numbers in the largest buffer of the compiled gradient of a layer with one head, and [L,F]."""
+  size = Size(
+    d_model=WIDE, num_heads=1, d_ff=WIDE, num_layers=1, dropout=0.1, attention=form
+  )  # fmt: skip
+  tokens = jnp.zeros((1, length), int)
+
+  def made():
+    return nnx.split(
+      Stack(8, encoding, size, rngs=nnx.Rngs(params=0, encoding=1), **kind), nnx.Param, ...
+    )
+
+  graphdef, params, rest = made()
+
+  def loss(params, tokens, mask, key):
+    stack = nnx.merge(graphdef, params, rest)
+    return stack(tokens, mask, rngs=nnx.Rngs(dropout=key)).sum()
+
+  lowered = jax.jit(jax.grad(loss)).lower(params, tokens, tokens == 0, jax.random.key(0))
+  shapes = re.findall(r"\b[a-z]+\d+\[([\d,]+)\]", lowered.compile().as_text())
+  return max(math.prod(map(int, shape.split(","))) for shape in shapes)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", BUFFERS)
+def test_nothing_as_long_as_queries_times_keys_is_formed_in_blocks(name, causal):
+  assert largest(BUFFERS[name], "blocked", causal=causal) < LONG * LONG / 2
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_nothing_of_queries_times_keys_times_width_is_ever_formed(name):
+  length = 256
+  assert length**2 <= largest(BUFFERS[name], "reference", length) < length**2 * WIDE / 2
+
+
+def test_auto_attends_in_blocks_to_long_texts_only_and_a_cache_as_a_whole():
+  def ready(form, queries, keys):
+    size = Size(d_model=8, num_heads=1, d_ff=8, num_layers=1, attention=form)
+    stack = Stack(8, RPR(), size, rngs=nnx.Rngs(params=0, encoding=1))
+    query, key = jnp.arange(queries)[None], jnp.arange(keys)[None]
+    return stack.ready(Span(query, key, jnp.ones((1, 1, keys), bool))).blocks
+
+  long = attention.LONG["cpu"]
+  assert ready("auto", long, long) == attention.SIZE
+  assert ready("auto", long - 1, long) is None
+  assert ready("reference", long, long) is None
+  assert ready("blocked", 2, 2) == attention.SIZE
+  assert ready("blocked", 1, long) is None
+
+
+def test_a_source_is_attended_to_in_blocks_as_it_is_whole():
+  draw = np.random.default_rng(4)
+  encoded = jnp.asarray(draw.normal(size=(2, 30, WIDE)), jnp.float32)
+  there = jnp.asarray(draw.random((2, 30)) < 0.6).at[:, 0].set(True)
+  tokens = jnp.asarray(draw.integers(0, 8, (2, 20)))
+
+  def hidden(form):
+    size = Size(d_model=WIDE, num_heads=2, d_ff=8, num_layers=1, attention=form)
+    rngs = nnx.Rngs(params=0, encoding=1)
+    stack = Stack(8, TransformerXL(), size, causal=True, cross=True, rngs=rngs)
+    return stack(tokens, tokens > 0, source=stack.source(encoded, there))
+
+  np.testing.assert_allclose(hidden("blocked"), hidden("reference"), atol=1e-5)
+
+
+def test_an_encoding_that_needs_all_keys_at_once_refuses_blocks():
+  size = Size(d_model=8, num_heads=1, d_ff=8, num_layers=1, attention="blocked")
+  with pytest.raises(ValueError, match="attention=blocked is not for an encoding"):
+    Stack(8, ENCODINGS["cope"](), size, causal=True, rngs=nnx.Rngs(params=0, encoding=1))
