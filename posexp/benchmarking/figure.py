@@ -14,7 +14,7 @@ from posexp.benchmarking.tables import WORKS
 MARKS = ("o", "s", "^", "D")
 QUANTITIES = {
   "microseconds": "µs of a token",
-  "ratio": "times the first of its table",
+  "ratio": "",
   "temporaries_mib": "temporaries, MiB",
 }
 
@@ -69,6 +69,7 @@ def cost(rows: Sequence[Row], device: str) -> Figure | None:
         each.yaxis.set_minor_formatter("")
       each.set_xlabel("tokens in a text")
       each.set_ylabel(text)
+    across[1].set_ylabel(f"× {next(iter(lines.values()))[0]['against']}")
     across[0].set_title(f"{WORKS[work]}\n{model}, d_model {d_model}, {dtype}", loc="left")
     across[-1].legend(fontsize=6.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
   return figure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,12 +38,11 @@ def measure(
     UserError: the sizes do not suit an encoding.
     Stopped: Ctrl-C, after the rows of whole rounds.
   """
-  with ExitStack() as stack:
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+  with tempfile.TemporaryDirectory() as folder:
     for group in groups:
       tell(tables.title(group[0]))
       try:
-        ready = {case: prepared(case, folder, tell) for case in group}
+        ready = {case: prepared(case, Path(folder), tell) for case in group}
         if peer is not None:
           ready |= peer.prepare(group, tell)
       except KeyboardInterrupt:
@@ -62,6 +60,8 @@ def measure(
         ]
       if not whole:
         raise Stopped
+      ready.clear()  # or the arrays of two groups would be held at once
+      works.clear()
 
 
 def prepared(case: Case, folder: Path, tell: Callable[[str], None]) -> Ready:
