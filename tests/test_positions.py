@@ -190,7 +190,7 @@ def test_all_k_of_rpr_train_in_one_program():
     run = program(classifier(VOCAB, 2, RPR(k, table=4), SMALL, False), training, 8, mesh)
     state = run.update(run.init(0), batch(), keys(0)["dropout"])
     losses.append(float(state.window.sums["loss"]))
-    programs.append((run.update, run.predict))
+    programs.append((run.update.jitted, run.predict))
     run.predict(state, batch())
   assert len(set(programs)) == 1
   assert [function._cache_size() for function in programs[0]] == [1, 1]
