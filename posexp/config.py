@@ -71,18 +71,18 @@ class Run:
   runs: str = "runs"
   rerun: bool = False
   seeds: int | None = None
-  distributed: str = "auto"
   workers: int | str = 1
+  distributed: str = "auto"
 
   def __post_init__(self):
     if not 0 <= self.seed < 2**31:
       raise ValueError(f"seed must be from 0 to {2**31 - 1}, not {self.seed}")
     if self.seeds is not None and not 1 <= self.seeds <= 2**31:
       raise ValueError(f"seeds must be at least 1, not {self.seeds}")
-    if self.distributed not in ("auto", "off"):
-      raise ValueError(f"distributed must be auto or off, not {self.distributed}")
     if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 1):
       raise ValueError(f"workers must be auto or at least 1, not {self.workers}")
+    if self.distributed not in ("auto", "off"):
+      raise ValueError(f"distributed must be auto or off, not {self.distributed}")
 
 
 def resolve(cfg: DictConfig) -> dict[str, Any]:
