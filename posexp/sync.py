@@ -61,7 +61,7 @@ def sync(args: argparse.Namespace) -> Counter:
     How many runs and groups came to each end.
 
   Raises:
-    UserError: there are no runs, or W&B cannot be had.
+    UserError: there are no runs, W&B cannot be had, or no project can have that name.
   """
   from posexp.aggregates import aggregates
   from posexp.reporting import reading
@@ -90,10 +90,13 @@ def sync(args: argparse.Namespace) -> Counter:
 
 
 class Sender:
-  """Sends runs and groups, each once."""
+  """Sends runs and groups, each once; UserError if no project can have the name asked for."""
 
   def __init__(self, args: argparse.Namespace):
-    self.project, self.entity, self.dry = args.project, args.entity, args.dry_run
+    asked = {"project": args.project, "entity": args.entity}
+    self.asked = {key: value for key, value in asked.items() if value is not None}
+    build(WandbOptions, self.asked, "wandb")
+    self.dry = args.dry_run
     self.server = mirrors.server()
     self._presets: dict[str, bool] = {}  # whether an entity has them
 
@@ -130,9 +133,7 @@ class Sender:
       return FAILED, f"{FAILED}: {mirrors.reason(error)}"
 
   def _options(self, config: dict[str, Any]) -> WandbOptions:
-    given = {"project": self.project, "entity": self.entity}
-    given = {key: value for key, value in given.items() if value is not None}
-    return build(WandbOptions, {**(config.get("wandb") or {}), **given}, "wandb")
+    return build(WandbOptions, {**(config.get("wandb") or {}), **self.asked}, "wandb")
 
   def _run(self, found: Found, config: dict[str, Any], options: WandbOptions) -> tuple[str, str]:
     mark = mirrors.marked(found.path / "wandb")

@@ -1,6 +1,7 @@
 """What tests of several modules share."""
 
 import os
+import sys
 
 import pytest
 
@@ -26,3 +27,35 @@ def home(tmp_path_factory):
   path = tmp_path_factory.mktemp("home")
   with order.home(path):
     yield path
+
+
+@pytest.fixture
+def apart(tmp_path, monkeypatch):
+  """A user who is not logged in on W&B, in a folder and a home of their own."""
+  for name in [name for name in os.environ if name.startswith("WANDB_") or name == "NETRC"]:
+    monkeypatch.delenv(name)
+  monkeypatch.setenv("HOME", str(tmp_path / "home"))
+  monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+  monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:1")
+  monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+  monkeypatch.chdir(tmp_path)
+  yield
+  if "wandb" in sys.modules:
+    from posexp import mirror
+
+    mirror.reset()
+
+
+@pytest.fixture
+def stub(apart, monkeypatch):
+  """A server of W&B on which that user is logged in."""
+  from wandb_stub import API_KEY, Stub
+
+  with Stub() as stub:
+    monkeypatch.setenv("WANDB_BASE_URL", stub.url)
+    monkeypatch.setenv("WANDB_API_KEY", API_KEY)
+    yield stub
+    if "wandb" in sys.modules:
+      from posexp import mirror
+
+      mirror.reset()

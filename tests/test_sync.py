@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import run_folders
 from scipy import stats
-from test_tracking import CONFIG, apart, folder, steps_of, stub, train, wandb_sync  # noqa: F401
+from tracked import CONFIG, steps_of, train, wandb_sync
 from wandb_stub import Refused
 
 from posexp import charts, sync
 from posexp.errors import UserError
+from posexp.run import folder
 
 SCORES = {("rpr", 2): [0.5, 0.6, 0.9], ("rpr", 4): [0.8, 0.9], "none": [0.4]}
 
@@ -21,7 +22,7 @@ def send(*typed):
   return dict(sync.sync(sync.arguments(list(typed))))
 
 
-def aggregates(stub):  # noqa: F811
+def aggregates(stub):
   """By what tells them apart."""
   return {
     (run.config["encoding"], run.config.get("rpr", {}).get("k")): run for run in stub.aggregates
@@ -34,7 +35,7 @@ def points(run, title):
   return run.table(table)
 
 
-def test_a_run_is_told_as_training_tells_it(stub, capsys):  # noqa: F811
+def test_a_run_is_told_as_training_tells_it(stub, capsys):
   options = {"project": "mine", "entity": "team", "tags": ["paper"], "notes": "why"}
   config = {**CONFIG, "wandb": options}
   rows = [{"source": "one", "hypothesis": "eins"}]
@@ -66,7 +67,7 @@ def test_a_run_is_told_as_training_tells_it(stub, capsys):  # noqa: F811
   ]
 
 
-def test_what_is_new_is_sent(stub, capsys):  # noqa: F811
+def test_what_is_new_is_sent(stub, capsys):
   train([10, 20], mode="disabled")
   (folder(CONFIG) / "summary.json").rename(folder(CONFIG) / "later")
   assert send() == {"sent": 1}
@@ -83,7 +84,7 @@ def test_what_is_new_is_sent(stub, capsys):  # noqa: F811
   assert send("--project", "other") == {"sent": 2}
 
 
-def test_what_wandb_sync_has_sent_is_not_sent_twice(stub):  # noqa: F811
+def test_what_wandb_sync_has_sent_is_not_sent_twice(stub):
   rows = [{"source": "one", "hypothesis": "eins"}]
   train([10, 20], mode="offline", samples=rows)
   (folder(CONFIG) / "predictions").mkdir()
@@ -96,7 +97,7 @@ def test_what_wandb_sync_has_sent_is_not_sent_twice(stub):  # noqa: F811
   assert [row["step"] for row in before if "step" in row] == [10, 20]
 
 
-def test_a_group_is_one_run_of_means(stub, tmp_path):  # noqa: F811
+def test_a_group_is_one_run_of_means(stub, tmp_path):
   run_folders.sweep(tmp_path / "runs", SCORES)
   assert send() == {"sent": 9}
   told = aggregates(stub)[("rpr", 2)]
@@ -118,7 +119,7 @@ def test_a_group_is_one_run_of_means(stub, tmp_path):  # noqa: F811
   assert not [key for key in alone if key.startswith(("sd/", "low/", "high/"))]
 
 
-def test_charts_have_the_points_of_all_groups(stub, tmp_path):  # noqa: F811
+def test_charts_have_the_points_of_all_groups(stub, tmp_path):
   run_folders.sweep(tmp_path / "runs", SCORES)
   send()
   found = aggregates(stub)
@@ -144,7 +145,7 @@ def test_charts_have_the_points_of_all_groups(stub, tmp_path):  # noqa: F811
       assert chart["preset"] in stub.presets
 
 
-def test_scores_by_length(stub, tmp_path):  # noqa: F811
+def test_scores_by_length(stub, tmp_path):
   for seed in (0, 1):
     lengths = {f"beyond/exact_match/{part}": 0.1 * seed for part in ("11-15", "6", "7")}
     metric = "test/exact_match"
@@ -161,7 +162,7 @@ def test_scores_by_length(stub, tmp_path):  # noqa: F811
   assert [p["mean"] for p in found] == pytest.approx([0.05] * 3)
 
 
-def test_a_group_is_updated_and_whole_whichever_run_is_named(stub, tmp_path):  # noqa: F811
+def test_a_group_is_updated_and_whole_whichever_run_is_named(stub, tmp_path):
   run_folders.sweep(tmp_path / "runs", SCORES)
   send()
   run = run_folders.write(tmp_path / "runs", "rpr", 7, 0.7, options={"k": 4})
@@ -173,7 +174,7 @@ def test_a_group_is_updated_and_whole_whichever_run_is_named(stub, tmp_path):  #
   assert (point["x"], point["n"]) == ("rpr k=4", 3)
 
 
-def test_one_that_cannot_be_sent_does_not_stop_the_others(stub, tmp_path, capsys, monkeypatch):  # noqa: F811
+def test_one_that_cannot_be_sent_does_not_stop_the_others(stub, tmp_path, capsys, monkeypatch):
   run_folders.sweep(tmp_path / "runs", {"none": [0.1, 0.2, 0.3, 0.4]})
   wrong, taken, refused, _ = sorted(Path("runs/toy/none").glob("*/seed=*"))
   config = (wrong / "config.yaml").read_text()
@@ -204,7 +205,7 @@ def test_one_that_cannot_be_sent_does_not_stop_the_others(stub, tmp_path, capsys
   assert [run.config["seed"] for run in stub.training] == [3]
 
 
-def test_an_account_without_presets_gets_tables(stub, tmp_path, capsys):  # noqa: F811
+def test_an_account_without_presets_gets_tables(stub, tmp_path, capsys):
   run_folders.sweep(tmp_path / "runs", {"none": [0.1, 0.2]})
   stub.keeps_presets = False
   assert send() == {"sent": 3}
@@ -218,7 +219,7 @@ def test_an_account_without_presets_gets_tables(stub, tmp_path, capsys):  # noqa
   assert "toy_test_accuracy_by_encoding" in told.charts
 
 
-def test_a_dry_run_sends_nothing(stub, tmp_path, capsys):  # noqa: F811
+def test_a_dry_run_sends_nothing(stub, tmp_path, capsys):
   run_folders.sweep(tmp_path / "runs", {"none": [0.1, None]})
   assert send("--dry-run") == {"sent": 3}
   assert stub.runs == {}
@@ -229,7 +230,7 @@ def test_a_dry_run_sends_nothing(stub, tmp_path, capsys):  # noqa: F811
   assert lines[3] == "2 runs and 1 group: 3 would be sent"
 
 
-def test_without_w_and_b(stub, tmp_path, monkeypatch):  # noqa: F811
+def test_without_w_and_b(stub, tmp_path, monkeypatch):
   run_folders.sweep(tmp_path / "runs", {"none": [0.1]})
   stub.authorized = False
   with pytest.raises(UserError, match="W&B cannot be had: W&B does not accept the API key; wandb"):
@@ -237,12 +238,14 @@ def test_without_w_and_b(stub, tmp_path, monkeypatch):  # noqa: F811
   monkeypatch.delenv("WANDB_API_KEY")
   with pytest.raises(UserError, match="W&B cannot be had: not logged in; wandb login keeps a key"):
     send()
+  with pytest.raises(UserError, match=r"wandb\.project must be a name without any of"):
+    send("--project", "a/b")
   with pytest.raises(UserError, match="nowhere: there is no such folder"):
     send("nowhere")
   assert not (tmp_path / "runs/toy/none/wandb").exists()
 
 
-def test_a_server_that_goes_away_ends_it(stub, tmp_path, capsys, monkeypatch):  # noqa: F811
+def test_a_server_that_goes_away_ends_it(stub, tmp_path, capsys, monkeypatch):
   run_folders.sweep(tmp_path / "runs", {"none": [0.1, 0.2, 0.3]})
   reached = []
 

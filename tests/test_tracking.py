@@ -12,87 +12,21 @@ import time
 from pathlib import Path
 
 import pytest
-from wandb_stub import API_KEY, Refused, Stub
+from tracked import CONFIG, steps_of, train, wandb_sync
+from wandb_stub import API_KEY, Refused
 
 from posexp import mirror, tracking
 from posexp.config import build
 from posexp.errors import UserError
 from posexp.run import Run, digest, folder
 
-CONFIG = {
-  "encoding": "rpr",
-  "rpr": {"k": 4, "keys": True},
-  "task": {"kind": "text_classification", "name": "mr", "folds": None},
-  "model": {"d_model": 128},
-  "seed": 1,
-  "runs": "runs",
-  "rerun": False,
-  "wandb": {"mode": "auto", "project": "posexp"},
-}
-FACTS = {"parameters": 1234, "devices": "1 cpu"}
-
-
-@pytest.fixture(autouse=True)
-def apart(tmp_path, monkeypatch):
-  """A user who is not logged in, in a folder and a home of their own."""
-  for name in [name for name in os.environ if name.startswith("WANDB_") or name == "NETRC"]:
-    monkeypatch.delenv(name)
-  monkeypatch.setenv("HOME", str(tmp_path / "home"))
-  monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-  monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:1")
-  monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-  monkeypatch.chdir(tmp_path)
-  yield
-  if "wandb" in sys.modules:
-    mirror.reset()
-
-
-@pytest.fixture
-def stub(monkeypatch):
-  """A server on which the user is logged in."""
-  with Stub() as stub:
-    monkeypatch.setenv("WANDB_BASE_URL", stub.url)
-    monkeypatch.setenv("WANDB_API_KEY", API_KEY)
-    yield stub
-    if "wandb" in sys.modules:
-      mirror.reset()
-
-
-def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples=(), **options):
-  """Logs a row for each step as the training loop does; the tracker's line."""
-  with Run(folder(config), config, rerun=rerun) as run:
-    options = tracking.WandbOptions(**options)
-    with tracking.start(options, config=config, facts=FACTS, run=run) as tracker:
-      for step in steps:
-        row = {"validation/accuracy": step / 100, "time/seconds": float(step)}
-        run.log(step, row)
-        tracker.log(step, row)
-      if during is not None:
-        during()
-      if error is not None:
-        raise error
-      summary = {"validation/accuracy": 0.75, "test/accuracy": 0.5, **FACTS}
-      tracker.summarize(summary)
-      tracker.samples(list(samples))
-    run.finish(summary)
-  return tracker.line
-
-
-def steps_of(told):
-  return [row["_step"] for row in told.history]
+pytestmark = pytest.mark.usefixtures("apart")
 
 
 def send(line):
   """Runs the command at the end of a line, as the user would."""
   command = shlex.split(line[line.index("python -m posexp.sync") :])
   done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True)
-  assert done.returncode == 0, done.stderr
-
-
-def wandb_sync(path):
-  """Sends a mirror on disk as W&B itself does."""
-  command = [str(Path(sys.executable).with_name("wandb")), "sync", str(path)]
-  done = subprocess.run(command, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
 
 
@@ -235,8 +169,8 @@ def test_a_key_in_netrc_is_a_login(stub, monkeypatch, tmp_path):
 KILLED = """
 import os, sys
 sys.path[:0] = {paths!r}
-import test_tracking
-test_tracking.train([10, 20], during=lambda: os.kill(os.getpid(), 9), mode={mode!r})
+import tracked
+tracked.train([10, 20], during=lambda: os.kill(os.getpid(), 9), mode={mode!r})
 """
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import run_folders
-from test_tracking import apart, stub  # noqa: F401
 
 from posexp.errors import UserError
 
@@ -26,7 +25,7 @@ def panels(view, section):
   return found
 
 
-def test_it_holds_scores_and_curves_of_a_task(stub, tmp_path, capsys):  # noqa: F811
+def test_it_holds_scores_and_curves_of_a_task(stub, tmp_path, capsys):
   pytest.importorskip("wandb_workspaces", reason="of the extra `workspace`")
   run_folders.sweep(tmp_path / "runs", {("rpr", 2): [0.5, 0.6], ("rpr", 4): [0.8], "none": [0.4]})
   save("--project", "mine", "--entity", "team")
@@ -49,8 +48,7 @@ def test_it_holds_scores_and_curves_of_a_task(stub, tmp_path, capsys):  # noqa: 
   assert (curve["config"]["xAxis"], curve["config"]["groupBy"]) == ("step", "encoding.value")
 
 
-def test_what_stands_in_its_way(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
+def test_what_stands_in_its_way(apart, tmp_path, monkeypatch):
   with pytest.raises(UserError, match="runs: there is no such folder"):
     save()
   run_folders.sweep(tmp_path / "runs", {"none": [None]})

@@ -1,0 +1,51 @@
+"""Runs of three numbers that are told to W&B as training tells it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from posexp import tracking
+from posexp.run import Run, folder
+
+CONFIG = {
+  "encoding": "rpr",
+  "rpr": {"k": 4, "keys": True},
+  "task": {"kind": "text_classification", "name": "mr", "folds": None},
+  "model": {"d_model": 128},
+  "seed": 1,
+  "runs": "runs",
+  "rerun": False,
+  "wandb": {"mode": "auto", "project": "posexp"},
+}
+FACTS = {"parameters": 1234, "devices": "1 cpu"}
+
+
+def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples=(), **options):
+  """Logs a row for each step as the training loop does; the tracker's line."""
+  with Run(folder(config), config, rerun=rerun) as run:
+    options = tracking.WandbOptions(**options)
+    with tracking.start(options, config=config, facts=FACTS, run=run) as tracker:
+      for step in steps:
+        row = {"validation/accuracy": step / 100, "time/seconds": float(step)}
+        run.log(step, row)
+        tracker.log(step, row)
+      if during is not None:
+        during()
+      if error is not None:
+        raise error
+      summary = {"validation/accuracy": 0.75, "test/accuracy": 0.5, **FACTS}
+      tracker.summarize(summary)
+      tracker.samples(list(samples))
+    run.finish(summary)
+  return tracker.line
+
+
+def steps_of(told):
+  return [row["_step"] for row in told.history]
+
+
+def wandb_sync(path):
+  """Sends a mirror on disk as W&B itself does."""
+  command = [str(Path(sys.executable).with_name("wandb")), "sync", str(path)]
+  done = subprocess.run(command, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
