@@ -1,0 +1,223 @@
+"""Sweeps as Slurm jobs, with stand-ins for the cluster and for what submits to it."""
+
+import os
+import pickle
+import signal
+import sys
+import traceback
+import types
+from pathlib import Path
+
+import pytest
+from hydra.core.config_store import ConfigStore
+from order import command
+
+from posexp import slurm
+from posexp.errors import UserError
+from posexp.oversee import SLURM
+from posexp.run import Run, folder
+
+ConfigStore.instance().store(
+  "submitit_slurm",
+  {
+    "_target_": SLURM,
+    "submitit_folder": "${hydra.sweep.dir}/.submitit/%j",
+    "timeout_min": 60,
+    "cpus_per_task": None,
+    "partition": None,
+    "signal_delay_s": 120,
+    "max_num_timeout": 0,
+  },
+  group="hydra/launcher",
+  provider="tests",
+)
+
+
+class Cluster(types.ModuleType):
+  """What posexp uses of submitit; jobs are done when they are submitted, unless they are held."""
+
+  def __init__(self):
+    super().__init__("submitit")
+    self.given = {}  # the options of the last submission
+    self.submitted = 0
+    self.held = False
+    self.states = {}
+    self.refusal = None
+    self.core = self.utils = self.helpers = self
+    self.show()
+
+  FailedSubmissionError = type("FailedSubmissionError", (RuntimeError,), {})
+
+  @staticmethod
+  def DelayedSubmission(*args):
+    return args
+
+  def AutoExecutor(self, **options):
+    self.given = options
+    return self
+
+  def update_parameters(self, **options):
+    self.given |= options
+
+  def map_array(self, task, *columns):
+    if self.refusal:
+      raise self.FailedSubmissionError(self.refusal)
+    self.tasks = {}
+    for number, args in enumerate(zip(*columns, strict=True)):
+      self.tasks[f"{7 + self.submitted}_{number}"] = (task, args)
+    self.submitted += len(self.tasks)
+    self.states |= dict.fromkeys(self.tasks, "PENDING")
+    if not self.held:
+      self.work()
+    self.show()
+    return [types.SimpleNamespace(job_id=job) for job in self.tasks]
+
+  def work(self):
+    """Does all jobs."""
+    for job, (task, args) in self.tasks.items():
+      result = Path(self.given["folder"].replace("%j", job), f"{job}_0_result.pkl")
+      result.parent.mkdir(parents=True)
+      try:
+        task(*args)
+        told, self.states[job] = ("success", None), "COMPLETED"
+      except Exception:
+        told, self.states[job] = ("error", traceback.format_exc()), "FAILED"
+      result.write_bytes(pickle.dumps(told))
+
+  def show(self):
+    """Has `squeue` tell the states."""
+    lines = [f"{job} {state}\n" for job, state in self.states.items()]
+    Path("queue").write_text("".join(lines))
+
+
+def train(config):
+  """Stands in for training."""
+  assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+  with Run(folder(config), config) as run:
+    if config["seed"] == 1 and config["encoding"] == "rpr":
+      raise ValueError("a first line\nand a second")
+    if config["seed"] == 2:
+      raise UserError("it cannot be")
+    run.finish({"test/accuracy": 0.5, "test/macro_f1": 0.5})
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr("posexp.train.train", train)
+  monkeypatch.setattr("posexp.slurm.SECONDS", 0)
+  (tmp_path / "squeue").write_text("#!/bin/sh\ncat queue\n")
+  (tmp_path / "squeue").chmod(0o755)
+  monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+  made = Cluster()
+  monkeypatch.setitem(sys.modules, "submitit", made)
+  before = signal.getsignal(signal.SIGTERM)
+  yield made
+  signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def clock(cluster, monkeypatch):
+  """What happens between two looks at the queue; then Ctrl-C is typed."""
+  events = []
+
+  def sleep(seconds):
+    if not events:
+      raise KeyboardInterrupt
+    cluster.states |= events.pop(0)
+    cluster.show()
+
+  monkeypatch.setattr(slurm, "time", types.SimpleNamespace(sleep=sleep))
+  return events
+
+
+SWEEP = ["-m", "hydra/launcher=slurm", "encoding=none,rpr", "rpr.k=2,4", "seeds=2"]
+
+
+def test_a_sweep_has_its_states_and_results(cluster):
+  status, out, err = command(*SWEEP, "hydra.launcher.partition=gpu")
+  assert (status, cluster.submitted) == (1, 6)
+  names = "encoding=rpr rpr.k=2 seed=1; encoding=rpr rpr.k=4 seed=1"
+  assert err == f"posexp: error: 2 of 6 runs failed: {names}\n"
+  assert out.count("failed: ValueError: a first line; its traceback is in runs/mr/rpr/") == 2
+  assert "\nsubmitted 6 as job 7\n" in out
+  assert out.count(": the same run as job") == 2
+  assert "\nencoding=none          " in out
+  assert cluster.given == {
+    "cluster": "slurm",
+    "folder": "runs/.sweep/.submitit/%j",
+    "slurm_max_num_timeout": 1000,
+    "timeout_min": 60,
+    "cpus_per_task": 2,
+    "slurm_partition": "gpu",
+    "slurm_signal_delay_s": 120,
+  }
+
+
+def test_what_is_done_is_not_submitted_again(cluster):
+  argv = ["-m", "hydra/launcher=slurm", "encoding=none"]
+  assert command(*argv, "seed=0").status == 0
+  status, out, _ = command(*argv, "seed=0,1")
+  assert (status, cluster.submitted) == (0, 2)
+  assert "job 1/2: seed=0: finished already, in runs/mr/none/" in out
+
+
+def test_jobs_go_on_without_the_command_and_are_found_again(cluster, clock):
+  cluster.held = True
+  status, out, err = command(*SWEEP[:3], "seed=0")
+  assert (status, err) == (130, "posexp: interrupted; the same command goes on from here\n")
+  assert "\nthe jobs go on; the same command shows them again, `scancel 7` ends them\n" in out
+
+  clock += [{"7_0": state} for state in ("RUNNING", "PENDING", "RUNNING")]
+  clock.append({"7_0": "CANCELLED", "7_1": "RUNNING"})
+  status, out, err = command(*SWEEP[:3], "seed=0")
+  assert (status, cluster.submitted) == (130, 2)
+  assert out.splitlines()[1:] == [
+    "job 1/2: encoding=none",
+    "job 1/2: Slurm has queued job 7_0 again",
+    "job 1/2: encoding=none",
+    "job 1/2: failed: Slurm's job 7_0 ended as CANCELLED before the run did; what it said is in "
+    "runs/.sweep/.submitit/7_0/7_0_0_log.err",
+    "job 2/2: encoding=rpr",
+    "the jobs go on; the same command shows them again, `scancel 7` ends them",
+  ]
+
+
+def test_a_user_s_mistake_in_a_job_is_its_sentence(cluster):
+  _, out, _ = command("-m", "hydra/launcher=slurm", "seed=2,3")
+  assert "\njob 1/2: failed: it cannot be\n" in out
+  assert "\njob 2/2: done\n" in out
+
+
+def test_a_job_that_nobody_knows_any_more_has_failed(cluster, clock):
+  cluster.held = True
+  clock += [{}] * slurm.ABSENT
+  cluster.show = lambda: Path("queue").write_text("")
+  status, out, _ = command("-m", "hydra/launcher=slurm", "seed=5,6")
+  assert status == 1
+  assert "failed: Slurm's job 7_0 is gone before the run did" in out
+
+
+def test_a_queued_job_goes_on_where_it_was_even_if_it_began_afresh(cluster):
+  task = slurm.Task(train, {"version": 1})
+  assert task.checkpoint({"seed": 0, "rerun": True}, None) == (
+    task,
+    {"seed": 0, "rerun": False},
+    None,
+  )
+  assert pickle.loads(pickle.dumps(task)).job is train
+
+
+def test_what_slurm_refuses_is_a_sentence(cluster):
+  cluster.refusal = "sbatch: error\n\nsbatch: error: invalid partition specified: gpu\n"
+  status, _, err = command(*SWEEP)
+  message = "Slurm takes no jobs: sbatch: error: invalid partition specified: gpu"
+  assert (status, err) == (2, f"posexp: error: {message}\n")
+
+
+def test_no_slurm_at_all_is_a_sentence(cluster, tmp_path, monkeypatch):
+  (tmp_path / "squeue").unlink()
+  monkeypatch.setenv("PATH", str(tmp_path))
+  status, _, err = command(*SWEEP)
+  message = "there is no Slurm on this machine: squeue is not found"
+  assert (status, err) == (2, f"posexp: error: {message}\n")
