@@ -94,8 +94,9 @@ def fit(
   run.wait()
   if ballot.close(bool(asked)):
     log.info("stopped at step %d of %d, which is saved", step, steps)
-    signal.raise_signal(asked[0] if asked else signal.SIGTERM)
-    sys.exit(128 + asked[0])  # where that is bypassed, as schedulers' wrappers do
+    number = asked[0] if asked else signal.SIGTERM
+    signal.raise_signal(number)
+    sys.exit(128 + number)  # where that is bypassed, as schedulers' wrappers do
   return state
 
 
