@@ -12,6 +12,7 @@ import contextlib
 import functools
 import logging
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -88,7 +89,16 @@ def _meet(here: Place) -> None:
       f"process {here.rank} of {here.count} does not find the others "
       f"({str(error).partition(chr(10))[0]})"
     ) from error
+  sys.excepthook = _leave
   _joined.append(here)
+
+
+def _leave(*error: Any) -> None:
+  """Says what failed, and ends at once: JAX would wait for the others, and they for this one."""
+  sys.__excepthook__(*error)
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(1)
 
 
 def first() -> bool:

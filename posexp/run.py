@@ -9,7 +9,7 @@
 
 The folder follows from the config, so that the same command finds it again. On one kind of
 device every number of metrics.jsonl is the same however often the run was stopped, except those
-under `time/`.
+under `time/` and `memory/`.
 """
 
 from __future__ import annotations
