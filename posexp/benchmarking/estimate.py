@@ -56,7 +56,8 @@ ABOUT = f"""\
 
 The model is a decoder of {SIZE.num_layers} layers, d_model {SIZE.d_model}, {SIZE.num_heads} heads,
 d_ff {SIZE.d_ff}, {VOCABULARY:,} words, on texts of {LENGTH:,} tokens, in bfloat16 with weights and
-AdamW's moments in float32, data parallel. Assumed are
+AdamW's moments in float32, data parallel; the state *divided* is that of train.shard=parameters,
+whose gathering of parameters is not in the times. Assumed are
 
 - the makers' figures: dense bfloat16 989, 197 and 459 TFLOP/s; 80, 16 and 95 GB at 3.35, 0.819 and
   2.765 TB/s; 450, 200 and 600 GB/s to the other devices, one way;
