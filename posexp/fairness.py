@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import jax
 from flax import nnx
 
+from posexp import attention
 from posexp.errors import UserError
 from posexp.training import keys, split
 from posexp.transformer import Size
@@ -55,7 +56,9 @@ def counts(kind: Kind, encoding: Encoding, size: Size) -> dict[str, float]:
   Raises:
     ValueError: the size does not suit the encoding.
   """
-  return costs(kind.build(encoding, size), kind.inputs, kind.length)
+  # The analysis counts a loop over blocks once: the definition has all operations in sight.
+  whole = dataclasses.replace(size, attention="reference")
+  return costs(kind.build(encoding, whole), kind.inputs, kind.length)
 
 
 def facts(kind: Kind, encoding: Encoding, size: Size, given: Size) -> dict[str, float]:
@@ -70,7 +73,16 @@ def facts(kind: Kind, encoding: Encoding, size: Size, given: Size) -> dict[str, 
     "flops_per_token": own["flops"],
     "flops_per_token_of_none": none["flops"],
     "d_ff": size.d_ff,
+    "attention": attention_of(kind, encoding, size),
   }
+
+
+def attention_of(kind: Kind, encoding: Encoding, size: Size) -> str:
+  """How the model attends to the longest inputs: `blocked`, or `reference`, by the definition."""
+  build = kind.build(encoding, size)
+  stack = nnx.eval_shape(lambda: build(rngs=nnx.Rngs(params=0, encoding=0))).stacks[0]
+  blocks = attention.blockwise(size.attention, stack.relation, kind.length, kind.length)
+  return "blocked" if blocks else "reference"
 
 
 def matched(kind: Kind, encoding: Encoding, size: Size) -> Size:

@@ -31,7 +31,8 @@ def header(
     "model": f"{facts['parameters']:,} parameters{against}; "
     f"{facts['flops_per_token'] / 1e6:.2f} MFLOPs a token{times}",
     " ": f"d_model {size['d_model']}, {size['num_heads']} heads, {size['num_layers']} layers, "
-    f"d_ff {facts['d_ff']}{match}, {size['norm']}-norm, {size['dtype']}",
+    f"d_ff {facts['d_ff']}{match}, {size['norm']}-norm, {size['dtype']}"
+    + (f", {facts['attention']} attention" if facts["attention"] != "reference" else ""),
     "training": f"{facts['steps']:,} steps of {train['batch_size']:,} {data.unit}, "
     f"seed {config['seed']}, on {facts['devices']}",
     "run": near(folder),

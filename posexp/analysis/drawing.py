@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 
 from posexp.errors import UserError
 
-# Okabe & Ito's colors, told apart by all readers; gray is for what things are compared with.
+# Okabe & Ito's colors, told apart by all readers, and two more for those who see them; gray is for
+# what things are compared with.
 BLUE, ORANGE, GREEN, PINK, SKY, RED = (
   "#0072B2",
   "#E69F00",
@@ -23,7 +24,7 @@ BLUE, ORANGE, GREEN, PINK, SKY, RED = (
   "#56B4E9",
   "#D55E00",
 )
-COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
+COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, "#6A3D9A", "#8C564B")
 GRAY = "#888888"
 STYLE = {
   "font.size": 9,

@@ -51,6 +51,9 @@ class Drawn(NamedTuple):
   caption: str
 
 
+BARS = "Means; bars are 95 % intervals over seeds, where there are two or more."
+
+
 def shown(section: Section) -> list[Row]:
   """The groups that figures show: all, or the first ones, the baseline and the last."""
   rows = [row for row in section.rows if row.score is not None and not row.group.mixed]
@@ -149,7 +152,7 @@ def against_option(section: Section, key: str) -> Drawn | None:
   return _drawn(
     figure,
     f"{metrics.title(section.metric).capitalize()} against {key}",
-    "Means; bars are 95 % intervals over seeds.",
+    BARS,
   )
 
 
@@ -173,7 +176,7 @@ def by_part(rows: Sequence[Row], metric: str, parts: Sequence[str], few: str) ->
   axes.set_ylabel(_axis(metric))
   what = "length" if lengths else "group"
   name = metrics.NAMES.get(of, of)
-  caption = f"Means on {split}; bars are 95 % intervals over seeds.{few}"
+  caption = f"{BARS} Measured on {split}.{few}"
   return _drawn(figure, f"{name[:1].upper()}{name[1:]} by {what}, {split}", caption)
 
 
@@ -189,7 +192,7 @@ def against_cost(rows: Sequence[Row], metric: str, cost: str, few: str) -> Drawn
   _scale(axes, sorted({row.costs[cost] for _, row in rows}), ticks=False)
   axes.set_xlabel({"seconds": "seconds of training"}.get(cost, COSTS[cost]))
   axes.set_ylabel(_axis(metric))
-  caption = f"Means; bars are 95 % intervals over seeds.{few}"
+  caption = f"{BARS}{few}"
   return _drawn(figure, f"{metrics.title(metric).capitalize()} against {COSTS[cost]}", caption)
 
 
@@ -232,6 +235,9 @@ def _errors(
     capsize=2.5,
     **look,
   )
+  if scale > 1:  # shares: an interval may go beyond what there can be
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, -2), min(high, 102))
 
 
 def _scale(axes: Axes, values: Sequence[float], *, ticks: bool) -> None:

@@ -37,12 +37,10 @@ def factor(metric: str) -> float:
   return 100.0 if name(metric) in SHARES else 1.0
 
 
-def unit(metric: str, count: float = 2.0) -> str:
+def unit(metric: str) -> str:
   """What differences of a metric are counted in."""
   of = name(metric)
-  if of in SHARES:
-    return "point" if count == 1 else "points"
-  return NAMES.get(of, "")
+  return "points" if of in SHARES else NAMES.get(of, "")
 
 
 def descending(metric: str) -> bool:

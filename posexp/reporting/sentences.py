@@ -79,7 +79,7 @@ def verdict(row: Row, section: Section) -> str:
   ahead = (found.mean > 0) == metrics.descending(metric)
   seeds = f"{found.n} seeds"
   if found.p is None:
-    size = f"{metrics.rounded(abs(found.mean), 0, metric)} {_unit(found.mean, metric)}"
+    size = f"{metrics.rounded(abs(found.mean), 0, metric)} {metrics.unit(metric)}"
     way = "ahead of" if ahead else "behind"
     if not found.mean:
       each = f"each of {seeds}" if found.n > 1 else "the one seed that both have"
@@ -92,7 +92,7 @@ def verdict(row: Row, section: Section) -> str:
     return f"{row.label} is {size} {way} {base.label} with the one seed that both have: no test."
   size = (
     f"{metrics.rounded(abs(found.mean), found.half, metric)} ± "
-    f"{metrics.rounded(found.half, found.half, metric)} {_unit(found.mean, metric)}"
+    f"{metrics.rounded(found.half, found.half, metric)} {metrics.unit(metric)}"
   )
   if found.sure:
     verb = "beats" if ahead else "loses to"
@@ -106,11 +106,6 @@ def verdict(row: Row, section: Section) -> str:
     f"{row.label} and {base.label} cannot be told apart with {seeds} ({signed}, "
     f"{p_value(found.holm)}); {more}."
   )
-
-
-def _unit(value: float, metric: str) -> str:
-  shown = round(abs(metrics.factor(metric) * value), 1)
-  return metrics.unit(metric, shown)
 
 
 def method(section: Section) -> str:
