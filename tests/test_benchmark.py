@@ -10,6 +10,7 @@ import pytest
 from posexp import benchmark
 from posexp.benchmarking import cases, estimate, programs, timing
 from posexp.benchmarking.cases import Case
+from posexp.benchmarking.peers import SCRIPT, WAYS, request
 from posexp.benchmarking.rows import COLUMNS
 from posexp.benchmarking.timing import Spent
 from posexp.encodings import ENCODINGS
@@ -225,7 +226,7 @@ for line in sys.stdin:
   asked = json.loads(line)
   case = asked.get("case", {})
   answers = {
-    "about": {"about": "x-transformers 0", "encodings": ["none", "t5"]},
+    "about": {"about": "x-transformers 0", "encodings": {"none": True, "t5": False}},
     "make": {"work": 0, "compile_s": 1.0} if case.get("compile") or case.get("encoding") == "t5"
     else {"refused": "it does not like to"},
     "time": {"wall": 1000.0, "cpu": 500.0},
@@ -250,9 +251,11 @@ def test_peers_are_told_the_shapes_and_held_against_ours(tmp_path, capsys):
     "t5 x-transformers eager",
     "t5 x-transformers compiled",
     "none x-transformers compiled",
+    "none x-transformers compiled fused",
   ]
-  assert "  none x-transformers eager: not measured: it does not like to" in said
-  peer = rows[-1]
+  for way in ("eager", "eager fused"):
+    assert f"  none x-transformers {way}: not measured: it does not like to" in said
+  peer = rows[-2]
   assert (peer["seconds"], peer["cpu_seconds"], peer["by"]) == (
     1000,
     500,
@@ -300,11 +303,10 @@ def test_estimates_follow_the_program_and_say_that_they_are_estimates(
   assert found["ms a step, at least"] <= found["ms a step, at most"]
 
 
-def test_json_of_requests_has_what_the_peer_reads():
-  from posexp.benchmarking.peers import SCRIPT, request
-
+def test_a_request_has_what_the_peer_reads():
   size = Size(d_model=16, num_heads=2, num_layers=1, d_ff=32)
-  case = Case("step", "encoder", "t5", "", ENCODINGS["t5"](), size, 8, 2, 20)
+  t5, way = ENCODINGS["t5"](), next(iter(WAYS))
+  case = Case("step", "encoder", "t5", "", t5, size, 8, 2, 20, way=way)
   text = SCRIPT.read_text()
   asked = json.loads(json.dumps(request(case)))
   assert all(f'case["{key}"]' in text for key in asked)

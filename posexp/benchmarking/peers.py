@@ -17,7 +17,13 @@ from posexp.benchmarking.timing import Spent
 from posexp.errors import UserError
 
 NAME = "x-transformers"
-EAGER, COMPILED = f"{NAME} eager", f"{NAME} compiled"
+# By way: is it compiled, and is its attention torch's fused one?
+WAYS = {
+  f"{NAME} eager": (False, False),
+  f"{NAME} eager fused": (False, True),
+  f"{NAME} compiled": (True, False),
+  f"{NAME} compiled fused": (True, True),
+}
 WORKS = ("forward", "step", *SEARCHES)
 SCRIPT = Path(__file__).with_name("x_transformers_peer.py")
 
@@ -52,7 +58,8 @@ class Peer:
       answer = self._ask(do="about")
     except UserError as error:
       raise UserError(f"--peer-python {found}: {error}") from error
-    self.about, self.encodings = answer["about"], answer["encodings"]
+    self.about = answer["about"]
+    self.encodings: dict[str, bool] = answer["encodings"]  # and which it has with fused attention
 
   def _ask(self, **request) -> dict:
     try:
@@ -71,7 +78,9 @@ class Peer:
     for case in {each.name: each for each in reversed(group)}.values():
       if case.name not in self.encodings or case.work not in WORKS:
         continue
-      for way in (EAGER,) if case.work in SEARCHES else (EAGER, COMPILED):
+      for way, (compiled, fused) in WAYS.items():
+        if (compiled and case.work in SEARCHES) or (fused and not self.encodings[case.name]):
+          continue
         theirs = dataclasses.replace(case, way=way, options="")
         answer = self._ask(do="make", case=request(theirs))
         if "refused" in answer:
@@ -117,5 +126,6 @@ def request(case: Case) -> dict:
     "length": case.length,
     "batch": case.batch,
     "beam": case.beam,
-    "compile": case.way == COMPILED,
+    "compile": WAYS[case.way][0],
+    "fused": WAYS[case.way][1],
   }

@@ -70,7 +70,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
     yield ranked(list(found))
   if found := list(against_peers(plain)):
     heads = ["", "tokens/s", "best of the peer's", "ours to it"]
-    yield "Against x-transformers, its faster way", heads, found
+    yield "Against x-transformers, in its fastest way", heads, found
   if found := list(by_seeds(rows)):
     heads = ["", "B × L", "seeds", "s in turn", "s in one program", "times as fast", "by CPU time"]
     yield f"{WORKS['seeds']}: in one program (vmap) against one after another", heads, found

@@ -41,7 +41,7 @@ class Work:
     self.tokens, self.source = draw[0], draw[1][:, : case["length"]]
     self.labels = torch.randint(0, CLASSES, shape[:1], device=device)
     self.start = torch.ones((case["batch"], 1), dtype=torch.long, device=device)
-    self.loss = torch.compile(self.of_batch) if case["compile"] else self.of_batch
+    self.loss = torch.compile(self.of_batch, dynamic=False) if case["compile"] else self.of_batch
     self.optimizer = torch.optim.AdamW(
       self.model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.1, fused=True
     )
@@ -109,7 +109,7 @@ def model(case: dict) -> torch.nn.Module:
     "depth": case["layers"],
     "heads": case["heads"],
     "attn_dim_head": width,
-    "attn_flash": case["encoding"] not in UNFUSED,
+    "attn_flash": case["fused"],
     "attn_dropout": case["dropout"],
     "ff_mult": case["d_ff"] / case["d_model"],
     "ff_custom_activation": torch.nn.ReLU(),
@@ -152,7 +152,7 @@ class Peer:
     kind = torch.cuda.get_device_name() if self.device == "cuda" else "CPU"
     return {
       "about": f"{versions}, {kind}, {torch.get_num_threads()} threads",
-      "encodings": list(ENCODINGS),
+      "encodings": {name: name not in UNFUSED for name in ENCODINGS},
     }
 
   def make(self, case: dict) -> dict:
