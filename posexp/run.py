@@ -33,10 +33,14 @@ from posexp.checkpoints import Checkpoints
 from posexp.errors import UserError
 
 # What does not change a run's results: sections, options of a task that are paths of data, and
-# options of train at these values.
+# options at these values, which are what runs had before there was a choice.
 BOOKKEEPING = ("seed", "runs", "rerun", "wandb", "distributed")
 FILES = ("train", "validation", "test")
-SAME = {"shard": ("none", "parameters"), "accumulate": (1,)}
+SAME = {
+  "train.shard": ("none", "parameters"),
+  "train.accumulate": (1,),
+  "model.attention": ("auto",),
+}
 OWNED = (
   "summary.json",
   "checkpoints",
@@ -59,14 +63,23 @@ def digest(config: Mapping[str, Any], data_digest: str | None = None) -> str:
   `data_digest` is that of the user's own files. It stands for their paths, so that moved data is
   the same data.
   """
-  kept = {key: value for key, value in config.items() if key not in BOOKKEEPING}
-  if train := kept.get("train"):
-    kept["train"] = {key: train[key] for key in train if train[key] not in SAME.get(key, ())}
+  kept = deciding(config)
   if data_digest is not None:
     task = {key: value for key, value in kept["task"].items() if key not in FILES}
     kept["task"] = task | {"data": data_digest}
   text = json.dumps(_canonical(kept), sort_keys=True, separators=(",", ":"))
   return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+  """The config less what does not change a run's results, but with the paths of data."""
+  return {
+    section: {key: part[key] for key in part if part[key] not in SAME.get(f"{section}.{key}", ())}
+    if isinstance(part, Mapping)
+    else part
+    for section, part in config.items()
+    if section not in BOOKKEEPING
+  }
 
 
 def folder(config: Mapping[str, Any], data_digest: str | None = None) -> Path:
