@@ -148,6 +148,9 @@ def compiled(
   optimizer = make_optimizer(training, steps)
   divided = training.shard == "parameters"
 
+  def keep(tree: Any) -> Any:
+    return jax.lax.with_sharding_constraint(tree, placed(tree, mesh, divided))
+
   def slope(params: Any, settings: Any, batch: Batch, key: Array) -> tuple[Any, dict, Array]:
     """The gradient of the loss of a batch, its metrics, and their weight."""
 
@@ -164,7 +167,7 @@ def compiled(
       policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
       loss = jax.checkpoint(loss, policy=policy)
     grads, (values, weight) = jax.grad(loss, has_aux=True)(params)
-    return grads, values, weight
+    return keep(grads), values, weight
 
   def mean_slope(params: Any, settings: Any, batch: Batch, key: Array) -> tuple[Any, dict, Array]:
     """As `slope`, from one part of the batch after the other."""
@@ -200,8 +203,7 @@ def compiled(
       jnp.where(fine, state.window.broken, step),
     )
     params = optax.apply_updates(state.params, updates)
-    state = state.replace(step=step, params=params, opt_state=opt_state, window=window)
-    return jax.lax.with_sharding_constraint(state, placed(state, mesh, divided))
+    return keep(state.replace(step=step, params=params, opt_state=opt_state, window=window))
 
   @functools.partial(jax.jit, donate_argnums=0)
   def clear(state: State) -> State:
