@@ -115,6 +115,8 @@ def test_gradients_are_clipped_by_their_common_norm():
     ("weight_decay", -0.1, "train.weight_decay must be at least 0, not -0.1"),
     ("label_smoothing", 1, "train.label_smoothing must be from 0 to below 1, not 1.0"),
     ("schedule", "cosin", "train.schedule must be one of cosine, linear, rsqrt, constant, not 'c"),
+    ("accumulate", 0, "train.accumulate must be at least 1, not 0"),
+    ("shard", "all", "train.shard must be one of none, parameters, not 'all'"),
     ("warmup", 1.5, "train.warmup=1.5: must be an integer"),
     ("lr", 1, "train.lr=1: there is no option train.lr"),
   ],
