@@ -89,6 +89,8 @@ class Slurm:
     except (RuntimeError, submitit.core.utils.FailedSubmissionError) as error:
       lines = [line for line in str(error).splitlines() if line.strip()]
       raise UserError(f"Slurm takes no jobs: {lines[-1]}") from error
+    except NameError as error:
+      raise UserError(f"hydra.launcher: {str(error).partition('. ')[0]}") from error
     log.info("submitted %d as job %s", len(jobs), jobs[0].job_id.partition("_")[0])
     for member, job in zip(members, jobs, strict=True):
       self.members[job.job_id] = member

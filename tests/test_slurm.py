@@ -17,20 +17,15 @@ from posexp.errors import UserError
 from posexp.oversee import SLURM
 from posexp.run import Run, folder
 
-ConfigStore.instance().store(
-  "submitit_slurm",
-  {
-    "_target_": SLURM,
-    "submitit_folder": "${hydra.sweep.dir}/.submitit/%j",
-    "timeout_min": 60,
-    "cpus_per_task": None,
-    "partition": None,
-    "signal_delay_s": 120,
-    "max_num_timeout": 0,
-  },
-  group="hydra/launcher",
-  provider="tests",
-)
+LAUNCHER = {
+  "_target_": SLURM,
+  "submitit_folder": "${hydra.sweep.dir}/.submitit/%j",
+  "timeout_min": 60,
+  "cpus_per_task": None,
+  "partition": None,
+  "signal_delay_s": 120,
+  "max_num_timeout": 0,
+}
 
 
 class Cluster(types.ModuleType):
@@ -57,6 +52,8 @@ class Cluster(types.ModuleType):
     return self
 
   def update_parameters(self, **options):
+    if "slurm_partitoin" in options:
+      raise NameError("Unknown argument 'partitoin' for executor 'slurm'. Valid arguments: many")
     self.given |= options
 
   def map_array(self, task, *columns):
@@ -111,6 +108,9 @@ def cluster(tmp_path, monkeypatch):
   monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
   made = Cluster()
   monkeypatch.setitem(sys.modules, "submitit", made)
+  store = ConfigStore.instance()
+  monkeypatch.setitem(store.repo["hydra"], "launcher", {**store.repo["hydra"]["launcher"]})
+  store.store("submitit_slurm", LAUNCHER, group="hydra/launcher", provider="tests")
   before = signal.getsignal(signal.SIGTERM)
   yield made
   signal.signal(signal.SIGTERM, before)
@@ -212,6 +212,12 @@ def test_what_slurm_refuses_is_a_sentence(cluster):
   cluster.refusal = "sbatch: error\n\nsbatch: error: invalid partition specified: gpu\n"
   status, _, err = command(*SWEEP)
   message = "Slurm takes no jobs: sbatch: error: invalid partition specified: gpu"
+  assert (status, err) == (2, f"posexp: error: {message}\n")
+
+
+def test_an_option_that_submitit_does_not_know_is_a_sentence(cluster):
+  status, _, err = command(*SWEEP, "+hydra.launcher.partitoin=gpu")
+  message = "hydra.launcher: Unknown argument 'partitoin' for executor 'slurm'"
   assert (status, err) == (2, f"posexp: error: {message}\n")
 
 
