@@ -33,14 +33,21 @@ def blockwise(form: str, relation: Relation, queries: int, keys: int) -> bool:
 
 
 class Dropout(NamedTuple):
-  """Dropout of attention weights."""
+  """Dropout of a share of numbers, to a whole number of 65,536ths.
+
+  Random bits are a third of a training step on a CPU if each number takes a word of its own; 16
+  of its 32 bits will do.
+  """
 
   rate: float
   key: Array
 
-  def __call__(self, weights: Array) -> Array:
-    keep = jax.random.bernoulli(self.key, 1 - self.rate, weights.shape)
-    return jnp.where(keep, weights / (1 - self.rate), 0)
+  def __call__(self, x: Array) -> Array:
+    *outer, width = x.shape
+    words = jax.random.bits(self.key, (*outer, -(-width // 2)), jnp.uint32)
+    drawn = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*outer, -1)[..., :width]
+    dropped = round(self.rate * 2**16)
+    return jnp.where(drawn >= dropped, x / (1 - dropped / 2**16), 0)
 
 
 def attend(
