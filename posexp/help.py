@@ -16,6 +16,7 @@ measures it. The same command again goes on where it was stopped, or shows what 
   python -m posexp.train encoding=rpr rpr.k=4                         one run
   python -m posexp.train -m encoding=none,sinusoidal,rpr seed=0,1,2   nine, one after another
   python -m posexp.train -m encoding=rpr rpr.k=2,4,8 seeds=5          fifteen, with means at the end
+  python -m posexp.train -m encoding=rpr rpr.k=2,4,8 workers=auto     a process for each device
   python -m posexp.train experiment=shaw_clip_k                       a sweep that is kept in a file
   python -m posexp.train encoding=rpr --cfg job                       only the config of a run
 """

@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 from hydra.core.utils import configure_log
 from omegaconf import OmegaConf
 
+from posexp import processes
 from posexp.command_line import common
 from posexp.config import Run, build
 from posexp.errors import UserError
@@ -56,6 +57,8 @@ def crew_for(job: Callable[[dict[str, Any]], None], sweep: Sweep, args: Namespac
   if workers != 1 and launcher != BASIC:
     name = cfg.hydra.runtime.choices["hydra/launcher"]
     raise UserError(f"workers={workers} are processes of this machine: drop it, or drop {name}")
+  if workers != 1 and processes.place().count > 1:
+    raise UserError(f"workers={workers}, but a run here takes several processes: drop workers")
   if workers == 1 and launcher != SLURM:
     return None
   if not sweep.members:

@@ -25,6 +25,10 @@ COSTS = {  # name -> heading
   "seconds": "seconds",
   "steps_per_second": "steps/s",
   "tokens_per_second": "tokens/s",
+  "time/compile_seconds": "compile s",
+  "time/first_step_seconds": "first step s",
+  "memory/temporary_bytes": "temporaries MiB",
+  "memory/peak_bytes": "peak MiB",
 }
 
 
@@ -211,6 +215,7 @@ def costs(run: Found) -> dict[str, float]:
   """What a finished run cost. Rates are those of training: of its rows, and of all its steps."""
   steps = run.score("stopped_at") or run.score("steps")
   seconds = run.score("time/seconds")
+  stepping = seconds and seconds - (run.score("time/compile_seconds") or 0)
   rates = [row["time/tokens_per_second"] for row in run.history if "time/tokens_per_second" in row]
   rates = [rate for rate in rates if isinstance(rate, int | float)]
   found = {
@@ -218,10 +223,12 @@ def costs(run: Found) -> dict[str, float]:
     "flops_per_token": run.score("flops_per_token"),
     "steps": steps,
     "seconds": seconds,
-    "steps_per_second": steps / seconds if steps and seconds else None,
+    "steps_per_second": steps / stepping if steps and stepping else None,
     "tokens_per_second": statistics.median(rates) if rates else None,
   }
   for name in run.summary or {}:
     if name.startswith(MEASURED) and name != "time/seconds":
       found[name] = run.score(name)
+      if found[name] is not None and name.startswith("memory/"):
+        found[name] /= 2**20
   return {name: value for name, value in found.items() if value is not None}
