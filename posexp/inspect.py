@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from posexp import command_line
 from posexp import config as configuration
 from posexp.arguments import run
 from posexp.errors import UserError
+from posexp.launching import command_line
 
 OWN = ("run", "out", "length")
 HELP = """\

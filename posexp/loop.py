@@ -19,10 +19,10 @@ from posexp import costs
 from posexp.devices import shard
 from posexp.errors import UserError
 from posexp.evaluation import snapshot
+from posexp.mirroring.tracking import Tracker
 from posexp.optimizer import Training, make_schedule
 from posexp.processes import Ballot, first
 from posexp.run import Run
-from posexp.tracking import Tracker
 from posexp.training import Program, State, keys
 
 log = logging.getLogger("posexp")

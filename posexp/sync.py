@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from posexp import mirror as mirrors
 from posexp.arguments import Parser, run
 from posexp.config import build
 from posexp.errors import UserError
-from posexp.mirror import WandbOptions
+from posexp.mirroring import mirror as mirrors
+from posexp.mirroring.mirror import WandbOptions
 from posexp.run import lock
 from posexp.show import near
 
 if TYPE_CHECKING:
-  from posexp.aggregates import Aggregate
+  from posexp.mirroring.aggregates import Aggregate
   from posexp.reporting.reading import Found
 
 EXAMPLES = """\
@@ -63,7 +63,7 @@ def sync(args: argparse.Namespace) -> Counter:
   Raises:
     UserError: there are no runs, W&B cannot be had, or no project can have that name.
   """
-  from posexp.aggregates import aggregates
+  from posexp.mirroring.aggregates import aggregates
   from posexp.reporting import reading
 
   runs, notes = reading.read(args.runs)
@@ -159,7 +159,7 @@ class Sender:
   def _group(
     self, group: Aggregate, config: dict[str, Any], options: WandbOptions
   ) -> tuple[str, str]:
-    from posexp import charts
+    from posexp.mirroring import charts
 
     folder, what = group.path / ".aggregate", f"aggregate of {len(group.facts['seeds'])}"
     mark = mirrors.marked(folder)
@@ -187,7 +187,7 @@ class Sender:
     return SENT, f"{what} {SENT}, {mirror.url}"
 
   def _has_presets(self, entity: str) -> bool:
-    from posexp import charts
+    from posexp.mirroring import charts
 
     if entity not in self._presets:
       try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from posexp.errors import UserError
-from posexp.launch import launch
+from posexp.launching.launch import launch
 
 log = logging.getLogger("posexp")
 
@@ -35,10 +35,10 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   """
   from posexp import costs, processes, show
   from posexp.config import build, make_encoding, make_task
+  from posexp.mirroring.tracking import WandbOptions
   from posexp.optimizer import Training
   from posexp.positions import Positions
   from posexp.run import Follower, Run, folder
-  from posexp.tracking import WandbOptions
   from posexp.transformer import Size
 
   begun = costs.job_begins()
@@ -86,8 +86,9 @@ def carry_out(
   run, config, encoding, task, size, positions, options, wandb, begun
 ) -> dict[str, Any]:
   """The work of a run, from its data to its summary."""
-  from posexp import fairness, loop, processes, show, tracking
+  from posexp import fairness, loop, processes, show
   from posexp.devices import mesh_for
+  from posexp.mirroring import tracking
   from posexp.training import keep_compiled, program
 
   keep_compiled()

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp import charts, mirror
-from posexp.aggregates import aggregates
 from posexp.arguments import Parser, run
 from posexp.errors import UserError
-from posexp.mirror import WandbOptions
+from posexp.mirroring import charts, mirror
+from posexp.mirroring.aggregates import aggregates
+from posexp.mirroring.mirror import WandbOptions
 from posexp.reporting import grouping, metrics, reading
 from posexp.reporting.reading import Found
 

@@ -41,7 +41,7 @@ def apart(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   yield
   if "wandb" in sys.modules:
-    from posexp import mirror
+    from posexp.mirroring import mirror
 
     mirror.reset()
 
@@ -56,6 +56,6 @@ def stub(apart, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", API_KEY)
     yield stub
     if "wandb" in sys.modules:
-      from posexp import mirror
+      from posexp.mirroring import mirror
 
       mirror.reset()

@@ -71,7 +71,7 @@ class Typed(NamedTuple):
 
 def command(*argv: str) -> Typed:
   """Types a command line."""
-  from posexp.launch import launch
+  from posexp.launching.launch import launch
   from posexp.train import train
 
   logs = [logging.getLogger(name) for name in (None, "posexp", "jax")]

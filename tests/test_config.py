@@ -47,8 +47,8 @@ def test_the_table_of_encodings_and_its_files_agree():
 
 
 def test_defaults_repeat_those_of_the_dataclasses():
+  from posexp.mirroring.tracking import WandbOptions
   from posexp.optimizer import Training
-  from posexp.tracking import WandbOptions
   from posexp.transformer import Size
 
   config = resolve(compose())

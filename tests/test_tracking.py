@@ -15,9 +15,9 @@ import pytest
 from tracked import CONFIG, steps_of, train, wandb_sync
 from wandb_stub import API_KEY, Refused
 
-from posexp import mirror, tracking
 from posexp.config import build
 from posexp.errors import UserError
+from posexp.mirroring import mirror, tracking
 from posexp.run import Run, digest, folder
 
 pytestmark = pytest.mark.usefixtures("apart")
@@ -301,7 +301,7 @@ def test_a_mirror_that_breaks_costs_no_run_and_no_next_one(stub, caplog):
 @pytest.mark.parametrize("how", ["option", "environment"])
 def test_disabled_costs_nothing(tmp_path, how):
   code = (
-    "import sys\nfrom posexp.run import Run\nfrom posexp import tracking\n"
+    "import sys\nfrom posexp.run import Run\nfrom posexp.mirroring import tracking\n"
     f"config = {CONFIG!r}\n"
     f"with Run({str(tmp_path / 'a/b/c/d')!r}, config) as run:\n"
     f"  options = tracking.WandbOptions(mode={'disabled' if how == 'option' else 'auto'!r})\n"

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from order import command
 
-from posexp import oversee, workers
 from posexp.errors import UserError
+from posexp.launching import oversee, workers
+from posexp.launching.sweep import Sweep
 from posexp.run import Run, folder
-from posexp.sweep import Sweep
 
 TESTS = Path(__file__).parent
 ENTRY = """
 import sys
-from posexp.launch import launch
+from posexp.launching.launch import launch
 from test_workers import slow
 
 if __name__ == "__main__":
@@ -59,7 +59,9 @@ def slow(config):
 def home(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr("posexp.train.train", train)
-  monkeypatch.setattr("posexp.workers.places", lambda count, runs: [{"PLACE": "a"}, {"PLACE": "b"}])
+  monkeypatch.setattr(
+    "posexp.launching.workers.places", lambda count, runs: [{"PLACE": "a"}, {"PLACE": "b"}]
+  )
   return tmp_path
 
 
@@ -231,9 +233,9 @@ def test_mistakes_are_one_sentence(home, argv, message):
 
 
 def test_the_table_stays_in_its_place_under_what_is_said(home, monkeypatch, capsys):
-  from posexp.command_line import check, parse
+  from posexp.launching.command_line import check, parse
 
-  monkeypatch.setattr("posexp.oversee.terminal", lambda: True)
+  monkeypatch.setattr("posexp.launching.oversee.terminal", lambda: True)
   args = parse(["-m", "encoding=none,rpr", "seed=0,1"])
   sweep = Sweep(check(args), args)
   board = oversee.Board(sweep)
@@ -255,9 +257,9 @@ def test_the_table_stays_in_its_place_under_what_is_said(home, monkeypatch, caps
 
 
 def test_a_table_that_is_too_large_is_cut(home, monkeypatch, capsys):
-  from posexp.command_line import check, parse
+  from posexp.launching.command_line import check, parse
 
-  monkeypatch.setattr("posexp.oversee.terminal", lambda: True)
+  monkeypatch.setattr("posexp.launching.oversee.terminal", lambda: True)
   monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((30, 5)))
   args = parse(["-m", "encoding=rpr", "rpr.k=range(1,6)"])
   oversee.Board(Sweep(check(args), args)).draw()

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from posexp import tracking
+from posexp.mirroring import tracking
 from posexp.run import Run, folder
 
 CONFIG = {

@@ -17,9 +17,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from posexp.command_line import compose
 from posexp.config import encodings_node, make_task, resolve
 from posexp.errors import UserError
+from posexp.launching.command_line import compose
 from posexp.run import folder
 from posexp.show import near
 

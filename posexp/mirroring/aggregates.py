@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp.charts import Chart, X, preset, row
-from posexp.mirror import facts
+from posexp.mirroring.charts import Chart, X, preset, row
+from posexp.mirroring.mirror import facts
 from posexp.reporting import grouping, metrics
 from posexp.reporting.reading import Found, read
 from posexp.reporting.statistics import Estimate, estimate

@@ -16,8 +16,8 @@ from typing import Any, Self
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.errors import UserError
+from posexp.launching.sweep import DONE, FAILED, RUNNING, WAITING, Member, account
 from posexp.show import near
-from posexp.sweep import DONE, FAILED, RUNNING, WAITING, Member, account
 
 log = logging.getLogger("posexp")
 
@@ -34,7 +34,7 @@ SHARED = {  # options that submitit has for all clusters; it wants "slurm_" befo
 
 
 class Slurm:
-  """A `posexp.oversee.Crew` of Slurm jobs.
+  """A `posexp.launching.oversee.Crew` of Slurm jobs.
 
   They do not depend on this process. The job of a run is noted in the folder of the sweep, so that
   the command typed again finds what is still queued instead of submitting it twice.
@@ -144,7 +144,7 @@ class Slurm:
 
 
 class Failed(Exception):
-  """A run failed: its `posexp.sweep.account`, which submitit hands on with the traceback."""
+  """A run failed: its `sweep.account`, which submitit hands on with the traceback."""
 
 
 class Task:

@@ -14,10 +14,10 @@ from hydra.core.utils import configure_log
 from omegaconf import OmegaConf
 
 from posexp import processes
-from posexp.command_line import common
 from posexp.config import Run, build
 from posexp.errors import UserError
-from posexp.sweep import DONE, FAILED, RUNNING, WAITING, Member, Sweep, terminal
+from posexp.launching.command_line import common
+from posexp.launching.sweep import DONE, FAILED, RUNNING, WAITING, Member, Sweep, terminal
 
 log = logging.getLogger("posexp")
 
@@ -67,10 +67,10 @@ def crew_for(job: Callable[[dict[str, Any]], None], sweep: Sweep, args: Namespac
     )
   configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
   if launcher == SLURM:
-    from posexp.slurm import Slurm
+    from posexp.launching.slurm import Slurm
 
     return Slurm(job, cfg)
-  from posexp.workers import Workers, places
+  from posexp.launching.workers import Workers, places
 
   logs = OmegaConf.to_container(cfg.hydra.job_logging, resolve=True)
   return Workers(job, places(workers, len(sweep.runs)), cfg.hydra.sweep.dir, logs)

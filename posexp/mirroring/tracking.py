@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posexp import mirror as mirrors
 from posexp.errors import UserError
-from posexp.mirror import Mirror, WandbOptions
+from posexp.mirroring import mirror as mirrors
+from posexp.mirroring.mirror import Mirror, WandbOptions
 from posexp.show import near
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from posexp.errors import UserError
+from posexp.launching.sweep import DONE, FAILED, RUNNING, Member, account
 from posexp.show import near
-from posexp.sweep import DONE, FAILED, RUNNING, Member, account
 
 log = logging.getLogger("posexp")
 
@@ -77,7 +77,7 @@ class Hand(NamedTuple):
 
 
 class Workers:
-  """A `posexp.oversee.Crew` of processes of this machine, one at each place.
+  """A `posexp.launching.oversee.Crew` of processes of this machine, one at each place.
 
   A worker whose process dies takes only its run with it: another one takes its place.
   """

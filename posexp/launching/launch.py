@@ -18,12 +18,20 @@ from hydra.core.utils import configure_log
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from posexp.command_line import CONFIG_ERRORS, check, common, compose, explain, parse, seeded
 from posexp.config import CONFIGS, register, resolve
 from posexp.errors import UserError
-from posexp.help import help_text
-from posexp.oversee import crew_for, oversee
-from posexp.sweep import Sweep
+from posexp.launching.command_line import (
+  CONFIG_ERRORS,
+  check,
+  common,
+  compose,
+  explain,
+  parse,
+  seeded,
+)
+from posexp.launching.help import help_text
+from posexp.launching.oversee import crew_for, oversee
+from posexp.launching.sweep import Sweep
 
 log = logging.getLogger("posexp")
 SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
@@ -33,9 +41,8 @@ def launch(job: Callable[[dict[str, Any]], None]) -> int:
   """Runs `job` on every config that the command line asks for; returns the exit status.
 
   `job` gets the plain config of `config.resolve`. A UserError becomes one line on stderr and
-  status 2. In a sweep (`posexp.sweep`) the other jobs go on; a last line names the runs that
-  failed, and the status is 1. In a single run an unexpected exception is raised: a bug is not a
-  user's mistake. An interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends everything,
+  status 2. In a sweep the other jobs go on; a last line names the runs that failed, and the status
+  is 1. In a single run an unexpected exception is raised: a bug is not a user's mistake. An interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends everything,
   with status 130 or 143.
   """
   try:

@@ -1,6 +1,6 @@
 """A run's mirror in Weights & Biases: what W&B is told of a run, and how it is reached.
 
-`posexp.tracking` tells it while a run is trained, `posexp.sync` afterwards, from the run's folder.
+`tracking` tells it while a run is trained, `posexp.sync` afterwards, from the run's folder.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""From what was typed to jobs: options, sweeps, and who trains them."""

@@ -1,0 +1,1 @@
+"""What Weights & Biases is told of runs and groups."""
