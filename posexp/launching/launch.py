@@ -42,8 +42,8 @@ def launch(job: Callable[[dict[str, Any]], None]) -> int:
 
   `job` gets the plain config of `config.resolve`. A UserError becomes one line on stderr and
   status 2. In a sweep the other jobs go on; a last line names the runs that failed, and the status
-  is 1. In a single run an unexpected exception is raised: a bug is not a user's mistake. An interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends everything,
-  with status 130 or 143.
+  is 1. In a single run an unexpected exception is raised: a bug is not a user's mistake. An
+  interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends everything, with status 130 or 143.
   """
   try:
     with _hydra_raises(), _sigterm_exits():
