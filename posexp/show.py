@@ -30,7 +30,8 @@ def header(
     "encoding": f"{name}{': ' if given else ''}{given}",
     "model": f"{facts['parameters']:,} parameters{against}; "
     f"{facts['flops_per_token'] / 1e6:.2f} MFLOPs a token{times}",
-    " ": f"d_model {size['d_model']}, {size['num_heads']} heads, {size['num_layers']} layers, "
+    " ": f"d_model {size['d_model']}, {counted(size['num_heads'], 'head')}, "
+    f"{counted(size['num_layers'], 'layer')}, "
     f"d_ff {facts['d_ff']}{match}, {size['norm']}-norm, {size['dtype']}"
     + (f", {facts['attention']} attention" if facts["attention"] != "reference" else ""),
     "training": f"{facts['steps']:,} steps of {train['batch_size']:,} {data.unit}, "
@@ -42,6 +43,11 @@ def header(
     log.info("%s", f"{label:<10}{text}".rstrip())
   for note in data.notes:
     log.info("%s", f"{'note':<10}{note}")
+
+
+def counted(number: int, what: str) -> str:
+  """1 layer, 2 layers."""
+  return f"{number} {what}{'s' * (number != 1)}"
 
 
 def result(lines: Iterable[str]) -> None:

@@ -21,7 +21,7 @@ from posexp.config import encodings_node, make_task, resolve
 from posexp.errors import UserError
 from posexp.launching.command_line import compose
 from posexp.run import folder
-from posexp.show import near
+from posexp.show import counted, near
 
 log = logging.getLogger("posexp")
 
@@ -214,9 +214,9 @@ class Sweep:
     counts = Counter(member.state for member in self.runs)
     again = len(self.members) - len(self.runs)
     return (
-      f"{'sweep':<10}{_count(len(self.runs), 'run')}: "
+      f"{'sweep':<10}{counted(len(self.runs), 'run')}: "
       + ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-      + (f"; {_count(again, 'duplicate')}" if again else "")
+      + (f"; {counted(again, 'duplicate')}" if again else "")
     )
 
   def states(self) -> Iterator[str]:
@@ -365,7 +365,3 @@ def _key(option: str) -> str:
 def terminal() -> bool:
   """Whether somebody is looking on."""
   return sys.stdout.isatty()
-
-
-def _count(number: int, thing: str) -> str:
-  return f"{number} {thing}{'' if number == 1 else 's'}"
