@@ -369,7 +369,7 @@ def sizes(jaxpr):
 
 @every_case
 def test_nothing_has_a_vector_for_each_query_and_key(encoding):
-  length, width = 64, 16
+  length, width = 64, 32
   size = Size(**SMALL | {"d_model": 4 * width, "d_ff": 48})
   causal = encoding.causal_only
   model = nnx.eval_shape(lambda: Stack(VOCAB, encoding, size, causal=causal, rngs=rngs()))

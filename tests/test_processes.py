@@ -90,6 +90,7 @@ def rows(home, name):
   return [order.timeless(json.loads(line)) for line in file.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_two_processes_do_what_one_does_however_often_they_are_stopped(tmp_path):
   order.write(tmp_path)
   status, whole, err = Command(tmp_path, "one", *RUN, devices=2).end()

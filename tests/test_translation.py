@@ -175,6 +175,7 @@ def test_bfloat16_follows_float32(whole):
   assert half["test/loss"] != full["test/loss"]
 
 
+@pytest.mark.slow
 def test_eight_devices_give_what_one_gives(whole, home):
   env = os.environ | {
     "PYTHONPATH": str(Path(__file__).parents[1]),
