@@ -43,7 +43,7 @@ def test_the_output_of_a_run(whole):
   state = open_trained(only("whole")).snapshot.state
   assert int(count.replace(",", "")) == sum(leaf.size for leaf in jax.tree.leaves(state.params))
   assert int(more) == 2 * 5 * 8  # a vector for each of five offsets, for keys and for values
-  assert lines[4].startswith("          d_model 16, 2 heads, 1 layers, d_ff 32")
+  assert lines[4].startswith("          d_model 16, 2 heads, 1 layer, d_ff 32")
   assert lines[5] == "training  12 steps of 32 texts, seed 0, on 1 cpu"
   assert lines[6] == f"run       {only('whole')}"
   assert lines[7] == "wandb     disabled"

@@ -289,14 +289,14 @@ def test_latex_is_told_about_every_sign(tmp_path):
 
 
 def test_all_else_of_time_and_memory_is_a_cost(tmp_path, said):
-  more = {"memory/peak_bytes": 5e9, "time/compile_seconds": 12.5}
+  more = {"memory/peak_bytes": 5 * 2**30, "time/compile_seconds": 12.5, "time/other": 3}
   for seed in (0, 1):
     path = write(tmp_path, "rpr", seed, 0.5 + seed / 9)
     file = path / "summary.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | more))
   text = said(tmp_path)
-  assert "tokens/s peak bytes compile seconds" in text
-  assert "1,000 5,000,000,000 12.5" in text
+  assert "tokens/s compile s peak MiB other" in text
+  assert "1,000 12.5 5,120 3" in text
 
 
 def test_the_command_line_says_what_is_wrong_in_a_sentence(tmp_path):
