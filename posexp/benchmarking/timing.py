@@ -38,8 +38,8 @@ def rounds(
 ) -> tuple[dict[Key, list[Spent]], bool]:
   """For each of the works the times of one call, by round; and whether all rounds were made.
 
-  A round takes about so many seconds of each. The order turns from round to round. Ctrl-C leaves
-  the rounds that are whole.
+  A round takes about so many seconds of each, in another order every time: what comes before a
+  work may change how long it takes. Ctrl-C leaves the rounds that are whole.
   """
   found: dict[Key, list[Spent]] = {key: [] for key in works}
   order = list(works)
@@ -47,9 +47,9 @@ def rounds(
     once = {key: max(work(1).wall, 1e-6) for key, work in works.items()}
     calls = {key: max(1, math.ceil(seconds / wall)) for key, wall in once.items()}
     for index in range(count):
-      turn = index % len(order)
       now = {}
-      for key in order[turn:] + order[:turn]:
+      for place in np.random.default_rng(index).permutation(len(order)):
+        key = order[place]
         spent = works[key](calls[key])
         now[key] = Spent(spent.wall / calls[key], spent.cpu / calls[key])
       for key, spent in now.items():
