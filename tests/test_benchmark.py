@@ -173,7 +173,8 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path, monkeypatch, capsys):
 
 
 def test_each_round_has_all_in_an_order_of_its_own_and_ratios_are_taken_within_it():
-  order, slow = [], iter([1.0, 1.0, 5.0, 2.0])  # the machine is busy in the second round
+  order = []
+  a, b = [1.0, 5.0, 2.0], [3.0, 10.0, 8.0]  # the machine is busy in every second round
 
   def work(name, times):
     def timed(calls):
@@ -182,17 +183,12 @@ def test_each_round_has_all_in_an_order_of_its_own_and_ratios_are_taken_within_i
 
     return timed
 
-  def twice():
-    yield 2.0
-    yield 3.0
-    yield 10.0
-    yield 8.0
-
-  found, whole = timing.rounds({"a": work("a", slow), "b": work("b", twice())}, 3, 0.0)
+  works = {"a": work("a", iter([1.0, *a, *a])), "b": work("b", iter([2.0, *b, *b]))}
+  found, whole = timing.rounds(works, 6, 0.0)
   assert whole
   turns = ["".join(order[i : i + 2]) for i in range(0, len(order), 2)]
   assert set(turns) == {"ab", "ba"}
-  assert timing.ratios(found["b"], found["a"], "wall") == (3.0, 2.5, 3.5)
+  assert timing.ratios(found["b"], found["a"], "wall") == (3.0, 2.25, 3.75)
 
 
 @pytest.mark.parametrize(("model", "halves"), [("encoder", 0), ("decoder", 1), ("translator", 1)])
