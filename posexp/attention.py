@@ -59,8 +59,8 @@ def attend(
   queries, keys = q.shape[1], k.shape[1]
   rows, columns = (min(span.blocks, length) for length in (queries, keys))
   wide = span.replace(
-    query=padded(span.query, -queries % rows, going_on=True),
-    key=padded(span.key, -keys % columns, going_on=True),
+    query=prolonged(span.query, -queries % rows, span.consecutive),
+    key=prolonged(span.key, -keys % columns, span.consecutive),
     mask=padded(
       padded(span.mask, -keys % columns, axis=2), -queries % rows if span.mask.shape[1] > 1 else 0
     ),
@@ -82,13 +82,15 @@ def attend(
   return in_blocks(plan, tensors, others)[:, :queries]
 
 
-def padded(x: Array | None, more: int, axis: int = 1, going_on: bool = False) -> Array | None:
-  """x with `more` on an axis: zeros, or, `going_on`, numbers that go up one by one."""
-  if x is None or more == 0:
-    return x
-  if going_on:
-    return jnp.concatenate([x, x[:, -1:] + jnp.arange(1, more + 1)], axis=1)
+def padded(x: Array, more: int, axis: int = 1) -> Array:
+  """x with `more` zeros on an axis."""
   return jnp.pad(x, [(0, more if i == axis else 0) for i in range(x.ndim)])
+
+
+def prolonged(positions: Array, more: int, consecutive: bool) -> Array:
+  """Positions [1 or B,L] with `more`: one after another, or the last again, which exists."""
+  step = jnp.arange(1, more + 1) if consecutive else jnp.zeros(more, int)
+  return jnp.concatenate([positions, positions[:, -1:] + step], axis=1)
 
 
 class Plan(NamedTuple):

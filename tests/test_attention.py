@@ -83,11 +83,14 @@ def drawn(seed, encoding, *, consecutive):
   key = np.arange(keys) if consecutive else np.sort(draw.permutation(60)[:keys])
   key = key + int(draw.integers(0, 5))
   # Queries are the last of the keys, or, where they may look ahead, anywhere among them.
-  first = keys - queries if causal else int(draw.integers(-5, 6))
-  query = key[0] + first + np.arange(queries) if consecutive or not causal else key[first:]
+  ends = sorted((0, keys - queries))
+  first = keys - queries if causal else int(draw.integers(ends[0], ends[1] + 1))
+  query = key[0] + first + np.arange(queries) if consecutive else np.resize(key, queries)
+  query = key[first:] if causal and not consecutive else np.sort(query)
   mask = draw.random((batch, 1, keys)) < 0.7
   mask[:, :, 0] = True
-  more = {"consecutive": True} if consecutive else {"reach": 80}
+  # No position is at or beyond the reach, and neither may one be that blocks are filled up with.
+  more = {"consecutive": True} if consecutive else {"reach": int(max(key[-1], query[-1])) + 1}
   span = Span(*map(jnp.asarray, (query[None], key[None], mask)), causal, **more)
   arrays = (draw.normal(size=(batch, length, H, D)) for length in (queries, keys, keys, queries))
   return span, causal, *(jnp.asarray(x, jnp.float32) for x in arrays)
@@ -239,3 +242,19 @@ def test_an_encoding_that_needs_all_keys_at_once_refuses_blocks():
   size = Size(d_model=8, num_heads=1, d_ff=8, num_layers=1, attention="blocked")
   with pytest.raises(ValueError, match="attention=blocked is not for an encoding"):
     Stack(8, ENCODINGS["cope"](), size, causal=True, rngs=nnx.Rngs(params=0, encoding=1))
+
+
+def test_blocks_are_filled_up_with_positions_that_exist():
+  parts = built(TransformerXL(), False)
+  positions = jnp.asarray(np.sort(np.random.default_rng(0).permutation(40)[:20]))[None]
+  span = Span(positions, positions, jnp.ones((1, 1, 20), bool), reach=int(positions.max()) + 1)
+  q, k, v = (jax.random.normal(jax.random.key(each), (1, 20, H, D)) for each in range(3))
+
+  def grads(blocks):
+    def loss(q, k, v):
+      return attended(parts, parts[1], q, k, v, span.replace(blocks=blocks)).sum()
+
+    return jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(q, k, v)
+
+  for whole, mine in zip(grads(None), grads(BLOCK), strict=True):
+    np.testing.assert_allclose(mine, whole, atol=1e-5)
