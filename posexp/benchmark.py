@@ -108,6 +108,9 @@ def benchmark(args: argparse.Namespace, command: str) -> list[dict]:
 
   from posexp.benchmarking import cases, machine, output, tables
   from posexp.benchmarking.measure import Stopped, measure
+  from posexp.devices import prepare
+
+  prepare()
 
   jax.config.update("jax_enable_compilation_cache", False)  # what is compiled is timed
   groups, notes = cases.plan(args)

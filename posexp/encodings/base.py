@@ -14,11 +14,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from posexp.encodings.gradients import LEAST, mixed, normalized, plus, scores, softmax, times
 from posexp.encodings.span import Span
 
 
@@ -63,8 +63,8 @@ class Linear(nnx.Module):
     return self.kernel[...]
 
   def __call__(self, x: Array) -> Array:
-    y = x @ self.matrix().astype(x.dtype)
-    return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+    y = times(x, self.matrix().astype(x.dtype))
+    return y if self.bias is None else plus(y, self.bias[...].astype(x.dtype))
 
 
 class LayerNorm(nnx.Module):
@@ -79,15 +79,13 @@ class LayerNorm(nnx.Module):
     self.bias = nnx.Param(jnp.zeros(features))
 
   def __call__(self, x: Array) -> Array:
-    apart = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, self.parts)
-    apart = apart - apart.mean(-2, keepdims=True)
-    apart = apart * jax.lax.rsqrt(jnp.square(apart).mean(-2, keepdims=True) + self.epsilon)
-    return (apart.reshape(x.shape) * self.scale[...] + self.bias[...]).astype(x.dtype)
+    scale, bias = self.scale[...], self.bias[...]
+    return normalized(x.astype(jnp.float32), scale, bias, self.parts, self.epsilon).astype(x.dtype)
 
 
 def masked(logits: Array, span: Span) -> Array:
   """Logits float32 [B,H,Q,K] with the least number where a query may not look at a key."""
-  return jnp.where(span.visible[:, None], logits, jnp.finfo(jnp.float32).min)
+  return jnp.where(span.visible[:, None], logits, LEAST)
 
 
 class Setting(nnx.Variable):
@@ -114,16 +112,15 @@ class Relation(nnx.Module):
 
   def score(self, q: Array, k: Array, span: Span) -> Array:
     """Logits [B,H,Q,K] of q [B,Q,H,D] and k [B,K,H,D], scaled, not yet masked."""
-    return span.keep("content") * jnp.einsum("bqhd,bkhd->bhqk", scaled(q), k)
+    return span.keep("content") * scores(scaled(q), k)
 
   def weights(self, q: Array, k: Array, span: Span) -> Array:
     """Attention weights [B,H,Q,K], in float32: the masked softmax of the logits."""
-    logits = self.score(q, k, span).astype(jnp.float32)
-    return jax.nn.softmax(masked(logits, span), axis=-1)
+    return softmax(self.score(q, k, span).astype(jnp.float32), span.visible[:, None])
 
   def combine(self, weights: Array, v: Array, span: Span) -> Array:
     """Values v [B,K,H,D] summed by weights [B,H,Q,K]: [B,Q,H,D]. It is linear in the weights."""
-    return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+    return mixed(weights, v)
 
   def attend(
     self, q: Array, k: Array, v: Array, span: Span, dropout: Callable[[Array], Array]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Relation, Span
+from posexp.encodings.gradients import plus
 
 TWO_SIDED = ("symmetric", "direction", "divided")
 FAR = -1e30  # a weight of 0, and still a number when a switch multiplies it by 0
@@ -28,29 +28,6 @@ class Biased(Relation):
   def score(self, q, k, span):
     bias = span.shared if self.bias is None else self.bias(span)
     return plus(super().score(q, k, span), span.keep("bias") * bias)
-
-
-@jax.custom_vjp
-def plus(logits: Array, bias: Array) -> Array:
-  """logits [B,H,Q,K] + bias [1 or B,H,Q,K].
-
-  Where the batch shares the bias, its gradient is a matrix product: as a sum over the first of
-  four axes it would take XLA on a CPU fifty times as long.
-  """
-  return logits + bias
-
-
-def plus_forward(logits: Array, bias: Array) -> tuple[Array, Array]:
-  return logits + bias, bias
-
-
-def plus_backward(bias: Array, grad: Array) -> tuple[Array, Array]:
-  shared = len(bias) < len(grad)
-  summed = jnp.ones(len(grad), grad.dtype) @ grad.reshape(len(grad), -1) if shared else grad
-  return grad, summed.reshape(bias.shape).astype(bias.dtype)
-
-
-plus.defvjp(plus_forward, plus_backward)
 
 
 def distance(span: Span) -> Array:

@@ -13,7 +13,8 @@ from jax import Array
 
 from posexp.encodings.additive import Table
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span
-from posexp.encodings.bias import buckets_by_offset, check_buckets, plus
+from posexp.encodings.bias import buckets_by_offset, check_buckets
+from posexp.encodings.gradients import plus, scores
 
 
 def projection(features: int, *, bias: bool, rngs: nnx.Rngs) -> Linear:
@@ -70,7 +71,7 @@ class Disentangled(Relation):
 
   def score(self, q, k, span):
     scale = (len(self.terms) * q.shape[-1]) ** -0.5
-    logits = span.keep("content") * jnp.einsum("bqhd,bkhd->bhqk", q * scale, k)
+    logits = span.keep("content") * scores(q * scale, k)
     if self.key is not None:
       found = self.looked_up(q * scale, self.key, span, mirrored=True)
       logits += span.keep("content_to_position") * found
@@ -184,7 +185,7 @@ class PositionLogits(nnx.Module):
   def __call__(self, span: Span) -> tuple[Array, Array | None]:
     query = self.projected(self.query, self.rows(span.query))
     key = self.projected(self.key, self.rows(span.key))
-    position = jnp.einsum("bqhd,bkhd->bhqk", query, key)
+    position = scores(query, key)
     if self.encoding.untie_cls:
       # Rows 0 and 1 stand for [CLS]: 0·0 is what it asks of all, 1·1 what all others ask of it.
       rows = self.norm(self.table.rows[:2])

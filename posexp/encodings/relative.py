@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Relation, Setting, scaled
+from posexp.encodings.gradients import plus, scores, times
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import Span
 
@@ -34,18 +37,18 @@ class ClippedOffset(Relation):
   def score(self, q, k, span):
     logits = super().score(q, k, span)
     vectors = self.vectors(span)
-    if vectors.keys is None:
+    if vectors.tables.keys is None:
       return logits
 
-    def of(keys: Array) -> Array:
-      table = "rd" if keys.ndim == 2 else "hrd"
-      return jnp.einsum(f"bqhd,{table}->bhqr", scaled(q), keys.astype(q.dtype))
+    def of(offsets: Array) -> Array:
+      query, keys = scaled(q).swapaxes(1, 2), vectors.keys(offsets).astype(q.dtype)
+      return product(query, keys.swapaxes(-1, -2))
 
     def near() -> Array:
-      return by_key(of(vectors.keys), vectors.row(span.offset))
+      return by_key(of(vectors.near), span.offset, span.consecutive)
 
     def far() -> Array:
-      return jnp.broadcast_to(of(vectors.at(vectors.keys, vectors.any)), logits.shape)
+      return jnp.broadcast_to(of(vectors.any), logits.shape)
 
     found = jax.lax.cond(vectors.one, far, near) if span.block else near()
     return logits + span.keep("keys") * found
@@ -53,51 +56,44 @@ class ClippedOffset(Relation):
   def combine(self, weights, v, span):
     summed = super().combine(weights, v, span)
     vectors = self.vectors(span)
-    if vectors.values is None:
+    if vectors.tables.values is None:
       return summed
 
-    def of(by_row: Array, values: Array) -> Array:
-      table = "rd" if values.ndim == 2 else "hrd"
-      by_row = span.keep("values") * by_row.astype(v.dtype)
-      return jnp.einsum(f"bhqr,{table}->bqhd", by_row, values.astype(v.dtype))
+    def of(by_offset: Array, offsets: Array) -> Array:
+      by_offset = span.keep("values") * by_offset.astype(v.dtype)
+      return product(by_offset, vectors.values(offsets).astype(v.dtype)).swapaxes(1, 2)
 
     def near() -> Array:
-      # The rows at ±k sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
-      rows = vectors.values.shape[-2]
-      summed = sum_by_row(weights.astype(jnp.float32), vectors.row(span.offset), rows)
-      return of(summed, vectors.values)
+      # The farthest offsets sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
+      weights32 = weights.astype(jnp.float32)
+      return of(by_offset(weights32, span.offset, span.consecutive, vectors.far), vectors.near)
 
     def far() -> Array:
-      whole = weights.astype(jnp.float32).sum(-1, keepdims=True)
-      return of(whole, vectors.at(vectors.values, vectors.any))
+      return of(weights.astype(jnp.float32).sum(-1, keepdims=True), vectors.any)
 
     return summed + (jax.lax.cond(vectors.one, far, near) if span.block else near())
 
 
 class Vectors:
-  """What RPR makes of a span: vectors [rows,D] or [H,rows,D] and the row of each offset."""
+  """What RPR makes of a span: which vector each offset has."""
 
   def __init__(self, tables: Tables, span: Span):
-    self.k, self.largest, self.beyond = tables.k[...], tables.largest, tables.beyond
-    self.keys, self.values = (
-      None if each is None else each[...] for each in (tables.keys, tables.values)
-    )
+    self.tables = tables
+    self.far = tables.far
+    self.near = jnp.arange(-self.far, self.far + 1)  # offsets, as one of which every other counts
     least = span.key.min() - span.query.max()
     most = span.key.max() - span.query.min()
     self.any = least[None]  # one of the offsets, [1]
     same_side = (least > 0) | (most < 0)
-    self.one = same_side & (self.row(least) == self.row(most))  # have all of them the same row?
+    self.one = same_side & (tables.row(least) == tables.row(most))  # have all of them one vector?
 
-  def row(self, offset: Array) -> Array:
-    """The row of each offset; one that no table has where there is no vector."""
-    row = jnp.clip(offset, -self.k, self.k) + self.largest
-    if self.beyond == "last":
-      return row
-    return jnp.where(jnp.abs(offset) > self.k, 2 * self.largest + 1, row)
-
-  def at(self, table: Array, offsets: Array) -> Array:
+  def keys(self, offsets: Array) -> Array:
     """The vectors of offsets int [R]: [R,D] or [H,R,D]."""
-    return jnp.take(table, self.row(offsets), axis=-2, mode="fill", fill_value=0)
+    return self.tables.at(self.tables.keys, offsets)
+
+  def values(self, offsets: Array) -> Array:
+    """The vectors of offsets int [R]: [R,D] or [H,R,D]."""
+    return self.tables.at(self.tables.values, offsets)
 
 
 class Tables(nnx.Module):
@@ -117,19 +113,83 @@ class Tables(nnx.Module):
     self.keys = nnx.Param(init(rngs.encoding(), shape)) if encoding.keys else None
     self.values = nnx.Param(init(rngs.encoding(), shape)) if encoding.values else None
 
+  @property
+  def far(self) -> int:
+    """An offset, 1 at least, as which all that are farther count."""
+    return max(self.largest + (self.beyond == "zero"), 1)
+
+  def row(self, offset: Array) -> Array:
+    """The row of each offset; one that no table has where there is no vector."""
+    k = self.k[...]
+    row = jnp.clip(offset, -k, k) + self.largest
+    return row if self.beyond == "last" else jnp.where(jnp.abs(offset) > k, len(self), row)
+
+  def __len__(self) -> int:
+    return 2 * self.largest + 1
+
+  def at(self, table: nnx.Param, offsets: Array) -> Array:
+    """The vectors of offsets int [R]: [R,D] or [H,R,D]."""
+    return jnp.take(table[...], self.row(offsets), axis=-2, mode="fill", fill_value=0)
+
   def __call__(self, span: Span) -> Vectors:
     return Vectors(self, span)
 
 
-def by_key(by_row: Array, row: Array) -> Array:
-  """Of values [B,H,Q,rows] each key's own, for row int [1 or B,Q,K]; 0 for no row: [B,H,Q,K]."""
-  return jnp.take_along_axis(by_row, row[:, None], axis=-1, mode="fill", fill_value=0)
+def product(x: Array, vectors: Array) -> Array:
+  """x [B,H,Q,M] times vectors [M,N] of all heads, or [H,M,N] of each."""
+  return times(x, vectors) if vectors.ndim == 2 else x @ vectors
 
 
-def sum_by_row(weights: Array, row: Array, rows: int) -> Array:
-  """The transpose of `by_key`: weights [B,H,Q,K] summed over the keys of each row, [B,H,Q,rows]."""
-  by_row = jax.ShapeDtypeStruct((*weights.shape[:3], rows), weights.dtype)
-  return jax.linear_transpose(lambda values: by_key(values, row), by_row)(weights)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def by_key(values: Array, offset: Array, consecutive: bool) -> Array:
+  """Of values [B,H,Q,2f+1] of the offsets from −f to f each key's own: [B,H,Q,K].
+
+  Offsets, int [1 or B,Q,K], are clipped at f. Do they go up one by one in every row?
+  """
+  return looked_up(values, offset)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def by_offset(weights: Array, offset: Array, consecutive: bool, far: int) -> Array:
+  """The transpose of `by_key`: weights [B,H,Q,K] summed by offset, [B,H,Q,2f+1]."""
+  *outer, queries, keys = weights.shape
+  if not consecutive:
+    values = jax.ShapeDtypeStruct((*outer, queries, 2 * far + 1), weights.dtype)
+    return jax.linear_transpose(lambda x: looked_up(x, offset), values)(weights)[0]
+  # All but the two farthest are the offset of one key, or of none.
+  key = jnp.arange(1 - far, far) - offset[0, :, :1]
+  index = jnp.where((key >= 0) & (key < keys), jnp.arange(queries)[:, None] * keys + key, -1)
+  rows = weights.reshape(-1, queries * keys)
+  near = jax.vmap(lambda row: jnp.where(index < 0, 0, row[index]))(rows)
+  left, right = (
+    jnp.where(side[:, None], weights, 0).sum(-1, keepdims=True)
+    for side in (offset <= -far, offset >= far)
+  )
+  return jnp.concatenate([left, near.reshape(*outer, queries, -1), right], axis=-1)
+
+
+def looked_up(values: Array, offset: Array) -> Array:
+  """What `by_key` computes."""
+  batch, heads, queries, width = values.shape
+  far = width // 2
+  index = jnp.arange(queries)[:, None] * width + far + jnp.clip(offset, -far, far)
+  # One index of all values: one that batch and heads shared would have them come last in memory.
+  rows = jnp.arange(batch * heads, dtype=jnp.uint32) * np.uint32(queries * width)
+  index = rows.reshape(batch, heads, 1, 1) + index[:, None].astype(jnp.uint32)
+  return values.ravel().at[index].get(mode="promise_in_bounds")
+
+
+by_key.defvjp(
+  lambda values, offset, consecutive: (by_key(values, offset, consecutive), (offset, values[:0])),
+  lambda consecutive, kept, grad: (
+    by_offset(grad, kept[0], consecutive, kept[1].shape[-1] // 2),
+    None,
+  ),
+)
+by_offset.defvjp(
+  lambda weights, offset, consecutive, far: (by_offset(weights, offset, consecutive, far), offset),
+  lambda consecutive, far, offset, grad: (by_key(grad, offset, consecutive), None),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +253,7 @@ class FourTerms(Relation):
     logits = 0
     if "a" in self.terms or "c" in self.terms:
       query = self.query(span, q, "a", u, "c")
-      logits += jnp.einsum("bqhd,bkhd->bhqk", query, k)
+      logits += scores(query, k)
     if "b" in self.terms or "d" in self.terms:
       query = self.query(span, q, "b", v, "d")
       logits += self.by_distance(query, span)
@@ -201,11 +261,9 @@ class FourTerms(Relation):
 
   def query(self, span: Span, q: Array, own: str, bias: Array | None, common: str) -> Array:
     """(q + bias) / √d, less what is off: [1 or B,1 or Q,H,D]; `own`, `common` are their terms."""
-    asked = 0
-    if own in self.terms:
-      asked += span.keep(own, axis=2) * q
+    asked = span.keep(own, axis=2) * q if own in self.terms else jnp.zeros_like(q[:1, :1])
     if common in self.terms:
-      asked += span.keep(common, axis=2) * bias.astype(q.dtype)[None, None]
+      asked = plus(asked, (span.keep(common, axis=2) * bias.astype(q.dtype)[None, None])[0, 0])
     return scaled(asked)
 
   def by_offset(self, span, dtype):

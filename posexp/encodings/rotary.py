@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from posexp.encodings.base import Encoding, Relation, Span, scaled
+from posexp.encodings.gradients import scores
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
 LAYOUTS = ("interleaved", "half")
@@ -33,7 +34,7 @@ class Rotation(Relation):
       still = span.keep("unrotated", axis=2) * q[..., self.turning :]
       query = jnp.concatenate([query, still], axis=-1)
       key = jnp.concatenate([key, k[..., self.turning :]], axis=-1)
-    return jnp.einsum("bqhd,bkhd->bhqk", scaled(query), key)
+    return scores(scaled(query), key)
 
   def turned(self, q: Array, k: Array, span: Span) -> tuple[Array, Array]:
     """The channels of q [B,Q,H,D] and k [B,K,H,D] that turn, where their positions take them."""

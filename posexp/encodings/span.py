@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import Array
 
@@ -84,10 +86,9 @@ class Span:
     size = -(-queries // count)
     more = count * size - queries
     x = jnp.pad(x, [(0, 0), (0, more), (0, 0), (0, 0)])
-    rows = jnp.pad(rows, [(more, 0), (0, 0), (0, 0)])
-    parts = jnp.stack([rows[(count - 1 - i) * size :][: size + keys - 1] for i in range(count)])
-    x = x.reshape(len(x), count, size, *x.shape[2:])
-    found = skewed(jnp.einsum("bnqhd,nrhd->bhnqr", x, parts), keys)
+    rows = jnp.pad(rows, [(more, 1), (0, 0), (0, 0)])
+    parts = jnp.stack([rows[(count - 1 - i) * size :][: size + keys] for i in range(count)])
+    found = diagonals(x.reshape(len(x), count, size, *x.shape[2:]), parts)
     return found.reshape(*found.shape[:2], count * size, keys)[:, :, :queries]
 
   def of_offsets(self, f: Callable[[Array], Array]) -> Array:
@@ -101,6 +102,45 @@ class Span:
     if self.kept is None:
       return 1.0
     return jnp.expand_dims(self.kept[term], [each for each in range(4) if each != axis])
+
+
+@jax.custom_vjp
+def diagonals(x: Array, rows: Array) -> Array:
+  """x [B,N,Q,H,D] times rows [N,Q+K,H,D] of offsets, of which the last counts for nothing.
+
+  y[…,i,j] = x[i] · rows[j − i + Q − 1], [B,H,N,Q,K]. That row more makes what is read as one row
+  begin one place further to the left with every query.
+  """
+  return forward(x, rows)[0]
+
+
+def forward(x, rows):
+  batch, parts, queries, heads, width = x.shape
+  x = x.transpose(1, 3, 0, 2, 4).reshape(parts, heads, batch * queries, width)
+  every = rows.shape[1] - 1
+  found = (x @ rows.transpose(0, 2, 3, 1)).reshape(parts, heads, batch, -1)
+  found = found[..., queries - 1 : queries - 1 + queries * every]
+  found = found.reshape(parts, heads, batch, queries, every)[..., : every + 1 - queries]
+  return found.transpose(2, 1, 0, 3, 4), (x, rows)
+
+
+def backward(kept, grad):
+  x, rows = kept
+  batch, heads, parts, queries, keys = grad.shape
+  # Where each product of a query and an offset went: looking there is faster than shifting rows.
+  i, r = np.arange(queries)[:, None], np.arange(queries + keys)
+  j = r + i - (queries - 1)
+  there = (j >= 0) & (j < keys)
+  index = np.where(there, i * keys + j, 0).ravel()
+  flat = jax.lax.optimization_barrier(grad.transpose(2, 1, 0, 3, 4)).reshape(-1, queries * keys)
+  flat = jax.vmap(lambda row: row[index])(flat).reshape(-1, *there.shape)
+  flat = jnp.where(there, flat, 0).reshape(parts, heads, batch * queries, queries + keys)
+  of_x = (flat @ rows.transpose(0, 2, 1, 3)).reshape(parts, heads, batch, queries, -1)
+  of_rows = x.swapaxes(2, 3) @ flat
+  return of_x.transpose(2, 0, 3, 1, 4), of_rows.transpose(0, 3, 1, 2)
+
+
+diagonals.defvjp(forward, backward)
 
 
 def skewed(x: Array, keys: int) -> Array:

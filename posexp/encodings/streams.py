@@ -11,6 +11,7 @@ from jax import Array
 
 from posexp.encodings.additive import Sum, Table
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span, Words, scaled
+from posexp.encodings.gradients import scores
 from posexp.encodings.paired import Paired, half, interleave
 
 FORMS = ("factored", "concatenated", "added", "position_only")
@@ -40,11 +41,11 @@ class Streams(Relation):
 
   def score(self, q, k, span):
     if span.kept is None and self.terms == STREAMS:
-      return jnp.einsum("bqhd,bkhd->bhqk", scaled(q), k)
+      return scores(scaled(q), k)
     logits = 0
     for term in self.terms:
       stream = slice(STREAMS.index(term), None, 2)
-      dot = jnp.einsum("bqhd,bkhd->bhqk", scaled(q)[..., stream], k[..., stream])
+      dot = scores(scaled(q)[..., stream], k[..., stream])
       logits += span.keep(term) * dot
     return logits
 
@@ -78,7 +79,7 @@ class PositionOnly(Relation):
       jnp.einsum("blf,fhd->blhd", rows.astype(k.dtype), kernel[...].astype(k.dtype))
       for rows, kernel in zip(span.shared, (self.query_kernel, self.key_kernel), strict=True)
     )
-    logits = span.keep("position") * jnp.einsum("bqhd,bkhd->bhqk", scaled(query), key)
+    logits = span.keep("position") * scores(scaled(query), key)
     return jnp.broadcast_to(logits, (len(k), *logits.shape[1:]))
 
 

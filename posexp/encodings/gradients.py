@@ -1,0 +1,144 @@
+"""Functions whose gradients are written out, where what JAX derives takes longer.
+
+A product of matrices costs a CPU up to 2.5 times as much when its operands lie in memory the other
+way around, and a sum over leading axes up to fifty times as much as the same sum by a product. Each
+function says in one line what it computes. Shapes are as in `posexp.encodings.base`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+LEAST = jnp.finfo(jnp.float32).min
+
+
+def total(x: Array, shape: tuple[int, ...]) -> Array:
+  """The sum over all but the last axes, which have a shape: [*shape]."""
+  rows = x.reshape(-1, math.prod(shape))
+  ones = jnp.ones(len(rows), x.dtype)
+  return jnp.matmul(ones, rows, precision=jax.lax.Precision.HIGHEST).reshape(shape)
+
+
+@jax.custom_vjp
+def times(x: Array, kernel: Array) -> Array:
+  """x [...,M] @ kernel [M,N]."""
+  return x @ kernel
+
+
+def times_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+  x, kernel = kept
+  rows, slopes = (each.reshape(-1, each.shape[-1]) for each in (x, grad))
+  if rows.shape[1] <= slopes.shape[1]:
+    of_kernel = rows.T @ slopes
+  else:  # a tall result takes longer; the barrier keeps the transposition out of the product
+    of_kernel = jax.lax.optimization_barrier(slopes.T @ rows).T
+  return (slopes @ kernel.T).reshape(x.shape), of_kernel
+
+
+times.defvjp(lambda x, kernel: (times(x, kernel), (x, kernel)), times_backward)
+
+
+@jax.custom_vjp
+def plus(x: Array, shared: Array) -> Array:
+  """x [B,...,*S] + what its leading axes share: [*S] or [1,*S]; or [B,*S], of each its own."""
+  return x + shared
+
+
+def plus_backward(shared: Array, grad: Array) -> tuple[Array, Array]:
+  if shared.shape == grad.shape:
+    return grad, grad.astype(shared.dtype)
+  shape = shared.shape[1:] if shared.ndim == grad.ndim else shared.shape
+  return grad, total(grad, shape).reshape(shared.shape).astype(shared.dtype)
+
+
+plus.defvjp(lambda x, shared: (plus(x, shared), shared), plus_backward)
+
+
+def scores(q: Array, k: Array) -> Array:
+  """q [B,Q,H,D] · k [B,K,H,D]: [B,H,Q,K]. Either may have one row for the whole batch."""
+  batch = max(len(q), len(k))
+  return _scores(*(jnp.broadcast_to(each, (batch, *each.shape[1:])) for each in (q, k)))
+
+
+@jax.custom_vjp
+def _scores(q: Array, k: Array) -> Array:
+  return q.transpose(0, 2, 1, 3) @ k.transpose(0, 2, 3, 1)
+
+
+def scores_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+  q, k = kept
+  of_q = grad @ k.transpose(0, 2, 1, 3)
+  of_k = q.transpose(0, 2, 3, 1) @ grad
+  return of_q.transpose(0, 2, 1, 3), of_k.transpose(0, 3, 1, 2)
+
+
+_scores.defvjp(lambda q, k: (_scores(q, k), (q, k)), scores_backward)
+
+
+@jax.custom_vjp
+def mixed(weights: Array, v: Array) -> Array:
+  """Values v [B,K,H,D] summed by weights [B,H,Q,K]: [B,Q,H,D]."""
+  return (weights @ v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+
+
+def mixed_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+  weights, v = kept
+  of_weights = grad.transpose(0, 2, 1, 3) @ v.transpose(0, 2, 3, 1)
+  of_v = grad.transpose(0, 2, 3, 1) @ weights
+  return of_weights, of_v.transpose(0, 3, 1, 2)
+
+
+mixed.defvjp(lambda weights, v: (mixed(weights, v), (weights, v)), mixed_backward)
+
+
+@jax.custom_vjp
+def softmax(logits: Array, visible: Array) -> Array:
+  """The softmax over keys [B,H,Q,K] of those that are visible, bool [B,1,1 or Q,K]."""
+  return jax.nn.softmax(jnp.where(visible, logits, LEAST), axis=-1)
+
+
+def softmax_forward(logits: Array, visible: Array) -> tuple[Array, Array]:
+  weights = softmax(logits, visible)
+  return weights, weights
+
+
+def softmax_backward(weights: Array, grad: Array) -> tuple[Array, None]:
+  return weights * (grad - (weights * grad).sum(-1, keepdims=True)), None
+
+
+softmax.defvjp(softmax_forward, softmax_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def normalized(x: Array, scale: Array, bias: Array, parts: int, epsilon: float) -> Array:
+  """(x − mean) / √(variance + epsilon) · scale + bias, of each of `parts` interleaved vectors."""
+  return normalized_forward(x, scale, bias, parts, epsilon)[0]
+
+
+def mean(x: Array, parts: int) -> Array:
+  """Of the interleaved vectors of x [...,F], each in its place: [...,1 or F]."""
+  if parts == 1:
+    return x.mean(-1, keepdims=True)
+  return jnp.tile(x.reshape(*x.shape[:-1], -1, parts).mean(-2), x.shape[-1] // parts)
+
+
+def normalized_forward(x, scale, bias, parts, epsilon):
+  x = x - mean(x, parts)
+  steepness = jax.lax.rsqrt(mean(x * x, parts) + epsilon)
+  unit = x * steepness
+  return unit * scale + bias, (unit, steepness, scale)
+
+
+def normalized_backward(parts, epsilon, kept, grad):
+  unit, steepness, scale = kept
+  of_unit = grad * scale
+  of_x = steepness * (of_unit - mean(of_unit, parts) - unit * mean(of_unit * unit, parts))
+  return of_x, total(grad * unit, scale.shape), total(grad, scale.shape)
+
+
+normalized.defvjp(normalized_forward, normalized_backward)
