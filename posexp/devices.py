@@ -14,29 +14,35 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from posexp import cache
 from posexp.errors import UserError
 
 Batch = dict[str, np.ndarray]
-# Options of mallopt(3): one arena, no block of its own from the system, and none handed back.
-KEEP_FREE_MEMORY = ((-8, 1), (-4, 0), (-1, 2**31 - 1), (-2, 2**26))
+PRODUCTS = "--xla_cpu_experimental_ynn_fusion_type"  # what the default library is used for
+# Of mallopt(3): one arena, no block straight from the system, and none back to it.
+KEEP_FREED = ((-8, 1), (-4, 0), (-1, 2**31 - 1), (-2, 2**26))
 SMALL = 2**8  # numbers; arrays of fewer are whole on every device
 
 
 def prepare() -> None:
-  """Settings of this process for speed, to be made before JAX first uses a device.
+  """Settings of this process, to be made before JAX first uses a device.
 
-  The temporaries of a step are one block of hundreds of MB. glibc hands such a block back to the
-  system when it is free, and every step pays for its pages anew, an eighth of its time; so free
-  memory is kept. Of the two libraries that XLA has for products on a CPU, the default is slower in
+  What is compiled is kept on disk, so that the next process starts in seconds. Freed memory is
+  kept too: the temporaries of a step are one block of hundreds of MB, which glibc would hand back
+  to the system, and a CPU spends an eighth of each step on getting its pages anew. Of the two
+  libraries that XLA has for products on a CPU, the one that it takes by itself is slower in
   attention.
   """
-  flag = "--xla_cpu_experimental_ynn_fusion_type"
-  if flag not in (flags := os.environ.get("XLA_FLAGS", "")):
-    os.environ["XLA_FLAGS"] = f"{flags} {flag}="
+  kept = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(cache.folder() / "jax")
+  jax.config.update("jax_compilation_cache_dir", kept)
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+  jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+  flags = os.environ.get("XLA_FLAGS", "")
+  if PRODUCTS not in flags:
+    os.environ["XLA_FLAGS"] = f"{flags} {PRODUCTS}=".strip()
   if platform.libc_ver()[0] == "glibc":
-    tune = ctypes.CDLL(None).mallopt
-    for option, value in KEEP_FREE_MEMORY:
-      tune(option, value)
+    for option, value in KEEP_FREED:
+      ctypes.CDLL(None).mallopt(option, value)
 
 
 def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:

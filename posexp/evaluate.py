@@ -60,10 +60,10 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     UserError: the run, a term, a layer or a head does not exist.
   """
   from posexp.ablation import Switches, measure
+  from posexp.devices import prepare
   from posexp.trained import open_trained
-  from posexp.training import keep_compiled
 
-  keep_compiled()
+  prepare()
   trained = open_trained(args.run)
   switches = Switches(trained)
   chosen = switches.off(args.without or switches.terms, args.layers, args.heads)

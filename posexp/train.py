@@ -33,7 +33,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   Raises:
     UserError: the config, the data or the run's folder are not in order.
   """
-  from posexp import costs, processes, show
+  from posexp import costs, devices, processes, show
   from posexp.config import build, make_encoding, make_task
   from posexp.mirroring.tracking import WandbOptions
   from posexp.optimizer import Training
@@ -42,6 +42,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   from posexp.transformer import Size
 
   begun = costs.job_begins()
+  devices.prepare()
   encoding, task = make_encoding(config), make_task(config)
   size = build(Size, config["model"], "model")
   positions = build(Positions, config.get("positions"), "positions")
@@ -89,9 +90,8 @@ def carry_out(
   from posexp import fairness, loop, processes, show
   from posexp.devices import mesh_for
   from posexp.mirroring import tracking
-  from posexp.training import keep_compiled, program
+  from posexp.training import program
 
-  keep_compiled()
   with processes.in_turn():
     data = task.prepare(run.path)
   build, fit = model(config["encoding"], encoding, data, size, positions)

@@ -8,7 +8,6 @@ checkpoint needs.
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 
-from posexp import cache
 from posexp.devices import Batch, everywhere, placed
 from posexp.optimizer import Training, make_optimizer
 
@@ -84,14 +82,6 @@ class Program(NamedTuple):
   update: Step
   clear: Callable[[State], State]  # with an empty window; the state is donated
   predict: Callable[..., dict[str, Array]]  # from a state, for every example of a batch
-
-
-def keep_compiled() -> None:
-  """Keeps what is compiled on disk, so that the next process starts in seconds."""
-  kept = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(cache.folder() / "jax")
-  jax.config.update("jax_compilation_cache_dir", kept)
-  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-  jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def keys(seed: int) -> dict[str, Array]:

@@ -15,6 +15,7 @@ from posexp.arguments import Parser, run
 from posexp.errors import UserError
 
 if TYPE_CHECKING:
+  from posexp.devices import prepare
   from posexp.sentences import Hypothesis, Sentences
   from posexp.trained import Opened
 
@@ -135,9 +136,8 @@ def translate(args: argparse.Namespace) -> None:
     first = list(itertools.islice(lines, 1))
   from posexp.sentences import WINDOW, Sentences, enough
   from posexp.trained import open_translator
-  from posexp.training import keep_compiled
 
-  keep_compiled()
+  prepare()
   opened = open_translator(args.run, args.batch)
   lines = itertools.chain(first, lines)
   # Who types lines wants each answered.

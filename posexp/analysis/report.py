@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 
 from posexp import config as configuration
 from posexp.analysis import card, drawing, figures, probe
+from posexp.devices import prepare
 from posexp.encodings import Encoding
 from posexp.encodings.base import Words
 from posexp.errors import UserError
 from posexp.models import Kind, OfClassifier
-from posexp.training import keep_compiled
 from posexp.transformer import Size
 
 LENGTH = 64  # of the texts for which FLOPs are counted, where there is no run
@@ -37,7 +37,7 @@ def report(
     UserError: the encoding does not suit the model, the run cannot be opened, or the folder `out`
       cannot be written.
   """
-  keep_compiled()
+  prepare()
   # Programs run once here, so that it takes longer to optimize them than to run them.
   jax.config.update("jax_disable_most_optimizations", True)
   name = config["encoding"]
