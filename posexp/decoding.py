@@ -101,7 +101,9 @@ def find(model: Translator, batch: dict[str, Array], search: Search) -> dict[str
   def advance(beams: Beams) -> Beams:
     last = beams.tokens[:, :, beams.step].reshape(-1, 1)
     hidden, cache = model.decoder.step(last, beams.cache, source=source)
-    gain, token = continuations(model.read_out(hidden).reshape(rows, beam, -1), beams.done, beam)
+    gain, token = continuations(
+      model.reader.logits(hidden).reshape(rows, beam, -1), beams.done, beam
+    )
     score = beams.score[:, :, None] + gain
     length = jnp.where(beams.done, beams.length, beams.step + 1)
     rank = search.rank(score, length[:, :, None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 import os
 import platform
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ Batch = dict[str, np.ndarray]
 PRODUCTS = "--xla_cpu_experimental_ynn_fusion_type"  # what the default library is used for
 # Of mallopt(3): one arena, no block straight from the system, and none back to it.
 KEEP_FREED = ((-8, 1), (-4, 0), (-1, 2**31 - 1), (-2, 2**26))
+HEAP, HUGE = 2**30, 2**21  # bytes that are asked for huge pages, and of one of these
 SMALL = 2**8  # numbers; arrays of fewer are whole on every device
 
 
@@ -41,8 +43,18 @@ def prepare() -> None:
   if PRODUCTS not in flags:
     os.environ["XLA_FLAGS"] = f"{flags} {PRODUCTS}=".strip()
   if platform.libc_ver()[0] == "glibc":
-    for option, value in KEEP_FREED:
-      ctypes.CDLL(None).mallopt(option, value)
+    keep_freed_memory(ctypes.CDLL(None))
+
+
+def keep_freed_memory(libc: ctypes.CDLL) -> None:
+  """Has malloc keep what is freed, in huge pages as far as the system lends them."""
+  for option, value in KEEP_FREED:
+    libc.mallopt(option, value)
+  libc.malloc.restype = ctypes.c_void_p
+  if heap := libc.malloc(ctypes.c_size_t(HEAP)):
+    start = -(-heap // HUGE) * HUGE
+    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(HEAP - HUGE), mmap.MADV_HUGEPAGE)
+    libc.free(ctypes.c_void_p(heap))
 
 
 def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:

@@ -13,7 +13,9 @@ import optax
 from flax import nnx
 from jax import Array
 
+from posexp import likelihood
 from posexp.encodings.base import Encoding, Linear
+from posexp.likelihood import Reader
 from posexp.positions import CONSECUTIVE, Positions
 from posexp.transformer import Size, Stack, drop
 
@@ -147,19 +149,19 @@ class Translator(nnx.Module):
     encoded = self.encoder(source, mask, positions=positions, kept=kept, rngs=rngs)
     return self.decoder.source(encoded, mask)
 
-  def read_out(self, hidden: Array) -> Array:
-    """Logits float32 [...,V] of the decoder's output [...,F]."""
-    kernel = self.head.matrix().astype(hidden.dtype)
-    return jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + self.head.bias[...]
+  @property
+  def reader(self) -> Reader:
+    """What reads target words off the decoder's output."""
+    return Reader(self.head.matrix(), self.head.bias[...])
 
-  def __call__(
+  def hidden(
     self,
     batch: dict[str, Array],
     *,
     kept: dict[str, Array] | None = None,
     rngs: nnx.Rngs | None = None,
   ) -> Array:
-    """Logits float32 [B,T,V] of the labels. `kept` [layers,H]: of the encoder, then the decoder."""
+    """The decoder's output [B,T,F]. `kept` [layers,H]: of the encoder, then the decoder."""
     first = second = None
     if kept is not None:
       layers = len(self.encoder.blocks)
@@ -167,10 +169,13 @@ class Translator(nnx.Module):
       second = {term: heads[layers:] for term, heads in kept.items()}
     source = self.encode(batch["source"], batch["source_mask"], kept=first, rngs=rngs)
     positions = None if rngs is None else self.positions.training(batch["mask"], rngs.positions)
-    hidden = self.decoder(
+    return self.decoder(
       batch["target"], batch["mask"], positions=positions, source=source, kept=second, rngs=rngs
     )
-    return self.read_out(hidden)
+
+  def __call__(self, batch: dict[str, Array], *, kept: dict[str, Array] | None = None) -> Array:
+    """Logits float32 [B,T,V] of the labels."""
+    return self.reader.logits(self.hidden(batch, kept=kept))
 
   def loss(
     self, batch: dict[str, Array], *, label_smoothing: float, rngs: nnx.Rngs
@@ -179,36 +184,24 @@ class Translator(nnx.Module):
 
     "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
     """
-    logits = self(batch, rngs=rngs)
-    nll, right = token_scores(logits, batch["labels"])
-    # The mean of log p over the vocabulary, without forming the smoothed distribution.
-    uniform = jax.nn.logsumexp(logits, axis=-1) - logits.mean(-1)
-    values = {
-      "loss": (1 - label_smoothing) * nll + label_smoothing * uniform,
-      "nll": nll,
-      "accuracy": right,
-    }
     weight = batch["mask"] * batch["weight"][:, None]
     total = weight.sum()
-    return {name: (value * weight).sum() / total for name, value in values.items()}, total
+    hidden = self.hidden(batch, rngs=rngs)
+    sums = likelihood.summed(hidden, self.reader, batch["labels"], weight, label_smoothing)
+    values = {"loss": sums.loss, "nll": sums.nll, "accuracy": sums.right}
+    return {name: value / total for name, value in values.items()}, total
 
   def predict(
     self, batch: dict[str, Array], kept: dict[str, Array] | None = None
   ) -> dict[str, Array]:
     """For every pair, each [B]: its loss (the sum over its tokens), tokens, and right ones."""
-    nll, right = token_scores(self(batch, kept=kept), batch["labels"])
+    nll, right = likelihood.scores(self(batch, kept=kept), batch["labels"])
     mask = batch["mask"]
     return {
       "loss": (nll * mask).sum(-1),
       "tokens": mask.sum(-1),
       "right": (right & mask).sum(-1),
     }
-
-
-def token_scores(logits: Array, labels: Array) -> tuple[Array, Array]:
-  """−log p of the labels, in nats, and whether these are the likeliest tokens, each [B,T]."""
-  found = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-  return jax.nn.logsumexp(logits, axis=-1) - found, logits.argmax(-1) == labels
 
 
 class Kind(Protocol):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from posexp import likelihood
 from posexp.encodings.base import Encoding, Linear
-from posexp.models import token_scores
+from posexp.likelihood import Reader
 from posexp.transformer import Size, Stack
 
 
@@ -23,26 +23,27 @@ class Language(nnx.Module):
     self.stack = Stack(vocab_size, encoding, size, causal=True, rngs=rngs.fork())
     self.head = Linear(size.d_model, vocab_size, rngs=rngs.fork())
 
-  def scores(self, batch: dict[str, Array], rngs: nnx.Rngs | None = None) -> Array:
-    """−log p of the labels, [B,L]."""
-    hidden = self.stack(batch["tokens"], batch["mask"], rngs=rngs)
-    kernel = self.head.matrix().astype(hidden.dtype)
-    logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32)
-    return token_scores(logits + self.head.bias[...], batch["labels"])[0]
+  @property
+  def reader(self) -> Reader:
+    """What reads words off the stack's output."""
+    return Reader(self.head.matrix(), self.head.bias[...])
 
   def loss(
     self, batch: dict[str, Array], *, label_smoothing: float, rngs: nnx.Rngs
   ) -> tuple[dict[str, Array], Array]:
-    """The mean over the real tokens, and how many they are. Labels are not smoothed."""
-    nll = self.scores(batch, rngs)
-    total = batch["mask"].sum()
-    return {"loss": (nll * batch["mask"]).sum() / total}, total
+    """The mean over the real tokens, and how many they are."""
+    hidden = self.stack(batch["tokens"], batch["mask"], rngs=rngs)
+    weight, total = batch["mask"], batch["mask"].sum()
+    sums = likelihood.summed(hidden, self.reader, batch["labels"], weight, label_smoothing)
+    return {"loss": sums.loss / total}, total
 
   def predict(
     self, batch: dict[str, Array], kept: dict[str, Array] | None = None
   ) -> dict[str, Array]:
     """The loss of every text, [B]."""
-    return {"loss": (self.scores(batch) * batch["mask"]).sum(-1)}
+    logits = self.reader.logits(self.stack(batch["tokens"], batch["mask"]))
+    nll, _ = likelihood.scores(logits, batch["labels"])
+    return {"loss": (nll * batch["mask"]).sum(-1)}
 
 
 @functools.lru_cache

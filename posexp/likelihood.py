@@ -1,0 +1,119 @@
+"""Cross-entropy over a vocabulary: of training in parts, so that no logits [B,T,V] are formed.
+
+Shapes: B batch, T tokens, F model width, V words.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+# Logits that are formed at once: 16 MiB stay in the cache of a CPU.
+AT_ONCE = 2**22
+
+
+class Reader(NamedTuple):
+  """What reads words off a model's output: a linear map onto a vocabulary."""
+
+  kernel: Array  # [F,V]
+  bias: Array  # [V]
+
+  def logits(self, hidden: Array) -> Array:
+    """Logits float32 [...,V] of hidden [...,F]."""
+    kernel = self.kernel.astype(hidden.dtype)
+    return jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + self.bias
+
+
+class Sums(NamedTuple):
+  """Over tokens, each times its weight."""
+
+  loss: Array  # in nats, against smoothed labels
+  nll: Array  # in nats, against the labels
+  right: Array  # is the label the likeliest word?
+
+
+def scores(logits: Array, labels: Array) -> tuple[Array, Array]:
+  """−log p of the labels, in nats, and whether these are the likeliest words, each [B,T]."""
+  found = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+  return jax.nn.logsumexp(logits, axis=-1) - found, logits.argmax(-1) == labels
+
+
+def summed(
+  hidden: Array, reader: Reader, labels: Array, weight: Array, label_smoothing: float
+) -> Sums:
+  """Of tokens hidden [B,T,F] with labels int [B,T] and weight [B,T]. Only `loss` has a gradient.
+
+  Label smoothing gives that share of the probability to all words alike (Szegedy et al. 2016).
+  """
+  batch, length, _ = hidden.shape
+  parts = -(-hidden[..., 0].size * len(reader.bias) // AT_ONCE)
+  size = -(-length // min(parts, length))
+  more = -length % size
+
+  def cut(x: Array) -> Array:  # [parts,B,size,...]
+    x = jnp.pad(x, [(0, 0), (0, more), *[(0, 0)] * (x.ndim - 2)])
+    return x.reshape(batch, -1, size, *x.shape[2:]).swapaxes(0, 1)
+
+  # Cut along T: of every part each device of a batch then has its own rows.
+  tokens = cut(hidden), cut(labels), cut(weight.astype(jnp.float32))
+  loss, rest = in_parts(tokens[0], reader, *tokens[1:], label_smoothing)
+  return Sums(loss, *jax.lax.stop_gradient(rest))
+
+
+def of_part(logits: Array, labels: Array, weight: Array, label_smoothing: float) -> Sums:
+  """The sums of one part's tokens."""
+  nll, right = scores(logits, labels)
+  # The mean of −log p over the vocabulary, without forming the smoothed distribution.
+  uniform = jax.nn.logsumexp(logits, axis=-1) - logits.mean(-1)
+  loss = (1 - label_smoothing) * nll + label_smoothing * uniform
+  return Sums(*((each * weight).sum() for each in (loss, nll, right)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def in_parts(hidden, reader, labels, weight, label_smoothing):
+  """`Sums` as (loss, (nll, right)), from tokens cut into parts: hidden [parts,B,t,F]."""
+
+  def step(sums: Sums, part: tuple[Array, Array, Array]) -> tuple[Sums, None]:
+    rows, labels, weight = part
+    found = of_part(reader.logits(rows), labels, weight, label_smoothing)
+    return Sums(*map(jnp.add, sums, found)), None
+
+  loss, *rest = jax.lax.scan(step, Sums(*jnp.zeros(3)), (hidden, labels, weight))[0]
+  return loss, tuple(rest)
+
+
+def forward(hidden, reader, labels, weight, label_smoothing):
+  """The sums and the gradient of the loss, which would need the logits again later."""
+
+  def step(carry, part):
+    sums, of_reader = carry
+    rows, labels, weight = part
+    logits = reader.logits(rows)
+    found = of_part(logits, labels, weight, label_smoothing)
+    words = jnp.arange(logits.shape[-1])
+    target = jnp.where(words == labels[..., None], 1 - label_smoothing, 0)
+    target += label_smoothing / len(words)
+    slope = (jax.nn.softmax(logits) - target) * weight[..., None]
+    of_bias = slope.sum((0, 1))
+    slope = slope.astype(rows.dtype)
+    of_rows = slope @ reader.kernel.T.astype(rows.dtype)
+    of_kernel = jnp.einsum("btf,btv->fv", rows, slope, preferred_element_type=jnp.float32)
+    of_reader = Reader(*map(jnp.add, of_reader, (of_kernel, of_bias)))
+    return (Sums(*map(jnp.add, sums, found)), of_reader), of_rows
+
+  start = Sums(*jnp.zeros(3)), Reader(*map(jnp.zeros_like, reader))
+  ((loss, *rest), of_reader), of_hidden = jax.lax.scan(step, start, (hidden, labels, weight))
+  return (loss, tuple(rest)), (of_hidden, of_reader)
+
+
+def backward(label_smoothing, kept, grad):
+  slope, _ = grad
+  of_hidden, of_reader = jax.tree.map(lambda each: (slope * each).astype(each.dtype), kept)
+  return of_hidden, of_reader, None, None
+
+
+in_parts.defvjp(forward, backward)

@@ -1,0 +1,154 @@
+"""Written-out gradients against those that JAX derives of the same formula."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posexp import likelihood
+from posexp.encodings import gradients, relative, span
+
+DRAW = np.random.default_rng(0)
+
+
+def draw(*shape: int) -> jax.Array:
+  return jnp.asarray(DRAW.normal(size=shape), jnp.float32)
+
+
+def norm(x, scale, bias, parts):
+  apart = x.reshape(*x.shape[:-1], -1, parts)
+  apart = apart - apart.mean(-2, keepdims=True)
+  apart = apart / jnp.sqrt(jnp.square(apart).mean(-2, keepdims=True) + 1e-6)
+  return apart.reshape(x.shape) * scale + bias
+
+
+VISIBLE = np.tril(np.ones((3, 7), bool), 2)[None, None] & (np.arange(7) < 6)
+FUNCTIONS = {
+  "times, wide": (gradients.times, lambda x, w: x @ w, (2, 3, 4), (4, 6)),
+  "times, tall": (gradients.times, lambda x, w: x @ w, (2, 3, 6), (6, 4)),
+  "plus, a vector": (gradients.plus, lambda x, b: x + b, (2, 3, 4), (4,)),
+  "plus, for the batch": (gradients.plus, lambda x, b: x + b, (2, 5, 3, 4), (1, 5, 3, 4)),
+  "plus, its own": (gradients.plus, lambda x, b: x + b, (2, 5, 3, 4), (2, 5, 3, 4)),
+  "scores": (
+    gradients.scores,
+    lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k),
+    (2, 3, 5, 4),
+    (2, 7, 5, 4),
+  ),
+  "scores, one query for all": (
+    gradients.scores,
+    lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k),
+    (1, 1, 5, 4),
+    (2, 7, 5, 4),
+  ),
+  "mixed": (
+    gradients.mixed,
+    lambda w, v: jnp.einsum("bhqk,bkhd->bqhd", w, v),
+    (2, 5, 3, 7),
+    (2, 7, 5, 4),
+  ),
+  "softmax": (
+    lambda x: gradients.softmax(x, VISIBLE),
+    lambda x: jax.nn.softmax(jnp.where(VISIBLE, x, -1e30)),
+    (2, 5, 3, 7),
+  ),
+  "norm": (
+    lambda x, a, b: gradients.normalized(x, a, b, 1, 1e-6),
+    lambda x, a, b: norm(x, a, b, 1),
+    (2, 3, 8),
+    (8,),
+    (8,),
+  ),
+  "norm of two": (
+    lambda x, a, b: gradients.normalized(x, a, b, 2, 1e-6),
+    lambda x, a, b: norm(x, a, b, 2),
+    (2, 3, 8),
+    (8,),
+    (8,),
+  ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("mapped", [False, True], ids=["alone", "mapped"])
+def test_functions_equal_their_formula(name, mapped):
+  function, formula, *shapes = FUNCTIONS[name]
+  arrays = [draw(*((3, *shape) if mapped else shape)) for shape in shapes]
+  if mapped:  # as seeds in one program are
+    function, formula = jax.vmap(function), jax.vmap(formula)
+  agree(function, formula, arrays)
+
+
+def agree(function, formula, arrays):
+  """Values and all gradients."""
+  mine, of_mine = jax.vjp(function, *arrays)
+  theirs, of_theirs = jax.vjp(formula, *arrays)
+  np.testing.assert_allclose(mine, theirs, atol=1e-5, rtol=1e-5)
+  slope = draw(*mine.shape)
+  for found, expected in zip(of_mine(slope), of_theirs(slope), strict=True):
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_what_is_not_visible_has_no_slope():
+  weights, back = jax.vjp(lambda x: gradients.softmax(x, VISIBLE), draw(2, 5, 3, 7))
+  assert not np.where(VISIBLE, 0, back(draw(2, 5, 3, 7))[0]).any()
+  assert not np.where(VISIBLE, 0, weights).any()
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 5), (4, 4), (3, 7), (7, 3)])
+def test_diagonals_are_rows_of_offsets(queries, keys):
+  x, rows = draw(2, 3, queries, 2, 4), draw(3, queries + keys, 2, 4)
+  offset = np.arange(keys) - np.arange(queries)[:, None] + queries - 1
+
+  def formula(x, rows):
+    return jnp.einsum("bnqhd,nqkhd->bhnqk", x, rows[:, offset])
+
+  agree(span.diagonals, formula, [x, rows])
+
+
+@pytest.mark.parametrize("consecutive", [False, True])
+@pytest.mark.parametrize("first", [0, 3, -9, 9])  # where keys begin: with queries, or far off
+def test_values_by_offset_and_their_sums_are_transposes(consecutive, first):
+  queries, keys, far = 4, 6, 2
+  offset = jnp.asarray(first + np.arange(keys) - np.arange(queries)[:, None])[None]
+  if not consecutive:
+    offset = jnp.stack([offset[0], offset[0, :, ::-1] * 2])
+  one_hot = jax.nn.one_hot(jnp.clip(offset, -far, far) + far, 2 * far + 1)
+  one_hot = jnp.broadcast_to(one_hot, (2, *one_hot.shape[1:]))
+  agree(
+    lambda values: relative.by_key(values, offset, consecutive),
+    lambda values: jnp.einsum("bhqr,bqkr->bhqk", values, one_hot),
+    [draw(2, 3, queries, 2 * far + 1)],
+  )
+  agree(
+    lambda weights: relative.by_offset(weights, offset, consecutive, far),
+    lambda weights: jnp.einsum("bhqk,bqkr->bhqr", weights, one_hot),
+    [draw(2, 3, queries, keys)],
+  )
+
+
+@pytest.mark.parametrize("at_once", [1, 40, 10**6], ids=["token by token", "parts", "one part"])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_likelihood_in_parts_is_that_of_all_logits(monkeypatch, at_once, label_smoothing):
+  monkeypatch.setattr(likelihood, "AT_ONCE", at_once)
+  batch, length, width, words = 2, 5, 3, 7
+  labels = jnp.asarray(DRAW.integers(0, words, (batch, length)))
+  weight = jnp.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0.5]])
+
+  def formula(hidden, kernel, bias):
+    log_p = jax.nn.log_softmax(hidden @ kernel + bias)
+    target = (1 - label_smoothing) * jax.nn.one_hot(labels, words) + label_smoothing / words
+    return (-(target * log_p).sum(-1) * weight).sum()
+
+  def found(hidden, kernel, bias):
+    reader = likelihood.Reader(kernel, bias)
+    return likelihood.summed(hidden, reader, labels, weight, label_smoothing)
+
+  arrays = draw(batch, length, width), draw(width, words), draw(words)
+  agree(lambda *arrays: found(*arrays).loss, formula, arrays)
+  log_p = jax.nn.log_softmax(arrays[0] @ arrays[1] + arrays[2])
+  nll = -jnp.take_along_axis(log_p, labels[..., None], -1)[..., 0]
+  sums = found(*arrays)
+  np.testing.assert_allclose(sums.nll, (nll * weight).sum(), rtol=1e-5)
+  np.testing.assert_allclose(sums.right, ((log_p.argmax(-1) == labels) * weight).sum())
+  assert not jax.tree.leaves(jax.grad(lambda h: found(h, *arrays[1:]).nll)(arrays[0]))[0].any()
