@@ -21,8 +21,8 @@ from posexp.errors import UserError
 Batch = dict[str, np.ndarray]
 PRODUCTS = "--xla_cpu_experimental_ynn_fusion_type"  # what the default library is used for
 # Of mallopt(3): one arena, no block straight from the system, and none back to it.
-KEEP_FREED = ((-8, 1), (-4, 0), (-1, 2**31 - 1), (-2, 2**26))
-HEAP, HUGE = 2**30, 2**21  # bytes that are asked for huge pages, and of one of these
+KEEP_FREED = ((-8, 1), (-4, 0), (-1, -1))
+HUGE = 2**21  # bytes of a huge page
 SMALL = 2**8  # numbers; arrays of fewer are whole on every device
 
 
@@ -47,13 +47,17 @@ def prepare() -> None:
 
 
 def keep_freed_memory(libc: ctypes.CDLL) -> None:
-  """Has malloc keep what is freed, in huge pages as far as the system lends them."""
+  """Has malloc keep what is freed, in huge pages as far as the system lends them.
+
+  Pages are advised ahead, for as much as half of the machine's memory, and not taken before use.
+  """
   for option, value in KEEP_FREED:
     libc.mallopt(option, value)
   libc.malloc.restype = ctypes.c_void_p
-  if heap := libc.malloc(ctypes.c_size_t(HEAP)):
+  size = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // 2
+  if heap := libc.malloc(ctypes.c_size_t(size)):
     start = -(-heap // HUGE) * HUGE
-    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(HEAP - HUGE), mmap.MADV_HUGEPAGE)
+    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size - HUGE), mmap.MADV_HUGEPAGE)
     libc.free(ctypes.c_void_p(heap))
 
 
