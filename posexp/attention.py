@@ -1,4 +1,4 @@
-"""Attention in blocks: the definition of `Relation.attend`, without ever forming [Q,K].
+"""The forms of attention, and the one in blocks, which never forms [Q,K].
 
 Queries and keys are cut into blocks. The softmax over all keys is taken online (Milakov &
 Gimelshein 2018), and the backward pass computes each block's logits again (Dao et al. 2022). A
@@ -19,17 +19,50 @@ from jax import Array
 from posexp.encodings.base import Relation, masked
 from posexp.encodings.span import Span
 
-FORMS = ("auto", "reference", "blocked")
-SIZE = 256  # of a block, to both sides
-LONG = {"cpu": 1024, "gpu": 4096}  # tokens from which on blocks are no slower; see benchmarks
+FORMS = ("auto", "reference", "blocked", "fused")
+SIZE = 512  # of a block, to both sides
+# Tokens from which on logits are not formed whole. On a CPU that is never faster, but from here on
+# every layer would keep a gigabyte of weights for eight texts.
+LONG = {"cpu": 2048, "gpu": 4096}
 LEAST = jnp.finfo(jnp.float32).min
 
 
-def blockwise(form: str, relation: Relation, queries: int, keys: int) -> bool:
-  """Whether attention is to be computed in blocks."""
-  if form == "reference" or not relation.in_blocks or queries == 1:
-    return False
-  return form == "blocked" or min(queries, keys) >= LONG.get(jax.default_backend(), LONG["gpu"])
+def form_of(chosen: str, relation: Relation, queries: int, keys: int) -> str:
+  """How attention is computed: by its definition (`reference`), `blocked` or `fused`."""
+  if chosen == "reference" or queries == 1:
+    return "reference"
+  if chosen == "fused":
+    return "fused"
+  long = min(queries, keys) >= LONG.get(jax.default_backend(), LONG["gpu"])
+  return "blocked" if relation.in_blocks and (long or chosen == "blocked") else "reference"
+
+
+def laid_out(span: Span, form: str) -> Span:
+  """The span, for attention of a form."""
+  return span.replace(blocks=SIZE if form == "blocked" else None, fused=form == "fused")
+
+
+def check(
+  form: str, relation: Relation, head_dim: int, dtype: str, dropout: float, reach: int | None
+) -> None:
+  """Raises ValueError where a relation cannot be computed in the form that was chosen."""
+  if form == "blocked" and not relation.in_blocks:
+    raise ValueError(
+      "attention=blocked is not for an encoding whose logits are made of more than a block of "
+      "queries and keys, so leave it at auto"
+    )
+  if form != "fused":
+    return
+  for fits, needs in (
+    (relation.fuses, "an encoding that its kernels know, so leave it at auto"),
+    (jax.default_backend() == "gpu", f"a GPU, and here is a {jax.default_backend()} alone"),
+    (dtype == "bfloat16", "dtype=bfloat16"),
+    (dropout == 0, "dropout=0: its kernels do not drop weights"),
+    (reach is None, "positions that are consecutive"),
+    (head_dim % 8 == 0 and head_dim <= 128, f"heads of 8, 16, … 128 channels, not {head_dim}"),
+  ):
+    if not fits:
+      raise ValueError(f"attention=fused needs {needs}")
 
 
 class Dropout(NamedTuple):
@@ -53,7 +86,9 @@ class Dropout(NamedTuple):
 def attend(
   relation: Relation, q: Array, k: Array, v: Array, span: Span, dropout: Dropout | None
 ) -> Array:
-  """q [B,Q,H,D] attends to k, v [B,K,H,D], in blocks if `span.blocks` says so: [B,Q,H,D]."""
+  """q [B,Q,H,D] attends to k, v [B,K,H,D] in the form that the span says: [B,Q,H,D]."""
+  if span.fused:
+    return relation.fused(q, k, v, span)
   if span.blocks is None:
     return relation.attend(q, k, v, span, dropout or (lambda weights: weights))
   queries, keys = q.shape[1], k.shape[1]

@@ -62,7 +62,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   add("--dropout", type=float, default=0.0, help="in training; default: 0")
   add("--dtype", type=names, default=["float32"], help="float32, bfloat16 or both")
   add("--model", choices=MODELS, default="auto", help="auto: an encoder, or a decoder if it must")
-  add("--attention", type=names, default=["auto"], help="of auto, reference, blocked")
+  add("--attention", type=names, default=["auto"], help="of auto, reference, blocked, fused")
   add("--beam", type=int, default=4, help="hypotheses of the pass beam; default: 4")
   add("--seeds", type=numbers, default=[4], help="of the pass seeds; default: 4")
   add("--rounds", type=int, default=7, help="default: 7")

@@ -78,11 +78,10 @@ def facts(kind: Kind, encoding: Encoding, size: Size, given: Size) -> dict[str, 
 
 
 def attention_of(kind: Kind, encoding: Encoding, size: Size) -> str:
-  """How the model attends to the longest inputs: `blocked`, or `reference`, by the definition."""
+  """How the model attends to the longest inputs: `attention.form_of` them."""
   build = kind.build(encoding, size)
   stack = nnx.eval_shape(lambda: build(rngs=nnx.Rngs(params=0, encoding=0))).stacks[0]
-  blocks = attention.blockwise(size.attention, stack.relation, kind.length, kind.length)
-  return "blocked" if blocks else "reference"
+  return attention.form_of(size.attention, stack.relation, kind.length, kind.length)
 
 
 def matched(kind: Kind, encoding: Encoding, size: Size) -> Size:

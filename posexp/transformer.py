@@ -225,11 +225,8 @@ class Stack(nnx.Module):
       Block(encoding, size, causal=causal, cross=cross, rngs=rngs.fork())
       for _ in range(size.num_layers)
     )
-    if size.attention == "blocked" and not self.relation.in_blocks:
-      raise ValueError(
-        "attention=blocked is not for an encoding whose logits are made of more than a block of "
-        "queries and keys, so leave it at auto"
-      )
+    form, dtype = size.attention, size.dtype
+    attention.check(form, self.relation, head_dim, dtype, size.dropout, reach)
     self.norm = encoding.norm(size.d_model, rngs=rngs.fork()) if size.norm == "pre" else None
     self.limit = encoding.limit
     self.reach = reach
@@ -366,17 +363,21 @@ class Stack(nnx.Module):
   def ready(self, span: Span, *, whole_only: bool = False) -> Span:
     """The span of self-attention, with what the encoding's layers share, or what makes it."""
     lengths = span.query.shape[1], span.key.shape[1]
-    if not whole_only and attention.blockwise(self.size.attention, self.relation, *lengths):
-      return span.replace(blocks=attention.SIZE, sharer=self.shared)
+    form = "reference" if whole_only else self.size.attention
+    form = attention.form_of(form, self.relation, *lengths)
+    span = attention.laid_out(span, form)
+    if form == "blocked":
+      return span.replace(sharer=self.shared)
     return span if self.shared is None else span.replace(shared=self.shared(span))
 
   def across(self, source: tuple[Array, Array, Span], queries: int) -> tuple[Array, Array, Span]:
     """A source of one layer for so many queries at once."""
     k, v, span = source
     relation = self.blocks[0].cross.relation
-    if not attention.blockwise(self.size.attention, relation, queries, k.shape[1]):
+    form = attention.form_of(self.size.attention, relation, queries, k.shape[1])
+    if form == "reference":
       return source
-    return k, v, span.replace(query=jnp.zeros((1, queries), int), blocks=attention.SIZE)
+    return k, v, attention.laid_out(span.replace(query=jnp.zeros((1, queries), int)), form)
 
   @property
   def relation(self) -> Relation:

@@ -117,6 +117,60 @@ def test_blocks_give_what_the_definition_gives_and_so_do_their_gradients(encodin
     np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
 
 
+@pytest.mark.usefixtures("compile_quickly")
+@pytest.mark.parametrize("encoding", MANY)
+def test_what_kernels_are_given_makes_what_the_definition_gives(encoding):
+  seed = MANY.index(encoding)
+  span, causal, q, k, v, asked = drawn(seed, encoding, consecutive=True)
+  parts = built(encoding, causal)
+  if not nnx.merge(*parts)[0].fuses:
+    with pytest.raises(ValueError, match="an encoding that its kernels know"):
+      attention.check("fused", nnx.merge(*parts)[0], D, "bfloat16", 0.0, None)
+    return
+
+  def loss(fused):
+    def of(params, q, k, v):
+      out = attended(parts, params, q, k, v, span.replace(fused=fused))
+      return (out * asked).sum(), out
+
+    return jax.jit(jax.grad(of, argnums=(0, 1, 2, 3), has_aux=True))(parts[1], q, k, v)
+
+  for whole, mine in zip(*(jax.tree.leaves(loss(fused)) for fused in (False, True)), strict=True):
+    np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
+
+
+@pytest.mark.parametrize(
+  ("options", "said"),
+  [
+    ({"dtype": "bfloat16"}, "a GPU, and here is a cpu alone"),
+    ({"dropout": 0.1}, "a GPU"),
+  ],
+)
+def test_kernels_are_refused_where_they_cannot_run(options, said):
+  size = Size(
+    d_model=16, num_heads=2, num_layers=1, attention="fused", **{"dropout": 0.0} | options
+  )
+  with pytest.raises(ValueError, match=said):
+    Stack(8, ENCODINGS["rope"](), size, rngs=nnx.Rngs(params=0, encoding=1))
+
+
+@pytest.mark.parametrize(
+  ("dtype", "dropout", "reach", "width", "said"),
+  [
+    ("float32", 0.0, None, 64, "dtype=bfloat16"),
+    ("bfloat16", 0.1, None, 64, "dropout=0: "),
+    ("bfloat16", 0.0, 100, 64, "positions that are consecutive"),
+    ("bfloat16", 0.0, None, 136, "128 channels, not 136"),
+    ("bfloat16", 0.0, None, 20, "not 20"),
+  ],
+)
+def test_what_kernels_need_is_said(monkeypatch, dtype, dropout, reach, width, said):
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  attention.check("fused", Relation(), 64, "bfloat16", 0.0, None)
+  with pytest.raises(ValueError, match=said):
+    attention.check("fused", Relation(), width, dtype, dropout, reach)
+
+
 def span_of(length, **more):
   positions = jnp.arange(length)[None]
   mask = jnp.ones((1, 1, length), bool)
@@ -162,7 +216,7 @@ def test_bfloat16_stays_near_float32():
   np.testing.assert_allclose(narrow.astype(jnp.float32), whole, atol=0.05)
 
 
-LONG, WIDE = 1024, 16
+LONG, WIDE = 2048, 16
 BUFFERS = {
   **{name: ENCODINGS[name]() for name in ("none", "t5", "rope")},
   "rpr": RPR(k=4),

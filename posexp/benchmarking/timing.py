@@ -38,8 +38,9 @@ def rounds(
 ) -> tuple[dict[Key, list[Spent]], bool]:
   """For each of the works the times of one call, by round; and whether all rounds were made.
 
-  A round takes about so many seconds of each, in another order every time: what comes before a
-  work may change how long it takes. Ctrl-C leaves the rounds that are whole.
+  A round takes about so many seconds of each, in another order every time, and each is done once
+  before its time is taken: it finds the caches as itself has left them, as a training step does.
+  Ctrl-C leaves the rounds that are whole.
   """
   found: dict[Key, list[Spent]] = {key: [] for key in works}
   order = list(works)
@@ -50,6 +51,7 @@ def rounds(
       now = {}
       for place in np.random.default_rng(index).permutation(len(order)):
         key = order[place]
+        works[key](1)
         spent = works[key](calls[key])
         now[key] = Spent(spent.wall / calls[key], spent.cpu / calls[key])
       for key, spent in now.items():

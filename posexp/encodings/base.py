@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -102,6 +103,7 @@ class Relation(nnx.Module):
   terms: ClassVar[tuple[str, ...]] = ("content",)
   of_stream: ClassVar[bool] = True  # are queries and keys made of the stream? If not, q is None
   in_blocks: ClassVar[bool] = True  # does a block of the logits depend on its own span alone?
+  fuses: ClassVar[bool] = True  # is what `fused` computes the same?
 
   def by_offset(self, span: Span, dtype: Any) -> Array | None:
     """What is made once of every offset of the span's window, [R,...]; None if nothing is.
@@ -110,9 +112,15 @@ class Relation(nnx.Module):
     """
     return None
 
+  def folded(self, q: Array, k: Array, span: Span) -> tuple[Array, Array, Array | None]:
+    """Queries, keys [B,·,H,E] and a bias [1 or B,H,Q,K] or None: the logits are q·k + bias."""
+    return span.keep("content", axis=2) * scaled(q), k, None
+
   def score(self, q: Array, k: Array, span: Span) -> Array:
     """Logits [B,H,Q,K] of q [B,Q,H,D] and k [B,K,H,D], scaled, not yet masked."""
-    return span.keep("content") * scores(scaled(q), k)
+    query, key, bias = self.folded(q, k, span)
+    logits = scores(query, key)
+    return logits if bias is None else plus(logits, bias)
 
   def weights(self, q: Array, k: Array, span: Span) -> Array:
     """Attention weights [B,H,Q,K], in float32: the masked softmax of the logits."""
@@ -121,6 +129,29 @@ class Relation(nnx.Module):
   def combine(self, weights: Array, v: Array, span: Span) -> Array:
     """Values v [B,K,H,D] summed by weights [B,H,Q,K]: [B,Q,H,D]. It is linear in the weights."""
     return mixed(weights, v)
+
+  def fused(self, q: Array, k: Array, v: Array, span: Span) -> Array:
+    """The whole of attention, [B,Q,H,D], by a kernel of cuDNN where there is a GPU.
+
+    A bias and the mask are formed, in the dtype of q; logits and weights are not.
+    """
+    query, key, bias = self.folded(q, k, span)
+    odd = query.shape[1] % 2, key.shape[1] % 2  # lengths that the kernel has no gradient for
+
+    def even(x: Array, axes: dict[int, int]) -> Array:
+      return jnp.pad(x, [(0, axes.get(axis, 0) if x.shape[axis] > 1 else 0) for axis in range(4)])
+
+    mask = even(span.visible[:, None], {2: odd[0], 3: odd[1]})
+    found = jax.nn.dot_product_attention(
+      even(query, {1: odd[0]}),
+      even(key, {1: odd[1]}),
+      even(v, {1: odd[1]}),
+      None if bias is None else even(bias.astype(q.dtype), {2: odd[0], 3: odd[1]}),
+      mask,
+      scale=1.0,
+      implementation="cudnn" if jax.default_backend() == "gpu" else "xla",
+    )
+    return found[:, : q.shape[1]]
 
   def attend(
     self, q: Array, k: Array, v: Array, span: Span, dropout: Callable[[Array], Array]

@@ -11,7 +11,6 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Relation, Span
-from posexp.encodings.gradients import plus
 
 TWO_SIDED = ("symmetric", "direction", "divided")
 FAR = -1e30  # a weight of 0, and still a number when a switch multiplies it by 0
@@ -25,9 +24,10 @@ class Biased(Relation):
   def __init__(self, bias: Callable[[Span], Array] | None = None):
     self.bias = bias
 
-  def score(self, q, k, span):
+  def folded(self, q, k, span):
+    query, key, _ = super().folded(q, k, span)
     bias = span.shared if self.bias is None else self.bias(span)
-    return plus(super().score(q, k, span), span.keep("bias") * bias)
+    return query, key, span.keep("bias") * bias
 
 
 def distance(span: Span) -> Array:

@@ -52,12 +52,14 @@ class OneLinear(Linear):
 class RealPart(Relation):
   """Re⟨q, k⟩ / √n for n = D/2 complex features."""
 
-  def score(self, q, k, span):
-    return super().score(q * 2**0.5, k, span)
+  def folded(self, q, k, span):
+    return super().folded(q * 2**0.5, k, span)
 
 
 class Modulus(RealPart):
   """|⟨q, k⟩| / √n, the modulus of the complex inner product (Wang et al. 2020, appendix B)."""
+
+  fuses = False
 
   def score(self, q, k, span):
     turned = interleave(-q[..., 1::2], q[..., 0::2])  # i q: Re⟨iq, k⟩ is −Im⟨q, k⟩

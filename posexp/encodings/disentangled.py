@@ -14,7 +14,7 @@ from jax import Array
 from posexp.encodings.additive import Table
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span
 from posexp.encodings.bias import buckets_by_offset, check_buckets
-from posexp.encodings.gradients import plus, scores
+from posexp.encodings.gradients import scores
 
 
 def projection(features: int, *, bias: bool, rngs: nnx.Rngs) -> Linear:
@@ -69,17 +69,17 @@ class Disentangled(Relation):
     self.key = project("content_to_position")
     self.query = project("position_to_content")
 
-  def score(self, q, k, span):
+  def folded(self, q, k, span):
     scale = (len(self.terms) * q.shape[-1]) ** -0.5
-    logits = span.keep("content") * scores(q * scale, k)
+    bias = []
     if self.key is not None:
       found = self.looked_up(q * scale, self.key, span, mirrored=True)
-      logits += span.keep("content_to_position") * found
+      bias.append(span.keep("content_to_position") * found)
     if self.query is not None:
       turned = span.replace(query=span.key, key=span.query)
       found = self.looked_up(k * scale, self.query, turned, mirrored=self.encoding.mirrored)
-      logits += span.keep("position_to_content") * found.swapaxes(2, 3)
-    return logits
+      bias.append(span.keep("position_to_content") * found.swapaxes(2, 3))
+    return span.keep("content", axis=2) * (q * scale), k, sum(bias) if bias else None
 
   def looked_up(self, x: Array, project: Linear, span: Span, *, mirrored: bool) -> Array:
     """x [B,Q,H,D] times each distance's projected row: [B,H,Q,K].
@@ -161,11 +161,13 @@ class Untied(Relation):
   def __init__(self, bias: bool):
     self.terms = ("content", "position", *["bias"] * bias)
 
-  def score(self, q, k, span):
-    content = span.keep("content") * super().score(q, k, span.replace(kept=None)) * 2**-0.5
+  def folded(self, q, k, span):
+    query, key, _ = super().folded(q, k, span)
     position, bias = span.shared
-    logits = plus(content, span.keep("position") * position)
-    return logits if bias is None else plus(logits, span.keep("bias") * bias)
+    position = span.keep("position") * position
+    if bias is not None:
+      position = position + span.keep("bias") * bias
+    return query * 2**-0.5, key, position
 
 
 class PositionLogits(nnx.Module):

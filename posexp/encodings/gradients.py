@@ -18,7 +18,7 @@ LEAST = jnp.finfo(jnp.float32).min
 
 
 def total(x: Array, shape: tuple[int, ...]) -> Array:
-  """The sum over all but the last axes, which have a shape: [*shape]."""
+  """The sum over all axes but those that a shape has beside leading ones: [*shape]."""
   rows = x.reshape(-1, math.prod(shape))
   ones = jnp.ones(len(rows), x.dtype)
   return jnp.matmul(ones, rows, precision=jax.lax.Precision.HIGHEST).reshape(shape)
@@ -45,15 +45,13 @@ times.defvjp(lambda x, kernel: (times(x, kernel), (x, kernel)), times_backward)
 
 @jax.custom_vjp
 def plus(x: Array, shared: Array) -> Array:
-  """x [B,...,*S] + what its leading axes share: [*S] or [1,*S]; or [B,*S], of each its own."""
+  """x [...,*S] + what its leading axes share, [*S], if need be with 1 for these; or its own."""
   return x + shared
 
 
 def plus_backward(shared: Array, grad: Array) -> tuple[Array, Array]:
-  if shared.shape == grad.shape:
-    return grad, grad.astype(shared.dtype)
-  shape = shared.shape[1:] if shared.ndim == grad.ndim else shared.shape
-  return grad, total(grad, shape).reshape(shared.shape).astype(shared.dtype)
+  summed = grad if shared.size == grad.size else total(grad, shared.shape)
+  return grad, summed.reshape(shared.shape).astype(shared.dtype)
 
 
 plus.defvjp(lambda x, shared: (plus(x, shared), shared), plus_backward)

@@ -11,8 +11,9 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from posexp import kernel
 from posexp.encodings.base import Encoding, Relation, Setting, scaled
-from posexp.encodings.gradients import plus, scores, times
+from posexp.encodings.gradients import plus, times
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import Span
 
@@ -44,14 +45,14 @@ class ClippedOffset(Relation):
       query, keys = scaled(q).swapaxes(1, 2), vectors.keys(offsets).astype(q.dtype)
       return product(query, keys.swapaxes(-1, -2))
 
-    def near() -> Array:
-      return by_key(of(vectors.near), span.offset, span.consecutive)
+    def near(logits: Array) -> Array:
+      found = by_key(of(vectors.near), span.offset, span.consecutive)
+      return logits + span.keep("keys") * found
 
-    def far() -> Array:
-      return jnp.broadcast_to(of(vectors.any), logits.shape)
+    def far(logits: Array) -> Array:
+      return logits + span.keep("keys") * of(vectors.any)
 
-    found = jax.lax.cond(vectors.one, far, near) if span.block else near()
-    return logits + span.keep("keys") * found
+    return jax.lax.cond(vectors.one, far, near, logits) if span.block else near(logits)
 
   def combine(self, weights, v, span):
     summed = super().combine(weights, v, span)
@@ -72,6 +73,20 @@ class ClippedOffset(Relation):
       return of(weights.astype(jnp.float32).sum(-1, keepdims=True), vectors.any)
 
     return summed + (jax.lax.cond(vectors.one, far, near) if span.block else near())
+
+  def fused(self, q, k, v, span):
+    vectors = self.vectors(span)
+    return kernel.attend(
+      scaled(q),
+      k,
+      v,
+      None if vectors.tables.keys is None else vectors.keys(vectors.near),
+      None if vectors.tables.values is None else vectors.values(vectors.near),
+      jnp.broadcast_to(span.mask[:, 0], k.shape[:2]),
+      span.key[0, 0] - span.query[0, 0],
+      causal=span.causal,
+      interpret=jax.default_backend() == "cpu",
+    )
 
 
 class Vectors:
@@ -248,22 +263,18 @@ class FourTerms(Relation):
     own = not encoding.share_biases
     self.biases = Biases(self.terms, num_heads, head_dim, rngs=rngs) if own else None
 
-  def score(self, q, k, span):
+  def folded(self, q, k, span):
     u, v = self.biases(span) if self.biases else span.shared
-    logits = 0
-    if "a" in self.terms or "c" in self.terms:
-      query = self.query(span, q, "a", u, "c")
-      logits += scores(query, k)
+    query, bias = self.query(span, q, "a", u, "c"), None
     if "b" in self.terms or "d" in self.terms:
-      query = self.query(span, q, "b", v, "d")
-      logits += self.by_distance(query, span)
-    return jnp.broadcast_to(logits, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
+      bias = self.by_distance(self.query(span, q, "b", v, "d"), span)
+    return jnp.broadcast_to(query, q.shape), k, bias
 
   def query(self, span: Span, q: Array, own: str, bias: Array | None, common: str) -> Array:
     """(q + bias) / √d, less what is off: [1 or B,1 or Q,H,D]; `own`, `common` are their terms."""
     asked = span.keep(own, axis=2) * q if own in self.terms else jnp.zeros_like(q[:1, :1])
     if common in self.terms:
-      asked = plus(asked, (span.keep(common, axis=2) * bias.astype(q.dtype)[None, None])[0, 0])
+      asked = plus(asked, span.keep(common, axis=2) * bias.astype(q.dtype)[None, None])
     return scaled(asked)
 
   def by_offset(self, span, dtype):

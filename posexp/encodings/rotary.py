@@ -11,7 +11,6 @@ import numpy as np
 from jax import Array
 
 from posexp.encodings.base import Encoding, Relation, Span, scaled
-from posexp.encodings.gradients import scores
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
 LAYOUTS = ("interleaved", "half")
@@ -27,14 +26,14 @@ class Rotation(Relation):
     self.layout = layout
     self.terms = ("rotated",) if self.turning == head_dim else ("rotated", "unrotated")
 
-  def score(self, q, k, span):
+  def folded(self, q, k, span):
     turned = self.turned(q, k, span)
     query, key = span.keep("rotated", axis=2) * turned[0], turned[1]
     if "unrotated" in self.terms:
       still = span.keep("unrotated", axis=2) * q[..., self.turning :]
       query = jnp.concatenate([query, still], axis=-1)
       key = jnp.concatenate([key, k[..., self.turning :]], axis=-1)
-    return scores(scaled(query), key)
+    return scaled(query), key, None
 
   def turned(self, q: Array, k: Array, span: Span) -> tuple[Array, Array]:
     """The channels of q [B,Q,H,D] and k [B,K,H,D] that turn, where their positions take them."""

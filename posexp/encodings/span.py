@@ -35,6 +35,7 @@ class Span:
   # Do positions go up one by one, the same for all of the batch? Offsets then lie on diagonals.
   consecutive: bool = struct.field(pytree_node=False, default=False)
   blocks: int | None = struct.field(pytree_node=False, default=None)  # attend in blocks so long
+  fused: bool = struct.field(pytree_node=False, default=False)  # attend by a GPU's own kernel
   sharer: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
   block: bool = struct.field(pytree_node=False, default=False)  # is this a block of a longer span?
   rows: Array | None = None  # a block's part of `Relation.by_offset`

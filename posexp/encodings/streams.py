@@ -11,7 +11,6 @@ from jax import Array
 
 from posexp.encodings.additive import Sum, Table
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span, Words, scaled
-from posexp.encodings.gradients import scores
 from posexp.encodings.paired import Paired, half, interleave
 
 FORMS = ("factored", "concatenated", "added", "position_only")
@@ -39,15 +38,15 @@ class Streams(Relation):
   def __init__(self, terms: tuple[str, ...]):
     self.terms = terms
 
-  def score(self, q, k, span):
-    if span.kept is None and self.terms == STREAMS:
-      return scores(scaled(q), k)
-    logits = 0
-    for term in self.terms:
-      stream = slice(STREAMS.index(term), None, 2)
-      dot = scores(scaled(q)[..., stream], k[..., stream])
-      logits += span.keep(term) * dot
-    return logits
+  def folded(self, q, k, span):
+    query = scaled(q)
+    if self.terms != STREAMS:
+      stream = slice(STREAMS.index(self.terms[0]), None, 2)
+      return span.keep(self.terms[0], axis=2) * query[..., stream], k[..., stream], None
+    if span.kept is not None:
+      parts = (span.keep(term, axis=2) * query[..., i::2] for i, term in enumerate(STREAMS))
+      query = interleave(*parts)
+    return query, k, None
 
 
 class Rows(nnx.Module):
@@ -74,13 +73,13 @@ class PositionOnly(Relation):
     self.query_kernel = nnx.Param(init(rngs.encoding(), (features, features)).reshape(shape))
     self.key_kernel = nnx.Param(init(rngs.encoding(), (features, features)).reshape(shape))
 
-  def score(self, q, k, span):
+  def folded(self, q, k, span):
     query, key = (
       jnp.einsum("blf,fhd->blhd", rows.astype(k.dtype), kernel[...].astype(k.dtype))
       for rows, kernel in zip(span.shared, (self.query_kernel, self.key_kernel), strict=True)
     )
-    logits = span.keep("position") * scores(scaled(query), key)
-    return jnp.broadcast_to(logits, (len(k), *logits.shape[1:]))
+    query = span.keep("position", axis=2) * scaled(query)
+    return *(jnp.broadcast_to(each, (len(k), *each.shape[1:])) for each in (query, key)), None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,179 @@
+"""The kernel of RPR equals its definition, forms nothing of queries times keys, and lowers."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posexp import kernel
+
+B, H, BLOCK = 2, 2, 16
+
+
+@pytest.fixture
+def small(monkeypatch):
+  """Blocks so small that short texts have several: far to the left, near and far to the right."""
+  monkeypatch.setattr(kernel, "ROWS", BLOCK)
+  monkeypatch.setattr(kernel, "COLUMNS", BLOCK)
+
+
+def definition(q, k, v, keys, values, mask, first, *, causal):
+  """Shaw et al. 2018, equations 3 and 4, with a one-hot vector for each clipped offset."""
+  offset = first + jnp.arange(k.shape[1]) - jnp.arange(q.shape[1])[:, None]
+  visible = mask[:, None, None] & ((offset <= 0) | (not causal))
+  logits = jnp.einsum("bqhd,bkhd->bhqk", q, k)
+
+  def one_hot(table):
+    far = table.shape[-2] // 2
+    return jax.nn.one_hot(jnp.clip(offset, -far, far) + far, 2 * far + 1)
+
+  def of_heads(table):
+    return jnp.broadcast_to(table, (H, *table.shape[-2:]))
+
+  if keys is not None:
+    logits += jnp.einsum("bqhd,hrd,qkr->bhqk", q, of_heads(keys), one_hot(keys))
+  weights = jax.nn.softmax(jnp.where(visible, logits, -jnp.inf))
+  out = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+  if values is not None:
+    out += jnp.einsum("bhqk,qkr,hrd->bqhd", weights, one_hot(values), of_heads(values))
+  return out
+
+
+def drawn(seed, queries, keys, far, width, *, causal, per_head=False):
+  """Random q, k, v, vectors and gradient of the output, and a mask with gaps."""
+  draw = np.random.default_rng(seed)
+  table = (*[H] * per_head, 2 * far + 1, width)
+  shapes = [*((B, n, H, width) for n in (queries, keys, keys)), table, table]
+  *arrays, asked = (
+    jnp.asarray(draw.normal(size=shape), jnp.float32) for shape in (*shapes, shapes[0])
+  )
+  mask = draw.random((B, keys)) < 0.7
+  mask[:, 0] = True
+  first = draw.integers(-keys, 1 if causal else queries)
+  return arrays, asked, (jnp.asarray(mask), jnp.asarray(first, jnp.int32))
+
+
+def sloped(attend, arrays, asked, others, causal):
+  """The output and its gradients, of what is there."""
+
+  def loss(arrays):
+    out = attend(*arrays, *others, causal=causal)
+    return (out * asked).sum(), out
+
+  slopes, out = jax.jit(jax.grad(loss, has_aux=True))(arrays)
+  return [out, *slopes]
+
+
+def interpreted(*arrays, causal):
+  return kernel.attend(*arrays, causal=causal, interpret=True)
+
+
+CASES = {
+  # queries, keys, f, width, what is different
+  "square": (70, 70, 3, 8, {"first": 0}),
+  "square, causal": (70, 70, 3, 8, {"first": 0, "causal": True}),
+  "whole blocks": (64, 80, 4, 16, {"first": 5}),
+  "a table per head": (50, 75, 7, 24, {"first": 10, "per_head": True}),
+  "a table per head, causal": (50, 75, 7, 24, {"first": -25, "per_head": True, "causal": True}),
+  "keys alone": (40, 66, 1, 8, {"values": None, "first": -10}),
+  "values alone, causal": (60, 60, 1, 8, {"keys": None, "causal": True, "first": 0}),
+  "no tables": (40, 66, 1, 8, {"keys": None, "values": None}),
+  "no tables, causal": (66, 70, 1, 8, {"keys": None, "values": None, "causal": True, "first": -4}),
+  "vectors for all offsets": (20, 20, 40, 8, {"first": 0}),
+  "one query, causal": (1, 40, 5, 8, {"first": -39, "causal": True}),
+  "keys far ahead": (40, 40, 3, 8, {"first": 60}),
+  "keys far behind, causal": (40, 40, 3, 8, {"first": -60, "causal": True}),
+  **{f"random {seed}": (None, None, None, 8, {"causal": seed % 2 == 0}) for seed in range(3)},
+}
+
+
+@pytest.mark.usefixtures("small", "compile_quickly")
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernel_gives_what_the_definition_gives_and_so_do_its_gradients(name):
+  seed = list(CASES).index(name)
+  queries, keys, far, width, other = CASES[name]
+  if queries is None:
+    queries, keys, far = (int(n) for n in np.random.default_rng(seed).integers(1, (90, 90, 12)))
+  causal, per_head = other.get("causal", False), other.get("per_head", False)
+  arrays, asked, (mask, first) = drawn(
+    seed, queries, keys, far, width, causal=causal, per_head=per_head
+  )
+  first = jnp.asarray(other.get("first", first), jnp.int32)
+  arrays[3:] = (other.get(name, x) for name, x in zip(("keys", "values"), arrays[3:], strict=True))
+  found = sloped(interpreted, arrays, asked, (mask, first), causal)
+  with jax.enable_x64(True):
+    arrays, asked = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), (arrays, asked))
+    expected = sloped(definition, arrays, asked, (mask, first), causal)
+  for mine, whole in zip(found, expected, strict=True):
+    if whole is not None:
+      assert np.isfinite(whole).all()
+      np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
+
+
+@pytest.mark.parametrize("first", [-50, -7, 0, 30, 200])
+def test_blocks_that_are_not_near_share_a_clipped_offset(first):
+  own, other, count, before, after = 8, 4, 20, 3, 5
+  start, stop = (int(x) for x in kernel.near(jnp.int32(first), own, other, count, before, after))
+  for block in range(count):
+    offset = np.arange(other) + block * other - (first + np.arange(own)[:, None])
+    expected = -1 if (offset <= -before).all() else 1 if (offset >= after).all() else 0
+    assert expected == (block >= stop) - (block < start)
+
+
+@pytest.mark.usefixtures("small", "compile_quickly")
+def test_bfloat16_stays_near_float32():
+  arrays, _, others = drawn(0, 40, 40, 3, 16, causal=False)
+  arrays = [x / 2 for x in arrays]
+  narrow = interpreted(*(x.astype(jnp.bfloat16) for x in arrays), *others, causal=False)
+  assert narrow.dtype == jnp.bfloat16
+  whole = definition(*arrays, *others, causal=False)
+  np.testing.assert_allclose(narrow.astype(jnp.float32), whole, atol=0.05)
+
+
+@pytest.mark.usefixtures("small", "compile_quickly")
+def test_the_kernel_can_be_mapped():
+  arrays, _, others = drawn(0, 20, 20, 3, 8, causal=False)
+  arrays = [jnp.stack([x, x[..., ::-1] / 2]) for x in arrays]
+  found, expected = (
+    jax.vmap(lambda arrays, attend=attend: attend(*arrays, *others, causal=False))(arrays)
+    for attend in (interpreted, definition)
+  )
+  np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def gradients(length, interpret, *, tables=True, dtype=jnp.float32):
+  """The function that gives them, and what it takes."""
+  q = jax.ShapeDtypeStruct((1, length, 1, 16), dtype)
+  table = jax.ShapeDtypeStruct((9, 16), jnp.float32) if tables else None
+  mask, first = jax.ShapeDtypeStruct((1, length), bool), jax.ShapeDtypeStruct((), jnp.int32)
+
+  def of(arrays, mask, first):
+    def loss(arrays):
+      out = kernel.attend(*arrays, mask, first, causal=False, interpret=interpret)
+      return out.astype(jnp.float32).sum()
+
+    return jax.grad(loss)(arrays)
+
+  return jax.jit(of), ((q, q, q, table, table), mask, first)
+
+
+def test_nothing_as_long_as_queries_times_keys_is_formed():
+  length = 1024
+  function, shapes = gradients(length, interpret=True)
+  found = re.findall(
+    r"\b[a-z]+\d*\[([\d,]+)\]", function.lower(*shapes).compile().as_text()
+  )  # fmt: skip
+  assert max(math.prod(map(int, shape.split(","))) for shape in found) < length * length / 8
+
+
+@pytest.mark.parametrize("tables", [True, False])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_forward_and_backward_lower_to_triton(tables, dtype):
+  function, shapes = gradients(200, interpret=False, tables=tables, dtype=dtype)
+  target = "__gpu$xla.gpu.triton"
+  unchecked = [jax.export.DisabledSafetyCheck.custom_call(target)]
+  exported = jax.export.export(function, platforms=["cuda"], disabled_checks=unchecked)(*shapes)
+  assert exported.mlir_module().count(target) == 3
