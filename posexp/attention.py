@@ -17,6 +17,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Relation, masked
+from posexp.encodings.gradients import LEAST
 from posexp.encodings.span import Span
 
 FORMS = ("auto", "reference", "blocked", "fused")
@@ -24,7 +25,6 @@ SIZE = 512  # of a block, to both sides
 # Tokens from which on logits are not formed whole. On a CPU that is never faster, but from here on
 # every layer would keep a gigabyte of weights for eight texts.
 LONG = {"cpu": 2048, "gpu": 4096}
-LEAST = jnp.finfo(jnp.float32).min
 
 
 def form_of(chosen: str, relation: Relation, queries: int, keys: int) -> str:

@@ -183,7 +183,7 @@ def test_each_round_has_all_in_an_order_of_its_own_and_ratios_are_taken_within_i
 
     return timed
 
-  # Once to see how long it takes; in a round the second call is timed, the first counts for nothing.
+  # Once to see how long it takes; of the two calls in a round the second is timed.
   a_round, b_round = ([each for time in times for each in (99.0, time)] for times in (a, b))
   works = {
     "a": work("a", iter([1.0, *a_round * 2])),

@@ -103,7 +103,6 @@ class Relation(nnx.Module):
   terms: ClassVar[tuple[str, ...]] = ("content",)
   of_stream: ClassVar[bool] = True  # are queries and keys made of the stream? If not, q is None
   in_blocks: ClassVar[bool] = True  # does a block of the logits depend on its own span alone?
-  fuses: ClassVar[bool] = True  # is what `fused` computes the same?
 
   def by_offset(self, span: Span, dtype: Any) -> Array | None:
     """What is made once of every offset of the span's window, [R,...]; None if nothing is.
@@ -129,6 +128,13 @@ class Relation(nnx.Module):
   def combine(self, weights: Array, v: Array, span: Span) -> Array:
     """Values v [B,K,H,D] summed by weights [B,H,Q,K]: [B,Q,H,D]. It is linear in the weights."""
     return mixed(weights, v)
+
+  @property
+  def fuses(self) -> bool:
+    """Does `fused` compute the same? It is the class's own, or nothing that it stands for is."""
+    kind, parts = type(self), ("score", "weights", "combine", "attend")
+    own = kind.fused is not Relation.fused
+    return own or all(getattr(kind, part) is getattr(Relation, part) for part in parts)
 
   def fused(self, q: Array, k: Array, v: Array, span: Span) -> Array:
     """The whole of attention, [B,Q,H,D], by a kernel of cuDNN where there is a GPU.

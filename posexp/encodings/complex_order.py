@@ -59,8 +59,6 @@ class RealPart(Relation):
 class Modulus(RealPart):
   """|⟨q, k⟩| / √n, the modulus of the complex inner product (Wang et al. 2020, appendix B)."""
 
-  fuses = False
-
   def score(self, q, k, span):
     turned = interleave(-q[..., 1::2], q[..., 0::2])  # i q: Re⟨iq, k⟩ is −Im⟨q, k⟩
     real = super().score(q, k, span).astype(jnp.float32)

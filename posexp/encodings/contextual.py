@@ -18,7 +18,6 @@ class Counted(Relation):
 
   terms = ("content", "position")
   in_blocks = False  # a key's place counts all keys from it to the query
-  fuses = False
 
   def __init__(self, rows: int, head_dim: int):
     self.rows = nnx.Param(jnp.zeros((rows, head_dim)))
