@@ -32,6 +32,7 @@ MANY = [
   *(ENCODINGS[name](**options) for name, options in CHOSEN.items()),
   Complex(),
   Complex(score="modulus"),
+  ENCODINGS["split"](attention="content"),
   RPR(k=2),
   RPR(k=3, table=5, share="layers"),
   RPR(k=2, share="none", beyond="zero"),
