@@ -15,7 +15,6 @@ from posexp.arguments import Parser, run
 from posexp.errors import UserError
 
 if TYPE_CHECKING:
-  from posexp.devices import prepare
   from posexp.sentences import Hypothesis, Sentences
   from posexp.trained import Opened
 
@@ -134,6 +133,7 @@ def translate(args: argparse.Namespace) -> None:
   first = []
   if args.file is not None:  # or a wrong name would be told of only after the run is opened
     first = list(itertools.islice(lines, 1))
+  from posexp.devices import prepare
   from posexp.sentences import WINDOW, Sentences, enough
   from posexp.trained import open_translator
 
