@@ -42,9 +42,9 @@ def main() -> None:
   """What the new process does, up to the end of its first step."""
   import jax
 
-  from posexp.devices import prepare
+  from posexp import devices
 
-  prepare()
+  devices.prepare()
   with open(sys.argv[1], "rb") as file:
     program, batch, key = started(pickle.load(file))
   jax.block_until_ready(program.update(program.init(0), batch, key))
