@@ -74,6 +74,21 @@ def attended(parts, params, q, k, v, span, dropout=None):
   return attention.attend(relation, q, k, v, span, dropout)
 
 
+def agree(parts, arrays, asked, *spans):
+  """What two spans give, and its gradients."""
+
+  def found(span):
+    def of(params, q, k, v):
+      out = attended(parts, params, q, k, v, span)
+      return (out * asked).sum(), out
+
+    return jax.jit(jax.grad(of, argnums=(0, 1, 2, 3), has_aux=True))(parts[1], *arrays)
+
+  for whole, mine in zip(*(jax.tree.leaves(found(span)) for span in spans), strict=True):
+    assert np.isfinite(whole).all()
+    np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
+
+
 def drawn(seed, encoding, *, consecutive):
   """Random lengths, offsets, mask and contents, causal or not where the encoding leaves it open."""
   draw = np.random.default_rng(seed)
@@ -106,16 +121,7 @@ def test_blocks_give_what_the_definition_gives_and_so_do_their_gradients(encodin
   span, causal, q, k, v, asked = drawn(seed, encoding, consecutive=consecutive)
   parts = built(encoding, causal)
 
-  def loss(blocks):
-    def of(params, q, k, v):
-      out = attended(parts, params, q, k, v, span.replace(blocks=blocks))
-      return (out * asked).sum(), out
-
-    return jax.jit(jax.grad(of, argnums=(0, 1, 2, 3), has_aux=True))(parts[1], q, k, v)
-
-  for whole, mine in zip(*(jax.tree.leaves(loss(blocks)) for blocks in (None, BLOCK)), strict=True):
-    assert np.isfinite(whole).all()
-    np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
+  agree(parts, (q, k, v), asked, span, span.replace(blocks=BLOCK))
 
 
 @pytest.mark.usefixtures("compile_quickly")
@@ -129,15 +135,7 @@ def test_what_kernels_are_given_makes_what_the_definition_gives(encoding):
       attention.check("fused", nnx.merge(*parts)[0], D, "bfloat16", 0.0, None)
     return
 
-  def loss(fused):
-    def of(params, q, k, v):
-      out = attended(parts, params, q, k, v, span.replace(fused=fused))
-      return (out * asked).sum(), out
-
-    return jax.jit(jax.grad(of, argnums=(0, 1, 2, 3), has_aux=True))(parts[1], q, k, v)
-
-  for whole, mine in zip(*(jax.tree.leaves(loss(fused)) for fused in (False, True)), strict=True):
-    np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
+  agree(parts, (q, k, v), asked, span, span.replace(fused=True))
 
 
 @pytest.mark.parametrize(
