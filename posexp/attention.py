@@ -19,6 +19,7 @@ from jax import Array
 from posexp.encodings.base import Relation, masked
 from posexp.encodings.gradients import LEAST
 from posexp.encodings.span import Span
+from posexp.target import target
 
 FORMS = ("auto", "reference", "blocked", "fused")
 SIZE = 512  # of a block, to both sides
@@ -33,7 +34,7 @@ def form_of(chosen: str, relation: Relation, queries: int, keys: int) -> str:
     return "reference"
   if chosen == "fused":
     return "fused"
-  long = min(queries, keys) >= LONG.get(jax.default_backend(), LONG["gpu"])
+  long = min(queries, keys) >= LONG.get(target().platform, LONG["gpu"])
   return "blocked" if relation.in_blocks and (long or chosen == "blocked") else "reference"
 
 
@@ -55,7 +56,7 @@ def check(
     return
   for fits, needs in (
     (relation.fuses, "an encoding that its kernels know, so leave it at auto"),
-    (jax.default_backend() == "gpu", f"a GPU, and here is a {jax.default_backend()} alone"),
+    (target().platform == "gpu", f"a GPU, and here is a {target().platform} alone"),
     (dtype == "bfloat16", "dtype=bfloat16"),
     (dropout == 0, "dropout=0: its kernels do not drop weights"),
     (reach is None, "positions that are consecutive"),

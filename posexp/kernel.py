@@ -21,6 +21,8 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from posexp.target import Target
+
 ROWS = 64  # queries in a block
 COLUMNS = 64  # keys in a block
 NARROWEST = 16  # head that the matrix units of a GPU take
@@ -30,13 +32,13 @@ NEVER = 2**30  # an offset that no pair has
 
 def attend(
   q: Array, k: Array, v: Array, keys: Array | None, values: Array | None, mask: Array,
-  first: Array, *, causal: bool, interpret: bool = False,
+  first: Array, *, causal: bool, target: Target,
 ) -> Array:  # fmt: skip
   """q [B,Q,H,D], scaled already, attends to k, v [B,K,H,D]: [B,Q,H,D].
 
   keys and values are the vectors, [R,D] or [H,R,D], of the offsets from −f to f, as which all that
   are farther count; f is 1 at least. `first` is the offset int [] of key 0 from query 0. The mask
-  bool [B,K] says which keys there are. Every query sees one at least.
+  bool [B,K] says which keys there are. Every query sees one at least. On a CPU it is interpreted.
   """
   batch, queries, _, width = q.shape
   by_offset = None
@@ -47,7 +49,7 @@ def attend(
   q, k, v = (filled(filled(x, 1, n), 3, wide) for x, n in ((q, ROWS), (k, COLUMNS), (v, COLUMNS)))
   first = jnp.broadcast_to(first, (batch, 1))
   inputs = Inputs(first, q, k, v, filled(mask, 1, COLUMNS), by_offset)
-  out, weights = summed(causal, interpret, inputs)
+  out, weights = summed(Plan(causal, target), inputs)
   out = out[:, :queries, :, :width]
   if values is None:
     return out
@@ -63,6 +65,13 @@ def product(formula: str, x: Array, vectors: Array, dtype: jnp.dtype) -> Array:
 def filled(x: Array, axis: int, size: int) -> Array:
   """x with zeros at the end of an axis, up to a multiple of a size."""
   return jnp.pad(x, [(0, -n % size if i == axis else 0) for i, n in enumerate(x.shape)])
+
+
+class Plan(NamedTuple):
+  """What is known when the program is compiled."""
+
+  causal: bool
+  target: Target
 
 
 class Inputs(NamedTuple):
@@ -85,57 +94,60 @@ class Slopes(NamedTuple):
   level: Array  # [B,Q,H], the mean slope of weights
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def summed(causal: bool, interpret: bool, x: Inputs) -> tuple[Array, Array | None]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def summed(plan: Plan, x: Inputs) -> tuple[Array, Array | None]:
   """v summed by weights, [B,Q,H,D], and weights summed by offset, [B,Q,H,R]."""
-  return forward(causal, interpret, x)[0]
+  return forward(plan, x)[0]
 
 
-def forward(causal, interpret, x):
+def forward(plan, x):
   start = None if x.by_offset is None else jnp.full_like(x.by_offset, -jnp.inf)
   out = jax.ShapeDtypeStruct(x.q.shape, x.v.dtype)
   log_total = jax.ShapeDtypeStruct(x.q.shape[:3], jnp.float32)
-  kernel, blocks = functools.partial(forward_kernel, causal), x.q.shape[1] // ROWS
-  found, out, log_total = launch(kernel, interpret, blocks, (start, out, log_total), x)
+  blocks = x.q.shape[1] // ROWS
+  found, out, log_total = launch(forward_kernel, plan, blocks, (start, out, log_total), x)
   weights = None if found is None else jnp.exp(found - log_total[..., None])
   return (out, weights), (x, out, weights, log_total)
 
 
-def backward(causal, interpret, kept, grads):
+def backward(plan, kept, grads):
   x, out, weights, log_total = kept
   of_out, of_weights = grads
   level = (of_out.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1)
   if weights is not None:
     level += (of_weights * weights).sum(-1)
   slopes = Slopes(of_out, of_weights, log_total, level)
-  kernel, blocks = functools.partial(query_kernel, causal), x.q.shape[1] // ROWS
   start = None if weights is None else jnp.zeros_like(weights)
-  of_offsets, of_q = launch(kernel, interpret, blocks, (start, x.q), x, slopes)
-  kernel, blocks = functools.partial(key_kernel, causal), x.k.shape[1] // COLUMNS
-  _, of_k, of_v = launch(kernel, interpret, blocks, (None, x.k, x.v), x, slopes)
+  of_offsets, of_q = launch(query_kernel, plan, x.q.shape[1] // ROWS, (start, x.q), x, slopes)
+  _, of_k, of_v = launch(key_kernel, plan, x.k.shape[1] // COLUMNS, (None, x.k, x.v), x, slopes)
   return (Inputs(None, of_q, of_k, of_v, None, of_offsets),)
 
 
 summed.defvjp(forward, backward)
 
 
-def launch(kernel: Callable, interpret: bool, blocks: int, outputs: tuple, *inputs: Any) -> tuple:
+def launch(kernel: Callable, plan: Plan, blocks: int, outputs: tuple, *inputs: Any) -> tuple:
   """What a kernel makes of all blocks of all heads: arrays like `outputs`.
 
   It writes to some places only of the first of them, if there is one, which is an array therefore.
   """
-  inputs = outputs[0], *inputs
-  batch, _, heads, width = inputs[1].q.shape
-  return pl.pallas_call(
-    kernel,
-    grid=(blocks, heads, batch),
-    out_shape=jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), outputs),
-    in_specs=jax.tree.map(of_head, inputs),
-    out_specs=jax.tree.map(of_head, outputs),
-    input_output_aliases={} if outputs[0] is None else {0: 0},
-    compiler_params=plgpu.CompilerParams(num_warps=4 if width <= 64 else 8, num_stages=2),
-    interpret=interpret,
-  )(*inputs)
+
+  def launched(*inputs: Any) -> tuple:
+    batch, _, heads, width = inputs[1].q.shape
+    own = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype), outputs)
+    return pl.pallas_call(
+      functools.partial(kernel, plan.causal),
+      grid=(blocks, heads, batch),
+      out_shape=own,
+      in_specs=jax.tree.map(of_head, inputs),
+      out_specs=jax.tree.map(of_head, own),
+      input_output_aliases={} if outputs[0] is None else {0: 0},
+      compiler_params=plgpu.CompilerParams(num_warps=4 if width <= 64 else 8, num_stages=2),
+      interpret=plan.target.platform == "cpu",
+      name=kernel.__name__,
+    )(*inputs)
+
+  return plan.target.by_rows(launched)(outputs[0], *inputs)
 
 
 def of_head(x: Array) -> pl.BlockSpec:

@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 
 from posexp.devices import Batch, everywhere, placed
 from posexp.optimizer import Training, make_optimizer
+from posexp.target import compiling
 
 POSITIONS = 2**31  # dropout's draws of a step are counted from 0
 GATHERED = "gathered"  # the name of parameters that were divided
@@ -106,10 +107,12 @@ def program(
   ("loss" among them) and their weight, with `metrics`, their names, and with `predict(batch)`.
   """
   found = []
-  jax.eval_shape(lambda seeds: found.extend(split(build, seeds)[:1]), keys(0))  # structure alone
+  with compiling(mesh):
+    jax.eval_shape(lambda seeds: found.extend(split(build, seeds)[:1]), keys(0))  # structure alone
   names = build.func.metrics
   optimizer = make_optimizer(training, steps)
 
+  @compiling(mesh)
   def start(seeds: dict[str, Array]) -> State:
     _, params, settings = split(build, seeds)
     step = jnp.zeros((), jnp.int32)
@@ -181,6 +184,7 @@ def compiled(
   gradient = slope if count == 1 else mean_slope
 
   @functools.partial(jax.jit, donate_argnums=0)
+  @compiling(mesh)
   def update(state: State, batch: Batch, key: Array) -> State:
     of_step = jax.random.fold_in(key, state.step)
     grads, values, weight = gradient(state.params, state.settings, batch, of_step)
@@ -200,6 +204,7 @@ def compiled(
     return state.replace(window=empty(names))
 
   @jax.jit
+  @compiling(mesh)
   def predict(state: State, batch: Batch, kept: dict[str, Array] | None = None):
     return nnx.merge(graphdef, state.params, state.settings).predict(batch, kept)
 

@@ -245,6 +245,8 @@ class Stack(nnx.Module):
   ) -> Array:
     """The whole sequence at once: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
 
+    Padding comes after the real tokens.
+
     `kept` [layers,H] says how much of each named term of the relation every head keeps.
 
     Raises:
@@ -258,8 +260,9 @@ class Stack(nnx.Module):
     real = jnp.ones((1, length), bool) if mask is None else mask
     x = self.read(tokens, positions, rngs, mask)
     span = Span(
-      positions, positions, real[:, None], self.causal, reach=self.reach, consecutive=consecutive
-    )
+      positions, positions, real[:, None], self.causal, reach=self.reach, consecutive=consecutive,
+      first=True,
+    )  # fmt: skip
     span = self.ready(span, whole_only=kept is not None)
     for i, block in enumerate(self.blocks):
       if kept is not None:
@@ -316,10 +319,13 @@ class Stack(nnx.Module):
     return self.finish(x), Memory(tuple(layers), jnp.minimum(memory.filled + length, past))
 
   def source(self, encoded: Array, mask: Array) -> tuple:
-    """Keys and values, for every layer, of an encoder's output [B,S,F] with its mask [B,S]."""
+    """Keys and values, for every layer, of an encoder's output [B,S,F] with its mask [B,S].
+
+    Padding comes after the real tokens.
+    """
     length = mask.shape[1]
     # One row of positions and of the mask serves every query.
-    span = Span(jnp.zeros((1, 1), int), jnp.arange(length)[None], mask[:, None, :])
+    span = Span(jnp.zeros((1, 1), int), jnp.arange(length)[None], mask[:, None, :], first=True)
     return tuple((*block.cross.keys_values(encoded), span) for block in self.blocks)
 
   def empty_cache(self, batch: int, length: int, positions: Array | None = None) -> Cache:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from posexp import kernel
+from posexp.target import Target
 
 B, H, BLOCK = 2, 2, 16
 
@@ -68,7 +69,7 @@ def sloped(attend, arrays, asked, others, causal):
 
 
 def interpreted(*arrays, causal):
-  return kernel.attend(*arrays, causal=causal, interpret=True)
+  return kernel.attend(*arrays, causal=causal, target=Target("cpu"))
 
 
 CASES = {
@@ -145,7 +146,7 @@ def test_the_kernel_can_be_mapped():
   np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def gradients(length, interpret, *, tables=True, dtype=jnp.float32):
+def gradients(length, platform, *, tables=True, dtype=jnp.float32):
   """The function that gives them, and what it takes."""
   q = jax.ShapeDtypeStruct((1, length, 1, 16), dtype)
   table = jax.ShapeDtypeStruct((9, 16), jnp.float32) if tables else None
@@ -153,7 +154,7 @@ def gradients(length, interpret, *, tables=True, dtype=jnp.float32):
 
   def of(arrays, mask, first):
     def loss(arrays):
-      out = kernel.attend(*arrays, mask, first, causal=False, interpret=interpret)
+      out = kernel.attend(*arrays, mask, first, causal=False, target=Target(platform))
       return out.astype(jnp.float32).sum()
 
     return jax.grad(loss)(arrays)
@@ -163,7 +164,7 @@ def gradients(length, interpret, *, tables=True, dtype=jnp.float32):
 
 def test_nothing_as_long_as_queries_times_keys_is_formed():
   length = 1024
-  function, shapes = gradients(length, interpret=True)
+  function, shapes = gradients(length, "cpu")
   found = re.findall(r"\b[a-z]+\d*\[([\d,]+)\]", function.lower(*shapes).compile().as_text())
   assert max(math.prod(map(int, shape.split(","))) for shape in found) < length * length / 8
 
@@ -171,7 +172,7 @@ def test_nothing_as_long_as_queries_times_keys_is_formed():
 @pytest.mark.parametrize("tables", [True, False])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_forward_and_backward_lower_to_triton(tables, dtype):
-  function, shapes = gradients(200, interpret=False, tables=tables, dtype=dtype)
+  function, shapes = gradients(200, "gpu", tables=tables, dtype=dtype)
   target = "__gpu$xla.gpu.triton"
   unchecked = [jax.export.DisabledSafetyCheck.custom_call(target)]
   exported = jax.export.export(function, platforms=["cuda"], disabled_checks=unchecked)(*shapes)

@@ -184,7 +184,7 @@ def attention(case: Case) -> tuple[Callable[[int], None], Any, dict]:
 
   def found(params: Any, q: Array, k: Array, v: Array) -> Array:
     stack = nnx.merge(graphdef, params, settings)
-    span = stack.ready(Span(positions, positions, real, causal=causal, consecutive=True))
+    span = stack.ready(Span(positions, positions, real, causal, consecutive=True, first=True))
     if not stack.relation.of_stream:
       q, k = None, k[..., :0]
     return attend(stack.relation, q, k, v, span, None)

@@ -14,11 +14,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from posexp import cudnn
 from posexp.encodings.gradients import LEAST, mixed, normalized, plus, scores, softmax, times
 from posexp.encodings.span import Span
 
@@ -139,27 +139,10 @@ class Relation(nnx.Module):
   def fused(self, q: Array, k: Array, v: Array, span: Span) -> Array:
     """The whole of attention, [B,Q,H,D], by a kernel of cuDNN where there is a GPU.
 
-    A bias and the mask are formed, in the dtype of queries; logits and weights are not.
+    A bias is formed, in the dtype of queries; logits and weights are not.
     """
     query, key, bias = self.folded(q, k, span)
-    length = query.shape[1]
-    odd = length % 2, key.shape[1] % 2  # lengths that the kernel has no gradient for
-    narrow = v.shape[3] - query.shape[3]
-
-    def filled(x: Array, axes: dict[int, int]) -> Array:
-      return jnp.pad(x, [(0, axes.get(axis, 0) if x.shape[axis] > 1 else 0) for axis in range(4)])
-
-    mask = filled(span.visible[:, None], {2: odd[0], 3: odd[1]})
-    found = jax.nn.dot_product_attention(
-      filled(query, {1: odd[0], 3: narrow}),
-      filled(key, {1: odd[1], 3: narrow}),
-      filled(v, {1: odd[1]}),
-      None if bias is None else filled(bias.astype(query.dtype), {2: odd[0], 3: odd[1]}),
-      mask,
-      scale=1.0,
-      implementation="cudnn" if jax.default_backend() == "gpu" else "xla",
-    )
-    return found[:, :length]
+    return cudnn.attend(query, key, v, bias, span)
 
   def attend(
     self, q: Array, k: Array, v: Array, span: Span, dropout: Callable[[Array], Array]

@@ -16,6 +16,7 @@ from posexp.encodings.base import Encoding, Relation, Setting, scaled
 from posexp.encodings.gradients import plus, times
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import Span
+from posexp.target import target
 
 
 class ClippedOffset(Relation):
@@ -75,6 +76,8 @@ class ClippedOffset(Relation):
     return summed + (jax.lax.cond(vectors.one, far, near) if span.block else near())
 
   def fused(self, q, k, v, span):
+    if span.mask.shape[1] > 1:  # a mask for each query, which the kernel does not take
+      return self.attend(q, k, v, span, lambda weights: weights)
     vectors = self.vectors(span)
     return kernel.attend(
       scaled(q),
@@ -85,7 +88,7 @@ class ClippedOffset(Relation):
       jnp.broadcast_to(span.mask[:, 0], k.shape[:2]),
       span.key[0, 0] - span.query[0, 0],
       causal=span.causal,
-      interpret=jax.default_backend() == "cpu",
+      target=target(),
     )
 
 

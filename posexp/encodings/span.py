@@ -34,6 +34,8 @@ class Span:
   reach: int | None = struct.field(pytree_node=False, default=None)  # positions are below it
   # Do positions go up one by one, the same for all of the batch? Offsets then lie on diagonals.
   consecutive: bool = struct.field(pytree_node=False, default=False)
+  # Do the keys that there are come before those that are not, the same for every query?
+  first: bool = struct.field(pytree_node=False, default=False)
   blocks: int | None = struct.field(pytree_node=False, default=None)  # attend in blocks so long
   fused: bool = struct.field(pytree_node=False, default=False)  # attend by a GPU's own kernel
   sharer: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
@@ -44,6 +46,11 @@ class Span:
   def visible(self) -> Array:
     """Which keys each query may look at, bool [B,1 or Q,K]."""
     return self.mask & (self.offset <= 0) if self.causal else self.mask
+
+  @property
+  def own(self) -> bool:
+    """Is it known, when the program is compiled, that queries stand where the keys do?"""
+    return self.consecutive and self.query is self.key
 
   @property
   def farthest(self) -> int:
