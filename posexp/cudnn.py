@@ -41,8 +41,7 @@ def given(q: Array, k: Array, v: Array, bias: Array | None, span: Span) -> dict[
     mask = broadcast(span.visible[:, None], queries, keys)
   if bias is not None:
     bias = broadcast(bias.astype(q.dtype), queries, keys)
-  # It has no gradient of a bias or mask with an odd number of queries or keys.
-  odd = (0, 0) if bias is None and mask is None else (queries % 2, keys % 2)
+  odd = queries % 2, keys % 2  # lengths that JAX refuses to train with
   narrow = v.shape[3] - q.shape[3]
   return {
     "query": filled(q, {1: odd[0], 3: narrow}),

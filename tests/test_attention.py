@@ -14,6 +14,7 @@ from posexp.encodings import ENCODINGS, Span
 from posexp.encodings.base import Relation
 from posexp.encodings.complex_order import Complex
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.target import Target
 from posexp.transformer import Size, Stack
 
 H, D, BLOCK = 2, 8, 8
@@ -138,6 +139,28 @@ def test_what_kernels_are_given_makes_what_the_definition_gives(encoding):
   agree(parts, (q, k, v), asked, span, span.replace(fused=True))
 
 
+@pytest.mark.usefixtures("compile_quickly")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("encoding", [MANY[5], RPR(k=2), TransformerXL()])
+def test_kernels_take_texts_with_padding_behind_them(encoding, causal):
+  length = 7 + causal
+  positions, lengths = jnp.arange(length)[None], jnp.asarray([length, 1, 4])
+  mask = (positions < lengths[:, None])[:, None]
+  span = Span(positions, positions, mask, causal, consecutive=True, first=True)
+  draw = np.random.default_rng(2)
+  *arrays, asked = (jnp.asarray(draw.normal(size=(3, length, H, D)), jnp.float32) for _ in range(4))
+
+  agree(built(encoding, causal), arrays, asked, span, span.replace(fused=True))
+
+
+def test_a_mask_for_each_query_is_kept():
+  parts, arrays = built(RPR(k=2), False), jnp.ones((4, 2, 5, H, D))
+  mask = jnp.asarray(np.random.default_rng(0).random((2, 5, 5)) < 0.5) | jnp.eye(5, dtype=bool)
+  span = Span(jnp.arange(5)[None], jnp.arange(5)[None], mask)
+
+  agree(parts, arrays[:3], arrays[3], span, span.replace(fused=True))
+
+
 @pytest.mark.parametrize(
   ("options", "said"),
   [
@@ -164,7 +187,7 @@ def test_kernels_are_refused_where_they_cannot_run(options, said):
   ],
 )
 def test_what_kernels_need_is_said(monkeypatch, dtype, dropout, reach, width, said):
-  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  monkeypatch.setattr(attention, "target", lambda: Target("gpu"))
   attention.check("fused", Relation(), 64, "bfloat16", 0.0, None)
   with pytest.raises(ValueError, match=said):
     attention.check("fused", Relation(), width, dtype, dropout, reach)

@@ -1,7 +1,11 @@
 """The kernel of RPR equals its definition, forms nothing of queries times keys, and lowers."""
 
 import math
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -144,6 +148,50 @@ def test_the_kernel_can_be_mapped():
     for attend in (interpreted, definition)
   )
   np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
+
+
+EIGHT = """
+import sys
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+sys.path.insert(0, sys.argv[1])
+from test_kernel import drawn, kernel, sloped
+from posexp.target import Target
+
+kernel.ROWS = kernel.COLUMNS = 16
+arrays, asked, (mask, first) = drawn(0, 20, 20, 3, 8, causal=False)
+rows = lambda x: jax.numpy.concatenate([x[:1] * n for n in range(1, 9)]) / 8
+q, k, v, asked = map(rows, (*arrays[:3], asked))
+mask = jax.numpy.repeat(mask[:1], 8, axis=0)
+
+def found(mesh):
+  attend = lambda *inputs, causal: kernel.attend(*inputs, causal=causal, target=Target("cpu", mesh))
+  where = NamedSharding(mesh, PartitionSpec("data"))
+  placed = jax.device_put((q, k, v, mask, asked), where)
+  def both(q, k, v, mask, asked):
+    return sloped(attend, [q, k, v, *arrays[3:]], asked, (mask, first), False)
+  return jax.jit(both).lower(*placed).compile(), placed
+
+devices = np.array(jax.devices())
+one, eight = (found(Mesh(each, ("data",))) for each in (devices[:1], devices))
+text = eight[0].as_text()
+assert "all-reduce" in text  # of the gradients of the vectors
+assert "all-gather" not in text and "all-to-all" not in text
+for mine, whole in zip(*(program(*inputs) for program, inputs in (eight, one)), strict=True):
+  np.testing.assert_allclose(mine, whole, rtol=1e-4, atol=1e-4)
+"""
+
+
+def test_each_device_attends_to_its_own_texts():
+  env = os.environ | {
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+  }
+  argv = [sys.executable, "-c", EIGHT, str(Path(__file__).parent)]
+  done = subprocess.run(
+    argv, env=env, cwd=Path(__file__).parents[1], text=True, capture_output=True
+  )
+  assert done.returncode == 0, done.stderr
 
 
 def gradients(length, platform, *, tables=True, dtype=jnp.float32):

@@ -1,0 +1,86 @@
+"""What cuDNN is given is what it takes, and says as much as the mask of the definition."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.cudnn.fused_attention_stablehlo import (
+  AttentionLayout,
+  check_layout,
+  combine_bias_and_mask,
+)
+
+from posexp import cudnn
+from posexp.encodings import Span
+
+B, H, D = 3, 2, 16
+
+
+def padded(queries, keys, *, causal=False, own=False, batch=B):
+  """The span of texts with padding behind them, of which the first has none."""
+  key = jnp.arange(keys)[None]
+  query = key if own else jnp.arange(keys - queries, keys)[None]
+  mask = jnp.arange(keys) < jnp.asarray([keys, 1, keys // 2][:batch])[:, None, None]
+  return Span(query, key, mask, causal, consecutive=True, first=True)
+
+
+SPANS = {
+  "encoder": padded(8, 8, own=True),
+  "odd encoder": padded(7, 7, own=True),
+  "decoder": padded(8, 8, own=True, causal=True),
+  "odd decoder": padded(7, 7, own=True, causal=True),
+  "source": padded(8, 10),
+  "odd source": padded(5, 7),
+  "one mask for all": padded(6, 7, batch=1),
+  "memory": padded(3, 7, causal=True),
+  "gaps": padded(7, 7, own=True).replace(first=False),
+  "a row for each query": padded(7, 7).replace(mask=jnp.ones((1, 7, 7), bool), first=False),
+}
+TOLD = [name for name in SPANS if name not in ("memory", "gaps", "a row for each query")]
+
+
+def drawn(span, bias):
+  """q, k, v and, of as many texts and heads as are said, a bias."""
+  queries, keys = span.query.shape[1], span.key.shape[1]
+  draw = np.random.default_rng(0)
+  shapes = [(B, queries, H, D - 8), (B, keys, H, D - 8), (B, keys, H, D)]
+  shapes += [] if bias is None else [(*bias, queries, keys)]
+  *arrays, last = (jnp.asarray(draw.normal(size=shape), jnp.bfloat16) for shape in shapes)
+  return (*arrays, last, None) if bias is None else (*arrays, last)
+
+
+@pytest.mark.parametrize("bias", [None, (1, H), (B, H), (1, 1)])
+@pytest.mark.parametrize("name", SPANS)
+def test_cudnn_takes_what_it_is_given(name, bias):
+  given = cudnn.given(*drawn(SPANS[name], bias), SPANS[name])
+  q, k, v, lengths = (given[name] for name in ("query", "key", "value", "key_value_seq_lengths"))
+  added = combine_bias_and_mask(given["bias"], given["mask"], q.dtype)
+  check_layout(q, k, v, added, lengths, lengths, None, None, None, None, AttentionLayout.BTNH)
+  assert (q.shape[1] % 2, k.shape[1] % 2) == (0, 0)  # JAX refuses others in training
+  assert not given["is_causal"] or q.shape[1] == k.shape[1]
+  assert (given["mask"] is None) == (name in TOLD)
+  if name in TOLD:  # a bias of one text stays that of one text
+    assert bias is None or added.shape[:2] == bias
+
+
+@pytest.mark.parametrize("bias", [None, (1, H)])
+@pytest.mark.parametrize("name", SPANS)
+def test_it_is_the_attention_of_the_definition(name, bias):
+  span = SPANS[name]
+  q, k, v, bias = (None if x is None else x.astype(jnp.float32) for x in drawn(span, bias))
+
+  def definition(q, k, v, bias):
+    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k) + (0 if bias is None else bias)
+    weights = jax.nn.softmax(jnp.where(span.visible[:, None], logits, -jnp.inf))
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+
+  def sloped(attend):
+    def loss(*arrays):
+      out = attend(*arrays)
+      return (out * jnp.arange(D)).sum(), out
+
+    return jax.tree.leaves(jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(q, k, v, bias))
+
+  mine = sloped(lambda *arrays: cudnn.attend(*arrays, span))
+  for found, expected in zip(mine, sloped(definition), strict=True):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
