@@ -33,6 +33,7 @@ examples:
   python -m posexp.benchmark --peers --peer-python ~/torch/bin/python --passes step,decode
   python -m posexp.benchmark --encodings rpr --passes seeds --d-model 32,128
   python -m posexp.benchmark --estimate
+  python -m posexp.benchmark --ahead h100 --encodings rpr --dtype bfloat16 --attention fused
 
 All of a table is timed in turn, round by round; ratios are taken within a round, and shown as a
 median with the quartiles. none, with the first of --attention, is what the others are held against.
@@ -70,6 +71,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   add("--peers", action="store_true", help="x-transformers on PyTorch too, in the same rounds")
   add("--peer-python", metavar="PATH", help="a Python that has it; default: this one")
   add("--estimate", action="store_true", help="300M parameters on H100s and TPUs, reckoned")
+  add("--ahead", metavar="GPU", help="compile for h100, h200 or 8xh100, which need not be here")
   add("--out", type=Path, default=Path("benchmark"), help="a folder; default: benchmark")
   args = parser.parse_args(argv)
   for name, choices in (("passes", list(PASSES)), ("dtype", DTYPES)):
@@ -88,6 +90,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.error(f"--seconds must be at least 0, not {args.seconds}")
   if args.vocabulary < 8:
     parser.error(f"--vocabulary must be at least 8, not {args.vocabulary}")
+  if args.ahead and args.passes != ["step"]:
+    parser.error("--ahead compiles the pass step alone")
   if args.peer_python and not args.peers:
     parser.error("--peer-python goes with --peers")
   return args
@@ -104,6 +108,10 @@ def benchmark(args: argparse.Namespace, command: str) -> list[dict]:
 
     estimate.estimate(args.out, command)
     return []
+  if args.ahead:
+    from posexp.benchmarking import ahead
+
+    return ahead.ahead(args, command)
   import jax
 
   from posexp.benchmarking import cases, machine, output, tables

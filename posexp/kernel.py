@@ -144,7 +144,7 @@ def launch(kernel: Callable, plan: Plan, blocks: int, outputs: tuple, *inputs: A
       input_output_aliases={} if outputs[0] is None else {0: 0},
       compiler_params=plgpu.CompilerParams(num_warps=4 if width <= 64 else 8, num_stages=2),
       interpret=plan.target.platform == "cpu",
-      name=kernel.__name__,
+      name=("causal_" if plan.causal else "") + kernel.__name__,
     )(*inputs)
 
   return plan.target.by_rows(launched)(outputs[0], *inputs)

@@ -282,12 +282,12 @@ def test_estimates_follow_the_program_and_say_that_they_are_estimates(
   tmp_path, monkeypatch, capsys
 ):
   small = Size(d_model=16, num_heads=2, num_layers=5, d_ff=32, dropout=0.0, attention="reference")
-  chip = estimate.Chip(1e12, 1e9, 1e12, 1e11, 2)
+  chip = estimate.Chip(1e12, 1e9, 1e12, 1e11)
   monkeypatch.setattr(estimate, "SIZE", small)
   monkeypatch.setattr(estimate, "LENGTH", 8)
   monkeypatch.setattr(estimate, "VOCABULARY", 20)
   monkeypatch.setattr(estimate, "ENCODED", ("none",))
-  monkeypatch.setattr(estimate, "MACHINES", {"4 × chip": (4, chip)})
+  monkeypatch.setattr(estimate, "MACHINES", {"4 × chip": (4, 2, chip)})
   run(tmp_path, "--estimate")
   text = (tmp_path / "estimate.md").read_text()
   assert "nothing below was run on the machines that it names" in text

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from posexp import training
-from posexp.benchmarking import output, tables
+from posexp.benchmarking import chips, output, tables
 from posexp.benchmarking.cases import Case
+from posexp.benchmarking.chips import Chip
 from posexp.benchmarking.programs import build
 from posexp.devices import mesh_for
 from posexp.encodings import ENCODINGS
@@ -36,20 +37,10 @@ SEEN = (1, 3)  # layers of the programs that are compiled; all others cost as mu
 STATE = 12  # bytes of a parameter, of its two moments and of itself
 
 
-class Chip(NamedTuple):
-  """What its maker says of an accelerator, dense, in bfloat16."""
-
-  flops: float  # a second
-  memory: float  # bytes
-  bandwidth: float  # bytes a second
-  link: float  # bytes a second to the others, one way
-  rows: int  # texts on each
-
-
-MACHINES = {
-  "8 × H100 SXM": (8, Chip(989e12, 80e9, 3.35e12, 450e9, 8)),
-  "8 × TPU v5e": (8, Chip(197e12, 16e9, 0.819e12, 200e9, 2)),
-  "8 × TPU v5p": (8, Chip(459e12, 95e9, 2.765e12, 600e9, 16)),
+MACHINES = {  # how many chips, how many texts on each, and which chips
+  "8 × H100 SXM": (8, 8, chips.H100),
+  "8 × TPU v5e": (8, 2, chips.TPU_V5E),
+  "8 × TPU v5p": (8, 16, chips.TPU_V5P),
 }
 ABOUT = f"""\
 **These are estimates: nothing below was run on the machines that it names.**
@@ -131,14 +122,12 @@ def lines() -> Iterator[tuple[str, str, int, dict[str, Any]]]:
   """For each encoding and machine: their names, how many parameters there are, and the figures."""
   for name in ENCODED:
     costs: dict[int, Cost] = {}
-    for machine, (count, chip) in MACHINES.items():
-      case = Case(
-        "step", "decoder", name, "", ENCODINGS[name](), SIZE, LENGTH, chip.rows, VOCABULARY
-      )
-      if chip.rows not in costs:
-        costs[chip.rows] = whole(case)
+    for machine, (count, rows, chip) in MACHINES.items():
+      case = Case("step", "decoder", name, "", ENCODINGS[name](), SIZE, LENGTH, rows, VOCABULARY)
+      if rows not in costs:
+        costs[rows] = whole(case)
       parameters = training.parameters(build(case))
-      yield name, machine, parameters, reckoned(case, costs[chip.rows], parameters, count, chip)
+      yield name, machine, parameters, reckoned(case, costs[rows], parameters, count, chip)
 
 
 def estimate(folder: Path, command: str) -> None:

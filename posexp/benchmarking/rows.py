@@ -104,10 +104,10 @@ def row(
   return {column: (found | facts).get(column) for column in COLUMNS}
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> str:
   """CSV with a header; what is not known is empty."""
   out = io.StringIO()
-  writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+  writer = csv.DictWriter(out, columns, lineterminator="\n")
   writer.writeheader()
   writer.writerows(rows)
   return out.getvalue()
