@@ -238,6 +238,23 @@ def test_bfloat16_stays_near_float32():
   np.testing.assert_allclose(narrow.astype(jnp.float32), whole, atol=0.05)
 
 
+@pytest.mark.parametrize("blocks", [None, BLOCK])
+@pytest.mark.parametrize("encoding", MANY)
+def test_bfloat16_has_gradients(encoding, blocks):
+  causal = encoding.causal_only
+  parts = built(encoding, causal)
+  positions = jnp.arange(20)[None]
+  mask = jnp.ones((1, 1, 20), bool)
+  span = Span(positions, positions, mask, causal, consecutive=True, blocks=blocks)
+  arrays = [jax.ShapeDtypeStruct((1, 20, H, D), jnp.bfloat16)] * 3
+
+  def loss(q, k, v):  # of products of what is not float32 alone
+    return attended(parts, parts[1], 2 * q, 2 * k, v, span).astype(jnp.float32).sum()
+
+  for slope in jax.eval_shape(jax.grad(loss, argnums=(0, 1, 2)), *arrays):
+    assert slope.dtype == jnp.bfloat16
+
+
 LONG, WIDE = 2048, 16
 BUFFERS = {
   **{name: ENCODINGS[name]() for name in ("none", "t5", "rope")},

@@ -78,6 +78,15 @@ def test_functions_equal_their_formula(name):
   agree(function, formula, [draw(*shape) for shape in shapes])
 
 
+def test_a_gradient_is_of_the_dtype_of_what_it_is_of():
+  shapes = (
+    jax.ShapeDtypeStruct((2, 5, 3, 4), jnp.bfloat16),
+    jax.ShapeDtypeStruct((3, 4), jnp.float32),
+  )
+  slopes = jax.eval_shape(jax.grad(lambda *x: gradients.plus(*x).sum(), argnums=(0, 1)), *shapes)
+  assert [each.dtype for each in slopes] == [each.dtype for each in shapes]
+
+
 def test_functions_can_be_mapped():  # as seeds in one program are
   function, formula, *shapes = FUNCTIONS["times, tall"]
   agree(jax.vmap(function), jax.vmap(formula), [draw(3, *shape) for shape in shapes])

@@ -49,9 +49,9 @@ SHOWN = {
 ABOUT = """\
 **Nothing below was run or timed: each program was compiled for a GPU that was not there.** *ms at
 least* is a bound and says nothing of how near a run comes to it: for each kernel the longer of its
-FLOPs at {teraflops:,.0f} TFLOP/s (half of that in float32) and of its bytes at {bandwidth:.2f} TB/s,
-and all kernels one after the other. What stays in the cache between two of them is not in it. The
-ratio and *MFU at most*, of *plain*, are of these bounds.
+FLOPs at {teraflops:,.0f} TFLOP/s (half of that in float32) and of its bytes at {bandwidth:.2f}
+TB/s, and all kernels one after the other. What stays in the cache between two of them is not in it.
+The ratio and *MFU at most*, of *plain*, are of these bounds.
 
 *GFLOPs compiled* are those of products of matrices, of the ones in kernels of attention too, where
 scores are computed again on the way back; *plain* are those of the plain Transformer of the same

@@ -49,12 +49,13 @@ def plus(x: Array, shared: Array) -> Array:
   return x + shared
 
 
-def plus_backward(shared: Array, grad: Array) -> tuple[Array, Array]:
+def plus_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+  like, shared = kept
   summed = grad if shared.size == grad.size else total(grad, shared.shape)
-  return grad, summed.reshape(shared.shape).astype(shared.dtype)
+  return grad.astype(like.dtype), summed.reshape(shared.shape).astype(shared.dtype)
 
 
-plus.defvjp(lambda x, shared: (plus(x, shared), shared), plus_backward)
+plus.defvjp(lambda x, shared: (plus(x, shared), (x[:0], shared)), plus_backward)
 
 
 def scores(q: Array, k: Array) -> Array:
