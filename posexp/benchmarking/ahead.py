@@ -130,6 +130,7 @@ def row(case: Case, program: Any, took: float, count: int, name: str) -> Row:
   size, chip = case.size, chips.GPUS[name][1]
   kernels = Program(program.as_text()).kernels()
   bound = sum(seconds(each, chip, count) for each in kernels)
+  exchanged = sum(each.bytes for each in kernels if each.kind == "collective") / 1e9
   here = [each for each in kernels if each.kind != "collective"]
   return {
     "group": f"{tables.title(case)}: compiled for {count} × {name.upper()}",
@@ -150,12 +151,13 @@ def row(case: Case, program: Any, took: float, count: int, name: str) -> Row:
     "attention_kernels": counted(kernels, "attention"),
     "products": counted(kernels, "product"),
     "other_kernels": sum(each.times for each in kernels if each.kind == "other"),
-    "collectives": counted(kernels, "collective"),
+    "collectives": counted(kernels, "collective")
+    + (f" of {exchanged:.3g} GB" if exchanged else ""),
     "temporaries_mib": program.memory_analysis().temp_size_in_bytes / 2**20,
     "gflops_compiled": count * sum(each.flops for each in here) / 1e9,
     "gflops": case.flops / 1e9,
     "gb_moved": count * sum(each.bytes for each in here) / 1e9,
-    "gb_exchanged": sum(each.bytes for each in kernels if each.kind == "collective") / 1e9,
+    "gb_exchanged": exchanged,
     "bound_ms": 1e3 * bound,
     "bound_mfu": case.flops / (bound * count * chip.flops),
     "compile_s": took,
