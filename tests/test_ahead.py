@@ -115,7 +115,8 @@ def test_the_table_has_a_row_for_each_encoding_and_form(tmp_path, monkeypatch):
     "cope reference",
   ]
   for each in found:
-    assert each["gflops_compiled"] == pytest.approx(each["gflops"], rel=0.15)
+    if each["model"] == "encoder":  # of a decoder half of all pairs count as plain
+      assert each["gflops_compiled"] == pytest.approx(each["gflops"], rel=0.02)
     assert each["bound_ms"] > 1e3 * each["gb_moved"] / 4800 / 1.001
     assert 0 < each["bound_mfu"] < 1
     assert each["attention_kernels"] == "none"

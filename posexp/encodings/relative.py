@@ -164,7 +164,10 @@ def by_key(values: Array, offset: Array, consecutive: bool) -> Array:
 
   Offsets, int [1 or B,Q,K], are clipped at f. Do they go up one by one in every row?
   """
-  return looked_up(values, offset)
+  by_rows = target().by_rows  # one index of all values would have them on every device
+  if len(offset) == 1:
+    return by_rows(lambda values: looked_up(values, offset))(values)
+  return by_rows(looked_up)(values, offset)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))

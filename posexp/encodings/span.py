@@ -14,6 +14,8 @@ import numpy as np
 from flax import struct
 from jax import Array
 
+from posexp.target import target
+
 TOGETHER = 64  # queries that meet the rows of offsets in one product
 
 
@@ -140,9 +142,17 @@ def backward(kept, grad):
   j = r + i - (queries - 1)
   there = (j >= 0) & (j < keys)
   index = np.where(there, i * keys + j, 0).ravel()
-  flat = jax.lax.optimization_barrier(grad.transpose(2, 1, 0, 3, 4)).reshape(-1, queries * keys)
-  flat = jax.vmap(lambda row: row[index])(flat).reshape(-1, *there.shape)
-  flat = jnp.where(there, flat, 0).reshape(parts, heads, batch * queries, queries + keys)
+
+  def placed(grad: Array) -> Array:
+    flat = jax.lax.optimization_barrier(grad.transpose(2, 1, 0, 3, 4)).reshape(-1, queries * keys)
+    flat = jax.vmap(lambda row: row[index])(flat).reshape(-1, *there.shape)
+    return (
+      jnp.where(there, flat, 0).reshape(parts, heads, -1, *there.shape).transpose(2, 0, 1, 3, 4)
+    )
+
+  # XLA does not divide what texts and heads are one axis of.
+  flat = target().by_rows(placed)(grad).transpose(1, 2, 0, 3, 4)
+  flat = flat.reshape(parts, heads, batch * queries, queries + keys)
   of_x = (flat @ rows.transpose(0, 2, 1, 3)).reshape(parts, heads, batch, queries, -1)
   of_rows = x.swapaxes(2, 3) @ flat
   return of_x.transpose(2, 0, 3, 1, 4), of_rows.transpose(0, 3, 1, 2)
