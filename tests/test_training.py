@@ -218,3 +218,35 @@ def test_eight_devices_share_batches_and_if_asked_parameters():
     assert each["programs"] == 1
   assert found["eight"]["each"] == found["one"]["all"]
   assert found["divided"]["each"] < 1.2 * found["divided"]["all"] / 8
+
+
+APART = """
+import sys
+import jax, numpy as np
+sys.path.insert(0, sys.argv[1])
+from test_training import ENCODINGS, Size, Training, classifier, keys, program, uneven
+from jax.sharding import Mesh
+from posexp.devices import shard
+
+mesh = Mesh(np.array(jax.devices()), ("data",))
+batch = uneven(16) | {"labels": np.zeros(16, np.int32)}
+((batch, _),) = shard([batch], mesh)
+for name in ("rpr", "transformer_xl", "deberta"):
+  size = Size(d_model=16, num_heads=2, d_ff=16, num_layers=1, attention="reference")
+  run = program(classifier(11, 3, ENCODINGS[name](), size, False), Training(), 100, mesh)
+  text = run.update.jitted.lower(run.init(0), batch, keys(0)["dropout"]).compile().as_text()
+  assert "all-reduce" in text
+  assert "all-gather" not in text and "all-to-all" not in text, name
+"""
+
+
+def test_devices_exchange_sums_alone():
+  env = os.environ | {
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+  }
+  argv = [sys.executable, "-c", APART, str(Path(__file__).parent)]
+  done = subprocess.run(
+    argv, env=env, cwd=Path(__file__).parents[1], text=True, capture_output=True
+  )
+  assert done.returncode == 0, done.stderr
