@@ -196,16 +196,18 @@ def ahead(args: argparse.Namespace, command: str) -> list[Row]:
   mesh = mesh_of(count, name)
   output.writable(args.out)
   found: list[Row] = []
-  for each in groups:
-    print(tables.title(each[0]), flush=True)
-    for one in group(each, mesh, name, notes):
-      found.append(one)
-      print(
-        f"  {one['label']}: compiled in {one['compile_s']:.1f} s, "
-        f"{one['bound_ms']:.2f} ms at least, attention by {one['attention_kernels']}",
-        flush=True,
-      )
-      keep(args, command, notes, found)
+  try:
+    for each in groups:
+      print(tables.title(each[0]), flush=True)
+      for one in group(each, mesh, name, notes):
+        found.append(one)
+        print(
+          f"  {one['label']}: compiled in {one['compile_s']:.1f} s, "
+          f"{one['bound_ms']:.2f} ms at least, attention by {one['attention_kernels']}",
+          flush=True,
+        )
+  finally:  # Ctrl-C keeps what was compiled
+    keep(args, command, notes, found)
   for table in shown(found):
     print(f"\n{tables.terminal(table)}")
   print(f"\nbounds, not measurements\nin {args.out}: {NAME}.md, {NAME}.csv")
