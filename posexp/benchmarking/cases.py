@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PASSES = ("attention", "forward", "step", "decode", "beam", "seeds", "start")
 SEARCHES = ("decode", "beam")
 APART, TOGETHER = "one after another", "in one program"  # ways of seeds
+JAX = "jax.nn.dot_product_attention"  # who else does the pass attention, without positions
 TOKENS = 2048  # of a batch whose rows are not given
 
 
@@ -208,6 +209,8 @@ def _cases(args, work, model, of, dtype: str, d_model: int, length: int) -> Iter
       case = dataclasses.replace(case, beam=args.beam)
     if work != "seeds":
       yield case
+      if work == "attention" and name == "none" and attention == args.attention[0]:
+        yield dataclasses.replace(case, way=JAX)
       continue
     for seeds in args.seeds:
       for way in (APART, TOGETHER):

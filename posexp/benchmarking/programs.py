@@ -15,7 +15,7 @@ from jax import Array
 
 from posexp import decoding, devices, training
 from posexp.attention import attend
-from posexp.benchmarking.cases import APART, SEARCHES, Case
+from posexp.benchmarking.cases import APART, JAX, SEARCHES, Case
 from posexp.benchmarking.language import language
 from posexp.benchmarking.timing import Timed, timed
 from posexp.data.tokenizer import EOS
@@ -183,6 +183,8 @@ def attention(case: Case) -> tuple[Callable[[int], None], Any, dict]:
   real = jnp.ones((1, 1, case.length), bool)
 
   def found(params: Any, q: Array, k: Array, v: Array) -> Array:
+    if case.way == JAX:
+      return jax.nn.dot_product_attention(q, k, v, is_causal=causal)
     stack = nnx.merge(graphdef, params, settings)
     span = stack.ready(Span(positions, positions, real, causal, consecutive=True, first=True))
     if not stack.relation.of_stream:
