@@ -11,6 +11,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Relation, Span
+from posexp.encodings.lookup import looked_up
 
 
 class Counted(Relation):
@@ -31,9 +32,7 @@ class Counted(Relation):
     share = (place - below).astype(q.dtype)
     row = below.astype(jnp.int32)
     last = len(self.rows[...]) - 1
-    lower, upper = (
-      jnp.take_along_axis(by_row, index, axis=-1) for index in (row, jnp.minimum(row + 1, last))
-    )
+    lower, upper = (looked_up(by_row, index) for index in (row, jnp.minimum(row + 1, last)))
     position = lower + share * (upper - lower)
     return span.keep("content") * logits + span.keep("position") * position
 

@@ -7,13 +7,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
 
 from posexp import kernel
 from posexp.encodings.base import Encoding, Relation, Setting, scaled
 from posexp.encodings.gradients import plus, times
+from posexp.encodings.lookup import looked_up
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import Span
 from posexp.target import target
@@ -164,10 +164,7 @@ def by_key(values: Array, offset: Array, consecutive: bool) -> Array:
 
   Offsets, int [1 or B,Q,K], are clipped at f. Do they go up one by one in every row?
   """
-  by_rows = target().by_rows  # one index of all values would have them on every device
-  if len(offset) == 1:
-    return by_rows(lambda values: looked_up(values, offset))(values)
-  return by_rows(looked_up)(values, offset)
+  return looked_up(values, column(offset, values.shape[-1] // 2))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -176,7 +173,8 @@ def by_offset(weights: Array, offset: Array, consecutive: bool, far: int) -> Arr
   *outer, queries, keys = weights.shape
   if not consecutive:
     values = jax.ShapeDtypeStruct((*outer, queries, 2 * far + 1), weights.dtype)
-    return jax.linear_transpose(lambda x: looked_up(x, offset), values)(weights)[0]
+    index = column(offset, far)
+    return jax.linear_transpose(lambda x: looked_up(x, index), values)(weights)[0]
   # All but the two farthest are the offset of one key, or of none.
   key = jnp.arange(1 - far, far) - offset[0, :, :1]
   index = jnp.where((key >= 0) & (key < keys), jnp.arange(queries)[:, None] * keys + key, -1)
@@ -189,15 +187,9 @@ def by_offset(weights: Array, offset: Array, consecutive: bool, far: int) -> Arr
   return jnp.concatenate([left, near.reshape(*outer, queries, -1), right], axis=-1)
 
 
-def looked_up(values: Array, offset: Array) -> Array:
-  """What `by_key` computes."""
-  batch, heads, queries, width = values.shape
-  far = width // 2
-  index = jnp.arange(queries)[:, None] * width + far + jnp.clip(offset, -far, far)
-  # One index of all values: one that batch and heads shared would have them come last in memory.
-  rows = jnp.arange(batch * heads, dtype=jnp.uint32) * np.uint32(queries * width)
-  index = rows.reshape(batch, heads, 1, 1) + index[:, None].astype(jnp.uint32)
-  return values.ravel().at[index].get(mode="promise_in_bounds")
+def column(offset: Array, far: int) -> Array:
+  """Where each offset, int [1 or B,Q,K], stands among those from −far to far: [1 or B,1,Q,K]."""
+  return (far + jnp.clip(offset, -far, far))[:, None]
 
 
 by_key.defvjp(
