@@ -20,7 +20,7 @@ train: $(READY)
 	@$(BIN)/python -m posexp.train $(ARGS)
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
