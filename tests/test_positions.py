@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from order import compilations
 
 from posexp.devices import mesh_for
 from posexp.encodings import ENCODINGS
@@ -185,13 +186,12 @@ def test_training_draws_other_positions_in_every_step_from_the_seed_alone():
 
 def test_all_k_of_rpr_train_in_one_program():
   training, mesh = Training(), mesh_for(B)
-  programs, losses = [], []
-  for k in (0, 1, 2, 4):
-    run = program(classifier(VOCAB, 2, RPR(k, table=4), SMALL, False), training, 8, mesh)
-    state = run.update(run.init(0), batch(), keys(0)["dropout"])
-    losses.append(float(state.window.sums["loss"]))
-    programs.append((run.update.jitted, run.predict))
-    run.predict(state, batch())
-  assert len(set(programs)) == 1
-  assert [function._cache_size() for function in programs[0]] == [1, 1]
+  losses = []
+  with compilations() as counts:
+    for k in (0, 1, 2, 4):
+      run = program(classifier(VOCAB, 2, RPR(k, table=4), SMALL, False), training, 8, mesh)
+      state = run.update(run.init(0), batch(), keys(0)["dropout"])
+      losses.append(float(state.window.sums["loss"]))
+      run.predict(state, batch())
+  assert (counts["update"], counts["predict"]) == (1, 1)
   assert len(set(losses)) == 4
