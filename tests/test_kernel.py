@@ -1,16 +1,13 @@
 """The kernel of RPR equals its definition, forms nothing of queries times keys, and lowers."""
 
 import math
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from commands import on_eight_devices
 
 from posexp import kernel
 from posexp.target import Target
@@ -183,15 +180,7 @@ for mine, whole in zip(*(program(*inputs) for program, inputs in (eight, one)), 
 
 
 def test_each_device_attends_to_its_own_texts():
-  env = os.environ | {
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-  }
-  argv = [sys.executable, "-c", EIGHT, str(Path(__file__).parent)]
-  done = subprocess.run(
-    argv, env=env, cwd=Path(__file__).parents[1], text=True, capture_output=True
-  )
-  assert done.returncode == 0, done.stderr
+  on_eight_devices(EIGHT)
 
 
 def gradients(length, platform, *, tables=True, dtype=jnp.float32):

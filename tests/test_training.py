@@ -2,16 +2,13 @@
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from commands import on_eight_devices
 
 from posexp.devices import mesh_for, shard
 from posexp.encodings import ENCODINGS
@@ -206,13 +203,7 @@ print(json.dumps(found))
 
 
 def test_eight_devices_share_batches_and_if_asked_parameters():
-  env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-  argv = [sys.executable, "-c", EIGHT, str(Path(__file__).parent)]
-  done = subprocess.run(
-    argv, env=env, cwd=Path(__file__).parents[1], text=True, capture_output=True
-  )
-  assert done.returncode == 0, done.stderr
-  found = json.loads(done.stdout)
+  found = json.loads(on_eight_devices(EIGHT))
   for each in found.values():
     assert each["losses"] == pytest.approx(found["one"]["losses"], abs=1e-5)
     assert each["programs"] == 1
@@ -241,12 +232,4 @@ for name in ("rpr", "transformer_xl"):
 
 
 def test_devices_exchange_sums_alone():
-  env = os.environ | {
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-  }
-  argv = [sys.executable, "-c", APART, str(Path(__file__).parent)]
-  done = subprocess.run(
-    argv, env=env, cwd=Path(__file__).parents[1], text=True, capture_output=True
-  )
-  assert done.returncode == 0, done.stderr
+  on_eight_devices(APART)
