@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from posexp.arguments import Parser, names, numbers, run
+from posexp.config.arguments import Parser, names, numbers, run
 
 PASSES = {
   "attention": "one layer's relation alone, forward and backward",
@@ -116,7 +116,7 @@ def benchmark(args: argparse.Namespace, command: str) -> list[dict]:
 
   from posexp.benchmarking import cases, machine, output, tables
   from posexp.benchmarking.measure import Stopped, measure
-  from posexp.devices import prepare
+  from posexp.training.devices import prepare
 
   prepare()
 

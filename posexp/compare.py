@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posexp.arguments import Parser, run
+from posexp.config.arguments import Parser, run
 from posexp.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
   Raises:
     UserError: a run is missing, not finished, or not comparable to the other.
   """
-  from posexp import cache
+  from posexp import storage
   from posexp.reporting import pairing, verdict
 
   if args.json and args.json.is_dir():
@@ -112,7 +112,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
   result["shown"] = most_different(rows[0], chrf, args.examples)
   if args.json:
     try:
-      cache.write(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+      storage.write(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
       raise UserError(f"--json {args.json} cannot be written: {error.strerror}") from error
   print("\n".join(verdict.report(result)))
@@ -127,11 +127,11 @@ def measures(rows: list[Row], task: str, language: str) -> dict[str, Measure]:
     return {"accuracy": of_share(right(rows, task))}
   import sacrebleu
 
-  from posexp import scores
+  from posexp.tasks import bleu
 
   said, references = [row.found for row in rows], [row.reference for row in rows]
   return {
-    "bleu": of_metric(scores.bleu(language), said, references),
+    "bleu": of_metric(bleu.bleu(language), said, references),
     "chrf": of_metric(sacrebleu.CHRF(), said, references),
     "exact_match": of_share(right(rows, task)),
   }

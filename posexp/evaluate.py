@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from posexp.arguments import Parser, names, numbers, run
-from posexp.show import near
+from posexp.config.arguments import Parser, names, numbers, run
+from posexp.errors import near
 
 SPLITS = ("test", "validation", "train")
 EXAMPLES = """\
@@ -59,9 +59,9 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   Raises:
     UserError: the run, a term, a layer or a head does not exist.
   """
-  from posexp.ablation import Switches, measure
-  from posexp.devices import prepare
-  from posexp.trained import open_trained
+  from posexp.analysis.ablation import Switches, measure
+  from posexp.training.devices import prepare
+  from posexp.training.restore import open_trained
 
   prepare()
   trained = open_trained(args.run)
@@ -120,8 +120,7 @@ def keep(result: dict[str, Any], folder: Path) -> list[Path]:
   """Writes a grid as JSON and draws it; returns the paths."""
   import numpy as np
 
-  from posexp import cache
-  from posexp.analysis import drawing
+  from posexp import plotting, storage
 
   terms = list(dict.fromkeys(row["terms"][0] for row in result["off"]))
   layers = sorted({layer for row in result["off"] for layer in row["layers"]})
@@ -134,7 +133,7 @@ def keep(result: dict[str, Any], folder: Path) -> list[Path]:
   shown = found[:, : len(layers)]
   on = result["on"]
   error = 100 * np.median([row["error"] for row in result["off"]])
-  figure, axes = drawing.panels(
+  figure, axes = plotting.panels(
     1,
     len(terms),
     width=1.3 + 0.62 * (len(heads) + 1),
@@ -145,17 +144,17 @@ def keep(result: dict[str, Any], folder: Path) -> list[Path]:
   )
   limit = max(float(np.nanmax(np.abs(shown), initial=0)), 2 * error) or 1.0  # noise stays pale
   for each, term, values in zip(axes[0], terms, shown, strict=True):
-    image = drawing.heat(each, values, limit=limit, numbers="+.1f")
+    image = plotting.heat(each, values, limit=limit, numbers="+.1f")
     each.axvline(len(heads) - 0.5, color="k", linewidth=1)
-    drawing.name_ticks(each, list(map(str, layers)), [*map(str, heads), "all"])
+    plotting.name_ticks(each, list(map(str, layers)), [*map(str, heads), "all"])
     everywhere = [r for r in result["off"] if r["terms"] == (term,)][-1]
     each.set_title(f"{term}\n(everywhere: {100 * everywhere['change']:+.1f})")
     each.set_xlabel("head")
   axes[0][0].set_ylabel("layer")
   figure.colorbar(image, ax=list(axes[0]), label="points of accuracy")
   name = f"terms-{result['split']}"
-  paths = drawing.save(figure, folder, name)
-  cache.write(folder / f"{name}.json", json.dumps(result, indent=2) + "\n")
+  paths = plotting.save(figure, folder, name)
+  storage.write(folder / f"{name}.json", json.dumps(result, indent=2) + "\n")
   return [*paths, folder / f"{name}.json"]
 
 

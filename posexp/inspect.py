@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posexp import config as configuration
-from posexp.arguments import run
+from posexp.config import command_line
+from posexp.config.arguments import run
 from posexp.errors import UserError
-from posexp.launching import command_line
 
 OWN = ("run", "out", "length")
 HELP = """\
@@ -73,7 +73,7 @@ def request(argv: list[str]) -> Request:
 
 def of_run(run: Path, overrides: list[str], typed: dict[str, Any]) -> dict[str, Any]:
   """The config of a run, from which no option that was typed may differ."""
-  from posexp.run import open_run
+  from posexp.runs.run import open_run
 
   config = open_run(run).config
   for override in overrides:
@@ -107,10 +107,10 @@ def inspect(asked: Request) -> list[Path]:
   Raises:
     UserError: the encoding does not suit the model, or the run cannot be opened.
   """
-  from posexp.analysis import report
+  from posexp.analysis import inspection
 
   encoding = configuration.make_encoding(asked.config)
-  lines, files = report.report(asked.config, encoding, asked.run, asked.out, asked.length)
+  lines, files = inspection.report(asked.config, encoding, asked.run, asked.out, asked.length)
   print("\n".join(lines))
   print()
   for file in files:

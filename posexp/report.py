@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posexp.arguments import Parser, names, run
-from posexp.errors import UserError
-from posexp.show import near
+from posexp.config.arguments import Parser, names, run
+from posexp.errors import UserError, near
 
 if TYPE_CHECKING:
   from posexp.reporting.results import Section
@@ -74,7 +73,8 @@ def report(args: argparse.Namespace) -> tuple[list[Section], list[Path]]:
   Raises:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
-  from posexp.reporting import reading, results, tables
+  from posexp.reporting import results, tables
+  from posexp.runs import reading
 
   runs, notes = reading.read(args.runs)
   sections, more = results.sections(runs, args.by, args.metric, args.baseline)
@@ -99,7 +99,7 @@ def write(
   Raises:
     UserError: they cannot be written.
   """
-  from posexp import cache
+  from posexp import storage
   from posexp.reporting import files, tables
 
   texts = {}
@@ -117,7 +117,7 @@ def write(
   written = [out / name for name in texts]
   try:
     for path, text in zip(written, texts.values(), strict=True):
-      cache.write(path, text)
+      storage.write(path, text)
     if "parquet" in formats:
       out.mkdir(parents=True, exist_ok=True)
       for name, each in rows.items():

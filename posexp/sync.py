@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from posexp.arguments import Parser, run
 from posexp.config import build
-from posexp.errors import UserError
-from posexp.mirroring import mirror as mirrors
-from posexp.mirroring.mirror import WandbOptions
-from posexp.run import lock
-from posexp.show import near
+from posexp.config.arguments import Parser, run
+from posexp.errors import UserError, near
+from posexp.runs.run import lock
+from posexp.tracking import wandb_run as mirrors
+from posexp.tracking.wandb_run import WandbOptions
 
 if TYPE_CHECKING:
-  from posexp.mirroring.aggregates import Aggregate
-  from posexp.reporting.reading import Found
+  from posexp.runs.reading import Found
+  from posexp.tracking.aggregates import Aggregate
 
 EXAMPLES = """\
 examples:
@@ -63,8 +62,8 @@ def sync(args: argparse.Namespace) -> Counter:
   Raises:
     UserError: there are no runs, W&B cannot be had, or no project can have that name.
   """
-  from posexp.mirroring.aggregates import aggregates
-  from posexp.reporting import reading
+  from posexp.runs import reading
+  from posexp.tracking.aggregates import aggregates
 
   runs, notes = reading.read(args.runs)
   groups = aggregates(runs)
@@ -117,7 +116,7 @@ class Sender:
     Raises:
       ConnectionError: the server does not answer any more.
     """
-    from posexp.reporting.reading import Found
+    from posexp.runs.reading import Found
 
     try:
       config = _config(each.path if isinstance(each, Found) else each.first)
@@ -159,7 +158,7 @@ class Sender:
   def _group(
     self, group: Aggregate, config: dict[str, Any], options: WandbOptions
   ) -> tuple[str, str]:
-    from posexp.mirroring import charts
+    from posexp.tracking import charts
 
     folder, what = group.path / ".aggregate", f"aggregate of {len(group.facts['seeds'])}"
     mark = mirrors.marked(folder)
@@ -187,7 +186,7 @@ class Sender:
     return SENT, f"{what} {SENT}, {mirror.url}"
 
   def _has_presets(self, entity: str) -> bool:
-    from posexp.mirroring import charts
+    from posexp.tracking import charts
 
     if entity not in self._presets:
       try:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from posexp.errors import UserError
-from posexp.launching.launch import launch
+from posexp.errors import UserError, near
+from posexp.sweeps.launch import launch
 
 log = logging.getLogger("posexp")
 
@@ -33,13 +33,13 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   Raises:
     UserError: the config, the data or the run's folder are not in order.
   """
-  from posexp import costs, devices, processes, show
   from posexp.config import build, make_encoding, make_task
-  from posexp.mirroring.tracking import WandbOptions
-  from posexp.optimizer import Training
-  from posexp.positions import Positions
-  from posexp.run import Follower, Run, folder
-  from posexp.transformer import Size
+  from posexp.models.positions import Positions
+  from posexp.models.transformer import Size
+  from posexp.runs.run import Follower, Run, folder
+  from posexp.tracking.tracker import WandbOptions
+  from posexp.training import costs, devices, processes, terminal
+  from posexp.training.optimizer import Training
 
   begun = costs.job_begins()
   devices.prepare()
@@ -61,8 +61,8 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
         stack.enter_context(run)
       summary = carry_out(run, config, encoding, task, size, positions, options, wandb, begun)
   else:
-    log.info("finished already, in %s; rerun=true trains it again", show.near(path))
-  show.result(task.table(summary))
+    log.info("finished already, in %s; rerun=true trains it again", near(path))
+  terminal.result(task.table(summary))
   return summary
 
 
@@ -73,7 +73,7 @@ def suits(encoding, size, positions, kind) -> None:
   """
   from posexp.config import unknown_name
   from posexp.encodings import ENCODINGS
-  from posexp.training import parameters
+  from posexp.training.step import parameters
 
   if size.match_to not in ENCODINGS:
     raise unknown_name("model.match_to", size.match_to, list(ENCODINGS))
@@ -87,10 +87,10 @@ def carry_out(
   run, config, encoding, task, size, positions, options, wandb, begun
 ) -> dict[str, Any]:
   """The work of a run, from its data to its summary."""
-  from posexp import fairness, loop, processes, show
-  from posexp.devices import mesh_for
-  from posexp.mirroring import tracking
-  from posexp.training import program
+  from posexp.tracking.tracker import start
+  from posexp.training import loop, matching, processes, terminal
+  from posexp.training.devices import mesh_for
+  from posexp.training.step import program
 
   with processes.in_turn():
     data = task.prepare(run.path)
@@ -98,13 +98,13 @@ def carry_out(
   epoch = data.steps_per_epoch(options.batch_size)
   steps = options.steps or options.epochs * epoch
   mesh = mesh_for(data.rows_of(options.batch_size), options.accumulate)
-  facts = fairness.facts(data.kind, encoding, fit, size)
+  facts = matching.facts(data.kind, encoding, fit, size)
   facts |= {"steps": steps, "devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   run.rewind(run.checkpoints.find("latest") or 0)
   if not processes.first():
     wandb = dataclasses.replace(wandb, mode="disabled")
-  with tracking.start(wandb, config=config, facts=facts, run=run) as tracker:
-    show.header(config, data, facts, run.path, tracker.line)
+  with start(wandb, config=config, facts=facts, run=run) as tracker:
+    terminal.header(config, data, facts, run.path, tracker.line)
     compiled = program(build, options, steps, mesh)
     fitted = loop.fit(run, tracker, compiled, data, options, steps, config["seed"], mesh, begun)
     summary = loop.measure(run, compiled, data, options, fitted, mesh) | facts
@@ -127,7 +127,7 @@ def model(name, encoding, data, size, positions) -> tuple[Callable[..., Any], An
     UserError: there are texts longer, or positions farther, than the encoding's positions; texts
       longer than positions are drawn from; or there is no matching width.
   """
-  from posexp import fairness
+  from posexp.training import matching
 
   kind = data.kind
   texts = f"the longest {data.item} has {data.longest} tokens, in batches of length {kind.length}"
@@ -145,7 +145,7 @@ def model(name, encoding, data, size, positions) -> tuple[Callable[..., Any], An
       f"{option}={getattr(encoding, encoding.limited_by)} gives {encoding.limit} positions: {why}; "
       f"raise {option}, or {lower}"
     )
-  fit = fairness.matched(kind, encoding, size)
+  fit = matching.matched(kind, encoding, size)
   return kind.build(encoding, fit, positions), fit
 
 

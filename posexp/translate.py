@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posexp.arguments import Parser, run
+from posexp.config.arguments import Parser, run
 from posexp.errors import UserError
 
 if TYPE_CHECKING:
-  from posexp.sentences import Hypothesis, Sentences
-  from posexp.trained import Opened
+  from posexp.analysis.sentences import Hypothesis, Sentences
+  from posexp.training.restore import Opened
 
 MAPS = 8  # lines of which the attention is drawn
 FEW = 8  # lines whose throughput would say nothing
@@ -133,9 +133,9 @@ def translate(args: argparse.Namespace) -> None:
   first = []
   if args.file is not None:  # or a wrong name would be told of only after the run is opened
     first = list(itertools.islice(lines, 1))
-  from posexp.devices import prepare
-  from posexp.sentences import WINDOW, Sentences, enough
-  from posexp.trained import open_translator
+  from posexp.analysis.sentences import WINDOW, Sentences, enough
+  from posexp.training.devices import prepare
+  from posexp.training.restore import open_translator
 
   prepare()
   opened = open_translator(args.run, args.batch)
@@ -163,7 +163,7 @@ def translate(args: argparse.Namespace) -> None:
 
 def search(args: argparse.Namespace, opened: Opened):
   """How the run was tested, but for what was typed."""
-  from posexp.decoding import Search
+  from posexp.models.decoding import Search
 
   return Search(
     beam=opened.task.beam if args.beam is None else args.beam,
@@ -184,8 +184,9 @@ def line(found: Hypothesis | None, scores: bool) -> str:
 
 def draw(opened: Opened, number: int, text: str, found: Hypothesis) -> None:
   """Draws the attention of one translation."""
-  from posexp.analysis import drawing, maps
-  from posexp.show import near
+  from posexp import plotting
+  from posexp.analysis import maps
+  from posexp.errors import near
 
   seen = maps.attention(opened, found.source, found.target)
   folder = opened.record.path / "figures"
@@ -193,7 +194,7 @@ def draw(opened: Opened, number: int, text: str, found: Hypothesis) -> None:
     with warnings.catch_warnings():
       # Of a script that the font lacks; a browser shows it in the SVG all the same.
       warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")
-      paths = drawing.save(figure, folder, f"line-{number}-{name}")
+      paths = plotting.save(figure, folder, f"line-{number}-{name}")
     for path in paths:
       print(near(path), file=sys.stderr)
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp.arguments import Parser, run
+from posexp.config.arguments import Parser, run
 from posexp.errors import UserError
-from posexp.mirroring import charts, mirror
-from posexp.mirroring.aggregates import aggregates
-from posexp.mirroring.mirror import WandbOptions
-from posexp.reporting import grouping, metrics, reading
-from posexp.reporting.reading import Found
+from posexp.reporting import grouping
+from posexp.runs import metrics, reading
+from posexp.runs.reading import Found
+from posexp.tracking import charts, wandb_run
+from posexp.tracking.aggregates import aggregates
+from posexp.tracking.wandb_run import WandbOptions
 
 EXAMPLES = """\
 It groups runs by what differs between them, encoding and rpr.k for example, and holds scores by
@@ -41,14 +42,14 @@ def main(argv: Sequence[str]) -> None:
   except ImportError:
     raise UserError("wandb-workspaces is missing: pip install -e '.[workspace]'") from None
   try:
-    entity = args.entity or mirror.imported().Api().default_entity
+    entity = args.entity or wandb_run.imported().Api().default_entity
     charts.keep_presets(entity)
     for task in dict.fromkeys(each.task for each in finished):
       members = [each for each in finished if each.task == task]
       made = workspace(workspaces, members, entity, args.project)
       print(f"{task}: {made.save().url}")
   except Exception as error:  # W&B's have no class in common
-    raise UserError(f"W&B cannot be had: {mirror.reason(error)}") from error
+    raise UserError(f"W&B cannot be had: {wandb_run.reason(error)}") from error
 
 
 def workspace(workspaces: Any, runs: Sequence[Found], entity: str, project: str) -> Any:

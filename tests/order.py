@@ -71,7 +71,7 @@ class Typed(NamedTuple):
 
 def command(*argv: str) -> Typed:
   """Types a command line."""
-  from posexp.launching.launch import launch
+  from posexp.sweeps.launch import launch
   from posexp.train import train
 
   logs = [logging.getLogger(name) for name in (None, "posexp", "jax")]
@@ -114,7 +114,7 @@ def compilations() -> Iterator[collections.Counter]:
 @contextlib.contextmanager
 def interrupted(at: int) -> Iterator[None]:
   """In it a run is stopped, as by Ctrl-C, when it is to log this step."""
-  from posexp.run import Run
+  from posexp.runs.run import Run
 
   log = Run.log
 
@@ -145,7 +145,7 @@ def timeless(values: dict[str, Any]) -> dict[str, Any]:
 
 def result(path: Path) -> tuple[list[dict], dict, str]:
   """The rows, the summary and the predictions of a run, less what is measured in time or memory."""
-  from posexp.run import open_run
+  from posexp.runs.run import open_run
 
   run = open_run(path)
   predictions = (path / "predictions/test.jsonl").read_text()

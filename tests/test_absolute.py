@@ -11,7 +11,7 @@ from flax import nnx
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.base import LayerNorm
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
-from posexp.transformer import Size, Stack
+from posexp.models.transformer import Size, Stack
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from posexp import attention
 from posexp.encodings import ENCODINGS, Span
 from posexp.encodings.base import Relation
 from posexp.encodings.complex_order import Complex
 from posexp.encodings.relative import RPR, TransformerXL
-from posexp.target import Target
-from posexp.transformer import Size, Stack
+from posexp.kernels.target import Target
+from posexp.models import attention
+from posexp.models.transformer import Size, Stack
 
 H, D, BLOCK = 2, 8, 8
 CHOSEN = {

@@ -15,7 +15,7 @@ from posexp.benchmarking.rows import COLUMNS
 from posexp.benchmarking.timing import Spent
 from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
-from posexp.transformer import Size
+from posexp.models.transformer import Size
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 

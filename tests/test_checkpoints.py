@@ -11,7 +11,7 @@ import pytest
 from states import CONFIG, SCORE, assert_equal, make_state, python, save
 
 from posexp.errors import UserError
-from posexp.run import Run, open_run
+from posexp.runs.run import Run, open_run
 
 
 def kept(path):
@@ -184,7 +184,7 @@ def test_another_process_may_read_while_a_run_is_trained(tmp_path):
 
 SHARDED = """
 import sys, jax, jax.numpy as jnp, numpy as np
-from posexp.run import Run
+from posexp.runs.run import Run
 mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
 rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
 whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -215,7 +215,7 @@ def test_a_run_goes_on_with_another_number_of_devices(tmp_path):
 
 SAVING = """
 import sys, jax.numpy as jnp
-from posexp.run import Run
+from posexp.runs.run import Run
 with Run(sys.argv[1], {config!r}) as run:
   step = run.checkpoints.find("latest") or 0
   run.rewind(step)

@@ -15,12 +15,11 @@ import pyarrow.parquet
 import pytest
 from omegaconf import OmegaConf
 
-from posexp import baseline
 from posexp.config import CONFIGS
 from posexp.data import sources
 from posexp.data.hub import answers
 from posexp.errors import UserError
-from posexp.tasks import TASKS
+from posexp.tasks import TASKS, bag_of_words
 from posexp.tasks.classification import TextClassification
 
 COMMIT = "0123456789" * 4
@@ -206,21 +205,21 @@ def test_a_rare_label_that_is_held_out_by_us_is_no_mistake(tmp_path):
 
 def test_the_bag_of_words_is_measured_once(monkeypatch):
   splits = {"train": ROWS[20:], "validation": ROWS[:10], "test": [("good", "p"), ("good", "n")]}
-  measured = baseline.bag_of_words(splits)
+  measured = bag_of_words.bag_of_words(splits)
   assert measured["validation"] == {"accuracy": 1.0, "macro_f1": 1.0}
   assert measured["test"]["accuracy"] == 0.5
   assert measured["test"]["macro_f1"] == pytest.approx((2 / 3 + 0) / 2)
-  monkeypatch.setattr(baseline, "_fit", None)  # would fail if it were called
-  assert baseline.bag_of_words(splits) == measured
+  monkeypatch.setattr(bag_of_words, "_fit", None)  # would fail if it were called
+  assert bag_of_words.bag_of_words(splits) == measured
   with pytest.raises(TypeError):
-    baseline.bag_of_words(splits | {"test": ROWS[:2]})
+    bag_of_words.bag_of_words(splits | {"test": ROWS[:2]})
 
 
 def test_a_cache_that_cannot_be_kept_is_done_without(tmp_path, monkeypatch):
   (tmp_path / "file").write_text("")
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
   splits = {"train": ROWS, "test": ROWS}
-  assert baseline.bag_of_words(splits)["test"]["accuracy"] == 1.0
+  assert bag_of_words.bag_of_words(splits)["test"]["accuracy"] == 1.0
 
 
 def parquet(rows, names):

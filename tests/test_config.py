@@ -47,9 +47,9 @@ def test_the_table_of_encodings_and_its_files_agree():
 
 
 def test_defaults_repeat_those_of_the_dataclasses():
-  from posexp.mirroring.tracking import WandbOptions
-  from posexp.optimizer import Training
-  from posexp.transformer import Size
+  from posexp.models.transformer import Size
+  from posexp.tracking.tracker import WandbOptions
+  from posexp.training.optimizer import Training
 
   config = resolve(compose())
   assert build(Training, config["train"], "train") == Training()

@@ -17,8 +17,8 @@ from flax import nnx
 
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.disentangled import TUPE
-from posexp.models import Classifier
-from posexp.transformer import Size, Stack
+from posexp.models.heads import Classifier
+from posexp.models.transformer import Size, Stack
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 

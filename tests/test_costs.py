@@ -8,9 +8,9 @@ import pytest
 from order import SHORT, command, compilations, write
 
 import posexp
-from posexp import costs
-from posexp.run import open_run
-from posexp.training import Step
+from posexp.runs.run import open_run
+from posexp.training import costs
+from posexp.training.step import Step
 
 
 class Watch:

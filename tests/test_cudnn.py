@@ -10,8 +10,8 @@ from jax._src.cudnn.fused_attention_stablehlo import (
   combine_bias_and_mask,
 )
 
-from posexp import cudnn
 from posexp.encodings import Span
+from posexp.kernels import cudnn
 
 B, H, D = 3, 2, 16
 

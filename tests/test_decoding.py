@@ -14,12 +14,12 @@ from flax import nnx
 from states import python
 
 from posexp.data.tokenizer import BOS, EOS, PAD
-from posexp.decoding import Search, searcher
 from posexp.encodings import Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR
-from posexp.models import Translator
-from posexp.transformer import Size, Stack
+from posexp.models.decoding import Search, searcher
+from posexp.models.heads import Translator
+from posexp.models.transformer import Size, Stack
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 every_default = pytest.mark.parametrize("encoding", DEFAULTS)
@@ -263,7 +263,7 @@ def test_a_shape_is_compiled_once():
 SHARDED = """
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
-from posexp.devices import mesh_for, shard
+from posexp.training.devices import mesh_for, shard
 from test_decoding import RPR, ROWS, WIDE, some_batch, subject
 
 jax.config.update("jax_disable_most_optimizations", True)

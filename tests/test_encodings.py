@@ -15,7 +15,7 @@ from posexp.encodings.base import Encoding, LayerNorm, Relation
 from posexp.encodings.complex_order import Complex, ComplexLinear
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.streams import Split, SplitLinear
-from posexp.transformer import Size, Stack
+from posexp.models.transformer import Size, Stack
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from posexp import evaluate
-from posexp.ablation import Off, Switches, measure
+from posexp.analysis.ablation import Off, Switches, measure
 from posexp.config import compose, resolve
 from posexp.encodings import Span
 from posexp.errors import UserError
 from posexp.train import train
-from posexp.trained import open_trained, terms_of
+from posexp.training.restore import open_trained, terms_of
 
 WORDS = ["good", "bad", "film", "plot", "very", "not", "really", "a", "the", "it", "was"]
 OPTIONS = [

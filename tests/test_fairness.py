@@ -7,11 +7,11 @@ import pytest
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.errors import UserError
-from posexp.fairness import counts, facts, matched
-from posexp.models import OfClassifier
-from posexp.positions import CONSECUTIVE
+from posexp.models.heads import OfClassifier
+from posexp.models.positions import CONSECUTIVE
+from posexp.models.transformer import Size
 from posexp.train import suits
-from posexp.transformer import Size
+from posexp.training.matching import counts, facts, matched
 
 KIND = OfClassifier(vocab_size=300, num_classes=2, first=False, length=16)
 SIZE = Size(d_model=32, num_heads=4, d_ff=256, num_layers=1)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posexp import likelihood
-from posexp.encodings import gradients, relative, span
+from posexp.encodings import relative, span
+from posexp.kernels import gradients
+from posexp.models import cross_entropy
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 DRAW = np.random.default_rng(0)
@@ -146,7 +147,7 @@ def test_values_by_offset_and_their_sums_are_transposes(consecutive, first):
 @pytest.mark.parametrize("at_once", [1, 40, 10**6], ids=["token by token", "parts", "one part"])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_likelihood_in_parts_is_that_of_all_logits(monkeypatch, at_once, label_smoothing):
-  monkeypatch.setattr(likelihood, "AT_ONCE", at_once)
+  monkeypatch.setattr(cross_entropy, "AT_ONCE", at_once)
   batch, length, width, words = 2, 5, 3, 7
   labels = jnp.asarray(DRAW.integers(0, words, (batch, length)))
   weight = jnp.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0.5]])
@@ -157,8 +158,8 @@ def test_likelihood_in_parts_is_that_of_all_logits(monkeypatch, at_once, label_s
     return (-(target * log_p).sum(-1) * weight).sum()
 
   def found(hidden, kernel, bias):
-    reader = likelihood.Reader(kernel, bias)
-    return likelihood.summed(hidden, reader, labels, weight, label_smoothing)
+    reader = cross_entropy.Reader(kernel, bias)
+    return cross_entropy.summed(hidden, reader, labels, weight, label_smoothing)
 
   arrays = draw(batch, length, width), draw(width, words), draw(words)
   agree(lambda *arrays: found(*arrays).loss, formula, arrays)

@@ -15,9 +15,9 @@ from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.errors import UserError
-from posexp.models import OfClassifier
+from posexp.models.heads import OfClassifier
+from posexp.models.transformer import Size
 from posexp.train import train
-from posexp.transformer import Size
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 
@@ -152,7 +152,7 @@ def test_a_run_is_looked_into(encoding, tmp_path, monkeypatch, capsys):
 
 
 def test_attention_on_text_adds_up(tmp_path, monkeypatch):
-  from posexp.trained import open_trained
+  from posexp.training.restore import open_trained
 
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   trained = open_trained(run_of(tmp_path, "none"))

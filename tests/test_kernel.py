@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from commands import on_eight_devices
 
-from posexp import kernel
-from posexp.target import Target
+from posexp.kernels import rpr
+from posexp.kernels.target import Target
 
 B, H, BLOCK = 2, 2, 16
 
@@ -18,8 +18,8 @@ B, H, BLOCK = 2, 2, 16
 @pytest.fixture
 def small(monkeypatch):
   """Blocks so small that short texts have several: far to the left, near and far to the right."""
-  monkeypatch.setattr(kernel, "ROWS", BLOCK)
-  monkeypatch.setattr(kernel, "COLUMNS", BLOCK)
+  monkeypatch.setattr(rpr, "ROWS", BLOCK)
+  monkeypatch.setattr(rpr, "COLUMNS", BLOCK)
 
 
 def definition(q, k, v, keys, values, mask, first, *, causal):
@@ -70,7 +70,7 @@ def sloped(attend, arrays, asked, others, causal):
 
 
 def interpreted(*arrays, causal):
-  return kernel.attend(*arrays, causal=causal, target=Target("cpu"))
+  return rpr.attend(*arrays, causal=causal, target=Target("cpu"))
 
 
 CASES = {
@@ -118,7 +118,7 @@ def test_the_kernel_gives_what_the_definition_gives_and_so_do_its_gradients(name
 def test_blocks_that_are_not_near_share_a_clipped_offset():
   own, other, count, before, after = 8, 4, 20, 3, 5
   base = np.arange(-50, 150)[:, None, None]
-  start, stop = (np.asarray(x)[..., 0] for x in kernel.near(base, own, other, count, before, after))
+  start, stop = (np.asarray(x)[..., 0] for x in rpr.near(base, own, other, count, before, after))
   offset = np.arange(other * count) - np.arange(own)[:, None] - base
   offset = offset.reshape(len(base), own, count, other)
   left, right = (offset <= -before).all((1, 3)), (offset >= after).all((1, 3))
@@ -153,16 +153,16 @@ import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 sys.path.insert(0, sys.argv[1])
 from test_kernel import drawn, kernel, sloped
-from posexp.target import Target
+from posexp.kernels.target import Target
 
-kernel.ROWS = kernel.COLUMNS = 16
+rpr.ROWS = rpr.COLUMNS = 16
 arrays, asked, (mask, first) = drawn(0, 20, 20, 3, 8, causal=False)
 rows = lambda x: jax.numpy.concatenate([x[:1] * n for n in range(1, 9)]) / 8
 q, k, v, asked = map(rows, (*arrays[:3], asked))
 mask = jax.numpy.repeat(mask[:1], 8, axis=0)
 
 def found(mesh):
-  attend = lambda *inputs, causal: kernel.attend(*inputs, causal=causal, target=Target("cpu", mesh))
+  attend = lambda *inputs, causal: rpr.attend(*inputs, causal=causal, target=Target("cpu", mesh))
   where = NamedSharding(mesh, PartitionSpec("data"))
   placed = jax.device_put((q, k, v, mask, asked), where)
   def both(q, k, v, mask, asked):
@@ -191,7 +191,7 @@ def gradients(length, platform, *, tables=True, dtype=jnp.float32):
 
   def of(arrays, mask, first):
     def loss(arrays):
-      out = kernel.attend(*arrays, mask, first, causal=False, target=Target(platform))
+      out = rpr.attend(*arrays, mask, first, causal=False, target=Target(platform))
       return out.astype(jnp.float32).sum()
 
     return jax.grad(loss)(arrays)

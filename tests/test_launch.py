@@ -22,9 +22,9 @@ from omegaconf import open_dict
 
 from posexp.config import CONFIGS
 from posexp.errors import UserError
-from posexp.launching.launch import Job, launch
-from posexp.launching.sweep import Sweep
-from posexp.run import Run, folder
+from posexp.runs.run import Run, folder
+from posexp.sweeps.launch import Job, launch
+from posexp.sweeps.sweep import Sweep
 
 
 class Other(Launcher):
@@ -75,7 +75,7 @@ def scored(config):
 
 ENTRY = """
 import signal, sys, time
-from posexp.launching.launch import launch
+from posexp.sweeps.launch import launch
 
 # Ctrl-C is ignored in the background jobs of a shell; here it must not be.
 signal.signal(signal.SIGINT, signal.default_int_handler)

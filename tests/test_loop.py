@@ -118,7 +118,7 @@ def test_eight_devices_have_the_losses_of_one_which_can_go_on_from_them(home):
   assert re.search(r"^training .* on 1 cpu$", out, re.M)
 
   tell = (
-    "from posexp.devices import mesh_for\n"
+    "from posexp.training.devices import mesh_for\n"
     "print([mesh_for(size).size for size in (32, 20, 12, 7)], flush=True)"
   )
   eight = Command(home, "eight", *DEVICES, *WIDE, devices=8, before=tell)

@@ -8,11 +8,11 @@ from flax import nnx
 from translators import TEXTS, untrained
 
 from posexp.analysis import maps
+from posexp.analysis.sentences import Sentences
 from posexp.data.tokenizer import EOS
-from posexp.decoding import Search
 from posexp.encodings import Span
-from posexp.sentences import Sentences
-from posexp.trained import open_translator
+from posexp.models.decoding import Search
+from posexp.training.restore import open_translator
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 

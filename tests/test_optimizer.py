@@ -10,9 +10,9 @@ import pytest
 from posexp.config import build
 from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
-from posexp.optimizer import Training, decayed, make_optimizer, make_schedule
-from posexp.training import keys, split
-from posexp.transformer import Size, Stack
+from posexp.models.transformer import Size, Stack
+from posexp.training.optimizer import Training, decayed, make_optimizer, make_schedule
+from posexp.training.step import keys, split
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 10, 1000])

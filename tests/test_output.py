@@ -9,8 +9,8 @@ import pytest
 from order import SHORT, Typed, command, only, result, summaries
 
 from posexp.config import compose, make_task, resolve
-from posexp.run import folder
-from posexp.trained import open_trained
+from posexp.runs.run import folder
+from posexp.training.restore import open_trained
 
 pytestmark = pytest.mark.usefixtures("home", "compile_quickly")
 

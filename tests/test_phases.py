@@ -8,7 +8,7 @@ from flax import nnx
 from posexp.encodings import ENCODINGS, Span
 from posexp.encodings.relative import TransformerXL
 from posexp.encodings.sinusoids import REACH, frequencies, sinusoids
-from posexp.transformer import Size, Stack
+from posexp.models.transformer import Size, Stack
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 

@@ -9,15 +9,15 @@ import pytest
 from flax import nnx
 from order import compilations
 
-from posexp.devices import mesh_for
 from posexp.encodings import ENCODINGS
 from posexp.encodings.additive import Learned
 from posexp.encodings.relative import RPR, TransformerXL
-from posexp.models import Classifier, classifier
-from posexp.optimizer import Training
-from posexp.positions import Positions, drawn, spaced
-from posexp.training import keys, program
-from posexp.transformer import Size, Stack
+from posexp.models.heads import Classifier, classifier
+from posexp.models.positions import Positions, drawn, spaced
+from posexp.models.transformer import Size, Stack
+from posexp.training.devices import mesh_for
+from posexp.training.optimizer import Training
+from posexp.training.step import keys, program
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 

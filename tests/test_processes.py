@@ -10,7 +10,7 @@ import pytest
 from commands import Command
 
 from posexp.errors import UserError
-from posexp.processes import Ballot, Place, place
+from posexp.training.processes import Ballot, Place, place
 
 VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 SLURM = ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID")

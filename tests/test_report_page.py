@@ -13,7 +13,7 @@ from run_folders import sweep, write
 from posexp.report import arguments, report
 from posexp.reporting import figures
 from posexp.reporting.grouping import grouped
-from posexp.reporting.reading import read
+from posexp.runs.reading import read
 
 A = [0.91, 0.93, 0.90, 0.96]
 B = [0.79, 0.80, 0.80, 0.81]

@@ -7,9 +7,9 @@ import pytest
 from run_folders import sweep
 from scipy import integrate, stats
 
-from posexp.reporting import statistics
-from posexp.reporting.reading import read
+from posexp.reporting import intervals
 from posexp.reporting.results import sections
+from posexp.runs.reading import read
 
 A = [0.81, 0.83, 0.80, 0.86, 0.84, 0.82]
 B = [0.79, 0.80, 0.80, 0.81, 0.80, 0.79]
@@ -17,22 +17,22 @@ C = [0.80, 0.82, 0.79, 0.83, 0.80, 0.80]
 
 
 def test_an_estimate_is_that_of_a_t_interval():
-  found = statistics.estimate(A)
+  found = intervals.estimate(A)
   sd = math.sqrt(sum((each - sum(A) / 6) ** 2 for each in A) / 5)
   low, high = stats.t.interval(0.95, 5, loc=np.mean(A), scale=stats.sem(A))
   assert found == pytest.approx((6, sum(A) / 6, sd, low, high))
 
 
 def test_one_score_has_no_spread_and_equal_ones_no_interval():
-  assert statistics.estimate([0.5]) == (1, 0.5, None, None, None)
-  assert statistics.estimate([0.1, 0.1, 0.1]) == (3, pytest.approx(0.1), 0.0, None, None)
+  assert intervals.estimate([0.5]) == (1, 0.5, None, None, None)
+  assert intervals.estimate([0.1, 0.1, 0.1]) == (3, pytest.approx(0.1), 0.0, None, None)
 
 
 def test_holm_is_what_its_steps_say():
   # By hand: 0.01 × 4, then 0.02 × 3, then 0.03 × 2 which must not be below 0.06, then 0.5.
-  assert statistics.holm([0.5, 0.01, 0.03, 0.02]) == pytest.approx([0.5, 0.04, 0.06, 0.06])
-  assert statistics.holm([0.6, 0.7]) == [1.0, 1.0]
-  assert statistics.holm([]) == []
+  assert intervals.holm([0.5, 0.01, 0.03, 0.02]) == pytest.approx([0.5, 0.04, 0.06, 0.06])
+  assert intervals.holm([0.6, 0.7]) == [1.0, 1.0]
+  assert intervals.holm([]) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -43,7 +43,7 @@ def test_holm_rejects_as_the_step_down_procedure_does(seed):
     if p[index] > 0.05 / (len(p) - rank):
       break
     rejected.add(int(index))
-  assert {i for i, each in enumerate(statistics.holm(list(p))) if each <= 0.05} == rejected
+  assert {i for i, each in enumerate(intervals.holm(list(p))) if each <= 0.05} == rejected
 
 
 @pytest.mark.parametrize(("n", "effect"), [(3, 0.5), (8, 1.2), (40, 0.4)])
@@ -56,15 +56,15 @@ def test_power_is_the_integral_over_what_the_deviation_may_be(n, effect):
     return outside * stats.chi.pdf(s * math.sqrt(n - 1), n - 1) * math.sqrt(n - 1)
 
   expected, _ = integrate.quad(rejects, 0, 10)
-  assert statistics.power(n, effect, 0.05) == pytest.approx(expected, abs=1e-6)
+  assert intervals.power(n, effect, 0.05) == pytest.approx(expected, abs=1e-6)
 
 
 def test_needed_is_the_first_count_with_that_power():
-  found = statistics.needed(0.5, 1.0)
+  found = intervals.needed(0.5, 1.0)
   assert found == 34  # as tables of paired t tests have it for d = 0.5
-  assert statistics.power(found, 0.5, 0.05) >= 0.8 > statistics.power(found - 1, 0.5, 0.05)
-  assert statistics.needed(0.001, 1.0) is None
-  assert statistics.needed(50.0, 1.0) == 2
+  assert intervals.power(found, 0.5, 0.05) >= 0.8 > intervals.power(found - 1, 0.5, 0.05)
+  assert intervals.needed(0.001, 1.0) is None
+  assert intervals.needed(50.0, 1.0) == 2
 
 
 def test_differences_are_paired_by_seed_and_corrected_together(tmp_path):

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from states import CONFIG, SCORE, make_state, python, save
 
 from posexp.errors import UserError
-from posexp.run import Run, digest, folder, open_run
+from posexp.runs.run import Run, digest, folder, open_run
 
 
 def with_task(**options):
@@ -108,7 +108,7 @@ def test_a_folder_of_another_config_is_refused(tmp_path, change):
 
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path):
   first = python(
-    f"import time; from posexp.run import Run\nwith Run({str(tmp_path)!r}, {CONFIG!r}):\n"
+    f"import time; from posexp.runs.run import Run\nwith Run({str(tmp_path)!r}, {CONFIG!r}):\n"
     "  print('open', flush=True); time.sleep(60)"
   )
   assert first.stdout.readline() == "open\n"
@@ -225,7 +225,7 @@ def test_a_finished_run_is_read_without_jax_and_orbax(tmp_path):
     save(run, 1, 0.5)
     run.finish({"step": 1})
   code = (
-    "import sys; from posexp.run import Run, open_run\n"
+    "import sys; from posexp.runs.run import Run, open_run\n"
     f"assert Run({str(tmp_path)!r}, {{}}).finished == {{'step': 1}}\n"
     f"assert open_run({str(tmp_path)!r}).summary == {{'step': 1}}\n"
     "assert not {'jax', 'orbax', 'wandb'} & sys.modules.keys()"

@@ -7,10 +7,10 @@ from translators import untrained
 
 from posexp import translate
 from posexp.analysis import maps
-from posexp.decoding import Search
+from posexp.analysis.sentences import Sentences, enough, padded
 from posexp.errors import UserError
-from posexp.sentences import Sentences, enough, padded
-from posexp.trained import open_translator
+from posexp.models.decoding import Search
+from posexp.training.restore import open_translator
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 

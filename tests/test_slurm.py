@@ -13,9 +13,9 @@ from hydra.core.config_store import ConfigStore
 from order import command
 
 from posexp.errors import UserError
-from posexp.launching import slurm
-from posexp.launching.oversee import SLURM
-from posexp.run import Run, folder
+from posexp.runs.run import Run, folder
+from posexp.sweeps import slurm
+from posexp.sweeps.supervise import SLURM
 
 LAUNCHER = {
   "_target_": SLURM,
@@ -102,7 +102,7 @@ def train(config):
 def cluster(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr("posexp.train.train", train)
-  monkeypatch.setattr("posexp.launching.slurm.SECONDS", 0)
+  monkeypatch.setattr("posexp.sweeps.slurm.SECONDS", 0)
   (tmp_path / "squeue").write_text("#!/bin/sh\ncat queue\n")
   (tmp_path / "squeue").chmod(0o755)
   monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

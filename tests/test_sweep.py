@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from order import command
 
-from posexp.config import CONFIGS, compose, make_encoding, make_task, resolve
+from posexp.config import CONFIGS, command_line, compose, make_encoding, make_task, resolve
 from posexp.errors import UserError
-from posexp.launching import command_line
-from posexp.launching.sweep import Sweep
-from posexp.run import Run, folder, open_run
+from posexp.runs.run import Run, folder, open_run
+from posexp.sweeps.sweep import Sweep
 
 EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small form
   "complex_order_ablation": (14, 5),
@@ -179,7 +178,7 @@ def test_a_failure_outside_of_a_run_keeps_its_traceback_on_the_terminal(trainer,
 
 def test_a_terminal_shows_the_table_of_states_at_the_start_and_after_each_job(trainer, monkeypatch):
   trainer.broken["rpr", 0] = UserError("task.train=x: no such file")
-  monkeypatch.setattr("posexp.launching.sweep.terminal", lambda: True)
+  monkeypatch.setattr("posexp.sweeps.sweep.terminal", lambda: True)
   lines = command("-m", "encoding=none,rpr", "seed=0,1").out.splitlines()
   tables = [n for n, line in enumerate(lines) if line.startswith("sweep ")]
   assert len(tables) == 5

@@ -13,8 +13,8 @@ from wandb_stub import Refused
 
 from posexp import sync
 from posexp.errors import UserError
-from posexp.mirroring import charts
-from posexp.run import folder
+from posexp.runs.run import folder
+from posexp.tracking import charts
 
 SCORES = {("rpr", 2): [0.5, 0.6, 0.9], ("rpr", 4): [0.8, 0.9], "none": [0.4]}
 
@@ -255,7 +255,7 @@ def test_a_server_that_goes_away_ends_it(stub, tmp_path, capsys, monkeypatch):
     if len(reached) > 2:
       raise ConnectionError(f"{url} cannot be reached")
 
-  monkeypatch.setattr("posexp.mirroring.mirror.reach", reach)
+  monkeypatch.setattr("posexp.tracking.wandb_run.reach", reach)
   assert send() == {"sent": 1, "not sent": 3}
   assert capsys.readouterr().out.splitlines()[1:] == [
     f"{stub.url} cannot be reached: the rest is not sent",

@@ -13,7 +13,7 @@ from posexp.encodings.distance import Sandwich
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rotary import RoPE
 from posexp.encodings.streams import Split
-from posexp.transformer import Size, Stack
+from posexp.models.transformer import Size, Stack
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 

@@ -17,8 +17,8 @@ from wandb_stub import API_KEY, Refused
 
 from posexp.config import build
 from posexp.errors import UserError
-from posexp.mirroring import mirror, tracking
-from posexp.run import Run, digest, folder
+from posexp.runs.run import Run, digest, folder
+from posexp.tracking import tracker, wandb_run
 
 pytestmark = pytest.mark.usefixtures("apart")
 
@@ -270,7 +270,7 @@ def test_online_without_a_login():
 
 
 def test_a_server_that_is_gone_at_the_end_costs_no_run(stub, monkeypatch, caplog):
-  monkeypatch.setitem(mirror.FINISH, "finish_timeout", 1.0)
+  monkeypatch.setitem(wandb_run.FINISH, "finish_timeout", 1.0)
   answer = stub.stream
   stub.stream = lambda *_: time.sleep(20)
   with caplog.at_level(logging.WARNING, "posexp"):
@@ -301,11 +301,11 @@ def test_a_mirror_that_breaks_costs_no_run_and_no_next_one(stub, caplog):
 @pytest.mark.parametrize("how", ["option", "environment"])
 def test_disabled_costs_nothing(tmp_path, how):
   code = (
-    "import sys\nfrom posexp.run import Run\nfrom posexp.mirroring import tracking\n"
+    "import sys\nfrom posexp.runs.run import Run\nfrom posexp.tracking import tracker\n"
     f"config = {CONFIG!r}\n"
     f"with Run({str(tmp_path / 'a/b/c/d')!r}, config) as run:\n"
-    f"  options = tracking.WandbOptions(mode={'disabled' if how == 'option' else 'auto'!r})\n"
-    "  with tracking.start(options, config=config, facts={}, run=run) as tracker:\n"
+    f"  options = tracker.WandbOptions(mode={'disabled' if how == 'option' else 'auto'!r})\n"
+    "  with tracker.start(options, config=config, facts={}, run=run) as tracker:\n"
     "    tracker.log(1, {'a': 1}); tracker.summarize({}); print(tracker.line)\n"
     "assert 'wandb' not in sys.modules"
   )
@@ -347,4 +347,4 @@ def test_the_command_is_right_for_runs_elsewhere(monkeypatch, tmp_path):
 )
 def test_wrong_options(options, words):
   with pytest.raises(UserError, match=words):
-    build(tracking.WandbOptions, options, "wandb")
+    build(tracker.WandbOptions, options, "wandb")

@@ -10,9 +10,9 @@ import order
 import pytest
 from order import SHORT, command, compilations, interrupted, only, result, summaries
 
-from posexp import training
-from posexp.run import open_run
-from posexp.trained import open_trained
+from posexp.runs.run import open_run
+from posexp.training import step
+from posexp.training.restore import open_trained
 
 pytestmark = pytest.mark.usefixtures("home", "compile_quickly")
 
@@ -137,15 +137,15 @@ def test_rerun_starts_afresh(whole):
 
 
 def test_a_loss_that_is_not_a_number_stops_a_run_and_costs_nothing_saved(whole, monkeypatch):
-  step = training.Step.__call__
+  take_step = step.Step.__call__
 
   def breaks(self, state, batch, key):
     """Parameters that are no numbers come out of step 6: the first loss is that of step 7."""
     broken = jnp.nan if int(state.step) == 5 else 1.0
-    state = step(self, state, batch, key)
+    state = take_step(self, state, batch, key)
     return state.replace(params=jax.tree.map(lambda leaf: leaf * broken, state.params))
 
-  monkeypatch.setattr(training.Step, "__call__", breaks)
+  monkeypatch.setattr(step.Step, "__call__", breaks)
   for _ in range(2):
     status, out, err = command(*whole[0], "runs=broken")
     assert status == 2

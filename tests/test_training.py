@@ -10,13 +10,13 @@ import optax
 import pytest
 from commands import on_eight_devices
 
-from posexp.devices import mesh_for, shard
 from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
-from posexp.models import classifier, translator
-from posexp.optimizer import Training
-from posexp.training import keys, parameters, program
-from posexp.transformer import Size
+from posexp.models.heads import classifier, translator
+from posexp.models.transformer import Size
+from posexp.training.devices import mesh_for, shard
+from posexp.training.optimizer import Training
+from posexp.training.step import keys, parameters, program
 
 SIZE = Size(d_model=16, num_heads=2, d_ff=32, num_layers=1)
 CERTAIN = dataclasses.replace(SIZE, dropout=0.0)
@@ -57,7 +57,7 @@ def eight(monkeypatch):
     return [f"{process_index}.{number}" for number in range(8)]
 
   monkeypatch.setattr(jax, "local_devices", local_devices)
-  monkeypatch.setattr("posexp.devices.Mesh", lambda devices, names: list(devices))
+  monkeypatch.setattr("posexp.training.devices.Mesh", lambda devices, names: list(devices))
 
 
 def test_every_device_that_divides_a_batch_is_used(eight):
@@ -173,7 +173,7 @@ import jax, numpy as np
 sys.path.insert(0, sys.argv[1])
 from test_training import ENCODINGS, Size, Training, classifier, keys, program, uneven
 from jax.sharding import Mesh
-from posexp.devices import shard
+from posexp.training.devices import shard
 
 jax.config.update("jax_disable_most_optimizations", True)
 size = Size(d_model=64, num_heads=4, d_ff=128, num_layers=1, dropout=0.0)
@@ -217,7 +217,7 @@ import jax, numpy as np
 sys.path.insert(0, sys.argv[1])
 from test_training import ENCODINGS, Size, Training, classifier, keys, program, uneven
 from jax.sharding import Mesh
-from posexp.devices import shard
+from posexp.training.devices import shard
 
 mesh = Mesh(np.array(jax.devices()), ("data",))
 batch = uneven(16) | {"labels": np.zeros(16, np.int32)}

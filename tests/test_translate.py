@@ -17,11 +17,11 @@ import yaml
 from order import command, only
 
 from posexp import translate
+from posexp.analysis.sentences import Sentences
 from posexp.data.tokenizer import EOS
-from posexp.decoding import Search
 from posexp.errors import UserError
-from posexp.sentences import Sentences
-from posexp.trained import open_translator
+from posexp.models.decoding import Search
+from posexp.training.restore import open_translator
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 
@@ -156,7 +156,7 @@ def test_nothing_in_is_nothing_out(run, say, tmp_path, monkeypatch):
 
 def test_an_input_is_read_a_window_at_a_time(run, monkeypatch, capsys):
   """What was printed is flushed before more is read, of an input that has no end."""
-  monkeypatch.setattr("posexp.sentences.WINDOW", 2)
+  monkeypatch.setattr("posexp.analysis.sentences.WINDOW", 2)
   before, read = [], []
 
   def endless():

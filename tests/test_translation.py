@@ -16,9 +16,9 @@ import sacrebleu
 from order import MODEL, command, compilations, interrupted, only, result, timeless
 
 from posexp.errors import UserError
-from posexp.run import open_run
+from posexp.runs.run import open_run
 from posexp.tasks.translation import Corpus, tokenizers
-from posexp.trained import open_trained
+from posexp.training.restore import open_trained
 
 pytestmark = pytest.mark.usefixtures("home", "compile_quickly")
 
@@ -153,7 +153,7 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_tested(whole):
   for step in (8, 12):
     files = path / "checkpoints"
     assert (files / str(step)).is_dir()
-    from posexp.checkpoints import Checkpoints
+    from posexp.runs.checkpoints import Checkpoints
 
     trained = open_trained(path)
     checkpoints = Checkpoints(files, read_only=True)

@@ -10,7 +10,7 @@ from posexp.encodings import Encoding, Span
 from posexp.encodings.complex_order import Complex, OneLinear
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.streams import Split
-from posexp.transformer import Size, Stack
+from posexp.models.transformer import Size, Stack
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 

@@ -13,14 +13,14 @@ import pytest
 from order import command
 
 from posexp.errors import UserError
-from posexp.launching import oversee, workers
-from posexp.launching.sweep import Sweep
-from posexp.run import Run, folder
+from posexp.runs.run import Run, folder
+from posexp.sweeps import supervise, workers
+from posexp.sweeps.sweep import Sweep
 
 TESTS = Path(__file__).parent
 ENTRY = """
 import sys
-from posexp.launching.launch import launch
+from posexp.sweeps.launch import launch
 from test_workers import slow
 
 if __name__ == "__main__":
@@ -60,7 +60,7 @@ def home(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr("posexp.train.train", train)
   monkeypatch.setattr(
-    "posexp.launching.workers.places", lambda count, runs: [{"PLACE": "a"}, {"PLACE": "b"}]
+    "posexp.sweeps.workers.places", lambda count, runs: [{"PLACE": "a"}, {"PLACE": "b"}]
   )
   return tmp_path
 
@@ -233,12 +233,12 @@ def test_mistakes_are_one_sentence(home, argv, message):
 
 
 def test_the_table_stays_in_its_place_under_what_is_said(home, monkeypatch, capsys):
-  from posexp.launching.command_line import check, parse
+  from posexp.config.command_line import check, parse
 
-  monkeypatch.setattr("posexp.launching.oversee.terminal", lambda: True)
+  monkeypatch.setattr("posexp.sweeps.supervise.terminal", lambda: True)
   args = parse(["-m", "encoding=none,rpr", "seed=0,1"])
   sweep = Sweep(check(args), args)
-  board = oversee.Board(sweep)
+  board = supervise.Board(sweep)
   board.draw()
   board.draw()
   table = "sweep     4 runs: 4 waiting\n  encoding=none  waiting (seed 0, 1)\n"
@@ -257,11 +257,11 @@ def test_the_table_stays_in_its_place_under_what_is_said(home, monkeypatch, caps
 
 
 def test_a_table_that_is_too_large_is_cut(home, monkeypatch, capsys):
-  from posexp.launching.command_line import check, parse
+  from posexp.config.command_line import check, parse
 
-  monkeypatch.setattr("posexp.launching.oversee.terminal", lambda: True)
+  monkeypatch.setattr("posexp.sweeps.supervise.terminal", lambda: True)
   monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((30, 5)))
   args = parse(["-m", "encoding=rpr", "rpr.k=range(1,6)"])
-  oversee.Board(Sweep(check(args), args)).draw()
+  supervise.Board(Sweep(check(args), args)).draw()
   lines = capsys.readouterr().out.splitlines()
   assert (len(lines), lines[-1], max(map(len, lines)) < 30) == (4, "  …", True)

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from posexp.mirroring import tracking
-from posexp.run import Run, folder
+from posexp.runs.run import Run, folder
+from posexp.tracking import tracker
 
 CONFIG = {
   "encoding": "rpr",
@@ -23,21 +23,21 @@ FACTS = {"parameters": 1234, "devices": "1 cpu"}
 def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples=(), **options):
   """Logs a row for each step as the training loop does; the tracker's line."""
   with Run(folder(config), config, rerun=rerun) as run:
-    options = tracking.WandbOptions(**options)
-    with tracking.start(options, config=config, facts=FACTS, run=run) as tracker:
+    options = tracker.WandbOptions(**options)
+    with tracker.start(options, config=config, facts=FACTS, run=run) as opened:
       for step in steps:
         row = {"validation/accuracy": step / 100, "time/seconds": float(step)}
         run.log(step, row)
-        tracker.log(step, row)
+        opened.log(step, row)
       if during is not None:
         during()
       if error is not None:
         raise error
       summary = {"validation/accuracy": 0.75, "test/accuracy": 0.5, **FACTS}
-      tracker.summarize(summary)
-      tracker.samples(list(samples))
+      opened.summarize(summary)
+      opened.samples(list(samples))
     run.finish(summary)
-  return tracker.line
+  return opened.line
 
 
 def steps_of(told):

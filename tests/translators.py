@@ -8,13 +8,13 @@ import numpy as np
 
 from posexp.config import build, compose, make_encoding, resolve
 from posexp.data import tokenizer
-from posexp.devices import mesh_for
-from posexp.fairness import matched
-from posexp.models import OfTranslator
-from posexp.optimizer import Training
-from posexp.run import Run
-from posexp.training import program
-from posexp.transformer import Size
+from posexp.models.heads import OfTranslator
+from posexp.models.transformer import Size
+from posexp.runs.run import Run
+from posexp.training.devices import mesh_for
+from posexp.training.matching import matched
+from posexp.training.optimizer import Training
+from posexp.training.step import program
 
 TEXTS = ["one two three four", "eins zwei drei vier", "ü $5$"]
 OPTIONS = ["task=translation", "task.train=gone.jsonl", "task.max_length=10", "encoding=rpr"]

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from posexp import fairness
 from posexp.analysis.probe import (
   WORDS,
   Profile,
@@ -24,7 +23,8 @@ from posexp.analysis.probe import (
   relative_to_zero,
 )
 from posexp.encodings.base import Encoding, Relation
-from posexp.models import Kind
+from posexp.models.heads import Kind
+from posexp.training import matching
 
 PARTS = {
   "embed": "the embedding",
@@ -81,7 +81,7 @@ def added(encoding: Encoding, subject: Subject, kind: Kind) -> dict[str, str]:
   if refusal(encoding, size, False):
     # No classifier can be built, but the stack of a decoder can.
     own, none = (
-      fairness.costs(builder(each, size, True), kind.inputs, kind.length)
+      matching.costs(builder(each, size, True), kind.inputs, kind.length)
       for each in (encoding, Encoding())
     )
     return {
@@ -90,7 +90,7 @@ def added(encoding: Encoding, subject: Subject, kind: Kind) -> dict[str, str]:
       f"{(own['flops'] - none['flops']) / 1e3:+,.1f} k against none "
       f"({own['flops'] / none['flops'] - 1:+.1%})",
     }
-  own, none = (fairness.facts(kind, each, size, size) for each in (encoding, Encoding()))
+  own, none = (matching.facts(kind, each, size, size) for each in (encoding, Encoding()))
   count, base = own["parameters"], none["parameters"]
   cost, plain = own["flops_per_token"], none["flops_per_token"]
   return {

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from posexp.analysis.drawing import BLUE, COLORS, GRAY, ORANGE, heat, panels
 from posexp.analysis.probe import OnText, Profile, Shares, inner_products, relative_to_zero
+from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, heat, panels
 
 MOST = 8  # panels in a row
 KINDS = {

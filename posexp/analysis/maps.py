@@ -15,10 +15,10 @@ from jax import Array
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from posexp.analysis.drawing import panels
+from posexp.analysis.sentences import padded
 from posexp.data.tokenizer import BOS, PAD
-from posexp.sentences import padded
-from posexp.trained import Opened
+from posexp.plotting import panels
+from posexp.training.restore import Opened
 
 INCH = 0.14  # of a token, where there is room
 WIDEST = 30.0  # inches of all panels of a row together

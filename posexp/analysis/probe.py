@@ -18,9 +18,9 @@ from jax import Array
 
 from posexp.encodings.base import Encoding, Words
 from posexp.encodings.span import Span
-from posexp.positions import Positions
-from posexp.training import keys, split
-from posexp.transformer import Size, Stack
+from posexp.models.positions import Positions
+from posexp.models.transformer import Size, Stack
+from posexp.training.step import keys, split
 
 DRAWS = 64
 WORDS = 64  # in the vocabulary of what is not trained

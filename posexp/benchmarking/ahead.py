@@ -13,14 +13,15 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from posexp import config, devices, training
+from posexp import config
 from posexp.benchmarking import cases, chips, machine, output, programs, rows, tables
 from posexp.benchmarking.cases import Case
 from posexp.benchmarking.chips import Chip
 from posexp.benchmarking.hlo import Kernel, Program
 from posexp.benchmarking.rows import Row
 from posexp.errors import UserError
-from posexp.optimizer import Training
+from posexp.training import devices, step
+from posexp.training.optimizer import Training
 
 NAME = "ahead"
 TF32 = 0.5  # of the FLOPs in bfloat16, which is how products of float32 are computed
@@ -92,7 +93,7 @@ def mesh_of(count: int, name: str) -> Mesh:
 
 def compiled(case: Case, mesh: Mesh) -> tuple[Any, float]:
   """The update step of a case, and how many seconds its compiler took. Nothing is allocated."""
-  program = training.program(
+  program = step.program(
     programs.build(case), Training(batch_size=case.batch), programs.STEPS, mesh
   )
 
@@ -103,7 +104,7 @@ def compiled(case: Case, mesh: Mesh) -> tuple[Any, float]:
   state = jax.tree.map(described, state, devices.placed(state, mesh, divided=False))
   divided = NamedSharding(mesh, PartitionSpec("data"))
   batch = jax.tree.map(lambda x: described(x, divided), programs.batch(case))
-  key = jax.eval_shape(lambda: training.keys(0)["dropout"])
+  key = jax.eval_shape(lambda: step.keys(0)["dropout"])
   return programs.compile(program.update.jitted, state, batch, key)
 
 

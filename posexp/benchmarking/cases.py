@@ -12,7 +12,7 @@ from posexp.errors import UserError
 
 if TYPE_CHECKING:
   from posexp.encodings import Encoding
-  from posexp.transformer import Size
+  from posexp.models.transformer import Size
 
 PASSES = ("attention", "forward", "step", "decode", "beam", "seeds", "start")
 SEARCHES = ("decode", "beam")
@@ -223,6 +223,6 @@ def size_of(fields: dict) -> Size:
   Raises:
     UserError: there is no such model.
   """
-  from posexp.transformer import Size
+  from posexp.models.transformer import Size
 
   return config.build(Size, fields, "model")

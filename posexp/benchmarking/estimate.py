@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posexp import training
 from posexp.benchmarking import chips, output, tables
 from posexp.benchmarking.cases import Case
 from posexp.benchmarking.chips import Chip
 from posexp.benchmarking.programs import build
-from posexp.devices import mesh_for
 from posexp.encodings import ENCODINGS
-from posexp.optimizer import Training
-from posexp.transformer import Size
+from posexp.models.transformer import Size
+from posexp.training import step
+from posexp.training.devices import mesh_for
+from posexp.training.optimizer import Training
 
 EFFICIENCY = 0.4  # of the peak, assumed of matrix products
 ENCODED = ("none", "rpr")
@@ -73,14 +73,14 @@ class Cost(NamedTuple):
 
 def compiled(case: Case) -> Cost:
   """What the compiler says of the update step; nothing is allocated."""
-  program = training.program(build(case), Training(), 1000, mesh_for(np.array([1])))
+  program = step.program(build(case), Training(), 1000, mesh_for(np.array([1])))
   state = jax.eval_shape(lambda: program.init(0))
   shape = (case.batch, case.length)
   kinds = {"tokens": jnp.int32, "labels": jnp.int32, "mask": bool}
   batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in kinds.items()}
-  step = program.update.jitted.lower(state, batch, training.keys(0)["dropout"]).compile()
-  found = step.cost_analysis()
-  memory = step.memory_analysis().temp_size_in_bytes
+  compiled_step = program.update.jitted.lower(state, batch, step.keys(0)["dropout"]).compile()
+  found = compiled_step.cost_analysis()
+  memory = compiled_step.memory_analysis().temp_size_in_bytes
   return Cost(found["flops"], found["bytes accessed"], memory)
 
 
@@ -126,7 +126,7 @@ def lines() -> Iterator[tuple[str, str, int, dict[str, Any]]]:
       case = Case("step", "decoder", name, "", ENCODINGS[name](), SIZE, LENGTH, rows, VOCABULARY)
       if rows not in costs:
         costs[rows] = whole(case)
-      parameters = training.parameters(build(case))
+      parameters = step.parameters(build(case))
       yield name, machine, parameters, reckoned(case, costs[rows], parameters, count, chip)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from posexp.analysis.drawing import COLORS, GRAY, panels
 from posexp.benchmarking.rows import Row
 from posexp.benchmarking.tables import WORKS
+from posexp.plotting import COLORS, GRAY, panels
 
 MARKS = ("o", "s", "^", "D")
 QUANTITIES = {

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from flax import nnx
 from jax import Array
 
-from posexp import likelihood
 from posexp.encodings.base import Encoding, Linear
-from posexp.likelihood import Reader
-from posexp.transformer import Size, Stack
+from posexp.models import cross_entropy
+from posexp.models.cross_entropy import Reader
+from posexp.models.transformer import Size, Stack
 
 
 class Language(nnx.Module):
@@ -34,7 +34,7 @@ class Language(nnx.Module):
     """The mean over the real tokens, and how many they are."""
     hidden = self.stack(batch["tokens"], batch["mask"], rngs=rngs)
     weight, total = batch["mask"], batch["mask"].sum()
-    sums = likelihood.summed(hidden, self.reader, batch["labels"], weight, label_smoothing)
+    sums = cross_entropy.summed(hidden, self.reader, batch["labels"], weight, label_smoothing)
     return {"loss": sums.loss / total}, total
 
   def predict(
@@ -42,7 +42,7 @@ class Language(nnx.Module):
   ) -> dict[str, Array]:
     """The loss of every text, [B]."""
     logits = self.reader.logits(self.stack(batch["tokens"], batch["mask"]))
-    nll, _ = likelihood.scores(logits, batch["labels"])
+    nll, _ = cross_entropy.scores(logits, batch["labels"])
     return {"loss": (nll * batch["mask"]).sum(-1)}
 
 

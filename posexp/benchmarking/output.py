@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from posexp import cache
+from posexp import storage
 from posexp.benchmarking import machine, rows, tables
 from posexp.benchmarking.rows import Row
 from posexp.errors import UserError
@@ -60,18 +60,18 @@ def keep(folder: Path, texts: dict[str, str]) -> None:
   """
   try:
     for name, text in texts.items():
-      cache.write(folder / name, text)
+      storage.write(folder / name, text)
   except OSError as error:
     raise UserError(f"--out {folder} cannot be written: {error.strerror}") from error
 
 
 def draw(folder: Path, found: Sequence[Row]) -> list[str]:
   """Draws the figure, if there are several lengths; returns the names of all files."""
-  from posexp.analysis import drawing
+  from posexp import plotting
   from posexp.benchmarking import figure
 
   names = [f"{NAME}.md", f"{NAME}.csv"]
   drawn = figure.cost(found, machine.device())
   if drawn is not None:
-    names += [path.name for path in drawing.save(drawn, folder, "cost-by-length")]
+    names += [path.name for path in plotting.save(drawn, folder, "cost-by-length")]
   return names

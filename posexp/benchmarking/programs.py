@@ -13,16 +13,17 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp import decoding, devices, training
-from posexp.attention import attend
 from posexp.benchmarking.cases import APART, JAX, SEARCHES, Case
 from posexp.benchmarking.language import language
 from posexp.benchmarking.timing import Timed, timed
 from posexp.data.tokenizer import EOS
 from posexp.encodings.span import Span
-from posexp.models import classifier, translator
-from posexp.optimizer import Training
-from posexp.transformer import Stack
+from posexp.models import decoding
+from posexp.models.attention import attend
+from posexp.models.heads import classifier, translator
+from posexp.models.transformer import Stack
+from posexp.training import devices, step
+from posexp.training.optimizer import Training
 
 STEPS = 10_000  # of the schedule, which no measurement comes to the end of
 CLASSES = 2
@@ -103,14 +104,14 @@ def compile(function: Any, *args) -> tuple[Any, float]:
   return compiled, time.perf_counter() - began
 
 
-def started(case: Case) -> tuple[training.Program, dict[str, Array], Any]:
+def started(case: Case) -> tuple[step.Program, dict[str, Array], Any]:
   """The program of a run, a batch of it on the devices, and the key of its dropout."""
   rows = np.array([case.batch])
   mesh = devices.mesh_for(rows)
   options = Training(batch_size=case.batch)
-  program = training.program(build(case), options, STEPS, mesh)
+  program = step.program(build(case), options, STEPS, mesh)
   ((ready, _),) = devices.shard([batch(case)], mesh)
-  return program, ready, training.keys(0)["dropout"]
+  return program, ready, step.keys(0)["dropout"]
 
 
 def run(case: Case) -> tuple[Callable[[int], None], Any, dict]:
@@ -175,7 +176,7 @@ def attention(case: Case) -> tuple[Callable[[int], None], Any, dict]:
     return Stack(CLASSES, case.encoding, size, causal=causal, rngs=rngs)
 
   size = dataclasses.replace(size, num_layers=1)
-  graphdef, params, settings = training.split(layer, training.keys(0))
+  graphdef, params, settings = step.split(layer, step.keys(0))
   shape = (case.batch, case.length, size.num_heads, size.d_model // size.num_heads)
   seeds = jax.random.split(jax.random.key(0), 4)
   q, k, v, toward = (jax.random.normal(seed, shape).astype(size.dtype) for seed in seeds)

@@ -42,7 +42,7 @@ def main() -> None:
   """What the new process does, up to the end of its first step."""
   import jax
 
-  from posexp import devices
+  from posexp.training import devices
 
   devices.prepare()
   with open(sys.argv[1], "rb") as file:

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posexp import cache
+from posexp import storage
 from posexp.data.files import Rows, pick
 from posexp.errors import UserError
 
@@ -35,7 +35,7 @@ def read(
   """
   asked = json.dumps([repository, revision, splits, text, label])
   name = f"hub/{repository.replace('/', '--')}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
-  found = cache.kept(f"{name}.json", lambda: _load(repository, revision, splits, text, label))
+  found = storage.kept(f"{name}.json", lambda: _load(repository, revision, splits, text, label))
   return {split: [(text, label) for text, label in rows] for split, rows in found.items()}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from posexp import cache
+from posexp import storage
 from posexp.data import files, hub, splits, store
 from posexp.errors import UserError
 
@@ -69,7 +69,7 @@ def arrange(given: dict[str, Pairs], data: str | None = None) -> tuple[dict[str,
     notes = _notes(given, missing)
   else:
     name = hashlib.sha256(json.dumps([data, missing]).encode()).hexdigest()[:32]
-    notes = cache.kept(f"splits/{name}.json", lambda: _notes(given, missing))
+    notes = storage.kept(f"splits/{name}.json", lambda: _notes(given, missing))
   held = {
     name: functools.partial(_part, given["train"], missing, name) for name in ("train", *missing)
   }

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp import cudnn
-from posexp.encodings.gradients import LEAST, mixed, normalized, plus, scores, softmax, times
 from posexp.encodings.span import Span
+from posexp.kernels import cudnn
+from posexp.kernels.gradients import LEAST, mixed, normalized, plus, scores, softmax, times
 
 
 def scaled(q: Array) -> Array:

@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Relation, Span
-from posexp.encodings.lookup import looked_up
+from posexp.kernels.lookup import looked_up
 
 
 class Counted(Relation):

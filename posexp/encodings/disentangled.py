@@ -14,7 +14,7 @@ from jax import Array
 from posexp.encodings.additive import Table
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span
 from posexp.encodings.bias import buckets_by_offset, check_buckets
-from posexp.encodings.gradients import scores
+from posexp.kernels.gradients import scores
 
 
 def projection(features: int, *, bias: bool, rngs: nnx.Rngs) -> Linear:

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp import kernel
 from posexp.encodings.base import Encoding, Relation, Setting, scaled
-from posexp.encodings.gradients import plus, times
-from posexp.encodings.lookup import looked_up
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import Span
-from posexp.target import target
+from posexp.kernels import rpr
+from posexp.kernels.gradients import plus, times
+from posexp.kernels.lookup import looked_up
+from posexp.kernels.target import target
 
 
 class ClippedOffset(Relation):
@@ -79,7 +79,7 @@ class ClippedOffset(Relation):
     if span.mask.shape[1] > 1:  # a mask for each query, which the kernel does not take
       return self.attend(q, k, v, span, lambda weights: weights)
     vectors = self.vectors(span)
-    return kernel.attend(
+    return rpr.attend(
       scaled(q),
       k,
       v,

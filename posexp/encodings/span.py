@@ -14,7 +14,7 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-from posexp.target import target
+from posexp.kernels.target import target
 
 TOGETHER = 64  # queries that meet the rows of offsets in one product
 

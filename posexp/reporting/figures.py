@@ -15,11 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from posexp.analysis.drawing import COLORS
-from posexp.reporting import metrics
+from posexp.plotting import COLORS
 from posexp.reporting.grouping import Group, label
+from posexp.reporting.intervals import Estimate, estimate
 from posexp.reporting.results import COSTS, Row, Section
-from posexp.reporting.statistics import Estimate, estimate
+from posexp.runs import metrics
 
 MOST = 10  # groups in a figure
 SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller

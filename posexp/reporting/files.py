@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp.reporting import metrics
 from posexp.reporting.results import Section, costs
+from posexp.runs import metrics
 
 
 def groups(sections: Sequence[Section]) -> list[dict[str, Any]]:

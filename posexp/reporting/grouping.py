@@ -9,8 +9,8 @@ from typing import Any
 
 from posexp.config import nearest, show
 from posexp.errors import UserError
-from posexp.reporting.reading import Found
-from posexp.run import FILES
+from posexp.runs.reading import Found
+from posexp.runs.run import FILES
 
 REPEATS = ("task.fold",)  # what repeats a measurement, beside the seed
 PATHS = tuple(f"task.{name}" for name in FILES)  # where data are says nothing of what they are

@@ -9,10 +9,11 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import quote
 
-from posexp.reporting import figures, grouping, metrics, sentences, tables
+from posexp.errors import near
+from posexp.reporting import figures, grouping, sentences, tables
 from posexp.reporting.grouping import value_of
 from posexp.reporting.results import Row, Section
-from posexp.show import near
+from posexp.runs import metrics
 
 HEIGHT = 20  # of a drawn interval
 STYLE = Path(__file__).with_name("page.css")

@@ -11,7 +11,7 @@ import yaml
 
 from posexp.config import show
 from posexp.errors import UserError
-from posexp.run import Record, deciding, open_run
+from posexp.runs.run import Record, open_run
 
 COLUMNS = {
   "translation": ("source", "reference", "hypothesis"),
@@ -160,20 +160,6 @@ def same_data(a: Path, rows_a: list[Row], b: Path, rows_b: list[Row], split: str
         raise UserError(f"{here}: the {what} of example {index} is {texts[1]!r}, not {texts[0]!r}")
   if len(rows_a) != len(rows_b):
     raise UserError(f"{here}: {len(rows_b):,} examples, not {len(rows_a):,}")
-
-
-def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-  """What changes a run's results, {"rpr": {"k": 4}} as {"rpr.k": 4}."""
-  return flat(deciding(config))
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """A config with full keys."""
-  found: dict[str, Any] = {}
-  for key, value in config.items():
-    inside = isinstance(value, Mapping)
-    found |= flat(value, f"{prefix}{key}.") if inside else {f"{prefix}{key}": value}
-  return found
 
 
 def different(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

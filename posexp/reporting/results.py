@@ -11,11 +11,12 @@ import numpy as np
 
 from posexp.config import nearest
 from posexp.errors import UserError
-from posexp.reporting import grouping, metrics
+from posexp.reporting import grouping
 from posexp.reporting.grouping import Group, Repeat
-from posexp.reporting.reading import Found
+from posexp.reporting.intervals import LEVEL, Estimate, estimate, holm, needed
 from posexp.reporting.significance import over_seeds
-from posexp.reporting.statistics import LEVEL, Estimate, estimate, holm, needed
+from posexp.runs import metrics
+from posexp.runs.reading import Found
 
 MEASURED = ("time/", "memory/")  # whatever else of this kind a summary has is a cost too
 COSTS = {  # name -> heading

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from posexp.reporting import metrics
 from posexp.reporting.grouping import PATHS, Group, Repeat, confounded, telling, value_of
-from posexp.reporting.reading import Found
+from posexp.reporting.intervals import MOST
 from posexp.reporting.results import Row, Section, shared
-from posexp.reporting.statistics import MOST
+from posexp.runs import metrics
+from posexp.runs.reading import Found
 
 KINDS = {
   "better": "better",

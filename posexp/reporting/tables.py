@@ -6,8 +6,9 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from posexp.reporting import metrics, sentences
+from posexp.reporting import sentences
 from posexp.reporting.results import Row, Section, spent
+from posexp.runs import metrics
 
 WIDTH = 100
 NAME = 36  # letters of a group's name in a terminal

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from posexp import baseline, cache
+from posexp import storage
 from posexp.data import batches, files, sources, splits, tokenizer
 from posexp.data.batches import Batch, Examples
 from posexp.data.files import Rows
 from posexp.errors import UserError
+from posexp.tasks import bag_of_words
 
 if TYPE_CHECKING:
-  from posexp.evaluation import Snapshot
-  from posexp.models import OfClassifier
+  from posexp.models.heads import OfClassifier
+  from posexp.training.evaluation import Snapshot
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ class TextClassification:
 
   def toy(self) -> OfClassifier:
     """The model for hardly any data, to see whether one can be built."""
-    from posexp.models import OfClassifier
+    from posexp.models.heads import OfClassifier
 
     return OfClassifier(2, 2, self.cls, 1)
 
@@ -112,7 +113,7 @@ class TextClassification:
     """
     path, digest = folder / "tokenizer.json", self.data_digest()
     if not path.exists():
-      cache.write(path, _trained(self, digest))
+      storage.write(path, _trained(self, digest))
     return _prepared(self, digest, path.read_text(encoding="utf-8"))
 
 
@@ -156,7 +157,7 @@ class Prepared:
 
   @property
   def kind(self) -> OfClassifier:
-    from posexp.models import OfClassifier
+    from posexp.models.heads import OfClassifier
 
     longest = int(self.bucket_lengths[-1])
     return OfClassifier(self.vocab_size, self.num_classes, self.cls, longest)
@@ -193,7 +194,7 @@ class Prepared:
 
   def baseline(self, split: str) -> dict[str, float]:
     """Accuracy and macro F1 of a bag of words on `validation` or `test`."""
-    return baseline.bag_of_words(self.rows)[split]
+    return bag_of_words.bag_of_words(self.rows)[split]
 
   def predict(
     self, snapshot: Snapshot, split: str, kept: dict[str, Any] | None = None
@@ -225,7 +226,7 @@ class Prepared:
     """What a summary says of the test split; its predictions go to folder/predictions."""
     found = self.predict(snapshot, "test")
     names, texts = self.label_names, [text for text, _ in self.rows["test"]]
-    cache.write(
+    storage.write(
       folder / "predictions" / "test.jsonl",
       "".join(
         json.dumps(

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from posexp import cache, scores
+from posexp import storage
 from posexp.data import batches, tokenizer
 from posexp.data.batches import Batch
 from posexp.data.encoded import Encoded
 from posexp.errors import UserError
-from posexp.processes import fetch
+from posexp.tasks import bleu
+from posexp.training.processes import fetch
 
 if TYPE_CHECKING:
-  from posexp.decoding import Search
-  from posexp.evaluation import Snapshot
-  from posexp.models import OfTranslator
+  from posexp.models.decoding import Search
+  from posexp.models.heads import OfTranslator
   from posexp.tasks.translation import Translation
+  from posexp.training.evaluation import Snapshot
 
 DECODED = ("bleu", "chrf", "exact_match")  # metrics of hypotheses
 
@@ -89,7 +90,7 @@ class Parallel:
 
   @property
   def kind(self) -> OfTranslator:
-    from posexp.models import OfTranslator
+    from posexp.models.heads import OfTranslator
 
     source, target = (each.vocab_size for each in self.tokenizers)
     return OfTranslator(source, target, int(self.bucket_lengths[-1]))
@@ -165,7 +166,7 @@ class Parallel:
     greedy = dataclasses.replace(self.task.search, beam=1)
     said, _ = self.translate(snapshot, split, greedy, rows)
     references = [texts[row].target for row in rows]
-    return self.scores(self.predict(snapshot, split)) | scores.corpus(
+    return self.scores(self.predict(snapshot, split)) | bleu.corpus(
       said, references, self.task.target
     )
 
@@ -173,9 +174,9 @@ class Parallel:
     self, snapshot: Snapshot, split: str, search: Search, rows: np.ndarray | None = None
   ) -> tuple[list[str], dict[str, np.ndarray]]:
     """Hypotheses for the pairs `rows` of a split, or for all, and what the search says of each."""
-    from posexp.decoding import searcher
-    from posexp.devices import shard
-    from posexp.evaluation import gathered
+    from posexp.models.decoding import searcher
+    from posexp.training.devices import shard
+    from posexp.training.evaluation import gathered
 
     find = searcher(snapshot.program.graphdef, search)
     examples = self.examples[split] if rows is None else Part(self.examples[split], rows)
@@ -203,16 +204,16 @@ class Parallel:
       sentences += len(said)
       keep(folder / "predictions" / split, texts, said, found)
       measured = self.scores(self.predict(snapshot, split))
-      measured |= scores.corpus(said, references, self.task.target)
-      parts = scores.by_group([text.group for text in texts])
-      for part, rows in (parts or scores.by_length([text.source for text in texts])).items():
-        one = scores.corpus(
+      measured |= bleu.corpus(said, references, self.task.target)
+      parts = bleu.by_group([text.group for text in texts])
+      for part, rows in (parts or bleu.by_length([text.source for text in texts])).items():
+        one = bleu.corpus(
           [said[row] for row in rows], [references[row] for row in rows], self.task.target
         )
         measured |= {f"{name}/{part}": value for name, value in one.items()}
         measured[f"examples/{part}"] = len(rows)
       summary |= {f"{split}/{name}": value for name, value in measured.items()}
-    summary["bleu_signature"] = scores.signature(self.task.target, references)
+    summary["bleu_signature"] = bleu.signature(self.task.target, references)
     summary["time/sentences_per_second"] = sentences / seconds
     return summary
 
@@ -234,8 +235,8 @@ def keep(path: Path, texts: list[Text], said: list[str], found: dict[str, np.nda
     row |= {"hypothesis": hypothesis, "score": float(found["score"][index])}
     row |= {"tokens": int(found["length"][index])} | ({"group": text.group} if text.group else {})
     rows.append(json.dumps(row, ensure_ascii=False))
-  cache.write(path.with_suffix(".txt"), "".join(f"{line}\n" for line in lines))
-  cache.write(path.with_suffix(".jsonl"), "".join(f"{row}\n" for row in rows))
+  storage.write(path.with_suffix(".txt"), "".join(f"{line}\n" for line in lines))
+  storage.write(path.with_suffix(".jsonl"), "".join(f"{row}\n" for row in rows))
 
 
 def table(summary: dict[str, Any]) -> Iterator[str]:

@@ -13,15 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from posexp import cache
+from posexp import storage
 from posexp.data import batches, encoded, numbers, pairs, tokenizer
 from posexp.data.pairs import Pairs
 from posexp.errors import UserError
 from posexp.tasks.parallel import Parallel, Text, table
 
 if TYPE_CHECKING:
-  from posexp.decoding import Search
-  from posexp.models import OfTranslator
+  from posexp.models.decoding import Search
+  from posexp.models.heads import OfTranslator
 
 
 class Splits(NamedTuple):
@@ -52,7 +52,7 @@ class Translation:
 
   def __post_init__(self):
     """Raises ValueError for what no data could make good."""
-    from posexp.decoding import Search
+    from posexp.models.decoding import Search
 
     if not re.fullmatch(r"[\w.+-]*\w[\w.+-]*", self.name):
       raise ValueError(f"name names a folder: letters, digits and _.+- only, not {self.name!r}")
@@ -83,7 +83,7 @@ class Translation:
   @property
   def search(self) -> Search:
     """How test sentences are translated."""
-    from posexp.decoding import Search
+    from posexp.models.decoding import Search
 
     return Search(self.beam, self.length_penalty)
 
@@ -94,7 +94,7 @@ class Translation:
 
   def toy(self) -> OfTranslator:
     """The model for hardly any data, to see whether one can be built."""
-    from posexp.models import OfTranslator
+    from posexp.models.heads import OfTranslator
 
     return OfTranslator(4, 4, 1)
 
@@ -120,12 +120,12 @@ def tokenizers(task: Translation, folder: Path, given: Splits | None = None) -> 
     if given is None:
       raise UserError(f"{folder}: {paths[0].name} is missing; the run cannot be read without it")
     for side, path in enumerate(paths):
-      cache.write(path, _trained(task, given, None if task.joint else side))
+      storage.write(path, _trained(task, given, None if task.joint else side))
     seal.unlink(missing_ok=True)
   texts = [path.read_text(encoding="utf-8") for path in paths]
   digest = hashlib.sha256("".join(texts).encode()).hexdigest()
   if not seal.exists():
-    cache.write(seal, digest)
+    storage.write(seal, digest)
   elif seal.read_text() != digest:
     raise UserError(
       f"{paths[0]}: this is not the tokenizer that the run was trained with; put that one back, or "
@@ -141,7 +141,7 @@ def _trained(task: Translation, given: Splits, side: int | None) -> str:
 
   # Minutes of work on millions of pairs, which runs that differ elsewhere share.
   asked = hashlib.sha256(json.dumps([given.digest, task.vocab_size, side]).encode()).hexdigest()
-  return cache.kept(
+  return storage.kept(
     f"tokenizers/{asked[:32]}.json", lambda: tokenizer.train_bpe(texts(), task.vocab_size)
   )
 
@@ -251,7 +251,7 @@ class Numbers(Translation):
     makers = [importlib.metadata.version(each) for each in ("num2words", "babel", "numpy")]
     asked = json.dumps([makers, self.source, self.target, options])
     digest = hashlib.sha256(asked.encode()).hexdigest()
-    rows = cache.kept(
+    rows = storage.kept(
       f"numbers/{digest[:32]}.json", lambda: numbers.generate(self.source, self.target, **options)
     )
     rows = {split: each for split, each in rows.items() if each}  # there may be nothing beyond

@@ -1,0 +1,1 @@
+"""Products and attention made fast; what each computes is said in one line."""

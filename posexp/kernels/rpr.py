@@ -1,0 +1,311 @@
+"""RPR as a kernel for GPUs: attention with clipped offsets that forms nothing of shape [Q,K].
+
+The softmax is taken online and the backward pass computes logits again. What a query has by offset,
+products with vectors or sums of weights, has a column for each of the 2f+1 clipped ones. An offset
+between −f and f is that of one key: such a pair has a place of its own in there, to read from and
+to write to. All pairs of a block that is farther off share one column, and nothing is looked up.
+
+Shapes: B batch, Q queries, K keys, H heads, D width of a head, R = 2f+1 clipped offsets.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from posexp.kernels.target import Target
+
+ROWS = 64  # queries in a block
+COLUMNS = 64  # keys in a block
+NARROWEST = 16  # head that the matrix units of a GPU take
+LEAST = float(jnp.finfo(jnp.float32).min)
+NEVER = 2**30  # an offset that no pair has
+
+
+def attend(
+  q: Array, k: Array, v: Array, keys: Array | None, values: Array | None, mask: Array,
+  first: Array, *, causal: bool, target: Target,
+) -> Array:  # fmt: skip
+  """q [B,Q,H,D], scaled already, attends to k, v [B,K,H,D]: [B,Q,H,D].
+
+  keys and values are the vectors, [R,D] or [H,R,D], of the offsets from −f to f, as which all that
+  are farther count; f is 1 at least. `first` is the offset int [] of key 0 from query 0. The mask
+  bool [B,K] says which keys there are. Every query sees one at least. On a CPU it is interpreted.
+  """
+  batch, queries, _, width = q.shape
+  by_offset = None
+  if keys is not None or values is not None:
+    vectors = jnp.zeros_like(values) if keys is None else keys
+    by_offset = filled(product("bqhd,rd->bqhr", q, vectors, jnp.float32), 1, ROWS)
+  wide = max(pl.next_power_of_2(width), NARROWEST)
+  q, k, v = (filled(filled(x, 1, n), 3, wide) for x, n in ((q, ROWS), (k, COLUMNS), (v, COLUMNS)))
+  first = jnp.broadcast_to(first, (batch, 1))
+  inputs = Inputs(first, q, k, v, filled(mask, 1, COLUMNS), by_offset)
+  out, weights = summed(Plan(causal, target), inputs)
+  out = out[:, :queries, :, :width]
+  if values is None:
+    return out
+  return out + product("bqhr,rd->bqhd", weights[:, :queries].astype(v.dtype), values, v.dtype)
+
+
+def product(formula: str, x: Array, vectors: Array, dtype: jnp.dtype) -> Array:
+  """x times vectors [R,D], or [H,R,D] of each head."""
+  formula = formula.replace(",rd", ",hrd") if vectors.ndim == 3 else formula
+  return jnp.einsum(formula, x, vectors.astype(x.dtype), preferred_element_type=dtype)
+
+
+def filled(x: Array, axis: int, size: int) -> Array:
+  """x with zeros at the end of an axis, up to a multiple of a size."""
+  return jnp.pad(x, [(0, -n % size if i == axis else 0) for i, n in enumerate(x.shape)])
+
+
+class Plan(NamedTuple):
+  """What is known when the program is compiled."""
+
+  causal: bool
+  target: Target
+
+
+class Inputs(NamedTuple):
+  """What attends to what, in whole blocks. A kernel has references to what is its head's."""
+
+  first: Array  # [B,1]
+  q: Array
+  k: Array
+  v: Array
+  mask: Array
+  by_offset: Array | None  # [B,Q,H,R], what logits have besides
+
+
+class Slopes(NamedTuple):
+  """What the way back needs to know of each query."""
+
+  of_out: Array  # [B,Q,H,D]
+  of_weights: Array | None  # [B,Q,H,R]
+  log_total: Array  # [B,Q,H]
+  level: Array  # [B,Q,H], the mean slope of weights
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def summed(plan: Plan, x: Inputs) -> tuple[Array, Array | None]:
+  """v summed by weights, [B,Q,H,D], and weights summed by offset, [B,Q,H,R]."""
+  return forward(plan, x)[0]
+
+
+def forward(plan, x):
+  start = None if x.by_offset is None else jnp.full_like(x.by_offset, -jnp.inf)
+  out = jax.ShapeDtypeStruct(x.q.shape, x.v.dtype)
+  log_total = jax.ShapeDtypeStruct(x.q.shape[:3], jnp.float32)
+  blocks = x.q.shape[1] // ROWS
+  found, out, log_total = launch(forward_kernel, plan, blocks, (start, out, log_total), x)
+  weights = None if found is None else jnp.exp(found - log_total[..., None])
+  return (out, weights), (x, out, weights, log_total)
+
+
+def backward(plan, kept, grads):
+  x, out, weights, log_total = kept
+  of_out, of_weights = grads
+  level = (of_out.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1)
+  if weights is not None:
+    level += (of_weights * weights).sum(-1)
+  slopes = Slopes(of_out, of_weights, log_total, level)
+  start = None if weights is None else jnp.zeros_like(weights)
+  of_offsets, of_q = launch(query_kernel, plan, x.q.shape[1] // ROWS, (start, x.q), x, slopes)
+  _, of_k, of_v = launch(key_kernel, plan, x.k.shape[1] // COLUMNS, (None, x.k, x.v), x, slopes)
+  return (Inputs(None, of_q, of_k, of_v, None, of_offsets),)
+
+
+summed.defvjp(forward, backward)
+
+
+def launch(kernel: Callable, plan: Plan, blocks: int, outputs: tuple, *inputs: Any) -> tuple:
+  """What a kernel makes of all blocks of all heads: arrays like `outputs`.
+
+  It writes to some places only of the first of them, if there is one, which is an array therefore.
+  """
+
+  def launched(*inputs: Any) -> tuple:
+    batch, _, heads, width = inputs[1].q.shape
+    own = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype), outputs)
+    return pl.pallas_call(
+      functools.partial(kernel, plan.causal),
+      grid=(blocks, heads, batch),
+      out_shape=own,
+      in_specs=jax.tree.map(of_head, inputs),
+      out_specs=jax.tree.map(of_head, own),
+      input_output_aliases={} if outputs[0] is None else {0: 0},
+      compiler_params=plgpu.CompilerParams(num_warps=4 if width <= 64 else 8, num_stages=2),
+      interpret=plan.target.platform == "cpu",
+      name=("causal_" if plan.causal else "") + kernel.__name__,
+    )(*inputs)
+
+  return plan.target.by_rows(launched)(outputs[0], *inputs)
+
+
+def of_head(x: Array) -> pl.BlockSpec:
+  """Of x [B,L], [B,L,H] or [B,L,H,N] what one head has: [L] or [L,N]."""
+  shape = tuple(None if axis in (0, 2) else size for axis, size in enumerate(x.shape))
+  return pl.BlockSpec(shape, lambda _, head, text: (text, 0, head, 0)[: len(shape)])
+
+
+def forward_kernel(causal, _, x, found, out, log_total):
+  """`found` is the logarithm of weights by offset, before they are divided by their total."""
+  i, head = pl.program_id(0), Head(x, causal)
+  rows = pl.ds(i * ROWS, ROWS)
+  query = x.q[rows]
+
+  def step(tile: Tile, carry: tuple) -> tuple:
+    highest, total, summed, ends = carry
+    logits = tile.logits(query, x.k[tile.columns])
+    tile.put(found, logits)
+    now = jnp.maximum(highest, logits.max(1))
+    weights = jnp.exp(logits - now[:, None])
+    scale = jnp.exp(highest - now)
+    more = plgpu.dot(weights.astype(x.v.dtype), x.v[tile.columns])
+    ends = tuple(end * scale + each for end, each in zip(ends, tile.ends(weights), strict=True))
+    return now, total * scale + weights.sum(1), summed * scale[:, None] + more, ends
+
+  none = jnp.zeros(ROWS)
+  carry = jnp.full(ROWS, LEAST), none, jnp.zeros(query.shape), (none,) * len(head.ends)
+  highest, total, summed, ends = head.over_keys(i, step, carry)
+  out[rows] = (summed / total[:, None]).astype(out.dtype)
+  log_total[rows] = highest + jnp.log(total)
+  for column, end in zip(head.ends, ends, strict=True):
+    found[rows, column] = highest + jnp.log(end)
+
+
+def query_kernel(causal, _, x, slopes, of_offsets, of_q):
+  """Gradients of queries, and of what logits have by offset."""
+  i, head = pl.program_id(0), Head(x, causal)
+  rows = pl.ds(i * ROWS, ROWS)
+  query, slope = x.q[rows], slopes.of_out[rows]
+
+  def step(tile: Tile, carry: tuple) -> tuple:
+    of_query, ends = carry
+    key = x.k[tile.columns]
+    _, of_logits = tile.backward(slopes, query, key, slope, x.v[tile.columns])
+    tile.put(of_offsets, of_logits)
+    of_query += plgpu.dot(of_logits.astype(key.dtype), key)
+    return of_query, tuple(map(jnp.add, ends, tile.ends(of_logits)))
+
+  carry = jnp.zeros(query.shape), (jnp.zeros(ROWS),) * len(head.ends)
+  of_query, ends = head.over_keys(i, step, carry)
+  of_q[rows] = of_query.astype(of_q.dtype)
+  for column, end in zip(head.ends, ends, strict=True):
+    of_offsets[rows, column] = end
+
+
+def key_kernel(causal, _, x, slopes, __, of_k, of_v):
+  """Gradients of keys and values."""
+  j, head = pl.program_id(0), Head(x, causal)
+  columns = pl.ds(j * COLUMNS, COLUMNS)
+  key, value = x.k[columns], x.v[columns]
+
+  def step(tile: Tile, carry: tuple) -> tuple:
+    of_key, of_value = carry
+    query, slope = x.q[tile.rows], slopes.of_out[tile.rows]
+    weights, of_logits = tile.backward(slopes, query, key, slope, value)
+    of_key += plgpu.dot(of_logits.astype(query.dtype).T, query)
+    return of_key, of_value + plgpu.dot(weights.astype(slope.dtype).T, slope)
+
+  of_key, of_value = head.over_queries(j, step, (jnp.zeros(key.shape), jnp.zeros(value.shape)))
+  of_k[columns] = of_key.astype(of_k.dtype)
+  of_v[columns] = of_value.astype(of_v.dtype)
+
+
+class Head:
+  """Which blocks there are for a kernel. On side −1 all offsets count as −f, on side 1 as f."""
+
+  def __init__(self, x: Inputs, causal: bool):
+    self.x, self.causal, self.first = x, causal, x.first[0]
+    self.far, self.sides, self.ends = NEVER, (0,), ()
+    if x.by_offset is not None:
+      self.far = x.by_offset.shape[1] // 2
+      self.sides = (-1, 0) if causal else (-1, 0, 1)
+      self.ends = 0, 2 * self.far
+    self.ahead = 1 if causal else self.far  # from this offset on pairs are alike, or not seen
+
+  def over_keys(self, i: Array, step: Callable, carry: Any) -> Any:
+    """carry after step(tile, carry) with queries i and all keys that they may see."""
+    count = self.x.k.shape[0] // COLUMNS
+    start, stop = near(i * ROWS - self.first, ROWS, COLUMNS, count, self.far, self.ahead)
+    ranges = {-1: (0, start), 0: (start, stop), 1: (stop, count)}
+    return self.over(ranges, lambda side, j, carry: step(Tile(self, i, j, side), carry), carry)
+
+  def over_queries(self, j: Array, step: Callable, carry: Any) -> Any:
+    """carry after step(tile, carry) with keys j and all queries that may see them."""
+    count = self.x.q.shape[0] // ROWS
+    start, stop = near(j * COLUMNS + self.first, COLUMNS, ROWS, count, self.ahead, self.far)
+    ranges = {-1: (stop, count), 0: (start, stop), 1: (0, start)}
+    return self.over(ranges, lambda side, i, carry: step(Tile(self, i, j, side), carry), carry)
+
+  def over(self, ranges: dict[int, tuple], step: Callable, carry: Any) -> Any:
+    """carry after step(side, block, carry) with the blocks that are in each side's range."""
+    for side in self.sides:
+      carry = jax.lax.fori_loop(*ranges[side], functools.partial(step, side), carry)
+    return carry
+
+
+def near(base: Array, own: int, other: int, count: int, before: int, after: int) -> tuple:
+  """From where to where blocks of `other` tokens are near `own` tokens that begin at `base`.
+
+  Each block has one that is less than `before` before or less than `after` after one of these.
+  """
+  start = jax.lax.div(jnp.maximum(base - before + 1, 0), other)
+  stop = jax.lax.div(jnp.maximum(base + own + after - 1, 0) + other - 1, other)
+  return jnp.minimum(start, count), jnp.minimum(stop, count)
+
+
+class Tile:
+  """The pairs of queries i and keys j."""
+
+  def __init__(self, head: Head, i: Array, j: Array, side: int):
+    self.head, self.side = head, side
+    self.rows, self.columns = pl.ds(i * ROWS, ROWS), pl.ds(j * COLUMNS, COLUMNS)
+    row, column = i * ROWS + jnp.arange(ROWS)[:, None], j * COLUMNS + jnp.arange(COLUMNS)
+    self.offset = head.first + column - row
+    self.place = row, jnp.clip(self.offset, -head.far, head.far) + head.far
+
+  def look_up(self, by_offset: Array | None) -> Array | float:
+    """Of values [Q,R] each pair's own: [rows,columns], or [rows,1] where they share one."""
+    if by_offset is None:
+      return 0.0
+    if self.side:
+      return by_offset[self.rows, self.head.far * (1 + self.side)][:, None]
+    return plgpu.load(by_offset.at[self.place])
+
+  def put(self, by_offset: Array | None, x: Array) -> None:
+    """Writes x [rows,columns] into [Q,R] where a pair has a place of its own."""
+    if by_offset is not None and not self.side:
+      plgpu.store(by_offset.at[self.place], x, mask=jnp.abs(self.offset) < self.head.far)
+
+  def ends(self, x: Array) -> tuple[Array, ...]:
+    """x [rows,columns] summed over the offsets that count as −f, and as f: [rows] each."""
+    if not self.head.ends:
+      return ()
+    if self.side:
+      total, none = x.sum(1), jnp.zeros(ROWS)
+      return (total, none) if self.side < 0 else (none, total)
+    there = self.offset <= -self.head.far, self.offset >= self.head.far
+    return tuple(jnp.where(each, x, 0).sum(1) for each in there)
+
+  def logits(self, query: Array, key: Array) -> Array:
+    """[rows,columns]."""
+    visible = self.head.x.mask[self.columns][None]
+    if self.head.causal:
+      visible &= self.offset <= 0
+    logits = plgpu.dot(query, key.T) + self.look_up(self.head.x.by_offset)
+    return jnp.where(visible, logits, LEAST)
+
+  def backward(self, slopes: Slopes, query: Array, key: Array, slope: Array, value: Array) -> tuple:
+    """Weights and gradients of logits, [rows,columns]."""
+    weights = jnp.exp(self.logits(query, key) - slopes.log_total[self.rows][:, None])
+    of_weights = plgpu.dot(slope, value.T) + self.look_up(slopes.of_weights)
+    return weights, weights * (of_weights - slopes.level[self.rows][:, None])

@@ -1,1 +1,0 @@
-"""From what was typed to jobs: options, sweeps, and who trains them."""

@@ -1,1 +1,0 @@
-"""What Weights & Biases is told of runs and groups."""

@@ -1,0 +1,1 @@
+"""Models: the Transformer stack, attention, decoding, and what reads their output."""

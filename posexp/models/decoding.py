@@ -1,0 +1,160 @@
+"""Decoding: beam search over a key/value cache, one compiled program from source to hypothesis.
+
+Greedy search is a beam of 1. All shapes are static: a row has `beam` hypotheses from first to last,
+and one that is finished stays among them and goes on with [PAD], which costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx, struct
+from jax import Array
+
+from posexp.data.tokenizer import BOS, EOS, PAD
+from posexp.models.heads import Translator
+from posexp.models.transformer import Cache
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+  """The options of a search.
+
+  Each row keeps its `beam` best hypotheses, by log p / ((5 + n)/6)^length_penalty (Wu et al. 2016,
+  eq. 14) of n tokens, [EOS] counted. One that reaches `max_length` tokens is cut there, without
+  [EOS]. The default is 2s + 8 for a source of s tokens, its [EOS] counted, so that padding does
+  not matter. No hypothesis is longer than the encoding has positions.
+  """
+
+  beam: int = 4
+  length_penalty: float = 0.6
+  max_length: int | None = None
+
+  def __post_init__(self):
+    if self.beam < 1:
+      raise ValueError(f"beam must be at least 1, not {self.beam}")
+    if not 0 <= self.length_penalty < math.inf:
+      raise ValueError(f"length_penalty must be at least 0, not {self.length_penalty}")
+    if self.max_length is not None and self.max_length < 1:
+      raise ValueError(f"max_length must be at least 1, not {self.max_length}")
+
+  def most(self, source: Array | int) -> Array | int:
+    """How many tokens a hypothesis may have, for the number of tokens of its source."""
+    return 2 * source + 8 if self.max_length is None else self.max_length
+
+  def rank(self, score: Array, length: Array) -> Array:
+    """What hypotheses are compared by: log p, less unfavorable to long ones."""
+    return score / ((5 + length) / 6) ** self.length_penalty
+
+
+@struct.dataclass
+class Beams:
+  """The hypotheses of all rows, in each row the best one first."""
+
+  step: Array  # int: how many tokens the unfinished ones have
+  tokens: Array  # int [B,K,1+T], [BOS] first
+  score: Array  # Σ log p, float32 [B,K]; −∞ where there is no hypothesis
+  length: Array  # int [B,K], [EOS] counted
+  done: Array  # bool [B,K]
+  cache: Cache  # of B·K rows
+
+
+@functools.lru_cache(maxsize=16)
+def searcher(graphdef: nnx.GraphDef, search: Search) -> Callable[..., dict[str, Array]]:
+  """(params, settings, batch) -> what `find` finds, compiled once for each shape of a batch."""
+
+  @jax.jit
+  def found(params: Any, settings: Any, batch: dict[str, Array]) -> dict[str, Array]:
+    return find(nnx.merge(graphdef, params, settings), batch, search)
+
+  return found
+
+
+def find(model: Translator, batch: dict[str, Array], search: Search) -> dict[str, Array]:
+  """The best hypothesis for every row of source [B,S], source_mask [B,S] and weight [B].
+
+  tokens int32 [B,T] end with [EOS], unless they were cut, and [PAD] follows; length int32 [B]
+  counts [EOS]; score float32 [B] is Σ log p, not penalized; steps int32 is how many passes the
+  decoder made. A row of weight 0 has no tokens.
+
+  Raises:
+    ValueError: the encoding has too few positions for the source.
+  """
+  mask, limit = batch["source_mask"], model.decoder.limit
+  (rows, width), beam = mask.shape, search.beam
+  size = search.most(width) if limit is None else min(search.most(width), limit)
+  most = jnp.minimum(search.most(mask.sum(1, keepdims=True)), size)
+  source = tuple(
+    (repeat(k, beam), repeat(v, beam), span.replace(mask=repeat(span.mask, beam)))
+    for k, v, span in model.encode(batch["source"], mask)
+  )
+
+  def unfinished(beams: Beams) -> Array:
+    return ~(beams.done | jnp.isneginf(beams.score)).all()
+
+  def advance(beams: Beams) -> Beams:
+    last = beams.tokens[:, :, beams.step].reshape(-1, 1)
+    hidden, cache = model.decoder.step(last, beams.cache, source=source)
+    gain, token = continuations(
+      model.reader.logits(hidden).reshape(rows, beam, -1), beams.done, beam
+    )
+    score = beams.score[:, :, None] + gain
+    length = jnp.where(beams.done, beams.length, beams.step + 1)
+    rank = search.rank(score, length[:, :, None])
+    _, best = jax.lax.top_k(rank.reshape(rows, -1), beam)
+    token, score = (
+      jnp.take_along_axis(each.reshape(rows, -1), best, axis=1) for each in (token, score)
+    )
+    of = functools.partial(follow, parent=best // gain.shape[-1])
+    tokens = of(beams.tokens).at[:, :, beams.step + 1].set(token)
+    length = of(length)
+    done = of(beams.done) | (token == EOS) | (length >= most)
+    keys, values = jax.tree.map(of, (cache.keys, cache.values))
+    cache = cache.replace(keys=keys, values=values)
+    return Beams(beams.step + 1, tokens, score, length, done, cache)
+
+  done = jnp.broadcast_to(batch["weight"][:, None] == 0, (rows, beam))
+  beams = Beams(
+    step=jnp.zeros((), jnp.int32),
+    tokens=jnp.full((rows, beam, 1 + size), PAD, jnp.int32).at[:, :, 0].set(BOS),
+    score=jnp.full((rows, beam), -jnp.inf).at[:, 0].set(0),  # they are one to begin with
+    length=jnp.zeros((rows, beam), jnp.int32),
+    done=done,
+    cache=model.decoder.empty_cache(rows * beam, size),
+  )
+  beams = jax.lax.while_loop(unfinished, advance, beams)
+  return {
+    "tokens": beams.tokens[:, 0, 1:],
+    "length": beams.length[:, 0],
+    "score": beams.score[:, 0],
+    "steps": beams.step,
+  }
+
+
+def repeat(x: Array, beam: int) -> Array:
+  """[B,...] -> [B·K,...], every row `beam` times."""
+  return jnp.repeat(x, beam, axis=0)
+
+
+def continuations(logits: Array, done: Array, beam: int) -> tuple[Array, Array]:
+  """The best ways on, at most `beam`, from hypotheses with logits [B,K,V]: log p, token [B,K,C]."""
+  total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+  allowed = jnp.arange(logits.shape[-1]) >= EOS  # neither [PAD] nor [BOS]
+  best, token = jax.lax.top_k(jnp.where(allowed, logits, -jnp.inf), min(beam, logits.shape[-1]))
+  stay = jnp.where(jnp.arange(best.shape[-1]) == 0, 0, -jnp.inf)
+  done = done[:, :, None]
+  return jnp.where(done, stay, best - total), jnp.where(done, PAD, token)
+
+
+def follow(x: Array, parent: Array) -> Array:
+  """The rows of x, [B,K,...] or [B·K,...], that the hypotheses go on from, parent int [B,K]."""
+  if parent.shape[1] == 1:
+    return x
+  apart = x.reshape(*parent.shape, -1)
+  return jax.vmap(lambda rows, chosen: rows[chosen])(apart, parent).reshape(x.shape)

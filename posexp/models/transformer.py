@@ -1,0 +1,395 @@
+"""The Transformer (Vaswani et al. 2017), which asks its encoding for parts and never which it is.
+
+Modes differ only in where keys and values come from and in the span that is laid out for them:
+
+| mode     | keys and values of            | span                                               |
+|----------|-------------------------------|----------------------------------------------------|
+| encoder  | the sequence                  | its positions; real tokens                         |
+| causal   | the sequence                  | … that are not ahead                               |
+| step     | the cache, this step's added  | the cache's slots that are filled and not ahead    |
+| recur    | [memory; segment]             | the memory's filled slots and what is not ahead    |
+| cross    | the encoder's output          | the source's real tokens; no offsets               |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx, struct
+from jax import Array
+
+from posexp.encodings.base import Encoding, Relation, whole
+from posexp.encodings.span import Span
+from posexp.models import attention
+
+DTYPES = ("float32", "bfloat16")
+MATCHES = ("none", "parameters", "flops")
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+  """The options of a Transformer, the same for every encoding."""
+
+  d_model: int = 128
+  num_heads: int = 4
+  d_ff: int = 512
+  num_layers: int = 2
+  dropout: float = 0.3
+  norm: str = "pre"
+  embed_scale: str = "sqrt"
+  dtype: str = "float32"
+  attention: str = "auto"
+  match: str = "none"  # what d_ff is chosen for: see posexp/training/matching.py
+  match_to: str = "none"
+
+  def __post_init__(self):
+    for option in ("d_model", "num_heads", "d_ff", "num_layers"):
+      if (value := getattr(self, option)) < 1:
+        raise ValueError(f"{option} must be at least 1, not {value}")
+    if not 0 <= self.dropout < 1:
+      raise ValueError(f"dropout must be from 0 to below 1, not {self.dropout}")
+    for option, choices in (
+      ("norm", ("pre", "post")),
+      ("embed_scale", ("sqrt", "none")),
+      ("dtype", DTYPES),
+      ("attention", attention.FORMS),
+      ("match", MATCHES),
+    ):
+      if (value := getattr(self, option)) not in choices:
+        raise ValueError(f"{option} must be {' or '.join(choices)}, not {value!r}")
+    whole(self.d_model, self.num_heads)
+
+
+def drop(x: Array, rate: float, rngs: nnx.Rngs | None) -> Array:
+  """Dropout. No `rngs`, no dropout: that is what evaluation is."""
+  if rngs is None or rate == 0:
+    return x
+  return attention.Dropout(rate, rngs.dropout())(x)
+
+
+class Attention(nnx.Module):
+  """Multi-head attention. Projections have no bias, as in the paper."""
+
+  def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: nnx.Rngs):
+    self.num_heads = size.num_heads
+    self.dropout = size.dropout
+    head_dim = whole(size.d_model, size.num_heads)
+
+    def linear() -> Callable[[Array], Array]:
+      return encoding.linear(size.d_model, size.d_model, bias=False, rngs=rngs.fork())
+
+    self.query, self.key, self.value, self.out = linear(), linear(), linear(), linear()
+    self.relation: Relation = (
+      encoding.cross(size.num_heads, head_dim)
+      if cross
+      else encoding.relation(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
+    )
+    if not self.relation.of_stream:
+      self.query = self.key = None
+
+  def heads(self, x: Array) -> Array:
+    """[B,L,F] -> [B,L,H,D]."""
+    return x.reshape(*x.shape[:-1], self.num_heads, -1)
+
+  def keys_values(self, x: Array) -> tuple[Array, Array]:
+    """What can be attended to, x [B,K,F] -> two [B,K,H,D]. Positions have not touched it yet.
+
+    Keys that are not made of the stream have no width: [B,K,H,0].
+    """
+    v = self.heads(self.value(x))
+    return v[..., :0] if self.key is None else self.heads(self.key(x)), v
+
+  def queries(self, x: Array) -> Array | None:
+    """What asks, x [B,Q,F] -> [B,Q,H,D]; None if it is not made of the stream."""
+    return None if self.query is None else self.heads(self.query(x))
+
+  def weights(self, x: Array, k: Array, span: Span) -> Array:
+    """Attention weights [B,H,Q,K] of x [B,Q,F] on keys k."""
+    return self.relation.weights(self.queries(x), k, span)
+
+  def __call__(
+    self, x: Array, k: Array, v: Array, span: Span, rngs: nnx.Rngs | None = None
+  ) -> Array:
+    """x [B,Q,F] attends to k, v [B,K,H,D]: [B,Q,F]."""
+    dropout = None
+    if rngs is not None and self.dropout:
+      dropout = attention.Dropout(self.dropout, rngs.dropout())
+    found = attention.attend(self.relation, self.queries(x), k, v, span, dropout)
+    return self.out(found.reshape(x.shape))
+
+
+class FeedForward(nnx.Module):
+  """relu(x W1 + b1) W2 + b2."""
+
+  def __init__(self, encoding: Encoding, size: Size, *, rngs: nnx.Rngs):
+    self.up = encoding.linear(size.d_model, size.d_ff, rngs=rngs.fork())
+    self.down = encoding.linear(size.d_ff, size.d_model, rngs=rngs.fork())
+    self.dropout = size.dropout
+
+  def __call__(self, x: Array, rngs: nnx.Rngs | None = None) -> Array:
+    return self.down(drop(jax.nn.relu(self.up(x)), self.dropout, rngs))
+
+
+class Block(nnx.Module):
+  """Self-attention, then attention to a source if there is one, then the feed-forward network."""
+
+  def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: nnx.Rngs):
+    self.attention = Attention(encoding, size, causal=causal, cross=False, rngs=rngs.fork())
+    self.attention_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+    self.feed_forward = FeedForward(encoding, size, rngs=rngs.fork())
+    self.feed_forward_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+    if cross:
+      self.cross = Attention(encoding, size, causal=False, cross=True, rngs=rngs.fork())
+      self.cross_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+    else:
+      self.cross = self.cross_norm = None
+    self.pre = size.norm == "pre"
+    self.dropout = size.dropout
+
+  def context(self, x: Array) -> Array:
+    """What self-attention reads of the stream x [B,L,F]."""
+    return self.attention_norm(x) if self.pre else x
+
+  def __call__(
+    self,
+    x: Array,
+    k: Array,
+    v: Array,
+    span: Span,
+    source: tuple[Array, Array, Span] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> Array:
+    """x [B,Q,F], with keys and values [B,K,H,D] of its context: [B,Q,F]."""
+
+    def add(x: Array, norm: Callable[[Array], Array], f: Callable[[Array], Array]) -> Array:
+      if self.pre:
+        return x + drop(f(norm(x)), self.dropout, rngs)
+      return norm(x + drop(f(x), self.dropout, rngs))
+
+    x = add(x, self.attention_norm, lambda y: self.attention(y, k, v, span, rngs))
+    if self.cross is not None:
+      x = add(x, self.cross_norm, lambda y: self.cross(y, *source, rngs))
+    return add(x, self.feed_forward_norm, lambda y: self.feed_forward(y, rngs))
+
+
+@struct.dataclass
+class Cache:
+  """Keys and values of all slots so far, one pair [B,K,H,D] for each layer."""
+
+  keys: tuple[Array, ...]
+  values: tuple[Array, ...]
+  positions: Array  # int [1 or B,K]: where each slot stands
+  length: Array  # int: how many slots are filled
+
+
+@struct.dataclass
+class Memory:
+  """The inputs [B,M,F] of every layer for what came before; gradients stop here."""
+
+  layers: tuple[Array, ...]
+  filled: Array  # int: how many of the M slots, counted from the last, hold something
+
+
+class Stack(nnx.Module):
+  """An encoder, a decoder or a language model, without what reads its output."""
+
+  def __init__(
+    self,
+    vocab_size: int,
+    encoding: Encoding,
+    size: Size,
+    *,
+    causal: bool = False,
+    cross: bool = False,
+    reach: int | None = None,
+    rngs: nnx.Rngs,
+  ):
+    """Builds the stack; `rngs` has the streams `params` and `encoding`.
+
+    Positions that it is given must be below `reach`; None means that they are consecutive.
+
+    Raises:
+      ValueError: the size does not suit the encoding.
+    """
+    scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
+    head_dim = whole(size.d_model, size.num_heads)
+    self.embed = encoding.embed(
+      vocab_size, size.d_model, scale=scale, causal=causal, rngs=rngs.fork()
+    )
+    shared = encoding.shared(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
+    self.shared = encoding.tied(self.embed) or shared
+    self.blocks = nnx.List(
+      Block(encoding, size, causal=causal, cross=cross, rngs=rngs.fork())
+      for _ in range(size.num_layers)
+    )
+    form, dtype = size.attention, size.dtype
+    attention.check(form, self.relation, head_dim, dtype, size.dropout, reach)
+    self.norm = encoding.norm(size.d_model, rngs=rngs.fork()) if size.norm == "pre" else None
+    self.limit = encoding.limit
+    self.reach = reach
+    self.causal = causal
+    self.size = size
+
+  def __call__(
+    self,
+    tokens: Array,
+    mask: Array | None = None,
+    *,
+    positions: Array | None = None,
+    source: tuple | None = None,
+    kept: dict[str, Array] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> Array:
+    """The whole sequence at once: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
+
+    Padding comes after the real tokens.
+
+    `kept` [layers,H] says how much of each named term of the relation every head keeps.
+
+    Raises:
+      ValueError: the sequence is longer than the encoding's positions.
+    """
+    length = tokens.shape[1]
+    consecutive = positions is None
+    if consecutive:
+      self.check(length)
+      positions = jnp.arange(length)[None]
+    real = jnp.ones((1, length), bool) if mask is None else mask
+    x = self.read(tokens, positions, rngs, mask)
+    span = Span(
+      positions, positions, real[:, None], self.causal, reach=self.reach, consecutive=consecutive,
+      first=True,
+    )  # fmt: skip
+    span = self.ready(span, whole_only=kept is not None)
+    for i, block in enumerate(self.blocks):
+      if kept is not None:
+        span = span.replace(kept={term: heads[i].astype(x.dtype) for term, heads in kept.items()})
+      k, v = block.attention.keys_values(block.context(x))
+      x = block(x, k, v, span, source and self.across(source[i], length), rngs)
+    return self.finish(x)
+
+  def step(self, tokens: Array, cache: Cache, *, source: tuple | None = None):
+    """The next tokens [B,Q] of a cached sequence -> ([B,Q,F], cache); NaN once it is full.
+
+    Raises:
+      ValueError: more tokens than the cache has slots.
+    """
+    size = cache.positions.shape[1]
+    if tokens.shape[1] > size:
+      raise ValueError(f"{tokens.shape[1]} tokens, but the cache has {size} slots")
+    slots = jnp.arange(size)
+    own = cache.length + jnp.arange(tokens.shape[1])
+    positions = cache.positions[:, own]
+    # Indices are clamped in a full cache, which would overwrite its last slots unseen.
+    x = jnp.where(own[:, None] < size, self.read(tokens, positions, None), jnp.nan)
+    filled = (slots <= own[:, None])[None]
+    span = self.ready(Span(positions, cache.positions, filled, reach=self.reach))
+    keys, values = list(cache.keys), list(cache.values)
+    for i, block in enumerate(self.blocks):
+      k, v = block.attention.keys_values(block.context(x))
+      start = (0, cache.length, 0, 0)
+      keys[i] = jax.lax.dynamic_update_slice(keys[i], k.astype(keys[i].dtype), start)
+      values[i] = jax.lax.dynamic_update_slice(values[i], v.astype(values[i].dtype), start)
+      x = block(x, keys[i], values[i], span, source and source[i])
+    length = cache.length + tokens.shape[1]
+    return self.finish(x), Cache(tuple(keys), tuple(values), cache.positions, length)
+
+  def recur(self, tokens: Array, memory: Memory, *, rngs: nnx.Rngs | None = None):
+    """The next segment [B,L] of a stream -> ([B,L,F], memory) (Dai et al. 2019, section 3.2).
+
+    Raises:
+      ValueError: memory and segment are longer than the encoding's positions.
+    """
+    past, length = memory.layers[0].shape[1], tokens.shape[1]
+    self.check(past + length)
+    slots = jnp.arange(past + length)[None]
+    own = slots[:, past:]
+    x = self.read(tokens, own, rngs)
+    filled = (slots >= past - memory.filled)[:, None]
+    span = self.ready(Span(own, slots, filled, causal=True, reach=self.reach, consecutive=True))
+    layers = []
+    for block, before in zip(self.blocks, memory.layers, strict=True):
+      context = jnp.concatenate([before.astype(x.dtype), x], axis=1)
+      layers.append(jax.lax.stop_gradient(context[:, length:]))
+      k, v = block.attention.keys_values(block.context(context))
+      x = block(x, k, v, span, rngs=rngs)
+    return self.finish(x), Memory(tuple(layers), jnp.minimum(memory.filled + length, past))
+
+  def source(self, encoded: Array, mask: Array) -> tuple:
+    """Keys and values, for every layer, of an encoder's output [B,S,F] with its mask [B,S].
+
+    Padding comes after the real tokens.
+    """
+    length = mask.shape[1]
+    # One row of positions and of the mask serves every query.
+    span = Span(jnp.zeros((1, 1), int), jnp.arange(length)[None], mask[:, None, :], first=True)
+    return tuple((*block.cross.keys_values(encoded), span) for block in self.blocks)
+
+  def empty_cache(self, batch: int, length: int, positions: Array | None = None) -> Cache:
+    """Room for `length` tokens.
+
+    Raises:
+      ValueError: the encoding has fewer positions.
+    """
+    if positions is None:
+      self.check(length)
+      positions = jnp.arange(length)[None]
+    head_dim = whole(self.size.d_model, self.size.num_heads)
+    shape = (batch, length, self.size.num_heads, head_dim)
+
+    # Separate buffers: a donated one may not appear twice.
+    def empty() -> tuple[Array, ...]:
+      return tuple(jnp.zeros(shape, self.size.dtype) for _ in self.blocks)
+
+    return Cache(empty(), empty(), positions, jnp.zeros((), jnp.int32))
+
+  def empty_memory(self, batch: int, length: int) -> Memory:
+    """A memory of `length` slots in which nothing is filled yet."""
+    shape = (batch, length, self.size.d_model)
+    layers = tuple(jnp.zeros(shape, self.size.dtype) for _ in self.blocks)
+    return Memory(layers, jnp.zeros((), jnp.int32))
+
+  def check(self, length: int) -> None:
+    """Raises ValueError where the encoding has fewer than `length` positions."""
+    if self.limit is not None and length > self.limit:
+      raise ValueError(
+        f"a sequence of {length} tokens, but the encoding has {self.limit} positions"
+      )
+
+  def read(
+    self, tokens: Array, positions: Array, rngs: nnx.Rngs | None, mask: Array | None = None
+  ) -> Array:
+    """The embedded tokens [B,L,F], in the dtype of all that follows."""
+    embedded = self.embed(tokens, positions, mask)
+    return drop(embedded, self.size.dropout, rngs).astype(self.size.dtype)
+
+  def ready(self, span: Span, *, whole_only: bool = False) -> Span:
+    """The span of self-attention, with what the encoding's layers share, or what makes it."""
+    lengths = span.query.shape[1], span.key.shape[1]
+    form = "reference" if whole_only else self.size.attention
+    form = attention.form_of(form, self.relation, *lengths)
+    span = attention.laid_out(span, form)
+    if form == "blocked":
+      return span.replace(sharer=self.shared)
+    return span if self.shared is None else span.replace(shared=self.shared(span))
+
+  def across(self, source: tuple[Array, Array, Span], queries: int) -> tuple[Array, Array, Span]:
+    """A source of one layer for so many queries at once."""
+    k, v, span = source
+    relation = self.blocks[0].cross.relation
+    form = attention.form_of(self.size.attention, relation, queries, k.shape[1])
+    if form == "reference":
+      return source
+    return k, v, attention.laid_out(span.replace(query=jnp.zeros((1, queries), int)), form)
+
+  @property
+  def relation(self) -> Relation:
+    """Of the first layer, as of all others."""
+    return self.blocks[0].attention.relation
+
+  def finish(self, x: Array) -> Array:
+    """The stream after the last layer, normalized."""
+    return x if self.norm is None else self.norm(x)

@@ -1,0 +1,1 @@
+"""The training loop and its step, on any number of devices and processes."""

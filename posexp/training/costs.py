@@ -1,0 +1,87 @@
+"""What training a run costs: seconds, tokens per second, compilation and memory.
+
+time/seconds              training, evaluation included, over all sessions of the run
+time/tokens_per_second    real tokens since the row before; neither compilation nor evaluation
+time/compile_seconds      tracing and compiling of the step, for all lengths of batches; near 0
+                          where an earlier run of the process left the program
+time/first_step_seconds   from the start of the process, or of the job in a sweep, to the end of
+                          the first step
+memory/temporary_bytes    what the step needs on a device beside its inputs and outputs, as its
+                          compiler says
+memory/peak_bytes         the most that a device had in use, where it keeps count (GPU, TPU);
+                          left out where an earlier run of the process had as much
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import posexp
+
+if TYPE_CHECKING:
+  from jax.sharding import Mesh
+
+  from posexp.training.step import State, Step
+
+_process = [posexp.BEGUN]
+
+
+def job_begins() -> float:
+  """When the job that begins now began: for the first of a process, with the process."""
+  return _process.pop() if _process else time.perf_counter()
+
+
+def of_run(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+  """What a run cost, from its rows."""
+  found: dict[str, float] = {}
+  for row in history:
+    found |= {name: row[name] for name in row if name.startswith(("time/", "memory/"))}
+  found.pop("time/tokens_per_second", None)
+  return found
+
+
+class Meter:
+  """Counts the costs of a run while it is trained."""
+
+  def __init__(self, history: Sequence[Mapping[str, Any]], step: Step, mesh: Mesh, begun: float):
+    self.step = step
+    self.devices = mesh.local_devices
+    self.earlier = of_run(history)  # in sessions before this one
+    self.begun = begun
+    self.entered = time.perf_counter()
+    self.compiled = step.seconds
+    self.peak = self._peak()
+    self.restart()
+
+  def restart(self) -> None:
+    """Leaves what was not training out of the next rate."""
+    self.since, self.compiling, self.tokens = time.perf_counter(), self.step.seconds, 0
+
+  def count(self, tokens: int, state: State) -> None:
+    """A step on so many tokens was taken."""
+    self.tokens += tokens
+    if "time/first_step_seconds" not in self.earlier:
+      state.step.block_until_ready()
+      self.earlier["time/first_step_seconds"] = time.perf_counter() - self.begun
+
+  def read(self) -> dict[str, float]:
+    """The costs, for a row of the log."""
+    now, compiling = time.perf_counter(), self.step.seconds
+    rate = self.tokens / (now - self.since - (compiling - self.compiling))
+    self.restart()
+    earlier = self.earlier.get
+    row = {
+      "time/seconds": earlier("time/seconds", 0.0) + now - self.entered,
+      "time/tokens_per_second": rate,
+      "time/compile_seconds": earlier("time/compile_seconds", 0.0) + compiling - self.compiled,
+      "time/first_step_seconds": self.earlier["time/first_step_seconds"],
+      "memory/temporary_bytes": self.step.temporary_bytes,
+    }
+    peak = self._peak()
+    return row | ({"memory/peak_bytes": peak} if peak > self.peak else {})
+
+  def _peak(self) -> int:
+    """Bytes; 0 where devices do not count them."""
+    return max((each.memory_stats() or {}).get("peak_bytes_in_use", 0) for each in self.devices)

@@ -1,0 +1,137 @@
+"""The devices of a run: which there are, and which part of its arrays each of them holds."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+import platform
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from posexp import storage
+from posexp.errors import UserError
+
+Batch = dict[str, np.ndarray]
+PRODUCTS = "--xla_cpu_experimental_ynn_fusion_type"  # what the default library is used for
+# Of mallopt(3): one arena, no block straight from the system, and none back to it.
+KEEP_FREED = ((-8, 1), (-4, 0), (-1, -1))
+HUGE = 2**21  # bytes of a huge page
+SMALL = 2**8  # numbers; arrays of fewer are whole on every device
+
+
+def prepare() -> None:
+  """Settings of this process, to be made before JAX first uses a device.
+
+  What is compiled is kept on disk, so that the next process starts in seconds. Freed memory is
+  kept too: the temporaries of a step are one block of hundreds of MB, which glibc would hand back
+  to the system, and a CPU spends an eighth of each step on getting its pages anew. Of the two
+  libraries that XLA has for products on a CPU, the one that it takes by itself is slower in
+  attention.
+  """
+  kept = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(storage.folder() / "jax")
+  jax.config.update("jax_compilation_cache_dir", kept)
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+  jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+  flags = os.environ.get("XLA_FLAGS", "")
+  if PRODUCTS not in flags:
+    os.environ["XLA_FLAGS"] = f"{flags} {PRODUCTS}=".strip()
+  if platform.libc_ver()[0] == "glibc":
+    keep_freed_memory(ctypes.CDLL(None))
+
+
+def keep_freed_memory(libc: ctypes.CDLL) -> None:
+  """Has malloc keep what is freed, in huge pages as far as the system lends them.
+
+  Pages are advised ahead, for as much as half of the machine's memory, and not taken before use.
+  """
+  for option, value in KEEP_FREED:
+    libc.mallopt(option, value)
+  libc.malloc.restype = ctypes.c_void_p
+  size = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // 2
+  if heap := libc.malloc(ctypes.c_size_t(size)):
+    start = -(-heap // HUGE) * HUGE
+    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size - HUGE), mmap.MADV_HUGEPAGE)
+    libc.free(ctypes.c_void_p(heap))
+
+
+def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:
+  """As many devices of every process as divide a part of every size of batches, in one row.
+
+  Raises:
+    UserError: a batch does not divide into so many parts, or among the processes.
+  """
+  whole = math.gcd(*np.asarray(rows).ravel().tolist())
+  sizes = ", ".join(map(str, np.unique(rows)))
+  if whole % parts:
+    way_out = f"choose a divisor of {whole}" if whole > 1 else "choose another train.batch_size"
+    raise UserError(
+      f"train.accumulate={parts}: batches have {sizes} rows, which do not divide into {parts} "
+      f"equal parts; {way_out}"
+    )
+  processes = jax.process_count()
+  fit = [n for n in range(1, len(jax.local_devices()) + 1) if whole // parts % (n * processes) == 0]
+  if not fit:
+    each = f", in {parts} parts," if parts > 1 else ""
+    raise UserError(
+      f"batches of {sizes} rows{each} do not divide among {processes} processes; choose another "
+      "train.batch_size, or start fewer"
+    )
+  used = [jax.local_devices(process_index=each)[: fit[-1]] for each in range(processes)]
+  return Mesh(np.concatenate(used), ("data",))
+
+
+def everywhere(mesh: Mesh) -> NamedSharding:
+  """Whole on every device."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def placed(tree: Any, mesh: Mesh, divided: bool) -> Any:
+  """Where the arrays of a tree are kept: whole on every device, or each `divided` among them.
+
+  Its largest dimension is, of those that divide; arrays are whole where none does, and small ones.
+  """
+
+  def place(leaf: Any) -> NamedSharding:
+    fit = [size for size in leaf.shape if size % mesh.size == 0]
+    if not divided or leaf.size < SMALL or not fit:
+      return everywhere(mesh)
+    return NamedSharding(mesh, PartitionSpec(*[None] * leaf.shape.index(max(fit)), "data"))
+
+  return jax.tree.map(place, tree)
+
+
+def whole(tree: Any, mesh: Mesh) -> Any:
+  """The same arrays, each whole on every device."""
+  return jax.device_put(tree, everywhere(mesh))
+
+
+def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Array], int]]:
+  """Batches divided among the devices and its number of real tokens, one batch ahead of its use.
+
+  Every process is given the whole batches, and feeds the devices that it has.
+  """
+  sharding = NamedSharding(mesh, PartitionSpec("data"))
+
+  def put(batch: Batch) -> dict[str, Array]:
+    if sharding.is_fully_addressable:
+      return jax.device_put(batch, sharding)
+    return {
+      name: jax.make_array_from_callback(rows.shape, sharding, rows.__getitem__)
+      for name, rows in batch.items()
+    }
+
+  ahead = None
+  for batch in batches:
+    tokens = int(batch["mask"].sum())
+    ahead, ready = (put(batch), tokens), ahead
+    if ready is not None:
+      yield ready
+  if ahead is not None:
+    yield ahead
