@@ -108,8 +108,9 @@ def inspect(asked: Request) -> list[Path]:
     UserError: the encoding does not suit the model, or the run cannot be opened.
   """
   from posexp.analysis import inspection
+  from posexp.encodings import make_encoding
 
-  encoding = configuration.make_encoding(asked.config)
+  encoding = make_encoding(asked.config)
   lines, files = inspection.report(asked.config, encoding, asked.run, asked.out, asked.length)
   print("\n".join(lines))
   print()

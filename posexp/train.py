@@ -33,10 +33,12 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   Raises:
     UserError: the config, the data or the run's folder are not in order.
   """
-  from posexp.config import build, make_encoding, make_task
+  from posexp.config import build
+  from posexp.encodings import make_encoding
   from posexp.models.positions import Positions
   from posexp.models.transformer import Size
   from posexp.runs.run import Follower, Run, folder
+  from posexp.tasks import make_task
   from posexp.tracking.tracker import WandbOptions
   from posexp.training import costs, devices, processes, terminal
   from posexp.training.optimizer import Training

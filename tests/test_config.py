@@ -10,12 +10,12 @@ from posexp.config import (
   build,
   compose,
   encodings_node,
-  make_encoding,
-  make_task,
   resolve,
   unknown_option,
 )
+from posexp.encodings import make_encoding
 from posexp.errors import UserError
+from posexp.tasks import make_task
 
 FILES = sorted(str(file.relative_to(CONFIGS))[:-5] for file in CONFIGS.glob("*/*.yaml"))
 ENCODINGS = sorted(file.stem for file in (CONFIGS / "encoding").glob("*.yaml"))

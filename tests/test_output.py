@@ -8,8 +8,9 @@ import order
 import pytest
 from order import SHORT, Typed, command, only, result, summaries
 
-from posexp.config import compose, make_task, resolve
+from posexp.config import compose, resolve
 from posexp.runs.run import folder
+from posexp.tasks import make_task
 from posexp.training.restore import open_trained
 
 pytestmark = pytest.mark.usefixtures("home", "compile_quickly")

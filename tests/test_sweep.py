@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from order import command
 
-from posexp.config import CONFIGS, command_line, compose, make_encoding, make_task, resolve
+from posexp.config import CONFIGS, command_line, compose, resolve
+from posexp.encodings import make_encoding
 from posexp.errors import UserError
 from posexp.runs.run import Run, folder, open_run
 from posexp.sweeps.sweep import Sweep
+from posexp.tasks import make_task
 
 EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small form
   "complex_order_ablation": (14, 5),

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from posexp.config import build, compose, make_encoding, resolve
+from posexp.config import build, compose, resolve
 from posexp.data import tokenizer
+from posexp.encodings import make_encoding
 from posexp.models.heads import OfTranslator
 from posexp.models.transformer import Size
 from posexp.runs.run import Run

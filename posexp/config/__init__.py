@@ -9,15 +9,12 @@ import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posexp.errors import UserError
-
-if TYPE_CHECKING:
-  from posexp.encodings import Encoding
 
 T = typing.TypeVar("T")
 
@@ -103,24 +100,6 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
   return {key: config[key] for key in dict.fromkeys([*first, *config]) if key not in unread}
 
 
-def make_encoding(config: Mapping[str, Any]) -> Encoding:
-  """The encoding that a run's config names, with its options."""
-  from posexp.encodings import ENCODINGS
-
-  name = config.get("encoding")
-  cls = _look_up(ENCODINGS, name, "encoding")
-  return build(cls, config.get(name), where=name)
-
-
-def make_task(config: Mapping[str, Any]) -> Any:
-  """The task that a run's config describes."""
-  from posexp.tasks import TASKS
-
-  section = dict(config.get("task") or {})
-  cls = _look_up(TASKS, section.pop("kind", None), "task.kind")
-  return build(cls, section, where="task")
-
-
 def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
   """`cls(**section)`, where the dataclass is the schema: its fields, their types and its checks.
 
@@ -187,6 +166,17 @@ def unknown_name(group: str, name: Any, names: Sequence[str]) -> UserError:
   return UserError(f"{group}={show(name)}: no such {group}{hint} (known: {', '.join(names)})")
 
 
+def look_up(table: Mapping[str, T], name: Any, key: str) -> T:
+  """What a table holds under the name that the option `key` gives.
+
+  Raises:
+    UserError: the table holds no such name.
+  """
+  if name not in table:
+    raise unknown_name(key, name, list(table))
+  return table[name]
+
+
 def nearest(name: str, names: Iterable[str]) -> str | None:
   """The one of `names` that was probably meant, if any."""
   return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)
@@ -201,12 +191,6 @@ def show(value: Any) -> str:
   if isinstance(value, Mapping):
     return "{" + ",".join(f"{key}:{show(item)}" for key, item in value.items()) + "}"
   return str(value)
-
-
-def _look_up(table: Mapping[str, Any], name: Any, key: str) -> Any:
-  if name not in table:
-    raise unknown_name(key, name, list(table))
-  return table[name]
 
 
 def _describe(hint: Any) -> str:

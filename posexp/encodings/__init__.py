@@ -1,5 +1,9 @@
 """The table of encodings: the name on the command line, and the class."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from posexp.config import build, look_up
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.base import Encoding, Relation, Span
 from posexp.encodings.bias import T5, ALiBi
@@ -36,4 +40,14 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "cope": CoPE,
 }
 
-__all__ = ["ENCODINGS", "Encoding", "Relation", "Span"]
+__all__ = ["ENCODINGS", "Encoding", "Relation", "Span", "make_encoding"]
+
+
+def make_encoding(config: Mapping[str, Any]) -> Encoding:
+  """The encoding that a run's config names, with its options.
+
+  Raises:
+    UserError: there is no such encoding, or an option of it is wrong.
+  """
+  name = config.get("encoding")
+  return build(look_up(ENCODINGS, name, "encoding"), config.get(name), where=name)

@@ -17,7 +17,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from posexp.config import encodings_node, make_task, resolve
+from posexp.config import encodings_node, resolve
 from posexp.config.command_line import compose
 from posexp.errors import UserError, counted, near
 from posexp.runs.run import folder
@@ -109,6 +109,8 @@ class Sweep:
     self.members.append(member)
 
   def _path(self, config: dict[str, Any]) -> Path | None:
+    from posexp.tasks import make_task
+
     asked = json.dumps(config["task"], sort_keys=True, default=str)
     try:
       if asked not in self._digests:
@@ -300,6 +302,8 @@ def _metrics(config: dict[str, Any]) -> tuple[str, ...]:
   kind = config["task"]["kind"]
   if kind in MAIN:
     return MAIN[kind]
+  from posexp.tasks import make_task
+
   return (f"test/{make_task(config).score.partition('/')[2]}",)
 
 

@@ -13,7 +13,22 @@ A task is a frozen dataclass of options, checked when it is made, with
   - `predict`, `scores`, `measure` and `conclude`, of an `evaluation.Snapshot`.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+from posexp.config import build, look_up
 from posexp.tasks.classification import TextClassification
 from posexp.tasks.translation import Corpus, Numbers
 
 TASKS = {"text_classification": TextClassification, "translation": Corpus, "numbers": Numbers}
+
+
+def make_task(config: Mapping[str, Any]) -> Any:
+  """The task that a run's config describes.
+
+  Raises:
+    UserError: there is no such kind of task, or an option of it is wrong.
+  """
+  section = dict(config.get("task") or {})
+  cls = look_up(TASKS, section.pop("kind", None), "task.kind")
+  return build(cls, section, where="task")

@@ -14,12 +14,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posexp import config as configuration
 from posexp.data.tokenizer import Tokenizer
-from posexp.encodings import Encoding
+from posexp.encodings import Encoding, make_encoding
 from posexp.errors import UserError
 from posexp.models.heads import Kind, OfTranslator
 from posexp.models.positions import Positions
 from posexp.models.transformer import Size
 from posexp.runs.run import Record, digest, open_run
+from posexp.tasks import make_task
 from posexp.tasks.translation import Translation, tokenizers
 from posexp.train import model
 from posexp.training.devices import mesh_for
@@ -88,8 +89,8 @@ def describe(path: Path | str) -> Described:
   config = record.config
   return Described(
     record,
-    configuration.make_encoding(config),
-    configuration.make_task(config),
+    make_encoding(config),
+    make_task(config),
     configuration.build(Size, config["model"], "model"),
     configuration.build(Positions, config.get("positions"), "positions"),
     configuration.build(Training, config["train"], "train"),
