@@ -1,0 +1,1 @@
+"""Folders of runs: written while they are trained, and read back."""
