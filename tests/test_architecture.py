@@ -1,0 +1,59 @@
+"""The house: which room uses which, and how large anything in it may get."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "posexp"
+FILES = sorted(PACKAGE.rglob("*.py"))
+# Slow to import, or optional: these may be imported where they are used.
+DEFERRED = {
+  "babel", "datasets", "flax", "hydra", "hydra_plugins", "jax", "matplotlib", "num2words", "orbax",
+  "pandas", "sacrebleu", "scipy", "sklearn", "submitit", "tabulate", "tokenizers", "wandb",
+}  # fmt: skip
+every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+
+
+def test_a_room_uses_only_the_rooms_below_it():
+  code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
+  command = [sys.executable, "-c", code]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_root_holds_little_more_than_commands():
+  assert len(list(PACKAGE.glob("*.py"))) <= 14
+
+
+def test_no_module_is_named_like_one_of_the_standard_library():
+  own = {file.stem for file in FILES} | {file.parent.name for file in FILES}
+  # `python -m posexp.inspect` is a command.
+  assert own & sys.stdlib_module_names - {"inspect"} <= {"__init__"}
+
+
+@every_file
+def test_files_and_functions_are_short(file):
+  text = file.read_text(encoding="utf-8")
+  assert len(text.splitlines()) <= 400
+  for node in ast.walk(ast.parse(text)):
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+      length = node.end_lineno - node.lineno + 1
+      assert length <= 60, f"{node.name} has {length} lines"
+
+
+@every_file
+def test_no_import_hides_in_a_function_without_a_reason(file):
+  """Importing a module of posexp there is a way to be late with a dependency that it has."""
+  for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+      continue
+    for node in ast.walk(function):
+      names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+      if isinstance(node, ast.ImportFrom):
+        names = [node.module]
+      for name in names:
+        assert name.partition(".")[0] in DEFERRED | {"posexp"}, f"line {node.lineno}: {name}"
