@@ -1,6 +1,7 @@
 # make train ARGS="encoding=rpr rpr.k=4"   train, measure and log; ARGS="--help" lists the options
 # make test                                 run the tests
 # make lint                                 check style
+# make docs                                 build the guides of docs/ into site/
 # make lock                                 renew requirements.lock
 #
 # Each first installs what it needs into .venv, once. PYTHON=python3.12 names another Python.
@@ -11,7 +12,7 @@ BIN := .venv/bin
 READY := .venv/ready$(EXTRA:%=-%)
 UV := $(BIN)/uv --quiet pip
 
-.PHONY: help train test lint lock
+.PHONY: help train test lint docs lock
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -24,6 +25,10 @@ test: $(READY)
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+docs:
+	@$(MAKE) --no-print-directory EXTRA=docs .venv/ready-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && echo "site/index.html"
 
 lock: $(READY)
 	@$(UV) compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
