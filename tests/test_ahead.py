@@ -2,16 +2,16 @@
 
 import csv
 
+import benchmark
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmarking import ahead, chips
+from benchmarking.hlo import Kernel, Program
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from posexp import benchmark
-from posexp.benchmarking import ahead, chips
-from posexp.benchmarking.hlo import Kernel, Program
 from posexp.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")

@@ -4,15 +4,15 @@ import csv
 import json
 import sys
 
+import benchmark
 import jax
 import pytest
+from benchmarking import cases, programs, timing
+from benchmarking.cases import Case
+from benchmarking.peers import SCRIPT, WAYS, request
+from benchmarking.rows import COLUMNS
+from benchmarking.timing import Spent
 
-from posexp import benchmark
-from posexp.benchmarking import cases, estimate, programs, timing
-from posexp.benchmarking.cases import Case
-from posexp.benchmarking.peers import SCRIPT, WAYS, request
-from posexp.benchmarking.rows import COLUMNS
-from posexp.benchmarking.timing import Spent
 from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
 from posexp.models.transformer import Size
@@ -278,33 +278,6 @@ def test_a_peer_that_is_not_there_is_told_in_a_sentence(tmp_path):
   python.chmod(0o755)
   with pytest.raises(UserError, match="No module named torch"):
     run(tmp_path, "--peers", "--peer-python", str(python))
-
-
-def test_estimates_follow_the_program_and_say_that_they_are_estimates(
-  tmp_path, monkeypatch, capsys
-):
-  small = Size(d_model=16, num_heads=2, num_layers=5, d_ff=32, dropout=0.0, attention="reference")
-  chip = estimate.Chip(1e12, 1e9, 1e12, 1e11)
-  monkeypatch.setattr(estimate, "SIZE", small)
-  monkeypatch.setattr(estimate, "LENGTH", 8)
-  monkeypatch.setattr(estimate, "VOCABULARY", 20)
-  monkeypatch.setattr(estimate, "ENCODED", ("none",))
-  monkeypatch.setattr(estimate, "MACHINES", {"4 × chip": (4, 2, chip)})
-  run(tmp_path, "--estimate")
-  text = (tmp_path / "estimate.md").read_text()
-  assert "nothing below was run on the machines that it names" in text
-  assert "| none, 4 × chip |" in text
-  assert "estimates, not measurements" in capsys.readouterr().out
-  case = Case("step", "decoder", "none", "", ENCODINGS["none"](), small, 8, 2, 20)
-  straight, exact = estimate.whole(case), estimate.compiled(case)
-  assert straight.flops == pytest.approx(exact.flops, rel=0.01)
-  assert straight.bytes == pytest.approx(exact.bytes, rel=0.05)
-  found = estimate.reckoned(case, exact, 1000, 4, chip)
-  assert found["ms of all-reduce"] == pytest.approx(1e3 * 1.5 * 4000 / 1e11)
-  assert found["ms a step, at most"] == pytest.approx(
-    max(found["ms of arithmetic"], found["ms of memory"]) + found["ms of all-reduce"]
-  )
-  assert found["ms a step, at least"] <= found["ms a step, at most"]
 
 
 def test_a_request_has_what_the_peer_reads():

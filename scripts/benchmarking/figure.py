@@ -1,0 +1,80 @@
+"""Cost against length, drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+
+from benchmarking.rows import Row
+from benchmarking.tables import WORKS
+from posexp.plotting import COLORS, GRAY, panels
+
+MARKS = ("o", "s", "^", "D")
+QUANTITIES = {
+  "microseconds": "µs of a token",
+  "ratio": "",
+  "temporaries_mib": "temporaries, MiB",
+}
+
+
+def cost(rows: Sequence[Row], device: str) -> Figure | None:
+  """A row of panels for each pass and width, a line for each label; None for one length."""
+  groups: dict[tuple, dict[str, list[Row]]] = {}
+  for row in rows:
+    if row["pass"] not in ("seeds", "start"):
+      key = (row["pass"], row["model"], row["dtype"], row["d_model"])
+      groups.setdefault(key, {}).setdefault(row["label"], []).append(row)
+  groups = {
+    key: lines
+    for key, lines in groups.items()
+    if len({row["length"] for line in lines.values() for row in line}) > 1
+  }
+  if not groups:
+    return None
+  figure, axes = panels(
+    len(groups),
+    len(QUANTITIES),
+    width=3.6,
+    height=3.0,
+    title=f"Cost against length on {device}",
+  )
+  for (key, lines), across in zip(groups.items(), axes, strict=True):
+    work, model, dtype, d_model = key
+    for index, (label, found) in enumerate(lines.items()):
+      color = GRAY if label == found[0]["against"] else COLORS[index % len(COLORS)]
+      mark = MARKS[index // len(COLORS) % len(MARKS)]
+      found = sorted(found, key=lambda row: row["length"])
+      for each, name in zip(across, QUANTITIES, strict=True):
+        points = [(row["length"], of(row, name)) for row in found if of(row, name) is not None]
+        if points:
+          each.plot(
+            *zip(*points, strict=True),
+            color=color,
+            marker=mark,
+            markersize=3.5,
+            linewidth=1.2,
+            label=label,
+          )
+    lengths = sorted({row["length"] for line in lines.values() for row in line})
+    for each, (name, text) in zip(across, QUANTITIES.items(), strict=True):
+      each.set_xscale("log", base=2)
+      each.set_xticks(lengths, [str(length) for length in lengths])
+      each.minorticks_off()
+      if name != "ratio":
+        each.set_yscale("log")
+        each.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        each.yaxis.set_major_formatter("{x:g}")
+        each.yaxis.set_minor_formatter("")
+      each.set_xlabel("tokens in a text")
+      each.set_ylabel(text)
+    across[1].set_ylabel(f"× {next(iter(lines.values()))[0]['against']}")
+    across[0].set_title(f"{WORKS[work]}\n{model}, d_model {d_model}, {dtype}", loc="left")
+    across[-1].legend(fontsize=6.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
+  return figure
+
+
+def of(row: Row, name: str) -> float | None:
+  """A quantity of a row."""
+  return 1e6 / row["tokens_per_s"] if name == "microseconds" else row[name]

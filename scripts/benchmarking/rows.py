@@ -1,0 +1,113 @@
+"""What was measured of a case, as a row of a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from benchmarking.cases import SEARCHES, Case
+from benchmarking.tables import title
+from benchmarking.timing import Spent, middle, ratios
+
+COLUMNS = (
+  "group",
+  "pass",
+  "model",
+  "encoding",
+  "options",
+  "attention",
+  "by",
+  "label",
+  "against",  # the label that ratios are to
+  "dtype",
+  "d_model",
+  "heads",
+  "layers",
+  "d_ff",
+  "vocabulary",
+  "length",
+  "batch",
+  "beam",
+  "seeds",
+  "rounds",
+  "seconds",  # of a call, the median; the quartiles
+  "seconds_low",
+  "seconds_high",
+  "cpu_seconds",
+  "steps_per_s",
+  "tokens_per_s",
+  "ratio",  # of seconds, round by round, the median; the quartiles
+  "ratio_low",
+  "ratio_high",
+  "cpu_ratio",
+  "temporaries_mib",
+  "gflops_compiled",
+  "gflops",  # of the plain Transformer
+  "mfu",
+  "ceiling_gflops_per_s",
+  "compile_s",
+  "first_s",  # of a process that finds nothing compiled
+  "parameters",
+)
+
+Row = dict[str, object]
+
+
+def row(
+  case: Case,
+  facts: dict[str, float | None],
+  spent: list[Spent],
+  against: tuple[Case, list[Spent]],
+  ceiling: tuple[list[Spent], float],
+) -> Row:
+  """What the rounds say: of the case, of what it is held against, and of a product of matrices."""
+  size = case.size
+  seconds, ratio = middle([each.wall for each in spent]), ratios(spent, against[1], "wall")
+  peaks = [ceiling[1] / each.wall for each in ceiling[0]]
+  shares = [(case.flops or 0) / each.wall / peak for each, peak in zip(spent, peaks, strict=True)]
+  found = {
+    "group": title(case),
+    "pass": case.work,
+    "model": case.model,
+    "encoding": case.name,
+    "options": case.options,
+    "attention": size.attention,
+    "by": case.way,
+    "label": case.label,
+    "against": against[0].label,
+    "dtype": size.dtype,
+    "d_model": size.d_model,
+    "heads": size.num_heads,
+    "layers": 1 if case.work == "attention" else size.num_layers,
+    "d_ff": size.d_ff,
+    "vocabulary": case.vocabulary,
+    "length": case.length,
+    "batch": case.batch,
+    "beam": case.beam if case.work in SEARCHES else None,
+    "seeds": case.seeds,
+    "rounds": len(spent),
+    "seconds": seconds.median,
+    "seconds_low": seconds.low,
+    "seconds_high": seconds.high,
+    "cpu_seconds": middle([each.cpu for each in spent]).median,
+    "steps_per_s": case.seeds / seconds.median if case.work != "start" else None,
+    "tokens_per_s": case.tokens / seconds.median if case.work != "start" else None,
+    "ratio": ratio.median,
+    "ratio_low": ratio.low,
+    "ratio_high": ratio.high,
+    "cpu_ratio": ratios(spent, against[1], "cpu").median,
+    "gflops": case.flops and case.flops / 1e9,
+    "mfu": middle(shares).median if case.flops else None,
+    "ceiling_gflops_per_s": middle(peaks).median / 1e9,
+  }
+  return {column: (found | facts).get(column) for column in COLUMNS}
+
+
+def as_csv(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> str:
+  """CSV with a header; what is not known is empty."""
+  out = io.StringIO()
+  writer = csv.DictWriter(out, columns, lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(rows)
+  return out.getvalue()
