@@ -12,8 +12,9 @@ from typing import Any
 
 from posexp.config.arguments import Parser, run
 from posexp.errors import UserError
-from posexp.reporting import grouping
-from posexp.runs import metrics, reading
+from posexp.reporting import grouping, scores
+from posexp.runs import reading
+from posexp.runs.metrics import declared, score
 from posexp.runs.reading import Found
 from posexp.tracking import charts, wandb_run
 from posexp.tracking.aggregates import aggregates
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> None:
   args = parser.parse_args(list(argv))
   runs, _ = reading.read(args.runs or [Path("runs")])
   finished = [each for each in runs if each.summary is not None]
-  metrics.check(finished or runs, None)
+  scores.check(finished or runs)
   try:
     from wandb_workspaces import workspaces
   except ImportError:
@@ -76,10 +77,10 @@ def sections(runs: Sequence[Found], entity: str) -> Iterator[tuple[str, list[Any
   """The panels of a task under their headings."""
   from wandb_workspaces.reports import v2
 
-  metric = metrics.chosen(runs, None)
+  metric = scores.headline(runs)
   if metric is None:
     return
-  of = metrics.name(metric)
+  table = declared(run.summary for run in runs)
   seeds = {
     "groupby": v2.Config("encoding"),
     "groupby_aggfunc": "mean",
@@ -102,13 +103,13 @@ def sections(runs: Sequence[Found], entity: str) -> Iterator[tuple[str, list[Any
         )
     return found
 
-  title = f"{metrics.title(metric)}, mean and standard deviation of seeds"
-  bars = v2.BarPlot(title=title, metrics=[metric], orientation="v", **seeds)
+  title = f"{metric.title}, mean and standard deviation of seeds"
+  bars = v2.BarPlot(title=title, metrics=[metric.key], orientation="v", **seeds)
   yield "Scores", [bars, *custom("names"), *custom("numbers")]
   yield "Scores by length or group", custom("parts")
   lines = [
-    v2.LinePlot(title=metrics.title(name), x="step", y=[name], **seeds)
-    for name in dict.fromkeys((f"validation/{of}", "validation/loss", "train/loss"))
+    v2.LinePlot(title=score(name, table).title, x="step", y=[name], **seeds)
+    for name in dict.fromkeys((f"validation/{metric.metric.name}", "validation/loss", "train/loss"))
   ]
   yield "Learning curves", [*lines, *custom("steps")]
 

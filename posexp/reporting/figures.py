@@ -10,16 +10,17 @@ from html import escape
 from typing import NamedTuple
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from posexp.plotting import COLORS
-from posexp.reporting.grouping import Group, label
+from posexp.reporting import scores
+from posexp.reporting.grouping import label
 from posexp.reporting.intervals import Estimate, estimate
 from posexp.reporting.results import COSTS, Row, Section
 from posexp.runs import metrics
+from posexp.runs.metrics import Score
 
 MOST = 10  # groups in a figure
 SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
@@ -78,30 +79,31 @@ def figures(section: Section) -> Iterator[Drawn]:
   rows = shown(section)
   everything = sum(row.score is not None and not row.group.mixed for row in section.rows)
   few = f" Of {everything} groups {len(rows)} are drawn." if len(rows) < everything else ""
-  of = metrics.name(section.metric)
+  of = section.metric.metric
+  table = metrics.declared(run.summary for run in section.runs)
   with matplotlib.rc_context(RC):
     for key in section.by:
       if drawn := against_option(section, key):
         yield drawn
-    for name in dict.fromkeys((f"validation/{of}", "validation/loss")):
-      if drawn := curves(rows, name, few):
+    for name in dict.fromkeys((f"validation/{of.name}", "validation/loss")):
+      if drawn := curves(rows, metrics.score(name, table), few):
         yield drawn
-    for split, parts in metrics.families(section.metric, section.runs).items():
-      yield by_part(rows, f"{split}/{of}", parts, few)
+    for split, parts in scores.by_part(section.metric, section.runs).items():
+      yield by_part(rows, split, parts, few)
     for cost in ("flops_per_token", "seconds"):
       if drawn := against_cost(rows, section.metric, cost, few):
         yield drawn
 
 
-def curves(rows: Sequence[Row], metric: str, few: str) -> Drawn | None:
+def curves(rows: Sequence[Row], metric: Score, few: str) -> Drawn | None:
   """A metric by step: the mean over seeds, and the standard deviation around it."""
   figure, axes = _figure()
   bands = False
   for rank, row in enumerate(rows):
-    steps, values = history(row.group, metric)
+    steps, values = scores.curve(list(row.group.counted.values()), metric.key)
     if not len(steps):
       continue
-    values = metrics.factor(metric) * values
+    values = metric.factor * values
     look = style(rank) | {"marker": "." if len(steps) < 30 else None}
     axes.plot(steps, values.mean(0), label=row.label, linewidth=1.4, **look)
     if len(values) > 1:
@@ -113,17 +115,7 @@ def curves(rows: Sequence[Row], metric: str, few: str) -> Drawn | None:
   axes.set_xlabel("step")
   axes.set_ylabel(_axis(metric))
   band = "; bands are ± one standard deviation over seeds" if bands else ""
-  return _drawn(figure, f"Learning curves, {metrics.title(metric)}", f"Means{band}.{few}")
-
-
-def history(group: Group, metric: str) -> tuple[np.ndarray, np.ndarray]:
-  """Steps at which all runs of a group have a metric, [S], and its values, [runs, S]."""
-  found = []
-  for run in group.counted.values():
-    row = {each["step"]: each[metric] for each in run.history if metric in each}
-    found.append({s: v for s, v in row.items() if isinstance(v, int | float) and math.isfinite(v)})
-  steps = sorted(set.intersection(*map(set, found))) if found else []
-  return np.array(steps), np.array([[each[step] for step in steps] for each in found])
+  return _drawn(figure, f"Learning curves, {metric.title}", f"Means{band}.{few}")
 
 
 def against_option(section: Section, key: str) -> Drawn | None:
@@ -144,43 +136,42 @@ def against_option(section: Section, key: str) -> Drawn | None:
     _bars(axes, [v for v, _ in points], [r for _, r in points], section.metric, name, rank)
   base = section.baseline
   if base is not None and _float(base.group.values[key]) is None and base.score is not None:
-    level = metrics.factor(section.metric) * base.score.mean
+    level = section.metric.factor * base.score.mean
     axes.axhline(level, color=INK, linestyle="--", linewidth=1, label=base.label)
   _scale(axes, values, ticks=len(values) <= 8)
   axes.set_xlabel(key)
   axes.set_ylabel(_axis(section.metric))
   return _drawn(
     figure,
-    f"{metrics.title(section.metric).capitalize()} against {key}",
+    f"{section.metric.title.capitalize()} against {key}",
     BARS,
   )
 
 
-def by_part(rows: Sequence[Row], metric: str, parts: Sequence[str], few: str) -> Drawn:
+def by_part(rows: Sequence[Row], split: str, parts: Sequence[Score], few: str) -> Drawn:
   """A metric of the lengths, or the groups, that a split consists of."""
   figure, axes = _figure()
-  lengths = all(part[0].isdigit() for part in parts)
+  lengths, metric = scores.lengths(parts), parts[0]
   for rank, row in enumerate(rows):
     points = {}
     for place, part in enumerate(parts):
-      values = [run.score(f"{metric}/{part}") for run in row.group.counted.values()]
+      values = [run.score(part.key) for run in row.group.counted.values()]
       if values and None not in values:
         points[place] = estimate(values)
     # Side by side, or intervals would hide each other.
     aside = 0.0 if lengths else 0.5 * (rank - (len(rows) - 1) / 2) / max(len(rows), 1)
     look = style(rank) | ({} if lengths else {"linestyle": "none"})
     _errors(axes, [p + aside for p in points], list(points.values()), metric, row.label, look)
-  axes.set_xticks(range(len(parts)), parts)
-  split, _, of = metric.partition("/")
+  axes.set_xticks(range(len(parts)), [each.part for each in parts])
   axes.set_xlabel("length" if lengths else "group")
   axes.set_ylabel(_axis(metric))
   what = "length" if lengths else "group"
-  name = metrics.NAMES.get(of, of)
+  name = metric.metric.title
   caption = f"{BARS} Measured on {split}.{few}"
   return _drawn(figure, f"{name[:1].upper()}{name[1:]} by {what}, {split}", caption)
 
 
-def against_cost(rows: Sequence[Row], metric: str, cost: str, few: str) -> Drawn | None:
+def against_cost(rows: Sequence[Row], metric: Score, cost: str, few: str) -> Drawn | None:
   """The score against what it cost."""
   rows = [(rank, row) for rank, row in enumerate(rows) if cost in row.costs]
   if len(rows) < 2:
@@ -193,7 +184,7 @@ def against_cost(rows: Sequence[Row], metric: str, cost: str, few: str) -> Drawn
   axes.set_xlabel({"seconds": "seconds of training"}.get(cost, COSTS[cost]))
   axes.set_ylabel(_axis(metric))
   caption = f"{BARS}{few}"
-  return _drawn(figure, f"{metrics.title(metric).capitalize()} against {COSTS[cost]}", caption)
+  return _drawn(figure, f"{metric.title.capitalize()} against {COSTS[cost]}", caption)
 
 
 def _figure() -> tuple[Figure, Axes]:
@@ -201,13 +192,12 @@ def _figure() -> tuple[Figure, Axes]:
   return figure, figure.subplots()
 
 
-def _axis(metric: str) -> str:
-  name = metrics.name(metric)
-  return f"{metrics.NAMES.get(name, metric)}{' (%)' if name in metrics.SHARES else ''}"
+def _axis(metric: Score) -> str:
+  return f"{metric.metric.title}{' (%)' if metric.metric.percent else ''}"
 
 
 def _bars(
-  axes: Axes, x: Sequence[float], rows: Sequence[Row], metric: str, name: str, rank: int
+  axes: Axes, x: Sequence[float], rows: Sequence[Row], metric: Score, name: str, rank: int
 ) -> None:
   _errors(axes, x, [row.score for row in rows], metric, name, style(rank))
 
@@ -216,14 +206,14 @@ def _errors(
   axes: Axes,
   x: Sequence[float],
   found: Sequence[Estimate],
-  metric: str,
+  metric: Score,
   name: str,
   look: dict[str, str],
 ) -> None:
   """Estimates with their intervals, as far as they have any."""
   if not found:
     return
-  scale = metrics.factor(metric)
+  scale = metric.factor
   half = [0.0 if each.low is None else scale * (each.high - each.mean) for each in found]
   axes.errorbar(
     x,

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from posexp.reporting import scores
 from posexp.reporting.results import Section, costs
-from posexp.runs import metrics
 
 
 def groups(sections: Sequence[Section]) -> list[dict[str, Any]]:
@@ -18,7 +18,11 @@ def groups(sections: Sequence[Section]) -> list[dict[str, Any]]:
   for section in sections:
     for row in section.rows:
       score, against = row.score, row.against
-      line: dict[str, Any] = {"task": section.task, "metric": section.metric, "group": row.label}
+      line: dict[str, Any] = {
+        "task": section.task,
+        "metric": section.metric.key,
+        "group": row.label,
+      }
       line |= dict(row.group.values)
       line |= {"n": score.n if score else 0, "mixed": bool(row.group.mixed)}
       for name in ("mean", "sd", "low", "high"):
@@ -38,7 +42,7 @@ def runs(sections: Sequence[Section]) -> list[dict[str, Any]]:
   """A row for each run, with all its scores, whether it counts and what it cost."""
   found = []
   for section in sections:
-    names = metrics.known(section.runs)
+    names = scores.measured(section.runs)
     for row in section.rows:
       counted = {run.path for run in row.group.counted.values()}
       for run in row.group.runs:

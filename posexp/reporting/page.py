@@ -13,7 +13,6 @@ from posexp.errors import near
 from posexp.reporting import figures, grouping, sentences, tables
 from posexp.reporting.grouping import value_of
 from posexp.reporting.results import Row, Section
-from posexp.runs import metrics
 
 HEIGHT = 20  # of a drawn interval
 STYLE = Path(__file__).with_name("page.css")
@@ -39,7 +38,7 @@ def page(sections: Sequence[Section], general: Sequence[str], out: Path) -> str:
 
 def _section(section: Section, out: Path) -> Iterator[str]:
   by = ", ".join(section.by)
-  title = f"{section.task}: {metrics.title(section.metric)} by {by}"
+  title = f"{section.task}: {section.metric.title} by {by}"
   yield f'<section class="task"><h1>{escape(title)}</h1>'
   yield f'<p class="answer">{escape(sentences.headline(section))}</p>'
   yield _ranked(section)
@@ -75,9 +74,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _ranked(section: Section) -> str:
   heads, rows = tables.scores(section)
   limits, colors = _limits(section), _colors(section)
-  ends = (
-    f"{metrics.number(limits[0], section.metric)} to {metrics.number(limits[1], section.metric)}"
-  )
+  ends = f"{section.metric.number(limits[0])} to {section.metric.number(limits[1])}"
   tested = section.tests > 0
   cells = [("", ""), ("", "mean"), ("", ends), ("", "n"), ("wide", "sd")]
   cells += [("wide", "95 % interval")]
@@ -133,7 +130,7 @@ def _interval(row: Row, section: Section, limits: tuple[float, float], color: st
       f'<line x1="{x(base.score.mean)}" x2="{x(base.score.mean)}" y1="0" y2="{HEIGHT}" '
       'stroke="var(--soft)" stroke-dasharray="2 2"/>'
     )
-  for score in row.group.scores(section.metric).values():
+  for score in row.group.scores(section.metric.key).values():
     if low <= score <= high:
       parts.append(
         f'<circle cx="{x(score)}" cy="{middle}" r="2.5" fill="{color}" fill-opacity=".35"/>'
@@ -154,7 +151,7 @@ def _interval(row: Row, section: Section, limits: tuple[float, float], color: st
   parts.append(
     f'<circle cx="{x(row.score.mean)}" cy="{middle}" r="4" fill="{fill}" stroke="{color}"/>'
   )
-  label = escape(f"{row.label}: {metrics.number(row.score.mean, section.metric)}")
+  label = escape(f"{row.label}: {section.metric.number(row.score.mean)}")
   return f'<svg height="{HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 
@@ -172,8 +169,8 @@ def _groups(section: Section, out: Path) -> Iterator[str]:
     count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
     lines = []
     for run in runs:
-      score = run.score(section.metric)
-      shown = "—" if score is None else metrics.number(score, section.metric)
+      score = run.score(section.metric.key)
+      shown = "—" if score is None else section.metric.number(score)
       link = quote(os.path.relpath(run.path.absolute(), out.absolute()))
       path = f'<a class="path" href="{escape(link)}">{escape(near(run.path))}</a>'
       state = run.state if run.failure is None else f"failed: {run.failure}"

@@ -11,11 +11,11 @@ import numpy as np
 
 from posexp.config import nearest
 from posexp.errors import UserError
-from posexp.reporting import grouping
+from posexp.reporting import grouping, scores
 from posexp.reporting.grouping import Group, Repeat
 from posexp.reporting.intervals import LEVEL, Estimate, estimate, holm, needed
 from posexp.reporting.significance import over_seeds
-from posexp.runs import metrics
+from posexp.runs.metrics import Score
 from posexp.runs.reading import Found
 
 MEASURED = ("time/", "memory/")  # whatever else of this kind a summary has is a cost too
@@ -74,7 +74,7 @@ class Section:
   """A task: its groups, the best first."""
 
   task: str
-  metric: str
+  metric: Score
   by: list[str]
   rows: list[Row]
   baseline: Row | None
@@ -98,7 +98,7 @@ def sections(
   Raises:
     UserError: no run has the metric, or an option of `by`, or no group is the baseline.
   """
-  metrics.check(runs, metric)
+  scores.check(runs, metric)
   if by is not None:
     grouping.check_by(by, runs)
   tasks: dict[str, list[Found]] = {}
@@ -106,7 +106,7 @@ def sections(
     tasks.setdefault(run.task, []).append(run)
   found, notes = [], []
   for task, members in tasks.items():
-    asked = metrics.chosen(members, metric)
+    asked = scores.chosen(members, metric)
     if asked is None:
       what = metric or "a score"
       notes.append(f"task {task} is left out: none of its {len(members)} runs has {what}")
@@ -121,17 +121,18 @@ def sections(
 
 
 def _section(
-  task: str, runs: list[Found], by: list[str], metric: str, baseline: str | None
+  task: str, runs: list[Found], by: list[str], metric: Score, baseline: str | None
 ) -> Section:
-  groups = grouping.grouped(runs, by, metric)
-  means = {id(g): float(np.mean(list(g.scores(metric).values()))) for g in groups if g.counted}
-  sign = -1 if metrics.descending(metric) else 1
+  groups = grouping.grouped(runs, by, metric.key)
+  means = {id(g): float(np.mean(list(g.scores(metric.key).values()))) for g in groups if g.counted}
+  sign = -1 if metric.metric.higher_is_better else 1
   # Means over different settings have no rank.
   groups.sort(key=lambda g: (id(g) not in means, bool(g.mixed), sign * means.get(id(g), 0.0)))
   base, named = _baseline(groups, baseline, task)
-  against = _differences(groups, base, metric)
+  against = _differences(groups, base, metric.key)
   rows = [
-    Row(group, _estimate(group, metric), against.get(id(group)), _costs(group)) for group in groups
+    Row(group, _estimate(group, metric.key), against.get(id(group)), _costs(group))
+    for group in groups
   ]
   chosen = next((row for row in rows if row.group is base), None)
   return Section(task, metric, by, rows, chosen, named)

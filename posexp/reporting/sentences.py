@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from posexp.reporting.grouping import PATHS, Group, Repeat, confounded, telling, value_of
 from posexp.reporting.intervals import MOST
 from posexp.reporting.results import Row, Section, shared
-from posexp.runs import metrics
+from posexp.runs.metrics import Score
 from posexp.runs.reading import Found
 
 KINDS = {
@@ -29,8 +29,8 @@ def headline(section: Section) -> str:
   """The answer in one sentence."""
   best, metric = section.rows[0], section.metric
   if best.score is None:
-    return f"No run of {section.task} has finished with {metrics.title(metric)}."
-  score = f"{metrics.number(best.score.mean, metric)}{interval_of(best, metric)}"
+    return f"No run of {section.task} has finished with {metric.title}."
+  score = f"{metric.number(best.score.mean)}{interval_of(best, metric)}"
   rows = [row for row in section.rows if row.score is not None]
   if best.group.mixed:
     return f"Every group of {section.task} mixes several settings: none can be ranked."
@@ -46,20 +46,20 @@ def headline(section: Section) -> str:
   )
 
 
-def _kind(row: Row, metric: str) -> str:
+def _kind(row: Row, metric: Score) -> str:
   if row.against is None or row.against.p is None:
     return "untested"
   if not row.against.sure:
     return "same"
-  return "better" if (row.against.mean > 0) == metrics.descending(metric) else "worse"
+  return "better" if (row.against.mean > 0) == metric.metric.higher_is_better else "worse"
 
 
-def interval_of(row: Row, metric: str) -> str:
+def interval_of(row: Row, metric: Score) -> str:
   """` ± half its interval`, or nothing."""
   found = row.score
   if found is None or found.low is None:
     return ""
-  return f" ± {metrics.number((found.high - found.low) / 2, metric)}"
+  return f" ± {metric.number((found.high - found.low) / 2)}"
 
 
 def verdicts(section: Section) -> Iterator[str]:
@@ -76,10 +76,10 @@ def verdict(row: Row, section: Section) -> str:
     return ""
   if not found.n:
     return ""
-  ahead = (found.mean > 0) == metrics.descending(metric)
+  ahead = (found.mean > 0) == metric.metric.higher_is_better
   seeds = f"{found.n} seeds"
   if found.p is None:
-    size = f"{metrics.rounded(abs(found.mean), 0, metric)} {metrics.unit(metric)}"
+    size = f"{metric.rounded(abs(found.mean), 0)} {metric.unit}"
     way = "ahead of" if ahead else "behind"
     if not found.mean:
       each = f"each of {seeds}" if found.n > 1 else "the one seed that both have"
@@ -91,8 +91,8 @@ def verdict(row: Row, section: Section) -> str:
       )
     return f"{row.label} is {size} {way} {base.label} with the one seed that both have: no test."
   size = (
-    f"{metrics.rounded(abs(found.mean), found.half, metric)} ± "
-    f"{metrics.rounded(found.half, found.half, metric)} {metrics.unit(metric)}"
+    f"{metric.rounded(abs(found.mean), found.half)} ± "
+    f"{metric.rounded(found.half, found.half)} {metric.unit}"
   )
   if found.sure:
     verb = "beats" if ahead else "loses to"
@@ -110,9 +110,7 @@ def verdict(row: Row, section: Section) -> str:
 
 def method(section: Section) -> str:
   """How the sentences and intervals come about."""
-  parts = [
-    f"Mean of {metrics.title(section.metric)} over seeds; intervals (±) are 95 % t intervals"
-  ]
+  parts = [f"Mean of {section.metric.title} over seeds; intervals (±) are 95 % t intervals"]
   if section.tests:
     corrected = f", after Holm's correction for {section.tests} tests" if section.tests > 1 else ""
     parts.append(
@@ -155,7 +153,7 @@ def _of_group(group: Group, section: Section) -> Iterator[str]:
   if left:
     yield f"{group.label}: left out {_list([_state(run) for run in left])}."
   if group.unscored:
-    yield f"{group.label}: {_count(group.unscored, 'finished run')} without {section.metric}."
+    yield f"{group.label}: {_count(group.unscored, 'finished run')} without {section.metric.key}."
   if group.mixed:
     yield f"{group.label} mixes {_mixture(group, section.by)}"
   if group.several:

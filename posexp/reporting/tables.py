@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from posexp.reporting import sentences
 from posexp.reporting.results import Row, Section, spent
-from posexp.runs import metrics
+from posexp.runs.metrics import Score
 
 WIDTH = 100
 NAME = 36  # letters of a group's name in a terminal
@@ -41,8 +41,8 @@ def scores(section: Section) -> Table:
       cells += ["—"] * 3
     else:
       cells += [
-        metrics.number(found.mean, metric) + (" mixed" if row.group.mixed else ""),
-        "—" if found.sd is None else metrics.number(found.sd, metric),
+        metric.number(found.mean) + (" mixed" if row.group.mixed else ""),
+        "—" if found.sd is None else metric.number(found.sd),
         "—" if found.low is None else span(found.low, found.high, metric),
       ]
     if section.tests:
@@ -51,18 +51,18 @@ def scores(section: Section) -> Table:
   return heads, rows
 
 
-def span(low: float, high: float, metric: str) -> str:
+def span(low: float, high: float, metric: Score) -> str:
   """An interval."""
-  return f"{metrics.number(low, metric)} to {metrics.number(high, metric)}"
+  return f"{metric.number(low)} to {metric.number(high)}"
 
 
-def difference(row: Row, metric: str) -> str:
+def difference(row: Row, metric: Score) -> str:
   """A difference to the baseline with half its interval."""
   found = row.against
   if found is None or found.mean is None:
     return "—"
-  shown = metrics.number(found.mean, metric, "+")
-  return shown if found.half is None else f"{shown} ± {metrics.number(found.half, metric)}"
+  shown = metric.number(found.mean, "+")
+  return shown if found.half is None else f"{shown} ± {metric.number(found.half)}"
 
 
 def p(row: Row) -> str:
@@ -96,7 +96,7 @@ def cost(value: float | None) -> str:
 
 def terminal(section: Section) -> Iterator[str]:
   """All of a section in lines of 100 columns."""
-  yield f"{section.task}: {metrics.title(section.metric)} by {', '.join(section.by)}"
+  yield f"{section.task}: {section.metric.title} by {', '.join(section.by)}"
   yield from wrapped(sentences.headline(section))
   yield ""
   yield from _aligned(scores(section))
@@ -138,7 +138,7 @@ def markdown(sections: Sequence[Section], general: Sequence[str]) -> str:
   """All sections as a Markdown document."""
   parts = []
   for section in sections:
-    parts.append(f"## {section.task}: {metrics.title(section.metric)} by {', '.join(section.by)}")
+    parts.append(f"## {section.task}: {section.metric.title} by {', '.join(section.by)}")
     parts.append(_escaped(sentences.headline(section)))
     parts.append(_pipes(scores(section)))
     parts.append("\n".join(f"- {_escaped(each)}" for each in sentences.verdicts(section)))
@@ -174,7 +174,7 @@ def latex(sections: Sequence[Section]) -> str:
     parts.append(
       "\n".join(
         [
-          f"% {section.task}: {metrics.title(section.metric)} by {', '.join(section.by)}",
+          f"% {section.task}: {section.metric.title} by {', '.join(section.by)}",
           *(f"% {each}" for each in about),
           f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
           r"\toprule",

@@ -1,15 +1,14 @@
-"""What the names in summary.json mean: which there are, in what unit, and whether less is more."""
+"""The table of metrics: their titles, formats and directions. A new metric is one row.
+
+Rows that a task of one's own declares stand in the summary.json of its runs, so that whoever reads
+the folder knows them without the task's code.
+"""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
-
-from posexp.config import nearest
-from posexp.errors import UserError
-from posexp.runs.reading import Found
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 
 class Metric(NamedTuple):
@@ -35,116 +34,82 @@ METRICS = {
     Metric("nll", "nll", higher_is_better=False),
   )
 }
-SHARES = {each.name: each.title for each in METRICS.values() if each.percent}
-LOSSES = {each.name: each.title for each in METRICS.values() if not each.higher_is_better}
-SCORES = {"bleu": "BLEU", "chrf": "chrF"}
-NAMES = {each.name: each.title for each in METRICS.values()}
-PREFERRED = {"numbers": "test/exact_match", "text_classification": "test/accuracy"}  # by task.kind
 
 
-def name(metric: str) -> str:
-  """The measure in a metric: `exact_match` of `beyond/exact_match/7`."""
-  return next((part for part in metric.split("/") if part in NAMES), metric)
+class Score(NamedTuple):
+  """A key of summary.json or metrics.jsonl, such as `beyond/exact_match/7`, and its metric."""
+
+  key: str
+  metric: Metric
+
+  @property
+  def split(self) -> str:
+    """What stands before the metric, "beyond"."""
+    return self._around[0]
+
+  @property
+  def part(self) -> str:
+    """What stands after the metric, "7": the part of the split, or nothing."""
+    return self._around[1]
+
+  @property
+  def title(self) -> str:
+    """As one reads it: "beyond exact match (7)"."""
+    title = " ".join([*filter(None, self.split.split("/")), self.metric.title])
+    return f"{title} ({self.part})" if self.part else title
+
+  @property
+  def unit(self) -> str:
+    """What differences are counted in."""
+    return "points" if self.metric.percent else self.metric.title
+
+  @property
+  def factor(self) -> float:
+    """What a value is multiplied with to be shown."""
+    return 100.0 if self.metric.percent else 1.0
+
+  def number(self, value: float, sign: str = "") -> str:
+    """A value as tables show it; `sign` is "+" for differences."""
+    return format(self.factor * value, f"{sign}z.{self._decimals}f")
+
+  def rounded(self, value: float, half: float) -> str:
+    """A value with as many decimals as half of its interval allows: one at least, two of losses."""
+    least = 1 if self._decimals <= 2 else 2
+    size = abs(self.factor * half)
+    decimals = max(least, -math.floor(math.log10(size))) if size > 1e-12 else least
+    return format(self.factor * value, f"z.{min(decimals, 8)}f")
+
+  @property
+  def _around(self) -> tuple[str, str]:
+    names = self.key.split("/")
+    if self.metric.name not in names:
+      return "", ""
+    at = names.index(self.metric.name)
+    return "/".join(names[:at]), "/".join(names[at + 1 :])
+
+  @property
+  def _decimals(self) -> int:
+    return 2 if self.metric.percent else len(format(0.0, self.metric.format).partition(".")[2])
 
 
-def title(metric: str) -> str:
-  """A metric as one reads it: `beyond/exact_match/7` as "beyond exact match (7)"."""
-  of = name(metric)
-  if of not in NAMES:
-    return metric
-  before, _, after = metric.partition(of)
-  shown = f"{before.strip('/').replace('/', ' ')} {NAMES[of]}" if before else NAMES[of]
-  return f"{shown} ({after.strip('/')})" if after.strip("/") else shown
+def score(key: str, table: Mapping[str, Metric] = METRICS) -> Score:
+  """What a key means; a metric that the table lacks is named as it is, and the highest is best."""
+  return Score(key, next((table[p] for p in key.split("/") if p in table), Metric(key, key)))
 
 
-def factor(metric: str) -> float:
-  """What a metric is multiplied with to be shown: shares are shown in points of a hundred."""
-  return 100.0 if name(metric) in SHARES else 1.0
+def declared(summaries: Iterable[Mapping[str, Any] | None]) -> dict[str, Metric]:
+  """METRICS and the rows that tasks have declared in the `metrics` of their runs' summaries.
 
-
-def unit(metric: str) -> str:
-  """What differences of a metric are counted in."""
-  of = name(metric)
-  return "points" if of in SHARES else NAMES.get(of, "")
-
-
-def descending(metric: str) -> bool:
-  """Whether the highest is the best."""
-  return name(metric) not in LOSSES
-
-
-def digits(metric: str) -> int:
-  """Decimals in tables."""
-  return 4 if name(metric) not in SHARES | SCORES else 2
-
-
-def number(value: float, metric: str, sign: str = "") -> str:
-  """A value as tables show it."""
-  return format(factor(metric) * value, f"{sign}z.{digits(metric)}f")
-
-
-def rounded(value: float, like: float, metric: str, sign: str = "") -> str:
-  """A value with as many decimals as `like`, half an interval, allows: two at least for losses."""
-  least = 1 if name(metric) in SHARES | SCORES else 2
-  size = abs(factor(metric) * like)
-  places = max(least, -math.floor(math.log10(size))) if size > 1e-12 else least
-  return format(factor(metric) * value, f"{sign}z.{min(places, 8)}f")
-
-
-def known(runs: Iterable[Found]) -> list[str]:
-  """All metrics of finished runs, in their order."""
-  found: dict[str, None] = {}
-  for run in runs:
-    for key in run.summary or {}:
-      if "/" in key and key not in found and run.score(key) is not None:
-        found[key] = None
-  return [key for key in found if not key.startswith(("time/", "memory/"))]
-
-
-def chosen(runs: Sequence[Found], asked: str | None) -> str | None:
-  """The metric of a task's runs; None if none of them has what was asked for.
-
-  Without being asked: what the task is about, or the first there is.
+  A row that cannot be read is passed over.
   """
-  names = known(runs)
-  if asked is not None:
-    return asked if asked in names else None
-  preferred = PREFERRED.get(runs[0].settings["task.kind"], "test/bleu")
-  return preferred if preferred in names else next(iter(names), None)
-
-
-def check(runs: Sequence[Found], asked: str | None) -> None:
-  """Raises UserError, with the nearest names, unless a finished run has the metric."""
-  if not any(run.summary is not None for run in runs):
-    raise UserError(
-      f"none of the {len(runs)} runs has finished: their scores are measured at the end"
-      if len(runs) > 1
-      else f"{runs[0].path} has not finished: its scores are measured at the end"
-    )
-  names = known(runs)
-  if asked is None or asked in names:
-    return
-  last = [each for each in names if asked in (name(each), each.rpartition("/")[2])]
-  close = last[:3] or [each for each in [nearest(asked, names)] if each]
-  hint = f"did you mean {' or '.join(close)}?" if close else f"they have {', '.join(names[:8])}"
-  raise UserError(f"--metric {asked}: no run has such a metric; {hint}")
-
-
-def families(metric: str, runs: Iterable[Found]) -> dict[str, list[str]]:
-  """The parts in which a metric was measured too, by split: {"beyond": ["6", "7"]}."""
-  of, found = name(metric), {}
-  if of not in NAMES:
-    return {}
-  for key in known(runs):
-    split, middle, part = key.partition(f"/{of}/")
-    if middle and part and "/" not in split:
-      found.setdefault(split, []).append(part)
-  return {split: ordered(parts) for split, parts in found.items() if len(parts) > 1}
-
-
-def ordered(parts: Sequence[str]) -> list[str]:
-  """Lengths ("6", "11-15") by size; names as they are."""
-  begins = [re.match(r"\d+", part) for part in parts]
-  if not all(begins):
-    return list(parts)
-  return [part for _, part in sorted(zip((int(b.group()) for b in begins), parts, strict=True))]
+  table = dict(METRICS)
+  for summary in summaries:
+    rows = (summary or {}).get("metrics")
+    for row in rows if isinstance(rows, list) else ():
+      try:
+        metric = Metric(**row)
+        if f"{metric.name}" and f"{metric.title}" and f"{0.0:{metric.format}}":
+          table.setdefault(metric.name, metric)
+      except (TypeError, ValueError):
+        continue
+  return table

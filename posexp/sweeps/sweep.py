@@ -280,19 +280,21 @@ def _configs(
 
 
 def _table(metrics: Sequence[str], groups: Sequence[Sequence[Member]]) -> Iterator[str]:
-  from posexp.runs.metrics import number, title
+  from posexp.runs.metrics import score
 
   width = max(len(members[0].group) for members in groups)
-  yield f"{'':<{width}}" + "".join(f"{title(metric):>22}" for metric in metrics) + f"{'n':>10}"
+  yield (
+    f"{'':<{width}}" + "".join(f"{score(metric).title:>22}" for metric in metrics) + f"{'n':>10}"
+  )
   for members in groups:
     done = [m for m in members if m.state == DONE and m.finished]
     summaries = [json.loads((m.path / "summary.json").read_text("utf-8")) for m in done]
     cells = []
     for metric in metrics:
       values = [summary[metric] for summary in summaries if metric in summary]
-      cell = number(statistics.fmean(values), metric) if values else "—"
+      cell = score(metric).number(statistics.fmean(values)) if values else "—"
       if len(values) > 1:
-        cell += f" ± {number(statistics.stdev(values), metric)}"
+        cell += f" ± {score(metric).number(statistics.stdev(values))}"
       cells.append(f"{cell:>22}")
     count = f"{len(done)}" + (f" of {len(members)}" if len(done) < len(members) else "")
     yield f"{members[0].group:<{width}}{''.join(cells)}{count:>10}"

@@ -30,6 +30,7 @@ class TextClassification:
   of the files `train`, `validation` and `test`; configs/task says more on each option."""
 
   score: ClassVar[str] = "validation/accuracy"  # chooses the checkpoint; more is better
+  headline: ClassVar[tuple[str, ...]] = ("test/accuracy", "test/macro_f1")  # the main results
 
   name: str = "text_classification"
   package: str | None = None

@@ -39,6 +39,7 @@ class Translation:
   subclasses know. configs/task says more on each option."""
 
   score: ClassVar[str] = "validation/bleu"  # chooses the checkpoint; more is better
+  headline: ClassVar[tuple[str, ...]] = ("test/bleu", "test/chrf")  # the main results
 
   name: str = "translation"
   source: str = "en"
@@ -225,6 +226,7 @@ class Numbers(Translation):
   """Numbers, years and dates, written out in two languages."""
 
   score: ClassVar[str] = "validation/chrf"  # BLEU looks for four words in a row
+  headline: ClassVar[tuple[str, ...]] = ("test/exact_match", "beyond/exact_match")
 
   name: str = "numbers"
   vocab_size: int = 400

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp.reporting import grouping
+from posexp.reporting import grouping, scores
 from posexp.reporting.intervals import Estimate, estimate
-from posexp.runs import metrics
+from posexp.runs.metrics import METRICS, Score, score
 from posexp.runs.reading import Found, read
 from posexp.tracking.charts import Chart, X, preset, row
 from posexp.tracking.wandb_run import facts
@@ -57,7 +57,7 @@ def aggregates(named: Sequence[Found]) -> list[Aggregate]:
     groups: dict[Path, list[Found]] = {}
     for run in finished:
       groups.setdefault(run.path.absolute().parent, []).append(run)
-    metric = metrics.chosen(finished, None)
+    metric = scores.headline(finished)
     named_by = _values([runs[0] for runs in groups.values()], grouping.telling(finished))
     for (path, runs), values in zip(groups.items(), named_by, strict=True):
       if path in wanted:
@@ -82,7 +82,7 @@ def _values(runs: Sequence[Found], by: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _aggregate(
-  path: Path, runs: list[Found], values: dict[str, str], metric: str | None
+  path: Path, runs: list[Found], values: dict[str, str], metric: Score | None
 ) -> Aggregate:
   first = runs[0]
   estimates = {name: found for name in _measured(runs) if (found := _estimate(runs, name))}
@@ -113,28 +113,28 @@ def _estimate(runs: Sequence[Found], name: str) -> Estimate | None:
 
 
 def _charts(
-  runs: Sequence[Found], values: dict[str, str], metric: str, estimates: dict[str, Estimate]
+  runs: Sequence[Found], values: dict[str, str], metric: Score, estimates: dict[str, Estimate]
 ) -> list[Chart]:
-  task, of, y = runs[0].task, metrics.name(metric), metrics.title(metric)
+  task, of, y = runs[0].task, metric.metric, metric.title
   series = grouping.label(values, runs)
   found: list[Chart] = []
-  if score := estimates.get(metric):
-    found.append(Chart("names", task, "encoding", y, [row(series, runs[0].encoding, score)]))
+  if measured := estimates.get(metric.key):
+    found.append(Chart("names", task, "encoding", y, [row(series, runs[0].encoding, measured)]))
     for key, value in values.items():
       if (number := _number(value)) is not None:
         rest = grouping.label({k: v for k, v in values.items() if k != key}, runs)
-        found.append(Chart("numbers", task, key, y, [row(number, rest, score)]))
-  for split, parts in metrics.families(metric, runs).items():
-    lengths = all(part[0].isdigit() for part in parts)
+        found.append(Chart("numbers", task, key, y, [row(number, rest, measured)]))
+  for split, parts in scores.by_part(metric, runs).items():
+    lengths = scores.lengths(parts)
     rows = [
-      row(part, series, estimates[f"{split}/{of}/{part}"], _first(part) if lengths else 0)
+      row(part.part, series, estimates[part.key], _first(part.part) if lengths else 0)
       for part in parts
     ]
     what = "length" if lengths else "group"
-    found.append(Chart("parts", task, what, metrics.title(f"{split}/{of}"), rows))
-  for name in dict.fromkeys((f"validation/{of}", "validation/loss", "train/loss")):
+    found.append(Chart("parts", task, what, f"{split} {of.title}", rows))
+  for name in dict.fromkeys((f"validation/{of.name}", "validation/loss", "train/loss")):
     if rows := [row(step, series, each) for step, each in curve(runs, name).items()]:
-      found.append(Chart("steps", task, "step", metrics.title(name), rows))
+      found.append(Chart("steps", task, "step", score(name, {of.name: of} | METRICS).title, rows))
   return found
 
 

@@ -1,0 +1,99 @@
+"""The scores that runs have measured: which there are, and which of them their task is about."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from posexp.config import nearest
+from posexp.errors import UserError
+from posexp.runs.metrics import METRICS, Score, declared, score
+from posexp.runs.reading import Found
+from posexp.tasks import TASKS
+
+
+def measured(runs: Iterable[Found]) -> dict[str, Score]:
+  """The scores of finished runs by key, in their order."""
+  runs = list(runs)
+  table = declared(run.summary for run in runs)
+  keys = dict.fromkeys(
+    key
+    for run in runs
+    for key in run.summary or {}
+    if "/" in key and not key.startswith(("time/", "memory/")) and run.score(key) is not None
+  )
+  return {key: score(key, table) for key in keys}
+
+
+def headline(runs: Sequence[Found]) -> Score | None:
+  """The score that the task of these runs is about; None if they have none.
+
+  It is the first that the summary or the task's class names in its `headline`, or else the first of
+  the test split in the order of the table of metrics, metrics of the task's own before others.
+  """
+  found = measured(runs)
+  named = next((run.summary["headline"] for run in runs if "headline" in (run.summary or {})), None)
+  named = named or getattr(TASKS.get(runs[0].settings["task.kind"]), "headline", ())
+  tested = [each for each in found.values() if (each.split, each.part) == ("test", "")]
+  ranks = {name: rank for rank, name in enumerate(METRICS, start=1)}
+  tested.sort(key=lambda each: ranks.get(each.metric.name, 0))
+  chosen = [*(found[key] for key in named if key in found), *tested, *found.values()]
+  return chosen[0] if chosen else None
+
+
+def chosen(runs: Sequence[Found], asked: str | None) -> Score | None:
+  """The score with the key `asked`, or the headline; None if none of a task's runs has it."""
+  return headline(runs) if asked is None else measured(runs).get(asked)
+
+
+def check(runs: Sequence[Found], asked: str | None = None) -> None:
+  """Raises UserError, with the nearest names, unless a finished run has the score `asked`."""
+  if not any(run.summary is not None for run in runs):
+    raise UserError(
+      f"none of the {len(runs)} runs has finished: their scores are measured at the end"
+      if len(runs) > 1
+      else f"{runs[0].path} has not finished: its scores are measured at the end"
+    )
+  found = measured(runs)
+  if asked is None or asked in found:
+    return
+  same = [key for key in found if asked in (found[key].metric.name, key.rpartition("/")[2])]
+  close = same[:3] or [each for each in [nearest(asked, found)] if each]
+  hint = f"did you mean {' or '.join(close)}?" if close else f"they have {', '.join([*found][:8])}"
+  raise UserError(f"--metric {asked}: no run has such a metric; {hint}")
+
+
+def by_part(of: Score, runs: Iterable[Found]) -> dict[str, list[Score]]:
+  """The scores of the same metric in the parts of a split, by split: {"beyond": [6, 7]}.
+
+  Lengths ("6", "11-15") are in the order of their size.
+  """
+  found: dict[str, list[Score]] = {}
+  for each in measured(runs).values():
+    if each.metric == of.metric and each.part and each.split and "/" not in each.split:
+      found.setdefault(each.split, []).append(each)
+  for parts in found.values():
+    if lengths(parts):
+      parts.sort(key=lambda each: int(re.match(r"\d+", each.part).group()))
+  return {split: parts for split, parts in found.items() if len(parts) > 1}
+
+
+def lengths(parts: Sequence[Score]) -> bool:
+  """Whether the parts of a split are lengths, rather than groups with names."""
+  return all(re.match(r"\d", each.part) for each in parts)
+
+
+def curve(runs: Sequence[Found], key: str) -> tuple[np.ndarray, np.ndarray]:
+  """The steps at which all runs have logged a score, [S], and its values, [runs,S]."""
+  histories = [
+    {row["step"]: row[key] for row in run.history if _finite(row.get(key))} for run in runs
+  ]
+  steps = sorted(set.intersection(*map(set, histories))) if histories else []
+  return np.array(steps), np.array([[each[step] for step in steps] for each in histories])
+
+
+def _finite(value: object) -> bool:
+  return isinstance(value, int | float) and math.isfinite(value)
