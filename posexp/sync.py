@@ -209,9 +209,9 @@ def _count(things: Sequence[Any], name: str) -> str:
 
 
 def _samples(path: Path) -> list[dict[str, Any]]:
-  from posexp.train import said
+  from posexp.runs.predictions import SAMPLES, load_predictions
 
-  return said(path) if (path / "predictions" / "test.jsonl").exists() else []
+  return load_predictions(path, "test", SAMPLES)
 
 
 def main() -> None:

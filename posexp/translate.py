@@ -16,7 +16,7 @@ from posexp.errors import UserError
 
 if TYPE_CHECKING:
   from posexp.analysis.sentences import Hypothesis, Sentences
-  from posexp.training.restore import Opened
+  from posexp.training.restore import TrainedModel
 
 MAPS = 8  # lines of which the attention is drawn
 FEW = 8  # lines whose throughput would say nothing
@@ -161,15 +161,14 @@ def translate(args: argparse.Namespace) -> None:
     print(each, file=sys.stderr)
 
 
-def search(args: argparse.Namespace, opened: Opened):
+def search(args: argparse.Namespace, opened: TrainedModel):
   """How the run was tested, but for what was typed."""
   from posexp.models.decoding import Search
 
+  task = opened.setup.task
   return Search(
-    beam=opened.task.beam if args.beam is None else args.beam,
-    length_penalty=(
-      opened.task.length_penalty if args.length_penalty is None else args.length_penalty
-    ),
+    beam=task.beam if args.beam is None else args.beam,
+    length_penalty=task.length_penalty if args.length_penalty is None else args.length_penalty,
     max_length=args.max_length,
   )
 
@@ -182,7 +181,7 @@ def line(found: Hypothesis | None, scores: bool) -> str:
   return f"{'' if found is None else format(found.score, '.4f')}\t{text}"
 
 
-def draw(opened: Opened, number: int, text: str, found: Hypothesis) -> None:
+def draw(opened: TrainedModel, number: int, text: str, found: Hypothesis) -> None:
   """Draws the attention of one translation."""
   from posexp import plotting
   from posexp.analysis import maps

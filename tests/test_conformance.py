@@ -17,7 +17,7 @@ from flax import nnx
 
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.disentangled import TUPE
-from posexp.models.heads import Classifier
+from posexp.models.classifier import Classifier
 from posexp.models.transformer import Size, Stack
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")

@@ -18,8 +18,8 @@ from posexp.encodings import Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR
 from posexp.models.decoding import Search, searcher
-from posexp.models.heads import Translator
 from posexp.models.transformer import Size, Stack
+from posexp.models.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 every_default = pytest.mark.parametrize("encoding", DEFAULTS)

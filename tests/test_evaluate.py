@@ -125,7 +125,7 @@ def test_a_change_is_counted_in_pairs(trained):
 
 
 def test_the_terms_are_those_of_the_model(trained):
-  assert terms_of(trained.build) == [("content", "position")] * 2
+  assert terms_of(trained.spec) == [("content", "position")] * 2
 
 
 @pytest.mark.parametrize(

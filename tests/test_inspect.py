@@ -15,7 +15,7 @@ from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.errors import UserError
-from posexp.models.heads import OfClassifier
+from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
 from posexp.train import train
 
@@ -41,7 +41,7 @@ def test_every_encoding_has_its_card_by_existing(name):
   covered = card.covered(probe.profile(of, 40), where, encoding.limit)
   assert (covered["covers"] == "nothing") == (name == "none")
   assert ("error" in covered["beyond"]) == (encoding.limit is not None)
-  added = card.added(encoding, of, OfClassifier(50, 2, False, 8))
+  added = card.added(encoding, of, ClassifierSpec(50, 2, encoding, of.size), 8)
   assert "against none" in added["parameters"]
   assert "against none" in added["FLOPs"]
   text = "\n".join(card.lines(name, encoding, {"covers": covered["covers"]}))
@@ -157,7 +157,7 @@ def test_attention_on_text_adds_up(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   trained = open_trained(run_of(tmp_path, "none"))
   batches = list(trained.data.texts("validation", trained.snapshot.batch_size))
-  found = probe.on_text(trained.model().stacks[0], trained.positions, batches)
+  found = probe.on_text(trained.model().stacks[0], trained.spec.positions, batches)
   np.testing.assert_allclose(found.mass.sum(-1), 1, atol=1e-5)
   assert found.uniform.sum() == pytest.approx(1, abs=1e-5)
   assert found.texts == trained.data.sizes["validation"]

@@ -12,7 +12,7 @@ from order import compilations
 from posexp.encodings import ENCODINGS
 from posexp.encodings.additive import Learned
 from posexp.encodings.relative import RPR, TransformerXL
-from posexp.models.heads import Classifier, classifier
+from posexp.models.classifier import Classifier, ClassifierSpec
 from posexp.models.positions import Positions, drawn, spaced
 from posexp.models.transformer import Size, Stack
 from posexp.training.devices import mesh_for
@@ -171,8 +171,8 @@ def batch():
 def test_training_draws_other_positions_in_every_step_from_the_seed_alone():
   losses = {}
   for positions in (RANDOMIZED, Positions()):
-    build = classifier(VOCAB, 2, Learned(REACH), SMALL, False, positions)
-    run = program(build, Training(learning_rate=1e-12), 8, mesh_for(B))
+    spec = ClassifierSpec(VOCAB, 2, Learned(REACH), SMALL, False, positions)
+    run = program(spec, Training(learning_rate=1e-12), 8, mesh_for(B))
     for attempt in range(2):
       state, found = run.init(0), []
       for _ in range(4):
@@ -189,7 +189,7 @@ def test_all_k_of_rpr_train_in_one_program():
   losses = []
   with compilations() as counts:
     for k in (0, 1, 2, 4):
-      run = program(classifier(VOCAB, 2, RPR(k, table=4), SMALL, False), training, 8, mesh)
+      run = program(ClassifierSpec(VOCAB, 2, RPR(k, table=4), SMALL), training, 8, mesh)
       state = run.update(run.init(0), batch(), keys(0)["dropout"])
       losses.append(float(state.window.sums["loss"]))
       run.predict(state, batch())

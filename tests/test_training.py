@@ -12,8 +12,9 @@ from commands import on_eight_devices
 
 from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
-from posexp.models.heads import classifier, translator
+from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
+from posexp.models.translator import TranslatorSpec
 from posexp.training.devices import mesh_for, shard
 from posexp.training.optimizer import Training
 from posexp.training.step import keys, parameters, program
@@ -27,18 +28,18 @@ DECODERS = {"xpos", "kerple", "fire", "cope"}  # not for encoders, which classif
 
 def made(name, seed=0, **options):
   """The program of a model with an encoding, and its first state in shape."""
-  build = classifier(11, 3, ENCODINGS[name](), SIZE, False)
-  compiled = program(build, Training(**options), 100, mesh_for(4))
-  return build, compiled, jax.eval_shape(lambda: compiled.init(seed))
+  spec = ClassifierSpec(11, 3, ENCODINGS[name](), SIZE)
+  compiled = program(spec, Training(**options), 100, mesh_for(4))
+  return spec, compiled, jax.eval_shape(lambda: compiled.init(seed))
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODINGS if name not in DECODERS])
 def test_a_state_comes_back_from_a_checkpoint_with_the_same_types(name):
-  build, _, state = made(name)
+  spec, _, state = made(name)
   leaves = jax.tree.leaves(state)
   assert not any(leaf.weak_type for leaf in leaves)
   assert {str(leaf.dtype) for leaf in leaves} <= {"float32", "int32", "bool"}
-  assert parameters(build) == sum(leaf.size for leaf in jax.tree.leaves(state.params))
+  assert parameters(spec) == sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
 
 def test_models_of_equal_structure_share_what_is_compiled():
@@ -125,18 +126,18 @@ def uneven(rows=8, length=8):
   }
 
 
-@pytest.mark.parametrize("make", [classifier, translator])
+@pytest.mark.parametrize("make", [ClassifierSpec, TranslatorSpec])
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(make, compile_quickly):
   batch = uneven()
-  if make is classifier:
-    build = classifier(11, 3, ENCODINGS["none"](), CERTAIN, False)
+  if make is ClassifierSpec:
+    spec = ClassifierSpec(11, 3, ENCODINGS["none"](), CERTAIN)
     batch["labels"] = np.arange(8, dtype=np.int32) % 3
   else:
-    build = translator(11, 11, ENCODINGS["none"](), CERTAIN)
+    spec = TranslatorSpec(11, 11, ENCODINGS["none"](), CERTAIN)
   found = []
   for count in (1, 4):  # of the four parts, one has no weight at all
     options = Training(clip=None, label_smoothing=0.1, accumulate=count)
-    run = program(build, options, 100, mesh_for(np.array([8]), count))
+    run = program(spec, options, 100, mesh_for(np.array([8]), count))
     state = run.update(run.init(0), batch, keys(0)["dropout"])
     (mean,) = (each.mu for each in jax.tree.leaves(state.opt_state, is_leaf=adam) if adam(each))
     found.append((mean, state.window.sums, state.window.weight))
@@ -150,11 +151,11 @@ def adam(node):
 
 
 def test_what_a_step_needs_shrinks_with_its_parts(compile_quickly):
-  build = classifier(11, 3, ENCODINGS["none"](), SIZE, False)
+  spec = ClassifierSpec(11, 3, ENCODINGS["none"](), SIZE)
   batch = uneven(64, 64) | {"labels": np.zeros(64, np.int32)}
   needed = []
   for count in (1, 8):
-    run = program(build, Training(accumulate=count), 100, mesh_for(np.array([64]), count))
+    run = program(spec, Training(accumulate=count), 100, mesh_for(np.array([64]), count))
     run.update(run.init(0), batch, keys(0)["dropout"])
     needed.append(run.update.temporary_bytes)
   assert needed[1] < needed[0] / 3
@@ -171,13 +172,13 @@ EIGHT = """
 import json, sys
 import jax, numpy as np
 sys.path.insert(0, sys.argv[1])
-from test_training import ENCODINGS, Size, Training, classifier, keys, program, uneven
+from test_training import ENCODINGS, Size, ClassifierSpec, Training, keys, program, uneven
 from jax.sharding import Mesh
 from posexp.training.devices import shard
 
 jax.config.update("jax_disable_most_optimizations", True)
 size = Size(d_model=64, num_heads=4, d_ff=128, num_layers=1, dropout=0.0)
-build = classifier(11, 3, ENCODINGS["none"](), size, False)
+spec = ClassifierSpec(11, 3, ENCODINGS["none"](), size)
 batch = uneven(32) | {"labels": np.arange(32, dtype=np.int32) % 3}
 found = {}
 for name, devices, options in (
@@ -186,7 +187,7 @@ for name, devices, options in (
   ("divided", 8, {"shard": "parameters", "accumulate": 2}),
 ):
   mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
-  run = program(build, Training(warmup=1, learning_rate=1e-2, **options), 100, mesh)
+  run = program(spec, Training(warmup=1, learning_rate=1e-2, **options), 100, mesh)
   state, losses = run.init(0), []
   for batch, _ in shard([batch] * 5, mesh):
     state = run.update(state, batch, keys(0)["dropout"])
@@ -215,7 +216,7 @@ APART = """
 import sys
 import jax, numpy as np
 sys.path.insert(0, sys.argv[1])
-from test_training import ENCODINGS, Size, Training, classifier, keys, program, uneven
+from test_training import ENCODINGS, Size, ClassifierSpec, Training, keys, program, uneven
 from jax.sharding import Mesh
 from posexp.training.devices import shard
 
@@ -224,7 +225,7 @@ batch = uneven(16) | {"labels": np.zeros(16, np.int32)}
 ((batch, _),) = shard([batch], mesh)
 for name in ("rpr", "transformer_xl"):
   size = Size(d_model=16, num_heads=2, d_ff=16, num_layers=1, attention="reference")
-  run = program(classifier(11, 3, ENCODINGS[name](), size, False), Training(), 100, mesh)
+  run = program(ClassifierSpec(11, 3, ENCODINGS[name](), size), Training(), 100, mesh)
   text = run.update.jitted.lower(run.init(0), batch, keys(0)["dropout"]).compile().as_text()
   assert "all-reduce" in text
   assert "all-gather" not in text and "all-to-all" not in text, name

@@ -9,8 +9,8 @@ import numpy as np
 from posexp.config import build, compose, resolve
 from posexp.data import tokenizer
 from posexp.encodings import make_encoding
-from posexp.models.heads import OfTranslator
 from posexp.models.transformer import Size
+from posexp.models.translator import TranslatorSpec
 from posexp.runs.run import Run
 from posexp.training.devices import mesh_for
 from posexp.training.matching import matched
@@ -30,13 +30,12 @@ def untrained(path: Path, *options: str) -> tuple[int, Any]:
   (path / "tokenizer.json").write_text(text, encoding="utf-8")
   (path / "tokenizer.sha256").write_text(hashlib.sha256(text.encode()).hexdigest())
   vocabulary = tokenizer.Tokenizer(text).vocab_size
-  kind = OfTranslator(vocabulary, vocabulary, length=10)
   encoding, size = make_encoding(config), build(Size, config["model"], "model")
-  fit = matched(kind, encoding, size)
+  spec = matched(TranslatorSpec(vocabulary, vocabulary, encoding, size), 10)
   training = build(Training, config["train"], "train")
-  compiled = program(kind.build(encoding, fit), training, 100, mesh_for(np.array([1])))
+  compiled = program(spec, training, 100, mesh_for(np.array([1])))
   state = compiled.init(3)
   with Run(path, config, metric="validation/bleu") as run:
     run.save(1, state, {"validation/bleu": 1.0})
-    run.finish({"d_ff": fit.d_ff})
-  return fit.d_ff, state.params
+    run.finish({"d_ff": spec.size.d_ff})
+  return spec.size.d_ff, state.params

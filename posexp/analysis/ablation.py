@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posexp.errors import UserError
-from posexp.training.restore import Trained, terms_of
+from posexp.training.restore import TrainedModel, terms_of
 
 Kept = dict[str, np.ndarray]  # by term, float32 [layers,H]: 1 where it is on
 
@@ -25,10 +25,10 @@ class Off(NamedTuple):
 class Switches:
   """The terms that a run's model has, by layer and head."""
 
-  def __init__(self, trained: Trained):
-    self.by_layer = terms_of(trained.build)
+  def __init__(self, trained: TrainedModel):
+    self.by_layer = terms_of(trained.spec)
     self.terms = tuple(dict.fromkeys(itertools.chain.from_iterable(self.by_layer)))
-    self.shape = (len(self.by_layer), trained.size.num_heads)
+    self.shape = (len(self.by_layer), trained.spec.size.num_heads)
     self.name = trained.record.config["encoding"]
 
   def off(
@@ -73,7 +73,7 @@ class Switches:
     return found
 
 
-def measure(trained: Trained, split: str, choices: Sequence[Kept]) -> list[dict[str, Any]]:
+def measure(trained: TrainedModel, split: str, choices: Sequence[Kept]) -> list[dict[str, Any]]:
   """The metrics of a split for each choice of switches, and what they lose against the first.
 
   The switches are traced: however many choices there are, the program is compiled once for each

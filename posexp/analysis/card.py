@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import textwrap
@@ -23,7 +24,7 @@ from posexp.analysis.probe import (
   relative_to_zero,
 )
 from posexp.encodings.base import Encoding, Relation
-from posexp.models.heads import Kind
+from posexp.tasks.contract import ModelSpec
 from posexp.training import matching
 
 PARTS = {
@@ -75,28 +76,31 @@ def paper(encoding: Encoding) -> str | None:
   return found[1] if found else None
 
 
-def added(encoding: Encoding, subject: Subject, kind: Kind) -> dict[str, str]:
+def added(encoding: Encoding, subject: Subject, spec: ModelSpec, length: int) -> dict[str, str]:
   """What it adds against none, in parameters and in FLOPs."""
   size = subject.size
   if refusal(encoding, size, False):
     # No classifier can be built, but the stack of a decoder can.
     own, none = (
-      matching.costs(builder(each, size, True), kind.inputs, kind.length)
+      matching.costs(builder(each, size, True), spec.inputs(length), length)
       for each in (encoding, Encoding())
     )
     return {
       "parameters": f"{own['parameters'] - none['parameters']:+,} against none, in a decoder",
-      "FLOPs": f"{own['flops'] / 1e6:.3f} M a token, forward, over {kind.length} tokens; "
+      "FLOPs": f"{own['flops'] / 1e6:.3f} M a token, forward, over {length} tokens; "
       f"{(own['flops'] - none['flops']) / 1e3:+,.1f} k against none "
       f"({own['flops'] / none['flops'] - 1:+.1%})",
     }
-  own, none = (matching.facts(kind, each, size, size) for each in (encoding, Encoding()))
+  own, none = (
+    matching.facts(dataclasses.replace(spec, encoding=each, size=size), length, size)
+    for each in (encoding, Encoding())
+  )
   count, base = own["parameters"], none["parameters"]
   cost, plain = own["flops_per_token"], none["flops_per_token"]
   return {
-    "parameters": f"{count:,} with {kind.vocab_size:,} words; {count - base:+,} against none "
+    "parameters": f"{count:,} with {spec.vocab_size:,} words; {count - base:+,} against none "
     f"({count / base - 1:+.1%})",
-    "FLOPs": f"{cost / 1e6:.3f} M a token, forward, over {kind.length} tokens; "
+    "FLOPs": f"{cost / 1e6:.3f} M a token, forward, over {length} tokens; "
     f"{(cost - plain) / 1e3:+,.1f} k against none ({cost / plain - 1:+.1%})",
   }
 

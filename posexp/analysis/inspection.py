@@ -18,8 +18,9 @@ from posexp.analysis import card, figures, probe
 from posexp.encodings import Encoding
 from posexp.encodings.base import Words
 from posexp.errors import UserError
-from posexp.models.heads import Kind, OfClassifier
+from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
+from posexp.tasks.contract import ModelSpec
 from posexp.training.devices import prepare
 
 LENGTH = 64  # of the texts for which FLOPs are counted, where there is no run
@@ -43,17 +44,17 @@ def report(
   jax.config.update("jax_disable_most_optimizations", True)
   name = config["encoding"]
   if run is None:
-    trained, kind = None, OfClassifier(VOCABULARY, 2, False, LENGTH)
     size = configuration.build(Size, config["model"], "model")
+    trained, spec, texts = None, ClassifierSpec(VOCABULARY, 2, encoding, size), LENGTH
     subject = fresh(encoding, size)
   else:
     from posexp.training.restore import open_trained
 
     trained = open_trained(run)
-    size, kind = trained.size, trained.data.kind
+    spec, texts = trained.spec, trained.data.length
     graphdef, *state = nnx.split(trained.model().stacks[0], nnx.Param, ...)
-    subject = probe.Subject(encoding, size, False, graphdef, tuple(state))
-  shown = range(min(size.num_layers, LAYERS)) if trained else range(1)
+    subject = probe.Subject(encoding, spec.size, False, graphdef, tuple(state))
+  shown = range(min(spec.size.num_layers, LAYERS)) if trained else range(1)
   profiles = {
     f"layer {layer}" if trained else "before training": probe.profile(subject, 2 * length, layer)
     for layer in shown
@@ -62,7 +63,7 @@ def report(
     # Its tables start at zero: only moved away from there they show what they can do.
     profiles = {"weights drawn": probe.profile(probe.moved(subject), 2 * length)}
   first = next(iter(profiles.values()))
-  rows = facts(encoding, subject, kind, first)
+  rows = facts(encoding, subject, spec, texts, first)
   given = ", ".join(f"{k}={configuration.show(v)}" for k, v in (config.get(name) or {}).items())
   rows = {"options": given or None, **rows}
   files = []
@@ -84,7 +85,11 @@ def fresh(encoding: Encoding, size: Size) -> probe.Subject:
 
 
 def facts(
-  encoding: Encoding, subject: probe.Subject, kind: Kind, profile: probe.Profile
+  encoding: Encoding,
+  subject: probe.Subject,
+  spec: ModelSpec,
+  texts: int,
+  profile: probe.Profile,
 ) -> dict[str, str | None]:
   """The rows of the card."""
   where = card.parts(encoding, subject)
@@ -93,7 +98,7 @@ def facts(
     "paper": card.paper(encoding),
     "enters": "; ".join(card.PARTS[part] for part in where) or "nowhere",
     "terms": ", ".join(terms),
-    **card.added(encoding, subject, kind),
+    **card.added(encoding, subject, spec, texts),
     **card.covered(profile, where, encoding.limit),
     **card.modes(encoding, subject.size),
   }
@@ -221,7 +226,7 @@ def of_run(name: str, trained: Any) -> Iterator[tuple[str, Figure]]:
     batches.setdefault(batch["tokens"].shape[1], []).append(batch)
   most = max(batches.values(), key=len)[:8]
   stack = trained.model().stacks[0]
-  yield "attention-on-text", figures.mass(name, probe.on_text(stack, trained.positions, most))
+  yield "attention-on-text", figures.mass(name, probe.on_text(stack, trained.spec.positions, most))
   frequency = getattr(stack.embed, "frequency", None)
   if isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
     table = np.asarray(frequency[...], np.float64)

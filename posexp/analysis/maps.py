@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from posexp.analysis.sentences import padded
 from posexp.data.tokenizer import BOS, PAD
 from posexp.plotting import panels
-from posexp.training.restore import Opened
+from posexp.training.restore import TrainedModel
 
 INCH = 0.14  # of a token, where there is room
 WIDEST = 30.0  # inches of all panels of a row together
@@ -36,9 +36,9 @@ class Maps(NamedTuple):
   cross: np.ndarray  # [layers,H,T,S]
 
 
-def attention(opened: Opened, source: Sequence[int], target: Sequence[int]) -> Maps:
+def attention(opened: TrainedModel, source: Sequence[int], target: Sequence[int]) -> Maps:
   """One teacher-forced pass over a translation, from tokens as `Sentences` gives them."""
-  batch = pair(source, target, opened.encoding.limit)
+  batch = pair(source, target, opened.spec.encoding.limit)
   state = opened.snapshot.state
   seen = jax.device_get(look(opened.snapshot.program.graphdef)(state.params, state.settings, batch))
   first, second = (pieces(text) for text in opened.tokenizers)

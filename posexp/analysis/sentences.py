@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from posexp.data.tokenizer import EOS, PAD, Tokenizer
 from posexp.models.decoding import Search, searcher
-from posexp.training.restore import Opened
+from posexp.training.restore import TrainedModel
 
 SHORTEST = 8  # tokens of the shortest batches
 WINDOW = 16  # batches among which lines are sorted by length
@@ -43,14 +43,15 @@ def enough(count: int, rows: int, devices: int) -> int:
 class Sentences:
   """Translates lists of texts in batches of so many rows, and counts what that took."""
 
-  def __init__(self, opened: Opened, search: Search, rows: int):
+  def __init__(self, opened: TrainedModel, search: Search, rows: int):
     self.search, self.rows = search, rows
     self.snapshot = opened.snapshot
     first, second = opened.tokenizers
     self.source = Tokenizer(first)
     self.target = self.source if second == first else Tokenizer(second)
-    self.limit = opened.encoding.limit
-    reads = {f"task.max_length={opened.task.max_length}": opened.task.max_length}
+    self.limit = opened.spec.encoding.limit
+    longest = opened.setup.task.max_length
+    reads = {f"task.max_length={longest}": longest}
     reads[f"its encoding has {self.limit} positions"] = self.limit
     limits = [(most, why) for why, most in reads.items() if most is not None]
     # Tokens of a source, [EOS] counted: what the model was tested on, and no more.

@@ -18,8 +18,8 @@ from flax import nnx, struct
 from jax import Array
 
 from posexp.data.tokenizer import BOS, EOS, PAD
-from posexp.models.heads import Translator
 from posexp.models.transformer import Cache
+from posexp.models.translator import Translator
 
 
 @dataclasses.dataclass(frozen=True)

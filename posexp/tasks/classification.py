@@ -20,7 +20,7 @@ from posexp.errors import UserError
 from posexp.tasks import bag_of_words
 
 if TYPE_CHECKING:
-  from posexp.models.heads import OfClassifier
+  from posexp.models.classifier import ClassifierSpec
   from posexp.training.evaluation import Snapshot
 
 
@@ -100,11 +100,11 @@ class TextClassification:
     """
     return None if self.package or self.hub else files.digest(self.given())
 
-  def toy(self) -> OfClassifier:
-    """The model for hardly any data, to see whether one can be built."""
-    from posexp.models.heads import OfClassifier
+  def smallest_model(self, encoding, size, positions) -> ClassifierSpec:
+    """A model for hardly any data, to see whether one can be built."""
+    from posexp.models.classifier import ClassifierSpec
 
-    return OfClassifier(2, 2, self.cls, 1)
+    return ClassifierSpec(2, 2, encoding, size, self.cls, positions)
 
   def prepare(self, folder: Path) -> Prepared:
     """The data, tokenized by folder/tokenizer.json, which is trained where it is not there yet.
@@ -157,11 +157,15 @@ class Prepared:
     )
 
   @property
-  def kind(self) -> OfClassifier:
-    from posexp.models.heads import OfClassifier
+  def length(self) -> int:
+    """Of the longest batches, in tokens."""
+    return int(self.bucket_lengths[-1])
 
-    longest = int(self.bucket_lengths[-1])
-    return OfClassifier(self.vocab_size, self.num_classes, self.cls, longest)
+  def model(self, encoding, size, positions) -> ClassifierSpec:
+    """The model for these data."""
+    from posexp.models.classifier import ClassifierSpec
+
+    return ClassifierSpec(self.vocab_size, self.num_classes, encoding, size, self.cls, positions)
 
   @property
   def word_counts(self) -> np.ndarray:

@@ -23,7 +23,7 @@ from posexp.training.processes import fetch
 
 if TYPE_CHECKING:
   from posexp.models.decoding import Search
-  from posexp.models.heads import OfTranslator
+  from posexp.models.translator import TranslatorSpec
   from posexp.tasks.translation import Translation
   from posexp.training.evaluation import Snapshot
 
@@ -89,11 +89,16 @@ class Parallel:
     )
 
   @property
-  def kind(self) -> OfTranslator:
-    from posexp.models.heads import OfTranslator
+  def length(self) -> int:
+    """Of the longest batches, in tokens."""
+    return int(self.bucket_lengths[-1])
+
+  def model(self, encoding, size, positions) -> TranslatorSpec:
+    """The model for these data."""
+    from posexp.models.translator import TranslatorSpec
 
     source, target = (each.vocab_size for each in self.tokenizers)
-    return OfTranslator(source, target, int(self.bucket_lengths[-1]))
+    return TranslatorSpec(source, target, encoding, size, positions)
 
   @property
   def word_counts(self) -> np.ndarray:
@@ -107,11 +112,11 @@ class Parallel:
 
   def steps_per_epoch(self, batch_size: int) -> int:
     """Batches in an epoch; UserError if a batch does not hold the longest sentence."""
-    longest = int(self.bucket_lengths[-1])
-    if batch_size < longest:
+    if batch_size < self.length:
       raise UserError(
-        f"train.batch_size={batch_size}: it counts tokens, and the longest batches have {longest} "
-        f"a sentence; set train.batch_size={longest} or more, or lower task.max_length"
+        f"train.batch_size={batch_size}: it counts tokens, and the longest batches have "
+        f"{self.length} a sentence; set train.batch_size={self.length} or more, or lower "
+        "task.max_length"
       )
     rows = self.rows_of(batch_size)
     return batches.steps_of(self.examples["train"].lengths, self.bucket_lengths, rows)

@@ -21,7 +21,7 @@ from posexp.tasks.parallel import Parallel, Text, table
 
 if TYPE_CHECKING:
   from posexp.models.decoding import Search
-  from posexp.models.heads import OfTranslator
+  from posexp.models.translator import TranslatorSpec
 
 
 class Splits(NamedTuple):
@@ -93,11 +93,11 @@ class Translation:
     """The lines of the result."""
     return table(summary)
 
-  def toy(self) -> OfTranslator:
-    """The model for hardly any data, to see whether one can be built."""
-    from posexp.models.heads import OfTranslator
+  def smallest_model(self, encoding, size, positions) -> TranslatorSpec:
+    """A model for hardly any data, to see whether one can be built."""
+    from posexp.models.translator import TranslatorSpec
 
-    return OfTranslator(4, 4, 1)
+    return TranslatorSpec(4, 4, encoding, size, positions)
 
   def prepare(self, folder: Path) -> Parallel:
     """The data, tokenized as folder/tokenizer*.json say, which are made where they are not there.

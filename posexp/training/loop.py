@@ -7,7 +7,7 @@ import logging
 import math
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -16,16 +16,44 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posexp.errors import UserError
+from posexp.runs.predictions import SAMPLES, load_predictions
 from posexp.runs.run import Run
 from posexp.tracking.tracker import Tracker
-from posexp.training import costs
-from posexp.training.devices import shard
+from posexp.training import costs, matching, processes, terminal
+from posexp.training.devices import mesh_for, shard
 from posexp.training.evaluation import snapshot
 from posexp.training.optimizer import Training, make_schedule
 from posexp.training.processes import Ballot, first
-from posexp.training.step import Program, State, keys
+from posexp.training.setup import Setup
+from posexp.training.step import Program, State, keys, program
 
 log = logging.getLogger("posexp")
+
+
+def run_training(
+  run: Run, setup: Setup, track: Callable[..., Tracker], begun: float
+) -> dict[str, Any]:
+  """The work of a run, from its data to its summary, which is returned.
+
+  `track(facts=...)` opens what follows the run.
+  """
+  config, options = setup.config, setup.training
+  with processes.in_turn():
+    data = setup.task.prepare(run.path)
+  spec, steps = setup.model_for(data), setup.steps(data)
+  mesh = mesh_for(data.rows_of(options.batch_size), options.accumulate)
+  facts = matching.facts(spec, data.length, setup.size)
+  facts |= {"steps": steps, "devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
+  run.rewind(run.checkpoints.find("latest") or 0)
+  with track(facts=facts) as tracker:
+    terminal.header(config, data, facts, run.path, tracker.line)
+    compiled = program(spec, options, steps, mesh)
+    fitted = fit(run, tracker, compiled, data, options, steps, config["seed"], mesh, begun)
+    summary = measure(run, compiled, data, options, fitted, mesh) | facts
+    tracker.summarize(summary)
+    tracker.samples(load_predictions(run.output, "test", SAMPLES))
+  run.finish(summary)  # after W&B has it all: a finished run is not opened again
+  return summary
 
 
 def fit(

@@ -8,24 +8,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 from flax import nnx
 
+from posexp.encodings import ENCODINGS, Encoding
 from posexp.errors import UserError
 from posexp.models import attention
+from posexp.models.positions import CONSECUTIVE
 from posexp.models.transformer import Size
 from posexp.training.step import keys, split
 
 if TYPE_CHECKING:
-  from posexp.encodings import Encoding
-  from posexp.models.heads import Kind
+  from posexp.tasks.contract import ModelSpec
 
 TOLERANCE = 0.01  # how far from the reference a matched count may be
 
 
-def costs(build: Callable[..., nnx.Module], inputs: tuple, length: int) -> dict[str, float]:
+def costs(build: Callable[[nnx.Rngs], nnx.Module], inputs: tuple, length: int) -> dict[str, float]:
   """`parameters`, and `flops`: operations of a forward pass, for each of its `length` tokens.
 
   `inputs` are the shapes of what the model is called with. Operations are those that JAX's cost
@@ -50,64 +51,65 @@ def costs(build: Callable[..., nnx.Module], inputs: tuple, length: int) -> dict[
 
 
 @functools.lru_cache
-def counts(kind: Kind, encoding: Encoding, size: Size) -> dict[str, float]:
-  """The `costs` of a model of this kind, for the longest inputs.
+def counts(spec: ModelSpec, length: int) -> dict[str, float]:
+  """The `costs` of a model, for inputs of `length` tokens.
 
   Raises:
     ValueError: the size does not suit the encoding.
   """
   # The analysis counts a loop over blocks once: the definition has all operations in sight.
-  whole = dataclasses.replace(size, attention="reference")
-  return costs(kind.build(encoding, whole), kind.inputs, kind.length)
+  size = dataclasses.replace(spec.size, attention="reference")
+  whole = dataclasses.replace(spec, size=size, positions=CONSECUTIVE)
+  return costs(whole.build, spec.inputs(length), length)
 
 
-def facts(kind: Kind, encoding: Encoding, size: Size, given: Size) -> dict[str, float]:
-  """Both counts of a model of `size`, and those of no encoding at the size that was `given`."""
-  from posexp.encodings import Encoding
-
+def facts(spec: ModelSpec, length: int, given: Size) -> dict[str, Any]:
+  """Both counts of a model, and those of no encoding at the size that was `given`."""
   given = dataclasses.replace(given, match="none", match_to="none")
-  own, none = counts(kind, encoding, size), counts(kind, Encoding(), given)
+  none = dataclasses.replace(spec, encoding=Encoding(), size=given)
+  own, none = counts(spec, length), counts(none, length)
   return {
     "parameters": own["parameters"],
     "parameters_of_none": none["parameters"],
     "flops_per_token": own["flops"],
     "flops_per_token_of_none": none["flops"],
-    "d_ff": size.d_ff,
-    "attention": attention_of(kind, encoding, size),
+    "d_ff": spec.size.d_ff,
+    "attention": attention_of(spec, length),
   }
 
 
-def attention_of(kind: Kind, encoding: Encoding, size: Size) -> str:
-  """How the model attends to the longest inputs: `attention.form_of` them."""
-  build = kind.build(encoding, size)
-  stack = nnx.eval_shape(lambda: build(rngs=nnx.Rngs(params=0, encoding=0))).stacks[0]
-  return attention.form_of(size.attention, stack.relation, kind.length, kind.length)
+def attention_of(spec: ModelSpec, length: int) -> str:
+  """How the model attends to inputs of `length` tokens: `attention.form_of` them."""
+  stack = nnx.eval_shape(lambda: spec.build(nnx.Rngs(params=0, encoding=0))).stacks[0]
+  return attention.form_of(spec.size.attention, stack.relation, length, length)
 
 
-def matched(kind: Kind, encoding: Encoding, size: Size) -> Size:
-  """The size with that d_ff at which the model has as many parameters or FLOPs as the reference.
+def matched(spec: ModelSpec, length: int) -> ModelSpec:
+  """The model with that d_ff at which it has as many parameters or FLOPs as the reference.
 
-  The reference is the encoding `size.match_to`, with its default options and d_ff as given. What
-  is returned asks for no matching.
+  The reference is the encoding `size.match_to`, with its default options and d_ff as given; FLOPs
+  are those of inputs of `length` tokens. What is returned asks for no matching.
 
   Raises:
     UserError: no width comes within 1 % of it.
   """
-  from posexp.encodings import ENCODINGS
-
-  plain = dataclasses.replace(size, match="none", match_to="none")
+  size = spec.size
+  plain = dataclasses.replace(spec, size=dataclasses.replace(size, match="none", match_to="none"))
   if size.match == "none":
     return plain
   what, reference = size.match, ENCODINGS[size.match_to]()
-  if encoding == reference:
+  if spec.encoding == reference:
     return plain
   try:
-    goal = counts(kind, reference, plain)[what]
+    goal = counts(dataclasses.replace(plain, encoding=reference), length)[what]
   except ValueError as error:
     raise UserError(f"model.match_to={size.match_to}: {error}") from error
 
+  def with_width(d_ff: int) -> ModelSpec:
+    return dataclasses.replace(plain, size=dataclasses.replace(plain.size, d_ff=d_ff))
+
   def at(d_ff: int) -> float:
-    return counts(kind, encoding, dataclasses.replace(plain, d_ff=d_ff))[what]
+    return counts(with_width(d_ff), length)[what]
 
   step = width_step(at)
   # Both counts are straight lines in the width.
@@ -120,7 +122,7 @@ def matched(kind: Kind, encoding: Encoding, size: Size) -> Size:
       f"{size.match_to} has {goal:,.0f} with d_ff={size.d_ff}, which no width comes closer to; "
       f"give a larger model.d_ff or leave model.match=none"
     )
-  return dataclasses.replace(plain, d_ff=d_ff)
+  return with_width(d_ff)
 
 
 def width_step(at: Callable[[int], float]) -> int:

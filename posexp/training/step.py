@@ -91,30 +91,29 @@ def keys(seed: int) -> dict[str, Array]:
   return dict(zip(names, jax.random.split(jax.random.key(seed), len(names)), strict=True))
 
 
-def split(build: Callable[..., nnx.Module], seeds: dict[str, Array]) -> tuple[Any, Any, Any]:
-  """The structure, the parameters and the settings of the model that `build(rngs=...)` makes."""
-  graphdef, params, settings = nnx.split(build(rngs=nnx.Rngs(**seeds)), nnx.Param, ...)
+def split(
+  build: Callable[[nnx.Rngs], nnx.Module], seeds: dict[str, Array]
+) -> tuple[nnx.GraphDef, Any, Any]:
+  """The structure, the parameters and the settings of the model that `build` makes."""
+  graphdef, params, settings = nnx.split(build(nnx.Rngs(**seeds)), nnx.Param, ...)
   return graphdef, nnx.as_pure(params), nnx.as_pure(settings)
 
 
 @functools.lru_cache(maxsize=8)
-def program(
-  build: Callable[..., nnx.Module], training: Training, steps: int, mesh: Mesh
-) -> Program:
+def program(spec: Any, training: Training, steps: int, mesh: Mesh) -> Program:
   """What a run calls; each function is compiled when it is first called, for runs that agree once.
 
-  `build(rngs=...)` makes a model with `loss(batch, label_smoothing=, rngs=)`, which gives metrics
+  `spec.build(rngs)` makes a model with `loss(batch, label_smoothing=, rngs=)`, which gives metrics
   ("loss" among them) and their weight, with `metrics`, their names, and with `predict(batch)`.
   """
-  found = []
   with compiling(mesh):
-    jax.eval_shape(lambda seeds: found.extend(split(build, seeds)[:1]), keys(0))  # structure alone
-  names = build.func.metrics
+    model = nnx.eval_shape(lambda: spec.build(nnx.Rngs(**keys(0))))
+  graphdef, names = nnx.split(model)[0], model.metrics
   optimizer = make_optimizer(training, steps)
 
   @compiling(mesh)
   def start(seeds: dict[str, Array]) -> State:
-    _, params, settings = split(build, seeds)
+    _, params, settings = split(spec.build, seeds)
     step = jnp.zeros((), jnp.int32)
     state = State(step, params, settings, optimizer.init(params), empty(names))
     # A weak type would not come back from a checkpoint, and what it is given to be compiled twice.
@@ -122,7 +121,6 @@ def program(
 
   where = placed(jax.eval_shape(start, keys(0)), mesh, training.shard == "parameters")
   init = jax.jit(start, out_shardings=where)
-  graphdef = found[0]
   return Program(
     graphdef, lambda seed: init(keys(seed)), *compiled(graphdef, names, training, steps, mesh)
   )
@@ -212,12 +210,12 @@ def compiled(
 
 
 @functools.lru_cache(maxsize=32)
-def parameters(build: Callable[..., nnx.Module]) -> int:
+def parameters(spec: Any) -> int:
   """How many parameters a model has; nothing is allocated.
 
   Raises:
     ValueError: the model cannot be built; the sentence says which sizes do not suit.
   """
 
-  params = jax.eval_shape(lambda: split(build, keys(0))[1])
+  params = jax.eval_shape(lambda: split(spec.build, keys(0))[1])
   return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -93,9 +93,7 @@ def mesh_of(count: int, name: str) -> Mesh:
 
 def compiled(case: Case, mesh: Mesh) -> tuple[Any, float]:
   """The update step of a case, and how many seconds its compiler took. Nothing is allocated."""
-  program = step.program(
-    programs.build(case), Training(batch_size=case.batch), programs.STEPS, mesh
-  )
+  program = step.program(programs.spec(case), Training(batch_size=case.batch), programs.STEPS, mesh)
 
   def described(x: Any, where: NamedSharding) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import dataclasses
 
 from flax import nnx
 from jax import Array
@@ -46,7 +45,14 @@ class Language(nnx.Module):
     return {"loss": (nll * batch["mask"]).sum(-1)}
 
 
-@functools.lru_cache
-def language(vocab_size: int, encoding: Encoding, size: Size) -> Callable[..., Language]:
-  """A function of `rngs` that builds the model: the same object whenever the model is the same."""
-  return functools.partial(Language, vocab_size, encoding, size)
+@dataclasses.dataclass(frozen=True)
+class LanguageSpec:
+  """All that the model is built from."""
+
+  vocab_size: int
+  encoding: Encoding
+  size: Size
+
+  def build(self, rngs: nnx.Rngs) -> Language:
+    """The model, with weights drawn from `rngs`."""
+    return Language(self.vocab_size, self.encoding, self.size, rngs=rngs)

@@ -14,14 +14,16 @@ from flax import nnx
 from jax import Array
 
 from benchmarking.cases import APART, JAX, SEARCHES, Case
-from benchmarking.language import language
+from benchmarking.language import LanguageSpec
 from benchmarking.timing import Timed, timed
 from posexp.data.tokenizer import EOS
 from posexp.encodings.span import Span
 from posexp.models import decoding
 from posexp.models.attention import attend
-from posexp.models.heads import classifier, translator
+from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Stack
+from posexp.models.translator import TranslatorSpec
+from posexp.tasks.contract import ModelSpec
 from posexp.training import devices, step
 from posexp.training.optimizer import Training
 
@@ -64,13 +66,13 @@ def costs(compiled: Any) -> dict[str, float | None]:
   }
 
 
-def build(case: Case) -> Callable[..., nnx.Module]:
+def spec(case: Case) -> ModelSpec:
   """The model of a case, as training builds it."""
   if case.model == "encoder":
-    return classifier(case.vocabulary, CLASSES, case.encoding, case.size, False)
+    return ClassifierSpec(case.vocabulary, CLASSES, case.encoding, case.size)
   if case.model == "decoder":
-    return language(case.vocabulary, case.encoding, case.size)
-  return translator(case.vocabulary, case.vocabulary, case.encoding, case.size)
+    return LanguageSpec(case.vocabulary, case.encoding, case.size)
+  return TranslatorSpec(case.vocabulary, case.vocabulary, case.encoding, case.size)
 
 
 def batch(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
@@ -109,7 +111,7 @@ def started(case: Case) -> tuple[step.Program, dict[str, Array], Any]:
   rows = np.array([case.batch])
   mesh = devices.mesh_for(rows)
   options = Training(batch_size=case.batch)
-  program = step.program(build(case), options, STEPS, mesh)
+  program = step.program(spec(case), options, STEPS, mesh)
   ((ready, _),) = devices.shard([batch(case)], mesh)
   return program, ready, step.keys(0)["dropout"]
 

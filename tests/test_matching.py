@@ -4,35 +4,48 @@ import dataclasses
 
 import pytest
 
+from posexp.config import compose, resolve
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.errors import UserError
-from posexp.models.heads import OfClassifier
-from posexp.models.positions import CONSECUTIVE
+from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
-from posexp.train import suits
 from posexp.training.matching import counts, facts, matched
+from posexp.training.setup import Setup
 
-KIND = OfClassifier(vocab_size=300, num_classes=2, first=False, length=16)
+LENGTH = 16
 SIZE = Size(d_model=32, num_heads=4, d_ff=256, num_layers=1)
 ENCODERS = [encoding for cls in ENCODINGS.values() if not (encoding := cls()).causal_only]
 WIDE = dataclasses.replace(SIZE, d_ff=1024)  # room for encodings that are larger than none
 
 
+def spec(encoding, size):
+  return ClassifierSpec(300, 2, encoding, size)
+
+
+def count(encoding, size):
+  return counts(spec(encoding, size), LENGTH)
+
+
+def match(encoding, size):
+  """The size that is found."""
+  return matched(spec(encoding, size), LENGTH).size
+
+
 @pytest.mark.parametrize("what", ["parameters", "flops"])
 @pytest.mark.parametrize("encoding", ENCODERS, ids=str)
 def test_every_encoding_is_within_a_percent_of_the_reference(encoding, what):
-  goal = counts(KIND, Encoding(), WIDE)[what]
-  size = matched(KIND, encoding, dataclasses.replace(WIDE, match=what))
-  assert abs(counts(KIND, encoding, size)[what] / goal - 1) < 0.01
+  goal = count(Encoding(), WIDE)[what]
+  size = match(encoding, dataclasses.replace(WIDE, match=what))
+  assert abs(count(encoding, size)[what] / goal - 1) < 0.01
   assert dataclasses.replace(size, d_ff=WIDE.d_ff) == WIDE
 
 
 def test_the_closest_width_is_chosen():
-  size = matched(KIND, TransformerXL(), dataclasses.replace(WIDE, match="parameters"))
-  goal = counts(KIND, Encoding(), WIDE)["parameters"]
+  size = match(TransformerXL(), dataclasses.replace(WIDE, match="parameters"))
+  goal = count(Encoding(), WIDE)["parameters"]
   errors = [
-    abs(counts(KIND, TransformerXL(), dataclasses.replace(WIDE, d_ff=d_ff))["parameters"] - goal)
+    abs(count(TransformerXL(), dataclasses.replace(WIDE, d_ff=d_ff))["parameters"] - goal)
     for d_ff in (size.d_ff - 1, size.d_ff, size.d_ff + 1)
   ]
   assert min(errors) == errors[1]
@@ -41,20 +54,20 @@ def test_the_closest_width_is_chosen():
 
 
 def test_the_reference_may_be_another_encoding():
-  size = matched(KIND, RPR(k=2), dataclasses.replace(WIDE, match="parameters", match_to="rpr"))
+  size = match(RPR(k=2), dataclasses.replace(WIDE, match="parameters", match_to="rpr"))
   assert size.d_ff - WIDE.d_ff == round(2 * (33 - 5) * 8 / 65)
-  same = matched(KIND, RPR(), dataclasses.replace(WIDE, match="parameters", match_to="rpr"))
+  same = match(RPR(), dataclasses.replace(WIDE, match="parameters", match_to="rpr"))
   assert same == WIDE
 
 
 def test_nothing_is_matched_unless_asked():
-  assert matched(KIND, TransformerXL(), SIZE) == SIZE
+  assert match(TransformerXL(), SIZE) == SIZE
 
 
 def test_what_cannot_be_matched_is_one_sentence():
   tiny = Size(d_model=32, num_heads=4, d_ff=8, num_layers=1, match="parameters")
   with pytest.raises(UserError, match="no width comes closer") as error:
-    matched(KIND, TransformerXL(), tiny)
+    match(TransformerXL(), tiny)
   assert str(error.value).startswith("model.match=parameters: with d_ff=1 the model has ")
 
 
@@ -63,23 +76,21 @@ def test_flops_are_those_of_the_formula():
     projections, attention = 4 * 2 * 32 * 32, 2 * 2 * 16 * 32
     return projections + attention + 2 * 2 * 32 * d_ff
 
-  counted = [
-    counts(KIND, Encoding(), dataclasses.replace(SIZE, d_ff=n))["flops"] for n in (64, 256)
-  ]
+  counted = [count(Encoding(), dataclasses.replace(SIZE, d_ff=n))["flops"] for n in (64, 256)]
   assert counted[1] == pytest.approx(by_hand(256), rel=0.08)
   assert counted[1] - counted[0] == pytest.approx(by_hand(256) - by_hand(64), rel=0.04)
 
 
 def test_facts_compare_with_none_at_the_size_that_was_given():
   given = dataclasses.replace(WIDE, match="parameters")
-  found = facts(KIND, TransformerXL(), matched(KIND, TransformerXL(), given), given)
-  assert found["parameters_of_none"] == counts(KIND, Encoding(), WIDE)["parameters"]
+  found = facts(matched(spec(TransformerXL(), given), LENGTH), LENGTH, given)
+  assert found["parameters_of_none"] == count(Encoding(), WIDE)["parameters"]
   assert found["parameters"] == pytest.approx(found["parameters_of_none"], rel=0.01)
   assert found["flops_per_token"] > found["flops_per_token_of_none"]
   assert found["d_ff"] < WIDE.d_ff
 
 
 def test_an_unknown_reference_is_refused_before_anything_is_read():
-  size = dataclasses.replace(SIZE, match_to="rprr")
+  config = resolve(compose(["model.match_to=rprr"]))
   with pytest.raises(UserError, match=r"model\.match_to=rprr: .*did you mean rpr\?"):
-    suits(RPR(), size, CONSECUTIVE, KIND)
+    Setup.of(config).check_buildable()

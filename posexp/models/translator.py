@@ -1,0 +1,158 @@
+"""A translator: an encoder, and a decoder that attends to its output (Vaswani et al. 2017)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from posexp.encodings.base import Encoding, Linear
+from posexp.models import cross_entropy
+from posexp.models.cross_entropy import Reader
+from posexp.models.positions import CONSECUTIVE, Positions
+from posexp.models.transformer import Size, Stack
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslatorSpec:
+  """All that a translator is built from; equal specifications build equal models."""
+
+  source_vocab: int
+  target_vocab: int
+  encoding: Encoding
+  size: Size
+  positions: Positions = CONSECUTIVE
+
+  @property
+  def vocab_size(self) -> int:
+    """Of the tokens that it writes."""
+    return self.target_vocab
+
+  def build(self, rngs: nnx.Rngs) -> Translator:
+    """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
+    return Translator(
+      self.source_vocab,
+      self.target_vocab,
+      self.encoding,
+      self.size,
+      positions=self.positions,
+      rngs=rngs,
+    )
+
+  def inputs(self, length: int) -> tuple[dict[str, jax.ShapeDtypeStruct]]:
+    """The shapes of what the model is called with: one pair of `length` tokens each."""
+    tokens, mask = (jax.ShapeDtypeStruct((1, length), kind) for kind in (jnp.int32, bool))
+    return ({"source": tokens, "source_mask": mask, "target": tokens, "mask": mask},)
+
+
+class Translator(nnx.Module):
+  """An encoder, and a causal decoder that attends to what it encoded (Vaswani et al. 2017).
+
+  A batch has source int [B,S] with source_mask bool [B,S]; target int [B,T], which begins with
+  [BOS], with mask bool [B,T]; labels int [B,T], the token that follows each of target; and weight
+  [B], 0 for a padded row. Both masks have a real token in every row, tokens before padding.
+
+  Raises:
+    ValueError: the size does not suit the encoding, or positions are not consecutive in evaluation.
+  """
+
+  metrics = ("loss", "nll", "accuracy")
+
+  def __init__(
+    self,
+    source_vocab: int,
+    target_vocab: int,
+    encoding: Encoding,
+    size: Size,
+    *,
+    positions: Positions = CONSECUTIVE,
+    rngs: nnx.Rngs,
+  ):
+    if positions.evaluation != "consecutive":
+      raise ValueError(
+        "a translation grows word by word, so set positions.evaluation=consecutive, not "
+        f"{positions.evaluation}"
+      )
+
+    def stack(vocab_size: int, **kind: bool) -> Stack:
+      return Stack(vocab_size, encoding, size, reach=positions.reach, rngs=rngs.fork(), **kind)
+
+    self.encoder = stack(source_vocab)
+    self.decoder = stack(target_vocab, causal=True, cross=True)
+    self.head = Linear(size.d_model, target_vocab, rngs=rngs.fork())
+    self.positions = positions
+
+  @property
+  def stacks(self) -> tuple[Stack, ...]:
+    """The encoder, then the decoder."""
+    return self.encoder, self.decoder
+
+  def encode(
+    self,
+    source: Array,
+    mask: Array,
+    *,
+    kept: dict[str, Array] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> tuple:
+    """Source tokens [B,S] with their mask: what every layer of the decoder attends to."""
+    positions = None if rngs is None else self.positions.training(mask, rngs.positions)
+    encoded = self.encoder(source, mask, positions=positions, kept=kept, rngs=rngs)
+    return self.decoder.source(encoded, mask)
+
+  @property
+  def reader(self) -> Reader:
+    """What reads target words off the decoder's output."""
+    return Reader(self.head.matrix(), self.head.bias[...])
+
+  def hidden(
+    self,
+    batch: dict[str, Array],
+    *,
+    kept: dict[str, Array] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> Array:
+    """The decoder's output [B,T,F]. `kept` [layers,H]: of the encoder, then the decoder."""
+    first = second = None
+    if kept is not None:
+      layers = len(self.encoder.blocks)
+      first = {term: heads[:layers] for term, heads in kept.items()}
+      second = {term: heads[layers:] for term, heads in kept.items()}
+    source = self.encode(batch["source"], batch["source_mask"], kept=first, rngs=rngs)
+    positions = None if rngs is None else self.positions.training(batch["mask"], rngs.positions)
+    return self.decoder(
+      batch["target"], batch["mask"], positions=positions, source=source, kept=second, rngs=rngs
+    )
+
+  def __call__(self, batch: dict[str, Array], *, kept: dict[str, Array] | None = None) -> Array:
+    """Logits float32 [B,T,V] of the labels."""
+    return self.reader.logits(self.hidden(batch, kept=kept))
+
+  def loss(
+    self, batch: dict[str, Array], *, label_smoothing: float, rngs: nnx.Rngs
+  ) -> tuple[dict[str, Array], Array]:
+    """Means over the real target tokens of a batch, and how many they are.
+
+    "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
+    """
+    weight = batch["mask"] * batch["weight"][:, None]
+    total = weight.sum()
+    hidden = self.hidden(batch, rngs=rngs)
+    sums = cross_entropy.summed(hidden, self.reader, batch["labels"], weight, label_smoothing)
+    values = {"loss": sums.loss, "nll": sums.nll, "accuracy": sums.right}
+    return {name: value / total for name, value in values.items()}, total
+
+  def predict(
+    self, batch: dict[str, Array], kept: dict[str, Array] | None = None
+  ) -> dict[str, Array]:
+    """For every pair, each [B]: its loss (the sum over its tokens), tokens, and right ones."""
+    nll, right = cross_entropy.scores(self(batch, kept=kept), batch["labels"])
+    mask = batch["mask"]
+    return {
+      "loss": (nll * mask).sum(-1),
+      "tokens": mask.sum(-1),
+      "right": (right & mask).sum(-1),
+    }

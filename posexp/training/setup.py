@@ -1,0 +1,81 @@
+"""What a run is to do, from its config, and the model that it trains, from its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from posexp.config import build, unknown_name
+from posexp.encodings import ENCODINGS, Encoding, make_encoding
+from posexp.errors import UserError
+from posexp.models.positions import Positions
+from posexp.models.transformer import Size
+from posexp.tasks import make_task
+from posexp.tasks.contract import ModelSpec
+from posexp.training.matching import matched
+from posexp.training.optimizer import Training
+from posexp.training.step import parameters
+
+
+class Setup(NamedTuple):
+  """The sections of a run's config, each as its dataclass."""
+
+  config: Mapping[str, Any]
+  encoding: Encoding
+  task: Any
+  size: Size  # as given: where widths are matched, d_ff is that of the reference
+  positions: Positions
+  training: Training
+
+  @classmethod
+  def of(cls, config: Mapping[str, Any]) -> Setup:
+    """Raises UserError for options that do not exist or do not suit, by their full names."""
+    return cls(
+      config,
+      make_encoding(config),
+      make_task(config),
+      build(Size, config["model"], "model"),
+      build(Positions, config.get("positions"), "positions"),
+      build(Training, config["train"], "train"),
+    )
+
+  def check_buildable(self) -> None:
+    """Raises UserError unless the encoding, the size and the positions suit each other.
+
+    A model with hardly any words is built in shape only, before anything that takes long.
+    """
+    if self.size.match_to not in ENCODINGS:
+      raise unknown_name("model.match_to", self.size.match_to, list(ENCODINGS))
+    try:
+      parameters(self.task.smallest_model(self.encoding, self.size, self.positions))
+    except ValueError as error:
+      raise UserError(f"model: {error}") from error
+
+  def steps(self, data: Any) -> int:
+    """How many steps training takes on these data."""
+    given = self.training
+    return given.steps or given.epochs * data.steps_per_epoch(given.batch_size)
+
+  def model_for(self, data: Any) -> ModelSpec:
+    """The model for these data, with the width that was matched.
+
+    Raises:
+      UserError: sequences are longer than the encoding's positions or than those that are drawn
+        from, positions are drawn from farther than the encoding has them, or no width matches.
+    """
+    name, encoding, reach = self.config["encoding"], self.encoding, self.positions.reach
+    texts = f"the longest {data.item} has {data.longest} tokens, in batches of length {data.length}"
+    if reach is not None and data.length > reach:
+      raise UserError(
+        f"positions.reach={reach}: {texts}; set positions.reach={data.length} or more, or cut "
+        "texts with task.max_length"
+      )
+    if encoding.limit is not None and max(data.length, reach or 0) > encoding.limit:
+      option = f"{name}.{encoding.limited_by}"
+      why = texts if reach is None else f"positions are drawn from {reach}"
+      lower = "cut texts with task.max_length" if reach is None else "lower positions.reach"
+      raise UserError(
+        f"{option}={getattr(encoding, encoding.limited_by)} gives {encoding.limit} positions: "
+        f"{why}; raise {option}, or {lower}"
+      )
+    return matched(data.model(encoding, self.size, self.positions), data.length)
