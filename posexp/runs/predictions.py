@@ -1,4 +1,4 @@
-"""What a model predicted for the examples of a split: predictions/<split>.jsonl in a run's folder."""
+"""What a model predicted for a split: predictions/<split>.jsonl in the folder of a run."""
 
 from __future__ import annotations
 
