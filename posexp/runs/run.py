@@ -29,8 +29,8 @@ from typing import IO, Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from posexp.runs.checkpoints import Checkpoints
 from posexp.errors import UserError
+from posexp.runs.checkpoints import Checkpoints
 
 # What does not change a run's results: sections, options of a task that are paths of data, and
 # options at these values, which are what runs had before there was a choice.
