@@ -43,6 +43,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   parser.add_argument(
     "--grid", action="store_true", help="each term (or those named) off in every layer and head"
   )
+  parser.add_plugins()
   args = parser.parse_args(argv)
   if (args.layers or args.heads) and not (args.without or args.grid):
     parser.error("--layers and --heads say where a term is off, so they need --without or --grid")

@@ -78,6 +78,8 @@ def of_run(run: Path, overrides: list[str], typed: dict[str, Any]) -> dict[str, 
   config = open_run(run).config
   for override in overrides:
     key = override.partition("=")[0].lstrip("+")
+    if key == "plugins":
+      continue
     values = []
     for each in (typed, config):
       for name in key.split("."):

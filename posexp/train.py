@@ -28,7 +28,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   Raises:
     UserError: the config, the data or the run's folder are not in order.
   """
-  from posexp.config import build
+  from posexp.config import build, plugins
   from posexp.runs.run import Follower, Run, folder
   from posexp.tracking import tracker
   from posexp.training import costs, devices, processes, terminal
@@ -36,6 +36,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   from posexp.training.setup import Setup
 
   begun = costs.job_begins()
+  plugins.load_recorded(config)  # where another process has read the command line
   devices.prepare()
   setup = Setup.of(config)
   task, average = setup.task, setup.training.average or 0

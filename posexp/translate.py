@@ -65,6 +65,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   parser.add_argument(
     "--maps", action="store_true", help=f"draw attention, of {MAPS} lines at most"
   )
+  parser.add_plugins()
   args = parser.parse_intermixed_args(argv)
   if args.file is not None and args.texts:
     parser.error("either texts or --file, not both")

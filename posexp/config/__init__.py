@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from posexp.config import plugins
 from posexp.errors import UserError
 
 T = typing.TypeVar("T")
@@ -23,13 +24,19 @@ _package = Path(__file__).resolve().parents[1]
 CONFIGS = _package / "configs" if (_package / "configs").is_dir() else _package.parent / "configs"
 
 
-@functools.cache
 def encodings_node() -> DictConfig:
-  """A section of default options for every encoding that has a file in `configs/encoding`.
+  """A section of default options for every encoding that has a file in `configs/encoding`, or
+  comes from a plugin.
 
   Hydra composes it below everything else, so that `rpr.k=2,4` has a place to go in the jobs of a
   sweep whose encoding is another. To be read only.
   """
+  own = {name: plugin.options for name, plugin in plugins.found("encoding").items()}
+  return OmegaConf.merge(_built_in(), own) if own else _built_in()
+
+
+@functools.cache
+def _built_in() -> DictConfig:
   node = OmegaConf.create()
   for file in sorted((CONFIGS / "encoding").glob("*.yaml")):
     node = OmegaConf.merge(node, OmegaConf.load(file))
@@ -38,9 +45,10 @@ def encodings_node() -> DictConfig:
 
 
 def register() -> None:
-  """Tells Hydra about the node `encodings`, which no file holds."""
+  """Tells Hydra about the node `encodings` and about plugins, which no file of it holds."""
   from hydra.core.config_store import ConfigStore
 
+  plugins.store(CONFIGS)
   ConfigStore.instance().store("encodings", encodings_node())
 
 
@@ -94,6 +102,10 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
   names = [field.name for field in dataclasses.fields(Run) if field.name in config]
   config |= dataclasses.asdict(build(Run, {name: config[name] for name in names}, where=""))
   del config["seeds"], config["workers"]  # of a sweep, not of one of its runs
+  if used := plugins.record(config):
+    config["plugins"] = used
+  else:
+    config.pop("plugins", None)
   chosen = config.get("encoding")
   unread = encodings_node().keys() - {chosen}
   first = [key for key in ("encoding", chosen, "task", "model", "positions") if key in config]

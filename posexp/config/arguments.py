@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from posexp.config import plugins
 from posexp.errors import UserError
 
 
@@ -20,6 +21,15 @@ class Parser(argparse.ArgumentParser):
       description=description,
       epilog=examples,
       formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+  def add_plugins(self) -> None:
+    """Takes `--plugins FILE,...`, which is loaded as soon as it is read."""
+    self.add_argument(
+      "--plugins",
+      metavar="FILE,...",
+      type=lambda text: plugins.load(names(text)),
+      help="files with the encodings and tasks of one's own that the run was trained with",
     )
 
   def error(self, message: str) -> None:

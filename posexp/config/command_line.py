@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from posexp import config
+from posexp.config import plugins
 from posexp.errors import UserError
 
 # What `explain` explains.
@@ -45,6 +46,11 @@ def parse(argv: Sequence[str]) -> Namespace:
     raise UserError("--cfg shows the config of one run: leave -m out")
   if args.resolve and not (args.cfg or args.help):
     raise UserError("--resolve goes with --cfg or --help")
+  for override in read([typed for typed in args.overrides if typed.startswith("plugins=")]):
+    if override.is_sweep_override():
+      raise UserError(f"{override.input_line}: write a list, plugins=[a.py,b.py]")
+    files = override.value() or []
+    plugins.load([str(files)] if not isinstance(files, list) else map(str, files))
   return args
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from posexp.config import plugins
+
 INTRODUCTION = """\
 posexp trains a small Transformer with one of several positional encodings, on equal terms, and
 measures it. The same command again goes on where it was stopped, or shows what came of it.
@@ -30,6 +32,8 @@ def help_text(cfg: DictConfig) -> str:
   for folder in _folders(cfg):
     for file in sorted(folder.glob("*/*.yaml")):
       choices.setdefault(file.parent.name, {})[file.stem] = file
+  for group in plugins.TABLES:
+    choices[group] |= {name: plugin.file for name, plugin in plugins.found(group).items()}
   experiments = choices.pop("experiment", {})
   lines = [INTRODUCTION, "Choices:"]
   lines += [f"  {group}={'|'.join(names)}" for group, names in sorted(choices.items())]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from posexp.config import build, look_up
+from posexp.config import build, look_up, plugins
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.base import Encoding, Relation, Span
 from posexp.encodings.bias import T5, ALiBi
@@ -15,6 +15,7 @@ from posexp.encodings.naive import Binary, Clock, Index, Normalized
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rotary import RoPE, XPos
 from posexp.encodings.streams import Split
+from posexp.errors import UserError
 
 ENCODINGS: dict[str, type[Encoding]] = {
   "none": Encoding,
@@ -40,14 +41,29 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "cope": CoPE,
 }
 
-__all__ = ["ENCODINGS", "Encoding", "Relation", "Span", "make_encoding"]
+__all__ = ["ENCODINGS", "Encoding", "Relation", "Span", "all_encodings", "make_encoding"]
+
+
+def all_encodings() -> dict[str, type[Encoding]]:
+  """ENCODINGS, and those of plugins.
+
+  Raises:
+    UserError: a plugin's class is no Encoding.
+  """
+  found = plugins.table("encoding", ENCODINGS)
+  for name, cls in found.items():
+    if not issubclass(cls, Encoding):
+      raise UserError(f"encoding {name}: the class {cls.__name__} must inherit posexp.Encoding")
+  return found
 
 
 def make_encoding(config: Mapping[str, Any]) -> Encoding:
   """The encoding that a run's config names, with its options.
 
   Raises:
-    UserError: there is no such encoding, or an option of it is wrong.
+    UserError: there is no such encoding, an option of it is wrong, or it is a plugin's and not
+      loaded as the run was trained with it.
   """
+  plugins.check("encoding", config)
   name = config.get("encoding")
-  return build(look_up(ENCODINGS, name, "encoding"), config.get(name), where=name)
+  return build(look_up(all_encodings(), name, "encoding"), config.get(name), where=name)

@@ -34,7 +34,7 @@ from posexp.runs.checkpoints import Checkpoints
 
 # What does not change a run's results: sections, options of a task that are paths of data, and
 # options at these values, which are what runs had before there was a choice.
-BOOKKEEPING = ("seed", "runs", "rerun", "wandb", "distributed")
+BOOKKEEPING = ("seed", "runs", "rerun", "wandb", "distributed", "plugins")
 FILES = ("train", "validation", "test")
 SAME = {
   "train.shard": ("none", "parameters"),
@@ -72,14 +72,21 @@ def digest(config: Mapping[str, Any], data_digest: str | None = None) -> str:
 
 
 def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The config less what does not change a run's results, but with the paths of data."""
-  return {
+  """The config less what does not change a run's results, but with the paths of data.
+
+  The content of a plugin counts as an option of the encoding or the task that it is.
+  """
+  kept = {
     section: {key: part[key] for key in part if part[key] not in SAME.get(f"{section}.{key}", ())}
     if isinstance(part, Mapping)
     else part
     for section, part in config.items()
     if section not in BOOKKEEPING
   }
+  for group, plugin in config.get("plugins", {}).items():
+    section = "task" if group == "task" else plugin["name"]
+    kept[section] = (kept.get(section) or {}) | {"sha256": plugin["sha256"][:12]}
+  return kept
 
 
 def folder(config: Mapping[str, Any], data_digest: str | None = None) -> Path:

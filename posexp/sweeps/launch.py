@@ -60,8 +60,8 @@ def launch(job: Callable[[dict[str, Any]], None]) -> int:
 
 
 def _launch(job: Callable[[dict[str, Any]], None]) -> int:
-  register()
   args = parse(sys.argv[1:])
+  register()
   # Hydra reads what was typed by itself, and does not find options on both sides of a flag.
   flags = [typed for typed in sys.argv if typed not in args.overrides]
   main = hydra.main(config_path=str(CONFIGS), config_name="train", version_base="1.3")

@@ -16,7 +16,7 @@ A task is a frozen dataclass of options, checked when it is made, with
 from collections.abc import Mapping
 from typing import Any
 
-from posexp.config import build, look_up
+from posexp.config import build, look_up, plugins
 from posexp.tasks.classification import TextClassification
 from posexp.tasks.translation import Corpus, Numbers
 
@@ -27,8 +27,10 @@ def make_task(config: Mapping[str, Any]) -> Any:
   """The task that a run's config describes.
 
   Raises:
-    UserError: there is no such kind of task, or an option of it is wrong.
+    UserError: there is no such kind of task, an option of it is wrong, or it is a plugin's and not
+      loaded as the run was trained with it.
   """
+  plugins.check("task", config)
   section = dict(config.get("task") or {})
-  cls = look_up(TASKS, section.pop("kind", None), "task.kind")
+  cls = look_up(plugins.table("task", TASKS), section.pop("kind", None), "task.kind")
   return build(cls, section, where="task")

@@ -1,0 +1,178 @@
+"""Encodings and tasks of one's own, from a file or from an installed package."""
+
+import re
+import textwrap
+
+import order
+import pytest
+import yaml
+
+from posexp.config import compose, plugins, resolve
+from posexp.encodings import make_encoding
+from posexp.errors import UserError
+from posexp.runs.run import digest
+
+DISTANCE = """\
+import dataclasses
+
+import jax.numpy as jnp
+
+from posexp.encodings import Encoding, Relation
+
+
+class Priced(Relation):
+  terms = ("content", "distance")
+
+  def __init__(self, price):
+    self.price = price
+
+  def score(self, q, k, span):
+    distance = jnp.abs(span.offset)[:, None]
+    return super().score(q, k, span) - self.price * distance
+
+
+@dataclasses.dataclass(frozen=True)
+class Distance(Encoding):
+  price: float = 0.1
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return Priced(self.price)
+
+
+ENCODINGS = {"distance": Distance}
+"""
+CLASS = "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass A:\n  x: int = 1\n"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_loaded(monkeypatch, tmp_path):
+  """Every test begins in an empty folder, and without plugins."""
+  monkeypatch.setattr(plugins, "_found", {})
+  monkeypatch.chdir(tmp_path)
+
+
+def write(name, text):
+  with open(name, "w") as file:
+    file.write(textwrap.dedent(text))
+
+
+def composed(*overrides):
+  return resolve(compose(overrides))
+
+
+def test_options_come_from_the_dataclass_and_are_checked_as_those_of_posexp():
+  write("distance.py", DISTANCE)
+  plugins.load(["distance.py"])
+  config = composed("encoding=distance", "distance.price=0.5")
+  assert config["distance"] == {"price": 0.5}
+  assert make_encoding(config).price == 0.5
+  assert config["plugins"]["encoding"]["name"] == "distance"
+  with pytest.raises(UserError, match=r"distance\.price=high: must be a number"):
+    make_encoding(config | {"distance": {"price": "high"}})
+
+
+def test_a_run_of_posexp_s_own_does_not_know_of_plugins():
+  before = composed("encoding=rpr")
+  write("distance.py", DISTANCE)
+  plugins.load(["distance.py"])
+  assert composed("encoding=rpr") == before
+
+
+def test_the_digest_holds_the_content_of_the_file_and_not_its_place(tmp_path):
+  (tmp_path / "sub").mkdir()
+  found = []
+  for name, text in (
+    ("distance.py", DISTANCE),
+    ("sub/distance.py", DISTANCE),
+    ("distance.py", f"{DISTANCE}\n"),
+  ):
+    plugins._found.clear()
+    write(name, text)
+    plugins.load([name])
+    found.append(digest(composed("encoding=distance")))
+  assert found[0] == found[1] != found[2]
+
+
+def test_what_a_run_was_trained_with_must_be_named_again_and_be_the_same():
+  write("distance.py", DISTANCE)
+  plugins.load(["distance.py"])
+  config = composed("encoding=distance")
+  plugins._found.clear()
+  with pytest.raises(UserError, match=r"plugins=distance\.py among options and --plugins"):
+    make_encoding(config)
+  plugins.load_recorded(config)  # as a worker does with what the user typed
+  assert make_encoding(config).price == 0.1
+  write("distance.py", f"{DISTANCE}\n")
+  plugins.load(["distance.py"])
+  with pytest.raises(UserError, match=r"distance\.py has another content than the run was trained"):
+    make_encoding(config)
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ("x = (\n", r"mine\.py, line 1: '\(' was never closed"),
+    ("x = 1\ny = z\n", r"mine\.py, line 2: NameError: name 'z' is not defined"),
+    ("x = 1\n", r'mine\.py has no table: end it with ENCODINGS = \{"name": Class\} or TASKS = '),
+    ("\nENCODINGS = [1]\n", r"mine\.py, line 2: must be a dict, as in ENCODINGS = "),
+    ("class A:\n  x: int\nENCODINGS = {'a': A}", r"mine\.py, line 1: A is no frozen dataclass: "),
+    (f"{CLASS}ENCODINGS = {{'a': A()}}", r"mine\.py, line 5: a must be a class, not A\(x=1\)"),
+    (f"{CLASS}ENCODINGS = {{'a b': A}}", r"mine\.py, line 5: the name 'a b' must be one word"),
+    (f"{CLASS}ENCODINGS = {{'rpr': A}}", r"mine\.py: the name rpr exists already in posexp"),
+    (f"{CLASS}ENCODINGS = {{'model': A}}", r"mine\.py: the name model exists already in posexp"),
+    (f"{CLASS}ENCODINGS = {{'a': A}}", r"encoding a: the class A must inherit posexp\.Encoding"),
+  ],
+)
+def test_what_cannot_be_used_is_refused_in_one_sentence(text, message):
+  write("mine.py", text)
+  done = order.command("plugins=mine.py", "encoding=a")
+  assert done.status == 2
+  assert len(done.err.splitlines()) == 1
+  assert re.search(message, done.err), done.err
+
+
+def test_files_are_a_list_and_no_sweep():
+  done = order.command("-m", "plugins=a.py,b.py")
+  assert done.err == "posexp: error: plugins=a.py,b.py: write a list, plugins=[a.py,b.py]\n"
+  assert "plugins=a.py: No such file" in order.command("plugins=[a.py,b.py]").err
+
+
+def test_an_installed_package_offers_encodings_by_entry_points(monkeypatch, tmp_path):
+  write("far.py", DISTANCE)
+  info = tmp_path / "far-1.2.dist-info"
+  info.mkdir()
+  (info / "METADATA").write_text("Metadata-Version: 2.1\nName: far\nVersion: 1.2\n")
+  entries = "far = far:Distance\nbroken = far:Nothing"
+  (info / "entry_points.txt").write_text(f"[posexp.encodings]\n{entries}\n")
+  monkeypatch.syspath_prepend(tmp_path)
+  plugins.installed.cache_clear()
+  config = composed("encoding=far", "far.price=2")
+  assert config["plugins"]["encoding"]["package"] == "far 1.2"
+  assert make_encoding(config).price == 2
+  plugins._found.clear()
+  with pytest.raises(UserError, match=r"is of the package far 1\.2, which is not installed"):
+    make_encoding(config)
+  monkeypatch.undo()
+
+
+@pytest.mark.usefixtures("compile_quickly")
+def test_it_sweeps_beside_those_of_posexp_and_its_run_is_opened_again(home, monkeypatch):
+  from posexp import evaluate
+
+  monkeypatch.chdir(home)
+  write("distance.py", DISTANCE)
+  options = [*order.write(home), *order.SHORT]
+  sweep = ["-m", "encoding=distance", "seed=0,1", *options]
+  done = order.command("plugins=distance.py", *sweep)
+  assert done.status == 0, done.err
+  assert done.out.count(": done") == 2
+  again = order.command("plugins=distance.py", *sweep)
+  assert "2 runs: 2 done" in again.out
+  run = next(home.glob("runs/*/distance/*/seed=0"))
+  recorded = yaml.safe_load((run / "config.yaml").read_text())["plugins"]["encoding"]
+  assert recorded["path"] == str(home / "distance.py")
+  plugins._found.clear()
+  with pytest.raises(UserError, match=r"--plugins distance\.py"):
+    evaluate.evaluate(evaluate.arguments([str(run)]))
+  typed = [str(run), "--plugins", "distance.py", "--without", "distance"]
+  assert evaluate.evaluate(evaluate.arguments(typed))["encoding"] == "distance"
