@@ -7,23 +7,21 @@ import shlex
 import sys
 from pathlib import Path
 
-from posexp.config.arguments import Parser, names, numbers, run
+import jax
+from benchmarking import ahead, cases, output, tables
+from benchmarking.measure import Stopped, measure
+from benchmarking.peers import Peer
 
-PASSES = {
-  "attention": "one layer's relation alone, forward and backward",
-  "forward": "what evaluation predicts",
-  "step": "the update step of training",
-  "decode": "greedy translation, every text as long as its source",
-  "beam": "the same by beam search",
-  "seeds": "the update steps of several seeds in one program, against one after another",
-  "start": "a new process up to the end of its first step, with what was compiled kept",
-}
-DTYPES = ("float32", "bfloat16")
+from posexp.config import unknown_name
+from posexp.config.arguments import Parser, names, numbers, run
+from posexp.training.devices import prepare
+
+CHOICES = {"passes": list(cases.PASSES), "dtype": ["float32", "bfloat16"]}
 MODELS = ("auto", "encoder", "decoder", "translator")
-COUNTS = ("heads", "layers", "d_ff", "batch", "vocabulary", "beam", "rounds")
+COUNTS = ("heads", "layers", "d_ff", "batch", "beam", "rounds", "lengths", "d_model", "seeds")
 EXAMPLES = (
   "passes:\n"
-  + "\n".join(f"  {name:<10} {what}" for name, what in PASSES.items())
+  + "\n".join(f"  {name:<10} {what}" for name, what in cases.PASSES.items())
   + """
 
 examples:
@@ -34,15 +32,15 @@ examples:
   python scripts/benchmark.py --encodings rpr --passes seeds --d-model 32,128
   python scripts/benchmark.py --ahead h100 --encodings rpr --dtype bfloat16 --attention fused
 
-All of a table is timed in turn, round by round; ratios are taken within a round, and shown as a
-median with the quartiles. none, with the first of --attention, is what the others are held against.
-On a busy machine the ratio of CPU time is the steadier one. Ctrl-C keeps what was measured.
+The cases of a table are timed in turn, round by round. Ratios are taken within a round, to none
+with the first of --attention, and shown as a median with the quartiles. On a busy machine the ratio
+of CPU time is the steadier one. Ctrl-C keeps what was measured.
 """
 )
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-  """What was typed.
+  """The options.
 
   Raises:
     UserError: it cannot be understood.
@@ -53,8 +51,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   add("--encodings", type=names, default=["all"], help="all, or names with commas; default: all")
   add("--option", nargs="+", action="extend", default=[], help="of encodings, as in rpr.k=16")
   add("--passes", type=names, default=["step"], help="see below; default: step")
-  add("--lengths", type=numbers, default=[256], help="tokens in a text; default: 256")
-  add("--batch", type=int, help="texts in a batch; default: as many as have 2048 tokens")
+  add("--lengths", type=numbers, default=[256], help="tokens in a sequence; default: 256")
+  add("--batch", type=int, help="sequences in a batch; default: 2048 tokens in all")
   add("--d-model", type=numbers, default=[256], help="default: 256")
   add("--heads", type=int, default=4, help="default: 4")
   add("--layers", type=int, default=4, help="default: 4")
@@ -73,18 +71,15 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   add("--ahead", metavar="GPU", help="compile for h100, h200 or 8xh100, which need not be here")
   add("--out", type=Path, default=Path("benchmark"), help="a folder; default: benchmark")
   args = parser.parse_args(argv)
-  for name, choices in (("passes", list(PASSES)), ("dtype", DTYPES)):
-    for each in getattr(args, name):
+  for option, choices in CHOICES.items():
+    for each in getattr(args, option):
       if each not in choices:
-        from posexp.config import unknown_name
-
-        raise unknown_name("pass" if name == "passes" else name, each, choices)
+        raise unknown_name(option.replace("passes", "pass"), each, choices)
   for name in COUNTS:
-    if (value := getattr(args, name)) is not None and value < 1:
-      parser.error(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-  for name in ("lengths", "d_model", "seeds"):
-    if min(getattr(args, name)) < 1:
-      parser.error(f"--{name.replace('_', '-')} must be at least 1, not {min(getattr(args, name))}")
+    values = getattr(args, name)
+    least = min(values) if isinstance(values, list) else values
+    if least is not None and least < 1:
+      parser.error(f"--{name.replace('_', '-')} must be at least 1, not {least}")
   if args.seconds < 0:
     parser.error(f"--seconds must be at least 0, not {args.seconds}")
   if args.vocabulary < 8:
@@ -97,47 +92,36 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def benchmark(args: argparse.Namespace, command: str) -> list[dict]:
-  """Measures, tells each measurement as it comes, keeps all in a folder; returns the rows.
+  """Measures, prints each measurement as it comes, writes all to a folder; returns the rows.
 
   Raises:
     UserError: something that was asked for does not exist, or the folder cannot be written.
   """
   if args.ahead:
-    from benchmarking import ahead
-
     return ahead.ahead(args, command)
-  import jax
-  from benchmarking import cases, machine, output, tables
-  from benchmarking.measure import Stopped, measure
-
-  from posexp.training.devices import prepare
-
   prepare()
-
-  jax.config.update("jax_enable_compilation_cache", False)  # what is compiled is timed
+  jax.config.update("jax_enable_compilation_cache", False)  # compiling is timed
   groups, notes = cases.plan(args)
-  output.writable(args.out)
+  output.check_writable(args.out)
   peer = None
   if args.peers:
-    from benchmarking.peers import Peer
-
-    peer = Peer(args.peer_python, machine.threads(), jax.default_backend())
-  about = output.about(command, notes, peer)
+    peer = Peer(args.peer_python, output.threads(), jax.default_backend())
+  about = output.about(command, notes, peer.about if peer else "")
   print("\n".join(about))
   rows: list[dict] = []
   stopped = False
   try:
-    for found in measure(groups, peer, args.rounds, args.seconds, tell):
+    for found in measure(groups, peer, args.rounds, args.seconds):
       rows += found
-      tell("\n".join(map(tables.line, found)))
-      output.write(args.out, rows, about)
+      print("\n".join(map(tables.line, found)), flush=True)
+      output.write_tables(args.out, rows, about)
   except Stopped:
     stopped = True
   finally:
     if peer is not None:
       peer.close()
   for table in tables.tables(rows):
-    print(f"\n{tables.terminal(table)}")
+    print(f"\n{table.terminal()}")
   if stopped:
     print(f"\nstopped; {len(rows)} rows are kept", file=sys.stderr)
   if rows:
@@ -145,11 +129,6 @@ def benchmark(args: argparse.Namespace, command: str) -> list[dict]:
   if stopped:
     raise KeyboardInterrupt
   return rows
-
-
-def tell(line: str) -> None:
-  """Shows a line at once, also through a pipe."""
-  print(line, flush=True)
 
 
 def main() -> None:

@@ -79,7 +79,8 @@ def test_the_tables_say_the_same(measured):
   assert "xpos is for decoders alone" in text
   for section in text.split("## ")[1:]:
     title, _, table = section.partition("\n\n")
-    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line[:1] == "|"]
+    lines = [line.split("|")[1:-1] for line in table.splitlines() if line[:1] == "|"]
+    lines = [[cell.strip() for cell in line] for line in lines]
     found = [each for each in kept if each["group"] == title]
     ranked = sorted(found, key=lambda each: float(each["ratio"]))
     assert [line[0] for line in lines[2:]] == [each["label"] for each in ranked]

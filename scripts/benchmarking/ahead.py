@@ -13,11 +13,12 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarking import cases, chips, machine, output, programs, rows, tables
+from benchmarking import cases, chips, output, programs, rows
 from benchmarking.cases import Case
 from benchmarking.chips import Chip
 from benchmarking.hlo import Kernel, Program
 from benchmarking.rows import Row
+from benchmarking.tables import Table, number
 from posexp import config
 from posexp.errors import UserError
 from posexp.training import devices, step
@@ -49,16 +50,16 @@ SHOWN = {
 }
 ABOUT = """\
 **Nothing below was run or timed: each program was compiled for a GPU that was not there.** *ms at
-least* is a bound and says nothing of how near a run comes to it: for each kernel the longer of its
-FLOPs at {teraflops:,.0f} TFLOP/s (half of that in float32) and of its bytes at {bandwidth:.2f}
-TB/s, and all kernels one after the other. What stays in the cache between two of them is not in it.
-The ratio and *MFU at most*, of *plain*, are of these bounds.
+least* is a lower bound, however far from it a run may be: for each kernel the longer of its FLOPs
+at {teraflops:,.0f} TFLOP/s (half of that in float32) and of its bytes at {bandwidth:.2f} TB/s, and
+all kernels one after the other, without what caches save. The ratio and *MFU at most*, of *plain*,
+are of these bounds.
 
-*GFLOPs compiled* are those of products of matrices, of the ones in kernels of attention too, where
-scores are computed again on the way back; *plain* are those of the plain Transformer of the same
-widths. *GB moved* is what kernels read and write, each array once for each. Without a GPU XLA
-cannot try out which kernel of a product is the fastest, and takes any: a run may have others, of
-the same FLOPs. Whether cuDNN takes the calls that it is given is decided on a GPU too."""
+*GFLOPs compiled* are those of matrix products, with those in kernels of attention, which compute
+scores again in the backward pass; *plain* are those of the plain Transformer of the same widths.
+*GB moved* is what kernels read and write, each array once per kernel. Without a GPU XLA cannot
+measure which kernel of a product is the fastest, and takes any: a run may have others, of the same
+FLOPs. Whether cuDNN accepts its calls is decided on a GPU too."""
 
 
 def gpus(asked: str) -> tuple[int, str]:
@@ -125,46 +126,33 @@ def counted(kernels: Sequence[Kernel], kind: str) -> str:
 
 
 def row(case: Case, program: Any, took: float, count: int, name: str) -> Row:
-  """What a compiled program says of a case, less what it is held against."""
-  size, chip = case.size, chips.GPUS[name][1]
+  """What a compiled program says of a case; its baseline is added later."""
+  chip = chips.GPUS[name][1]
   kernels = Program(program.as_text()).kernels()
   bound = sum(seconds(each, chip, count) for each in kernels)
   exchanged = sum(each.bytes for each in kernels if each.kind == "collective") / 1e9
-  here = [each for each in kernels if each.kind != "collective"]
-  return {
-    "group": f"{tables.title(case)}: compiled for {count} × {name.upper()}",
+  local = [each for each in kernels if each.kind != "collective"]
+  found = rows.shape(case) | {
+    "group": f"{case.title}: compiled for {count} × {name.upper()}",
     "gpus": f"{count} × {name}",
-    "model": case.model,
-    "encoding": case.name,
-    "options": case.options,
-    "attention": size.attention,
-    "label": case.label,
-    "dtype": size.dtype,
-    "d_model": size.d_model,
-    "heads": size.num_heads,
-    "layers": size.num_layers,
-    "d_ff": size.d_ff,
-    "vocabulary": case.vocabulary,
-    "length": case.length,
-    "batch": case.batch,
     "attention_kernels": counted(kernels, "attention"),
     "products": counted(kernels, "product"),
     "other_kernels": sum(each.times for each in kernels if each.kind == "other"),
     "collectives": counted(kernels, "collective")
     + (f" of {exchanged:.3g} GB" if exchanged else ""),
     "temporaries_mib": program.memory_analysis().temp_size_in_bytes / 2**20,
-    "gflops_compiled": count * sum(each.flops for each in here) / 1e9,
-    "gflops": case.flops / 1e9,
-    "gb_moved": count * sum(each.bytes for each in here) / 1e9,
+    "gflops_compiled": count * sum(each.flops for each in local) / 1e9,
+    "gb_moved": count * sum(each.bytes for each in local) / 1e9,
     "gb_exchanged": exchanged,
     "bound_ms": 1e3 * bound,
     "bound_mfu": case.flops / (bound * count * chip.flops),
     "compile_s": took,
   }
+  return {column: found.get(column) for column in COLUMNS}
 
 
 def group(found: Sequence[Case], mesh: Mesh, name: str, notes: list[str]) -> Iterator[Row]:
-  """The rows of cases that are held against the first of them; notes say what has none."""
+  """The rows of a group, of which the first is the baseline; a note for each case without one."""
   first = None
   for case in found:
     try:
@@ -180,7 +168,7 @@ def group(found: Sequence[Case], mesh: Mesh, name: str, notes: list[str]) -> Ite
 
 
 def ahead(args: argparse.Namespace, command: str) -> list[Row]:
-  """Compiles what is asked for, tells each program as it is done, keeps all in a folder.
+  """Compiles, prints a line for each program as it comes, writes all to a folder.
 
   Raises:
     UserError: something that was asked for does not exist, or the folder cannot be written.
@@ -193,11 +181,11 @@ def ahead(args: argparse.Namespace, command: str) -> list[Row]:
     if case.batch % count:
       raise UserError(f"--batch {case.batch} does not divide among {count} GPUs")
   mesh = mesh_of(count, name)
-  output.writable(args.out)
+  output.check_writable(args.out)
   found: list[Row] = []
   try:
     for each in groups:
-      print(tables.title(each[0]), flush=True)
+      print(each[0].title, flush=True)
       for one in group(each, mesh, name, notes):
         found.append(one)
         print(
@@ -206,19 +194,19 @@ def ahead(args: argparse.Namespace, command: str) -> list[Row]:
           flush=True,
         )
   finally:  # Ctrl-C keeps what was compiled
-    keep(args, command, notes, found)
+    write(args, command, notes, found)
   for table in shown(found):
-    print(f"\n{tables.terminal(table)}")
+    print(f"\n{table.terminal()}")
   print(f"\nbounds, not measurements\nin {args.out}: {NAME}.md, {NAME}.csv")
   return found
 
 
-def shown(found: Sequence[Row]) -> Iterator[tables.Table]:
+def shown(found: Sequence[Row]) -> Iterator[Table]:
   """A table for each group, in the order of its bounds."""
   for title in dict.fromkeys(each["group"] for each in found):
     mine = sorted((each for each in found if each["group"] == title), key=lambda r: r["bound_ms"])
     heads = SHOWN | {"bound_ratio": f"× {mine[0]['against']}"}
-    yield title, list(heads.values()), [[cell(each, key) for key in SHOWN] for each in mine]
+    yield Table(title, list(heads.values()), [[cell(each, key) for key in SHOWN] for each in mine])
 
 
 def cell(one: Row, column: str) -> str:
@@ -227,22 +215,18 @@ def cell(one: Row, column: str) -> str:
   if isinstance(value, str):
     return value
   forms = {"bound_ratio": "{:.2f}", "bound_ms": "{:.2f}", "bound_mfu": "{:.0%}"}
-  return forms[column].format(value) if column in forms else tables.number(value)
+  return forms[column].format(value) if column in forms else number(value)
 
 
-def keep(args: argparse.Namespace, command: str, notes: Sequence[str], found: list[Row]) -> None:
-  """Both files, of what was compiled so far.
-
-  Raises:
-    UserError: the folder cannot be written.
-  """
+def write(args: argparse.Namespace, command: str, notes: Sequence[str], found: list[Row]) -> None:
+  """Both files, of what was compiled so far; UserError if the folder cannot be written."""
   chip = chips.GPUS[gpus(args.ahead)[1]][1]
   parts = [
     "# What compilers make of encodings",
     f"```\n{command}\n```",
     ABOUT.format(teraflops=chip.flops / 1e12, bandwidth=chip.bandwidth / 1e12),
-    "\n".join(f"- {each}" for each in (machine.versions(), *notes)),
-    *map(tables.markdown, shown(found)),
+    "\n".join(f"- {each}" for each in (output.versions(), *notes)),
+    *(table.markdown() for table in shown(found)),
   ]
   texts = {f"{NAME}.csv": rows.as_csv(found, COLUMNS), f"{NAME}.md": "\n\n".join(parts) + "\n"}
-  output.keep(args.out, texts)
+  output.write(args.out, texts)

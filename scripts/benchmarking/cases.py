@@ -1,24 +1,32 @@
-"""What is measured: a plan of groups, in each of which everything is held against the first."""
+"""What is measured: a plan of groups, in each of which everything is compared with the first."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+
+from omegaconf import OmegaConf
 
 from posexp import config
+from posexp.encodings import ENCODINGS, Encoding
 from posexp.errors import UserError
+from posexp.models.transformer import Size
 
-if TYPE_CHECKING:
-  from posexp.encodings import Encoding
-  from posexp.models.transformer import Size
-
-PASSES = ("attention", "forward", "step", "decode", "beam", "seeds", "start")
+PASSES = {  # in searches every translation is as long as its source
+  "attention": "one layer's attention alone, forward and backward",
+  "forward": "forward pass of evaluation",
+  "step": "training step",
+  "decode": "greedy search",
+  "beam": "beam search",
+  "seeds": "training steps of several seeds",
+  "start": "from the start of a process to its first step, compiled before",
+}
 SEARCHES = ("decode", "beam")
-APART, TOGETHER = "one after another", "in one program"  # ways of seeds
-JAX = "jax.nn.dot_product_attention"  # who else does the pass attention, without positions
-TOKENS = 2048  # of a batch whose rows are not given
+IN_TURN, VMAP = "one after another", "in one program"  # ways to train several seeds
+JAX = "jax.nn.dot_product_attention"  # another implementation of the pass attention
+TOKENS = 2048  # in a batch whose size is not given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,13 +42,13 @@ class Case:
   length: int
   batch: int
   vocabulary: int
-  beam: int = 1  # hypotheses, of a search
+  beam: int = 1  # hypotheses of a search
   seeds: int = 1
-  way: str = "posexp"  # or whose implementation it is; of seeds, how they are trained
+  way: str = "posexp"  # whose implementation it is; of seeds, how they are trained
 
   @property
   def label(self) -> str:
-    """What it is called in a table of its group."""
+    """Its name in a table of its group."""
     parts = [self.name, self.options]
     if self.work == "seeds":
       parts.append(f"{self.seeds} seeds {self.way}")
@@ -51,23 +59,42 @@ class Case:
     return " ".join(filter(None, parts))
 
   @property
+  def title(self) -> str:
+    """What the cases of its group have in common."""
+    size, work = self.size, PASSES[self.work]
+    if self.work == "beam":
+      work += f" of {self.beam}"
+    shape = f"{work}, {self.model}, L={self.length}, B={self.batch}, {size.dtype}"
+    if self.work == "attention":
+      return f"{shape}, {size.num_heads} heads × {size.d_model // size.num_heads}"
+    return (
+      f"{shape}, d_model {size.d_model}, {size.num_heads} heads, {size.num_layers} layers, "
+      f"d_ff {size.d_ff}"
+    )
+
+  @property
+  def group(self) -> tuple:
+    """Equal for cases that are compared with each other; seeds are compared with themselves."""
+    own = (self.name, self.options) if self.work == "seeds" else ()
+    return (self.work, self.model, self.size.dtype, self.size.d_model, self.length, *own)
+
+  @property
   def tokens(self) -> int:
-    """How many tokens one call takes in, or, of a search, gives out."""
+    """How many tokens one call reads, or, in a search, generates."""
     return self.batch * self.length * self.seeds
 
   @property
   def flops(self) -> float | None:
-    """Additions and multiplications of one call: those of the plain Transformer of these widths.
+    """Additions and multiplications of one call, for the plain Transformer of the same widths.
 
     2 for every weight of a matrix and token, and attention's two products, of which a causal model
-    needs half; the backward pass takes twice the forward pass. Nothing that is computed again
-    counts, nor what an encoding adds or, in half as many weights, saves.
+    needs half; the backward pass takes twice the forward pass. Neither what is computed twice nor
+    what an encoding adds or saves is counted. None for searches and starts.
     """
     if self.work in (*SEARCHES, "start"):
       return None
     size, length = self.size, self.length
-    seen = length / 2 if self.model == "decoder" else length
-    attention = 4 * seen * size.d_model
+    attention = 4 * size.d_model * (length / 2 if self.model == "decoder" else length)
     if self.work == "attention":
       return 3 * attention * self.tokens
     layer = 8 * size.d_model**2 + 4 * size.d_model * size.d_ff + attention
@@ -80,21 +107,36 @@ class Case:
     return total * self.tokens * (1 if self.work == "forward" else 3)
 
 
-class Shape(NamedTuple):
-  """What the cases of a group have in common."""
+def plan(args: argparse.Namespace) -> tuple[list[list[Case]], list[str]]:
+  """The groups, each with its baseline first; and remarks on what was left out or changed.
 
-  work: str
-  model: str
-  dtype: str
-  d_model: int
-  length: int
-  of: str = ""  # the encoding, where the group is about one
-
-
-def shape(case: Case) -> Shape:
-  """The group of a case."""
-  alone = case.label.split(" seeds ")[0] if case.work == "seeds" else ""
-  return Shape(case.work, case.model, case.size.dtype, case.size.d_model, case.length, alone)
+  Raises:
+    UserError: an encoding, an option or a size does not exist or does not fit.
+  """
+  chosen = encodings(args.encodings, args.option)
+  groups: dict[tuple, list[Case]] = {}
+  notes: dict[str, None] = {}
+  for work, dtype, d_model, length in itertools.product(
+    args.passes, args.dtype, args.d_model, args.lengths
+  ):
+    for name, (options, encoding) in chosen.items():
+      if work == "seeds" and name not in (args.encodings if args.encodings != ["all"] else chosen):
+        continue  # `none` is no baseline there
+      fitting = with_positions(name, encoding, length, options)
+      if fitting is not encoding:
+        notes[f"{name} has as many positions as a sequence, not {encoding.limit}"] = None
+      models, note = models_of(args.model, work, name, encoding, chosen)
+      notes |= {note: None} if note else {}
+      of = (name, options, fitting)
+      for model, attention in itertools.product(models, args.attention):
+        size = size_of(args, dtype, d_model, attention)
+        batch = args.batch or max(1, TOKENS // length)
+        case = Case(work, model, *of, size, length, batch, args.vocabulary)
+        for each in variants(case, args):
+          groups.setdefault(each.group, []).append(each)
+  if not groups:
+    raise UserError(f"nothing is left to be measured: {'; '.join(notes)}")
+  return list(groups.values()), list(notes)
 
 
 def encodings(names: Sequence[str], options: Sequence[str]) -> dict[str, tuple[str, Encoding]]:
@@ -103,10 +145,6 @@ def encodings(names: Sequence[str], options: Sequence[str]) -> dict[str, tuple[s
   Raises:
     UserError: a name or an option does not exist, or an option is of an encoding not among them.
   """
-  from omegaconf import OmegaConf
-
-  from posexp.encodings import ENCODINGS
-
   chosen = dict.fromkeys(["none", *(ENCODINGS if list(names) == ["all"] else names)])
   for name in chosen:
     if name not in ENCODINGS:
@@ -126,7 +164,7 @@ def encodings(names: Sequence[str], options: Sequence[str]) -> dict[str, tuple[s
   return found
 
 
-def reaching(name: str, encoding: Encoding, length: int, options: str) -> Encoding:
+def with_positions(name: str, encoding: Encoding, length: int, options: str) -> Encoding:
   """The encoding with positions for `length` tokens.
 
   Raises:
@@ -143,86 +181,43 @@ def reaching(name: str, encoding: Encoding, length: int, options: str) -> Encodi
   return dataclasses.replace(encoding, **{option: length})
 
 
-def plan(args) -> tuple[list[list[Case]], list[str]]:
-  """The groups, each with what the others are held against first; and what is to be said of it.
-
-  Raises:
-    UserError: an encoding, an option or a size does not exist or does not suit.
-  """
-  chosen = encodings(args.encodings, args.option)
-  groups: dict[Shape, list[Case]] = {}
-  notes = []
-  for work, dtype, d_model, length in itertools.product(
-    args.passes, args.dtype, args.d_model, args.lengths
-  ):
-    for name, (options, encoding) in chosen.items():
-      if work == "seeds" and name not in (args.encodings if args.encodings != ["all"] else chosen):
-        continue  # these are held against themselves
-      fitting = reaching(name, encoding, length, options)
-      if fitting is not encoding:
-        told = f"{name} has as many positions as a text has tokens, not {encoding.limit}"
-        notes += [] if told in notes else [told]
-      for model in models(args.model, work, name, encoding, chosen, notes):
-        for case in _cases(args, work, model, (name, options, fitting), dtype, d_model, length):
-          groups.setdefault(shape(case), []).append(case)
-  if not groups:
-    raise UserError(f"nothing is left to be measured: {'; '.join(notes)}")
-  return list(groups.values()), notes
-
-
-def models(asked: str, work: str, name: str, encoding, chosen, notes: list[str]) -> list[str]:
-  """As what an encoding is measured: an encoder if it can be one and nothing else is asked."""
-  only = encoding.causal_only
+def models_of(
+  asked: str, work: str, name: str, encoding: Encoding, chosen: dict[str, tuple[str, Encoding]]
+) -> tuple[list[str], str]:
+  """The models that an encoding is measured in, and a remark if they are not what one expects."""
+  decoders = f"{name} is for decoders alone"
   if work in SEARCHES or asked == "translator":
-    if only:
-      told = f"{name} is for decoders alone, so that no translator has it in its encoder"
-      notes += [] if told in notes else [told]
-    return [] if only else ["translator"]
+    if encoding.causal_only:
+      return [], f"{decoders}, so that no translator has it in its encoder"
+    return ["translator"], ""
   if asked == "decoder":
-    return ["decoder"]
-  if only:
-    told = f"{name} is for decoders alone: it is measured as one, against none as a decoder"
-    notes += [] if told in notes else [told]
-    return ["decoder"]
-  others = [each for _, each in chosen.values() if each.causal_only]
-  return ["encoder", "decoder"] if name == "none" and others else ["encoder"]
+    return ["decoder"], ""
+  if encoding.causal_only:
+    return ["decoder"], f"{decoders}: it is measured as one, against none as a decoder"
+  both = name == "none" and any(each.causal_only for _, each in chosen.values())
+  return ["encoder", "decoder"] if both else ["encoder"], ""
 
 
-def _cases(args, work, model, of, dtype: str, d_model: int, length: int) -> Iterator[Case]:
-  """The cases of one encoding in one group."""
-  name, options, encoding = of
-  batch = args.batch or max(1, TOKENS // length)
-  for attention in args.attention:
-    fields = {
-      "d_model": d_model,
-      "num_heads": args.heads,
-      "num_layers": args.layers,
-      "d_ff": args.d_ff or 4 * d_model,
-      "dropout": args.dropout,
-      "dtype": dtype,
-      "attention": attention,
-    }
-    case = Case(
-      work, model, name, options, encoding, size_of(fields), length, batch, args.vocabulary
-    )
-    if work == "beam":
-      case = dataclasses.replace(case, beam=args.beam)
-    if work != "seeds":
-      yield case
-      if work == "attention" and name == "none" and attention == args.attention[0]:
-        yield dataclasses.replace(case, way=JAX)
-      continue
-    for seeds in args.seeds:
-      for way in (APART, TOGETHER):
-        yield dataclasses.replace(case, seeds=seeds, way=way)
-
-
-def size_of(fields: dict) -> Size:
-  """The size of the model.
-
-  Raises:
-    UserError: there is no such model.
-  """
-  from posexp.models.transformer import Size
-
+def size_of(args: argparse.Namespace, dtype: str, d_model: int, attention: str) -> Size:
+  """The size of the model; UserError if there is no such model."""
+  fields = {
+    "d_model": d_model,
+    "num_heads": args.heads,
+    "num_layers": args.layers,
+    "d_ff": args.d_ff or 4 * d_model,
+    "dropout": args.dropout,
+    "dtype": dtype,
+    "attention": attention,
+  }
   return config.build(Size, fields, "model")
+
+
+def variants(case: Case, args: argparse.Namespace) -> Iterator[Case]:
+  """The case as often as its pass measures it."""
+  if case.work == "seeds":
+    for seeds, way in itertools.product(args.seeds, (IN_TURN, VMAP)):
+      yield dataclasses.replace(case, seeds=seeds, way=way)
+    return
+  yield dataclasses.replace(case, beam=args.beam) if case.work == "beam" else case
+  if (case.work, case.name, case.size.attention) == ("attention", "none", args.attention[0]):
+    yield dataclasses.replace(case, way=JAX)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
+from benchmarking.cases import PASSES
 from benchmarking.rows import Row
-from benchmarking.tables import WORKS
 from posexp.plotting import COLORS, GRAY, panels
 
 MARKS = ("o", "s", "^", "D")
@@ -67,10 +67,10 @@ def cost(rows: Sequence[Row], device: str) -> Figure | None:
         each.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         each.yaxis.set_major_formatter("{x:g}")
         each.yaxis.set_minor_formatter("")
-      each.set_xlabel("tokens in a text")
+      each.set_xlabel("tokens in a sequence")
       each.set_ylabel(text)
     across[1].set_ylabel(f"× {next(iter(lines.values()))[0]['against']}")
-    across[0].set_title(f"{WORKS[work]}\n{model}, d_model {d_model}, {dtype}", loc="left")
+    across[0].set_title(f"{PASSES[work]}\n{model}, d_model {d_model}, {dtype}", loc="left")
     across[-1].legend(fontsize=6.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
   return figure
 

@@ -1,71 +1,62 @@
-"""From a plan to rows: compiles a group, times it in rounds, goes on to the next."""
+"""From a plan to rows: compiles the cases of a group, times them in rounds, goes on to the next."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from benchmarking import programs, rows, start, tables
+from benchmarking import programs, start
 from benchmarking.cases import Case
+from benchmarking.peers import Peer
 from benchmarking.programs import Ready
-from benchmarking.rows import Row
+from benchmarking.rows import Row, row
 from benchmarking.timing import rounds
 from posexp.errors import UserError
 
-if TYPE_CHECKING:
-  from benchmarking.peers import Peer
-
-CEILING = "a product of matrices"
+CEILING = "a matrix product"
 STARTS = 3  # rounds of processes that start, at most
 
 
 class Stopped(Exception):
-  """Ctrl-C, after what was measured was told."""
+  """Ctrl-C, after the rows of whole rounds."""
 
 
 def measure(
-  groups: list[list[Case]],
-  peer: Peer | None,
-  count: int,
-  seconds: float,
-  tell: Callable[[str], None],
+  groups: list[list[Case]], peer: Peer | None, count: int, seconds: float
 ) -> Iterator[list[Row]]:
-  """The rows of each group, as it is done.
+  """The rows of each group, from `count` rounds of so many seconds for each case.
 
   Raises:
-    UserError: the sizes do not suit an encoding.
+    UserError: the sizes do not fit an encoding.
     Stopped: Ctrl-C, after the rows of whole rounds.
   """
   with tempfile.TemporaryDirectory() as folder:
     for group in groups:
-      tell(tables.title(group[0]))
+      print(group[0].title, flush=True)
       try:
-        ready = {case: prepared(case, Path(folder), tell) for case in group}
+        ready = {case: prepared(case, Path(folder)) for case in group}
         if peer is not None:
-          ready |= peer.prepare(group, tell)
+          ready |= peer.prepare(group)
       except KeyboardInterrupt:
         raise Stopped from None
       product, flops = programs.ceiling(group[0].size.dtype)
       works = {case: found.timed for case, found in ready.items()} | {CEILING: product}
-      starts = group[0].work == "start"
-      spent, whole = rounds(works, min(count, STARTS) if starts else count, seconds)
+      most = STARTS if group[0].work == "start" else count
+      spent, whole = rounds(works, min(count, most), seconds)
       if peer is not None:
         peer.forget()
-      against, peaks = (group[0], spent[group[0]]), (spent[CEILING], flops)
-      if peaks[0]:
-        yield [
-          rows.row(case, found.facts, spent[case], against, peaks) for case, found in ready.items()
-        ]
+      baseline, ceiling = (group[0], spent[group[0]]), (spent[CEILING], flops)
+      if spent[CEILING]:
+        yield [row(case, ready[case].facts, spent[case], baseline, ceiling) for case in ready]
       if not whole:
         raise Stopped
-      ready.clear()  # or the arrays of two groups would be held at once
+      ready.clear()  # or the arrays of two groups would be in memory at once
       works.clear()
 
 
-def prepared(case: Case, folder: Path, tell: Callable[[str], None]) -> Ready:
-  """The case, compiled and done once."""
+def prepared(case: Case, folder: Path) -> Ready:
+  """The case, compiled and run once; UserError if its sizes do not fit."""
   try:
     found = start.prepare(case, folder) if case.work == "start" else programs.prepare(case)
   except ValueError as error:
@@ -73,8 +64,8 @@ def prepared(case: Case, folder: Path, tell: Callable[[str], None]) -> Ready:
   facts = found.facts
   if "compile_s" in facts:
     memory = facts["temporaries_mib"]
-    shown = "" if memory is None else f", {memory:,.0f} MiB of temporaries"
-    tell(f"  {case.label}: compiled in {facts['compile_s']:.1f} s{shown}")
+    memory = "" if memory is None else f", {memory:,.0f} MiB of temporaries"
+    print(f"  {case.label}: compiled in {facts['compile_s']:.1f} s{memory}", flush=True)
   else:
-    tell(f"  {case.label}: {facts['first_s']:.1f} s with nothing compiled before")
+    print(f"  {case.label}: {facts['first_s']:.1f} s with nothing compiled before", flush=True)
   return found

@@ -1,63 +1,90 @@
-"""The files of a benchmark: a table for readers, one for programs, and a figure."""
+"""The files of a benchmark, and the machine that it ran on."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import os
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarking import machine, rows, tables
+import jax
+
+from benchmarking import figure, rows, tables
 from benchmarking.rows import Row
-from posexp import storage
+from posexp import plotting, storage
 from posexp.errors import UserError
 
 NAME = "benchmark"
+PACKAGES = ("posexp", "jax", "jaxlib", "flax", "optax", "numpy")
 LEGEND = """\
 Ratios are of time, taken within each round: the median, with the quartiles in parentheses. *GFLOPs
 compiled* are those that the compiler counts in the program of one call, the body of a loop once;
 *plain* are those of the plain Transformer of the same widths, whatever the encoding. MFU is *plain*
-a second, as a share of what a large product of matrices reached in the same rounds. *compile s* of
+a second, as a share of what a large matrix product reached in the same rounds. *compile s* of
 x-transformers is the time to the end of its first call."""
 
 
-def about(command: str, notes: Sequence[str], peer) -> list[str]:
-  """What was measured on what."""
-  lines = [command, f"{machine.device()}; load of the machine {machine.load()}", machine.versions()]
-  if peer is not None:
-    lines.append(f"against {peer.about}")
-  return [*lines, *notes]
+def threads() -> int:
+  """How many cores this process may use."""
+  if hasattr(os, "sched_getaffinity"):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
 
 
-def writable(folder: Path) -> None:
-  """Raises UserError unless the folder is there or can be made."""
+def device() -> str:
+  """The devices and how many there are."""
+  devices = jax.local_devices()
+  kind = devices[0].device_kind
+  if devices[0].platform != "cpu":
+    return f"{len(devices)} × {kind}"
+  with contextlib.suppress(OSError):
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+      if line.startswith("model name"):
+        kind = line.partition(":")[2].strip()
+        break
+  return f"CPU: {kind}, {threads()} cores"
+
+
+def versions() -> str:
+  """Of Python and of what the times depend on."""
+  found = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
+  return ", ".join([f"Python {platform.python_version()}", *found])
+
+
+def about(command: str, notes: Sequence[str], peer: str = "") -> list[str]:
+  """What was measured, on which machine, with which versions."""
+  load = "unknown"
+  with contextlib.suppress(OSError, AttributeError):
+    load = f"{os.getloadavg()[0]:.1f}"
+  lines = [command, f"{device()}; load of the machine {load}", versions()]
+  return [*lines, *([f"against {peer}"] if peer else []), *notes]
+
+
+def check_writable(folder: Path) -> None:
+  """Raises UserError unless the folder exists or can be made."""
   try:
     folder.mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise UserError(f"--out {folder} cannot be written: {error.strerror}") from error
 
 
-def write(folder: Path, found: Sequence[Row], about: Sequence[str]) -> None:
-  """Both tables, of what was measured so far.
-
-  Raises:
-    UserError: the folder cannot be written.
-  """
+def write_tables(folder: Path, found: Sequence[Row], about: Sequence[str]) -> None:
+  """Both tables, of what was measured so far; UserError if the folder cannot be written."""
   command, *others = about
   parts = [
     "# What encodings cost",
     f"```\n{command}\n```",
     "\n".join(f"- {each}" for each in others),
-    *map(tables.markdown, tables.tables(found)),
+    *(table.markdown() for table in tables.tables(found)),
     LEGEND,
   ]
-  keep(folder, {f"{NAME}.csv": rows.as_csv(found), f"{NAME}.md": "\n\n".join(parts) + "\n"})
+  write(folder, {f"{NAME}.csv": rows.as_csv(found), f"{NAME}.md": "\n\n".join(parts) + "\n"})
 
 
-def keep(folder: Path, texts: dict[str, str]) -> None:
-  """Writes files.
-
-  Raises:
-    UserError: the folder cannot be written.
-  """
+def write(folder: Path, texts: dict[str, str]) -> None:
+  """Writes files by name; UserError if the folder cannot be written."""
   try:
     for name, text in texts.items():
       storage.write(folder / name, text)
@@ -67,11 +94,8 @@ def keep(folder: Path, texts: dict[str, str]) -> None:
 
 def draw(folder: Path, found: Sequence[Row]) -> list[str]:
   """Draws the figure, if there are several lengths; returns the names of all files."""
-  from benchmarking import figure
-  from posexp import plotting
-
   names = [f"{NAME}.md", f"{NAME}.csv"]
-  drawn = figure.cost(found, machine.device())
+  drawn = figure.cost(found, device())
   if drawn is not None:
     names += [path.name for path in plotting.save(drawn, folder, "cost-by-length")]
   return names

@@ -1,4 +1,4 @@
-"""x-transformers beside posexp: another process, which is told when it is its turn."""
+"""x-transformers beside posexp: another process, which works when it is asked to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarking.timing import Spent
 from posexp.errors import UserError
 
 NAME = "x-transformers"
-# By way: is it compiled, and is its attention torch's fused one?
+# Its ways: whether it is compiled, and whether its attention is torch's fused one.
 WAYS = {
   f"{NAME} eager": (False, False),
   f"{NAME} eager fused": (False, True),
@@ -72,8 +72,8 @@ class Peer:
     said = self._process.stderr.read().strip().splitlines()
     raise UserError(f"{NAME} has ended: {said[-1] if said else 'it said nothing'}")
 
-  def prepare(self, group: list[Case], tell: Callable[[str], None]) -> dict[Case, Ready]:
-    """What it has of a group, compiled or not, each done once."""
+  def prepare(self, group: list[Case]) -> dict[Case, Ready]:
+    """The cases of a group that it can do, in all its ways, each run once."""
     found: dict[Case, Ready] = {}
     for case in {each.name: each for each in reversed(group)}.values():
       if case.name not in self.encodings or case.work not in WORKS:
@@ -84,9 +84,10 @@ class Peer:
         theirs = dataclasses.replace(case, way=way, options="")
         answer = self._ask(do="make", case=request(theirs))
         if "refused" in answer:
-          tell(f"  {theirs.label}: not measured: {answer['refused']}")
+          print(f"  {theirs.label}: not measured: {answer['refused']}", flush=True)
           continue
-        tell(f"  {theirs.label}: {answer['compile_s']:.1f} s to the end of the first call")
+        seconds = answer["compile_s"]
+        print(f"  {theirs.label}: {seconds:.1f} s to the end of the first call", flush=True)
         found[theirs] = Ready(self._timed(answer.pop("work")), answer)
     return found
 
@@ -110,7 +111,7 @@ class Peer:
 
 
 def request(case: Case) -> dict:
-  """What the peer is told of a case."""
+  """What the peer has to know of a case."""
   size = case.size
   return {
     "pass": case.work,

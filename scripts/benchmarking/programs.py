@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from benchmarking.cases import APART, JAX, SEARCHES, Case
+from benchmarking.cases import IN_TURN, JAX, SEARCHES, Case
 from benchmarking.language import LanguageSpec
 from benchmarking.timing import Timed, timed
 from posexp.data.tokenizer import EOS
@@ -32,26 +32,30 @@ CLASSES = 2
 
 
 class Ready(NamedTuple):
-  """Work that has been done once, with what is known of it by then."""
+  """Work that has been done once, and what is known of it by then."""
 
   timed: Timed
   facts: dict[str, float | None]  # columns of the table
 
 
+Call = Callable[[int], None]  # does the work so many times
+Work = tuple[Call, Any, dict[str, float | None]]  # with the compiled program and facts
+
+
 def prepare(case: Case) -> Ready:
-  """Compiles what a case asks for and does it once.
+  """Compiles a case and runs it once.
 
   Raises:
-    ValueError: the sizes do not suit the encoding.
+    ValueError: the sizes do not fit the encoding.
   """
   if case.work == "attention":
     call, compiled, facts = attention(case)
   elif case.work in SEARCHES:
     call, compiled, facts = search(case)
-  elif case.work == "seeds":
-    call, compiled, facts = seeds(case)
+  elif case.work == "forward":
+    call, compiled, facts = forward(case)
   else:
-    call, compiled, facts = run(case)
+    call, compiled, facts = train(case)
   call(1)
   return Ready(timed(call), facts | costs(compiled))
 
@@ -66,6 +70,16 @@ def costs(compiled: Any) -> dict[str, float | None]:
   }
 
 
+def repeated(once: Callable[[], Any]) -> Call:
+  """The work as often as it is asked for, waiting for each result."""
+
+  def call(calls: int) -> None:
+    for _ in range(calls):
+      jax.block_until_ready(once())
+
+  return call
+
+
 def spec(case: Case) -> ModelSpec:
   """The model of a case, as training builds it."""
   if case.model == "encoder":
@@ -76,7 +90,7 @@ def spec(case: Case) -> ModelSpec:
 
 
 def batch(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
-  """Random tokens, of which none is padding."""
+  """Random tokens without padding."""
   draw = np.random.default_rng(seed)
   shape = (case.batch, case.length)
 
@@ -87,16 +101,10 @@ def batch(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
   if case.model == "encoder":
     labels = draw.integers(0, CLASSES, case.batch, dtype=np.int32)
     return {"tokens": words(), "mask": mask, "labels": labels, "weight": weight}
+  shared = {"mask": mask, "labels": words(), "weight": weight}
   if case.model == "decoder":
-    return {"tokens": words(), "mask": mask, "labels": words(), "weight": weight}
-  return {
-    "source": words(),
-    "source_mask": mask,
-    "target": words(),
-    "mask": mask,
-    "labels": words(),
-    "weight": weight,
-  }
+    return {"tokens": words(), **shared}
+  return {"source": words(), "source_mask": mask, "target": words(), **shared}
 
 
 def compile(function: Any, *args) -> tuple[Any, float]:
@@ -116,62 +124,47 @@ def started(case: Case) -> tuple[step.Program, dict[str, Array], Any]:
   return program, ready, step.keys(0)["dropout"]
 
 
-def run(case: Case) -> tuple[Callable[[int], None], Any, dict]:
-  """The update step, or what evaluation predicts."""
-  program, ready, key = started(case)
+def forward(case: Case) -> Work:
+  """The predictions of evaluation."""
+  program, ready, _ = started(case)
   state = program.init(0)
-  facts = {"parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params))}
-  if case.work == "forward":
-    predict, facts["compile_s"] = compile(program.predict, state, ready)
-
-    def forward(calls: int) -> None:
-      for _ in range(calls):
-        jax.block_until_ready(predict(state, ready))
-
-    return forward, predict, facts
-  update, facts["compile_s"] = compile(program.update.jitted, state, ready, key)
-  kept = [state]
-
-  def step(calls: int) -> None:
-    for _ in range(calls):  # as in training, the host does not wait for a step
-      kept[0] = update(kept[0], ready, key)
-    jax.block_until_ready(kept[0])
-
-  return step, update, facts
+  predict, seconds = compile(program.predict, state, ready)
+  return repeated(lambda: predict(state, ready)), predict, facts_of(state.params, seconds)
 
 
-def seeds(case: Case) -> tuple[Callable[[int], None], Any, dict]:
-  """The update steps of several runs, each with a batch of its own: in turn, or under vmap."""
+def train(case: Case) -> Work:
+  """Update steps of one run; or of several, each with its own batch, in turn or under vmap."""
   program, ready, key = started(case)
-  states = [program.init(seed) for seed in range(case.seeds)]
-  batches = [jax.device_put(batch(case, seed)) for seed in range(case.seeds)]
-  if case.way == APART:
-    update, seconds = compile(program.update.jitted, states[0], ready, key)
+  if case.work == "step":
+    states, batches = [program.init(0)], [ready]
+  else:
+    states = [program.init(seed) for seed in range(case.seeds)]
+    batches = [jax.device_put(batch(case, seed)) for seed in range(case.seeds)]
+  facts = facts_of(states[0].params) if case.work == "step" else {}
+  function = program.update.jitted
+  if case.work == "seeds" and case.way != IN_TURN:
+    function = jax.jit(jax.vmap(function, in_axes=(0, 0, None)), donate_argnums=0)
+    states, batches = (
+      [jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)] for trees in (states, batches)
+    )
+  update, facts["compile_s"] = compile(function, states[0], batches[0], key)
 
-    def apart(calls: int) -> None:
-      for _ in range(calls):
-        for seed, each in enumerate(batches):
-          states[seed] = update(states[seed], each, key)
-      jax.block_until_ready(states)
+  def call(calls: int) -> None:
+    for _ in range(calls):  # as in training, the host does not wait for a step
+      for index, each in enumerate(batches):
+        states[index] = update(states[index], each, key)
+    jax.block_until_ready(states)
 
-    return apart, update, {"compile_s": seconds}
-  stacked, data = (
-    jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees) for trees in (states, batches)
-  )
-  function = jax.jit(jax.vmap(program.update.jitted, in_axes=(0, 0, None)), donate_argnums=0)
-  update, seconds = compile(function, stacked, data, key)
-  kept = [stacked]
-
-  def together(calls: int) -> None:
-    for _ in range(calls):
-      kept[0] = update(kept[0], data, key)
-    jax.block_until_ready(kept[0])
-
-  return together, update, {"compile_s": seconds}
+  return call, update, facts
 
 
-def attention(case: Case) -> tuple[Callable[[int], None], Any, dict]:
-  """One layer's relation from queries, keys and values to what they give, and back."""
+def facts_of(params: Any, seconds: float | None = None) -> dict[str, float | None]:
+  """The number of parameters, and the time to compile."""
+  return {"parameters": sum(x.size for x in jax.tree.leaves(params)), "compile_s": seconds}
+
+
+def attention(case: Case) -> Work:
+  """One layer's attention, from queries, keys and values to its output, forward and backward."""
   size, causal = case.size, case.model == "decoder"
 
   def layer(rngs: nnx.Rngs) -> Stack:
@@ -200,16 +193,11 @@ def attention(case: Case) -> tuple[Callable[[int], None], Any, dict]:
     return given, back(toward.astype(given.dtype))
 
   own, seconds = compile(both, params, q, k, v, toward)
-
-  def call(calls: int) -> None:
-    for _ in range(calls):
-      jax.block_until_ready(own(params, q, k, v, toward))
-
-  return call, own, {"compile_s": seconds}
+  return repeated(lambda: own(params, q, k, v, toward)), own, {"compile_s": seconds}
 
 
-def search(case: Case) -> tuple[Callable[[int], None], Any, dict]:
-  """Translations of exactly as many tokens as the source has: no [EOS] is ever the best."""
+def search(case: Case) -> Work:
+  """Translations of exactly as many tokens as the source has: [EOS] is never the best."""
   program, ready, _ = started(case)
   state = program.init(0)
   params = jax.tree.map(lambda leaf: leaf, state.params)
@@ -217,29 +205,12 @@ def search(case: Case) -> tuple[Callable[[int], None], Any, dict]:
   options = decoding.Search(case.beam, max_length=case.length)
   found = decoding.searcher(program.graphdef, options)
   own, seconds = compile(found, params, state.settings, ready)
-
-  def call(calls: int) -> None:
-    for _ in range(calls):
-      jax.block_until_ready(own(params, state.settings, ready))
-
-  return (
-    call,
-    own,
-    {
-      "compile_s": seconds,
-      "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-    },
-  )
+  return repeated(lambda: own(params, state.settings, ready)), own, facts_of(params, seconds)
 
 
 def ceiling(dtype: str) -> tuple[Timed, float]:
-  """A large product of matrices, and its FLOPs: what the devices' arithmetic can do."""
+  """A large matrix product, and its FLOPs: what the devices' arithmetic can do."""
   width = 1024 if jax.default_backend() == "cpu" else 8192
   a, b = (jax.random.normal(jax.random.key(seed), (width, width)).astype(dtype) for seed in (0, 1))
   product = jax.jit(jnp.matmul)
-
-  def call(calls: int) -> None:
-    for _ in range(calls):
-      jax.block_until_ready(product(a, b))
-
-  return timed(call), 2.0 * width**3
+  return timed(repeated(lambda: product(a, b))), 2.0 * width**3

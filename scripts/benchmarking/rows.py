@@ -7,67 +7,28 @@ import io
 from collections.abc import Sequence
 
 from benchmarking.cases import SEARCHES, Case
-from benchmarking.tables import title
 from benchmarking.timing import Spent, middle, ratios
 
+# `against` is the label of the baseline; `seconds` is of a call, the median with its quartiles;
+# `ratio` is of seconds, taken round by round; `gflops` is of the plain Transformer; `first_s` is of
+# a process that finds nothing compiled.
 COLUMNS = (
-  "group",
-  "pass",
-  "model",
-  "encoding",
-  "options",
-  "attention",
-  "by",
-  "label",
-  "against",  # the label that ratios are to
-  "dtype",
-  "d_model",
-  "heads",
-  "layers",
-  "d_ff",
-  "vocabulary",
-  "length",
-  "batch",
-  "beam",
-  "seeds",
-  "rounds",
-  "seconds",  # of a call, the median; the quartiles
-  "seconds_low",
-  "seconds_high",
-  "cpu_seconds",
-  "steps_per_s",
-  "tokens_per_s",
-  "ratio",  # of seconds, round by round, the median; the quartiles
-  "ratio_low",
-  "ratio_high",
-  "cpu_ratio",
-  "temporaries_mib",
-  "gflops_compiled",
-  "gflops",  # of the plain Transformer
-  "mfu",
-  "ceiling_gflops_per_s",
-  "compile_s",
-  "first_s",  # of a process that finds nothing compiled
+  *("group", "pass", "model", "encoding", "options", "attention", "by", "label", "against"),
+  *("dtype", "d_model", "heads", "layers", "d_ff", "vocabulary", "length", "batch", "beam"),
+  *("seeds", "rounds", "seconds", "seconds_low", "seconds_high", "cpu_seconds", "steps_per_s"),
+  *("tokens_per_s", "ratio", "ratio_low", "ratio_high", "cpu_ratio", "temporaries_mib"),
+  *("gflops_compiled", "gflops", "mfu", "ceiling_gflops_per_s", "compile_s", "first_s"),
   "parameters",
 )
 
 Row = dict[str, object]
 
 
-def row(
-  case: Case,
-  facts: dict[str, float | None],
-  spent: list[Spent],
-  against: tuple[Case, list[Spent]],
-  ceiling: tuple[list[Spent], float],
-) -> Row:
-  """What the rounds say: of the case, of what it is held against, and of a product of matrices."""
+def shape(case: Case) -> Row:
+  """The columns that are known before anything is measured."""
   size = case.size
-  seconds, ratio = middle([each.wall for each in spent]), ratios(spent, against[1], "wall")
-  peaks = [ceiling[1] / each.wall for each in ceiling[0]]
-  shares = [(case.flops or 0) / each.wall / peak for each, peak in zip(spent, peaks, strict=True)]
-  found = {
-    "group": title(case),
+  return {
+    "group": case.title,
     "pass": case.work,
     "model": case.model,
     "encoding": case.name,
@@ -75,7 +36,6 @@ def row(
     "attention": size.attention,
     "by": case.way,
     "label": case.label,
-    "against": against[0].label,
     "dtype": size.dtype,
     "d_model": size.d_model,
     "heads": size.num_heads,
@@ -86,6 +46,23 @@ def row(
     "batch": case.batch,
     "beam": case.beam if case.work in SEARCHES else None,
     "seeds": case.seeds,
+    "gflops": case.flops and case.flops / 1e9,
+  }
+
+
+def row(
+  case: Case,
+  facts: dict[str, float | None],
+  spent: list[Spent],
+  baseline: tuple[Case, list[Spent]],
+  ceiling: tuple[list[Spent], float],
+) -> Row:
+  """What the rounds measured of a case, its baseline, and a matrix product of so many FLOPs."""
+  seconds, ratio = middle([each.wall for each in spent]), ratios(spent, baseline[1], "wall")
+  peaks = [ceiling[1] / each.wall for each in ceiling[0]]
+  shares = [(case.flops or 0) / each.wall / peak for each, peak in zip(spent, peaks, strict=True)]
+  found = shape(case) | {
+    "against": baseline[0].label,
     "rounds": len(spent),
     "seconds": seconds.median,
     "seconds_low": seconds.low,
@@ -96,8 +73,7 @@ def row(
     "ratio": ratio.median,
     "ratio_low": ratio.low,
     "ratio_high": ratio.high,
-    "cpu_ratio": ratios(spent, against[1], "cpu").median,
-    "gflops": case.flops and case.flops / 1e9,
+    "cpu_ratio": ratios(spent, baseline[1], "cpu").median,
     "mfu": middle(shares).median if case.flops else None,
     "ceiling_gflops_per_s": middle(peaks).median / 1e9,
   }

@@ -11,16 +11,19 @@ import tempfile
 import time
 from pathlib import Path
 
+import jax
+
 from benchmarking.cases import Case
 from benchmarking.programs import Ready, started
 from benchmarking.timing import Spent
 from posexp.errors import UserError
+from posexp.training import devices
 
 SCRIPTS = str(Path(__file__).parents[1])  # from which this package is imported
 
 
 def prepare(case: Case, folder: Path) -> Ready:
-  """New processes, of which all but the first find what was compiled in a cache in the folder."""
+  """New processes, of which all but the first find the compiled programs in a cache."""
   cache = tempfile.mkdtemp(dir=folder)
   file = Path(cache) / "case.pickle"
   file.write_bytes(pickle.dumps(case))
@@ -43,10 +46,6 @@ def prepare(case: Case, folder: Path) -> Ready:
 
 def main() -> None:
   """What the new process does, up to the end of its first step."""
-  import jax
-
-  from posexp.training import devices
-
   devices.prepare()
   with open(sys.argv[1], "rb") as file:
     program, batch, key = started(pickle.load(file))

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from benchmarking.cases import APART, SEARCHES, TOGETHER, Case
+from tabulate import tabulate
 
-if TYPE_CHECKING:
-  from benchmarking.rows import Row
+from benchmarking.cases import IN_TURN, PASSES, SEARCHES, VMAP
+from benchmarking.rows import Row
 
-WORKS = {
-  "attention": "attention alone, forward and backward",
-  "forward": "forward pass",
-  "step": "training step",
-  "decode": "greedy search",
-  "beam": "beam search",
-  "seeds": "training step of several seeds",
-  "start": "from the start of a process to its first step, compiled before",
-}
 SHAPE = ("pass", "model", "dtype", "d_model", "heads", "layers", "d_ff", "length", "batch")
-Table = tuple[str, list[str], list[list[str]]]  # title, headings and rows
+
+
+class Table(NamedTuple):
+  title: str
+  heads: list[str]
+  rows: list[list[str]]
+
+  def format(self, style: str) -> str:
+    """The table in a style of tabulate; all columns but the first are aligned on the right."""
+    align = ["left", *["right"] * (len(self.heads) - 1)]
+    return tabulate(self.rows, self.heads, style, disable_numparse=True, colalign=align)
+
+  def terminal(self) -> str:
+    return f"{self.title}\n{self.format('plain')}"
+
+  def markdown(self) -> str:
+    return f"## {self.title}\n\n{self.format('pipe')}"
 
 
 def number(value: object) -> str:
@@ -38,83 +45,62 @@ def ratio(row: Row) -> str:
 
 def line(row: Row) -> str:
   """A measurement in a line."""
-  rate = (
-    f"{number(row['tokens_per_s'])} tokens/s"
-    if row["gflops"] or row["beam"]
-    else (f"{number(row['seconds'])} s")
-  )
-  return (
-    f"  {row['label']}: {rate}, {ratio(row)} × {row['against']}, "
-    f"by CPU time {row['cpu_ratio']:.2f} ×"
-  )
-
-
-def title(case: Case) -> str:
-  """What the cases of a group have in common."""
-  size, work = case.size, WORKS[case.work]
-  if case.work == "beam":
-    work += f" of {case.beam}"
-  text = f"{work}, {case.model}, L={case.length}, B={case.batch}, {size.dtype}"
-  if case.work == "attention":
-    return f"{text}, {size.num_heads} heads × {size.d_model // size.num_heads}"
-  return (
-    f"{text}, d_model {size.d_model}, {size.num_heads} heads, {size.num_layers} layers, "
-    f"d_ff {size.d_ff}"
-  )
+  rate = f"{number(row['seconds'])} s"
+  if row["gflops"] or row["beam"]:
+    rate = f"{number(row['tokens_per_s'])} tokens/s"
+  cpu = f"by CPU time {row['cpu_ratio']:.2f} ×"
+  return f"  {row['label']}: {rate}, {ratio(row)} × {row['against']}, {cpu}"
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
-  """A table for each group, then what seeds and peers come to."""
+  """A table for each group, then the comparisons with the peer and of seeds."""
   plain = [row for row in rows if row["pass"] != "seeds"]
   for _, found in itertools.groupby(plain, lambda row: row["group"]):
     yield ranked(list(found))
-  if found := list(against_peers([row for row in plain if row["pass"] != "attention"])):
+  if found := list(against_peer([row for row in plain if row["pass"] != "attention"])):
     heads = ["", "tokens/s", "best of the peer's", "ours to it"]
-    yield "Against x-transformers, in its fastest way", heads, found
+    yield Table("Against x-transformers, in its fastest way", heads, found)
   if found := list(by_seeds(rows)):
     heads = ["", "B × L", "seeds", "s in turn", "s in one program", "times as fast", "by CPU time"]
-    yield f"{WORKS['seeds']}: in one program (vmap) against one after another", heads, found
+    title = f"{PASSES['seeds']}: in one program (vmap) against one after another"
+    yield Table(title, heads, found)
 
 
 def ranked(rows: list[Row]) -> Table:
   """One group."""
   first = rows[0]
-  work = first["pass"]
-  heads = [first["pass"], f"× {first['against']}", "by CPU time", "tokens/s"]
-  extra = {"steps_per_s": "steps/s", "temporaries_mib": "temporaries MiB"}
-  if work not in SEARCHES:
-    extra |= {"gflops_compiled": "GFLOPs compiled", "gflops": "plain", "mfu": "MFU"}
-  extra["compile_s"] = "compile s"
-  if work == "start":
-    heads, extra = [*heads[:3], "s"], {"first_s": "s, nothing compiled"}
+  heads = [first["pass"], f"× {first['against']}", "by CPU time"]
+  if first["pass"] == "start":
+    columns = {"seconds": "s", "first_s": "s, nothing compiled"}
+  else:
+    columns = {"tokens_per_s": "tokens/s", "steps_per_s": "steps/s"}
+    columns["temporaries_mib"] = "temporaries MiB"
+    if first["pass"] not in SEARCHES:
+      columns |= {"gflops_compiled": "GFLOPs compiled", "gflops": "plain", "mfu": "MFU"}
+    columns["compile_s"] = "compile s"
   lines = []
   for row in sorted(rows, key=lambda row: row["ratio"]):
-    rate = row["seconds"] if work == "start" else row["tokens_per_s"]
-    cells = [row["label"], ratio(row), f"{row['cpu_ratio']:.2f}", number(rate)]
-    for name in extra:
+    cells = [row["label"], ratio(row), f"{row['cpu_ratio']:.2f}"]
+    for name in columns:
       share = name == "mfu" and row[name] is not None
       cells.append(f"{row[name]:.0%}" if share else number(row[name]))
     lines.append(cells)
-  return first["group"], [*heads, *extra.values()], lines
+  return Table(first["group"], [*heads, *columns.values()], lines)
 
 
-def against_peers(rows: Sequence[Row]) -> Iterator[list[str]]:
-  """Our tokens a second to those of the peer's fastest way, for each encoding and shape.
+def against_peer(rows: Sequence[Row]) -> Iterator[list[str]]:
+  """Our tokens a second and those of the peer's fastest way, for each encoding and shape.
 
-  Both are held against the same rows of the same rounds, of which their ratio is made.
+  Their ratio is that of their ratios to the same baseline in the same rounds.
   """
-  key = (*SHAPE, "encoding")
-  ours = {}
-  theirs: dict[tuple, list[Row]] = {}
+  ours: dict[tuple, Row] = {}
+  theirs: dict[tuple, Row] = {}
   for row in rows:
-    of = tuple(row[name] for name in key)
-    if row["by"] == "posexp":
-      if of not in ours or row["ratio"] < ours[of]["ratio"]:
-        ours[of] = row
-    else:
-      theirs.setdefault(of, []).append(row)
-  for of, found in theirs.items():
-    own, best = ours[of], min(found, key=lambda row: row["ratio"])
+    key = tuple(row[name] for name in (*SHAPE, "encoding"))
+    side = ours if row["by"] == "posexp" else theirs
+    side[key] = min(side.get(key, row), row, key=lambda row: row["ratio"])
+  for key, best in theirs.items():
+    own = ours[key]
     times, cpu = (best[name] / own[name] for name in ("ratio", "cpu_ratio"))
     yield [
       f"{own['pass']}, {own['model']}, L={own['length']}: {own['label']}",
@@ -126,37 +112,18 @@ def against_peers(rows: Sequence[Row]) -> Iterator[list[str]]:
 
 def by_seeds(rows: Sequence[Row]) -> Iterator[list[str]]:
   """How much faster seeds are in one program."""
-  found = {(*(row[n] for n in (*SHAPE, "encoding", "seeds")), row["by"]): row for row in rows}
-  for of, apart in found.items():
-    together = found.get((*of[:-1], TOGETHER))
-    if of[-1] != APART or together is None:
+  keys = (*SHAPE, "encoding", "seeds")
+  vmapped = {tuple(row[name] for name in keys): row for row in rows if row["by"] == VMAP}
+  for row in rows:
+    together = vmapped.get(tuple(row[name] for name in keys))
+    if row["by"] != IN_TURN or together is None:
       continue
     yield [
-      f"{apart['encoding']}, d_model {apart['d_model']}, {apart['layers']} layers",
-      f"{apart['batch']} × {apart['length']}",
-      str(apart["seeds"]),
-      number(apart["seconds"]),
+      f"{row['encoding']}, d_model {row['d_model']}, {row['layers']} layers",
+      f"{row['batch']} × {row['length']}",
+      str(row["seeds"]),
+      number(row["seconds"]),
       number(together["seconds"]),
       f"{1 / together['ratio']:.2f}",
       f"{1 / together['cpu_ratio']:.2f}",
     ]
-
-
-def terminal(table: Table) -> str:
-  """Aligned columns."""
-  name, heads, rows = table
-  widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-  lines = [name]
-  for cells in (heads, *rows):
-    first, *others = zip(cells, widths, strict=True)
-    parts = [f"{first[0]:<{first[1]}}", *(f"{cell:>{width}}" for cell, width in others)]
-    lines.append("  ".join(parts).rstrip())
-  return "\n".join(lines)
-
-
-def markdown(table: Table) -> str:
-  """A heading and a table."""
-  name, heads, rows = table
-  rule = ["---", *["---:"] * (len(heads) - 1)]
-  lines = [f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)]
-  return "\n".join([f"## {name}", "", *lines])
