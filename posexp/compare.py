@@ -86,7 +86,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     for record, each in zip(pair, found, strict=True):
       pairing.same_data(first.path, rows[0][0], record.path, each, args.split)
   differences = {
-    "config": pairing.different(*(pairing.settings(each.config) for each in pairs[0])),
+    "config": pairing.different(*(each.settings for each in pairs[0])),
     "facts": pairing.different(
       *({key: each.summary[key] for key in FACTS if key in each.summary} for each in pairs[0])
     ),

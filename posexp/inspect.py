@@ -73,9 +73,9 @@ def request(argv: list[str]) -> Request:
 
 def of_run(run: Path, overrides: list[str], typed: dict[str, Any]) -> dict[str, Any]:
   """The config of a run, from which no option that was typed may differ."""
-  from posexp.runs.run import open_run
+  from posexp.runs import read_run
 
-  config = open_run(run).config
+  config = read_run(run).config
   for override in overrides:
     key = override.partition("=")[0].lstrip("+")
     if key == "plugins":

@@ -74,9 +74,9 @@ def report(args: argparse.Namespace) -> tuple[list[Section], list[Path]]:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
   from posexp.reporting import results, tables
-  from posexp.runs import reading
+  from posexp.runs import read_runs
 
-  runs, notes = reading.read(args.runs)
+  runs, notes = read_runs(args.runs)
   sections, more = results.sections(runs, args.by, args.metric, args.baseline)
   notes += more
   for section in sections:

@@ -1,4 +1,4 @@
-"""What is kept on disk between runs, in $XDG_CACHE_HOME/posexp or ~/.cache/posexp."""
+"""Files written whole or not at all, and the cache in $XDG_CACHE_HOME/posexp or ~/.cache/posexp."""
 
 import contextlib
 import json
@@ -8,25 +8,28 @@ from pathlib import Path
 from typing import Any
 
 
-def folder() -> Path:
-  """The folder of all that is kept."""
-  return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posexp"
-
-
 def write(path: Path, text: str) -> None:
-  """Writes a whole file or none: a reader never meets half of one."""
+  """Writes a text file so that it is there whole or not at all, even after a power failure."""
   path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-  temporary.write_text(text, encoding="utf-8")
+  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+  with temporary.open("w", encoding="utf-8") as file:
+    file.write(text)
+    file.flush()
+    os.fsync(file.fileno())
   os.replace(temporary, path)
 
 
-def kept(name: str, compute: Callable[[], Any]) -> Any:
-  """The JSON value kept under `name`, or that of `compute()`, which is kept from then on.
+def cache_folder() -> Path:
+  """The folder of the cache."""
+  return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posexp"
 
-  A cache that cannot be read is computed anew, one that cannot be written is done without.
+
+def cached(name: str, compute: Callable[[], Any]) -> Any:
+  """The JSON value cached under `name`, or else that of `compute()`, which is cached.
+
+  A damaged cache is computed anew. Where the cache cannot be written, nothing is cached.
   """
-  path = folder() / name
+  path = cache_folder() / name
   with contextlib.suppress(OSError, ValueError):
     return json.loads(path.read_text(encoding="utf-8"))
   value = compute()

@@ -11,17 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from posexp.config import build
 from posexp.config.arguments import Parser, run
 from posexp.errors import UserError, near
-from posexp.runs.run import lock
+from posexp.runs import lock
 from posexp.tracking import wandb_run as mirrors
 from posexp.tracking.wandb_run import WandbOptions
 
 if TYPE_CHECKING:
-  from posexp.runs.reading import Found
+  from posexp.runs import Run
   from posexp.tracking.aggregates import Aggregate
 
 EXAMPLES = """\
@@ -62,10 +60,10 @@ def sync(args: argparse.Namespace) -> Counter:
   Raises:
     UserError: there are no runs, W&B cannot be had, or no project can have that name.
   """
-  from posexp.runs import reading
+  from posexp.runs import read_runs
   from posexp.tracking.aggregates import aggregates
 
-  runs, notes = reading.read(args.runs)
+  runs, notes = read_runs(args.runs)
   groups = aggregates(runs)
   for note in notes:
     print(f"note: {note}")
@@ -110,18 +108,18 @@ class Sender:
         "names another server"
       ) from error
 
-  def send(self, each: Found | Aggregate) -> tuple[str, str]:
+  def send(self, each: Run | Aggregate) -> tuple[str, str]:
     """Sends a run or a group, if there is anything new in it; the end that it came to, and a line.
 
     Raises:
       ConnectionError: the server does not answer any more.
     """
-    from posexp.runs.reading import Found
+    from posexp.runs import Run, read_run
 
     try:
-      config = _config(each.path if isinstance(each, Found) else each.first)
+      config = each.config if isinstance(each, Run) else read_run(each.first).config
       options = self._options(config)
-      if isinstance(each, Found):
+      if isinstance(each, Run):
         return self._run(each, config, options)
       return self._group(each, config, options)
     except ConnectionError:
@@ -134,7 +132,7 @@ class Sender:
   def _options(self, config: dict[str, Any]) -> WandbOptions:
     return build(WandbOptions, {**(config.get("wandb") or {}), **self.asked}, "wandb")
 
-  def _run(self, found: Found, config: dict[str, Any], options: WandbOptions) -> tuple[str, str]:
+  def _run(self, found: Run, config: dict[str, Any], options: WandbOptions) -> tuple[str, str]:
     mark = mirrors.marked(found.path / "wandb")
     held = mirrors.held(found.step, found.summary is not None)
     if mark and mark.at(self.server, options) and mark.content == held:
@@ -196,12 +194,6 @@ class Sender:
         self._presets[entity] = False
         print(f"note: {entity} has no custom charts, tables instead: {mirrors.reason(error)}")
     return self._presets[entity]
-
-
-def _config(path: Path) -> dict[str, Any]:
-  """What a run was trained with."""
-  loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-  return yaml.load((path / "config.yaml").read_bytes(), loader)
 
 
 def _count(things: Sequence[Any], name: str) -> str:

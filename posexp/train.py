@@ -29,7 +29,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     UserError: the config, the data or the run's folder are not in order.
   """
   from posexp.config import build, plugins
-  from posexp.runs.run import Follower, Run, folder
+  from posexp.runs import ReadOnlyRun, RunWriter, folder
   from posexp.tracking import tracker
   from posexp.training import costs, devices, processes, terminal
   from posexp.training.loop import run_training
@@ -44,15 +44,15 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   path = folder(config, task.data_digest())
   if config["distributed"] == "auto":
     processes.join(path)
-  if not processes.first():
+  if not processes.is_main_process():
     wandb = dataclasses.replace(wandb, mode="disabled")
-  kind = Run if processes.first() else Follower
+  kind = RunWriter if processes.is_main_process() else ReadOnlyRun
   run = kind(path, config, rerun=config["rerun"], metric=task.score, scored=average)
   summary = None if config["rerun"] else run.finished
   if summary is None:
     setup.check_buildable()
     with contextlib.ExitStack() as stack:
-      with processes.in_turn():
+      with processes.main_process_first():
         stack.enter_context(run)
       track = functools.partial(tracker.start, wandb, config=config, run=run)
       summary = run_training(run, setup, track, begun)

@@ -13,9 +13,8 @@ from typing import Any
 from posexp.config.arguments import Parser, run
 from posexp.errors import UserError
 from posexp.reporting import grouping, scores
-from posexp.runs import reading
+from posexp.runs import Run, read_runs
 from posexp.runs.metrics import declared, score
-from posexp.runs.reading import Found
 from posexp.tracking import charts, wandb_run
 from posexp.tracking.aggregates import aggregates
 from posexp.tracking.wandb_run import WandbOptions
@@ -35,7 +34,7 @@ def main(argv: Sequence[str]) -> None:
   parser.add_argument("--project", default=WandbOptions.project, help="default: %(default)s")
   parser.add_argument("--entity", help="user or team; default: yourself")
   args = parser.parse_args(list(argv))
-  runs, _ = reading.read(args.runs or [Path("runs")])
+  runs, _ = read_runs(args.runs or [Path("runs")])
   finished = [each for each in runs if each.summary is not None]
   scores.check(finished or runs)
   try:
@@ -53,7 +52,7 @@ def main(argv: Sequence[str]) -> None:
     raise UserError(f"W&B cannot be had: {wandb_run.reason(error)}") from error
 
 
-def workspace(workspaces: Any, runs: Sequence[Found], entity: str, project: str) -> Any:
+def workspace(workspaces: Any, runs: Sequence[Run], entity: str, project: str) -> Any:
   """The workspace of a task, not yet saved."""
   from wandb_workspaces.expr import And, Config
 
@@ -73,7 +72,7 @@ def workspace(workspaces: Any, runs: Sequence[Found], entity: str, project: str)
   )
 
 
-def sections(runs: Sequence[Found], entity: str) -> Iterator[tuple[str, list[Any]]]:
+def sections(runs: Sequence[Run], entity: str) -> Iterator[tuple[str, list[Any]]]:
   """The panels of a task under their headings."""
   from wandb_workspaces.reports import v2
 

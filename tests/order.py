@@ -114,16 +114,17 @@ def compilations() -> Iterator[collections.Counter]:
 @contextlib.contextmanager
 def interrupted(at: int) -> Iterator[None]:
   """In it a run is stopped, as by Ctrl-C, when it is to log this step."""
-  from posexp.runs.run import Run
 
-  log = Run.log
+  from posexp.runs import RunWriter
 
-  def leave(self: Run, step: int, metrics: dict[str, Any]) -> None:
+  log = RunWriter.log
+
+  def leave(self: RunWriter, step: int, metrics: dict[str, Any]) -> None:
     if step == at:
       raise KeyboardInterrupt
     log(self, step, metrics)
 
-  with mock.patch.object(Run, "log", leave):
+  with mock.patch.object(RunWriter, "log", leave):
     yield
 
 
@@ -145,8 +146,8 @@ def timeless(values: dict[str, Any]) -> dict[str, Any]:
 
 def result(path: Path) -> tuple[list[dict], dict, str]:
   """The rows, the summary and the predictions of a run, less what is measured in time or memory."""
-  from posexp.runs.run import open_run
+  from posexp.runs import read_run
 
-  run = open_run(path)
+  run = read_run(path)
   predictions = (path / "predictions/test.jsonl").read_text()
   return [timeless(row) for row in run.history], timeless(run.summary), predictions

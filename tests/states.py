@@ -14,7 +14,13 @@ from flax import struct
 CONFIG = {
   "encoding": "rpr",
   "rpr": {"k": 4, "keys": True},
-  "task": {"name": "own", "train": "a.csv", "validation": None, "test": "b.csv"},
+  "task": {
+    "kind": "text_classification",
+    "name": "own",
+    "train": "a.csv",
+    "validation": None,
+    "test": "b.csv",
+  },
   "train": {"learning_rate": 1e-3, "clip": 1.0},
   "seed": 0,
   "runs": "runs",

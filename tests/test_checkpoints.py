@@ -11,7 +11,7 @@ import pytest
 from states import CONFIG, SCORE, assert_equal, make_state, python, save
 
 from posexp.errors import UserError
-from posexp.runs.run import Run, open_run
+from posexp.runs import RunWriter, read_run
 
 
 def kept(path):
@@ -34,9 +34,9 @@ def kept(path):
 def test_the_newest_and_the_best_are_kept(tmp_path, reopened, scores, expected, best):
   if reopened:
     for step, score in scores.items():
-      with Run(tmp_path, CONFIG) as run:
+      with RunWriter(tmp_path, CONFIG) as run:
         save(run, step, score)
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     if not reopened:
       for step, score in scores.items():
         save(run, step, score)
@@ -50,13 +50,13 @@ def test_the_newest_and_the_best_are_kept(tmp_path, reopened, scores, expected, 
 
 
 def test_a_new_run_has_no_checkpoint(tmp_path):
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     assert run.restore(make_state(1)) is None
     assert run.restore(make_state(1), "best") is None
 
 
 def test_a_step_is_saved_once(tmp_path):
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     save(run, 5, None)
     with pytest.raises(ValueError, match="does not come after"):
       save(run, 5, 0.5)
@@ -68,7 +68,7 @@ def test_what_is_saved_may_be_donated_at_once(tmp_path):
     return jax.tree.map(lambda leaf: leaf + 1, state)
 
   state = {"step": jnp.zeros((), jnp.int32), "w": jnp.zeros(1_000_000)}
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     for step in range(1, 6):
       state = update(state)
       run.save(step, state)
@@ -97,10 +97,10 @@ def with_scale(state):
   ],
 )
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, capfd, model, words):
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     save(run, 1, 0.5)
   capfd.readouterr()
-  with Run(tmp_path, CONFIG) as run, pytest.raises(UserError, match=words) as error:
+  with RunWriter(tmp_path, CONFIG) as run, pytest.raises(UserError, match=words) as error:
     run.restore(model())
   assert "\n" not in str(error.value)
   assert capfd.readouterr() == ("", "")
@@ -109,21 +109,21 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, capfd, model, words)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax's threads
 @pytest.mark.parametrize("part", ["default/_METADATA", "default/d", "default", "metrics/metrics"])
 def test_a_damaged_checkpoint_is_one_sentence(tmp_path, part):
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     save(run, 1, 0.5)
   damaged = tmp_path / "checkpoints" / "1" / part
   if damaged.is_dir():
     shutil.rmtree(damaged)
   else:
     damaged.write_bytes(b"\0\0")
-  with Run(tmp_path, CONFIG) as run, pytest.raises(UserError, match="is damaged") as error:
+  with RunWriter(tmp_path, CONFIG) as run, pytest.raises(UserError, match="is damaged") as error:
     run.restore(make_state(1))
   assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("gone", ["_CHECKPOINT_METADATA", "metrics", "default", "metrics/metrics"])
 def test_a_kill_amid_the_removal_of_an_old_checkpoint(tmp_path, gone):
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     save(run, 1, 0.9)
     save(run, 2, 0.5)
     shutil.copytree(tmp_path / "checkpoints" / "2", tmp_path / "old")
@@ -134,7 +134,7 @@ def test_a_kill_amid_the_removal_of_an_old_checkpoint(tmp_path, gone):
     shutil.rmtree(half / gone)
   else:
     (half / gone).unlink()
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     assert int(run.restore(make_state(9)).step) == 3
     assert int(run.restore(make_state(9), "best").step) == 1
     save(run, 4, 0.1)
@@ -143,13 +143,13 @@ def test_a_kill_amid_the_removal_of_an_old_checkpoint(tmp_path, gone):
 
 def test_a_full_disk_is_one_sentence_and_costs_nothing_saved(tmp_path, capfd):
   big = {"w": jax.random.normal(jax.random.key(0), (500_000,))}
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     run.save(1, big, {SCORE: 0.5})
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
   def fill_up():
     try:
-      with Run(tmp_path, CONFIG) as run:
+      with RunWriter(tmp_path, CONFIG) as run:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
         run.save(2, big, {SCORE: 0.6})
     finally:
@@ -159,7 +159,7 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_saved(tmp_path, capfd):
     fill_up()
   assert "\n" not in str(error.value)
   assert capfd.readouterr() == ("", "")
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     assert_equal(run.restore(big), big)
     assert run.checkpoints.find("best") == 1
     run.save(2, big, {SCORE: 0.6})
@@ -167,24 +167,24 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_saved(tmp_path, capfd):
 
 
 def test_another_process_may_read_while_a_run_is_trained(tmp_path):
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     run.log(1, {SCORE: 0.5})
     save(run, 1, 0.5)
     unfinished = tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp"
     unfinished.mkdir()
-    record = open_run(tmp_path)
+    record = read_run(tmp_path)
     assert_equal(record.restore(make_state(9)), make_state(1))
     assert record.history == [{"step": 1, SCORE: 0.5}]
     assert record.summary is None
     assert unfinished.exists()
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     save(run, 2, 0.4)
   assert kept(tmp_path) == [1, 2]
 
 
 SHARDED = """
 import sys, jax, jax.numpy as jnp, numpy as np
-from posexp.runs.run import Run
+from posexp.runs import RunWriter
 mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
 rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
 whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -192,7 +192,7 @@ template = {{
   "rows": jax.ShapeDtypeStruct((16,), jnp.float32, sharding=rows),
   "whole": jax.ShapeDtypeStruct((3,), jnp.float32, sharding=whole),
 }}
-with Run(sys.argv[1], {config!r}) as run:
+with RunWriter(sys.argv[1], {config!r}) as run:
   state = run.restore(template)
   for name in state:
     assert state[name].sharding == template[name].sharding
@@ -203,20 +203,20 @@ with Run(sys.argv[1], {config!r}) as run:
 
 def test_a_run_goes_on_with_another_number_of_devices(tmp_path):
   state = {"rows": jnp.arange(16.0), "whole": jnp.ones(3)}
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     run.save(1, state)
   flags = "--xla_force_host_platform_device_count=8"
   done = python(SHARDED.format(config=CONFIG), str(tmp_path), XLA_FLAGS=flags)
   assert done.communicate() == ("", "")
   assert done.returncode == 0
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     assert_equal(run.restore(state), jax.tree.map(lambda leaf: leaf + 1, state))
 
 
 SAVING = """
 import sys, jax.numpy as jnp
-from posexp.runs.run import Run
-with Run(sys.argv[1], {config!r}) as run:
+from posexp.runs import RunWriter
+with RunWriter(sys.argv[1], {config!r}) as run:
   step = run.checkpoints.find("latest") or 0
   run.rewind(step)
   while True:
@@ -237,7 +237,7 @@ def test_killed_at_any_moment_nothing_saved_is_lost(tmp_path):
       said = int(saving.stdout.readline())
     saving.send_signal(signal.SIGKILL)
     saving.communicate()
-    with Run(tmp_path, CONFIG) as run:
+    with RunWriter(tmp_path, CONFIG) as run:
       newest, best = run.restore(template), run.restore(template, "best")
       step = int(newest["step"])
       assert step >= said - 1

@@ -8,7 +8,7 @@ import pytest
 from order import SHORT, command, compilations, write
 
 import posexp
-from posexp.runs.run import open_run
+from posexp.runs import read_run
 from posexp.training import costs
 from posexp.training.step import Step
 
@@ -121,7 +121,7 @@ def test_a_step_is_compiled_once_for_each_shape_and_its_memory_is_known():
 def test_a_run_and_its_summary_tell_their_costs(home):
   options = [*write(home), *SHORT, "encoding=none", "train.log_every=2"]
   assert command(*options, "-m", "seed=0,1", "runs=seeds").status == 0
-  runs = [open_run(path) for path in sorted(home.glob("seeds/*/*/*/seed=*"))]
+  runs = [read_run(path) for path in sorted(home.glob("seeds/*/*/*/seed=*"))]
   first, second = (run.summary for run in runs)
   assert 0.01 < first["time/compile_seconds"] < first["time/first_step_seconds"] + 60
   assert second["time/compile_seconds"] == 0  # the first left the program

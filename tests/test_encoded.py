@@ -156,7 +156,7 @@ def test_long_pairs_are_dropped_from_training_and_cut_elsewhere():
 
 def test_tokens_are_written_once_for_the_same_data():
   first = encode(many(30))
-  (folder,) = (storage.folder() / "encoded").iterdir()
+  (folder,) = (storage.cache_folder() / "encoded").iterdir()
   assert (folder / "source.tokens").stat().st_size == 2 * first.source.starts[-1]
   again = encode([], data="d")  # read from the disk
   assert (again.target.tokens == first.target.tokens).all()
@@ -186,9 +186,9 @@ def test_a_store_that_cannot_be_written_is_replaced_and_a_broken_fill_leaves_not
 
   with pytest.raises(KeyboardInterrupt):
     store.kept("a/b", fail)
-  assert list((storage.folder() / "a").iterdir()) == []
+  assert list((storage.cache_folder() / "a").iterdir()) == []
   path = store.kept("a/b", lambda folder: (folder / "x").write_text("1"))
-  assert store.kept("a/b", fail) == path == storage.folder() / "a" / "b"
+  assert store.kept("a/b", fail) == path == storage.cache_folder() / "a" / "b"
 
   (tmp_path / "file").write_text("")
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

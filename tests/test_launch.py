@@ -22,7 +22,7 @@ from omegaconf import open_dict
 
 from posexp.config import CONFIGS
 from posexp.errors import UserError
-from posexp.runs.run import Run, folder
+from posexp.runs import RunWriter, folder
 from posexp.sweeps.launch import Job, launch
 from posexp.sweeps.sweep import Sweep
 
@@ -65,7 +65,7 @@ ConfigStore.instance().store(
 
 def scored(config):
   """Stands in for training in a launcher's process."""
-  with Run(folder(config), config) as run:
+  with RunWriter(folder(config), config) as run:
     if config["seed"] == 1:
       raise ValueError("a first line")
     if config["seed"] == 2:

@@ -9,7 +9,7 @@ import pytest
 from order import SHORT, Typed, command, only, result, summaries
 
 from posexp.config import compose, resolve
-from posexp.runs.run import folder
+from posexp.runs import folder
 from posexp.tasks import make_task
 from posexp.training.restore import open_trained
 

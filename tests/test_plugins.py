@@ -10,7 +10,7 @@ import yaml
 from posexp.config import compose, plugins, resolve
 from posexp.encodings import make_encoding
 from posexp.errors import UserError
-from posexp.runs.run import digest
+from posexp.runs import digest
 
 DISTANCE = """\
 import dataclasses

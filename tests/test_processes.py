@@ -10,7 +10,7 @@ import pytest
 from commands import Command
 
 from posexp.errors import UserError
-from posexp.training.processes import Ballot, Place, place
+from posexp.training.processes import ProcessInfo, StopFlag, process_info
 
 VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 SLURM = ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
@@ -31,13 +31,13 @@ def variables(monkeypatch):
 
 def test_the_environment_says_which_process_this_is(variables):
   variables()
-  assert place() == Place(0, 1)
+  assert process_info() == ProcessInfo(0, 1)
   variables(JAX_COORDINATOR_ADDRESS="a:1", JAX_NUM_PROCESSES="4", JAX_PROCESS_ID="3")
-  assert place() == Place(3, 4, "a:1")
+  assert process_info() == ProcessInfo(3, 4, "a:1")
   variables(SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="1")
-  assert place() == Place(1, 2)
+  assert process_info() == ProcessInfo(1, 2)
   variables(SLURM_PROCID="0")  # a shell in an allocation of Slurm
-  assert place() == Place(0, 1)
+  assert process_info() == ProcessInfo(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_the_environment_says_which_process_this_is(variables):
 def test_half_of_what_is_needed_is_refused(variables, given, message):
   variables(**given)
   with pytest.raises(UserError, match=message):
-    place()
+    process_info()
 
 
 def test_one_process_alone_is_answered_at_once():
-  assert [Ballot().step(mine) for mine in (False, True)] == [False, True]
-  assert Ballot().close(True)
+  assert [StopFlag().step(mine) for mine in (False, True)] == [False, True]
+  assert StopFlag().read(True)
 
 
 RUN = ["encoding=rpr", "rpr.k=2", "train.steps=60", "train.evaluate_every=10"]

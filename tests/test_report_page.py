@@ -13,7 +13,7 @@ from run_folders import sweep, write
 from posexp.report import arguments, report
 from posexp.reporting import figures
 from posexp.reporting.scores import curve
-from posexp.runs.reading import read
+from posexp.runs import read_runs
 
 A = [0.91, 0.93, 0.90, 0.96]
 B = [0.79, 0.80, 0.80, 0.81]
@@ -139,7 +139,7 @@ def test_a_curve_is_the_mean_over_seeds_where_all_have_it(tmp_path):
   sweep(tmp_path, {"rpr": [0.8, 0.9]})
   file = next(tmp_path.glob("toy/rpr/*/seed=1/metrics.jsonl"))
   file.write_text("".join(file.read_text().splitlines(keepends=True)[1:]))
-  steps, values = curve(read([tmp_path])[0], "validation/accuracy")
+  steps, values = curve(read_runs([tmp_path])[0], "validation/accuracy")
   assert steps.tolist() == [10, 20]
   np.testing.assert_allclose(values, [[0.7, 0.75], [0.8, 0.85]])
 

@@ -9,7 +9,7 @@ from scipy import integrate, stats
 
 from posexp.reporting import intervals
 from posexp.reporting.results import sections
-from posexp.runs.reading import read
+from posexp.runs import read_runs
 
 A = [0.81, 0.83, 0.80, 0.86, 0.84, 0.82]
 B = [0.79, 0.80, 0.80, 0.81, 0.80, 0.79]
@@ -70,7 +70,7 @@ def test_needed_is_the_first_count_with_that_power():
 def test_differences_are_paired_by_seed_and_corrected_together(tmp_path):
   shuffled = {seed: C[seed] for seed in (5, 3, 1, 0, 2, 4)}
   sweep(tmp_path, {"sinusoidal": B, ("rpr", 4): A, ("rpr", 8): shuffled, "none": [0.7, 0.73]})
-  (section,), _ = sections(read([tmp_path])[0], None, None, None)
+  (section,), _ = sections(read_runs([tmp_path])[0], None, None, None)
   rows = {row.label: row for row in section.rows}
   assert [row.label for row in section.rows] == ["rpr k=4", "rpr k=8", "sinusoidal", "none"]
   assert section.baseline is rows["sinusoidal"]
@@ -95,7 +95,7 @@ def test_what_is_told_apart_needs_no_more_seeds_and_the_rest_more_than_it_has(tm
   base = draw.normal(0.8, 0.01, 6)
   groups = {("rpr", k): list(base + draw.normal(0.004 * k, 0.008, 6)) for k in range(6)}
   sweep(tmp_path, {"sinusoidal": list(base)} | groups)
-  (section,), _ = sections(read([tmp_path])[0], None, None, None)
+  (section,), _ = sections(read_runs([tmp_path])[0], None, None, None)
   told = [row.against for row in section.rows if row.against is not None]
   assert {found.sure for found in told} == {True, False}
   for found in told:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from states import CONFIG, SCORE, make_state, python, save
 
 from posexp.errors import UserError
-from posexp.runs.run import Run, digest, folder, open_run
+from posexp.runs import RunWriter, digest, folder, read_run
 
 
 def with_task(**options):
@@ -79,67 +79,68 @@ def test_a_task_name_that_is_no_folder_is_refused(name):
 def test_a_folder_that_cannot_be_made(tmp_path):
   (tmp_path / "file").touch()
   with pytest.raises(UserError, match=r"cannot be written: Not a directory; runs="):
-    Run(tmp_path / "file" / "run", CONFIG).__enter__()
+    RunWriter(tmp_path / "file" / "run", CONFIG).__enter__()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_may_not_be_written(tmp_path):
   tmp_path.chmod(0o500)
   with pytest.raises(UserError, match="cannot be written: Permission denied"):
-    Run(tmp_path / "run", CONFIG).__enter__()
+    RunWriter(tmp_path / "run", CONFIG).__enter__()
 
 
 def test_the_config_is_kept(tmp_path):
   config = {**CONFIG, "train": {"learning_rate": 3.3e-5, "note": "1e-3", "list": [1, None]}}
-  with Run(tmp_path / "run", config):
+  with RunWriter(tmp_path / "run", config):
     pass
-  assert open_run(tmp_path / "run").config == config
+  assert read_run(tmp_path / "run").config == config
 
 
 @pytest.mark.parametrize("change", [{"rpr": {"k": 9}}, {"seed": 1}])
 def test_a_folder_of_another_config_is_refused(tmp_path, change):
-  with Run(tmp_path, CONFIG):
+  with RunWriter(tmp_path, CONFIG):
     pass
   with pytest.raises(UserError, match="holds a run of another config"):
-    Run(tmp_path, {**CONFIG, **change}).__enter__()
-  with Run(tmp_path, with_task(train="/moved/a.csv")):
+    RunWriter(tmp_path, {**CONFIG, **change}).__enter__()
+  with RunWriter(tmp_path, with_task(train="/moved/a.csv")):
     pass
 
 
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path):
   first = python(
-    f"import time; from posexp.runs.run import Run\nwith Run({str(tmp_path)!r}, {CONFIG!r}):\n"
+    "import time; from posexp.runs import RunWriter\n"
+    f"with RunWriter({str(tmp_path)!r}, {CONFIG!r}):\n"
     "  print('open', flush=True); time.sleep(60)"
   )
   assert first.stdout.readline() == "open\n"
   with pytest.raises(UserError, match=rf"trained by another process \(pid {first.pid}\)"):
-    Run(tmp_path, CONFIG, rerun=True).__enter__()
+    RunWriter(tmp_path, CONFIG, rerun=True).__enter__()
   first.kill()
   first.communicate()
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     assert run.finished is None
     with pytest.raises(UserError, match=rf"pid {os.getpid()}"):
-      Run(tmp_path, CONFIG).__enter__()
+      RunWriter(tmp_path, CONFIG).__enter__()
 
 
 def test_rerun_clears_what_the_run_owns_and_nothing_else(tmp_path):
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     run.log(1, {SCORE: 0.5})
     run.save(1, make_state(1), {SCORE: 0.5})
     run.finish({"test/accuracy": 0.5})
   for name in ("notes.txt", "tokenizer.json", "predictions/test.jsonl", "wandb/id"):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
-  with Run(tmp_path, {**CONFIG, "rpr": {"k": 8, "keys": True}}, rerun=True) as run:
+  with RunWriter(tmp_path, {**CONFIG, "rpr": {"k": 8, "keys": True}}, rerun=True) as run:
     assert run.finished is None
     assert run.history == []
     assert run.restore(make_state(1)) is None
     left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == [".lock", "config.yaml", "metrics.jsonl", "notes.txt", "train.log"]
+    assert left == [".lock", ".pid", "config.yaml", "metrics.jsonl", "notes.txt", "train.log"]
 
 
 def test_a_finished_run_is_known_without_opening_it(tmp_path):
-  run = Run(tmp_path, CONFIG)
+  run = RunWriter(tmp_path, CONFIG)
   assert run.finished is None
   assert list(tmp_path.iterdir()) == []
   with run:
@@ -151,7 +152,7 @@ def test_what_posexp_logs_and_how_a_run_fails_is_in_its_own_log(tmp_path):
   log = logging.getLogger("posexp")
 
   def fail():
-    with Run(tmp_path, CONFIG):
+    with RunWriter(tmp_path, CONFIG):
       log.warning("step %d", 3)
       raise ZeroDivisionError("why")
 
@@ -166,7 +167,7 @@ def test_what_posexp_logs_and_how_a_run_fails_is_in_its_own_log(tmp_path):
 
 def test_reading_what_is_no_run(tmp_path):
   with pytest.raises(UserError, match=r"no config\.yaml"):
-    open_run(tmp_path)
+    read_run(tmp_path)
 
 
 # Rows
@@ -174,11 +175,11 @@ def test_reading_what_is_no_run(tmp_path):
 
 def test_rows_come_back_bit_by_bit(tmp_path):
   values = {"a": 0.1 + 0.2, "b": np.float32(0.1), "c": jnp.float32(1 / 3), "d": 5e-324, "n": 3}
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     run.log(1, values)
     run.log(2, {"e": float("nan"), "f": float("inf")})
     written = list(run.history)
-  first, second = open_run(tmp_path).history
+  first, second = read_run(tmp_path).history
   assert first == written[0]
   assert first == {"step": 1, **{key: np.asarray(value).item() for key, value in values.items()}}
   assert np.isnan(second["e"])
@@ -187,47 +188,47 @@ def test_rows_come_back_bit_by_bit(tmp_path):
 
 @pytest.mark.parametrize("torn", ['{"step": 3, "a"', '{"step": 3}', "\0\0\0\n", "\udcff\n", "7\n"])
 def test_a_torn_last_row_is_dropped(tmp_path, torn):
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     run.log(1, {"a": 1})
     run.log(2, {"a": 2})
   with (tmp_path / "metrics.jsonl").open("a", errors="surrogateescape") as file:
     file.write(torn)
-  assert [row["step"] for row in open_run(tmp_path).history] == [1, 2]
-  with Run(tmp_path, CONFIG) as run:
+  assert [row["step"] for row in read_run(tmp_path).history] == [1, 2]
+  with RunWriter(tmp_path, CONFIG) as run:
     run.log(3, {"a": 3})
   rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   assert rows == [{"step": 1, "a": 1}, {"step": 2, "a": 2}, {"step": 3, "a": 3}]
 
 
 def test_a_damaged_row_among_others_is_not_passed_over(tmp_path):
-  with Run(tmp_path, CONFIG):
+  with RunWriter(tmp_path, CONFIG):
     pass
   (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
   with pytest.raises(UserError, match=r"metrics\.jsonl, line 2"):
-    open_run(tmp_path)
+    read_run(tmp_path)
 
 
 def test_rewind(tmp_path):
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     for step in (10, 20, 30):
       run.log(step, {"a": step})
     run.rewind(20)
     run.log(25, {"a": 0})
     assert [row["step"] for row in run.history] == [10, 20, 25]
-  assert open_run(tmp_path).history == run.history
+  assert read_run(tmp_path).history == run.history
 
 
 # Speed
 
 
 def test_a_finished_run_is_read_without_jax_and_orbax(tmp_path):
-  with Run(tmp_path, CONFIG) as run:
+  with RunWriter(tmp_path, CONFIG) as run:
     save(run, 1, 0.5)
     run.finish({"step": 1})
   code = (
-    "import sys; from posexp.runs.run import Run, open_run\n"
-    f"assert Run({str(tmp_path)!r}, {{}}).finished == {{'step': 1}}\n"
-    f"assert open_run({str(tmp_path)!r}).summary == {{'step': 1}}\n"
+    "import sys; from posexp.runs import RunWriter, read_run\n"
+    f"assert RunWriter({str(tmp_path)!r}, {{}}).finished == {{'step': 1}}\n"
+    f"assert read_run({str(tmp_path)!r}).summary == {{'step': 1}}\n"
     "assert not {'jax', 'orbax', 'wandb'} & sys.modules.keys()"
   )
   done = python(code)
@@ -236,6 +237,6 @@ def test_a_finished_run_is_read_without_jax_and_orbax(tmp_path):
 
 
 def test_the_config_that_is_kept_can_be_typed_again(tmp_path):
-  with Run(tmp_path, CONFIG):
+  with RunWriter(tmp_path, CONFIG):
     pass
   assert OmegaConf.load(tmp_path / "config.yaml") == OmegaConf.create(CONFIG)

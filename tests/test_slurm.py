@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from order import command
 
 from posexp.errors import UserError
-from posexp.runs.run import Run, folder
+from posexp.runs import RunWriter, folder
 from posexp.sweeps import slurm
 from posexp.sweeps.supervise import SLURM
 
@@ -90,7 +90,7 @@ class Cluster(types.ModuleType):
 def train(config):
   """Stands in for training."""
   assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-  with Run(folder(config), config) as run:
+  with RunWriter(folder(config), config) as run:
     if config["seed"] == 1 and config["encoding"] == "rpr":
       raise ValueError("a first line\nand a second")
     if config["seed"] == 2:

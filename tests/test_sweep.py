@@ -10,7 +10,7 @@ from order import command
 from posexp.config import CONFIGS, command_line, compose, resolve
 from posexp.encodings import make_encoding
 from posexp.errors import UserError
-from posexp.runs.run import Run, folder, open_run
+from posexp.runs import RunWriter, folder, read_run
 from posexp.sweeps.sweep import Sweep
 from posexp.tasks import make_task
 
@@ -37,7 +37,7 @@ class Trainer:
   def __call__(self, config):
     found = config["encoding"], config["seed"]
     self.trained.append(found)
-    with Run(folder(config), config, rerun=config["rerun"]) as run:
+    with RunWriter(folder(config), config, rerun=config["rerun"]) as run:
       if found in self.broken:
         raise self.broken[found]
       run.finish(scores(*found))
@@ -65,7 +65,7 @@ def test_seeds_are_runs_as_typed_one_by_one(trainer):
   assert command("-m", "encoding=rpr", "seed=2,1,0").out.count(": finished already, in runs/") == 3
   assert len(trainer.trained) == 3
   for path in Path("runs").glob("*/*/*/seed=*"):
-    assert "seeds" not in open_run(path).config
+    assert "seeds" not in read_run(path).config
 
 
 def test_the_number_of_seeds_is_no_part_of_a_config():

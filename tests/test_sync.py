@@ -13,7 +13,7 @@ from wandb_stub import Refused
 
 from posexp import sync
 from posexp.errors import UserError
-from posexp.runs.run import folder
+from posexp.runs import folder
 from posexp.tracking import charts
 
 SCORES = {("rpr", 2): [0.5, 0.6, 0.9], ("rpr", 4): [0.8, 0.9], "none": [0.4]}

@@ -17,7 +17,7 @@ from wandb_stub import API_KEY, Refused
 
 from posexp.config import build
 from posexp.errors import UserError
-from posexp.runs.run import Run, digest, folder
+from posexp.runs import RunWriter, digest, folder
 from posexp.tracking import tracker, wandb_run
 
 pytestmark = pytest.mark.usefixtures("apart")
@@ -126,7 +126,7 @@ def test_a_resumed_run_is_one_run_with_every_row_once(stub):
   with pytest.raises(SystemExit):
     train([10, 20, 30], error=SystemExit(143))
   # Stopped at 30, with a checkpoint at 20: step 30 is done again.
-  with Run(folder(CONFIG), CONFIG) as run:
+  with RunWriter(folder(CONFIG), CONFIG) as run:
     run.rewind(20)
   train([30, 40])
   [told] = stub.training
@@ -301,9 +301,9 @@ def test_a_mirror_that_breaks_costs_no_run_and_no_next_one(stub, caplog):
 @pytest.mark.parametrize("how", ["option", "environment"])
 def test_disabled_costs_nothing(tmp_path, how):
   code = (
-    "import sys\nfrom posexp.runs.run import Run\nfrom posexp.tracking import tracker\n"
+    "import sys\nfrom posexp.runs import RunWriter\nfrom posexp.tracking import tracker\n"
     f"config = {CONFIG!r}\n"
-    f"with Run({str(tmp_path / 'a/b/c/d')!r}, config) as run:\n"
+    f"with RunWriter({str(tmp_path / 'a/b/c/d')!r}, config) as run:\n"
     f"  options = tracker.WandbOptions(mode={'disabled' if how == 'option' else 'auto'!r})\n"
     "  with tracker.start(options, config=config, facts={}, run=run) as tracker:\n"
     "    tracker.log(1, {'a': 1}); tracker.summarize({}); print(tracker.line)\n"

@@ -10,7 +10,7 @@ import order
 import pytest
 from order import SHORT, command, compilations, interrupted, only, result, summaries
 
-from posexp.runs.run import open_run
+from posexp.runs import read_run
 from posexp.training import step
 from posexp.training.restore import open_trained
 
@@ -51,7 +51,7 @@ def sweep(options):
 
 
 def name_of(path):
-  config = open_run(path).config
+  config = read_run(path).config
   plain = config["encoding"] == "complex" and not config["complex"]["order"]
   return "complex.order=false" if plain else config["encoding"]
 
@@ -224,7 +224,7 @@ def test_bfloat16_follows_float32_and_keeps_parameters_in_float32(sweep, options
   assert ", pre-norm, bfloat16\n" in out
   (exact,) = (path for path in summaries("runs") if name_of(path) == "rpr")
   found, expected = (
-    [row["train/loss"] for row in open_run(path).history] for path in (only("bfloat16"), exact)
+    [row["train/loss"] for row in read_run(path).history] for path in (only("bfloat16"), exact)
   )
   assert found != expected
   assert found == pytest.approx(expected, abs=0.2)

@@ -16,7 +16,7 @@ import sacrebleu
 from order import MODEL, command, compilations, interrupted, only, result, timeless
 
 from posexp.errors import UserError
-from posexp.runs.run import open_run
+from posexp.runs import read_run
 from posexp.tasks.translation import Corpus, tokenizers
 from posexp.training.restore import open_trained
 
@@ -63,7 +63,7 @@ def learned(options):
 
 def test_relative_positions_learn_an_order_that_no_positions_do_not(learned):
   _, runs, _ = learned
-  summary = {name: open_run(path).summary for name, path in runs.items()}
+  summary = {name: read_run(path).summary for name, path in runs.items()}
   assert summary["rpr"]["test/exact_match"] > 0.8
   assert summary["none"]["test/exact_match"] < 0.6
   assert summary["rpr"]["test/bleu"] > summary["none"]["test/bleu"] + 20
@@ -71,7 +71,7 @@ def test_relative_positions_learn_an_order_that_no_positions_do_not(learned):
 
 def test_scores_are_those_of_the_hypotheses_that_are_kept(learned):
   for path in learned[1].values():
-    summary = open_run(path).summary
+    summary = read_run(path).summary
     rows = [json.loads(line) for line in (path / "predictions/test.jsonl").open()]
     said = (path / "predictions/test.txt").read_text().splitlines()
     references = Path("test.de").read_text().splitlines()
@@ -94,7 +94,7 @@ def test_scores_are_those_of_the_hypotheses_that_are_kept(learned):
 
 def test_the_table_says_what_the_summary_holds(learned):
   out, runs, _ = learned
-  summary = open_run(runs["rpr"]).summary
+  summary = read_run(runs["rpr"]).summary
   last = out[out.rindex("at step") :]
   for label, name, form in (("BLEU", "bleu", ".2f"), ("exact match", "exact_match", ".4f")):
     figures = [f"{summary[f'{split}/{name}']:{form}}" for split in ("validation", "test")]
@@ -117,7 +117,7 @@ def test_a_trained_translator_is_measured_without_terms(learned):
   from posexp.evaluate import arguments, evaluate
 
   found = evaluate(arguments([str(learned[1]["rpr"]), "--without", "keys,values"]))
-  summary = open_run(learned[1]["rpr"]).summary
+  summary = read_run(learned[1]["rpr"]).summary
   assert found["on"]["loss"] == pytest.approx(summary["test/loss"], rel=1e-4)
   assert found["off"][0]["change"] < -0.1
   assert found["off"][0]["layers"] == (0, 1)  # of the encoder, then of the decoder
@@ -147,7 +147,7 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_tested(whole):
   status, _, _ = command(*whole[0], "train.average=2", "runs=average")
   assert status == 0
   path = only("average")
-  summary = open_run(path).summary
+  summary = read_run(path).summary
   assert summary["averaged"] == [8, 12]
   params = {}
   for step in (8, 12):
@@ -170,7 +170,7 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_tested(whole):
 def test_bfloat16_follows_float32(whole):
   status, _, err = command(*whole[0], "model.dtype=bfloat16", "runs=bfloat16")
   assert (status, err) == (0, "")
-  half, full = (open_run(only(runs)).summary for runs in ("bfloat16", "whole"))
+  half, full = (read_run(only(runs)).summary for runs in ("bfloat16", "whole"))
   assert half["test/loss"] == pytest.approx(full["test/loss"], abs=0.1)
   assert half["test/loss"] != full["test/loss"]
 
@@ -215,7 +215,7 @@ def test_the_generator_of_numbers_measures_beyond_training():
   argv += [*MODEL, *SHORT, *BRIEF, "train.batch_size=512", "wandb.mode=disabled", "runs=numbers"]
   status, out, err = command(*argv)
   assert (status, err) == (0, "")
-  summary = timeless(open_run(only("numbers")).summary)
+  summary = timeless(read_run(only("numbers")).summary)
   groups = {name.split("/")[2] for name in summary if name.startswith("test/exact_match/")}
   assert groups == {"numbers", "years", "dates"}
   for group in ("3", "4"):

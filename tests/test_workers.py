@@ -13,7 +13,7 @@ import pytest
 from order import command
 
 from posexp.errors import UserError
-from posexp.runs.run import Run, folder
+from posexp.runs import RunWriter, folder
 from posexp.sweeps import supervise, workers
 from posexp.sweeps.sweep import Sweep
 
@@ -33,7 +33,7 @@ def train(config):
   path = folder(config)
   if Path("lost").exists():
     raise KeyError("oops")
-  with Run(path, config) as run:
+  with RunWriter(path, config) as run:
     with Path("trained").open("a") as notes:
       notes.write(f"{path} {os.getpid()}\n")
     time.sleep(0.3)
@@ -47,7 +47,7 @@ def train(config):
 def slow(config):
   """Trains until it is told to save."""
   path = folder(config)
-  with Run(path, config):
+  with RunWriter(path, config):
     try:
       (path / "begun").touch()
       time.sleep(60)

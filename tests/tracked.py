@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from posexp.runs.run import Run, folder
+from posexp.runs import RunWriter, folder
 from posexp.tracking import tracker
 
 CONFIG = {
@@ -22,7 +22,7 @@ FACTS = {"parameters": 1234, "devices": "1 cpu"}
 
 def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples=(), **options):
   """Logs a row for each step as the training loop does; the tracker's line."""
-  with Run(folder(config), config, rerun=rerun) as run:
+  with RunWriter(folder(config), config, rerun=rerun) as run:
     options = tracker.WandbOptions(**options)
     with tracker.start(options, config=config, facts=FACTS, run=run) as opened:
       for step in steps:

@@ -11,7 +11,7 @@ from posexp.data import tokenizer
 from posexp.encodings import make_encoding
 from posexp.models.transformer import Size
 from posexp.models.translator import TranslatorSpec
-from posexp.runs.run import Run
+from posexp.runs import RunWriter
 from posexp.training.devices import mesh_for
 from posexp.training.matching import matched
 from posexp.training.optimizer import Training
@@ -35,7 +35,7 @@ def untrained(path: Path, *options: str) -> tuple[int, Any]:
   training = build(Training, config["train"], "train")
   compiled = program(spec, training, 100, mesh_for(np.array([1])))
   state = compiled.init(3)
-  with Run(path, config, metric="validation/bleu") as run:
+  with RunWriter(path, config, metric="validation/bleu") as run:
     run.save(1, state, {"validation/bleu": 1.0})
     run.finish({"d_ff": spec.size.d_ff})
   return spec.size.d_ff, state.params

@@ -35,7 +35,7 @@ def read(
   """
   asked = json.dumps([repository, revision, splits, text, label])
   name = f"hub/{repository.replace('/', '--')}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
-  found = storage.kept(f"{name}.json", lambda: _load(repository, revision, splits, text, label))
+  found = storage.cached(f"{name}.json", lambda: _load(repository, revision, splits, text, label))
   return {split: [(text, label) for text, label in rows] for split, rows in found.items()}
 
 

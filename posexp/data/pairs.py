@@ -69,7 +69,7 @@ def arrange(given: dict[str, Pairs], data: str | None = None) -> tuple[dict[str,
     notes = _notes(given, missing)
   else:
     name = hashlib.sha256(json.dumps([data, missing]).encode()).hexdigest()[:32]
-    notes = storage.kept(f"splits/{name}.json", lambda: _notes(given, missing))
+    notes = storage.cached(f"splits/{name}.json", lambda: _notes(given, missing))
   held = {
     name: functools.partial(_part, given["train"], missing, name) for name in ("train", *missing)
   }

@@ -20,14 +20,14 @@ def kept(name: str, fill: Callable[[Path], None]) -> Path:
     UserError: there is no room for it anywhere.
   """
   failure = None
-  for root in (storage.folder, _scratch):
+  for root in (storage.cache_folder, _scratch):
     try:
       return _kept(root() / name, fill)
     except OSError as error:
       failure = error
   raise UserError(
-    f"{failure.filename or storage.folder()}: cannot be written: {failure.strerror}; make room "
-    "there or set XDG_CACHE_HOME to a folder that has it"
+    f"{failure.filename or storage.cache_folder()}: cannot be written: {failure.strerror}; make "
+    "room there or set XDG_CACHE_HOME to a folder that has it"
   )
 
 

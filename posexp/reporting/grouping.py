@@ -9,8 +9,7 @@ from typing import Any
 
 from posexp.config import nearest, show
 from posexp.errors import UserError
-from posexp.runs.reading import Found
-from posexp.runs.run import FILES
+from posexp.runs import FILES, Run
 
 REPEATS = ("task.fold",)  # what repeats a measurement, beside the seed
 PATHS = tuple(f"task.{name}" for name in FILES)  # where data are says nothing of what they are
@@ -25,8 +24,8 @@ class Group:
 
   values: dict[str, str]
   label: str
-  runs: list[Found]  # all of them
-  counted: dict[Repeat, Found]  # those whose score counts
+  runs: list[Run]  # all of them
+  counted: dict[Repeat, Run]  # those whose score counts
   mixed: dict[str, Counter]  # in what else they differ, and how many runs have which value
   several: int = 0  # runs with a seed that another run of the group has, of the same settings
   unscored: int = 0  # finished runs without the metric
@@ -43,12 +42,12 @@ def canonical(value: Any) -> str:
   return show(value)
 
 
-def value_of(run: Found, key: str) -> str:
+def value_of(run: Run, key: str) -> str:
   """What a run has for an option."""
   return canonical(run.settings[key]) if key in run.settings else ABSENT
 
 
-def differing(runs: Sequence[Found]) -> list[str]:
+def differing(runs: Sequence[Run]) -> list[str]:
   """The options in which runs differ, where a run could have them; no paths and no repeats."""
   encodings = {run.encoding for run in runs}
   keys = dict.fromkeys(key for run in runs for key in run.settings)
@@ -63,7 +62,7 @@ def differing(runs: Sequence[Found]) -> list[str]:
   return found
 
 
-def telling(runs: Sequence[Found]) -> list[str]:
+def telling(runs: Sequence[Run]) -> list[str]:
   """Options by which runs fall into the groups that all options in which they differ make.
 
   What others already tell apart is left out: where `train.steps` changes with `encoding` alone,
@@ -77,7 +76,7 @@ def telling(runs: Sequence[Found]) -> list[str]:
   kept: list[str] = []
   parts = {(): list(runs)}
   for key in keys:
-    finer: dict[tuple[str, ...], list[Found]] = {}
+    finer: dict[tuple[str, ...], list[Run]] = {}
     for values, members in parts.items():
       for run in members:
         finer.setdefault((*values, value_of(run, key)), []).append(run)
@@ -94,7 +93,7 @@ def confounded(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
   return [key for key in differing(runs) if key not in known]
 
 
-def check_by(by: Sequence[str], runs: Sequence[Found]) -> None:
+def check_by(by: Sequence[str], runs: Sequence[Run]) -> None:
   """Raises UserError, with the nearest name, if no run has such an option."""
   keys = list(dict.fromkeys(key for run in runs for key in run.settings))
   for key in by:
@@ -107,9 +106,9 @@ def check_by(by: Sequence[str], runs: Sequence[Found]) -> None:
       raise UserError(f"--by {key}: no run has such an option{hint}")
 
 
-def grouped(runs: Sequence[Found], by: Sequence[str], metric: str) -> list[Group]:
+def grouped(runs: Sequence[Run], by: Sequence[str], metric: str) -> list[Group]:
   """The groups of a task's runs, in the order in which their folders stand."""
-  parts: dict[tuple[str, ...], list[Found]] = {}
+  parts: dict[tuple[str, ...], list[Run]] = {}
   for run in runs:
     parts.setdefault(tuple(value_of(run, key) for key in by), []).append(run)
   groups = []
@@ -123,7 +122,7 @@ def grouped(runs: Sequence[Found], by: Sequence[str], metric: str) -> list[Group
   return groups
 
 
-def label(values: Mapping[str, str], runs: Sequence[Found]) -> str:
+def label(values: Mapping[str, str], runs: Sequence[Run]) -> str:
   """A short name: "rpr k=4" for encoding=rpr, rpr.k=4."""
   encodings = {run.encoding for run in runs}
   parts = sorted(encodings) if len(encodings) == 1 else []
@@ -136,7 +135,7 @@ def label(values: Mapping[str, str], runs: Sequence[Found]) -> str:
   return " ".join(parts) or "all others"
 
 
-def _group(values: dict[str, str], label: str, runs: list[Found], metric: str) -> Group:
+def _group(values: dict[str, str], label: str, runs: list[Run], metric: str) -> Group:
   finished = [run for run in runs if run.state == "finished"]
   scored = [run for run in finished if run.score(metric) is not None]
   mixed = {
@@ -150,7 +149,7 @@ def _group(values: dict[str, str], label: str, runs: list[Found], metric: str) -
   digests = Counter(run.digest for run in scored if run.digest)
   if not mixed and len(digests) > 1 and not _by_fold(scored):
     mixed["data"] = digests  # all that a digest covers beside the settings
-  counted: dict[Repeat, Found] = {}
+  counted: dict[Repeat, Run] = {}
   several = 0
   for index, run in enumerate(scored):
     repeat = (run.seed, run.settings.get("task.fold"))
@@ -164,7 +163,7 @@ def _group(values: dict[str, str], label: str, runs: list[Found], metric: str) -
   return Group(values, label, runs, counted, mixed, several, unscored)
 
 
-def _by_fold(runs: Sequence[Found]) -> bool:
+def _by_fold(runs: Sequence[Run]) -> bool:
   """Whether every digest belongs to one fold, which explains that there are several."""
   folds: dict[Any, set[str]] = {}
   for run in runs:

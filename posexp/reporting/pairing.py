@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from posexp.config import show
 from posexp.errors import UserError
-from posexp.runs.run import Record, open_run
+from posexp.runs import Run, read_run
 
 COLUMNS = {
   "translation": ("source", "reference", "hypothesis"),
@@ -30,7 +28,7 @@ class Row(NamedTuple):
   loss: float
 
 
-def paired(a: Path, b: Path) -> tuple[list[tuple[Record, Record]], list[str]]:
+def paired(a: Path, b: Path) -> tuple[list[tuple[Run, Run]], list[str]]:
   """Runs to hold against each other, and notes on those left out.
 
   Two runs are a pair whatever their seeds; of groups those with the same seed are.
@@ -60,19 +58,19 @@ def paired(a: Path, b: Path) -> tuple[list[tuple[Record, Record]], list[str]]:
   return pairs, notes
 
 
-def finished(path: Path) -> tuple[dict[int, Record], list[str]]:
+def finished(path: Path) -> tuple[dict[int, Run], list[str]]:
   """The finished runs in a folder by seed, and a note if others are there."""
   if not path.is_dir():
     raise UserError(f"{path}: there is no such folder")
   if (path / "config.yaml").exists():
-    record = opened(path)
+    record = read_run(path)
     if record.summary is None:
       raise UserError(f"{path} has not finished: the command that started it goes on with it")
     return {record.config["seed"]: record}, []
   inside = sorted(path.glob("seed=*/config.yaml"))
   if not inside:
     raise UserError(f"{path} is not a run's folder, nor does it hold runs (seed=0 and so on)")
-  runs = {each.config["seed"]: each for each in (opened(file.parent) for file in inside)}
+  runs = {each.config["seed"]: each for each in (read_run(file.parent) for file in inside)}
   done = {seed: each for seed, each in runs.items() if each.summary is not None}
   if not done:
     raise UserError(f"{path}: none of its runs has finished")
@@ -84,21 +82,7 @@ def _seeds(seeds: Sequence[int]) -> str:
   return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
-def opened(path: Path) -> Record:
-  """The run in a folder.
-
-  Raises:
-    UserError: one of its files is broken.
-  """
-  try:
-    record = open_run(path)
-    record.config["task"]["kind"], record.config["encoding"], record.config["seed"]
-  except (yaml.YAMLError, ValueError, TypeError, KeyError) as error:
-    raise UserError(f"{path}: its config.yaml or summary.json is broken") from error
-  return record
-
-
-def same_task(pairs: Sequence[tuple[Record, Record]]) -> str:
+def same_task(pairs: Sequence[tuple[Run, Run]]) -> str:
   """What all runs do: "translation" or "classification"; UserError if they differ in that."""
   first = pairs[0][0]
   for each in (record for pair in pairs for record in pair):
@@ -120,7 +104,7 @@ def same_task(pairs: Sequence[tuple[Record, Record]]) -> str:
   return a
 
 
-def predictions(record: Record, split: str, task: str) -> list[Row]:
+def predictions(record: Run, split: str, task: str) -> list[Row]:
   """What a run has said of a split, in its order.
 
   Raises:

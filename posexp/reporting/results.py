@@ -15,8 +15,8 @@ from posexp.reporting import grouping, scores
 from posexp.reporting.grouping import Group, Repeat
 from posexp.reporting.intervals import LEVEL, Estimate, estimate, holm, needed
 from posexp.reporting.significance import over_seeds
+from posexp.runs import Run
 from posexp.runs.metrics import Score
-from posexp.runs.reading import Found
 
 MEASURED = ("time/", "memory/")  # whatever else of this kind a summary has is a cost too
 COSTS = {  # name -> heading
@@ -81,7 +81,7 @@ class Section:
   named: bool  # the baseline was named by the user
 
   @property
-  def runs(self) -> list[Found]:
+  def runs(self) -> list[Run]:
     return [run for row in self.rows for run in row.group.runs]
 
   @property
@@ -91,7 +91,7 @@ class Section:
 
 
 def sections(
-  runs: Sequence[Found], by: Sequence[str] | None, metric: str | None, baseline: str | None
+  runs: Sequence[Run], by: Sequence[str] | None, metric: str | None, baseline: str | None
 ) -> tuple[list[Section], list[str]]:
   """A section for each task, and notes on tasks that have none.
 
@@ -101,7 +101,7 @@ def sections(
   scores.check(runs, metric)
   if by is not None:
     grouping.check_by(by, runs)
-  tasks: dict[str, list[Found]] = {}
+  tasks: dict[str, list[Run]] = {}
   for run in runs:
     tasks.setdefault(run.task, []).append(run)
   found, notes = [], []
@@ -121,7 +121,7 @@ def sections(
 
 
 def _section(
-  task: str, runs: list[Found], by: list[str], metric: Score, baseline: str | None
+  task: str, runs: list[Run], by: list[str], metric: Score, baseline: str | None
 ) -> Section:
   groups = grouping.grouped(runs, by, metric.key)
   means = {id(g): float(np.mean(list(g.scores(metric.key).values()))) for g in groups if g.counted}
@@ -213,7 +213,7 @@ def spent(rows: Sequence[Row]) -> dict[str, str]:
   return {name: COSTS.get(name) or name.rpartition("/")[2].replace("_", " ") for name in known}
 
 
-def costs(run: Found) -> dict[str, float]:
+def costs(run: Run) -> dict[str, float]:
   """What a finished run cost. Rates are those of training: of its rows, and of all its steps."""
   steps = run.score("stopped_at") or run.score("steps")
   seconds = run.score("time/seconds")

@@ -10,12 +10,12 @@ import numpy as np
 
 from posexp.config import nearest
 from posexp.errors import UserError
+from posexp.runs import Run
 from posexp.runs.metrics import METRICS, Score, declared, score
-from posexp.runs.reading import Found
 from posexp.tasks import TASKS
 
 
-def measured(runs: Iterable[Found]) -> dict[str, Score]:
+def measured(runs: Iterable[Run]) -> dict[str, Score]:
   """The scores of finished runs by key, in their order."""
   runs = list(runs)
   table = declared(run.summary for run in runs)
@@ -28,7 +28,7 @@ def measured(runs: Iterable[Found]) -> dict[str, Score]:
   return {key: score(key, table) for key in keys}
 
 
-def headline(runs: Sequence[Found]) -> Score | None:
+def headline(runs: Sequence[Run]) -> Score | None:
   """The score that the task of these runs is about; None if they have none.
 
   It is the first that the summary or the task's class names in its `headline`, or else the first of
@@ -44,12 +44,12 @@ def headline(runs: Sequence[Found]) -> Score | None:
   return chosen[0] if chosen else None
 
 
-def chosen(runs: Sequence[Found], asked: str | None) -> Score | None:
+def chosen(runs: Sequence[Run], asked: str | None) -> Score | None:
   """The score with the key `asked`, or the headline; None if none of a task's runs has it."""
   return headline(runs) if asked is None else measured(runs).get(asked)
 
 
-def check(runs: Sequence[Found], asked: str | None = None) -> None:
+def check(runs: Sequence[Run], asked: str | None = None) -> None:
   """Raises UserError, with the nearest names, unless a finished run has the score `asked`."""
   if not any(run.summary is not None for run in runs):
     raise UserError(
@@ -66,7 +66,7 @@ def check(runs: Sequence[Found], asked: str | None = None) -> None:
   raise UserError(f"--metric {asked}: no run has such a metric; {hint}")
 
 
-def by_part(of: Score, runs: Iterable[Found]) -> dict[str, list[Score]]:
+def by_part(of: Score, runs: Iterable[Run]) -> dict[str, list[Score]]:
   """The scores of the same metric in the parts of a split, by split: {"beyond": [6, 7]}.
 
   Lengths ("6", "11-15") are in the order of their size.
@@ -86,7 +86,7 @@ def lengths(parts: Sequence[Score]) -> bool:
   return all(re.match(r"\d", each.part) for each in parts)
 
 
-def curve(runs: Sequence[Found], key: str) -> tuple[np.ndarray, np.ndarray]:
+def curve(runs: Sequence[Run], key: str) -> tuple[np.ndarray, np.ndarray]:
   """The steps at which all runs have logged a score, [S], and its values, [runs,S]."""
   histories = [
     {row["step"]: row[key] for row in run.history if _finite(row.get(key))} for run in runs

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from posexp.reporting.grouping import PATHS, Group, Repeat, confounded, telling, value_of
 from posexp.reporting.intervals import MOST
 from posexp.reporting.results import Row, Section, shared
+from posexp.runs import Run
 from posexp.runs.metrics import Score
-from posexp.runs.reading import Found
 
 KINDS = {
   "better": "better",
@@ -210,7 +210,7 @@ def _of_all(section: Section) -> Iterator[str]:
     )
 
 
-def _state(run: Found) -> str:
+def _state(run: Run) -> str:
   if run.state == "failed":
     return f"seed {run.seed}, which failed at step {run.step:,} ({run.failure[:120]})"
   return f"seed {run.seed}, not finished (at step {run.step:,})"

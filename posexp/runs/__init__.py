@@ -1,1 +1,18 @@
-"""Folders of runs: written while they are trained, and read back."""
+"""The folders of runs: their identity, how training writes them, and how they are read back."""
+
+from posexp.runs.identity import BOOKKEEPING, FILES, digest, folder
+from posexp.runs.run import Run, read_run, read_runs
+from posexp.runs.writer import ReadOnlyRun, RunWriter, lock
+
+__all__ = [
+  "BOOKKEEPING",
+  "FILES",
+  "ReadOnlyRun",
+  "Run",
+  "RunWriter",
+  "digest",
+  "folder",
+  "lock",
+  "read_run",
+  "read_runs",
+]

@@ -1,11 +1,11 @@
-"""A run's folder: what the run is, what it measured, where it can go on, and what came of it.
+"""A run, read from its folder.
 
     <runs>/<task>/<encoding>/<digest>/seed=<n>/
       config.yaml       the resolved config
       metrics.jsonl     one row a line: {"step": 50, "train/loss": 0.61, "time/seconds": 7.4}
       checkpoints/      the newest and the best
       summary.json      the result; only a finished run has one
-      train.log         what the run said, and how it failed
+      train.log         what the run printed, and how it failed
 
 The folder follows from the config, so that the same command finds it again. On one kind of
 device every number of metrics.jsonl is the same however often the run was stopped, except those
@@ -15,265 +15,92 @@ under `time/` and `memory/`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
+import dataclasses
 import json
-import logging
+import math
 import os
-import shutil
-import tempfile
-import traceback
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
+from posexp.config import nearest
 from posexp.errors import UserError
 from posexp.runs.checkpoints import Checkpoints
+from posexp.runs.identity import decisive, flat
 
-# What does not change a run's results: sections, options of a task that are paths of data, and
-# options at these values, which are what runs had before there was a choice.
-BOOKKEEPING = ("seed", "runs", "rerun", "wandb", "distributed", "plugins")
-FILES = ("train", "validation", "test")
-SAME = {
-  "train.shard": ("none", "parameters"),
-  "train.accumulate": (1,),
-  "model.attention": ("auto",),
-}
-OWNED = (
-  "summary.json",
-  "checkpoints",
-  "metrics.jsonl",
-  "config.yaml",
-  "tokenizer.json",
-  "tokenizer.source.json",
-  "tokenizer.target.json",
-  "tokenizer.sha256",
-  "predictions",
-  "figures",
-  "train.log",
-  "wandb",
-)
+REQUIRED = ("encoding", "task.kind", "task.name")  # keys of the config of every run
+NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
+TAIL = 4096  # bytes of a train.log in which its last line is
+LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
+SEED = re.compile(r"^seed: (\d+)\n", re.MULTILINE)
 
 
-def digest(config: Mapping[str, Any], data_digest: str | None = None) -> str:
-  """Twelve hexadecimal digits that two configs share if they ask for the same run but for its seed.
-
-  `data_digest` is that of the user's own files. It stands for their paths, so that moved data is
-  the same data.
-  """
-  kept = deciding(config)
-  if data_digest is not None:
-    task = {key: value for key, value in kept["task"].items() if key not in FILES}
-    kept["task"] = task | {"data": data_digest}
-  text = json.dumps(_canonical(kept), sort_keys=True, separators=(",", ":"))
-  return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The config less what does not change a run's results, but with the paths of data.
-
-  The content of a plugin counts as an option of the encoding or the task that it is.
-  """
-  kept = {
-    section: {key: part[key] for key in part if part[key] not in SAME.get(f"{section}.{key}", ())}
-    if isinstance(part, Mapping)
-    else part
-    for section, part in config.items()
-    if section not in BOOKKEEPING
-  }
-  for group, plugin in config.get("plugins", {}).items():
-    section = "task" if group == "task" else plugin["name"]
-    kept[section] = (kept.get(section) or {}) | {"sha256": plugin["sha256"][:12]}
-  return kept
-
-
-def folder(config: Mapping[str, Any], data_digest: str | None = None) -> Path:
-  """Where the run of a config is kept: `<runs>/<task>/<encoding>/<digest>/seed=<n>`.
-
-  Raises:
-    UserError: the task's name cannot be the name of a folder.
-  """
-  name = str(config["task"]["name"])
-  if name in ("", ".", "..") or "/" in name or "\0" in name:
-    raise UserError(f"task.name={name}: it names a folder, so it must not be empty or hold a /")
-  seed = f"seed={config['seed']}"
-  return Path(config["runs"], name, config["encoding"], digest(config, data_digest), seed)
-
-
+@dataclasses.dataclass(frozen=True)
 class Run:
-  """A run's folder, in the hands of the one process that trains it.
+  """What a run's folder holds. Runs that differ in nothing but the seed may share their configs."""
 
-    with Run(path, config) as run:
-      run.rewind(run.checkpoints.find("latest") or 0)
-      state = run.restore(state) or state
-      ...
-        run.log(step, metrics)
-        run.save(step, state, metrics)
-      run.finish(summary)
-
-  A row is logged before the state of its step is saved: then a checkpoint vouches for all rows up
-  to its step, and a run that goes on from it writes the others again. The best checkpoint is that
-  with the highest `metric`, of equals the earliest; the `scored` newest evaluated ones stay too.
-
-  Whether a run has `finished` can be asked without opening it.
-  """
-
-  def __init__(
-    self,
-    path: Path,
-    config: Mapping[str, Any],
-    *,
-    rerun: bool = False,
-    metric: str = "validation/accuracy",
-    scored: int = 0,
-  ):
-    self.path = Path(path)
-    self.output = self.path  # where this process writes what it makes
-    self.metric = metric
-    self.history: list[dict[str, Any]] = []
-    self.checkpoints = Checkpoints(self.path / "checkpoints", scored=scored)
-    self._config = dict(config)
-    self._rerun = rerun
-    self._rows: IO[str] | None = None
-    self._stack = contextlib.ExitStack()
-
-  def __enter__(self) -> Run:
-    """Opens the folder, and makes it if need be.
-
-    Raises:
-      UserError: it cannot be written, another process trains the run, or another run is in it.
-    """
-    with contextlib.ExitStack() as stack:
-      with _writing(self.path):
-        self.path.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(lock(self.path))
-        if self._rerun:
-          self._clear()
-        self._check()
-        if self.finished is None:
-          _write(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(self._config)))
-        self.history = _rows(self.path / "metrics.jsonl")
-        self._rewrite()
-        stack.callback(lambda: self._rows.close())
-        stack.enter_context(_journal(self.path / "train.log"))
-      stack.callback(self.checkpoints.close)
-      self._stack = stack.pop_all()
-    return self
-
-  def __exit__(self, *error: Any) -> None:
-    """Waits for the last checkpoint and lets go of the folder."""
-    self._stack.__exit__(*error)
+  path: Path
+  config: dict[str, Any]
+  settings: dict[str, Any]  # {"rpr.k": 4}: the part of the config that decides the results, flat
+  summary: dict[str, Any] | None  # only a finished run has one
+  history: list[dict[str, Any]]  # the rows of metrics.jsonl
+  damaged_lines: tuple[int, ...]  # numbers of the lines of metrics.jsonl that cannot be read
+  failure: str | None  # the error that ended it, if one did
 
   @property
-  def finished(self) -> dict[str, Any] | None:
-    """The summary, if the run has finished."""
-    return _summary(self.path)
+  def seed(self) -> int:
+    return self.config["seed"]
 
-  def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Adds a row to metrics.jsonl; a kill after that does not lose it."""
-    text = json.dumps({"step": step, **metrics}, default=_number)
-    with _writing(self.path):
-      self._rows.write(text + "\n")
-      self._rows.flush()
-    self.history.append(json.loads(text))
+  @property
+  def task(self) -> str:
+    """The name of its task."""
+    return str(self.settings["task.name"])
 
-  def rewind(self, step: int) -> None:
-    """Drops the rows after `step`, which a run going on from there is about to write again."""
-    kept = [row for row in self.history if row["step"] <= step]
-    if len(kept) < len(self.history):
-      self.history[:] = kept
-      with _writing(self.path):
-        self._rewrite()
+  @property
+  def encoding(self) -> str:
+    return str(self.settings["encoding"])
 
-  def save(self, step: int, state: Any, metrics: Mapping[str, float] | None = None) -> None:
-    """Begins to write a checkpoint; `state`, a pytree of arrays, may be donated afterwards.
+  @property
+  def state(self) -> str:
+    """ "finished", "failed" or "unfinished"."""
+    if self.summary is not None:
+      return "finished"
+    return "failed" if self.failure else "unfinished"
 
-    Without metrics it is kept while it is the newest, and is never the best.
-    """
-    with _writing(self.path):
-      os.fsync(self._rows.fileno())
-    score = None if metrics is None else metrics[self.metric]
-    self.checkpoints.save(step, state, score)
+  @property
+  def step(self) -> int:
+    """The step of its last row."""
+    return self.history[-1]["step"] if self.history else 0
 
-  def restore(self, template: Any, which: str = "latest") -> Any:
-    """The "latest" or the "best" state saved, laid out like `template`; None if there is none.
+  @property
+  def damaged(self) -> int:
+    """How many lines of metrics.jsonl cannot be read."""
+    return len(self.damaged_lines)
+
+  @property
+  def digest(self) -> str | None:
+    """The digest of config and data in the folder's name; None where the folder was moved."""
+    name = self.path.absolute().parent.name
+    return name if re.fullmatch("[0-9a-f]{12}", name) else None
+
+  def score(self, metric: str) -> float | None:
+    """A number of the summary; None if it is missing or not finite."""
+    value = (self.summary or {}).get(metric)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else None
+
+  def restore(self, template: Any, which: str = "best") -> Any:
+    """The "best" or the "latest" checkpoint, laid out like `template`; None if there is none.
+
+    The best of a run with `train.average` is the mean that was measured at its end. The run may be
+    in training meanwhile.
 
     Raises:
       UserError: the checkpoint is of another model, or cannot be read.
     """
-    return self.checkpoints.restore(template, which)
-
-  def wait(self) -> None:
-    """Returns when what was saved is on disk."""
-    self.checkpoints.wait()
-
-  def finish(self, summary: Mapping[str, Any]) -> None:
-    """Writes the summary, the last thing that a run does."""
-    self.wait()
-    with _writing(self.path):
-      _write(self.path / "summary.json", json.dumps(summary, indent=2, default=_number) + "\n")
-
-  def _clear(self) -> None:
-    # By renaming, so that a kill leaves no checkpoint of which half is gone.
-    trash = self.path / ".trash"
-    shutil.rmtree(trash, ignore_errors=True)
-    trash.mkdir()
-    for name in OWNED:
-      if (self.path / name).exists():
-        (self.path / name).rename(trash / name)
-    shutil.rmtree(trash)
-
-  def _check(self) -> None:
-    there = _config(self.path)
-    if there is not None and _identity(there) != _identity(self._config):
-      raise UserError(
-        f"{self.path} holds a run of another config (see its config.yaml); move it away, or "
-        "rerun=true overwrites it"
-      )
-
-  def _rewrite(self) -> None:
-    file = self.path / "metrics.jsonl"
-    text = "".join(json.dumps(row) + "\n" for row in self.history)
-    if not file.exists() or file.read_bytes() != text.encode():
-      _write(file, text)
-    if self._rows is not None:
-      self._rows.close()
-    self._rows = file.open("a", encoding="utf-8")
-
-
-class Follower(Run):
-  """A run in the hands of a process that trains it with others, of which another writes it."""
-
-  def __enter__(self) -> Run:
-    """Reads the folder, which the process that writes has opened."""
-    with contextlib.ExitStack() as stack:
-      self.output = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-      self.history = _rows(self.path / "metrics.jsonl")
-      self._rows = stack.enter_context((self.output / "metrics.jsonl").open("w"))
-      stack.callback(self.checkpoints.close)
-      self._stack = stack.pop_all()
-    return self
-
-  def finish(self, summary: Mapping[str, Any]) -> None:
-    """Leaves the summary to the other."""
-    self.wait()
-
-  def _rewrite(self) -> None:
-    pass
-
-
-class Record(NamedTuple):
-  """A run read back, finished or not."""
-
-  path: Path
-  config: dict[str, Any]
-  history: list[dict[str, Any]]
-  summary: dict[str, Any] | None
-
-  def restore(self, template: Any, which: str = "best") -> Any:
-    """As `Run.restore`, and nothing is written; with `train.average` that mean is the best."""
     average = self.config["train"].get("average") if which == "best" else None
     checkpoints = Checkpoints(self.path / "checkpoints", read_only=True)
     with contextlib.closing(checkpoints):
@@ -282,118 +109,180 @@ class Record(NamedTuple):
       return checkpoints.restore(template, which)
 
 
-def open_run(path: Path | str) -> Record:
-  """Reads the run in a folder, which may be in training.
+def read_run(path: Path | str) -> Run:
+  """The run in a folder, which may be in training.
 
   Raises:
-    UserError: there is no run in it.
+    UserError: there is no run, or one of its files is damaged.
   """
   path = Path(path)
-  config = _config(path)
-  if config is None:
+  if not (path / "config.yaml").exists():
     raise UserError(f"{path} is not a run's folder: it has no config.yaml")
-  return Record(path, config, _rows(path / "metrics.jsonl"), _summary(path))
+  run = _read(path, {})
+  _refuse(path, run.damaged_lines)
+  return run
 
 
-@contextlib.contextmanager
-def lock(path: Path) -> Iterator[None]:
-  """Holds the folder for this process; the system lets go of it when the process ends, however."""
-  with (path / ".lock").open("a+") as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      file.seek(0)
-      raise UserError(
-        f"{path} is being trained by another process (pid {file.read().strip() or 'unknown'}); "
-        "wait for it, or stop it"
-      ) from None
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
-    yield
+def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+  """All runs in these folders, at any depth, and a note for each run that cannot be read.
+
+  Damaged lines of metrics.jsonl are left out, and counted.
+
+  Raises:
+    UserError: a folder is missing, or there is no run in any.
+  """
+  runs, notes, seen = [], [], set()
+  parsed: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+  paths = list(paths)
+  for path in paths:
+    if not path.is_dir():
+      raise UserError(f"{path}: there is no such folder{_hint(path)}")
+    for folder in _folders(path):
+      real = os.path.realpath(folder)
+      if real in seen:
+        continue
+      seen.add(real)
+      try:
+        runs.append(_read(Path(folder), parsed))
+      except (UserError, OSError) as error:
+        notes.append(f"left out: {error}")
+  if not runs:
+    there = ", ".join(map(str, paths))
+    if notes:
+      more = f" (and {len(notes) - 1} more)" if len(notes) > 1 else ""
+      raise UserError(f"{notes[0].removeprefix('left out: ')}{more}; there is no other run")
+    raise UserError(f"{there}: no runs found; python -m posexp.train keeps them in runs/")
+  return runs, notes
 
 
-@contextlib.contextmanager
-def _journal(file: Path) -> Iterator[None]:
-  """Copies what posexp logs into a file, and the exception that ends the run, if one does."""
-  handler = logging.FileHandler(file, encoding="utf-8")
-  handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-  handler.setLevel(logging.INFO)
-  log = logging.getLogger("posexp")
-  log.addHandler(handler)
+def read_config(path: Path) -> dict[str, Any] | None:
+  """The config in a folder; None if there is none.
+
+  Raises:
+    UserError: it is damaged.
+  """
   try:
-    yield
-  except BaseException as error:
-    told = isinstance(error, UserError | KeyboardInterrupt | SystemExit)
-    handler.stream.write(f"{error!r}\n" if told else traceback.format_exc())
-    raise
-  finally:
-    log.removeHandler(handler)
-    handler.close()
+    return _parse(path, (path / "config.yaml").read_text(encoding="utf-8", errors="replace"))
+  except FileNotFoundError:
+    return None
 
 
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def read_summary(path: Path) -> dict[str, Any] | None:
+  """The summary in a folder; None if the run has not finished.
+
+  Raises:
+    UserError: it is damaged.
+  """
   try:
-    yield
-  except OSError as error:
-    raise UserError(
-      f"the run's folder {path} cannot be written: {error.strerror or error}; runs=... keeps runs "
-      "in another place"
-    ) from error
+    summary = json.loads((path / "summary.json").read_bytes())
+  except FileNotFoundError:
+    return None
+  except ValueError:
+    summary = None
+  if not isinstance(summary, dict):
+    raise UserError(f"{path}: its summary.json is broken")
+  return summary
 
 
-def _identity(config: Mapping[str, Any]) -> tuple[str, Any]:
-  # The path of the folder vouches for the content of the data, wherever that was at the time.
-  return digest(config, data_digest=""), config.get("seed")
+def read_history(path: Path) -> list[dict[str, Any]]:
+  """The rows of metrics.jsonl in a folder.
 
-
-def _config(path: Path) -> dict[str, Any] | None:
-  file = path / "config.yaml"
-  return OmegaConf.to_container(OmegaConf.load(file)) if file.exists() else None
-
-
-def _summary(path: Path) -> dict[str, Any] | None:
-  file = path / "summary.json"
-  return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-
-
-def _rows(file: Path) -> list[dict[str, Any]]:
-  """The rows of a metrics.jsonl, less a last one that was not written to its end."""
-  if not file.exists():
-    return []
-  *lines, rest = file.read_bytes().split(b"\n")
-  rows = []
-  for number, line in enumerate(lines, start=1):
-    try:
-      row = json.loads(line)
-      row["step"]
-      rows.append(row)
-    except (ValueError, TypeError, KeyError):
-      if number < len(lines) or rest:
-        raise UserError(f"{file}, line {number}: not a row of metrics") from None
+  Raises:
+    UserError: a line is damaged.
+  """
+  rows, damaged = _rows(path)
+  _refuse(path, damaged)
   return rows
 
 
-def _write(file: Path, text: str) -> None:
-  """Writes a file so that it is there whole or not at all."""
-  scratch = file.with_name(f".{file.name}.tmp")
-  with scratch.open("w", encoding="utf-8") as out:
-    out.write(text)
-    out.flush()
-    os.fsync(out.fileno())
-  scratch.replace(file)
+def _read(path: Path, parsed: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> Run:
+  """The run in a folder; `parsed` has the configs read before, by their text without the seed."""
+  text = (path / "config.yaml").read_text(encoding="utf-8", errors="replace")
+  seed = SEED.search(text)
+  key = SEED.sub("", text, count=1)
+  if key not in parsed:
+    config = _parse(path, text)
+    parsed[key] = config, _checked(path, config)
+  config, chosen = parsed[key]
+  if seed:
+    config = config | {"seed": int(seed[1])}
+  summary = read_summary(path)
+  history, damaged = _rows(path)
+  failure = None if summary is not None else _failure(path / "train.log")
+  return Run(path, config, chosen, summary, history, damaged, failure)
 
 
-def _canonical(value: Any) -> Any:
-  """The same value for what counts as the same: 1 and 1.0 are one learning rate."""
-  if isinstance(value, Mapping):
-    return {str(key): _canonical(item) for key, item in value.items()}
-  if isinstance(value, list | tuple):
-    return [_canonical(item) for item in value]
-  return int(value) if isinstance(value, float) and value.is_integer() else value
+def _parse(path: Path, text: str) -> dict[str, Any]:
+  with contextlib.suppress(yaml.YAMLError):
+    config = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    if isinstance(config, dict):
+      return config
+  raise UserError(f"{path}: its config.yaml is broken")
 
 
-def _number(value: Any) -> Any:
-  """A scalar of numpy or jax as Python's own, with the same value."""
-  return value.item()
+def _checked(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+  """The settings in a config; UserError if it is of another version of posexp."""
+  chosen = flat(decisive(config))
+  missing = [] if isinstance(config.get("seed"), int) else ["seed"]
+  if missing := [*missing, *(key for key in REQUIRED if key not in chosen)]:
+    raise UserError(f"{path} is a folder of another version: its config has no {missing[0]}")
+  return chosen
+
+
+def _rows(path: Path) -> tuple[list[dict[str, Any]], tuple[int, ...]]:
+  """The rows of metrics.jsonl, and the numbers of its damaged lines.
+
+  The last line may be half a row: the run is writing it, or was killed while it did.
+  """
+  try:
+    lines = (path / "metrics.jsonl").read_bytes().split(b"\n")
+  except FileNotFoundError:
+    return [], ()
+  unfinished = lines.pop()
+  rows, damaged = [], []
+  for number, line in enumerate(lines, start=1):
+    try:
+      row = json.loads(line)
+      row["step"] + 0  # a number
+      rows.append(row)
+    except (ValueError, TypeError, KeyError):
+      damaged.append(number)
+  if damaged[-1:] == [len(lines)] and not unfinished:
+    damaged.pop()
+  return rows, tuple(damaged)
+
+
+def _refuse(path: Path, damaged: tuple[int, ...]) -> None:
+  if damaged:
+    raise UserError(f"{path / 'metrics.jsonl'}, line {damaged[0]}: not a row of metrics")
+
+
+def _failure(file: Path) -> str | None:
+  """The error at the end of a train.log, if there is one."""
+  try:
+    with file.open("rb") as log:
+      log.seek(max(0, os.path.getsize(file) - TAIL))
+      text = log.read().decode("utf-8", errors="replace")
+  except OSError:
+    return None
+  last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+  if not last or LOGGED.match(last) or last.startswith(NO_FAILURE):
+    return None
+  user_error = re.fullmatch(r"""UserError\((['"])(.*)\1\)""", last)
+  return user_error[2] if user_error else last
+
+
+def _folders(path: Path) -> Iterator[str]:
+  """Every folder with a config.yaml, in the order of their names, without hidden ones."""
+  for folder, inside, files in os.walk(path):
+    if "config.yaml" in files:
+      inside.clear()
+      yield folder
+    inside[:] = sorted(name for name in inside if not name.startswith("."))
+
+
+def _hint(path: Path) -> str:
+  parent = path.absolute().parent
+  names = [each.name for each in parent.iterdir() if each.is_dir()] if parent.is_dir() else []
+  close = nearest(path.name, names)
+  return f"; did you mean {path.with_name(close)}?" if close else ""

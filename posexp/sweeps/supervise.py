@@ -57,7 +57,7 @@ def crew_for(job: Callable[[dict[str, Any]], None], sweep: Sweep, args: Namespac
   if workers != 1 and launcher != BASIC:
     name = cfg.hydra.runtime.choices["hydra/launcher"]
     raise UserError(f"workers={workers} are processes of this machine: drop it, or drop {name}")
-  if workers != 1 and processes.place().count > 1:
+  if workers != 1 and processes.process_info().count > 1:
     raise UserError(f"workers={workers}, but a run here takes several processes: drop workers")
   if workers == 1 and launcher != SLURM:
     return None

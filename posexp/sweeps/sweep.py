@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from posexp.config import encodings_node, resolve
 from posexp.config.command_line import compose
 from posexp.errors import UserError, counted, near
-from posexp.runs.run import folder
+from posexp.runs import folder
 
 log = logging.getLogger("posexp")
 

@@ -17,7 +17,7 @@ def bag_of_words(splits: dict[str, Rows]) -> dict[str, dict[str, float]]:
   """
   content = json.dumps([RECIPE, splits], sort_keys=True)
   digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-  return storage.kept(f"baseline/{digest}.json", lambda: _fit(splits))
+  return storage.cached(f"baseline/{digest}.json", lambda: _fit(splits))
 
 
 def _fit(splits: dict[str, Rows]) -> dict[str, dict[str, float]]:

@@ -142,7 +142,7 @@ def _trained(task: Translation, given: Splits, side: int | None) -> str:
 
   # Minutes of work on millions of pairs, which runs that differ elsewhere share.
   asked = hashlib.sha256(json.dumps([given.digest, task.vocab_size, side]).encode()).hexdigest()
-  return storage.kept(
+  return storage.cached(
     f"tokenizers/{asked[:32]}.json", lambda: tokenizer.train_bpe(texts(), task.vocab_size)
   )
 
@@ -253,7 +253,7 @@ class Numbers(Translation):
     makers = [importlib.metadata.version(each) for each in ("num2words", "babel", "numpy")]
     asked = json.dumps([makers, self.source, self.target, options])
     digest = hashlib.sha256(asked.encode()).hexdigest()
-    rows = storage.kept(
+    rows = storage.cached(
       f"numbers/{digest[:32]}.json", lambda: numbers.generate(self.source, self.target, **options)
     )
     rows = {split: each for split, each in rows.items() if each}  # there may be nothing beyond

@@ -14,8 +14,8 @@ from typing import Any
 
 from posexp.reporting import grouping, scores
 from posexp.reporting.intervals import Estimate, estimate
+from posexp.runs import Run, read_runs
 from posexp.runs.metrics import METRICS, Score, score
-from posexp.runs.reading import Found, read
 from posexp.tracking.charts import Chart, X, preset, row
 from posexp.tracking.wandb_run import facts
 
@@ -41,7 +41,7 @@ class Aggregate:
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-def aggregates(named: Sequence[Found]) -> list[Aggregate]:
+def aggregates(named: Sequence[Run]) -> list[Aggregate]:
   """One for every group with a finished run among those that were `named`.
 
   All seeds of a group are in it, and its name in charts tells it from all groups of its task,
@@ -50,11 +50,11 @@ def aggregates(named: Sequence[Found]) -> list[Aggregate]:
   wanted = {run.path.absolute().parent: run for run in named if run.digest and run.summary}
   if not wanted:
     return []
-  around, _ = read(sorted({_task_folder(path, run) for path, run in wanted.items()}))
+  around, _ = read_runs(sorted({_task_folder(path, run) for path, run in wanted.items()}))
   found = []
   for task in dict.fromkeys(run.task for run in around):
     finished = [run for run in around if run.task == task and run.summary]
-    groups: dict[Path, list[Found]] = {}
+    groups: dict[Path, list[Run]] = {}
     for run in finished:
       groups.setdefault(run.path.absolute().parent, []).append(run)
     metric = scores.headline(finished)
@@ -65,13 +65,13 @@ def aggregates(named: Sequence[Found]) -> list[Aggregate]:
   return found
 
 
-def _task_folder(group: Path, run: Found) -> Path:
+def _task_folder(group: Path, run: Run) -> Path:
   """The folder of a group's task, or of the group where it is not kept as training keeps it."""
   kept = group.parent.name == run.encoding and group.parents[1].name == run.task
   return group.parents[1] if kept else group
 
 
-def _values(runs: Sequence[Found], by: Sequence[str]) -> list[dict[str, str]]:
+def _values(runs: Sequence[Run], by: Sequence[str]) -> list[dict[str, str]]:
   """What tells each of some runs from the others; the folder, where options do not."""
   found = [{key: grouping.value_of(run, key) for key in by} for run in runs]
   labels = Counter(grouping.label(values, [run]) for values, run in zip(found, runs, strict=True))
@@ -82,7 +82,7 @@ def _values(runs: Sequence[Found], by: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _aggregate(
-  path: Path, runs: list[Found], values: dict[str, str], metric: Score | None
+  path: Path, runs: list[Run], values: dict[str, str], metric: Score | None
 ) -> Aggregate:
   first = runs[0]
   estimates = {name: found for name in _measured(runs) if (found := _estimate(runs, name))}
@@ -102,18 +102,18 @@ def _aggregate(
   )
 
 
-def _measured(runs: Sequence[Found]) -> list[str]:
+def _measured(runs: Sequence[Run]) -> list[str]:
   """The metrics in the summaries."""
   return list(dict.fromkeys(key for run in runs for key in run.summary or {} if "/" in key))
 
 
-def _estimate(runs: Sequence[Found], name: str) -> Estimate | None:
+def _estimate(runs: Sequence[Run], name: str) -> Estimate | None:
   values = [score for run in runs if (score := run.score(name)) is not None]
   return estimate(values) if values else None
 
 
 def _charts(
-  runs: Sequence[Found], values: dict[str, str], metric: Score, estimates: dict[str, Estimate]
+  runs: Sequence[Run], values: dict[str, str], metric: Score, estimates: dict[str, Estimate]
 ) -> list[Chart]:
   task, of, y = runs[0].task, metric.metric, metric.title
   series = grouping.label(values, runs)
@@ -138,7 +138,7 @@ def _charts(
   return found
 
 
-def curve(runs: Sequence[Found], metric: str) -> dict[int, Estimate]:
+def curve(runs: Sequence[Run], metric: str) -> dict[int, Estimate]:
   """The estimates of a metric at the steps at which all runs have it."""
   columns = []
   for run in runs:

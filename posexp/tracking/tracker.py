@@ -15,7 +15,7 @@ from posexp.tracking import wandb_run as mirrors
 from posexp.tracking.wandb_run import Mirror, WandbOptions
 
 if TYPE_CHECKING:
-  from posexp.runs.run import Run
+  from posexp.runs import RunWriter
 
 START = 3.0  # seconds of the timeout that are kept for starting offline
 
@@ -75,7 +75,7 @@ class Tracker:
 
 
 def start(
-  options: WandbOptions, *, config: Mapping[str, Any], facts: Mapping[str, Any], run: Run
+  options: WandbOptions, *, config: Mapping[str, Any], facts: Mapping[str, Any], run: RunWriter
 ) -> Tracker:
   """Opens the mirror of a run, and brings it up to the run's history.
 
@@ -111,14 +111,14 @@ def start(
     ) from error
 
 
-def _online(told: dict[str, Any], run: Run, deadline: float) -> Tracker:
+def _online(told: dict[str, Any], run: RunWriter, deadline: float) -> Tracker:
   """A mirror on the server; an error of any kind if it cannot be had before the deadline."""
   mirror = mirrors.online(told, run.path, deadline)
   mirror.catch_up(run.history)
   return Tracker(mirror, mirror.run.url)
 
 
-def _offline(told: dict[str, Any], run: Run, why: str) -> Tracker:
+def _offline(told: dict[str, Any], run: RunWriter, why: str) -> Tracker:
   """A mirror on disk."""
   mirror = mirrors.offline(told, run.path)
   if not _sent(run.path):  # else the server has the history, and adds to it what this one holds

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp.runs.run import BOOKKEEPING, digest
+from posexp.runs import BOOKKEEPING, digest
 
 # W&B takes two seconds to import, and wandb.mode=disabled needs none of it: it is imported where
 # used.

@@ -35,7 +35,7 @@ def prepare() -> None:
   libraries that XLA has for products on a CPU, the one that it takes by itself is slower in
   attention.
   """
-  kept = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(storage.folder() / "jax")
+  kept = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(storage.cache_folder() / "jax")
   jax.config.update("jax_compilation_cache_dir", kept)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -16,14 +16,14 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posexp.errors import UserError
+from posexp.runs import RunWriter
 from posexp.runs.predictions import SAMPLES, load_predictions
-from posexp.runs.run import Run
 from posexp.tracking.tracker import Tracker
 from posexp.training import costs, matching, processes, terminal
 from posexp.training.devices import mesh_for, shard
 from posexp.training.evaluation import snapshot
 from posexp.training.optimizer import Training, make_schedule
-from posexp.training.processes import Ballot, first
+from posexp.training.processes import StopFlag, is_main_process
 from posexp.training.setup import Setup
 from posexp.training.step import Program, State, keys, program
 
@@ -31,14 +31,14 @@ log = logging.getLogger("posexp")
 
 
 def run_training(
-  run: Run, setup: Setup, track: Callable[..., Tracker], begun: float
+  run: RunWriter, setup: Setup, track: Callable[..., Tracker], begun: float
 ) -> dict[str, Any]:
   """The work of a run, from its data to its summary, which is returned.
 
   `track(facts=...)` opens what follows the run.
   """
   config, options = setup.config, setup.training
-  with processes.in_turn():
+  with processes.main_process_first():
     data = setup.task.prepare(run.path)
   spec, steps = setup.model_for(data), setup.steps(data)
   mesh = mesh_for(data.rows_of(options.batch_size), options.accumulate)
@@ -57,7 +57,7 @@ def run_training(
 
 
 def fit(
-  run: Run,
+  run: RunWriter,
   tracker: Tracker,
   program: Program,
   data: Any,
@@ -84,7 +84,7 @@ def fit(
   every = options.evaluate_every or data.steps_per_epoch(options.batch_size)
   batches = shard(data.batches(options.batch_size, seed=seed, start=step), mesh)
   meter = costs.Meter(run.history, program.update, mesh, begun)
-  ballot = Ballot()
+  stop = StopFlag()
   with stop_signals() as asked, progress(step, steps) as bar, contextlib.closing(batches):
     while step < steps and not exhausted(run, options.patience):
       batch, tokens = next(batches)
@@ -92,7 +92,7 @@ def fit(
       step += 1
       meter.count(tokens, state)
       bar.update()
-      leaves = ballot.step(bool(asked))  # once a step: a signal may come between any two lines
+      leaves = stop.step(bool(asked))  # once a step: a signal may come between any two lines
       evaluates = step % every == 0 or step == steps
       row = {}
       if step % options.log_every == 0 or evaluates:
@@ -120,7 +120,7 @@ def fit(
       if leaves:
         break
   run.wait()
-  if ballot.close(bool(asked)):
+  if stop.read(bool(asked)):
     log.info("stopped at step %d of %d, which is saved", step, steps)
     number = asked[0] if asked else signal.SIGTERM
     signal.raise_signal(number)
@@ -129,7 +129,7 @@ def fit(
 
 
 def measure(
-  run: Run, program: Program, data: Any, options: Training, state: State, mesh: Mesh
+  run: RunWriter, program: Program, data: Any, options: Training, state: State, mesh: Mesh
 ) -> dict[str, Any]:
   """The summary: the best checkpoint's metrics on validation and, this once, on test.
 
@@ -173,7 +173,7 @@ def not_finite(loss: str, step: int) -> UserError:
   )
 
 
-def exhausted(run: Run, patience: int | None) -> bool:
+def exhausted(run: RunWriter, patience: int | None) -> bool:
   """Whether the last `patience` evaluations brought nothing better."""
   if patience is None:
     return False
@@ -183,7 +183,9 @@ def exhausted(run: Run, patience: int | None) -> bool:
   return len(scores) - 1 - scores.index(max(scores)) >= patience
 
 
-def line(step: int, steps: int, row: dict[str, float], run: Run, shown: dict[str, str]) -> str:
+def line(
+  step: int, steps: int, row: dict[str, float], run: RunWriter, shown: dict[str, str]
+) -> str:
   """One evaluation, as the user reads it; `shown` are metrics and how they are written."""
   before = [earlier[run.metric] for earlier in run.history if run.metric in earlier]
   best = all(row[run.metric] > score for score in before)
@@ -206,7 +208,11 @@ def progress(step: int, steps: int) -> Iterator[tqdm]:
   with (
     logging_redirect_tqdm(),
     tqdm(
-      initial=step, total=steps, disable=None if first() else True, dynamic_ncols=True, leave=False
+      initial=step,
+      total=steps,
+      disable=None if is_main_process() else True,
+      dynamic_ncols=True,
+      leave=False,
     ) as bar,
   ):
     yield bar

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from posexp.data.tokenizer import Tokenizer
 from posexp.errors import UserError
-from posexp.runs.run import Record, digest, open_run
+from posexp.runs import Run, digest, read_run
 from posexp.tasks.contract import ModelSpec
 from posexp.tasks.translation import Translation, tokenizers
 from posexp.training.devices import everywhere, mesh_for
@@ -27,7 +27,7 @@ from posexp.training.step import program
 class TrainedModel(NamedTuple):
   """The model of a run, with what is needed to measure it or to look into it."""
 
-  record: Record
+  record: Run
   setup: Setup
   spec: ModelSpec  # with the width that was matched
   snapshot: Snapshot
@@ -92,19 +92,19 @@ def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
   return [tuple(block.attention.relation.terms) for stack in fresh.stacks for block in stack.blocks]
 
 
-def _described(path: Path | str) -> tuple[Record, Setup]:
-  record = open_run(path)
+def _described(path: Path | str) -> tuple[Run, Setup]:
+  record = read_run(path)
   return record, Setup.of(record.config)
 
 
-def _check_checkpoint(record: Record) -> None:
+def _check_checkpoint(record: Run) -> None:
   if not any((record.path / "checkpoints").glob("[0-9]*")):
     raise UserError(
       f"{record.path} has no checkpoint: it was not trained up to its first evaluation"
     )
 
 
-def _without_data(record: Record, spec: ModelSpec) -> ModelSpec:
+def _without_data(record: Run, spec: ModelSpec) -> ModelSpec:
   """The model with its matched width, where the lengths of its data are not known.
 
   Raises:
@@ -123,7 +123,7 @@ def _without_data(record: Record, spec: ModelSpec) -> ModelSpec:
 
 
 def _restored(
-  record: Record, setup: Setup, spec: ModelSpec, steps: int, mesh: Mesh, which: str
+  record: Run, setup: Setup, spec: ModelSpec, steps: int, mesh: Mesh, which: str
 ) -> Snapshot:
   """The model with the weights of a checkpoint, whole on every device of a mesh."""
   compiled = program(spec, setup.training, steps, mesh)

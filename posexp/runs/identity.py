@@ -1,0 +1,87 @@
+"""Which run a config asks for: the digest of what decides its results, and its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from posexp.errors import UserError
+
+# Sections that do not change a run's results.
+BOOKKEEPING = ("seed", "runs", "rerun", "wandb", "distributed", "plugins")
+FILES = ("train", "validation", "test")  # options of a task that are paths of data
+# Options that change no result at these values, which are also what runs had before the option
+# existed: such runs keep their digest.
+NEUTRAL = {
+  "train.shard": ("none", "parameters"),
+  "train.accumulate": (1,),
+  "model.attention": ("auto",),
+}
+
+
+def digest(config: Mapping[str, Any], data_digest: str | None = None) -> str:
+  """Twelve hexadecimal digits, equal for configs of the same run but for its seed.
+
+  `data_digest` identifies the content of the user's own files. It replaces their paths, so that
+  data may be moved.
+  """
+  kept = decisive(config)
+  if data_digest is not None:
+    task = {key: value for key, value in kept["task"].items() if key not in FILES}
+    kept["task"] = task | {"data": data_digest}
+  text = json.dumps(_canonical(kept), sort_keys=True, separators=(",", ":"))
+  return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
+  """The part of a config that decides a run's results, with the paths of its data.
+
+  The content of a plugin counts as an option of the encoding or the task that it defines.
+  """
+  kept = {
+    section: {
+      key: part[key] for key in part if part[key] not in NEUTRAL.get(f"{section}.{key}", ())
+    }
+    if isinstance(part, Mapping)
+    else part
+    for section, part in config.items()
+    if section not in BOOKKEEPING
+  }
+  for group, plugin in config.get("plugins", {}).items():
+    section = "task" if group == "task" else plugin["name"]
+    kept[section] = (kept.get(section) or {}) | {"sha256": plugin["sha256"][:12]}
+  return kept
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  """A config with full keys: {"rpr": {"k": 4}} as {"rpr.k": 4}."""
+  found: dict[str, Any] = {}
+  for key, value in config.items():
+    nested = isinstance(value, Mapping)
+    found |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+  return found
+
+
+def folder(config: Mapping[str, Any], data_digest: str | None = None) -> Path:
+  """The folder of a config's run: `<runs>/<task>/<encoding>/<digest>/seed=<n>`.
+
+  Raises:
+    UserError: the task's name cannot be the name of a folder.
+  """
+  name = str(config["task"]["name"])
+  if name in ("", ".", "..") or "/" in name or "\0" in name:
+    raise UserError(f"task.name={name}: it names a folder, so it must not be empty or hold a /")
+  seed = f"seed={config['seed']}"
+  return Path(config["runs"], name, config["encoding"], digest(config, data_digest), seed)
+
+
+def _canonical(value: Any) -> Any:
+  """The same JSON for equal numbers: 1 and 1.0 are one learning rate."""
+  if isinstance(value, Mapping):
+    return {str(key): _canonical(item) for key, item in value.items()}
+  if isinstance(value, list | tuple):
+    return [_canonical(item) for item in value]
+  return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,257 @@
+"""A run's folder in the hands of the process that trains it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Self
+
+from filelock import FileLock, Timeout
+from omegaconf import OmegaConf
+
+from posexp import storage
+from posexp.errors import UserError
+from posexp.runs.checkpoints import Checkpoints
+from posexp.runs.identity import digest
+from posexp.runs.run import read_config, read_history, read_summary
+
+OWNED = (  # what `rerun` removes
+  "summary.json",
+  "checkpoints",
+  "metrics.jsonl",
+  "config.yaml",
+  "tokenizer.json",
+  "tokenizer.source.json",
+  "tokenizer.target.json",
+  "tokenizer.sha256",
+  "predictions",
+  "figures",
+  "train.log",
+  "wandb",
+)
+
+
+class RunWriter:
+  """Writes the folder of a run, for the one process that trains it.
+
+    with RunWriter(path, config) as run:
+      run.rewind(run.checkpoints.find("latest") or 0)
+      state = run.restore(state) or state
+      ...
+        run.log(step, metrics)
+        run.save(step, state, metrics)
+      run.finish(summary)
+
+  A row is logged before the state of its step is saved. So a checkpoint proves that all rows up
+  to its step are there, and a run that goes on from it writes the later ones again. The best
+  checkpoint is that with the highest `metric`, of equals the earliest; the `scored` newest
+  evaluated ones are kept too.
+
+  Whether a run has `finished` can be asked before the folder is opened.
+  """
+
+  def __init__(
+    self,
+    path: Path,
+    config: Mapping[str, Any],
+    *,
+    rerun: bool = False,
+    metric: str = "validation/accuracy",
+    scored: int = 0,
+  ):
+    self.path = Path(path)
+    self.output = self.path  # where this process writes its files
+    self.metric = metric
+    self.history: list[dict[str, Any]] = []
+    self.checkpoints = Checkpoints(self.path / "checkpoints", scored=scored)
+    self._config = dict(config)
+    self._rerun = rerun
+    self._rows: IO[str] | None = None
+    self._stack = contextlib.ExitStack()
+
+  def __enter__(self) -> Self:
+    """Opens the folder, and makes it if need be.
+
+    Raises:
+      UserError: it cannot be written, another process trains the run, or another run is in it.
+    """
+    with contextlib.ExitStack() as stack:
+      with self._writing():
+        self._open(stack)
+      stack.callback(self.checkpoints.close)
+      self._stack = stack.pop_all()
+    return self
+
+  def __exit__(self, *error: Any) -> None:
+    """Waits for the last checkpoint and closes the folder."""
+    self._stack.__exit__(*error)
+
+  @property
+  def finished(self) -> dict[str, Any] | None:
+    """The summary, if the run has finished."""
+    return read_summary(self.path)
+
+  def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    """Adds a row to metrics.jsonl, which a kill afterwards does not lose."""
+    text = json.dumps({"step": step, **metrics}, default=_number)
+    with self._writing():
+      self._rows.write(text + "\n")
+      self._rows.flush()
+    self.history.append(json.loads(text))
+
+  def rewind(self, step: int) -> None:
+    """Drops the rows after `step`, which a run that goes on from there writes again."""
+    kept = [row for row in self.history if row["step"] <= step]
+    if len(kept) < len(self.history):
+      self.history[:] = kept
+      with self._writing():
+        self._rewrite()
+
+  def save(self, step: int, state: Any, metrics: Mapping[str, float] | None = None) -> None:
+    """Begins to write a checkpoint; `state`, a pytree of arrays, may be donated afterwards.
+
+    A checkpoint without metrics is kept while it is the newest, and is never the best.
+    """
+    with self._writing():
+      os.fsync(self._rows.fileno())
+    score = None if metrics is None else metrics[self.metric]
+    self.checkpoints.save(step, state, score)
+
+  def restore(self, template: Any, which: str = "latest") -> Any:
+    """The "latest" or the "best" state saved, laid out like `template`; None if there is none.
+
+    Raises:
+      UserError: the checkpoint is of another model, or cannot be read.
+    """
+    return self.checkpoints.restore(template, which)
+
+  def wait(self) -> None:
+    """Returns when what was saved is on disk."""
+    self.checkpoints.wait()
+
+  def finish(self, summary: Mapping[str, Any]) -> None:
+    """Writes the summary, the last thing that a run does."""
+    self.wait()
+    text = json.dumps(summary, indent=2, default=_number) + "\n"
+    with self._writing():
+      storage.write(self.output / "summary.json", text)
+
+  def _open(self, stack: contextlib.ExitStack) -> None:
+    self.path.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(lock(self.path))
+    if self._rerun:
+      self._clear()
+    self._check()
+    if self.finished is None:
+      storage.write(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(self._config)))
+    self.history = read_history(self.path)
+    self._rewrite()
+    stack.callback(lambda: self._rows.close())
+    stack.enter_context(_journal(self.path / "train.log"))
+
+  def _clear(self) -> None:
+    # By renaming, so that a kill leaves no checkpoint of which half is gone.
+    trash = self.path / ".trash"
+    shutil.rmtree(trash, ignore_errors=True)
+    trash.mkdir()
+    for name in OWNED:
+      if (self.path / name).exists():
+        (self.path / name).rename(trash / name)
+    shutil.rmtree(trash)
+
+  def _check(self) -> None:
+    there = read_config(self.path)
+    if there is not None and _identity(there) != _identity(self._config):
+      raise UserError(
+        f"{self.path} holds a run of another config (see its config.yaml); move it away, or "
+        "rerun=true overwrites it"
+      )
+
+  def _rewrite(self) -> None:
+    """Makes metrics.jsonl what the history is, and opens it for more."""
+    file = self.output / "metrics.jsonl"
+    text = "".join(json.dumps(row) + "\n" for row in self.history)
+    if not file.exists() or file.read_bytes() != text.encode():
+      storage.write(file, text)
+    if self._rows is not None:
+      self._rows.close()
+    self._rows = file.open("a", encoding="utf-8")
+
+  @contextlib.contextmanager
+  def _writing(self) -> Iterator[None]:
+    try:
+      yield
+    except OSError as error:
+      raise UserError(
+        f"the run's folder {self.path} cannot be written: {error.strerror or error}; runs=... "
+        "keeps runs in another place"
+      ) from error
+
+
+class ReadOnlyRun(RunWriter):
+  """The same for the other processes that train the run: they write into a temporary folder.
+
+  Of the run's folder they write their parts of checkpoints alone.
+  """
+
+  def _open(self, stack: contextlib.ExitStack) -> None:
+    self.output = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    self.history = read_history(self.path)
+    self._rewrite()
+    stack.callback(lambda: self._rows.close())
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[None]:
+  """Holds a run's folder for this process; the system frees it when the process ends, even killed.
+
+  Raises:
+    UserError: another process holds it.
+  """
+  holder = path / ".pid"
+  try:
+    held = FileLock(path / ".lock").acquire(blocking=False)
+  except Timeout:
+    pid = holder.read_text() if holder.exists() else "unknown"
+    raise UserError(
+      f"{path} is being trained by another process (pid {pid}); wait for it, or stop it"
+    ) from None
+  with held:
+    holder.write_text(str(os.getpid()))
+    yield
+
+
+@contextlib.contextmanager
+def _journal(file: Path) -> Iterator[None]:
+  """Copies what posexp logs into a file, and the exception that ends the run, if one does."""
+  handler = logging.FileHandler(file, encoding="utf-8")
+  handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+  handler.setLevel(logging.INFO)
+  log = logging.getLogger("posexp")
+  log.addHandler(handler)
+  try:
+    yield
+  except BaseException as error:
+    expected = isinstance(error, UserError | KeyboardInterrupt | SystemExit)
+    handler.stream.write(f"{error!r}\n" if expected else traceback.format_exc())
+    raise
+  finally:
+    log.removeHandler(handler)
+    handler.close()
+
+
+def _identity(config: Mapping[str, Any]) -> tuple[str, Any]:
+  # Without the paths of data: the folder's name has the digest of their content.
+  return digest(config, data_digest=""), config.get("seed")
+
+
+def _number(value: Any) -> Any:
+  """A scalar of numpy or jax as Python's own, with the same value."""
+  return value.item()
