@@ -145,9 +145,10 @@ def keep(result: dict[str, Any], folder: Path) -> list[Path]:
   )
   limit = max(float(np.nanmax(np.abs(shown), initial=0)), 2 * error) or 1.0  # noise stays pale
   for each, term, values in zip(axes[0], terms, shown, strict=True):
-    image = plotting.heat(each, values, limit=limit, numbers="+.1f")
+    image = plotting.heat(each, values, limits=(-limit, limit), numbers="+.1f")
     each.axvline(len(heads) - 0.5, color="k", linewidth=1)
-    plotting.name_ticks(each, list(map(str, layers)), [*map(str, heads), "all"])
+    each.set_xticks(range(len(heads) + 1), [*map(str, heads), "all"])
+    each.set_yticks(range(len(layers)), map(str, layers))
     everywhere = [r for r in result["off"] if r["terms"] == (term,)][-1]
     each.set_title(f"{term}\n(everywhere: {100 * everywhere['change']:+.1f})")
     each.set_xlabel("head")

@@ -113,7 +113,7 @@ def inspect(asked: Request) -> list[Path]:
   from posexp.encodings import make_encoding
 
   encoding = make_encoding(asked.config)
-  lines, files = inspection.report(asked.config, encoding, asked.run, asked.out, asked.length)
+  lines, files = inspection.inspect(asked.config, encoding, asked.run, asked.out, asked.length)
   print("\n".join(lines))
   print()
   for file in files:

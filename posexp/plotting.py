@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -11,20 +10,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from posexp.errors import UserError
 
 # Okabe & Ito's colors, told apart by all readers, and two more for those who see them; gray is for
 # what things are compared with.
-BLUE, ORANGE, GREEN, PINK, SKY, RED = (
-  "#0072B2",
-  "#E69F00",
-  "#009E73",
-  "#CC79A7",
-  "#56B4E9",
-  "#D55E00",
-)
-COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, "#6A3D9A", "#8C564B")
+BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+COLORS = (BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#D55E00", "#6A3D9A", "#8C564B")
 GRAY = "#888888"
 STYLE = {
   "font.size": 9,
@@ -58,31 +51,29 @@ def heat(
   axes: Axes,
   values: np.ndarray,
   *,
-  colors: str = "RdBu_r",
-  limit: float | None = None,
+  cmap: str = "RdBu_r",
+  limits: tuple[float, float] | None = None,
   label: str = "",
-  numbers: str | None = None,
-):
-  """A matrix in colors, with zero in the middle of a diverging scale and its numbers if wanted."""
-  reach = limit or float(np.nanmax(np.abs(values), initial=0)) or 1.0
-  image = axes.imshow(
-    values, cmap=colors, vmin=-reach, vmax=reach, aspect="auto", interpolation="nearest"
-  )
+  numbers: str = "",
+  **options,
+) -> AxesImage:
+  """Draws a matrix in colors, with a bar of them if it has a label.
+
+  Colors range over `limits`; None puts zero in the middle. `numbers` is the format of the values,
+  which are written into their cells if it is given.
+  """
+  reach = float(np.nanmax(np.abs(values), initial=0)) or 1.0
+  low, high = limits or (-reach, reach)
+  options = {"aspect": "auto", "interpolation": "nearest"} | options
+  image = axes.imshow(values, cmap=cmap, vmin=low, vmax=high, **options)
   axes.grid(False)
   if label:
     axes.figure.colorbar(image, ax=axes, label=label)
   for (row, column), value in np.ndenumerate(values) if numbers else ():
     if np.isfinite(value):
-      dark = abs(value) > 0.6 * reach
-      text = format(value, numbers)
-      axes.text(column, row, text, ha="center", va="center", color="w" if dark else "k", fontsize=8)
+      color, text = "w" if abs(value) > 0.6 * high else "k", format(value, numbers)
+      axes.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
   return image
-
-
-def name_ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
-  """Names of the rows and columns of a matrix."""
-  axes.set_xticks(range(len(columns)), columns)
-  axes.set_yticks(range(len(rows)), rows)
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -185,12 +185,12 @@ def line(found: Hypothesis | None, scores: bool) -> str:
 def draw(opened: TrainedModel, number: int, text: str, found: Hypothesis) -> None:
   """Draws the attention of one translation."""
   from posexp import plotting
-  from posexp.analysis import maps
+  from posexp.analysis import attention, figures
   from posexp.errors import near
 
-  seen = maps.attention(opened, found.source, found.target)
+  seen = attention.of_translation(opened, found.source, found.target)
   folder = opened.record.path / "figures"
-  for name, figure in maps.figures(seen, f"line {number}: {text}"):
+  for name, figure in figures.translation_maps(seen, f"line {number}: {text}"):
     with warnings.catch_warnings():
       # Of a script that the font lacks; a browser shows it in the SVG all the same.
       warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")

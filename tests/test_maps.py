@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from translators import TEXTS, untrained
 
-from posexp.analysis import maps
+from posexp.analysis import attention, figures
 from posexp.analysis.sentences import Sentences
 from posexp.data.tokenizer import EOS
 from posexp.encodings import Span
@@ -29,10 +29,10 @@ def found(tmp_path_factory, compile_quickly):
 def test_maps_are_of_the_translation_that_was_found(found):
   opened, said = found
   for each in said:
-    batch = maps.pair(each.source, each.target)
+    batch = attention.pair(each.source, each.target)
     loss = opened.snapshot.program.predict(opened.snapshot.state, batch)["loss"]
     assert -float(loss[0]) == pytest.approx(each.score, abs=1e-4)
-    seen = maps.attention(opened, each.source, each.target)
+    seen = attention.of_translation(opened, each.source, each.target)
     s, t = len(each.source), len(each.target)
     assert seen.encoder.shape == (1, 2, s, s)
     assert seen.decoder.shape == (1, 2, t, t)
@@ -50,7 +50,7 @@ def test_maps_are_the_weights_of_the_model(found):
   """Those of the first layer of the encoder, from its parts."""
   opened, said = found
   each = max(said, key=lambda one: len(one.source))
-  seen = maps.attention(opened, each.source, each.target)
+  seen = attention.of_translation(opened, each.source, each.target)
   state = opened.snapshot.state
   model = nnx.merge(opened.snapshot.program.graphdef, state.params, state.settings)
   tokens = np.array([each.source])
@@ -68,8 +68,8 @@ def test_names_of_tokens_are_no_mathematics(found):
   opened, _ = found
   # What is written is "$5$", whatever the model would have said.
   tokens = Sentences(opened, Search(1), 1).target.ids(["$5$"])[0]
-  seen = maps.attention(opened, [*tokens, EOS], [*tokens, EOS])
-  name, figure = next(maps.figures(seen, "line 1: a price of $5$"))
+  seen = attention.of_translation(opened, [*tokens, EOS], [*tokens, EOS])
+  name, figure = next(figures.translation_maps(seen, "line 1: a price of $5$"))
   assert name == "cross"
   svg = io.StringIO()
   figure.savefig(svg, format="svg")
@@ -81,8 +81,8 @@ def test_pieces_are_what_tokens_say(found):
   opened, _ = found
   text = "one ü [EOS] $ 字"
   (tokens,) = Sentences(opened, Search(1), 1).source.ids([text])
-  names = maps.pieces(opened.tokenizers[0])(tokens)
+  names = attention.token_names(opened.tokenizers[0])(tokens)
   said = "".join(names).replace("␣", " ").encode().decode("unicode_escape").encode("latin-1")
   assert said.decode() == " " + text
   assert "\\xe5" in names
-  assert maps.pieces(opened.tokenizers[0])([1, EOS]) == ["[BOS]", "[EOS]"]
+  assert attention.token_names(opened.tokenizers[0])([1, EOS]) == ["[BOS]", "[EOS]"]

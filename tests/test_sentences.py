@@ -6,7 +6,7 @@ from states import assert_equal
 from translators import untrained
 
 from posexp import translate
-from posexp.analysis import maps
+from posexp.analysis import attention
 from posexp.analysis.sentences import Sentences, enough, padded
 from posexp.errors import UserError
 from posexp.models.decoding import Search
@@ -68,5 +68,5 @@ def test_an_encoding_s_positions_are_enough(tmp_path):
     "note: 1 line is translated only up to 20 tokens, which is as much as the model reads (its "
     "encoding has 20 positions); the first is line 2"
   )
-  seen = maps.attention(opened, found.source, found.target)
+  seen = attention.of_translation(opened, found.source, found.target)
   np.testing.assert_allclose(seen.cross.sum(-1), 1, atol=1e-5)

@@ -6,24 +6,17 @@ import dataclasses
 import inspect
 import re
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from posexp.analysis.probe import (
-  WORDS,
-  Profile,
-  Subject,
-  builder,
-  moved,
-  positions_in,
-  refusal,
-  relative_to_zero,
-)
+from posexp.analysis import probe
+from posexp.analysis.probe import VOCABULARY, ProbeModel, Profile
 from posexp.encodings.base import Encoding, Relation
+from posexp.models.transformer import Size, Stack
 from posexp.tasks.contract import ModelSpec
 from posexp.training import matching
 
@@ -34,33 +27,59 @@ PARTS = {
   "relation": "how queries meet keys and values, in every layer",
   "shared": "what all layers share of it",
 }
-SEEN = 1e-4  # differences below are rounding
+ROUNDING = 1e-4  # differences below are rounding
+WIDTH = 96  # of a line
+INDENT = 17  # of the text after a row's label
 
 
-def parts(encoding: Encoding, subject: Subject) -> list[str]:
+def rows(
+  model: ProbeModel, profile: Profile, spec: ModelSpec, length: int, options: str
+) -> dict[str, str]:
+  """The labeled rows of the card; what an encoding does is measured, untrained, for what it can be.
+
+  `profile` is of its first layer; costs are those of `spec`, for sequences of `length` tokens.
+  """
+  encoding, size = model.encoding, model.stack.size
+  enters = parts(encoding, size, model.stack.causal)
+  found = {
+    "options": options,
+    "paper": paper(encoding),
+    "enters": "; ".join(PARTS[part] for part in enters) or "nowhere",
+    "terms": ", ".join(model.stack.relation.terms),
+    **costs(spec, length),
+    **coverage(profile, enters, encoding.limit),
+    **modes(encoding, size),
+  }
+  for causal in (True, False):  # a decoder shows what caching does, an encoder all else
+    if not probe.refusal(encoding, size, causal):
+      found |= behavior(probe.untrained(encoding, size, causal))
+  return {label: text for label, text in found.items() if text}
+
+
+def parts(encoding: Encoding, size: Size, causal: bool) -> list[str]:
   """The parts of a Transformer in which the encoding departs from none."""
-  size, causal = subject.size, subject.causal
   width, heads = size.d_model, size.num_heads
 
-  def make(of: Encoding, part: str) -> Any:
-    rngs = nnx.Rngs(params=0, encoding=0)
-    if part == "embed":
-      return of.embed(WORDS, width, scale=1.0, causal=causal, rngs=rngs)
-    if part == "linear":
-      return of.linear(width, width, rngs=rngs)
-    if part == "norm":
-      return of.norm(width, rngs=rngs)
-    return getattr(of, part)(heads, width // heads, causal=causal, rngs=rngs)
+  def build(encoding: Encoding, part: str) -> Any:
+    factory, rngs = getattr(encoding, part), nnx.Rngs(params=0, encoding=0)
+    match part:
+      case "embed":
+        return factory(VOCABULARY, width, scale=1.0, causal=causal, rngs=rngs)
+      case "linear":
+        return factory(width, width, rngs=rngs)
+      case "norm":
+        return factory(width, rngs=rngs)
+    return factory(heads, width // heads, causal=causal, rngs=rngs)
 
-  def form(of: Encoding, part: str) -> Any:
-    found = nnx.eval_shape(lambda: make(of, part))
+  def structure(encoding: Encoding, part: str) -> Any:
+    found = nnx.eval_shape(lambda: build(encoding, part))
     return nnx.graphdef(found) if isinstance(found, nnx.Module) else found
 
-  return [part for part in PARTS if form(encoding, part) != form(Encoding(), part)]
+  return [part for part in PARTS if structure(encoding, part) != structure(Encoding(), part)]
 
 
 def paragraphs(encoding: Encoding) -> list[str]:
-  """The class's docstring, a string for each paragraph."""
+  """The paragraphs of the class's docstring, each on one line."""
   if type(encoding) is Encoding:
     return ["no positions"]
   text = inspect.getdoc(type(encoding)) or ""
@@ -69,160 +88,148 @@ def paragraphs(encoding: Encoding) -> list[str]:
 
 def paper(encoding: Encoding) -> str | None:
   """The first reference of the docstring: in parentheses with a year, or names before a year."""
-  text = " ".join(paragraphs(encoding))
-  year = r"(?:19|20)\d\d"
+  text, year = " ".join(paragraphs(encoding)), r"(?:19|20)\d\d"
   found = re.search(rf"\(([^()]*\b{year}[^()]*)\)", text)
   found = found or re.search(rf"((?:[A-Z][\w-]+(?:, | & | ))+(?:et al\. )?{year})", text)
   return found[1] if found else None
 
 
-def added(encoding: Encoding, subject: Subject, spec: ModelSpec, length: int) -> dict[str, str]:
-  """What it adds against none, in parameters and in FLOPs."""
-  size = subject.size
-  if refusal(encoding, size, False):
-    # No classifier can be built, but the stack of a decoder can.
-    own, none = (
-      matching.costs(builder(each, size, True), spec.inputs(length), length)
-      for each in (encoding, Encoding())
-    )
-    return {
-      "parameters": f"{own['parameters'] - none['parameters']:+,} against none, in a decoder",
-      "FLOPs": f"{own['flops'] / 1e6:.3f} M a token, forward, over {length} tokens; "
-      f"{(own['flops'] - none['flops']) / 1e3:+,.1f} k against none "
-      f"({own['flops'] / none['flops'] - 1:+.1%})",
-    }
-  own, none = (
-    matching.facts(dataclasses.replace(spec, encoding=each, size=size), length, size)
-    for each in (encoding, Encoding())
-  )
-  count, base = own["parameters"], none["parameters"]
-  cost, plain = own["flops_per_token"], none["flops_per_token"]
+def costs(spec: ModelSpec, length: int) -> dict[str, str]:
+  """Parameters and FLOPs of a model for sequences of `length` tokens, and what its encoding adds.
+
+  Of an encoding that has no encoder they are those of a decoder without a head.
+  """
+  specs = [dataclasses.replace(spec, encoding=each) for each in (spec.encoding, Encoding())]
+  if probe.refusal(spec.encoding, spec.size, causal=False):
+    builders = [probe.builder(each.encoding, each.size, causal=True) for each in specs]
+    own, none = (matching.costs(build, spec.inputs(length), length) for build in builders)
+    whole, share = "", ", in a decoder"
+  else:
+    own, none = (matching.counts(each, length) for each in specs)
+    whole = f"{own['parameters']:,} with {spec.vocab_size:,} words; "
+    share = f" ({own['parameters'] / none['parameters'] - 1:+.1%})"
   return {
-    "parameters": f"{count:,} with {spec.vocab_size:,} words; {count - base:+,} against none "
-    f"({count / base - 1:+.1%})",
-    "FLOPs": f"{cost / 1e6:.3f} M a token, forward, over {length} tokens; "
-    f"{(cost - plain) / 1e3:+,.1f} k against none ({cost / plain - 1:+.1%})",
+    "parameters": f"{whole}{own['parameters'] - none['parameters']:+,} against none{share}",
+    "FLOPs": f"{own['flops'] / 1e6:.3f} M a token, forward, over {length} tokens; "
+    f"{(own['flops'] - none['flops']) / 1e3:+,.1f} k against none "
+    f"({own['flops'] / none['flops'] - 1:+.1%})",
   }
 
 
-def covered(found: Profile, where: list[str], limit: int | None) -> dict[str, str]:
-  """Which positions or offsets it tells apart, and what happens beyond."""
-  reach = int(found.offsets.max(initial=0)) or int(-found.offsets.min())
-  end = f"an error beyond position {limit - 1}" if limit is not None else None
-  flat = spread(found) < SEEN
-  if flat and not {"embed", "relation"} & set(where):
-    return {"covers": "nothing", "beyond": "nothing new: longer texts are only longer"}
-  if flat and "embed" in where:
-    covers = f"positions {'0 to ' + str(limit - 1) if limit is not None else 'without end'}"
-    beyond = end or "vectors by the same formula, which training has not seen"
-    return {"covers": f"{covers}, by vectors at the input", "beyond": beyond}
-  if flat:
-    beyond = end or "see the description"
-    return {"covers": "its logits at the start tell no offsets apart", "beyond": beyond}
-  sides, tails = [], []
-  for side, name in ((-1, "back"), (1, "ahead")):
-    chosen = np.flatnonzero(side * found.offsets >= 0)[::side]
-    if len(chosen) > 1:
-      tails.append(max(_tail(each[..., chosen]) for each in (found.logits, found.alike)))
-      sides.append(f"{tails[-1]} {name}")
-  # A last bucket may only seem to be the last where the looking ends.
-  if max(tails) > 0.75 * reach:
-    return {
-      "covers": f"offsets to {' and '.join(sides)}, as far as was looked",
-      "beyond": end or "the same formula goes on, to offsets that training has not seen",
-    }
-  same = "what is farther has the logit of the last of these, so no offset is new"
-  return {"covers": f"offsets to {' and '.join(sides)}", "beyond": end or same}
+def coverage(profile: Profile, enters: list[str], limit: int | None) -> dict[str, str]:
+  """Which positions or offsets the encoding tells apart, and what happens beyond these.
+
+  `enters` are its `parts`; `limit` is the number of its positions.
+  """
+  end = limit and f"an error beyond position {limit - 1}"
+  if profile.spread < ROUNDING:
+    if "embed" in enters:
+      covers = (
+        f"positions {f'0 to {limit - 1}' if limit else 'without end'}, by vectors at the input"
+      )
+      beyond = end or "vectors by the same formula, which training has not seen"
+    elif "relation" in enters:
+      covers = "its logits at the start tell no offsets apart"
+      beyond = end or "see the description"
+    else:
+      covers, beyond = "nothing", "nothing new: longer texts are only longer"
+    return {"covers": covers, "beyond": beyond}
+  offsets = profile.offsets
+  last = {}
+  for name, chosen in (("back", np.flatnonzero(offsets <= 0)[::-1]), ("ahead", offsets >= 0)):
+    found = [last_distinct(each[..., chosen]) for each in (profile.logits, profile.same)]
+    if np.count_nonzero(offsets[chosen]):
+      last[name] = max(found)
+  covers = "offsets to " + " and ".join(f"{count} {side}" for side, count in last.items())
+  # The last distance may only seem to be the last where the profile ends.
+  if max(last.values()) > 0.75 * np.abs(offsets).max():
+    covers += ", as far as was looked"
+    beyond = "the same formula goes on, to offsets that training has not seen"
+  else:
+    beyond = "what is farther has the logit of the last of these, so no offset is new"
+  return {"covers": covers, "beyond": end or beyond}
 
 
-def spread(found: Profile) -> float:
-  """The largest difference that an offset makes to a logit."""
-  both = (relative_to_zero(each, found.offsets) for each in (found.logits, found.alike))
-  return max(float(np.abs(each).max()) for each in both)
-
-
-def _tail(logits: np.ndarray) -> int:
-  """The first distance from which on all logits [N,H,O] are alike."""
-  apart = np.abs(logits - logits[..., -1:]).max(axis=(0, 1)) > SEEN * (1 + np.abs(logits).max())
+def last_distinct(logits: np.ndarray) -> int:
+  """The first distance from which on all logits [N,H,distances] are equal."""
+  apart = np.abs(logits - logits[..., -1:]).max(axis=(0, 1))
+  apart = apart > ROUNDING * (1 + np.abs(logits).max())
   return int(np.flatnonzero(apart)[-1]) + 1 if apart.any() else 0
 
 
-def modes(encoding: Encoding, size: Any) -> dict[str, str]:
+def modes(encoding: Encoding, size: Size) -> dict[str, str]:
   """Which Transformers may have it."""
-  found = {}
-  for name, causal in (("encoder", False), ("decoder", True)):
-    refused = refusal(encoding, size, causal)
-    found[name] = f"no: {refused}" if refused else "yes"
+  refusals = {
+    name: probe.refusal(encoding, size, causal)
+    for name, causal in (("encoder", False), ("decoder", True))
+  }
+  found = {name: f"no: {why}" if why else "yes" for name, why in refusals.items()}
   plain = type(encoding.cross(size.num_heads, size.d_model // size.num_heads)) is Relation
   score = "plain" if plain else "its own score, without positions"
   found["cross"] = f"{score}: positions of another sequence have no offset to one's own"
   return found
 
 
-def behavior(subject: Subject) -> dict[str, str]:
+def behavior(model: ProbeModel) -> dict[str, str]:
   """What permuting words, shifting, padding and caching do to a stack's outputs, measured.
 
-  All weights are `moved`.
+  All weights are `perturbed`.
   """
-  length, cut, shift = 8, 5, 3
-  length = positions_in(subject.encoding, length)
-  shift = min(shift, positions_in(subject.encoding, length + shift) - length)
+  encoding, stack = probe.perturbed(model)
+  length = probe.available(encoding, 8)
+  cut, shift = 5, probe.available(encoding, length + 3) - length
   draw = np.random.default_rng(0)
-  state = moved(subject).state
-  tokens = draw.permutation(np.arange(1, WORDS))[None, :length]
+  tokens = draw.permutation(np.arange(1, VOCABULARY))[None, :length]
   order = np.roll(np.arange(length), 3)
   positions, everything = np.arange(length)[None], np.ones((1, length), bool)
+  limit = ROUNDING if stack.size.dtype == "float32" else 0.05
 
-  @jax.jit
-  def run(state, tokens, mask, positions):
-    return subject.stack(state)(tokens, mask, positions=positions).astype(jnp.float32)
+  @nnx.jit
+  def run(stack: Stack, tokens, mask, positions):
+    return stack(tokens, mask, positions=positions).astype(jnp.float32)
 
-  @jax.jit
-  def step(state, token, cache):
-    output, cache = subject.stack(state).step(token, cache)
-    return output.astype(jnp.float32), cache
-
-  def says(a, b) -> str:
+  def change(a: np.ndarray, b: np.ndarray) -> str | None:
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    change = np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2))
-    limit = SEEN if subject.size.dtype == "float32" else 0.05
-    return "changes nothing" if change < limit else f"changes the outputs, by {change:.0%}"
+    size = np.sqrt(np.mean((a - b) ** 2) / np.mean(b**2))
+    return f"changes the outputs, by {size:.0%}" if size >= limit else None
 
-  whole = run(state, tokens, everything, positions)
+  whole = run(stack, tokens, everything, positions)
   other = tokens.copy()
-  other[:, cut:] = other[:, cut:][:, ::-1] % (WORDS - 1) + 1
-  real = np.arange(length)[None] < cut
-  padded = [run(state, each, real, positions)[:, :cut] for each in (tokens, other)]
-  permuted = run(state, tokens[:, order], everything, positions)
-  order_seen = says(permuted, whole[:, order])
+  other[:, cut:] = other[:, cut:][:, ::-1] % (VOCABULARY - 1) + 1
+  real = positions < cut
+  padded = [run(stack, each, real, positions)[:, :cut] for each in (tokens, other)]
+  permuted = run(stack, tokens[:, order], everything, positions)
+  shifted = run(stack, tokens, everything, positions + shift)
+  nothing = "changes nothing"
   found = {
-    "permuting words": "permutes the outputs" if "nothing" in order_seen else order_seen,
-    "shifting all": says(run(state, tokens, everything, positions + shift), whole)
+    "permuting words": change(permuted, whole[:, order]) or "permutes the outputs",
+    "shifting all": (change(shifted, whole) or nothing)
     if shift
     else "there is no position to shift to",
-    "padding": says(*padded),
+    "padding": change(*padded) or nothing,
   }
-  if subject.causal:
-    cache = subject.stack(state).empty_cache(1, length)
-    outputs = []
-    for i in range(length):
-      output, cache = step(state, tokens[:, i : i + 1], cache)
-      outputs.append(output)
-    found["caching"] = says(np.concatenate(outputs, axis=1), whole)
+  if stack.causal:
+    found["caching"] = change(cached(stack, tokens), whole) or nothing
   return found
 
 
-def lines(name: str, encoding: Encoding, rows: dict[str, str | None], width: int = 96) -> list[str]:
-  """The card as it is printed."""
+def cached(stack: Stack, tokens: np.ndarray) -> np.ndarray:
+  """The outputs [1,L,F] of a decoder for tokens [1,L], one after another over a cache."""
+  step: Callable[..., Any] = nnx.jit(lambda stack, token, cache: stack.step(token, cache))
+  cache, outputs = stack.empty_cache(*tokens.shape), []
+  for token in tokens.T:
+    output, cache = step(stack, token[None], cache)
+    outputs.append(output.astype(jnp.float32))
+  return np.concatenate(outputs, axis=1)
+
+
+def lines(name: str, encoding: Encoding, rows: dict[str, str]) -> list[str]:
+  """The card as it is printed: the description, then the rows."""
   title, *rest = paragraphs(encoding) or [name]
-  found = [f"{name}: {title}"]
-  found = textwrap.wrap(found[0], width, subsequent_indent="  ")
+  found = textwrap.wrap(f"{name}: {title}", WIDTH, subsequent_indent="  ")
   for paragraph in rest:
-    found += ["", *textwrap.wrap(paragraph, width, initial_indent="  ", subsequent_indent="  ")]
+    found += ["", *textwrap.wrap(paragraph, WIDTH, initial_indent="  ", subsequent_indent="  ")]
   found.append("")
   for label, text in rows.items():
-    if text is None:
-      continue
-    indent = " " * 17
-    found += textwrap.wrap(f"{label:<17}{text}", width, subsequent_indent=indent)
+    found += textwrap.wrap(f"{label:<{INDENT}}{text}", WIDTH, subsequent_indent=" " * INDENT)
   return found

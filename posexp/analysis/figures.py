@@ -1,66 +1,63 @@
-"""Figures of an encoding: each function draws one, from arrays that `probe` found."""
+"""Figures of an encoding and of attention: each function draws one, from arrays.
+
+Shapes: N draws, H heads, O offsets, L positions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from posexp.analysis.probe import OnText, Profile, Shares, inner_products, relative_to_zero
-from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, heat, panels
+from posexp.analysis.attention import ByOffset, Maps
+from posexp.analysis.probe import Profile, Shares, inner_products, relative_to_zero
+from posexp.plotting import BLUE, COLORS, GRAY, GREEN, ORANGE, heat, panels
 
-MOST = 8  # panels in a row
-KINDS = {
+MOST_HEADS = len(COLORS)  # that are drawn
+MAPS = {
   "identity": "$W_Q = W_K = I$",
   "random": "random",
   "tied orthogonal": "$W_Q = W_K$\northogonal",
   "trained": "trained,\nlayer 0",
 }
+# Inches of attention maps: of a token where there is room, of a row of panels, between two names.
+TOKEN, WIDEST, APART = 0.14, 30.0, 0.09
 
 
 def vectors(name: str, found: np.ndarray, of: str) -> Figure:
   """Positions × channels."""
   figure, axes = panels(1, 1, width=6.4, height=3.6, title=f"{name}: vectors of positions{of}")
-  axes = axes[0][0]
-  heat(axes, found, label="value")
-  axes.set_xlabel("channel")
-  axes.set_ylabel("position")
+  heat(axes[0][0], found, label="value")
+  axes[0][0].set(xlabel="channel", ylabel="position")
   return figure
 
 
 def gram(name: str, found: np.ndarray) -> Figure:
   """The inner products of all positions' vectors."""
   figure, axes = panels(1, 1, width=4.6, height=3.9, title=f"{name}: inner products pᵢ · pⱼ")
-  axes = axes[0][0]
-  product = found @ found.T
-  image = axes.imshow(product, cmap="viridis", interpolation="nearest")
-  figure.colorbar(image, ax=axes, label="pᵢ · pⱼ")
-  axes.grid(False)
-  axes.set_xlabel("position j")
-  axes.set_ylabel("position i")
+  products = found @ found.T
+  limits = products.min(), products.max()
+  heat(axes[0][0], products, label="pᵢ · pⱼ", cmap="viridis", limits=limits, aspect="equal")
+  axes[0][0].set(xlabel="position j", ylabel="position i")
   return figure
 
 
-def products_by_offset(name: str, families: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+def products_by_offset(name: str, variants: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
   """Inner product against offset, a panel for each option that is varied."""
-  figure, axes = panels(
-    1,
-    len(families),
-    width=4.4,
-    height=3.2,
-    sharey=True,
-    title=f"{name}: inner product of two positions' vectors by their offset\n"
-    "mean over positions, band from the 10th to the 90th percent; 1 is a vector with itself",
+  title = (
+    f"{name}: inner product of two positions' vectors by their offset\n"
+    "mean over positions, band from the 10th to the 90th percent; 1 is a vector with itself"
   )
-  for each, (title, family) in zip(axes[0], families.items(), strict=True):
-    for (label, found), color in zip(family.items(), COLORS, strict=False):
+  figure, axes = panels(1, len(variants), width=4.4, height=3.2, sharey=True, title=title)
+  for each, (varied, members) in zip(axes[0], variants.items(), strict=True):
+    for (label, found), color in zip(members.items(), COLORS, strict=False):
       mean, low, high = inner_products(found)
-      offsets = np.arange(len(mean))
-      each.plot(offsets, mean, color=color, label=label, linewidth=1.4)
-      each.fill_between(offsets, low, high, color=color, alpha=0.18, linewidth=0)
-    each.set_xlabel("offset")
-    each.set_title(title)
+      band(each, np.arange(len(mean)), mean, low, high, color=color, label=label)
+    each.set(xlabel="offset", title=varied)
     each.legend()
   axes[0][0].set_ylabel("pᵢ · pⱼ / mean |p|²")
   return figure
@@ -68,15 +65,9 @@ def products_by_offset(name: str, families: Mapping[str, Mapping[str, np.ndarray
 
 def shares(name: str, found: Mapping[str, list[Shares]]) -> Figure:
   """How much of the logits that positions make among themselves is a function of the offset."""
-  figure, axes = panels(
-    1,
-    1,
-    width=6.2,
-    height=3.3,
-    title=f"{name}: what j − i alone explains of the variance of $(p_i W_Q) \\cdot (p_j W_K)$",
-  )
-  axes = axes[0][0]
-  for place, (_, kind) in enumerate(found.items()):
+  title = f"{name}: what j − i alone explains of the variance of $(p_i W_Q) \\cdot (p_j W_K)$"
+  figure, ((axes,),) = panels(1, 1, width=6.2, height=3.3, title=title)
+  for place, kind in enumerate(found.values()):
     heads = np.concatenate([each.heads for each in kind])
     spread = np.linspace(-0.14, 0.14, len(heads)) if len(heads) > 1 else np.zeros(1)
     axes.plot(
@@ -87,86 +78,86 @@ def shares(name: str, found: Mapping[str, list[Shares]]) -> Figure:
     if np.isfinite(whole):
       axes.bar(place - 0.2, whole, 0.3, color=ORANGE, label="all heads" if place == 0 else None)
       axes.text(place - 0.2, whole + 0.02, f"{whole:.2f}", ha="center", va="bottom", fontsize=8)
-  axes.set_xticks(range(len(found)), [KINDS[kind] for kind in found])
-  axes.set_ylim(0, 1.12)
-  axes.set_ylabel("share explained by the offset")
+  axes.set_xticks(range(len(found)), [MAPS[kind] for kind in found])
+  axes.set(ylim=(0, 1.12), ylabel="share explained by the offset")
   axes.grid(False, axis="x")
   axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
   return figure
 
 
-def _heads(count: int) -> range:
-  return range(min(count, MOST))
-
-
-def _ends(profile: Profile, near: int) -> np.ndarray:
-  return np.flatnonzero(np.abs(profile.offsets) < near)
-
-
 def logits_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Figure:
-  """The expected logit against the offset, a row of panels for each layer."""
-  heads = _heads(next(iter(layers.values())).logits.shape[1])
+  """The expected logit at offsets closer than `near`, a row of panels for each layer."""
+  rows = {
+    f"{layer}\nlogit" if len(layers) > 1 else "logit": {
+      "query and key drawn apart": relative_to_zero(each.logits, each.offsets),
+      "query equal to the key": relative_to_zero(each.same, each.offsets),
+    }
+    for layer, each in layers.items()
+  }
+  title = f"{name}: logit by offset (key − query), less that at offset 0"
+  figure = by_head(title, rows, next(iter(layers.values())).offsets, near, sharey=True)
+  _legend(figure)
+  return figure
+
+
+def terms_by_offset(name: str, profile: Profile, near: int, layer: str) -> Figure:
+  """The logit that each term gives alone, at offsets closer than `near`."""
+  rows = {
+    f"{term}\nlogit": {term: each}
+    for term, each in profile.terms.items()
+    if np.abs(each).max() > 1e-6
+  }
+  title = f"{name}: what each term adds to the logit, by offset{layer}"
+  return by_head(title, rows, profile.offsets, near, sharey="row")
+
+
+def by_head(
+  title: str,
+  rows: Mapping[str, Mapping[str, np.ndarray]],
+  offsets: np.ndarray,
+  near: int,
+  sharey: Any,
+) -> Figure:
+  """Mean ± 1 sd over draws of labeled values [N,H,O]: a row for each label, a column per head."""
+  heads = min(next(iter(next(iter(rows.values())).values())).shape[1], MOST_HEADS)
+  title += "\nmean over random queries and keys, band of ± 1 standard deviation"
   figure, axes = panels(
-    len(layers),
-    len(heads),
-    width=2.6,
-    height=2.1,
-    sharex=True,
-    sharey=True,
-    title=f"{name}: logit by offset (key − query), less that at offset 0\n"
-    "mean over random queries and keys, band of ± 1 standard deviation",
+    len(rows), heads, width=2.6, height=2.1, sharex=True, sharey=sharey, title=title
   )
-  for row, (layer, profile) in zip(axes, layers.items(), strict=True):
-    chosen = _ends(profile, near)
-    offsets = profile.offsets[chosen]
-    for head, each in zip(heads, row, strict=True):
-      for color, label, drawn in (
-        (BLUE, "query and key drawn apart", profile.logits),
-        (ORANGE, "query equal to the key", profile.alike),
-      ):
-        logits = relative_to_zero(drawn, profile.offsets)[:, head, chosen]
-        mean, deviation = logits.mean(0), logits.std(0)
-        each.fill_between(
-          offsets, mean - deviation, mean + deviation, color=color, alpha=0.16, linewidth=0
-        )
-        style = "-" if drawn is profile.logits else "--"
-        each.plot(offsets, mean, style, color=color, linewidth=1.3, label=label)
+  chosen = np.abs(offsets) < near
+  for row, (ylabel, series) in zip(axes, rows.items(), strict=True):
+    row[0].set_ylabel(ylabel)
+    for head, each in enumerate(row):
+      for (label, values), color, style in zip(series.items(), COLORS, ("-", "--"), strict=False):
+        drawn = values[:, head, chosen]
+        mean, deviation = drawn.mean(0), drawn.std(0)
+        band(
+          each, offsets[chosen], mean, mean - deviation, mean + deviation,
+          color=color, linestyle=style, label=label,
+        )  # fmt: skip
       each.axhline(0, color=GRAY, linewidth=0.6)
-      each.set_title(f"{layer}, head {head}" if len(layers) > 1 else f"head {head}")
-    row[0].set_ylabel("logit")
-  for each in axes[-1]:
-    each.set_xlabel("offset")
-  _legend(figure, axes)
+  for head in range(heads):
+    axes[0][head].set_title(f"head {head}")
+    axes[-1][head].set_xlabel("offset")
   return figure
 
 
 def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Figure:
-  """The expected attention weight against the offset: a panel per layer, a line per head.
+  """The expected attention weight at offsets closer than `near`: a panel per layer.
 
-  All keys are alike but for their positions, which alone decide.
+  All keys are equal but for their positions, which alone decide.
   """
-  figure, axes = panels(
-    1,
-    len(layers),
-    width=5.2 if len(layers) == 1 else 4.0,
-    height=3.1,
-    sharey=True,
-    title=f"{name}: attention weight by offset\nfor random queries, keys alike but for position",
-  )
+  width = 5.2 if len(layers) == 1 else 4.0
+  title = f"{name}: attention weight by offset\nfor random queries, keys alike but for position"
+  figure, axes = panels(1, len(layers), width=width, height=3.1, sharey=True, title=title)
   for each, (layer, profile) in zip(axes[0], layers.items(), strict=True):
-    chosen = _ends(profile, near)
-    offsets = profile.offsets[chosen]
-    weights = relative_to_zero(profile.logits, profile.offsets)[..., chosen]
-    weights = np.exp(weights - weights.max(-1, keepdims=True))
+    chosen = np.abs(profile.offsets) < near
+    logits = profile.logits[..., chosen]
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
     weights = (weights / weights.sum(-1, keepdims=True)).mean(0)
-    for head, color in zip(_heads(len(weights)), 2 * COLORS, strict=False):
-      each.plot(
-        offsets, weights[head], color=color, linewidth=1.3, label=f"head {head}",
-        linestyle="-" if head < len(COLORS) else "--",
-      )  # fmt: skip
-    each.axhline(1 / len(chosen), color=GRAY, linestyle=":", label="uniform")
-    each.set_xlabel("offset (key − query)")
-    each.set_title(layer)
+    head_lines(each, profile.offsets[chosen], weights)
+    each.axhline(1 / chosen.sum(), color=GRAY, linestyle=":", label="uniform")
+    each.set(xlabel="offset (key − query)", title=layer)
     if weights.min() < 0.3 * weights.max():  # or small differences would be lost
       each.set_ylim(bottom=0)
   axes[0][0].set_ylabel("attention weight")
@@ -174,54 +165,16 @@ def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Fi
   return figure
 
 
-def terms_by_offset(name: str, profile: Profile, near: int, layer: str) -> Figure:
-  """The logit that each term gives alone."""
-  heads = _heads(profile.logits.shape[1])
-  found = {term: each for term, each in profile.terms.items() if np.abs(each).max() > 1e-6}
-  figure, axes = panels(
-    len(found),
-    len(heads),
-    width=2.6,
-    height=1.9,
-    sharex=True,
-    sharey="row",
-    title=f"{name}: what each term adds to the logit, by offset{layer}\n"
-    "mean over random queries and keys, band of ± 1 standard deviation",
-  )
-  chosen = _ends(profile, near)
-  offsets = profile.offsets[chosen]
-  for row, (term, logits), color in zip(axes, found.items(), 2 * COLORS, strict=False):
-    for head, each in zip(heads, row, strict=True):
-      mean, deviation = (
-        logits[:, head, chosen].mean(0),
-        logits[:, head, chosen].std(0),
-      )
-      each.fill_between(
-        offsets, mean - deviation, mean + deviation, color=color, alpha=0.2, linewidth=0
-      )
-      each.plot(offsets, mean, color=color, linewidth=1.3)
-      each.axhline(0, color=GRAY, linewidth=0.6)
-    row[0].set_ylabel(f"{term}\nlogit")
-  for head, each in zip(heads, axes[0], strict=True):
-    each.set_title(f"head {head}")
-  for each in axes[-1]:
-    each.set_xlabel("offset")
-  return figure
-
-
-def rows(name: str, tables: Mapping[str, np.ndarray], offsets: bool, when: str) -> Figure:
-  """The length of every row of the tables that the encoding trains."""
-  figure, axes = panels(
-    1, len(tables), width=3.6, height=2.9, title=f"{name}: length of each row of its tables, {when}"
-  )
-  for each, (title, table) in zip(axes[0], tables.items(), strict=True):
+def rows(name: str, tables: Mapping[str, np.ndarray], when: str) -> Figure:
+  """The length of every row of the tables [...,rows,D] that the encoding trains."""
+  title = f"{name}: length of each row of its tables, {when}"
+  figure, axes = panels(1, len(tables), width=3.6, height=2.9, title=title)
+  offsets = all(each.shape[-2] % 2 for each in tables.values())  # −k … k
+  for each, (table_name, table) in zip(axes[0], tables.items(), strict=True):
     lengths = np.linalg.norm(table, axis=-1).reshape(-1, table.shape[-2])
-    start = -(lengths.shape[1] // 2) if offsets else 0
-    for number, (line, color) in enumerate(zip(lengths, 2 * COLORS, strict=False)):
-      label = f"head {number}" if len(lengths) > 1 else None
-      each.plot(start + np.arange(len(line)), line, "-o", markersize=3, color=color, label=label)
-    each.set_title(title)
-    each.set_xlabel("offset" if offsets else "row")
+    at = np.arange(lengths.shape[1]) - (lengths.shape[1] // 2 if offsets else 0)
+    head_lines(each, at, lengths, marker="o", markersize=3)
+    each.set(title=table_name, xlabel="offset" if offsets else "row")
     each.set_ylim(bottom=0)
     if len(lengths) > 1:
       each.legend(fontsize=7)
@@ -231,54 +184,97 @@ def rows(name: str, tables: Mapping[str, np.ndarray], offsets: bool, when: str) 
 
 def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
   """The learned frequencies [V,M] of words against how often the words occur [V]."""
-  figure, axes = panels(
-    1, 1, width=6.0, height=3.6, title=f"{name}: learned frequencies |ω| of words"
-  )
-  axes = axes[0][0]
+  title = f"{name}: learned frequencies |ω| of words"
+  figure, ((axes,),) = panels(1, 1, width=6.0, height=3.6, title=title)
   seen = counts > 0
-  size = np.abs(found[seen])
-  for share, color in ((0.9, ORANGE), (0.5, BLUE), (0.1, "#009E73")):
+  for share, color in ((0.9, ORANGE), (0.5, BLUE), (0.1, GREEN)):
     axes.plot(
-      counts[seen], np.quantile(size, share, axis=1), ".", color=color, markersize=3, alpha=0.5,
-      label=f"{share:.0%} of a word's dimensions are below",
+      counts[seen], np.quantile(np.abs(found[seen]), share, axis=1), ".", color=color,
+      markersize=3, alpha=0.5, label=f"{share:.0%} of a word's dimensions are below",
     )  # fmt: skip
-  axes.set_xscale("log")
-  axes.set_yscale("log")
-  axes.set_xlabel("how often the word occurs in the training texts")
-  axes.set_ylabel("|ω| (radians a position)")
+  axes.set(
+    xscale="log", xlabel="how often the word occurs in the training texts",
+    yscale="log", ylabel="|ω| (radians a position)",
+  )  # fmt: skip
   axes.legend(markerscale=4, loc="upper left", bbox_to_anchor=(1, 1))
   return figure
 
 
-def mass(name: str, found: OnText, near: int = 32) -> Figure:
-  """Attention mass against offset on real text, a panel for each layer."""
-  layers, heads = found.mass.shape[:2]
-  figure, axes = panels(
-    layers,
-    2,
-    width=4.2,
-    height=2.5,
-    sharex=True,
-    title=f"{name}: attention by offset on {found.texts} texts of the validation split",
-  )
+def attention_on_text(name: str, found: ByOffset, near: int = 32) -> Figure:
+  """Attention and logits against offset on real text, a row of panels for each layer."""
+  title = f"{name}: attention by offset on {found.examples} texts of the validation split"
+  figure, axes = panels(len(found.mass), 2, width=4.2, height=2.5, sharex=True, title=title)
   chosen = np.abs(found.offsets) <= near
   offsets = found.offsets[chosen]
-  for layer, row in enumerate(axes):
-    for head, color in zip(_heads(heads), 2 * COLORS, strict=False):
-      style = "-" if head < len(COLORS) else "--"
-      for each, values in zip(row, (found.mass, found.logits), strict=True):
-        line = values[layer, head, chosen]
-        each.plot(offsets, line, style, color=color, linewidth=1.2, label=f"head {head}")
-    row[0].plot(offsets, found.uniform[chosen], ":", color=GRAY, label="uniform")
-    row[0].set_ylabel(f"layer {layer}\nshare of attention")
-    row[0].set_ylim(bottom=0)
-    row[1].set_ylabel("mean logit")
+  for layer, (left, right) in enumerate(axes):
+    head_lines(left, offsets, found.mass[layer][:, chosen])
+    head_lines(right, offsets, found.logits[layer][:, chosen])
+    left.plot(offsets, found.uniform[chosen], ":", color=GRAY, label="uniform")
+    left.set_ylabel(f"layer {layer}\nshare of attention")
+    left.set_ylim(bottom=0)
+    right.set_ylabel("mean logit")
   for each in axes[-1]:
     each.set_xlabel("offset (key − query), in tokens")
-  _legend(figure, axes)
+  _legend(figure)
   return figure
 
 
-def _legend(figure: Figure, axes: np.ndarray) -> None:
-  handles, labels = axes[0][0].get_legend_handles_labels()
-  figure.legend(handles, labels, loc="outside lower left", ncols=min(len(labels), 5), frameon=False)
+def band(axes: Axes, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, **line):
+  """A line of means with a band around it."""
+  axes.fill_between(x, low, high, color=line["color"], alpha=0.17, linewidth=0)
+  axes.plot(x, mean, linewidth=1.3, **line)
+
+
+def head_lines(axes: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
+  """A line for each of values [H,O], of the first MOST_HEADS."""
+  for head, (each, color) in enumerate(zip(values, COLORS, strict=False)):
+    label = f"head {head}" if len(values) > 1 else None
+    axes.plot(x, each, color=color, linewidth=1.3, label=label, **line)
+
+
+def _legend(figure: Figure) -> None:
+  handles, labels = figure.axes[0].get_legend_handles_labels()
+  figure.legend(handles, labels, loc="outside lower left", ncols=min(len(labels), 5))
+
+
+def translation_maps(maps: Maps, title: str) -> Iterator[tuple[str, Figure]]:
+  """A figure for the cross-attention and one for the self-attention of either side, by name."""
+  title = textwrap.shorten(title, 200, placeholder=" …").replace("$", r"\$")
+  source, read, written = maps.source, maps.read, maps.written
+  writes = "token that is written"
+  for name, weights, queries, keys, labels, what in (
+    ("cross", maps.cross, written, source, (writes, "token of the source"),
+     "cross-attention of the decoder to the source"),
+    ("encoder", maps.encoder, source, source, ("token that looks", "token looked at"),
+     "self-attention of the encoder"),
+    ("decoder", maps.decoder, written, read, (writes, "token that was written before"),
+     "self-attention of the decoder"),
+  ):  # fmt: skip
+    figure = weight_maps(weights, queries, keys, f"{title}\n{what}")
+    figure.supylabel(labels[0], fontsize=9)
+    figure.supxlabel(labels[1], fontsize=9)
+    yield name, figure
+
+
+def weight_maps(
+  weights: np.ndarray, queries: Sequence[str], keys: Sequence[str], title: str
+) -> Figure:
+  """Weights [layers,H,Q,K], a panel for each head of each layer, in one scale of color."""
+  layers, heads, *_ = weights.shape
+  inch = min(TOKEN, WIDEST / (heads * len(keys)), WIDEST / (layers * len(queries)))
+  width, height = (max(inch * len(tokens), 0.9) for tokens in (keys, queries))
+  figure, axes = panels(
+    layers, heads, width=width + 0.15, height=height + 0.3, title=title, sharex=True, sharey=True
+  )
+  every = max(1, int(np.ceil(APART / inch)))  # of so many names one is written
+  for (layer, head), each in np.ndenumerate(axes):
+    image = heat(each, weights[layer, head], cmap="Blues", limits=(0, float(weights.max())))
+    each.set_xticks(range(0, len(keys), every), keys[::every], rotation=90, fontsize=7)
+    each.set_yticks(range(0, len(queries), every), queries[::every], fontsize=7)
+    each.tick_params(length=0)
+    for label in (*each.get_xticklabels(), *each.get_yticklabels()):
+      label.set_parse_math(False)  # a $ is a dollar
+    each.set_title(f"head {head}" if layer == 0 else "")
+    each.set_ylabel(f"layer {layer}" if head == 0 else "")
+  figure.colorbar(image, ax=axes, label="attention weight", fraction=0.02, pad=0.01, aspect=30)
+  return figure
