@@ -61,6 +61,18 @@ def python(code, *args, **env):
   )
 
 
+def evaluated(score, loss=1.0):
+  """The metrics of an evaluation."""
+  return {SCORE: score, "validation/loss": loss, "other": 1}
+
+
 def save(run, step, score):
-  run.save(step, make_state(step), None if score is None else {SCORE: score, "other": 1})
+  """Saves the state of a step; `score` may be a score and a loss, or None if it has none."""
+  if score is not None:
+    score = evaluated(*score) if isinstance(score, tuple) else evaluated(score)
+  save_row(run, step, score)
+
+
+def save_row(run, step, row):
+  run.save(step, make_state(step), row)
   run.wait()

@@ -8,38 +8,34 @@ import signal
 import jax
 import jax.numpy as jnp
 import pytest
-from states import CONFIG, SCORE, assert_equal, make_state, python, save
+from states import CONFIG, SCORE, assert_equal, evaluated, make_state, python, save, save_row
 
 from posexp.errors import UserError
 from posexp.runs import RunWriter, read_run
+from posexp.runs.metrics import score
 
 
 def kept(path):
   return sorted(int(step.name) for step in (path / "checkpoints").iterdir())
 
 
-@pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.parametrize(
   ("scores", "expected", "best"),
   [
     ({1: 0.2, 2: 0.9, 3: 0.5, 4: 0.4}, [2, 4], 2),
-    ({1: 0.5, 2: 0.5, 3: 0.5}, [1, 3], 1),
     ({1: 0.2, 2: 0.3}, [2], 2),
     ({1: 0.2, 2: None}, [1, 2], 1),
     ({1: 0.2, 2: None, 3: 0.1}, [1, 3], 1),
     ({1: float("nan"), 2: 0.1, 3: float("nan")}, [2, 3], 2),
     ({1: None, 2: None}, [2], None),
+    # Equal scores: the lower validation loss, and of equals the earliest.
+    ({1: 0.5, 2: 0.5, 3: 0.5}, [1, 3], 1),
+    ({1: (0.0, 5.6), 2: (0.0, 3.5), 3: (0.0, 3.5), 4: (0.0, 4.0)}, [2, 4], 2),
+    ({1: (0.1, 9.0), 2: (0.0, 3.5)}, [1, 2], 1),
   ],
 )
-def test_the_newest_and_the_best_are_kept(tmp_path, reopened, scores, expected, best):
-  if reopened:
-    for step, score in scores.items():
-      with RunWriter(tmp_path, CONFIG) as run:
-        save(run, step, score)
-  with RunWriter(tmp_path, CONFIG) as run:
-    if not reopened:
-      for step, score in scores.items():
-        save(run, step, score)
+def test_the_newest_and_the_best_are_kept(tmp_path, scores, expected, best):
+  def check(run):
     assert kept(tmp_path) == expected
     assert run.checkpoints.find("best") == best
     assert_equal(run.restore(make_state(99)), make_state(expected[-1]))
@@ -47,6 +43,25 @@ def test_the_newest_and_the_best_are_kept(tmp_path, reopened, scores, expected, 
       assert run.restore(make_state(99), "best") is None
     else:
       assert_equal(run.restore(make_state(99), "best"), make_state(best))
+
+  first, *others = scores.items()
+  with RunWriter(tmp_path, CONFIG) as run:
+    save(run, *first)
+  with RunWriter(tmp_path, CONFIG) as run:  # reopened after the first
+    for each in others:
+      save(run, *each)
+    check(run)
+  with RunWriter(tmp_path, CONFIG) as run:
+    check(run)
+
+
+def test_the_lowest_of_a_metric_may_be_the_best(tmp_path):
+  with RunWriter(tmp_path, CONFIG, metric=score("validation/perplexity")) as run:
+    for step, perplexity in ((1, 9.0), (2, 4.0), (3, 5.0)):
+      run.log(step, row := {"validation/perplexity": perplexity, "validation/loss": 1.0})
+      save_row(run, step, row)
+    assert run.checkpoints.find("best") == 2
+    assert max(run.ranks) == run.rank(run.history[1])
 
 
 def test_a_new_run_has_no_checkpoint(tmp_path):
@@ -78,6 +93,15 @@ def test_what_is_saved_may_be_donated_at_once(tmp_path):
       assert int(saved["step"]) == 1 + 3 * (step - 1)
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+  """A run with one checkpoint."""
+  path = tmp_path_factory.mktemp("saved")
+  with RunWriter(path, CONFIG) as run:
+    save(run, 1, 0.5)
+  return path
+
+
 def without_blocks(state):
   return state.replace(params={"bias": state.params["bias"]})
 
@@ -96,21 +120,17 @@ def with_scale(state):
     (lambda: make_state(1).replace(opt_state=()), "it holds opt_state/1/0/count"),
   ],
 )
-def test_a_checkpoint_of_another_model_is_refused(tmp_path, capfd, model, words):
-  with RunWriter(tmp_path, CONFIG) as run:
-    save(run, 1, 0.5)
-  capfd.readouterr()
-  with RunWriter(tmp_path, CONFIG) as run, pytest.raises(UserError, match=words) as error:
-    run.restore(model())
+def test_a_checkpoint_of_another_model_is_refused(saved, capfd, model, words):
+  with pytest.raises(UserError, match=words) as error:
+    read_run(saved).restore(model(), "latest")
   assert "\n" not in str(error.value)
   assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax's threads
 @pytest.mark.parametrize("part", ["default/_METADATA", "default/d", "default", "metrics/metrics"])
-def test_a_damaged_checkpoint_is_one_sentence(tmp_path, part):
-  with RunWriter(tmp_path, CONFIG) as run:
-    save(run, 1, 0.5)
+def test_a_damaged_checkpoint_is_one_sentence(saved, tmp_path, part):
+  shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
   damaged = tmp_path / "checkpoints" / "1" / part
   if damaged.is_dir():
     shutil.rmtree(damaged)
@@ -121,15 +141,23 @@ def test_a_damaged_checkpoint_is_one_sentence(tmp_path, part):
   assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("gone", ["_CHECKPOINT_METADATA", "metrics", "default", "metrics/metrics"])
-def test_a_kill_amid_the_removal_of_an_old_checkpoint(tmp_path, gone):
-  with RunWriter(tmp_path, CONFIG) as run:
+@pytest.fixture(scope="module")
+def removed(tmp_path_factory):
+  """A run that has removed its second checkpoint, which `old` still has."""
+  path = tmp_path_factory.mktemp("removed")
+  with RunWriter(path / "run", CONFIG) as run:
     save(run, 1, 0.9)
     save(run, 2, 0.5)
-    shutil.copytree(tmp_path / "checkpoints" / "2", tmp_path / "old")
+    shutil.copytree(path / "run" / "checkpoints" / "2", path / "old")
     save(run, 3, 0.4)
+  return path
+
+
+@pytest.mark.parametrize("gone", ["_CHECKPOINT_METADATA", "metrics", "default", "metrics/metrics"])
+def test_a_kill_amid_the_removal_of_an_old_checkpoint(tmp_path, removed, gone):
+  shutil.copytree(removed / "run", tmp_path, dirs_exist_ok=True)
   half = tmp_path / "checkpoints" / "2"
-  shutil.move(tmp_path / "old", half)
+  shutil.copytree(removed / "old", half)
   if (half / gone).is_dir():
     shutil.rmtree(half / gone)
   else:
@@ -144,14 +172,14 @@ def test_a_kill_amid_the_removal_of_an_old_checkpoint(tmp_path, gone):
 def test_a_full_disk_is_one_sentence_and_costs_nothing_saved(tmp_path, capfd):
   big = {"w": jax.random.normal(jax.random.key(0), (500_000,))}
   with RunWriter(tmp_path, CONFIG) as run:
-    run.save(1, big, {SCORE: 0.5})
+    run.save(1, big, evaluated(0.5))
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
   def fill_up():
     try:
       with RunWriter(tmp_path, CONFIG) as run:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-        run.save(2, big, {SCORE: 0.6})
+        run.save(2, big, evaluated(0.6))
     finally:
       resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
@@ -162,7 +190,7 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_saved(tmp_path, capfd):
   with RunWriter(tmp_path, CONFIG) as run:
     assert_equal(run.restore(big), big)
     assert run.checkpoints.find("best") == 1
-    run.save(2, big, {SCORE: 0.6})
+    run.save(2, big, evaluated(0.6))
   assert kept(tmp_path) == [2]
 
 
@@ -221,7 +249,8 @@ with RunWriter(sys.argv[1], {config!r}) as run:
   run.rewind(step)
   while True:
     step += 1
-    metrics = {{"validation/accuracy": (7 * step % 11) / 11}} if step % 3 else None
+    metrics = {{"validation/accuracy": (7 * step % 11) / 11, "validation/loss": 1.0}}
+    metrics = metrics if step % 3 else None
     run.log(step, metrics or {{"train/loss": 1 / step}})
     state = {{"step": jnp.asarray(step), "w": jnp.full(2_000_000, step, jnp.float32)}}
     run.save(step, state, metrics)
@@ -233,7 +262,7 @@ def test_killed_at_any_moment_nothing_saved_is_lost(tmp_path):
   template = {"step": jnp.asarray(0), "w": jnp.zeros(2_000_000)}
   for kill in range(2):
     saving = python(SAVING.format(config=CONFIG), str(tmp_path))
-    for _ in range(5 + 3 * kill):  # the last of these is being written
+    for _ in range(4 + 2 * kill):  # the last of these is being written
       said = int(saving.stdout.readline())
     saving.send_signal(signal.SIGKILL)
     saving.communicate()

@@ -126,7 +126,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path):
 def test_rerun_clears_what_the_run_owns_and_nothing_else(tmp_path):
   with RunWriter(tmp_path, CONFIG) as run:
     run.log(1, {SCORE: 0.5})
-    run.save(1, make_state(1), {SCORE: 0.5})
+    save(run, 1, 0.5)
     run.finish({"test/accuracy": 0.5})
   for name in ("notes.txt", "tokenizer.json", "predictions/test.jsonl", "wandb/id"):
     (tmp_path / name).parent.mkdir(exist_ok=True)

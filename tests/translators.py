@@ -12,6 +12,7 @@ from posexp.encodings import make_encoding
 from posexp.models.transformer import Size
 from posexp.models.translator import TranslatorSpec
 from posexp.runs import RunWriter
+from posexp.runs.metrics import score
 from posexp.training.devices import mesh_for
 from posexp.training.matching import matched
 from posexp.training.optimizer import Training
@@ -35,7 +36,7 @@ def untrained(path: Path, *options: str) -> tuple[int, Any]:
   training = build(Training, config["train"], "train")
   compiled = program(spec, training, 100, mesh_for(np.array([1])))
   state = compiled.init(3)
-  with RunWriter(path, config, metric="validation/bleu") as run:
-    run.save(1, state, {"validation/bleu": 1.0})
+  with RunWriter(path, config, metric=score("validation/bleu")) as run:
+    run.save(1, state, {"validation/bleu": 1.0, "validation/loss": 1.0})
     run.finish({"d_ff": spec.size.d_ff})
   return spec.size.d_ff, state.params

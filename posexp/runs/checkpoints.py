@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from posexp.errors import UserError
 
 # Orbax takes a second to import, and a finished run needs none of it: it is imported where used.
 
 
-class Checkpoints:
-  """The newest checkpoint in a folder, the one with the highest score, and the last that have one.
+class Rank(NamedTuple):
+  """How good an evaluated state is; the greatest is the best."""
 
-  What is listed is whole: a process killed while it writes or deletes leaves nothing torn behind
-  that is ever read. With `read_only` the folder may belong to a run that is being trained.
+  score: float  # the metric that chooses, negated if less of it is better
+  minus_loss: float = -math.inf  # the negated validation loss, which decides between equal scores
+
+
+class Checkpoints:
+  """The newest checkpoint in a folder, the best one, and the `ranked` newest that have a rank.
+
+  Only whole checkpoints are listed: what a process leaves that is killed while it writes or
+  deletes one is never read. With `read_only` the folder may belong to a run in training.
   """
 
-  def __init__(self, folder: Path, *, scored: int = 0, read_only: bool = False):
+  def __init__(self, folder: Path, *, ranked: int = 0, read_only: bool = False):
     self.folder = folder
-    self.scored = scored  # how many of the newest with a score are kept
+    self.ranked = ranked
     self.read_only = read_only
 
-  def save(self, step: int, state: Any, score: float | None = None) -> None:
+  def save(self, step: int, state: Any, rank: Rank | None = None) -> None:
     """Begins to write `state`, a pytree of arrays that may be donated as soon as this returns.
 
-    A checkpoint without a score is kept while it is the newest, and is never the best.
+    A checkpoint without a rank is kept while it is the newest, and is never the best.
 
     Raises:
       UserError: this checkpoint, or the one before it, could not be written.
@@ -45,25 +53,24 @@ class Checkpoints:
       self._manager.save(
         step,
         args=ocp.args.StandardSave(state),
-        metrics={} if score is None else {"score": float(score)},
+        metrics={} if rank is None else {k: float(v) for k, v in rank._asdict().items()},
       )
 
   def find(self, which: str) -> int | None:
-    """The step of the "latest" or the "best" checkpoint, of equals the earliest; None if none."""
+    """The step of the "latest" or the "best" checkpoint, of equals the earliest, or None."""
     self.wait()
     if not any(self.folder.glob("[0-9]*")):
       return None
     with self._reading("a checkpoint"):
-      steps = self._manager.all_steps()
       if which == "latest":
-        return max(steps, default=None)
-      return _best({step: self._manager.metrics(step) for step in steps})
+        return self._manager.latest_step()
+      return _best(self._ranks())
 
   def restore(self, template: Any, which: str = "latest") -> Any:
     """The state that `find` finds, or None if there is none.
 
     `template` is a pytree like it, of arrays or of `jax.ShapeDtypeStruct` with a sharding. The
-    restored arrays are laid out as it says, on however many devices they were written.
+    restored arrays have these shardings, whatever devices they were written on.
 
     Raises:
       UserError: the checkpoint is of another model, or cannot be read.
@@ -72,9 +79,10 @@ class Checkpoints:
     return None if step is None else self._restore(step, template)
 
   def average(self, template: Any, count: int) -> tuple[Any, list[int]]:
-    """The newest state with the mean of the parameters of the `count` newest that have a score.
+    """The newest ranked state, with the mean of the parameters of the `count` newest ranked ones.
 
-    `count` is `scored` at most. Also returns the steps of those; there is one at least.
+    `count` is at most the `ranked` of the run. Also returns the steps of those; there is at least
+    one.
 
     Raises:
       UserError: as `restore`.
@@ -83,11 +91,13 @@ class Checkpoints:
 
     self.wait()
     with self._reading("a checkpoint"):
-      metrics = {step: self._manager.metrics(step) for step in self._manager.all_steps()}
-    steps = sorted(_finite(metrics))[-count:]
+      steps = sorted(self._ranks())[-count:]
     states = [self._restore(step, template) for step in steps]
     mean = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *(s.params for s in states))
     return states[-1].replace(params=mean), steps
+
+  def _ranks(self) -> dict[int, Rank]:
+    return _finite({step: self._manager.metrics(step) for step in self._manager.all_steps()})
 
   def _restore(self, step: int, template: Any) -> Any:
     import jax
@@ -113,7 +123,7 @@ class Checkpoints:
         self._manager.wait_until_finished()
 
   def close(self) -> None:
-    """Waits, and lets go of the folder."""
+    """Waits, and releases what Orbax holds."""
     if "_manager" in self.__dict__:
       manager = self.__dict__.pop("_manager")
       with self._writing():
@@ -122,20 +132,19 @@ class Checkpoints:
   @functools.cached_property
   def _manager(self) -> Any:
     import orbax.checkpoint as ocp
-    from absl import logging
 
-    logging.set_verbosity(logging.FATAL)  # it logs, with tracebacks, what it raises as well
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it also raises
     options = ocp.CheckpointManagerOptions(
       best_fn=lambda metrics: metrics["score"],  # never called, but makes it keep the metrics
-      preservation_policy=_NewestAndBest(self.scored),
+      preservation_policy=_NewestAndBest(self.ranked),
       cleanup_tmp_directories=not self.read_only,
       read_only=self.read_only,
     )
-    # Named here, or metadata could be had only after a save.
+    # Named here, since metadata could otherwise be read only after a save.
     handler = ocp.StandardCheckpointHandler()
     return ocp.CheckpointManager(self.folder.absolute(), options=options, item_handlers=handler)
 
-  # Orbax raises whatever it comes upon, bare Exceptions too.
+  # Orbax raises errors of many types, bare Exceptions too.
 
   @contextlib.contextmanager
   def _writing(self) -> Iterator[None]:
@@ -159,30 +168,29 @@ class Checkpoints:
 
 
 class _NewestAndBest:
-  """Orbax's question which checkpoints to keep, answered.
+  """Orbax's policy of what to keep: the newest, the best, and the `ranked` newest with a rank.
 
-  Its own BestN keeps the latest among equals, and for ever what has no score.
+  Orbax's BestN would keep the latest among equals, and all checkpoints without a rank.
   """
 
-  def __init__(self, scored: int):
-    self.scored = scored
+  def __init__(self, ranked: int):
+    self.ranked = ranked
 
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-    metrics = {each.step: each.metrics for each in checkpoints}
-    kept = {max(metrics), _best(metrics)}
-    kept |= set(sorted(_finite(metrics), reverse=True)[: self.scored])
+    ranks = _finite({each.step: each.metrics for each in checkpoints})
+    kept = {max(each.step for each in checkpoints), _best(ranks)}
+    kept |= set(sorted(ranks, reverse=True)[: self.ranked])
     return [each.step in kept for each in checkpoints]
 
 
-def _best(metrics: Mapping[int, Mapping[str, float] | None]) -> int | None:
-  finite = _finite(metrics)
-  return max(finite, key=lambda step: (finite[step], -step), default=None)
+def _best(ranks: Mapping[int, Rank]) -> int | None:
+  return max(ranks, key=lambda step: (ranks[step], -step), default=None)
 
 
-def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, float]:
-  """The scores, by step, of those that have one."""
-  scores = {step: (found or {}).get("score", math.nan) for step, found in metrics.items()}
-  return {step: score for step, score in scores.items() if math.isfinite(score)}
+def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank]:
+  """The ranks by step, of the checkpoints that have one with a finite score."""
+  ranks = {step: Rank(**found) for step, found in metrics.items() if found}
+  return {step: rank for step, rank in ranks.items() if math.isfinite(rank.score)}
 
 
 def _leaves(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -197,7 +205,7 @@ def _leaves(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def _difference(held: dict[str, tuple], wanted: dict[str, tuple]) -> str | None:
-  """The first thing in which a checkpoint departs from what is wanted of it, in words."""
+  """The first difference between a checkpoint and the template, in words; None if there is none."""
   names = sorted(held.keys() | wanted.keys(), key=lambda name: (name[:7] != "params/", name))
   for name in names:
     if name not in wanted:

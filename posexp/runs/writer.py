@@ -18,10 +18,12 @@ from omegaconf import OmegaConf
 
 from posexp import storage
 from posexp.errors import UserError
-from posexp.runs.checkpoints import Checkpoints
+from posexp.runs.checkpoints import Checkpoints, Rank
 from posexp.runs.identity import digest
+from posexp.runs.metrics import Score, score
 from posexp.runs.run import read_config, read_history, read_summary
 
+ACCURACY = score("validation/accuracy")
 OWNED = (  # what `rerun` removes
   "summary.json",
   "checkpoints",
@@ -51,8 +53,8 @@ class RunWriter:
 
   A row is logged before the state of its step is saved. So a checkpoint proves that all rows up
   to its step are there, and a run that goes on from it writes the later ones again. The best
-  checkpoint is that with the highest `metric`, of equals the earliest; the `scored` newest
-  evaluated ones are kept too.
+  checkpoint is that with the best `metric`, of equals that with the lower validation loss, of these
+  the earliest; the `ranked` newest evaluated ones are kept too.
 
   Whether a run has `finished` can be asked before the folder is opened.
   """
@@ -63,14 +65,14 @@ class RunWriter:
     config: Mapping[str, Any],
     *,
     rerun: bool = False,
-    metric: str = "validation/accuracy",
-    scored: int = 0,
+    metric: Score = ACCURACY,
+    ranked: int = 0,
   ):
     self.path = Path(path)
     self.output = self.path  # where this process writes its files
     self.metric = metric
     self.history: list[dict[str, Any]] = []
-    self.checkpoints = Checkpoints(self.path / "checkpoints", scored=scored)
+    self.checkpoints = Checkpoints(self.path / "checkpoints", ranked=ranked)
     self._config = dict(config)
     self._rerun = rerun
     self._rows: IO[str] | None = None
@@ -121,8 +123,17 @@ class RunWriter:
     """
     with self._writing():
       os.fsync(self._rows.fileno())
-    score = None if metrics is None else metrics[self.metric]
-    self.checkpoints.save(step, state, score)
+    self.checkpoints.save(step, state, None if metrics is None else self.rank(metrics))
+
+  def rank(self, row: Mapping[str, float]) -> Rank:
+    """How good the state of an evaluation is: the greatest rank is the best."""
+    sign = 1 if self.metric.metric.higher_is_better else -1
+    return Rank(sign * row[self.metric.key], -row["validation/loss"])
+
+  @property
+  def ranks(self) -> list[Rank]:
+    """Those of all evaluations so far."""
+    return [self.rank(row) for row in self.history if self.metric.key in row]
 
   def restore(self, template: Any, which: str = "latest") -> Any:
     """The "latest" or the "best" state saved, laid out like `template`; None if there is none.

@@ -177,18 +177,15 @@ def exhausted(run: RunWriter, patience: int | None) -> bool:
   """Whether the last `patience` evaluations brought nothing better."""
   if patience is None:
     return False
-  scores = [row[run.metric] for row in run.history if run.metric in row]
-  if not scores:
-    return False
-  return len(scores) - 1 - scores.index(max(scores)) >= patience
+  ranks = run.ranks
+  return bool(ranks) and len(ranks) - 1 - ranks.index(max(ranks)) >= patience
 
 
 def line(
   step: int, steps: int, row: dict[str, float], run: RunWriter, shown: dict[str, str]
 ) -> str:
   """One evaluation, as the user reads it; `shown` are metrics and how they are written."""
-  before = [earlier[run.metric] for earlier in run.history if run.metric in earlier]
-  best = all(row[run.metric] > score for score in before)
+  best = all(run.rank(row) > rank for rank in run.ranks)
   figures = [form.format(row[f"validation/{name}"]) for name, form in shown.items()]
   return "   ".join(
     [
