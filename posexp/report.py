@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from posexp import storage
 from posexp.config.arguments import Parser, names, run
 from posexp.errors import UserError, near
 
 if TYPE_CHECKING:
-  from posexp.reporting.results import Section
+  from posexp.reporting.results import Results
 
 FORMATS = ("html", "markdown", "csv", "parquet", "latex", "terminal")
+MOST_NOTES = 5  # on folders that were left out
 EXAMPLES = """\
 examples:
   python -m posexp.report                                      all of runs/, by what differs
@@ -40,9 +42,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument(
     "--by", metavar="KEY,...", type=names, help="options to group by; default: those that differ"
   )
-  parser.add_argument(
-    "--metric", help="of summary.json; default: test/accuracy, test/bleu or test/exact_match"
-  )
+  parser.add_argument("--metric", help="of summary.json; default: what the task is mainly about")
   parser.add_argument(
     "--baseline", metavar="GROUP", help="what others are compared with; default: sinusoidal or none"
   )
@@ -64,67 +64,65 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   return args
 
 
-def report(args: argparse.Namespace) -> tuple[list[Section], list[Path]]:
+def report(args: argparse.Namespace) -> tuple[list[Results], list[Path]]:
   """Prints the tables and writes the files.
 
   Returns:
-    The sections, one a task, and the files.
+    The results of each task, and the files.
 
   Raises:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
-  from posexp.reporting import results, tables
+  from posexp.reporting import tables
+  from posexp.reporting.results import results
+  from posexp.reporting.text import wrapped
   from posexp.runs import read_runs
 
   runs, notes = read_runs(args.runs)
-  sections, more = results.sections(runs, args.by, args.metric, args.baseline)
+  tasks, more = results(runs, args.by, args.metric, args.baseline)
   notes += more
-  for section in sections:
-    print("\n".join([*tables.terminal(section), ""]))
-  for note in notes[:5]:
-    print("\n".join(tables.wrapped(f"note: {note}", "      ")))
-  if len(notes) > 5:
-    print(f"note: and {len(notes) - 5} more such notes")
-  files = write(sections, notes, args.out, args.format)
+  for each in tasks:
+    print("\n".join([*tables.terminal(each), ""]))
+  for note in notes[:MOST_NOTES]:
+    print("\n".join(wrapped(f"note: {note}", "      ")))
+  if len(notes) > MOST_NOTES:
+    print(f"note: and {len(notes) - MOST_NOTES} more such notes")
+  try:
+    files = write(tasks, notes, args.out, args.format)
+  except OSError as error:
+    raise UserError(f"--out {args.out} cannot be written: {error.strerror or error}") from error
   if files:
     print(f"written: {', '.join(map(near, files))}")
-  return sections, files
+  return tasks, files
 
 
 def write(
-  sections: list[Section], notes: list[str], out: Path, formats: Sequence[str]
+  tasks: Sequence[Results], notes: Sequence[str], out: Path, formats: Sequence[str]
 ) -> list[Path]:
   """Writes the files of some formats into a folder; returns their paths.
 
   Raises:
-    UserError: they cannot be written.
+    OSError: they cannot be written.
   """
-  from posexp import storage
-  from posexp.reporting import files, tables
+  from posexp.reporting import tables
 
   texts = {}
   if "html" in formats:
-    from posexp.reporting import page
+    from posexp.reporting.page import page
 
-    texts["report.html"] = page.page(sections, notes, out)
+    texts["report.html"] = page(tasks, notes, out)
   if "markdown" in formats:
-    texts["report.md"] = tables.markdown(sections, notes)
+    texts["report.md"] = tables.markdown_report(tasks, notes)
   if "latex" in formats:
-    texts["report.tex"] = tables.latex(sections)
-  rows = {"groups": files.groups(sections), "runs": files.runs(sections)}
-  if "csv" in formats:
-    texts |= {f"{name}.csv": files.as_csv(each) for name, each in rows.items()}
+    texts["report.tex"] = tables.latex_report(tasks)
+  for name, text in texts.items():
+    storage.write(out / name, text)
   written = [out / name for name in texts]
-  try:
-    for path, text in zip(written, texts.values(), strict=True):
-      storage.write(path, text)
-    if "parquet" in formats:
-      out.mkdir(parents=True, exist_ok=True)
-      for name, each in rows.items():
-        written.append(out / f"{name}.parquet")
-        files.write_parquet(each, written[-1])
-  except OSError as error:
-    raise UserError(f"--out {out} cannot be written: {error.strerror or error}") from error
+  data = {"groups": tables.group_data, "runs": tables.run_data}
+  for suffix in [each for each in ("csv", "parquet") if each in formats]:
+    for name, rows in data.items():
+      written.append(out / f"{name}.{suffix}")
+      tables.write_data(rows(tasks), written[-1])
   return written
 
 

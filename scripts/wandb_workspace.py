@@ -56,7 +56,7 @@ def workspace(workspaces: Any, runs: Sequence[Run], entity: str, project: str) -
   """The workspace of a task, not yet saved."""
   from wandb_workspaces.expr import And, Config
 
-  task, by = runs[0].task, grouping.telling(runs)
+  task, by = runs[0].task, grouping.distinguishing(runs)
   return workspaces.Workspace(
     entity=entity,
     project=project,

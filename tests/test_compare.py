@@ -22,6 +22,9 @@ REFERENCES = [
 ]  # 60
 
 
+SCORES = {"test/bleu": 50.0, "test/exact_match": 0.5}  # of translations; classes have neither
+
+
 def spoiled(sentences, wrong):
   """The sentences, of which those at `wrong` have another word than their fourth."""
   words = [each.split() for each in sentences]
@@ -41,7 +44,7 @@ def write(path, rows, *, encoding="rpr", kind="translation", done=True, split="t
   (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
   if done:
     parameters = 1_000 if encoding == "rpr" else 900
-    (path / "summary.json").write_text(json.dumps({"step": 9, "parameters": parameters}))
+    (path / "summary.json").write_text(json.dumps({"step": 9, "parameters": parameters, **SCORES}))
   text = "".join(json.dumps({"index": index} | row) + "\n" for index, row in enumerate(rows))
   (path / "predictions" / f"{split}.jsonl").write_text(text)
   return path
@@ -56,9 +59,10 @@ def translations(wrong, references=REFERENCES):
   ]
 
 
-def answers(wrong, count=40):
+def answers(wrong, count=40, text="film"):
   return [
-    {"label": "pos", "prediction": "neg" if index in wrong else "pos", "loss": index / count}
+    {"text": f"{text} {index}", "label": "pos", "loss": index / count}
+    | {"prediction": "neg" if index in wrong else "pos"}
     for index in range(count)
   ]
 
@@ -261,7 +265,7 @@ def nothing(path):
 
 BROKEN = {
   "none": (lambda path: path / "run", "RUN: there is no such folder"),
-  "empty": (nothing, "RUN is not a run's folder, nor does it hold runs (seed=0 and so on)"),
+  "empty": (nothing, "RUN: no runs found; python -m posexp.train keeps them in runs/"),
   "unfinished": (
     without("summary.json"),
     "RUN has not finished: the command that started it goes on with it",
@@ -314,19 +318,42 @@ def test_what_cannot_be_compared_is_said_in_a_sentence(good, tmp_path, name):
 
 def test_a_config_that_cannot_be_read_is_named(good, tmp_path):
   run = write(tmp_path / "run", translations([]))
-  for text in ("a: [", "1\n"):
+  for text, problem in (
+    ("a: [", ": its config.yaml is broken"),
+    ("a: 1\n", " is a folder of another"),
+  ):
     (run / "config.yaml").write_text(text)
-    with pytest.raises(UserError, match=r"run: its config\.yaml is broken"):
+    with pytest.raises(UserError, match=f"run{problem}"):
       typed(good, run)
 
 
-def test_folds_are_not_compared_though_their_labels_agree(tmp_path):
+def test_other_texts_are_not_compared_though_their_labels_agree(tmp_path):
   runs = [
-    write(tmp_path / str(fold), answers([]), kind="text_classification", folds=10, fold=fold)
-    for fold in (0, 1)
+    write(tmp_path / text, answers([], text=text), kind="text_classification", folds=10, fold=fold)
+    for fold, text in enumerate(("film", "book"))
   ]
-  with pytest.raises(UserError, match=r"other test data than .*/0: task.fold=1, not 0"):
+  with pytest.raises(UserError, match="the text of example 0 is 'book 0', not 'film 0'"):
     typed(*runs)
+
+
+def test_a_task_of_one_s_own_is_compared_by_its_columns(tmp_path):
+  rows = [{"label": index % 3, "prediction": 0} for index in range(30)]
+  a = write(tmp_path / "a", rows, kind="first")
+  b = write(tmp_path / "b", [row | {"prediction": row["label"]} for row in rows], kind="first")
+  found = typed(a, b)
+  assert found["metrics"]["accuracy"]["b"]["value"] == 100
+  assert [row["reference"] for row in found["shown"]] == ["1", "2", "1", "2", "1"]
+  for each in (a, b):
+    write(each, [{"pitch": 0.5}], kind="first")
+  with pytest.raises(UserError, match="its rows cannot be compared, for want of the columns "):
+    typed(a, b)
+
+
+def test_a_folder_of_several_groups_is_refused(tmp_path, good):
+  for encoding in ("none", "rpr"):
+    write(tmp_path / "task" / encoding / "seed=0", translations([]), encoding=encoding)
+  with pytest.raises(UserError, match="task holds several groups of runs: name a run, or "):
+    typed(tmp_path / "task", good)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +382,7 @@ def test_options_that_make_no_sense(good, bad, tmp_path, monkeypatch, option, me
 def test_the_command_needs_no_jax_and_fails_without_a_traceback(good, bad):
   code = (
     "import sys; from posexp.compare import main; main();"
-    "print([name for name in ('jax', 'flax', 'posexp.tasks') if name in sys.modules])"
+    "print([name for name in ('jax', 'flax', 'wandb') if name in sys.modules])"
   )
   done = subprocess.run(
     [sys.executable, "-c", code, good, bad], capture_output=True, text=True, timeout=60

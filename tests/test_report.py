@@ -269,12 +269,38 @@ def test_tables_for_other_programs_hold_the_same_numbers(tmp_path, capsys):
   runs = parquet.read_table(out / "runs.parquet").to_pylist()
   assert [run["test/accuracy"] for run in runs] == [*A, None, *B, 0.5]
   assert [run["state"] for run in runs].count("unfinished") == 1
-  assert "| rpr k=4 | 6 | 92.67 |" in (out / "report.md").read_text()
+  assert "| rpr k=4    |   6 |  92.67 |" in (out / "report.md").read_text()
   tex = (out / "report.tex").read_text()
   assert "rpr k=4 & 6 & \\textbf{92.67}" in tex
   assert "95 \\% interval" in tex
   assert tex.count("\\toprule") == tex.count("\\bottomrule") == 1
   assert not (out / "report.html").exists()
+
+
+def test_nothing_from_a_folder_leaves_its_cell_or_comment(tmp_path, capsys):
+  bad = "$x\n\\input{/etc/passwd}\x1b[2J|<script>"
+  sweep(tmp_path, {"rpr": B})
+  sweep(tmp_path, {"rpr": A}, **{"model.dropout": bad})
+  out = tmp_path / "out"
+  typed(tmp_path, "--out", out)
+  tex, page = (out / "report.tex").read_text(), (out / "report.html").read_text()
+  assert all(line.startswith("%") for line in tex.partition("\\begin")[0].split("\n") if line)
+  assert "\\input" not in tex.partition("\\begin")[2]
+  assert "\x1b" not in capsys.readouterr().out + tex + (out / "report.md").read_text()
+  assert "<script>" not in page
+  with (out / "groups.csv").open() as file:
+    assert bad in {row["model.dropout"] for row in csv.DictReader(file)}
+
+
+def test_metrics_of_a_task_of_one_s_own_are_read_from_its_summaries(tmp_path, said):
+  rows = [{"name": "gap", "title": "gap", "format": ".1f", "higher_is_better": False}]
+  rows += [{"name": "hits", "title": "hit rate", "percent": True}, {"name": 3}, {"nam": "?"}]
+  more = {"task.kind": "first", "metrics": rows, "test/hits": 0.25}
+  sweep(tmp_path, {"sinusoidal": B, "rpr": A}, metric="test/gap", **more)
+  assert "toy: test gap by encoding sinusoidal is first of 2 groups with 0.8 ±" in said(tmp_path)
+  assert "rpr 6 25.00 0.00" in said(tmp_path, "--metric", "test/hits")
+  sweep(tmp_path / "more", {"rpr": A}, metric="test/gap", headline=["test/hits"], **more)
+  assert "toy: test hit rate by encoding" in said(tmp_path / "more")
 
 
 def test_latex_is_told_about_every_sign(tmp_path):

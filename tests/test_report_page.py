@@ -80,8 +80,8 @@ def made(tmp_path_factory):
       write(root / "runs", encoding, seed, score, options=options, **parts, **cost)
   write(root / "runs", "rpr", 4, options={"k": 4}, log="ValueError: <b>bad</b> & worse\n")
   args = arguments([str(root / "runs"), "--out", str(root / "out"), "--format", "html"])
-  (section,), (file,) = report(args)
-  return section, file
+  (results,), (file,) = report(args)
+  return results, file
 
 
 def test_the_page_needs_nothing_else(made):
@@ -103,6 +103,7 @@ def test_the_answer_comes_first_and_everything_is_there(made):
     'class="ranked"',
     "rpr k=4 beats sinusoidal by 12.5 ± ",
     "failed at step 20 (ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; worse)",
+    "Test accuracy, ranked",
     "Test accuracy against rpr.k",
     "Learning curves, validation accuracy",
     "Learning curves, validation loss",
@@ -116,8 +117,8 @@ def test_the_answer_comes_first_and_everything_is_there(made):
   places = [text.find(each) for each in order]
   assert -1 not in places
   # Figures by part are in the order of the summary.
-  assert places[:7] == sorted(places[:7])
-  assert places[9:] == sorted(places[9:])
+  assert places[:8] == sorted(places[:8])
+  assert places[10:] == sorted(places[10:])
   assert "<b>bad" not in text
 
 
@@ -148,11 +149,11 @@ def test_few_of_many_groups_are_drawn_with_the_baseline_and_the_last(tmp_path):
   groups = {("rpr", k): [0.5 + k / 100, 0.51 + k / 99] for k in range(20)}
   sweep(tmp_path / "runs", groups | {"sinusoidal": [0.52, 0.53], "none": [0.1, 0.2]})
   argv = [tmp_path / "runs", "--out", tmp_path / "out", "--format", "html"]
-  (section,), (file,) = report(arguments(list(map(str, argv))))
-  labels = [row.label for row in figures.shown(section)]
+  (results,), (file,) = report(arguments(list(map(str, argv))))
+  labels = [group.label for group in figures.shown(results)]
   assert labels == [*(f"rpr k={k}" for k in range(19, 11, -1)), "sinusoidal", "none"]
   assert "Of 22 groups 10 are drawn." in file.read_text()
-  assert next(drawn.title for drawn in figures.figures(section)) == "Test accuracy against rpr.k"
+  assert "Test accuracy against rpr.k" in [drawn.title for drawn in figures.figures(results)]
 
 
 def test_options_that_span_decades_have_a_logarithmic_axis():
@@ -162,19 +163,19 @@ def test_options_that_span_decades_have_a_logarithmic_axis():
     ([10.0, 20.0], "linear"),
     ([-1.0, 5.0], "linear"),
   ):
-    _, axes = figures._figure()
+    _, axes = figures._figure("k", "accuracy")
     figures._scale(axes, values, ticks=True)
     assert axes.get_xscale() == scale
     assert axes.get_xticks().tolist() == values
 
 
 def test_the_same_runs_make_the_same_page(made):
-  section, file = made
+  results, file = made
   before = file.read_text()
   root = file.parent.parent
   report(arguments([str(root / "runs"), "--out", str(root / "out"), "--format", "html"]))
   assert file.read_text() == before
-  assert section.runs
+  assert results.runs
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")

@@ -1,4 +1,4 @@
-"""Tests of significance against sacrebleu, scipy and cases whose answer is known."""
+"""Estimates and tests against sacrebleu, scipy and computations of another kind."""
 
 import math
 import random
@@ -6,12 +6,18 @@ import random
 import numpy as np
 import pytest
 import sacrebleu
+from run_folders import sweep
 from sacrebleu.significance import PairedTest
-from scipy import stats
+from scipy import integrate, stats
 
 from posexp.reporting import significance
+from posexp.reporting.results import results
 from posexp.reporting.significance import Resampled
+from posexp.runs import read_runs
 
+A = [0.81, 0.83, 0.80, 0.86, 0.84, 0.82]
+B = [0.79, 0.80, 0.80, 0.81, 0.80, 0.79]
+C = [0.80, 0.82, 0.79, 0.83, 0.80, 0.80]
 WORDS = ["a", "man", "rides", "old", "bicycles", "along", "the", "river", "while", "it", "rains"]
 
 
@@ -36,7 +42,7 @@ def test_the_bootstrap_is_that_of_sacrebleu(metric, monkeypatch):
   _, found = test()
   (theirs_a, theirs_b) = next(value for name, value in found.items() if name != "System")
 
-  measures = [significance.of_metric(metric, each, references) for each in (a, b)]
+  measures = [significance.corpus_measure(metric, each, references) for each in (a, b)]
   ours_a, ours_b = significance.resample(measures, samples)
   for ours, theirs in ((ours_a, theirs_a), (ours_b, theirs_b)):
     assert ours.score == pytest.approx(theirs.score, abs=1e-9)
@@ -50,14 +56,14 @@ def test_the_bootstrap_is_that_of_sacrebleu(metric, monkeypatch):
 def test_a_score_of_a_corpus_is_that_of_sacrebleu():
   references, a = corpus(0.5, seed=3)
   for metric in (sacrebleu.BLEU(), sacrebleu.CHRF()):
-    (found,) = significance.resample([significance.of_metric(metric, a, references)], 1)
+    (found,) = significance.resample([significance.corpus_measure(metric, a, references)], 1)
     assert found.score == metric.corpus_score(a, [references]).score
 
 
 def test_two_samples_of_a_share_are_drawn_alike_and_spread_as_theory_says():
   right = np.arange(400) % 4 < 3
   a, same, opposite = significance.resample(
-    [significance.of_share(each) for each in (right, right, ~right)], 2000
+    [significance.share_measure(each) for each in (right, right, ~right)], 2000
   )
   assert a.score == 75
   assert (a - same).interval == (0, 0, 0)
@@ -84,7 +90,7 @@ def test_equal_systems_do_not_differ_though_sacrebleu_says_so():
 def test_p_is_uniform_where_systems_do_not_differ():
   draw, found = np.random.default_rng(1), []
   for _ in range(300):
-    a, b = (significance.of_share(draw.random(120) < 0.5) for _ in "ab")
+    a, b = (significance.share_measure(draw.random(120) < 0.5) for _ in "ab")
     found.append(significance.resample([a, b], 120))
   ours = [significance.bootstrap_p(a - b) for a, b in found]
   assert np.mean(np.less(ours, 0.05)) == pytest.approx(0.05, abs=0.03)
@@ -104,20 +110,106 @@ def test_mcnemar_is_the_binomial_tail_doubled(alone):
   assert found["p"] == pytest.approx(min(2 * tail, 1))
 
 
-def test_over_seeds_is_the_t_test_of_the_differences():
+def test_the_paired_t_test_is_that_of_scipy():
   a, b = [31.0, 32.5, 30.4, 33.0], [30.1, 30.9, 30.2, 31.2]
-  differences = np.subtract(a, b)
-  error = differences.std(ddof=1) / 2
-  found = significance.over_seeds(a, b)
-  assert found["n"] == 4
-  assert found["difference"] == pytest.approx(differences.mean())
-  half = 3.182446305 * error  # the 97.5th percentile of t with 3 degrees of freedom
-  assert found["low"] == pytest.approx(differences.mean() - half)
-  assert found["high"] == pytest.approx(differences.mean() + half)
-  assert found["p"] == pytest.approx(2 * stats.t.sf(differences.mean() / error, 3))
+  test = stats.ttest_rel(a, b)
+  found, p = significance.paired_t(a, b)
+  assert found.n == 4
+  assert found.mean == pytest.approx(np.mean(a) - np.mean(b))
+  assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval(0.95)))
+  assert p == pytest.approx(test.pvalue)
 
 
-def test_over_seeds_that_all_differ_alike_there_is_no_interval():
-  found = significance.over_seeds([30.1, 31.1], [30.0, 31.0])
-  assert found["difference"] == pytest.approx(0.1)
-  assert (found["n"], found["low"], found["high"], found["p"]) == (2, None, None, None)
+def test_differences_that_are_all_alike_have_no_interval():
+  found, p = significance.paired_t([30.1, 31.1], [30.0, 31.0])
+  assert (found.n, found.mean) == (2, pytest.approx(0.1))
+  assert (found.low, found.high, p) == (None, None, None)
+
+
+def test_an_estimate_is_that_of_a_t_interval():
+  found = significance.estimate(A)
+  sd = math.sqrt(sum((each - sum(A) / 6) ** 2 for each in A) / 5)
+  low, high = stats.t.interval(0.95, 5, loc=np.mean(A), scale=stats.sem(A))
+  assert found == pytest.approx((6, sum(A) / 6, sd, low, high))
+
+
+def test_one_score_has_no_spread_and_equal_ones_no_interval():
+  assert significance.estimate([0.5]) == (1, 0.5, None, None, None)
+  assert significance.estimate([0.1, 0.1, 0.1]) == (3, pytest.approx(0.1), 0.0, None, None)
+
+
+def test_holm_is_what_its_steps_say():
+  # By hand: 0.01 × 4, then 0.02 × 3, then 0.03 × 2 which must not be below 0.06, then 0.5.
+  assert significance.holm([0.5, 0.01, 0.03, 0.02]) == pytest.approx([0.5, 0.04, 0.06, 0.06])
+  assert significance.holm([0.6, 0.7]) == [1.0, 1.0]
+  assert significance.holm([]) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_holm_rejects_as_the_step_down_procedure_does(seed):
+  p = np.random.default_rng(seed).beta(0.3, 3, size=9)
+  rejected = set()
+  for rank, index in enumerate(np.argsort(p)):
+    if p[index] > 0.05 / (len(p) - rank):
+      break
+    rejected.add(int(index))
+  assert {i for i, each in enumerate(significance.holm(list(p))) if each <= 0.05} == rejected
+
+
+@pytest.mark.parametrize(("n", "effect"), [(3, 0.5), (8, 1.2), (40, 0.4)])
+def test_power_is_the_integral_over_what_the_deviation_may_be(n, effect):
+  bound = stats.t.ppf(0.975, n - 1)
+
+  def rejects(s):  # given the deviation, the mean is normal
+    shift = effect * math.sqrt(n)
+    outside = stats.norm.sf(bound * s - shift) + stats.norm.cdf(-bound * s - shift)
+    return outside * stats.chi.pdf(s * math.sqrt(n - 1), n - 1) * math.sqrt(n - 1)
+
+  expected, _ = integrate.quad(rejects, 0, 10)
+  assert significance.power(n, effect, 0.05) == pytest.approx(expected, abs=1e-6)
+
+
+def test_needed_is_the_first_count_with_that_power():
+  found = significance.seeds_needed(0.5, 1.0)
+  assert found == 34  # as tables of paired t tests have it for d = 0.5
+  assert significance.power(found, 0.5, 0.05) >= 0.8 > significance.power(found - 1, 0.5, 0.05)
+  assert significance.seeds_needed(0.001, 1.0) is None
+  assert significance.seeds_needed(50.0, 1.0) == 2
+
+
+def test_differences_are_paired_by_seed_and_corrected_together(tmp_path):
+  shuffled = {seed: C[seed] for seed in (5, 3, 1, 0, 2, 4)}
+  sweep(tmp_path, {"sinusoidal": B, ("rpr", 4): A, ("rpr", 8): shuffled, "none": [0.7, 0.73]})
+  (found,), _ = results(read_runs([tmp_path])[0], None, None, None)
+  groups = {group.label: group for group in found.groups}
+  assert list(groups) == ["rpr k=4", "rpr k=8", "sinusoidal", "none"]
+  assert found.baseline is groups["sinusoidal"]
+  pairs = {"rpr k=4": (A, B), "rpr k=8": (C, B), "none": ([0.7, 0.73], B[:2])}
+  p = {}
+  for label, (own, base) in pairs.items():
+    differences = np.subtract(own, base)
+    t = differences.mean() / (differences.std(ddof=1) / math.sqrt(len(own)))
+    p[label] = 2 * stats.t.sf(abs(t), len(own) - 1)
+    low, high = stats.t.interval(0.95, len(own) - 1, differences.mean(), stats.sem(differences))
+    difference = groups[label].difference
+    assert difference.n == len(own)
+    assert difference.p == pytest.approx(p[label])
+    expected = (len(own), differences.mean(), differences.std(ddof=1), low, high)
+    assert difference.estimate == pytest.approx(expected)
+  order = sorted(p, key=p.get)
+  largest = 0.0
+  for rank, label in enumerate(order):
+    largest = max(largest, min(1, p[label] * (3 - rank)))
+    assert groups[label].difference.holm == pytest.approx(largest)
+
+
+def test_what_is_told_apart_needs_no_more_seeds_and_the_rest_more_than_it_has(tmp_path):
+  draw = np.random.default_rng(3)
+  base = draw.normal(0.8, 0.01, 6)
+  groups = {("rpr", k): list(base + draw.normal(0.004 * k, 0.008, 6)) for k in range(6)}
+  sweep(tmp_path, {"sinusoidal": list(base)} | groups)
+  (found,), _ = results(read_runs([tmp_path])[0], None, None, None)
+  differences = [group.difference for group in found.groups if group.difference is not None]
+  assert {each.significant for each in differences} == {True, False}
+  for each in differences:
+    assert each.needed is None or (each.needed > 6 and not each.significant)

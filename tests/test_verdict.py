@@ -1,8 +1,9 @@
-"""What a comparison says: the plain sentence, and the names of what is compared."""
+"""What a comparison says: the plain sentence."""
 
 import pytest
 
 from posexp.reporting import verdict
+from posexp.reporting.text import one_line
 
 
 def result(difference, p, over=None, seeds=1):
@@ -12,7 +13,8 @@ def result(difference, p, over=None, seeds=1):
   return {
     "a": {"name": "one"},
     "b": {"name": "two"},
-    "task": "translation",
+    "items": "sentences",
+    "metric": "bleu",
     "examples": 1000,
     "seeds": [[seed, seed] for seed in range(seeds)],
     "metrics": {"bleu": found},
@@ -60,21 +62,12 @@ def result(difference, p, over=None, seeds=1):
   ],
 )
 def test_the_verdict_is_a_plain_sentence(given, said):
-  assert verdict.sentence(given, "bleu") == said
-
-
-def test_runs_are_named_by_what_tells_them_apart():
-  config = {"encoding": "rpr", "seed": 0}
-  assert verdict.names(config, config, {"rpr.k": {"a": 4, "b": 16}}) == ("rpr.k=4", "rpr.k=16")
-  assert verdict.names(config, config, {"d": {"a": 1}, "e": {"b": 1}}) == ("rpr A", "rpr B")
-  assert verdict.names(config, config, {"task.train": {"a": "x" * 99}}) == ("rpr A", "rpr B")
-  assert verdict.names(config, config, {}) == ("rpr A", "rpr B")
-  assert verdict.names(config, config | {"encoding": "none"}, {}) == ("rpr", "none")
+  assert verdict.verdict(given) == said
 
 
 @pytest.mark.parametrize(
   ("text", "shown"),
-  [("  zwei\n\tHunde ", "zwei Hunde"), ("\x1b[1mrot\u202e", "�[1mrot�"), (" ", "(nothing)")],
+  [("  zwei\n\tHunde ", "zwei Hunde"), ("\x1b[1mrot\u202e", "�[1mrot�"), (" ", "")],
 )
 def test_a_text_is_shown_on_one_line_and_without_what_upsets_a_terminal(text, shown):
-  assert verdict.readable(text) == shown
+  assert one_line(text) == shown

@@ -16,13 +16,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from posexp.plotting import COLORS
 from posexp.reporting import scores
-from posexp.reporting.grouping import label
-from posexp.reporting.intervals import Estimate, estimate
-from posexp.reporting.results import COSTS, Row, Section
-from posexp.runs import metrics
-from posexp.runs.metrics import Score
+from posexp.reporting.grouping import Group, label, number
+from posexp.reporting.results import COSTS, Results
+from posexp.reporting.significance import Estimate, estimate
+from posexp.reporting.text import short
+from posexp.runs.metrics import Score, declared, score
 
 MOST = 10  # groups in a figure
+NAME = 56  # letters of a group's name in a legend
 SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
 INK, RULE = "#1a1a1b", "#e5e5e6"  # told apart from all other colors, to be replaced
 DASHES = ("-", "--", ":")
@@ -32,6 +33,7 @@ VARIABLES = {INK: "currentColor", RULE: "var(--rule)"} | {
 }
 RC = {
   "text.color": INK,
+  "text.parse_math": False,  # names come from run folders
   "axes.edgecolor": INK,
   "axes.labelcolor": INK,
   "xtick.color": INK,
@@ -42,9 +44,10 @@ RC = {
   "font.size": 9,
   "legend.fontsize": 8,
 }
+BARS = "Means; bars are 95 % intervals over seeds, where there are two or more."
 
 
-class Drawn(NamedTuple):
+class Drawing(NamedTuple):
   """A figure, and what stands below it."""
 
   title: str
@@ -52,21 +55,27 @@ class Drawn(NamedTuple):
   caption: str
 
 
-BARS = "Means; bars are 95 % intervals over seeds, where there are two or more."
+class Line(NamedTuple):
+  """Estimates at some places; the rank of a line decides how it looks."""
+
+  label: str
+  rank: int
+  x: Sequence[float]
+  found: Sequence[Estimate]
 
 
-def shown(section: Section) -> list[Row]:
+def shown(results: Results) -> list[Group]:
   """The groups that figures show: all, or the first ones, the baseline and the last."""
-  rows = [row for row in section.rows if row.score is not None and not row.group.mixed]
-  if len(rows) <= MOST:
-    return rows
-  chosen = rows[: MOST - 2]
-  ends = [row for row in (section.baseline, rows[-1]) if row is not None and row not in chosen]
-  return [*chosen, *{id(row): row for row in ends}.values()]
+  groups = [group for group in results.groups if group.ranked]
+  if len(groups) <= MOST:
+    return groups
+  first = groups[: MOST - 2]
+  ends = [g for g in (results.baseline, groups[-1]) if g is not None and g not in first]
+  return [*first, *{id(group): group for group in ends}.values()]
 
 
 def style(rank: int) -> dict[str, str]:
-  """The line of the group with that place among those shown."""
+  """The look of the group with that place among those shown."""
   return {
     "color": COLORS[rank % len(COLORS)],
     "linestyle": DASHES[rank // len(COLORS) % len(DASHES)],
@@ -74,158 +83,149 @@ def style(rank: int) -> dict[str, str]:
   }
 
 
-def figures(section: Section) -> Iterator[Drawn]:
-  """All figures that there are for a section."""
-  rows = shown(section)
-  everything = sum(row.score is not None and not row.group.mixed for row in section.rows)
-  few = f" Of {everything} groups {len(rows)} are drawn." if len(rows) < everything else ""
-  of = section.metric.metric
-  table = metrics.declared(run.summary for run in section.runs)
+def figures(results: Results) -> Iterator[Drawing]:
+  """All figures that there are for a task."""
+  groups, of = shown(results), results.score.metric
+  every = sum(group.ranked for group in results.groups)
+  few = f" Of {every} groups {len(groups)} are drawn." if len(groups) < every else ""
+  table = declared(run.summary for run in results.runs)
   with matplotlib.rc_context(RC):
-    for key in section.by:
-      if drawn := against_option(section, key):
-        yield drawn
-    for name in dict.fromkeys((f"validation/{of.name}", "validation/loss")):
-      if drawn := curves(rows, metrics.score(name, table), few):
-        yield drawn
-    for split, parts in scores.by_part(section.metric, section.runs).items():
-      yield by_part(rows, split, parts, few)
+    yield ranking(groups, results, few)
+    for key in results.by:
+      yield from against_option(results, key)
+    for key in dict.fromkeys((f"validation/{of.name}", "validation/loss")):
+      yield from curves(groups, score(key, table), few)
+    for split, parts in scores.by_part(results.score, results.runs).items():
+      yield by_part(groups, split, parts, few)
     for cost in ("flops_per_token", "seconds"):
-      if drawn := against_cost(rows, section.metric, cost, few):
-        yield drawn
+      yield from against_cost(groups, results.score, cost, few)
 
 
-def curves(rows: Sequence[Row], metric: Score, few: str) -> Drawn | None:
-  """A metric by step: the mean over seeds, and the standard deviation around it."""
-  figure, axes = _figure()
+def ranking(groups: Sequence[Group], results: Results, few: str) -> Drawing:
+  """Means with their intervals and seeds, the best on top, and the baseline as a dashed line."""
+  of, base = results.score, results.baseline
+  figure, axes = _figure(_axis(of), "")
+  for rank, group in enumerate(groups):
+    look = style(rank) | {"linestyle": "none"}
+    half = of.factor * (group.estimate.half or 0.0)
+    axes.errorbar(of.factor * group.estimate.mean, -rank, xerr=half or None, capsize=3, **look)
+    seeds = [of.factor * value for value in group.scores(of.key).values()]
+    axes.plot(seeds, [-rank] * len(seeds), ".", color=look["color"], alpha=0.4)
+  if base is not None and base.estimate is not None:
+    axes.axvline(of.factor * base.estimate.mean, color=INK, linestyle="--", linewidth=1)
+  axes.set_yticks([-rank for rank in range(len(groups))], [short(g.label, 24) for g in groups])
+  caption = f"Means with 95 % intervals and single seeds; dashed: the baseline.{few}"
+  return _drawing(figure, f"{_capital(of.title)}, ranked", caption)
+
+
+def curves(groups: Sequence[Group], of: Score, few: str) -> Iterator[Drawing]:
+  """A score by step: the mean over seeds, and the standard deviation around it."""
+  figure, axes = _figure("step", _axis(of))
   bands = False
-  for rank, row in enumerate(rows):
-    steps, values = scores.curve(list(row.group.counted.values()), metric.key)
+  for rank, group in enumerate(groups):
+    steps, values = scores.curve(list(group.counted.values()), of.key)
     if not len(steps):
       continue
-    values = metric.factor * values
     look = style(rank) | {"marker": "." if len(steps) < 30 else None}
-    axes.plot(steps, values.mean(0), label=row.label, linewidth=1.4, **look)
+    mean = of.factor * values.mean(0)
+    axes.plot(steps, mean, label=group.label, linewidth=1.4, **look)
     if len(values) > 1:
-      mean, sd = values.mean(0), values.std(0, ddof=1)
+      sd = of.factor * values.std(0, ddof=1)
       axes.fill_between(steps, mean - sd, mean + sd, color=look["color"], alpha=0.18, linewidth=0)
       bands = True
-  if not axes.lines:
-    return None
-  axes.set_xlabel("step")
-  axes.set_ylabel(_axis(metric))
-  band = "; bands are ± one standard deviation over seeds" if bands else ""
-  return _drawn(figure, f"Learning curves, {metric.title}", f"Means{band}.{few}")
+  if axes.lines:
+    band = "; bands are ± one standard deviation over seeds" if bands else ""
+    yield _drawing(figure, f"Learning curves, {of.title}", f"Means{band}.{few}")
 
 
-def against_option(section: Section, key: str) -> Drawn | None:
+def against_option(results: Results, key: str) -> Iterator[Drawing]:
   """The score against a numeric option, with a line for each combination of the others."""
-  lines: dict[str, list[tuple[float, Row]]] = {}
-  for row in section.rows:
-    value = _float(row.group.values[key])
-    if value is not None and row.score is not None and not row.group.mixed:
-      rest = {k: v for k, v in row.group.values.items() if k != key}
-      lines.setdefault(label(rest, row.group.runs), []).append((value, row))
-  lines = {name: sorted(points, key=lambda each: each[0]) for name, points in lines.items()}
-  lines = dict(sorted(lines.items(), key=lambda each: -len(each[1]))[:MOST])
-  values = sorted({value for points in lines.values() for value, _ in points})
+  points: dict[str, list[tuple[float, Estimate]]] = {}
+  for group in results.groups:
+    value = number(group.values[key])
+    if value is not None and group.ranked:
+      rest = {other: v for other, v in group.values.items() if other != key}
+      points.setdefault(label(rest, group.runs), []).append((value, group.estimate))
+  longest = sorted(points.items(), key=lambda each: -len(each[1]))[:MOST]
+  lines = [
+    Line(name, rank, *zip(*sorted(found, key=lambda each: each[0]), strict=True))
+    for rank, (name, found) in enumerate(longest)
+  ]
+  values = sorted({value for line in lines for value in line.x})
   if len(values) < 2:
-    return None
-  figure, axes = _figure()
-  for rank, (name, points) in enumerate(lines.items()):
-    _bars(axes, [v for v, _ in points], [r for _, r in points], section.metric, name, rank)
-  base = section.baseline
-  if base is not None and _float(base.group.values[key]) is None and base.score is not None:
-    level = section.metric.factor * base.score.mean
+    return
+  figure, axes = _figure(key, _axis(results.score))
+  _plot(axes, lines, results.score)
+  base = results.baseline
+  if base is not None and number(base.values[key]) is None and base.estimate is not None:
+    level = results.score.factor * base.estimate.mean
     axes.axhline(level, color=INK, linestyle="--", linewidth=1, label=base.label)
   _scale(axes, values, ticks=len(values) <= 8)
-  axes.set_xlabel(key)
-  axes.set_ylabel(_axis(section.metric))
-  return _drawn(
-    figure,
-    f"{section.metric.title.capitalize()} against {key}",
-    BARS,
-  )
+  yield _drawing(figure, f"{_capital(results.score.title)} against {key}", BARS)
 
 
-def by_part(rows: Sequence[Row], split: str, parts: Sequence[Score], few: str) -> Drawn:
-  """A metric of the lengths, or the groups, that a split consists of."""
-  figure, axes = _figure()
-  lengths, metric = scores.lengths(parts), parts[0]
-  for rank, row in enumerate(rows):
-    points = {}
-    for place, part in enumerate(parts):
-      values = [run.score(part.key) for run in row.group.counted.values()]
-      if values and None not in values:
-        points[place] = estimate(values)
+def by_part(groups: Sequence[Group], split: str, parts: Sequence[Score], few: str) -> Drawing:
+  """A score of the lengths, or the groups, that a split consists of."""
+  lengths, lines = scores.lengths(parts), []
+  for rank, group in enumerate(groups):
     # Side by side, or intervals would hide each other.
-    aside = 0.0 if lengths else 0.5 * (rank - (len(rows) - 1) / 2) / max(len(rows), 1)
-    look = style(rank) | ({} if lengths else {"linestyle": "none"})
-    _errors(axes, [p + aside for p in points], list(points.values()), metric, row.label, look)
-  axes.set_xticks(range(len(parts)), [each.part for each in parts])
-  axes.set_xlabel("length" if lengths else "group")
-  axes.set_ylabel(_axis(metric))
+    aside = 0.0 if lengths else 0.5 * (rank - (len(groups) - 1) / 2) / max(len(groups), 1)
+    found = {}
+    for place, part in enumerate(parts):
+      values = [run.score(part.key) for run in group.counted.values()]
+      if values and None not in values:
+        found[place + aside] = estimate(values)
+    lines.append(Line(group.label, rank, list(found), list(found.values())))
   what = "length" if lengths else "group"
-  name = metric.metric.title
-  caption = f"{BARS} Measured on {split}.{few}"
-  return _drawn(figure, f"{name[:1].upper()}{name[1:]} by {what}, {split}", caption)
+  figure, axes = _figure(what, _axis(parts[0]))
+  _plot(axes, lines, parts[0], connected=lengths)
+  axes.set_xticks(range(len(parts)), [each.part for each in parts])
+  title = f"{_capital(parts[0].metric.title)} by {what}, {split}"
+  return _drawing(figure, title, f"{BARS} Measured on {split}.{few}")
 
 
-def against_cost(rows: Sequence[Row], metric: Score, cost: str, few: str) -> Drawn | None:
+def against_cost(groups: Sequence[Group], of: Score, cost: str, few: str) -> Iterator[Drawing]:
   """The score against what it cost."""
-  rows = [(rank, row) for rank, row in enumerate(rows) if cost in row.costs]
-  if len(rows) < 2:
-    return None
-  figure, axes = _figure()
-  for rank, row in rows:
-    look = style(rank) | {"linestyle": "none"}
-    _errors(axes, [row.costs[cost]], [row.score], metric, row.label, look)
-  _scale(axes, sorted({row.costs[cost] for _, row in rows}), ticks=False)
-  axes.set_xlabel({"seconds": "seconds of training"}.get(cost, COSTS[cost]))
-  axes.set_ylabel(_axis(metric))
-  caption = f"{BARS}{few}"
-  return _drawn(figure, f"{metric.title.capitalize()} against {COSTS[cost]}", caption)
-
-
-def _figure() -> tuple[Figure, Axes]:
-  figure = Figure(figsize=SIZE, layout="constrained")
-  return figure, figure.subplots()
-
-
-def _axis(metric: Score) -> str:
-  return f"{metric.metric.title}{' (%)' if metric.metric.percent else ''}"
-
-
-def _bars(
-  axes: Axes, x: Sequence[float], rows: Sequence[Row], metric: Score, name: str, rank: int
-) -> None:
-  _errors(axes, x, [row.score for row in rows], metric, name, style(rank))
-
-
-def _errors(
-  axes: Axes,
-  x: Sequence[float],
-  found: Sequence[Estimate],
-  metric: Score,
-  name: str,
-  look: dict[str, str],
-) -> None:
-  """Estimates with their intervals, as far as they have any."""
-  if not found:
+  lines = [
+    Line(group.label, rank, [group.costs[cost]], [group.estimate])
+    for rank, group in enumerate(groups)
+    if cost in group.costs
+  ]
+  if len(lines) < 2:
     return
-  scale = metric.factor
-  half = [0.0 if each.low is None else scale * (each.high - each.mean) for each in found]
-  axes.errorbar(
-    x,
-    [scale * each.mean for each in found],
-    yerr=half if any(half) else None,
-    label=name,
-    markersize=5,
-    linewidth=1.4,
-    capsize=2.5,
-    **look,
-  )
-  if scale > 1:  # shares: an interval may go beyond what there can be
+  figure, axes = _figure({"seconds": "seconds of training"}.get(cost, COSTS[cost]), _axis(of))
+  _plot(axes, lines, of, connected=False)
+  _scale(axes, sorted({line.x[0] for line in lines}), ticks=False)
+  yield _drawing(figure, f"{_capital(of.title)} against {COSTS[cost]}", f"{BARS}{few}")
+
+
+def _figure(x: str, y: str) -> tuple[Figure, Axes]:
+  figure = Figure(figsize=SIZE, layout="constrained")
+  axes = figure.subplots()
+  axes.set_xlabel(x)
+  axes.set_ylabel(y)
+  return figure, axes
+
+
+def _axis(of: Score) -> str:
+  return f"{of.metric.title}{' (%)' if of.metric.percent else ''}"
+
+
+def _plot(axes: Axes, lines: Sequence[Line], of: Score, connected: bool = True) -> None:
+  """Estimates with their intervals, as far as they have any."""
+  for line in [line for line in lines if line.found]:
+    half = [of.factor * (each.half or 0.0) for each in line.found]
+    axes.errorbar(
+      line.x,
+      [of.factor * each.mean for each in line.found],
+      yerr=half if any(half) else None,
+      label=line.label,
+      markersize=5,
+      linewidth=1.4,
+      capsize=2.5,
+      **style(line.rank) | ({} if connected else {"linestyle": "none"}),
+    )
+  if of.metric.percent:  # an interval may go beyond what there can be
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, -2), min(high, 102))
 
@@ -237,36 +237,32 @@ def _scale(axes: Axes, values: Sequence[float], *, ticks: bool) -> None:
     if values[0] > 0:
       axes.set_xscale("log")
       axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-      axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
       axes.xaxis.set_minor_locator(NullLocator())
     else:
       axes.set_xscale("symlog", linthresh=positive[0], linscale=0.5)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
   if ticks:
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()
   elif axes.get_xscale() == "linear":
-    axes.ticklabel_format(axis="x", style="sci", scilimits=(-3, 5), useMathText=True)
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(-3, 5))
 
 
-def _float(text: str) -> float | None:
-  try:
-    value = float(text)
-  except ValueError:
-    return None
-  return value if math.isfinite(value) else None
+def _capital(title: str) -> str:
+  return title[:1].upper() + title[1:]
 
 
-def _drawn(figure: Figure, title: str, caption: str) -> Drawn:
+def _drawing(figure: Figure, title: str, caption: str) -> Drawing:
   axes = figure.axes[0]
   handles, labels = axes.get_legend_handles_labels()
-  if len(labels) > 1 or any(labels):
-    labels = [each if len(each) <= 56 else f"{each[:55]}…" for each in labels]
+  if any(labels):
+    labels = [short(each, NAME) for each in labels]
     columns = 1 if max(map(len, labels)) > 20 else 2
     figure.set_figheight(SIZE[1] + 0.19 * math.ceil(len(labels) / columns))
     figure.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
   out = io.StringIO()
   figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
-  return Drawn(title, inline(out.getvalue(), title), caption)
+  return Drawing(title, inline(out.getvalue(), title), caption)
 
 
 def inline(text: str, title: str) -> str:
@@ -277,8 +273,8 @@ def inline(text: str, title: str) -> str:
   text = re.sub(
     r' id="([^"]+)"', lambda found: found.group(0) if found.group(1) in used else "", text
   )
-  text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-  text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+  for size in ("height", "width"):
+    text = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", text, count=1)
   for color, variable in VARIABLES.items():
     text = text.replace(color, variable)
   return text.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)

@@ -1,17 +1,19 @@
-"""Runs of a task in groups that differ in what was asked about, and what stands in their way."""
+"""The runs of a task in groups that differ in some options, and what the runs of a group mix."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posexp.config import nearest, show
 from posexp.errors import UserError
+from posexp.reporting.significance import Estimate
 from posexp.runs import FILES, Run
 
-REPEATS = ("task.fold",)  # what repeats a measurement, beside the seed
+REPEATS = ("task.fold",)  # options that repeat a measurement, as the seed does
 PATHS = tuple(f"task.{name}" for name in FILES)  # where data are says nothing of what they are
 ABSENT = "—"  # the value of an option that a run does not have
 
@@ -20,39 +22,63 @@ Repeat = tuple[int, Any]  # a seed, and a fold if there are some
 
 @dataclasses.dataclass
 class Group:
-  """Runs with the same values of what they are grouped by."""
+  """Runs with the same values of the options they are grouped by, and their results."""
 
   values: dict[str, str]
   label: str
   runs: list[Run]  # all of them
   counted: dict[Repeat, Run]  # those whose score counts
-  mixed: dict[str, Counter]  # in what else they differ, and how many runs have which value
-  several: int = 0  # runs with a seed that another run of the group has, of the same settings
-  unscored: int = 0  # finished runs without the metric
+  mixed: dict[str, Counter]  # other options in which they differ: how many runs have which value
+  repeated: int = 0  # runs with a seed that another run of the group has, of the same settings
+  unscored: int = 0  # finished runs without the score
+  estimate: Estimate | None = None  # None if no run counts
+  difference: Difference | None = None  # None for the baseline, and where nothing can be compared
+  costs: dict[str, float] = dataclasses.field(default_factory=dict)
 
-  def scores(self, metric: str) -> dict[Repeat, float]:
+  def scores(self, key: str) -> dict[Repeat, float]:
     """By seed; of a mixed group by run."""
-    return {key: run.score(metric) for key, run in self.counted.items()}
+    return {repeat: run.score(key) for repeat, run in self.counted.items()}
+
+  @property
+  def ranked(self) -> bool:
+    """Whether its mean can be ranked: a mean over different settings has no rank."""
+    return self.estimate is not None and not self.mixed
 
 
-def canonical(value: Any) -> str:
-  """A value as one types it, the same for 1 and 1.0."""
+@dataclasses.dataclass
+class Difference:
+  """A group less the baseline, on the seeds that both have; Holm's p and the seeds needed come once
+  all groups are tested."""
+
+  n: int
+  estimate: Estimate | None = None  # None without shared seeds
+  p: float | None = None  # None of one seed, and where all seeds give the same difference
+  holm: float | None = None  # p, corrected for all groups that were tested
+  needed: int | None = None  # pairs of seeds for a power of 80 %; None if beyond all reason
+  significant: bool = False
+
+
+def value_of(run: Run, key: str) -> str:
+  """The value of an option as one types it, the same for 1 and 1.0."""
+  value = run.settings.get(key, ABSENT)
   if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
     value = int(value)
   return show(value)
 
 
-def value_of(run: Run, key: str) -> str:
-  """What a run has for an option."""
-  return canonical(run.settings[key]) if key in run.settings else ABSENT
+def split_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], list[Run]]:
+  """Runs by their values of some options, in the order in which they come."""
+  parts: dict[tuple[str, ...], list[Run]] = {}
+  for run in runs:
+    parts.setdefault(tuple(value_of(run, key) for key in keys), []).append(run)
+  return parts
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
   """The options in which runs differ, where a run could have them; no paths and no repeats."""
   encodings = {run.encoding for run in runs}
-  keys = dict.fromkeys(key for run in runs for key in run.settings)
   found = []
-  for key in keys:
+  for key in dict.fromkeys(key for run in runs for key in run.settings):
     section = key.partition(".")[0]
     if key in PATHS or key in REPEATS:
       continue
@@ -62,10 +88,10 @@ def differing(runs: Sequence[Run]) -> list[str]:
   return found
 
 
-def telling(runs: Sequence[Run]) -> list[str]:
-  """Options by which runs fall into the groups that all options in which they differ make.
+def distinguishing(runs: Sequence[Run]) -> list[str]:
+  """The fewest options that make the same groups as all options in which runs differ.
 
-  What others already tell apart is left out: where `train.steps` changes with `encoding` alone,
+  Options that others explain are left out: where `train.steps` changes with `encoding` alone,
   `encoding` will do.
   """
   encodings = {run.encoding for run in runs}
@@ -74,15 +100,12 @@ def telling(runs: Sequence[Run]) -> list[str]:
     differing(runs), key=lambda key: key != "encoding" and key.partition(".")[0] not in encodings
   )
   kept: list[str] = []
-  parts = {(): list(runs)}
+  groups = 1
   for key in keys:
-    finer: dict[tuple[str, ...], list[Run]] = {}
-    for values, members in parts.items():
-      for run in members:
-        finer.setdefault((*values, value_of(run, key)), []).append(run)
-    if len(finer) > len(parts):
+    finer = len(split_by(runs, [*kept, key]))
+    if finer > groups:
       kept.append(key)
-      parts = finer
+      groups = finer
   return kept or ["encoding"]
 
 
@@ -106,18 +129,15 @@ def check_by(by: Sequence[str], runs: Sequence[Run]) -> None:
       raise UserError(f"--by {key}: no run has such an option{hint}")
 
 
-def grouped(runs: Sequence[Run], by: Sequence[str], metric: str) -> list[Group]:
+def grouped(runs: Sequence[Run], by: Sequence[str], score: str) -> list[Group]:
   """The groups of a task's runs, in the order in which their folders stand."""
-  parts: dict[tuple[str, ...], list[Run]] = {}
-  for run in runs:
-    parts.setdefault(tuple(value_of(run, key) for key in by), []).append(run)
   groups = []
-  for values, members in parts.items():
-    given = dict(zip(by, values, strict=True))
-    groups.append(_group(given, label(given, members), members, metric))
-  names = Counter(group.label for group in groups)
+  for values, members in split_by(runs, by).items():
+    named = dict(zip(by, values, strict=True))
+    groups.append(_group(named, label(named, members), members, score))
+  labels = Counter(group.label for group in groups)
   for group in groups:  # two options with one last name
-    if names[group.label] > 1:
+    if labels[group.label] > 1:
       group.label = " ".join(f"{key}={value}" for key, value in group.values.items())
   return groups
 
@@ -135,47 +155,41 @@ def label(values: Mapping[str, str], runs: Sequence[Run]) -> str:
   return " ".join(parts) or "all others"
 
 
-def _group(values: dict[str, str], label: str, runs: list[Run], metric: str) -> Group:
+def _group(values: dict[str, str], label: str, runs: list[Run], score: str) -> Group:
   finished = [run for run in runs if run.state == "finished"]
-  scored = [run for run in finished if run.score(metric) is not None]
+  scored = [run for run in finished if run.score(score) is not None]
+  mixed = _mixed(scored, values)
+  counted: dict[Repeat, Run] = {}
+  for index, run in enumerate(scored):
+    counted.setdefault((run.seed, index if mixed else run.settings.get("task.fold")), run)
+  repeated, unscored = len(scored) - len(counted), len(finished) - len(scored)
+  return Group(values, label, runs, counted, mixed, repeated, unscored)
+
+
+def _mixed(runs: Sequence[Run], by: Mapping[str, str]) -> dict[str, Counter]:
+  """What keeps the runs of a group from being repeats of one: options, steps, or the data, which is
+  all else that the digest in a run's path covers."""
   mixed = {
-    key: Counter(value_of(run, key) for run in scored)
-    for key in differing(scored)
-    if key not in values
+    key: Counter(value_of(run, key) for run in runs) for key in differing(runs) if key not in by
   }
-  steps = Counter(str(run.summary["steps"]) for run in scored if "steps" in run.summary)
+  steps = Counter(str(run.summary["steps"]) for run in runs if "steps" in run.summary)
   if len(steps) > 1:
     mixed["steps"] = steps
-  digests = Counter(run.digest for run in scored if run.digest)
-  if not mixed and len(digests) > 1 and not _by_fold(scored):
-    mixed["data"] = digests  # all that a digest covers beside the settings
-  counted: dict[Repeat, Run] = {}
-  several = 0
-  for index, run in enumerate(scored):
-    repeat = (run.seed, run.settings.get("task.fold"))
-    if mixed:
-      counted[(run.seed, index)] = run
-    elif repeat in counted:
-      several += 1
-    else:
-      counted[repeat] = run
-  unscored = len(finished) - len(scored)
-  return Group(values, label, runs, counted, mixed, several, unscored)
-
-
-def _by_fold(runs: Sequence[Run]) -> bool:
-  """Whether every digest belongs to one fold, which explains that there are several."""
+  digests = Counter(run.digest for run in runs if run.digest)
   folds: dict[Any, set[str]] = {}
   for run in runs:
     folds.setdefault(run.settings.get("task.fold"), set()).add(run.digest or "")
-  return len(folds) > 1 and all(len(digests - {""}) <= 1 for digests in folds.values())
+  explained = len(folds) > 1 and all(len(of_fold - {""}) <= 1 for of_fold in folds.values())
+  if not mixed and len(digests) > 1 and not explained:
+    mixed["data"] = digests
+  return mixed
 
 
 def matching(groups: Sequence[Group], asked: str) -> list[Group]:
   """The groups that a typed name means: a label, or values such as "rpr,rpr.k=4"."""
   if exact := [group for group in groups if group.label == asked]:
     return exact
-  wanted = [part for part in asked.replace(",", " ").split() if part]
+  wanted = asked.replace(",", " ").split()
   return [group for group in groups if all(_has(group, part) for part in wanted)]
 
 
@@ -189,20 +203,27 @@ def _has(group: Group, part: str) -> bool:
   )
 
 
-def natural(groups: Sequence[Group]) -> Group | None:
-  """The baseline, where none was named: sinusoidal or none if each is one group, or else the
-  first in the order of what they are grouped by."""
-  counted = [group for group in groups if group.counted and not group.mixed]
+def default_baseline(groups: Sequence[Group]) -> Group | None:
+  """The baseline, where none was named: sinusoidal or none if each is one group, or else the first
+  in the order of the values that they are grouped by."""
+  ranked = [group for group in groups if group.counted and not group.mixed]
   for encoding in ("sinusoidal", "none"):
-    found = [g for g in counted if {run.encoding for run in g.runs} == {encoding}]
+    found = [group for group in ranked if {run.encoding for run in group.runs} == {encoding}]
     if len(found) == 1:
       return found[0]
-  return min(counted, key=lambda g: [sortable(value) for value in g.values.values()], default=None)
+  return min(ranked, key=lambda each: list(map(sortable, each.values.values())), default=None)
 
 
-def sortable(value: str) -> tuple[int, float, str]:
-  """Numbers by size, before names."""
+def number(text: str) -> float | None:
+  """A value as a finite number, if it is one."""
   try:
-    return 0, float(value), value
+    value = float(text)
   except ValueError:
-    return 1, 0.0, value
+    return None
+  return value if math.isfinite(value) else None
+
+
+def sortable(value: str) -> tuple[bool, float, str]:
+  """Numbers by size, before names."""
+  size = number(value)
+  return size is None, size or 0.0, value

@@ -1,20 +1,16 @@
-"""What the runs of a task amount to: estimates, differences to a baseline, costs."""
+"""The results of a task: groups, the best first, compared with a baseline, and their costs."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
 
 from posexp.config import nearest
 from posexp.errors import UserError
 from posexp.reporting import grouping, scores
-from posexp.reporting.grouping import Group, Repeat
-from posexp.reporting.intervals import LEVEL, Estimate, estimate, holm, needed
-from posexp.reporting.significance import over_seeds
+from posexp.reporting.grouping import Difference, Group, Repeat
+from posexp.reporting.significance import LEVEL, estimate, holm, paired_t, seeds_needed
 from posexp.runs import Run
 from posexp.runs.metrics import Score
 
@@ -33,72 +29,47 @@ COSTS = {  # name -> heading
 }
 
 
-class Difference(NamedTuple):
-  """A group less the baseline, on the seeds that both have."""
-
-  n: int
-  mean: float | None = None  # None without shared seeds
-  low: float | None = None
-  high: float | None = None
-  p: float | None = None  # None of one seed, and where all seeds give the same difference
-  holm: float | None = None  # p, corrected for all groups that were tested
-  needed: int | None = None  # pairs of seeds for a power of 80 %; None if beyond all reason
-
-  @property
-  def half(self) -> float | None:
-    """Half the interval."""
-    return None if self.high is None else (self.high - self.low) / 2
-
-  @property
-  def sure(self) -> bool:
-    """Whether it is more than chance."""
-    return self.holm is not None and self.holm < LEVEL
-
-
 @dataclasses.dataclass
-class Row:
-  """A group and what is known of it."""
-
-  group: Group
-  score: Estimate | None  # None if no run counts
-  against: Difference | None  # None of the baseline itself, and of what cannot be tested
-  costs: dict[str, float]
-
-  @property
-  def label(self) -> str:
-    return self.group.label
-
-
-@dataclasses.dataclass
-class Section:
-  """A task: its groups, the best first."""
+class Results:
+  """What is known of a task: its groups, the best first."""
 
   task: str
-  metric: Score
+  score: Score
   by: list[str]
-  rows: list[Row]
-  baseline: Row | None
+  groups: list[Group]
+  baseline: Group | None
   named: bool  # the baseline was named by the user
 
   @property
+  def title(self) -> str:
+    return f"{self.task}: {self.score.title} by {', '.join(self.by)}"
+
+  @property
   def runs(self) -> list[Run]:
-    return [run for row in self.rows for run in row.group.runs]
+    return [run for group in self.groups for run in group.runs]
 
   @property
   def tests(self) -> int:
     """How many differences were tested."""
-    return sum(row.against is not None and row.against.p is not None for row in self.rows)
+    return sum(g.difference is not None and g.difference.p is not None for g in self.groups)
+
+  @property
+  def costs(self) -> dict[str, str]:
+    """The costs that are known of any group, by name, with their headings."""
+    found = dict.fromkeys(name for group in self.groups for name in group.costs)
+    known = [*(name for name in COSTS if name in found), *(n for n in found if n not in COSTS)]
+    return {name: COSTS.get(name) or name.rpartition("/")[2].replace("_", " ") for name in known}
 
 
-def sections(
-  runs: Sequence[Run], by: Sequence[str] | None, metric: str | None, baseline: str | None
-) -> tuple[list[Section], list[str]]:
-  """A section for each task, and notes on tasks that have none.
+def results(
+  runs: Sequence[Run], by: Sequence[str] | None, key: str | None, baseline: str | None
+) -> tuple[list[Results], list[str]]:
+  """The results of each task, and notes on tasks that have none.
 
   Raises:
-    UserError: no run has the metric, or an option of `by`, or no group is the baseline.
+    UserError: no run has the score `key`, or an option of `by`, or no group is the baseline.
   """
-  scores.check(runs, metric)
+  scores.check(runs, key)
   if by is not None:
     grouping.check_by(by, runs)
   tasks: dict[str, list[Run]] = {}
@@ -106,13 +77,13 @@ def sections(
     tasks.setdefault(run.task, []).append(run)
   found, notes = [], []
   for task, members in tasks.items():
-    asked = scores.chosen(members, metric)
-    if asked is None:
-      what = metric or "a score"
+    score = scores.chosen(members, key)
+    if score is None:
+      what = key or "a score"
       notes.append(f"task {task} is left out: none of its {len(members)} runs has {what}")
       continue
-    keys = list(by) if by is not None else grouping.telling(members)
-    found.append(_section(task, members, keys, asked, baseline))
+    keys = list(by) if by is not None else grouping.distinguishing(members)
+    found.append(_of_task(task, members, keys, score, baseline))
   if not found:
     raise UserError("no task has a finished run with a score")
   if baseline is not None and not any(each.named for each in found):
@@ -120,45 +91,33 @@ def sections(
   return found, notes
 
 
-def _section(
-  task: str, runs: list[Run], by: list[str], metric: Score, baseline: str | None
-) -> Section:
-  groups = grouping.grouped(runs, by, metric.key)
-  means = {id(g): float(np.mean(list(g.scores(metric.key).values()))) for g in groups if g.counted}
-  sign = -1 if metric.metric.higher_is_better else 1
-  # Means over different settings have no rank.
-  groups.sort(key=lambda g: (id(g) not in means, bool(g.mixed), sign * means.get(id(g), 0.0)))
-  base, named = _baseline(groups, baseline, task)
-  against = _differences(groups, base, metric.key)
-  rows = [
-    Row(group, _estimate(group, metric.key), against.get(id(group)), _costs(group))
-    for group in groups
-  ]
-  chosen = next((row for row in rows if row.group is base), None)
-  return Section(task, metric, by, rows, chosen, named)
+def _of_task(
+  task: str, runs: list[Run], by: list[str], score: Score, baseline: str | None
+) -> Results:
+  groups = grouping.grouped(runs, by, score.key)
+  for group in groups:
+    group.costs = _mean_costs(group)
+    if group.counted:
+      group.estimate = estimate(list(group.scores(score.key).values()))
+    if group.mixed:  # the spread of different settings says nothing of chance
+      group.estimate = group.estimate._replace(sd=None, low=None, high=None)
+  sign = -1 if score.metric.higher_is_better else 1
+  groups.sort(key=lambda g: (not g.counted, bool(g.mixed), g.counted and sign * g.estimate.mean))
+  named = grouping.matching(groups, baseline) if baseline is not None else []
+  if len(named) > 1:
+    labels = ", ".join(group.label for group in named)
+    raise UserError(
+      f"--baseline {baseline}: there are {len(named)} such groups in {task}: {labels}"
+    )
+  base = named[0] if named else grouping.default_baseline(groups)
+  if base is not None and not base.mixed:
+    others = [group for group in groups if group is not base and group.ranked]
+    _compare(others, base, score.key)
+  return Results(task, score, by, groups, base, bool(named))
 
 
-def _estimate(group: Group, metric: str) -> Estimate | None:
-  scores = list(group.scores(metric).values())
-  if not scores:
-    return None
-  found = estimate(scores)
-  # The spread of different settings says nothing of chance.
-  return found._replace(sd=None, low=None, high=None) if group.mixed else found
-
-
-def _baseline(groups: list[Group], asked: str | None, task: str) -> tuple[Group | None, bool]:
-  if asked is None:
-    return grouping.natural(groups), False
-  found = grouping.matching(groups, asked)
-  if len(found) > 1:
-    labels = ", ".join(group.label for group in found)
-    raise UserError(f"--baseline {asked}: there are {len(found)} such groups in {task}: {labels}")
-  return (found[0], True) if found else (grouping.natural(groups), False)
-
-
-def _no_baseline(asked: str, found: Sequence[Section]) -> UserError:
-  labels = list(dict.fromkeys(row.label for section in found for row in section.rows))
+def _no_baseline(asked: str, found: Sequence[Results]) -> UserError:
+  labels = list(dict.fromkeys(group.label for each in found for group in each.groups))
   close = nearest(asked, labels)
   shown = ", ".join(labels[:8]) + (" and others" if len(labels) > 8 else "")
   hint = f"did you mean {close}?" if close else f"the groups are {shown}"
@@ -170,47 +129,30 @@ def shared(a: Group, b: Group) -> list[Repeat]:
   return sorted(a.counted.keys() & b.counted.keys(), key=str)
 
 
-def _differences(groups: list[Group], base: Group | None, metric: str) -> dict[int, Difference]:
-  found: dict[int, Difference] = {}
-  if base is None or base.mixed:
-    return found
-  reference, spread = base.scores(metric), {}
+def _compare(groups: list[Group], base: Group, key: str) -> None:
+  """Tests the groups against the baseline, on the seeds that they share with it."""
+  reference = base.scores(key)
   for group in groups:
-    if group is base or group.mixed or not group.counted:
-      continue
-    repeats, scores = shared(group, base), group.scores(metric)
-    pairs = [(scores[each], reference[each]) for each in repeats]
-    if len(pairs) > 1:
-      test = over_seeds(*zip(*pairs, strict=True))
-      found[id(group)] = Difference(
-        test["n"], test["difference"], test["low"], test["high"], test["p"]
-      )
-      spread[id(group)] = float(np.std(np.subtract(*np.transpose(pairs)), ddof=1))
-    else:
-      found[id(group)] = Difference(len(pairs), *(a - b for a, b in pairs))
-  tested = {key: each.p for key, each in found.items() if each.p is not None}
-  for key, p in zip(tested, holm(list(tested.values())), strict=True):
-    each = found[key]
-    # At the strictest of Holm's levels, by which what has been found needs no more seeds.
-    more = needed(each.mean, spread[key], LEVEL / len(tested)) if p >= LEVEL else None
-    found[key] = each._replace(holm=p, needed=more)
-  return found
+    repeats, own = shared(group, base), group.scores(key)
+    group.difference = Difference(len(repeats))
+    if repeats:
+      pairs = [own[each] for each in repeats], [reference[each] for each in repeats]
+      group.difference.estimate, group.difference.p = paired_t(*pairs)
+  tested = [group.difference for group in groups if group.difference.p is not None]
+  for each, p in zip(tested, holm([each.p for each in tested]), strict=True):
+    each.holm, each.significant = p, p < LEVEL
+    if not each.significant:
+      # At the strictest of Holm's levels, by which what has been found needs no more seeds.
+      each.needed = seeds_needed(each.estimate.mean, each.estimate.sd, LEVEL / len(tested))
 
 
-def _costs(group: Group) -> dict[str, float]:
+def _mean_costs(group: Group) -> dict[str, float]:
   """The mean of each cost over the runs that count."""
   collected: dict[str, list[float]] = {}
   for run in group.counted.values():
     for name, value in costs(run).items():
       collected.setdefault(name, []).append(value)
   return {name: statistics.fmean(values) for name, values in collected.items()}
-
-
-def spent(rows: Sequence[Row]) -> dict[str, str]:
-  """The costs that are known of any group, by name, with their headings."""
-  found = dict.fromkeys(name for row in rows for name in row.costs)
-  known = [*(name for name in COSTS if name in found), *(n for n in found if n not in COSTS)]
-  return {name: COSTS.get(name) or name.rpartition("/")[2].replace("_", " ") for name in known}
 
 
 def costs(run: Run) -> dict[str, float]:

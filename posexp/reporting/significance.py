@@ -1,30 +1,104 @@
-"""Whether two systems differ on the same examples by more than chance, and by how much.
+"""Estimates over seeds, and whether two systems differ by more than chance.
 
-A measure's score is a function of sums over the examples, so that it can be taken anew of examples
-drawn with replacement (the paired bootstrap: Koehn 2004). The draws are those of sacrebleu's
-`PairedTest`, and so are the intervals of single scores and `sacrebleu_p`.
+Scores of several seeds give t intervals and paired t tests. The predictions of two runs on the same
+examples give a paired bootstrap (Koehn 2004), whose draws are those of sacrebleu's `PairedTest`,
+and McNemar's exact test.
 """
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import special
 
-SEED = 12345  # sacrebleu's default
 LEVEL = 0.05
+POWER = 0.8
+MOST_SEEDS = 1000  # beyond which it does not matter how many would be needed
+SEED = 12345  # of the bootstrap: sacrebleu's default
+
+
+class Estimate(NamedTuple):
+  """A mean over n runs; sd needs two runs, and an interval needs two that differ."""
+
+  n: int
+  mean: float
+  sd: float | None = None
+  low: float | None = None
+  high: float | None = None
+
+  @property
+  def half(self) -> float | None:
+    """Half the interval."""
+    return None if self.high is None else (self.high - self.low) / 2
+
+
+def estimate(values: Sequence[float], scale: float | None = None) -> Estimate:
+  """Mean, standard deviation (n − 1) and the 95 % t interval of the mean.
+
+  Values that differ by less than 1e-9 of `scale`, by default the largest of them, count as equal.
+  """
+  n, mean = len(values), float(np.mean(values))
+  if n < 2:
+    return Estimate(n, mean)
+  if np.ptp(values) <= 1e-9 * max(scale or np.abs(values).max(), 1e-9):
+    return Estimate(n, mean, 0.0)
+  sd = float(np.std(values, ddof=1))
+  half = float(special.stdtrit(n - 1, 1 - LEVEL / 2)) * sd / math.sqrt(n)
+  return Estimate(n, mean, sd, mean - half, mean + half)
+
+
+def paired_t(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float | None]:
+  """The mean of a − b over seeds with its interval, and the two-sided p of the paired t test.
+
+  There is neither interval nor p of one seed, nor where the difference is the same with all seeds,
+  which gives no idea of how much it varies.
+  """
+  found = estimate(np.subtract(a, b), scale=np.abs([*a, *b]).max())
+  if found.low is None:
+    return found, None
+  t = found.mean / (found.sd / math.sqrt(found.n))
+  return found, float(2 * special.stdtr(found.n - 1, -abs(t)))
+
+
+def holm(p: Sequence[float]) -> list[float]:
+  """p values corrected for there being several (Holm 1979), in the same order."""
+  order = np.argsort(p, kind="stable")
+  corrected = np.empty(len(p))
+  steps = np.arange(len(p), 0, -1) * np.asarray(p, float)[order]
+  corrected[order] = np.minimum(np.maximum.accumulate(steps), 1)
+  return corrected.tolist()
+
+
+def power(n: int, effect: float, level: float) -> float:
+  """How probably a two-sided paired t test with n pairs finds a difference of `effect` sd."""
+  bound, shift = special.stdtrit(n - 1, 1 - level / 2), effect * math.sqrt(n)
+  found = 1 - special.nctdtr(n - 1, shift, bound) + special.nctdtr(n - 1, shift, -bound)
+  return float(found) if math.isfinite(found) else 1.0  # where the shift is beyond all tables
+
+
+def seeds_needed(difference: float, sd: float, level: float = LEVEL) -> int | None:
+  """The fewest pairs with which such a difference is found with a power of 80 %; None if that is
+  more than MOST_SEEDS."""
+  if not sd:
+    return 2
+  counts, effect = range(2, MOST_SEEDS + 1), abs(difference) / sd
+  place = bisect.bisect_left(counts, POWER, key=lambda n: power(n, effect, level))
+  return counts[place] if place < len(counts) else None
 
 
 class Measure(NamedTuple):
   """What a score takes of each example; `score` maps its sum over examples, [K], to a number."""
 
-  statistics: np.ndarray  # float64 [N, K]
+  statistics: np.ndarray  # float64 [N,K]
   score: Callable[[np.ndarray], float]
 
 
 class Interval(NamedTuple):
-  """An estimate between the ends of its 95 % interval."""
+  """A value between the ends of its 95 % interval."""
 
   value: float
   low: float
@@ -47,7 +121,7 @@ class Resampled(NamedTuple):
     return Resampled(self.score - other.score, self.samples - other.samples)
 
 
-def of_metric(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Measure:
+def corpus_measure(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Measure:
   """A metric of sacrebleu on a corpus."""
   # sacrebleu has no public name for what its own significance tests are made of.
   statistics = metric._extract_corpus_statistics(hypotheses, [references])
@@ -57,7 +131,7 @@ def of_metric(metric: Any, hypotheses: Sequence[str], references: Sequence[str])
   )
 
 
-def of_share(right: np.ndarray) -> Measure:
+def share_measure(right: np.ndarray) -> Measure:
   """The per cent of examples that are right, from bool [N]."""
   statistics = np.stack([right, np.ones(len(right))], axis=1).astype(float)
   return Measure(statistics, lambda sums: float(100 * sums[0] / sums[1]))
@@ -79,16 +153,15 @@ def resample(measures: Sequence[Measure], samples: int) -> list[Resampled]:
   ]
 
 
-def mean(each: Sequence[Resampled]) -> Resampled:
+def mean(runs: Sequence[Resampled]) -> Resampled:
   """The mean score of several runs, all on the same samples."""
-  return Resampled(
-    float(np.mean([one.score for one in each])), np.mean([one.samples for one in each], axis=0)
-  )
+  scores = [each.score for each in runs]
+  return Resampled(float(np.mean(scores)), np.mean([each.samples for each in runs], axis=0))
 
 
 def bootstrap_p(difference: Resampled) -> float:
-  """How often samples stray from the difference that was found as far as this is from zero: the
-  two-sided p of no difference."""
+  """The two-sided p of no difference: how often samples stray from the difference that was found as
+  far as this is from zero."""
   found = abs(difference.score)
   # What is equal must count as such, however the sums were rounded.
   strayed = np.abs(difference.samples - difference.samples.mean()) >= found * (1 - 1e-9)
@@ -112,27 +185,6 @@ def mcnemar(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
   Returns:
     `a_alone` and `b_alone`, on how many examples one is right and the other wrong, and `p`.
   """
-  from scipy import stats
-
   a_alone, b_alone = int((a & ~b).sum()), int((b & ~a).sum())
-  discordant = a_alone + b_alone
-  p = stats.binomtest(a_alone, discordant).pvalue if discordant else 1.0
-  return {"a_alone": a_alone, "b_alone": b_alone, "p": float(p)}
-
-
-def over_seeds(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
-  """The paired t test of the scores of two groups of runs, in the order of their seeds.
-
-  Returns:
-    `n`, `difference` (the mean), its interval `low` to `high`, and `p`; these three are None if the
-    difference is the same with all seeds, which gives no idea of how much it varies.
-  """
-  from scipy import stats
-
-  differences = np.subtract(a, b)
-  found = {"n": len(differences), "difference": float(differences.mean())}
-  if np.ptp(differences) <= 1e-9 * max(np.abs([*a, *b]).max(), 1e-9):
-    return found | {"low": None, "high": None, "p": None}
-  test = stats.ttest_rel(a, b)
-  low, high = test.confidence_interval(1 - LEVEL)
-  return found | {"low": float(low), "high": float(high), "p": float(test.pvalue)}
+  tail = float(special.bdtr(min(a_alone, b_alone), a_alone + b_alone, 0.5))
+  return {"a_alone": a_alone, "b_alone": b_alone, "p": min(2 * tail, 1.0)}

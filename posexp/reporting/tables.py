@@ -1,194 +1,184 @@
-"""The ranked groups and their costs as tables: for a terminal, in Markdown and in LaTeX."""
+"""The results as tables: the ranked groups and their costs to be read, groups and runs as data."""
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from posexp.reporting import sentences
-from posexp.reporting.results import Row, Section, spent
-from posexp.runs.metrics import Score
+from posexp.reporting import scores, sentences
+from posexp.reporting.grouping import Group
+from posexp.reporting.results import Results, costs
+from posexp.reporting.text import (
+  Table,
+  aligned,
+  latex_table,
+  markdown,
+  markdown_table,
+  p_number,
+  short,
+  wrapped,
+)
 
-WIDTH = 100
+if TYPE_CHECKING:
+  import pyarrow
+
 NAME = 36  # letters of a group's name in a terminal
-LATEX = {
-  "\\": r"\textbackslash{}",
-  "~": r"\textasciitilde{}",
-  "^": r"\textasciicircum{}",
-  "<": "$<$",
-  ">": "$>$",
-  "—": "---",
-  "−": "$-$",
-  "±": r"$\pm$",
-  "×": r"$\times$",
-} | {each: f"\\{each}" for each in "&%$#_{}"}
-
-Table = tuple[list[str], list[list[str]]]  # headings and rows
+MISSING = "—"
 
 
-def scores(section: Section) -> Table:
+def score_table(results: Results) -> Table:
   """A row for each group, the best first."""
-  metric, base = section.metric, section.baseline
   heads = ["", "n", "mean", "sd", "95 % interval"]
-  if section.tests:
-    heads += [f"against {base.label}", "p (Holm)" if section.tests > 1 else "p"]
-  rows = []
-  for row in section.rows:
-    found = row.score
-    cells = [row.label, str(found.n if found else 0)]
-    if found is None:
-      cells += ["—"] * 3
-    else:
-      cells += [
-        metric.number(found.mean) + (" mixed" if row.group.mixed else ""),
-        "—" if found.sd is None else metric.number(found.sd),
-        "—" if found.low is None else span(found.low, found.high, metric),
-      ]
-    if section.tests:
-      cells += ["baseline", ""] if row is base else [difference(row, metric), p(row)]
-    rows.append(cells)
-  return heads, rows
+  if results.tests:
+    heads += [f"against {results.baseline.label}", "p (Holm)" if results.tests > 1 else "p"]
+  return heads, [_score_row(group, results) for group in results.groups]
 
 
-def span(low: float, high: float, metric: Score) -> str:
-  """An interval."""
-  return f"{metric.number(low)} to {metric.number(high)}"
+def _score_row(group: Group, results: Results) -> list[str]:
+  found, number = group.estimate, results.score.number
+  if found is None:
+    cells = [group.label, "0", MISSING, MISSING, MISSING]
+  else:
+    cells = [
+      group.label,
+      str(found.n),
+      number(found.mean) + (" mixed" if group.mixed else ""),
+      MISSING if found.sd is None else number(found.sd),
+      MISSING if found.low is None else f"{number(found.low)} to {number(found.high)}",
+    ]
+  if not results.tests:
+    return cells
+  if group is results.baseline:
+    return [*cells, "baseline", ""]
+  against = group.difference
+  if against is None or against.estimate is None:
+    return [*cells, MISSING, MISSING]
+  half = against.estimate.half
+  difference = number(against.estimate.mean, "+") + ("" if half is None else f" ± {number(half)}")
+  p = MISSING if against.holm is None else p_number(against.holm)
+  return [*cells, difference, f"{p} *" if against.significant else p]
 
 
-def difference(row: Row, metric: Score) -> str:
-  """A difference to the baseline with half its interval."""
-  found = row.against
-  if found is None or found.mean is None:
-    return "—"
-  shown = metric.number(found.mean, "+")
-  return shown if found.half is None else f"{shown} ± {metric.number(found.half)}"
-
-
-def p(row: Row) -> str:
-  """The corrected p, with a star where it tells that there is a difference."""
-  found = row.against
-  if found is None or found.holm is None:
-    return "—"
-  star = " *" if found.sure else ""
-  return sentences.p_value(found.holm).removeprefix("p ").removeprefix("= ") + star
-
-
-def costs(section: Section) -> Table | None:
+def cost_table(results: Results) -> Table | None:
   """What the groups cost, as far as anything is known."""
-  names = spent(section.rows)
+  names = results.costs
   if not names:
     return None
   rows = [
-    [row.label, *(cost(row.costs.get(name)) for name in names)]
-    for row in section.rows
-    if row.score is not None
+    [group.label, *(_cost(group.costs.get(name)) for name in names)]
+    for group in results.groups
+    if group.estimate is not None
   ]
   return ["", *names.values()], rows
 
 
-def cost(value: float | None) -> str:
-  """A number of any size."""
+def _cost(value: float | None) -> str:
   if value is None:
-    return "—"
+    return MISSING
   return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def terminal(section: Section) -> Iterator[str]:
-  """All of a section in lines of 100 columns."""
-  yield f"{section.task}: {section.metric.title} by {', '.join(section.by)}"
-  yield from wrapped(sentences.headline(section))
+def terminal(results: Results) -> Iterator[str]:
+  """All results of a task in lines of 100 columns."""
+  yield short(results.title, 1000)
+  yield from wrapped(sentences.answer(results))
   yield ""
-  yield from _aligned(scores(section))
-  if said := list(sentences.verdicts(section)):
+  yield from _aligned(score_table(results))
+  if differences := sentences.differences(results):
     yield ""
-    for sentence in said:
+    for sentence in differences:
       yield from wrapped(sentence)
-  if found := costs(section):
+  if found := cost_table(results):
     yield ""
     yield from _aligned(found)
   yield ""
-  yield from wrapped(sentences.method(section))
-  for note in sentences.notes(section):
+  yield from wrapped(sentences.method(results))
+  for note in sentences.notes(results):
     yield from wrapped(f"note: {note}", "      ")
 
 
-def wrapped(text: str, indent: str = "") -> list[str]:
-  """Lines of at most 100 columns; a path may be longer."""
-  return textwrap.wrap(
-    text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+def _aligned(table: Table) -> list[str]:
+  heads, rows = table
+  return aligned(
+    ([short(each, NAME) for each in heads], [[short(r[0], NAME), *r[1:]] for r in rows])
   )
 
 
-def _aligned(table: Table) -> Iterator[str]:
-  heads, rows = table
-  lines = [[_short(line[0]), *line[1:]] for line in ([*heads], *rows)]
-  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  for line in lines:
-    cells = [f"{line[0]:<{widths[0]}}"]
-    cells += [f"{cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True)]
-    yield "  ".join(cells).rstrip()
-
-
-def _short(text: str) -> str:
-  return text if len(text) <= NAME else text[: NAME - 1] + "…"
-
-
-def markdown(sections: Sequence[Section], general: Sequence[str]) -> str:
-  """All sections as a Markdown document."""
+def markdown_report(tasks: Sequence[Results], notes: Sequence[str]) -> str:
+  """The results of all tasks as a Markdown document."""
   parts = []
-  for section in sections:
-    parts.append(f"## {section.task}: {section.metric.title} by {', '.join(section.by)}")
-    parts.append(_escaped(sentences.headline(section)))
-    parts.append(_pipes(scores(section)))
-    parts.append("\n".join(f"- {_escaped(each)}" for each in sentences.verdicts(section)))
-    if found := costs(section):
-      parts.append(_pipes(found))
-    parts.append(_escaped(sentences.method(section)))
-    parts.append("\n".join(f"- Note: {_escaped(each)}" for each in sentences.notes(section)))
-  parts.append("\n".join(f"- Note: {_escaped(each)}" for each in general))
+  for results in tasks:
+    parts.append(f"## {markdown(results.title)}")
+    parts.append(markdown(sentences.answer(results)))
+    parts.append(markdown_table(score_table(results)))
+    parts.append("\n".join(f"- {markdown(each)}" for each in sentences.differences(results)))
+    if found := cost_table(results):
+      parts.append(markdown_table(found))
+    parts.append(markdown(sentences.method(results)))
+    parts.append("\n".join(f"- Note: {markdown(each)}" for each in sentences.notes(results)))
+  parts.append("\n".join(f"- Note: {markdown(each)}" for each in notes))
   return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _pipes(table: Table) -> str:
-  heads, rows = table
-  rule = ["---", *["---:"] * (len(heads) - 1)]
-  lines = [[_escaped(cell) for cell in line] for line in (heads, rule, *rows)]
-  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _escaped(text: str) -> str:
-  return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", text)
-
-
-def latex(sections: Sequence[Section]) -> str:
-  """A booktabs table for each section; the best mean is bold."""
+def latex_report(tasks: Sequence[Results]) -> str:
+  """A booktabs table for each task; the best mean is bold."""
   parts = ["% needs \\usepackage{booktabs}"]
-  for section in sections:
-    heads, rows = scores(section)
-    lines = [[_tex(cell) for cell in line] for line in (heads, *rows)]
-    if rows and section.rows[0].score is not None:
-      lines[1][2] = f"\\textbf{{{lines[1][2]}}}"
-    body = [" & ".join(line) + r" \\" for line in lines]
-    about = [*sentences.verdicts(section), sentences.method(section), *sentences.notes(section)]
-    parts.append(
-      "\n".join(
-        [
-          f"% {section.task}: {section.metric.title} by {', '.join(section.by)}",
-          *(f"% {each}" for each in about),
-          f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-          r"\toprule",
-          body[0],
-          r"\midrule",
-          *body[1:],
-          r"\bottomrule",
-          r"\end{tabular}",
-        ]
-      )
-    )
+  for results in tasks:
+    about = [results.title, *sentences.differences(results), sentences.method(results)]
+    best = (0, 2) if results.groups[0].estimate is not None else None
+    parts.append(latex_table(score_table(results), [*about, *sentences.notes(results)], best))
   return "\n\n".join(parts) + "\n"
 
 
-def _tex(text: str) -> str:
-  text = re.sub(r"(?<!\S)-(?=\d)", "−", text)
-  return "".join(LATEX.get(each, each) for each in text)
+def group_data(tasks: Sequence[Results]) -> pyarrow.Table:
+  """A row for each group. Scores are as summary.json has them, shares from 0 to 1."""
+  rows = []
+  for results in tasks:
+    for group in results.groups:
+      row: dict[str, Any] = {"task": results.task, "metric": results.score.key}
+      row |= {"group": group.label, **group.values}
+      found, against = group.estimate, group.difference
+      row |= {"n": found.n if found else 0, "mixed": bool(group.mixed)}
+      row |= {name: getattr(found, name, None) for name in ("mean", "sd", "low", "high")}
+      row["baseline"] = results.baseline.label if results.baseline else None
+      row["shared_seeds"] = against.n if against else None
+      compared = against.estimate if against else None
+      for name, field in (("", "mean"), ("_low", "low"), ("_high", "high")):
+        row[f"difference{name}"] = getattr(compared, field, None)
+      for name, field in (("p", "p"), ("p_holm", "holm"), ("seeds_needed", "needed")):
+        row[name] = getattr(against, field, None)
+      rows.append(row | group.costs)
+  return _data(rows)
+
+
+def run_data(tasks: Sequence[Results]) -> pyarrow.Table:
+  """A row for each run, with all its scores, whether it counts and what it cost."""
+  rows = []
+  for results in tasks:
+    keys = scores.measured(results.runs)
+    for group in results.groups:
+      counted = {run.path for run in group.counted.values()}
+      for run in group.runs:
+        row = {"task": results.task, "group": group.label, "path": str(run.path)}
+        row |= {"seed": run.seed, "state": run.state, "counted": run.path in counted}
+        row |= dict(group.values) | {key: run.score(key) for key in keys}
+        rows.append(row | costs(run))
+  return _data(rows)
+
+
+def _data(rows: list[dict[str, Any]]) -> pyarrow.Table:
+  """Rows with the same columns; what is not known is null."""
+  import pyarrow
+
+  columns = dict.fromkeys(key for row in rows for key in row)
+  return pyarrow.table({key: [row.get(key) for row in rows] for key in columns})
+
+
+def write_data(rows: pyarrow.Table, file: Path) -> None:
+  """Writes a file of CSV or Parquet, by its name."""
+  from pyarrow import csv, parquet
+
+  file.parent.mkdir(parents=True, exist_ok=True)
+  writer = {".csv": csv.write_csv, ".parquet": parquet.write_table}[file.suffix]
+  writer(rows, file)

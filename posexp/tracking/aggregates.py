@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from posexp.reporting import grouping, scores
-from posexp.reporting.intervals import Estimate, estimate
+from posexp.reporting.significance import Estimate, estimate
 from posexp.runs import Run, read_runs
 from posexp.runs.metrics import METRICS, Score, score
 from posexp.tracking.charts import Chart, X, preset, row
@@ -58,7 +58,7 @@ def aggregates(named: Sequence[Run]) -> list[Aggregate]:
     for run in finished:
       groups.setdefault(run.path.absolute().parent, []).append(run)
     metric = scores.headline(finished)
-    named_by = _values([runs[0] for runs in groups.values()], grouping.telling(finished))
+    named_by = _values([runs[0] for runs in groups.values()], grouping.distinguishing(finished))
     for (path, runs), values in zip(groups.items(), named_by, strict=True):
       if path in wanted:
         found.append(_aggregate(path, sorted(runs, key=lambda run: run.seed), values, metric))

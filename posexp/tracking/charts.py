@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from posexp.reporting.intervals import Estimate
+from posexp.reporting.significance import Estimate
 
 CONFLICT = 409  # the HTTP status for a preset that the account has already
 NAMES = {
