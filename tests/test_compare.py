@@ -281,12 +281,11 @@ BROKEN = {
   ),
   "torn": (
     torn,
-    "RUN/predictions/test.jsonl, line 60: not a prediction of translation; rerun=true trains the "
-    "run afresh",
+    "RUN/predictions/test.jsonl is empty or damaged; rerun=true trains the run afresh",
   ),
   "void": (
     lambda path: write(path / "run", []),
-    "RUN/predictions/test.jsonl is empty; rerun=true trains the run afresh",
+    "RUN/predictions/test.jsonl is empty or damaged; rerun=true trains the run afresh",
   ),
   "task": (
     lambda path: write(path / "run", answers([]), kind="text_classification"),
@@ -345,7 +344,7 @@ def test_a_task_of_one_s_own_is_compared_by_its_columns(tmp_path):
   assert [row["reference"] for row in found["shown"]] == ["1", "2", "1", "2", "1"]
   for each in (a, b):
     write(each, [{"pitch": 0.5}], kind="first")
-  with pytest.raises(UserError, match="its rows cannot be compared, for want of the columns "):
+  with pytest.raises(UserError, match="its rows cannot be compared, for want of columns reference"):
     typed(a, b)
 
 

@@ -271,7 +271,7 @@ def test_tables_for_other_programs_hold_the_same_numbers(tmp_path, capsys):
   assert [run["state"] for run in runs].count("unfinished") == 1
   assert "| rpr k=4    |   6 |  92.67 |" in (out / "report.md").read_text()
   tex = (out / "report.tex").read_text()
-  assert "rpr k=4 & 6 & \\textbf{92.67}" in tex
+  assert "rpr k=4 & 6 & 92.67 &" in " ".join(tex.split())
   assert "95 \\% interval" in tex
   assert tex.count("\\toprule") == tex.count("\\bottomrule") == 1
   assert not (out / "report.html").exists()
@@ -303,15 +303,15 @@ def test_metrics_of_a_task_of_one_s_own_are_read_from_its_summaries(tmp_path, sa
   assert "toy: test hit rate by encoding" in said(tmp_path / "more")
 
 
-def test_latex_is_told_about_every_sign(tmp_path):
+def test_latex_shows_every_sign(tmp_path):
   below = [each - 0.3 for each in A]
   sweep(tmp_path, {"sinusoidal": A, "transformer_xl": below, "none": [b + 0.001 for b in B]})
   typed(tmp_path, "--out", tmp_path / "out", "--format", "latex")
-  table = (tmp_path / "out" / "report.tex").read_text().partition("\\midrule")[2]
+  table = " ".join((tmp_path / "out" / "report.tex").read_text().partition("\\midrule")[2].split())
   assert "transformer\\_xl & 6 &" in table
   assert "& $-$30.00 &" in table
   assert "& $-$12.73 $\\pm$ " in table
-  assert "& $<$ 0.001 * " in table
+  assert "$<$ 0.001 * " in table or "\\ensuremath{<} 0.001 * " in table
 
 
 def test_all_else_of_time_and_memory_is_a_cost(tmp_path, said):

@@ -47,10 +47,7 @@ def test_the_bootstrap_is_that_of_sacrebleu(metric, monkeypatch):
   for ours, theirs in ((ours_a, theirs_a), (ours_b, theirs_b)):
     assert ours.score == pytest.approx(theirs.score, abs=1e-9)
     assert ours.samples.mean() == pytest.approx(theirs.mean, abs=1e-5)  # of float32
-    assert (ours.interval.high - ours.interval.low) / 2 == pytest.approx(theirs.ci, abs=1e-5)
-  p = significance.sacrebleu_p(ours_a - ours_b)
-  assert p == pytest.approx(theirs_b.p_value)
-  assert 0.005 < p < 0.5  # else any formula would do
+    assert (ours.interval["high"] - ours.interval["low"]) / 2 == pytest.approx(theirs.ci, abs=1e-5)
 
 
 def test_a_score_of_a_corpus_is_that_of_sacrebleu():
@@ -66,12 +63,12 @@ def test_two_samples_of_a_share_are_drawn_alike_and_spread_as_theory_says():
     [significance.share_measure(each) for each in (right, right, ~right)], 2000
   )
   assert a.score == 75
-  assert (a - same).interval == (0, 0, 0)
+  assert (a - same).interval == {"value": 0, "low": 0, "high": 0}
   np.testing.assert_allclose(a.samples + opposite.samples, 100)
   error = 100 * math.sqrt(0.75 * 0.25 / 400)
   assert a.samples.std() == pytest.approx(error, rel=0.05)
-  assert a.interval.low == pytest.approx(75 - 1.96 * error, abs=0.15 * error)
-  assert a.interval.high == pytest.approx(75 + 1.96 * error, abs=0.15 * error)
+  assert a.interval["low"] == pytest.approx(75 - 1.96 * error, abs=0.15 * error)
+  assert a.interval["high"] == pytest.approx(75 + 1.96 * error, abs=0.15 * error)
 
 
 @pytest.mark.parametrize("errors", [0, 0.5, 1, 1.96, -1.96, 2.58])
@@ -81,10 +78,9 @@ def test_p_of_the_bootstrap_is_that_of_a_two_sided_test(errors):
   assert found == pytest.approx(2 * stats.norm.sf(abs(errors)), abs=0.008)
 
 
-def test_equal_systems_do_not_differ_though_sacrebleu_says_so():
+def test_equal_systems_do_not_differ():
   equal = Resampled(0.0, np.zeros(1000))
   assert significance.bootstrap_p(equal) == 1
-  assert significance.sacrebleu_p(equal) == 1 / 1001
 
 
 def test_p_is_uniform_where_systems_do_not_differ():
@@ -95,8 +91,6 @@ def test_p_is_uniform_where_systems_do_not_differ():
   ours = [significance.bootstrap_p(a - b) for a, b in found]
   assert np.mean(np.less(ours, 0.05)) == pytest.approx(0.05, abs=0.03)
   assert np.mean(np.less(ours, 0.5)) == pytest.approx(0.5, abs=0.08)
-  theirs = [significance.sacrebleu_p(a - b) for a, b in found]
-  assert np.mean(np.less(theirs, 0.05)) > np.mean(np.less(ours, 0.05)) + 0.02
 
 
 @pytest.mark.parametrize("alone", [(0, 0), (1, 0), (5, 0), (8, 2), (2, 8), (30, 30), (7, 19)])

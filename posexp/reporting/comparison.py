@@ -122,12 +122,14 @@ def _compared(
     sides = [[pair[side][name] for pair in resampled] for side in (0, 1)]
     a, b = map(significance.mean, sides)
     difference = a - b
-    found = {"a": a.interval._asdict(), "b": b.interval._asdict()}
-    found |= {"difference": difference.interval._asdict()}
-    found |= {"p": significance.bootstrap_p(difference), "test": "paired bootstrap"}
-    if name in ("bleu", "chrf"):
-      found["p_sacrebleu"] = significance.sacrebleu_p(difference)
-    elif len(rows) == 1:
+    found = {
+      "a": a.interval,
+      "b": b.interval,
+      "difference": difference.interval,
+      "p": significance.bootstrap_p(difference),
+      "test": "paired bootstrap",
+    }
+    if name not in ("bleu", "chrf") and len(rows) == 1:
       test = significance.mcnemar(*(_right(side, columns) for side in rows[0]))
       found |= {"p": test["p"], "test": "McNemar", "mcnemar": test}
     if len(rows) > 1:

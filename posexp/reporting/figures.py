@@ -12,7 +12,7 @@ from typing import NamedTuple
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter
 
 from posexp.plotting import COLORS
 from posexp.reporting import scores
@@ -233,19 +233,13 @@ def _plot(axes: Axes, lines: Sequence[Line], of: Score, connected: bool = True) 
 def _scale(axes: Axes, values: Sequence[float], *, ticks: bool) -> None:
   """A logarithmic axis where values span decades; 0 then has a place of its own."""
   positive = [value for value in values if value > 0]
-  if values[0] >= 0 and positive and positive[-1] / positive[0] >= 10:
-    if values[0] > 0:
-      axes.set_xscale("log")
-      axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-      axes.xaxis.set_minor_locator(NullLocator())
-    else:
-      axes.set_xscale("symlog", linthresh=positive[0], linscale=0.5)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+  if values[0] >= 0 and positive and positive[-1] >= 10 * positive[0]:
+    axes.set_xscale("symlog", linthresh=positive[0], linscale=0.5, subs=(2, 5))
   if ticks:
-    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.set_xticks(values)
     axes.minorticks_off()
-  elif axes.get_xscale() == "linear":
-    axes.ticklabel_format(axis="x", style="sci", scilimits=(-3, 5))
+  if ticks or axes.get_xscale() == "symlog":
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _capital(title: str) -> str:

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posexp.config import nearest, show
+from posexp.config import show
 from posexp.errors import UserError
 from posexp.reporting.significance import Estimate
+from posexp.reporting.text import did_you_mean
 from posexp.runs import FILES, Run
 
 REPEATS = ("task.fold",)  # options that repeat a measurement, as the seed does
@@ -50,7 +51,7 @@ class Difference:
   """A group less the baseline, on the seeds that both have; Holm's p and the seeds needed come once
   all groups are tested."""
 
-  n: int
+  n: int | None
   estimate: Estimate | None = None  # None without shared seeds
   p: float | None = None  # None of one seed, and where all seeds give the same difference
   holm: float | None = None  # p, corrected for all groups that were tested
@@ -124,9 +125,7 @@ def check_by(by: Sequence[str], runs: Sequence[Run]) -> None:
       raise UserError(f"--by {key}: it repeats a measurement, and groups are means over it")
     if key not in keys:
       same = [each for each in keys if each.rpartition(".")[2] == key.rpartition(".")[2]]
-      close = same[:3] or [each for each in [nearest(key, keys)] if each]
-      hint = f"; did you mean {' or '.join(close)}?" if close else ""
-      raise UserError(f"--by {key}: no run has such an option{hint}")
+      raise UserError(f"--by {key}: no run has such an option; {did_you_mean(key, keys, same)}")
 
 
 def grouped(runs: Sequence[Run], by: Sequence[str], score: str) -> list[Group]:
@@ -187,20 +186,17 @@ def _mixed(runs: Sequence[Run], by: Mapping[str, str]) -> dict[str, Counter]:
 
 def matching(groups: Sequence[Group], asked: str) -> list[Group]:
   """The groups that a typed name means: a label, or values such as "rpr,rpr.k=4"."""
-  if exact := [group for group in groups if group.label == asked]:
-    return exact
-  wanted = asked.replace(",", " ").split()
-  return [group for group in groups if all(_has(group, part) for part in wanted)]
+  wanted = set(asked.replace(",", " ").split())
+  exact = [group for group in groups if group.label == asked]
+  return exact or [group for group in groups if wanted <= _names(group)]
 
 
-def _has(group: Group, part: str) -> bool:
-  key, equals, value = part.partition("=")
-  if not equals:
-    return part in {run.encoding for run in group.runs} or part in group.values.values()
-  return any(
-    value == given and key in (name, name.rpartition(".")[2])
-    for name, given in group.values.items()
-  )
+def _names(group: Group) -> set[str]:
+  """What a group can be called: its encodings, its values, and options with their values."""
+  names = {run.encoding for run in group.runs} | set(group.values.values())
+  for key, value in group.values.items():
+    names |= {f"{key}={value}", f"{key.rpartition('.')[2]}={value}"}
+  return names
 
 
 def default_baseline(groups: Sequence[Group]) -> Group | None:

@@ -47,15 +47,14 @@ def _task(results: Results, out: Path) -> Iterator[str]:
     yield f'<h2>Figures</h2><div class="figures">{drawings}</div>'
   if found := tables.cost_table(results):
     yield f"<h2>Costs</h2>{_table(*found)}"
-  yield "<h2>Groups and their runs</h2>"
   keys = differing(results.runs)
-  for group in results.groups:
-    yield _runs(group, keys, results, out)
   common = [
     [key, value_of(results.runs[0], key)] for key in results.runs[0].settings if key not in keys
   ]
-  every = f"What all {len(results.runs)} runs have in common"
-  yield f"<details><summary>{every}</summary>{_table(['option', 'value'], common)}</details>"
+  yield "<h2>Runs</h2>"
+  yield from (_runs(group, keys, results, out) for group in results.groups)
+  summary = f"What all {len(results.runs)} runs have in common"
+  yield _details(summary, _table(["option", "value"], common))
   yield "</section>"
 
 
@@ -85,11 +84,15 @@ def _runs(group: Group, keys: Sequence[str], results: Results, out: Path) -> str
   ]
   lines = "".join(_run(run, results, out) for run in runs)
   head = "<tr><th>seed</th><th>score</th><th>state</th><th>folder</th></tr>"
-  return (
-    f"<details><summary>{escape(group.label)}: {counted(len(runs), 'run')}</summary>"
-    f"{_table(['option', 'value'], own) if own else ''}"
-    f'<div class="scroll"><table>{head}{lines}</table></div></details>'
+  options = _table(["option", "value"], own) if own else ""
+  return _details(
+    f"{group.label}: {counted(len(runs), 'run')}",
+    f'{options}<div class="scroll"><table>{head}{lines}</table></div>',
   )
+
+
+def _details(summary: str, inside: str) -> str:
+  return f"<details><summary>{escape(summary)}</summary>{inside}</details>"
 
 
 def _run(run: Run, results: Results, out: Path) -> str:

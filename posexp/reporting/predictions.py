@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from posexp.errors import UserError
 from posexp.runs import Run, read_runs
+from posexp.runs.predictions import load_predictions
 
 
 class Columns(NamedTuple):
@@ -91,81 +91,61 @@ def _seeds(seeds: Sequence[int]) -> str:
   return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
-def read(run: Run, split: str) -> tuple[Columns, list[Prediction]]:
-  """The predictions of a run for a split, in their order, and the columns that they stand in.
-
-  Raises:
-    UserError: there are none, or they are damaged, or of no known columns.
-  """
-  files = {file.stem: file for file in sorted((run.path / "predictions").glob("*.jsonl"))}
-  if split not in files:
-    others = f"; it has those of {', '.join(files)}" if files else ""
-    raise UserError(f"{run.path} has no predictions of the split {split}{others}")
-  columns, rows = None, []
-  with files[split].open(encoding="utf-8", newline="\n") as lines:
-    try:
-      for line in lines:
-        row = json.loads(line)
-        columns = columns or _columns(row, files[split])
-        texts = [row.get(columns.source, ""), row[columns.reference], row[columns.answer]]
-        if not all(isinstance(text, str | int) for text in texts):
-          raise TypeError
-        rows.append(Prediction(*map(str, texts), float(row.get("loss", 0.0))))
-    except (ValueError, TypeError, KeyError, AttributeError):
-      what = f" of {columns.kind}" if columns else ""
-      raise UserError(
-        f"{files[split]}, line {len(rows) + 1}: not a prediction{what}; rerun=true trains the run "
-        "afresh"
-      ) from None
-  if not rows:
-    raise UserError(f"{files[split]} is empty; rerun=true trains the run afresh")
-  return columns, rows
-
-
-def _columns(row: dict, file: Path) -> Columns:
-  for each in COLUMNS:
-    if {each.reference, each.answer} <= row.keys():
-      return each
-  pairs = " or ".join(f"{each.reference} and {each.answer}" for each in COLUMNS)
-  raise UserError(f"{file}: its rows cannot be compared, for want of the columns {pairs}")
-
-
 def read_pairs(
   pairs: Sequence[tuple[Run, Run]], split: str
 ) -> tuple[Columns, list[tuple[list[Prediction], list[Prediction]]]]:
-  """The predictions of all pairs, which are of the same examples.
+  """The predictions of all pairs for a split, which are of the same examples.
 
   Raises:
-    UserError: as `read`; or runs were tested on other data, which names the first difference.
+    UserError: there are none, or they are damaged, or of no known columns; or runs were tested on
+      other data, which names the first difference.
   """
-  first = pairs[0][0]
-  columns, reference = read(first, split)
-  found = []
+  first, found = pairs[0][0], []
+  columns, reference = _read(first, split)
   for pair in pairs:
     sides = []
     for run in pair:
-      other, rows = read(run, split)
+      other, rows = _read(run, split)
       if other != columns:
         raise UserError(
           f"{run.path} is a run of {other.kind}, and {first.path} of {columns.kind}: name runs of "
           "one task"
         )
-      _check_same(columns, reference, rows, f"{run.path} has other {split} data than {first.path}")
+      problem = f"{run.path} has other {split} data than {first.path}"
+      for index, (a, b) in enumerate(zip(reference, rows, strict=False)):
+        for column, one, two in zip(columns[1:3], a[:2], b[:2], strict=True):
+          if one != two:
+            raise UserError(f"{problem}: the {column} of example {index} is {two!r}, not {one!r}")
+      if len(rows) != len(reference):
+        raise UserError(f"{problem}: {len(rows):,} examples, not {len(reference):,}")
       sides.append(rows)
     found.append((sides[0], sides[1]))
   return columns, found
 
 
-def _check_same(
-  columns: Columns, a: Sequence[Prediction], b: Sequence[Prediction], problem: str
-) -> None:
-  for index, (one, other) in enumerate(zip(a, b, strict=False)):
-    for name in ("source", "reference"):
-      texts = getattr(one, name), getattr(other, name)
-      if texts[0] != texts[1]:
-        column = getattr(columns, name)
-        raise UserError(
-          f"{problem}: the {column} of example {index} is {texts[1]!r}, not {texts[0]!r}"
-        )
-  if len(a) != len(b):
-    raise UserError(f"{problem}: {len(b):,} examples, not {len(a):,}")
+def _read(run: Run, split: str) -> tuple[Columns, list[Prediction]]:
+  """The predictions of a run in their order, and the columns that they stand in."""
+  files = {file.stem: file for file in sorted((run.path / "predictions").glob("*.jsonl"))}
+  if split not in files:
+    others = f"; it has those of {', '.join(files)}" if files else ""
+    raise UserError(f"{run.path} has no predictions of the split {split}{others}")
+  try:
+    rows = load_predictions(run.path, split)
+    known = [c for c in COLUMNS if {c.reference, c.answer} <= rows[0].keys()]
+    if not known:
+      wanted = " or ".join(f"{each.reference} and {each.answer}" for each in COLUMNS)
+      raise UserError(f"{files[split]}: its rows cannot be compared, for want of columns {wanted}")
+    columns = known[0]
+    return columns, [
+      Prediction(
+        str(row.get(columns.source, "")),
+        str(row[columns.reference]),
+        str(row[columns.answer]),
+        float(row.get("loss", 0.0)),
+      )
+      for row in rows
+    ]
+  except (ValueError, TypeError, LookupError, AttributeError):
+    raise UserError(
+      f"{files[split]} is empty or damaged; rerun=true trains the run afresh"
+    ) from None

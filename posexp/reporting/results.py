@@ -6,11 +6,11 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from posexp.config import nearest
 from posexp.errors import UserError
 from posexp.reporting import grouping, scores
 from posexp.reporting.grouping import Difference, Group, Repeat
 from posexp.reporting.significance import LEVEL, estimate, holm, paired_t, seeds_needed
+from posexp.reporting.text import did_you_mean
 from posexp.runs import Run
 from posexp.runs.metrics import Score
 
@@ -87,7 +87,9 @@ def results(
   if not found:
     raise UserError("no task has a finished run with a score")
   if baseline is not None and not any(each.named for each in found):
-    raise _no_baseline(baseline, found)
+    labels = list(dict.fromkeys(group.label for each in found for group in each.groups))
+    hint = did_you_mean(baseline, labels)
+    raise UserError(f"--baseline {baseline}: it is no group; {hint}")
   return found, notes
 
 
@@ -114,14 +116,6 @@ def _of_task(
     others = [group for group in groups if group is not base and group.ranked]
     _compare(others, base, score.key)
   return Results(task, score, by, groups, base, bool(named))
-
-
-def _no_baseline(asked: str, found: Sequence[Results]) -> UserError:
-  labels = list(dict.fromkeys(group.label for each in found for group in each.groups))
-  close = nearest(asked, labels)
-  shown = ", ".join(labels[:8]) + (" and others" if len(labels) > 8 else "")
-  hint = f"did you mean {close}?" if close else f"the groups are {shown}"
-  return UserError(f"--baseline {asked}: it is no group; {hint}")
 
 
 def shared(a: Group, b: Group) -> list[Repeat]:

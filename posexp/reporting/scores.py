@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from posexp.config import nearest
 from posexp.errors import UserError
+from posexp.reporting.text import did_you_mean
 from posexp.runs import Run
 from posexp.runs.metrics import METRICS, Score, declared, score
 from posexp.tasks import TASKS
@@ -61,8 +61,7 @@ def check(runs: Sequence[Run], asked: str | None = None) -> None:
   if asked is None or asked in found:
     return
   same = [key for key in found if asked in (found[key].metric.name, key.rpartition("/")[2])]
-  close = same[:3] or [each for each in [nearest(asked, found)] if each]
-  hint = f"did you mean {' or '.join(close)}?" if close else f"they have {', '.join([*found][:8])}"
+  hint = did_you_mean(asked, list(found), same)
   raise UserError(f"--metric {asked}: no run has such a metric; {hint}")
 
 

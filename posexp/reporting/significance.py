@@ -25,7 +25,7 @@ class Estimate(NamedTuple):
   """A mean over n runs; sd needs two runs, and an interval needs two that differ."""
 
   n: int
-  mean: float
+  mean: float | None = None  # of no run
   sd: float | None = None
   low: float | None = None
   high: float | None = None
@@ -97,14 +97,6 @@ class Measure(NamedTuple):
   score: Callable[[np.ndarray], float]
 
 
-class Interval(NamedTuple):
-  """A value between the ends of its 95 % interval."""
-
-  value: float
-  low: float
-  high: float
-
-
 class Resampled(NamedTuple):
   """A score of all examples, and of each sample of them."""
 
@@ -112,10 +104,15 @@ class Resampled(NamedTuple):
   samples: np.ndarray  # float64 [samples]
 
   @property
-  def interval(self) -> Interval:
-    """Between the percentiles 2.5 and 97.5 of the samples, as sacrebleu takes them."""
+  def interval(self) -> dict[str, float]:
+    """The score as `value`, from `low` to `high`: the percentiles 2.5 and 97.5 of the samples, as
+    sacrebleu takes them."""
     ordered, cut = np.sort(self.samples), len(self.samples) // 40
-    return Interval(self.score, float(ordered[cut]), float(ordered[len(ordered) - cut - 1]))
+    return {
+      "value": self.score,
+      "low": float(ordered[cut]),
+      "high": float(ordered[len(ordered) - cut - 1]),
+    }
 
   def __sub__(self, other: Resampled) -> Resampled:
     return Resampled(self.score - other.score, self.samples - other.samples)
@@ -166,17 +163,6 @@ def bootstrap_p(difference: Resampled) -> float:
   # What is equal must count as such, however the sums were rounded.
   strayed = np.abs(difference.samples - difference.samples.mean()) >= found * (1 - 1e-9)
   return float((strayed.sum() + 1) / (len(strayed) + 1)) if found else 1.0
-
-
-def sacrebleu_p(difference: Resampled) -> float:
-  """The p of sacrebleu's paired bootstrap.
-
-  It takes the mean of |difference| off |difference|, which makes it about half of `bootstrap_p`,
-  and as small as can be for two equal systems.
-  """
-  sizes = np.abs(difference.samples)
-  exceeded = int((sizes - sizes.mean() > abs(difference.score)).sum())
-  return (exceeded + 1) / (len(sizes) + 1)
 
 
 def mcnemar(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posexp.reporting import scores, sentences
-from posexp.reporting.grouping import Group
+from posexp.reporting.grouping import Difference, Group
 from posexp.reporting.results import Results, costs
+from posexp.reporting.significance import Estimate
 from posexp.reporting.text import (
   Table,
   aligned,
@@ -122,12 +123,11 @@ def markdown_report(tasks: Sequence[Results], notes: Sequence[str]) -> str:
 
 
 def latex_report(tasks: Sequence[Results]) -> str:
-  """A booktabs table for each task; the best mean is bold."""
+  """A booktabs table for each task."""
   parts = ["% needs \\usepackage{booktabs}"]
   for results in tasks:
     about = [results.title, *sentences.differences(results), sentences.method(results)]
-    best = (0, 2) if results.groups[0].estimate is not None else None
-    parts.append(latex_table(score_table(results), [*about, *sentences.notes(results)], best))
+    parts.append(latex_table(score_table(results), [*about, *sentences.notes(results)]))
   return "\n\n".join(parts) + "\n"
 
 
@@ -136,18 +136,21 @@ def group_data(tasks: Sequence[Results]) -> pyarrow.Table:
   rows = []
   for results in tasks:
     for group in results.groups:
-      row: dict[str, Any] = {"task": results.task, "metric": results.score.key}
-      row |= {"group": group.label, **group.values}
-      found, against = group.estimate, group.difference
-      row |= {"n": found.n if found else 0, "mixed": bool(group.mixed)}
-      row |= {name: getattr(found, name, None) for name in ("mean", "sd", "low", "high")}
-      row["baseline"] = results.baseline.label if results.baseline else None
-      row["shared_seeds"] = against.n if against else None
-      compared = against.estimate if against else None
-      for name, field in (("", "mean"), ("_low", "low"), ("_high", "high")):
-        row[f"difference{name}"] = getattr(compared, field, None)
-      for name, field in (("p", "p"), ("p_holm", "holm"), ("seeds_needed", "needed")):
-        row[name] = getattr(against, field, None)
+      found = group.estimate or Estimate(0)
+      against = group.difference or Difference(None)
+      compared = against.estimate or Estimate(0)
+      row = {"task": results.task, "metric": results.score.key, "group": group.label}
+      row |= {**group.values, **found._asdict(), "mixed": bool(group.mixed)}
+      row |= {
+        "baseline": results.baseline and results.baseline.label,
+        "shared_seeds": against.n,
+        "difference": compared.mean,
+        "difference_low": compared.low,
+        "difference_high": compared.high,
+        "p": against.p,
+        "p_holm": against.holm,
+        "seeds_needed": against.needed,
+      }
       rows.append(row | group.costs)
   return _data(rows)
 

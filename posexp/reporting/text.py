@@ -12,19 +12,9 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-WIDTH = 100  # columns of a terminal
-LATEX = {
-  "\\": r"\textbackslash{}",
-  "~": r"\textasciitilde{}",
-  "^": r"\textasciicircum{}",
-  "<": "$<$",
-  ">": "$>$",
-  "—": "---",
-  "−": "$-$",
-  "±": r"$\pm$",
-  "×": r"$\times$",
-} | {each: f"\\{each}" for each in "&%$#_{}"}
+from posexp.config import nearest
 
+WIDTH = 100  # columns of a terminal
 Table = tuple[list[str], list[list[str]]]  # headings and rows
 
 
@@ -72,28 +62,13 @@ def markdown(text: str) -> str:
   return re.sub(r"([\\`*_|<>\[\]#])", r"\\\1", one_line(text))
 
 
-def latex(text: str) -> str:
-  """A text with the signs quoted that mean something in LaTeX."""
-  text = re.sub(r"(?<!\S)-(?=\d)", "−", one_line(text))
-  return "".join(LATEX.get(each, each) for each in text)
-
-
-def latex_table(table: Table, comments: Sequence[str], bold: tuple[int, int] | None) -> str:
-  """A booktabs table below some comments; the cell in the row and column `bold` is bold."""
-  heads, rows = table
-  lines = [[latex(cell) for cell in line] for line in (heads, *rows)]
-  if bold:
-    row, column = bold
-    lines[row + 1][column] = f"\\textbf{{{lines[row + 1][column]}}}"
-  first, *body = [" & ".join(line) + r" \\" for line in lines]
-  return "\n".join(
-    [
-      *(f"% {one_line(each)}" for each in comments),
-      f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-      *(r"\toprule", first, r"\midrule", *body, r"\bottomrule"),
-      r"\end{tabular}",
-    ]
-  )
+def latex_table(table: Table, comments: Sequence[str]) -> str:
+  """A booktabs table below some comments."""
+  heads, *rows = ([one_line(cell) for cell in row] for row in (table[0], *table[1]))
+  columns = ["left", *["right"] * (len(heads) - 1)]
+  body = tabulate(rows, heads, "latex_booktabs", disable_numparse=True, colalign=columns)
+  body = re.sub(r"(?<=\s)-(?=\d)", "$-$", body).replace("—", "---").replace("±", r"$\pm$")
+  return "\n".join([*(f"% {one_line(each)}" for each in comments), body])
 
 
 def p_number(p: float) -> str:
@@ -110,6 +85,12 @@ def p_value(p: float) -> str:
 def counted(count: int, what: str) -> str:
   """1 run, 2 runs."""
   return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def did_you_mean(asked: str, names: Sequence[str], same: Sequence[str] = ()) -> str:
+  """The names that may have been meant: those of the `same` ending, or the nearest, or all."""
+  close = same[:3] or [each for each in [nearest(asked, names)] if each]
+  return f"did you mean {' or '.join(close)}?" if close else f"there are {listed(names, 8)}"
 
 
 def listed(items: Sequence[str], most: int = 4) -> str:

@@ -95,11 +95,7 @@ def _options(result: Result) -> Iterator[str]:
     yield f"the two configs do not differ{'' if same else ' but for the seed'}"
   if rows:
     cells = [[one_line(cell) for cell in row] for row in rows]
-    lines = aligned((["differs", "A", "B"], cells), "left")
-    if max(map(len, lines)) > WIDTH:  # a path or a list
-      both = [line for key, a, b in cells for line in ([key, f"A: {a}"], ["", f"B: {b}"])]
-      lines = aligned((["differs", ""], both), "left")
-    yield from lines
+    yield from aligned((["differs", "A", "B"], cells), "left")
 
 
 def _over_seeds(result: Result) -> Iterator[str]:
@@ -133,16 +129,6 @@ def _remarks(result: Result) -> Iterator[str]:
         f"{METRICS[name].title.capitalize()}: p is that of McNemar's exact test; {items} right "
         f"with {a} alone: {alone['a_alone']:,}, with {b} alone: {alone['b_alone']:,}."
       )
-  theirs = [
-    f"{METRICS[name].title} {p_number(found['p_sacrebleu'])}"
-    for name, found in metrics.items()
-    if "p_sacrebleu" in found
-  ]
-  if theirs:
-    yield (
-      f"sacrebleu gives p of the same samples as {', '.join(theirs)}: it is one-sided in effect, "
-      "and small too where two systems are equal."
-    )
 
 
 def _sentences(result: Result, names: list[str]) -> Iterator[str]:

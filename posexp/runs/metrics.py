@@ -41,21 +41,13 @@ class Score(NamedTuple):
 
   key: str
   metric: Metric
-
-  @property
-  def split(self) -> str:
-    """What stands before the metric, "beyond"."""
-    return self._around[0]
-
-  @property
-  def part(self) -> str:
-    """What stands after the metric, "7": the part of the split, or nothing."""
-    return self._around[1]
+  split: str = ""  # what stands before the metric: "beyond"
+  part: str = ""  # what stands after it, a part of the split: "7"
 
   @property
   def title(self) -> str:
     """As one reads it: "beyond exact match (7)"."""
-    title = " ".join([*filter(None, self.split.split("/")), self.metric.title])
+    title = f"{self.split.replace('/', ' ')} {self.metric.title}".strip()
     return f"{title} ({self.part})" if self.part else title
 
   @property
@@ -80,21 +72,17 @@ class Score(NamedTuple):
     return format(self.factor * value, f"z.{min(decimals, 8)}f")
 
   @property
-  def _around(self) -> tuple[str, str]:
-    names = self.key.split("/")
-    if self.metric.name not in names:
-      return "", ""
-    at = names.index(self.metric.name)
-    return "/".join(names[:at]), "/".join(names[at + 1 :])
-
-  @property
   def _decimals(self) -> int:
     return 2 if self.metric.percent else len(format(0.0, self.metric.format).partition(".")[2])
 
 
 def score(key: str, table: Mapping[str, Metric] = METRICS) -> Score:
   """What a key means; a metric that the table lacks is named as it is, and the highest is best."""
-  return Score(key, next((table[p] for p in key.split("/") if p in table), Metric(key, key)))
+  names = key.split("/")
+  for at, name in enumerate(names):
+    if name in table:
+      return Score(key, table[name], "/".join(names[:at]), "/".join(names[at + 1 :]))
+  return Score(key, Metric(key, key))
 
 
 def declared(summaries: Iterable[Mapping[str, Any] | None]) -> dict[str, Metric]:
