@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexp.config.arguments import Parser, run
-from posexp.errors import UserError
+from posexp.data.files import opened
+from posexp.errors import UserError, near
 
 if TYPE_CHECKING:
-  from posexp.analysis.sentences import Hypothesis, Sentences
+  from posexp.tasks.line_translation import Hypothesis, LineTranslator
   from posexp.training.restore import TrainedModel
 
+WINDOW = 16  # batches of lines that are read at a time, and sorted by length
 MAPS = 8  # lines of which the attention is drawn
 FEW = 8  # lines whose throughput would say nothing
 EXAMPLES = """\
@@ -41,30 +43,17 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   parser = Parser(
     "translate", "Translates texts with the best checkpoint of a translation run.", EXAMPLES
   )
-  parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run")
-  parser.add_argument(
-    "texts", metavar="TEXT", nargs="*", help="what to translate; default: standard input, also -"
-  )
-  parser.add_argument("--file", metavar="FILE", help="translate its lines; it may be gzipped")
-  parser.add_argument("--beam", metavar="K", type=count, help="default: as the run was tested")
-  parser.add_argument(
-    "--length-penalty", metavar="A", type=penalty, help="default: as the run was tested"
-  )
-  parser.add_argument(
-    "--max-length",
-    metavar="N",
-    type=count,
-    help="tokens of a translation; default: 2 for each of its source, and 8",
-  )
-  parser.add_argument(
-    "--batch", metavar="N", type=count, default=64, help="lines at a time; default: 64"
-  )
-  parser.add_argument(
-    "--scores", action="store_true", help="put log p and a tab before each translation"
-  )
-  parser.add_argument(
-    "--maps", action="store_true", help=f"draw attention, of {MAPS} lines at most"
-  )
+  option = parser.add_argument
+  option("run", metavar="RUN", type=Path, help="the folder of a run")
+  option("texts", metavar="TEXT", nargs="*", help="what to translate; default: standard input, -")
+  option("--file", metavar="FILE", help="translate its lines; it may be gzipped")
+  option("--beam", metavar="K", type=count, help="default: as the run was tested")
+  option("--length-penalty", metavar="A", type=penalty, help="default: as the run was tested")
+  limit = "tokens of a translation; default: 2 for each of its source, and 8"
+  option("--max-length", metavar="N", type=count, help=limit)
+  option("--batch", metavar="N", type=count, default=64, help="lines at a time; default: 64")
+  option("--scores", action="store_true", help="put log p and a tab before each translation")
+  option("--maps", action="store_true", help=f"draw attention, of {MAPS} lines at most")
   parser.add_plugins()
   args = parser.parse_intermixed_args(argv)
   if args.file is not None and args.texts:
@@ -92,26 +81,19 @@ def penalty(text: str) -> float:
   return value
 
 
-def given(args: argparse.Namespace) -> Iterator[str]:
+def given_lines(args: argparse.Namespace) -> Iterator[str]:
   """The lines to translate, read as they are asked for.
 
   Raises:
     UserError: there is no such file, or a line is not UTF-8.
   """
   if args.file is not None:
-    yield from of_file(args.file)
+    with opened(args.file) as file:
+      yield from decoded(file, args.file)
   elif args.texts in ([], ["-"]):
     yield from decoded(sys.stdin.buffer, "standard input")
   else:
     yield from args.texts
-
-
-def of_file(path: str) -> Iterator[str]:
-  """The lines of a file, which may be gzipped; none of an empty one."""
-  from posexp.data.files import opened
-
-  with opened(path) as file:
-    yield from decoded(file, path)
 
 
 def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
@@ -130,96 +112,79 @@ def translate(args: argparse.Namespace) -> None:
   Raises:
     UserError: the run cannot be opened, or what is to be translated cannot be read.
   """
-  lines = given(args)
-  first = []
-  if args.file is not None:  # or a wrong name would be told of only after the run is opened
-    first = list(itertools.islice(lines, 1))
-  from posexp.analysis.sentences import WINDOW, Sentences, enough
+  lines = given_lines(args)
+  # The first line of a file is read before the run is opened, which takes long.
+  first = list(itertools.islice(lines, args.file is not None))
+  from posexp.models.decoding import Search
+  from posexp.tasks.line_translation import LineTranslator, batch_rows
   from posexp.training.devices import prepare
   from posexp.training.restore import open_translator
 
   prepare()
-  opened = open_translator(args.run, args.batch)
+  trained = open_translator(args.run, args.batch)
   lines = itertools.chain(first, lines)
-  # Who types lines wants each answered.
+  # Whoever types lines into a terminal wants each answered.
   typed = args.file is None and args.texts in ([], ["-"]) and sys.stdin.isatty()
-  window = list(itertools.islice(lines, 1 if typed else WINDOW * args.batch))
-  rows = enough(len(window), args.batch, opened.snapshot.mesh.size)
-  sentences = Sentences(opened, search(args, opened), rows)
-  drawn, place = 0, 0
-  while window:
-    found = sentences(window)
-    for each in found:
-      print(line(each, args.scores))
-    sys.stdout.flush()
-    for number, (text, each) in enumerate(zip(window, found, strict=True), start=place + 1):
-      if args.maps and each is not None and drawn < MAPS:
-        draw(opened, number, text, each)
-        drawn += 1
-    place += len(window)
-    window = list(itertools.islice(lines, len(window)))
-  for each in notes(sentences, drawn if args.maps else None):
-    print(each, file=sys.stderr)
-
-
-def search(args: argparse.Namespace, opened: TrainedModel):
-  """How the run was tested, but for what was typed."""
-  from posexp.models.decoding import Search
-
-  task = opened.setup.task
-  return Search(
+  size = 1 if typed else WINDOW * args.batch
+  window = list(itertools.islice(lines, size))
+  task = trained.setup.task
+  search = Search(
     beam=task.beam if args.beam is None else args.beam,
     length_penalty=task.length_penalty if args.length_penalty is None else args.length_penalty,
     max_length=args.max_length,
   )
+  rows = batch_rows(len(window), args.batch, trained.snapshot.mesh.size)
+  translator = LineTranslator(trained, search, rows)
+  numbers, drawn = itertools.count(1), 0
+  while window:
+    found = translator(window)
+    for each in found:
+      score = f"{each.score:.4f}" if each else ""  # a blank line has none
+      print(*[score] * args.scores, each.text if each else "", sep="\t")
+    sys.stdout.flush()
+    for text, each, number in zip(window, found, numbers, strict=False):
+      if args.maps and each and drawn < MAPS:
+        draw(trained, number, text, each)
+        drawn += 1
+    window = list(itertools.islice(lines, size))
+  for note in notes(translator, drawn if args.maps else None):
+    print(note, file=sys.stderr)
 
 
-def line(found: Hypothesis | None, scores: bool) -> str:
-  """What comes out for one line; a blank one has no score."""
-  text = "" if found is None else found.text
-  if not scores:
-    return text
-  return f"{'' if found is None else format(found.score, '.4f')}\t{text}"
-
-
-def draw(opened: TrainedModel, number: int, text: str, found: Hypothesis) -> None:
-  """Draws the attention of one translation."""
+def draw(trained: TrainedModel, number: int, text: str, found: Hypothesis) -> None:
+  """Draws the attention of one translation, in the run's folder."""
   from posexp import plotting
   from posexp.analysis import attention, figures
-  from posexp.errors import near
 
-  seen = attention.of_translation(opened, found.source, found.target)
-  folder = opened.record.path / "figures"
-  for name, figure in figures.translation_maps(seen, f"line {number}: {text}"):
+  maps = attention.of_translation(trained, found.source, found.target)
+  for name, figure in figures.translation_maps(maps, f"line {number}: {text}"):
     with warnings.catch_warnings():
-      # Of a script that the font lacks; a browser shows it in the SVG all the same.
+      # The font may lack a script, which a browser shows in the SVG all the same.
       warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")
-      paths = plotting.save(figure, folder, f"line-{number}-{name}")
-    for path in paths:
-      print(near(path), file=sys.stderr)
+      folder = trained.record.path / "figures"
+      for path in plotting.save(figure, folder, f"line-{number}-{name}"):
+        print(near(path), file=sys.stderr)
 
 
-def notes(sentences: Sentences, drawn: int | None) -> Iterator[str]:
-  """What there is to say after the last line."""
-  if sentences.long:
-    what = "line is" if len(sentences.long) == 1 else "lines are"
+def notes(translator: LineTranslator, drawn: int | None) -> Iterator[str]:
+  """What there is to say after the last line; `drawn` lines were drawn, None if none was to be."""
+  count, cut, unended = translator.count, translator.cut_sources, translator.cut_translations
+  if cut:
+    what = "line is" if len(cut) == 1 else "lines are"
     yield (
-      f"note: {len(sentences.long):,} {what} translated only up to {sentences.most} tokens, which "
-      f"is as much as the model reads ({sentences.why}); the first is line {sentences.long[0] + 1}"
+      f"note: {len(cut):,} {what} translated only up to {translator.most} tokens, which is as much "
+      f"as the model reads ({translator.why}); the first is line {cut[0] + 1}"
     )
-  if sentences.unended:
-    what = "translation was" if sentences.unended == 1 else "translations were"
+  if unended:
+    what = "translation was" if unended == 1 else "translations were"
+    yield f"note: {unended:,} {what} cut at the greatest length; --max-length sets another"
+  if drawn is not None and drawn < count:
+    yield f"note: the attention of the first {drawn} lines is drawn, not of all {count:,}"
+  if count > FEW:
+    seconds, tokens = translator.seconds, translator.tokens
     yield (
-      f"note: {sentences.unended:,} {what} cut at the greatest length; --max-length sets another"
-    )
-  if drawn is not None and drawn < sentences.count:
-    yield f"note: the attention of the first {drawn} lines is drawn, not of all {sentences.count:,}"
-  if sentences.count > FEW:
-    seconds = sentences.seconds
-    yield (
-      f"{sentences.count:,} sentences in {seconds:.2f} s: {sentences.count / seconds:,.1f} "
-      f"sentences/s, {sentences.tokens / seconds:,.0f} tokens/s, and {sentences.compiling:.1f} s "
-      "to compile"
+      f"{count:,} sentences in {seconds:.2f} s: {count / seconds:,.1f} sentences/s, "
+      f"{tokens / seconds:,.0f} tokens/s, and {translator.compiling:.1f} s to compile"
     )
 
 

@@ -74,7 +74,7 @@ def test_without_position_attention_is_that_of_content_alone(trained):
   context = model.stack.blocks[0].context(x)
   q, k = (attention.heads(each(context)) for each in (attention.query, attention.key))
   span = model.stack.ready(Span(positions, positions, batch["mask"][:, None]))
-  kept = Switches(trained).kept(Off(("position",), (0,), (1,)))
+  kept = Switches(trained).scale(Off(("position",), (0,), (1,)))
   switched = span.replace(kept={term: heads[0] for term, heads in kept.items()})
   found = attention.relation.weights(q, k, switched)
 
@@ -110,14 +110,14 @@ def test_switches_are_compiled_once_for_each_length_of_batch(trained):
   offs = [switches.off([term], [layer]) for term in switches.terms for layer in (0, 1)]
   jax.clear_caches()
   lengths = {batch["tokens"].shape[1] for batch in trained.data.evaluation("test", 16)}
-  measure(trained, "test", [switches.kept(), *map(switches.kept, offs)])
+  measure(trained, "test", [switches.scale(), *map(switches.scale, offs)])
   assert trained.snapshot.program.predict._cache_size() == len(lengths)
 
 
 def test_a_change_is_counted_in_pairs(trained):
   switches = Switches(trained)
   off = switches.off(["content", "position"])
-  on, without = measure(trained, "train", [switches.kept(), switches.kept(off)])
+  on, without = measure(trained, "train", [switches.scale(), switches.scale(off)])
   assert on["change"] == on["error"] == on["other"] == 0
   assert without["change"] == pytest.approx(without["accuracy"] - on["accuracy"])
   assert without["other"] > 0

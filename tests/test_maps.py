@@ -8,10 +8,10 @@ from flax import nnx
 from translators import TEXTS, untrained
 
 from posexp.analysis import attention, figures
-from posexp.analysis.sentences import Sentences
 from posexp.data.tokenizer import EOS
 from posexp.encodings import Span
 from posexp.models.decoding import Search
+from posexp.tasks.line_translation import LineTranslator
 from posexp.training.restore import open_translator
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, compile_quickly):
-  """A translator, and what it makes of a few sentences."""
+  """A translator, and what it makes of a few translator."""
   path = tmp_path_factory.mktemp("runs") / "run"
   untrained(path)
   opened = open_translator(path)
-  return opened, Sentences(opened, Search(2), 8)([*TEXTS, "four", "two one"])
+  return opened, LineTranslator(opened, Search(2), 8)([*TEXTS, "four", "two one"])
 
 
 def test_maps_are_of_the_translation_that_was_found(found):
@@ -67,7 +67,7 @@ def test_maps_are_the_weights_of_the_model(found):
 def test_names_of_tokens_are_no_mathematics(found):
   opened, _ = found
   # What is written is "$5$", whatever the model would have said.
-  tokens = Sentences(opened, Search(1), 1).target.ids(["$5$"])[0]
+  tokens = LineTranslator(opened, Search(1), 1).target.ids(["$5$"])[0]
   seen = attention.of_translation(opened, [*tokens, EOS], [*tokens, EOS])
   name, figure = next(figures.translation_maps(seen, "line 1: a price of $5$"))
   assert name == "cross"
@@ -80,7 +80,7 @@ def test_names_of_tokens_are_no_mathematics(found):
 def test_pieces_are_what_tokens_say(found):
   opened, _ = found
   text = "one ü [EOS] $ 字"
-  (tokens,) = Sentences(opened, Search(1), 1).source.ids([text])
+  (tokens,) = LineTranslator(opened, Search(1), 1).source.ids([text])
   names = attention.token_names(opened.tokenizers[0])(tokens)
   said = "".join(names).replace("␣", " ").encode().decode("unicode_escape").encode("latin-1")
   assert said.decode() == " " + text

@@ -17,10 +17,10 @@ import yaml
 from order import command, only
 
 from posexp import translate
-from posexp.analysis.sentences import Sentences
 from posexp.data.tokenizer import EOS
 from posexp.errors import UserError
 from posexp.models.decoding import Search
+from posexp.tasks.line_translation import LineTranslator
 from posexp.training.restore import open_translator
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -156,7 +156,7 @@ def test_nothing_in_is_nothing_out(run, say, tmp_path, monkeypatch):
 
 def test_an_input_is_read_a_window_at_a_time(run, monkeypatch, capsys):
   """What was printed is flushed before more is read, of an input that has no end."""
-  monkeypatch.setattr("posexp.analysis.sentences.WINDOW", 2)
+  monkeypatch.setattr("posexp.translate.WINDOW", 2)
   before, read = [], []
 
   def endless():
@@ -168,7 +168,7 @@ def test_an_input_is_read_a_window_at_a_time(run, monkeypatch, capsys):
       read.append(number)
       yield "one two"
 
-  monkeypatch.setattr(translate, "given", lambda args: endless())
+  monkeypatch.setattr(translate, "given_lines", lambda args: endless())
   with pytest.raises(UserError, match="enough"):
     typed(run, "--batch", "2")
   assert before == [0, 4, 4, 4]
@@ -194,7 +194,7 @@ def test_a_beam_and_a_greatest_length_can_be_asked_for(run, tested, say):
   texts = [row["source"] for row in tested]
   opened = open_translator(run, rows=64)
   for search in (Search(3, 0.0), Search(1, 0.6, max_length=2)):
-    expected = [each.text for each in Sentences(opened, search, 64)(texts)]
+    expected = [each.text for each in LineTranslator(opened, search, 64)(texts)]
     argv = ["--beam", search.beam, "--length-penalty", search.length_penalty]
     if search.max_length:
       argv += ["--max-length", search.max_length]
@@ -208,8 +208,8 @@ def test_a_long_line_is_translated_up_to_what_the_model_reads(run, say):
   long = " ".join(["one"] * 40)
   (whole, short, _), err = say(run, long, "one", long + " two")
   opened = open_translator(run)
-  sentences = Sentences(opened, Search(1), 1)
-  (found,) = sentences([long])
+  translator = LineTranslator(opened, Search(1), 1)
+  (found,) = translator([long])
   assert (len(found.source), found.source[-1]) == (10, EOS)
   assert whole != short
   assert err[0] == (
@@ -280,7 +280,7 @@ def test_a_folder_that_cannot_translate_is_one_sentence(run, home, tmp_path):
 
   def classification(path):
     config = yaml.safe_load((path / "config.yaml").read_text())
-    config["task"] = {"kind": "text_classification", "train": "train.jsonl"}
+    config["task"] = {"name": "text_classification", "kind": "text_classification", "train": "train.jsonl"}
     (path / "config.yaml").write_text(yaml.safe_dump(config))
 
   assert spoiled("classes", classification) == (

@@ -13,10 +13,10 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.analysis.sentences import padded
 from posexp.data.tokenizer import BOS, PAD
 from posexp.models.positions import Positions
 from posexp.models.transformer import Stack
+from posexp.tasks.line_translation import padded_length
 from posexp.training.restore import TrainedModel
 
 Seen = list[tuple[Array, Array]]  # by layer, logits and weights, each [B,H,Q,K]
@@ -106,7 +106,7 @@ class Maps(NamedTuple):
 
 
 def of_translation(opened: TrainedModel, source: Sequence[int], target: Sequence[int]) -> Maps:
-  """One pass over a translation and its source, tokens as `Sentences` gives them."""
+  """One pass over a translation and its source, tokens as a `LineTranslator` gives them."""
   batch = pair(source, target, opened.spec.encoding.limit)
   state = opened.snapshot.state
   seen = weights(opened.snapshot.program.graphdef)(state.params, state.settings, batch)
@@ -123,7 +123,7 @@ def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None)
   """The batch of a source and its translation, both of which end with [EOS] or were cut."""
 
   def row(tokens: Sequence[int]) -> np.ndarray:
-    fill = padded(len(tokens), limit) - len(tokens)
+    fill = padded_length(len(tokens), limit) - len(tokens)
     return np.array([[*tokens, *[PAD] * fill]], np.int32)
 
   read, labels = row(source), row(target)
