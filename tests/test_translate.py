@@ -280,7 +280,11 @@ def test_a_folder_that_cannot_translate_is_one_sentence(run, home, tmp_path):
 
   def classification(path):
     config = yaml.safe_load((path / "config.yaml").read_text())
-    config["task"] = {"name": "text_classification", "kind": "text_classification", "train": "train.jsonl"}
+    config["task"] = {
+      "name": "text_classification",
+      "kind": "text_classification",
+      "train": "train.jsonl",
+    }
     (path / "config.yaml").write_text(yaml.safe_dump(config))
 
   assert spoiled("classes", classification) == (
