@@ -9,18 +9,25 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from posexp.config import build
 from posexp.config.arguments import Parser, run
 from posexp.errors import UserError, near
-from posexp.runs import lock
-from posexp.tracking import wandb_run as mirrors
-from posexp.tracking.wandb_run import WandbOptions
-
-if TYPE_CHECKING:
-  from posexp.runs import Run
-  from posexp.tracking.aggregates import Aggregate
+from posexp.runs import Run, lock, read_runs
+from posexp.runs.predictions import SAMPLES, load_predictions
+from posexp.tracking import charts, connection
+from posexp.tracking.aggregates import Aggregate, aggregates
+from posexp.tracking.wandb_run import (
+  WandbOptions,
+  WandbRun,
+  extent,
+  facts,
+  group_settings,
+  is_synced,
+  record,
+  run_settings,
+)
 
 EXAMPLES = """\
 examples:
@@ -55,14 +62,11 @@ def sync(args: argparse.Namespace) -> Counter:
   """Sends what is new, with a line for each run and group, and a count at the end.
 
   Returns:
-    How many runs and groups came to each end.
+    How many runs and groups were SENT, were THERE, and FAILED.
 
   Raises:
-    UserError: there are no runs, W&B cannot be had, or no project can have that name.
+    UserError: there are no runs, W&B cannot be reached, or the project's name is not valid.
   """
-  from posexp.runs import read_runs
-  from posexp.tracking.aggregates import aggregates
-
   runs, notes = read_runs(args.runs)
   groups = aggregates(runs)
   for note in notes:
@@ -80,130 +84,111 @@ def sync(args: argparse.Namespace) -> Counter:
     ends[FAILED] += len(runs) + len(groups) - ends.total()
     print(f"{error}: the rest is not sent")
   would = "would be " if args.dry_run else ""
-  told = {SENT: f"{would}{SENT}", THERE: THERE, FAILED: FAILED}
-  counted = [f"{ends[end]} {text}" for end, text in told.items() if ends[end]]
-  print(f"{_count(runs, 'run')} and {_count(groups, 'group')}: {', '.join(counted)}")
+  titles = {SENT: f"{would}{SENT}", THERE: THERE, FAILED: FAILED}
+  counts = [f"{ends[end]} {title}" for end, title in titles.items() if ends[end]]
+  print(f"{_count(runs, 'run')} and {_count(groups, 'group')}: {', '.join(counts)}")
   return ends
 
 
 class Sender:
-  """Sends runs and groups, each once; UserError if no project can have the name asked for."""
+  """Sends runs and groups, each once; UserError if the project's name is not valid."""
 
   def __init__(self, args: argparse.Namespace):
     asked = {"project": args.project, "entity": args.entity}
     self.asked = {key: value for key, value in asked.items() if value is not None}
     build(WandbOptions, self.asked, "wandb")
     self.dry = args.dry_run
-    self.server = mirrors.server()
+    self.server = connection.server_url()
     self._presets: dict[str, bool] = {}  # whether an entity has them
 
   def check(self) -> None:
-    """Raises UserError unless W&B can be had."""
+    """Raises UserError unless W&B can be reached and accepts the key."""
     try:
-      mirrors.connected(time.monotonic() + WandbOptions.timeout).Api()  # which tries the key
+      connection.connect(time.monotonic() + WandbOptions.timeout).Api()  # which tries the key
     except Exception as error:  # W&B's have no class in common
-      mirrors.reset()
+      connection.reset()
       raise UserError(
-        f"W&B cannot be had: {mirrors.reason(error)}; wandb login keeps a key, WANDB_BASE_URL "
+        f"W&B cannot be had: {connection.reason(error)}; wandb login keeps a key, WANDB_BASE_URL "
         "names another server"
       ) from error
 
   def send(self, each: Run | Aggregate) -> tuple[str, str]:
-    """Sends a run or a group, if there is anything new in it; the end that it came to, and a line.
+    """Sends a run or a group, if W&B lacks any of it; SENT, THERE or FAILED, and a line.
 
     Raises:
       ConnectionError: the server does not answer any more.
     """
-    from posexp.runs import Run, read_run
-
     try:
-      config = each.config if isinstance(each, Run) else read_run(each.first).config
-      options = self._options(config)
+      section = {**(each.config.get("wandb") or {}), **self.asked}
+      options = build(WandbOptions, section, "wandb")
       if isinstance(each, Run):
-        return self._run(each, config, options)
-      return self._group(each, config, options)
+        return self._send_run(each, options)
+      return self._send_group(each, options)
     except ConnectionError:
       raise
     except Exception as error:
       if not isinstance(error, UserError):
-        mirrors.reset()
-      return FAILED, f"{FAILED}: {mirrors.reason(error)}"
+        connection.reset()
+      return FAILED, f"{FAILED}: {connection.reason(error)}"
 
-  def _options(self, config: dict[str, Any]) -> WandbOptions:
-    return build(WandbOptions, {**(config.get("wandb") or {}), **self.asked}, "wandb")
-
-  def _run(self, found: Run, config: dict[str, Any], options: WandbOptions) -> tuple[str, str]:
-    mark = mirrors.marked(found.path / "wandb")
-    held = mirrors.held(found.step, found.summary is not None)
-    if mark and mark.at(self.server, options) and mark.content == held:
+  def _send_run(self, run: Run, options: WandbOptions) -> tuple[str, str]:
+    finished = run.summary is not None
+    if is_synced(run.path / "wandb", self.server, options, extent(run.step, finished)):
       return THERE, THERE
-    what = f"{len(found.history)} rows{', the summary' if found.summary else ''}"
     if self.dry:
-      return SENT, f"would be sent: {what}"
-    with lock(found.path):
-      told = mirrors.told(options, config, mirrors.facts(found.summary), found.path)
-      mirror = mirrors.online(told, found.path, time.monotonic() + options.timeout)
-      again = mirror.run.resumed
-      mirror.catch_up(found.history)
-      if found.summary is not None:
-        mirror.summarize(found.summary)
-        if "samples" not in mirror.run.summary.keys():  # noqa: SIM118
-          mirror.samples(_samples(found.path))
-      url = mirror.run.url
-      mirror.finish(0 if found.summary is not None else 1)
+      return SENT, f"would be sent: {len(run.history)} rows{', the summary' if finished else ''}"
+    with lock(run.path):
+      settings = run_settings(options, run.config, facts(run.summary), run.path)
+      deadline = time.monotonic() + options.timeout
+      opened = WandbRun(connection.open_online(settings, deadline), run.path)
+      again, url = opened.run.resumed, opened.run.url
+      opened.catch_up(run.history)
+      if finished:
+        opened.summarize(run.summary)
+        if "samples" not in opened.run.summary.keys():  # noqa: SIM118
+          opened.samples(load_predictions(run.path, "test", SAMPLES))
+      opened.finish(0 if finished else 1)
     return SENT, f"{'what is new ' if again else ''}{SENT}, {url}"
 
-  def _group(
-    self, group: Aggregate, config: dict[str, Any], options: WandbOptions
-  ) -> tuple[str, str]:
-    from posexp.tracking import charts
-
-    folder, what = group.path / ".aggregate", f"aggregate of {len(group.facts['seeds'])}"
-    mark = mirrors.marked(folder)
-    if mark and mark.at(self.server, options) and mark.content == group.content:
+  def _send_group(self, group: Aggregate, options: WandbOptions) -> tuple[str, str]:
+    folder, what = group.path / ".aggregate", f"aggregate of {len(group.runs)}"
+    if is_synced(folder, self.server, options, group.content):
       return THERE, f"aggregate {THERE}"
     if self.dry:
       return SENT, f"{what} would be sent"
     folder.mkdir(exist_ok=True)
-    alike = {key: value for key, value in config.items() if key != "seed"}
-    told = mirrors.told_of_group(options, group.task, group.encoding, group.digest)
-    told |= {
-      "id": f"{group.digest}-aggregate",
-      "name": f"{told['group']}/aggregate",
+    first, digest = group.runs[0], group.path.name
+    settings = group_settings(options, first.task, first.encoding, digest)
+    settings |= {
+      "id": f"{digest}-aggregate",
+      "name": f"{settings['group']}/aggregate",
       "job_type": "aggregate",
-      "config": mirrors.experiment(alike) | group.facts,
+      "config": group.facts,
       "dir": str(folder),
     }
-    mirror = mirrors.opened(told, time.monotonic() + options.timeout)
-    has = self._has_presets(mirror.entity)
-    mirror.summary.update(group.summary)
-    mirror.log(charts.drawn(group.charts, mirror.entity if has else None))
-    mirror.finish()
-    mirrors.mark(folder, mirror, group.content if has else None)
+    opened = connection.open_online(settings, time.monotonic() + options.timeout)
+    has = self._has_presets(opened.entity)
+    opened.summary.update(group.summary)
+    opened.log(charts.loggable(group.charts, opened.entity if has else None))
+    opened.finish()
+    # Without presets the group is sent again next time: the account may have them by then.
+    record(folder, opened, group.content if has else None)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
-    return SENT, f"{what} {SENT}, {mirror.url}"
+    return SENT, f"{what} {SENT}, {opened.url}"
 
   def _has_presets(self, entity: str) -> bool:
-    from posexp.tracking import charts
-
     if entity not in self._presets:
       try:
-        charts.keep_presets(entity)
+        charts.ensure_presets(entity)
         self._presets[entity] = True
       except Exception as error:
         self._presets[entity] = False
-        print(f"note: {entity} has no custom charts, tables instead: {mirrors.reason(error)}")
+        print(f"note: {entity} has no custom charts, tables instead: {connection.reason(error)}")
     return self._presets[entity]
 
 
 def _count(things: Sequence[Any], name: str) -> str:
   return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
-
-
-def _samples(path: Path) -> list[dict[str, Any]]:
-  from posexp.runs.predictions import SAMPLES, load_predictions
-
-  return load_predictions(path, "test", SAMPLES)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from posexp.errors import UserError
 from posexp.reporting import grouping, scores
 from posexp.runs import Run, read_runs
 from posexp.runs.metrics import declared, score
-from posexp.tracking import charts, wandb_run
+from posexp.tracking import charts, connection
 from posexp.tracking.aggregates import aggregates
 from posexp.tracking.wandb_run import WandbOptions
 
@@ -42,14 +42,14 @@ def main(argv: Sequence[str]) -> None:
   except ImportError:
     raise UserError("wandb-workspaces is missing: pip install -e '.[workspace]'") from None
   try:
-    entity = args.entity or wandb_run.imported().Api().default_entity
-    charts.keep_presets(entity)
+    entity = args.entity or connection.load().Api().default_entity
+    charts.ensure_presets(entity)
     for task in dict.fromkeys(each.task for each in finished):
       members = [each for each in finished if each.task == task]
       made = workspace(workspaces, members, entity, args.project)
       print(f"{task}: {made.save().url}")
   except Exception as error:  # W&B's have no class in common
-    raise UserError(f"W&B cannot be had: {wandb_run.reason(error)}") from error
+    raise UserError(f"W&B cannot be had: {connection.reason(error)}") from error
 
 
 def workspace(workspaces: Any, runs: Sequence[Run], entity: str, project: str) -> Any:
@@ -88,19 +88,15 @@ def sections(runs: Sequence[Run], entity: str) -> Iterator[tuple[str, list[Any]]
   drawn = {chart.name: chart for group in aggregates(runs) for chart in group.charts}
 
   def custom(kind: str) -> list[Any]:
-    found = []
-    for chart in drawn.values():
-      if chart.kind == kind:
-        told = charts.panel(chart, entity)
-        found.append(
-          v2.CustomChart(
-            query={"summaryTable": {"tableKey": told.table}},
-            chart_name=told.preset,
-            chart_fields=told.fields,
-            chart_strings=told.strings,
-          )
-        )
-    return found
+    return [
+      v2.CustomChart(
+        query={"summaryTable": {"tableKey": panel.table}},
+        chart_name=panel.preset,
+        chart_fields=panel.fields,
+        chart_strings=panel.strings,
+      )
+      for panel in (charts.panel(chart, entity) for chart in drawn.values() if chart.kind == kind)
+    ]
 
   title = f"{metric.title}, mean and standard deviation of seeds"
   bars = v2.BarPlot(title=title, metrics=[metric.key], orientation="v", **seeds)

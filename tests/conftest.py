@@ -41,9 +41,9 @@ def apart(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   yield
   if "wandb" in sys.modules:
-    from posexp.tracking import wandb_run
+    from posexp.tracking import connection
 
-    wandb_run.reset()
+    connection.reset()
 
 
 @pytest.fixture
@@ -56,6 +56,6 @@ def stub(apart, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", API_KEY)
     yield stub
     if "wandb" in sys.modules:
-      from posexp.tracking import wandb_run
+      from posexp.tracking import connection
 
-      wandb_run.reset()
+      connection.reset()

@@ -255,7 +255,7 @@ def test_a_server_that_goes_away_ends_it(stub, tmp_path, capsys, monkeypatch):
     if len(reached) > 2:
       raise ConnectionError(f"{url} cannot be reached")
 
-  monkeypatch.setattr("posexp.tracking.wandb_run.reach", reach)
+  monkeypatch.setattr("posexp.tracking.connection.reach", reach)
   assert send() == {"sent": 1, "not sent": 3}
   assert capsys.readouterr().out.splitlines()[1:] == [
     f"{stub.url} cannot be reached: the rest is not sent",

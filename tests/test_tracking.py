@@ -18,7 +18,7 @@ from wandb_stub import API_KEY, Refused
 from posexp.config import build
 from posexp.errors import UserError
 from posexp.runs import RunWriter, digest, folder
-from posexp.tracking import tracker, wandb_run
+from posexp.tracking import connection, tracker
 
 pytestmark = pytest.mark.usefixtures("apart")
 
@@ -270,7 +270,7 @@ def test_online_without_a_login():
 
 
 def test_a_server_that_is_gone_at_the_end_costs_no_run(stub, monkeypatch, caplog):
-  monkeypatch.setitem(wandb_run.FINISH, "finish_timeout", 1.0)
+  monkeypatch.setitem(connection.FINISH, "finish_timeout", 1.0)
   answer = stub.stream
   stub.stream = lambda *_: time.sleep(20)
   with caplog.at_level(logging.WARNING, "posexp"):
@@ -293,7 +293,7 @@ def test_a_mirror_that_breaks_costs_no_run_and_no_next_one(stub, caplog):
   with caplog.at_level(logging.WARNING, "posexp"):
     train([10], during=break_off)
   [message] = said(caplog)
-  assert "W&B is told no more of this run" in message
+  assert "W&B gets no more of this run" in message
   train([10], config={**CONFIG, "seed": 2}, mode="online")
   assert list(stub.runs.values())[-1].exit_code == 0
 

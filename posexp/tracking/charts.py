@@ -1,7 +1,7 @@
-"""Charts of W&B that the project defines itself: means over seeds, with their intervals.
+"""Custom charts of W&B: means over seeds, with their intervals.
 
-W&B draws a custom chart from a preset, a Vega-Lite specification that an account keeps, and from
-the tables of all runs that are shown. So one chart holds whatever groups are selected.
+W&B draws a custom chart from a preset, which is a Vega-Lite specification that an account keeps,
+and from the tables of all runs that are shown. So one chart holds whatever groups are selected.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ NAMES = {
   "sort": {"field": "${field:place}", "op": "min"},
   "axis": {"labelAngle": -40},
 }
-X = {
+X = {  # the x axis of each kind of chart
   "numbers": {"type": "quantitative", "scale": {"type": "symlog"}},
-  "names": NAMES,  # each of one group
-  "parts": NAMES,  # each of all groups, side by side
+  "names": NAMES,  # of groups
+  "parts": NAMES,  # of a split, with all groups side by side
   "steps": {"type": "quantitative"},
 }
+COLUMNS = ("x", "place", "series", "mean", "low", "high", "n")
 
 
 class Chart(NamedTuple):
-  """What a group adds to a chart: a row of `COLUMNS` for each point."""
+  """The points that a group of runs adds to a chart, each a row of `COLUMNS`."""
 
-  kind: str  # of X
+  kind: str  # a key of X
   task: str
-  x: str  # what is on the axes
+  x: str  # title of the axis
   y: str
   rows: list[list[Any]]
 
@@ -43,11 +44,8 @@ class Chart(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Its key in W&B, which wants names of these characters alone."""
+    """Its key in W&B, which allows these characters alone."""
     return re.sub(r"[^0-9A-Za-z]+", "_", self.title)
-
-
-COLUMNS = ("x", "place", "series", "mean", "low", "high", "n")
 
 
 def row(x: Any, series: str, found: Estimate, place: int = 0) -> list[Any]:
@@ -86,15 +84,14 @@ def specification(kind: str) -> dict[str, Any]:
 
 
 def preset(kind: str) -> str:
-  """The name of a kind's preset, another for every other specification."""
+  """The name of a kind's preset, which changes with its specification."""
   text = json.dumps(specification(kind), sort_keys=True)
   return f"posexp-{kind}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def keep_presets(entity: str) -> None:
-  """Sees to it that an account has the presets; raises W&B's error if it cannot have them."""
+def ensure_presets(entity: str) -> None:
+  """Gives an account the presets that it lacks; raises W&B's error if it may not have them."""
   import wandb
-  from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
   api = wandb.Api()
   for kind in X:
@@ -107,22 +104,22 @@ def keep_presets(entity: str) -> None:
         access="private",
         spec=specification(kind),
       )
-    except WandbApiFailedError as error:
-      if error.response is None or error.response.http_status != CONFLICT:
+    except Exception as error:  # of a class that wandb does not export
+      if getattr(getattr(error, "response", None), "http_status", None) != CONFLICT:
         raise
 
 
 class Panel(NamedTuple):
-  """A chart as W&B is told of it."""
+  """A chart in the terms of W&B."""
 
-  preset: str
-  table: str  # under which name W&B keeps the table
+  preset: str  # with the entity that has it
+  table: str  # key under which W&B keeps the table
   fields: dict[str, str]
   strings: dict[str, str]
 
 
 def panel(chart: Chart, entity: str) -> Panel:
-  """What draws a chart; `entity` has the presets."""
+  """The panel that draws a chart; `entity` has the presets."""
   return Panel(
     f"{entity}/{preset(chart.kind)}",
     f"Custom Chart Tables/{chart.name}_table",
@@ -131,18 +128,14 @@ def panel(chart: Chart, entity: str) -> Panel:
   )
 
 
-def drawn(charts: Iterable[Chart], entity: str | None) -> dict[str, Any]:
-  """What is logged for charts, by their names: tables alone where no `entity` has the presets."""
+def loggable(charts: Iterable[Chart], entity: str | None) -> dict[str, Any]:
+  """The charts by name, for `wandb.Run.log`: plain tables unless an `entity` has the presets."""
   import wandb
 
   found = {}
   for chart in charts:
-    table = wandb.Table(list(COLUMNS), chart.rows)
-    if entity is None:
-      found[chart.name] = table
-    else:
-      told = panel(chart, entity)
-      found[chart.name] = wandb.plot_table(
-        told.preset, table, told.fields, told.strings, split_table=True
-      )
+    found[chart.name] = table = wandb.Table(list(COLUMNS), chart.rows)
+    if entity is not None:
+      preset, _, fields, strings = panel(chart, entity)
+      found[chart.name] = wandb.plot_table(preset, table, fields, strings, split_table=True)
   return found
