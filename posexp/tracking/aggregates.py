@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -82,7 +81,7 @@ def _task_folder(group: Path, run: Run) -> Path:
 def _identities(firsts: Sequence[Run], runs: Sequence[Run]) -> list[dict[str, str]]:
   """The options that tell each group from the others, given its first run; its folder, where
   options do not."""
-  by = grouping.telling(runs)
+  by = grouping.distinguishing(runs)
   found = [{key: grouping.value_of(run, key) for key in by} for run in firsts]
   labels = [grouping.label(values, [run]) for values, run in zip(found, firsts, strict=True)]
   for values, run, label in zip(found, firsts, labels, strict=True):
@@ -118,8 +117,7 @@ def _charts(
   if measured := estimates.get(headline.key):
     found.append(Chart("names", task, "encoding", y, [row(series, runs[0].encoding, measured)]))
     for key, value in values.items():
-      rank, number, _ = grouping.sortable(value)
-      if rank == 0 and math.isfinite(number):
+      if (number := grouping.number(value)) is not None:
         others = grouping.label({k: v for k, v in values.items() if k != key}, runs)
         found.append(Chart("numbers", task, key, y, [row(number, others, measured)]))
   for split, parts in scores.by_part(headline, runs).items():
