@@ -157,7 +157,7 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_tested(whole):
 
     trained = open_trained(path)
     checkpoints = Checkpoints(files, read_only=True)
-    params[step] = checkpoints._restore(step, trained.snapshot.state).params
+    params[step] = checkpoints.load(step, trained.snapshot.state).params
     checkpoints.close()
   mean = jax.tree.map(lambda a, b: (a + b) / 2, params[8], params[12])
   found = open_trained(path).snapshot

@@ -198,7 +198,7 @@ def _of_all(results: Results) -> Iterator[str]:
   devices = sorted({str(run.summary["devices"]) for run in finished if "devices" in run.summary})
   if len(devices) > 1:
     yield f"Seconds and rates are of different devices: {listed(devices)}."
-  if damaged := {run.path: run.damaged for run in results.runs if run.damaged}:
+  if damaged := {run.path: len(run.damaged) for run in results.runs if run.damaged}:
     total = sum(damaged.values())
     yield (
       f"{counted(total, 'damaged line')} of metrics.jsonl {'was' if total == 1 else 'were'} "

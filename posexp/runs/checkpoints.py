@@ -17,6 +17,13 @@ from posexp.errors import UserError
 # Orbax takes a second to import, and a finished run needs none of it: it is imported where used.
 
 
+WRITING = "could not be written ({reason}); the checkpoints before it are kept"
+READING = (
+  "is damaged ({reason}); remove it to go on from the checkpoint before it, or rerun=true starts "
+  "the run afresh"
+)
+
+
 class Rank(NamedTuple):
   """How good an evaluated state is; the greatest is the best."""
 
@@ -49,22 +56,17 @@ class Checkpoints:
 
     if (newest := self.find("latest")) is not None and step <= newest:
       raise ValueError(f"step {step} does not come after the newest checkpoint, of step {newest}")
-    with self._writing():
-      self._manager.save(
-        step,
-        args=ocp.args.StandardSave(state),
-        metrics={} if rank is None else {k: float(v) for k, v in rank._asdict().items()},
-      )
+    metrics = {name: float(value) for name, value in (rank._asdict() if rank else {}).items()}
+    with self._explained(WRITING, step):
+      self._manager.save(step, args=ocp.args.StandardSave(state), metrics=metrics)
 
   def find(self, which: str) -> int | None:
     """The step of the "latest" or the "best" checkpoint, of equals the earliest, or None."""
     self.wait()
     if not any(self.folder.glob("[0-9]*")):
       return None
-    with self._reading("a checkpoint"):
-      if which == "latest":
-        return self._manager.latest_step()
-      return _best(self._ranks())
+    with self._explained(READING):
+      return self._manager.latest_step() if which == "latest" else _best(self._ranks())
 
   def restore(self, template: Any, which: str = "latest") -> Any:
     """The state that `find` finds, or None if there is none.
@@ -76,7 +78,7 @@ class Checkpoints:
       UserError: the checkpoint is of another model, or cannot be read.
     """
     step = self.find(which)
-    return None if step is None else self._restore(step, template)
+    return None if step is None else self.load(step, template)
 
   def average(self, template: Any, count: int) -> tuple[Any, list[int]]:
     """The newest ranked state, with the mean of the parameters of the `count` newest ranked ones.
@@ -90,44 +92,41 @@ class Checkpoints:
     import jax
 
     self.wait()
-    with self._reading("a checkpoint"):
+    with self._explained(READING):
       steps = sorted(self._ranks())[-count:]
-    states = [self._restore(step, template) for step in steps]
+    states = [self.load(step, template) for step in steps]
     mean = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *(s.params for s in states))
     return states[-1].replace(params=mean), steps
 
-  def _ranks(self) -> dict[int, Rank]:
-    return _finite({step: self._manager.metrics(step) for step in self._manager.all_steps()})
-
-  def _restore(self, step: int, template: Any) -> Any:
+  def load(self, step: int, template: Any) -> Any:
+    """The state of a step, as `restore`."""
     import jax
     import orbax.checkpoint as ocp
 
     wanted = jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), template
     )
-    with self._reading(f"the checkpoint of step {step}"):
+    with self._explained(READING, step):
       held = self._manager.metadata(step).item_metadata.tree
     if difference := _difference(_leaves(held), _leaves(wanted)):
       raise UserError(
         f"{self.folder / str(step)} is a checkpoint of another model: {difference}; "
         "rerun=true starts the run afresh"
       )
-    with self._reading(f"the checkpoint of step {step}"):
+    with self._explained(READING, step):
       return self._manager.restore(step, args=ocp.args.StandardRestore(wanted))
 
   def wait(self) -> None:
     """Returns when what was saved is on disk; UserError if it could not be written."""
     if "_manager" in self.__dict__:
-      with self._writing():
+      with self._explained(WRITING):
         self._manager.wait_until_finished()
 
   def close(self) -> None:
     """Waits, and releases what Orbax holds."""
-    if "_manager" in self.__dict__:
-      manager = self.__dict__.pop("_manager")
-      with self._writing():
-        manager.close()
+    self.wait()
+    if manager := self.__dict__.pop("_manager", None):
+      manager.close()
 
   @functools.cached_property
   def _manager(self) -> Any:
@@ -144,27 +143,20 @@ class Checkpoints:
     handler = ocp.StandardCheckpointHandler()
     return ocp.CheckpointManager(self.folder.absolute(), options=options, item_handlers=handler)
 
-  # Orbax raises errors of many types, bare Exceptions too.
+  def _ranks(self) -> dict[int, Rank]:
+    return _ranks({step: self._manager.metrics(step) for step in self._manager.all_steps()})
 
   @contextlib.contextmanager
-  def _writing(self) -> Iterator[None]:
+  def _explained(self, message: str, step: int | None = None) -> Iterator[None]:
+    """Makes one sentence of whatever Orbax raises: errors of many types, bare Exceptions too."""
     try:
       yield
     except Exception as error:
-      raise UserError(
-        f"a checkpoint could not be written to {self.folder} ({_reason(error)}); those before it "
-        "are kept"
-      ) from error
-
-  @contextlib.contextmanager
-  def _reading(self, what: str) -> Iterator[None]:
-    try:
-      yield
-    except Exception as error:
-      raise UserError(
-        f"{what} in {self.folder} is damaged ({_reason(error)}); remove it to go on from the one "
-        "before it, or rerun=true starts the run afresh"
-      ) from error
+      number = re.search(r"os_error_code='(\d+)'", str(error))
+      first = str(error).partition("\n")[0][:100] or type(error).__name__
+      reason = os.strerror(int(number[1])) if number else first
+      what = f"a checkpoint in {self.folder}" if step is None else f"{self.folder / str(step)}"
+      raise UserError(f"{what} {message.format(reason=reason)}") from error
 
 
 class _NewestAndBest:
@@ -177,9 +169,8 @@ class _NewestAndBest:
     self.ranked = ranked
 
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-    ranks = _finite({each.step: each.metrics for each in checkpoints})
-    kept = {max(each.step for each in checkpoints), _best(ranks)}
-    kept |= set(sorted(ranks, reverse=True)[: self.ranked])
+    ranks = _ranks({each.step: each.metrics for each in checkpoints})
+    kept = {checkpoints[-1].step, _best(ranks), *sorted(ranks, reverse=True)[: self.ranked]}
     return [each.step in kept for each in checkpoints]
 
 
@@ -187,38 +178,29 @@ def _best(ranks: Mapping[int, Rank]) -> int | None:
   return max(ranks, key=lambda step: (ranks[step], -step), default=None)
 
 
-def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank]:
+def _ranks(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank]:
   """The ranks by step, of the checkpoints that have one with a finite score."""
   ranks = {step: Rank(**found) for step, found in metrics.items() if found}
   return {step: rank for step, rank in ranks.items() if math.isfinite(rank.score)}
 
 
-def _leaves(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
-  """The shape and type of each array in a tree, by its path."""
+def _leaves(tree: Any) -> dict[str, str]:
+  """The type and shape of each array in a tree, by its path."""
   import jax
 
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): (tuple(leaf.shape), str(leaf.dtype))
-    for path, leaf in leaves
+    jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype} {list(leaf.shape)}"
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
   }
 
 
-def _difference(held: dict[str, tuple], wanted: dict[str, tuple]) -> str | None:
+def _difference(held: dict[str, str], wanted: dict[str, str]) -> str | None:
   """The first difference between a checkpoint and the template, in words; None if there is none."""
-  names = sorted(held.keys() | wanted.keys(), key=lambda name: (name[:7] != "params/", name))
-  for name in names:
+  for name in sorted(held.keys() | wanted.keys(), key=lambda name: (name[:7] != "params/", name)):
     if name not in wanted:
       return f"it holds {name}, which this model does not have"
     if name not in held:
       return f"it lacks {name}"
     if held[name] != wanted[name]:
-      shapes = (f"{kind} {list(shape)}" for shape, kind in (held[name], wanted[name]))
-      return "{} is {} there and {} here".format(name, *shapes)
+      return f"{name} is {held[name]} there and {wanted[name]} here"
   return None
-
-
-def _reason(error: Exception) -> str:
-  if found := re.search(r"os_error_code='(\d+)'", str(error)):
-    return os.strerror(int(found[1]))
-  return str(error).partition("\n")[0][:100] or type(error).__name__

@@ -20,7 +20,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from posexp.errors import UserError
 from posexp.runs.checkpoints import Checkpoints
 from posexp.runs.identity import decisive, flat
 
-REQUIRED = ("encoding", "task.kind", "task.name")  # keys of the config of every run
+REQUIRED = ("seed", "encoding", "task.kind", "task.name")  # keys of the config of every run
 NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
 TAIL = 4096  # bytes of a train.log in which its last line is
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
@@ -47,7 +47,7 @@ class Run:
   settings: dict[str, Any]  # {"rpr.k": 4}: the part of the config that decides the results, flat
   summary: dict[str, Any] | None  # only a finished run has one
   history: list[dict[str, Any]]  # the rows of metrics.jsonl
-  damaged_lines: tuple[int, ...]  # numbers of the lines of metrics.jsonl that cannot be read
+  damaged: tuple[int, ...]  # numbers of the lines of metrics.jsonl that cannot be read
   failure: str | None  # the error that ended it, if one did
 
   @property
@@ -74,11 +74,6 @@ class Run:
   def step(self) -> int:
     """The step of its last row."""
     return self.history[-1]["step"] if self.history else 0
-
-  @property
-  def damaged(self) -> int:
-    """How many lines of metrics.jsonl cannot be read."""
-    return len(self.damaged_lines)
 
   @property
   def digest(self) -> str | None:
@@ -119,60 +114,82 @@ def read_run(path: Path | str) -> Run:
   if not (path / "config.yaml").exists():
     raise UserError(f"{path} is not a run's folder: it has no config.yaml")
   run = _read(path, {})
-  _refuse(path, run.damaged_lines)
+  if run.damaged:
+    raise UserError(f"{path / 'metrics.jsonl'}, line {run.damaged[0]}: not a row of metrics")
   return run
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
   """All runs in these folders, at any depth, and a note for each run that cannot be read.
 
-  Damaged lines of metrics.jsonl are left out, and counted.
-
   Raises:
     UserError: a folder is missing, or there is no run in any.
   """
-  runs, notes, seen = [], [], set()
-  parsed: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
   paths = list(paths)
+  found: dict[str, Run | str] = {}  # by the real path: a run, or why it cannot be read
+  parsed: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
   for path in paths:
     if not path.is_dir():
-      raise UserError(f"{path}: there is no such folder{_hint(path)}")
+      close = nearest(path.name, [each.name for each in path.absolute().parent.glob("*/")])
+      hint = f"; did you mean {path.with_name(close)}?" if close else ""
+      raise UserError(f"{path}: there is no such folder{hint}")
     for folder in _folders(path):
-      real = os.path.realpath(folder)
-      if real in seen:
-        continue
-      seen.add(real)
-      try:
-        runs.append(_read(Path(folder), parsed))
-      except (UserError, OSError) as error:
-        notes.append(f"left out: {error}")
+      if (real := os.path.realpath(folder)) not in found:
+        try:
+          found[real] = _read(Path(folder), parsed)
+        except (UserError, OSError) as error:
+          found[real] = str(error)
+  runs = [each for each in found.values() if isinstance(each, Run)]
+  wrong = [each for each in found.values() if isinstance(each, str)]
+  if wrong and not runs:
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    raise UserError(f"{wrong[0]}{more}; there is no other run")
   if not runs:
     there = ", ".join(map(str, paths))
-    if notes:
-      more = f" (and {len(notes) - 1} more)" if len(notes) > 1 else ""
-      raise UserError(f"{notes[0].removeprefix('left out: ')}{more}; there is no other run")
     raise UserError(f"{there}: no runs found; python -m posexp.train keeps them in runs/")
-  return runs, notes
+  return runs, [f"left out: {each}" for each in wrong]
 
 
-def read_config(path: Path) -> dict[str, Any] | None:
-  """The config in a folder; None if there is none.
+def _folders(path: Path) -> Iterator[str]:
+  """Every folder with a config.yaml, in the order of their names, without hidden ones."""
+  for folder, inside, files in os.walk(path):
+    if "config.yaml" in files:
+      inside.clear()
+      yield folder
+    inside[:] = sorted(name for name in inside if not name.startswith("."))
 
-  Raises:
-    UserError: it is damaged.
-  """
+
+def _read(path: Path, parsed: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> Run:
+  """The run in a folder; `parsed` has the configs read before, by their text without the seed."""
+  text = (path / "config.yaml").read_text(encoding="utf-8", errors="replace")
+  seed = SEED.search(text)
+  key = SEED.sub("", text, count=1)
+  if key not in parsed:
+    parsed[key] = _parse(path, text)
+  config, settings = parsed[key]
+  if seed:
+    config = config | {"seed": int(seed[1])}
+  summary = _summary(path)
+  failure = None if summary is not None else _failure(path / "train.log")
+  return Run(path, config, settings, summary, *_rows(path), failure)
+
+
+def _parse(path: Path, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+  """A config and its settings."""
   try:
-    return _parse(path, (path / "config.yaml").read_text(encoding="utf-8", errors="replace"))
-  except FileNotFoundError:
-    return None
+    config = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+  except yaml.YAMLError:
+    config = None
+  if not isinstance(config, dict):
+    raise UserError(f"{path}: its config.yaml is broken")
+  settings = flat(decisive(config))
+  seed = {"seed"} if isinstance(config.get("seed"), int) else set()
+  if missing := [key for key in REQUIRED if key not in settings.keys() | seed]:
+    raise UserError(f"{path} is a folder of another version: its config has no {missing[0]}")
+  return config, settings
 
 
-def read_summary(path: Path) -> dict[str, Any] | None:
-  """The summary in a folder; None if the run has not finished.
-
-  Raises:
-    UserError: it is damaged.
-  """
+def _summary(path: Path) -> dict[str, Any] | None:
   try:
     summary = json.loads((path / "summary.json").read_bytes())
   except FileNotFoundError:
@@ -184,61 +201,15 @@ def read_summary(path: Path) -> dict[str, Any] | None:
   return summary
 
 
-def read_history(path: Path) -> list[dict[str, Any]]:
-  """The rows of metrics.jsonl in a folder.
-
-  Raises:
-    UserError: a line is damaged.
-  """
-  rows, damaged = _rows(path)
-  _refuse(path, damaged)
-  return rows
-
-
-def _read(path: Path, parsed: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> Run:
-  """The run in a folder; `parsed` has the configs read before, by their text without the seed."""
-  text = (path / "config.yaml").read_text(encoding="utf-8", errors="replace")
-  seed = SEED.search(text)
-  key = SEED.sub("", text, count=1)
-  if key not in parsed:
-    config = _parse(path, text)
-    parsed[key] = config, _checked(path, config)
-  config, chosen = parsed[key]
-  if seed:
-    config = config | {"seed": int(seed[1])}
-  summary = read_summary(path)
-  history, damaged = _rows(path)
-  failure = None if summary is not None else _failure(path / "train.log")
-  return Run(path, config, chosen, summary, history, damaged, failure)
-
-
-def _parse(path: Path, text: str) -> dict[str, Any]:
-  with contextlib.suppress(yaml.YAMLError):
-    config = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    if isinstance(config, dict):
-      return config
-  raise UserError(f"{path}: its config.yaml is broken")
-
-
-def _checked(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-  """The settings in a config; UserError if it is of another version of posexp."""
-  chosen = flat(decisive(config))
-  missing = [] if isinstance(config.get("seed"), int) else ["seed"]
-  if missing := [*missing, *(key for key in REQUIRED if key not in chosen)]:
-    raise UserError(f"{path} is a folder of another version: its config has no {missing[0]}")
-  return chosen
-
-
 def _rows(path: Path) -> tuple[list[dict[str, Any]], tuple[int, ...]]:
   """The rows of metrics.jsonl, and the numbers of its damaged lines.
 
   The last line may be half a row: the run is writing it, or was killed while it did.
   """
   try:
-    lines = (path / "metrics.jsonl").read_bytes().split(b"\n")
+    *lines, unfinished = (path / "metrics.jsonl").read_bytes().split(b"\n")
   except FileNotFoundError:
     return [], ()
-  unfinished = lines.pop()
   rows, damaged = [], []
   for number, line in enumerate(lines, start=1):
     try:
@@ -250,11 +221,6 @@ def _rows(path: Path) -> tuple[list[dict[str, Any]], tuple[int, ...]]:
   if damaged[-1:] == [len(lines)] and not unfinished:
     damaged.pop()
   return rows, tuple(damaged)
-
-
-def _refuse(path: Path, damaged: tuple[int, ...]) -> None:
-  if damaged:
-    raise UserError(f"{path / 'metrics.jsonl'}, line {damaged[0]}: not a row of metrics")
 
 
 def _failure(file: Path) -> str | None:
@@ -270,19 +236,3 @@ def _failure(file: Path) -> str | None:
     return None
   user_error = re.fullmatch(r"""UserError\((['"])(.*)\1\)""", last)
   return user_error[2] if user_error else last
-
-
-def _folders(path: Path) -> Iterator[str]:
-  """Every folder with a config.yaml, in the order of their names, without hidden ones."""
-  for folder, inside, files in os.walk(path):
-    if "config.yaml" in files:
-      inside.clear()
-      yield folder
-    inside[:] = sorted(name for name in inside if not name.startswith("."))
-
-
-def _hint(path: Path) -> str:
-  parent = path.absolute().parent
-  names = [each.name for each in parent.iterdir() if each.is_dir()] if parent.is_dir() else []
-  close = nearest(path.name, names)
-  return f"; did you mean {path.with_name(close)}?" if close else ""

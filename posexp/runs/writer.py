@@ -21,23 +21,13 @@ from posexp.errors import UserError
 from posexp.runs.checkpoints import Checkpoints, Rank
 from posexp.runs.identity import digest
 from posexp.runs.metrics import Score, score
-from posexp.runs.run import read_config, read_history, read_summary
+from posexp.runs.run import Run, read_run
 
 ACCURACY = score("validation/accuracy")
-OWNED = (  # what `rerun` removes
-  "summary.json",
-  "checkpoints",
-  "metrics.jsonl",
-  "config.yaml",
-  "tokenizer.json",
-  "tokenizer.source.json",
-  "tokenizer.target.json",
-  "tokenizer.sha256",
-  "predictions",
-  "figures",
-  "train.log",
-  "wandb",
-)
+OWNED = (  # what `rerun` removes, in this order
+  "summary.json", "checkpoints", "metrics.jsonl", "config.yaml", "tokenizer.*", "predictions",
+  "figures", "train.log", "wandb",
+)  # fmt: skip
 
 
 class RunWriter:
@@ -98,7 +88,8 @@ class RunWriter:
   @property
   def finished(self) -> dict[str, Any] | None:
     """The summary, if the run has finished."""
-    return read_summary(self.path)
+    run = self._read()
+    return run.summary if run else None
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Adds a row to metrics.jsonl, which a kill afterwards does not lose."""
@@ -159,10 +150,15 @@ class RunWriter:
     stack.enter_context(lock(self.path))
     if self._rerun:
       self._clear()
-    self._check()
-    if self.finished is None:
+    run = self._read()
+    if run is not None and _identity(run.config) != _identity(self._config):
+      raise UserError(
+        f"{self.path} holds a run of another config (see its config.yaml); move it away, or "
+        "rerun=true overwrites it"
+      )
+    if run is None or run.summary is None:
       storage.write(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(self._config)))
-    self.history = read_history(self.path)
+    self.history = run.history if run else []
     self._rewrite()
     stack.callback(lambda: self._rows.close())
     stack.enter_context(_journal(self.path / "train.log"))
@@ -172,18 +168,14 @@ class RunWriter:
     trash = self.path / ".trash"
     shutil.rmtree(trash, ignore_errors=True)
     trash.mkdir()
-    for name in OWNED:
-      if (self.path / name).exists():
-        (self.path / name).rename(trash / name)
+    for pattern in OWNED:
+      for each in self.path.glob(pattern):
+        each.rename(trash / each.name)
     shutil.rmtree(trash)
 
-  def _check(self) -> None:
-    there = read_config(self.path)
-    if there is not None and _identity(there) != _identity(self._config):
-      raise UserError(
-        f"{self.path} holds a run of another config (see its config.yaml); move it away, or "
-        "rerun=true overwrites it"
-      )
+  def _read(self) -> Run | None:
+    """The run as the folder has it; None if there is none yet."""
+    return read_run(self.path) if (self.path / "config.yaml").exists() else None
 
   def _rewrite(self) -> None:
     """Makes metrics.jsonl what the history is, and opens it for more."""
@@ -214,7 +206,7 @@ class ReadOnlyRun(RunWriter):
 
   def _open(self, stack: contextlib.ExitStack) -> None:
     self.output = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    self.history = read_history(self.path)
+    self.history = read_run(self.path).history
     self._rewrite()
     stack.callback(lambda: self._rows.close())
 

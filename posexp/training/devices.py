@@ -19,7 +19,9 @@ from posexp import storage
 from posexp.errors import UserError
 
 Batch = dict[str, np.ndarray]
-PRODUCTS = "--xla_cpu_experimental_ynn_fusion_type"  # what the default library is used for
+# Which operations XLA gives to its default matmul library of a CPU. Empty: none, since its other
+# library is faster in attention.
+MATMUL_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 # Of mallopt(3): one arena, no block straight from the system, and none back to it.
 KEEP_FREED = ((-8, 1), (-4, 0), (-1, -1))
 HUGE = 2**21  # bytes of a huge page
@@ -40,8 +42,8 @@ def prepare() -> None:
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
   flags = os.environ.get("XLA_FLAGS", "")
-  if PRODUCTS not in flags:
-    os.environ["XLA_FLAGS"] = f"{flags} {PRODUCTS}=".strip()
+  if MATMUL_FLAG not in flags:
+    os.environ["XLA_FLAGS"] = f"{flags} {MATMUL_FLAG}=".strip()
   if platform.libc_ver()[0] == "glibc":
     keep_freed_memory(ctypes.CDLL(None))
 
@@ -87,29 +89,30 @@ def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:
   return Mesh(np.concatenate(used), ("data",))
 
 
-def everywhere(mesh: Mesh) -> NamedSharding:
-  """Whole on every device."""
+def replicated(mesh: Mesh) -> NamedSharding:
+  """The sharding of arrays that are whole on every device."""
   return NamedSharding(mesh, PartitionSpec())
 
 
-def placed(tree: Any, mesh: Mesh, divided: bool) -> Any:
-  """Where the arrays of a tree are kept: whole on every device, or each `divided` among them.
+def shardings(tree: Any, mesh: Mesh, divide: bool) -> Any:
+  """The sharding of each array of a tree: whole on every device, or, to `divide`, in parts.
 
-  Its largest dimension is, of those that divide; arrays are whole where none does, and small ones.
+  An array is divided along the largest of the dimensions that the devices divide. Where they divide
+  none, and where an array is small, it is whole on every device.
   """
 
-  def place(leaf: Any) -> NamedSharding:
+  def sharding(leaf: Any) -> NamedSharding:
     fit = [size for size in leaf.shape if size % mesh.size == 0]
-    if not divided or leaf.size < SMALL or not fit:
-      return everywhere(mesh)
+    if not divide or leaf.size < SMALL or not fit:
+      return replicated(mesh)
     return NamedSharding(mesh, PartitionSpec(*[None] * leaf.shape.index(max(fit)), "data"))
 
-  return jax.tree.map(place, tree)
+  return jax.tree.map(sharding, tree)
 
 
-def whole(tree: Any, mesh: Mesh) -> Any:
-  """The same arrays, each whole on every device."""
-  return jax.device_put(tree, everywhere(mesh))
+def replicate(tree: Any, mesh: Mesh) -> Any:
+  """The same arrays, whole on every device."""
+  return jax.device_put(tree, replicated(mesh))
 
 
 def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Array], int]]:

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from posexp.training.devices import Batch, shard, whole
+from posexp.training.devices import Batch, replicate, shard
 from posexp.training.processes import fetch
 from posexp.training.step import Program, State
 
@@ -37,7 +37,7 @@ class Snapshot(NamedTuple):
 
 def snapshot(program: Program, state: State, mesh: Mesh, batch_size: int) -> Snapshot:
   """The model of a state, of which the parameters may be divided among the devices."""
-  return Snapshot(program, state.replace(params=whole(state.params, mesh)), mesh, batch_size)
+  return Snapshot(program, state.replace(params=replicate(state.params, mesh)), mesh, batch_size)
 
 
 def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> dict[str, np.ndarray]:

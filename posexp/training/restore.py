@@ -17,7 +17,7 @@ from posexp.errors import UserError
 from posexp.runs import Run, digest, read_run
 from posexp.tasks.contract import ModelSpec
 from posexp.tasks.translation import Translation, tokenizers
-from posexp.training.devices import everywhere, mesh_for
+from posexp.training.devices import mesh_for, replicated
 from posexp.training.evaluation import Snapshot
 from posexp.training.matching import matched
 from posexp.training.setup import Setup
@@ -128,7 +128,7 @@ def _restored(
   """The model with the weights of a checkpoint, whole on every device of a mesh."""
   compiled = program(spec, setup.training, steps, mesh)
   template = jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere(mesh)),
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(mesh)),
     jax.eval_shape(lambda: compiled.init(record.config["seed"])),
   )
   state = record.restore(template, which)

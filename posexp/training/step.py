@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 
 from posexp.kernels.target import compiling
-from posexp.training.devices import Batch, everywhere, placed
+from posexp.training.devices import Batch, replicated, shardings
 from posexp.training.optimizer import Training, make_optimizer
 
 POSITIONS = 2**31  # dropout's draws of a step are counted from 0
@@ -119,7 +119,7 @@ def program(spec: Any, training: Training, steps: int, mesh: Mesh) -> Program:
     # A weak type would not come back from a checkpoint, and what it is given to be compiled twice.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), state)
 
-  where = placed(jax.eval_shape(start, keys(0)), mesh, training.shard == "parameters")
+  where = shardings(jax.eval_shape(start, keys(0)), mesh, training.shard == "parameters")
   init = jax.jit(start, out_shardings=where)
   return Program(
     graphdef, lambda seed: init(keys(seed)), *compiled(graphdef, names, training, steps, mesh)
@@ -140,14 +140,14 @@ def compiled(
   divided = training.shard == "parameters"
 
   def keep(tree: Any) -> Any:
-    return jax.lax.with_sharding_constraint(tree, placed(tree, mesh, divided))
+    return jax.lax.with_sharding_constraint(tree, shardings(tree, mesh, divided))
 
   def slope(params: Any, settings: Any, batch: Batch, key: Array) -> tuple[Any, dict, Array]:
     """The gradient of the loss of a batch, its metrics, and their weight."""
 
     def loss(params):
       if divided:
-        params = jax.lax.with_sharding_constraint(params, everywhere(mesh))
+        params = jax.lax.with_sharding_constraint(params, replicated(mesh))
         params = jax.tree.map(lambda leaf: checkpoint_name(leaf, GATHERED), params)
       rngs = nnx.Rngs(dropout=key, positions=jax.random.fold_in(key, POSITIONS))
       model = nnx.merge(graphdef, params, settings)

@@ -100,7 +100,7 @@ def compiled(case: Case, mesh: Mesh) -> tuple[Any, float]:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
 
   state = jax.eval_shape(lambda: program.init(0))
-  state = jax.tree.map(described, state, devices.placed(state, mesh, divided=False))
+  state = jax.tree.map(described, state, devices.shardings(state, mesh, divide=False))
   divided = NamedSharding(mesh, PartitionSpec("data"))
   batch = jax.tree.map(lambda x: described(x, divided), programs.batch(case))
   key = jax.eval_shape(lambda: step.keys(0)["dropout"])
