@@ -30,7 +30,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   """
   from posexp.config import build, plugins
   from posexp.runs import ReadOnlyRun, RunWriter, folder
-  from posexp.runs.metrics import score
+  from posexp.tasks.contract import score_of
   from posexp.tracking import tracker
   from posexp.training import costs, devices, processes, terminal
   from posexp.training.loop import run_training
@@ -48,7 +48,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   if not processes.is_main_process():
     wandb = dataclasses.replace(wandb, mode="disabled")
   kind = RunWriter if processes.is_main_process() else ReadOnlyRun
-  run = kind(path, config, rerun=config["rerun"], metric=score(task.score), ranked=average)
+  run = kind(path, config, rerun=config["rerun"], metric=score_of(task, task.score), ranked=average)
   summary = None if config["rerun"] else run.finished
   if summary is None:
     setup.check_buildable()

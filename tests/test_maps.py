@@ -30,7 +30,7 @@ def test_maps_are_of_the_translation_that_was_found(found):
   opened, said = found
   for each in said:
     batch = attention.pair(each.source, each.target)
-    loss = opened.snapshot.program.predict(opened.snapshot.state, batch)["loss"]
+    loss = opened.snapshot.program.predict(opened.snapshot.state, batch)[0]["loss"]
     assert -float(loss[0]) == pytest.approx(each.score, abs=1e-4)
     seen = attention.of_translation(opened, each.source, each.target)
     s, t = len(each.source), len(each.target)

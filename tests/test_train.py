@@ -211,7 +211,7 @@ def test_the_test_split_is_measured_on_the_best_checkpoint(patient):
   best = open_trained(only("patient"))
   assert int(best.snapshot.state.step) == 4
   for batch in best.data.evaluation("test", 1):  # one by one
-    found = best.snapshot.program.predict(best.snapshot.state, batch)
+    found, _ = best.snapshot.program.predict(best.snapshot.state, batch)
     row = said[int(batch["index"][0])]
     assert best.data.label_names[int(found["answer"][0])] == row["prediction"]
     assert float(found["loss"][0]) == pytest.approx(row["loss"], abs=1e-5)

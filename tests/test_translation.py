@@ -163,7 +163,8 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_tested(whole):
   found = open_trained(path).snapshot
   for one, other in zip(jax.tree.leaves(mean), jax.tree.leaves(found.state.params), strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-6)
-  measured = open_trained(path).data.scores(open_trained(path).data.predict(found, "test"))
+  task = trained.setup.task
+  measured = task.scores(task.predict(trained.data, found, "test"))
   assert measured["loss"] == pytest.approx(summary["test/loss"], rel=1e-5)
 
 

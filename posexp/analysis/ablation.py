@@ -86,8 +86,9 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
   The switches are traced: however many choices there are, the program is compiled once for each
   length of the batches.
   """
-  found = [trained.data.predict(trained.snapshot, split, scale) for scale in scales]
-  return [trained.data.scores(each) | _difference(found[0], each) for each in found]
+  task, data = trained.setup.task, trained.data
+  found = [task.predict(data, trained.snapshot, split, scale) for scale in scales]
+  return [task.scores(each) | _difference(found[0], each) for each in found]
 
 
 def _difference(first: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -95,9 +95,13 @@ class Classifier(nnx.Module):
 
   metrics = ("loss", "accuracy")
 
+  def initial_carry(self, rows: int) -> tuple:
+    """Nothing: batches have nothing to do with each other."""
+    return ()
+
   def loss(
-    self, batch: dict[str, Array], *, label_smoothing: float, rngs: nnx.Rngs
-  ) -> tuple[dict[str, Array], Array]:
+    self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: nnx.Rngs
+  ) -> tuple[dict[str, Array], Array, tuple]:
     """Means over a batch of tokens [B,L], mask [B,L], labels [B], weight [B]; and the weight."""
     logits = self(batch["tokens"], batch["mask"], rngs=rngs)
     labels, weight = batch["labels"], batch["weight"]
@@ -107,12 +111,12 @@ class Classifier(nnx.Module):
       "accuracy": logits.argmax(-1) == labels,
     }
     total = weight.sum()
-    return {name: (value * weight).sum() / total for name, value in values.items()}, total
+    return {name: (value * weight).sum() / total for name, value in values.items()}, total, carry
 
   def predict(
-    self, batch: dict[str, Array], kept: dict[str, Array] | None = None
-  ) -> dict[str, Array]:
+    self, batch: dict[str, Array], carry: tuple = (), kept: dict[str, Array] | None = None
+  ) -> tuple[dict[str, Array], tuple]:
     """For every example: its loss [B] and the class with the largest logit, answer [B]."""
     logits = self(batch["tokens"], batch["mask"], kept=kept)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
-    return {"loss": loss, "answer": logits.argmax(-1)}
+    return {"loss": loss, "answer": logits.argmax(-1)}, carry

@@ -131,9 +131,13 @@ class Translator(nnx.Module):
     """Logits float32 [B,T,V] of the labels."""
     return self.reader.logits(self.hidden(batch, kept=kept))
 
+  def initial_carry(self, rows: int) -> tuple:
+    """Nothing: batches have nothing to do with each other."""
+    return ()
+
   def loss(
-    self, batch: dict[str, Array], *, label_smoothing: float, rngs: nnx.Rngs
-  ) -> tuple[dict[str, Array], Array]:
+    self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: nnx.Rngs
+  ) -> tuple[dict[str, Array], Array, tuple]:
     """Means over the real target tokens of a batch, and how many they are.
 
     "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
@@ -143,16 +147,13 @@ class Translator(nnx.Module):
     hidden = self.hidden(batch, rngs=rngs)
     sums = cross_entropy.summed(hidden, self.reader, batch["labels"], weight, label_smoothing)
     values = {"loss": sums.loss, "nll": sums.nll, "accuracy": sums.right}
-    return {name: value / total for name, value in values.items()}, total
+    return {name: value / total for name, value in values.items()}, total, carry
 
   def predict(
-    self, batch: dict[str, Array], kept: dict[str, Array] | None = None
-  ) -> dict[str, Array]:
+    self, batch: dict[str, Array], carry: tuple = (), kept: dict[str, Array] | None = None
+  ) -> tuple[dict[str, Array], tuple]:
     """For every pair, each [B]: its loss (the sum over its tokens), tokens, and right ones."""
     nll, right = cross_entropy.scores(self(batch, kept=kept), batch["labels"])
     mask = batch["mask"]
-    return {
-      "loss": (nll * mask).sum(-1),
-      "tokens": mask.sum(-1),
-      "right": (right & mask).sum(-1),
-    }
+    found = {"loss": nll * mask, "tokens": mask, "right": right & mask}
+    return {name: value.sum(-1) for name, value in found.items()}, carry

@@ -1,29 +1,17 @@
-"""The tasks, by the names that `kind` gives them in configs/task.
-
-A task is a frozen dataclass of options, checked when it is made, with
-
-- `score`, the metric that chooses the checkpoint; more is better;
-- `data_digest()`, of the user's own files, or None where the options pin the data;
-- `toy()`, the `models.Kind` of a tiny model, to see whether an encoding can be built for it;
-- `table(summary)`, the lines of the final result;
-- `prepare(folder)`, which gives the data, ready for a model:
-  - `sizes`, `about`, `notes`, `item`, `unit` and `shown`, for what is said of it;
-  - `kind` (`models.Kind`) and `longest`; `word_counts`;
-  - `rows_of`, `steps_per_epoch`, `batches` and `evaluation`, by `batch_size`; `texts`;
-  - `predict`, `scores`, `measure` and `conclude`, of an `evaluation.Snapshot`.
-"""
+"""The tasks, by the names that `kind` gives them in configs/task; `contract` says what one is."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from posexp.config import build, look_up, plugins
-from posexp.tasks.classification import TextClassification
+from posexp.tasks.contract import Task
+from posexp.tasks.text_classification import TextClassification
 from posexp.tasks.translation import Corpus, Numbers
 
 TASKS = {"text_classification": TextClassification, "translation": Corpus, "numbers": Numbers}
 
 
-def make_task(config: Mapping[str, Any]) -> Any:
+def make_task(config: Mapping[str, Any]) -> Task:
   """The task that a run's config describes.
 
   Raises:

@@ -51,3 +51,15 @@ def by_group(groups: Sequence[str]) -> dict[str, list[int]]:
     if group:
       found.setdefault(group, []).append(index)
   return found
+
+
+def of_groups(
+  groups: dict[str, list[int]], hypotheses: Sequence[str], references: Sequence[str], language: str
+) -> dict[str, float]:
+  """What `corpus` gives for each group, as "bleu/<group>", and its size as "examples/<group>"."""
+  found: dict[str, float] = {}
+  for group, rows in groups.items():
+    one = corpus([hypotheses[row] for row in rows], [references[row] for row in rows], language)
+    found |= {f"{name}/{group}": value for name, value in one.items()}
+    found[f"examples/{group}"] = len(rows)
+  return found

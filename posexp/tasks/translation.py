@@ -8,20 +8,30 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import math
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from posexp import storage
 from posexp.data import batches, encoded, numbers, pairs, tokenizer
 from posexp.data.pairs import Pairs
 from posexp.errors import UserError
-from posexp.tasks.parallel import Parallel, Text, table
+from posexp.runs.metrics import Metric
+from posexp.runs.predictions import write_predictions
+from posexp.tasks import bleu
+from posexp.tasks.contract import Outputs, Snapshot, Task, metric_of, prefixed, result_table
+from posexp.tasks.parallel import ParallelData, Text
 
 if TYPE_CHECKING:
   from posexp.models.decoding import Search
   from posexp.models.translator import TranslatorSpec
+
+DECODED = ("bleu", "chrf", "exact_match")  # metrics of hypotheses
 
 
 class Splits(NamedTuple):
@@ -34,12 +44,14 @@ class Splits(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Translation:
+class Translation(Task):
   """How pairs become tokens, and how a model is measured on them; where they are from, its
   subclasses know. configs/task says more on each option."""
 
-  score: ClassVar[str] = "validation/bleu"  # chooses the checkpoint; more is better
-  headline: ClassVar[tuple[str, ...]] = ("test/bleu", "test/chrf")  # the main results
+  score: ClassVar[str] = "validation/bleu"
+  headline: ClassVar[tuple[str, ...]] = ("test/bleu", "test/chrf")
+  metrics: ClassVar[tuple[Metric, ...]] = (Metric("accuracy", "token accuracy", percent=True),)
+  followed: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "bleu", "exact_match")
 
   name: str = "translation"
   source: str = "en"
@@ -88,18 +100,12 @@ class Translation:
 
     return Search(self.beam, self.length_penalty)
 
-  @staticmethod
-  def table(summary: dict[str, Any]) -> Iterator[str]:
-    """The lines of the result."""
-    return table(summary)
-
   def smallest_model(self, encoding, size, positions) -> TranslatorSpec:
-    """A model for hardly any data, to see whether one can be built."""
     from posexp.models.translator import TranslatorSpec
 
     return TranslatorSpec(4, 4, encoding, size, positions)
 
-  def prepare(self, folder: Path) -> Parallel:
+  def prepare(self, folder: Path) -> ParallelData:
     """The data, tokenized as folder/tokenizer*.json say, which are made where they are not there.
 
     Raises:
@@ -107,6 +113,122 @@ class Translation:
     """
     given = self.splits()
     return _prepared(self, given.digest, tokenizers(self, folder, given))
+
+  def translate(
+    self,
+    data: ParallelData,
+    snapshot: Snapshot,
+    split: str,
+    search: Search,
+    rows: np.ndarray | None = None,
+  ) -> tuple[list[str], Outputs]:
+    """Hypotheses for the pairs `rows` of a split, or for all, and what the search says of each."""
+    from posexp.models.decoding import searcher
+
+    find = searcher(snapshot.graphdef, search)
+
+    def by_row(*args: Any) -> dict[str, Any]:
+      found = find(*args)
+      return {name: found[name] for name in ("tokens", "score", "length")}
+
+    found = snapshot.map(by_row, data.evaluation(split, snapshot.batch_size, rows))
+    return [data.tokenizers[1].decode(tokens) for tokens in found["tokens"].tolist()], found
+
+  def predict(
+    self, data: ParallelData, snapshot: Snapshot, split: str, kept: dict[str, Any] | None = None
+  ) -> Outputs:
+    """Of every pair its loss, its tokens, and how many of them are right, [N] each."""
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), kept)
+    return found | {"answer": found["right"]}
+
+  def scores(self, found: Outputs) -> dict[str, float]:
+    """Per token of the target: loss in nats, perplexity, and accuracy, given those before it."""
+    tokens = found["tokens"].sum(dtype=np.int64)
+    loss = float(found["loss"].sum(dtype=np.float64) / tokens)
+    return {
+      "loss": loss,
+      "perplexity": math.exp(min(loss, 700)),
+      "accuracy": float(found["right"].sum(dtype=np.int64) / tokens),
+    }
+
+  def measure(self, data: ParallelData, snapshot: Snapshot, split: str) -> dict[str, float]:
+    """The metrics that are followed during training: those of decoding of greedy translations."""
+    texts = data.texts_of[split]
+    # Evenly over the split, since many a corpus is in some order.
+    step = max(len(texts) / self.bleu_pairs, 1)
+    rows = np.unique(np.arange(0, len(texts), step).astype(int))
+    greedy = dataclasses.replace(self.search, beam=1)
+    hypotheses, _ = self.translate(data, snapshot, split, greedy, rows)
+    decoded = bleu.corpus(hypotheses, [texts[row].target for row in rows], self.target)
+    return self.scores(self.predict(data, snapshot, split)) | decoded
+
+  def conclude(self, data: ParallelData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+    """The metrics of the test split and of further ones, whole and in parts."""
+    summary: dict[str, Any] = {}
+    sentences, seconds = 0, 0.0
+    for split, texts in data.texts_of.items():
+      if split == "validation":
+        continue
+      begun = time.perf_counter()
+      hypotheses, found = self.translate(data, snapshot, split, self.search)
+      seconds += time.perf_counter() - begun
+      sentences += len(hypotheses)
+      write_hypotheses(folder, split, texts, hypotheses, found)
+      references = [text.target for text in texts]
+      measured = self.scores(self.predict(data, snapshot, split))
+      measured |= bleu.corpus(hypotheses, references, self.target)
+      groups = bleu.by_group([text.group for text in texts])
+      groups = groups or bleu.by_length([text.source for text in texts])
+      measured |= bleu.of_groups(groups, hypotheses, references, self.target)
+      summary |= prefixed(split, measured)
+    summary["bleu_signature"] = bleu.signature(self.target, references)
+    summary["time/sentences_per_second"] = sentences / seconds
+    return summary
+
+  def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
+    """The best checkpoint on all splits, then the parts of those that are tested."""
+    splits = [key.removesuffix("/bleu") for key in summary if key.endswith("/bleu")]
+    yield from result_table(self, summary, splits, (*DECODED, "perplexity", "accuracy", "loss"))
+    yield "validation: greedy, on part of the pairs; others: beam search, on all"
+    for split in splits:
+      yield from self._parts(summary, split)
+    rate = summary["time/sentences_per_second"]
+    yield ""
+    yield f"{rate:,.1f} sentences/s were translated, compilation included"
+    yield f"BLEU's signature: {summary['bleu_signature']}"
+
+  def _parts(self, summary: Mapping[str, Any], split: str) -> Iterator[str]:
+    """The metrics of each group of a split, or of each range of lengths."""
+    prefix = f"{split}/examples/"
+    parts = [key.removeprefix(prefix) for key in summary if key.startswith(prefix)]
+    if not parts:
+      return
+    words = all(re.fullmatch(r"\d+-\d+", part) for part in parts)
+    title = f"{split}, by words of source" if words else split
+    rows = {title: parts, "sentences": [f"{summary[f'{prefix}{part}']:,}" for part in parts]}
+    for name in DECODED if words else DECODED[1:]:  # groups may be single words, without BLEU
+      metric = metric_of(self, name)
+      rows[metric.title] = [
+        format(summary[f"{split}/{name}/{part}"], metric.format) for part in parts
+      ]
+    yield ""
+    for label, cells in rows.items():
+      yield f"{label:<24}" + "".join(map("{:>9}".format, cells))
+
+
+def write_hypotheses(
+  folder: Path, split: str, texts: list[Text], hypotheses: list[str], found: Outputs
+) -> None:
+  """Writes hypotheses, one a line, and all that is known of each as predictions."""
+  rows = []
+  for index, (text, hypothesis) in enumerate(zip(texts, hypotheses, strict=True)):
+    row = {"index": index, "source": text.source, "reference": text.target}
+    row |= {"hypothesis": hypothesis, "score": float(found["score"][index])}
+    row |= {"tokens": int(found["length"][index])} | ({"group": text.group} if text.group else {})
+    rows.append(row)
+  lines = "".join(f"{' '.join(each.split())}\n" for each in hypotheses)
+  storage.write(folder / "predictions" / f"{split}.txt", lines)
+  write_predictions(folder, split, rows)
 
 
 def tokenizers(task: Translation, folder: Path, given: Splits | None = None) -> tuple[str, str]:
@@ -148,7 +270,7 @@ def _trained(task: Translation, given: Splits, side: int | None) -> str:
 
 
 @functools.lru_cache(maxsize=2)
-def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Parallel:
+def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> ParallelData:
   given = task.splits()
   first = tokenizer.Tokenizer(texts[0])
   opened = (first, first if task.joint else tokenizer.Tokenizer(texts[1]))
@@ -169,8 +291,8 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
       groups = given.groups.get(split) or itertools.repeat("")
       texts_of[split] = [Text(*pair, group) for pair, group in zip(found(), groups, strict=False)]
   longest = max(int(found.lengths.max()) for found in examples.values())
-  return Parallel(
-    task=task,
+  return ParallelData(
+    languages=(task.source, task.target),
     tokenizers=opened,
     notes=tuple(notes),
     texts_of=texts_of,

@@ -94,6 +94,11 @@ def replicated(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec())
 
 
+def by_rows(mesh: Mesh) -> NamedSharding:
+  """The sharding of arrays that are divided by their first dimension."""
+  return NamedSharding(mesh, PartitionSpec("data"))
+
+
 def shardings(tree: Any, mesh: Mesh, divide: bool) -> Any:
   """The sharding of each array of a tree: whole on every device, or, to `divide`, in parts.
 
@@ -120,7 +125,7 @@ def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Arra
 
   Every process is given the whole batches, and feeds the devices that it has.
   """
-  sharding = NamedSharding(mesh, PartitionSpec("data"))
+  sharding = by_rows(mesh)
 
   def put(batch: Batch) -> dict[str, Array]:
     if sharding.is_fully_addressable:

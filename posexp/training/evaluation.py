@@ -1,49 +1,93 @@
-"""A model at one moment of its training, asked about a split."""
+"""A model at one moment of its training, asked about the examples of a split."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+from flax import nnx
 from jax import Array
 from jax.sharding import Mesh
 
+from posexp.tasks.contract import Outputs
 from posexp.training.devices import Batch, replicate, shard
 from posexp.training.processes import fetch
 from posexp.training.step import Program, State
 
 
 class Snapshot(NamedTuple):
-  """A model with its weights, on its devices."""
+  """A model with its weights, on its devices; tasks see of it `posexp.tasks.contract.Snapshot`."""
 
   program: Program
-  state: State
-  mesh: Mesh
+  state: State  # whole on every device
   batch_size: int  # of evaluation, as in training
 
-  def predict(
-    self, batches: Iterable[Batch], kept: dict[str, Array] | None = None
-  ) -> dict[str, np.ndarray]:
-    """What the model says of every example, in the order of the data, [N] each.
+  @property
+  def mesh(self) -> Mesh:
+    """The devices."""
+    return self.program.mesh
+
+  @property
+  def graphdef(self) -> nnx.GraphDef:
+    """The structure of the model."""
+    return self.program.graphdef
+
+  def model(self) -> nnx.Module:
+    """The model itself."""
+    return nnx.merge(self.graphdef, self.state.params, self.state.settings)
+
+  def predict(self, batches: Iterable[Batch], kept: dict[str, Array] | None = None) -> Outputs:
+    """What the model predicts for every example, in the order of the data, [N] or [N,...] each.
 
     `kept` says how much of each term of its relations it keeps, as in `Stack`.
     """
+
+    def outputs() -> Iterator[tuple[Batch, dict[str, Array]]]:
+      carry = None
+      for batch, _ in shard(batches, self.mesh):
+        if carry is None:
+          carry = self.program.carry(len(batch["mask"]))
+        found, carry = self.program.predict(self.state, batch, carry, kept)
+        yield batch, found
+
+    return gathered(outputs())
+
+  def map(
+    self,
+    function: Callable[[Any, Any, dict[str, Array]], dict[str, Array]],
+    batches: Iterable[Batch],
+  ) -> Outputs:
+    """As `predict`, of any `function(params, settings, batch)` that gives arrays [B,...]."""
+    params, settings = self.state.params, self.state.settings
     return gathered(
-      (batch, self.program.predict(self.state, batch, kept))
-      for batch, _ in shard(batches, self.mesh)
+      (batch, function(params, settings, batch)) for batch, _ in shard(batches, self.mesh)
     )
 
 
-def snapshot(program: Program, state: State, mesh: Mesh, batch_size: int) -> Snapshot:
+def snapshot(program: Program, state: State, batch_size: int) -> Snapshot:
   """The model of a state, of which the parameters may be divided among the devices."""
-  return Snapshot(program, state.replace(params=replicate(state.params, mesh)), mesh, batch_size)
+  return Snapshot(program, state.replace(params=replicate(state.params, program.mesh)), batch_size)
 
 
-def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> dict[str, np.ndarray]:
-  """Results of batches, less those of their padded rows, in the order of the data."""
+def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> Outputs:
+  """Results of batches, less those of their padded rows, in the order of the data.
+
+  Rows that are narrower than those of other batches are filled up with 0.
+  """
   outputs = fetch([{**output, "index": batch["index"]} for batch, output in found])
-  columns = {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
+  columns = {name: joined([each[name] for each in outputs]) for name in outputs[0]}
   real = columns["index"] >= 0
   order = np.argsort(columns["index"][real])
   return {name: column[real][order] for name, column in columns.items()}
+
+
+def joined(arrays: list[np.ndarray]) -> np.ndarray:
+  """Arrays [B,...] one after another, as wide as the widest in every other dimension."""
+  widest = np.max([each.shape[1:] for each in arrays], axis=0).astype(int)
+
+  def filled(array: np.ndarray) -> np.ndarray:
+    missing = widest - np.asarray(array.shape[1:], int)
+    return np.pad(array, [(0, 0), *((0, int(count)) for count in missing)])
+
+  return np.concatenate([filled(each) for each in arrays])

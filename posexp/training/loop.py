@@ -1,168 +1,201 @@
-"""The training loop: step, log, evaluate, save; leave when asked; measure the best at the end."""
+"""How a run is trained, from its data to its summary. It reads from top to bottom."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
-import signal
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self
 
 import jax
-from jax.sharding import Mesh
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posexp.errors import UserError
 from posexp.runs import RunWriter
 from posexp.runs.predictions import SAMPLES, load_predictions
-from posexp.tracking.tracker import Tracker
+from posexp.tasks.contract import Data, Task, declared, prefixed
 from posexp.training import costs, matching, processes, terminal
 from posexp.training.devices import mesh_for, shard
-from posexp.training.evaluation import snapshot
+from posexp.training.evaluation import Snapshot, snapshot
 from posexp.training.optimizer import Training, make_schedule
-from posexp.training.processes import StopFlag, is_main_process
 from posexp.training.setup import Setup
-from posexp.training.step import Program, State, keys, program
+from posexp.training.step import Program, State, keys
+from posexp.training.stopping import StopRequests
 
 log = logging.getLogger("posexp")
 
 
-def run_training(
-  run: RunWriter, setup: Setup, track: Callable[..., Tracker], begun: float
-) -> dict[str, Any]:
-  """The work of a run, from its data to its summary, which is returned.
+class Tracker(Protocol):
+  """What follows a run from outside; a context manager that ends with the run."""
 
-  `track(facts=...)` opens what follows the run.
+  line: str  # where it can be seen
+
+  def __enter__(self) -> Self: ...
+
+  def __exit__(self, *error: Any) -> None: ...
+
+  def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    """Adds a row of metrics.jsonl."""
+
+  def summarize(self, summary: Mapping[str, Any]) -> None:
+    """Shows the result."""
+
+  def samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Shows predictions for some examples; all rows have the same columns."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """What belongs to the training of one run."""
+
+  run: RunWriter
+  setup: Setup
+  data: Data
+  program: Program
+  tracker: Tracker
+  started: float  # when the process, or the job of a sweep, began: by time.perf_counter
+
+  @property
+  def task(self) -> Task:
+    return self.setup.task
+
+  @property
+  def options(self) -> Training:
+    return self.setup.training
+
+  def snapshot(self, state: State) -> Snapshot:
+    """The model of a state, to be measured."""
+    return snapshot(self.program, state, self.options.batch_size)
+
+
+def run_training(
+  run: RunWriter, setup: Setup, track: Callable[..., Tracker], started: float
+) -> dict[str, Any]:
+  """Trains a run whose folder is open; returns its summary, which is the last thing written.
+
+  `track(facts=...)` opens the run's tracker; `started` is as in `Job`.
+
+  Raises:
+    UserError: the data are not in order, or the loss is no longer finite.
   """
-  config, options = setup.config, setup.training
   with processes.main_process_first():
     data = setup.task.prepare(run.path)
-  spec, steps = setup.model_for(data), setup.steps(data)
-  mesh = mesh_for(data.rows_of(options.batch_size), options.accumulate)
+  spec = setup.model_for(data)
+  mesh = mesh_for(data.rows_of(setup.training.batch_size), setup.training.accumulate)
   facts = matching.facts(spec, data.length, setup.size)
-  facts |= {"steps": steps, "devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
+  facts |= {"steps": setup.steps(data)}
+  facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   run.rewind(run.checkpoints.find("latest") or 0)
   with track(facts=facts) as tracker:
-    terminal.header(config, data, facts, run.path, tracker.line)
-    compiled = program(spec, options, steps, mesh)
-    fitted = fit(run, tracker, compiled, data, options, steps, config["seed"], mesh, begun)
-    summary = measure(run, compiled, data, options, fitted, mesh) | facts
+    terminal.header(setup.config, data, facts, run.path, tracker.line)
+    job = Job(run, setup, data, setup.program(spec, data, mesh), tracker, started)
+    state = fit(job)
+    summary = conclude(job, state) | facts | declared(job.task)
     tracker.summarize(summary)
     tracker.samples(load_predictions(run.output, "test", SAMPLES))
-  run.finish(summary)  # after W&B has it all: a finished run is not opened again
+  run.finish(summary)  # after the tracker has it all: a finished run is not opened again
   return summary
 
 
-def fit(
-  run: RunWriter,
-  tracker: Tracker,
-  program: Program,
-  data: Any,
-  options: Training,
-  steps: int,
-  seed: int,
-  mesh: Mesh,
-  begun: float,
-) -> State:
-  """Trains until `steps` or out of patience, from the newest checkpoint if there is one.
-
-  `begun` is when all this began, by `time.perf_counter`.
-
-  Raises:
-    UserError: the loss, of training or validation, is no longer finite.
-  """
+def fit(job: Job) -> State:
+  """Trains until the last step or out of patience, from the newest checkpoint if there is one."""
+  run, program, options, seed = job.run, job.program, job.options, job.setup.config["seed"]
+  steps, key = job.setup.steps(job.data), keys(seed)["dropout"]
+  every = options.evaluate_every or job.data.steps_per_epoch(options.batch_size)
+  learning_rate = make_schedule(options, steps)
   state = program.init(seed)
   state = run.restore(state) or state
   step = int(state.step)
   if step:
     log.info("going on from step %d", step)
-  key = keys(seed)["dropout"]
-  schedule = make_schedule(options, steps)
-  every = options.evaluate_every or data.steps_per_epoch(options.batch_size)
-  batches = shard(data.batches(options.batch_size, seed=seed, start=step), mesh)
-  meter = costs.Meter(run.history, program.update, mesh, begun)
-  stop = StopFlag()
-  with stop_signals() as asked, progress(step, steps) as bar, contextlib.closing(batches):
-    while step < steps and not exhausted(run, options.patience):
+  meter = costs.Meter(run.history, program.update, program.mesh, job.started)
+  with (
+    StopRequests() as stop,
+    terminal.progress(step, steps) as bar,
+    contextlib.closing(training_batches(job, step)) as batches,
+  ):
+    while step < steps and not exhausted(job):
       batch, tokens = next(batches)
       state = program.update(state, batch, key)
       step += 1
       meter.count(tokens, state)
       bar.update()
-      leaves = stop.step(bool(asked))  # once a step: a signal may come between any two lines
+      stops = stop.asked()
       evaluates = step % every == 0 or step == steps
       row = {}
-      if step % options.log_every == 0 or evaluates:
-        row |= window(state) | {"train/learning_rate": float(schedule(step - 1))} | meter.read()
+      if evaluates or step % options.log_every == 0:
+        row |= training_metrics(state) | {"train/learning_rate": float(learning_rate(step - 1))}
+        row |= meter.read()
         state = program.clear(state)
-        bar.set_postfix_str(
-          f"loss {row['train/loss']:.3f}, {row['time/tokens_per_second']:,.0f} tokens/s"
-        )
-      elif leaves:
-        window(state)  # or what is saved below might be broken
+        terminal.at_bar(bar, row)
+      elif stops:
+        training_metrics(state)  # so that no broken state is saved
       if evaluates:
-        measured = data.measure(snapshot(program, state, mesh, options.batch_size), "validation")
-        if not math.isfinite(measured["loss"]):
-          raise not_finite("validation loss", step)
-        row |= {f"validation/{name}": value for name, value in measured.items()}
-        log.info("%s", line(step, steps, row, run, data.shown))
+        row |= validation_metrics(job, state)
+        best = all(run.rank(row) > before for before in run.ranks)
+        terminal.evaluation(job.task, step, steps, row, best)
       if row:
         run.log(step, row)
-        tracker.log(step, row)
+        job.tracker.log(step, row)
       if evaluates:
         run.save(step, state, row)
         meter.restart()
-      elif leaves:
+      elif stops:
         run.save(step, state)
-      if leaves:
+      if stops:
         break
   run.wait()
-  if stop.read(bool(asked)):
-    log.info("stopped at step %d of %d, which is saved", step, steps)
-    number = asked[0] if asked else signal.SIGTERM
-    signal.raise_signal(number)
-    sys.exit(128 + number)  # where that is bypassed, as schedulers' wrappers do
+  stop.obey(step, steps)
   return state
 
 
-def measure(
-  run: RunWriter, program: Program, data: Any, options: Training, state: State, mesh: Mesh
-) -> dict[str, Any]:
+def conclude(job: Job, state: State) -> dict[str, Any]:
   """The summary: the best checkpoint's metrics on validation and, this once, on test.
 
-  With `options.average` it is the mean of the last evaluated checkpoints that is measured.
+  With `train.average` it is the mean of the last evaluated checkpoints that is measured.
   """
+  run, task, count = job.run, job.task, job.options.average
   summary: dict[str, Any] = {"stopped_at": int(state.step)}
-  if options.average:
-    best, summary["averaged"] = run.checkpoints.average(state, options.average)
+  if count:
+    best, summary["averaged"] = run.checkpoints.average(state, count)
   else:
     best = run.restore(state, "best")
-  model = snapshot(program, best, mesh, options.batch_size)
+  model = job.snapshot(best)
   summary["step"] = int(best.step)
-  if options.average:
-    row = {f"validation/{k}": v for k, v in data.measure(model, "validation").items()}
+  if count:
+    row = prefixed("validation", task.measure(job.data, model, "validation"))
   else:
     row = next(row for row in run.history if row["step"] == summary["step"])
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
-  summary |= data.conclude(model, run.output)
+  summary |= task.conclude(job.data, model, run.output)
   return summary | costs.of_run(run.history)
 
 
-def window(state: State) -> dict[str, float]:
+def training_batches(job: Job, step: int) -> Iterator[tuple[dict[str, jax.Array], int]]:
+  """The batches after a step, on their devices, and how many tokens each has."""
+  batches = job.data.batches(job.options.batch_size, seed=job.setup.config["seed"], start=step)
+  return shard(batches, job.program.mesh)
+
+
+def training_metrics(state: State) -> dict[str, float]:
   """The means of the training metrics since the last row.
 
   Raises:
     UserError: a loss among them was not finite.
   """
-  sums, weight, broken = jax.device_get(
-    (state.window.sums, state.window.weight, state.window.broken)
-  )
-  if broken >= 0:
-    raise not_finite("loss", broken)
-  return {f"train/{name}": float(total / weight) for name, total in sums.items()}
+  window = jax.device_get(state.window)
+  if window.broken >= 0:
+    raise not_finite("loss", window.broken)
+  return {f"train/{name}": float(total / window.weight) for name, total in window.sums.items()}
+
+
+def validation_metrics(job: Job, state: State) -> dict[str, float]:
+  """The metrics of the validation split; UserError if the loss is not finite."""
+  measured = job.task.measure(job.data, job.snapshot(state), "validation")
+  if not math.isfinite(measured["loss"]):
+    raise not_finite("validation loss", int(state.step))
+  return prefixed("validation", measured)
 
 
 def not_finite(loss: str, step: int) -> UserError:
@@ -173,70 +206,9 @@ def not_finite(loss: str, step: int) -> UserError:
   )
 
 
-def exhausted(run: RunWriter, patience: int | None) -> bool:
-  """Whether the last `patience` evaluations brought nothing better."""
-  if patience is None:
+def exhausted(job: Job) -> bool:
+  """Whether the last `train.patience` evaluations brought nothing better."""
+  patience, ranks = job.options.patience, job.run.ranks
+  if patience is None or not ranks:
     return False
-  ranks = run.ranks
-  return bool(ranks) and len(ranks) - 1 - ranks.index(max(ranks)) >= patience
-
-
-def line(
-  step: int, steps: int, row: dict[str, float], run: RunWriter, shown: dict[str, str]
-) -> str:
-  """One evaluation, as the user reads it; `shown` are metrics and how they are written."""
-  best = all(run.rank(row) > rank for rank in run.ranks)
-  figures = [form.format(row[f"validation/{name}"]) for name, form in shown.items()]
-  return "   ".join(
-    [
-      f"step {step:>{len(str(steps))}}/{steps}",
-      f"train loss {row['train/loss']:.3f}",
-      f"validation {figures[0]}",
-      *figures[1:],
-      f"{row['time/tokens_per_second']:,.0f} tokens/s",
-      *["best"] * best,
-    ]
-  )
-
-
-@contextlib.contextmanager
-def progress(step: int, steps: int) -> Iterator[tqdm]:
-  """A progress bar in a terminal, and nothing where output is piped."""
-  with (
-    logging_redirect_tqdm(),
-    tqdm(
-      initial=step,
-      total=steps,
-      disable=None if is_main_process() else True,
-      dynamic_ncols=True,
-      leave=False,
-    ) as bar,
-  ):
-    yield bar
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[list[int]]:
-  """SIGTERM, Ctrl-C and USR2 wait for the end of a step; a second one does not wait.
-
-  USR2 is what clusters send before time is up. One that is ignored, as Ctrl-C is in the background
-  jobs of a script, stays so.
-  """
-  asked: list[int] = []
-  signals = [
-    number
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
-    if signal.getsignal(number) is not signal.SIG_IGN
-  ]
-
-  def ask(number: int, frame: Any) -> None:
-    asked.append(number)
-    for known, handler in before.items():
-      signal.signal(known, handler)
-
-  before = {number: signal.signal(number, ask) for number in signals}
-  try:
-    yield asked
-  finally:
-    for number, handler in before.items():
-      signal.signal(number, handler)
+  return len(ranks) - 1 - ranks.index(max(ranks)) >= patience

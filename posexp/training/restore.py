@@ -5,23 +5,22 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
 
 from posexp.data.tokenizer import Tokenizer
 from posexp.errors import UserError
 from posexp.runs import Run, digest, read_run
-from posexp.tasks.contract import ModelSpec
+from posexp.tasks.contract import Data, ModelSpec
 from posexp.tasks.translation import Translation, tokenizers
 from posexp.training.devices import mesh_for, replicated
 from posexp.training.evaluation import Snapshot
 from posexp.training.matching import matched
 from posexp.training.setup import Setup
-from posexp.training.step import program
+from posexp.training.step import Program, program
 
 
 class TrainedModel(NamedTuple):
@@ -31,12 +30,11 @@ class TrainedModel(NamedTuple):
   setup: Setup
   spec: ModelSpec  # with the width that was matched
   snapshot: Snapshot
-  data: Any = None  # None of a translator that was opened without
+  data: Data | None = None  # None of a translator that was opened without
 
   def model(self) -> nnx.Module:
     """The model itself, with the weights of the checkpoint."""
-    program, state = self.snapshot.program, self.snapshot.state
-    return nnx.merge(program.graphdef, state.params, state.settings)
+    return self.snapshot.model()
 
   @property
   def tokenizers(self) -> tuple[str, str]:
@@ -58,7 +56,7 @@ def open_trained(path: Path | str, which: str = "best") -> TrainedModel:
   _check_checkpoint(record)
   data = task.prepare(record.path)
   spec, rows = setup.model_for(data), data.rows_of(setup.training.batch_size)
-  snapshot = _restored(record, setup, spec, setup.steps(data), mesh_for(rows), which)
+  snapshot = _restored(record, setup, setup.program(spec, data, mesh_for(rows)), which)
   return TrainedModel(record, setup, spec, snapshot, data)
 
 
@@ -82,7 +80,8 @@ def open_translator(path: Path | str, rows: int = 1, which: str = "best") -> Tra
   given = dataclasses.replace(given, source_vocab=vocabularies[0], target_vocab=vocabularies[1])
   spec = _without_data(record, given)
   # No array of a checkpoint has a shape that depends on the number of steps.
-  snapshot = _restored(record, setup, spec, 1, mesh_for(np.array([rows])), which)
+  compiled = program(spec, setup.training, 1, mesh_for(np.array([rows])))
+  snapshot = _restored(record, setup, compiled, which)
   return TrainedModel(record, setup, spec, snapshot)
 
 
@@ -122,13 +121,10 @@ def _without_data(record: Run, spec: ModelSpec) -> ModelSpec:
   return matched(spec, 1)  # parameters do not depend on lengths
 
 
-def _restored(
-  record: Run, setup: Setup, spec: ModelSpec, steps: int, mesh: Mesh, which: str
-) -> Snapshot:
-  """The model with the weights of a checkpoint, whole on every device of a mesh."""
-  compiled = program(spec, setup.training, steps, mesh)
+def _restored(record: Run, setup: Setup, compiled: Program, which: str) -> Snapshot:
+  """The model with the weights of a checkpoint, whole on every device."""
   template = jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(mesh)),
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(compiled.mesh)),
     jax.eval_shape(lambda: compiled.init(record.config["seed"])),
   )
   state = record.restore(template, which)
@@ -136,4 +132,4 @@ def _restored(
     raise UserError(
       f"{record.path} has no {which} checkpoint: it was stopped before its first evaluation"
     )
-  return Snapshot(compiled, state, mesh, setup.training.batch_size)
+  return Snapshot(compiled, state, setup.training.batch_size)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from jax.sharding import Mesh
+
 from posexp.config import build, unknown_name
 from posexp.encodings import ENCODINGS, Encoding, make_encoding
 from posexp.errors import UserError
 from posexp.models.positions import Positions
 from posexp.models.transformer import Size
 from posexp.tasks import make_task
-from posexp.tasks.contract import ModelSpec
+from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.training.matching import matched
 from posexp.training.optimizer import Training
-from posexp.training.step import parameters
+from posexp.training.step import Program, parameters, program
 
 
 class Setup(NamedTuple):
@@ -22,7 +24,7 @@ class Setup(NamedTuple):
 
   config: Mapping[str, Any]
   encoding: Encoding
-  task: Any
+  task: Task
   size: Size  # as given: where widths are matched, d_ff is that of the reference
   positions: Positions
   training: Training
@@ -51,12 +53,17 @@ class Setup(NamedTuple):
     except ValueError as error:
       raise UserError(f"model: {error}") from error
 
-  def steps(self, data: Any) -> int:
+  def steps(self, data: Data) -> int:
     """How many steps training takes on these data."""
     given = self.training
     return given.steps or given.epochs * data.steps_per_epoch(given.batch_size)
 
-  def model_for(self, data: Any) -> ModelSpec:
+  def program(self, spec: ModelSpec, data: Data, mesh: Mesh) -> Program:
+    """The compiled functions of the run."""
+    rows = int(data.rows_of(self.training.batch_size).max())
+    return program(spec, self.training, self.steps(data), mesh, rows)
+
+  def model_for(self, data: Data) -> ModelSpec:
     """The model for these data, with the width that was matched.
 
     Raises:

@@ -7,6 +7,7 @@ checkpoint needs.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable
@@ -21,7 +22,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 
 from posexp.kernels.target import compiling
-from posexp.training.devices import Batch, replicated, shardings
+from posexp.tasks.contract import ModelSpec
+from posexp.training.devices import Batch, by_rows, replicated, shardings
 from posexp.training.optimizer import Training, make_optimizer
 
 POSITIONS = 2**31  # dropout's draws of a step are counted from 0
@@ -46,6 +48,7 @@ class State:
   settings: Any  # options that are traced (posexp.encodings.base.Setting)
   opt_state: Any
   window: Window
+  carry: Any = ()  # what a step leaves for the next one (posexp.tasks.contract.Model)
 
 
 class Step:
@@ -78,11 +81,13 @@ class Step:
 class Program(NamedTuple):
   """The compiled functions of a run."""
 
-  graphdef: Any  # the structure of the model
+  graphdef: nnx.GraphDef  # the structure of the model
+  mesh: Mesh  # the devices
   init: Callable[[int], State]  # from the seed
+  carry: Callable[[int], Any]  # the initial carry, from the number of rows
   update: Step
   clear: Callable[[State], State]  # with an empty window; the state is donated
-  predict: Callable[..., dict[str, Array]]  # from a state, for every example of a batch
+  predict: Callable[..., tuple[dict[str, Array], Any]]  # (state, batch, carry, kept): every row
 
 
 def keys(seed: int) -> dict[str, Array]:
@@ -100,11 +105,10 @@ def split(
 
 
 @functools.lru_cache(maxsize=8)
-def program(spec: Any, training: Training, steps: int, mesh: Mesh) -> Program:
-  """What a run calls; each function is compiled when it is first called, for runs that agree once.
+def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: int = 1) -> Program:
+  """What a run calls; each function is compiled when it is first called, for equal runs once.
 
-  `spec.build(rngs)` makes a model with `loss(batch, label_smoothing=, rngs=)`, which gives metrics
-  ("loss" among them) and their weight, with `metrics`, their names, and with `predict(batch)`.
+  `rows` are those of a batch, for a model that carries something from step to step.
   """
   with compiling(mesh):
     model = nnx.eval_shape(lambda: spec.build(nnx.Rngs(**keys(0))))
@@ -114,16 +118,25 @@ def program(spec: Any, training: Training, steps: int, mesh: Mesh) -> Program:
   @compiling(mesh)
   def start(seeds: dict[str, Array]) -> State:
     _, params, settings = split(spec.build, seeds)
-    step = jnp.zeros((), jnp.int32)
-    state = State(step, params, settings, optimizer.init(params), empty(names))
+    step, carry = jnp.zeros((), jnp.int32), model.initial_carry(rows)
+    state = State(step, params, settings, optimizer.init(params), empty(names), carry)
     # A weak type would not come back from a checkpoint, and what it is given to be compiled twice.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), state)
 
-  where = shardings(jax.eval_shape(start, keys(0)), mesh, training.shard == "parameters")
+  @functools.cache
+  def carry(rows: int) -> Any:
+    return jax.jit(lambda: model.initial_carry(rows), out_shardings=by_rows(mesh))()
+
+  where = layout(jax.eval_shape(start, keys(0)), mesh, training.shard == "parameters")
   init = jax.jit(start, out_shardings=where)
-  return Program(
-    graphdef, lambda seed: init(keys(seed)), *compiled(graphdef, names, training, steps, mesh)
-  )
+  functions = compiled(Functions(graphdef, names, training, steps, mesh))
+  return Program(graphdef, mesh, lambda seed: init(keys(seed)), carry, *functions)
+
+
+def layout(state: State, mesh: Mesh, divided: bool) -> State:
+  """Where the arrays of a state are kept: its carry by rows, all others as `shardings` says."""
+  rest = shardings(state.replace(carry=()), mesh, divided)
+  return rest.replace(carry=jax.tree.map(lambda _: by_rows(mesh), state.carry))
 
 
 def empty(names: Iterable[str]) -> Window:
@@ -131,91 +144,121 @@ def empty(names: Iterable[str]) -> Window:
   return Window({name: jnp.zeros(()) for name in names}, jnp.zeros(()), jnp.full((), -1, jnp.int32))
 
 
-@functools.lru_cache(maxsize=8)
-def compiled(
-  graphdef: nnx.GraphDef, names: tuple[str, ...], training: Training, steps: int, mesh: Mesh
-) -> tuple[Step, Callable, Callable]:
-  """update, clear and predict of a `Program`: the same objects for models of equal structure."""
-  optimizer = make_optimizer(training, steps)
-  divided = training.shard == "parameters"
+@dataclasses.dataclass(frozen=True)
+class Functions:
+  """The functions of a run, to be compiled; equal ones are compiled once."""
 
-  def keep(tree: Any) -> Any:
-    return jax.lax.with_sharding_constraint(tree, shardings(tree, mesh, divided))
+  graphdef: nnx.GraphDef
+  names: tuple[str, ...]  # of the metrics
+  training: Training
+  steps: int
+  mesh: Mesh
 
-  def slope(params: Any, settings: Any, batch: Batch, key: Array) -> tuple[Any, dict, Array]:
-    """The gradient of the loss of a batch, its metrics, and their weight."""
+  def update(self, state: State, batch: Batch, key: Array) -> State:
+    """A step of training."""
+    gradient = self.gradient if self.training.accumulate == 1 else self.mean_gradient
+    optimizer = make_optimizer(self.training, self.steps)
+    of_step = jax.random.fold_in(key, state.step)
+    grads, values, weight, carry = gradient(state, batch, state.carry, of_step)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    state = state.replace(
+      step=state.step + 1,
+      params=optax.apply_updates(state.params, updates),
+      opt_state=opt_state,
+      window=self.counted(state, values, weight),
+      carry=carry,
+    )
+    return jax.lax.with_sharding_constraint(state, layout(state, self.mesh, self.divided))
 
-    def loss(params):
-      if divided:
-        params = jax.lax.with_sharding_constraint(params, replicated(mesh))
+  def gradient(
+    self, state: State, batch: Batch, carry: Any, key: Array
+  ) -> tuple[Any, dict[str, Array], Array, Any]:
+    """The gradient of the loss of a batch, its metrics, their weight, and the next carry."""
+
+    def loss(params: Any) -> tuple[Array, tuple]:
+      if self.divided:
+        params = jax.lax.with_sharding_constraint(params, replicated(self.mesh))
         params = jax.tree.map(lambda leaf: checkpoint_name(leaf, GATHERED), params)
       rngs = nnx.Rngs(dropout=key, positions=jax.random.fold_in(key, POSITIONS))
-      model = nnx.merge(graphdef, params, settings)
-      values, weight = model.loss(batch, label_smoothing=training.label_smoothing, rngs=rngs)
-      return values["loss"], (values, weight)
+      model = nnx.merge(self.graphdef, params, state.settings)
+      smoothing = self.training.label_smoothing
+      values, weight, after = model.loss(batch, carry, label_smoothing=smoothing, rngs=rngs)
+      return values["loss"], (values, weight, after)
 
-    if divided:  # what is gathered is not kept for the way back, but gathered again
+    if self.divided:  # parameters are gathered again in the backward pass, and not kept for it
       policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
       loss = jax.checkpoint(loss, policy=policy)
-    grads, (values, weight) = jax.grad(loss, has_aux=True)(params)
-    return keep(grads), values, weight
+    grads, (values, weight, after) = jax.grad(loss, has_aux=True)(state.params)
+    where = shardings(grads, self.mesh, self.divided)
+    return jax.lax.with_sharding_constraint(grads, where), values, weight, after
 
-  def mean_slope(params: Any, settings: Any, batch: Batch, key: Array) -> tuple[Any, dict, Array]:
-    """As `slope`, from one part of the batch after the other."""
-    # A part has rows of every device: rows i, i + n, i + 2n, …
-    split = functools.partial(jax.tree.map, lambda x: x.reshape(-1, count, *x.shape[1:]))
-    parts = jax.tree.map(lambda x: x.swapaxes(0, 1), split(batch))
+  def mean_gradient(
+    self, state: State, batch: Batch, carry: Any, key: Array
+  ) -> tuple[Any, dict[str, Array], Array, Any]:
+    """As `gradient`, from one part of the batch after the other."""
+    count = self.training.accumulate
 
-    def add(total, part):
-      number, batch = part
+    def parts(x: Array) -> Array:  # a part has rows of every device: rows i, i + n, i + 2n, …
+      return x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1)
+
+    def whole(x: Array) -> Array:
+      return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
+
+    def add(total: Any, part: Any) -> tuple[Any, Any]:
+      number, batch, carry = part
       empty = batch["weight"].sum() == 0  # it has no mean
       batch = batch | {"weight": jnp.where(empty, 1, batch["weight"])}
-      *means, weight = slope(params, settings, batch, jax.random.fold_in(key, number))
+      part_key = jax.random.fold_in(key, number)
+      *means, weight, after = self.gradient(state, batch, carry, part_key)
       weight = jnp.where(empty, 0, weight)
-      return jax.tree.map(lambda so_far, mean: so_far + weight * mean, total, (*means, 1.0)), None
+      total = jax.tree.map(lambda so_far, mean: so_far + weight * mean, total, (*means, 1.0))
+      return total, after
 
-    nothing = jax.tree.map(jnp.zeros_like, (params, dict.fromkeys(names, 0.0), 0.0))
-    (*sums, weight), _ = jax.lax.scan(add, nothing, (jnp.arange(count), parts))
-    return *jax.tree.map(lambda each: each / weight, sums), weight
+    zeros = jax.tree.map(jnp.zeros_like, (state.params, dict.fromkeys(self.names, 0.0), 0.0))
+    given = (jnp.arange(count), *jax.tree.map(parts, (batch, carry)))
+    (*sums, weight), after = jax.lax.scan(add, zeros, given)
+    return *jax.tree.map(lambda each: each / weight, sums), weight, jax.tree.map(whole, after)
 
-  count = training.accumulate
-  gradient = slope if count == 1 else mean_slope
-
-  @functools.partial(jax.jit, donate_argnums=0)
-  @compiling(mesh)
-  def update(state: State, batch: Batch, key: Array) -> State:
-    of_step = jax.random.fold_in(key, state.step)
-    grads, values, weight = gradient(state.params, state.settings, batch, of_step)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    step = state.step + 1
-    fine = jnp.isfinite(values["loss"]) | (state.window.broken >= 0)
-    window = Window(
-      jax.tree.map(lambda total, value: total + value * weight, state.window.sums, values),
-      state.window.weight + weight,
-      jnp.where(fine, state.window.broken, step),
+  def counted(self, state: State, values: dict[str, Array], weight: Array) -> Window:
+    """The window with the metrics of one more step."""
+    before = state.window
+    fine = jnp.isfinite(values["loss"]) | (before.broken >= 0)
+    return Window(
+      jax.tree.map(lambda total, value: total + value * weight, before.sums, values),
+      before.weight + weight,
+      jnp.where(fine, before.broken, state.step + 1),
     )
-    params = optax.apply_updates(state.params, updates)
-    return keep(state.replace(step=step, params=params, opt_state=opt_state, window=window))
+
+  def predict(
+    self, state: State, batch: Batch, carry: Any = (), kept: dict[str, Array] | None = None
+  ) -> tuple[dict[str, Array], Any]:
+    """What the model predicts for every row, and the next carry."""
+    return nnx.merge(self.graphdef, state.params, state.settings).predict(batch, carry, kept)
+
+  @property
+  def divided(self) -> bool:
+    """Whether parameters are divided among the devices."""
+    return self.training.shard == "parameters"
+
+
+@functools.lru_cache(maxsize=8)
+def compiled(functions: Functions) -> tuple[Step, Callable, Callable]:
+  """update, clear and predict of a `Program`: the same objects for models of equal structure."""
 
   @functools.partial(jax.jit, donate_argnums=0)
   def clear(state: State) -> State:
-    return state.replace(window=empty(names))
+    return state.replace(window=empty(functions.names))
 
-  @jax.jit
-  @compiling(mesh)
-  def predict(state: State, batch: Batch, kept: dict[str, Array] | None = None):
-    return nnx.merge(graphdef, state.params, state.settings).predict(batch, kept)
-
-  return Step(update), clear, predict
+  update = jax.jit(compiling(functions.mesh)(functions.update), donate_argnums=0)
+  return Step(update), clear, jax.jit(compiling(functions.mesh)(functions.predict))
 
 
 @functools.lru_cache(maxsize=32)
-def parameters(spec: Any) -> int:
+def parameters(spec: ModelSpec) -> int:
   """How many parameters a model has; nothing is allocated.
 
   Raises:
     ValueError: the model cannot be built; the sentence says which sizes do not suit.
   """
-
   params = jax.eval_shape(lambda: split(spec.build, keys(0))[1])
   return sum(leaf.size for leaf in jax.tree.leaves(params))

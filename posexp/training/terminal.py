@@ -1,20 +1,26 @@
-"""What a run says of itself on the terminal: a header before it, a table after it."""
+"""What a run says of itself on the terminal: a header, a line for each evaluation, a table."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
 from posexp.config import show as typed
 from posexp.errors import counted, near
+from posexp.tasks.contract import Data, Task, metric_of
+from posexp.training.processes import is_main_process
 
 log = logging.getLogger("posexp")
 
 
 def header(
-  config: dict[str, Any], data: Any, facts: dict[str, Any], folder: Path, tracking: str
+  config: Mapping[str, Any], data: Data, facts: Mapping[str, Any], folder: Path, tracking: str
 ) -> None:
   """What is about to be trained, on what, how large it is, and where it is kept."""
   name, size, train = config["encoding"], config["model"], config["train"]
@@ -43,6 +49,46 @@ def header(
     log.info("%s", f"{label:<10}{text}".rstrip())
   for note in data.notes:
     log.info("%s", f"{'note':<10}{note}")
+
+
+@contextlib.contextmanager
+def progress(step: int, steps: int) -> Iterator[tqdm]:
+  """A progress bar in a terminal, and nothing where output is piped."""
+  with (
+    logging_redirect_tqdm(),
+    tqdm(
+      initial=step,
+      total=steps,
+      disable=None if is_main_process() else True,
+      dynamic_ncols=True,
+      leave=False,
+    ) as bar,
+  ):
+    yield bar
+
+
+def at_bar(bar: tqdm, row: Mapping[str, float]) -> None:
+  """Shows the newest loss and throughput at the progress bar."""
+  rate = row["time/tokens_per_second"]
+  bar.set_postfix_str(f"loss {row['train/loss']:.3f}, {rate:,.0f} tokens/s")
+
+
+def evaluation(task: Task, step: int, steps: int, row: Mapping[str, float], best: bool) -> None:
+  """A line for one evaluation, each metric with one decimal fewer than in the final table."""
+  found = []
+  for name in task.followed:
+    metric = metric_of(task, name)
+    decimals = len(format(0.0, metric.format).partition(".")[2]) - 1
+    found.append(f"{metric.title} {row[f'validation/{name}']:.{decimals}f}")
+  parts = [
+    f"step {step:>{len(str(steps))}}/{steps}",
+    f"train loss {row['train/loss']:.3f}",
+    f"validation {found[0]}",
+    *found[1:],
+    f"{row['time/tokens_per_second']:,.0f} tokens/s",
+    *["best"] * best,
+  ]
+  log.info("%s", "   ".join(parts))
 
 
 def result(lines: Iterable[str]) -> None:

@@ -27,22 +27,26 @@ class Language(nnx.Module):
     """What reads words off the stack's output."""
     return Reader(self.head.matrix(), self.head.bias[...])
 
+  def initial_carry(self, rows: int) -> tuple:
+    """Nothing: no memory is kept."""
+    return ()
+
   def loss(
-    self, batch: dict[str, Array], *, label_smoothing: float, rngs: nnx.Rngs
-  ) -> tuple[dict[str, Array], Array]:
+    self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: nnx.Rngs
+  ) -> tuple[dict[str, Array], Array, tuple]:
     """The mean over the real tokens, and how many they are."""
     hidden = self.stack(batch["tokens"], batch["mask"], rngs=rngs)
     weight, total = batch["mask"], batch["mask"].sum()
     sums = cross_entropy.summed(hidden, self.reader, batch["labels"], weight, label_smoothing)
-    return {"loss": sums.loss / total}, total
+    return {"loss": sums.loss / total}, total, carry
 
   def predict(
-    self, batch: dict[str, Array], kept: dict[str, Array] | None = None
-  ) -> dict[str, Array]:
+    self, batch: dict[str, Array], carry: tuple = (), kept: dict[str, Array] | None = None
+  ) -> tuple[dict[str, Array], tuple]:
     """The loss of every text, [B]."""
     logits = self.reader.logits(self.stack(batch["tokens"], batch["mask"]))
     nll, _ = cross_entropy.scores(logits, batch["labels"])
-    return {"loss": (nll * batch["mask"]).sum(-1)}
+    return {"loss": (nll * batch["mask"]).sum(-1)}, carry
 
 
 @dataclasses.dataclass(frozen=True)

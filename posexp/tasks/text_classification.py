@@ -1,0 +1,184 @@
+"""Text classification: one label for each text."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from posexp import storage
+from posexp.data import files, sources, splits, tokenizer
+from posexp.data.files import Rows
+from posexp.errors import UserError
+from posexp.tasks import bag_of_words
+from posexp.tasks.classification import Classification, LabeledData
+from posexp.tasks.contract import Snapshot, metric_of
+
+EVALUATED = ("validation", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextClassification(Classification):
+  """Which texts, and how they become tokens. The rows are those of `package`, of `hub`, or else
+  of the files `train`, `validation` and `test`; configs/task says more on each option."""
+
+  name: str = "text_classification"
+  package: str | None = None
+  hub: str | None = None
+  revision: str | None = None
+  train: str | None = None
+  validation: str | None = None
+  test: str | None = None
+  text: str = "text"
+  label: str = "label"
+  folds: int | None = None
+  fold: int | None = None
+  tokenizer: str = "word"
+  vocab_size: int = 20_000
+  min_count: int = 2
+  max_length: int | None = None
+  cls: bool = False
+
+  def __post_init__(self):
+    """Raises ValueError for what no data could make good."""
+    if not re.fullmatch(r"[\w.+-]*\w[\w.+-]*", self.name):
+      raise ValueError(f"name names a folder: letters, digits and _.+- only, not {self.name!r}")
+    if self.package and self.hub:
+      raise ValueError("package and hub exclude each other: set one of them to null")
+    if self.package and self.package not in sources.PARTS:
+      raise ValueError(f"package must be one of {', '.join(sources.PARTS)}, not {self.package!r}")
+    if self.package and self.given():
+      raise ValueError(f"{min(self.given())} must be null beside package={self.package}")
+    if self.hub and not re.fullmatch(r"[0-9a-f]{40}", self.revision or ""):
+      raise ValueError("revision must be a commit of the hub's data set: 40 hexadecimal digits")
+    if not self.package and not self.train:
+      kind = "a split of the hub's data set" if self.hub else "a file of training examples"
+      raise ValueError(f"train must name {kind}")
+    if self.folds is not None and self.folds < 2:
+      raise ValueError(f"folds must be at least 2, not {self.folds}")
+    if self.fold is not None and self.folds is None:
+      raise ValueError("fold needs folds, the number of folds")
+    if self.folds and (self.fold is None or not 0 <= self.fold < self.folds):
+      raise ValueError(f"fold must be 0 to {self.folds - 1}, not {self.fold}")
+    if self.tokenizer not in tokenizer.KINDS:
+      raise ValueError(f"tokenizer must be {' or '.join(tokenizer.KINDS)}, not {self.tokenizer!r}")
+    if self.vocab_size < tokenizer.KINDS[self.tokenizer]:
+      least = tokenizer.KINDS[self.tokenizer]
+      raise ValueError(
+        f"vocab_size must be at least {least} for {self.tokenizer}, not {self.vocab_size}"
+      )
+    if self.min_count < 1:
+      raise ValueError(f"min_count must be at least 1, not {self.min_count}")
+    if self.max_length is not None and self.max_length < 1 + self.cls:
+      raise ValueError(f"max_length must be at least {1 + self.cls}, not {self.max_length}")
+
+  def given(self) -> dict[str, str]:
+    """The splits that the options name: files, or the hub's names for them."""
+    named = {"train": self.train, "validation": self.validation, "test": self.test}
+    return {split: source for split, source in named.items() if source}
+
+  def data_digest(self) -> str | None:
+    """sha256 of the user's own files; None where the options alone pin the data.
+
+    Raises:
+      UserError: a file is missing or empty.
+    """
+    return None if self.package or self.hub else files.digest(self.given())
+
+  def prepare(self, folder: Path) -> LabeledData:
+    """The data, tokenized by folder/tokenizer.json, which is trained where it is not there yet.
+
+    Raises:
+      UserError: for data that is missing, broken or of no use.
+    """
+    path, digest = folder / "tokenizer.json", self.data_digest()
+    if not path.exists():
+      storage.write(path, _trained(self, digest))
+    return _prepared(self, digest, path.read_text(encoding="utf-8"))
+
+  def conclude(self, data: LabeledData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+    """The metrics of the test split, and those of a bag of words on validation and test."""
+    summary = super().conclude(data, snapshot, folder)
+    floor = bag_of_words.bag_of_words(data.rows)
+    for split in EVALUATED:
+      summary |= {f"baseline/{split}/{name}": value for name, value in floor[split].items()}
+    return summary
+
+  def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
+    """The best checkpoint on both splits, beside the bag of words."""
+    rows = [("", name) for name in ("accuracy", "macro_f1", "loss")]
+    rows += [("baseline/", name) for name in ("accuracy", "macro_f1")]
+    yield f"{'at step ' + format(summary['step'], ','):<34}{'validation':>12}{'test':>10}"
+    for prefix, name in rows:
+      metric = metric_of(self, name)
+      label = f"{'bag of words, ' if prefix else ''}{metric.title}"
+      cells = (format(summary[f"{prefix}{split}/{name}"], metric.format) for split in EVALUATED)
+      yield f"{label:<34}" + "{:>12}{:>10}".format(*cells)
+    ahead = [
+      100 * (summary[f"{split}/accuracy"] - summary[f"baseline/{split}/accuracy"])
+      for split in EVALUATED
+    ]
+    yield f"{'accuracy against it, points':<34}" + "{:>+12.2f}{:>+10.2f}".format(*ahead)
+
+
+@functools.lru_cache(maxsize=2)
+def _rows(
+  task: TextClassification, digest: str | None
+) -> tuple[dict[str, Rows], tuple[str, ...], list[str]]:
+  """Rows by split, the names of the labels, and notes. `digest` only tells contents apart."""
+  given = sources.read(task)
+  # A label is known if the training rows have it before any of them are held out.
+  known = given if task.folds else {"train": given["train"]}
+  labels = {label for rows in known.values() for _, label in rows}
+  for split, rows in given.items():
+    if unseen := {label for _, label in rows} - labels:
+      names = ", ".join(_ordered(labels)[:20])
+      raise UserError(
+        f"the {split} split has the label {min(unseen)!r}, which no training text has; "
+        f"they have {names}"
+      )
+  rows, notes = splits.arrange(given, task.folds, task.fold)
+  if len(seen := {label for _, label in rows["train"]}) < 2:
+    raise UserError(
+      f"the training texts all have the label {seen.pop()!r}; two labels at least are needed"
+    )
+  if not any(text.strip() for text, _ in rows["train"]):
+    raise UserError(f"the training texts are all empty; is task.text={task.text} their column?")
+  if task.hub and not task.folds and task.test not in (None, "test"):
+    notes.insert(0, f"the test split is the hub's split {task.test!r}")
+  return rows, tuple(_ordered(labels)), notes
+
+
+def _ordered(labels: set[str]) -> list[str]:
+  numbers = all(re.fullmatch(r"-?\d+", label) for label in labels)
+  return sorted(labels, key=int) if numbers else sorted(labels)
+
+
+def _trained(task: TextClassification, digest: str | None) -> str:
+  texts = (text for text, _ in _rows(task, digest)[0]["train"])
+  return tokenizer.train(texts, task.tokenizer, task.vocab_size, task.min_count, task.cls)
+
+
+@functools.lru_cache(maxsize=2)
+def _prepared(task: TextClassification, digest: str | None, text: str) -> LabeledData:
+  rows, label_names, notes = _rows(task, digest)
+  opened = tokenizer.Tokenizer(text)
+  ids, empty, cut = {}, {}, {}
+  for split, pairs in rows.items():
+    texts = [text for text, _ in pairs]
+    ids[split], empty[split], cut[split] = opened.encode(texts, task.max_length)
+  counted = ((empty, "empty and kept as [UNK]"), (cut, f"cut to {task.max_length} tokens"))
+  for counts, what in counted:
+    if found := ", ".join(f"{count:,} {split}" for split, count in counts.items() if count):
+      notes = [*notes, f"{found} texts are {what}"]
+  return LabeledData.of(
+    rows,
+    ids,
+    vocab_size=opened.vocab_size,
+    label_names=label_names,
+    first=task.cls,
+    notes=notes,
+  )
