@@ -1,0 +1,231 @@
+"""What every task keeps to, also one of one's own: `posexp.tasks.contract`, by listing.
+
+A new task is tested by being listed in `CASES`, with the options of a run of a few steps.
+"""
+
+import itertools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import order
+import pytest
+from flax import nnx
+from order import MODEL, command, interrupted, only, timeless
+
+from posexp.config import compose, plugins, resolve
+from posexp.runs import read_run
+from posexp.tasks import TASKS
+from posexp.tasks.contract import score_of
+from posexp.training.devices import mesh_for
+from posexp.training.setup import Setup
+from posexp.training.step import keys
+
+pytestmark = pytest.mark.usefixtures("home", "compile_quickly")
+
+HERE = Path(__file__).parent
+OWN = {name: [f"plugins={HERE / name}.py", f"task={name}"] for name in ("first", "running")}
+SHORT = ["train.steps=6", "train.evaluate_every=2", "train.log_every=1", "train.warmup=2"]
+SHORT += ["encoding=rpr", "rpr.k=2", "wandb.mode=disabled", "model.dropout=0.1"]
+PAIRS = [("one two", "zwei eins"), ("two", "zwei"), ("three one two", "zwei eins drei")]
+
+
+def pairs(folder: Path) -> list[str]:
+  """Options of a translation of few sentences."""
+  for split, count in {"train": 20, "validation": 4, "test": 5}.items():
+    for side, language in enumerate(("en", "de")):
+      lines = [PAIRS[i % 3][side] + "\n" for i in range(count)]
+      (folder / f"{split}.{language}").write_text("".join(lines))
+  files = [f"task.{split}={folder / split}" for split in ("train", "validation", "test")]
+  return ["task=translation", *files, "task.vocab_size=270", "train.batch_size=96", "task.beam=1"]
+
+
+NUMBERS = ["task=numbers", "task.examples=200", "task.places=2", "task.digits=2", "task.beam=1"]
+NUMBERS += ["task.beyond=[]", "train.batch_size=256", "task.bleu_pairs=4"]
+CASES = {
+  "text_classification": lambda: order.write(Path()),
+  "translation": lambda: pairs(Path()),
+  "numbers": lambda: NUMBERS,
+  "first": lambda: OWN["first"],
+  "running": lambda: [*OWN["running"], "train.batch_size=8"],
+}
+
+
+class Case(NamedTuple):
+  """A task that is ready to be trained."""
+
+  options: list[str]
+  setup: Setup
+  data: Any
+  model: nnx.Module  # untrained
+
+  @property
+  def batch_size(self):
+    return self.setup.training.batch_size
+
+  def batches(self, count, seed=0, start=0):
+    return list(itertools.islice(self.data.batches(self.batch_size, seed=seed, start=start), count))
+
+  def loss(self, batch):
+    """The metrics of a batch without dropout, their weight, and the next carry."""
+    rngs, rows = nnx.Rngs(dropout=0, positions=0), len(batch["mask"])
+    self.model.eval()
+    carry = self.model.initial_carry(rows)
+    return self.model.loss(batch, carry, label_smoothing=0.1, rngs=rngs)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request, home):
+  options = [*MODEL, *SHORT, *CASES[request.param]()]
+  plugins.load([each.partition("=")[2] for each in options if each.startswith("plugins=")])
+  typed = [each for each in options if not each.startswith("plugins=")]
+  setup = Setup.of(resolve(compose([*typed, "model.dropout=0"])))
+  folder = Path("data", request.param)
+  folder.mkdir(parents=True)
+  data = setup.task.prepare(folder)
+  model = setup.model_for(data).build(nnx.Rngs(**keys(0)))
+  return Case(options, setup, data, model)
+
+
+def test_every_task_is_listed():
+  assert set(CASES) == set(TASKS) | set(OWN)
+
+
+def test_batches_are_a_function_of_seed_and_step(case):
+  whole = case.batches(5)
+  for one, other in zip(case.batches(3, start=2), whole[2:], strict=True):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+  other = case.batches(5, seed=1)
+  assert any(
+    not np.array_equal(a["index"], b["index"]) for a, b in zip(whole, other, strict=True)
+  ) or not np.array_equal(whole[0]["tokens"], other[0]["tokens"])
+
+
+def test_evaluation_covers_every_example_once(case):
+  for split in ("validation", "test"):
+    for batch_size in {case.batch_size, case.batch_size // 2}:
+      found = np.concatenate([b["index"] for b in case.data.evaluation(split, batch_size)])
+      assert sorted(found[found >= 0]) == list(range(case.data.sizes[split]))
+
+
+def padded(batch, rows, columns):
+  """A batch with more rows, of weight 0, and with more padding behind its tokens."""
+  found = {}
+  for name, value in batch.items():
+    wider = [(0, 0)] + [(0, columns)] * (value.ndim - 1)
+    value = np.pad(value, wider)
+    found[name] = np.concatenate([value, value[:rows]])
+  found["weight"] = np.pad(batch["weight"], (0, rows))
+  return found
+
+
+def test_padding_changes_no_loss(case):
+  batch = case.batches(1)[0]
+  values, weight, _ = case.loss(batch)
+  more, same, _ = case.loss(padded(batch, 3, 4))
+  assert set(values) == set(case.model.metrics)
+  np.testing.assert_allclose(weight, same)
+  for name in values:
+    np.testing.assert_allclose(more[name], values[name], rtol=2e-5, atol=1e-6)
+
+
+def test_a_step_leaves_what_it_is_given(case):
+  batch = case.batches(1)[0]
+  before = case.model.initial_carry(len(batch["mask"]))
+  values, weight, after = case.loss(batch)
+  assert {np.shape(value) for value in (*values.values(), weight)} == {()}
+  described = [jax.tree.map(lambda x: (x.shape, x.dtype), each) for each in (before, after)]
+  assert described[0] == described[1]
+  found, _ = case.model.predict(batch, before)
+  assert {len(value) for value in found.values()} == {len(batch["mask"])}
+
+
+@pytest.fixture(scope="module")
+def run(case):
+  """The folder of a run that was never stopped."""
+  runs = Path("runs", case.setup.task.name)
+  typed = command(*case.options, f"runs={runs}")
+  assert (typed.status, typed.err) == (0, "")
+  return only(runs), typed.out
+
+
+def result(path):
+  run = read_run(path)
+  return [timeless(row) for row in run.history], timeless(run.summary)
+
+
+def test_a_run_that_is_stopped_goes_on_bitwise(case, run):
+  argv = [*case.options, f"runs=stopped/{case.setup.task.name}"]
+  with interrupted(at=3):
+    assert command(*argv).status == 130
+  typed = command(*argv)
+  assert (typed.status, typed.err) == (0, "")
+  assert "going on from step 2\n" in typed.out
+  assert result(only(f"stopped/{case.setup.task.name}")) == result(run[0])
+
+
+def test_a_summary_holds_what_tables_show(case, run):
+  path, out = run
+  task, summary = case.setup.task, read_run(path).summary
+  assert all(key in summary for key in task.headline)
+  assert task.score in summary
+  assert out.endswith("\n".join(task.table(summary)) + "\n")
+  rows = [row for row in read_run(path).history if task.score in row]
+  sign = 1 if score_of(task, task.score).metric.higher_is_better else -1
+  best = max(rows, key=lambda row: (sign * row[task.score], -row["validation/loss"]))
+  assert summary["step"] == best["step"]
+
+
+# A task of one's own
+
+
+def test_a_task_in_a_file_is_swept_and_reported(home):
+  argv = [*MODEL, *SHORT, *OWN["first"], "-m", "encoding=none,rpr", "runs=swept", "model.dropout=0"]
+  typed = command(*argv, "train.steps=300", "train.evaluate_every=150", "train.learning_rate=1e-2")
+  assert (typed.status, typed.err) == (0, "")
+  assert "test mistakes" in typed.out
+  found = {path.parent.parent.name: s for path, s in order.summaries("swept").items()}
+  assert found["rpr"]["test/mistakes"] < 10 < found["none"]["test/mistakes"]
+  assert found["rpr"]["headline"] == ["test/mistakes", "test/accuracy"]
+  (declared,) = found["rpr"]["metrics"]
+  assert (declared["name"], declared["higher_is_better"]) == ("mistakes", False)
+
+
+# A model that carries something
+
+
+def remembering(**options):
+  plugins.load([HERE / "running.py"])
+  setup = Setup.of(resolve(compose(["task=running", *MODEL, "model.dropout=0"])))
+  data = setup.task.prepare(Path())
+  training = setup.training.__class__(batch_size=8, **options)
+  setup = setup._replace(training=training)
+  mesh = mesh_for(np.array([8]), training.accumulate)
+  return setup.model_for(data), data, setup.program(setup.model_for(data), data, mesh)
+
+
+def test_a_carry_goes_from_step_to_step_and_through_evaluation():
+  _, data, run = remembering()
+  state = run.init(0)
+  memory = jax.device_get(state.carry["memory"])
+  assert not memory.any()
+  batches = list(itertools.islice(data.batches(8, seed=0), 2))
+  for batch in batches:
+    model = nnx.merge(run.graphdef, jax.tree.map(jnp.copy, state.params), state.settings)
+    _, _, expected = model.read(batch, {"memory": memory})
+    state = run.update(state, batch, keys(0)["dropout"])
+    memory = jax.device_get(state.carry["memory"])
+    np.testing.assert_allclose(memory, expected["memory"], rtol=1e-5, atol=1e-6)
+
+
+def test_parts_of_a_batch_carry_what_the_whole_does():
+  found = []
+  for count in (1, 2):
+    _, data, run = remembering(accumulate=count, clip=None)
+    state = run.init(0)
+    for batch in itertools.islice(data.batches(8, seed=0), 2):
+      state = run.update(state, batch, keys(0)["dropout"])
+    found.append(jax.device_get((state.carry, state.window.sums)))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *found)
