@@ -161,7 +161,7 @@ def draw(trained: TrainedModel, number: int, text: str, found: Hypothesis) -> No
     with warnings.catch_warnings():
       # The font may lack a script, which a browser shows in the SVG all the same.
       warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")
-      folder = trained.record.path / "figures"
+      folder = trained.run.path / "figures"
       for path in plotting.save(figure, folder, f"line-{number}-{name}"):
         print(near(path), file=sys.stderr)
 

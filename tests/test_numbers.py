@@ -6,7 +6,7 @@ import datetime
 import num2words
 import pytest
 
-from posexp.data import numbers
+from posexp.data import number_words
 from posexp.errors import UserError
 
 OPTIONS = {"examples": 2_000, "digits": 5, "places": 9, "beyond": (6, 9), "seed": 0}
@@ -31,7 +31,7 @@ YEARS = {num2words.num2words(year, to="year"): year for year in range(1000, 2100
 
 @pytest.fixture(scope="module")
 def splits():
-  return numbers.generate("en", "de", **OPTIONS)
+  return number_words.generate("en", "de", **OPTIONS)
 
 
 def value(words: str) -> int:
@@ -115,8 +115,8 @@ def test_beyond_has_longer_sentences_of_known_words(splits):
 
 
 def test_the_seed_decides(splits):
-  assert numbers.generate("en", "de", **OPTIONS) == splits
-  other = numbers.generate("en", "de", **OPTIONS | {"seed": 1})
+  assert number_words.generate("en", "de", **OPTIONS) == splits
+  other = number_words.generate("en", "de", **OPTIONS | {"seed": 1})
   assert other["train"] != splits["train"]
   # A value drawn for both seeds lies in one split.
   for name in HELD:
@@ -126,13 +126,13 @@ def test_the_seed_decides(splits):
 
 def test_known_rows():
   """The same on every machine: a change here gives everybody other data."""
-  splits = numbers.generate("en", "de", **OPTIONS)
+  splits = number_words.generate("en", "de", **OPTIONS)
   assert [splits[name][0] for name in splits] == KNOWN
 
 
 def test_a_value_has_one_split_in_all_languages_and_sizes(splits):
-  french = numbers.generate("en", "fr", **OPTIONS)
-  larger = numbers.generate("en", "de", **OPTIONS | {"examples": 3_000})
+  french = number_words.generate("en", "fr", **OPTIONS)
+  larger = number_words.generate("en", "de", **OPTIONS | {"examples": 3_000})
   for name in HELD:
     assert [row[0] for row in french[name]] == [row[0] for row in splits[name]]
     for rival in set(HELD) - {name}:
@@ -140,7 +140,7 @@ def test_a_value_has_one_split_in_all_languages_and_sizes(splits):
 
 
 def test_where_years_run_out_numbers_take_their_place():
-  splits = numbers.generate("en", "de", **OPTIONS | {"examples": 6_000, "beyond": ()})
+  splits = number_words.generate("en", "de", **OPTIONS | {"examples": 6_000, "beyond": ()})
   groups = collections.Counter(group for name in HELD for *_, group in splits[name])
   assert groups == {"numbers": 3_700, "years": 1_100, "dates": 1_200}
   assert splits["beyond"] == []
@@ -148,14 +148,14 @@ def test_where_years_run_out_numbers_take_their_place():
 
 @pytest.mark.parametrize(("source", "target"), [("fi", "ja"), ("pt_BR", "ar")])
 def test_other_languages(source, target):
-  splits = numbers.generate(source, target, **OPTIONS | {"examples": 200})
+  splits = number_words.generate(source, target, **OPTIONS | {"examples": 200})
   assert all(text.strip() for rows in splits.values() for row in rows for text in row)
   assert [len(splits["beyond"]), sum(len(splits[name]) for name in HELD)] == [600, 200]
 
 
 def test_a_day_has_one_form_in_all_languages():
   day = datetime.date(1987, 3, 4)
-  forms = {numbers._date(day, "en"): numbers._date(day, "de")}
+  forms = {number_words._date(day, "en"): number_words._date(day, "de")}
   assert forms in (
     {"Wednesday, March 4, 1987": "Mittwoch, 4. März 1987"},
     {"March 4, 1987": "4. März 1987"},
@@ -165,9 +165,9 @@ def test_a_day_has_one_form_in_all_languages():
 @pytest.mark.parametrize("code", ["xx", "tet", "sv", "am", "en_XX", ""])  # none; no dates; no years
 def test_a_language_that_cannot_be_had(code):
   with pytest.raises(UserError, match=rf"^task.target={code}: .* it has ar, .*, de, en, .*, uk$"):
-    numbers.generate("en", code, **OPTIONS)
+    number_words.generate("en", code, **OPTIONS)
   with pytest.raises(UserError, match=f"^task.source={code}: "):
-    numbers.generate(code, "en", **OPTIONS)
+    number_words.generate(code, "en", **OPTIONS)
 
 
 def test_a_language_without_words_for_long_numbers():
@@ -175,12 +175,12 @@ def test_a_language_without_words_for_long_numbers():
     r"^task\.target=te: this language has no words for \d{13,}; choose a smaller task\.places"
   )
   with pytest.raises(UserError, match=message):
-    numbers.generate("en", "te", **OPTIONS | {"examples": 300, "places": 15})
+    number_words.generate("en", "te", **OPTIONS | {"examples": 300, "places": 15})
 
 
 def test_one_language_is_not_two():
   with pytest.raises(UserError, match=r"^task\.target=en: the source is in this language, too"):
-    numbers.generate("en", "en", **OPTIONS)
+    number_words.generate("en", "en", **OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -200,4 +200,4 @@ def test_one_language_is_not_two():
 )
 def test_options_out_of_range(options, message):
   with pytest.raises(ValueError, match=f"^{message}"):
-    numbers.generate("en", "de", **OPTIONS | options)
+    number_words.generate("en", "de", **OPTIONS | options)

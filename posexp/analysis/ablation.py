@@ -33,7 +33,7 @@ class Switches:
     self.terms = tuple(dict.fromkeys(itertools.chain.from_iterable(self.by_layer)))
     self.layers = tuple(range(len(self.by_layer)))
     self.heads = tuple(range(trained.spec.size.num_heads))
-    self.encoding = trained.record.config["encoding"]
+    self.encoding = trained.run.config["encoding"]
 
   def off(
     self,

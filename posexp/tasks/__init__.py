@@ -5,8 +5,9 @@ from typing import Any
 
 from posexp.config import build, look_up, plugins
 from posexp.tasks.contract import Task
+from posexp.tasks.number_words import Numbers
 from posexp.tasks.text_classification import TextClassification
-from posexp.tasks.translation import Corpus, Numbers
+from posexp.tasks.translation import Corpus
 
 TASKS = {"text_classification": TextClassification, "translation": Corpus, "numbers": Numbers}
 

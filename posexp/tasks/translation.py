@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import itertools
 import json
 import math
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.data import batches, encoded, numbers, pairs, tokenizer
+from posexp.data import batches, encoded, pairs, tokenizer
 from posexp.data.pairs import Pairs
 from posexp.errors import UserError
 from posexp.runs.metrics import Metric
@@ -341,49 +340,3 @@ class Corpus(Translation):
   def splits(self):
     digest = pairs.digest(self)
     return Splits(*pairs.arrange(pairs.read(self), digest), {}, digest)
-
-
-@dataclasses.dataclass(frozen=True)
-class Numbers(Translation):
-  """Numbers, years and dates, written out in two languages."""
-
-  score: ClassVar[str] = "validation/chrf"  # BLEU looks for four words in a row
-  headline: ClassVar[tuple[str, ...]] = ("test/exact_match", "beyond/exact_match")
-
-  name: str = "numbers"
-  vocab_size: int = 400
-  examples: int = 20_000
-  digits: int = 5
-  places: int = 9
-  beyond: tuple[int, ...] = (6, 7, 8, 9)
-  data_seed: int = 0
-
-  def __post_init__(self):
-    super().__post_init__()
-    numbers.check(self.examples, self.digits, self.places, self.beyond)
-    if self.data_seed < 0:
-      raise ValueError(f"data_seed must be at least 0, not {self.data_seed}")
-
-  def splits(self):
-    options = {
-      "examples": self.examples,
-      "digits": self.digits,
-      "places": self.places,
-      "beyond": self.beyond,
-      "seed": self.data_seed,
-    }
-    makers = [importlib.metadata.version(each) for each in ("num2words", "babel", "numpy")]
-    asked = json.dumps([makers, self.source, self.target, options])
-    digest = hashlib.sha256(asked.encode()).hexdigest()
-    rows = storage.cached(
-      f"numbers/{digest[:32]}.json", lambda: numbers.generate(self.source, self.target, **options)
-    )
-    rows = {split: each for split, each in rows.items() if each}  # there may be nothing beyond
-    found = {split: functools.partial(_sides, each) for split, each in rows.items()}
-    groups = {split: [group for *_, group in each] for split, each in rows.items()}
-    return Splits(found, [], groups, digest)
-
-
-def _sides(rows: list[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
-  for source, target, _ in rows:
-    yield source, target

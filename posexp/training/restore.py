@@ -26,7 +26,7 @@ from posexp.training.step import Program, program
 class TrainedModel(NamedTuple):
   """The model of a run, with what is needed to measure it or to look into it."""
 
-  record: Run
+  run: Run
   setup: Setup
   spec: ModelSpec  # with the width that was matched
   snapshot: Snapshot
@@ -39,7 +39,7 @@ class TrainedModel(NamedTuple):
   @property
   def tokenizers(self) -> tuple[str, str]:
     """Of a translator, the JSON of the source's and of the target's tokenizer."""
-    return tokenizers(self.setup.task, self.record.path)
+    return tokenizers(self.setup.task, self.run.path)
 
 
 def open_trained(path: Path | str, which: str = "best") -> TrainedModel:
@@ -48,16 +48,16 @@ def open_trained(path: Path | str, which: str = "best") -> TrainedModel:
   Raises:
     UserError: there is no run, it has no checkpoint yet, or its data are gone or are others.
   """
-  record, setup = _described(path)
-  identity, task = record.path.resolve().parent.name, setup.task
+  run, setup = _described(path)
+  identity, task = run.path.resolve().parent.name, setup.task
   known = re.fullmatch("[0-9a-f]{12}", identity)
-  if known and digest(record.config, task.data_digest()) != identity:
+  if known and digest(run.config, task.data_digest()) != identity:
     raise UserError(f"{path}: the data are not those that the run was trained on")
-  _check_checkpoint(record)
-  data = task.prepare(record.path)
+  _check_checkpoint(run)
+  data = task.prepare(run.path)
   spec, rows = setup.model_for(data), data.rows_of(setup.training.batch_size)
-  snapshot = _restored(record, setup, setup.program(spec, data, mesh_for(rows)), which)
-  return TrainedModel(record, setup, spec, snapshot, data)
+  snapshot = _restored(run, setup, setup.program(spec, data, mesh_for(rows)), which)
+  return TrainedModel(run, setup, spec, snapshot, data)
 
 
 def open_translator(path: Path | str, rows: int = 1, which: str = "best") -> TrainedModel:
@@ -67,22 +67,21 @@ def open_translator(path: Path | str, rows: int = 1, which: str = "best") -> Tra
     UserError: there is no run, it is not one of translation, it has no checkpoint yet, or a file
       of its folder is missing or another run's.
   """
-  record, setup = _described(path)
+  run, setup = _described(path)
   task = setup.task
   if not isinstance(task, Translation):
     raise UserError(
-      f"{path} is a run of {record.config['task']['kind']}; posexp.translate needs a translation "
-      "run"
+      f"{path} is a run of {run.config['task']['kind']}; posexp.translate needs a translation run"
     )
-  _check_checkpoint(record)
-  vocabularies = [Tokenizer(text).vocab_size for text in tokenizers(task, record.path)]
+  _check_checkpoint(run)
+  vocabularies = [Tokenizer(text).vocab_size for text in tokenizers(task, run.path)]
   given = task.smallest_model(setup.encoding, setup.size, setup.positions)
   given = dataclasses.replace(given, source_vocab=vocabularies[0], target_vocab=vocabularies[1])
-  spec = _without_data(record, given)
+  spec = _without_data(run, given)
   # No array of a checkpoint has a shape that depends on the number of steps.
   compiled = program(spec, setup.training, 1, mesh_for(np.array([rows])))
-  snapshot = _restored(record, setup, compiled, which)
-  return TrainedModel(record, setup, spec, snapshot)
+  snapshot = _restored(run, setup, compiled, which)
+  return TrainedModel(run, setup, spec, snapshot)
 
 
 def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
@@ -92,44 +91,42 @@ def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
 
 
 def _described(path: Path | str) -> tuple[Run, Setup]:
-  record = read_run(path)
-  return record, Setup.of(record.config)
+  run = read_run(path)
+  return run, Setup.of(run.config)
 
 
-def _check_checkpoint(record: Run) -> None:
-  if not any((record.path / "checkpoints").glob("[0-9]*")):
-    raise UserError(
-      f"{record.path} has no checkpoint: it was not trained up to its first evaluation"
-    )
+def _check_checkpoint(run: Run) -> None:
+  if not any((run.path / "checkpoints").glob("[0-9]*")):
+    raise UserError(f"{run.path} has no checkpoint: it was not trained up to its first evaluation")
 
 
-def _without_data(record: Run, spec: ModelSpec) -> ModelSpec:
+def _without_data(run: Run, spec: ModelSpec) -> ModelSpec:
   """The model with its matched width, where the lengths of its data are not known.
 
   Raises:
     UserError: these decide, and the run has not finished.
   """
-  if record.summary is not None:
-    width = record.summary["d_ff"]
+  if run.summary is not None:
+    width = run.summary["d_ff"]
     size = dataclasses.replace(spec.size, d_ff=width, match="none", match_to="none")
     return dataclasses.replace(spec, size=size)
   if spec.size.match == "flops":
     raise UserError(
-      f"{record.path} has not finished: which d_ff model.match=flops chose is written down "
+      f"{run.path} has not finished: which d_ff model.match=flops chose is written down "
       "then; train it to its end"
     )
   return matched(spec, 1)  # parameters do not depend on lengths
 
 
-def _restored(record: Run, setup: Setup, compiled: Program, which: str) -> Snapshot:
+def _restored(run: Run, setup: Setup, compiled: Program, which: str) -> Snapshot:
   """The model with the weights of a checkpoint, whole on every device."""
   template = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(compiled.mesh)),
-    jax.eval_shape(lambda: compiled.init(record.config["seed"])),
+    jax.eval_shape(lambda: compiled.init(run.config["seed"])),
   )
-  state = record.restore(template, which)
+  state = run.restore(template, which)
   if state is None:
     raise UserError(
-      f"{record.path} has no {which} checkpoint: it was stopped before its first evaluation"
+      f"{run.path} has no {which} checkpoint: it was stopped before its first evaluation"
     )
   return Snapshot(compiled, state, setup.training.batch_size)
