@@ -2,6 +2,7 @@
 # make test                                 run the tests
 # make lint                                 check style
 # make docs                                 build the guides of docs/ into site/
+# make gpu EXTRA=cuda                     check the attention kernels that only a GPU can run
 # make lock                                 renew requirements.lock
 #
 # Each first installs what it needs into .venv, once. PYTHON=python3.12 names another Python.
@@ -12,7 +13,7 @@ BIN := .venv/bin
 READY := .venv/ready$(EXTRA:%=-%)
 UV := $(BIN)/uv --quiet pip
 
-.PHONY: help train test lint docs lock
+.PHONY: help train test lint docs gpu lock
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -29,6 +30,9 @@ lint: $(READY)
 docs:
 	@$(MAKE) --no-print-directory EXTRA=docs .venv/ready-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && echo "site/index.html"
+
+gpu: $(READY)
+	@$(BIN)/python scripts/gpu.py
 
 lock: $(READY)
 	@$(UV) compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
