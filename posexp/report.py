@@ -118,11 +118,11 @@ def write(
   for name, text in texts.items():
     storage.write(out / name, text)
   written = [out / name for name in texts]
-  data = {"groups": tables.group_data, "runs": tables.run_data}
+  out.mkdir(parents=True, exist_ok=True)
   for suffix in [each for each in ("csv", "parquet") if each in formats]:
-    for name, rows in data.items():
+    for name, frame in (("groups", tables.group_data(tasks)), ("runs", tables.run_data(tasks))):
       written.append(out / f"{name}.{suffix}")
-      tables.write_data(rows(tasks), written[-1])
+      getattr(frame, f"to_{suffix}")(written[-1], index=False)
   return written
 
 

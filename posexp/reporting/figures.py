@@ -12,7 +12,7 @@ from typing import NamedTuple
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import EngFormatter
 
 from posexp.plotting import COLORS
 from posexp.reporting import scores
@@ -236,10 +236,10 @@ def _scale(axes: Axes, values: Sequence[float], *, ticks: bool) -> None:
   if values[0] >= 0 and positive and positive[-1] >= 10 * positive[0]:
     axes.set_xscale("symlog", linthresh=positive[0], linscale=0.5, subs=(2, 5))
   if ticks:
-    axes.set_xticks(values)
+    axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()
-  if ticks or axes.get_xscale() == "symlog":
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+  else:
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _capital(title: str) -> str:

@@ -77,6 +77,7 @@ def split_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], 
 
 def differing(runs: Sequence[Run]) -> list[str]:
   """The options in which runs differ, where a run could have them; no paths and no repeats."""
+  runs = {id(run.settings): run for run in runs}.values()  # which seeds share
   encodings = {run.encoding for run in runs}
   found = []
   for key in dict.fromkeys(key for run in runs for key in run.settings):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from posexp.reporting import scores, sentences
 from posexp.reporting.grouping import Difference, Group
@@ -20,9 +21,6 @@ from posexp.reporting.text import (
   short,
   wrapped,
 )
-
-if TYPE_CHECKING:
-  import pyarrow
 
 NAME = 36  # letters of a group's name in a terminal
 MISSING = "—"
@@ -131,7 +129,7 @@ def latex_report(tasks: Sequence[Results]) -> str:
   return "\n\n".join(parts) + "\n"
 
 
-def group_data(tasks: Sequence[Results]) -> pyarrow.Table:
+def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
   """A row for each group. Scores are as summary.json has them, shares from 0 to 1."""
   rows = []
   for results in tasks:
@@ -152,10 +150,10 @@ def group_data(tasks: Sequence[Results]) -> pyarrow.Table:
         "seeds_needed": against.needed,
       }
       rows.append(row | group.costs)
-  return _data(rows)
+  return _frame(rows)
 
 
-def run_data(tasks: Sequence[Results]) -> pyarrow.Table:
+def run_data(tasks: Sequence[Results]) -> pd.DataFrame:
   """A row for each run, with all its scores, whether it counts and what it cost."""
   rows = []
   for results in tasks:
@@ -167,21 +165,9 @@ def run_data(tasks: Sequence[Results]) -> pyarrow.Table:
         row |= {"seed": run.seed, "state": run.state, "counted": run.path in counted}
         row |= dict(group.values) | {key: run.score(key) for key in keys}
         rows.append(row | costs(run))
-  return _data(rows)
+  return _frame(rows)
 
 
-def _data(rows: list[dict[str, Any]]) -> pyarrow.Table:
-  """Rows with the same columns; what is not known is null."""
-  import pyarrow
-
-  columns = dict.fromkeys(key for row in rows for key in row)
-  return pyarrow.table({key: [row.get(key) for row in rows] for key in columns})
-
-
-def write_data(rows: pyarrow.Table, file: Path) -> None:
-  """Writes a file of CSV or Parquet, by its name."""
-  from pyarrow import csv, parquet
-
-  file.parent.mkdir(parents=True, exist_ok=True)
-  writer = {".csv": csv.write_csv, ".parquet": parquet.write_table}[file.suffix]
-  writer(rows, file)
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+  """Rows with the same columns; what is not known is missing."""
+  return pd.DataFrame(rows).convert_dtypes()
