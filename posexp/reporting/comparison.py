@@ -13,6 +13,7 @@ from posexp.reporting import scores, significance
 from posexp.reporting.grouping import differing, label, value_of
 from posexp.reporting.predictions import Columns, Prediction, paired, read_pairs
 from posexp.reporting.significance import Measure
+from posexp.reporting.text import one_line
 from posexp.runs import Run
 
 FACTS = ("parameters", "flops_per_token", "d_ff", "devices")  # of a summary, if they differ
@@ -78,7 +79,8 @@ def _names(runs: tuple[Run, Run], config: Mapping[str, Any]) -> list[str]:
     return encodings
   if not config and runs[0].seed != runs[1].seed:
     return [f"{run.encoding} seed={run.seed}" for run in runs]
-  names = [label({key: value_of(run, key) for key in differing(runs)}, [run]) for run in runs]
+  options = [{key: value_of(run, key) for key in differing(runs)} for run in runs]
+  names = [one_line(label(each, [run])) for each, run in zip(options, runs, strict=True)]
   if len(config) == 1 and names[0] != names[1] and max(map(len, names)) <= NAME:
     return names
   return [f"{encodings[0]} {side}" for side in "AB"]

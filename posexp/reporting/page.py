@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
@@ -13,7 +13,6 @@ from posexp.reporting import figures, sentences, tables
 from posexp.reporting.grouping import Group, differing, value_of
 from posexp.reporting.results import Results
 from posexp.reporting.text import counted
-from posexp.runs import Run
 
 STYLE = Path(__file__).with_name("page.css")
 
@@ -68,37 +67,39 @@ def _figure(drawing: figures.Drawing) -> str:
   return f"<figure><h3>{escape(drawing.title)}</h3>{drawing.svg}{caption}</figure>"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
-  head = "".join(f"<th>{escape(each)}</th>" for each in heads)
-  body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-  return f'<div class="scroll"><table class="{kind}"><tr>{head}</tr>{body}</table></div>'
-
-
 def _runs(group: Group, keys: Sequence[str], results: Results, out: Path) -> str:
   """The runs of a group with their scores and links, below the options in which groups differ."""
   runs = sorted(group.runs, key=lambda run: (run.seed, str(run.path)))
-  own = [
+  options = [
     [key, ", ".join(dict.fromkeys(value_of(run, key) for run in runs))]
     for key in keys
     if any(key in run.settings for run in runs)
   ]
-  lines = "".join(_run(run, results, out) for run in runs)
-  head = "<tr><th>seed</th><th>score</th><th>state</th><th>folder</th></tr>"
-  options = _table(["option", "value"], own) if own else ""
+  lines = []
+  for run in runs:
+    value = run.score(results.score.key)
+    score = tables.MISSING if value is None else results.score.number(value)
+    state = run.state if run.failure is None else f"failed: {run.failure}"
+    link = quote(os.path.relpath(run.path.absolute(), out.absolute()))
+    path = f'<a class="path" href="{escape(link)}">{escape(near(run.path))}</a>'
+    lines.append([str(run.seed), score, escape(state), path])
   return _details(
     f"{group.label}: {counted(len(runs), 'run')}",
-    f'{options}<div class="scroll"><table>{head}{lines}</table></div>',
+    _table(["option", "value"], options) if options else "",
+    _rows(["seed", "score", "state", "folder"], lines),
   )
 
 
-def _details(summary: str, inside: str) -> str:
-  return f"<details><summary>{escape(summary)}</summary>{inside}</details>"
+def _details(summary: str, *inside: str) -> str:
+  return f"<details><summary>{escape(summary)}</summary>{''.join(inside)}</details>"
 
 
-def _run(run: Run, results: Results, out: Path) -> str:
-  value = run.score(results.score.key)
-  shown = tables.MISSING if value is None else results.score.number(value)
-  state = run.state if run.failure is None else f"failed: {run.failure}"
-  link = quote(os.path.relpath(run.path.absolute(), out.absolute()))
-  path = f'<a class="path" href="{escape(link)}">{escape(near(run.path))}</a>'
-  return f"<tr><td>{run.seed}</td><td>{shown}</td><td>{escape(state)}</td><td>{path}</td></tr>"
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
+  return _rows(map(escape, heads), [map(escape, row) for row in rows], kind)
+
+
+def _rows(heads: Iterable[str], rows: Iterable[Iterable[str]], kind: str = "") -> str:
+  """A table of cells in HTML."""
+  lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+  head = "".join(f"<th>{each}</th>" for each in heads)
+  return f'<div class="scroll"><table class="{kind}"><tr>{head}</tr>{lines}</table></div>'
