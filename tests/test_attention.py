@@ -44,12 +44,9 @@ MANY = [
   TransformerXL(a=False, b=False, c=False),
 ]
 
-GAPS = [
-  ENCODINGS["rope"](share=0.5),
-  ENCODINGS["t5"](buckets=8, max_distance=12),
-  RPR(k=2),
-  RPR(k=2, share="none", beyond="zero"),
-  TransformerXL(),
+# Beside the defaults, which tests/test_long_attention.py has.
+VARIANTS = [
+  *(each for each in MANY if not each.relative or each != type(each)()),
 ]
 
 
@@ -65,27 +62,29 @@ def built(encoding, causal):
   return graphdef, params, rest
 
 
-def attended(parts, params, q, k, v, span, dropout=None):
+def attended(parts, params, q, k, v, span, dropout=None, form="reference"):
   graphdef, _, rest = parts
   relation, *shared = nnx.merge(graphdef, params, rest)
-  if shared and span.blocks is None:
-    span = span.replace(shared=shared[0](span))
+  if shared and form == "blocked":
+    span = span.replace(shared_fn=shared[0])
   elif shared:
-    span = span.replace(sharer=shared[0])
-  return attention.attend(relation, q, k, v, span, dropout)
+    span = span.replace(shared=shared[0](span))
+  return attention.attend(relation, q, k, v, span, dropout, form)
 
 
-def agree(parts, arrays, asked, *spans):
-  """What two spans give, and its gradients."""
+def agree(parts, arrays, asked, span, form):
+  """What the definition and a form give, and the gradients."""
 
-  def found(span):
+  def found(form):
     def of(params, q, k, v):
-      out = attended(parts, params, q, k, v, span)
+      out = attended(parts, params, q, k, v, span, form=form)
       return (out * asked).sum(), out
 
     return jax.jit(jax.grad(of, argnums=(0, 1, 2, 3), has_aux=True))(parts[1], *arrays)
 
-  for whole, mine in zip(*(jax.tree.leaves(found(span)) for span in spans), strict=True):
+  for whole, mine in zip(
+    *(jax.tree.leaves(found(each)) for each in ("reference", form)), strict=True
+  ):
     assert np.isfinite(whole).all()
     np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
 
@@ -113,16 +112,23 @@ def drawn(seed, encoding, *, consecutive):
   return span, causal, *(jnp.asarray(x, jnp.float32) for x in arrays)
 
 
+@pytest.fixture(autouse=True)
+def _short_blocks(monkeypatch, request):
+  if "formed" not in request.node.name:
+    monkeypatch.setattr(attention, "SIZE", BLOCK)
+
+
 @pytest.mark.usefixtures("compile_quickly")
 @pytest.mark.parametrize(
-  ("encoding", "consecutive"), [*((each, True) for each in MANY), *((each, False) for each in GAPS)]
+  ("encoding", "consecutive"),
+  [*((each, True) for each in VARIANTS), *((each, False) for each in VARIANTS[::3])],
 )
 def test_blocks_give_what_the_definition_gives_and_so_do_their_gradients(encoding, consecutive):
   seed = MANY.index(encoding)  # equal options are equal encodings
   span, causal, q, k, v, asked = drawn(seed, encoding, consecutive=consecutive)
   parts = built(encoding, causal)
 
-  agree(parts, (q, k, v), asked, span, span.replace(blocks=BLOCK))
+  agree(parts, (q, k, v), asked, span, "blocked")
 
 
 @pytest.mark.usefixtures("compile_quickly")
@@ -136,7 +142,7 @@ def test_what_kernels_are_given_makes_what_the_definition_gives(encoding):
       attention.check("fused", nnx.merge(*parts)[0], D, "bfloat16", 0.0, None)
     return
 
-  agree(parts, (q, k, v), asked, span, span.replace(fused=True))
+  agree(parts, (q, k, v), asked, span, "fused")
 
 
 @pytest.mark.usefixtures("compile_quickly")
@@ -150,7 +156,7 @@ def test_kernels_take_texts_with_padding_behind_them(encoding, causal):
   draw = np.random.default_rng(2)
   *arrays, asked = (jnp.asarray(draw.normal(size=(3, length, H, D)), jnp.float32) for _ in range(4))
 
-  agree(built(encoding, causal), arrays, asked, span, span.replace(fused=True))
+  agree(built(encoding, causal), arrays, asked, span, "fused")
 
 
 def test_a_mask_for_each_query_is_kept():
@@ -158,7 +164,7 @@ def test_a_mask_for_each_query_is_kept():
   mask = jnp.asarray(np.random.default_rng(0).random((2, 5, 5)) < 0.5) | jnp.eye(5, dtype=bool)
   span = Span(jnp.arange(5)[None], jnp.arange(5)[None], mask)
 
-  agree(parts, arrays[:3], arrays[3], span, span.replace(fused=True))
+  agree(parts, arrays[:3], arrays[3], span, "fused")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +202,7 @@ def test_what_kernels_need_is_said(monkeypatch, dtype, dropout, reach, width, sa
 def span_of(length, **more):
   positions = jnp.arange(length)[None]
   mask = jnp.ones((1, 1, length), bool)
-  return Span(positions, positions, mask, consecutive=True, blocks=BLOCK, **more)
+  return Span(positions, positions, mask, consecutive=True, **more)
 
 
 def test_dropout_leaves_out_its_share_of_weights_and_scales_the_others():
@@ -204,7 +210,10 @@ def test_dropout_leaves_out_its_share_of_weights_and_scales_the_others():
   weights = jnp.eye(length)[None, :, None, :]  # values that show which weights they were summed by
   q = jnp.zeros((1, length, 1, D))
   dropout = attention.Dropout(rate, jax.random.key(5))
-  seen = attention.attend(Relation(), q, q, weights, span_of(length), dropout)[0, :, 0] * length
+  seen = (
+    attention.attend(Relation(), q, q, weights, span_of(length), dropout, "blocked")[0, :, 0]
+    * length
+  )
   kept = np.asarray(seen) != 0
   np.testing.assert_allclose(np.asarray(seen)[kept], 1 / (1 - rate), rtol=1e-5)
   assert abs(kept.mean() - (1 - rate)) < 0.03
@@ -221,7 +230,7 @@ def test_gradients_with_dropout_are_those_of_the_same_dropout():
   dropout = attention.Dropout(0.4, jax.random.key(2))
 
   def loss(q):
-    return (attended(parts, parts[1], q, k, v, span_of(20), dropout) * asked).sum()
+    return (attended(parts, parts[1], q, k, v, span_of(20), dropout, "blocked") * asked).sum()
 
   slope = float((jax.grad(loss)(q) * way).sum())
   there, back = (float(loss(q + step * way)) for step in (1e-2, -1e-2))
@@ -232,24 +241,26 @@ def test_bfloat16_stays_near_float32():
   parts = built(TransformerXL(), False)
   draw = np.random.default_rng(1)
   q, k, v = (jnp.asarray(draw.normal(size=(1, 40, H, D)), jnp.float32) for _ in range(3))
-  whole = attended(parts, parts[1], q, k, v, span_of(40).replace(blocks=None))
-  narrow = attended(parts, parts[1], *(x.astype(jnp.bfloat16) for x in (q, k, v)), span_of(40))
+  whole = attended(parts, parts[1], q, k, v, span_of(40))
+  narrow = attended(
+    parts, parts[1], *(x.astype(jnp.bfloat16) for x in (q, k, v)), span_of(40), form="blocked"
+  )
   assert narrow.dtype == jnp.bfloat16
   np.testing.assert_allclose(narrow.astype(jnp.float32), whole, atol=0.05)
 
 
-@pytest.mark.parametrize("blocks", [None, BLOCK])
+@pytest.mark.parametrize("form", ["reference", "blocked"])
 @pytest.mark.parametrize("encoding", MANY)
-def test_bfloat16_has_gradients(encoding, blocks):
+def test_bfloat16_has_gradients(encoding, form):
   causal = encoding.causal_only
   parts = built(encoding, causal)
   positions = jnp.arange(20)[None]
   mask = jnp.ones((1, 1, 20), bool)
-  span = Span(positions, positions, mask, causal, consecutive=True, blocks=blocks)
+  span = Span(positions, positions, mask, causal, consecutive=True)
   arrays = [jax.ShapeDtypeStruct((1, 20, H, D), jnp.bfloat16)] * 3
 
   def loss(q, k, v):  # of products of what is not float32 alone
-    return attended(parts, parts[1], 2 * q, 2 * k, v, span).astype(jnp.float32).sum()
+    return attended(parts, parts[1], 2 * q, 2 * k, v, span, form=form).astype(jnp.float32).sum()
 
   for slope in jax.eval_shape(jax.grad(loss, argnums=(0, 1, 2)), *arrays):
     assert slope.dtype == jnp.bfloat16
@@ -301,19 +312,13 @@ def test_nothing_of_queries_times_keys_times_width_is_ever_formed(name):
   assert length**2 <= largest(BUFFERS[name], "reference", length) < length**2 * WIDE / 2
 
 
-def test_auto_attends_in_blocks_to_long_texts_only_and_a_cache_as_a_whole():
-  def ready(form, queries, keys):
-    size = Size(d_model=8, num_heads=1, d_ff=8, num_layers=1, attention=form)
-    stack = Stack(8, RPR(), size, rngs=nnx.Rngs(params=0, encoding=1))
-    query, key = jnp.arange(queries)[None], jnp.arange(keys)[None]
-    return stack.ready(Span(query, key, jnp.ones((1, 1, keys), bool))).blocks
-
-  long = attention.LONG["cpu"]
-  assert ready("auto", long, long) == attention.SIZE
-  assert ready("auto", long - 1, long) is None
-  assert ready("reference", long, long) is None
-  assert ready("blocked", 2, 2) == attention.SIZE
-  assert ready("blocked", 1, long) is None
+def test_auto_attends_in_blocks_to_long_sequences_only_and_a_cache_as_a_whole():
+  relation, long = Relation(), attention.LONG["cpu"]
+  assert attention.form_of("auto", relation, long, long) == "blocked"
+  assert attention.form_of("auto", relation, long - 1, long) == "reference"
+  assert attention.form_of("reference", relation, long, long) == "reference"
+  assert attention.form_of("blocked", relation, 2, 2) == "blocked"
+  assert attention.form_of("blocked", relation, 1, long) == "reference"
 
 
 def test_a_source_is_attended_to_in_blocks_as_it_is_whole():
@@ -335,19 +340,3 @@ def test_an_encoding_that_needs_all_keys_at_once_refuses_blocks():
   size = Size(d_model=8, num_heads=1, d_ff=8, num_layers=1, attention="blocked")
   with pytest.raises(ValueError, match="attention=blocked is not for an encoding"):
     Stack(8, ENCODINGS["cope"](), size, causal=True, rngs=nnx.Rngs(params=0, encoding=1))
-
-
-def test_blocks_are_filled_up_with_positions_that_exist():
-  parts = built(TransformerXL(), False)
-  positions = jnp.asarray(np.sort(np.random.default_rng(0).permutation(40)[:20]))[None]
-  span = Span(positions, positions, jnp.ones((1, 1, 20), bool), reach=int(positions.max()) + 1)
-  q, k, v = (jax.random.normal(jax.random.key(each), (1, 20, H, D)) for each in range(3))
-
-  def grads(blocks):
-    def loss(q, k, v):
-      return attended(parts, parts[1], q, k, v, span.replace(blocks=blocks)).sum()
-
-    return jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(q, k, v)
-
-  for whole, mine in zip(grads(None), grads(BLOCK), strict=True):
-    np.testing.assert_allclose(mine, whole, atol=1e-5)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.encodings.span import Span
+from posexp.encodings.span import ByOffset, Span
 from posexp.kernels import cudnn
 from posexp.kernels.gradients import LEAST, mixed, normalized, plus, scores, softmax, times
 
@@ -102,13 +102,16 @@ class Relation(nnx.Module):
 
   terms: ClassVar[tuple[str, ...]] = ("content",)
   of_stream: ClassVar[bool] = True  # are queries and keys made of the stream? If not, q is None
-  in_blocks: ClassVar[bool] = True  # does a block of the logits depend on its own span alone?
+  # May a block of logits be computed from its own queries and keys alone? No class inherits a yes:
+  # only one that says so itself is attended to in blocks, so that any other sees all keys at once.
+  blockwise: ClassVar[bool] = True
 
-  def by_offset(self, span: Span, dtype: Any) -> Array | None:
-    """What is made once of every offset of the span's window, [R,...]; None if nothing is.
+  def __init_subclass__(cls, **options: Any) -> None:
+    super().__init_subclass__(**options)
+    cls.blockwise = vars(cls).get("blockwise", False)
 
-    A block of the span finds its part of it in `span.rows`.
-    """
+  def prepare(self, span: Span, dtype: Any) -> ByOffset | None:
+    """What is made of every offset of the span once, and then read by all its blocks."""
     return None
 
   def folded(self, q: Array, k: Array, span: Span) -> tuple[Array, Array, Array | None]:

@@ -52,12 +52,16 @@ class OneLinear(Linear):
 class RealPart(Relation):
   """Re⟨q, k⟩ / √n for n = D/2 complex features."""
 
+  blockwise = True
+
   def folded(self, q, k, span):
     return super().folded(q * 2**0.5, k, span)
 
 
 class Modulus(RealPart):
   """|⟨q, k⟩| / √n, the modulus of the complex inner product (Wang et al. 2020, appendix B)."""
+
+  blockwise = True
 
   def score(self, q, k, span):
     turned = interleave(-q[..., 1::2], q[..., 0::2])  # i q: Re⟨iq, k⟩ is −Im⟨q, k⟩
@@ -70,6 +74,8 @@ class Modulus(RealPart):
 
 class Unconjugated(Modulus):
   """|Σ q k| / √n, without the conjugate: what the authors' code computes."""
+
+  blockwise = True
 
   def score(self, q, k, span):
     return super().score(q, k * np.tile([1, -1], k.shape[-1] // 2).astype(k.dtype), span)

@@ -18,7 +18,6 @@ class Counted(Relation):
   """A vector for each position, where a key's position is the sum of gates from it to the query."""
 
   terms = ("content", "position")
-  in_blocks = False  # a key's place counts all keys from it to the query
 
   def __init__(self, rows: int, head_dim: int):
     self.rows = nnx.Param(jnp.zeros((rows, head_dim)))

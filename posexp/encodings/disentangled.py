@@ -14,6 +14,7 @@ from jax import Array
 from posexp.encodings.additive import Table
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span
 from posexp.encodings.bias import buckets_by_offset, check_buckets
+from posexp.encodings.span import ByOffset
 from posexp.kernels.gradients import scores
 
 
@@ -54,8 +55,6 @@ class RelativeTable(nnx.Module):
 class Disentangled(Relation):
   """q·k, q·P W_K and k·P W_Q, all on the scale of as many terms as there are."""
 
-  in_blocks = False  # P would be projected once for each block
-
   def __init__(self, encoding: DeBERTa, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
     self.encoding = encoding
     self.terms = encoding.terms
@@ -93,9 +92,9 @@ class Disentangled(Relation):
       return project(table).reshape(-1, *x.shape[2:])
 
     if len(window) < len(table):
-      return span.products(x, rows(table[self.encoding.row(window)]))
+      return span.products(x, ByOffset(span.window[0], rows(table[self.encoding.row(window)])))
     if span.consecutive:
-      return span.products(x, rows(table)[self.encoding.row(window)])
+      return span.products(x, ByOffset(span.window[0], rows(table)[self.encoding.row(window)]))
     by_row = jnp.einsum("bqhd,rhd->bhqr", x, rows(table))
     index = self.encoding.row(sign * span.offset)
     return jnp.take_along_axis(by_row, index[:, None], axis=-1)
@@ -155,8 +154,6 @@ class DeBERTa(Encoding):
 
 class Untied(Relation):
   """q·k / √(2d), and the logits of positions that all layers share."""
-
-  in_blocks = False  # positions would be projected once for each block
 
   def __init__(self, bias: bool):
     self.terms = ("content", "position", *["bias"] * bias)

@@ -12,7 +12,7 @@ from jax import Array
 
 from posexp.encodings.base import Encoding, Relation, Setting, scaled
 from posexp.encodings.sinusoids import frequencies, sinusoids
-from posexp.encodings.span import Span
+from posexp.encodings.span import ByOffset, Span
 from posexp.kernels import rpr
 from posexp.kernels.gradients import plus, times
 from posexp.kernels.lookup import looked_up
@@ -26,6 +26,8 @@ class ClippedOffset(Relation):
   by offset; weights are summed by offset first and then meet the vectors. In a block that is far
   from the diagonal all offsets have one vector, and nothing is looked up.
   """
+
+  blockwise = True
 
   def __init__(self, encoding: RPR, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
     self.terms = ("content", *["keys"] * encoding.keys, *["values"] * encoding.values)
@@ -246,6 +248,8 @@ class RPR(Encoding):
 class FourTerms(Relation):
   """The four terms of a Transformer-XL score, each on or off."""
 
+  blockwise = True
+
   def __init__(
     self, encoding: TransformerXL, num_heads: int, head_dim: int, causal: bool, *, rngs: nnx.Rngs
   ):
@@ -275,26 +279,30 @@ class FourTerms(Relation):
       asked = plus(asked, span.keep(common, axis=2) * bias.astype(q.dtype)[None, None])
     return scaled(asked)
 
-  def by_offset(self, span, dtype):
-    """W_kR R(i−j), [R,H,D]: of each offset, whatever the positions are."""
+  def prepare(self, span, dtype):
+    """W_kR R(i−j), [R,H,D], of all offsets that there may be; None if no term needs them."""
     if "b" not in self.terms and "d" not in self.terms:
       return None
     distance = -span.window
     if self.clamp is not None:
       distance = jnp.clip(distance, None if self.causal else -self.clamp, self.clamp)
-    # sin(−x) = −sin x and cos(−x) = cos x: one product serves both sides.
+    # sin(−x) = −sin x and cos(−x) = cos x: where the queries are the keys, and so offsets of a size
+    # come in twos, one product serves both.
+    size, index = jnp.abs(distance), jnp.arange(len(distance))
+    if span.own or not span.consecutive:
+      size, index = jnp.arange(span.farthest + 1), size
     kernel = self.distance_kernel[...]
-    waves = sinusoids(jnp.arange(span.farthest + 1), frequencies(len(kernel), self.base))
+    waves = sinusoids(size, frequencies(len(kernel), self.base))
     sin, cos = (
-      jnp.einsum("rf,fhd->rhd", wave.astype(dtype), half.astype(dtype))[jnp.abs(distance)]
+      jnp.einsum("rf,fhd->rhd", wave.astype(dtype), half.astype(dtype))[index]
       for wave, half in zip(waves, jnp.split(kernel, 2), strict=True)
     )
-    return jnp.sign(distance).astype(dtype)[:, None, None] * sin + cos
+    rows = jnp.sign(distance).astype(dtype)[:, None, None] * sin + cos
+    return ByOffset(span.window[0], rows)
 
   def by_distance(self, position: Array, span: Span) -> Array:
     """position · W_kR R(i−j), [B,H,Q,K], with position [1 or B,1 or Q,H,D]."""
-    r = span.rows if span.block else self.by_offset(span, position.dtype)
-    return span.products(position, r)
+    return span.products(position, span.prepared or self.prepare(span, position.dtype))
 
 
 class Biases(nnx.Module):

@@ -6,7 +6,7 @@ Shapes: B batch, Q queries, K keys, H heads, R offsets of the window.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,22 @@ from jax import Array
 from posexp.kernels.target import target
 
 TOGETHER = 64  # queries that meet the rows of offsets in one product
+
+
+class ByOffset(NamedTuple):
+  """Values of the offsets first, first + 1, …; where they stand is known by the offset alone."""
+
+  first: Array  # int []
+  values: Array  # [R,...]
+
+  def look_up(self, x: Array, offset: Array) -> Array:
+    """Of x [1 or B,H,1 or Q,R], made of these values, each own of offsets [·,Q,K]: [·,H,Q,K].
+
+    An offset that is not among them gives NaN, not a plausible number.
+    """
+    index = offset - self.first
+    index = jnp.where(index < 0, x.shape[-1], index)[:, None]  # −1 would be the last
+    return jnp.take_along_axis(x, index, axis=-1, mode="fill", fill_value=jnp.nan)
 
 
 @struct.dataclass
@@ -38,11 +54,9 @@ class Span:
   consecutive: bool = struct.field(pytree_node=False, default=False)
   # Do the keys that there are come before those that are not, the same for every query?
   first: bool = struct.field(pytree_node=False, default=False)
-  blocks: int | None = struct.field(pytree_node=False, default=None)  # attend in blocks so long
-  fused: bool = struct.field(pytree_node=False, default=False)  # attend by a GPU's own kernel
-  sharer: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
+  shared_fn: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
   block: bool = struct.field(pytree_node=False, default=False)  # is this a block of a longer span?
-  rows: Array | None = None  # a block's part of `Relation.by_offset`
+  prepared: ByOffset | None = None  # what `Relation.prepare` made, or a block's part of it
 
   @property
   def visible(self) -> Array:
@@ -73,31 +87,28 @@ class Span:
     return jnp.arange(-self.farthest, self.farthest + 1)
 
   def look_up(self, by_offset: Array) -> Array:
-    """Of values [1 or B,H,1 or Q,R] of the window's offsets each key's own, [1 or B,H,Q,K].
+    """Of values [1 or B,H,1 or Q,R] of the window of consecutive positions: [1 or B,H,Q,K]."""
+    *outer, _, width = by_offset.shape
+    whole = jnp.broadcast_to(by_offset, (*outer, self.query.shape[1], width))
+    return skewed(whole, self.key.shape[1])
 
-    An offset that is not in the window gives NaN, not a plausible number.
+  def products(self, x: Array, rows: ByOffset) -> Array:
+    """x [1 or B,1 or Q,H,D] times each key's own of rows [R,H,D]: [1 or B,H,Q,K].
+
+    Rows are those of the window where positions are consecutive.
     """
-    if self.consecutive:
-      *outer, _, width = by_offset.shape
-      whole = jnp.broadcast_to(by_offset, (*outer, self.query.shape[1], width))
-      return skewed(whole, self.key.shape[1])
-    last = 2 * self.farthest + 1
-    index = self.farthest + self.offset
-    index = jnp.where(index < 0, last, index)[:, None]  # −1 would be the last of the window
-    return jnp.take_along_axis(by_offset, index, axis=-1, mode="fill", fill_value=jnp.nan)
-
-  def products(self, x: Array, rows: Array) -> Array:
-    """x [1 or B,1 or Q,H,D] times each key's own of rows [R,H,D], the window's: [1 or B,H,Q,K]."""
     queries, keys = self.query.shape[1], self.key.shape[1]
-    if not self.consecutive or x.shape[1] < queries:
-      return self.look_up(jnp.einsum("bqhd,rhd->bhqr", x, rows))
+    if not self.consecutive:
+      return rows.look_up(jnp.einsum("bqhd,rhd->bhqr", x, rows.values), self.offset)
+    if x.shape[1] < queries:
+      return self.look_up(jnp.einsum("bqhd,rhd->bhqr", x, rows.values))
     # A few queries meet little more than a row for each key; all of them meet twice as many.
     count = -(-queries // TOGETHER)
     size = -(-queries // count)
     more = count * size - queries
     x = jnp.pad(x, [(0, 0), (0, more), (0, 0), (0, 0)])
-    rows = jnp.pad(rows, [(more, 1), (0, 0), (0, 0)])
-    parts = jnp.stack([rows[(count - 1 - i) * size :][: size + keys] for i in range(count)])
+    own = jnp.pad(rows.values, [(more, 1), (0, 0), (0, 0)])
+    parts = jnp.stack([own[(count - 1 - i) * size :][: size + keys] for i in range(count)])
     found = diagonals(x.reshape(len(x), count, size, *x.shape[2:]), parts)
     return found.reshape(*found.shape[:2], count * size, keys)[:, :, :queries]
 

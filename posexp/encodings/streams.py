@@ -35,6 +35,8 @@ class TwoStreams(Sum):
 class Streams(Relation):
   """q·k of the chosen streams, each on the scale of both."""
 
+  blockwise = True
+
   def __init__(self, terms: tuple[str, ...]):
     self.terms = terms
 
@@ -64,7 +66,6 @@ class PositionOnly(Relation):
 
   terms: ClassVar[tuple[str, ...]] = ("position",)
   of_stream: ClassVar[bool] = False
-  in_blocks: ClassVar[bool] = False  # rows of positions would be projected once for each block
 
   def __init__(self, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
     init = nnx.initializers.glorot_uniform()

@@ -17,7 +17,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Relation, masked
-from posexp.encodings.span import Span
+from posexp.encodings.span import ByOffset, Span
 from posexp.kernels.gradients import LEAST
 from posexp.kernels.target import target
 
@@ -35,21 +35,16 @@ def form_of(chosen: str, relation: Relation, queries: int, keys: int) -> str:
   if chosen == "fused":
     return "fused"
   long = min(queries, keys) >= LONG.get(target().platform, LONG["gpu"])
-  return "blocked" if relation.in_blocks and (long or chosen == "blocked") else "reference"
-
-
-def laid_out(span: Span, form: str) -> Span:
-  """The span, for attention of a form."""
-  return span.replace(blocks=SIZE if form == "blocked" else None, fused=form == "fused")
+  return "blocked" if relation.blockwise and (long or chosen == "blocked") else "reference"
 
 
 def check(
   form: str, relation: Relation, head_dim: int, dtype: str, dropout: float, reach: int | None
 ) -> None:
   """Raises ValueError where a relation cannot be computed in the form that was chosen."""
-  if form == "blocked" and not relation.in_blocks:
+  if form == "blocked" and not relation.blockwise:
     raise ValueError(
-      "attention=blocked is not for an encoding whose logits are made of more than a block of "
+      "attention=blocked is not for an encoding whose logits may depend on more than a block of "
       "queries and keys, so leave it at auto"
     )
   if form != "fused":
@@ -85,36 +80,55 @@ class Dropout(NamedTuple):
 
 
 def attend(
+  relation: Relation,
+  q: Array | None,
+  k: Array,
+  v: Array,
+  span: Span,
+  dropout: Dropout | None = None,
+  form: str = "reference",
+) -> Array:
+  """q [B,Q,H,D] attends to k, v [B,K,H,D], in the form that `form_of` says: [B,Q,H,D]."""
+  if form == "fused":
+    return relation.fused(q, k, v, span)
+  if form == "blocked":
+    return blocked(relation, q, k, v, span, dropout)
+  return relation.attend(q, k, v, span, dropout or (lambda weights: weights))
+
+
+def blocked(
   relation: Relation, q: Array, k: Array, v: Array, span: Span, dropout: Dropout | None
 ) -> Array:
-  """q [B,Q,H,D] attends to k, v [B,K,H,D] in the form that the span says: [B,Q,H,D]."""
-  if span.fused:
-    return relation.fused(q, k, v, span)
-  if span.blocks is None:
-    return relation.attend(q, k, v, span, dropout or (lambda weights: weights))
+  """Attention in blocks of queries and keys, whose last ones are filled up: [B,Q,H,D]."""
   queries, keys = q.shape[1], k.shape[1]
-  rows, columns = (min(span.blocks, length) for length in (queries, keys))
+  rows, columns = min(SIZE, queries), min(SIZE, keys)
+  more_rows, more_columns = -queries % rows, -keys % columns
   wide = span.replace(
-    query=prolonged(span.query, -queries % rows, span.consecutive),
-    key=prolonged(span.key, -keys % columns, span.consecutive),
-    mask=padded(
-      padded(span.mask, -keys % columns, axis=2), -queries % rows if span.mask.shape[1] > 1 else 0
-    ),
-    sharer=None,
-    blocks=None,
+    query=prolonged(span.query, more_rows, span.consecutive),
+    key=prolonged(span.key, more_columns, span.consecutive),
+    mask=padded(padded(span.mask, more_columns, axis=2), more_rows * (span.mask.shape[1] > 1)),
   )
-  graphdef, params, others = nnx.split((relation, span.sharer), nnx.Param, ...)
+  graphdef, params, others = nnx.split((relation, span.shared_fn), nnx.Param, ...)
+  prepared = relation.prepare(wide, q.dtype)
   plan = Plan(
-    graphdef, rows, columns, span.causal, span.consecutive, span.reach, dropout and dropout.rate
-  )
+    graphdef, rows, columns, span.causal, span.consecutive, wide.farthest + 1,
+    dropout and dropout.rate,
+  )  # fmt: skip
   tensors = Tensors(
     nnx.as_pure(params),
-    padded(q, -queries % rows),
-    padded(k, -keys % columns),
-    padded(v, -keys % columns),
-    relation.by_offset(wide, q.dtype),
+    padded(q, more_rows),
+    padded(k, more_columns),
+    padded(v, more_columns),
+    prepared and prepared.values,
   )
-  others = Others(nnx.as_pure(others), wide.query, wide.key, wide.mask, dropout and dropout.key)
+  others = Others(
+    nnx.as_pure(others),
+    wide.query,
+    wide.key,
+    wide.mask,
+    prepared and prepared.first,
+    dropout and dropout.key,
+  )
   return in_blocks(plan, tensors, others)[:, :queries]
 
 
@@ -137,7 +151,7 @@ class Plan(NamedTuple):
   columns: int  # keys in a block
   causal: bool
   consecutive: bool
-  reach: int | None
+  reach: int  # which no offset of the whole span comes to
   rate: float | None  # of dropout
 
 
@@ -148,7 +162,7 @@ class Tensors(NamedTuple):
   q: Array
   k: Array
   v: Array
-  by_offset: Array | None  # [Q+K−1,...] where positions are consecutive
+  by_offset: Array | None  # values [R,...] of what the relation has prepared
 
 
 class Others(NamedTuple):
@@ -158,6 +172,7 @@ class Others(NamedTuple):
   query: Array
   key: Array
   mask: Array
+  first_offset: Array | None  # the offset of the first of `by_offset`
   dropout: Array | None
 
 
@@ -170,17 +185,20 @@ class Block(NamedTuple):
   j: Array
 
   @property
-  def first(self) -> Array:
-    """Where the block's part of the window begins."""
-    plan = self.plan
-    return self.others.query.shape[1] - (self.i + 1) * plan.rows + self.j * plan.columns
+  def place(self) -> tuple[Array | int, Array]:
+    """Where the block's part of `by_offset` begins, which its positions say; and its offset."""
+    others = self.others
+    if not self.plan.consecutive:
+      return 0, others.first_offset
+    offset = self.span().window[0]
+    return offset - others.first_offset, offset
 
   def of(self, t: Tensors) -> Tensors:
     """The block's parts."""
     rows, columns = self.plan.rows, self.plan.columns
     by_offset = t.by_offset
     if by_offset is not None and self.plan.consecutive:
-      by_offset = jax.lax.dynamic_slice_in_dim(by_offset, self.first, rows + columns - 1)
+      by_offset = jax.lax.dynamic_slice_in_dim(by_offset, self.place[0], rows + columns - 1)
     k, v = (part(x, self.j, columns) for x in (t.k, t.v))
     return Tensors(t.params, part(t.q, self.i, rows), k, v, by_offset)
 
@@ -189,8 +207,7 @@ class Block(NamedTuple):
     columns = self.plan.columns
     by_offset = t.by_offset
     if by_offset is not None:
-      first = self.first if self.plan.consecutive else 0
-      by_offset = added(by_offset, more.by_offset, first, axis=0)
+      by_offset = added(by_offset, more.by_offset, self.place[0], axis=0)
     k, v = (
       added(x, m, self.j * columns) for x, m in zip((t.k, t.v), (more.k, more.v), strict=True)
     )
@@ -198,23 +215,24 @@ class Block(NamedTuple):
       params=jax.tree.map(jnp.add, t.params, more.params), k=k, v=v, by_offset=by_offset
     )
 
-  def span(self, by_offset: Array | None) -> Span:
-    """The span of the block, less what its layers share."""
+  def span(self) -> Span:
+    """The span of the block, less what its layers share and what is prepared."""
     plan, others = self.plan, self.others
     query, key = part(others.query, self.i, plan.rows), part(others.key, self.j, plan.columns)
     mask = part(others.mask, self.j, plan.columns, axis=2)
     if mask.shape[1] > 1:
       mask = part(mask, self.i, plan.rows)
     return Span(
-      query, key, mask, plan.causal, reach=plan.reach, consecutive=plan.consecutive, block=True,
-      rows=by_offset,
-    )  # fmt: skip
+      query, key, mask, plan.causal, reach=plan.reach, consecutive=plan.consecutive, block=True
+    )
 
   def built(self, params: Any, by_offset: Array | None) -> tuple[Relation, Span]:
     """The relation and the whole span."""
-    relation, sharer = nnx.merge(self.plan.graphdef, params, self.others.settings)
-    span = self.span(by_offset)
-    return relation, span if sharer is None else span.replace(shared=sharer(span))
+    relation, shared_fn = nnx.merge(self.plan.graphdef, params, self.others.settings)
+    span = self.span()
+    if by_offset is not None:
+      span = span.replace(prepared=ByOffset(self.place[1], by_offset))
+    return relation, span if shared_fn is None else span.replace(shared=shared_fn(span))
 
   def logits(self, params: Any, q: Array, k: Array, by_offset: Array | None) -> Array:
     """[B,H,rows,columns] in float32."""
@@ -236,7 +254,7 @@ class Block(NamedTuple):
   @property
   def seen(self) -> Array:
     """Whether any query may look at any key."""
-    return self.span(None).visible.any()
+    return self.span().visible.any()
 
 
 def part(x: Array, i: Array, size: int, axis: int = 1) -> Array:

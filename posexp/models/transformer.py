@@ -75,7 +75,7 @@ class Attention(nnx.Module):
 
   def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: nnx.Rngs):
     self.num_heads = size.num_heads
-    self.dropout = size.dropout
+    self.dropout, self.form = size.dropout, size.attention
     head_dim = whole(size.d_model, size.num_heads)
 
     def linear() -> Callable[[Array], Array]:
@@ -117,7 +117,10 @@ class Attention(nnx.Module):
     dropout = None
     if rngs is not None and self.dropout:
       dropout = attention.Dropout(self.dropout, rngs.dropout())
-    found = attention.attend(self.relation, self.queries(x), k, v, span, dropout)
+    # Without some of its terms a relation is not measured in blocks.
+    chosen = self.form if span.kept is None else "reference"
+    form = attention.form_of(chosen, self.relation, x.shape[1], k.shape[1])
+    found = attention.attend(self.relation, self.queries(x), k, v, span, dropout, form)
     return self.out(found.reshape(x.shape))
 
 
@@ -191,6 +194,12 @@ class Memory:
 
   layers: tuple[Array, ...]
   filled: Array  # int: how many of the M slots, counted from the last, hold something
+
+
+def across(source: tuple[Array, Array, Span], queries: int) -> tuple[Array, Array, Span]:
+  """A source of one layer for so many queries at once; where these stand is of no matter."""
+  k, v, span = source
+  return k, v, span.replace(query=jnp.zeros((1, queries), int))
 
 
 class Stack(nnx.Module):
@@ -268,7 +277,7 @@ class Stack(nnx.Module):
       if kept is not None:
         span = span.replace(kept={term: heads[i].astype(x.dtype) for term, heads in kept.items()})
       k, v = block.attention.keys_values(block.context(x))
-      x = block(x, k, v, span, source and self.across(source[i], length), rngs)
+      x = block(x, k, v, span, source and across(source[i], length), rngs)
     return self.finish(x)
 
   def step(self, tokens: Array, cache: Cache, *, source: tuple | None = None):
@@ -367,23 +376,12 @@ class Stack(nnx.Module):
     return drop(embedded, self.size.dropout, rngs).astype(self.size.dtype)
 
   def ready(self, span: Span, *, whole_only: bool = False) -> Span:
-    """The span of self-attention, with what the encoding's layers share, or what makes it."""
+    """The span of self-attention with what its layers share, or what makes that of each block."""
     lengths = span.query.shape[1], span.key.shape[1]
     form = "reference" if whole_only else self.size.attention
-    form = attention.form_of(form, self.relation, *lengths)
-    span = attention.laid_out(span, form)
-    if form == "blocked":
-      return span.replace(sharer=self.shared)
+    if attention.form_of(form, self.relation, *lengths) == "blocked":
+      return span.replace(shared_fn=self.shared)
     return span if self.shared is None else span.replace(shared=self.shared(span))
-
-  def across(self, source: tuple[Array, Array, Span], queries: int) -> tuple[Array, Array, Span]:
-    """A source of one layer for so many queries at once."""
-    k, v, span = source
-    relation = self.blocks[0].cross.relation
-    form = attention.form_of(self.size.attention, relation, queries, k.shape[1])
-    if form == "reference":
-      return source
-    return k, v, attention.laid_out(span.replace(query=jnp.zeros((1, queries), int)), form)
 
   @property
   def relation(self) -> Relation:

@@ -19,7 +19,7 @@ from benchmarking.timing import Timed, timed
 from posexp.data.tokenizer import EOS
 from posexp.encodings.span import Span
 from posexp.models import decoding
-from posexp.models.attention import attend
+from posexp.models.attention import attend, form_of
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Stack
 from posexp.models.translator import TranslatorSpec
@@ -185,7 +185,8 @@ def attention(case: Case) -> Work:
     span = stack.ready(Span(positions, positions, real, causal, consecutive=True, first=True))
     if not stack.relation.of_stream:
       q, k = None, k[..., :0]
-    return attend(stack.relation, q, k, v, span, None)
+    form = form_of(size.attention, stack.relation, case.length, case.length)
+    return attend(stack.relation, q, k, v, span, form=form)
 
   @jax.jit
   def both(params: Any, q: Array, k: Array, v: Array, toward: Array):

@@ -1,0 +1,177 @@
+"""Attention to long sequences equals its definition, wherever queries and keys stand.
+
+Each property is a plain function of an encoding and of whether attention is causal. It compares
+what is computed from LONG tokens on, here from a few, with the definition, forward and backward.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from posexp.encodings import ENCODINGS, Encoding, Span
+from posexp.encodings.base import Relation
+from posexp.models import attention
+
+H, D, B, BLOCK = 2, 8, 2, 4
+
+
+@pytest.fixture(autouse=True)
+def _short_blocks(monkeypatch):
+  monkeypatch.setattr(attention, "SIZE", BLOCK)
+  monkeypatch.setitem(attention.LONG, "cpu", BLOCK)
+
+
+def whole_sequences(encoding, causal):
+  """Queries are the keys, and the last block is not full."""
+  at = jnp.arange(11)[None]
+  mask = at[:, None] < jnp.array([11, 6])[:, None, None]
+  holds(encoding, causal, Span(at, at, mask, causal, consecutive=True, first=True))
+
+
+def gaps_in_positions(encoding, causal):
+  at = jnp.array([[0, 2, 3, 9, 10, 11, 17, 18, 25]])
+  holds(encoding, causal, Span(at, at, jnp.ones((1, 1, 9), bool), causal, reach=30))
+
+
+def cached_keys(encoding, causal):
+  """5 queries on 6 keys, whose positions are known only when the program runs."""
+  key = jnp.arange(6)[None]
+  mask = jnp.ones((1, 1, 6), bool)
+  if causal:
+    mask = key[:, None] <= key[:, 1:, None]
+  holds(encoding, causal, Span(key[:, 1:], key, mask))
+
+
+def memory_before_queries(encoding, causal):
+  """5 queries on 11 keys, of which the last are their own, and no memory in one row."""
+  key = jnp.arange(11)[None]
+  mask = key[:, None] >= jnp.array([0, 6])[:, None, None]
+  holds(encoding, causal, Span(key[:, 6:], key, mask, causal, consecutive=True))
+
+
+def masks_of_single_queries(encoding, causal):
+  at = jnp.arange(7)[None]
+  mask = jnp.asarray(np.random.default_rng(0).random((B, 7, 7)) < 0.6) | jnp.eye(7, dtype=bool)
+  holds(encoding, causal, Span(at, at, mask, causal, consecutive=True))
+
+
+PROPERTIES = (
+  whole_sequences,
+  gaps_in_positions,
+  cached_keys,
+  memory_before_queries,
+  masks_of_single_queries,
+)
+
+
+def holds(encoding, causal, span):
+  """Is what `auto` computes on the span the definition, with its gradients?"""
+  rngs = nnx.Rngs(params=0, encoding=1)
+  relation = encoding.relation(H, D, causal=causal, rngs=rngs)
+  embed = encoding.embed(3, H * D, scale=1.0, causal=causal, rngs=rngs)
+  shared = encoding.tied(embed) or encoding.shared(H, D, causal=causal, rngs=rngs)
+  parts = nnx.Dict({"relation": relation} | ({"shared": shared} if shared else {}))
+  graphdef, params, rest = nnx.split(parts, nnx.Param, ...)
+  draw = np.random.default_rng(1)
+  params = jax.tree.map(lambda x: x + 0.5 * jnp.asarray(draw.random(x.shape), x.dtype), params)
+  lengths = span.query.shape[1], span.key.shape[1]
+  q, asked, k, v = (
+    jnp.asarray(draw.normal(size=(B, lengths[i], H, D)), jnp.float32) for i in (0, 0, 1, 1)
+  )
+  if not relation.of_stream:
+    q, k = None, k[..., :0]
+
+  def found(form):
+    def loss(params, q, k, v):
+      built = nnx.merge(graphdef, params, rest)
+      at = span
+      if "shared" in built:
+        whole = {"shared_fn": built["shared"]}
+        at = span.replace(**whole if form == "blocked" else {"shared": built["shared"](span)})
+      out = attention.attend(built["relation"], q, k, v, at, form=form)
+      return (out * asked).sum(), out
+
+    return jax.jit(jax.grad(loss, argnums=(0, 2, 3) if q is None else (0, 1, 2, 3), has_aux=True))(
+      params, q, k, v
+    )
+
+  auto = attention.form_of("auto", relation, *lengths)
+  for mine, whole in zip(*(jax.tree.leaves(found(form)) for form in (auto, "reference")),
+                         strict=True):  # fmt: skip
+    assert np.isfinite(whole).all()
+    np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
+  if span.consecutive:  # that it is said makes a program shorter, and changes nothing else
+    relation = nnx.merge(graphdef, params, rest)["relation"]
+    given = {} if shared is None else {"shared": nnx.merge(graphdef, params, rest)["shared"]}
+    logits = [
+      relation.score(q, k, at.replace(**{name: f(at) for name, f in given.items()}))
+      for at in (span, span.replace(consecutive=False))
+    ]
+    apart = jnp.where(span.visible[:, None], logits[0] - logits[1], 0)
+    assert np.abs(apart).max() < 1e-5 * max(1, np.abs(logits[0]).max())
+
+
+def blockwise(encoding):
+  causal = encoding.causal_only
+  return encoding.relation(H, D, causal=causal, rngs=nnx.Rngs(params=0, encoding=1)).blockwise
+
+
+def chosen():
+  """Every encoding that is attended to in blocks, once; those that look up offsets, everywhere."""
+  for number, (name, cls) in enumerate(ENCODINGS.items()):
+    encoding = cls()
+    if not blockwise(encoding) or not encoding.relative:
+      continue
+    everywhere = name in ("rpr", "transformer_xl", "t5")
+    places = PROPERTIES if everywhere else [PROPERTIES[number % len(PROPERTIES)]]
+    for turn, place in enumerate(places):
+      causal = encoding.causal_only or (number + turn) % 2 == 0
+      yield pytest.param(place, encoding, causal, id=f"{name} {place.__name__} {causal}")
+
+
+@pytest.mark.usefixtures("compile_quickly")
+@pytest.mark.parametrize(("holds", "encoding", "causal"), list(chosen()))
+def test_long_attention_is_its_definition(holds, encoding, causal):
+  holds(encoding, causal)
+
+
+class Counting(Relation):
+  """As in CoPE, what a query has in common with one key changes its logits of others."""
+
+  def score(self, q, k, span):
+    logits = super().score(q, k, span)
+    gates = jnp.where(span.visible[:, None], jax.nn.sigmoid(logits), 0)
+    return logits - jnp.cumsum(gates, axis=-1)
+
+
+class Biasing(Relation):
+  """The same, as a bias beside a product."""
+
+  def folded(self, q, k, span):
+    query, key, _ = super().folded(q, k, span)
+    gates = jax.nn.sigmoid(jnp.einsum("bqhd,bkhd->bhqk", query, key))
+    return query, key, -jnp.cumsum(jnp.where(span.visible[:, None], gates, 0), axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Planted(Encoding):
+  kind: type[Relation]
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return self.kind()
+
+
+@pytest.mark.parametrize("kind", [Counting, Biasing])
+def test_an_encoding_of_ones_own_is_right_without_a_word_about_blocks(kind):
+  whole_sequences(Planted(kind), False)
+  gaps_in_positions(Planted(kind), True)
+
+
+def test_no_relation_is_attended_to_in_blocks_because_another_one_is():
+  own = type("Own", (Relation,), {})
+  said = type("Said", (Relation,), {"blockwise": True})
+  assert [kind.blockwise for kind in (own, said, type("Next", (said,), {}))] == [False, True, False]
