@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 import sacrebleu
-from order import MODEL, command, compilations, interrupted, only, result, timeless
+from order import MODEL, command, compilations, only, result, timeless
 
 from posexp.errors import UserError
 from posexp.runs import read_run
@@ -130,17 +130,6 @@ def whole(options):
   typed = command(*argv, "runs=whole")
   assert (typed.status, typed.err) == (0, "")
   return argv, result(only("whole"))
-
-
-def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(whole):
-  with interrupted(at=9):
-    assert command(*whole[0], "runs=stopped").status == 130
-  with compilations() as counts:
-    status, out, _ = command(*whole[0], "runs=stopped")
-  assert status == 0
-  assert "going on from step 8\n" in out
-  assert not counts
-  assert result(only("stopped")) == whole[1]
 
 
 def test_the_mean_of_the_last_checkpoints_is_what_is_tested(whole):
