@@ -56,11 +56,8 @@ def request(argv: list[str]) -> Request:
   args = command_line.parse(overrides)
   if args.multirun or args.cfg:
     raise UserError("posexp.inspect looks at one encoding: leave -m and --cfg out")
-  try:
-    command_line.check(args)
-    config = configuration.resolve(command_line.compose(args, args.overrides))
-  except command_line.CONFIG_ERRORS as error:
-    raise command_line.explain(error, args) from error
+  with command_line.explained(args):
+    config = configuration.resolve(command_line.single(args))
   text = own.get("length", "128")
   if not text.isdecimal() or int(text) < 4:
     raise UserError(f"length={text}: must be a whole number, 4 or more")

@@ -3,75 +3,17 @@
 import importlib.util
 import logging
 import os
-import pickle
 import re
 import signal
 import subprocess
 import sys
-import types
-from argparse import Namespace
 from pathlib import Path
 
-import order
 import pytest
-from hydra.core.config_store import ConfigStore
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
-from hydra.plugins.launcher import Launcher
-from omegaconf import open_dict
 
 from posexp.config import CONFIGS
 from posexp.errors import UserError
-from posexp.runs import RunWriter, folder
-from posexp.sweeps.launch import Job, launch
-from posexp.sweeps.sweep import Sweep
-
-
-class Other(Launcher):
-  """Trains as if in other processes: what comes back says nothing but the first error."""
-
-  def setup(self, *, hydra_context, task_function, config):
-    self.context, self.task, self.config = hydra_context, task_function, config
-
-  def launch(self, job_overrides, initial_job_idx):
-    errors = []
-    for number, overrides in enumerate(job_overrides):
-      cfg = self.context.config_loader.load_sweep_config(self.config, list(overrides))
-      with open_dict(cfg):
-        cfg.hydra.job.num = initial_job_idx + number
-      HydraConfig.instance().set_config(cfg)
-      try:
-        pickle.loads(pickle.dumps(self.task))(cfg)
-      except Exception as error:
-        errors.append(error)
-    raise errors[0] if errors else Passed
-
-
-class Passed(Exception):
-  pass
-
-
-Other.__module__ = "hydra_plugins.other"  # Hydra takes them from nowhere else
-plugins = Plugins.instance()  # which looks into the package before it is this one
-for name in ("hydra_plugins", "hydra_plugins.other"):
-  sys.modules.setdefault(name, types.ModuleType(name))
-sys.modules["hydra_plugins"].other = sys.modules["hydra_plugins.other"]
-sys.modules["hydra_plugins.other"].Other = Other
-plugins.register(Other)
-ConfigStore.instance().store(
-  "other", {"_target_": "hydra_plugins.other.Other"}, group="hydra/launcher", provider="tests"
-)
-
-
-def scored(config):
-  """Stands in for training in a launcher's process."""
-  with RunWriter(folder(config), config) as run:
-    if config["seed"] == 1:
-      raise ValueError("a first line")
-    if config["seed"] == 2:
-      raise UserError("it cannot be")
-    run.finish({"test/accuracy": 0.5, "test/macro_f1": 0.5})
-
+from posexp.sweeps.launch import launch
 
 ENTRY = """
 import signal, sys, time
@@ -125,6 +67,8 @@ def mine(tmp_path):
     "# @package _global_\ndefaults:\n  - clip\n"
   )
   (tmp_path / "mine/task/own.yaml").write_text("name: own\n")
+  (tmp_path / "mine/hydra/launcher").mkdir(parents=True)
+  (tmp_path / "mine/hydra/launcher/other.yaml").write_text("_target_: other.Launcher\n")
   return "mine"
 
 
@@ -142,7 +86,7 @@ def test_one_run(command):
   assert os.listdir() == []
 
 
-def test_a_sweep_leaves_one_hidden_folder_and_counts_its_jobs(command):
+def test_a_sweep_says_what_its_jobs_are(command):
   status, configs, out, err = command("-m", "encoding=none,rpr", "rpr.k=2,4", "runs=here")
   assert (status, err) == (0, "")
   assert [(c["encoding"], c.get("rpr", {}).get("k")) for c in configs] == [
@@ -160,11 +104,7 @@ def test_a_sweep_leaves_one_hidden_folder_and_counts_its_jobs(command):
     "job 4/4: encoding=rpr rpr.k=4",
     "job 4/4: done",
   ]
-  assert [str(path) for path in Path().rglob("*")] == [
-    "here",
-    "here/.sweep",
-    "here/.sweep/multirun.yaml",
-  ]
+  assert [str(path) for path in Path().rglob("*")] == ["here"]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +182,12 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
     ("--config-dir", "argument --config-dir/-cd: expected one argument"),
     ("--config-name trian", "Cannot find primary config 'trian'."),
     ("--cfg job -m seed=1,2", "--cfg shows the config of one run: leave -m out"),
-    ("--resolve", "--resolve goes with --cfg or --help"),
+    ("--resolve", "--resolve goes with --cfg"),
+    ("--cfg hydra", "argument --cfg/-c: invalid choice: 'hydra'"),
+    ("--cfg job seed=0,1", "seed=0,1 is a sweep: add -m to run each value, or write seed=[...] "),
+    ("-m encoding=glob(x*z)", "encoding=glob(x*z): there is no such encoding"),
+    ("-m train.dropout=interval(0,1)", "train.dropout=interval(0,1): not a list of values; write "),
+    ("-m hydra/launcher=other --config-dir mine", "hydra/launcher=other: of Hydra's launchers "),
     ("-m seed=0,1 runs=mine/task/own.yaml", "runs=mine/task/own.yaml: cannot keep runs there: "),
     ("seeds=0", "seeds must be at least 1, not 0"),
     ("-m encoding=none,rpr seeds=-1", "seeds must be at least 1, not -1"),
@@ -255,8 +200,8 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
       "experiment=clip,clip_too: experiment=clip is a sweep itself (over rpr.k): run one "
       "experiment after another",
     ),
-    ("-m workers=2 hydra/launcher=other", "workers=2 are processes of this machine: drop it, or"),
-    ("hydra/launcher=other", "hydra/launcher=other launches sweeps: add -m, or leave it out"),
+    ("-m workers=2 hydra/launcher=slurm", "workers=2 are processes of this machine: drop it, or"),
+    ("hydra/launcher=slurm", "hydra/launcher=slurm launches sweeps: add -m, or leave it out"),
     ("hydra/launcher=basik", "hydra/launcher=basik: no such hydra/launcher; did you mean basic?"),
   ],
 )  # fmt: skip
@@ -351,35 +296,13 @@ def test_signals_end_a_sweep_with_a_sentence(tmp_path, sent, status):
   assert err == "posexp: interrupted; the same command goes on from here\n"
 
 
-def test_a_sweep_of_another_launcher_has_its_states_and_results(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr("posexp.train.train", scored)
-  argv = ["-m", "hydra/launcher=other", "encoding=none,rpr", "rpr.k=2,4", "seed=0,1,2"]
-  status, out, err = order.command(*argv)
-  assert status == 1
-  assert out.count("failed: ValueError: a first line\n") == 3
-  assert out.count("failed: it cannot be\n") == 3
-  assert out.count(": done\n") == 3
-  assert re.search(r"\nencoding=rpr rpr.k=2 +50.00 +50.00 +1 of 3\n", out)
-  assert err.startswith("posexp: error: 6 of 9 runs failed: encoding=none seed=1; encoding=none s")
-
-
 @pytest.mark.skipif(bool(importlib.util.find_spec("submitit")), reason="it is installed")
-@pytest.mark.parametrize("name", ["slurm", "submitit_slurm"])
-def test_a_launcher_without_its_package_is_a_sentence(command, name):
-  status, _, _, err = command("-m", f"hydra/launcher={name}", "seed=0,1")
-  message = "posexp: error: that launcher needs submitit, which is not installed: pip install "
-  assert (status, err) == (2, f"{message}'posexp[slurm]'\n")
-
-
-def test_another_launcher_gets_a_job_that_can_be_sent_to_it():
-  args = Namespace(config_dir=None, config_name=None)
-  sweep = Sweep([["encoding=none"], ["encoding=rpr"]], args)
-  sent = pickle.loads(pickle.dumps(Job(fails, sweep)))
-  assert (sent.job, [m.name for m in sent.sweep.members]) == (
-    fails,
-    ["encoding=none", "encoding=rpr"],
+def test_a_launcher_without_its_package_is_a_sentence(command):
+  status, _, _, err = command("-m", "hydra/launcher=slurm", "seed=0,1")
+  message = (
+    "hydra/launcher=slurm needs submitit, which is not installed: pip install 'posexp[slurm]'"
   )
+  assert (status, err) == (2, f"posexp: error: {message}\n")
 
 
 def test_only_our_own_info_is_shown(command):

@@ -9,23 +9,11 @@ import types
 from pathlib import Path
 
 import pytest
-from hydra.core.config_store import ConfigStore
 from order import command
 
 from posexp.errors import UserError
 from posexp.runs import RunWriter, folder
 from posexp.sweeps import slurm
-from posexp.sweeps.supervise import SLURM
-
-LAUNCHER = {
-  "_target_": SLURM,
-  "submitit_folder": "${hydra.sweep.dir}/.submitit/%j",
-  "timeout_min": 60,
-  "cpus_per_task": None,
-  "partition": None,
-  "signal_delay_s": 120,
-  "max_num_timeout": 0,
-}
 
 
 class Cluster(types.ModuleType):
@@ -108,9 +96,6 @@ def cluster(tmp_path, monkeypatch):
   monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
   made = Cluster()
   monkeypatch.setitem(sys.modules, "submitit", made)
-  store = ConfigStore.instance()
-  monkeypatch.setitem(store.repo["hydra"], "launcher", {**store.repo["hydra"]["launcher"]})
-  store.store("submitit_slurm", LAUNCHER, group="hydra/launcher", provider="tests")
   before = signal.getsignal(signal.SIGTERM)
   yield made
   signal.signal(signal.SIGTERM, before)
@@ -147,10 +132,14 @@ def test_a_sweep_has_its_states_and_results(cluster):
     "cluster": "slurm",
     "folder": "runs/.sweep/.submitit/%j",
     "slurm_max_num_timeout": 1000,
+    "name": "posexp",
     "timeout_min": 60,
     "cpus_per_task": 2,
+    "nodes": 1,
+    "tasks_per_node": 1,
     "slurm_partition": "gpu",
     "slurm_signal_delay_s": 120,
+    "slurm_array_parallelism": 256,
   }
 
 
@@ -219,6 +208,12 @@ def test_an_option_that_submitit_does_not_know_is_a_sentence(cluster):
   status, _, err = command(*SWEEP, "+hydra.launcher.partitoin=gpu")
   message = "hydra.launcher: Unknown argument 'partitoin' for executor 'slurm'"
   assert (status, err) == (2, f"posexp: error: {message}\n")
+
+
+def test_an_option_that_posexp_does_not_know_names_the_nearest(cluster):
+  status, _, err = command(*SWEEP, "hydra.launcher.partitoin=gpu")
+  message = "there is no option hydra.launcher.partitoin; did you mean hydra.launcher.partition?"
+  assert (status, err) == (2, f"posexp: error: hydra.launcher.partitoin=gpu: {message}\n")
 
 
 def test_no_slurm_at_all_is_a_sentence(cluster, tmp_path, monkeypatch):

@@ -1,17 +1,19 @@
 """Sweeps: what becomes of each run, what is skipped, retried and said, and the named ones."""
 
+import functools
 import re
 import statistics
 from pathlib import Path
 
 import pytest
+from hydra.types import RunMode
 from order import command
 
 from posexp.config import CONFIGS, command_line, compose, resolve
 from posexp.encodings import make_encoding
 from posexp.errors import UserError
 from posexp.runs import RunWriter, folder, read_run
-from posexp.sweeps.sweep import Sweep
+from posexp.sweeps.jobs import members
 from posexp.tasks import make_task
 
 EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small form
@@ -180,7 +182,7 @@ def test_a_failure_outside_of_a_run_keeps_its_traceback_on_the_terminal(trainer,
 
 def test_a_terminal_shows_the_table_of_states_at_the_start_and_after_each_job(trainer, monkeypatch):
   trainer.broken["rpr", 0] = UserError("task.train=x: no such file")
-  monkeypatch.setattr("posexp.sweeps.sweep.terminal", lambda: True)
+  monkeypatch.setattr("posexp.sweeps.supervise.terminal", lambda: True)
   lines = command("-m", "encoding=none,rpr", "seed=0,1").out.splitlines()
   tables = [n for n, line in enumerate(lines) if line.startswith("sweep ")]
   assert len(tables) == 5
@@ -197,11 +199,19 @@ def test_a_terminal_shows_the_table_of_states_at_the_start_and_after_each_job(tr
   ]
 
 
-def test_jobs_that_cannot_be_told_before_are_said_one_by_one(trainer):
-  lines = command("-m", "encoding=glob(rp*)", "seed=0,0").out.splitlines()
-  assert lines[0] == "job 1: encoding=rpr seed=0"
-  assert lines[2] == "job 2: encoding=rpr seed=0: the same run as job 1"
-  assert trainer.trained == [("rpr", 0)]
+def test_a_pattern_stands_for_all_names_that_it_fits(trainer, tmp_path):
+  (tmp_path / "encoding").mkdir()
+  (tmp_path / "encoding/none_too.yaml").write_text("# @package _global_\nencoding: none\n")
+  out = command("--config-dir", ".", "-m", "encoding=glob([no*,rp*],exclude=*ized)").out
+  assert out.splitlines()[:6] == [
+    "sweep     2 runs: 2 waiting; 1 duplicate",
+    "job 1/3: encoding=none",
+    "job 1/3: done",
+    "job 2/3: encoding=rpr",
+    "job 2/3: done",
+    "job 3/3: encoding=none_too: the same run as job 1",
+  ]
+  assert trainer.trained == [("none", 0), ("rpr", 0)]
 
 
 # The last table
@@ -228,9 +238,13 @@ def test_one_run_of_a_group_has_no_deviation(trainer):
 # Named experiments
 
 
+@functools.cache
 def planned(*argv):
-  args = command_line.seeded(command_line.parse(argv))
-  return Sweep(command_line.check(args), args)
+  """The runs of a sweep, none of which is a duplicate."""
+  args = command_line.parse(argv)
+  found = members(args, command_line.shared(args))
+  assert all(member.duplicate_of is None for member in found)
+  return found
 
 
 def test_the_experiments_are_these():
@@ -238,22 +252,24 @@ def test_the_experiments_are_these():
   assert names == {name + end for name in EXPERIMENTS for end in ("", "_small")}
 
 
-@pytest.mark.parametrize("small", ["", "_small"])
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_is_a_sweep_of_different_runs(tmp_path, monkeypatch, name, small):
-  monkeypatch.chdir(tmp_path)
-  sweep = planned(f"experiment={name}{small}")
+def test_an_experiment_is_a_sweep_of_different_runs(name):
+  runs = planned(f"experiment={name}")
   groups, seeds = EXPERIMENTS[name]
-  seeds = 3 if small else seeds
-  assert len(sweep.members) == len(sweep.runs) == groups * seeds
-  assert len({member.key for member in sweep.runs}) == groups
-  for member in sweep.runs[::seeds]:
+  assert len(runs) == groups * seeds
+  assert len({member.path.parent for member in runs}) == groups
+  for member in runs[::seeds]:
     make_encoding(member.config)
-    assert member.path is not None
-  if small:
-    task = make_task(sweep.runs[0].config)
-    assert task.name == ("numbers" if name in TRANSLATED else "mr")
-    assert sweep.runs[0].config["model"]["d_model"] == 64
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_its_small_size_varies_the_same_with_less_of_everything_else(name):
+  large, small = (compose([f"experiment={name}{size}"]) for size in ("", "_small"))
+  assert small.hydra.mode == large.hydra.mode == RunMode.MULTIRUN
+  assert small.hydra.sweeper.params == large.hydra.sweeper.params
+  config = resolve(small)
+  assert make_task(config).name == ("numbers" if name in TRANSLATED else "mr")
+  assert (small.seeds, config["model"]["d_model"]) == (3, 64)
 
 
 TRANSLATED = ("seven_encodings_multi30k", "shaw_clip_k", "shaw_keys_values")
@@ -273,11 +289,10 @@ def test_an_experiment_says_what_it_asks_how_long_it_takes_and_what_is_published
   assert "params" not in small
 
 
-def test_what_is_typed_wins_over_an_experiment(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  sweep = planned("experiment=shaw_clip_k", "rpr.k=2,3", "task=mr", "train.epochs=1", "seeds=2")
-  assert [m.name for m in sweep.runs] == [f"rpr.k={k} seed={s}" for k in (2, 3) for s in (0, 1)]
-  config = sweep.runs[0].config
+def test_what_is_typed_wins_over_an_experiment():
+  runs = planned("experiment=shaw_clip_k", "rpr.k=2,3", "task=mr", "train.epochs=1", "seeds=2")
+  assert [m.name for m in runs] == [f"rpr.k={k} seed={s}" for k in (2, 3) for s in (0, 1)]
+  config = runs[0].config
   assert (config["task"]["name"], config["train"]["epochs"]) == ("mr", 1)
   assert config["rpr"]["table"] == 64
 
@@ -287,7 +302,7 @@ def test_all_k_of_shaw_s_table_share_one_program():
   from flax import nnx
 
   found = set()
-  for member in planned("experiment=shaw_clip_k_small", "seeds=1").runs:
+  for member in planned("experiment=shaw_clip_k")[::3]:
     relation = make_encoding(member.config).relation(2, 8, causal=False, rngs=nnx.Rngs(0))
     graphdef, state = nnx.split(relation)
     found.add((graphdef, str(jax.tree.map(lambda leaf: leaf.shape, nnx.to_pure_dict(state)))))
@@ -303,7 +318,7 @@ def test_the_rows_of_the_complex_order_table():
       c["shared_amplitude"],
       c["weights"],
     )
-    for c in (m.config["complex"] for m in planned("experiment=complex_order_ablation").runs)
+    for c in (m.config["complex"] for m in planned("experiment=complex_order_ablation"))
   }
   parts = [
     (True, False, "none", "none"),

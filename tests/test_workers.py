@@ -1,6 +1,7 @@
 """Runs of a sweep in several processes: who trains what where, and what becomes of the others."""
 
 import json
+import logging
 import os
 import re
 import signal
@@ -12,10 +13,12 @@ from pathlib import Path
 import pytest
 from order import command
 
+from posexp.config.command_line import parse, shared
 from posexp.errors import UserError
 from posexp.runs import RunWriter, folder
 from posexp.sweeps import supervise, workers
-from posexp.sweeps.sweep import Sweep
+from posexp.sweeps.jobs import members
+from posexp.sweeps.sweep import RUNNING, Sweep
 
 TESTS = Path(__file__).parent
 ENTRY = """
@@ -60,7 +63,7 @@ def home(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr("posexp.train.train", train)
   monkeypatch.setattr(
-    "posexp.sweeps.workers.places", lambda count, runs: [{"PLACE": "a"}, {"PLACE": "b"}]
+    "posexp.sweeps.supervise.places", lambda count, runs: [{"PLACE": "a"}, {"PLACE": "b"}]
   )
   return tmp_path
 
@@ -220,7 +223,6 @@ def test_no_device_is_a_sentence(machine, tmp_path, monkeypatch):
   [
     ("workers=0", "workers must be auto or at least 1, not 0"),
     ("workers=all", "workers must be auto or at least 1, not all"),
-    ("encoding=glob(rp*) workers=2", "workers=2 needs to know all runs of the sweep before"),
   ],
 )
 def test_mistakes_are_one_sentence(home, argv, message):
@@ -232,36 +234,65 @@ def test_mistakes_are_one_sentence(home, argv, message):
 # The table of states
 
 
-def test_the_table_stays_in_its_place_under_what_is_said(home, monkeypatch, capsys):
-  from posexp.config.command_line import check, parse
-
+@pytest.fixture
+def sweep(home, monkeypatch):
+  """A function that gives the sweep of a command line, in a terminal of 70 columns."""
   monkeypatch.setattr("posexp.sweeps.supervise.terminal", lambda: True)
-  args = parse(["-m", "encoding=none,rpr", "seed=0,1"])
-  sweep = Sweep(check(args), args)
-  board = supervise.Board(sweep)
-  board.draw()
-  board.draw()
-  table = "sweep     4 runs: 4 waiting\n  encoding=none  waiting (seed 0, 1)\n"
-  assert capsys.readouterr().out == f"{table}  encoding=rpr   waiting (seed 0, 1)\n"
-  with board.lifted(True):
-    print("said")
-    sweep.start(sweep.members[0])
-  sweep.members[0].path.mkdir(parents=True)
-  (sweep.members[0].path / "metrics.jsonl").write_text('{"step": 20}\n{"step": 30}\n')
-  (sweep.members[0].path / "train.log").write_text("… INFO training  1,302 steps of 32 texts\n")
-  with board.lifted(False):
-    pass
-  _, first, second = capsys.readouterr().out.split("\x1b[3F\x1b[J")
-  assert first.splitlines()[:2] == ["said", "sweep     4 runs: 1 running, 3 waiting"]
-  assert second.splitlines()[1] == "  encoding=none  running (seed 0 at 30/1302), waiting (seed 1)"
+  monkeypatch.setenv("TERM", "xterm")
+  monkeypatch.setenv("COLUMNS", "70")
+
+  def of(*argv):
+    args = parse(["-m", *argv])
+    return Sweep(members(args, shared(args)))
+
+  return of
 
 
-def test_a_table_that_is_too_large_is_cut(home, monkeypatch, capsys):
-  from posexp.config.command_line import check, parse
+def screen(text):
+  """The lines that a terminal shows after all that was written to it."""
+  lines, row = [""], 0
+  for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+    if part == "\n":
+      row += 1
+      lines += [""] * (row == len(lines))
+    elif up := re.fullmatch(r"\x1b\[(\d+)A", part):
+      row -= int(up[1])
+    elif part == "\x1b[2K":
+      lines[row] = ""
+    elif not part.startswith(("\x1b", "\r")):
+      lines[row] += part
+  return [line.rstrip() for line in lines if line.strip()]
 
-  monkeypatch.setattr("posexp.sweeps.supervise.terminal", lambda: True)
-  monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((30, 5)))
-  args = parse(["-m", "encoding=rpr", "rpr.k=range(1,6)"])
-  supervise.Board(Sweep(check(args), args)).draw()
-  lines = capsys.readouterr().out.splitlines()
-  assert (len(lines), lines[-1], max(map(len, lines)) < 30) == (4, "  …", True)
+
+def test_the_table_stays_in_its_place_under_what_is_said(sweep, monkeypatch, capsys):
+  log, handler = logging.getLogger("posexp"), logging.StreamHandler(sys.stdout)
+  monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+  monkeypatch.setattr(log, "level", logging.INFO)
+  shown = sweep("encoding=none,rpr", "seed=0,1")
+  first = shown.members[0]
+  with supervise.live_table(shown) as draw:
+    draw()
+    shown.turn(first, RUNNING)
+    log.info("a line of more than seventy columns %s", "that no terminal has cut " * 3)
+    first.path.mkdir(parents=True)
+    (first.path / "metrics.jsonl").write_text('{"step": 20}\n{"step": 30}\n')
+    (first.path / "train.log").write_text("… INFO training  1,302 steps of 32 texts\n")
+    draw()
+  assert handler.stream is sys.stdout
+  said, long, *table = screen(capsys.readouterr().out)
+  assert said == "job 1/4: encoding=none seed=0"
+  assert long.endswith("that no terminal has cut")
+  assert table == [
+    "sweep     4 runs: 1 running, 3 waiting",
+    "  encoding=none  running (seed 0 at 30/1302), waiting (seed 1)",
+    "  encoding=rpr   waiting (seed 0, 1)",
+  ]
+
+
+def test_a_table_that_is_too_large_is_cut(sweep, monkeypatch, capsys):
+  monkeypatch.setenv("COLUMNS", "30")
+  monkeypatch.setenv("LINES", "5")
+  with supervise.live_table(sweep("encoding=rpr", "rpr.k=range(1,6)")) as draw:
+    draw()
+    shown = screen(capsys.readouterr().out)
+  assert (len(shown), shown[-1].strip(), max(map(len, shown)) <= 30) == (5, "...", True)

@@ -10,6 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.config import plugins
+from posexp.config.compose import options
 
 INTRODUCTION = """\
 posexp trains a small Transformer with one of several positional encodings, on equal terms, and
@@ -54,7 +55,7 @@ def _question(file: Path) -> str:
 
 def _options(cfg: DictConfig) -> Iterator[str]:
   comments = dict(_comments(cfg))
-  plain = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+  plain = options(cfg)
   first = [
     key for key in ("encoding", "positions", "task", "model", "seed", "train") if key in plain
   ]

@@ -11,12 +11,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.errors import UserError, near
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Member, account
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Member, failure
 
 log = logging.getLogger("posexp")
 
@@ -32,23 +33,21 @@ SHARED = {  # options that submitit has for all clusters; it wants "slurm_" befo
 }  # fmt: skip
 
 
-class Slurm:
-  """A `posexp.sweeps.supervise.Crew` of Slurm jobs.
+class SlurmPool:
+  """A `posexp.sweeps.supervise.Pool` of Slurm jobs.
 
   They do not depend on this process. The job of a run is noted in the folder of the sweep, so that
   the command typed again finds what is still queued instead of submitting it twice.
   """
 
-  def __init__(self, job: Callable[[dict[str, Any]], None], cfg: DictConfig):
-    self.logs = OmegaConf.to_container(cfg.hydra.job_logging, resolve=True)
-    self.job = job
+  def __init__(self, job: Callable[[dict[str, Any]], Any], cfg: DictConfig):
+    _submitit()
+    self.task = Task(job, OmegaConf.to_container(cfg.hydra.job_logging, resolve=True))
     self.options = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
-    self.options.pop("_target_")
-    self.jobs = self.options.pop("submitit_folder")
-    self.notes = Path(cfg.hydra.sweep.dir, "slurm")
+    self.folder = Path(cfg.hydra.sweep.dir)
     self.runs = Path(cfg.runs)
     self.members: dict[str, Member] = {}  # by the id of their job
-    self.absent: dict[str, int] = {}
+    self.absent: dict[str, int] = {}  # how often the queue did not list a job, by its id
 
   def __enter__(self) -> Self:
     return self
@@ -72,19 +71,18 @@ class Slurm:
       self._submit(left)
 
   def _submit(self, members: Sequence[Member]) -> None:
-    import submitit
-
-    options = dict(self.options)
+    submitit = _submitit()
+    options = {key: value for key, value in self.options.items() if value not in (None, {})}
     timeouts = options.pop("max_num_timeout")
     try:
       executor = submitit.AutoExecutor(
-        cluster="slurm", folder=self.jobs, slurm_max_num_timeout=timeouts
+        cluster="slurm", folder=self._output("%j"), slurm_max_num_timeout=timeouts
       )
       executor.update_parameters(
         **{key if key in SHARED else f"slurm_{key}": value for key, value in options.items()}
       )
-      task = Task(self.job, self.logs)
-      jobs = executor.map_array(task, *zip(*((m.config, m.path) for m in members), strict=True))
+      columns = zip(*((m.config, m.path) for m in members), strict=True)
+      jobs = executor.map_array(self.task, *columns)
     except (RuntimeError, submitit.core.utils.FailedSubmissionError) as error:
       lines = [line for line in str(error).splitlines() if line.strip()]
       raise UserError(f"Slurm takes no jobs: {lines[-1]}") from error
@@ -97,20 +95,25 @@ class Slurm:
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(job.job_id, "utf-8")
 
+  def _output(self, job: str) -> str:
+    """The folder of what a job prints and returns."""
+    return str(self.folder / ".submitit" / job)
+
   def _note(self, member: Member) -> Path | None:
-    return self.notes / member.path.relative_to(self.runs) if member.path else None
+    """The file that keeps the id of the job of a run."""
+    return self.folder / "slurm" / member.path.relative_to(self.runs) if member.path else None
 
   @staticmethod
   def _queue() -> dict[str, str] | None:
     """The states of the user's jobs, some ended ones too; None if Slurm does not answer."""
     asked = ["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i %T"]
     try:
-      told = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True)
+      listed = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True)
     except FileNotFoundError as error:
       raise UserError("there is no Slurm on this machine: squeue is not found") from error
     except subprocess.SubprocessError:
       return None
-    return dict(line.split()[:2] for line in told.stdout.splitlines())
+    return dict(line.split()[:2] for line in listed.stdout.splitlines())
 
   def reports(self) -> Iterator[tuple[Member, str, str, str]]:
     time.sleep(SECONDS)
@@ -129,32 +132,42 @@ class Slurm:
           yield member, ours, f"Slurm has queued job {job} again", ""
 
   def _outcome(self, job: str, state: str) -> tuple[str, str, str]:
-    folder = Path(self.jobs.replace("%j", job))
+    folder = Path(self._output(job))
     result = folder / f"{job}_0_result.pkl"
     if not result.exists():
       how = f"ended as {state}" if state else "is gone"
       said = near(folder / f"{job}_0_log.err")
       return FAILED, f"Slurm's job {job} {how} before the run did; what it said is in {said}", ""
-    outcome, told = pickle.loads(result.read_bytes())
+    outcome, text = pickle.loads(result.read_bytes())
     if outcome == "success":
       return DONE, "", ""
-    *_, last = told.strip().splitlines()
+    *_, last = text.strip().splitlines()
     return FAILED, *json.loads(last.partition(": ")[2])
 
 
+def _submitit() -> ModuleType:
+  try:
+    import submitit
+  except ImportError as error:
+    raise UserError(
+      "hydra/launcher=slurm needs submitit, which is not installed: pip install 'posexp[slurm]'"
+    ) from error
+  return submitit
+
+
 class Failed(Exception):
-  """A run failed: its `sweep.account`, which submitit hands on with the traceback."""
+  """A run failed: its `sweep.failure`, which submitit hands on with the traceback."""
 
 
 class Task:
   """What a job does: it trains the run of a config, and goes on with it when queued again."""
 
-  def __init__(self, job: Callable[[dict[str, Any]], None], logs: dict[str, Any]):
+  def __init__(self, job: Callable[[dict[str, Any]], Any], log_config: dict[str, Any]):
     self.job = job
-    self.logs = logs
+    self.log_config = log_config
 
   def __call__(self, config: dict[str, Any], path: Path | None) -> None:
-    logging.config.dictConfig(self.logs)
+    logging.config.dictConfig(self.log_config)
     # It comes before USR2 when another job takes the place, and is no reason to end for good.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -162,10 +175,8 @@ class Task:
     except Exception as error:
       if not isinstance(error, UserError):
         log.exception("failed")
-      raise Failed(json.dumps(account(error, path))) from error
+      raise Failed(json.dumps(failure(error, path))) from error
 
   def checkpoint(self, config: dict[str, Any], path: Path | None) -> Any:
     """What is to be done in the next turn, when time is up; submitit asks."""
-    import submitit
-
-    return submitit.helpers.DelayedSubmission(self, config | {"rerun": False}, path)
+    return _submitit().helpers.DelayedSubmission(self, config | {"rerun": False}, path)

@@ -18,8 +18,10 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from omegaconf import DictConfig, OmegaConf
+
 from posexp.errors import UserError, near
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, account
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, failure
 
 log = logging.getLogger("posexp")
 
@@ -67,33 +69,30 @@ def places(workers: int | str, runs: int) -> list[dict[str, str]]:
   ]
 
 
-class Hand(NamedTuple):
-  """A worker, as its parent has hold of it."""
+class Worker(NamedTuple):
+  """A worker, as its parent sees it."""
 
   process: Any
   pipe: connection.Connection
   log: Path
 
 
-class Workers:
-  """A `posexp.sweeps.supervise.Crew` of processes of this machine, one at each place.
+class WorkerPool:
+  """A `posexp.sweeps.supervise.Pool` of processes of this machine, one at each place.
 
-  A worker whose process dies takes only its run with it: another one takes its place.
+  A worker whose process dies takes only its run with it: another one is spawned in its place.
   """
 
   def __init__(
-    self,
-    job: Callable[[dict[str, Any]], None],
-    places: Sequence[dict[str, str]],
-    folder: str,
-    logs: dict[str, Any],
+    self, job: Callable[[dict[str, Any]], Any], places: Sequence[dict[str, str]], cfg: DictConfig
   ):
     self.job = job
     self.places = places
-    self.folder = Path(folder)
-    self.logs = logs
+    self.folder = Path(cfg.hydra.sweep.dir)
+    self.folder.mkdir(parents=True, exist_ok=True)
+    self.logging = OmegaConf.to_container(cfg.hydra.job_logging, resolve=True)
     self.waiting: deque[Member] = deque()
-    self.hands: dict[int, Hand] = {}  # by place
+    self.workers: dict[int, Worker] = {}  # by place
     self.busy: dict[int, Member] = {}
 
   def __enter__(self) -> Self:
@@ -103,18 +102,18 @@ class Workers:
     if kind is not None and self.busy:
       log.info("stopping: what is in training is saved first")
     try:
-      self._leave(at_once=kind is not None)
+      self._stop(at_once=kind is not None)
     except (KeyboardInterrupt, SystemExit):  # who asks twice does not wait
-      self._leave(at_once=True)
+      self._stop(at_once=True)
       raise
 
-  def _leave(self, at_once: bool) -> None:
-    for hand in self.hands.values():
+  def _stop(self, at_once: bool) -> None:
+    for worker in self.workers.values():
       if at_once:
-        hand.process.terminate()
-      hand.pipe.close()
-    for hand in self.hands.values():
-      hand.process.join()
+        worker.process.terminate()
+      worker.pipe.close()
+    for worker in self.workers.values():
+      worker.process.join()
 
   def start(self, members: Sequence[Member]) -> None:
     self.waiting.extend(members)
@@ -122,57 +121,57 @@ class Workers:
   def reports(self) -> Iterator[tuple[Member, str, str, str]]:
     for place in range(len(self.places)):
       if self.waiting and place not in self.busy:
-        if place not in self.hands:
-          self.hands[place] = self._hire(place)
+        if place not in self.workers:
+          self.workers[place] = self._spawn(place)
         member = self.busy[place] = self.waiting.popleft()
         with contextlib.suppress(OSError):  # of one that is dead, as is found below
-          self.hands[place].pipe.send((member.config, member.path))
+          self.workers[place].pipe.send((member.config, member.path))
         yield member, RUNNING, "", ""
-    waited = {self.hands[place].pipe: place for place in self.busy}
-    for pipe in connection.wait(list(waited), SECONDS):
-      place = waited[pipe]
+    places = {self.workers[place].pipe: place for place in self.busy}
+    for pipe in connection.wait(list(places), SECONDS):
+      place = places[pipe]
       try:
         report = pipe.recv()
       except (EOFError, OSError):
-        report = (FAILED, _end(self.hands.pop(place)), "")
+        report = (FAILED, _end(self.workers.pop(place)), "")
       yield self.busy.pop(place), *report
 
-  def _hire(self, place: int) -> Hand:
+  def _spawn(self, place: int) -> Worker:
     spawn = multiprocessing.get_context("spawn")
-    mine, its = spawn.Pipe()
+    ours, its = spawn.Pipe()
     file = self.folder / f"worker-{place}.log"
     process = spawn.Process(
-      target=work, args=(self.job, its, self.places[place], str(file), self.logs)
+      target=_work, args=(self.job, its, self.places[place], str(file), self.logging)
     )
     process.start()
     its.close()
-    return Hand(process, mine, file)
+    return Worker(process, ours, file)
 
 
-def _end(hand: Hand) -> str:
+def _end(worker: Worker) -> str:
   """How the process of a worker has ended."""
-  hand.process.join()
-  status = hand.process.exitcode
+  worker.process.join()
+  status = worker.process.exitcode
   how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"left with {status}"
-  return f"its process {how}; what it said is in {near(hand.log)}"
+  return f"its process {how}; what it said is in {near(worker.log)}"
 
 
-def work(
-  job: Callable[[dict[str, Any]], None],
+def _work(
+  job: Callable[[dict[str, Any]], Any],
   pipe: connection.Connection,
   place: dict[str, str],
   file: str,
-  logs: dict[str, Any],
+  log_config: dict[str, Any],
 ) -> None:
-  """A worker: does the job on each config that comes through the pipe, until it is closed."""
+  """In the process of a worker: does the job on each config of the pipe, until it is closed."""
   os.environ.update(place)  # before JAX looks for devices
   os.setsid()  # Ctrl-C in the terminal is for the parent, who passes it on
   with open(file, "a") as out:
     os.dup2(out.fileno(), 1)
     os.dup2(out.fileno(), 2)
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-  threading.Thread(target=_follow_the_parent, daemon=True).start()
-  logging.config.dictConfig(logs)
+  threading.Thread(target=_end_with_parent, daemon=True).start()
+  logging.config.dictConfig(log_config)
   while True:
     try:
       config, path = pipe.recv()
@@ -181,17 +180,16 @@ def work(
     try:
       job(config)
     except Exception as error:
-      reason, where = account(error, path)
+      reason, where = failure(error, path)
       if not (where or isinstance(error, UserError)):
         log.exception("failed")
         where = file
-      report = (FAILED, reason, where)
+      pipe.send((FAILED, reason, where))
     else:
-      report = (DONE, "", "")
-    pipe.send(report)
+      pipe.send((DONE, "", ""))
 
 
-def _follow_the_parent() -> None:
+def _end_with_parent() -> None:
   """Has this process save and leave when its parent is gone, however that came."""
   multiprocessing.parent_process().join()
   os.kill(os.getpid(), signal.SIGTERM)

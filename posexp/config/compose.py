@@ -1,0 +1,108 @@
+"""Composition: from YAML files and what was typed to the plain config of a run, by Hydra."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from posexp.config import plugins
+from posexp.config.schema import build
+from posexp.errors import UserError
+
+_package = Path(__file__).resolve().parents[1]
+# A wheel carries the folder inside the package; a checkout has it beside the package.
+CONFIGS = _package / "configs" if (_package / "configs").is_dir() else _package.parent / "configs"
+
+
+def encodings_node() -> DictConfig:
+  """The default options of every encoding, of posexp's and of plugins, by its name.
+
+  Hydra composes them below everything else, so that `rpr.k=2,4` has a place to go in the runs of a
+  sweep whose encoding is another. To be read only.
+  """
+  own = {name: plugin.options for name, plugin in plugins.found("encoding").items()}
+  return OmegaConf.merge(_built_in(), own) if own else _built_in()
+
+
+@functools.cache
+def _built_in() -> DictConfig:
+  node = OmegaConf.create()
+  for file in sorted((CONFIGS / "encoding").glob("*.yaml")):
+    node = OmegaConf.merge(node, OmegaConf.load(file))
+  del node["encoding"]
+  return node
+
+
+def compose(
+  overrides: Sequence[str] = (), *, folders: Iterable[str | Path] = (), name: str = "train"
+) -> DictConfig:
+  """The config that `configs/<name>.yaml` and the overrides give, with Hydra's own node `hydra`.
+
+  `folders` are searched after `configs`, as with `--config-dir`. Raises what Hydra raises.
+  """
+  import hydra
+  from hydra.core.config_store import ConfigStore
+
+  plugins.store(CONFIGS)
+  ConfigStore.instance().store("encodings", encodings_node())  # which no file holds
+  paths = ",".join(f'"file://{Path(folder).resolve()}"' for folder in folders)
+  search = [f"hydra.searchpath=[{paths}]"] if paths else []
+  with hydra.initialize_config_dir(str(CONFIGS), job_name="posexp", version_base="1.3"):
+    return hydra.compose(name, [*overrides, *search], return_hydra_config=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+  """The options at the top level of a config, which stand in no section."""
+
+  seed: int = 0
+  runs: str = "runs"
+  rerun: bool = False
+  seeds: int | None = None
+  workers: int | str = 1
+  distributed: str = "auto"
+
+  def __post_init__(self):
+    if not 0 <= self.seed < 2**31:
+      raise ValueError(f"seed must be from 0 to {2**31 - 1}, not {self.seed}")
+    if self.seeds is not None and not 1 <= self.seeds <= 2**31:
+      raise ValueError(f"seeds must be at least 1, not {self.seeds}")
+    if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 1):
+      raise ValueError(f"workers must be auto or at least 1, not {self.workers}")
+    if self.distributed not in ("auto", "off"):
+      raise ValueError(f"distributed must be auto or off, not {self.distributed}")
+
+
+def resolve(cfg: DictConfig) -> dict[str, Any]:
+  """The plain config of one run: interpolations resolved, other encodings' options left out.
+
+  Raises:
+    UserError: a value is missing, refers to one that does not exist, or cannot be.
+  """
+  try:
+    config = OmegaConf.to_container(options(cfg), resolve=True, throw_on_missing=True)
+  except MissingMandatoryValue as error:
+    raise UserError(f"{error.full_key} is missing: set {error.full_key}=...") from error
+  except OmegaConfBaseException as error:
+    raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+  names = [field.name for field in dataclasses.fields(RunOptions) if field.name in config]
+  config |= dataclasses.asdict(build(RunOptions, {name: config[name] for name in names}, where=""))
+  del config["seeds"], config["workers"]  # of a sweep, not of one of its runs
+  config["plugins"] = plugins.record(config)
+  if not config["plugins"]:
+    del config["plugins"]
+  chosen = config.get("encoding")
+  unread = encodings_node().keys() - {chosen}
+  first = [key for key in ("encoding", chosen, "task", "model", "positions") if key in config]
+  return {key: config[key] for key in dict.fromkeys([*first, *config]) if key not in unread}
+
+
+def options(cfg: DictConfig) -> DictConfig:
+  """A composed config without the node `hydra`."""
+  return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
