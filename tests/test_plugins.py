@@ -1,11 +1,13 @@
 """Encodings and tasks of one's own, from a file or from an installed package."""
 
+import copy
 import re
 import textwrap
 
 import order
 import pytest
 import yaml
+from hydra.core.config_store import ConfigStore
 
 from posexp.config import compose, plugins, resolve
 from posexp.encodings import make_encoding
@@ -48,6 +50,8 @@ CLASS = "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass A:\n  x:
 def nothing_is_loaded(monkeypatch, tmp_path):
   """Every test begins in an empty folder, and without plugins."""
   monkeypatch.setattr(plugins, "_found", {})
+  store = ConfigStore.instance()
+  monkeypatch.setattr(store, "repo", copy.deepcopy(store.repo))
   monkeypatch.chdir(tmp_path)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from posexp.errors import near
-from posexp.runs.metrics import score
+from posexp.runs.metrics import Score, declared, score
 from posexp.sweeps.sweep import DONE, Member, grouped
 
 MAIN = {  # metrics of the table, by task.kind; other kinds have that which chooses checkpoints
@@ -25,7 +26,7 @@ def results(runs: Sequence[Member]) -> Iterator[str]:
   """
   tables: dict[tuple[str, ...], list[list[Member]]] = {}
   for group in grouped([member for member in runs if member.config]):
-    if any(member.state == DONE and member.finished for member in group):
+    if any(map(_done, group)):
       tables.setdefault(_metrics(group[0].config), []).append(group)
   for metrics, groups in tables.items():
     yield ""
@@ -37,26 +38,32 @@ def results(runs: Sequence[Member]) -> Iterator[str]:
     yield f"intervals and tests: python -m posexp.report {' '.join(folders)}"
 
 
+def _done(member: Member) -> bool:
+  return member.state == DONE and member.finished
+
+
 def _table(metrics: Sequence[str], groups: Sequence[Sequence[Member]]) -> Iterator[str]:
+  summaries = [
+    [json.loads((m.path / "summary.json").read_text("utf-8")) for m in group if _done(m)]
+    for group in groups
+  ]
+  known = declared(itertools.chain(*summaries))
+  columns = [score(metric, known) for metric in metrics]
   width = max(len(group[0].group) for group in groups)
-  yield (
-    f"{'':<{width}}" + "".join(f"{score(metric).title:>22}" for metric in metrics) + f"{'n':>10}"
-  )
-  for group in groups:
-    done = [member for member in group if member.state == DONE and member.finished]
-    summaries = [json.loads((member.path / "summary.json").read_text("utf-8")) for member in done]
-    cells = "".join(f"{_cell(summaries, metric):>22}" for metric in metrics)
-    count = f"{len(done)}" + (f" of {len(group)}" if len(done) < len(group) else "")
+  titles = "".join(f"{column.title:>22}" for column in columns)
+  yield f"{'':<{width}}{titles}{'n':>10}"
+  for group, found in zip(groups, summaries, strict=True):
+    cells = "".join(f"{_cell(found, column):>22}" for column in columns)
+    count = f"{len(found)}" + (f" of {len(group)}" if len(found) < len(group) else "")
     yield f"{group[0].group:<{width}}{cells}{count:>10}"
 
 
-def _cell(summaries: Sequence[dict[str, Any]], metric: str) -> str:
-  values = [summary[metric] for summary in summaries if metric in summary]
+def _cell(summaries: Sequence[dict[str, Any]], column: Score) -> str:
+  values = [summary[column.key] for summary in summaries if column.key in summary]
   if not values:
     return "—"
-  number = score(metric).number
-  mean = number(statistics.fmean(values))
-  return f"{mean} ± {number(statistics.stdev(values))}" if len(values) > 1 else mean
+  mean = column.number(statistics.fmean(values))
+  return f"{mean} ± {column.number(statistics.stdev(values))}" if len(values) > 1 else mean
 
 
 def _metrics(config: dict[str, Any]) -> tuple[str, ...]:
