@@ -46,12 +46,20 @@ ENCODINGS = {"distance": Distance}
 CLASS = "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass A:\n  x: int = 1\n"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def hydra_forgets():
+  """After these tests Hydra knows no plugins of theirs."""
+  compose()  # which has Hydra store what is its own
+  store = ConfigStore.instance()
+  before = copy.deepcopy(store.repo)
+  yield
+  store.repo = before
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_loaded(monkeypatch, tmp_path):
   """Every test begins in an empty folder, and without plugins."""
   monkeypatch.setattr(plugins, "_found", {})
-  store = ConfigStore.instance()
-  monkeypatch.setattr(store, "repo", copy.deepcopy(store.repo))
   monkeypatch.chdir(tmp_path)
 
 
