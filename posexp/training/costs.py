@@ -1,15 +1,15 @@
 """What training a run costs: seconds, tokens per second, compilation and memory.
 
-time/seconds              training, evaluation included, over all sessions of the run
-time/tokens_per_second    real tokens since the row before; neither compilation nor evaluation
-time/compile_seconds      tracing and compiling of the step, for all lengths of batches; near 0
-                          where an earlier run of the process left the program
+time/seconds              training with its evaluations, over all sessions of the run
+time/tokens_per_second    real tokens since the row before, without compilation and evaluation
+time/compile_seconds      tracing and compiling the step for all lengths of batches; near 0 where
+                          an earlier run of the process has compiled it
 time/first_step_seconds   from the start of the process, or of the job in a sweep, to the end of
                           the first step
-memory/temporary_bytes    what the step needs on a device beside its inputs and outputs, as its
-                          compiler says
-memory/peak_bytes         the most that a device had in use, where it keeps count (GPU, TPU);
-                          left out where an earlier run of the process had as much
+memory/temporary_bytes    what the step needs on a device beside its inputs and outputs, according
+                          to its compiler
+memory/peak_bytes         the most that a device had in use, where it counts (GPU, TPU); left out
+                          where an earlier run of the process had as much
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _process = [posexp.BEGUN]
 
 
 def job_begins() -> float:
-  """When the job that begins now began: for the first of a process, with the process."""
+  """The time at which this job began; the first job of a process begins with the process."""
   return _process.pop() if _process else time.perf_counter()
 
 
@@ -56,18 +56,18 @@ class Meter:
     self.restart()
 
   def restart(self) -> None:
-    """Leaves what was not training out of the next rate."""
+    """Begins to count anew, after something that was not training."""
     self.since, self.compiling, self.tokens = time.perf_counter(), self.step.seconds, 0
 
   def count(self, tokens: int, state: State) -> None:
-    """A step on so many tokens was taken."""
+    """Counts a step on so many tokens."""
     self.tokens += tokens
     if "time/first_step_seconds" not in self.earlier:
       state.step.block_until_ready()
       self.earlier["time/first_step_seconds"] = time.perf_counter() - self.begun
 
   def read(self) -> dict[str, float]:
-    """The costs, for a row of the log."""
+    """The costs since the beginning and since the last row, for a row of the log."""
     now, compiling = time.perf_counter(), self.step.seconds
     rate = self.tokens / (now - self.since - (compiling - self.compiling))
     self.restart()

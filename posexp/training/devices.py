@@ -22,7 +22,7 @@ Batch = dict[str, np.ndarray]
 # Which operations XLA gives to its default matmul library of a CPU. Empty: none, since its other
 # library is faster in attention.
 MATMUL_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
-# Of mallopt(3): one arena, no block straight from the system, and none back to it.
+# mallopt(3): one arena (M_ARENA_MAX), no mmap (M_MMAP_MAX), no trimming (M_TRIM_THRESHOLD).
 KEEP_FREED = ((-8, 1), (-4, 0), (-1, -1))
 HUGE = 2**21  # bytes of a huge page
 SMALL = 2**8  # numbers; arrays of fewer are whole on every device
@@ -31,14 +31,12 @@ SMALL = 2**8  # numbers; arrays of fewer are whole on every device
 def prepare() -> None:
   """Settings of this process, to be made before JAX first uses a device.
 
-  What is compiled is kept on disk, so that the next process starts in seconds. Freed memory is
-  kept too: the temporaries of a step are one block of hundreds of MB, which glibc would hand back
-  to the system, and a CPU spends an eighth of each step on getting its pages anew. Of the two
-  libraries that XLA has for products on a CPU, the one that it takes by itself is slower in
-  attention.
+  Compiled programs are cached on disk, so that the next process starts in seconds. Freed memory is
+  kept: the temporaries of a step are one block of hundreds of MB, which glibc would return to the
+  system, and a CPU would spend an eighth of each step on getting its pages again.
   """
-  kept = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(storage.cache_folder() / "jax")
-  jax.config.update("jax_compilation_cache_dir", kept)
+  cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(storage.cache_folder() / "jax")
+  jax.config.update("jax_compilation_cache_dir", cache)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
   flags = os.environ.get("XLA_FLAGS", "")
@@ -49,9 +47,9 @@ def prepare() -> None:
 
 
 def keep_freed_memory(libc: ctypes.CDLL) -> None:
-  """Has malloc keep what is freed, in huge pages as far as the system lends them.
+  """Makes malloc keep freed memory, in huge pages where the system has them.
 
-  Pages are advised ahead, for as much as half of the machine's memory, and not taken before use.
+  Huge pages are advised for half of the machine's memory, which is not taken before it is used.
   """
   for option, value in KEEP_FREED:
     libc.mallopt(option, value)
@@ -64,7 +62,9 @@ def keep_freed_memory(libc: ctypes.CDLL) -> None:
 
 
 def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:
-  """As many devices of every process as divide a part of every size of batches, in one row.
+  """A row of devices for batches of the sizes `rows`, each accumulated in so many `parts`.
+
+  It has as many devices of every process as divide the part of each batch evenly.
 
   Raises:
     UserError: a batch does not divide into so many parts, or among the processes.
@@ -121,9 +121,9 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 
 
 def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Array], int]]:
-  """Batches divided among the devices and its number of real tokens, one batch ahead of its use.
+  """Each batch divided among the devices, and its number of real tokens, one batch ahead of use.
 
-  Every process is given the whole batches, and feeds the devices that it has.
+  Every process gets the whole batches and feeds its own devices.
   """
   sharding = by_rows(mesh)
 
