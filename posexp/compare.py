@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from posexp import storage
 from posexp.config.arguments import Parser, run
 from posexp.errors import UserError
 
@@ -64,7 +65,6 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
   Raises:
     UserError: a run is missing, not finished, or not comparable to the other.
   """
-  from posexp import storage
   from posexp.reporting import comparison, verdict
 
   if args.json and args.json.is_dir():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from posexp import storage
 from posexp.config.arguments import Parser, names, run
 from posexp.errors import UserError, near
+from posexp.runs import read_runs
 
 if TYPE_CHECKING:
   from posexp.reporting.results import Results
@@ -76,7 +77,6 @@ def report(args: argparse.Namespace) -> tuple[list[Results], list[Path]]:
   from posexp.reporting import tables
   from posexp.reporting.results import results
   from posexp.reporting.text import wrapped
-  from posexp.runs import read_runs
 
   runs, notes = read_runs(args.runs)
   tasks, more = results(runs, args.by, args.metric, args.baseline)

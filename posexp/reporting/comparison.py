@@ -15,6 +15,7 @@ from posexp.reporting.predictions import Columns, Prediction, paired, read_pairs
 from posexp.reporting.significance import Measure
 from posexp.reporting.text import one_line
 from posexp.runs import Run
+from posexp.tasks import bleu
 
 FACTS = ("parameters", "flops_per_token", "d_ff", "devices")  # of a summary, if they differ
 NAME = 24  # letters that the name of a run may have
@@ -93,8 +94,6 @@ def _measures(rows: Sequence[Prediction], columns: Columns, language: str) -> di
   for name in columns.metrics:
     if name in ("bleu", "chrf"):
       import sacrebleu
-
-      from posexp.tasks import bleu
 
       metric = bleu.bleu(language) if name == "bleu" else sacrebleu.CHRF()
       found[name] = significance.corpus_measure(metric, answers, references)
