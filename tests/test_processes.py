@@ -8,6 +8,7 @@ import socket
 import order
 import pytest
 from commands import Command
+from states import python
 
 from posexp.errors import UserError
 from posexp.training.processes import ProcessInfo, StopFlag, process_info
@@ -60,18 +61,53 @@ def test_one_process_alone_is_answered_at_once():
   assert StopFlag().read(True)
 
 
+TOGETHER = """
+import sys
+from posexp.errors import UserError
+from posexp.training import processes
+processes.join("a run")
+with processes.main_process_first():
+  print("in the block", flush=True)
+flag, asked = processes.StopFlag(), not processes.is_main_process()
+print([step for step in range(8) if flag.step(asked and step == 2)], flag.read(asked))
+try:
+  processes.join(f"another run of {processes.is_main_process()}")
+except UserError as error:
+  print(error)
+"""
+
+
+def test_all_processes_stop_at_the_same_step_and_train_the_same_run():
+  environments = [dict(zip(VARIABLES, (each, "2", str(i)), strict=True)) for i, each in two()]
+  both = [python(TOGETHER, **each) for each in environments]
+  for each in both:
+    out, err = each.communicate(timeout=120)
+    assert each.returncode == 0, err
+    assert spoken(out).splitlines() == [
+      "in the block",
+      "[5] True",  # asked at step 2, and answered without waiting for the others
+      "2 processes were started together for different runs; distributed=off lets each train its "
+      "own",
+    ]
+
+
+def two():
+  """The ranks of two processes, and the address of the first."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{free.getsockname()[1]}"
+  return [(0, address), (1, address)]
+
+
 RUN = ["encoding=rpr", "rpr.k=2", "train.steps=60", "train.evaluate_every=10"]
 RUN += ["train.log_every=2", "train.warmup=10", "model.d_model=64", "train.shard=parameters"]
 
 
 def pair(home, name, *options):
   """A command line typed twice, to two processes of one run."""
-  with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    address = f"127.0.0.1:{free.getsockname()[1]}"
   return [
     Command(home, name, *options, variables=zip(VARIABLES, (address, "2", str(i)), strict=True))
-    for i in range(2)
+    for i, address in two()
   ]
 
 

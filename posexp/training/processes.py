@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import logging
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from posexp.errors import UserError
 
@@ -44,7 +45,7 @@ def process_info() -> ProcessInfo:
   """
   address, *numbers = (os.environ.get(name) for name in EXPLICIT)
   if any(numbers):
-    if address is None or not all(number and number.isdigit() for number in numbers):
+    if address is None or not all(each and each.isdigit() for each in numbers):
       raise UserError(f"{', '.join(EXPLICIT[:2])} and {EXPLICIT[2]} must all be set, or none")
     count, rank = map(int, numbers)
     if rank >= count:
@@ -158,35 +159,27 @@ class StopFlag:
     """
     if not _several():
       return mine
-    self._pending.append(_any_process()(mine))
+    self._pending.append(_any_process(mine))
     return len(self._pending) > LATE and bool(self._pending.popleft())
 
   def read(self, mine: bool) -> bool:
     """What is true of any process now."""
-    return bool(_any_process()(mine)) if _several() else mine
+    return bool(_any_process(mine)) if _several() else mine
 
 
-@functools.cache
-def _any_process() -> Callable[[bool], Any]:
-  """Whether any process says yes, as an array that is not waited for."""
+def _any_process(mine: bool) -> Any:
+  """Whether it is true of any process, as an array that is not waited for."""
   import jax
-  import numpy as np
+  import jax.numpy as jnp
   from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-  mesh = Mesh(np.array(jax.devices()), ("devices",))
-  sharding = NamedSharding(mesh, PartitionSpec("devices"))
-  found = jax.jit(lambda flags: flags.any(), out_shardings=NamedSharding(mesh, PartitionSpec()))
-
-  def ask(mine: bool) -> Any:
-    shape = (mesh.size,)
-    return found(jax.make_array_from_callback(shape, sharding, lambda _: np.array([mine])))
-
-  return ask
+  sharding = NamedSharding(Mesh(np.array(jax.devices()), ("devices",)), PartitionSpec("devices"))
+  flags = np.full(jax.local_device_count(), mine)
+  return jnp.any(jax.make_array_from_process_local_data(sharding, flags))
 
 
 def _gathered(number: int) -> Any:
   """A number of each process."""
-  import numpy as np
   from jax.experimental import multihost_utils
 
   return multihost_utils.process_allgather(np.uint32(number)).ravel()
