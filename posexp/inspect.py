@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from omegaconf import OmegaConf
+
 from posexp import config as configuration
 from posexp.config import command_line
 from posexp.config.arguments import run
 from posexp.errors import UserError
+from posexp.runs import read_run
 
-OWN = ("run", "out", "length")
+OWN = ("run=", "out=", "length=")
 HELP = """\
 posexp.inspect shows what a positional encoding is: a card on the terminal and figures as PNG and
 SVG. Nothing is trained.
@@ -45,57 +48,38 @@ def request(argv: list[str]) -> Request:
   Raises:
     UserError: an option does not exist, does not suit, or contradicts the run.
   """
-  own = {}
-  overrides = []
-  for word in argv:
-    key, equals, value = word.partition("=")
-    if key in OWN and equals:
-      own[key] = value
-    else:
-      overrides.append(word)
-  args = command_line.parse(overrides)
+  typed = dict(word.split("=", 1) for word in argv if word.startswith(OWN))
+  args = command_line.parse([word for word in argv if not word.startswith(OWN)])
   if args.multirun or args.cfg:
     raise UserError("posexp.inspect looks at one encoding: leave -m and --cfg out")
   with command_line.explained(args):
     config = configuration.resolve(command_line.single(args))
-  text = own.get("length", "128")
-  if not text.isdecimal() or int(text) < 4:
-    raise UserError(f"length={text}: must be a whole number, 4 or more")
-  run = Path(own["run"]) if own.get("run") else None
+  length = typed.get("length", "128")
+  if not length.isdecimal() or int(length) < 4:
+    raise UserError(f"length={length}: must be a whole number, 4 or more")
+  run = Path(typed["run"]) if typed.get("run") else None
   if run is not None:
-    config = of_run(run, args.overrides, config)
-  out = Path(own["out"]) if own.get("out") else default_folder(config, run)
-  return Request(config, run, out, int(text))
+    config = config_of_run(run, args.overrides, config)
+  return Request(config, run, Path(typed.get("out") or folder(config, run)), int(length))
 
 
-def of_run(run: Path, overrides: list[str], typed: dict[str, Any]) -> dict[str, Any]:
+def config_of_run(run: Path, overrides: list[str], typed: dict[str, Any]) -> dict[str, Any]:
   """The config of a run, from which no option that was typed may differ."""
-  from posexp.runs import read_run
-
   config = read_run(run).config
   for override in overrides:
     key = override.partition("=")[0].lstrip("+")
-    if key == "plugins":
-      continue
-    values = []
-    for each in (typed, config):
-      for name in key.split("."):
-        each = each.get(name) if isinstance(each, dict) else None
-      values.append(each)
-    if isinstance(values[0], dict):
-      continue
-    if values[0] != values[1]:
-      shown = configuration.show(values[1])
+    ours, theirs = (OmegaConf.select(OmegaConf.create(each), key) for each in (typed, config))
+    if key != "plugins" and ours != theirs and not OmegaConf.is_dict(ours):
+      shown = configuration.show(theirs)
       raise UserError(f"{override}, but the run has {key}={shown}; leave one of them out")
   return config
 
 
-def default_folder(config: dict[str, Any], run: Path | None) -> Path:
-  """inspect/<encoding>-<what tells it from others of its kind>."""
+def folder(config: dict[str, Any], run: Path | None) -> Path:
+  """Where figures go: inspect/<encoding>-<digest of its options, or the run's own>."""
   name = config["encoding"]
   if run is not None:
-    parts = run.resolve().parts[-2:]
-    return Path("inspect", "-".join([name, *parts]))
+    return Path("inspect", "-".join([name, *run.resolve().parts[-2:]]))
   identity = json.dumps([config.get(name), config["model"]], sort_keys=True)
   return Path("inspect", f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}")
 
@@ -107,24 +91,18 @@ def inspect(asked: Request) -> list[Path]:
     UserError: the encoding does not suit the model, or the run cannot be opened.
   """
   from posexp.analysis import inspection
-  from posexp.encodings import make_encoding
 
-  encoding = make_encoding(asked.config)
-  lines, files = inspection.inspect(asked.config, encoding, asked.run, asked.out, asked.length)
-  print("\n".join(lines))
-  print()
-  for file in files:
-    print(os.path.relpath(file))
+  lines, files = inspection.inspect(asked.config, asked.run, asked.out, asked.length)
+  print(*lines, "", *map(os.path.relpath, files), sep="\n")
   return files
 
 
 def main() -> None:
   """The command line."""
-  argv = sys.argv[1:]
-  if {"-h", "--help"} & set(argv):
+  if {"-h", "--help"} & set(sys.argv[1:]):
     print(HELP, end="")
-    return
-  run(lambda argv: inspect(request(argv)))
+  else:
+    run(lambda argv: inspect(request(argv)))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import itertools
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,11 +47,12 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("run", metavar="RUN", type=Path, help="the folder of a run")
   option("texts", metavar="TEXT", nargs="*", help="what to translate; default: standard input, -")
   option("--file", metavar="FILE", help="translate its lines; it may be gzipped")
-  option("--beam", metavar="K", type=count, help="default: as the run was tested")
-  option("--length-penalty", metavar="A", type=penalty, help="default: as the run was tested")
+  tested = "default: as the run was tested"
+  option("--beam", metavar="K", type=at_least(1), help=tested)
+  option("--length-penalty", metavar="A", type=at_least(0, float), help=tested)
   limit = "tokens of a translation; default: 2 for each of its source, and 8"
-  option("--max-length", metavar="N", type=count, help=limit)
-  option("--batch", metavar="N", type=count, default=64, help="lines at a time; default: 64")
+  option("--max-length", metavar="N", type=at_least(1), help=limit)
+  option("--batch", metavar="N", type=at_least(1), default=64, help="lines at a time; default: 64")
   option("--scores", action="store_true", help="put log p and a tab before each translation")
   option("--maps", action="store_true", help=f"draw attention, of {MAPS} lines at most")
   parser.add_plugins()
@@ -63,22 +64,20 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   return args
 
 
-def count(text: str) -> int:
-  """A whole number of at least 1."""
-  if not text.isascii() or not text.removeprefix("-").isdecimal() or int(text) < 1:
-    raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text}")
-  return int(text)
+def at_least(least: int, kind: type[int] | type[float] = int) -> Callable[[str], float]:
+  """What reads a number from there on."""
 
+  def read(text: str) -> float:
+    try:
+      value = kind(text)
+    except ValueError:
+      value = math.nan
+    if not least <= value < math.inf:
+      whole = "whole " if kind is int else ""
+      raise argparse.ArgumentTypeError(f"must be a {whole}number of at least {least}, not {text}")
+    return value
 
-def penalty(text: str) -> float:
-  """A number of at least 0."""
-  try:
-    value = float(text)
-  except ValueError:
-    value = math.nan
-  if not 0 <= value < math.inf:
-    raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {text}")
-  return value
+  return read
 
 
 def given_lines(args: argparse.Namespace) -> Iterator[str]:

@@ -81,8 +81,8 @@ def test_pieces_are_what_tokens_say(found):
   opened, _ = found
   text = "one ü [EOS] $ 字"
   (tokens,) = LineTranslator(opened, Search(1), 1).source.ids([text])
-  names = attention.token_names(opened.tokenizers[0])(tokens)
+  names = attention.token_names(opened.tokenizers[0], tokens)
   said = "".join(names).replace("␣", " ").encode().decode("unicode_escape").encode("latin-1")
   assert said.decode() == " " + text
   assert "\\xe5" in names
-  assert attention.token_names(opened.tokenizers[0])([1, EOS]) == ["[BOS]", "[EOS]"]
+  assert attention.token_names(opened.tokenizers[0], [1, EOS]) == ["[BOS]", "[EOS]"]

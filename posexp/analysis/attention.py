@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tokenizers
 from flax import nnx
 from jax import Array
 
 from posexp.data.tokenizer import BOS, PAD
+from posexp.encodings.base import Relation
 from posexp.models.positions import Positions
 from posexp.models.transformer import Stack
 from posexp.tasks.line_translation import padded_length
@@ -31,24 +33,22 @@ def watch(stack: Stack) -> tuple[Seen, Seen]:
   own: Seen = []
   cross: Seen = []
   for block in stack.blocks:
-    for layer, seen in ((block.attention, own), (block.cross, cross)):
-      if layer is not None:
-        layer.relation.attend = _watched(layer.relation, seen)
+    _watch(block.attention.relation, own)
+    if block.cross is not None:
+      _watch(block.cross.relation, cross)
   return own, cross
 
 
-def _watched(relation: Any, seen: Seen) -> Callable[..., Array]:
+def _watch(relation: Relation, seen: Seen) -> None:
   attend = relation.attend
 
   def watched(q, k, v, span, dropout):
-    found = (relation.score(q, k, span), relation.weights(q, k, span))
-    # Either may be the same for all of the batch.
-    seen.append(
-      tuple(jnp.broadcast_to(each, (len(v), v.shape[2], *each.shape[2:])) for each in found)
-    )
+    found = relation.score(q, k, span), relation.weights(q, k, span)
+    shape = len(v), v.shape[2]  # either may be the same for all of the batch
+    seen.append(tuple(jnp.broadcast_to(each, (*shape, *each.shape[2:])) for each in found))
     return attend(q, k, v, span, dropout)
 
-  return watched
+  relation.attend = watched
 
 
 class ByOffset(NamedTuple):
@@ -105,16 +105,18 @@ class Maps(NamedTuple):
   cross: np.ndarray  # [layers,H,T,S]
 
 
-def of_translation(opened: TrainedModel, source: Sequence[int], target: Sequence[int]) -> Maps:
+def of_translation(trained: TrainedModel, source: Sequence[int], target: Sequence[int]) -> Maps:
   """One pass over a translation and its source, tokens as a `LineTranslator` gives them."""
-  batch = pair(source, target, opened.spec.encoding.limit)
-  state = opened.snapshot.state
-  seen = weights(opened.snapshot.program.graphdef)(state.params, state.settings, batch)
+  batch = pair(source, target, trained.spec.encoding.limit)
+  state = trained.snapshot.state
+  seen = weights(trained.snapshot.program.graphdef)(state.params, state.settings, batch)
   encoder, decoder, cross = jax.device_get(seen)
-  names, written = (token_names(text) for text in opened.tokenizers)
+  first, second = trained.tokenizers
   s, t = len(source), len(target)
   return Maps(
-    names(source), written([BOS, *target[:-1]]), written(target),
+    token_names(first, source),
+    token_names(second, [BOS, *target[:-1]]),
+    token_names(second, target),
     encoder[:, :, :s, :s], decoder[:, :, :t, :t], cross[:, :, :t, :s],
   )  # fmt: skip
 
@@ -151,20 +153,14 @@ def weights(graphdef: nnx.GraphDef) -> Callable[..., tuple[Array, Array, Array]]
   return look
 
 
-def token_names(tokenizer: str) -> Callable[[Sequence[int]], list[str]]:
-  """A function of tokens, from a tokenizer's JSON: what each says by itself.
+def token_names(tokenizer: str, tokens: Sequence[int]) -> list[str]:
+  """What each token says by itself, from a tokenizer's JSON.
 
   ␣ stands where a word begins, and \\xc3 for a byte that is part of a character.
   """
-  from tokenizers import Tokenizer
-
-  opened, letters = Tokenizer.from_str(tokenizer), byte_letters()
-
-  def names(tokens: Sequence[int]) -> list[str]:
-    found = (bytes(letters[letter] for letter in opened.id_to_token(each)) for each in tokens)
-    return [each.decode(errors="backslashreplace").replace(" ", "␣") for each in found]
-
-  return names
+  opened, letters = tokenizers.Tokenizer.from_str(tokenizer), byte_letters()
+  found = (bytes(letters[letter] for letter in opened.id_to_token(each)) for each in tokens)
+  return [each.decode(errors="backslashreplace").replace(" ", "␣") for each in found]
 
 
 @functools.cache

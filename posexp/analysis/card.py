@@ -58,24 +58,21 @@ def rows(
 
 def parts(encoding: Encoding, size: Size, causal: bool) -> list[str]:
   """The parts of a Transformer in which the encoding departs from none."""
-  width, heads = size.d_model, size.num_heads
 
-  def build(encoding: Encoding, part: str) -> Any:
-    factory, rngs = getattr(encoding, part), nnx.Rngs(params=0, encoding=0)
-    match part:
-      case "embed":
-        return factory(VOCABULARY, width, scale=1.0, causal=causal, rngs=rngs)
-      case "linear":
-        return factory(width, width, rngs=rngs)
-      case "norm":
-        return factory(width, rngs=rngs)
-    return factory(heads, width // heads, causal=causal, rngs=rngs)
+  def structures(encoding: Encoding) -> list[Any]:
+    stack = nnx.eval_shape(lambda: probe.builder(encoding, size, causal)(nnx.Rngs(0)))
+    block = stack.blocks[0]
+    found = (
+      stack.embed,
+      block.feed_forward.up,
+      block.feed_forward_norm,
+      stack.relation,
+      stack.shared,
+    )
+    return [nnx.graphdef(each) if isinstance(each, nnx.Module) else each for each in found]
 
-  def structure(encoding: Encoding, part: str) -> Any:
-    found = nnx.eval_shape(lambda: build(encoding, part))
-    return nnx.graphdef(found) if isinstance(found, nnx.Module) else found
-
-  return [part for part in PARTS if structure(encoding, part) != structure(Encoding(), part)]
+  both = zip(PARTS, structures(encoding), structures(Encoding()), strict=True)
+  return [part for part, own, none in both if own != none]
 
 
 def paragraphs(encoding: Encoding) -> list[str]:
@@ -124,9 +121,8 @@ def coverage(profile: Profile, enters: list[str], limit: int | None) -> dict[str
   end = limit and f"an error beyond position {limit - 1}"
   if profile.spread < ROUNDING:
     if "embed" in enters:
-      covers = (
-        f"positions {f'0 to {limit - 1}' if limit else 'without end'}, by vectors at the input"
-      )
+      ends = f"0 to {limit - 1}" if limit else "without end"
+      covers = f"positions {ends}, by vectors at the input"
       beyond = end or "vectors by the same formula, which training has not seen"
     elif "relation" in enters:
       covers = "its logits at the start tell no offsets apart"

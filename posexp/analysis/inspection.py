@@ -15,7 +15,7 @@ from posexp import config as configuration
 from posexp import plotting
 from posexp.analysis import attention, card, figures, probe
 from posexp.analysis.probe import ProbeModel, Profile
-from posexp.encodings import Encoding
+from posexp.encodings import Encoding, make_encoding
 from posexp.encodings.base import Words
 from posexp.errors import UserError
 from posexp.models.classifier import ClassifierSpec
@@ -30,9 +30,11 @@ MOST_BATCHES = 8  # of text that attention is looked at on
 
 
 def inspect(
-  config: dict[str, Any], encoding: Encoding, run: Path | None, out: Path, length: int
+  config: dict[str, Any], run: Path | None, out: Path, length: int
 ) -> tuple[list[str], list[Path]]:
   """The lines of the card, and the files of the figures.
+
+  `length` positions are looked at, or offsets to either side.
 
   Raises:
     UserError: the encoding does not suit the model, the run cannot be opened, or the folder `out`
@@ -42,6 +44,7 @@ def inspect(
   # Programs run once here, so that it takes longer to optimize them than to run them.
   jax.config.update("jax_disable_most_optimizations", True)
   name = config["encoding"]
+  encoding = make_encoding(config)
   trained = run and open_trained(run)
   if trained:
     model = ProbeModel(encoding, trained.model().stacks[0])
@@ -53,9 +56,8 @@ def inspect(
   profiles = layer_profiles(model, 2 * length, trained)
   options = ", ".join(f"{k}={configuration.show(v)}" for k, v in (config.get(name) or {}).items())
   rows = card.rows(model, next(iter(profiles.values())), spec, tokens, options)
-  files = []
-  for title, figure in draw(name, model, profiles, length, trained):
-    files += plotting.save(figure, out, title)
+  drawn = draw(name, model, profiles, length, trained)
+  files = [path for title, figure in drawn for path in plotting.save(figure, out, title)]
   return card.lines(name, encoding, rows), files
 
 
@@ -99,18 +101,7 @@ def draw(
   word = int(trained.data.word_counts.argmax()) if trained else 1
   vectors = probe.position_vectors(stack.embed, probe.available(encoding, length), word)
   if np.ptp(vectors, axis=0).max() > 1e-9:
-    apart = any(isinstance(each, Words) for _, each in nnx.iter_modules(stack.embed))
-    of = f"{'' if apart else ' with one word'}, {when}"
-    yield "vectors", figures.vectors(name, vectors, of)
-    yield "gram", figures.gram(name, vectors)
-    variants = probe.variants(model, len(vectors))
-    yield "products-by-offset", figures.products_by_offset(name, variants)
-    maps = None
-    if trained:
-      attends, inputs = stack.blocks[0].attention, vectors.astype(np.float32)
-      maps = tuple(np.asarray(f(inputs), np.float64) for f in (attends.query, attends.key))
-    shares = probe.shares_by_maps(vectors, stack.size.num_heads, maps)
-    yield "share-of-offset", figures.shares(name, shares)
+    yield from of_vectors(name, model, vectors, when)
   if any(each.spread >= card.ROUNDING for each in profiles.values()):
     first = next(iter(profiles.values()))
     # Where offsets are not all that matters, another query would have other logits.
@@ -125,6 +116,25 @@ def draw(
     yield "rows", figures.rows(name, tables, when)
   if trained:
     yield from of_run(name, stack, trained)
+
+
+def of_vectors(
+  name: str, model: ProbeModel, vectors: np.ndarray, when: str
+) -> Iterator[tuple[str, Figure]]:
+  """What there is to see of an encoding that gives each position a vector."""
+  stack = model.stack
+  apart = any(isinstance(each, Words) for _, each in nnx.iter_modules(stack.embed))
+  of = f"{'' if apart else ' with one word'}, {when}"
+  yield "vectors", figures.vectors(name, vectors, of)
+  yield "gram", figures.gram(name, vectors)
+  variants = probe.variants(model, len(vectors))
+  yield "products-by-offset", figures.products_by_offset(name, variants)
+  maps = None
+  if when == "after training":
+    attends, inputs = stack.blocks[0].attention, vectors.astype(np.float32)
+    maps = tuple(np.asarray(f(inputs), np.float64) for f in (attends.query, attends.key))
+  shares = probe.shares_by_maps(vectors, stack.size.num_heads, maps)
+  yield "share-of-offset", figures.shares(name, shares)
 
 
 def of_run(name: str, stack: Any, trained: TrainedModel) -> Iterator[tuple[str, Figure]]:
