@@ -1,20 +1,17 @@
-"""What holds for every encoding. One that is listed in ENCODINGS is tested here by being listed.
-
-Everything runs eagerly and in few shapes: an operation is compiled once for all encodings, which
-is several times faster than compiling each model.
-"""
+"""What holds for every encoding. One that is listed in ENCODINGS is tested here by being listed."""
 
 import functools
 import re
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import BLIND, CASES, DEFAULTS, LACKING, NEAR, UNDEFINED, UNTRAINED
 from flax import nnx
 
+from posexp.analysis import conformance, properties
+from posexp.analysis.properties import EXACT, VOCAB, Case, paths
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.disentangled import TUPE
 from posexp.models.classifier import Classifier
@@ -25,39 +22,54 @@ pytestmark = pytest.mark.usefixtures("compile_quickly")
 every_case = pytest.mark.parametrize("encoding", CASES)
 every_default = pytest.mark.parametrize("encoding", DEFAULTS)
 
-B, L, REAL, VOCAB, CLASSES = 2, 6, 3, 23, 3  # REAL: how long the shorter row is
+B, L, REAL, CLASSES = 2, 6, 3, 3  # REAL: how long the shorter row is
 SMALL = {"d_model": 32, "num_heads": 4, "d_ff": 32, "num_layers": 2, "dropout": 0.0}
-EXACT = 2e-5  # float32's rounding in outputs of size 1
 DIFFERENT = 1e-3
 MASK = np.arange(L) < np.array([[REAL], [L]])
+# Which encodings are asked for a property, where not all of them are. Formulas and their gradients
+# are held by tests of single families, and terms by tests of their own.
+SOME = [case for case in DEFAULTS if case.id in ("rpr", "transformer_xl", "split", "tupe")]
+ASKED = {
+  properties.cross_attention: DEFAULTS,
+  properties.spans: DEFAULTS,
+  properties.long_texts: SOME,
+  properties.gradients: SOME,
+  properties.same_start: [],
+  properties.terms: [],
+}
+ONCE = (properties.bfloat16, properties.no_vector_per_pair, *ASKED)  # of one side alone
+
+
+def listed():
+  """Every property with every encoding that is asked for it, of decoders and of encoders."""
+  for each in conformance.PROPERTIES:
+    for param in ASKED.get(each.check, CASES):
+      (encoding,) = param.values
+      sides = each._replace(relative=False).sides(encoding)
+      if each.relative and not (encoding.relative or encoding in BLIND | NEAR):
+        continue
+      sides = [causal for causal in sides[::-1] if UNDEFINED.get(encoding) is not causal]
+      for causal in sides[:1] if each.check in ONCE else sides:
+        side = "causal" if causal else "encoder"
+        yield pytest.param(each.check, Case(encoding, causal), id=f"{each.name}-{side}-{param.id}")
+
+
+@pytest.mark.parametrize(("check", "case"), list(listed()))
+def test_it_holds(check, case):
+  assert list(check(case)) == []
 
 
 def rngs():
   return nnx.Rngs(params=0, encoding=1)
 
 
-@functools.cache
-def stack(encoding, causal=None, cross=False, **size):
-  """A stack whose biases and norms, too, are away from where they start.
-
-  It is an encoder, unless the encoding is for causal attention only.
-  """
+def stack(encoding, causal=None, **options):
+  """The stack of a case: an encoder, unless the encoding is for causal attention only."""
   if causal is None:
     causal = encoding.causal_only
   if UNDEFINED.get(encoding) is causal:
     pytest.skip("not defined there")
-  built = Stack(VOCAB, encoding, Size(**SMALL | size), causal=causal, cross=cross, rngs=rngs())
-  graphdef, params, rest = nnx.split(built, nnx.Param, ...)
-  leaves, tree = jax.tree.flatten(params)
-  draw = np.random.default_rng(5)
-  shaken = [x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype) for x in leaves]
-  return nnx.merge(graphdef, tree.unflatten(shaken), rest)
-
-
-def paths(module):
-  """The parameters of a module by their paths."""
-  flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
-  return {"/".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in flat}
+  return properties.stack(Case(encoding, causal), **options)
 
 
 def classifier(encoding):
@@ -79,54 +91,6 @@ def difference(a, b):
   assert np.isfinite(a).all()
   assert np.isfinite(b).all()
   return np.abs(a - b).max()
-
-
-@every_case
-@pytest.mark.parametrize("causal", [False, True])
-def test_padding_changes_nothing(encoding, causal):
-  model = stack(encoding, causal)
-  tokens = some_tokens()
-  alone = model(tokens[:, :REAL])
-  padded = model(tokens, jnp.arange(L)[None] < jnp.full((B, 1), REAL))[:, :REAL]
-  assert difference(padded, alone) < EXACT
-  others = some_tokens(1).at[0, :REAL].set(tokens[0, :REAL])  # other padding and a longer mate
-  assert difference(model(others, MASK)[0, :REAL], alone[0]) < EXACT
-  assert difference(model(others)[0, :REAL], alone[0]) > DIFFERENT or causal
-
-
-def decoded(model, tokens, prompt, source=None, positions=None):
-  """The outputs of a cached sequence, the first `prompt` tokens at once and then one by one."""
-  cache = model.empty_cache(B, L, positions)
-  outputs = []
-  for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, L))]:
-    output, cache = model.step(tokens[:, start:end], cache, source=source)
-    outputs.append(output)
-  assert cache.length == L
-  return jnp.concatenate(outputs, axis=1)
-
-
-@every_case
-def test_cached_decoding_equals_the_whole_pass(encoding):
-  model, tokens = stack(encoding, causal=True), some_tokens()
-  assert difference(decoded(model, tokens, 1), model(tokens)) < EXACT
-  later = jnp.arange(3, L + 3)[None]
-  whole = model(tokens, positions=later)
-  assert difference(decoded(model, tokens, REAL, positions=later), whole) < EXACT
-
-
-@every_default
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_cached_decoding_equals_the_whole_pass_with_a_source(encoding, norm):
-  model, tokens = stack(encoding, causal=True, cross=True, norm=norm), some_tokens()
-  draw = np.random.default_rng(3)
-  encoded = jnp.asarray(draw.normal(size=(B, L, SMALL["d_model"])), jnp.float32)
-  source = model.source(encoded, MASK)
-  whole = model(tokens, source=source)
-  assert difference(decoded(model, tokens, REAL, source), whole) < EXACT
-  elsewhere = model.source(jnp.where(MASK[..., None], encoded, 9.0), MASK)
-  assert difference(model(tokens, source=elsewhere), whole) < EXACT
-  other = model(tokens, source=model.source(encoded + 1, MASK))
-  assert difference(other, whole) > DIFFERENT
 
 
 @every_default
@@ -154,31 +118,23 @@ def test_a_step_can_be_scanned(encoding):
   assert jax.eval_shape(scan, some_tokens()).shape == (L, B, 1, SMALL["d_model"])
 
 
-@every_case
-@pytest.mark.parametrize("causal", [False, True])
-def test_only_offsets_matter(encoding, causal):
-  model, tokens = stack(encoding, causal), some_tokens()
-  here = jnp.arange(L)[None] + jnp.zeros((B, 1), int)
-  there = here + jnp.array([[0], [37]])  # each row of a batch has positions of its own
-  moved, still = model(tokens, positions=there), model(tokens)
-  assert difference(model(tokens, positions=here), still) < EXACT
-  assert difference(moved[:1], still[:1]) < EXACT
-  if encoding.relative or encoding in BLIND | NEAR:
-    assert difference(moved[1:], still[1:]) < EXACT
-  else:
-    assert difference(moved[1:], still[1:]) > DIFFERENT
+@pytest.mark.parametrize(
+  "encoding", [p for p in CASES if not (p.values[0].relative or p.values[0] in BLIND | NEAR)]
+)
+def test_what_is_not_relative_depends_on_where_counting_starts(encoding):
+  case = Case(encoding, UNDEFINED.get(encoding) is False)
+  assert max(apart.amount for apart in properties.shift(case)) > DIFFERENT
+  if UNDEFINED.get(encoding) is not True:
+    case = Case(encoding, causal=True)
+    assert max(apart.amount for apart in properties.memory(case)) > DIFFERENT
 
 
 @every_case
-def test_segments_with_memory_equal_the_whole(encoding):
-  model, tokens = stack(encoding, causal=True), some_tokens()
-  first, memory = model.recur(tokens[:, :REAL], model.empty_memory(B, L - REAL))
-  second, _ = model.recur(tokens[:, REAL:], memory)
-  apart = difference(jnp.concatenate([first, second], axis=1), model(tokens))
-  if encoding.relative or encoding in BLIND | NEAR:
-    assert apart < EXACT
-  else:
-    assert apart > DIFFERENT
+def test_the_rest_of_a_sequence_is_read(encoding):
+  model, tokens = stack(encoding), some_tokens()
+  others = some_tokens(1).at[0, :REAL].set(tokens[0, :REAL])
+  apart = difference(model(others)[0, :REAL], model(tokens[:, :REAL])[0])
+  assert apart > DIFFERENT or encoding.causal_only
 
 
 @every_case
@@ -215,17 +171,6 @@ def test_gradients_are_finite_and_reach_every_parameter(encoding):
       assert not gradient[padding].any(), path  # the masked word, which no other position has
       assert gradient[int(tokens[0, 1])].any(), path
   assert not untrained or any(re.search(untrained, path) for path in gradients)
-
-
-@every_case
-def test_bfloat16_follows_float32(encoding):
-  tokens = some_tokens()
-  full, half = stack(encoding), stack(encoding, dtype="bfloat16")
-  assert {x.dtype.name for x in paths(half).values()} == {"float32"}
-  expected, got = full(tokens, MASK), half(tokens, MASK)
-  assert (expected.dtype, got.dtype) == (jnp.float32, jnp.bfloat16)
-  error = np.sqrt(np.mean(np.square(np.asarray(got, np.float64) - expected)))
-  assert error < 0.03 * np.std(expected)
 
 
 @every_default
@@ -356,29 +301,3 @@ def test_where_an_encoding_is_not_defined_it_refuses_in_one_sentence(encoding):
 def test_heads_must_divide_the_width():
   with pytest.raises(ValueError, match=r"^d_model=30 is not divisible by num_heads=4$"):
     Size(**SMALL | {"d_model": 30})
-
-
-def sizes(jaxpr):
-  """The sizes of all arrays that a program makes, those of its subprograms included."""
-  for equation in jaxpr.eqns:
-    for made in equation.outvars:
-      yield made.aval.size, made.aval.str_short()
-    for inner in jax.extend.core.jaxprs_in_params(equation.params):
-      yield from sizes(inner)
-
-
-@every_case
-def test_nothing_has_a_vector_for_each_query_and_key(encoding):
-  length, width = 64, 32
-  size = Size(**SMALL | {"d_model": 4 * width, "d_ff": 48})
-  causal = encoding.causal_only
-  model = nnx.eval_shape(lambda: Stack(VOCAB, encoding, size, causal=causal, rngs=rngs()))
-  graphdef, params, rest = nnx.split(model, nnx.Param, ...)
-
-  def loss(params, rest):
-    return nnx.merge(graphdef, params, rest)(jnp.ones((B, length), int)).sum()
-
-  program = jax.make_jaxpr(jax.value_and_grad(loss))(params, rest)
-  tables = {f"float32[{','.join(map(str, x.shape))}]" for x in jax.tree.leaves(params)}
-  largest, shape = max(made for made in sizes(program.jaxpr) if made[1] not in tables)
-  assert B * 4 * length**2 <= largest < length**2 * width, shape

@@ -1,0 +1,118 @@
+"""The properties of every encoding, and the smallest counterexample of one that does not hold.
+
+The functions stand in `posexp.analysis.properties`; here are where each is asked for and what a
+user is told of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from posexp.analysis import properties
+from posexp.analysis.properties import Case, Difference, stack
+from posexp.encodings import Encoding
+
+Check = Callable[[Case], Iterator[Difference]]
+
+
+class Property(NamedTuple):
+  """A property, and where it is asked for."""
+
+  check: Check
+  decoder: bool = True  # of causal attention
+  encoder: bool = True  # of attention to both sides
+  relative: bool = False  # only of an encoding that declares it
+
+  @property
+  def name(self) -> str:
+    return self.check.__name__.replace("_", " ")
+
+  @property
+  def sentence(self) -> str:
+    """What holds."""
+    return self.check.__doc__
+
+  def sides(self, encoding: Encoding) -> list[bool]:
+    """Whether attention is causal: one or both, or none where it is not asked for."""
+    if self.relative and not encoding.relative:
+      return []
+    return [True] * self.decoder + [False] * (self.encoder and not encoding.causal_only)
+
+
+PROPERTIES = (
+  Property(properties.padding),
+  Property(properties.batch_mates),
+  Property(properties.cached_decoding, encoder=False),
+  Property(properties.cross_attention, encoder=False),
+  Property(properties.memory, encoder=False, relative=True),
+  Property(properties.explicit_positions),
+  Property(properties.shift, relative=True),
+  Property(properties.spans),
+  Property(properties.long_texts),
+  Property(properties.gradients),
+  Property(properties.bfloat16),
+  Property(properties.same_start),
+  Property(properties.terms),
+  Property(properties.no_vector_per_pair),
+)
+
+
+class Outcome(NamedTuple):
+  """What became of one property."""
+
+  name: str
+  sentence: str
+  status: str  # "holds", "fails" or "not declared"
+  detail: str = ""
+
+
+def examine(encoding: Encoding) -> Iterator[Outcome]:
+  """Every property of one encoding, with the smallest counterexample of what does not hold.
+
+  Raises:
+    ValueError: no model can be built with the encoding.
+  """
+  defined = [causal for causal in (True, False) if is_defined(Case(encoding, causal))]
+  if not defined:
+    stack(Case(encoding, encoding.causal_only))  # says why
+  for each in PROPERTIES:
+    sides = [causal for causal in each.sides(encoding) if causal in defined]
+    failed = next((case for case in (Case(encoding, c) for c in sides) if fails(each, case)), None)
+    if failed is not None:
+      smallest, found = shrink(each, failed)
+      by = "" if np.isnan(found.amount) else f", by {found.amount:.3g}"
+      yield Outcome(each.name, each.sentence, "fails", f"{smallest}: {found.what}{by}")
+    else:
+      yield Outcome(each.name, each.sentence, "holds" if sides else "not declared")
+
+
+def is_defined(case: Case) -> bool:
+  """Whether a model can be built."""
+  try:
+    stack(case)
+  except ValueError:
+    return False
+  return True
+
+
+def fails(each: Property, case: Case) -> Difference | None:
+  """The first difference that a property finds; an exception is one, too."""
+  try:
+    return next(each.check(case), None)
+  except Exception as error:
+    return Difference(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+
+
+def shrink(each: Property, case: Case) -> tuple[Case, Difference]:
+  """The smallest case that fails: of the fewest layers, then heads, then tokens."""
+  sizes = itertools.product((1, case.layers), (1, case.heads), range(2, case.length + 1))
+  for layers, heads, length in sizes:
+    smaller = dataclasses.replace(case, length=length, layers=layers, heads=heads)
+    if is_defined(smaller) and (found := fails(each, smaller)) is not None:
+      return smaller, found
+  return case, fails(each, case)

@@ -1,0 +1,359 @@
+"""What must hold of every encoding in a Transformer, as functions that find where it does not.
+
+A property is a function of a `Case`; it yields a `Difference` for whatever is not as it must be.
+Everything runs eagerly and in few shapes: an operation is then compiled once for all properties
+and encodings, which is several times faster than compiling each model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from posexp.encodings import Encoding, Span
+from posexp.errors import counted
+from posexp.models import attention
+from posexp.models.transformer import Size, Stack
+
+VOCAB, HEAD_DIM, D_FF, B = 23, 8, 32, 2
+EXACT = 2e-5  # float32's rounding in outputs of size 1
+HALF = 0.03  # bfloat16's, of the outputs' standard deviation
+REACH = 64  # positions are below it where they have gaps
+STEP = 5e-4  # of finite differences
+SLACK = 0.02  # between these and a gradient, of the gradient's norm
+SOURCE = 3  # real tokens in the shorter of two sources
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A small model with an encoding, and how long its sequences are."""
+
+  encoding: Encoding
+  causal: bool = False
+  length: int = 6
+  layers: int = 2
+  heads: int = 4
+
+  def __str__(self):
+    side = "causal" if self.causal else "both sides"
+    sizes = zip((self.length, self.layers, self.heads), ("token", "layer", "head"), strict=True)
+    return ", ".join([*(counted(number, what) for number, what in sizes), side])
+
+  @property
+  def part(self) -> int:
+    """Tokens before padding, in a prompt, in a first segment."""
+    return (self.length + 1) // 2
+
+  @property
+  def mask(self) -> np.ndarray:
+    """Real tokens of two rows of which the first is shorter, bool [B,L]."""
+    return np.arange(self.length) < np.array([[self.part], [self.length]])
+
+  @property
+  def d_model(self) -> int:
+    return self.heads * HEAD_DIM
+
+  def size(self, **options: Any) -> Size:
+    """The options of the model."""
+    sizes = {"num_heads": self.heads, "num_layers": self.layers, "d_ff": D_FF, "dropout": 0.0}
+    return Size(**{"d_model": self.d_model} | sizes | options)
+
+
+class Difference(NamedTuple):
+  """Where something is not as it must be, and by how much."""
+
+  what: str
+  amount: float = np.nan
+
+
+@functools.lru_cache(maxsize=32)
+def stack(case: Case, *, cross: bool = False, reach: int | None = None, **size: Any) -> Stack:
+  """The model, with biases, norms and tables away from where they start.
+
+  Raises:
+    ValueError: the encoding is not defined there, or the size does not suit it.
+  """
+  rngs = nnx.Rngs(params=0, encoding=1)
+  built = Stack(
+    VOCAB, case.encoding, case.size(**size), causal=case.causal, cross=cross, reach=reach, rngs=rngs
+  )
+  graphdef, params, rest = nnx.split(built, nnx.Param, ...)
+  leaves, tree = jax.tree.flatten(params)
+  draw = np.random.default_rng(5)
+  shaken = [x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype) for x in leaves]
+  return nnx.merge(graphdef, tree.unflatten(shaken), rest)
+
+
+def tokens_of(case: Case, seed: int = 0) -> Array:
+  """Random tokens, int [B,L]."""
+  return jnp.asarray(np.random.default_rng(seed).integers(1, VOCAB, (B, case.length)))
+
+
+def paths(module: nnx.Module) -> dict[str, np.ndarray]:
+  """The parameters of a module by their paths."""
+  flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
+  return {"/".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in flat}
+
+
+def compare(what: str, got: Array, expected: Array, tolerance: float = EXACT):
+  """Yields the largest difference of two arrays [B,L,...], if it is above `tolerance`."""
+  apart = np.abs(np.asarray(got, np.float64) - np.asarray(expected, np.float64))
+  apart = np.where(np.isnan(apart), np.inf, apart)
+  if apart.max(initial=0) > tolerance:
+    row, place, *_ = np.unravel_index(apart.argmax(), apart.shape)
+    yield Difference(f"{what}: row {row}, token {place}", float(apart.max()))
+
+
+def padding(case: Case) -> Iterator[Difference]:
+  """Padding after a sequence changes none of its outputs."""
+  model, tokens = stack(case), tokens_of(case)
+  alone = model(tokens[:, : case.part])
+  real = jnp.arange(case.length)[None] < jnp.full((B, 1), case.part)
+  padded = model(tokens, real)[:, : case.part]
+  yield from compare(f"{case.length - case.part} padded", padded, alone)
+
+
+def batch_mates(case: Case) -> Iterator[Difference]:
+  """What else is in a batch, and how long it is, changes no output."""
+  model, tokens = stack(case), tokens_of(case)
+  alone = model(tokens[:, : case.part])[:1]
+  others = tokens_of(case, 1).at[0, : case.part].set(tokens[0, : case.part])
+  yield from compare("beside another", model(others, case.mask)[:1, : case.part], alone)
+
+
+def decoded(model: Stack, tokens: Array, prompt: int, source=None, positions=None) -> Array:
+  """The outputs of a cached sequence, the first `prompt` tokens at once and then one by one."""
+  batch, length = tokens.shape
+  cache = model.empty_cache(batch, length, positions)
+  outputs = []
+  for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, length))]:
+    output, cache = model.step(tokens[:, start:end], cache, source=source)
+    outputs.append(output)
+  return jnp.concatenate(outputs, axis=1)
+
+
+def cached_decoding(case: Case) -> Iterator[Difference]:
+  """Decoding with cached keys gives what the whole sequence gives at once."""
+  model, tokens = stack(case), tokens_of(case)
+  yield from compare("token by token", decoded(model, tokens, 1), model(tokens))
+  later = jnp.arange(3, case.length + 3)[None]
+  whole = model(tokens, positions=later)
+  found = decoded(model, tokens, case.part, positions=later)
+  yield from compare(f"a prompt of {case.part} from position 3 on", found, whole)
+
+
+def cross_attention(case: Case) -> Iterator[Difference]:
+  """Decoding beside a source gives what the whole pass gives, and its padding changes nothing."""
+  for norm in ("pre", "post"):
+    model, tokens = stack(case, cross=True, norm=norm), tokens_of(case)
+    mask = np.arange(6) < np.array([[SOURCE], [6]])
+    draw = np.random.default_rng(3)
+    encoded = jnp.asarray(draw.normal(size=(B, 6, case.d_model)), jnp.float32)
+    source = model.source(encoded, mask)
+    whole = model(tokens, source=source)
+    yield from compare(f"{norm}-norm", decoded(model, tokens, case.part, source), whole)
+    elsewhere = model.source(jnp.where(mask[..., None], encoded, 9.0), mask)
+    yield from compare("other padding", model(tokens, source=elsewhere), whole)
+
+
+def memory(case: Case) -> Iterator[Difference]:
+  """Segments with a memory give what the whole sequence gives (Dai et al. 2019)."""
+  model, tokens, part = stack(case), tokens_of(case), case.part
+  first, kept = model.recur(tokens[:, :part], model.empty_memory(B, part))
+  second, _ = model.recur(tokens[:, part:], kept)
+  found = jnp.concatenate([first, second], axis=1)
+  yield from compare(f"segments of {part} and {case.length - part}", found, model(tokens))
+
+
+def explicit_positions(case: Case) -> Iterator[Difference]:
+  """Positions 0, 1, 2, … that are given are those that are meant where none are given."""
+  model, tokens = stack(case), tokens_of(case)
+  given = jnp.arange(case.length)[None] + jnp.zeros((B, 1), int)
+  yield from compare("given", model(tokens, positions=given), model(tokens))
+
+
+def shift(case: Case) -> Iterator[Difference]:
+  """Only offsets matter: all positions moved by as much change nothing. Declared by `relative`."""
+  model, tokens = stack(case), tokens_of(case)
+  moved = jnp.arange(case.length)[None] + jnp.array([[0], [37]])
+  yield from compare("by 37", model(tokens, positions=moved), model(tokens))
+
+
+def spans(case: Case) -> Iterator[Difference]:
+  """Some queries on some keys, gaps between them, give what all of them give with others hidden."""
+  model = stack(case, reach=REACH)
+  whole = case.length + case.part
+  key = np.unique(np.linspace(0, whole - 1, case.length).astype(int))
+  draw = np.random.default_rng(4)
+  x = jnp.asarray(draw.normal(size=(B, whole, case.d_model)), jnp.float32)
+  layer = model.blocks[0].attention
+  q, (k, v) = layer.queries(x), layer.keys_values(x)
+
+  def attended(query: np.ndarray, key: np.ndarray, mask: np.ndarray, **options: Any) -> Array:
+    places = jnp.asarray(query)[None], jnp.asarray(key)[None]
+    span = Span(*places, jnp.asarray(mask), case.causal, reach=REACH, **options)
+    span = span if model.shared is None else span.replace(shared=model.shared(span))
+    asked = None if q is None else q[:, query]
+    return layer.relation.attend(asked, k[:, key], v[:, key], span, lambda weights: weights)
+
+  every = np.arange(whole)
+  hidden = np.isin(every, key)[None, None]
+  expected = attended(every, every, hidden, consecutive=True)
+  for name, query in (("gaps", key), ("fewer queries than keys", key[1:])):
+    seen = np.ones((1, 1, len(key)), bool)
+    yield from compare(name, attended(query, key, seen), expected[:, query])
+
+
+def long_texts(case: Case) -> Iterator[Difference]:
+  """Attention in blocks, as long sequences have it, equals its definition, with gradients."""
+  tokens = tokens_of(case)
+  draw = np.random.default_rng(6)
+  cotangent = jnp.asarray(draw.normal(size=(B, case.length, case.d_model)), jnp.float32)
+  gaps = jnp.asarray(np.cumsum(draw.integers(1, 4, case.length)))[None]
+  found = []
+  for form in ("reference", "blocked"):
+    model = stack(case, reach=REACH, attention=form)
+    graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+
+    def outputs(params, graphdef=graphdef, rest=rest):
+      model = nnx.merge(graphdef, params, rest)
+      whole = model(tokens, case.mask), model(tokens, positions=gaps)
+      if not case.causal:
+        return whole
+      _, kept = model.recur(tokens[:, : case.part], model.empty_memory(B, case.part))
+      return *whole, model.recur(tokens, kept)[0]
+
+    with mock.patch.object(attention, "SIZE", 2):
+      values, backward = jax.vjp(outputs, params)
+      (gradient,) = backward(tuple(cotangent for _ in values))
+    found.append((values, nnx.to_flat_state(gradient)))
+  (expected, slopes), (got, others) = found
+  for name, one, other in zip(
+    ("padded", "with gaps", "with a memory"), got, expected, strict=False
+  ):
+    real = case.mask[..., None] if name == "padded" else 1
+    yield from compare(name, one * real, other * real)
+  for (path, slope), (_, other) in zip(slopes, others, strict=True):
+    largest = max(1.0, float(jnp.abs(slope[...]).max()))
+    apart = float(jnp.abs(slope[...] - other[...]).max())
+    if not apart < 10 * EXACT * largest:
+      yield Difference(f"gradient of {'/'.join(map(str, path))}", apart)
+
+
+def gradients(case: Case) -> Iterator[Difference]:
+  """The gradient of every parameter is that of finite differences."""
+  for path, slope, gradient, differences in derivatives(case):
+    apart = min(abs(along - slope @ way) for way, along in differences)
+    if not apart < SLACK * (0.5 + np.linalg.norm(slope)):
+      yield Difference(f"{path}, whose gradient is {gradient:.3g} long", apart)
+
+
+def derivatives(case: Case) -> Iterator[tuple[str, np.ndarray, float, list]]:
+  """Of every parameter its path, gradient and norm, and differences in three directions."""
+  model, tokens = stack(case), tokens_of(case)
+  graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+  draw = np.random.default_rng(8)
+  cotangent = draw.normal(size=(B, case.length, case.d_model))
+
+  def output(params):
+    return nnx.merge(graphdef, params, rest)(tokens, case.mask) * case.mask[..., None]
+
+  values, backward = jax.vjp(output, params)
+  (slopes,) = backward(jnp.asarray(cotangent, values.dtype))
+  leaves, tree = jax.tree.flatten(params)
+  flat = nnx.to_flat_state(slopes)
+  for index, (path, slope) in enumerate(flat):
+    slope = np.asarray(slope[...], np.float64).ravel()
+    differences = []
+    for _ in range(3):
+      way = draw.choice([-1.0, 1.0], slope.size)
+      ends = []
+      for step in (STEP, -STEP):
+        moved = leaves[index] + jnp.asarray(step * way.reshape(leaves[index].shape), jnp.float32)
+        there = output(tree.unflatten([*leaves[:index], moved, *leaves[index + 1 :]]))
+        ends.append((np.asarray(there, np.float64) * cotangent).sum())
+      differences.append((way, (ends[0] - ends[1]) / (2 * STEP)))
+      if abs(differences[-1][1] - slope @ way) < SLACK * (0.5 + np.linalg.norm(slope)):
+        break
+    yield "/".join(map(str, path)), slope, float(np.linalg.norm(slope)), differences
+
+
+def bfloat16(case: Case) -> Iterator[Difference]:
+  """In bfloat16 outputs follow those in float32, and parameters stay in float32."""
+  tokens = tokens_of(case)
+  full, half = stack(case), stack(case, dtype="bfloat16")
+  for path, x in paths(half).items():
+    if x.dtype != np.float32:
+      yield Difference(f"{path} is {x.dtype}")
+  expected, got = full(tokens, case.mask), half(tokens, case.mask)
+  if got.dtype != jnp.bfloat16:
+    yield Difference(f"outputs are {got.dtype}")
+  error = np.sqrt(np.mean(np.square(np.asarray(got, np.float64) - expected)))
+  if not error < HALF * np.std(expected):
+    yield Difference("outputs, in standard deviations", float(error / np.std(expected)))
+
+
+def same_start(case: Case) -> Iterator[Difference]:
+  """The parameters that every Transformer has start as they do without positions."""
+
+  def start(encoding: Encoding) -> dict[str, np.ndarray]:
+    rngs = nnx.Rngs(params=0, encoding=1)
+    built = Stack(VOCAB, encoding, case.size(), causal=case.causal, rngs=rngs)
+    return {path.replace("words/", ""): x for path, x in paths(built).items()}
+
+  plain, own = start(Encoding()), start(case.encoding)
+  for path in plain:
+    if path in own and plain[path].shape == own[path].shape:
+      apart = np.abs(plain[path] - own[path]).max()
+      if apart > 0:
+        yield Difference(path, float(apart))
+
+
+def terms(case: Case) -> Iterator[Difference]:
+  """With all terms of the relation switched on, outputs are those without switches."""
+  model, tokens = stack(case), tokens_of(case)
+  names = model.blocks[0].attention.relation.terms
+  every = {name: jnp.ones((case.layers, case.heads)) for name in names}
+  yield from compare("all on", model(tokens, kept=every), model(tokens))
+  for name in names:
+    output = model(tokens, kept=every | {name: jnp.zeros((case.layers, case.heads))})
+    if not jnp.isfinite(output).all():
+      yield Difference(f"{name} off: not finite")
+
+
+def no_vector_per_pair(case: Case) -> Iterator[Difference]:
+  """No array of a training step has a vector for each pair of a query and a key."""
+  length, width = 64, 32
+  case = dataclasses.replace(case, length=length)
+  size = case.size(d_model=case.heads * width, d_ff=48)
+  rngs = functools.partial(nnx.Rngs, params=0, encoding=1)
+  model = nnx.eval_shape(lambda: Stack(VOCAB, case.encoding, size, causal=case.causal, rngs=rngs()))
+  graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+
+  def loss(params, rest):
+    return nnx.merge(graphdef, params, rest)(jnp.ones((B, length), int)).sum()
+
+  program = jax.make_jaxpr(jax.value_and_grad(loss))(params, rest)
+  tables = {f"float32[{','.join(map(str, x.shape))}]" for x in jax.tree.leaves(params)}
+  largest, shape = max(made for made in arrays_of(program.jaxpr) if made[1] not in tables)
+  if not largest < length**2 * width:
+    yield Difference(f"{shape} for {length} tokens and heads of {width} channels", largest)
+
+
+def arrays_of(jaxpr: Any) -> Iterator[tuple[int, str]]:
+  """Size and shape of all arrays that a program makes, those of its subprograms included."""
+  for equation in jaxpr.eqns:
+    for made in equation.outvars:
+      yield made.aval.size, made.aval.str_short()
+    for inner in jax.extend.core.jaxprs_in_params(equation.params):
+      yield from arrays_of(inner)
