@@ -16,18 +16,9 @@ from posexp.config.arguments import Parser, run
 from posexp.errors import UserError, near
 from posexp.runs import Run, lock, read_runs
 from posexp.runs.predictions import SAMPLES, load_predictions
-from posexp.tracking import charts, connection
+from posexp.tracking import charts, connection, wandb_run
 from posexp.tracking.aggregates import Aggregate, aggregates
-from posexp.tracking.wandb_run import (
-  WandbOptions,
-  WandbRun,
-  extent,
-  facts,
-  group_settings,
-  is_synced,
-  record,
-  run_settings,
-)
+from posexp.tracking.wandb_run import WandbOptions, WandbRun, is_synced
 
 EXAMPLES = """\
 examples:
@@ -133,12 +124,12 @@ class Sender:
 
   def _send_run(self, run: Run, options: WandbOptions) -> tuple[str, str]:
     finished = run.summary is not None
-    if is_synced(run.path / "wandb", self.server, options, extent(run.step, finished)):
+    if is_synced(run.path / "wandb", self.server, options, wandb_run.extent(run.step, finished)):
       return THERE, THERE
     if self.dry:
       return SENT, f"would be sent: {len(run.history)} rows{', the summary' if finished else ''}"
     with lock(run.path):
-      settings = run_settings(options, run.config, facts(run.summary), run.path)
+      settings = wandb_run.run_settings(options, run.config, wandb_run.facts(run.summary), run.path)
       deadline = time.monotonic() + options.timeout
       opened = WandbRun(connection.open_online(settings, deadline), run.path)
       again, url = opened.run.resumed, opened.run.url
@@ -158,7 +149,7 @@ class Sender:
       return SENT, f"{what} would be sent"
     folder.mkdir(exist_ok=True)
     first, digest = group.runs[0], group.path.name
-    settings = group_settings(options, first.task, first.encoding, digest)
+    settings = wandb_run.group_settings(options, first.task, first.encoding, digest)
     settings |= {
       "id": f"{digest}-aggregate",
       "name": f"{settings['group']}/aggregate",
@@ -172,7 +163,7 @@ class Sender:
     opened.log(charts.loggable(group.charts, opened.entity if has else None))
     opened.finish()
     # Without presets the group is sent again next time: the account may have them by then.
-    record(folder, opened, group.content if has else None)
+    wandb_run.record(folder, opened, group.content if has else None)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     return SENT, f"{what} {SENT}, {opened.url}"
 

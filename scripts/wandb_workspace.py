@@ -88,15 +88,15 @@ def sections(runs: Sequence[Run], entity: str) -> Iterator[tuple[str, list[Any]]
   drawn = {chart.name: chart for group in aggregates(runs) for chart in group.charts}
 
   def custom(kind: str) -> list[Any]:
-    return [
-      v2.CustomChart(
-        query={"summaryTable": {"tableKey": panel.table}},
-        chart_name=panel.preset,
-        chart_fields=panel.fields,
-        chart_strings=panel.strings,
-      )
-      for panel in (charts.panel(chart, entity) for chart in drawn.values() if chart.kind == kind)
-    ]
+    found = []
+    for chart in drawn.values():
+      if chart.kind == kind:
+        preset, fields, strings = chart.panel(entity)
+        query = {"summaryTable": {"tableKey": f"Custom Chart Tables/{chart.name}_table"}}
+        found.append(
+          v2.CustomChart(query=query, chart_name=preset, chart_fields=fields, chart_strings=strings)
+        )
+    return found
 
   title = f"{metric.title}, mean and standard deviation of seeds"
   bars = v2.BarPlot(title=title, metrics=[metric.key], orientation="v", **seeds)

@@ -15,6 +15,7 @@ import pytest
 from tracked import CONFIG, steps_of, train, wandb_sync
 from wandb_stub import API_KEY, Refused
 
+from posexp import sync
 from posexp.config import build
 from posexp.errors import UserError
 from posexp.runs import RunWriter, digest, folder
@@ -24,10 +25,10 @@ pytestmark = pytest.mark.usefixtures("apart")
 
 
 def send(line):
-  """Runs the command at the end of a line, as the user would."""
-  command = shlex.split(line[line.index("python -m posexp.sync") :])
-  done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True)
-  assert done.returncode == 0, done.stderr
+  """Does what the command at the end of a line does."""
+  *command, path = shlex.split(line[line.index("python -m posexp.sync") :])
+  assert command == ["python", "-m", "posexp.sync"]
+  assert sync.sync(sync.arguments([path]))["not sent"] == 0
 
 
 def said(caplog):
@@ -215,7 +216,7 @@ def test_a_server_that_never_answers(monkeypatch, capfd):
     monkeypatch.setenv("WANDB_BASE_URL", url)
     monkeypatch.setenv("WANDB_API_KEY", API_KEY)
     begun = time.monotonic()
-    line = train([10], timeout=5)
+    line = train([10], timeout=4)
     assert time.monotonic() - begun < 8  # the import of wandb included
     assert line.startswith(f"offline ({url} does not answer); send with: python -m posexp.sync ")
     with pytest.raises(UserError, match=r"wandb\.mode=online: .* does not answer; wandb\.mode=off"):
@@ -233,7 +234,7 @@ def test_a_server_that_answers_and_then_does_not(stub, monkeypatch):
 
   monkeypatch.setattr(stub, "graphql", graphql)
   begun = time.monotonic()
-  assert train([10], timeout=5).startswith("offline (")
+  assert train([10], timeout=4).startswith("offline (")
   assert time.monotonic() - begun < 9
 
 

@@ -47,6 +47,11 @@ class Chart(NamedTuple):
     """Its key in W&B, which allows these characters alone."""
     return re.sub(r"[^0-9A-Za-z]+", "_", self.title)
 
+  def panel(self, entity: str) -> tuple[str, dict[str, str], dict[str, str]]:
+    """The preset that draws it, which `entity` has, and the preset's fields and strings."""
+    strings = {"title": self.title, "xname": self.x, "yname": self.y}
+    return f"{entity}/{preset(self.kind)}", {column: column for column in COLUMNS}, strings
+
 
 def row(x: Any, series: str, found: Estimate, place: int = 0) -> list[Any]:
   """A point of a chart; names stand in the order of their places."""
@@ -109,25 +114,6 @@ def ensure_presets(entity: str) -> None:
         raise
 
 
-class Panel(NamedTuple):
-  """A chart in the terms of W&B."""
-
-  preset: str  # with the entity that has it
-  table: str  # key under which W&B keeps the table
-  fields: dict[str, str]
-  strings: dict[str, str]
-
-
-def panel(chart: Chart, entity: str) -> Panel:
-  """The panel that draws a chart; `entity` has the presets."""
-  return Panel(
-    f"{entity}/{preset(chart.kind)}",
-    f"Custom Chart Tables/{chart.name}_table",
-    {column: column for column in COLUMNS},
-    {"title": chart.title, "xname": chart.x, "yname": chart.y},
-  )
-
-
 def loggable(charts: Iterable[Chart], entity: str | None) -> dict[str, Any]:
   """The charts by name, for `wandb.Run.log`: plain tables unless an `entity` has the presets."""
   import wandb
@@ -136,6 +122,6 @@ def loggable(charts: Iterable[Chart], entity: str | None) -> dict[str, Any]:
   for chart in charts:
     found[chart.name] = table = wandb.Table(list(COLUMNS), chart.rows)
     if entity is not None:
-      preset, _, fields, strings = panel(chart, entity)
+      preset, fields, strings = chart.panel(entity)
       found[chart.name] = wandb.plot_table(preset, table, fields, strings, split_table=True)
   return found
