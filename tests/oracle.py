@@ -22,7 +22,7 @@ def span(queries=K, *, causal=True, spaced=False):
   key = positions(spaced)
   query = key[K - queries :]
   mask = (key <= query[:, None]) | (not causal)
-  return Span(*map(jnp.asarray, (query[None], key[None], mask[None])), reach=REACH)
+  return Span(*map(jnp.asarray, (query[None], key[None], mask[None])), max_position=REACH)
 
 
 def arrays(parts):

@@ -106,7 +106,9 @@ def drawn(seed, encoding, *, consecutive):
   mask = draw.random((batch, 1, keys)) < 0.7
   mask[:, :, 0] = True
   # No position is at or beyond the reach, and neither may one be that blocks are filled up with.
-  more = {"consecutive": True} if consecutive else {"reach": int(max(key[-1], query[-1])) + 1}
+  more = (
+    {"consecutive": True} if consecutive else {"max_position": int(max(key[-1], query[-1])) + 1}
+  )
   span = Span(*map(jnp.asarray, (query[None], key[None], mask)), causal, **more)
   arrays = (draw.normal(size=(batch, length, H, D)) for length in (queries, keys, keys, queries))
   return span, causal, *(jnp.asarray(x, jnp.float32) for x in arrays)
@@ -137,7 +139,7 @@ def test_what_kernels_are_given_makes_what_the_definition_gives(encoding):
   seed = MANY.index(encoding)
   span, causal, q, k, v, asked = drawn(seed, encoding, consecutive=True)
   parts = built(encoding, causal)
-  if not nnx.merge(*parts)[0].fuses:
+  if not nnx.merge(*parts)[0].supports_fused:
     with pytest.raises(ValueError, match="an encoding that its kernels know"):
       attention.check("fused", nnx.merge(*parts)[0], D, "bfloat16", 0.0, None)
     return
@@ -152,7 +154,7 @@ def test_kernels_take_texts_with_padding_behind_them(encoding, causal):
   length = 7 + causal
   positions, lengths = jnp.arange(length)[None], jnp.asarray([length, 1, 4])
   mask = (positions < lengths[:, None])[:, None]
-  span = Span(positions, positions, mask, causal, consecutive=True, first=True)
+  span = Span(positions, positions, mask, causal, consecutive=True, padding_last=True)
   draw = np.random.default_rng(2)
   *arrays, asked = (jnp.asarray(draw.normal(size=(3, length, H, D)), jnp.float32) for _ in range(4))
 

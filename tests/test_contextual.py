@@ -38,8 +38,8 @@ def test_gates_read_contents_that_are_switched_off():
   relation.rows[...] = jnp.asarray(draw.normal(size=(5, oracle.D)), jnp.float32)
   at = oracle.span()
   ones = jnp.ones(oracle.H)
-  position = relation.score(q, k, at.replace(kept={"content": 0 * ones, "position": ones}))
-  content = relation.score(q, k, at.replace(kept={"content": ones, "position": 0 * ones}))
+  position = relation.score(q, k, at.replace(term_scale={"content": 0 * ones, "position": ones}))
+  content = relation.score(q, k, at.replace(term_scale={"content": ones, "position": 0 * ones}))
   np.testing.assert_allclose(position + content, relation.score(q, k, at), atol=1e-5)
 
 

@@ -21,7 +21,7 @@ def padded(queries, keys, *, causal=False, own=False, batch=B):
   key = jnp.arange(keys)[None]
   query = key if own else jnp.arange(keys - queries, keys)[None]
   mask = jnp.arange(keys) < jnp.asarray([keys, 1, keys // 2][:batch])[:, None, None]
-  return Span(query, key, mask, causal, consecutive=True, first=True)
+  return Span(query, key, mask, causal, consecutive=True, padding_last=True)
 
 
 SPANS = {
@@ -33,8 +33,8 @@ SPANS = {
   "odd source": padded(5, 7),
   "one mask for all": padded(6, 7, batch=1),
   "memory": padded(3, 7, causal=True),
-  "gaps": padded(7, 7, own=True).replace(first=False),
-  "a row for each query": padded(7, 7).replace(mask=jnp.ones((1, 7, 7), bool), first=False),
+  "gaps": padded(7, 7, own=True).replace(padding_last=False),
+  "a row for each query": padded(7, 7).replace(mask=jnp.ones((1, 7, 7), bool), padding_last=False),
 }
 TOLD = [name for name in SPANS if name not in ("memory", "gaps", "a row for each query")]
 

@@ -73,7 +73,7 @@ def test_deberta(encoding, causal):
 def test_an_impossible_offset_of_deberta_has_no_score():
   relation = DeBERTa().relation(2, 4, causal=False, rngs=nnx.Rngs(0))
   table = DeBERTa().shared(2, 4, causal=False, rngs=nnx.Rngs(0))
-  at = oracle.span(causal=False, spaced=True).replace(reach=None)
+  at = oracle.span(causal=False, spaced=True).replace(max_position=None)
   at = at.replace(shared=table(at))
   scores = relation.score(*jnp.ones((2, 1, oracle.K, 2, 4)), at)
   assert (np.isfinite(scores[0, 0]) == (np.abs(at.offset[0]) < oracle.K)).all()

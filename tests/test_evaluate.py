@@ -75,7 +75,7 @@ def test_without_position_attention_is_that_of_content_alone(trained):
   q, k = (attention.heads(each(context)) for each in (attention.query, attention.key))
   span = model.stack.ready(Span(positions, positions, batch["mask"][:, None]))
   kept = Switches(trained).scale(Off(("position",), (0,), (1,)))
-  switched = span.replace(kept={term: heads[0] for term, heads in kept.items()})
+  switched = span.replace(term_scale={term: heads[0] for term, heads in kept.items()})
   found = attention.relation.weights(q, k, switched)
 
   q, k = (np.asarray(each, np.float64) for each in (q, k))

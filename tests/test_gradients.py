@@ -28,11 +28,11 @@ def norm(x, scale, bias, parts):
 
 VISIBLE = np.tril(np.ones((3, 7), bool), 2)[None, None] & (np.arange(7) < 6)
 FUNCTIONS = {
-  "times, wide": (gradients.times, lambda x, w: x @ w, (2, 3, 4), (4, 6)),
-  "times, tall": (gradients.times, lambda x, w: x @ w, (2, 3, 6), (6, 4)),
-  "plus, a vector": (gradients.plus, lambda x, b: x + b, (2, 3, 4), (4,)),
-  "plus, for the batch": (gradients.plus, lambda x, b: x + b, (2, 5, 3, 4), (1, 5, 3, 4)),
-  "plus, its own": (gradients.plus, lambda x, b: x + b, (2, 5, 3, 4), (2, 5, 3, 4)),
+  "times, wide": (gradients.matmul, lambda x, w: x @ w, (2, 3, 4), (4, 6)),
+  "times, tall": (gradients.matmul, lambda x, w: x @ w, (2, 3, 6), (6, 4)),
+  "plus, a vector": (gradients.add_bias, lambda x, b: x + b, (2, 3, 4), (4,)),
+  "plus, for the batch": (gradients.add_bias, lambda x, b: x + b, (2, 5, 3, 4), (1, 5, 3, 4)),
+  "plus, its own": (gradients.add_bias, lambda x, b: x + b, (2, 5, 3, 4), (2, 5, 3, 4)),
   "scores": (
     gradients.scores,
     lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k),
@@ -46,7 +46,7 @@ FUNCTIONS = {
     (2, 7, 5, 4),
   ),
   "mixed": (
-    gradients.mixed,
+    gradients.weighted_sum,
     lambda w, v: jnp.einsum("bhqk,bkhd->bqhd", w, v),
     (2, 5, 3, 7),
     (2, 7, 5, 4),
@@ -84,7 +84,9 @@ def test_a_gradient_is_of_the_dtype_of_what_it_is_of():
     jax.ShapeDtypeStruct((2, 5, 3, 4), jnp.bfloat16),
     jax.ShapeDtypeStruct((3, 4), jnp.float32),
   )
-  slopes = jax.eval_shape(jax.grad(lambda *x: gradients.plus(*x).sum(), argnums=(0, 1)), *shapes)
+  slopes = jax.eval_shape(
+    jax.grad(lambda *x: gradients.add_bias(*x).sum(), argnums=(0, 1)), *shapes
+  )
   assert [each.dtype for each in slopes] == [each.dtype for each in shapes]
 
 

@@ -29,12 +29,12 @@ def whole_sequences(encoding, causal):
   """Queries are the keys, and the last block is not full."""
   at = jnp.arange(11)[None]
   mask = at[:, None] < jnp.array([11, 6])[:, None, None]
-  holds(encoding, causal, Span(at, at, mask, causal, consecutive=True, first=True))
+  holds(encoding, causal, Span(at, at, mask, causal, consecutive=True, padding_last=True))
 
 
 def gaps_in_positions(encoding, causal):
   at = jnp.array([[0, 2, 3, 9, 10, 11, 17, 18, 25]])
-  holds(encoding, causal, Span(at, at, jnp.ones((1, 1, 9), bool), causal, reach=30))
+  holds(encoding, causal, Span(at, at, jnp.ones((1, 1, 9), bool), causal, max_position=30))
 
 
 def cached_keys(encoding, causal):
@@ -82,7 +82,7 @@ def holds(encoding, causal, span):
   q, asked, k, v = (
     jnp.asarray(draw.normal(size=(B, lengths[i], H, D)), jnp.float32) for i in (0, 0, 1, 1)
   )
-  if not relation.of_stream:
+  if not relation.uses_hidden:
     q, k = None, k[..., :0]
 
   def found(form):
@@ -151,8 +151,8 @@ class Counting(Relation):
 class Biasing(Relation):
   """The same, as a bias beside a product."""
 
-  def folded(self, q, k, span):
-    query, key, _ = super().folded(q, k, span)
+  def qk_and_bias(self, q, k, span):
+    query, key, _ = super().qk_and_bias(q, k, span)
     gates = jax.nn.sigmoid(jnp.einsum("bqhd,bkhd->bhqk", query, key))
     return query, key, -jnp.cumsum(jnp.where(span.visible[:, None], gates, 0), axis=-1)
 

@@ -137,7 +137,7 @@ def test_cached_decoding_with_random_positions_equals_the_whole_pass(name):
   encoding = {"normalized": ENCODINGS["normalized"](length=REACH)}.get(name) or ENCODINGS[name]()
   rngs = nnx.Rngs(params=0, encoding=1)
   try:
-    stack = Stack(VOCAB, encoding, SMALL, causal=True, reach=REACH, rngs=rngs)
+    stack = Stack(VOCAB, encoding, SMALL, causal=True, max_position=REACH, rngs=rngs)
   except ValueError as refusal:
     pytest.skip(f"not defined in a decoder: {refusal}")
   positions = drawn(jnp.ones((B, L), bool), jax.random.key(3), REACH)
@@ -155,7 +155,7 @@ def test_transformer_xl_knows_every_distance_within_its_reach_and_none_beyond():
   build = functools.partial(Stack, VOCAB, TransformerXL(), SMALL)
   positions = jnp.array([[0, 5, 9, 20, 30, 39]])
   for reach, known in ((REACH, True), (None, False)):
-    stack = build(reach=reach, rngs=nnx.Rngs(params=0, encoding=1))
+    stack = build(max_position=reach, rngs=nnx.Rngs(params=0, encoding=1))
     assert np.isfinite(stack(TOKENS, positions=positions)).all() == known
 
 

@@ -48,7 +48,7 @@ def without(model, *off, layers=slice(None), heads=slice(None)):
   kept = {term: np.ones((LAYERS, H), np.float32) for term in terms(model)}
   for term in off:
     kept[term][layers, heads] = 0
-  return np.asarray(model(TOKENS, kept=kept))
+  return np.asarray(model(TOKENS, term_scale=kept))
 
 
 @every_encoding
@@ -77,8 +77,8 @@ def test_every_term_can_be_left_out_of_any_head(encoding):
 
   for term in relation.terms:
     ones = {name: jnp.ones(H) for name in relation.terms}
-    some = run(span.replace(kept=ones | {term: jnp.ones(H).at[1].set(0)}))
-    none = run(span.replace(kept=ones | {term: jnp.zeros(H)}))
+    some = run(span.replace(term_scale=ones | {term: jnp.ones(H).at[1].set(0)}))
+    none = run(span.replace(term_scale=ones | {term: jnp.zeros(H)}))
     for part, off, full in zip(some, none, run(span), strict=True):
       np.testing.assert_allclose(part[:, [0, 2, 3]], full[:, [0, 2, 3]], atol=1e-6)
       np.testing.assert_allclose(part[:, 1], off[:, 1], atol=1e-6)

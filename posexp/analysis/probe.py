@@ -109,16 +109,16 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
     relation = attention.relation
     one, other = jax.random.normal(jax.random.key(1), (2, DRAWS, 1, stack.size.d_model))
     q = k = same = None
-    if relation.of_stream:
+    if relation.uses_hidden:
       q, same = attention.heads(attention.query(one)), attention.heads(attention.key(other))
       k = jnp.broadcast_to(same, (DRAWS, count, *same.shape[2:]))
     at, to = jnp.full((1, 1), length - 1), jnp.arange(count)[None]
-    span = Span(at, to, jnp.ones((1, 1, count), bool), reach=stack.reach)
+    span = Span(at, to, jnp.ones((1, 1, count), bool), max_position=stack.max_position)
     span = stack.ready(span, whole_only=True)
 
     def logits(q: Array | None, only: str | None = None) -> Array:
       scale = {term: jnp.full(heads, float(only in (None, term))) for term in relation.terms}
-      found = relation.score(q, k, span.replace(kept=scale))[:, :, 0]
+      found = relation.score(q, k, span.replace(term_scale=scale))[:, :, 0]
       return jnp.broadcast_to(found, (DRAWS, heads, count))
 
     return logits(q), logits(same), {term: logits(q, term) for term in relation.terms}

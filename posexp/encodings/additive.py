@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.encodings.base import Encoding, Words
+from posexp.encodings.base import Encoding, TokenEmbedding
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
 # Of positions [1 or B,L] and, or None, the mask [B,L] of real tokens: [1 or B,L,F].
@@ -21,7 +21,7 @@ Vector = Callable[[Array, Array | None], Array]
 class Sum(nnx.Module):
   """word + vector(position)."""
 
-  def __init__(self, words: Words, vector: Vector):
+  def __init__(self, words: TokenEmbedding, vector: Vector):
     self.words = words
     self.vector = vector
 
@@ -43,7 +43,7 @@ class Product(Sum):
 class Concatenation(Sum):
   """[word; vector(position)] W, with W [2F,F] Glorot uniform."""
 
-  def __init__(self, words: Words, vector: Vector, features: int, *, rngs: nnx.Rngs):
+  def __init__(self, words: TokenEmbedding, vector: Vector, features: int, *, rngs: nnx.Rngs):
     super().__init__(words, vector)
     init = nnx.initializers.glorot_uniform()
     self.kernel = nnx.Param(init(rngs.encoding(), (2 * features, features)))
@@ -73,7 +73,7 @@ class Absolute(Encoding):
     raise NotImplementedError
 
   def embed(self, vocab_size, features, *, scale, causal=False, rngs):
-    words = Words(vocab_size, features, scale=scale, rngs=rngs)
+    words = TokenEmbedding(vocab_size, features, scale=scale, rngs=rngs)
     vector = self.vector(features, rngs)
     if self.combine == "concat":
       return Concatenation(words, vector, features, rngs=rngs)

@@ -20,7 +20,15 @@ from jax import Array
 
 from posexp.encodings.span import ByOffset, Span
 from posexp.kernels import cudnn
-from posexp.kernels.gradients import LEAST, mixed, normalized, plus, scores, softmax, times
+from posexp.kernels.gradients import (
+  LEAST,
+  add_bias,
+  matmul,
+  normalized,
+  scores,
+  softmax,
+  weighted_sum,
+)
 
 
 def scaled(q: Array) -> Array:
@@ -39,7 +47,7 @@ def whole(features: int, num_heads: int) -> int:
   return features // num_heads
 
 
-class Words(nnx.Module):
+class TokenEmbedding(nnx.Module):
   """A vector per word. The word table starts with variance 1/scale², its output with variance 1."""
 
   def __init__(self, vocab_size: int, features: int, *, scale: float, rngs: nnx.Rngs):
@@ -64,8 +72,8 @@ class Linear(nnx.Module):
     return self.kernel[...]
 
   def __call__(self, x: Array) -> Array:
-    y = times(x, self.matrix().astype(x.dtype))
-    return y if self.bias is None else plus(y, self.bias[...].astype(x.dtype))
+    y = matmul(x, self.matrix().astype(x.dtype))
+    return y if self.bias is None else add_bias(y, self.bias[...].astype(x.dtype))
 
 
 class LayerNorm(nnx.Module):
@@ -101,7 +109,7 @@ class Relation(nnx.Module):
   """
 
   terms: ClassVar[tuple[str, ...]] = ("content",)
-  of_stream: ClassVar[bool] = True  # are queries and keys made of the stream? If not, q is None
+  uses_hidden: ClassVar[bool] = True  # are queries and keys made of the stream? If not, q is None
   # May a block of logits be computed from its own queries and keys alone? No class inherits a yes:
   # only one that says so itself is attended to in blocks, so that any other sees all keys at once.
   blockwise: ClassVar[bool] = True
@@ -114,15 +122,15 @@ class Relation(nnx.Module):
     """What is made of every offset of the span once, and then read by all its blocks."""
     return None
 
-  def folded(self, q: Array, k: Array, span: Span) -> tuple[Array, Array, Array | None]:
+  def qk_and_bias(self, q: Array, k: Array, span: Span) -> tuple[Array, Array, Array | None]:
     """Queries, keys [B,·,H,E] and a bias [1 or B,H,Q,K] or None: the logits are q·k + bias."""
     return span.keep("content", axis=2) * scaled(q), k, None
 
   def score(self, q: Array, k: Array, span: Span) -> Array:
     """Logits [B,H,Q,K] of q [B,Q,H,D] and k [B,K,H,D], scaled, not yet masked."""
-    query, key, bias = self.folded(q, k, span)
+    query, key, bias = self.qk_and_bias(q, k, span)
     logits = scores(query, key)
-    return logits if bias is None else plus(logits, bias)
+    return logits if bias is None else add_bias(logits, bias)
 
   def weights(self, q: Array, k: Array, span: Span) -> Array:
     """Attention weights [B,H,Q,K], in float32: the masked softmax of the logits."""
@@ -130,10 +138,10 @@ class Relation(nnx.Module):
 
   def combine(self, weights: Array, v: Array, span: Span) -> Array:
     """Values v [B,K,H,D] summed by weights [B,H,Q,K]: [B,Q,H,D]. It is linear in the weights."""
-    return mixed(weights, v)
+    return weighted_sum(weights, v)
 
   @property
-  def fuses(self) -> bool:
+  def supports_fused(self) -> bool:
     """Does `fused` compute the same? It is the class's own, or nothing that it stands for is."""
     kind, parts = type(self), ("score", "weights", "combine", "attend")
     own = kind.fused is not Relation.fused
@@ -144,7 +152,7 @@ class Relation(nnx.Module):
 
     A bias is formed, in the dtype of queries; logits and weights are not.
     """
-    query, key, bias = self.folded(q, k, span)
+    query, key, bias = self.qk_and_bias(q, k, span)
     return cudnn.attend(query, key, v, bias, span)
 
   def attend(
@@ -178,7 +186,7 @@ class Encoding:
     self, vocab_size: int, features: int, *, scale: float, causal: bool = False, rngs: nnx.Rngs
   ) -> Callable[..., Array]:
     """(tokens [B,L], positions [1 or B,L], mask [B,L] or None) -> [B,L,features], in float32."""
-    return Words(vocab_size, features, scale=scale, rngs=rngs)
+    return TokenEmbedding(vocab_size, features, scale=scale, rngs=rngs)
 
   def linear(
     self, in_features: int, out_features: int, *, bias: bool = True, rngs: nnx.Rngs

@@ -25,8 +25,8 @@ class Biased(Relation):
   def __init__(self, bias: Callable[[Span], Array] | None = None):
     self.bias = bias
 
-  def folded(self, q, k, span):
-    query, key, _ = super().folded(q, k, span)
+  def qk_and_bias(self, q, k, span):
+    query, key, _ = super().qk_and_bias(q, k, span)
     bias = span.shared if self.bias is None else self.bias(span)
     return query, key, span.keep("bias") * bias
 

@@ -54,8 +54,8 @@ class RealPart(Relation):
 
   blockwise = True
 
-  def folded(self, q, k, span):
-    return super().folded(q * 2**0.5, k, span)
+  def qk_and_bias(self, q, k, span):
+    return super().qk_and_bias(q * 2**0.5, k, span)
 
 
 class Modulus(RealPart):
@@ -91,7 +91,7 @@ def falling(key: Array, shape: tuple[int, int]) -> Array:
   return jnp.broadcast_to(10000.0**-exponent, (rows, pairs))
 
 
-class Wave(nnx.Module):
+class ComplexEmbedding(nnx.Module):
   """r_j e^{i(ω_j pos + θ_j)} for word j, as pairs (Wang et al. 2020, eq. 3 to 6).
 
   Amplitudes, periods and initial phases are each [V or 1, F/2 or 1]: a row for each word or one
@@ -175,7 +175,7 @@ class Complex(Encoding):
       raise ValueError("order=false has no period, so leave initial_phase and shared_period alone")
 
   def embed(self, vocab_size, features, *, scale, causal=False, rngs):
-    return Wave(self, vocab_size, features, scale, rngs)
+    return ComplexEmbedding(self, vocab_size, features, scale, rngs)
 
   def linear(self, in_features, out_features, *, bias=True, rngs):
     if self.network == "real":

@@ -23,7 +23,7 @@ class Counted(Relation):
     self.rows = nnx.Param(jnp.zeros((rows, head_dim)))
 
   def score(self, q, k, span):
-    every = span.replace(kept=None)  # gates read contents, whether or not these are scored
+    every = span.replace(term_scale=None)  # gates read contents, whether or not these are scored
     logits = super().score(q, k, every)
     by_row = jnp.einsum("bqhd,rd->bhqr", q, self.rows[...].astype(q.dtype))
     place = self.place(logits, span)

@@ -68,7 +68,7 @@ class Disentangled(Relation):
     self.key = project("content_to_position")
     self.query = project("position_to_content")
 
-  def folded(self, q, k, span):
+  def qk_and_bias(self, q, k, span):
     scale = (len(self.terms) * q.shape[-1]) ** -0.5
     bias = []
     if self.key is not None:
@@ -158,8 +158,8 @@ class Untied(Relation):
   def __init__(self, bias: bool):
     self.terms = ("content", "position", *["bias"] * bias)
 
-  def folded(self, q, k, span):
-    query, key, _ = super().folded(q, k, span)
+  def qk_and_bias(self, q, k, span):
+    query, key, _ = super().qk_and_bias(q, k, span)
     position, bias = span.shared
     position = span.keep("position") * position
     if bias is not None:

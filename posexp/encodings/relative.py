@@ -14,7 +14,7 @@ from posexp.encodings.base import Encoding, Relation, Setting, scaled
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import ByOffset, Span
 from posexp.kernels import rpr
-from posexp.kernels.gradients import plus, times
+from posexp.kernels.gradients import add_bias, matmul
 from posexp.kernels.lookup import looked_up
 from posexp.kernels.target import target
 
@@ -157,7 +157,7 @@ class Tables(nnx.Module):
 
 def product(x: Array, vectors: Array) -> Array:
   """x [B,H,Q,M] times vectors [M,N] of all heads, or [H,M,N] of each."""
-  return times(x, vectors) if vectors.ndim == 2 else x @ vectors
+  return matmul(x, vectors) if vectors.ndim == 2 else x @ vectors
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -265,7 +265,7 @@ class FourTerms(Relation):
     own = not encoding.share_biases
     self.biases = Biases(self.terms, num_heads, head_dim, rngs=rngs) if own else None
 
-  def folded(self, q, k, span):
+  def qk_and_bias(self, q, k, span):
     u, v = self.biases(span) if self.biases else span.shared
     query, bias = self.query(span, q, "a", u, "c"), None
     if "b" in self.terms or "d" in self.terms:
@@ -276,7 +276,7 @@ class FourTerms(Relation):
     """(q + bias) / √d, less what is off: [1 or B,1 or Q,H,D]; `own`, `common` are their terms."""
     asked = span.keep(own, axis=2) * q if own in self.terms else jnp.zeros_like(q[:1, :1])
     if common in self.terms:
-      asked = plus(asked, span.keep(common, axis=2) * bias.astype(q.dtype)[None, None])
+      asked = add_bias(asked, span.keep(common, axis=2) * bias.astype(q.dtype)[None, None])
     return scaled(asked)
 
   def prepare(self, span, dtype):

@@ -28,7 +28,7 @@ class Rotation(Relation):
     self.layout = layout
     self.terms = ("rotated",) if self.turning == head_dim else ("rotated", "unrotated")
 
-  def folded(self, q, k, span):
+  def qk_and_bias(self, q, k, span):
     turned = self.turned(q, k, span)
     query, key = span.keep("rotated", axis=2) * turned[0], turned[1]
     if "unrotated" in self.terms:

@@ -48,12 +48,12 @@ class Span:
   mask: Array  # bool [B,1 or Q,K]; True where the query may look at the key
   causal: bool = struct.field(pytree_node=False, default=False)  # and at no key ahead of it
   shared: Any = None  # what `Encoding.shared` made of this span, the same for every layer
-  kept: dict[str, Array] | None = None  # how much of each term each head keeps, [H]; None is all
-  reach: int | None = struct.field(pytree_node=False, default=None)  # positions are below it
+  term_scale: dict[str, Array] | None = None  # the factor of each term for each head, [H], if not 1
+  max_position: int | None = struct.field(pytree_node=False, default=None)  # positions are below it
   # Do positions go up one by one, the same for all of the batch? Offsets then lie on diagonals.
   consecutive: bool = struct.field(pytree_node=False, default=False)
   # Do the keys that there are come before those that are not, the same for every query?
-  first: bool = struct.field(pytree_node=False, default=False)
+  padding_last: bool = struct.field(pytree_node=False, default=False)
   shared_fn: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
   block: bool = struct.field(pytree_node=False, default=False)  # is this a block of a longer span?
   prepared: ByOffset | None = None  # what `Relation.prepare` made, or a block's part of it
@@ -71,7 +71,7 @@ class Span:
   @property
   def farthest(self) -> int:
     """The largest offset there may be, to either side: K − 1 where positions are consecutive."""
-    return max(self.reach or 0, self.query.shape[1], self.key.shape[1]) - 1
+    return max(self.max_position or 0, self.query.shape[1], self.key.shape[1]) - 1
 
   @property
   def offset(self) -> Array:
@@ -120,9 +120,9 @@ class Span:
 
   def keep(self, term: str, axis: int = 1) -> Array | float:
     """The factor of a named term of the relation: 1, or four axes of which `axis` is heads."""
-    if self.kept is None:
+    if self.term_scale is None:
       return 1.0
-    return jnp.expand_dims(self.kept[term], [each for each in range(4) if each != axis])
+    return jnp.expand_dims(self.term_scale[term], [each for each in range(4) if each != axis])
 
 
 @jax.custom_vjp

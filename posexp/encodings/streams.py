@@ -10,7 +10,15 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.additive import Sum, Table
-from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span, Words, scaled
+from posexp.encodings.base import (
+  Encoding,
+  LayerNorm,
+  Linear,
+  Relation,
+  Span,
+  TokenEmbedding,
+  scaled,
+)
 from posexp.encodings.paired import Paired, half, interleave
 
 FORMS = ("factored", "concatenated", "added", "position_only")
@@ -40,12 +48,12 @@ class Streams(Relation):
   def __init__(self, terms: tuple[str, ...]):
     self.terms = terms
 
-  def folded(self, q, k, span):
+  def qk_and_bias(self, q, k, span):
     query = scaled(q)
     if self.terms != STREAMS:
       stream = slice(STREAMS.index(self.terms[0]), None, 2)
       return span.keep(self.terms[0], axis=2) * query[..., stream], k[..., stream], None
-    if span.kept is not None:
+    if span.term_scale is not None:
       parts = (span.keep(term, axis=2) * query[..., i::2] for i, term in enumerate(STREAMS))
       query = interleave(*parts)
     return query, k, None
@@ -65,7 +73,7 @@ class PositionOnly(Relation):
   """W_Q p_i · W_K p_j / √D: the same weights for every text, as a convolution has."""
 
   terms: ClassVar[tuple[str, ...]] = ("position",)
-  of_stream: ClassVar[bool] = False
+  uses_hidden: ClassVar[bool] = False
 
   def __init__(self, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
     init = nnx.initializers.glorot_uniform()
@@ -74,7 +82,7 @@ class PositionOnly(Relation):
     self.query_kernel = nnx.Param(init(rngs.encoding(), (features, features)).reshape(shape))
     self.key_kernel = nnx.Param(init(rngs.encoding(), (features, features)).reshape(shape))
 
-  def folded(self, q, k, span):
+  def qk_and_bias(self, q, k, span):
     query, key = (
       jnp.einsum("blf,fhd->blhd", rows.astype(k.dtype), kernel[...].astype(k.dtype))
       for rows, kernel in zip(span.shared, (self.query_kernel, self.key_kernel), strict=True)
@@ -128,7 +136,7 @@ class Split(Encoding):
 
   def embed(self, vocab_size, features, *, scale, causal=False, rngs):
     width = half(features) if self.paired else features
-    words = Words(vocab_size, width, scale=scale, rngs=rngs)
+    words = TokenEmbedding(vocab_size, width, scale=scale, rngs=rngs)
     table = Table(self.length, width, stddev=1.0, rngs=rngs)
     return (TwoStreams if self.paired else Sum)(words, table)
 

@@ -35,7 +35,7 @@ def given(q: Array, k: Array, v: Array, bias: Array | None, span: Span) -> dict[
   """
   batch, queries, keys = len(q), q.shape[1], k.shape[1]
   lengths = mask = None
-  if span.first and (span.own or not span.causal):
+  if span.padding_last and (span.own or not span.causal):
     lengths = jnp.broadcast_to(span.mask[:, 0].sum(-1, dtype=jnp.int32), (batch,))
   else:
     mask = broadcast(span.visible[:, None], queries, keys)

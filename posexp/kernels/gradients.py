@@ -25,12 +25,12 @@ def total(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 @jax.custom_vjp
-def times(x: Array, kernel: Array) -> Array:
+def matmul(x: Array, kernel: Array) -> Array:
   """x [...,M] @ kernel [M,N]."""
   return x @ kernel
 
 
-def times_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+def matmul_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
   x, kernel = kept
   rows, slopes = (each.reshape(-1, each.shape[-1]) for each in (x, grad))
   if rows.shape[1] <= slopes.shape[1]:
@@ -40,22 +40,22 @@ def times_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array
   return (slopes @ kernel.T).reshape(x.shape), of_kernel
 
 
-times.defvjp(lambda x, kernel: (times(x, kernel), (x, kernel)), times_backward)
+matmul.defvjp(lambda x, kernel: (matmul(x, kernel), (x, kernel)), matmul_backward)
 
 
 @jax.custom_vjp
-def plus(x: Array, shared: Array) -> Array:
+def add_bias(x: Array, shared: Array) -> Array:
   """x [...,*S] + what its leading axes share, [*S], if need be with 1 for these; or its own."""
   return x + shared
 
 
-def plus_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+def add_bias_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
   like, shared = kept
   summed = grad if shared.size == grad.size else total(grad, shared.shape)
   return grad.astype(like.dtype), summed.reshape(shared.shape).astype(shared.dtype)
 
 
-plus.defvjp(lambda x, shared: (plus(x, shared), (x[:0], shared)), plus_backward)
+add_bias.defvjp(lambda x, shared: (add_bias(x, shared), (x[:0], shared)), add_bias_backward)
 
 
 def scores(q: Array, k: Array) -> Array:
@@ -80,19 +80,21 @@ _scores.defvjp(lambda q, k: (_scores(q, k), (q, k)), scores_backward)
 
 
 @jax.custom_vjp
-def mixed(weights: Array, v: Array) -> Array:
+def weighted_sum(weights: Array, v: Array) -> Array:
   """Values v [B,K,H,D] summed by weights [B,H,Q,K]: [B,Q,H,D]."""
   return (weights @ v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 
 
-def mixed_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+def weighted_sum_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
   weights, v = kept
   of_weights = grad.transpose(0, 2, 1, 3) @ v.transpose(0, 2, 3, 1)
   of_v = grad.transpose(0, 2, 3, 1) @ weights
   return of_weights, of_v.transpose(0, 3, 1, 2)
 
 
-mixed.defvjp(lambda weights, v: (mixed(weights, v), (weights, v)), mixed_backward)
+weighted_sum.defvjp(
+  lambda weights, v: (weighted_sum(weights, v), (weights, v)), weighted_sum_backward
+)
 
 
 @jax.custom_vjp

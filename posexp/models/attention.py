@@ -39,7 +39,7 @@ def form_of(chosen: str, relation: Relation, queries: int, keys: int) -> str:
 
 
 def check(
-  form: str, relation: Relation, head_dim: int, dtype: str, dropout: float, reach: int | None
+  form: str, relation: Relation, head_dim: int, dtype: str, dropout: float, max_position: int | None
 ) -> None:
   """Raises ValueError where a relation cannot be computed in the form that was chosen."""
   if form == "blocked" and not relation.blockwise:
@@ -50,11 +50,11 @@ def check(
   if form != "fused":
     return
   for fits, needs in (
-    (relation.fuses, "an encoding that its kernels know, so leave it at auto"),
+    (relation.supports_fused, "an encoding that its kernels know, so leave it at auto"),
     (target().platform == "gpu", f"a GPU, and here is a {target().platform} alone"),
     (dtype == "bfloat16", "dtype=bfloat16"),
     (dropout == 0, "dropout=0: its kernels do not drop weights"),
-    (reach is None, "positions that are consecutive"),
+    (max_position is None, "positions that are consecutive"),
     (head_dim % 8 == 0 and head_dim <= 128, f"heads of 8, 16, … 128 channels, not {head_dim}"),
   ):
     if not fits:
@@ -151,7 +151,7 @@ class Plan(NamedTuple):
   columns: int  # keys in a block
   causal: bool
   consecutive: bool
-  reach: int  # which no offset of the whole span comes to
+  max_position: int  # which no offset of the whole span comes to
   rate: float | None  # of dropout
 
 
@@ -223,7 +223,13 @@ class Block(NamedTuple):
     if mask.shape[1] > 1:
       mask = part(mask, self.i, plan.rows)
     return Span(
-      query, key, mask, plan.causal, reach=plan.reach, consecutive=plan.consecutive, block=True
+      query,
+      key,
+      mask,
+      plan.causal,
+      max_position=plan.max_position,
+      consecutive=plan.consecutive,
+      block=True,
     )
 
   def built(self, params: Any, by_offset: Array | None) -> tuple[Relation, Span]:

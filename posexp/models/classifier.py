@@ -58,7 +58,7 @@ class Classifier(nnx.Module):
     positions: Positions = CONSECUTIVE,
     rngs: nnx.Rngs,
   ):
-    self.stack = Stack(vocab_size, encoding, size, reach=positions.reach, rngs=rngs.fork())
+    self.stack = Stack(vocab_size, encoding, size, max_position=positions.reach, rngs=rngs.fork())
     self.head = Linear(size.d_model, num_classes, rngs=rngs.fork())
     self.first = first
     self.positions = positions
@@ -84,7 +84,7 @@ class Classifier(nnx.Module):
       positions = self.positions.evaluating(mask)
     else:
       positions = self.positions.training(mask, rngs.positions)
-    hidden = self.stack(tokens, mask, positions=positions, kept=kept, rngs=rngs)
+    hidden = self.stack(tokens, mask, positions=positions, term_scale=kept, rngs=rngs)
     hidden = hidden.astype(jnp.float32)
     if self.first:
       summary = hidden[:, 0]

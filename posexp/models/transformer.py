@@ -87,7 +87,7 @@ class Attention(nnx.Module):
       if cross
       else encoding.relation(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
     )
-    if not self.relation.of_stream:
+    if not self.relation.uses_hidden:
       self.query = self.key = None
 
   def heads(self, x: Array) -> Array:
@@ -118,7 +118,7 @@ class Attention(nnx.Module):
     if rngs is not None and self.dropout:
       dropout = attention.Dropout(self.dropout, rngs.dropout())
     # Without some of its terms a relation is not measured in blocks.
-    chosen = self.form if span.kept is None else "reference"
+    chosen = self.form if span.term_scale is None else "reference"
     form = attention.form_of(chosen, self.relation, x.shape[1], k.shape[1])
     found = attention.attend(self.relation, self.queries(x), k, v, span, dropout, form)
     return self.out(found.reshape(x.shape))
@@ -213,12 +213,12 @@ class Stack(nnx.Module):
     *,
     causal: bool = False,
     cross: bool = False,
-    reach: int | None = None,
+    max_position: int | None = None,
     rngs: nnx.Rngs,
   ):
     """Builds the stack; `rngs` has the streams `params` and `encoding`.
 
-    Positions that it is given must be below `reach`; None means that they are consecutive.
+    Positions that it is given must be below `max_position`; None means that they are consecutive.
 
     Raises:
       ValueError: the size does not suit the encoding.
@@ -235,10 +235,10 @@ class Stack(nnx.Module):
       for _ in range(size.num_layers)
     )
     form, dtype = size.attention, size.dtype
-    attention.check(form, self.relation, head_dim, dtype, size.dropout, reach)
+    attention.check(form, self.relation, head_dim, dtype, size.dropout, max_position)
     self.norm = encoding.norm(size.d_model, rngs=rngs.fork()) if size.norm == "pre" else None
     self.limit = encoding.limit
-    self.reach = reach
+    self.max_position = max_position
     self.causal = causal
     self.size = size
 
@@ -249,14 +249,14 @@ class Stack(nnx.Module):
     *,
     positions: Array | None = None,
     source: tuple | None = None,
-    kept: dict[str, Array] | None = None,
+    term_scale: dict[str, Array] | None = None,
     rngs: nnx.Rngs | None = None,
   ) -> Array:
     """The whole sequence at once: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
 
     Padding comes after the real tokens.
 
-    `kept` [layers,H] says how much of each named term of the relation every head keeps.
+    `term_scale` [layers,H] says how much of each named term of the relation every head keeps.
 
     Raises:
       ValueError: the sequence is longer than the encoding's positions.
@@ -269,13 +269,20 @@ class Stack(nnx.Module):
     real = jnp.ones((1, length), bool) if mask is None else mask
     x = self.read(tokens, positions, rngs, mask)
     span = Span(
-      positions, positions, real[:, None], self.causal, reach=self.reach, consecutive=consecutive,
-      first=True,
-    )  # fmt: skip
-    span = self.ready(span, whole_only=kept is not None)
+      positions,
+      positions,
+      real[:, None],
+      self.causal,
+      max_position=self.max_position,
+      consecutive=consecutive,
+      padding_last=True,
+    )
+    span = self.ready(span, whole_only=term_scale is not None)
     for i, block in enumerate(self.blocks):
-      if kept is not None:
-        span = span.replace(kept={term: heads[i].astype(x.dtype) for term, heads in kept.items()})
+      if term_scale is not None:
+        span = span.replace(
+          term_scale={term: heads[i].astype(x.dtype) for term, heads in term_scale.items()}
+        )
       k, v = block.attention.keys_values(block.context(x))
       x = block(x, k, v, span, source and across(source[i], length), rngs)
     return self.finish(x)
@@ -295,7 +302,7 @@ class Stack(nnx.Module):
     # Indices are clamped in a full cache, which would overwrite its last slots unseen.
     x = jnp.where(own[:, None] < size, self.read(tokens, positions, None), jnp.nan)
     filled = (slots <= own[:, None])[None]
-    span = self.ready(Span(positions, cache.positions, filled, reach=self.reach))
+    span = self.ready(Span(positions, cache.positions, filled, max_position=self.max_position))
     keys, values = list(cache.keys), list(cache.values)
     for i, block in enumerate(self.blocks):
       k, v = block.attention.keys_values(block.context(x))
@@ -318,7 +325,9 @@ class Stack(nnx.Module):
     own = slots[:, past:]
     x = self.read(tokens, own, rngs)
     filled = (slots >= past - memory.filled)[:, None]
-    span = self.ready(Span(own, slots, filled, causal=True, reach=self.reach, consecutive=True))
+    span = self.ready(
+      Span(own, slots, filled, causal=True, max_position=self.max_position, consecutive=True)
+    )
     layers = []
     for block, before in zip(self.blocks, memory.layers, strict=True):
       context = jnp.concatenate([before.astype(x.dtype), x], axis=1)
@@ -334,7 +343,9 @@ class Stack(nnx.Module):
     """
     length = mask.shape[1]
     # One row of positions and of the mask serves every query.
-    span = Span(jnp.zeros((1, 1), int), jnp.arange(length)[None], mask[:, None, :], first=True)
+    span = Span(
+      jnp.zeros((1, 1), int), jnp.arange(length)[None], mask[:, None, :], padding_last=True
+    )
     return tuple((*block.cross.keys_values(encoded), span) for block in self.blocks)
 
   def empty_cache(self, batch: int, length: int, positions: Array | None = None) -> Cache:

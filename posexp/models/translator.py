@@ -78,7 +78,9 @@ class Translator(nnx.Module):
       )
 
     def stack(vocab_size: int, **kind: bool) -> Stack:
-      return Stack(vocab_size, encoding, size, reach=positions.reach, rngs=rngs.fork(), **kind)
+      return Stack(
+        vocab_size, encoding, size, max_position=positions.reach, rngs=rngs.fork(), **kind
+      )
 
     self.encoder = stack(source_vocab)
     self.decoder = stack(target_vocab, causal=True, cross=True)
@@ -100,7 +102,7 @@ class Translator(nnx.Module):
   ) -> tuple:
     """Source tokens [B,S] with their mask: what every layer of the decoder attends to."""
     positions = None if rngs is None else self.positions.training(mask, rngs.positions)
-    encoded = self.encoder(source, mask, positions=positions, kept=kept, rngs=rngs)
+    encoded = self.encoder(source, mask, positions=positions, term_scale=kept, rngs=rngs)
     return self.decoder.source(encoded, mask)
 
   @property
@@ -124,7 +126,12 @@ class Translator(nnx.Module):
     source = self.encode(batch["source"], batch["source_mask"], kept=first, rngs=rngs)
     positions = None if rngs is None else self.positions.training(batch["mask"], rngs.positions)
     return self.decoder(
-      batch["target"], batch["mask"], positions=positions, source=source, kept=second, rngs=rngs
+      batch["target"],
+      batch["mask"],
+      positions=positions,
+      source=source,
+      term_scale=second,
+      rngs=rngs,
     )
 
   def __call__(self, batch: dict[str, Array], *, kept: dict[str, Array] | None = None) -> Array:

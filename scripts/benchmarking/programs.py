@@ -182,8 +182,10 @@ def attention(case: Case) -> Work:
     if case.way == JAX:
       return jax.nn.dot_product_attention(q, k, v, is_causal=causal)
     stack = nnx.merge(graphdef, params, settings)
-    span = stack.ready(Span(positions, positions, real, causal, consecutive=True, first=True))
-    if not stack.relation.of_stream:
+    span = stack.ready(
+      Span(positions, positions, real, causal, consecutive=True, padding_last=True)
+    )
+    if not stack.relation.uses_hidden:
       q, k = None, k[..., :0]
     form = form_of(size.attention, stack.relation, case.length, case.length)
     return attend(stack.relation, q, k, v, span, form=form)
