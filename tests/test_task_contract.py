@@ -4,6 +4,7 @@ A new task is tested by being listed in `CASES`, with the options of a run of a 
 """
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from flax import nnx
 from order import MODEL, command, interrupted, only, timeless
 
 from posexp.config import compose, plugins, resolve
+from posexp.report import arguments, report
 from posexp.runs import read_run
 from posexp.tasks import TASKS
 from posexp.tasks.contract import score_of
@@ -42,8 +44,8 @@ def pairs(folder: Path) -> list[str]:
   return ["task=translation", *files, "task.vocab_size=270", "train.batch_size=96", "task.beam=1"]
 
 
-NUMBERS = ["task=numbers", "task.examples=200", "task.places=2", "task.digits=2", "task.beam=1"]
-NUMBERS += ["task.beyond=[]", "train.batch_size=256", "task.bleu_pairs=4"]
+NUMBERS = ["task=numbers", "task.examples=200", "task.places=3", "task.digits=2", "task.beam=1"]
+NUMBERS += ["task.beyond=[3]", "train.batch_size=256", "task.bleu_pairs=4"]
 CASES = {
   "text_classification": lambda: order.write(Path()),
   "translation": lambda: pairs(Path()),
@@ -181,16 +183,20 @@ def test_a_summary_holds_what_tables_show(case, run):
 # A task of one's own
 
 
-def test_a_task_in_a_file_is_swept_and_reported(home):
+def test_a_task_in_a_file_is_swept_and_reported(home, capsys):
   argv = [*MODEL, *SHORT, *OWN["first"], "-m", "encoding=none,rpr", "runs=swept", "model.dropout=0"]
   typed = command(*argv, "train.steps=300", "train.evaluate_every=150", "train.learning_rate=1e-2")
   assert (typed.status, typed.err) == (0, "")
-  assert "test mistakes" in typed.out
+  assert re.search(r"^ +test.mistakes", typed.out, re.MULTILINE)
   found = {path.parent.parent.name: s for path, s in order.summaries("swept").items()}
   assert found["rpr"]["test/mistakes"] < 10 < found["none"]["test/mistakes"]
   assert found["rpr"]["headline"] == ["test/mistakes", "test/accuracy"]
   (declared,) = found["rpr"]["metrics"]
   assert (declared["name"], declared["higher_is_better"]) == ("mistakes", False)
+  capsys.readouterr()
+  report(arguments(["swept"]))  # from the folders alone
+  out = capsys.readouterr().out
+  assert "test mistakes" in out
 
 
 # A model that carries something
