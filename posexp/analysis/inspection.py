@@ -16,7 +16,7 @@ from posexp import plotting
 from posexp.analysis import attention, card, figures, probe
 from posexp.analysis.probe import ProbeModel, Profile
 from posexp.encodings import Encoding, make_encoding
-from posexp.encodings.base import Words
+from posexp.encodings.base import TokenEmbedding
 from posexp.errors import UserError
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
@@ -123,7 +123,7 @@ def of_vectors(
 ) -> Iterator[tuple[str, Figure]]:
   """What there is to see of an encoding that gives each position a vector."""
   stack = model.stack
-  apart = any(isinstance(each, Words) for _, each in nnx.iter_modules(stack.embed))
+  apart = any(isinstance(each, TokenEmbedding) for _, each in nnx.iter_modules(stack.embed))
   of = f"{'' if apart else ' with one word'}, {when}"
   yield "vectors", figures.vectors(name, vectors, of)
   yield "gram", figures.gram(name, vectors)

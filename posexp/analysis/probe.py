@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.encodings.base import Encoding, Words
+from posexp.encodings.base import Encoding, TokenEmbedding
 from posexp.encodings.span import Span
 from posexp.models.transformer import Size, Stack
 from posexp.training.step import keys
@@ -141,7 +141,7 @@ def position_vectors(embed: Callable[..., Array], length: int, word: int = 1) ->
   for value in (0.0, 1.0):
     blank = nnx.clone(embed)
     for _, module in nnx.iter_modules(blank):
-      if isinstance(module, Words):
+      if isinstance(module, TokenEmbedding):
         module.table[...] = jnp.full_like(module.table[...], value / module.scale)
     ask = nnx.jit(lambda embed: embed(tokens, positions, jnp.ones((1, length), bool))[0])
     found = np.asarray(ask(blank), np.float64)
