@@ -77,7 +77,9 @@ class Difference(NamedTuple):
 
 
 @functools.lru_cache(maxsize=32)
-def stack(case: Case, *, cross: bool = False, reach: int | None = None, **size: Any) -> Stack:
+def stack(
+  case: Case, *, cross: bool = False, max_position: int | None = None, **size: Any
+) -> Stack:
   """The model, with biases, norms and tables away from where they start.
 
   Raises:
@@ -85,7 +87,13 @@ def stack(case: Case, *, cross: bool = False, reach: int | None = None, **size: 
   """
   rngs = nnx.Rngs(params=0, encoding=1)
   built = Stack(
-    VOCAB, case.encoding, case.size(**size), causal=case.causal, cross=cross, reach=reach, rngs=rngs
+    VOCAB,
+    case.encoding,
+    case.size(**size),
+    causal=case.causal,
+    cross=cross,
+    max_position=max_position,
+    rngs=rngs,
   )
   graphdef, params, rest = nnx.split(built, nnx.Param, ...)
   leaves, tree = jax.tree.flatten(params)
@@ -191,7 +199,7 @@ def shift(case: Case) -> Iterator[Difference]:
 
 def spans(case: Case) -> Iterator[Difference]:
   """Some queries on some keys, gaps between them, give what all of them give with others hidden."""
-  model = stack(case, reach=REACH)
+  model = stack(case, max_position=REACH)
   whole = case.length + case.part
   key = np.unique(np.linspace(0, whole - 1, case.length).astype(int))
   draw = np.random.default_rng(4)
@@ -201,7 +209,7 @@ def spans(case: Case) -> Iterator[Difference]:
 
   def attended(query: np.ndarray, key: np.ndarray, mask: np.ndarray, **options: Any) -> Array:
     places = jnp.asarray(query)[None], jnp.asarray(key)[None]
-    span = Span(*places, jnp.asarray(mask), case.causal, reach=REACH, **options)
+    span = Span(*places, jnp.asarray(mask), case.causal, max_position=REACH, **options)
     span = span if model.shared is None else span.replace(shared=model.shared(span))
     asked = None if q is None else q[:, query]
     return layer.relation.attend(asked, k[:, key], v[:, key], span, lambda weights: weights)
@@ -222,7 +230,7 @@ def long_texts(case: Case) -> Iterator[Difference]:
   gaps = jnp.asarray(np.cumsum(draw.integers(1, 4, case.length)))[None]
   found = []
   for form in ("reference", "blocked"):
-    model = stack(case, reach=REACH, attention=form)
+    model = stack(case, max_position=REACH, attention=form)
     graphdef, params, rest = nnx.split(model, nnx.Param, ...)
 
     def outputs(params, graphdef=graphdef, rest=rest):
@@ -324,9 +332,9 @@ def terms(case: Case) -> Iterator[Difference]:
   model, tokens = stack(case), tokens_of(case)
   names = model.blocks[0].attention.relation.terms
   every = {name: jnp.ones((case.layers, case.heads)) for name in names}
-  yield from compare("all on", model(tokens, kept=every), model(tokens))
+  yield from compare("all on", model(tokens, term_scale=every), model(tokens))
   for name in names:
-    output = model(tokens, kept=every | {name: jnp.zeros((case.layers, case.heads))})
+    output = model(tokens, term_scale=every | {name: jnp.zeros((case.layers, case.heads))})
     if not jnp.isfinite(output).all():
       yield Difference(f"{name} off: not finite")
 
