@@ -47,7 +47,7 @@ class Reader(nnx.Module):
     nll, real, carry = self.read(batch, carry, rngs)
     return {"loss": nll.sum() / real.sum()}, real.sum(), carry
 
-  def predict(self, batch, carry, kept=None):
+  def predict(self, batch, carry, term_scale=None):
     nll, real, carry = self.read(batch, carry)
     return {"loss": nll.sum(1), "tokens": real.sum(1), "memory": carry["memory"]}, carry
 
@@ -115,8 +115,8 @@ class Running(Task):
   def prepare(self, folder):
     return Streams()
 
-  def predict(self, data, snapshot, split, kept=None):
-    return snapshot.predict(data.evaluation(split, snapshot.batch_size), kept)
+  def predict(self, data, snapshot, split, term_scale=None):
+    return snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
 
   def scores(self, found):
     return {"loss": float(found["loss"].sum() / found["tokens"].sum())}

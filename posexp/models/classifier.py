@@ -73,7 +73,7 @@ class Classifier(nnx.Module):
     tokens: Array,
     mask: Array,
     *,
-    kept: dict[str, Array] | None = None,
+    term_scale: dict[str, Array] | None = None,
     rngs: nnx.Rngs | None = None,
   ) -> Array:
     """tokens [B,L], mask bool [B,L] with a real token in every row -> logits [B,C], float32.
@@ -84,7 +84,7 @@ class Classifier(nnx.Module):
       positions = self.positions.evaluating(mask)
     else:
       positions = self.positions.training(mask, rngs.positions)
-    hidden = self.stack(tokens, mask, positions=positions, term_scale=kept, rngs=rngs)
+    hidden = self.stack(tokens, mask, positions=positions, term_scale=term_scale, rngs=rngs)
     hidden = hidden.astype(jnp.float32)
     if self.first:
       summary = hidden[:, 0]
@@ -114,9 +114,9 @@ class Classifier(nnx.Module):
     return {name: (value * weight).sum() / total for name, value in values.items()}, total, carry
 
   def predict(
-    self, batch: dict[str, Array], carry: tuple = (), kept: dict[str, Array] | None = None
+    self, batch: dict[str, Array], carry: tuple = (), term_scale: dict[str, Array] | None = None
   ) -> tuple[dict[str, Array], tuple]:
     """For every example: its loss [B] and the class with the largest logit, answer [B]."""
-    logits = self(batch["tokens"], batch["mask"], kept=kept)
+    logits = self(batch["tokens"], batch["mask"], term_scale=term_scale)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
     return {"loss": loss, "answer": logits.argmax(-1)}, carry

@@ -97,12 +97,12 @@ class Translator(nnx.Module):
     source: Array,
     mask: Array,
     *,
-    kept: dict[str, Array] | None = None,
+    term_scale: dict[str, Array] | None = None,
     rngs: nnx.Rngs | None = None,
   ) -> tuple:
     """Source tokens [B,S] with their mask: what every layer of the decoder attends to."""
     positions = None if rngs is None else self.positions.training(mask, rngs.positions)
-    encoded = self.encoder(source, mask, positions=positions, term_scale=kept, rngs=rngs)
+    encoded = self.encoder(source, mask, positions=positions, term_scale=term_scale, rngs=rngs)
     return self.decoder.source(encoded, mask)
 
   @property
@@ -114,16 +114,16 @@ class Translator(nnx.Module):
     self,
     batch: dict[str, Array],
     *,
-    kept: dict[str, Array] | None = None,
+    term_scale: dict[str, Array] | None = None,
     rngs: nnx.Rngs | None = None,
   ) -> Array:
-    """The decoder's output [B,T,F]. `kept` [layers,H]: of the encoder, then the decoder."""
+    """The decoder's output [B,T,F]. `term_scale` [layers,H]: of the encoder, then the decoder."""
     first = second = None
-    if kept is not None:
+    if term_scale is not None:
       layers = len(self.encoder.blocks)
-      first = {term: heads[:layers] for term, heads in kept.items()}
-      second = {term: heads[layers:] for term, heads in kept.items()}
-    source = self.encode(batch["source"], batch["source_mask"], kept=first, rngs=rngs)
+      first = {term: heads[:layers] for term, heads in term_scale.items()}
+      second = {term: heads[layers:] for term, heads in term_scale.items()}
+    source = self.encode(batch["source"], batch["source_mask"], term_scale=first, rngs=rngs)
     positions = None if rngs is None else self.positions.training(batch["mask"], rngs.positions)
     return self.decoder(
       batch["target"],
@@ -134,9 +134,11 @@ class Translator(nnx.Module):
       rngs=rngs,
     )
 
-  def __call__(self, batch: dict[str, Array], *, kept: dict[str, Array] | None = None) -> Array:
+  def __call__(
+    self, batch: dict[str, Array], *, term_scale: dict[str, Array] | None = None
+  ) -> Array:
     """Logits float32 [B,T,V] of the labels."""
-    return self.reader.logits(self.hidden(batch, kept=kept))
+    return self.reader.logits(self.hidden(batch, term_scale=term_scale))
 
   def initial_carry(self, rows: int) -> tuple:
     """Nothing: batches have nothing to do with each other."""
@@ -157,10 +159,10 @@ class Translator(nnx.Module):
     return {name: value / total for name, value in values.items()}, total, carry
 
   def predict(
-    self, batch: dict[str, Array], carry: tuple = (), kept: dict[str, Array] | None = None
+    self, batch: dict[str, Array], carry: tuple = (), term_scale: dict[str, Array] | None = None
   ) -> tuple[dict[str, Array], tuple]:
     """For every pair, each [B]: its loss (the sum over its tokens), tokens, and right ones."""
-    nll, right = cross_entropy.scores(self(batch, kept=kept), batch["labels"])
+    nll, right = cross_entropy.scores(self(batch, term_scale=term_scale), batch["labels"])
     mask = batch["mask"]
     found = {"loss": nll * mask, "tokens": mask, "right": right & mask}
     return {name: value.sum(-1) for name, value in found.items()}, carry

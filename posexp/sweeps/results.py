@@ -8,15 +8,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from posexp.config import plugins
 from posexp.errors import near
 from posexp.runs.metrics import Score, declared, score
 from posexp.sweeps.sweep import DONE, Member, grouped
-
-MAIN = {  # metrics of the table, by task.kind; other kinds have that which chooses checkpoints
-  "text_classification": ("test/accuracy", "test/macro_f1"),
-  "translation": ("test/bleu", "test/chrf"),
-  "numbers": ("test/exact_match", "beyond/exact_match"),
-}
 
 
 def results(runs: Sequence[Member]) -> Iterator[str]:
@@ -67,7 +62,6 @@ def _cell(summaries: Sequence[dict[str, Any]], column: Score) -> str:
 
 
 def _metrics(config: dict[str, Any]) -> tuple[str, ...]:
-  from posexp.tasks import make_task
+  from posexp.tasks import TASKS
 
-  kind = config["task"]["kind"]
-  return MAIN.get(kind) or (f"test/{make_task(config).score.partition('/')[2]}",)
+  return plugins.table("task", TASKS)[config["task"]["kind"]].headline

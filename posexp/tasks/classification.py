@@ -120,10 +120,14 @@ class Classification(Task):
     return ClassifierSpec(2, 2, encoding, size, positions=positions)
 
   def predict(
-    self, data: LabeledData, snapshot: Snapshot, split: str, kept: dict[str, Any] | None = None
+    self,
+    data: LabeledData,
+    snapshot: Snapshot,
+    split: str,
+    term_scale: dict[str, Any] | None = None,
   ) -> Outputs:
     """Of every example its loss, label, answer, and whether this is right, [N] each."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), kept)
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
     label = data.examples[split].labels
     right = found["answer"] == label
     return found | {"label": label, "right": right, "tokens": np.ones(len(label), int)}

@@ -88,11 +88,11 @@ class Model(Protocol):
     """
 
   def predict(
-    self, batch: dict[str, Array], carry: Any, kept: dict[str, Array] | None = None
+    self, batch: dict[str, Array], carry: Any, term_scale: dict[str, Array] | None = None
   ) -> tuple[dict[str, Array], Any]:
     """What is measured of every row, [B] or [B,...] each, and the next carry.
 
-    `kept` says how much of each term of its relations the model keeps, as in `Stack`.
+    `term_scale` says how much of each term of its relations the model keeps, as in `Stack`.
     """
 
 
@@ -102,7 +102,9 @@ class Snapshot(Protocol):
   graphdef: nnx.GraphDef
   batch_size: int  # of evaluation, as in training
 
-  def predict(self, batches: Iterable[Batch], kept: dict[str, Array] | None = None) -> Outputs:
+  def predict(
+    self, batches: Iterable[Batch], term_scale: dict[str, Array] | None = None
+  ) -> Outputs:
     """What `Model.predict` gives for all examples, in the order of the data, and their `index`."""
 
   def map(
@@ -191,7 +193,7 @@ class Task(Protocol):
     """
 
   def predict(
-    self, data: Any, snapshot: Snapshot, split: str, kept: dict[str, Array] | None = None
+    self, data: Any, snapshot: Snapshot, split: str, term_scale: dict[str, Array] | None = None
   ) -> Outputs:
     """Of every example: `loss`, `answer`, and how many of its `tokens` are `right`, [N] each."""
 

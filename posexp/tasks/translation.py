@@ -134,10 +134,14 @@ class Translation(Task):
     return [data.tokenizers[1].decode(tokens) for tokens in found["tokens"].tolist()], found
 
   def predict(
-    self, data: ParallelData, snapshot: Snapshot, split: str, kept: dict[str, Any] | None = None
+    self,
+    data: ParallelData,
+    snapshot: Snapshot,
+    split: str,
+    term_scale: dict[str, Any] | None = None,
   ) -> Outputs:
     """Of every pair its loss, its tokens, and how many of them are right, [N] each."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), kept)
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
     return found | {"answer": found["right"]}
 
   def scores(self, found: Outputs) -> dict[str, float]:

@@ -37,10 +37,12 @@ class Snapshot(NamedTuple):
     """The model itself."""
     return nnx.merge(self.graphdef, self.state.params, self.state.settings)
 
-  def predict(self, batches: Iterable[Batch], kept: dict[str, Array] | None = None) -> Outputs:
+  def predict(
+    self, batches: Iterable[Batch], term_scale: dict[str, Array] | None = None
+  ) -> Outputs:
     """What the model predicts for every example, in the order of the data, [N] or [N,...] each.
 
-    `kept` says how much of each term of its relations it keeps, as in `Stack`.
+    `term_scale` says how much of each term of its relations it keeps, as in `Stack`.
     """
 
     def outputs() -> Iterator[tuple[Batch, dict[str, Array]]]:
@@ -48,7 +50,7 @@ class Snapshot(NamedTuple):
       for batch, _ in shard(batches, self.mesh):
         if carry is None:
           carry = self.program.carry(len(batch["mask"]))
-        found, carry = self.program.predict(self.state, batch, carry, kept)
+        found, carry = self.program.predict(self.state, batch, carry, term_scale)
         yield batch, found
 
     return gathered(outputs())

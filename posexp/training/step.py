@@ -87,7 +87,7 @@ class Program(NamedTuple):
   carry: Callable[[int], Any]  # the initial carry, from the number of rows
   update: Step
   clear: Callable[[State], State]  # with an empty window; the state is donated
-  predict: Callable[..., tuple[dict[str, Array], Any]]  # (state, batch, carry, kept): every row
+  predict: Callable[..., tuple[dict[str, Array], Any]]  # (state, batch, carry, term_scale)
 
 
 def keys(seed: int) -> dict[str, Array]:
@@ -230,10 +230,10 @@ class Functions:
     )
 
   def predict(
-    self, state: State, batch: Batch, carry: Any = (), kept: dict[str, Array] | None = None
+    self, state: State, batch: Batch, carry: Any = (), term_scale: dict[str, Array] | None = None
   ) -> tuple[dict[str, Array], Any]:
     """What the model predicts for every row, and the next carry."""
-    return nnx.merge(self.graphdef, state.params, state.settings).predict(batch, carry, kept)
+    return nnx.merge(self.graphdef, state.params, state.settings).predict(batch, carry, term_scale)
 
   @property
   def divided(self) -> bool:

@@ -41,7 +41,7 @@ class Language(nnx.Module):
     return {"loss": sums.loss / total}, total, carry
 
   def predict(
-    self, batch: dict[str, Array], carry: tuple = (), kept: dict[str, Array] | None = None
+    self, batch: dict[str, Array], carry: tuple = (), term_scale: dict[str, Array] | None = None
   ) -> tuple[dict[str, Array], tuple]:
     """The loss of every text, [B]."""
     logits = self.reader.logits(self.stack(batch["tokens"], batch["mask"]))
