@@ -63,7 +63,7 @@ def home(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr("posexp.train.train", train)
   monkeypatch.setattr(
-    "posexp.sweeps.supervise.places", lambda count, runs: [{"PLACE": "a"}, {"PLACE": "b"}]
+    "posexp.sweeps.supervise.devices", lambda count, runs: [{"PLACE": "a"}, {"PLACE": "b"}]
   )
   return tmp_path
 
@@ -188,31 +188,31 @@ def machine(tmp_path, monkeypatch):
 
 def test_every_worker_has_a_device_of_its_own(machine, monkeypatch):
   machine("gpu", 4)
-  assert workers.places("auto", 9) == [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(4)]
-  assert workers.places("auto", 3) == [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(3)]
+  assert workers.devices("auto", 9) == [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(4)]
+  assert workers.devices("auto", 3) == [{"CUDA_VISIBLE_DEVICES": str(n)} for n in range(3)]
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7")
   machine("gpu", 2)
-  assert [place["CUDA_VISIBLE_DEVICES"] for place in workers.places(2, 9)] == ["5", "GPU-7"]
+  assert [place["CUDA_VISIBLE_DEVICES"] for place in workers.devices(2, 9)] == ["5", "GPU-7"]
 
 
 def test_more_workers_than_devices_share_the_memory(machine):
   machine("gpu", 2)
-  places = workers.places(4, 9)
+  places = workers.devices(4, 9)
   assert [place["CUDA_VISIBLE_DEVICES"] for place in places] == ["0", "1", "0", "1"]
   assert {place["XLA_PYTHON_CLIENT_MEM_FRACTION"] for place in places} == {"0.450"}
 
 
 def test_processors_are_not_divided(machine):
   machine("cpu", 8)
-  assert workers.places("auto", 9) == [{}]
-  assert workers.places(3, 9) == [{}] * 3
+  assert workers.devices("auto", 9) == [{}]
+  assert workers.devices(3, 9) == [{}] * 3
 
 
 def test_no_device_is_a_sentence(machine, tmp_path, monkeypatch):
   (tmp_path / "jax.py").write_text("raise RuntimeError('no driver')")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   with pytest.raises(UserError, match="JAX finds no device: RuntimeError: no driver"):
-    workers.places(2, 9)
+    workers.devices(2, 9)
 
 
 # Command line

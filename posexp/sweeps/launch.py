@@ -13,16 +13,7 @@ from typing import Any
 from hydra.core.utils import configure_log
 from omegaconf import OmegaConf
 
-from posexp.config import options, resolve
-from posexp.config.command_line import (
-  check_single,
-  compose,
-  explained,
-  parse,
-  read,
-  refuse_sweeps,
-  shared,
-)
+from posexp.config import command_line, options, resolve
 from posexp.config.help import help_text
 from posexp.errors import UserError
 from posexp.sweeps.jobs import members
@@ -57,19 +48,19 @@ def launch(job: Callable[[dict[str, Any]], Any]) -> int:
 
 
 def _launch(job: Callable[[dict[str, Any]], Any]) -> int:
-  args = parse(sys.argv[1:])
-  with explained(args):
+  args = command_line.parse(sys.argv[1:])
+  with command_line.explained(args):
     if args.help:
-      print(help_text(compose(args, args.overrides)))
+      print(help_text(command_line.compose(args, args.overrides)))
       return 0
     if args.cfg:
-      refuse_sweeps(read(args.overrides))
-      print(OmegaConf.to_yaml(options(shared(args)), resolve=args.resolve), end="")
+      command_line.refuse_sweeps(command_line.read(args.overrides))
+      print(OmegaConf.to_yaml(options(command_line.shared(args)), resolve=args.resolve), end="")
       return 0
-    cfg = shared(args)
+    cfg = command_line.shared(args)
     found = members(args, cfg)
     if found is None:
-      check_single(args, cfg)
+      command_line.check_single(args, cfg)
       config = resolve(cfg)
     else:
       _make_folder(cfg.runs)

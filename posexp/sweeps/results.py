@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from posexp.config import plugins
 from posexp.errors import near
-from posexp.runs.metrics import Score, declared, score
+from posexp.runs.metrics import Score
 from posexp.sweeps.sweep import DONE, Member, grouped
 
 
@@ -19,49 +17,43 @@ def results(runs: Sequence[Member]) -> Iterator[str]:
 
   Cells are means over the seeds, ± their standard deviation.
   """
-  tables: dict[tuple[str, ...], list[list[Member]]] = {}
+  tables: dict[tuple[Score, ...], list[list[Member]]] = {}
   for group in grouped([member for member in runs if member.config]):
-    if any(map(_done, group)):
-      tables.setdefault(_metrics(group[0].config), []).append(group)
-  for metrics, groups in tables.items():
-    yield ""
-    yield from _table(metrics, groups)
-  folders = dict.fromkeys(
-    near(group[0].path.parents[2]) for groups in tables.values() for group in groups
-  )
+    if any(map(_finished, group)):
+      tables.setdefault(_columns(group[0].config), []).append(group)
+  for columns, groups in tables.items():
+    width = max(len(group[0].group) for group in groups)
+    titles = "".join(f"{column.title:>22}" for column in columns)
+    yield from ("", f"{'':<{width}}{titles}{'n':>10}")
+    for group in groups:
+      yield f"{group[0].group:<{width}}{_row(columns, group)}"
+  folders = dict.fromkeys(near(m.path.parents[2]) for rows in tables.values() for m, *_ in rows)
   if folders:
     yield f"intervals and tests: python -m posexp.report {' '.join(folders)}"
 
 
-def _done(member: Member) -> bool:
-  return member.state == DONE and member.finished
+def _columns(config: dict[str, Any]) -> tuple[Score, ...]:
+  from posexp.tasks import make_task
+  from posexp.tasks.contract import score_of
+
+  task = make_task(config)
+  return tuple(score_of(task, key) for key in task.headline)
 
 
-def _table(metrics: Sequence[str], groups: Sequence[Sequence[Member]]) -> Iterator[str]:
-  summaries = [
-    [json.loads((m.path / "summary.json").read_text("utf-8")) for m in group if _done(m)]
-    for group in groups
+def _row(columns: Sequence[Score], group: Sequence[Member]) -> str:
+  found = [
+    json.loads((m.path / "summary.json").read_text("utf-8")) for m in filter(_finished, group)
   ]
-  known = declared(itertools.chain(*summaries))
-  columns = [score(metric, known) for metric in metrics]
-  width = max(len(group[0].group) for group in groups)
-  titles = "".join(f"{column.title:>22}" for column in columns)
-  yield f"{'':<{width}}{titles}{'n':>10}"
-  for group, found in zip(groups, summaries, strict=True):
-    cells = "".join(f"{_cell(found, column):>22}" for column in columns)
-    count = f"{len(found)}" + (f" of {len(group)}" if len(found) < len(group) else "")
-    yield f"{group[0].group:<{width}}{cells}{count:>10}"
+  cells = []
+  for column in columns:
+    values = [summary[column.key] for summary in found if column.key in summary]
+    cell = column.number(statistics.fmean(values)) if values else "—"
+    if len(values) > 1:
+      cell += f" ± {column.number(statistics.stdev(values))}"
+    cells.append(f"{cell:>22}")
+  count = f"{len(found)} of {len(group)}" if len(found) < len(group) else f"{len(found)}"
+  return f"{''.join(cells)}{count:>10}"
 
 
-def _cell(summaries: Sequence[dict[str, Any]], column: Score) -> str:
-  values = [summary[column.key] for summary in summaries if column.key in summary]
-  if not values:
-    return "—"
-  mean = column.number(statistics.fmean(values))
-  return f"{mean} ± {column.number(statistics.stdev(values))}" if len(values) > 1 else mean
-
-
-def _metrics(config: dict[str, Any]) -> tuple[str, ...]:
-  from posexp.tasks import TASKS
-
-  return plugins.table("task", TASKS)[config["task"]["kind"]].headline
+def _finished(member: Member) -> bool:
+  return member.state == DONE and member.finished

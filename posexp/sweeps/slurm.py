@@ -34,7 +34,7 @@ SHARED = {  # options that submitit has for all clusters; it wants "slurm_" befo
 
 
 class SlurmPool:
-  """A `posexp.sweeps.supervise.Pool` of Slurm jobs.
+  """A pool, as in `posexp.sweeps.supervise`, of Slurm jobs.
 
   They do not depend on this process. The job of a run is noted in the folder of the sweep, so that
   the command typed again finds what is still queued instead of submitting it twice.

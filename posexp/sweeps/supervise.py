@@ -1,43 +1,32 @@
-"""Who trains the runs of a sweep: this process, one by one, or a pool of other processes."""
+"""Who trains the runs of a sweep: this process, one by one, or a pool of other processes.
+
+A pool is a context. `start(members)` gives it runs to train, and `reports()` iterates over what has
+changed since, (member, state, reason, file) as `Sweep.turn` takes them, or returns after a moment
+if nothing has. Left by an exception (a signal's, say) it has what it trains saved, or says what
+becomes of it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 from omegaconf import DictConfig
 
 from posexp.config import RunOptions, build
 from posexp.errors import UserError
 from posexp.sweeps.slurm import SlurmPool
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Member, Sweep, failure, terminal
-from posexp.sweeps.workers import WorkerPool, places
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Sweep, failure
+from posexp.sweeps.workers import WorkerPool, devices
 from posexp.training import processes
 
 log = logging.getLogger("posexp")
 
-Report = tuple[Member, str, str, str]  # what `Sweep.turn` takes
-
-
-class Pool(Protocol):
-  """Processes that train the runs of a sweep.
-
-  It is a context: left by an exception (a signal's, say), it has what it trains saved, or says
-  what becomes of it.
-  """
-
-  def __enter__(self) -> Self: ...
-
-  def __exit__(self, kind: type | None, *rest: Any) -> None: ...
-
-  def start(self, members: Sequence[Member]) -> None:
-    """Is to train these."""
-
-  def reports(self) -> Iterable[Report]:
-    """What has changed; returns after a moment if nothing has."""
+Pool = WorkerPool | SlurmPool
 
 
 def pool_for(job: Callable[[dict[str, Any]], Any], runs: int, cfg: DictConfig) -> Pool | None:
@@ -59,7 +48,7 @@ def pool_for(job: Callable[[dict[str, Any]], Any], runs: int, cfg: DictConfig) -
     raise UserError(f"workers={workers}, but a run here takes several processes: drop workers")
   if launcher == "slurm":
     return SlurmPool(job, cfg)
-  return None if workers == 1 else WorkerPool(job, places(workers, runs), cfg)
+  return None if workers == 1 else WorkerPool(job, devices(workers, runs), cfg)
 
 
 def train_here(sweep: Sweep, job: Callable[[dict[str, Any]], Any]) -> None:
@@ -126,25 +115,20 @@ def live_table(sweep: Sweep) -> Iterator[Callable[[], None]]:
     return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
   console = Console(force_terminal=True, highlight=False, markup=False)
-  above = [h for h in logging.getLogger().handlers if getattr(h, "stream", None) is sys.stdout]
+  handlers = [h for h in logging.getLogger().handlers if getattr(h, "stream", None) is sys.stdout]
+  above = SimpleNamespace(  # a stream whose lines stand above the table
+    write=lambda text: console.print(text, end="", soft_wrap=True), flush=sys.stdout.flush
+  )
   with Live(table(), console=console, auto_refresh=False, redirect_stdout=False) as live:
-    for handler in above:
-      handler.setStream(_Above(console))
+    for handler in handlers:
+      handler.setStream(above)
     try:
       yield lambda: live.update(table(), refresh=True)
     finally:
-      for handler in above:
+      for handler in handlers:
         handler.setStream(sys.stdout)
 
 
-class _Above:
-  """A stream whose lines stand above the live table of a console."""
-
-  def __init__(self, console: Any):
-    self.console = console
-
-  def write(self, text: str) -> None:
-    self.console.print(text, end="", soft_wrap=True)
-
-  def flush(self) -> None:
-    self.console.file.flush()
+def terminal() -> bool:
+  """Whether somebody is looking on."""
+  return sys.stdout.isatty()

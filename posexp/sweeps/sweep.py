@@ -6,7 +6,6 @@ import dataclasses
 import json
 import logging
 import re
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -172,8 +171,3 @@ def _why(member: Member) -> str:
 def _seed(member: Member) -> str:
   progress = member.progress if member.state == RUNNING else ""
   return f"{member.config['seed']}{f' at {progress}' if progress else ''}"
-
-
-def terminal() -> bool:
-  """Whether somebody is looking on."""
-  return sys.stdout.isatty()

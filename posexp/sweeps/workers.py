@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import logging.config
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -44,62 +45,69 @@ ALONE = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
 SHARE = 0.9  # of a GPU's memory, for the workers on it together
 
 
-def places(workers: int | str, runs: int) -> list[dict[str, str]]:
+def devices(workers: int | str, runs: int) -> list[dict[str, str]]:
   """For each worker the variables that bind it to its device.
 
   Raises:
     UserError: JAX finds no device.
   """
-  quiet = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-  asked = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, env=quiet)
+  env = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+  asked = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, env=env)
   if asked.returncode:
     raise UserError(f"JAX finds no device: {asked.stderr.strip().splitlines()[-1]}")
-  platform, devices = json.loads(asked.stdout.splitlines()[-1])
+  platform, count = json.loads(asked.stdout.splitlines()[-1])
   if platform not in VISIBLE:
     return [{}] * min(1 if workers == "auto" else workers, runs)
-  workers = min(devices if workers == "auto" else workers, runs)
+  workers = min(count if workers == "auto" else workers, runs)
   seen = os.environ.get(VISIBLE[platform])
-  names = seen.split(",") if seen else [str(number) for number in range(devices)]
-  each = -(-workers // devices)
-  memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{SHARE / each:.3f}"}
-  shared = memory if each > 1 and platform != "tpu" else {}
-  bounds = ALONE if platform == "tpu" else {}
-  return [
-    shared | bounds | {VISIBLE[platform]: names[number % devices]} for number in range(workers)
-  ]
+  names = seen.split(",") if seen else [str(number) for number in range(count)]
+  on_each = -(-workers // count)
+  common = ALONE if platform == "tpu" else {}
+  if on_each > 1 and platform != "tpu":
+    common = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{SHARE / on_each:.3f}"}
+  return [common | {VISIBLE[platform]: names[number % count]} for number in range(workers)]
 
 
-class Worker(NamedTuple):
-  """A worker, as its parent sees it."""
+@dataclasses.dataclass
+class Worker:
+  """A process that trains one run at a time, as its parent sees it."""
 
   process: Any
   pipe: connection.Connection
   log: Path
+  member: Member | None = None  # what it trains
+
+  @property
+  def end(self) -> str:
+    """How its process has ended."""
+    self.process.join()
+    code = self.process.exitcode
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"left with {code}"
+    return f"its process {how}; what it said is in {near(self.log)}"
 
 
 class WorkerPool:
-  """A `posexp.sweeps.supervise.Pool` of processes of this machine, one at each place.
+  """A pool, as in `posexp.sweeps.supervise`, of processes of this machine, one for each device.
 
   A worker whose process dies takes only its run with it: another one is spawned in its place.
   """
 
   def __init__(
-    self, job: Callable[[dict[str, Any]], Any], places: Sequence[dict[str, str]], cfg: DictConfig
+    self, job: Callable[[dict[str, Any]], Any], devices: Sequence[dict[str, str]], cfg: DictConfig
   ):
     self.job = job
-    self.places = places
+    self.devices = devices
     self.folder = Path(cfg.hydra.sweep.dir)
     self.folder.mkdir(parents=True, exist_ok=True)
-    self.logging = OmegaConf.to_container(cfg.hydra.job_logging, resolve=True)
+    self.log_config = OmegaConf.to_container(cfg.hydra.job_logging, resolve=True)
     self.waiting: deque[Member] = deque()
-    self.workers: dict[int, Worker] = {}  # by place
-    self.busy: dict[int, Member] = {}
+    self.workers: dict[int, Worker] = {}  # by the number of their device
 
   def __enter__(self) -> Self:
     return self
 
   def __exit__(self, kind: type | None, *rest: Any) -> None:
-    if kind is not None and self.busy:
+    if kind is not None and any(worker.member for worker in self.workers.values()):
       log.info("stopping: what is in training is saved first")
     try:
       self._stop(at_once=kind is not None)
@@ -119,52 +127,45 @@ class WorkerPool:
     self.waiting.extend(members)
 
   def reports(self) -> Iterator[tuple[Member, str, str, str]]:
-    for place in range(len(self.places)):
-      if self.waiting and place not in self.busy:
-        if place not in self.workers:
-          self.workers[place] = self._spawn(place)
-        member = self.busy[place] = self.waiting.popleft()
+    for number in range(len(self.devices)):
+      worker = self.workers.get(number)
+      if self.waiting and not (worker and worker.member):
+        worker = self.workers[number] = worker or self._spawn(number)
+        worker.member = self.waiting.popleft()
         with contextlib.suppress(OSError):  # of one that is dead, as is found below
-          self.workers[place].pipe.send((member.config, member.path))
-        yield member, RUNNING, "", ""
-    places = {self.workers[place].pipe: place for place in self.busy}
-    for pipe in connection.wait(list(places), SECONDS):
-      place = places[pipe]
+          worker.pipe.send((worker.member.config, worker.member.path))
+        yield worker.member, RUNNING, "", ""
+    busy = {worker.pipe: number for number, worker in self.workers.items() if worker.member}
+    for pipe in connection.wait(list(busy), SECONDS):
+      worker = self.workers[busy[pipe]]
+      member, worker.member = worker.member, None
       try:
-        report = pipe.recv()
+        yield member, *pipe.recv()
       except (EOFError, OSError):
-        report = (FAILED, _end(self.workers.pop(place)), "")
-      yield self.busy.pop(place), *report
+        del self.workers[busy[pipe]]
+        yield member, FAILED, worker.end, ""
 
-  def _spawn(self, place: int) -> Worker:
+  def _spawn(self, number: int) -> Worker:
     spawn = multiprocessing.get_context("spawn")
     ours, its = spawn.Pipe()
-    file = self.folder / f"worker-{place}.log"
+    file = self.folder / f"worker-{number}.log"
     process = spawn.Process(
-      target=_work, args=(self.job, its, self.places[place], str(file), self.logging)
+      target=_work, args=(self.job, its, self.devices[number], str(file), self.log_config)
     )
     process.start()
     its.close()
     return Worker(process, ours, file)
 
 
-def _end(worker: Worker) -> str:
-  """How the process of a worker has ended."""
-  worker.process.join()
-  status = worker.process.exitcode
-  how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"left with {status}"
-  return f"its process {how}; what it said is in {near(worker.log)}"
-
-
 def _work(
   job: Callable[[dict[str, Any]], Any],
   pipe: connection.Connection,
-  place: dict[str, str],
+  device: dict[str, str],
   file: str,
   log_config: dict[str, Any],
 ) -> None:
   """In the process of a worker: does the job on each config of the pipe, until it is closed."""
-  os.environ.update(place)  # before JAX looks for devices
+  os.environ.update(device)  # before JAX looks for devices
   os.setsid()  # Ctrl-C in the terminal is for the parent, who passes it on
   with open(file, "a") as out:
     os.dup2(out.fileno(), 1)
