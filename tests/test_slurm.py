@@ -189,11 +189,8 @@ def test_a_job_that_nobody_knows_any_more_has_failed(cluster, clock):
 
 def test_a_queued_job_goes_on_where_it_was_even_if_it_began_afresh(cluster):
   task = slurm.Task(train, {"version": 1})
-  assert task.checkpoint({"seed": 0, "rerun": True}, None) == (
-    task,
-    {"seed": 0, "rerun": False},
-    None,
-  )
+  config, path = {"seed": 0, "rerun": True}, Path("runs")
+  assert task.checkpoint(config, path) == (task, config | {"rerun": False}, path)
   assert pickle.loads(pickle.dumps(task)).job is train
 
 

@@ -17,7 +17,7 @@ from posexp.config import RunOptions, build, encodings_node, plugins, resolve
 from posexp.config.command_line import check_sweep, compose, read
 from posexp.errors import UserError
 from posexp.runs import folder
-from posexp.sweeps.sweep import DONE, Member, key_of, shown
+from posexp.sweeps.sweep import DONE, WAITING, Member, key_of, shown
 
 
 def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
@@ -27,7 +27,8 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   seeds need none of their own, are all that is composed.
 
   Raises:
-    UserError: the sweep is contradictory, or sets what none of its runs reads.
+    UserError: the sweep is contradictory, or sets what none of its runs reads; the config of a run
+      has a wrong value, or its data are missing.
   """
   typed = read(args.overrides)
   values = _values(args, typed, shared)
@@ -36,30 +37,53 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   sweeper = shared.hydra.runtime.choices["hydra/sweeper"]
   if sweeper != "basic":
     raise UserError(f"hydra/sweeper={sweeper}: posexp sweeps over values that are written out")
+  jobs = list(itertools.product(*values.values()))
   differs = [len(column) > 1 for column in values.values()]
-  plain = [o.input_line for o in typed if not o.is_sweep_override()]
-  composed = {_without_seed(plain): shared}
-  found: list[Member] = []
-  digests: dict[str, str | None] = {}
-  encodings: dict[str, None] = {}
-  for job in itertools.product(*values.values()):
+  composed = {_without_seed([o.input_line for o in typed if not o.is_sweep_override()]): shared}
+  digests: dict[str, str | None] = {}  # of the user's own files, by the options of the task
+  first: dict[Path, Member] = {}
+  found = []
+  for number, job in enumerate(jobs, start=1):
     rest = _without_seed(job)
     if rest not in composed:
       composed[rest] = compose(args, rest)
-    cfg = composed[rest]
-    encodings[cfg.get("encoding")] = None
     if "seed" in values:
-      cfg.seed = job[list(values).index("seed")].partition("=")[2]
+      composed[rest].seed = job[list(values).index("seed")].partition("=")[2]
+    config = resolve(composed[rest])
+    path = _folder(config, digests)
     seen = [option for option, varies in zip(job, differs, strict=True) if varies]
-    found.append(_member(len(found) + 1, seen or job, seen, cfg, digests))
+    unread = encodings_node().keys() - {config["encoding"]}
+    read_too = [option for option in seen if key_of(option).partition(".")[0] not in unread]
+    alone = f"encoding={config['encoding']}"
+    member = Member(
+      number=number,
+      options=seen or job,
+      name=shown(read_too) or alone,
+      group=shown(_without_seed(read_too)) or alone,
+      config=config,
+      path=path,
+      duplicate_of=first.get(path),
+    )
+    member.state = DONE if member.finished and not config["rerun"] else WAITING
+    first.setdefault(path, member)
+    found.append(member)
   _check_experiments(typed, composed)
+  encodings = dict.fromkeys(member.config["encoding"] for member in found)
   check_sweep(read(column[0] for column in values.values()), list(encodings))
-  _find_duplicates(found)
   return found
 
 
 def _without_seed(options: Sequence[str]) -> tuple[str, ...]:
   return tuple(option for option in options if not option.startswith("seed="))
+
+
+def _folder(config: dict[str, Any], digests: dict[str, str | None]) -> Path:
+  from posexp.tasks import make_task
+
+  task = json.dumps(config["task"], sort_keys=True, default=str)
+  if task not in digests:
+    digests[task] = make_task(config).data_digest()
+  return folder(config, digests[task])
 
 
 def _values(
@@ -129,45 +153,3 @@ def _check_experiments(typed: Sequence[Override], composed: Mapping[Any, DictCon
         f"{swept[0].input_line}: {name} is a sweep itself (over {', '.join(varied)}): run one "
         "experiment after another"
       )
-
-
-def _member(
-  number: int,
-  options: Sequence[str],
-  seen: Sequence[str],
-  cfg: DictConfig,
-  digests: dict[str, str | None],
-) -> Member:
-  try:
-    config = resolve(cfg)
-  except UserError as error:
-    return Member(number, options, shown(options), shown(options), error=error)
-  unread = encodings_node().keys() - {config["encoding"]}
-  read = [option for option in seen if key_of(option).partition(".")[0] not in unread]
-  varied = [option for option in read if key_of(option) != "seed"]
-  alone = f"encoding={config['encoding']}"
-  member = Member(number, options, shown(read) or alone, shown(varied) or alone, config)
-  member.path = _path(config, digests)
-  if member.finished and not config["rerun"]:
-    member.state = DONE
-  return member
-
-
-def _path(config: dict[str, Any], digests: dict[str, str | None]) -> Path | None:
-  """The folder of a run; None if it cannot be told, as the run itself will say."""
-  from posexp.tasks import make_task
-
-  task = json.dumps(config["task"], sort_keys=True, default=str)
-  try:
-    if task not in digests:
-      digests[task] = make_task(config).data_digest()
-    return folder(config, digests[task])
-  except UserError:
-    return None
-
-
-def _find_duplicates(found: Sequence[Member]) -> None:
-  first: dict[Path, Member] = {}
-  for member in found:
-    if member.path and first.setdefault(member.path, member) is not member:
-      member.duplicate_of = first[member.path]

@@ -18,7 +18,7 @@ def results(runs: Sequence[Member]) -> Iterator[str]:
   Cells are means over the seeds, ± their standard deviation.
   """
   tables: dict[tuple[Score, ...], list[list[Member]]] = {}
-  for group in grouped([member for member in runs if member.config]):
+  for group in grouped(runs):
     if any(map(_finished, group)):
       tables.setdefault(_columns(group[0].config), []).append(group)
   for columns, groups in tables.items():

@@ -59,15 +59,12 @@ class SlurmPool:
 
   def start(self, members: Sequence[Member]) -> None:
     queued = self._queue() or {}
-    left = []
     for member in members:
       note = self._note(member)
-      job = note.read_text("utf-8") if note and note.exists() else ""
+      job = note.read_text("utf-8") if note.exists() else ""
       if queued.get(job, "COMPLETED") not in ENDED:
         self.members[job] = member
-      else:
-        left.append(member)
-    if left:
+    if left := [member for member in members if member not in self.members.values()]:
       self._submit(left)
 
   def _submit(self, members: Sequence[Member]) -> None:
@@ -91,17 +88,17 @@ class SlurmPool:
     log.info("submitted %d as job %s", len(jobs), jobs[0].job_id.partition("_")[0])
     for member, job in zip(members, jobs, strict=True):
       self.members[job.job_id] = member
-      if note := self._note(member):
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(job.job_id, "utf-8")
+      note = self._note(member)
+      note.parent.mkdir(parents=True, exist_ok=True)
+      note.write_text(job.job_id, "utf-8")
 
   def _output(self, job: str) -> str:
     """The folder of what a job prints and returns."""
     return str(self.folder / ".submitit" / job)
 
-  def _note(self, member: Member) -> Path | None:
+  def _note(self, member: Member) -> Path:
     """The file that keeps the id of the job of a run."""
-    return self.folder / "slurm" / member.path.relative_to(self.runs) if member.path else None
+    return self.folder / "slurm" / member.path.relative_to(self.runs)
 
   @staticmethod
   def _queue() -> dict[str, str] | None:
@@ -166,7 +163,7 @@ class Task:
     self.job = job
     self.log_config = log_config
 
-  def __call__(self, config: dict[str, Any], path: Path | None) -> None:
+  def __call__(self, config: dict[str, Any], path: Path) -> None:
     logging.config.dictConfig(self.log_config)
     # It comes before USR2 when another job takes the place, and is no reason to end for good.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -177,6 +174,6 @@ class Task:
         log.exception("failed")
       raise Failed(json.dumps(failure(error, path))) from error
 
-  def checkpoint(self, config: dict[str, Any], path: Path | None) -> Any:
+  def checkpoint(self, config: dict[str, Any], path: Path) -> Any:
     """What is to be done in the next turn, when time is up; submitit asks."""
     return _submitit().helpers.DelayedSubmission(self, config | {"rerun": False}, path)

@@ -59,8 +59,6 @@ def train_here(sweep: Sweep, job: Callable[[dict[str, Any]], Any]) -> None:
       continue
     sweep.turn(member, RUNNING)
     try:
-      if member.error:
-        raise member.error
       job(member.config)
     except Exception as error:
       reason, file = failure(error, member.path)
@@ -80,14 +78,7 @@ def _tell(sweep: Sweep) -> None:
 
 def supervise(sweep: Sweep, pool: Pool) -> None:
   """Has a pool train what is to be trained, and says what becomes of it."""
-  left = []
-  for member in sweep.members:
-    if not sweep.to_train(member):
-      continue
-    if member.error:
-      sweep.turn(member, FAILED, str(member.error))
-    else:
-      left.append(member)
+  left = [member for member in sweep.members if sweep.to_train(member)]
   with live_table(sweep) as draw, pool:
     pool.start(left)
     while any(member.state in (WAITING, RUNNING) for member in left):

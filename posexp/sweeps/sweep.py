@@ -20,7 +20,7 @@ log = logging.getLogger("posexp")
 DONE, RUNNING, FAILED, WAITING = STATES = ("done", "running", "failed", "waiting")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Member:
   """A run of a sweep."""
 
@@ -28,9 +28,8 @@ class Member:
   options: Sequence[str]  # those in which the runs of the sweep differ
   name: str  # the same without what its encoding does not read
   group: str  # the same without the seed
-  config: dict[str, Any] | None = None
-  error: UserError | None = None  # why there is no config
-  path: Path | None = None  # the folder of the run
+  config: dict[str, Any]
+  path: Path  # the folder of the run
   duplicate_of: Member | None = None  # the first member that is the same run
   state: str = WAITING
   reason: str = ""  # of a failure
@@ -38,7 +37,7 @@ class Member:
   @property
   def finished(self) -> bool:
     """Whether there is a summary."""
-    return self.path is not None and (self.path / "summary.json").exists()
+    return (self.path / "summary.json").exists()
 
   @property
   def progress(self) -> str:
@@ -47,7 +46,7 @@ class Member:
       rows = (self.path / "metrics.jsonl").read_bytes().splitlines()
       steps = re.findall(r" training +([\d,]+) steps", (self.path / "train.log").read_text("utf-8"))
       return f"{json.loads(rows[-1])['step']}/{steps[-1].replace(',', '')}"
-    except (IndexError, KeyError, OSError, TypeError, ValueError):
+    except (IndexError, KeyError, OSError, ValueError):
       return ""
 
 
@@ -110,9 +109,8 @@ class Sweep:
     for group in groups:
       parts = []
       for state in STATES:
-        found = [member for member in group if member.state == state]
-        seeds = ", ".join(_seed(member) for member in found if member.config)
-        parts += [f"{state} (seed {seeds})" if seeds else state] * bool(found)
+        if seeds := ", ".join(_seed(member) for member in group if member.state == state):
+          parts.append(f"{state} (seed {seeds})")
       yield f"  {group[0].group:<{width}}  {', '.join(parts)}"
     for member in self.failed:
       yield f"  failed: {member.name}: {member.reason}"
@@ -120,24 +118,21 @@ class Sweep:
 
 def grouped(members: Sequence[Member]) -> list[list[Member]]:
   """Members that are the same but for their seeds, together."""
-  groups: dict[Any, list[Member]] = {}
+  groups: dict[Path, list[Member]] = {}
   for member in members:
-    groups.setdefault(member.path.parent if member.path else member.group, []).append(member)
+    groups.setdefault(member.path.parent, []).append(member)
   return list(groups.values())
 
 
-def failure(error: Exception, path: Path | None) -> tuple[str, str]:
+def failure(error: Exception, path: Path) -> tuple[str, str]:
   """Why a run failed, and the log in its folder, if that ends in this very error's traceback."""
   first = (str(error).splitlines() or [""])[0]
   if isinstance(error, UserError):
     return first, ""
-  file = path and path / "train.log"
+  file = path / "train.log"
   last = traceback.format_exception_only(error)[-1].strip()
-  there = file and file.exists() and file.read_text("utf-8", errors="replace").strip()
-  return (
-    f"{type(error).__name__}: {first}".rstrip(": "),
-    str(file) if there and there.endswith(last) else "",
-  )
+  there = file.exists() and file.read_text("utf-8", errors="replace").strip().endswith(last)
+  return f"{type(error).__name__}: {first}".rstrip(": "), str(file) if there else ""
 
 
 def key_of(option: str) -> str:
