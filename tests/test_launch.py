@@ -159,7 +159,7 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
     ("+rpr.k=3 encoding=rpr", "+rpr.k: there is an option rpr.k already, leave the + out"),
     ("~zzz", "Could not delete from config. 'zzz' does not exist."),
     ("seed=${sed}", "seed: Interpolation key 'sed' not found"),
-    ("-m runs=${rnus}", "Interpolation key 'rnus' not found"),
+    ("-m runs=${rnus}", "runs: Interpolation key 'rnus' not found"),
     ("encoding=learned rpr.k=4", "rpr.k is set, but encoding=learned; choose encoding=rpr or "),
     ("rpr.k=4", "rpr.k is set, but encoding=sinusoidal; choose encoding=rpr or drop rpr.k"),
     ("encoding=none ~rpr.k", "rpr.k is set, but encoding=none; choose encoding=rpr or drop rpr.k"),
