@@ -229,7 +229,7 @@ def long_texts(case: Case) -> Iterator[Difference]:
   cotangent = jnp.asarray(draw.normal(size=(B, case.length, case.d_model)), jnp.float32)
   gaps = jnp.asarray(np.cumsum(draw.integers(1, 4, case.length)))[None]
   found = []
-  for form in ("reference", "blocked"):
+  for form in ("reference", "auto"):
     model = stack(case, max_position=REACH, attention=form)
     graphdef, params, rest = nnx.split(model, nnx.Param, ...)
 
@@ -241,7 +241,9 @@ def long_texts(case: Case) -> Iterator[Difference]:
       _, kept = model.recur(tokens[:, : case.part], model.empty_memory(B, case.part))
       return *whole, model.recur(tokens, kept)[0]
 
-    with mock.patch.object(attention, "SIZE", 2):
+    # Two tokens are long here, so that `auto` takes blocks wherever the relation allows them.
+    long = dict.fromkeys(attention.LONG, 2)
+    with mock.patch.multiple(attention, SIZE=2, LONG=long):
       values, backward = jax.vjp(outputs, params)
       (gradient,) = backward(tuple(cotangent for _ in values))
     found.append((values, nnx.to_flat_state(gradient)))
