@@ -1,5 +1,36 @@
-"""posexp: positional encodings for Transformers, compared on equal terms."""
+"""posexp: positional encodings for Transformers, compared on equal terms.
 
+What `__all__` names is promised; it is imported when it is first used.
+"""
+
+import importlib
 import time
+from typing import Any
 
 BEGUN = time.perf_counter()  # of the process, as near as a package can know
+
+_HOMES = {
+  "ENCODINGS": "posexp.encodings",
+  "Encoding": "posexp.encodings",
+  "Relation": "posexp.encodings",
+  "Span": "posexp.encodings",
+  "encoding": "posexp.encodings",
+  "Attention": "posexp.models.layer",
+  "Stack": "posexp.models.transformer",
+  "Size": "posexp.models.transformer",
+  "Task": "posexp.tasks.contract",
+  "Metric": "posexp.runs.metrics",
+  "UserError": "posexp.errors",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _HOMES:
+    raise AttributeError(f"module 'posexp' has no attribute {name!r}")
+  value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+  return value
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *_HOMES})

@@ -41,7 +41,15 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "cope": CoPE,
 }
 
-__all__ = ["ENCODINGS", "Encoding", "Relation", "Span", "all_encodings", "make_encoding"]
+__all__ = [
+  "ENCODINGS",
+  "Encoding",
+  "Relation",
+  "Span",
+  "all_encodings",
+  "encoding",
+  "make_encoding",
+]
 
 
 def all_encodings() -> dict[str, type[Encoding]]:
@@ -55,6 +63,15 @@ def all_encodings() -> dict[str, type[Encoding]]:
     if not issubclass(cls, Encoding):
       raise UserError(f"encoding {name}: the class {cls.__name__} must inherit posexp.Encoding")
   return found
+
+
+def encoding(name: str, **options: Any) -> Encoding:
+  """The encoding that the command line calls by this name: `encoding("rpr", k=4)`.
+
+  Raises:
+    UserError: there is no such encoding, or an option of it is wrong.
+  """
+  return make_encoding({"encoding": name, name: options})
 
 
 def make_encoding(config: Mapping[str, Any]) -> Encoding:

@@ -1,0 +1,87 @@
+"""What `import posexp` promises."""
+
+import inspect
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import posexp
+from posexp.models import attention
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+EXAMPLE = Path(__file__).parents[1] / "docs" / "own_model.py"
+
+
+@pytest.mark.parametrize("name", posexp.__all__)
+def test_every_promised_name_is_there_and_documented(name):
+  value = getattr(posexp, name)
+  assert name in dir(posexp)
+  assert inspect.getdoc(value)
+  assert name == "ENCODINGS" or value.__module__.startswith("posexp.")
+
+
+def test_importing_posexp_imports_nothing_slow():
+  code = "import sys, posexp; print({'jax', 'flax', 'hydra', 'numpy'} & set(sys.modules))"
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  assert done.stdout == "set()\n"
+  with pytest.raises(AttributeError, match="no attribute 'encodigns'"):
+    _ = posexp.encodigns
+
+
+def test_an_encoding_is_made_by_its_name():
+  assert posexp.encoding("rpr", k=4) == posexp.ENCODINGS["rpr"](k=4)
+  with pytest.raises(posexp.UserError, match=r"rpr\.m=4: there is no option rpr\.m"):
+    posexp.encoding("rpr", m=4)
+
+
+def test_the_example_trains_models_that_see_only_what_is_behind():
+  model_of = runpy.run_path(str(EXAMPLE))["Model"]
+  tokens = jnp.asarray(np.random.default_rng(0).integers(0, 100, (1, 8)))
+  for name in ("rope", "rpr", "transformer_xl"):
+    model = model_of(posexp.encoding(name), rngs=nnx.Rngs(0))
+    graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+
+    def logits(params, tokens, graphdef=graphdef, rest=rest):
+      return nnx.merge(graphdef, params, rest)(tokens)
+
+    changed = tokens.at[0, -1].set(tokens[0, 0] + 1)
+    apart = jnp.abs(logits(params, changed) - logits(params, tokens)).max(-1)[0]
+    assert apart[:-1].max() == 0
+    assert apart[-1] > 0
+    gradient = jax.grad(lambda params: logits(params, tokens)[0, :, 0].sum())(params)
+    attention = [x for path, x in nnx.to_flat_state(gradient) if "attention" in path]
+    assert all(jnp.abs(x[...]).max() > 0 for x in attention)
+
+
+def test_attention_is_that_of_the_stack():
+  layer = posexp.Attention(posexp.encoding("t5"), 16, 2, rngs=nnx.Rngs(0))
+  x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 16)), jnp.float32)
+  mask = jnp.arange(5) < jnp.array([[3], [5]])
+  np.testing.assert_allclose(layer(x, mask)[0, :3], layer(x[:1, :3])[0], atol=1e-5)
+  given = layer(x, mask, positions=jnp.arange(5)[None])
+  np.testing.assert_allclose(given, layer(x, mask), atol=1e-5)
+  second = posexp.Attention(posexp.encoding("t5"), 16, 2, share_with=layer, rngs=nnx.Rngs(1))
+  assert second.shared is layer.shared
+
+
+def test_long_sequences_are_attended_to_in_blocks_as_by_definition(monkeypatch):
+  layer = posexp.Attention(posexp.encoding("t5"), 16, 2, rngs=nnx.Rngs(0))
+  x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 7, 16)), jnp.float32)
+  whole = layer(x)
+  monkeypatch.setattr(attention, "LONG", {"cpu": 4, "gpu": 4})
+  monkeypatch.setattr(attention, "SIZE", 3)
+  np.testing.assert_allclose(layer(x), whole, atol=1e-5)
+
+
+def test_what_is_not_in_attention_is_refused_in_one_sentence():
+  for name in ("sinusoidal", "complex", "learned"):
+    with pytest.raises(ValueError, match=r"^\w+ changes more of a Transformer than attention"):
+      posexp.Attention(posexp.encoding(name), 16, 2, rngs=nnx.Rngs(0))
