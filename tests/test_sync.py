@@ -1,4 +1,4 @@
-"""Runs and their means sent to Weights & Biases from folders, told by a stub of its server."""
+"""Runs and their means sent to Weights & Biases from folders, seen by a stub of the server."""
 
 import fcntl
 import json
@@ -36,7 +36,7 @@ def points(run, title):
   return run.table(table)
 
 
-def test_a_run_is_told_as_training_tells_it(stub, capsys):
+def test_a_run_is_sent_as_training_sends_it(stub, capsys):
   options = {"project": "mine", "entity": "team", "tags": ["paper"], "notes": "why"}
   config = {**CONFIG, "wandb": options}
   rows = [{"source": "one", "hypothesis": "eins"}]
@@ -48,8 +48,8 @@ def test_a_run_is_told_as_training_tells_it(stub, capsys):
   assert send("runs") == {"in W&B already": 1, "sent": 2}
   first, second = stub.training
   for field in ("groupName", "jobType", "tags", "notes"):
-    assert second.told(field) == first.told(field)
-  assert second.told("displayName") == first.told("displayName").replace("seed=1", "seed=2")
+    assert second.field(field) == first.field(field)
+  assert second.field("displayName") == first.field("displayName").replace("seed=1", "seed=2")
   assert (second.entity, second.project, second.exit_code) == ("team", "mine", 0)
   assert second.config == first.config | {"seed": 2}
   assert second.axes == first.axes
@@ -72,15 +72,16 @@ def test_what_is_new_is_sent(stub, capsys):
   train([10, 20], mode="disabled")
   (folder(CONFIG) / "summary.json").rename(folder(CONFIG) / "later")
   assert send() == {"sent": 1}
-  [told] = stub.training
-  assert (steps_of(told), told.exit_code, stub.aggregates) == ([10, 20], 1, [])
+  [logged] = stub.training
+  assert (steps_of(logged), logged.exit_code, stub.aggregates) == ([10, 20], 1, [])
   assert send() == {"in W&B already": 1}
   train([30], mode="disabled")
   capsys.readouterr()
   assert send() == {"sent": 2}
   assert "seed=1: what is new sent, " in capsys.readouterr().out
-  [told] = stub.training
-  assert (steps_of(told), told.exit_code, told.summary["test/accuracy"]) == ([10, 20, 30], 0, 0.5)
+  [logged] = stub.training
+  assert (steps_of(logged), logged.exit_code) == ([10, 20, 30], 0)
+  assert logged.summary["test/accuracy"] == 0.5
   assert send() == {"in W&B already": 2}
   assert send("--project", "other") == {"sent": 2}
 
@@ -91,30 +92,30 @@ def test_what_wandb_sync_has_sent_is_not_sent_twice(stub):
   (folder(CONFIG) / "predictions").mkdir()
   (folder(CONFIG) / "predictions/test.jsonl").write_text(json.dumps(rows[0]) + "\n")
   wandb_sync(*folder(CONFIG).glob("wandb/offline-run-*"))
-  [told] = stub.training
-  before = told.history
+  [logged] = stub.training
+  before = logged.history
   assert send() == {"sent": 2}
-  assert told.history == before
+  assert logged.history == before
   assert [row["step"] for row in before if "step" in row] == [10, 20]
 
 
 def test_a_group_is_one_run_of_means(stub, tmp_path):
   run_folders.sweep(tmp_path / "runs", SCORES)
   assert send() == {"sent": 9}
-  told = aggregates(stub)[("rpr", 2)]
+  logged = aggregates(stub)[("rpr", 2)]
   scores = SCORES[("rpr", 2)]
   low, high = stats.t.interval(0.95, 2, statistics.fmean(scores), stats.sem(scores))
   expected = {"mean": statistics.fmean(scores), "sd": statistics.stdev(scores), "n": 3}
   expected |= {"low": low, "high": high}
   for part, value in expected.items():
-    assert told.summary[f"{part}/test/accuracy"] == pytest.approx(value)
-  assert told.config["seeds"] == [0, 1, 2]
-  assert told.config["rpr"] == {"k": 2}
-  assert told.config["parameters"] == 1000
-  assert "seed" not in told.config
-  [run] = {run.told("groupName") for run in stub.training if run.config.get("rpr") == {"k": 2}}
-  assert told.told("groupName") == run
-  assert "test/accuracy" not in told.summary  # by which W&B would count the group as a seed
+    assert logged.summary[f"{part}/test/accuracy"] == pytest.approx(value)
+  assert logged.config["seeds"] == [0, 1, 2]
+  assert logged.config["rpr"] == {"k": 2}
+  assert logged.config["parameters"] == 1000
+  assert "seed" not in logged.config
+  [run] = {run.field("groupName") for run in stub.training if run.config.get("rpr") == {"k": 2}}
+  assert logged.field("groupName") == run
+  assert "test/accuracy" not in logged.summary  # by which W&B would count the group as a seed
   alone = aggregates(stub)[("none", None)].summary
   assert (alone["mean/test/accuracy"], alone["n/test/accuracy"]) == (0.4, 1)
   assert not [key for key in alone if key.startswith(("sd/", "low/", "high/"))]
@@ -153,8 +154,8 @@ def test_scores_by_length(stub, tmp_path):
     more = {"task.kind": "numbers", "beyond/exact_match": 0.5, **lengths}
     run_folders.write(tmp_path / "runs", "rpr", seed, 0.9, metric=metric, **more)
   send()
-  [told] = stub.aggregates
-  found = points(told, "toy: beyond exact match by length")
+  [logged] = stub.aggregates
+  found = points(logged, "toy: beyond exact match by length")
   assert [(p["x"], p["place"], p["n"]) for p in found] == [
     ("6", 6, 2),
     ("7", 7, 2),
@@ -169,9 +170,9 @@ def test_a_group_is_updated_and_whole_whichever_run_is_named(stub, tmp_path):
   run = run_folders.write(tmp_path / "runs", "rpr", 7, 0.7, options={"k": 4})
   assert send(str(run)) == {"sent": 2}
   assert len(stub.aggregates) == 3
-  told = aggregates(stub)[("rpr", 4)]
-  assert (told.summary["n/test/accuracy"], told.config["seeds"]) == (3, [0, 1, 7])
-  [point] = points(told, "toy: test accuracy by encoding")
+  logged = aggregates(stub)[("rpr", 4)]
+  assert (logged.summary["n/test/accuracy"], logged.config["seeds"]) == (3, [0, 1, 7])
+  [point] = points(logged, "toy: test accuracy by encoding")
   assert (point["x"], point["n"]) == ("rpr k=4", 3)
 
 
@@ -211,13 +212,13 @@ def test_an_account_without_presets_gets_tables(stub, tmp_path, capsys):
   stub.keeps_presets = False
   assert send() == {"sent": 3}
   assert "note: tester has no custom charts, tables instead: " in capsys.readouterr().out
-  [told] = stub.aggregates
-  assert told.charts == {}
-  [point] = told.table("toy_test_accuracy_by_encoding")
+  [logged] = stub.aggregates
+  assert logged.charts == {}
+  [point] = logged.table("toy_test_accuracy_by_encoding")
   assert (point["mean"], point["n"]) == (pytest.approx(0.15), 2)
   stub.keeps_presets = True
   assert send() == {"in W&B already": 2, "sent": 1}
-  assert "toy_test_accuracy_by_encoding" in told.charts
+  assert "toy_test_accuracy_by_encoding" in logged.charts
 
 
 def test_a_dry_run_sends_nothing(stub, tmp_path, capsys):
@@ -264,7 +265,7 @@ def test_a_server_that_goes_away_ends_it(stub, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", charts.X)
-def test_a_specification_asks_for_what_is_told(kind):
+def test_a_specification_asks_for_what_is_logged(kind):
   text = json.dumps(charts.specification(kind))
   fields = {part.partition("}")[0] for part in text.split("${field:")[1:]}
   strings = {part.partition("}")[0] for part in text.split("${string:")[1:]}

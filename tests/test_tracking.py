@@ -1,4 +1,4 @@
-"""What Weights & Biases gets of a run, told by a stub of its server."""
+"""What Weights & Biases gets of a run, seen by a stub of its server."""
 
 import json
 import logging
@@ -35,22 +35,22 @@ def said(caplog):
   return [record.getMessage() for record in caplog.records if record.name == "posexp"]
 
 
-def mirrors():
+def wandb_folders():
   return sorted(path.name for path in folder(CONFIG).glob("wandb/*run-*"))
 
 
-def test_what_is_told_online(stub, capfd):
+def test_what_is_logged_online(stub, capfd):
   line = train([10, 20, 30], project="mine", entity="team", tags=("paper",), notes="why")
-  [(name, told)] = stub.runs.items()
+  [(name, logged)] = stub.runs.items()
   identity = digest(CONFIG)
   assert line == f"{stub.url}/team/mine/runs/{name}"
-  assert (told.entity, told.project) == ("team", "mine")
-  assert told.told("groupName") == f"mr/rpr/{identity}"
-  assert told.told("displayName") == f"mr/rpr/{identity}/seed=1"
-  assert told.told("jobType") == "train"
-  assert told.told("tags") == ["mr", "rpr", "paper"]
-  assert told.told("notes") == "why"
-  assert told.config == {
+  assert (logged.entity, logged.project) == ("team", "mine")
+  assert logged.field("groupName") == f"mr/rpr/{identity}"
+  assert logged.field("displayName") == f"mr/rpr/{identity}/seed=1"
+  assert logged.field("jobType") == "train"
+  assert logged.field("tags") == ["mr", "rpr", "paper"]
+  assert logged.field("notes") == "why"
+  assert logged.config == {
     "encoding": "rpr",
     "rpr": {"k": 4, "keys": True},
     "task": {"kind": "text_classification", "name": "mr", "folds": None},
@@ -59,23 +59,23 @@ def test_what_is_told_online(stub, capfd):
     "parameters": 1234,
     "devices": "1 cpu",
   }
-  assert told.axes == {f"{name}/*": "step" for name in ("train", "validation", "time", "memory")}
-  assert told.history == [
+  assert logged.axes == {f"{name}/*": "step" for name in ("train", "validation", "time", "memory")}
+  assert logged.history == [
     {"_step": step, "step": step, "validation/accuracy": step / 100, "time/seconds": step}
     for step in (10, 20, 30)
   ]
-  assert told.summary["validation/accuracy"] == 0.75
-  assert told.summary["test/accuracy"] == 0.5
-  assert told.exit_code == 0
+  assert logged.summary["validation/accuracy"] == 0.75
+  assert logged.summary["test/accuracy"] == 0.5
+  assert logged.exit_code == 0
   assert capfd.readouterr() == ("", "")
 
 
 def test_samples_are_a_table(stub, capfd):
   rows = [{"source": "one", "hypothesis": "eins"}, {"source": "two", "hypothesis": "zwei"}]
   train([10], samples=rows)
-  [told] = stub.training
-  assert told.table("samples") == rows
-  assert told.summary["test/accuracy"] == 0.5
+  [logged] = stub.training
+  assert logged.table("samples") == rows
+  assert logged.summary["test/accuracy"] == 0.5
   assert capfd.readouterr() == ("", "")
 
 
@@ -97,9 +97,9 @@ def test_a_table_that_cannot_be_sent_costs_nothing_else(stub, monkeypatch):
   monkeypatch.setattr(stub, "_CreateArtifact", refuse)
   monkeypatch.setattr(stub, "_ArtifactType", refuse)
   train([10], samples=[{"source": "one", "hypothesis": "eins"}])
-  [told] = stub.training
-  assert steps_of(told)[0] == 10
-  assert (told.summary["test/accuracy"], told.exit_code) == (0.5, 0)
+  [logged] = stub.training
+  assert steps_of(logged)[0] == 10
+  assert (logged.summary["test/accuracy"], logged.exit_code) == (0.5, 0)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_a_job_that_fails_ends_as_failed_and_leaves_the_next_alone(stub, capfd, 
   failed, next_one = stub.runs.values()
   assert (steps_of(failed), failed.exit_code) == ([10, 20], code)
   assert (steps_of(next_one), next_one.exit_code) == ([10], 0)
-  assert failed.told("groupName") == next_one.told("groupName")
-  assert failed.told("displayName") != next_one.told("displayName")
+  assert failed.field("groupName") == next_one.field("groupName")
+  assert failed.field("displayName") != next_one.field("displayName")
   assert capfd.readouterr() == ("", "")
 
 
@@ -130,9 +130,9 @@ def test_a_resumed_run_is_one_run_with_every_row_once(stub):
   with RunWriter(folder(CONFIG), CONFIG) as run:
     run.rewind(20)
   train([30, 40])
-  [told] = stub.training
-  assert steps_of(told) == [10, 20, 30, 40]
-  assert told.exit_code == 0
+  [logged] = stub.training
+  assert steps_of(logged) == [10, 20, 30, 40]
+  assert logged.exit_code == 0
 
 
 def test_rerun_is_another_run(stub):
@@ -150,13 +150,13 @@ def test_not_logged_in_is_offline_and_can_be_sent_later(stub, monkeypatch, capfd
   assert stub.runs == {}
   monkeypatch.setenv("WANDB_API_KEY", API_KEY)
   send(line)
-  [told] = stub.training
-  assert steps_of(told) == [10, 20]
-  assert told.told("groupName") == f"mr/rpr/{digest(CONFIG)}"
-  assert told.told("tags") == ["mr", "rpr"]
-  assert told.config["rpr"]["k"] == 4
-  assert told.summary["test/accuracy"] == 0.5
-  assert told.exit_code == 0
+  [logged] = stub.training
+  assert steps_of(logged) == [10, 20]
+  assert logged.field("groupName") == f"mr/rpr/{digest(CONFIG)}"
+  assert logged.field("tags") == ["mr", "rpr"]
+  assert logged.config["rpr"]["k"] == 4
+  assert logged.summary["test/accuracy"] == 0.5
+  assert logged.exit_code == 0
 
 
 def test_a_key_in_netrc_is_a_login(stub, monkeypatch, tmp_path):
@@ -180,22 +180,22 @@ def test_a_run_that_was_killed_is_whole(stub, mode):
   here = str(Path(__file__).parent)
   code = KILLED.format(paths=[here, str(Path(here).parent)], mode=mode)
   assert subprocess.run([sys.executable, "-c", code]).returncode == -9
-  [killed] = mirrors()
+  [killed] = wandb_folders()
   line = train([30], mode=mode)
   if mode == "offline":
-    [mirror] = mirrors()
-    assert killed != mirror
+    [new] = wandb_folders()
+    assert killed != new
     send(line)
-  [told] = stub.training
-  assert steps_of(told) == [10, 20, 30]
+  [logged] = stub.training
+  assert steps_of(logged) == [10, 20, 30]
 
 
 def test_an_offline_run_can_go_on_online(stub):
   train([10, 20], mode="offline")
   train([30])
-  [told] = stub.training
-  assert steps_of(told) == [10, 20, 30]
-  assert not any(name.startswith("offline") for name in mirrors())
+  [logged] = stub.training
+  assert steps_of(logged) == [10, 20, 30]
+  assert not any(name.startswith("offline") for name in wandb_folders())
 
 
 @pytest.mark.parametrize("first", ["online", "offline"])
@@ -204,8 +204,8 @@ def test_what_the_server_has_is_not_sent_twice(stub, first):
   if first == "offline":
     wandb_sync(*folder(CONFIG).glob("wandb/offline-run-*"))
   send(train([30], mode="offline"))
-  [told] = stub.training
-  assert steps_of(told) == [10, 20, 30]
+  [logged] = stub.training
+  assert steps_of(logged) == [10, 20, 30]
 
 
 def test_a_server_that_never_answers(monkeypatch, capfd):
@@ -261,8 +261,8 @@ def test_a_failed_start_online_leaves_the_offline_run_whole(stub):
   line = train([30])
   stub.authorized = True
   send(line)
-  [told] = stub.training
-  assert steps_of(told) == [10, 20, 30]
+  [logged] = stub.training
+  assert steps_of(logged) == [10, 20, 30]
 
 
 def test_online_without_a_login():
@@ -280,12 +280,12 @@ def test_a_server_that_is_gone_at_the_end_costs_no_run(stub, monkeypatch, caplog
   assert "Timed out" in message
   stub.stream = answer
   send(message)
-  [told] = stub.training
-  assert steps_of(told) == [10, 20]
-  assert told.summary["test/accuracy"] == 0.5
+  [logged] = stub.training
+  assert steps_of(logged) == [10, 20]
+  assert logged.summary["test/accuracy"] == 0.5
 
 
-def test_a_mirror_that_breaks_costs_no_run_and_no_next_one(stub, caplog):
+def test_a_connection_that_breaks_costs_no_run_and_no_next_one(stub, caplog):
   def break_off():
     import wandb
 

@@ -1,4 +1,4 @@
-"""The workspace that scripts/wandb_workspace.py saves, told by a stub of the server."""
+"""The workspace that scripts/wandb_workspace.py saves, seen by a stub of the server."""
 
 import runpy
 import sys

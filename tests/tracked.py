@@ -1,4 +1,4 @@
-"""Runs of three numbers that are told to W&B as training tells it."""
+"""Runs of three numbers that are logged to W&B as training logs them."""
 
 import subprocess
 import sys
@@ -40,12 +40,12 @@ def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples
   return opened.line
 
 
-def steps_of(told):
-  return [row["_step"] for row in told.history]
+def steps_of(logged):
+  return [row["_step"] for row in logged.history]
 
 
 def wandb_sync(path):
-  """Sends a mirror on disk as W&B itself does."""
+  """Sends an offline run as W&B itself does."""
   command = [str(Path(sys.executable).with_name("wandb")), "sync", str(path)]
   done = subprocess.run(command, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""A loopback server that speaks enough of W&B's protocol to keep what it is told of runs."""
+"""A loopback server that speaks enough of W&B's protocol to keep what it gets of runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StubRun:
   artifacts: dict[str, StubArtifact] = dataclasses.field(default_factory=dict)  # by W&B's own name
   exit_code: int | None = None
 
-  def told(self, field: str) -> Any:
+  def field(self, field: str) -> Any:
     """The last value given for a field of the run: groupName, jobType, tags, displayName, ..."""
     values = [upsert[field] for upsert in self.upserts if upsert.get(field) is not None]
     return values[-1] if values else None
@@ -42,7 +42,7 @@ class StubRun:
   @property
   def config(self) -> dict[str, Any]:
     """The config, less W&B's own section."""
-    given = json.loads(self.told("config") or "{}")
+    given = json.loads(self.field("config") or "{}")
     return {key: item["value"] for key, item in given.items() if key != "_wandb"}
 
   @property
@@ -83,7 +83,7 @@ class StubRun:
 
   @property
   def _own(self) -> dict[str, Any]:
-    return json.loads(self.told("config"))["_wandb"]["value"]
+    return json.loads(self.field("config"))["_wandb"]["value"]
 
 
 @dataclasses.dataclass
@@ -119,12 +119,12 @@ class Stub:
   @property
   def training(self) -> list[StubRun]:
     """The runs of training, in the order in which they came."""
-    return [run for run in self.runs.values() if run.told("jobType") == "train"]
+    return [run for run in self.runs.values() if run.field("jobType") == "train"]
 
   @property
   def aggregates(self) -> list[StubRun]:
     """Those that stand for groups."""
-    return [run for run in self.runs.values() if run.told("jobType") == "aggregate"]
+    return [run for run in self.runs.values() if run.field("jobType") == "aggregate"]
 
   def graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
     """The answer's `data`; raises Refused."""
@@ -159,9 +159,9 @@ class Stub:
     return {
       "id": f"id-{name}",
       "name": name,
-      "displayName": run.told("displayName") or name,
+      "displayName": run.field("displayName") or name,
       "description": "",
-      "config": run.told("config") or "{}",
+      "config": run.field("config") or "{}",
       "summaryMetrics": json.dumps(run.summary),
       "historyLineCount": len(run.lines),
       "eventsLineCount": 0,
@@ -169,7 +169,7 @@ class Stub:
       "historyTail": json.dumps(tail),
       "eventsTail": "[]",
       "wandbConfig": '{"t": 1}',
-      "tags": run.told("tags") or [],
+      "tags": run.field("tags") or [],
       "sweepName": None,
       "stopped": False,
     }
@@ -187,8 +187,8 @@ class Stub:
     self.runs[asked["runName"]].artifacts[asked["clientID"]] = artifact
     self._artifacts.append(artifact)
     number = len(self._artifacts) - 1
-    told = {"id": str(number), "state": "PENDING", "artifactSequence": {"latestArtifact": None}}
-    return {"createArtifact": {"artifact": told}}
+    created = {"id": str(number), "state": "PENDING", "artifactSequence": {"latestArtifact": None}}
+    return {"createArtifact": {"artifact": created}}
 
   def _CreateArtifactManifest(self, variables: dict[str, Any]) -> dict[str, Any]:
     number = variables["artifactID"]

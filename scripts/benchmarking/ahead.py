@@ -44,7 +44,7 @@ SHOWN = {
   "gflops": "plain",
   "gb_moved": "GB moved",
   "bound_ms": "ms at least",
-  "bound_ratio": "",  # × what it is held against
+  "bound_ratio": "",  # × the baseline
   "bound_mfu": "MFU at most",
   "compile_s": "compile s",
 }
