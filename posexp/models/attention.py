@@ -103,9 +103,10 @@ def blocked(
   queries, keys = q.shape[1], k.shape[1]
   rows, columns = min(SIZE, queries), min(SIZE, keys)
   more_rows, more_columns = -queries % rows, -keys % columns
+  query = prolonged(span.query, more_rows, span.consecutive)
   wide = span.replace(
-    query=prolonged(span.query, more_rows, span.consecutive),
-    key=prolonged(span.key, more_columns, span.consecutive),
+    query=query,
+    key=query if span.own else prolonged(span.key, more_columns, span.consecutive),
     mask=padded(padded(span.mask, more_columns, axis=2), more_rows * (span.mask.shape[1] > 1)),
   )
   graphdef, params, others = nnx.split((relation, span.shared_fn), nnx.Param, ...)
