@@ -56,7 +56,8 @@ class Setup(NamedTuple):
   def steps(self, data: Data) -> int:
     """How many steps training takes on these data."""
     given = self.training
-    return given.steps or given.epochs * data.steps_per_epoch(given.batch_size)
+    epoch = data.steps_per_epoch(given.batch_size)  # also refuses batches that there cannot be
+    return given.steps or given.epochs * epoch
 
   def program(self, spec: ModelSpec, data: Data, mesh: Mesh) -> Program:
     """The compiled functions of the run."""
