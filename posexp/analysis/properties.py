@@ -223,7 +223,7 @@ def spans(case: Case) -> Iterator[Difference]:
 
 
 def long_texts(case: Case) -> Iterator[Difference]:
-  """Attention in blocks, as long sequences have it, equals its definition, with gradients."""
+  """What is computed for long sequences equals the definition of attention, with gradients."""
   tokens = tokens_of(case)
   draw = np.random.default_rng(6)
   cotangent = jnp.asarray(draw.normal(size=(B, case.length, case.d_model)), jnp.float32)

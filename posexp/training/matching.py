@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from flax import nnx
 
-from posexp.encodings import ENCODINGS, Encoding
+from posexp.encodings import Encoding, all_encodings
 from posexp.errors import UserError
 from posexp.models import attention
 from posexp.models.positions import CONSECUTIVE
@@ -97,7 +97,7 @@ def matched(spec: ModelSpec, length: int) -> ModelSpec:
   plain = dataclasses.replace(spec, size=dataclasses.replace(size, match="none", match_to="none"))
   if size.match == "none":
     return plain
-  what, reference = size.match, ENCODINGS[size.match_to]()
+  what, reference = size.match, all_encodings()[size.match_to]()
   if spec.encoding == reference:
     return plain
   try:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 
 from posexp.config import build, unknown_name
-from posexp.encodings import ENCODINGS, Encoding, make_encoding
+from posexp.encodings import Encoding, all_encodings, make_encoding
 from posexp.errors import UserError
 from posexp.models.positions import Positions
 from posexp.models.transformer import Size
@@ -46,8 +46,8 @@ class Setup(NamedTuple):
 
     A model with hardly any words is built in shape only, before anything that takes long.
     """
-    if self.size.match_to not in ENCODINGS:
-      raise unknown_name("model.match_to", self.size.match_to, list(ENCODINGS))
+    if self.size.match_to not in all_encodings():
+      raise unknown_name("model.match_to", self.size.match_to, list(all_encodings()))
     try:
       parameters(self.task.smallest_model(self.encoding, self.size, self.positions))
     except ValueError as error:

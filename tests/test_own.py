@@ -1,0 +1,56 @@
+"""The guide to encodings, tasks and metrics of one's own works as it is written."""
+
+import contextlib
+import importlib
+import io
+import re
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+
+import order
+import pytest
+
+from posexp.analysis import conformance, properties
+from posexp.config import plugins
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+GUIDE = (Path(__file__).parents[1] / "docs" / "own.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```$', GUIDE, re.MULTILINE | re.DOTALL)
+SOME = (properties.padding, properties.cached_decoding)  # which are others' to test
+
+
+def typed(line, monkeypatch):
+  """Types a command line, in this process; returns what it prints."""
+  python, flag, module, *argv = shlex.split(line)
+  assert (python, flag) == ("python", "-m")
+  if module == "posexp.train":
+    done = order.command(*argv)
+    assert done.status == 0, done.err
+    return done.out
+  monkeypatch.setattr(sys, "argv", [module, *argv])
+  out = io.StringIO()
+  with contextlib.redirect_stdout(out):
+    importlib.import_module(module).main()
+  return out.getvalue()
+
+
+def test_every_block_of_the_guide_works_outside_of_the_checkout(home, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(plugins, "_found", {})
+  few = tuple(each for each in conformance.PROPERTIES if each.check in SOME)
+  monkeypatch.setattr(conformance, "PROPERTIES", few)
+  for _, name, text in BLOCKS:
+    if name:
+      (tmp_path / name).write_text(text)
+  assert sorted(each.name for each in tmp_path.glob("*.py")) == ["distance.py", "first.py"]
+  assert tomllib.loads((tmp_path / "pyproject.toml").read_text())
+  lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
+  assert len(lines) == 4
+  said = [typed(line, monkeypatch) for line in lines]
+  assert "all of it holds" in said[0]
+  assert "encoding=distance" in said[1]
+  assert "mistakes" in said[2]
+  assert "rpr: k=" in said[3]
