@@ -63,29 +63,33 @@ def home(request, tmp_path_factory):
   return installed
 
 
-def test_configs_are_found_from_anywhere(home, tmp_path):
-  code = "import posexp.config; print(posexp.__file__, posexp.config.CONFIGS)"
-  package, configs = python("-c", code, cwd=tmp_path, path=home).split()
-  assert Path(package).parent == Path(home, "posexp")
-  assert {
-    f"configs/{file.relative_to(configs)}" for file in Path(configs).rglob("*.yaml")
-  } == CONFIGS
-  shown = python(
-    "-m", "posexp.train", "--cfg", "job", "encoding=rpr", "rpr.k=4", cwd=tmp_path, path=home
-  )
-  config = yaml.safe_load(shown)
-  assert (config["encoding"], config["rpr"]["k"], config["task"]["name"]) == ("rpr", 4, "mr")
-  assert "  encoding=" in python("-m", "posexp.train", "--help", cwd=tmp_path, path=home)
-  assert list(tmp_path.iterdir()) == []
+TYPED = """
+import sys
+import posexp.config
+from posexp.sweeps.launch import launch
+
+print(posexp.__file__, posexp.config.CONFIGS)
+for argv in ("--cfg job encoding=rpr rpr.k=4", "--config-dir mine experiment=three --cfg job",
+             "--help"):
+  sys.argv[1:] = argv.split()
+  print("---")
+  assert launch(print) == 0
+"""
 
 
-def test_the_user_s_own_configs_are_found_beside_them(home, tmp_path):
+def test_configs_are_found_from_anywhere_and_those_of_the_user_beside_them(home, tmp_path):
   (tmp_path / "mine/experiment").mkdir(parents=True)
   text = "# @package _global_\ndefaults:\n  - override /encoding: rpr\nrpr: {k: 3}\n"
   (tmp_path / "mine/experiment/three.yaml").write_text(text)
-  argv = ("-m", "posexp.train", "--config-dir", "mine", "experiment=three", "--cfg", "job")
-  config = yaml.safe_load(python(*argv, cwd=tmp_path, path=home))
-  assert (config["encoding"], config["rpr"]["k"]) == ("rpr", 3)
+  found, *configs, shown = python("-c", TYPED, cwd=tmp_path, path=home).split("---\n")
+  package, folder = map(Path, found.split())
+  assert package.parent == Path(home, "posexp")
+  assert {f"configs/{file.relative_to(folder)}" for file in folder.rglob("*.yaml")} == CONFIGS
+  four, three = map(yaml.safe_load, configs)
+  assert (four["encoding"], four["rpr"]["k"], four["task"]["name"]) == ("rpr", 4, "mr")
+  assert (three["encoding"], three["rpr"]["k"]) == ("rpr", 3)
+  assert "  encoding=" in shown
+  assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_wheel_has_the_license_and_the_command(tmp_path):

@@ -22,7 +22,6 @@ from posexp.errors import UserError
 from posexp.sweeps.slurm import SlurmPool
 from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Sweep, failure
 from posexp.sweeps.workers import WorkerPool, devices
-from posexp.training import processes
 
 log = logging.getLogger("posexp")
 
@@ -44,11 +43,15 @@ def pool_for(job: Callable[[dict[str, Any]], Any], runs: int, cfg: DictConfig) -
     )
   if workers != 1 and launcher == "slurm":
     raise UserError(f"workers={workers} are processes of this machine: drop it, or drop slurm")
-  if workers != 1 and processes.process_info().count > 1:
-    raise UserError(f"workers={workers}, but a run here takes several processes: drop workers")
   if launcher == "slurm":
     return SlurmPool(job, cfg)
-  return None if workers == 1 else WorkerPool(job, devices(workers, runs), cfg)
+  if workers == 1:
+    return None
+  from posexp.training.processes import process_info  # imports numpy
+
+  if process_info().count > 1:
+    raise UserError(f"workers={workers}, but a run here takes several processes: drop workers")
+  return WorkerPool(job, devices(workers, runs), cfg)
 
 
 def train_here(sweep: Sweep, job: Callable[[dict[str, Any]], Any]) -> None:
