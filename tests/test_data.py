@@ -3,17 +3,24 @@
 import gzip
 import itertools
 import json
+import types
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from posexp.data import batches, files, splits, tokenizer
+from posexp.data import batches, sources, splits, tokenizer
 from posexp.data.batches import Examples
 from posexp.errors import UserError
 
 TABLE = [("NA", "a"), ('He said "no",\nand left', "b"), ("", "a"), ("naïve \u2028 café", "b")]
+
+
+def read(path, text="text", label="label"):
+  options = dict.fromkeys(["package", "hub", "validation", "test"]) | {"train": str(path)}
+  task = types.SimpleNamespace(text=text, label=label, **options)
+  return list(sources.labeled(task)["train"]())
 
 
 def table(path, ending):
@@ -37,19 +44,19 @@ def table(path, ending):
 @pytest.mark.parametrize("ending", [".jsonl", ".json.gz", ".csv", ".csv.gz", ".tsv"])
 def test_files_keep_every_text_as_it_is(tmp_path, ending):
   expected = [(a.replace("\n", " "), b) for a, b in TABLE] if ending == ".tsv" else TABLE
-  assert files.read(table(tmp_path, ending), "text", "label") == expected
+  assert read(table(tmp_path, ending)) == expected
 
 
 def test_parquet_with_numbers_as_labels(tmp_path):
   path = tmp_path / "a.parquet"
   columns = {"sentence": ["x", None], "y": pyarrow.array([3, 10], pyarrow.int64())}
   pyarrow.parquet.write_table(pyarrow.table(columns), path)
-  assert files.read(str(path), "sentence", "y") == [("x", "3"), ("", "10")]
+  assert read(path, "sentence", "y") == [("x", "3"), ("", "10")]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path):
   (tmp_path / "a.csv").write_text("text,label\nx,1\n", encoding="utf-8-sig")
-  assert files.read(str(tmp_path / "a.csv"), "text", "label") == [("x", "1")]
+  assert read(tmp_path / "a.csv") == [("x", "1")]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +90,7 @@ def test_bad_files_are_named_with_the_line(tmp_path, name, content, message):
   if content is not None:
     path.write_bytes(content)
   with pytest.raises(UserError, match=message) as error:
-    files.read(str(path), "text", "label")
+    read(path)
   assert "\n" not in str(error.value)
 
 
@@ -91,11 +98,17 @@ def rows(count, prefix="text"):
   return [(f"{prefix} {i}", str(i % 2)) for i in range(count)]
 
 
+def arrange(given, fold=None):
+  streams = {name: given[name].__iter__ for name in given}
+  parts, notes = splits.arrange(streams, fold=fold)
+  return {name: list(part()) for name, part in parts.items()}, notes
+
+
 def test_equal_texts_share_a_split_and_each_row_has_one():
   repeated = [("Same, text!", "0"), ("same   TEXT", "1"), ("same-text", "0")]
   for i in range(20):
     given = rows(300, f"n{i}") + [(f"{a} {i}", b) for a, b in repeated]
-    parts, notes = splits.arrange({"train": given})
+    parts, notes = arrange({"train": given})
     assert sorted(itertools.chain(*parts.values())) == sorted(given)
     assert len({split for split, part in parts.items() for a, _ in part if "ame" in a}) == 1
     assert len(notes) == 2
@@ -103,16 +116,16 @@ def test_equal_texts_share_a_split_and_each_row_has_one():
 
 def test_a_split_depends_on_content_alone():
   given = rows(500)
-  forwards, _ = splits.arrange({"train": given})
-  backwards, _ = splits.arrange({"train": given[::-1]})
-  fewer, _ = splits.arrange({"train": given[:400]})
+  forwards, _ = arrange({"train": given})
+  backwards, _ = arrange({"train": given[::-1]})
+  fewer, _ = arrange({"train": given[:400]})
   for split in forwards:
     assert set(forwards[split]) == set(backwards[split]) >= set(fewer[split])
 
 
 def test_folds_are_disjoint_cover_everything_and_hold_out_validation_alike():
   given = {"train": rows(500), "test": [*rows(100, "other"), ("TEXT: 1", "1")]}
-  folds = [splits.arrange(given, 5, fold)[0] for fold in range(5)]
+  folds = [arrange(given, (fold, 5))[0] for fold in range(5)]
   tests = [set(fold["test"]) for fold in folds]
   assert sum(map(len, tests)) == len(set().union(*tests)) == 601
   assert sum({("TEXT: 1", "1"), ("text 1", "1")} <= test for test in tests) == 1
@@ -123,14 +136,14 @@ def test_folds_are_disjoint_cover_everything_and_hold_out_validation_alike():
 
 def test_given_splits_stay_and_repeated_texts_are_noted():
   given = {"train": rows(50), "validation": rows(3, "v"), "test": [("Text 7!", "1"), ("new", "1")]}
-  parts, notes = splits.arrange(given)
+  parts, notes = arrange(given)
   assert parts == given
   assert notes == ["1 test texts also stand in the training split"]
 
 
 def test_a_split_without_rows_is_an_error():
   with pytest.raises(UserError, match=r"test split has no rows; give more data or set task\.test"):
-    splits.arrange({"train": rows(1)})
+    arrange({"train": rows(1)})
 
 
 CORPUS = ["The cat sat.", "the cat ran!", "a Dog sat", "the dog's café"]

@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from posexp.data import pairs, splits
+from posexp.data import sources, splits
 from posexp.errors import UserError
 
 COMMIT = "0123456789" * 4
@@ -76,9 +76,9 @@ ENDINGS = ["jsonl", "together.jsonl", "jsonl.gz", "csv", "csv.gz", "tsv", "parqu
 def test_tables_keep_every_text_as_it_is(tmp_path, ending):
   path = tmp_path / f"a.{ending}"
   path.write_bytes(table(ending))
-  split = pairs.read(task(train=str(path)))["train"]
+  split = sources.pairs(task(train=str(path)))["train"]
   assert list(split()) == list(split()) == PAIRS
-  backwards = pairs.read(task(train=str(path), source="de", target="en"))["train"]
+  backwards = sources.pairs(task(train=str(path), source="de", target="en"))["train"]
   assert list(backwards()) == [(b, a) for a, b in PAIRS]
 
 
@@ -88,14 +88,14 @@ def test_parallel_files_are_parted_by_line_feeds_alone(tmp_path, end, zipped):
     content = end.join(pair[i] for pair in PAIRS).encode()
     path = tmp_path / (f"train.{language}.gz" if zipped else f"train.{language}")
     path.write_bytes(gzip.compress(content) if zipped else content)
-  assert list(pairs.read(task(train=str(tmp_path / "train")))["train"]()) == PAIRS
+  assert list(sources.pairs(task(train=str(tmp_path / "train")))["train"]()) == PAIRS
 
 
 def test_a_split_is_read_line_by_line(tmp_path):
   """A mistake far behind does not show before it is reached."""
   path = tmp_path / "a.jsonl.gz"
   path.write_bytes(gzip.compress(json_lines(PAIRS * 20_000) + b"{"))
-  rows = pairs.read(task(train=str(path)))["train"]()
+  rows = sources.pairs(task(train=str(path)))["train"]()
   assert [next(rows) for _ in range(3)] == PAIRS
   with pytest.raises(UserError, match=r"line 60001: not a JSON object"):
     list(rows)
@@ -127,7 +127,7 @@ TWO = json_lines(PAIRS[:2])
 def test_bad_tables_are_named_with_the_line(tmp_path, content, message):
   ((name, text),) = content.items()
   (tmp_path / name).write_bytes(text)
-  read = pairs.read(task(train=str(tmp_path / name), test=str(tmp_path / name)))
+  read = sources.pairs(task(train=str(tmp_path / name), test=str(tmp_path / name)))
   with pytest.raises(UserError, match=message) as error:
     list(read["test"]())
   assert "\n" not in str(error.value)
@@ -150,7 +150,7 @@ def test_bad_parallel_files_are_named(tmp_path, content, message):
     (tmp_path / f"a.{language}").write_bytes(text)
   given = task(train="good.jsonl", test=str(tmp_path / "a"))
   with pytest.raises(UserError, match=message) as error:
-    list(pairs.read(given)["test"]())
+    list(sources.pairs(given)["test"]())
   assert "\n" not in str(error.value)
 
 
@@ -159,29 +159,32 @@ def test_the_digest_is_that_of_the_contents_and_the_direction(tmp_path):
     (tmp_path / folder).mkdir()
     for i, language in enumerate(("en", "de")):
       (tmp_path / folder / f"t.{language}").write_text("\n".join(pair[i] for pair in PAIRS))
-  first = pairs.digest(task(train=str(tmp_path / "x/t")))
-  assert pairs.digest(task(train=str(tmp_path / "y/t"))) == first
-  assert pairs.digest(task(train=str(tmp_path / "y/t"), source="de", target="en")) != first
+  first = sources.pairs_digest(task(train=str(tmp_path / "x/t")))
+  assert sources.pairs_digest(task(train=str(tmp_path / "y/t"))) == first
+  assert sources.pairs_digest(task(train=str(tmp_path / "y/t"), source="de", target="en")) != first
   (tmp_path / "y/t.de").write_text("other")
-  assert pairs.digest(task(train=str(tmp_path / "y/t"))) != first
-  assert len({pairs.digest(task(hub="a/b", revision=r, train="train")) for r in "cd"}) == 2
+  assert sources.pairs_digest(task(train=str(tmp_path / "y/t"))) != first
+  assert len({sources.pairs_digest(task(hub="a/b", revision=r, train="train")) for r in "cd"}) == 2
 
 
 def many(count, prefix="text"):
   return [(f"{prefix} {i}", f"Text {i}") for i in range(count)]
 
 
+PAIRED = {"rows": "pairs", "texts": "sources", "keep": sources.full}
+
+
 def arranged(**given):
   streams = {name: lambda rows=rows: iter(rows) for name, rows in given.items()}
-  parts, notes = pairs.arrange(streams)
+  parts, notes = splits.arrange(streams, **PAIRED)
   return {name: list(part()) for name, part in parts.items()}, notes
 
 
 def test_what_is_held_out_is_as_in_classification_and_equal_sources_share_a_split():
   train = [*many(500), ("Same, text!", "a"), ("same TEXT", "b"), ("", "x"), ("y", " ")]
   parts, notes = arranged(train=train)
-  expected, _ = splits.arrange({"train": train[:-2]})
-  assert parts == expected
+  expected, _ = splits.arrange({"train": lambda: iter(train[:-2])})
+  assert parts == {name: list(part()) for name, part in expected.items()}
   assert list(parts) == ["train", "validation", "test"]
   assert 25 < len(parts["test"]) < 75
   assert notes == [
@@ -209,13 +212,13 @@ def test_given_splits_stay_and_repeated_sources_are_noted():
 
 def test_what_was_arranged_once_is_not_read_again():
   train = [*many(300), ("", "x")]
-  first, notes = pairs.arrange({"train": lambda: iter(train)}, "digest")
-  again, same = pairs.arrange({"train": lambda: iter(train[:2])}, "digest")
+  first, notes = splits.arrange({"train": lambda: iter(train)}, digest="d", **PAIRED)
+  again, same = splits.arrange({"train": lambda: iter(train[:2])}, digest="d", **PAIRED)
   assert same == notes
   assert len(notes) == 3
   assert set(again["train"]()) <= set(first["train"]())
   given = {name: lambda: iter(train) for name in ("train", "validation", "test")}
-  assert pairs.arrange(given, "digest")[1] != notes
+  assert splits.arrange(given, digest="d", **PAIRED)[1] != notes
 
 
 def test_a_split_without_rows_is_an_error():
@@ -227,11 +230,11 @@ def test_a_split_without_rows_is_an_error():
 
 LOAD = """
 import json, sys, types
-from posexp.data import pairs
+from posexp.data import sources
 from posexp.errors import UserError
 for options in json.loads(sys.argv[1]):
   try:
-    read = pairs.read(types.SimpleNamespace(**options))
+    read = sources.pairs(types.SimpleNamespace(**options))
     print(json.dumps({name: list(split()) for name, split in read.items()}))
   except UserError as error:
     print(json.dumps(str(error)))
@@ -307,9 +310,9 @@ def test_hub_data_is_streamed_to_disk_once_at_its_commit(tmp_path, monkeypatch):
   # The hub is gone now; what was loaded is still there, and nothing else is.
   monkeypatch.setenv("HF_ENDPOINT", endpoint)
   for options, expected in ((known, PAIRS), (iwslt, PAIRS)):
-    read = pairs.read(types.SimpleNamespace(**options))
+    read = sources.pairs(types.SimpleNamespace(**options))
     assert list(read["train"]()) == expected
   with pytest.raises(
     UserError, match=r"does not answer .*task=translation .*task=numbers, which n"
   ):
-    pairs.read(types.SimpleNamespace(**known | {"source": "de", "target": "en"}))
+    sources.pairs(types.SimpleNamespace(**known | {"source": "de", "target": "en"}))

@@ -13,7 +13,7 @@ import numpy as np
 
 from posexp.data import store
 from posexp.data.batches import Batch
-from posexp.data.pairs import Pair, Pairs
+from posexp.data.splits import Row, Stream
 from posexp.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from posexp.errors import UserError
 
@@ -82,7 +82,7 @@ class Encoded:
 
 
 def encode(
-  pairs: Pairs, tokenizers: tuple[str, str], *, split: str, max_length: int | None, data: str
+  pairs: Stream, tokenizers: tuple[str, str], *, split: str, max_length: int | None, data: str
 ) -> Encoded:
   """The pairs of a split, read in one pass and kept on disk from then on.
 
@@ -115,7 +115,7 @@ def encode(
 
 
 def _write(
-  folder: Path, pairs: Pairs, tokenizers: tuple[str, str], max_length: int | None, drop: bool
+  folder: Path, pairs: Stream, tokenizers: tuple[str, str], max_length: int | None, drop: bool
 ) -> None:
   first = Tokenizer(tokenizers[0])
   opened = (first, first if tokenizers[1] == tokenizers[0] else Tokenizer(tokenizers[1]))
@@ -142,6 +142,6 @@ def _write(
   (folder / "counts.json").write_text(json.dumps(summary))
 
 
-def _chunks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
+def _chunks(pairs: Iterator[Row]) -> Iterator[list[Row]]:
   while chunk := list(itertools.islice(pairs, CHUNK)):
     yield chunk

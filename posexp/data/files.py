@@ -1,7 +1,4 @@
-"""The user's own files: JSON Lines, CSV, TSV, Parquet and plain lines, each of them also gzipped.
-
-They are read in a stream and never held as a whole.
-"""
+"""JSON Lines, CSV, TSV, Parquet and text files, each also gzipped, read as streams."""
 
 import contextlib
 import csv
@@ -13,35 +10,12 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from posexp.errors import UserError
 
-Rows = list[tuple[str, str]]  # (text, label), in the order of the source
 Records = Iterator[tuple[str, dict]]  # ("line 7", {column: value})
-
-
-def read(path: str, text: str, label: str) -> Rows:
-  """The rows of one file, from its columns `text` and `label`.
-
-  Raises:
-    UserError: naming the file and the line of what cannot be read.
-  """
-  rows = []
-  for where, record in records(path):
-    row = f"{path}, {where}"
-    words, name = pick(record, text, "text", row), pick(record, label, "label", row)
-    if not isinstance(words, str | None):
-      raise UserError(f"{row}: the text is {words!r}; it must be a string")
-    if not isinstance(name, str | int | float) or name == "":
-      raise UserError(f"{row}: the label is {name!r}; it must be a string or a number")
-    whole(f"{words}{name}", row)
-    rows.append((words or "", str(name)))
-  if not rows:
-    raise UserError(f"{path}: no rows below the header; give a file with at least one")
-  return rows
 
 
 def records(path: str) -> Records:
@@ -50,9 +24,9 @@ def records(path: str) -> Records:
   Raises:
     UserError: naming the file and the line of what cannot be read.
   """
-  reader = _reader(path)
+  parse = reader(path)
   with _filled(path) as file:
-    yield from reader(path, file)
+    yield from parse(path, file)
 
 
 def lines(path: str) -> Iterator[str]:
@@ -67,14 +41,11 @@ def lines(path: str) -> Iterator[str]:
 
 
 def digest(paths: dict[str, str]) -> str:
-  """sha256 over the contents of tables by their roles; where they lie does not matter."""
-  for path in paths.values():
-    _reader(path)
-  return contents(paths)
+  """sha256 over the contents of files by their roles, wherever they lie.
 
-
-def contents(paths: dict[str, str]) -> str:
-  """`digest` of files of any kind."""
+  Raises:
+    UserError: a file cannot be read or is empty.
+  """
   total = hashlib.sha256()
   for role, path in sorted(paths.items()):
     with _filled(path) as file:
@@ -82,28 +53,18 @@ def contents(paths: dict[str, str]) -> str:
   return total.hexdigest()
 
 
-def whole(text: str, where: str) -> None:
-  """Raises UserError for half a character: JSON can say \\ud83d alone."""
-  try:
-    text.encode()
-  except UnicodeEncodeError:
-    raise UserError(f"{where}: half a surrogate pair, which is no character") from None
-
-
 def is_table(path: str) -> bool:
-  """Whether the name of a file says that it has columns."""
+  """Whether a file has columns, going by its name."""
   return _ending(path) in _READERS
 
 
-def pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
-  """The column `name`; `option` is the one that chose it and `where` is for the error."""
-  if name in columns:
-    return columns[name]
-  near = get_close_matches(name, columns, n=1)
-  way_out = f"did you mean task.{option}={near[0]}" if near else f"set task.{option} to one of them"
-  raise UserError(
-    f"{where}: no column {name!r}, but {', '.join(columns) or 'none at all'}; {way_out}"
-  )
+def reader(path: str) -> Callable[[str, BinaryIO], Records]:
+  """The function that reads this kind of table; UserError if `path` names no table."""
+  if not is_table(path):
+    raise UserError(
+      f"{path}: unknown kind of file; its name must end in {', '.join(_READERS)}, or so with .gz"
+    )
+  return _READERS[_ending(path)]
 
 
 @contextlib.contextmanager
@@ -135,7 +96,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 def _text(path: str, file: BinaryIO, newline: str) -> Iterator[str]:
-  """Decoded lines, with what ends them: \\n, or with newline="" also \\r."""
+  """Decoded lines with their ends; `newline` as for `open`."""
   try:
     yield from io.TextIOWrapper(file, "utf-8-sig", newline=newline)
   except UnicodeDecodeError:
@@ -214,18 +175,8 @@ _READERS = {
   ".tsv": _tsv,
   ".parquet": _parquet,
 }
-
-
-TABLES = tuple(_READERS)  # the endings of names of tables
+TABLES = tuple(_READERS)  # the endings of the names of tables
 
 
 def _ending(path: str) -> str:
   return Path(path.removesuffix(".gz")).suffix.lower()
-
-
-def _reader(path: str) -> Callable[[str, BinaryIO], Records]:
-  if not is_table(path):
-    raise UserError(
-      f"{path}: unknown kind of file; its name must end in {', '.join(_READERS)}, or so with .gz"
-    )
-  return _READERS[_ending(path)]

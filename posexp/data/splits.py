@@ -1,59 +1,125 @@
-"""Splits and folds by content: equal texts share a fate, and no seed or order has a say in it."""
+"""Splits and folds by a hash of content: equal texts share a split, whatever the order or seed."""
 
+import functools
 import hashlib
+import itertools
+import json
 import re
+from collections import Counter
+from collections.abc import Callable, Iterator
 
-from posexp.data.files import Rows
+from posexp import storage
 from posexp.errors import UserError
 
-HELD_OUT = 0.1  # the share of a split that is not given
+Row = tuple[str, str]  # (text, label) or (source, target)
+Rows = list[Row]  # in the order of the source
+Stream = Callable[[], Iterator[Row]]  # a split that may not fit in memory; each call reads it anew
+
+SPLITS = ("train", "validation", "test")
+HELD_OUT = 0.1  # the share of the training rows that stands in for a missing split
 
 
+@functools.lru_cache(maxsize=1 << 17)  # arranging asks for the key of each text several times
 def key(text: str) -> bytes:
-  """What makes two texts equal: their letters and digits, lower-cased."""
+  """sha256 of the letters and digits of a text, lower-cased; texts with one key count as equal."""
   return hashlib.sha256(re.sub(r"[\W_]+", "", text.lower()).encode()).digest()
 
 
 def draw(key: bytes, purpose: str) -> float:
-  """A number in [0, 1) that `key` has for ever; numbers for different purposes are independent."""
+  """A number in [0, 1) that is a function of `key`, independent for different purposes."""
   return int.from_bytes(hashlib.sha256(purpose.encode() + key).digest()[:7], "big") / 2**56
 
 
 def arrange(
-  given: dict[str, Rows], folds: int | None = None, fold: int | None = None
-) -> tuple[dict[str, Rows], list[str]]:
-  """Splits `train`, `validation` and `test` of what is given, and notes on how they were made.
+  given: dict[str, Stream],
+  *,
+  rows: str = "texts",
+  texts: str = "texts",
+  keep: Callable[[Row], bool] = lambda row: True,
+  fold: tuple[int, int] | None = None,
+  digest: str | None = None,
+) -> tuple[dict[str, Stream], list[str]]:
+  """Splits `train`, `validation` and `test`, and notes on how they were made.
 
-  With `folds`, all rows are pooled and the test split is fold number `fold` of them. Then a tenth
-  of the training rows is held out for each split that is missing, the test split first.
+  A tenth of the training rows is held out for each split that is not given, the test split first,
+  by a hash of their texts (the first of each row). With `fold`, (number, count), all given rows
+  are pooled, and the test split is that fold of them.
+
+  Args:
+    given: the splits that there are, `train` among them. They are read once for the notes.
+    rows: what the notes call rows.
+    texts: what the notes call the first texts of rows.
+    keep: training rows for which it is False are dropped.
+    digest: identifies the content of `given`. The notes are cached under it, so that arranging
+      again reads nothing.
 
   Raises:
     UserError: a split would have no rows.
   """
-  # Each text is normalized once: it is most of the work.
-  keyed = {name: [(key(row[0]), row) for row in rows] for name, rows in given.items()}
-  notes = []
-  if folds is not None:
-    pool = [item for rows in keyed.values() for item in rows]
-    keyed = _part(pool, "test", lambda key: int(draw(key, "fold") * folds) == fold)
-    notes.append(f"the test split is fold {fold} of {folds} over all {len(pool):,} texts")
-  for name in ("test", "validation"):
-    if name not in keyed:
-      keyed |= _part(keyed["train"], name, lambda key, name=name: draw(key, name) < HELD_OUT)
-      notes.append(f"the {name} split is a tenth of the training texts, held out by content hash")
-  for name, rows in keyed.items():
-    if not rows:
-      raise UserError(f"the {name} split has no rows; give more data or set task.{name}")
-  seen = {key for key, _ in keyed["train"]}
-  for name in ("validation", "test"):
-    if repeated := sum(key in seen for key, _ in keyed[name]):
-      notes.append(f"{repeated:,} {name} texts also stand in the training split")
-  splits = {name: [row for _, row in keyed[name]] for name in ("train", "validation", "test")}
-  return splits, notes
+  if fold:
+    pooled = tuple(given.values())
+    given = {"train": lambda: itertools.chain.from_iterable(stream() for stream in pooled)}
+  missing = [name for name in ("test", "validation") if name not in given]
+  split_of = functools.partial(_split_of, missing=missing, fold=fold)
+
+  def part(name: str) -> Iterator[Row]:
+    return (row for row in given["train"]() if keep(row) and split_of(row[0]) == name)
+
+  def compute() -> list[str]:
+    sizes, repeated, dropped = _counts(given, keep, split_of)
+    for name in ("train", "test", "validation"):
+      if not sizes[name]:
+        raise UserError(f"the {name} split has no rows; give more data or set task.{name}")
+    notes = [f"{dropped:,} training {rows} have an empty side and are dropped"] if dropped else []
+    for name in missing:
+      how = f"a tenth of the training {rows}, held out by content hash"
+      if fold and name == "test":
+        how = f"fold {fold[0]} of {fold[1]} over all {sizes.total():,} {rows}"
+      notes.append(f"the {name} split is {how}")
+    for name in ("validation", "test"):
+      if repeated[name]:
+        notes.append(f"{repeated[name]:,} {name} {texts} also stand in the training split")
+    return notes
+
+  if digest is None:
+    notes = compute()
+  else:
+    name = hashlib.sha256(json.dumps([digest, missing, *(fold or ())]).encode()).hexdigest()[:32]
+    notes = storage.cached(f"splits/{name}.json", compute)
+  held = {name: functools.partial(part, name) for name in ("train", *missing)}
+  return {name: held.get(name) or given[name] for name in SPLITS}, notes
 
 
-def _part(items: list, name: str, chosen) -> dict[str, list]:
-  parts = {"train": [], name: []}
-  for item in items:
-    parts[name if chosen(item[0]) else "train"].append(item)
-  return parts
+def _split_of(text: str, missing: list[str], fold: tuple[int, int] | None) -> str:
+  """The split that a training row with this text goes to."""
+  for name in missing:
+    if fold and name == "test":
+      chosen = int(draw(key(text), "fold") * fold[1]) == fold[0]
+    else:
+      chosen = draw(key(text), name) < HELD_OUT
+    if chosen:
+      return name
+  return "train"
+
+
+def _counts(
+  given: dict[str, Stream], keep: Callable[[Row], bool], split_of: Callable[[str], str]
+) -> tuple[Counter, Counter, int]:
+  """By split, its rows and those whose text is also trained on; and the dropped training rows."""
+  others = {
+    name: Counter(key(text) for text, _ in stream())
+    for name, stream in given.items()
+    if name != "train"
+  }
+  sizes = Counter({name: keys.total() for name, keys in others.items()})
+  repeated, dropped = Counter(), 0
+  for row in given["train"]():
+    if not keep(row):
+      dropped += 1
+      continue
+    name = split_of(row[0])
+    sizes[name] += 1
+    if name == "train":
+      for other, keys in others.items():
+        repeated[other] += keys.pop(key(row[0]), 0)
+  return sizes, repeated, dropped

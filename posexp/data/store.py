@@ -1,4 +1,4 @@
-"""Folders of files that are too large for memory: filled once, whole or not at all, and kept."""
+"""Cached folders, for files that are too large for memory."""
 
 import functools
 import os
@@ -11,16 +11,16 @@ from posexp.errors import UserError
 
 
 def kept(name: str, fill: Callable[[Path], None]) -> Path:
-  """The folder kept under `name`, or a new one that `fill` has filled, kept from then on.
+  """The folder cached under `name`; `fill` writes its files where there is none yet.
 
-  Where the cache cannot be written, the folder is a temporary one that lasts as long as the
-  process.
+  It is there whole or not at all. Where the cache cannot be written, the folder is a temporary one,
+  removed when the process ends.
 
   Raises:
     UserError: there is no room for it anywhere.
   """
   failure = None
-  for root in (storage.cache_folder, _scratch):
+  for root in (storage.cache_folder, lambda: Path(_scratch().name)):
     try:
       return _kept(root() / name, fill)
     except OSError as error:
@@ -42,16 +42,11 @@ def _kept(final: Path, fill: Callable[[Path], None]) -> Path:
     try:
       os.rename(whole, final)
     except OSError:
-      if not final.is_dir():  # where another process was first, it has kept the same
+      if not final.is_dir():  # another process may have been first, with the same content
         raise
   return final
 
 
 @functools.cache
-def _scratch() -> Path:
-  return Path(_temporary().name)
-
-
-@functools.cache
-def _temporary() -> tempfile.TemporaryDirectory:
-  return tempfile.TemporaryDirectory(prefix="posexp-")  # removed when the process ends
+def _scratch() -> tempfile.TemporaryDirectory:
+  return tempfile.TemporaryDirectory(prefix="posexp-")

@@ -4,7 +4,7 @@ import hashlib
 import json
 
 from posexp import storage
-from posexp.data.files import Rows
+from posexp.data.splits import Rows
 
 RECIPE = "binary unigrams, L2, C=1, F1 over the classes that occur"
 

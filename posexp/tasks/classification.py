@@ -11,7 +11,7 @@ import numpy as np
 
 from posexp.data import batches
 from posexp.data.batches import Batch, Examples
-from posexp.data.files import Rows
+from posexp.data.splits import Rows
 from posexp.errors import UserError
 from posexp.runs.predictions import write_predictions
 from posexp.tasks.contract import Outputs, Snapshot, Task, prefixed

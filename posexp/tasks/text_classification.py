@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from posexp import storage
-from posexp.data import files, sources, splits, tokenizer
-from posexp.data.files import Rows
+from posexp.data import sources, splits, tokenizer
+from posexp.data.splits import Rows
 from posexp.errors import UserError
 from posexp.tasks import bag_of_words
 from posexp.tasks.classification import Classification, LabeledData
@@ -50,8 +50,8 @@ class TextClassification(Classification):
       raise ValueError("package and hub exclude each other: set one of them to null")
     if self.package and self.package not in sources.PARTS:
       raise ValueError(f"package must be one of {', '.join(sources.PARTS)}, not {self.package!r}")
-    if self.package and self.given():
-      raise ValueError(f"{min(self.given())} must be null beside package={self.package}")
+    if self.package and sources.given(self):
+      raise ValueError(f"{min(sources.given(self))} must be null beside package={self.package}")
     if self.hub and not re.fullmatch(r"[0-9a-f]{40}", self.revision or ""):
       raise ValueError("revision must be a commit of the hub's data set: 40 hexadecimal digits")
     if not self.package and not self.train:
@@ -75,18 +75,13 @@ class TextClassification(Classification):
     if self.max_length is not None and self.max_length < 1 + self.cls:
       raise ValueError(f"max_length must be at least {1 + self.cls}, not {self.max_length}")
 
-  def given(self) -> dict[str, str]:
-    """The splits that the options name: files, or the hub's names for them."""
-    named = {"train": self.train, "validation": self.validation, "test": self.test}
-    return {split: source for split, source in named.items() if source}
-
   def data_digest(self) -> str | None:
     """sha256 of the user's own files; None where the options alone pin the data.
 
     Raises:
       UserError: a file is missing or empty.
     """
-    return None if self.package or self.hub else files.digest(self.given())
+    return None if self.package or self.hub else sources.labeled_digest(self)
 
   def prepare(self, folder: Path) -> LabeledData:
     """The data, tokenized by folder/tokenizer.json, which is trained where it is not there yet.
@@ -129,7 +124,7 @@ def _rows(
   task: TextClassification, digest: str | None
 ) -> tuple[dict[str, Rows], tuple[str, ...], list[str]]:
   """Rows by split, the names of the labels, and notes. `digest` only tells contents apart."""
-  given = sources.read(task)
+  given = {split: list(stream()) for split, stream in sources.labeled(task).items()}
   # A label is known if the training rows have it before any of them are held out.
   known = given if task.folds else {"train": given["train"]}
   labels = {label for rows in known.values() for _, label in rows}
@@ -140,7 +135,11 @@ def _rows(
         f"the {split} split has the label {min(unseen)!r}, which no training text has; "
         f"they have {names}"
       )
-  rows, notes = splits.arrange(given, task.folds, task.fold)
+  streams, notes = splits.arrange(
+    {split: functools.partial(iter, found) for split, found in given.items()},
+    fold=(task.fold, task.folds) if task.folds else None,
+  )
+  rows = {split: list(stream()) for split, stream in streams.items()}
   if len(seen := {label for _, label in rows["train"]}) < 2:
     raise UserError(
       f"the training texts all have the label {seen.pop()!r}; two labels at least are needed"

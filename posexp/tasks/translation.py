@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.data import batches, encoded, pairs, tokenizer
-from posexp.data.pairs import Pairs
+from posexp.data import batches, encoded, sources, tokenizer
+from posexp.data.splits import Stream, arrange
 from posexp.errors import UserError
 from posexp.runs.metrics import Metric
 from posexp.runs.predictions import write_predictions
@@ -36,7 +36,7 @@ DECODED = ("bleu", "chrf", "exact_match")  # metrics of hypotheses
 class Splits(NamedTuple):
   """Where the pairs of each split come from, and what is to be said of them."""
 
-  pairs: dict[str, Pairs]  # train, validation, test, and more that are tested
+  pairs: dict[str, Stream]  # train, validation, test, and more that are tested
   notes: list[str]
   groups: dict[str, list[str]]  # by split, in its order; a split may have none
   digest: str  # of all that the pairs depend on
@@ -328,19 +328,16 @@ class Corpus(Translation):
       kind = "a split of the hub's data set" if self.hub else "a file of training pairs"
       raise ValueError(f"train must name {kind}")
 
-  def given(self) -> dict[str, str]:
-    """The splits that the options name: files, or the hub's names for them."""
-    named = {"train": self.train, "validation": self.validation, "test": self.test}
-    return {split: source for split, source in named.items() if source}
-
   @property
   def data_files(self) -> dict[str, str] | None:
     """The files in the hub's repository, by split, where the options name files and not splits."""
-    return self.given() if self.hub and "/" in self.train else None
+    return sources.given(self) if self.hub and "/" in self.train else None
 
   def data_digest(self):
-    return None if self.hub else pairs.digest(self)
+    return None if self.hub else sources.pairs_digest(self)
 
   def splits(self):
-    digest = pairs.digest(self)
-    return Splits(*pairs.arrange(pairs.read(self), digest), {}, digest)
+    digest = sources.pairs_digest(self)
+    given = sources.pairs(self)
+    names = {"rows": "pairs", "texts": "sources"}
+    return Splits(*arrange(given, keep=sources.full, digest=digest, **names), {}, digest)
