@@ -136,5 +136,5 @@ def test_a_checkpoint_of_another_model_is_refused(whole):
   (path / "checkpoints").symlink_to((only("whole") / "checkpoints").absolute())
   status, _, err = command(*argv, "rpr.k=3", "runs=other")
   assert status == 2
-  assert re.match(r"posexp: error: other/.*/checkpoints/12 is a checkpoint of another model: ", err)
+  assert re.match(r"posexp: error: other/.*/12 is a checkpoint of another model or version: ", err)
   assert err.count("\n") == 1

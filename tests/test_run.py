@@ -208,6 +208,13 @@ def test_a_damaged_row_among_others_is_not_passed_over(tmp_path):
     read_run(tmp_path)
 
 
+def test_the_result_of_a_finished_run_needs_no_history(tmp_path):
+  with RunWriter(tmp_path, CONFIG) as run:
+    run.finish({"step": 3})
+  (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+  assert RunWriter(tmp_path, CONFIG).finished == {"step": 3}
+
+
 def test_rewind(tmp_path):
   with RunWriter(tmp_path, CONFIG) as run:
     for step in (10, 20, 30):

@@ -24,6 +24,9 @@ READING = (
 )
 
 
+EMPTY = "empty"
+
+
 class Rank(NamedTuple):
   """How good an evaluated state is; the greatest is the best."""
 
@@ -110,7 +113,7 @@ class Checkpoints:
       held = self._manager.metadata(step).item_metadata.tree
     if difference := _difference(_leaves(held), _leaves(wanted)):
       raise UserError(
-        f"{self.folder / str(step)} is a checkpoint of another model: {difference}; "
+        f"{self.folder / str(step)} is a checkpoint of another model or version: {difference}; "
         "rerun=true starts the run afresh"
       )
     with self._explained(READING, step):
@@ -185,18 +188,33 @@ def _ranks(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank]
 
 
 def _leaves(tree: Any) -> dict[str, str]:
-  """The type and shape of each array in a tree, by its path."""
+  """The type and shape of each array in a tree, by its path; EMPTY where a part has none."""
   import jax
 
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_empty)
   return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype} {list(leaf.shape)}"
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    jax.tree_util.keystr(path, simple=True, separator="/"): (
+      EMPTY if _is_empty(leaf) else f"{leaf.dtype} {list(leaf.shape)}"
+    )
+    for path, leaf in leaves
   }
 
 
+def _is_empty(node: Any) -> bool:
+  return node is None or (isinstance(node, tuple | list | dict) and not node)
+
+
 def _difference(held: dict[str, str], wanted: dict[str, str]) -> str | None:
-  """The first difference between a checkpoint and the template, in words; None if there is none."""
-  for name in sorted(held.keys() | wanted.keys(), key=lambda name: (name[:7] != "params/", name)):
+  """The first difference between a checkpoint and the template, in words; None if there is none.
+
+  Parameters come first, and parts without arrays last.
+  """
+  both = wanted | held
+
+  def order(name: str) -> tuple[bool, bool, str]:
+    return both[name] == EMPTY, not name.startswith("params/"), name
+
+  for name in sorted(both, key=order):
     if name not in wanted:
       return f"it holds {name}, which this model does not have"
     if name not in held:

@@ -169,7 +169,7 @@ def _read(path: Path, parsed: dict[str, tuple[dict[str, Any], dict[str, Any]]]) 
   config, settings = parsed[key]
   if seed:
     config = config | {"seed": int(seed[1])}
-  summary = _summary(path)
+  summary = read_summary(path)
   failure = None if summary is not None else _failure(path / "train.log")
   return Run(path, config, settings, summary, *_rows(path), failure)
 
@@ -189,7 +189,12 @@ def _parse(path: Path, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
   return config, settings
 
 
-def _summary(path: Path) -> dict[str, Any] | None:
+def read_summary(path: Path) -> dict[str, Any] | None:
+  """The summary in a run's folder; None if the run has not finished.
+
+  Raises:
+    UserError: it is broken.
+  """
   try:
     summary = json.loads((path / "summary.json").read_bytes())
   except FileNotFoundError:

@@ -21,7 +21,7 @@ from posexp.errors import UserError
 from posexp.runs.checkpoints import Checkpoints, Rank
 from posexp.runs.identity import digest
 from posexp.runs.metrics import Score, score
-from posexp.runs.run import Run, read_run
+from posexp.runs.run import Run, read_run, read_summary
 
 ACCURACY = score("validation/accuracy")
 OWNED = (  # what `rerun` removes, in this order
@@ -88,8 +88,7 @@ class RunWriter:
   @property
   def finished(self) -> dict[str, Any] | None:
     """The summary, if the run has finished."""
-    run = self._read()
-    return run.summary if run else None
+    return read_summary(self.path)
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Adds a row to metrics.jsonl, which a kill afterwards does not lose."""
