@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import time
@@ -310,6 +311,8 @@ def test_latex_shows_every_sign(tmp_path):
   table = " ".join((tmp_path / "out" / "report.tex").read_text().partition("\\midrule")[2].split())
   assert "transformer\\_xl & 6 &" in table
   assert "& $-$30.00 &" in table
+  assert table.count("\\textbf") == 1
+  assert re.match(r"\S+ & 6 & \\textbf\{\d", table)
   assert "& $-$12.73 $\\pm$ " in table
   assert "$<$ 0.001 * " in table or "\\ensuremath{<} 0.001 * " in table
 

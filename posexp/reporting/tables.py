@@ -121,11 +121,13 @@ def markdown_report(tasks: Sequence[Results], notes: Sequence[str]) -> str:
 
 
 def latex_report(tasks: Sequence[Results]) -> str:
-  """A booktabs table for each task."""
+  """A booktabs table for each task; the best mean is bold."""
   parts = ["% needs \\usepackage{booktabs}"]
   for results in tasks:
     about = [results.title, *sentences.differences(results), sentences.method(results)]
-    parts.append(latex_table(score_table(results), [*about, *sentences.notes(results)]))
+    table = score_table(results)
+    best = None if results.groups[0].estimate is None else (0, table[0].index("mean"))
+    parts.append(latex_table(table, [*about, *sentences.notes(results)], bold=best))
   return "\n\n".join(parts) + "\n"
 
 

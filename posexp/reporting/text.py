@@ -62,12 +62,17 @@ def markdown(text: str) -> str:
   return re.sub(r"([\\`*_|<>\[\]#])", r"\\\1", one_line(text))
 
 
-def latex_table(table: Table, comments: Sequence[str]) -> str:
-  """A booktabs table below some comments."""
+def latex_table(table: Table, comments: Sequence[str], bold: tuple[int, int] | None = None) -> str:
+  """A booktabs table below some comments; the cell in (row, column) `bold` is set in bold."""
   heads, *rows = ([one_line(cell) for cell in row] for row in (table[0], *table[1]))
+  if bold is not None:
+    row, column = bold
+    rows[row][column] = f"\x02{rows[row][column]}\x03"  # tabulate would quote \textbf{…}
   columns = ["left", *["right"] * (len(heads) - 1)]
   body = tabulate(rows, heads, "latex_booktabs", disable_numparse=True, colalign=columns)
-  body = re.sub(r"(?<=\s)-(?=\d)", "$-$", body).replace("—", "---").replace("±", r"$\pm$")
+  body = re.sub(r"(?<=[\s\x02])-(?=\d)", "$-$", body)
+  for sign, command in {"—": "---", "±": r"$\pm$", "\x02": r"\textbf{", "\x03": "}"}.items():
+    body = body.replace(sign, command)
   return "\n".join([*(f"% {one_line(each)}" for each in comments), body])
 
 
