@@ -128,6 +128,7 @@ class Sender:
       return THERE, THERE
     if self.dry:
       return SENT, f"would be sent: {len(run.history)} rows{', the summary' if finished else ''}"
+    samples = load_predictions(run.path, "test", SAMPLES) if finished else []
     with lock(run.path):
       settings = wandb_run.run_settings(options, run.config, wandb_run.facts(run.summary), run.path)
       deadline = time.monotonic() + options.timeout
@@ -137,7 +138,7 @@ class Sender:
       if finished:
         opened.summarize(run.summary)
         if "samples" not in opened.run.summary.keys():  # noqa: SIM118
-          opened.samples(load_predictions(run.path, "test", SAMPLES))
+          opened.samples(samples)
       opened.finish(0 if finished else 1)
     return SENT, f"{'what is new ' if again else ''}{SENT}, {url}"
 

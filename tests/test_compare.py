@@ -281,11 +281,11 @@ BROKEN = {
   ),
   "torn": (
     torn,
-    "RUN/predictions/test.jsonl is empty or damaged; rerun=true trains the run afresh",
+    "RUN/predictions/test.jsonl, line 60: not a prediction; rerun=true trains the run afresh",
   ),
   "void": (
     lambda path: write(path / "run", []),
-    "RUN/predictions/test.jsonl is empty or damaged; rerun=true trains the run afresh",
+    "RUN/predictions/test.jsonl is empty; rerun=true trains the run afresh",
   ),
   "task": (
     lambda path: write(path / "run", answers([]), kind="text_classification"),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from posexp.errors import UserError
 from posexp.runs import Run, read_runs
-from posexp.runs.predictions import load_predictions
+from posexp.runs.predictions import damaged, load_predictions
 
 
 class Columns(NamedTuple):
@@ -129,23 +129,19 @@ def _read(run: Run, split: str) -> tuple[Columns, list[Prediction]]:
   if split not in files:
     others = f"; it has those of {', '.join(files)}" if files else ""
     raise UserError(f"{run.path} has no predictions of the split {split}{others}")
-  try:
-    rows = load_predictions(run.path, split)
-    known = [c for c in COLUMNS if {c.reference, c.answer} <= rows[0].keys()]
-    if not known:
-      wanted = " or ".join(f"{each.reference} and {each.answer}" for each in COLUMNS)
-      raise UserError(f"{files[split]}: its rows cannot be compared, for want of columns {wanted}")
-    columns = known[0]
-    return columns, [
-      Prediction(
-        str(row.get(columns.source, "")),
-        str(row[columns.reference]),
-        str(row[columns.answer]),
-        float(row.get("loss", 0.0)),
-      )
-      for row in rows
-    ]
-  except (ValueError, TypeError, LookupError, AttributeError):
-    raise UserError(
-      f"{files[split]} is empty or damaged; rerun=true trains the run afresh"
-    ) from None
+  rows = load_predictions(run.path, split)
+  if not rows:
+    raise UserError(f"{files[split]} is empty; rerun=true trains the run afresh")
+  known = [each for each in COLUMNS if {each.reference, each.answer} <= rows[0].keys()]
+  if not known:
+    wanted = " or ".join(f"{each.reference} and {each.answer}" for each in COLUMNS)
+    raise UserError(f"{files[split]}: its rows cannot be compared, for want of columns {wanted}")
+  columns, predictions = known[0], []
+  for number, row in enumerate(rows, start=1):
+    try:
+      source, reference = str(row.get(columns.source, "")), str(row[columns.reference])
+      loss = float(row.get("loss", 0.0))
+      predictions.append(Prediction(source, reference, str(row[columns.answer]), loss))
+    except (ValueError, TypeError, KeyError):
+      raise damaged(run.path, split, number) from None
+  return columns, predictions

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posexp import storage
+from posexp.errors import UserError
 
 SAMPLES = 50  # examples that a tracker is shown
 
@@ -20,12 +21,29 @@ def write_predictions(folder: Path, split: str, rows: Iterable[Mapping[str, Any]
 
 
 def load_predictions(folder: Path, split: str, most: int | None = None) -> list[dict[str, Any]]:
-  """The rows of a split, of the first `most` examples; none where none were written."""
+  """The rows of a split, of the first `most` examples; none where none were written.
+
+  Raises:
+    UserError: a line is not a row.
+  """
   file = _file(folder, split)
   if not file.exists():
     return []
-  with file.open(encoding="utf-8") as lines:
-    return [json.loads(line) for line in itertools.islice(lines, most)]
+  rows = []
+  with file.open("rb") as lines:
+    for line in itertools.islice(lines, most):
+      try:
+        rows.append(dict(json.loads(line)))
+      except (ValueError, TypeError):
+        raise damaged(folder, split, len(rows) + 1) from None
+  return rows
+
+
+def damaged(folder: Path, split: str, line: int) -> UserError:
+  """The error for a line, counted from 1, that is not a prediction."""
+  return UserError(
+    f"{_file(folder, split)}, line {line}: not a prediction; rerun=true trains the run afresh"
+  )
 
 
 def _file(folder: Path, split: str) -> Path:
