@@ -234,8 +234,7 @@ class Stack(nnx.Module):
       Block(encoding, size, causal=causal, cross=cross, rngs=rngs.fork())
       for _ in range(size.num_layers)
     )
-    form, dtype = size.attention, size.dtype
-    attention.check(form, self.relation, head_dim, dtype, size.dropout, max_position)
+    attention.check(size.attention, self.relation, head_dim, size.dtype, size.dropout, max_position)
     self.norm = encoding.norm(size.d_model, rngs=rngs.fork()) if size.norm == "pre" else None
     self.limit = encoding.limit
     self.max_position = max_position
@@ -357,14 +356,11 @@ class Stack(nnx.Module):
     if positions is None:
       self.check(length)
       positions = jnp.arange(length)[None]
-    head_dim = whole(self.size.d_model, self.size.num_heads)
-    shape = (batch, length, self.size.num_heads, head_dim)
-
+    size = self.size
+    shape = (batch, length, size.num_heads, size.d_model // size.num_heads)
     # Separate buffers: a donated one may not appear twice.
-    def empty() -> tuple[Array, ...]:
-      return tuple(jnp.zeros(shape, self.size.dtype) for _ in self.blocks)
-
-    return Cache(empty(), empty(), positions, jnp.zeros((), jnp.int32))
+    keys, values = (tuple(jnp.zeros(shape, size.dtype) for _ in self.blocks) for _ in range(2))
+    return Cache(keys, values, positions, jnp.zeros((), jnp.int32))
 
   def empty_memory(self, batch: int, length: int) -> Memory:
     """A memory of `length` slots in which nothing is filled yet."""

@@ -16,6 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from omegaconf import DictConfig
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from posexp.config import RunOptions, build
 from posexp.errors import UserError
@@ -100,9 +103,6 @@ def live_table(sweep: Sweep) -> Iterator[Callable[[], None]]:
     log.info("%s", sweep.heading())
     yield lambda: None
     return
-  from rich.console import Console
-  from rich.live import Live
-  from rich.text import Text
 
   def table() -> Text:
     lines = [sweep.heading(), *sweep.states()]
