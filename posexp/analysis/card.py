@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -171,7 +170,7 @@ def behavior(model: ProbeModel) -> dict[str, str]:
 
   All weights are `perturbed`.
   """
-  encoding, stack = probe.perturbed(model)
+  encoding, stack = model.encoding, probe.perturbed(model.stack)
   length = probe.available(encoding, 8)
   cut, shift = 5, probe.available(encoding, length + 3) - length
   draw = np.random.default_rng(0)
@@ -205,18 +204,9 @@ def behavior(model: ProbeModel) -> dict[str, str]:
     "padding": change(*padded) or nothing,
   }
   if stack.causal:
-    found["caching"] = change(cached(stack, tokens), whole) or nothing
+    by_step = probe.decoded(stack, tokens, step=nnx.jit(Stack.step))
+    found["caching"] = change(by_step, whole) or nothing
   return found
-
-
-def cached(stack: Stack, tokens: np.ndarray) -> np.ndarray:
-  """The outputs [1,L,F] of a decoder for tokens [1,L], one after another over a cache."""
-  step: Callable[..., Any] = nnx.jit(lambda stack, token, cache: stack.step(token, cache))
-  cache, outputs = stack.empty_cache(*tokens.shape), []
-  for token in tokens.T:
-    output, cache = step(stack, token[None], cache)
-    outputs.append(output.astype(jnp.float32))
-  return np.concatenate(outputs, axis=1)
 
 
 def lines(name: str, encoding: Encoding, rows: dict[str, str]) -> list[str]:

@@ -84,7 +84,8 @@ def layer_profiles(
   changed = card.parts(model.encoding, model.stack.size, model.stack.causal)
   if found.spread < card.ROUNDING and "relation" in changed:
     # Its tables start at zero: only with other weights they show what they can do.
-    return {"weights drawn": probe.profile(probe.perturbed(model), length)}
+    drawn = model._replace(stack=probe.perturbed(model.stack))
+    return {"weights drawn": probe.profile(drawn, length)}
   return {"before training": found}
 
 

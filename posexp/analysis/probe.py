@@ -21,7 +21,7 @@ from jax import Array
 
 from posexp.encodings.base import Encoding, TokenEmbedding
 from posexp.encodings.span import Span
-from posexp.models.transformer import Size, Stack
+from posexp.models.transformer import Cache, Size, Stack
 from posexp.training.step import keys
 
 DRAWS = 64
@@ -59,12 +59,33 @@ def untrained(encoding: Encoding, size: Size, causal: bool) -> ProbeModel:
   return ProbeModel(encoding, nnx.jit(lambda seeds: build(nnx.Rngs(**seeds)))(keys(0)))
 
 
-def perturbed(model: ProbeModel) -> ProbeModel:
-  """The model with noise added to all weights, since many tables start at zero."""
-  draw = np.random.default_rng(0)
-  graphdef, params, others = nnx.split(model.stack, nnx.Param, ...)
+def perturbed(stack: Stack, seed: int = 0) -> Stack:
+  """The stack with noise added to all weights, since many tables start at zero."""
+  draw = np.random.default_rng(seed)
+  graphdef, params, others = nnx.split(stack, nnx.Param, ...)
   noisy = jax.tree.map(lambda x: x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype), params)
-  return model._replace(stack=nnx.merge(graphdef, noisy, others))
+  return nnx.merge(graphdef, noisy, others)
+
+
+def decoded(
+  stack: Stack,
+  tokens: Array,
+  *,
+  prompt: int = 1,
+  source: tuple | None = None,
+  positions: Array | None = None,
+  step: Callable[..., tuple[Array, Cache]] = Stack.step,
+) -> Array:
+  """The outputs [B,L,F] of a decoder for tokens [B,L] over a cache: a prompt, then one by one.
+
+  `step` may be `Stack.step` compiled.
+  """
+  batch, length = tokens.shape
+  cache, outputs = stack.empty_cache(batch, length, positions), []
+  for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, length))]:
+    output, cache = step(stack, tokens[:, start:end], cache, source=source)
+    outputs.append(output)
+  return jnp.concatenate(outputs, axis=1)
 
 
 def available(encoding: Encoding, length: int) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from posexp.analysis.probe import decoded, perturbed
 from posexp.encodings import Encoding, Span
 from posexp.errors import counted
 from posexp.models import attention
@@ -95,11 +96,7 @@ def stack(
     max_position=max_position,
     rngs=rngs,
   )
-  graphdef, params, rest = nnx.split(built, nnx.Param, ...)
-  leaves, tree = jax.tree.flatten(params)
-  draw = np.random.default_rng(5)
-  shaken = [x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype) for x in leaves]
-  return nnx.merge(graphdef, tree.unflatten(shaken), rest)
+  return perturbed(built, seed=5)
 
 
 def tokens_of(case: Case, seed: int = 0) -> Array:
@@ -139,24 +136,13 @@ def batch_mates(case: Case) -> Iterator[Difference]:
   yield from compare("beside another", model(others, case.mask)[:1, : case.part], alone)
 
 
-def decoded(model: Stack, tokens: Array, prompt: int, source=None, positions=None) -> Array:
-  """The outputs of a cached sequence, the first `prompt` tokens at once and then one by one."""
-  batch, length = tokens.shape
-  cache = model.empty_cache(batch, length, positions)
-  outputs = []
-  for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, length))]:
-    output, cache = model.step(tokens[:, start:end], cache, source=source)
-    outputs.append(output)
-  return jnp.concatenate(outputs, axis=1)
-
-
 def cached_decoding(case: Case) -> Iterator[Difference]:
   """Decoding with cached keys gives what the whole sequence gives at once."""
   model, tokens = stack(case), tokens_of(case)
-  yield from compare("token by token", decoded(model, tokens, 1), model(tokens))
+  yield from compare("token by token", decoded(model, tokens), model(tokens))
   later = jnp.arange(3, case.length + 3)[None]
   whole = model(tokens, positions=later)
-  found = decoded(model, tokens, case.part, positions=later)
+  found = decoded(model, tokens, prompt=case.part, positions=later)
   yield from compare(f"a prompt of {case.part} from position 3 on", found, whole)
 
 
@@ -169,7 +155,8 @@ def cross_attention(case: Case) -> Iterator[Difference]:
     encoded = jnp.asarray(draw.normal(size=(B, 6, case.d_model)), jnp.float32)
     source = model.source(encoded, mask)
     whole = model(tokens, source=source)
-    yield from compare(f"{norm}-norm", decoded(model, tokens, case.part, source), whole)
+    found = decoded(model, tokens, prompt=case.part, source=source)
+    yield from compare(f"{norm}-norm", found, whole)
     elsewhere = model.source(jnp.where(mask[..., None], encoded, 9.0), mask)
     yield from compare("other padding", model(tokens, source=elsewhere), whole)
 
