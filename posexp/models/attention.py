@@ -186,20 +186,19 @@ class Block(NamedTuple):
   j: Array
 
   @property
-  def place(self) -> tuple[Array | int, Array]:
-    """Where the block's part of `by_offset` begins, which its positions say; and its offset."""
-    others = self.others
+  def start(self) -> Array | int:
+    """Where the block's part of `by_offset` begins; it has all of it if positions have gaps."""
     if not self.plan.consecutive:
-      return 0, others.first_offset
-    offset = self.span().window[0]
-    return offset - others.first_offset, offset
+      return 0
+    rows, columns = self.plan.rows, self.plan.columns
+    return self.j * columns + self.others.query.shape[1] - (self.i + 1) * rows
 
   def of(self, t: Tensors) -> Tensors:
     """The block's parts."""
     rows, columns = self.plan.rows, self.plan.columns
     by_offset = t.by_offset
     if by_offset is not None and self.plan.consecutive:
-      by_offset = jax.lax.dynamic_slice_in_dim(by_offset, self.place[0], rows + columns - 1)
+      by_offset = jax.lax.dynamic_slice_in_dim(by_offset, self.start, rows + columns - 1)
     k, v = (part(x, self.j, columns) for x in (t.k, t.v))
     return Tensors(t.params, part(t.q, self.i, rows), k, v, by_offset)
 
@@ -208,7 +207,7 @@ class Block(NamedTuple):
     columns = self.plan.columns
     by_offset = t.by_offset
     if by_offset is not None:
-      by_offset = added(by_offset, more.by_offset, self.place[0], axis=0)
+      by_offset = added(by_offset, more.by_offset, self.start, axis=0)
     k, v = (
       added(x, m, self.j * columns) for x, m in zip((t.k, t.v), (more.k, more.v), strict=True)
     )
@@ -238,7 +237,7 @@ class Block(NamedTuple):
     relation, shared_fn = nnx.merge(self.plan.graphdef, params, self.others.settings)
     span = self.span()
     if by_offset is not None:
-      span = span.replace(prepared=ByOffset(self.place[1], by_offset))
+      span = span.replace(prepared=ByOffset(self.others.first_offset + self.start, by_offset))
     return relation, span if shared_fn is None else span.replace(shared=shared_fn(span))
 
   def logits(self, params: Any, q: Array, k: Array, by_offset: Array | None) -> Array:
