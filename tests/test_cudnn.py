@@ -11,6 +11,7 @@ from jax._src.cudnn.fused_attention_stablehlo import (
 )
 
 from posexp.encodings import Span
+from posexp.encodings.base import lengths_or_mask
 from posexp.kernels import cudnn
 
 B, H, D = 3, 2, 16
@@ -52,7 +53,7 @@ def drawn(span, bias):
 @pytest.mark.parametrize("bias", [None, (1, H), (B, H), (1, 1)])
 @pytest.mark.parametrize("name", SPANS)
 def test_cudnn_takes_what_it_is_given(name, bias):
-  given = cudnn.given(*drawn(SPANS[name], bias), SPANS[name])
+  given = cudnn.arguments(*drawn(SPANS[name], bias), *lengths_or_mask(SPANS[name]))
   q, k, v, lengths = (given[name] for name in ("query", "key", "value", "key_value_seq_lengths"))
   added = combine_bias_and_mask(given["bias"], given["mask"], q.dtype)
   check_layout(q, k, v, added, lengths, lengths, None, None, None, None, AttentionLayout.BTNH)
@@ -74,13 +75,13 @@ def test_it_is_the_attention_of_the_definition(name, bias):
     weights = jax.nn.softmax(jnp.where(span.visible[:, None], logits, -jnp.inf))
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
-  def sloped(attend):
+  def with_gradients(attend):
     def loss(*arrays):
       out = attend(*arrays)
       return (out * jnp.arange(D)).sum(), out
 
     return jax.tree.leaves(jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(q, k, v, bias))
 
-  mine = sloped(lambda *arrays: cudnn.attend(*arrays, span))
-  for found, expected in zip(mine, sloped(definition), strict=True):
+  mine = with_gradients(lambda *arrays: cudnn.attend(*arrays, *lengths_or_mask(span)))
+  for found, expected in zip(mine, with_gradients(definition), strict=True):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

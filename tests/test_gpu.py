@@ -20,8 +20,8 @@ def test_it_fails_if_a_kernel_differs_and_says_where(monkeypatch, capsys):
   """A CPU computes what cuDNN is given; of causal attention it is made to give a wrong output."""
   attend = cudnn.attend
 
-  def broken(q, k, v, bias, span):
-    return attend(q, k, v, bias, span) * (1.05 if span.causal else 1.0)
+  def broken(q, k, v, bias, visible, causal):
+    return attend(q, k, v, bias, visible, causal) * (1.05 if causal else 1.0)
 
   monkeypatch.setattr(cudnn, "attend", broken)
   for module in (gpu, attention):

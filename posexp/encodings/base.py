@@ -97,6 +97,15 @@ def masked(logits: Array, span: Span) -> Array:
   return jnp.where(span.visible[:, None], logits, LEAST)
 
 
+def lengths_or_mask(span: Span) -> tuple[Array, bool]:
+  """The number of keys of each sequence, int [1 or B], where that and the second, whether queries
+  see no key ahead of them, say all; else a mask, bool [1 or B,1 or Q,K], that says all alone.
+  """
+  if span.padding_last and (span.own or not span.causal):
+    return span.mask[:, 0].sum(-1, dtype=jnp.int32), span.causal
+  return span.visible, False
+
+
 class Setting(nnx.Variable):
   """A number among the options that is traced: models that differ in it alone share a program."""
 
@@ -153,7 +162,7 @@ class Relation(nnx.Module):
     A bias is formed, in the dtype of queries; logits and weights are not.
     """
     query, key, bias = self.qk_and_bias(q, k, span)
-    return cudnn.attend(query, key, v, bias, span)
+    return cudnn.attend(query, key, v, bias, *lengths_or_mask(span))
 
   def attend(
     self, q: Array, k: Array, v: Array, span: Span, dropout: Callable[[Array], Array]

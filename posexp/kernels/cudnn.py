@@ -11,34 +11,37 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from posexp.encodings.span import Span
 from posexp.kernels.target import target
 
 
-def attend(q: Array, k: Array, v: Array, bias: Array | None, span: Span) -> Array:
-  """The softmax of q [B,Q,H,E] · k [B,K,H,E] + bias, times v [B,K,H,D]: [B,Q,H,D].
+def attend(q: Array, k: Array, v: Array, bias: Array | None, visible: Array, causal: bool) -> Array:
+  """The softmax of q [B,Q,H,E] · k [B,K,H,E] + bias [1 or B,H,Q,K], times v [B,K,H,D]: [B,Q,H,D].
 
-  Without a GPU the same arguments go to what XLA makes of them.
+  `visible` and `causal` are as in `arguments`. Without a GPU the same arguments go to what XLA
+  makes of them.
   """
-  arguments = given(q, k, v, bias, span)
   implementation = "cudnn" if target().platform == "gpu" else "xla"
-  found = jax.nn.dot_product_attention(**arguments, scale=1.0, implementation=implementation)
+  given = arguments(q, k, v, bias, visible, causal)
+  found = jax.nn.dot_product_attention(**given, scale=1.0, implementation=implementation)
   return found[:, : q.shape[1]]
 
 
-def given(q: Array, k: Array, v: Array, bias: Array | None, span: Span) -> dict[str, Any]:
+def arguments(
+  q: Array, k: Array, v: Array, bias: Array | None, visible: Array, causal: bool
+) -> dict[str, Any]:
   """The arguments of `jax.nn.dot_product_attention`.
 
-  How many keys a text has costs nothing, and neither does that none of them is ahead. Where that
-  does not say which ones a query sees a mask is formed, a row for each query, which cuDNN adds to
-  the bias; of the sum it computes a gradient, used or not.
+  `visible` is the number of keys of each sequence, int [1 or B], after which padding comes, or a
+  mask, bool [1 or B,1 or Q,K]. With `causal`, query i sees keys 0 to i of these. Numbers and
+  `causal` cost nothing. A mask gets a row for each query and is added to the bias by cuDNN, which
+  computes a gradient of the sum, used or not.
   """
-  batch, queries, keys = len(q), q.shape[1], k.shape[1]
+  queries, keys = q.shape[1], k.shape[1]
   lengths = mask = None
-  if span.padding_last and (span.own or not span.causal):
-    lengths = jnp.broadcast_to(span.mask[:, 0].sum(-1, dtype=jnp.int32), (batch,))
+  if visible.ndim == 1:
+    lengths = jnp.broadcast_to(visible, (len(q),))
   else:
-    mask = broadcast(span.visible[:, None], queries, keys)
+    mask = broadcast(visible[:, None], queries, keys)
   if bias is not None:
     bias = broadcast(bias.astype(q.dtype), queries, keys)
   odd = queries % 2, keys % 2  # lengths that JAX refuses to train with
@@ -50,7 +53,7 @@ def given(q: Array, k: Array, v: Array, bias: Array | None, span: Span) -> dict[
     "bias": None if bias is None else filled(bias, {2: odd[0], 3: odd[1]}),
     "mask": None if mask is None else filled(mask, {2: odd[0], 3: odd[1]}),
     "key_value_seq_lengths": lengths,
-    "is_causal": mask is None and span.causal,
+    "is_causal": causal,
   }
 
 

@@ -10,9 +10,9 @@ from jax import Array
 
 from posexp.encodings.base import Encoding, whole
 from posexp.encodings.span import Span
-from posexp.models import transformer
+from posexp.models import block
 from posexp.models.attention import form_of
-from posexp.models.transformer import Size
+from posexp.models.block import Size
 
 
 class Attention(nnx.Module):
@@ -51,7 +51,7 @@ class Attention(nnx.Module):
     size = Size(d_model=d_model, num_heads=num_heads, dropout=dropout)
     # Each layer draws anew: a fork of the user's streams has those of an encoding, too.
     streams = nnx.Rngs(params=rngs.params(), encoding=rngs.params())
-    self.attention = transformer.Attention(encoding, size, causal=causal, cross=False, rngs=streams)
+    self.attention = block.Attention(encoding, size, causal=causal, cross=False, rngs=streams)
     self.shared: Any = (
       encoding.shared(num_heads, whole(d_model, num_heads), causal=causal, rngs=streams)
       if share_with is None

@@ -1,0 +1,166 @@
+"""The parts of a Transformer: attention, the feed-forward network and the block of both."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+from flax import nnx
+from jax import Array
+
+from posexp.encodings.base import Encoding, Relation, whole
+from posexp.encodings.span import Span
+from posexp.models import attention
+
+DTYPES = ("float32", "bfloat16")
+MATCHES = ("none", "parameters", "flops")
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+  """The options of a Transformer, the same for every encoding."""
+
+  d_model: int = 128
+  num_heads: int = 4
+  d_ff: int = 512
+  num_layers: int = 2
+  dropout: float = 0.3
+  norm: str = "pre"
+  embed_scale: str = "sqrt"
+  dtype: str = "float32"
+  attention: str = "auto"
+  match: str = "none"  # what d_ff is chosen for: see posexp/training/matching.py
+  match_to: str = "none"
+
+  def __post_init__(self):
+    for option in ("d_model", "num_heads", "d_ff", "num_layers"):
+      if (value := getattr(self, option)) < 1:
+        raise ValueError(f"{option} must be at least 1, not {value}")
+    if not 0 <= self.dropout < 1:
+      raise ValueError(f"dropout must be from 0 to below 1, not {self.dropout}")
+    for option, choices in (
+      ("norm", ("pre", "post")),
+      ("embed_scale", ("sqrt", "none")),
+      ("dtype", DTYPES),
+      ("attention", attention.FORMS),
+      ("match", MATCHES),
+    ):
+      if (value := getattr(self, option)) not in choices:
+        raise ValueError(f"{option} must be {' or '.join(choices)}, not {value!r}")
+    whole(self.d_model, self.num_heads)
+
+
+def drop(x: Array, rate: float, rngs: nnx.Rngs | None) -> Array:
+  """Dropout. No `rngs`, no dropout: that is what evaluation is."""
+  if rngs is None or rate == 0:
+    return x
+  return attention.Dropout(rate, rngs.dropout())(x)
+
+
+class Attention(nnx.Module):
+  """Multi-head attention. Projections have no bias, as in the paper."""
+
+  def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: nnx.Rngs):
+    self.num_heads = size.num_heads
+    self.dropout, self.form = size.dropout, size.attention
+    head_dim = whole(size.d_model, size.num_heads)
+
+    def linear() -> Callable[[Array], Array]:
+      return encoding.linear(size.d_model, size.d_model, bias=False, rngs=rngs.fork())
+
+    self.query, self.key, self.value, self.out = linear(), linear(), linear(), linear()
+    self.relation: Relation = (
+      encoding.cross(size.num_heads, head_dim)
+      if cross
+      else encoding.relation(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
+    )
+    if not self.relation.uses_hidden:
+      self.query = self.key = None
+
+  def heads(self, x: Array) -> Array:
+    """[B,L,F] -> [B,L,H,D]."""
+    return x.reshape(*x.shape[:-1], self.num_heads, -1)
+
+  def keys_values(self, x: Array) -> tuple[Array, Array]:
+    """What can be attended to, x [B,K,F] -> two [B,K,H,D]. Positions have not touched it yet.
+
+    Keys that are not made of the stream have no width: [B,K,H,0].
+    """
+    v = self.heads(self.value(x))
+    return v[..., :0] if self.key is None else self.heads(self.key(x)), v
+
+  def queries(self, x: Array) -> Array | None:
+    """What asks, x [B,Q,F] -> [B,Q,H,D]; None if it is not made of the stream."""
+    return None if self.query is None else self.heads(self.query(x))
+
+  def weights(self, x: Array, k: Array, span: Span) -> Array:
+    """Attention weights [B,H,Q,K] of x [B,Q,F] on keys k."""
+    return self.relation.weights(self.queries(x), k, span)
+
+  def __call__(
+    self, x: Array, k: Array, v: Array, span: Span, rngs: nnx.Rngs | None = None
+  ) -> Array:
+    """x [B,Q,F] attends to k, v [B,K,H,D]: [B,Q,F]."""
+    dropout = None
+    if rngs is not None and self.dropout:
+      dropout = attention.Dropout(self.dropout, rngs.dropout())
+    # Without some of its terms a relation is not measured in blocks.
+    chosen = self.form if span.term_scale is None else "reference"
+    form = attention.form_of(chosen, self.relation, x.shape[1], k.shape[1])
+    found = attention.attend(self.relation, self.queries(x), k, v, span, dropout, form)
+    return self.out(found.reshape(x.shape))
+
+
+class FeedForward(nnx.Module):
+  """relu(x W1 + b1) W2 + b2."""
+
+  def __init__(self, encoding: Encoding, size: Size, *, rngs: nnx.Rngs):
+    self.up = encoding.linear(size.d_model, size.d_ff, rngs=rngs.fork())
+    self.down = encoding.linear(size.d_ff, size.d_model, rngs=rngs.fork())
+    self.dropout = size.dropout
+
+  def __call__(self, x: Array, rngs: nnx.Rngs | None = None) -> Array:
+    return self.down(drop(jax.nn.relu(self.up(x)), self.dropout, rngs))
+
+
+class Block(nnx.Module):
+  """Self-attention, then attention to a source if there is one, then the feed-forward network."""
+
+  def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: nnx.Rngs):
+    self.attention = Attention(encoding, size, causal=causal, cross=False, rngs=rngs.fork())
+    self.attention_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+    self.feed_forward = FeedForward(encoding, size, rngs=rngs.fork())
+    self.feed_forward_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+    if cross:
+      self.cross = Attention(encoding, size, causal=False, cross=True, rngs=rngs.fork())
+      self.cross_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+    else:
+      self.cross = self.cross_norm = None
+    self.pre = size.norm == "pre"
+    self.dropout = size.dropout
+
+  def context(self, x: Array) -> Array:
+    """What self-attention reads of the stream x [B,L,F]."""
+    return self.attention_norm(x) if self.pre else x
+
+  def __call__(
+    self,
+    x: Array,
+    k: Array,
+    v: Array,
+    span: Span,
+    source: tuple[Array, Array, Span] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> Array:
+    """x [B,Q,F], with keys and values [B,K,H,D] of its context: [B,Q,F]."""
+
+    def add(x: Array, norm: Callable[[Array], Array], f: Callable[[Array], Array]) -> Array:
+      if self.pre:
+        return x + drop(f(norm(x)), self.dropout, rngs)
+      return norm(x + drop(f(x), self.dropout, rngs))
+
+    x = add(x, self.attention_norm, lambda y: self.attention(y, k, v, span, rngs))
+    if self.cross is not None:
+      x = add(x, self.cross_norm, lambda y: self.cross(y, *source, rngs))
+    return add(x, self.feed_forward_norm, lambda y: self.feed_forward(y, rngs))
