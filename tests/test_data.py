@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from posexp.data import batches, sources, splits, tokenizer
-from posexp.data.batches import Examples
+from posexp.data.examples import Examples
 from posexp.errors import UserError
 
 TABLE = [("NA", "a"), ('He said "no",\nand left', "b"), ("", "a"), ("naïve \u2028 café", "b")]

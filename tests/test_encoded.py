@@ -90,7 +90,7 @@ def test_every_pair_is_trained_on_once_an_epoch_in_equal_steps():
   ends = batches.buckets(data.lengths, int(data.lengths.max()))
   rows = batches.rows_of(ends, 300)
   steps = batches.steps_of(data.lengths, ends, rows)
-  stream = batches.training_by_tokens(data, ends, rows, seed=1, start=0)
+  stream = batches.training(data, ends, rows, seed=1, start=0)
   orders = []
   for _ in range(3):
     epoch = [next(stream) for _ in range(steps)]
@@ -108,14 +108,14 @@ def test_batches_by_tokens_are_a_function_of_seed_and_step():
   ends = batches.buckets(data.lengths, int(data.lengths.max()))
   rows = batches.rows_of(ends, 200)
   steps = batches.steps_of(data.lengths, ends, rows)
-  stream = batches.training_by_tokens(data, ends, rows, seed=3, start=0)
+  stream = batches.training(data, ends, rows, seed=3, start=0)
   whole = [next(stream) for _ in range(2 * steps + 3)]
   for start in (0, 1, steps, steps + 2):
-    later = batches.training_by_tokens(data, ends, rows, seed=3, start=start)
+    later = batches.training(data, ends, rows, seed=3, start=start)
     for batch in whole[start:]:
       again = next(later)
       assert all((batch[key] == again[key]).all() for key in batch)
-  other = next(batches.training_by_tokens(data, ends, rows, seed=4, start=0))
+  other = next(batches.training(data, ends, rows, seed=4, start=0))
   assert other["index"].tolist() != whole[0]["index"].tolist()
 
 

@@ -1,6 +1,10 @@
 """Tokenizers: words or byte-level BPE, trained on the training split and kept as JSON."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  import tokenizers
 
 PAD, UNK, CLS = range(3)
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]"]  # in the order of their ids
@@ -11,30 +15,14 @@ KINDS = {"word": len(SPECIAL) + 1, "bpe": len(SPECIAL) + 256}  # the smallest vo
 
 
 def train(texts: Iterable[str], kind: str, vocab_size: int, min_count: int, cls: bool) -> str:
-  """The JSON of a tokenizer; the same texts always give the same one.
+  """The JSON of a tokenizer for classification; the same texts always give the same one.
 
   `word` lower-cases and parts words from punctuation, `bpe` is byte-level and keeps case. Tokens
   (of BPE: merges) seen fewer than `min_count` times are left out. `cls` puts [CLS] before a text.
   """
-  from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+  from tokenizers import processors
 
-  common = {
-    "vocab_size": vocab_size,
-    "min_frequency": min_count,
-    "special_tokens": SPECIAL,
-    "show_progress": False,
-  }
-  if kind == "word":
-    tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNK]))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.WordLevelTrainer(**common)
-  else:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(initial_alphabet=alphabet, **common)
-  tokenizer.train_from_iterator(texts, trainer)
+  tokenizer = (_words if kind == "word" else _bpe)(texts, vocab_size, min_count, SPECIAL)
   if cls:
     tokenizer.post_processor = processors.TemplateProcessing(
       single=f"{SPECIAL[CLS]} $A", special_tokens=[(SPECIAL[CLS], CLS)]
@@ -47,20 +35,44 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
 
   It keeps case and every character; the same texts always give the same JSON.
   """
-  from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+  from tokenizers import decoders
+
+  tokenizer = _bpe(texts, vocab_size, 2, ENDS)
+  tokenizer.decoder = decoders.ByteLevel()
+  return tokenizer.to_str()
+
+
+def _words(
+  texts: Iterable[str], vocab_size: int, min_count: int, special: list[str]
+) -> "tokenizers.Tokenizer":
+  from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+  tokenizer = Tokenizer(models.WordLevel(unk_token=special[UNK]))
+  tokenizer.normalizer = normalizers.Lowercase()
+  tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+  trainer = trainers.WordLevelTrainer(
+    vocab_size=vocab_size, min_frequency=min_count, special_tokens=special, show_progress=False
+  )
+  tokenizer.train_from_iterator(texts, trainer)
+  return tokenizer
+
+
+def _bpe(
+  texts: Iterable[str], vocab_size: int, min_count: int, special: list[str]
+) -> "tokenizers.Tokenizer":
+  from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
   tokenizer = Tokenizer(models.BPE())
   tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-  tokenizer.decoder = decoders.ByteLevel()
   trainer = trainers.BpeTrainer(
     vocab_size=vocab_size,
-    min_frequency=2,
-    special_tokens=ENDS,
+    min_frequency=min_count,
+    special_tokens=special,
     initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     show_progress=False,
   )
   tokenizer.train_from_iterator(texts, trainer)
-  return tokenizer.to_str()
+  return tokenizer
 
 
 class Tokenizer:
@@ -81,19 +93,16 @@ class Tokenizer:
 
     An empty text becomes one [UNK], so that every text has a token.
     """
-    ids = self.ids(texts)
-    empty = [i for i, tokens in enumerate(ids) if len(tokens) == len(self._prefix)]
-    for i in empty:
-      ids[i] = [*self._prefix, UNK]
-    long = [i for i, tokens in enumerate(ids) if max_length and len(tokens) > max_length]
-    for i in long:
-      ids[i] = ids[i][:max_length]
-    return ids, len(empty), len(long)
+    ids = [tokens if len(tokens) > len(self._prefix) else None for tokens in self.ids(texts)]
+    empty = ids.count(None)
+    ids = [tokens or [*self._prefix, UNK] for tokens in ids]
+    long = sum(len(tokens) > max_length for tokens in ids) if max_length else 0
+    return [tokens[:max_length] for tokens in ids], empty, long
 
   def ids(self, texts: list[str]) -> list[list[int]]:
-    """Token ids by text, and nothing added but [CLS] where it was trained so."""
+    """Token ids by text; [CLS] before them where it was trained so, and no other special token."""
     return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
 
   def decode(self, ids: Iterable[int]) -> str:
-    """The text of token ids; special tokens and the blank before the first word are no part."""
+    """The text of token ids, without special tokens and the blank before the first word."""
     return self._tokenizer.decode(list(ids), skip_special_tokens=True).removeprefix(" ")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from posexp.data import batches
-from posexp.data.batches import Batch, Examples
+from posexp.data.examples import Batch, Examples
 from posexp.data.splits import Rows
 from posexp.errors import UserError
 from posexp.runs.predictions import write_predictions

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from posexp.data.batches import Batch
+from posexp.data.examples import Batch
 from posexp.runs.metrics import METRICS, Metric, Score, score
 
 if TYPE_CHECKING:

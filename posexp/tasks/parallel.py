@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from posexp.data import batches, tokenizer
-from posexp.data.batches import Batch
-from posexp.data.encoded import Encoded
+from posexp.data.examples import Batch, Pairs
 from posexp.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class Text(NamedTuple):
 class Part(NamedTuple):
   """Some pairs of a split."""
 
-  whole: Encoded
+  whole: Pairs
   rows: np.ndarray
 
   @property
@@ -48,7 +47,7 @@ class ParallelData:
   tokenizers: tuple[tokenizer.Tokenizer, tokenizer.Tokenizer]  # one object twice if they share it
   notes: tuple[str, ...]
   texts_of: dict[str, list[Text]]  # of the splits that are evaluated
-  examples: dict[str, Encoded]
+  examples: dict[str, Pairs]
   longest: int  # tokens in the longer side of the longest pair, [EOS] included
   bucket_lengths: np.ndarray  # of the batches, int [buckets]
 
@@ -98,7 +97,7 @@ class ParallelData:
     return batches.steps_of(self.examples["train"].lengths, self.bucket_lengths, rows)
 
   def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
-    return batches.training_by_tokens(
+    return batches.training(
       self.examples["train"],
       self.bucket_lengths,
       self.rows_of(batch_size),

@@ -1,0 +1,115 @@
+"""Tokenized splits, and the batches of given rows of them."""
+
+import dataclasses
+import functools
+import itertools
+from typing import Protocol
+
+import numpy as np
+
+from posexp.data.tokenizer import BOS, EOS, PAD
+
+Batch = dict[str, np.ndarray]
+
+
+class Padded(Protocol):
+  """Examples that can be laid out in batches."""
+
+  lengths: np.ndarray  # int [N], in tokens
+
+  def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
+    """The examples `rows`, padded to `length` tokens and with rows of weight 0 to `size`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequences:
+  """Sequences of token ids, end to end."""
+
+  tokens: np.ndarray  # int [sum of lengths]
+  starts: np.ndarray  # int64 [N + 1], where each sequence begins in `tokens`, and the end
+
+  @functools.cached_property
+  def lengths(self) -> np.ndarray:
+    return np.diff(self.starts)
+
+  def padded(
+    self, rows: np.ndarray, length: int, size: int, end: int | None = None
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """The sequences `rows`, each with the token `end` after it: ids int32 [B, L] and mask [B, L].
+
+    B is `size`, and more than the rows is padding. The mask of every row has a True, even of a
+    padded one: without any, attention would divide by zero.
+    """
+    place, count = np.arange(length), self.lengths[rows, None]
+    at = np.minimum(self.starts[rows, None] + place, len(self.tokens) - 1)
+    tokens = self.tokens[at].astype(np.int32)
+    if end is not None:
+      tokens[place == count] = end
+      count = count + 1
+    fill = (0, size - len(rows)), (0, 0)
+    mask = place < count
+    tokens = np.pad(np.where(mask, tokens, PAD), fill, constant_values=PAD)
+    mask = np.pad(mask, fill)
+    mask[len(rows) :, 0] = True
+    return tokens, mask
+
+
+def _numbered(rows: np.ndarray, size: int) -> Batch:
+  """What each batch says of its rows: weight float32 [B] (0 for a padded row), index int32 [B]."""
+  fill = (0, size - len(rows))
+  return {
+    "weight": np.pad(np.ones(len(rows), np.float32), fill),
+    "index": np.pad(rows.astype(np.int32), fill, constant_values=-1),
+  }
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples(Sequences):
+  """A tokenized split of labeled texts."""
+
+  labels: np.ndarray  # int32 [N]
+
+  @classmethod
+  def of(cls, ids: list[list[int]], labels: list[int]) -> "Examples":
+    """Examples of token ids and labels by text; no text may be without tokens."""
+    tokens = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
+    starts = np.cumsum([0, *map(len, ids)], dtype=np.int64)
+    return cls(tokens, starts, np.asarray(labels, np.int32))
+
+  def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
+    """The examples `rows`, padded to `length` tokens and with rows of weight 0 to `size`.
+
+    Returns tokens int32 [B, L], mask bool [B, L], labels int32 [B], weight float32 [B] and index
+    int32 [B], the place in the split (-1 for a padded row).
+    """
+    tokens, mask = self.padded(rows, length, size)
+    labels = np.pad(self.labels[rows], (0, size - len(rows)))
+    return {"tokens": tokens, "mask": mask, "labels": labels} | _numbered(rows, size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+  """A tokenized split of pairs of sentences, without special tokens."""
+
+  source: Sequences
+  target: Sequences
+  long: int = 0  # pairs beyond the maximum length: dropped from train, cut in other splits
+
+  @functools.cached_property
+  def lengths(self) -> np.ndarray:
+    """int64 [N], tokens of the longer side and its special token."""
+    return np.maximum(self.source.lengths, self.target.lengths) + 1
+
+  def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
+    """The pairs `rows`, padded to `length` tokens and with rows of weight 0 to `size`.
+
+    Returns int32 [B, L]: source (its tokens, then [EOS]), target ([BOS], then its tokens) and
+    labels (the target's tokens, then [EOS]); bool [B, L]: source_mask and mask, of target and
+    labels; weight float32 [B], and index int32 [B], the place in the split (-1 for a padded row).
+    """
+    source, source_mask = self.source.padded(rows, length, size, EOS)
+    labels, mask = self.target.padded(rows, length, size, EOS)
+    target = np.where(mask, np.roll(labels, 1, axis=1), PAD)
+    target[: len(rows), 0] = BOS
+    batch = {"source": source, "target": target, "labels": labels}
+    return batch | {"source_mask": source_mask, "mask": mask} | _numbered(rows, size)
