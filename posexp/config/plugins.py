@@ -159,9 +159,11 @@ def store(configs: Path) -> None:
   Raises:
     UserError: a name is taken.
   """
+  installed()
+  if not _found:
+    return
   from hydra.core.config_store import ConfigStore
 
-  installed()
   hydra = ConfigStore.instance()
   taken = {*OmegaConf.load(configs / "train.yaml"), *(each.name for each in configs.iterdir())}
   for plugin in _found.values():
