@@ -8,6 +8,7 @@ import signal
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 from states import CONFIG, SCORE, assert_equal, evaluated, make_state, python, save, save_row
 
 from posexp.errors import UserError
@@ -108,6 +109,14 @@ def without_blocks(state):
 
 def with_scale(state):
   return state.replace(params={**state.params, "scale": jnp.ones(3)})
+
+
+def test_parts_without_arrays_are_restored_whatever_their_type(tmp_path):
+  parts = {"none": None, "tuple": (), "dict": {}, "nested": ({}, [()]), "state": nnx.State({})}
+  state = {**vars(make_state(1)), **parts}
+  with RunWriter(tmp_path, CONFIG) as run:
+    run.save(1, state, evaluated(0.5))
+  assert_equal(read_run(tmp_path).restore(state), state)
 
 
 @pytest.mark.parametrize(

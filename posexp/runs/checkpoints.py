@@ -201,7 +201,9 @@ def _leaves(tree: Any) -> dict[str, str]:
 
 
 def _is_empty(node: Any) -> bool:
-  return node is None or (isinstance(node, tuple | list | dict) and not node)
+  import jax
+
+  return not jax.tree.leaves(node)
 
 
 def _difference(held: dict[str, str], wanted: dict[str, str]) -> str | None:
