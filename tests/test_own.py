@@ -17,8 +17,11 @@ from posexp.config import plugins
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 
-GUIDE = (Path(__file__).parents[1] / "docs" / "own.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```$', GUIDE, re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")
+FLAGS = re.MULTILINE | re.DOTALL
+BLOCKS = re.findall(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```$', GUIDE, FLAGS)
 SOME = (properties.padding, properties.cached_decoding)  # which are others' to test
 
 
@@ -37,16 +40,30 @@ def typed(line, monkeypatch):
   return out.getvalue()
 
 
-def test_every_block_of_the_guide_works_outside_of_the_checkout(home, tmp_path, monkeypatch):
+@pytest.fixture
+def outside(home, tmp_path, monkeypatch):
+  """A folder of a user's own, in which no plugin is loaded and the check is short."""
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(plugins, "_found", {})
   few = tuple(each for each in conformance.PROPERTIES if each.check in SOME)
   monkeypatch.setattr(conformance, "PROPERTIES", few)
+  return tmp_path
+
+
+def test_the_encoding_in_the_readme_trains_and_passes_the_check(outside, monkeypatch):
+  (outside / "distance.py").write_text(re.search(r"^```python\n(.*?)^```$", README, FLAGS)[1])
+  train, check = re.findall(r"^python -m .* plugins=distance\.py$", README, re.MULTILINE)
+  quick = [*order.write(outside), "train.steps=2", "train.evaluate_every=1"]
+  assert "encoding  distance" in typed(shlex.join([*shlex.split(train), *quick]), monkeypatch)
+  assert "all of it holds" in typed(check, monkeypatch)
+
+
+def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeypatch):
   for _, name, text in BLOCKS:
     if name:
-      (tmp_path / name).write_text(text)
-  assert sorted(each.name for each in tmp_path.glob("*.py")) == ["distance.py", "first.py"]
-  assert tomllib.loads((tmp_path / "pyproject.toml").read_text())
+      (outside / name).write_text(text)
+  assert sorted(each.name for each in outside.glob("*.py")) == ["distance.py", "first.py"]
+  assert tomllib.loads((outside / "pyproject.toml").read_text())
   lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
   assert len(lines) == 4
   said = [typed(line, monkeypatch) for line in lines]
