@@ -7,6 +7,7 @@ import hashlib
 import io
 import itertools
 import json
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -29,15 +30,28 @@ def records(path: str) -> Records:
     yield from parse(path, file)
 
 
-def lines(path: str) -> Iterator[str]:
-  """The lines of a text file; only \\n and \\r\\n end one.
+def parallel(paths: dict[str, str]) -> Records:
+  """The lines of two text files by name; only \\n and \\r\\n end one.
 
   Raises:
-    UserError: the file cannot be read, or a line of it is not UTF-8.
+    UserError: a file cannot be read, a line is not UTF-8, or there are more lines in one.
   """
-  with _filled(path) as file:
-    for line in _text(path, file, newline="\n"):
-      yield line.removesuffix("\n").removesuffix("\r")
+  with contextlib.ExitStack() as stack:
+    files = [(path, stack.enter_context(_filled(path))) for path in paths.values()]
+    rows = itertools.zip_longest(*(_text(path, file) for path, file in files))
+    for number, row in enumerate(rows, start=1):
+      if None in row:
+        counts = [number - 1] * 2
+        counts[row.index(None) - 1] = number + sum(1 for _ in rows)
+        first, second = (
+          f"{path} has {n:,}" for path, n in zip(paths.values(), counts, strict=True)
+        )
+        raise UserError(
+          f"{first} lines, but {second}; each line must be the translation of the one in the other "
+          "file"
+        )
+      texts = (line.removesuffix("\n").removesuffix("\r") for line in row)
+      yield f"line {number}", dict(zip(paths, texts, strict=True))
 
 
 def digest(paths: dict[str, str]) -> str:
@@ -95,29 +109,17 @@ def opened(path: str) -> Iterator[BinaryIO]:
     raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _text(path: str, file: BinaryIO, newline: str) -> Iterator[str]:
-  """Decoded lines with their ends; `newline` as for `open`."""
-  try:
-    yield from io.TextIOWrapper(file, "utf-8-sig", newline=newline)
-  except UnicodeDecodeError:
-    number = _undecodable(path)
-    raise UserError(f"{path}, line {number}: not valid UTF-8; save the file as UTF-8") from None
-
-
-def _undecodable(path: str) -> int:
-  """The number of the first line that is not UTF-8."""
-  with _filled(path) as file:
-    for number, line in enumerate(file, start=1):
-      try:
-        line.decode()
-      except UnicodeDecodeError:
-        return number
-  return 1
+def _text(path: str, file: BinaryIO) -> Iterator[str]:
+  """Decoded lines with their ends; only \\n ends one."""
+  for number, line in enumerate(file, start=1):
+    try:
+      yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError:
+      raise UserError(f"{path}, line {number}: not valid UTF-8; save the file as UTF-8") from None
 
 
 def _json_lines(path: str, file: BinaryIO) -> Records:
-  # Only \n parts lines: other characters that do elsewhere may stand inside a JSON string.
-  for number, line in enumerate(_text(path, file, newline="\n"), start=1):
+  for number, line in enumerate(_text(path, file), start=1):
     if not line.strip():
       continue
     try:
@@ -130,9 +132,11 @@ def _json_lines(path: str, file: BinaryIO) -> Records:
 
 
 def _csv(path: str, file: BinaryIO, **dialect) -> Records:
-  """Rows under a header; "NA" and "null" are texts like any other."""
+  """Rows below a header; "NA" and "null" are texts like any other."""
   csv.field_size_limit(sys.maxsize)
-  rows = csv.reader(_text(path, file, newline=""), strict=True, **dialect)
+  # A carriage return alone ends a line, too.
+  lines = (part for line in _text(path, file) for part in re.split(r"(?<=\r)(?=[^\n])", line))
+  rows = csv.reader(lines, strict=True, **dialect)
   try:
     header = next(rows)
     for fields in rows:
@@ -149,7 +153,7 @@ def _csv(path: str, file: BinaryIO, **dialect) -> Records:
 
 
 def _tsv(path: str, file: BinaryIO) -> Records:
-  """Tabs separate, and quotation marks mean themselves, as in most published TSV files."""
+  """Tabs separate fields, and quotation marks are text, as in most published TSV files."""
   return _csv(path, file, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
@@ -157,7 +161,7 @@ def _parquet(path: str, file: BinaryIO) -> Records:
   import pyarrow
   import pyarrow.parquet
 
-  # Parquet is read from its end, for which a gzipped file would be unzipped over and over.
+  # Parquet is read from its end; seeking in a gzipped file unzips it over and over.
   seekable = io.BytesIO(file.read()) if path.endswith(".gz") else file
   number = itertools.count(1)
   try:

@@ -23,6 +23,8 @@ from posexp.errors import UserError
 if TYPE_CHECKING:
   import datasets
 
+Parse = Callable[[str, dict, str], Row]  # of the split, a row's columns and its place for errors
+
 PATIENCE = 3.0  # seconds in which the hub must answer
 
 
@@ -41,11 +43,12 @@ class Query(NamedTuple):
     return json.dumps(self, sort_keys=True)
 
 
-def read(query: Query, parse: Callable[[str, dict, str], Row], way_out: str) -> dict[str, Stream]:
+def read(query: Query, parse: Parse, way_out: str) -> dict[str, Stream]:
   """The splits of a data set, from disk where they were read once.
 
   Args:
-    parse: makes a row of (our name of the split, columns by name, the place for errors).
+    query: the data set and its splits.
+    parse: makes a row of columns by name.
     way_out: what errors suggest where the hub does not answer.
 
   Raises:
@@ -129,19 +132,20 @@ def answers(url: str, patience: float = PATIENCE) -> bool:
   if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
     return False
   answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+  def ask() -> None:
+    try:
+      urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=patience).close()
+    except urllib.error.HTTPError:
+      answer.put(True)  # an answer all the same; loading will say what is wrong
+    except (OSError, ValueError) as error:
+      answer.put(isinstance(getattr(error, "reason", None), ssl.SSLError))
+    else:
+      answer.put(True)
+
   # In a thread of its own, because no timeout covers the look-up of the host's name.
-  threading.Thread(target=lambda: answer.put(_answers(url, patience)), daemon=True).start()
+  threading.Thread(target=ask, daemon=True).start()
   try:
     return answer.get(timeout=patience)
   except queue.Empty:
     return False
-
-
-def _answers(url: str, patience: float) -> bool:
-  try:
-    urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=patience).close()
-  except urllib.error.HTTPError:
-    return True  # an answer all the same; loading will say what is wrong
-  except (OSError, ValueError) as error:
-    return isinstance(getattr(error, "reason", None), ssl.SSLError)
-  return True

@@ -1,22 +1,24 @@
-"""Numbers, years and dates in two languages, made and not read: a translation task without data."""
+"""Numbers, years and dates, generated in two languages: a translation task without data files."""
 
 import datetime
 import difflib
+import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from posexp.data.splits import draw, key
 from posexp.errors import UserError
 
-YEARS = range(1000, 2100)  # a number among them is a year, so that no text has two translations
+YEARS = range(1000, 2100)  # never drawn as numbers, so that no text has two translations
 DAYS = range(datetime.date(1900, 1, 1).toordinal(), datetime.date(2100, 1, 1).toordinal())
-SHARE = 0.2  # of the examples that are years, as far as there are so many, and that are dates
+SHARE = 0.2  # of the examples that are dates, and that are years, of which there are only 1,100
 HELD_OUT = 0.05  # the share of the values in validation, and in test
-BEYOND = 300  # numbers of each length beyond training
-FEWEST = 200  # examples, for no split to be empty
-PLACES = 15  # above, languages run out of words
+BEYOND = 300  # numbers at most for each count of digits beyond training
+FEWEST = 200  # examples; with fewer, a split might be empty
+PLACES = 15  # at most: for longer numbers, languages lack words
 
 Triple = tuple[str, str, str]  # source, target, group
 
@@ -33,38 +35,46 @@ def generate(
 ) -> dict[str, list[Triple]]:
   """Splits train, validation, test and beyond: rows of source text, target text and group.
 
-  The first three share `examples` rows of numbers in words, years in words and dates. Their
-  numbers have at most `places` digits, of which 1 to `digits` are not zero; those of beyond have
-  exactly as many such digits as `beyond` says, so that known words make longer sentences than any
-  in training. A value's split is drawn from the value alone: it is the same in each language, for
-  each seed and each number of examples. The group is "numbers", "years" or "dates", and in beyond
-  the count of nonzero digits.
+  A value's split is a function of the value alone: it is the same in each language, for each seed
+  and each number of examples. The group is "numbers", "years" or "dates", and in beyond the count
+  of nonzero digits.
+
+  Args:
+    source: the code of the source's language, as num2words and babel have it.
+    target: that of the target's.
+    examples: rows of train, validation and test together.
+    digits: nonzero digits of a number in these splits, at most.
+    places: digits of a number, at most.
+    beyond: how many nonzero digits numbers of the split beyond have. With more than in training,
+      known words make sentences that are longer than any seen.
+    seed: of the values that are drawn.
 
   Raises:
     ValueError: an option is out of range; the message begins with its name.
-    UserError: a language is none that the generator has.
+    UserError: there is no such language, it lacks words, or both are the same.
   """
   check(examples, digits, places, beyond)
-  languages = [_Language(source, "source"), _Language(target, "target")]
+  sides = [_writers(source, "source"), _writers(target, "target")]
   if source == target:
     raise UserError(f"task.target={target}: the source is in this language, too; choose another")
   random = np.random.default_rng(seed)
-  years = _some(YEARS, round(SHARE * examples), random)
-  days = _some(DAYS, round(SHARE * examples), random)
+  years, days = (
+    (values.start + random.permutation(len(values))[: round(SHARE * examples)]).tolist()
+    for values in (YEARS, DAYS)
+  )
   numbers = _numbers(examples - len(years) - len(days), digits, places, random)
-  rows = [("numbers", value, str(value)) for value in numbers]
-  rows += [("years", value, str(value)) for value in years]
-  rows += [("dates", value, value.isoformat()) for value in map(datetime.date.fromordinal, days)]
+  values = [("numbers", value) for value in numbers] + [("years", value) for value in years]
+  values += [("dates", datetime.date.fromordinal(day)) for day in days]
 
   splits = {name: [] for name in ("train", "validation", "test", "beyond")}
-  for i in random.permutation(len(rows)).tolist():
-    group, value, name = rows[i]
-    first, second = (language.write[group](value) for language in languages)
-    splits[_split(name)].append((first, second, group))
+  for i in random.permutation(len(values)).tolist():
+    group, value = values[i]
+    first, second = (write[group](value) for write in sides)
+    splits[_split(value)].append((first, second, group))
   for count in dict.fromkeys(beyond):
     wanted = min(BEYOND, _available(count, places))
     for value in _with_nonzero(count, places, wanted, random):
-      first, second = (language.write["numbers"](value) for language in languages)
+      first, second = (write["numbers"](value) for write in sides)
       splits["beyond"].append((first, second, str(count)))
   return splits
 
@@ -76,35 +86,33 @@ def languages() -> list[str]:
   return [code for code in sorted(num2words.CONVERTER_CLASSES) if _known(code)]
 
 
-class _Language:
-  """Writes the values of each group in one language."""
+def _writers(code: str, option: str) -> dict[str, Callable[[Any], str]]:
+  """What writes a value of each group in a language, which an option of the task names."""
+  if not _known(code):
+    known = languages()
+    near = difflib.get_close_matches(code, known, 1)
+    raise UserError(
+      f"task.{option}={code}: the generator has no such language"
+      + (f" (did you mean {near[0]}?)" if near else "")
+      + f"; it has {', '.join(known)}"
+    )
 
-  def __init__(self, code: str, option: str):
-    if not _known(code):
-      known = languages()
-      near = difflib.get_close_matches(code, known, 1)
-      raise UserError(
-        f"task.{option}={code}: the generator has no such language"
-        + (f" (did you mean {near[0]}?)" if near else "")
-        + f"; it has {', '.join(known)}"
-      )
-    self.code, self.option = code, option
-    self.write: dict[str, Callable] = {
-      "numbers": lambda value: self._words(value, "cardinal"),
-      "years": lambda value: self._words(value, "year"),
-      "dates": lambda value: _date(value, self.code),
-    }
-
-  def _words(self, value: int, form: str) -> str:
+  def words(value: int, form: str) -> str:
     from num2words import num2words
 
     try:
-      return num2words(value, lang=self.code, to=form)
-    except Exception as error:  # a gap in the words of a language shows in many ways
+      return num2words(value, lang=code, to=form)
+    except Exception as error:  # each language fails in its own way where it has no words
       raise UserError(
-        f"task.{self.option}={self.code}: this language has no words for {value}; "
+        f"task.{option}={code}: this language has no words for {value}; "
         "choose a smaller task.places or another language"
       ) from error
+
+  return {
+    "numbers": functools.partial(words, form="cardinal"),
+    "years": functools.partial(words, form="year"),
+    "dates": functools.partial(_date, code=code),
+  }
 
 
 def _known(code: str) -> bool:
@@ -117,7 +125,7 @@ def _known(code: str) -> bool:
     babel.Locale.parse(code)
     num2words.num2words(YEARS[0], lang=code, to="year")
     num2words.num2words(90_210, lang=code)
-  except Exception:  # each converter fails in a way of its own where it has a gap
+  except Exception:  # each converter fails in its own way where it has no words
     return False
   return True
 
@@ -129,14 +137,9 @@ def _date(day: datetime.date, code: str) -> str:
   return format_date(day, form, locale=code)
 
 
-def _split(name: str) -> str:
-  drawn = draw(key(name), "numbers")
+def _split(value: int | datetime.date) -> str:
+  drawn = draw(key(str(value)), "numbers")
   return "test" if drawn < HELD_OUT else "validation" if drawn < 2 * HELD_OUT else "train"
-
-
-def _some(values: range, wanted: int, random: np.random.Generator) -> list[int]:
-  chosen = random.permutation(len(values))[:wanted]
-  return (values.start + chosen).tolist()
 
 
 def _numbers(wanted: int, digits: int, places: int, random: np.random.Generator) -> list[int]:

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import importlib.util
-import itertools
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -35,7 +34,8 @@ def labeled(task) -> dict[str, Stream]:
     query = hub.Query(task.hub, None, task.revision, None, given(task), task.text, task.label)
     return hub.read(query, parse, "task=text_classification task.train=FILE, or take task=mr")
   return {
-    split: functools.partial(_table, parse, split, path) for split, path in given(task).items()
+    split: functools.partial(_rows, parse, split, path, functools.partial(files.records, path))
+    for split, path in given(task).items()
   }
 
 
@@ -85,9 +85,13 @@ def pairs(task) -> dict[str, Stream]:
     return hub.read(_query(task), parse, "task=translation task.train=FILE, or take task=numbers")
   streams = {}
   for split, path in given(task).items():
-    paths = _paths(task, split, path)
-    read = functools.partial(_table, parse) if len(paths) == 1 else functools.partial(_lines, task)
-    streams[split] = functools.partial(read, split, *paths)
+    paths = list(_paths(task, split, path).values())
+    if len(paths) == 1:
+      records = functools.partial(files.records, *paths)
+    else:
+      sides = dict(zip((task.source, task.target), paths, strict=True))
+      records = functools.partial(files.parallel, sides)
+    streams[split] = functools.partial(_rows, parse, split, " and ".join(paths), records)
   return streams
 
 
@@ -107,9 +111,7 @@ def pairs_digest(task) -> str:
   else:
     paths = {}
     for split, path in given(task).items():
-      found = _paths(task, split, path)
-      roles = [split] if len(found) == 1 else [f"{split}.source", f"{split}.target"]
-      paths |= dict(zip(roles, found, strict=True))
+      paths |= _paths(task, split, path)
     content = files.digest(paths)
   return hashlib.sha256(f"{content}:{task.source}:{task.target}".encode()).hexdigest()
 
@@ -120,46 +122,32 @@ def _query(task) -> hub.Query:
   return hub.Query(task.hub, task.subset, task.revision, data_files, given(task), *columns)
 
 
-def _paths(task, split: str, path: str) -> tuple[str, ...]:
-  """One table, or two text files whose names begin with the option and end in the languages."""
+def _paths(task, split: str, path: str) -> dict[str, str]:
+  """A table, or two text files whose names begin with the option and end in the languages."""
   if files.is_table(path):
-    return (path,)
-  found = []
-  for language in (task.source, task.target):
-    names = [f"{path}.{language}", f"{path}.{language}.gz"]
-    there = [name for name in names if Path(name).expanduser().is_file()]
+    return {split: path}
+  found = {}
+  for side in ("source", "target"):
+    name = f"{path}.{getattr(task, side)}"
+    there = [each for each in (name, f"{name}.gz") if Path(each).expanduser().is_file()]
     if not there:
       raise UserError(
-        f"task.{split}={path}: there is no {names[0]} (looked in {Path.cwd()}); give a table "
+        f"task.{split}={path}: there is no {name} (looked in {Path.cwd()}); give a table "
         f"({', '.join(files.TABLES)}), or that with which the names of two parallel files begin"
       )
-    found.append(there[0])
-  return tuple(found)
+    found[f"{split}.{side}"] = there[0]
+  return found
 
 
-def _table(parse: Callable[[str, dict, str], Row], split: str, path: str) -> Iterator[Row]:
+def _rows(
+  parse: hub.Parse, split: str, where: str, records: Callable[[], files.Records]
+) -> Iterator[Row]:
   row = None
-  for place, record in files.records(path):
-    row = parse(split, record, f"{path}, {place}")
+  for place, record in records():
+    row = parse(split, record, f"{where}, {place}")
     yield row
   if not row:
-    raise UserError(f"{path}: no rows below the header; give a file with at least one")
-
-
-def _lines(task, split: str, *paths: str) -> Iterator[Row]:
-  """The pairs of two parallel text files."""
-  rows = itertools.zip_longest(*map(files.lines, paths))
-  for number, pair in enumerate(rows, start=1):
-    if None in pair:
-      counts = [number - 1, number - 1]
-      counts[pair.index(None) - 1] = number + sum(1 for _ in rows)
-      raise UserError(
-        f"{paths[0]} has {counts[0]:,} lines, but {paths[1]} has {counts[1]:,}; each line must be "
-        "the translation of the one in the other file"
-      )
-    for path, language, text in zip(paths, (task.source, task.target), pair, strict=True):
-      _filled(split, text, language, f"{path}, line {number}")
-    yield pair
+    raise UserError(f"{where}: no rows below the header; give a file with at least one")
 
 
 def _labeled(task, split: str, record: dict, where: str) -> Row:
@@ -178,7 +166,8 @@ def _pair(task, split: str, record: dict, where: str) -> Row:
   for option in ("source", "target"):
     language = getattr(task, option)
     text = _text(_pick(columns, language, option, where), f"side {language!r}", where)
-    _filled(split, text, language, where)
+    if split != "train" and not text.strip():
+      raise UserError(f"{where}: the side {language!r} is empty; only training pairs may lack one")
     pair.append(text)
   return tuple(pair)
 
@@ -203,8 +192,3 @@ def _text(value: Any, what: str, where: str) -> str:
   except UnicodeEncodeError:  # JSON can say \ud83d alone
     raise UserError(f"{where}: half a surrogate pair, which is no character") from None
   return value or ""
-
-
-def _filled(split: str, text: str, language: str, where: str) -> None:
-  if split != "train" and not text.strip():
-    raise UserError(f"{where}: the side {language!r} is empty; only training pairs may lack one")

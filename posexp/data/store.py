@@ -19,7 +19,6 @@ def kept(name: str, fill: Callable[[Path], None]) -> Path:
   Raises:
     UserError: there is no room for it anywhere.
   """
-  failure = None
   for root in (storage.cache_folder, lambda: Path(_scratch().name)):
     try:
       return _kept(root() / name, fill)

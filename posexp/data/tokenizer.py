@@ -20,9 +20,17 @@ def train(texts: Iterable[str], kind: str, vocab_size: int, min_count: int, cls:
   `word` lower-cases and parts words from punctuation, `bpe` is byte-level and keeps case. Tokens
   (of BPE: merges) seen fewer than `min_count` times are left out. `cls` puts [CLS] before a text.
   """
-  from tokenizers import processors
+  from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-  tokenizer = (_words if kind == "word" else _bpe)(texts, vocab_size, min_count, SPECIAL)
+  if kind == "bpe":
+    tokenizer = _bpe(texts, vocab_size, min_count, SPECIAL)
+  else:
+    tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNK]))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    options = {"vocab_size": vocab_size, "min_frequency": min_count, "show_progress": False}
+    trainer = trainers.WordLevelTrainer(special_tokens=SPECIAL, **options)
+    tokenizer.train_from_iterator(texts, trainer)
   if cls:
     tokenizer.post_processor = processors.TemplateProcessing(
       single=f"{SPECIAL[CLS]} $A", special_tokens=[(SPECIAL[CLS], CLS)]
@@ -40,21 +48,6 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
   tokenizer = _bpe(texts, vocab_size, 2, ENDS)
   tokenizer.decoder = decoders.ByteLevel()
   return tokenizer.to_str()
-
-
-def _words(
-  texts: Iterable[str], vocab_size: int, min_count: int, special: list[str]
-) -> "tokenizers.Tokenizer":
-  from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-
-  tokenizer = Tokenizer(models.WordLevel(unk_token=special[UNK]))
-  tokenizer.normalizer = normalizers.Lowercase()
-  tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-  trainer = trainers.WordLevelTrainer(
-    vocab_size=vocab_size, min_frequency=min_count, special_tokens=special, show_progress=False
-  )
-  tokenizer.train_from_iterator(texts, trainer)
-  return tokenizer
 
 
 def _bpe(
