@@ -114,7 +114,7 @@ def test_ways_to_combine(cls, combine):
   flat = nnx.to_flat_state(params)
   paths = ["/".join(map(str, path)) for path, _ in flat]
   tokens = np.array([[3, 0, 10, 5, 5]])
-  shapes = {"words/table": (VOCAB, F), "vector/rows": (512, F), "kernel": (2 * F, F)}
+  shapes = {"words/table": (VOCAB, F), "vector/rows": (512, F), "join/kernel": (2 * F, F)}
   assert {path: shapes[path] for path in paths} == {
     path: leaf[...].shape for path, (_, leaf) in zip(paths, flat, strict=True)
   }
@@ -130,7 +130,7 @@ def test_ways_to_combine(cls, combine):
     w = 4.0 * p["words/table"][tokens]
     v = p["vector/rows"][POSITIONS] if "vector/rows" in p else positions
     if combine == "concat":
-      return np.concatenate([w, v], axis=-1) @ p["kernel"]
+      return np.concatenate([w, v], axis=-1) @ p["join/kernel"]
     return w + v if combine == "sum" else w * v
 
   slopes.check(function, naive, *(leaf[...] for _, leaf in flat))
@@ -145,12 +145,12 @@ def test_a_product_starts_from_the_words():
 @pytest.mark.parametrize(
   ("make", "message"),
   [
-    (lambda: Learned(combine="add"), "combine must be sum, concat or product, not 'add'"),
+    (lambda: Learned(combine="add"), "combine must be one of sum, concat, product, not 'add'"),
     (lambda: Learned(0), "length must be at least 1, not 0"),
     (lambda: Index(scale=0), "scale must be above 0, not 0"),
     (
       lambda: Normalized(direction="up"),
-      "direction must be alternating or constant, not 'up'",
+      "direction must be one of alternating, constant, not 'up'",
     ),
     (lambda: Normalized(length=0), "length must be at least 1, not 0"),
     (lambda: Binary(bits=31), "bits must be from 1 to 30, not 31"),

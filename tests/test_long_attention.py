@@ -73,7 +73,7 @@ def holds(encoding, causal, span):
   rngs = nnx.Rngs(params=0, encoding=1)
   relation = encoding.relation(H, D, causal=causal, rngs=rngs)
   embed = encoding.embed(3, H * D, scale=1.0, causal=causal, rngs=rngs)
-  shared = encoding.tied(embed) or encoding.shared(H, D, causal=causal, rngs=rngs)
+  shared = encoding.shared(H, D, causal=causal, rngs=rngs, embed=embed)
   parts = nnx.Dict({"relation": relation} | ({"shared": shared} if shared else {}))
   graphdef, params, rest = nnx.split(parts, nnx.Param, ...)
   draw = np.random.default_rng(1)

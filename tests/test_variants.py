@@ -249,9 +249,9 @@ def test_norms_of_the_forms(options, parts):
 @pytest.mark.parametrize(
   ("make", "message"),
   [
-    (lambda: RPR(share="all"), "share must be heads, none or layers, not 'all'"),
+    (lambda: RPR(share="all"), "share must be one of heads, none, layers, not 'all'"),
     (lambda: RPR(4, table=3), "table must be at least k=4, not 3"),
-    (lambda: RPR(beyond="clip"), "beyond must be last or zero, not 'clip'"),
+    (lambda: RPR(beyond="clip"), "beyond must be one of last, zero, not 'clip'"),
     (lambda: TransformerXL(clamp=-1), "clamp must be at least 0, not -1"),
     (lambda: Complex(weights="real"), "weights must be one of complex, shared, not 'real'"),
     (

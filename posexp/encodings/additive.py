@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from posexp.config.checks import above, at_least, one_of
 from posexp.encodings.base import Encoding, TokenEmbedding
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
@@ -18,37 +19,31 @@ from posexp.encodings.sinusoids import frequencies, sinusoids
 Vector = Callable[[Array, Array | None], Array]
 
 
-class Sum(nnx.Module):
-  """word + vector(position)."""
+class WordAndPosition(nnx.Module):
+  """join(word, vector(position)): their sum, unless `join` is another function of [...,F] twice."""
 
-  def __init__(self, words: TokenEmbedding, vector: Vector):
+  def __init__(
+    self,
+    words: TokenEmbedding,
+    vector: Vector,
+    join: Callable[[Array, Array], Array] = jnp.add,
+  ):
     self.words = words
     self.vector = vector
+    self.join = join
 
   def __call__(self, tokens: Array, positions: Array, mask: Array | None = None) -> Array:
     return self.join(self.words(tokens), self.vector(positions, mask))
 
-  def join(self, word: Array, position: Array) -> Array:
-    """Two vectors [...,F] as one."""
-    return word + position
 
+class Concatenation(nnx.Module):
+  """[word; position] W, with W [2F,F] Glorot uniform."""
 
-class Product(Sum):
-  """word · vector(position), channel by channel."""
-
-  def join(self, word, position):
-    return word * position
-
-
-class Concatenation(Sum):
-  """[word; vector(position)] W, with W [2F,F] Glorot uniform."""
-
-  def __init__(self, words: TokenEmbedding, vector: Vector, features: int, *, rngs: nnx.Rngs):
-    super().__init__(words, vector)
+  def __init__(self, features: int, *, rngs: nnx.Rngs):
     init = nnx.initializers.glorot_uniform()
     self.kernel = nnx.Param(init(rngs.encoding(), (2 * features, features)))
 
-  def join(self, word, position):
+  def __call__(self, word: Array, position: Array) -> Array:
     of_word, of_position = jnp.split(self.kernel[...], 2)
     return word @ of_word + position @ of_position
 
@@ -65,8 +60,7 @@ class Absolute(Encoding):
   combine: str = dataclasses.field(default="sum", kw_only=True)
 
   def __post_init__(self):
-    if self.combine not in ("sum", "concat", "product"):
-      raise ValueError(f"combine must be sum, concat or product, not {self.combine!r}")
+    one_of(self, combine=("sum", "concat", "product"))
 
   def vector(self, features: int, rngs: nnx.Rngs) -> Vector:
     """What gives the positions' vectors."""
@@ -76,8 +70,8 @@ class Absolute(Encoding):
     words = TokenEmbedding(vocab_size, features, scale=scale, rngs=rngs)
     vector = self.vector(features, rngs)
     if self.combine == "concat":
-      return Concatenation(words, vector, features, rngs=rngs)
-    return (Sum if self.combine == "sum" else Product)(words, vector)
+      return WordAndPosition(words, vector, Concatenation(features, rngs=rngs))
+    return WordAndPosition(words, vector, jnp.add if self.combine == "sum" else jnp.multiply)
 
 
 class Table(nnx.Module):
@@ -106,8 +100,7 @@ class Learned(Absolute):
 
   def __post_init__(self):
     super().__post_init__()
-    if self.length < 1:
-      raise ValueError(f"length must be at least 1, not {self.length}")
+    at_least(self, length=1)
 
   @property
   def limit(self) -> int:
@@ -146,10 +139,8 @@ class Sinusoidal(Absolute):
 
   def __post_init__(self):
     super().__post_init__()
-    if self.base <= 1:
-      raise ValueError(f"base must be above 1, not {self.base}")
-    if self.layout not in ("interleaved", "half"):
-      raise ValueError(f"layout must be interleaved or half, not {self.layout!r}")
+    above(self, base=1)
+    one_of(self, layout=("interleaved", "half"))
 
   def vector(self, features, rngs):
     return Sinusoid(frequencies(features, self.base), self.layout)

@@ -216,11 +216,16 @@ class Encoding:
     return Relation()
 
   def shared(
-    self, num_heads: int, head_dim: int, *, causal: bool, rngs: nnx.Rngs
+    self,
+    num_heads: int,
+    head_dim: int,
+    *,
+    causal: bool,
+    rngs: nnx.Rngs,
+    embed: Callable[..., Array] | None = None,
   ) -> Callable[[Span], Any] | None:
-    """What all layers share: a function of the span, whose value they find in `span.shared`."""
-    return None
+    """What all layers share: a function of the span, whose value they find in `span.shared`.
 
-  def tied(self, embed: Callable[..., Array]) -> Callable[[Span], Any] | None:
-    """As `shared`, which it precedes, of the parameters of what `embed` returned."""
+    `embed` is what the factory of that name returned, whose parameters it may use.
+    """
     return None

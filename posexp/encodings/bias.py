@@ -10,9 +10,9 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from posexp.config.checks import one_of
 from posexp.encodings.base import Encoding, Relation, Span
 
-TWO_SIDED = ("symmetric", "direction", "divided")
 FAR = -1e30  # a weight of 0, and still a number when a switch multiplies it by 0
 
 
@@ -93,13 +93,12 @@ class ALiBi(Encoding):
   learned: bool = False
 
   def __post_init__(self):
-    if self.two_sided not in TWO_SIDED:
-      raise ValueError(f"two_sided must be one of {', '.join(TWO_SIDED)}, not {self.two_sided!r}")
+    one_of(self, two_sided=("symmetric", "direction", "divided"))
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return Biased()
 
-  def shared(self, num_heads, head_dim, *, causal, rngs):
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Slopes(num_heads, causal=causal, two_sided=self.two_sided, learned=self.learned)
 
 
@@ -171,7 +170,7 @@ class T5(Encoding):
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return Biased()
 
-  def shared(self, num_heads, head_dim, *, causal, rngs):
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Buckets(num_heads, head_dim, self, causal=causal, rngs=rngs)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from posexp.config.checks import one_of
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation
 from posexp.encodings.paired import Paired, half, interleave
 
@@ -160,15 +161,8 @@ class Complex(Encoding):
   network: str = "complex"
 
   def __post_init__(self):
-    for option, choices in (
-      ("shared_period", SHARED),
-      ("shared_amplitude", SHARED),
-      ("score", tuple(SCORES)),
-      ("weights", ("complex", "shared")),
-      ("network", ("complex", "real")),
-    ):
-      if (value := getattr(self, option)) not in choices:
-        raise ValueError(f"{option} must be one of {', '.join(choices)}, not {value!r}")
+    one_of(self, shared_period=SHARED, shared_amplitude=SHARED, score=tuple(SCORES))
+    one_of(self, weights=("complex", "shared"), network=("complex", "real"))
     if self.network == "real" and (self.score, self.weights) != ("real", "complex"):
       raise ValueError("network=real has no complex maps, so leave score and weights alone")
     if not self.order and (self.initial_phase or self.shared_period != "none"):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from posexp.config.checks import at_least
 from posexp.encodings.base import Encoding, Relation, Span
 from posexp.kernels.lookup import looked_up
 
@@ -56,8 +57,7 @@ class CoPE(Encoding):
   rows: int = 64
 
   def __post_init__(self):
-    if self.rows < 2:
-      raise ValueError(f"rows must be at least 2, not {self.rows}")
+    at_least(self, rows=2)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     if not causal:

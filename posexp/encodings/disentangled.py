@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from posexp.config.checks import at_least
 from posexp.encodings.additive import Table
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span
 from posexp.encodings.bias import buckets_by_offset, check_buckets
@@ -121,8 +122,7 @@ class DeBERTa(Encoding):
   biases: bool = False
 
   def __post_init__(self):
-    if self.k < 1:
-      raise ValueError(f"k must be at least 1, not {self.k}")
+    at_least(self, k=1)
     if self.log_buckets and (self.log_buckets < 4 or self.log_buckets % 2):
       raise ValueError(f"log_buckets must be 0 or an even number from 4 up, not {self.log_buckets}")
     if self.log_buckets and self.k - 1 <= self.log_buckets // 2:
@@ -145,7 +145,7 @@ class DeBERTa(Encoding):
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return Disentangled(self, num_heads, head_dim, rngs=rngs)
 
-  def shared(self, num_heads, head_dim, *, causal, rngs):
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     if len(self.terms) == 1:
       return None
     rows = 2 * (self.log_buckets or self.k)
@@ -235,8 +235,7 @@ class TUPE(Encoding):
   max_distance: int = 128
 
   def __post_init__(self):
-    if self.length < 1:
-      raise ValueError(f"length must be at least 1, not {self.length}")
+    at_least(self, length=1)
     if self.buckets:
       check_buckets(self.buckets, self.max_distance)
 
@@ -247,5 +246,5 @@ class TUPE(Encoding):
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return Untied(bias=self.buckets > 0)
 
-  def shared(self, num_heads, head_dim, *, causal, rngs):
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return PositionLogits(self, num_heads, head_dim, rngs=rngs)

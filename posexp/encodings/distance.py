@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from posexp.config.checks import above, at_least, one_of
 from posexp.encodings.base import Encoding, Span
 from posexp.encodings.bias import Biased, distance
 from posexp.encodings.sinusoids import frequencies, sinusoids
@@ -59,8 +60,7 @@ class KERPLE(Encoding):
   symmetric: bool = False
 
   def __post_init__(self):
-    if self.kind not in ("log", "power"):
-      raise ValueError(f"kind must be log or power, not {self.kind!r}")
+    one_of(self, kind=("log", "power"))
 
   @property
   def causal_only(self) -> bool:
@@ -71,7 +71,7 @@ class KERPLE(Encoding):
       raise ValueError("kerple is causal, unless kerple.symmetric=true lets an encoder use it")
     return Biased()
 
-  def shared(self, num_heads, head_dim, *, causal, rngs):
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Kernel(num_heads, self.kind, rngs=rngs)
 
 
@@ -139,17 +139,15 @@ class FIRE(Encoding):
   share_layers: bool = False
 
   def __post_init__(self):
-    if self.width < 1:
-      raise ValueError(f"width must be at least 1, not {self.width}")
-    if not self.threshold > 0:
-      raise ValueError(f"threshold must be above 0, not {self.threshold}")
+    at_least(self, width=1)
+    above(self, threshold=0)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     if not causal:
       raise ValueError("fire is defined for causal attention only, not for an encoder")
     return Biased(None if self.share_layers else self.network(num_heads, rngs))
 
-  def shared(self, num_heads, head_dim, *, causal, rngs):
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return self.network(num_heads, rngs) if self.share_layers else None
 
   def network(self, num_heads: int, rngs: nnx.Rngs) -> Interpolation:
@@ -187,11 +185,10 @@ class Sandwich(Encoding):
   def __post_init__(self):
     if self.width < 2 or self.width % 2:
       raise ValueError(f"width must be an even number from 2 up, not {self.width}")
-    if self.base <= 1:
-      raise ValueError(f"base must be above 1, not {self.base}")
+    above(self, base=1)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return Biased()
 
-  def shared(self, num_heads, head_dim, *, causal, rngs):
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Products(num_heads, self.width, self.base)

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from posexp.config.checks import above, at_least, one_of
 from posexp.encodings.additive import Absolute, Sinusoid
 from posexp.encodings.sinusoids import even
 
@@ -45,10 +46,8 @@ class Index(Absolute):
 
   def __post_init__(self):
     super().__post_init__()
-    if not self.scale > 0:
-      raise ValueError(f"scale must be above 0, not {self.scale}")
-    if self.direction not in ("alternating", "constant"):
-      raise ValueError(f"direction must be alternating or constant, not {self.direction!r}")
+    above(self, scale=0)
+    one_of(self, direction=("alternating", "constant"))
 
   def number(self, positions: Array, mask: Array | None) -> Array:
     """The number of each position, float32 [1 or B,L]."""
@@ -71,8 +70,7 @@ class Normalized(Index):
 
   def __post_init__(self):
     super().__post_init__()
-    if self.length is not None and self.length < 1:
-      raise ValueError(f"length must be at least 1, not {self.length}")
+    at_least(self, length=1)
 
   def number(self, positions, mask):
     length = self.length
@@ -145,10 +143,7 @@ class Clock(Absolute):
 
   def __post_init__(self):
     super().__post_init__()
-    if not self.base > 1:
-      raise ValueError(f"base must be above 1, not {self.base}")
-    if not self.period > 0:
-      raise ValueError(f"period must be above 0, not {self.period}")
+    above(self, base=1, period=0)
 
   def vector(self, features, rngs):
     # A power that float64 cannot hold is 0 here, and so is the angle.

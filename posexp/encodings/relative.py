@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from posexp.config.checks import above, at_least, one_of
 from posexp.encodings.base import Encoding, Relation, Setting, scaled
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import ByOffset, Span
@@ -229,19 +230,15 @@ class RPR(Encoding):
   beyond: str = "last"
 
   def __post_init__(self):
-    if self.k < 0:
-      raise ValueError(f"k must be at least 0, not {self.k}")
-    if self.share not in ("heads", "none", "layers"):
-      raise ValueError(f"share must be heads, none or layers, not {self.share!r}")
-    if self.beyond not in ("last", "zero"):
-      raise ValueError(f"beyond must be last or zero, not {self.beyond!r}")
+    at_least(self, k=0)
+    one_of(self, share=("heads", "none", "layers"), beyond=("last", "zero"))
     if self.table is not None and self.table < self.k:
       raise ValueError(f"table must be at least k={self.k}, not {self.table}")
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return ClippedOffset(self, num_heads, head_dim, rngs=rngs)
 
-  def shared(self, num_heads, head_dim, *, causal, rngs):
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Tables(self, num_heads, head_dim, rngs=rngs) if self.share == "layers" else None
 
 
@@ -340,10 +337,8 @@ class TransformerXL(Encoding):
   def __post_init__(self):
     if not self.terms:
       raise ValueError("a, b, c and d are all off, so there is nothing to attend by")
-    if self.base <= 1:
-      raise ValueError(f"base must be above 1, not {self.base}")
-    if self.clamp is not None and self.clamp < 0:
-      raise ValueError(f"clamp must be at least 0, not {self.clamp}")
+    above(self, base=1)
+    at_least(self, clamp=0)
 
   @property
   def terms(self) -> str:
@@ -353,5 +348,5 @@ class TransformerXL(Encoding):
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return FourTerms(self, num_heads, head_dim, causal, rngs=rngs)
 
-  def shared(self, num_heads, head_dim, *, causal, rngs):
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Biases(self.terms, num_heads, head_dim, rngs=rngs) if self.share_biases else None

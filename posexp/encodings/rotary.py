@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from posexp.config.checks import above, at_least, one_of
 from posexp.encodings.base import Encoding, Relation, Span, scaled
 from posexp.encodings.sinusoids import frequencies, sinusoids
-
-LAYOUTS = ("interleaved", "half")
-SCALINGS = ("none", "linear", "ntk")
 
 
 class Rotation(Relation):
@@ -73,16 +70,11 @@ class RoPE(Encoding):
   factor: float = 1.0
 
   def __post_init__(self):
-    if self.base <= 1:
-      raise ValueError(f"base must be above 1, not {self.base}")
+    above(self, base=1)
     if not 0 < self.share <= 1:
       raise ValueError(f"share must be above 0 and at most 1, not {self.share}")
-    if self.layout not in LAYOUTS:
-      raise ValueError(f"layout must be {' or '.join(LAYOUTS)}, not {self.layout!r}")
-    if self.scaling not in SCALINGS:
-      raise ValueError(f"scaling must be one of {', '.join(SCALINGS)}, not {self.scaling!r}")
-    if self.factor < 1:
-      raise ValueError(f"factor must be at least 1, not {self.factor}")
+    one_of(self, layout=("interleaved", "half"), scaling=("none", "linear", "ntk"))
+    at_least(self, factor=1)
     if self.scaling == "none" and self.factor != 1:
       raise ValueError(f"factor={self.factor} needs scaling=linear or scaling=ntk")
 
@@ -147,12 +139,7 @@ class XPos(Encoding):
   gamma: float = 0.4
 
   def __post_init__(self):
-    if self.base <= 1:
-      raise ValueError(f"base must be above 1, not {self.base}")
-    for option in ("scale_base", "gamma"):
-      value = getattr(self, option)
-      if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{option} must be above 0, not {value}")
+    above(self, base=1, scale_base=0, gamma=0)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     if not causal:

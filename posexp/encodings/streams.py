@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.encodings.additive import Sum, Table
+from posexp.config.checks import at_least, one_of
+from posexp.encodings.additive import Table, WordAndPosition
 from posexp.encodings.base import (
   Encoding,
   LayerNorm,
@@ -31,13 +32,6 @@ class SplitLinear(Paired):
   def blocks(self):
     a, b = self.kernel_a[...], self.kernel_b[...]
     return (a, jnp.zeros_like(a)), (jnp.zeros_like(b), b)
-
-
-class TwoStreams(Sum):
-  """The word's vector and the position's, interleaved."""
-
-  def join(self, word, position):
-    return interleave(word, position)
 
 
 class Streams(Relation):
@@ -114,15 +108,8 @@ class Split(Encoding):
   norms: str = "separate"
 
   def __post_init__(self):
-    if self.length < 1:
-      raise ValueError(f"length must be at least 1, not {self.length}")
-    for option, choices in (
-      ("attention", ("both", *STREAMS)),
-      ("form", FORMS),
-      ("norms", ("separate", "joint")),
-    ):
-      if (value := getattr(self, option)) not in choices:
-        raise ValueError(f"{option} must be one of {', '.join(choices)}, not {value!r}")
+    at_least(self, length=1)
+    one_of(self, attention=("both", *STREAMS), form=FORMS, norms=("separate", "joint"))
     if self.form != "factored" and (self.attention, self.norms) != ("both", "separate"):
       raise ValueError(f"form={self.form} has one stream, so leave attention and norms alone")
 
@@ -138,7 +125,7 @@ class Split(Encoding):
     width = half(features) if self.paired else features
     words = TokenEmbedding(vocab_size, width, scale=scale, rngs=rngs)
     table = Table(self.length, width, stddev=1.0, rngs=rngs)
-    return (TwoStreams if self.paired else Sum)(words, table)
+    return WordAndPosition(words, table, interleave if self.paired else jnp.add)
 
   def linear(self, in_features, out_features, *, bias=True, rngs):
     linear = SplitLinear if self.form == "factored" else Linear
@@ -156,5 +143,5 @@ class Split(Encoding):
     half(head_dim)
     return Streams(STREAMS if self.attention == "both" else (self.attention,))
 
-  def tied(self, embed):
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Rows(embed.vector) if self.form == "position_only" else None

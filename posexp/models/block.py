@@ -9,12 +9,10 @@ import jax
 from flax import nnx
 from jax import Array
 
+from posexp.config.checks import at_least, one_of
 from posexp.encodings.base import Encoding, Relation, whole
 from posexp.encodings.span import Span
 from posexp.models import attention
-
-DTYPES = ("float32", "bfloat16")
-MATCHES = ("none", "parameters", "flops")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,20 +32,12 @@ class Size:
   match_to: str = "none"
 
   def __post_init__(self):
-    for option in ("d_model", "num_heads", "d_ff", "num_layers"):
-      if (value := getattr(self, option)) < 1:
-        raise ValueError(f"{option} must be at least 1, not {value}")
+    at_least(self, d_model=1, num_heads=1, d_ff=1, num_layers=1)
     if not 0 <= self.dropout < 1:
       raise ValueError(f"dropout must be from 0 to below 1, not {self.dropout}")
-    for option, choices in (
-      ("norm", ("pre", "post")),
-      ("embed_scale", ("sqrt", "none")),
-      ("dtype", DTYPES),
-      ("attention", attention.FORMS),
-      ("match", MATCHES),
-    ):
-      if (value := getattr(self, option)) not in choices:
-        raise ValueError(f"{option} must be {' or '.join(choices)}, not {value!r}")
+    one_of(self, norm=("pre", "post"), embed_scale=("sqrt", "none"))
+    one_of(self, dtype=("float32", "bfloat16"), attention=attention.FORMS)
+    one_of(self, match=("none", "parameters", "flops"))
     whole(self.d_model, self.num_heads)
 
 

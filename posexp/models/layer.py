@@ -42,7 +42,7 @@ class Attention(nnx.Module):
       ValueError: the encoding enters by the embedding or by linear maps and not by attention, or
         the width does not suit it.
     """
-    for part in ("embed", "linear", "tied"):
+    for part in ("embed", "linear"):
       if getattr(type(encoding), part) is not getattr(Encoding, part):
         raise ValueError(
           f"{type(encoding).__name__} changes more of a Transformer than attention ({part}), so it "

@@ -74,8 +74,9 @@ class Stack(nnx.Module):
     self.embed = encoding.embed(
       vocab_size, size.d_model, scale=scale, causal=causal, rngs=rngs.fork()
     )
-    shared = encoding.shared(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
-    self.shared = encoding.tied(self.embed) or shared
+    self.shared = encoding.shared(
+      size.num_heads, head_dim, causal=causal, rngs=rngs.fork(), embed=self.embed
+    )
     self.blocks = nnx.List(
       Block(encoding, size, causal=causal, cross=cross, rngs=rngs.fork())
       for _ in range(size.num_layers)
