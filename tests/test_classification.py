@@ -3,26 +3,16 @@
 import dataclasses
 import hashlib
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
 
-import hub
-import pyarrow
-import pyarrow.parquet
 import pytest
 from omegaconf import OmegaConf
 
 from posexp.config import CONFIGS
 from posexp.data import sources
-from posexp.data.hub import answers
 from posexp.errors import UserError
 from posexp.tasks import TASKS, bag_of_words
 from posexp.tasks.text_classification import TextClassification
 
-COMMIT = "0123456789" * 4
 ROWS = [
   (f"{word} number {i}", label) for i in range(60) for word, label in (("good", "p"), ("bad", "n"))
 ]
@@ -220,101 +210,3 @@ def test_a_cache_that_cannot_be_kept_is_done_without(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
   splits = {"train": ROWS, "test": ROWS}
   assert bag_of_words.bag_of_words(splits)["test"]["accuracy"] == 1.0
-
-
-def parquet(rows, names):
-  """A Parquet file as the hub has it, whose labels are numbers with names."""
-  features = {
-    "text": {"dtype": "string", "_type": "Value"},
-    "label": {"names": names, "_type": "ClassLabel"},
-  }
-  table = pyarrow.table({"text": [a for a, _ in rows], "label": [b for _, b in rows]})
-  table = table.replace_schema_metadata(
-    {"huggingface": json.dumps({"info": {"features": features}})}
-  )
-  sink = pyarrow.BufferOutputStream()
-  pyarrow.parquet.write_table(table, sink)
-  return sink.getvalue().to_pybytes()
-
-
-LOAD = """
-import json, sys, pathlib
-from posexp.errors import UserError
-from posexp.tasks.text_classification import TextClassification
-for i, options in enumerate(json.loads(sys.argv[1])):
-  try:
-    data = TextClassification(**options).prepare(pathlib.Path(sys.argv[2], str(i)))
-    print(json.dumps([data.sizes, data.label_names, data.notes]))
-  except UserError as error:
-    print(json.dumps(str(error)))
-"""
-
-
-def test_hub_data_is_loaded_once_at_its_commit(tmp_path, monkeypatch):
-  lines = "".join(json.dumps({"text": a, "label": b}) + "\n" for a, b in ROWS).encode()
-  numbered = [(text, int(label == "p")) for text, label in ROWS]
-  repositories = {
-    "org/lines": {"train.jsonl": lines, "test.jsonl": lines},
-    "org/glue": {
-      "data/train-00000-of-00001.parquet": parquet(numbered, ["bad", "good"]),
-      "data/validation-00000-of-00001.parquet": parquet(numbered[:50], ["bad", "good"]),
-      "data/test-00000-of-00001.parquet": parquet([(a, -1) for a, _ in numbered], ["bad", "good"]),
-    },
-  }
-  known = {"hub": "org/lines", "revision": COMMIT, "train": "train", "test": "test"}
-  tasks = [
-    known,
-    known | {"hub": "org/glue", "test": "validation"},
-    known | {"hub": "org/glue"},
-    known | {"text": "txt"},
-    known | {"validation": "dev"},
-    known | {"hub": "org/absent"},
-    known | {"revision": "f" * 40},
-  ]
-  with hub.serve(repositories, COMMIT) as endpoint:
-    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf")}
-    command = [sys.executable, "-c", LOAD, json.dumps(tasks), str(tmp_path / "runs")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-  lines, glue, hidden, column, split, absent, commit = map(json.loads, done.stdout.splitlines())
-  assert lines[0]["train"] + lines[0]["validation"] == lines[0]["test"] == 120
-  assert lines[1] == ["n", "p"]
-  assert glue[0]["test"] == 50
-  assert glue[1] == ["bad", "good"]
-  assert "the test split is the hub's split 'validation'" in glue[2]
-  assert "split test: its labels are hidden" in hidden
-  assert "no column 'txt', but text, label; did you mean task.text=text" in column
-  assert "no split 'dev'; it has train, test" in split
-  assert "task.hub=org/absent: cannot be loaded" in absent
-  assert "f" * 40 in commit
-
-  # The hub is gone now; what was loaded is still there, and nothing else is.
-  monkeypatch.setenv("HF_ENDPOINT", endpoint)
-  data = TextClassification(**known).prepare(tmp_path / "again")
-  assert data.sizes == lines[0]
-  with pytest.raises(UserError, match="does not answer"):
-    TextClassification(**known | {"label": "other"}).prepare(tmp_path / "other")
-
-
-@pytest.mark.parametrize("hangs", [False, True])
-def test_a_hub_that_does_not_answer_is_given_up_within_seconds(tmp_path, monkeypatch, hangs):
-  with socket.create_server(("127.0.0.1", 0)) as silent:
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-    if not hangs:
-      silent.close()
-    task = TextClassification(**{k: v for k, v in options("trec").items() if k != "kind"})
-    start = time.perf_counter()
-    with pytest.raises(UserError) as error:
-      task.prepare(tmp_path)
-    assert time.perf_counter() - start < (5 if hangs else 2)
-  message = str(error.value)
-  assert "SetFit/TREC-QC" in message
-  for way_out in ("connect once", "task=text_classification", "task=mr"):
-    assert way_out in message
-
-
-def test_offline_by_choice_asks_nobody(monkeypatch):
-  monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-  with hub.serve({}, COMMIT) as endpoint:
-    assert not answers(endpoint)
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    assert answers(endpoint)  # a 404 is an answer

@@ -3,12 +3,8 @@
 import gzip
 import io
 import json
-import os
-import subprocess
-import sys
 import types
 
-import hub
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -16,7 +12,6 @@ import pytest
 from posexp.data import sources, splits
 from posexp.errors import UserError
 
-COMMIT = "0123456789" * 4
 PAIRS = [
   ("A man rides a bicycle.", "Ein Mann fährt Fahrrad."),
   ('He said "NA"', "naïve \u2028 café \x85 \U0001f600"),
@@ -226,93 +221,3 @@ def test_a_split_without_rows_is_an_error():
     arranged(train=[("", "x")], validation=many(1), test=many(1))
   with pytest.raises(UserError, match=r"test split has no rows; give more data or set task\.test"):
     arranged(train=many(1), validation=many(1))
-
-
-LOAD = """
-import json, sys, types
-from posexp.data import sources
-from posexp.errors import UserError
-for options in json.loads(sys.argv[1]):
-  try:
-    read = sources.pairs(types.SimpleNamespace(**options))
-    print(json.dumps({name: list(split()) for name, split in read.items()}))
-  except UserError as error:
-    print(json.dumps(str(error)))
-"""
-CARD = b"""---
-configs:
-- config_name: de-en
-  data_files:
-  - split: train
-    path: de-en/train-*
-  - split: test
-    path: de-en/test-*
-- config_name: cs-en
-  data_files:
-  - split: train
-    path: cs-en/train-*
----
-"""
-
-
-def test_hub_data_is_streamed_to_disk_once_at_its_commit(tmp_path, monkeypatch):
-  folder = "iwslt2017-en-de"
-  repositories = {
-    "org/columns": {"train.jsonl": json_lines(PAIRS), "test.jsonl": json_lines(PAIRS[:1])},
-    "org/wmt": {
-      "README.md": CARD,
-      "de-en/train-00000-of-00002.parquet": parquet(PAIRS[:2], together=True),
-      "de-en/train-00001-of-00002.parquet": parquet([PAIRS[2], ("", "x")], together=True),
-      "de-en/test-00000-of-00001.parquet": parquet([PAIRS[0], ("x", "")], together=True),
-      "cs-en/train-00000-of-00001.parquet": parquet(PAIRS[:1], together=True),
-    },
-    "org/iwslt": {"iwslt.py": b"raise SystemExit"},
-    "org/iwslt@refs/convert/parquet": {
-      f"{folder}/train/0000.parquet": parquet(PAIRS, together=True),
-      f"{folder}/test/0000.parquet": parquet(PAIRS[1:], together=True),
-      "iwslt2017-en-fr/train/0000.parquet": parquet(PAIRS[:1], together=True),
-    },
-  }
-  known = vars(task(hub="org/columns", revision=COMMIT, train="train", test="test"))
-  wmt = known | {"hub": "org/wmt", "subset": "de-en", "test": None}
-  parts = {name: f"{folder}/{name}/*.parquet" for name in ("train", "test")}
-  branch = {"revision": "refs/convert/parquet", "data_files": parts}
-  iwslt = known | {"hub": "org/iwslt"} | branch | parts
-  wrong = [
-    wmt | {"test": "test"},
-    known | {"validation": "dev"},
-    known | {"target": "fr"},
-    wmt | {"subset": "ru-en"},
-    known | {"revision": "f" * 40},
-    iwslt | {"revision": "refs/convert/other"},
-    iwslt | {"revision": COMMIT[::-1]},  # a commit of the branch is as good as its name
-  ]
-  with hub.serve(repositories, COMMIT) as endpoint:
-    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf")}
-    given = json.dumps([known, wmt, iwslt, *wrong])
-    command = [sys.executable, "-c", LOAD, given]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-  lists = [list(pair) for pair in PAIRS]
-  columns, translations, converted, empty, split, language, subset, commit, other, at_commit = map(
-    json.loads, done.stdout.splitlines()
-  )
-  assert columns == {"train": lists, "test": lists[:1]}
-  assert translations == {"train": [*lists, ["", "x"]]}
-  assert converted == at_commit == {"train": lists, "test": lists[1:]}
-  assert "task.hub=org/wmt, split test, row 2: the side 'de' is empty" in empty
-  assert "no split 'dev'; it has train, test" in split
-  assert "split train, row 1: no column 'fr', but de, en, id" in language
-  assert "task.hub=org/wmt: cannot be loaded" in subset
-  assert "de-en" in subset
-  assert "f" * 40 in commit
-  assert "task.hub=org/iwslt: cannot be loaded at refs/convert/other" in other
-
-  # The hub is gone now; what was loaded is still there, and nothing else is.
-  monkeypatch.setenv("HF_ENDPOINT", endpoint)
-  for options, expected in ((known, PAIRS), (iwslt, PAIRS)):
-    read = sources.pairs(types.SimpleNamespace(**options))
-    assert list(read["train"]()) == expected
-  with pytest.raises(
-    UserError, match=r"does not answer .*task=translation .*task=numbers, which n"
-  ):
-    sources.pairs(types.SimpleNamespace(**known | {"source": "de", "target": "en"}))
