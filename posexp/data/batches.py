@@ -72,12 +72,16 @@ def training(
     done = 0
 
 
-def evaluation(examples: Padded, ends: np.ndarray, rows: int | np.ndarray) -> Iterator[Batch]:
+def evaluation(
+  examples: Padded, ends: np.ndarray, rows: int | np.ndarray, only: np.ndarray | None = None
+) -> Iterator[Batch]:
   """Every example once, always in the same order; the last batch is padded with weight 0.
 
-  `rows` are those of a batch, one number for all buckets or int [buckets].
+  `rows` are those of a batch, one number for all buckets or int [buckets]. `only`, int [n], gives
+  the examples where they are not all.
   """
-  for planned in _plan(np.arange(len(examples.lengths)), examples.lengths, ends, rows):
+  order = np.arange(len(examples.lengths)) if only is None else only
+  for planned in _plan(order, examples.lengths, ends, rows):
     yield examples.batch(*planned)
 
 

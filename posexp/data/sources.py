@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,7 @@ def labeled(task) -> dict[str, Stream]:
     query = hub.Query(task.hub, None, task.revision, None, given(task), task.text, task.label)
     return hub.read(query, parse, "task=text_classification task.train=FILE, or take task=mr")
   return {
-    split: functools.partial(_rows, parse, split, path, functools.partial(files.records, path))
-    for split, path in given(task).items()
+    split: functools.partial(_rows, parse, split, path) for split, path in given(task).items()
   }
 
 
@@ -83,16 +82,12 @@ def pairs(task) -> dict[str, Stream]:
   parse = functools.partial(_pair, task)
   if task.hub:
     return hub.read(_query(task), parse, "task=translation task.train=FILE, or take task=numbers")
-  streams = {}
-  for split, path in given(task).items():
-    paths = list(_paths(task, split, path).values())
-    if len(paths) == 1:
-      records = functools.partial(files.records, *paths)
-    else:
-      sides = dict(zip((task.source, task.target), paths, strict=True))
-      records = functools.partial(files.parallel, sides)
-    streams[split] = functools.partial(_rows, parse, split, " and ".join(paths), records)
-  return streams
+  return {
+    split: functools.partial(
+      _rows, parse, split, *_paths(task, split, path).values(), sides=(task.source, task.target)
+    )
+    for split, path in given(task).items()
+  }
 
 
 def full(pair: Row) -> bool:
@@ -139,15 +134,15 @@ def _paths(task, split: str, path: str) -> dict[str, str]:
   return found
 
 
-def _rows(
-  parse: hub.Parse, split: str, where: str, records: Callable[[], files.Records]
-) -> Iterator[Row]:
+def _rows(parse: hub.Parse, split: str, *paths: str, sides: tuple[str, ...] = ()) -> Iterator[Row]:
+  """The rows of a table, or those of two parallel text files, whose columns are `sides`."""
+  records = files.parallel(dict(zip(sides, paths, strict=True))) if paths[1:] else None
   row = None
-  for place, record in records():
-    row = parse(split, record, f"{where}, {place}")
+  for place, record in records or files.records(*paths):
+    row = parse(split, record, f"{' and '.join(paths)}, {place}")
     yield row
   if not row:
-    raise UserError(f"{where}: no rows below the header; give a file with at least one")
+    raise UserError(f"{paths[0]}: no rows below the header; give a file with at least one")
 
 
 def _labeled(task, split: str, record: dict, where: str) -> Row:

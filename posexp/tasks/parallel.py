@@ -24,21 +24,6 @@ class Text(NamedTuple):
   group: str = ""
 
 
-class Part(NamedTuple):
-  """Some pairs of a split."""
-
-  whole: Pairs
-  rows: np.ndarray
-
-  @property
-  def lengths(self) -> np.ndarray:
-    return self.whole.lengths[self.rows]
-
-  def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
-    """As that of the split, in which `index` is a pair's place."""
-    return self.whole.batch(self.rows[rows], length, size)
-
-
 @dataclasses.dataclass(frozen=True)
 class ParallelData:
   """Pairs of sentences, ready for a translator."""
@@ -109,8 +94,8 @@ class ParallelData:
     self, split: str, batch_size: int, rows: np.ndarray | None = None
   ) -> Iterator[Batch]:
     """Every pair of a split once, or those of `rows`; the last batch is padded with weight 0."""
-    examples = self.examples[split] if rows is None else Part(self.examples[split], rows)
-    return batches.evaluation(examples, self.bucket_lengths, self.rows_of(batch_size))
+    ends, sizes = self.bucket_lengths, self.rows_of(batch_size)
+    return batches.evaluation(self.examples[split], ends, sizes, rows)
 
   def texts(self, split: str, batch_size: int) -> Iterator[Batch]:
     for batch in self.evaluation(split, batch_size):
