@@ -185,7 +185,7 @@ def test_bytes_know_every_character():
 def examples(count, seed=0, most=40):
   random = np.random.default_rng(seed)
   ids = [random.integers(3, 99, n).tolist() for n in random.integers(1, most + 1, count)]
-  return ids, Examples.of(ids, random.integers(0, 3, count).tolist())
+  return ids, Examples.of(ids, random.integers(0, 3, count).astype(np.int32))
 
 
 def test_buckets_are_few_cover_the_longest_and_save_padding():

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -27,6 +27,12 @@ class Sequences:
 
   tokens: np.ndarray  # int [sum of lengths]
   starts: np.ndarray  # int64 [N + 1], where each sequence begins in `tokens`, and the end
+
+  @classmethod
+  def of(cls, ids: list[list[int]], *columns: np.ndarray) -> Self:
+    """Sequences of token ids, and the fields that a subclass adds."""
+    tokens = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
+    return cls(tokens, np.cumsum([0, *map(len, ids)], dtype=np.int64), *columns)
 
   @functools.cached_property
   def lengths(self) -> np.ndarray:
@@ -65,16 +71,9 @@ def _numbered(rows: np.ndarray, size: int) -> Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Examples(Sequences):
-  """A tokenized split of labeled texts."""
+  """A tokenized split of labeled texts, none of them without tokens."""
 
   labels: np.ndarray  # int32 [N]
-
-  @classmethod
-  def of(cls, ids: list[list[int]], labels: list[int]) -> "Examples":
-    """Examples of token ids and labels by text; no text may be without tokens."""
-    tokens = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
-    starts = np.cumsum([0, *map(len, ids)], dtype=np.int64)
-    return cls(tokens, starts, np.asarray(labels, np.int32))
 
   def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
     """The examples `rows`, padded to `length` tokens and with rows of weight 0 to `size`.

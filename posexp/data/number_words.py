@@ -35,19 +35,11 @@ def generate(
 ) -> dict[str, list[Triple]]:
   """Splits train, validation, test and beyond: rows of source text, target text and group.
 
-  A value's split is a function of the value alone: it is the same in each language, for each seed
-  and each number of examples. The group is "numbers", "years" or "dates", and in beyond the count
-  of nonzero digits.
-
-  Args:
-    source: the code of the source's language, as num2words and babel have it.
-    target: that of the target's.
-    examples: rows of train, validation and test together.
-    digits: nonzero digits of a number in these splits, at most.
-    places: digits of a number, at most.
-    beyond: how many nonzero digits numbers of the split beyond have. With more than in training,
-      known words make sentences that are longer than any seen.
-    seed: of the values that are drawn.
+  The first three share `examples` rows. Their numbers have at most `places` digits, of which 1 to
+  `digits` are not zero; those of beyond have as many nonzero digits as `beyond` says, so that known
+  words make sentences longer than any in training. A value's split is a function of the value: the
+  same in each language, for each seed and each number of examples. The group is "numbers", "years"
+  or "dates", and in beyond the count of nonzero digits.
 
   Raises:
     ValueError: an option is out of range; the message begins with its name.

@@ -1,4 +1,4 @@
-"""The floor under every model: a bag of words, which knows no order at all."""
+"""A baseline that ignores word order: logistic regression on a bag of words."""
 
 import hashlib
 import json
@@ -12,8 +12,8 @@ RECIPE = "binary unigrams, L2, C=1, F1 over the classes that occur"
 def bag_of_words(splits: dict[str, Rows]) -> dict[str, dict[str, float]]:
   """`accuracy` and `macro_f1` of logistic regression on each split but `train`, where it is fitted.
 
-  Its features are which lower-cased words and punctuation marks a text holds, of the whole text
-  and the whole vocabulary, with nothing tuned. Kept on disk by the content of the splits.
+  A feature says whether a text holds a lower-cased word or punctuation mark. Texts are not cut, the
+  vocabulary is not limited, and nothing is tuned. The result is cached by content.
   """
   content = json.dumps([RECIPE, splits], sort_keys=True)
   digest = hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -30,7 +30,7 @@ class LabeledData:
   examples: dict[str, Examples]  # the same as tokens and numbers
   bucket_lengths: np.ndarray  # of the batches, int [buckets]
   longest: int  # tokens of the longest sequence of any split, [CLS] included
-  first: bool = False  # is the class read at the first token?
+  first: bool = False  # whether the class is read at the first token
   notes: tuple[str, ...] = ()
 
   item: ClassVar[str] = "text"
@@ -47,10 +47,10 @@ class LabeledData:
     first: bool = False,
     notes: Sequence[str] = (),
   ) -> LabeledData:
-    """Of rows by split, and the token ids of each, of which there is one at least."""
+    """From rows by split, and the token ids of each row, at least one."""
     numbers = {name: number for number, name in enumerate(label_names)}
     examples = {
-      split: Examples.of(ids[split], [numbers[label] for _, label in given])
+      split: Examples.of(ids[split], np.asarray([numbers[label] for _, label in given], np.int32))
       for split, given in rows.items()
     }
     longest = max(int(split.lengths.max()) for split in examples.values())
@@ -126,14 +126,14 @@ class Classification(Task):
     split: str,
     term_scale: dict[str, Any] | None = None,
   ) -> Outputs:
-    """Of every example its loss, label, answer, and whether this is right, [N] each."""
+    """For every example: loss, label, answer, and whether it is right, [N] each."""
     found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
     label = data.examples[split].labels
     right = found["answer"] == label
     return found | {"label": label, "right": right, "tokens": np.ones(len(label), int)}
 
   def scores(self, found: Outputs) -> dict[str, float]:
-    """Mean loss (nats), accuracy, and F1 averaged over the classes that occur, all alike."""
+    """Mean loss (nats), accuracy, and the unweighted mean of F1 over the classes that occur."""
     label, answer, right = found["label"], found["answer"], found["right"]
     # Each occurrence of a class as label or answer; 2·right / occurrences is its F1.
     occurrences = np.bincount(np.concatenate([label, answer]))

@@ -35,7 +35,7 @@ Outputs = dict[str, "np.ndarray"]  # of every example of a split, [N] or [N,...]
 
 
 class ModelSpec(Protocol):
-  """All that a model is built from: a frozen dataclass, so that equal ones share what is compiled.
+  """All that a model is built from: a frozen dataclass, so that equal ones share a program.
 
   `dataclasses.replace` gives the same model with another encoding or of another size.
   """
@@ -167,10 +167,8 @@ class Task(Protocol):
 
   score: ClassVar[str]  # chooses the checkpoint: "validation/accuracy"
   headline: ClassVar[tuple[str, ...]]  # the results that tables show, first the main one
-  metrics: ClassVar[
-    tuple[Metric, ...]
-  ] = ()  # that METRICS lacks, or that are called otherwise here
-  followed: ClassVar[tuple[str, ...]] = ("loss",)  # of `measure`, in the lines of the log
+  metrics: ClassVar[tuple[Metric, ...]] = ()  # those that METRICS lacks, or names differently
+  followed: ClassVar[tuple[str, ...]] = ("loss",)  # metrics of `measure` that the log shows
 
   name: str  # a folder of this name holds the runs
 
@@ -183,10 +181,10 @@ class Task(Protocol):
     return None
 
   def smallest_model(self, encoding: Encoding, size: Size, positions: Positions) -> ModelSpec:
-    """A model for hardly any data, to see whether one can be built before data are prepared."""
+    """A model with tiny vocabularies, to check that one can be built before data are prepared."""
 
   def prepare(self, folder: Path) -> Data:
-    """The data. What a run must keep of them, such as its tokenizer, is kept in its folder.
+    """The data. What belongs to the run, such as its tokenizer, is written to its folder.
 
     Raises:
       UserError: data are missing, broken or of no use.
@@ -195,7 +193,7 @@ class Task(Protocol):
   def predict(
     self, data: Any, snapshot: Snapshot, split: str, term_scale: dict[str, Array] | None = None
   ) -> Outputs:
-    """Of every example: `loss`, `answer`, and how many of its `tokens` are `right`, [N] each."""
+    """For every example: `loss`, `answer`, how many `tokens`, and how many `right`, [N] each."""
 
   def scores(self, found: Outputs) -> dict[str, float]:
     """The metrics of what was predicted, `loss` among them."""

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from posexp.data.tokenizer import EOS, PAD, Tokenizer
+from posexp.data.examples import Sequences
+from posexp.data.tokenizer import EOS, Tokenizer
 from posexp.models.decoding import Search, searcher
 
 if TYPE_CHECKING:
@@ -91,12 +92,8 @@ class LineTranslator:
 
   def _search(self, sources: list[list[int]]) -> dict[str, jax.Array]:
     length = padded_length(max(map(len, sources)), self.limit)
-    tokens = np.full((self.rows, length), PAD, np.int32)
-    mask = np.zeros(tokens.shape, bool)
-    mask[:, 0] = True  # also where there is no source
-    for row, source in enumerate(sources):
-      tokens[row, : len(source)] = source
-      mask[row, : len(source)] = True
+    rows = np.arange(len(sources))
+    tokens, mask = Sequences.of(sources).padded(rows, length, self.rows)
     weight = (np.arange(self.rows) < len(sources)).astype(np.float32)
     batch = {"source": tokens, "source_mask": mask, "weight": weight}
     batch = jax.device_put(batch, NamedSharding(self.snapshot.mesh, PartitionSpec("data")))

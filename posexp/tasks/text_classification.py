@@ -22,8 +22,8 @@ EVALUATED = ("validation", "test")
 
 @dataclasses.dataclass(frozen=True)
 class TextClassification(Classification):
-  """Which texts, and how they become tokens. The rows are those of `package`, of `hub`, or else
-  of the files `train`, `validation` and `test`; configs/task says more on each option."""
+  """Which texts are classified, and how they become tokens. Rows come from `package`, from `hub` or
+  else from the files `train`, `validation` and `test`; configs/task explains each option."""
 
   name: str = "text_classification"
   package: str | None = None
@@ -43,7 +43,7 @@ class TextClassification(Classification):
   cls: bool = False
 
   def __post_init__(self):
-    """Raises ValueError for what no data could make good."""
+    """Raises ValueError for an option that is wrong for any data."""
     if not re.fullmatch(r"[\w.+-]*\w[\w.+-]*", self.name):
       raise ValueError(f"name names a folder: letters, digits and _.+- only, not {self.name!r}")
     if self.package and self.hub:
@@ -84,7 +84,7 @@ class TextClassification(Classification):
     return None if self.package or self.hub else sources.labeled_digest(self)
 
   def prepare(self, folder: Path) -> LabeledData:
-    """The data, tokenized by folder/tokenizer.json, which is trained where it is not there yet.
+    """The data, tokenized by folder/tokenizer.json, which is trained if it is missing.
 
     Raises:
       UserError: for data that is missing, broken or of no use.
@@ -123,7 +123,8 @@ class TextClassification(Classification):
 def _rows(
   task: TextClassification, digest: str | None
 ) -> tuple[dict[str, Rows], tuple[str, ...], list[str]]:
-  """Rows by split, the names of the labels, and notes. `digest` only tells contents apart."""
+  """Rows by split, the names of the labels, and notes. `digest` is only for the cache: with other
+  contents of the files, rows are read again."""
   given = {split: list(stream()) for split, stream in sources.labeled(task).items()}
   # A label is known if the training rows have it before any of them are held out.
   known = given if task.folds else {"train": given["train"]}

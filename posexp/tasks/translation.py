@@ -34,7 +34,7 @@ DECODED = ("bleu", "chrf", "exact_match")  # metrics of hypotheses
 
 
 class Splits(NamedTuple):
-  """Where the pairs of each split come from, and what is to be said of them."""
+  """The pairs of each split, and notes on how the splits were made."""
 
   pairs: dict[str, Stream]  # train, validation, test, and more that are tested
   notes: list[str]
@@ -44,8 +44,8 @@ class Splits(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Translation(Task):
-  """How pairs become tokens, and how a model is measured on them; where they are from, its
-  subclasses know. configs/task says more on each option."""
+  """How pairs become tokens, and how a model is measured on them; subclasses say where the pairs
+  come from. configs/task explains each option."""
 
   score: ClassVar[str] = "validation/bleu"
   headline: ClassVar[tuple[str, ...]] = ("test/bleu", "test/chrf")
@@ -63,7 +63,7 @@ class Translation(Task):
   bleu_pairs: int = 500
 
   def __post_init__(self):
-    """Raises ValueError for what no data could make good."""
+    """Raises ValueError for an option that is wrong for any data."""
     from posexp.models.decoding import Search
 
     if not re.fullmatch(r"[\w.+-]*\w[\w.+-]*", self.name):
@@ -105,7 +105,7 @@ class Translation(Task):
     return TranslatorSpec(4, 4, encoding, size, positions)
 
   def prepare(self, folder: Path) -> ParallelData:
-    """The data, tokenized as folder/tokenizer*.json say, which are made where they are not there.
+    """The data, tokenized by folder/tokenizer*.json, which are trained if they are missing.
 
     Raises:
       UserError: for data that is missing, broken or of no use, and for another run's tokenizer.
@@ -121,7 +121,7 @@ class Translation(Task):
     search: Search,
     rows: np.ndarray | None = None,
   ) -> tuple[list[str], Outputs]:
-    """Hypotheses for the pairs `rows` of a split, or for all, and what the search says of each."""
+    """Hypotheses for the pairs `rows` of a split, or for all, and the search's outputs."""
     from posexp.models.decoding import searcher
 
     find = searcher(snapshot.graphdef, search)
@@ -140,7 +140,7 @@ class Translation(Task):
     split: str,
     term_scale: dict[str, Any] | None = None,
   ) -> Outputs:
-    """Of every pair its loss, its tokens, and how many of them are right, [N] each."""
+    """For every pair: loss, number of tokens, and how many of them are right, [N] each."""
     found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
     return found | {"answer": found["right"]}
 
@@ -222,7 +222,7 @@ class Translation(Task):
 def write_hypotheses(
   folder: Path, split: str, texts: list[Text], hypotheses: list[str], found: Outputs
 ) -> None:
-  """Writes hypotheses, one a line, and all that is known of each as predictions."""
+  """Writes hypotheses, one a line, and predictions: each with its source, reference and score."""
   rows = []
   for index, (text, hypothesis) in enumerate(zip(texts, hypotheses, strict=True)):
     row = {"index": index, "source": text.source, "reference": text.target}
@@ -235,7 +235,7 @@ def write_hypotheses(
 
 
 def tokenizers(task: Translation, folder: Path, given: Splits | None = None) -> tuple[str, str]:
-  """The JSON of the source's and of the target's tokenizer, trained where there is none yet.
+  """The JSON of the source's and of the target's tokenizer, trained if it is missing.
 
   Raises:
     UserError: there is none and no data is given, or it is not the one that was trained here.
