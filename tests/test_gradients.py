@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posexp.encodings import relative, span
-from posexp.kernels import gradients
+from posexp.kernels import diagonals, gradients, lookup
 from posexp.models import cross_entropy
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -97,18 +96,18 @@ def test_functions_can_be_mapped():  # as seeds in one program are
 
 def agree(function, formula, arrays):
   """Values and all gradients."""
-  slope = draw(*jax.eval_shape(formula, *arrays).shape)
+  grad = draw(*jax.eval_shape(formula, *arrays).shape)
 
   def both(of, *arrays):
     value, back = jax.vjp(of, *arrays)
-    return value, *back(slope)
+    return value, *back(grad)
 
   mine, theirs = (jax.jit(functools.partial(both, of))(*arrays) for of in (function, formula))
   for found, expected in zip(mine, theirs, strict=True):
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_what_is_not_visible_has_no_slope():
+def test_what_is_not_visible_has_no_gradient():
   weights, back = jax.vjp(lambda x: gradients.softmax(x, VISIBLE), draw(2, 5, 3, 7))
   assert not np.where(VISIBLE, 0, back(draw(2, 5, 3, 7))[0]).any()
   assert not np.where(VISIBLE, 0, weights).any()
@@ -122,7 +121,7 @@ def test_diagonals_are_rows_of_offsets(queries, keys):
   def formula(x, rows):
     return jnp.einsum("bnqhd,nqkhd->bhnqk", x, rows[:, offset])
 
-  agree(span.diagonals, formula, [x, rows])
+  agree(diagonals.diagonals, formula, [x, rows])
 
 
 @pytest.mark.parametrize("consecutive", [False, True])
@@ -135,12 +134,12 @@ def test_values_by_offset_and_their_sums_are_transposes(consecutive, first):
   one_hot = jax.nn.one_hot(jnp.clip(offset, -far, far) + far, 2 * far + 1)
   one_hot = jnp.broadcast_to(one_hot, (2, *one_hot.shape[1:]))
   agree(
-    lambda values: relative.by_key(values, offset, consecutive),
+    lambda values: lookup.by_key(values, offset, consecutive),
     lambda values: jnp.einsum("bhqr,bqkr->bhqk", values, one_hot),
     [draw(2, 3, queries, 2 * far + 1)],
   )
   agree(
-    lambda weights: relative.by_offset(weights, offset, consecutive, far),
+    lambda weights: lookup.by_offset(weights, offset, consecutive, far),
     lambda weights: jnp.einsum("bhqk,bqkr->bhqr", weights, one_hot),
     [draw(2, 3, queries, keys)],
   )

@@ -65,8 +65,8 @@ def sloped(attend, arrays, asked, others, causal):
     out = attend(*arrays, *others, causal=causal)
     return (out * asked).sum(), out
 
-  slopes, out = jax.jit(jax.grad(loss, has_aux=True))(arrays)
-  return [out, *slopes]
+  grads, out = jax.jit(jax.grad(loss, has_aux=True))(arrays)
+  return [out, *grads]
 
 
 def interpreted(*arrays, causal):

@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from jax import Array
 
-from posexp.kernels.target import target
-
-TOGETHER = 64  # queries that meet the rows of offsets in one product
+from posexp.kernels.diagonals import products, skewed
 
 
 class ByOffset(NamedTuple):
@@ -102,15 +98,7 @@ class Span:
       return rows.look_up(jnp.einsum("bqhd,rhd->bhqr", x, rows.values), self.offset)
     if x.shape[1] < queries:
       return self.look_up(jnp.einsum("bqhd,rhd->bhqr", x, rows.values))
-    # A few queries meet little more than a row for each key; all of them meet twice as many.
-    count = -(-queries // TOGETHER)
-    size = -(-queries // count)
-    more = count * size - queries
-    x = jnp.pad(x, [(0, 0), (0, more), (0, 0), (0, 0)])
-    own = jnp.pad(rows.values, [(more, 1), (0, 0), (0, 0)])
-    parts = jnp.stack([own[(count - 1 - i) * size :][: size + keys] for i in range(count)])
-    found = diagonals(x.reshape(len(x), count, size, *x.shape[2:]), parts)
-    return found.reshape(*found.shape[:2], count * size, keys)[:, :, :queries]
+    return products(x, rows.values, keys)
 
   def of_offsets(self, f: Callable[[Array], Array]) -> Array:
     """f, which takes offsets int [...] to a value for each head [H,...]: [1 or B,H,Q,K]."""
@@ -123,61 +111,3 @@ class Span:
     if self.term_scale is None:
       return 1.0
     return jnp.expand_dims(self.term_scale[term], [each for each in range(4) if each != axis])
-
-
-@jax.custom_vjp
-def diagonals(x: Array, rows: Array) -> Array:
-  """x [B,N,Q,H,D] times rows [N,Q+K,H,D] of offsets, of which the last counts for nothing.
-
-  y[…,i,j] = x[i] · rows[j − i + Q − 1], [B,H,N,Q,K]. That row more makes what is read as one row
-  begin one place further to the left with every query.
-  """
-  return forward(x, rows)[0]
-
-
-def forward(x, rows):
-  batch, parts, queries, heads, width = x.shape
-  x = x.transpose(1, 3, 0, 2, 4).reshape(parts, heads, batch * queries, width)
-  every = rows.shape[1] - 1
-  found = (x @ rows.transpose(0, 2, 3, 1)).reshape(parts, heads, batch, -1)
-  found = found[..., queries - 1 : queries - 1 + queries * every]
-  found = found.reshape(parts, heads, batch, queries, every)[..., : every + 1 - queries]
-  return found.transpose(2, 1, 0, 3, 4), (x, rows)
-
-
-def backward(kept, grad):
-  x, rows = kept
-  batch, heads, parts, queries, keys = grad.shape
-  # Where each product of a query and an offset went: looking there is faster than shifting rows.
-  i, r = np.arange(queries)[:, None], np.arange(queries + keys)
-  j = r + i - (queries - 1)
-  there = (j >= 0) & (j < keys)
-  index = np.where(there, i * keys + j, 0).ravel()
-
-  def placed(grad: Array) -> Array:
-    flat = jax.lax.optimization_barrier(grad.transpose(2, 1, 0, 3, 4)).reshape(-1, queries * keys)
-    flat = jax.vmap(lambda row: row[index])(flat).reshape(-1, *there.shape)
-    return (
-      jnp.where(there, flat, 0).reshape(parts, heads, -1, *there.shape).transpose(2, 0, 1, 3, 4)
-    )
-
-  # XLA does not divide what texts and heads are one axis of.
-  flat = target().by_rows(placed)(grad).transpose(1, 2, 0, 3, 4)
-  flat = flat.reshape(parts, heads, batch * queries, queries + keys)
-  of_x = (flat @ rows.transpose(0, 2, 1, 3)).reshape(parts, heads, batch, queries, -1)
-  of_rows = x.swapaxes(2, 3) @ flat
-  return of_x.transpose(2, 0, 3, 1, 4), of_rows.transpose(0, 3, 1, 2)
-
-
-diagonals.defvjp(forward, backward)
-
-
-def skewed(x: Array, keys: int) -> Array:
-  """[...,Q,Q+K−1] -> [...,Q,K] with y[i, j] = x[i, j − i + Q − 1]: diagonals become columns.
-
-  Read as one row with a gap after each, every next row starts one place to the left.
-  """
-  *outer, queries, width = x.shape
-  flat = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*outer, queries * (width + 1))
-  flat = flat[..., queries - 1 : queries - 1 + queries * width]
-  return flat.reshape(x.shape)[..., :keys]

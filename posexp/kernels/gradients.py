@@ -32,12 +32,12 @@ def matmul(x: Array, kernel: Array) -> Array:
 
 def matmul_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
   x, kernel = kept
-  rows, slopes = (each.reshape(-1, each.shape[-1]) for each in (x, grad))
-  if rows.shape[1] <= slopes.shape[1]:
-    of_kernel = rows.T @ slopes
+  rows, grads = (each.reshape(-1, each.shape[-1]) for each in (x, grad))
+  if rows.shape[1] <= grads.shape[1]:
+    of_kernel = rows.T @ grads
   else:  # a tall result takes longer; the barrier keeps the transposition out of the product
-    of_kernel = jax.lax.optimization_barrier(slopes.T @ rows).T
-  return (slopes @ kernel.T).reshape(x.shape), of_kernel
+    of_kernel = jax.lax.optimization_barrier(grads.T @ rows).T
+  return (grads @ kernel.T).reshape(x.shape), of_kernel
 
 
 matmul.defvjp(lambda x, kernel: (matmul(x, kernel), (x, kernel)), matmul_backward)

@@ -84,13 +84,13 @@ class Inputs(NamedTuple):
   by_offset: Array | None  # [B,Q,H,R], what logits have besides
 
 
-class Slopes(NamedTuple):
-  """What the way back needs to know of each query."""
+class Saved(NamedTuple):
+  """What the kernels of the backward pass read of each query."""
 
-  of_out: Array  # [B,Q,H,D]
-  of_weights: Array | None  # [B,Q,H,R]
+  out_grad: Array  # [B,Q,H,D]
+  weights_grad: Array | None  # [B,Q,H,R], of weights summed by offset
   log_total: Array  # [B,Q,H]
-  level: Array  # [B,Q,H], the mean slope of weights
+  level: Array  # [B,Q,H], Σ_k weight · its gradient
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -111,14 +111,14 @@ def forward(plan, x):
 
 def backward(plan, kept, grads):
   x, out, weights, log_total = kept
-  of_out, of_weights = grads
-  level = (of_out.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1)
+  out_grad, weights_grad = grads
+  level = (out_grad.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1)
   if weights is not None:
-    level += (of_weights * weights).sum(-1)
-  slopes = Slopes(of_out, of_weights, log_total, level)
+    level += (weights_grad * weights).sum(-1)
+  saved = Saved(out_grad, weights_grad, log_total, level)
   start = None if weights is None else jnp.zeros_like(weights)
-  of_offsets, of_q = launch(query_kernel, plan, x.q.shape[1] // ROWS, (start, x.q), x, slopes)
-  _, of_k, of_v = launch(key_kernel, plan, x.k.shape[1] // COLUMNS, (None, x.k, x.v), x, slopes)
+  of_offsets, of_q = launch(query_kernel, plan, x.q.shape[1] // ROWS, (start, x.q), x, saved)
+  _, of_k, of_v = launch(key_kernel, plan, x.k.shape[1] // COLUMNS, (None, x.k, x.v), x, saved)
   return (Inputs(None, of_q, of_k, of_v, None, of_offsets),)
 
 
@@ -181,16 +181,16 @@ def forward_kernel(causal, _, x, found, out, log_total):
     found[rows, column] = highest + jnp.log(end)
 
 
-def query_kernel(causal, _, x, slopes, of_offsets, of_q):
+def query_kernel(causal, _, x, saved, of_offsets, of_q):
   """Gradients of queries, and of what logits have by offset."""
   i, head = pl.program_id(0), Head(x, causal)
   rows = pl.ds(i * ROWS, ROWS)
-  query, slope = x.q[rows], slopes.of_out[rows]
+  query, grad = x.q[rows], saved.out_grad[rows]
 
   def step(tile: Tile, carry: tuple) -> tuple:
     of_query, ends = carry
     key = x.k[tile.columns]
-    _, of_logits = tile.backward(slopes, query, key, slope, x.v[tile.columns])
+    _, of_logits = tile.backward(saved, query, key, grad, x.v[tile.columns])
     tile.put(of_offsets, of_logits)
     of_query += plgpu.dot(of_logits.astype(key.dtype), key)
     return of_query, tuple(map(jnp.add, ends, tile.ends(of_logits)))
@@ -202,7 +202,7 @@ def query_kernel(causal, _, x, slopes, of_offsets, of_q):
     of_offsets[rows, column] = end
 
 
-def key_kernel(causal, _, x, slopes, __, of_k, of_v):
+def key_kernel(causal, _, x, saved, __, of_k, of_v):
   """Gradients of keys and values."""
   j, head = pl.program_id(0), Head(x, causal)
   columns = pl.ds(j * COLUMNS, COLUMNS)
@@ -210,10 +210,10 @@ def key_kernel(causal, _, x, slopes, __, of_k, of_v):
 
   def step(tile: Tile, carry: tuple) -> tuple:
     of_key, of_value = carry
-    query, slope = x.q[tile.rows], slopes.of_out[tile.rows]
-    weights, of_logits = tile.backward(slopes, query, key, slope, value)
+    query, grad = x.q[tile.rows], saved.out_grad[tile.rows]
+    weights, of_logits = tile.backward(saved, query, key, grad, value)
     of_key += plgpu.dot(of_logits.astype(query.dtype).T, query)
-    return of_key, of_value + plgpu.dot(weights.astype(slope.dtype).T, slope)
+    return of_key, of_value + plgpu.dot(weights.astype(grad.dtype).T, grad)
 
   of_key, of_value = head.over_queries(j, step, (jnp.zeros(key.shape), jnp.zeros(value.shape)))
   of_k[columns] = of_key.astype(of_k.dtype)
@@ -304,8 +304,8 @@ class Tile:
     logits = plgpu.dot(query, key.T) + self.look_up(self.head.x.by_offset)
     return jnp.where(visible, logits, LEAST)
 
-  def backward(self, slopes: Slopes, query: Array, key: Array, slope: Array, value: Array) -> tuple:
+  def backward(self, saved: Saved, query: Array, key: Array, grad: Array, value: Array) -> tuple:
     """Weights and gradients of logits, [rows,columns]."""
-    weights = jnp.exp(self.logits(query, key) - slopes.log_total[self.rows][:, None])
-    of_weights = plgpu.dot(slope, value.T) + self.look_up(slopes.of_weights)
-    return weights, weights * (of_weights - slopes.level[self.rows][:, None])
+    weights = jnp.exp(self.logits(query, key) - saved.log_total[self.rows][:, None])
+    of_weights = plgpu.dot(grad, value.T) + self.look_up(saved.weights_grad)
+    return weights, weights * (of_weights - saved.level[self.rows][:, None])

@@ -97,11 +97,11 @@ def forward(hidden, reader, labels, weight, label_smoothing):
     words = jnp.arange(logits.shape[-1])
     target = jnp.where(words == labels[..., None], 1 - label_smoothing, 0)
     target += label_smoothing / len(words)
-    slope = (jax.nn.softmax(logits) - target) * weight[..., None]
-    of_bias = slope.sum((0, 1))
-    slope = slope.astype(rows.dtype)
-    of_rows = slope @ reader.kernel.T.astype(rows.dtype)
-    of_kernel = jnp.einsum("btf,btv->fv", rows, slope, preferred_element_type=jnp.float32)
+    of_logits = (jax.nn.softmax(logits) - target) * weight[..., None]
+    of_bias = of_logits.sum((0, 1))
+    of_logits = of_logits.astype(rows.dtype)
+    of_rows = of_logits @ reader.kernel.T.astype(rows.dtype)
+    of_kernel = jnp.einsum("btf,btv->fv", rows, of_logits, preferred_element_type=jnp.float32)
     of_reader = Reader(*map(jnp.add, of_reader, (of_kernel, of_bias)))
     return (Sums(*map(jnp.add, sums, found)), of_reader), of_rows
 
@@ -111,8 +111,8 @@ def forward(hidden, reader, labels, weight, label_smoothing):
 
 
 def backward(label_smoothing, kept, grad):
-  slope, _ = grad
-  of_hidden, of_reader = jax.tree.map(lambda each: (slope * each).astype(each.dtype), kept)
+  of_loss, _ = grad
+  of_hidden, of_reader = jax.tree.map(lambda each: (of_loss * each).astype(each.dtype), kept)
   return of_hidden, of_reader, None, None
 
 
