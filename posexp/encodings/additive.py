@@ -19,6 +19,32 @@ from posexp.encodings.sinusoids import frequencies, sinusoids
 Vector = Callable[[Array, Array | None], Array]
 
 
+@dataclasses.dataclass(frozen=True)
+class Absolute(Encoding):
+  """A vector p per position, and how it meets the word's vector w.
+
+  `combine` is `sum`, w + p; `concat`, [w; p] W with a trained W; or `product`, w · p in every
+  channel.
+  """
+
+  relative: ClassVar[bool] = False
+  combine: str = dataclasses.field(default="sum", kw_only=True)
+
+  def __post_init__(self):
+    one_of(self, combine=("sum", "concat", "product"))
+
+  def vector(self, features: int, rngs: nnx.Rngs) -> Vector:
+    """What gives the positions' vectors."""
+    raise NotImplementedError
+
+  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
+    words = TokenEmbedding(vocab_size, features, scale=scale, rngs=rngs)
+    vector = self.vector(features, rngs)
+    if self.combine == "concat":
+      return WordAndPosition(words, vector, Concatenation(features, rngs=rngs))
+    return WordAndPosition(words, vector, jnp.add if self.combine == "sum" else jnp.multiply)
+
+
 class WordAndPosition(nnx.Module):
   """join(word, vector(position)): their sum, unless `join` is another function of [...,F] twice."""
 
@@ -49,46 +75,6 @@ class Concatenation(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Absolute(Encoding):
-  """A vector p per position, and how it meets the word's vector w.
-
-  `combine` is `sum`, w + p; `concat`, [w; p] W with a trained W; or `product`, w · p in every
-  channel.
-  """
-
-  relative: ClassVar[bool] = False
-  combine: str = dataclasses.field(default="sum", kw_only=True)
-
-  def __post_init__(self):
-    one_of(self, combine=("sum", "concat", "product"))
-
-  def vector(self, features: int, rngs: nnx.Rngs) -> Vector:
-    """What gives the positions' vectors."""
-    raise NotImplementedError
-
-  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
-    words = TokenEmbedding(vocab_size, features, scale=scale, rngs=rngs)
-    vector = self.vector(features, rngs)
-    if self.combine == "concat":
-      return WordAndPosition(words, vector, Concatenation(features, rngs=rngs))
-    return WordAndPosition(words, vector, jnp.add if self.combine == "sum" else jnp.multiply)
-
-
-class Table(nnx.Module):
-  """A trained row per position; NaN, never another position's row, where there is none."""
-
-  def __init__(
-    self, length: int, features: int, *, mean: float = 0.0, stddev: float, rngs: nnx.Rngs
-  ):
-    init = nnx.initializers.normal(stddev)
-    self.rows = nnx.Param(mean + init(rngs.encoding(), (length, features)))
-
-  def __call__(self, positions: Array, mask: Array | None = None) -> Array:
-    rows = self.rows[...].at[positions]
-    return rows.get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
-
-
-@dataclasses.dataclass(frozen=True)
 class Learned(Absolute):
   """x = w + P[pos], P a trained table of `length` rows (Gehring et al. 2017; Devlin et al. 2019).
 
@@ -111,18 +97,18 @@ class Learned(Absolute):
     return Table(self.length, features, mean=mean, stddev=0.02, rngs=rngs)
 
 
-class Sinusoid(nnx.Module):
-  """sin and cos of position · ω_m: channels 2m and 2m + 1, or all sines and then all cosines."""
+class Table(nnx.Module):
+  """A trained row per position; NaN, never another position's row, where there is none."""
 
-  def __init__(self, omega: np.ndarray, layout: str = "interleaved"):
-    self.omega = tuple(omega.tolist())
-    self.layout = layout
+  def __init__(
+    self, length: int, features: int, *, mean: float = 0.0, stddev: float, rngs: nnx.Rngs
+  ):
+    init = nnx.initializers.normal(stddev)
+    self.rows = nnx.Param(mean + init(rngs.encoding(), (length, features)))
 
   def __call__(self, positions: Array, mask: Array | None = None) -> Array:
-    sin, cos = sinusoids(positions, np.array(self.omega))
-    if self.layout == "half":
-      return jnp.concatenate([sin, cos], axis=-1)
-    return jnp.stack([sin, cos], axis=-1).reshape(*positions.shape, 2 * len(self.omega))
+    rows = self.rows[...].at[positions]
+    return rows.get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,3 +130,17 @@ class Sinusoidal(Absolute):
 
   def vector(self, features, rngs):
     return Sinusoid(frequencies(features, self.base), self.layout)
+
+
+class Sinusoid(nnx.Module):
+  """sin and cos of position · ω_m: channels 2m and 2m + 1, or all sines and then all cosines."""
+
+  def __init__(self, omega: np.ndarray, layout: str = "interleaved"):
+    self.omega = tuple(omega.tolist())
+    self.layout = layout
+
+  def __call__(self, positions: Array, mask: Array | None = None) -> Array:
+    sin, cos = sinusoids(positions, np.array(self.omega))
+    if self.layout == "half":
+      return jnp.concatenate([sin, cos], axis=-1)
+    return jnp.stack([sin, cos], axis=-1).reshape(*positions.shape, 2 * len(self.omega))

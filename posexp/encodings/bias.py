@@ -16,6 +16,32 @@ from posexp.encodings.base import Encoding, Relation, Span
 FAR = -1e30  # a weight of 0, and still a number when a switch multiplies it by 0
 
 
+@dataclasses.dataclass(frozen=True)
+class ALiBi(Encoding):
+  """Attention with linear biases: e_ij = q·k/√d − m_h (i − j) (Press et al. 2022, section 3).
+
+  m_h = 2^(−8h/H) for h = 1 … H. The paper is causal; `two_sided` says what an encoder does:
+  `symmetric` takes |i − j|, which cannot tell left from right, `direction` brings what is on the
+  left half a step nearer, |i − j| − [i > j]/2 (as Ruoss et al. 2023 do), and `divided` lets the
+  first half of the heads see only the left and the second half only the right, with the slopes of
+  H/2 heads each, as the first author proposed. `learned` trains the slopes from there, one set
+  for all layers, which the paper tried and dropped. Its code adds m_h j, the same up to a constant
+  in each row.
+  """
+
+  two_sided: str = "symmetric"
+  learned: bool = False
+
+  def __post_init__(self):
+    one_of(self, two_sided=("symmetric", "direction", "divided"))
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return Biased()
+
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
+    return Slopes(num_heads, causal=causal, two_sided=self.two_sided, learned=self.learned)
+
+
 class Biased(Relation):
   """q·k / √d + a bias [1 or B,H,Q,K]: the layer's own, or else the one that layers share."""
 
@@ -77,29 +103,26 @@ class Slopes(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class ALiBi(Encoding):
-  """Attention with linear biases: e_ij = q·k/√d − m_h (i − j) (Press et al. 2022, section 3).
+class T5(Encoding):
+  """A bias per bucket of offsets: e_ij = q·k/√d + b_h[bucket(j − i)] (Raffel et al. 2020, 2.1).
 
-  m_h = 2^(−8h/H) for h = 1 … H. The paper is causal; `two_sided` says what an encoder does:
-  `symmetric` takes |i − j|, which cannot tell left from right, `direction` brings what is on the
-  left half a step nearer, |i − j| − [i > j]/2 (as Ruoss et al. 2023 do), and `divided` lets the
-  first half of the heads see only the left and the second half only the right, with the slopes of
-  H/2 heads each, as the first author proposed. `learned` trains the slopes from there, one set
-  for all layers, which the paper tried and dropped. Its code adds m_h j, the same up to a constant
-  in each row.
+  Half of the buckets hold one distance each, the others grow geometrically up to `max_distance`,
+  beyond which all is one bucket. In an encoder each side has half of the buckets. All layers share
+  the table, which starts from N(0, 1/d_model), as in the released code. T5 itself leaves out 1/√d
+  and draws smaller queries instead; here contents are scaled as in every other encoding.
   """
 
-  two_sided: str = "symmetric"
-  learned: bool = False
+  buckets: int = 32
+  max_distance: int = 128
 
   def __post_init__(self):
-    one_of(self, two_sided=("symmetric", "direction", "divided"))
+    check_buckets(self.buckets, self.max_distance)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return Biased()
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
-    return Slopes(num_heads, causal=causal, two_sided=self.two_sided, learned=self.learned)
+    return Buckets(num_heads, head_dim, self, causal=causal, rngs=rngs)
 
 
 def bucket_starts(buckets: int, max_distance: int) -> list[int]:
@@ -149,29 +172,6 @@ class Buckets(nnx.Module):
       return jnp.moveaxis(self.table[...][bucket], -1, 0)
 
     return span.of_offsets(value)
-
-
-@dataclasses.dataclass(frozen=True)
-class T5(Encoding):
-  """A bias per bucket of offsets: e_ij = q·k/√d + b_h[bucket(j − i)] (Raffel et al. 2020, 2.1).
-
-  Half of the buckets hold one distance each, the others grow geometrically up to `max_distance`,
-  beyond which all is one bucket. In an encoder each side has half of the buckets. All layers share
-  the table, which starts from N(0, 1/d_model), as in the released code. T5 itself leaves out 1/√d
-  and draws smaller queries instead; here contents are scaled as in every other encoding.
-  """
-
-  buckets: int = 32
-  max_distance: int = 128
-
-  def __post_init__(self):
-    check_buckets(self.buckets, self.max_distance)
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    return Biased()
-
-  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
-    return Buckets(num_heads, head_dim, self, causal=causal, rngs=rngs)
 
 
 def check_buckets(buckets: int, max_distance: int) -> None:

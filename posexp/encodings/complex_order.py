@@ -18,6 +18,65 @@ from posexp.encodings.paired import Paired, half, interleave
 SHARED = ("none", "word", "dimension")
 
 
+@dataclasses.dataclass(frozen=True)
+class Complex(Encoding):
+  """Word order in complex embeddings, and a truly complex network (Wang et al. 2020).
+
+  Word j is r_j e^{i(ω_j pos + θ_j)} in every dimension. With order=false it is the paper's
+  vanilla, r_j e^{iω_j}, a phase that ignores the position. `initial_phase` adds θ (the paper is
+  better without). Period and amplitude have a value for each word and dimension (`none`), or share
+  one among all words (`word`) or all dimensions of a word (`dimension`).
+
+  In a complex `network` linear maps are complex, norms and nonlinearities act on each part, and a
+  classifier reads both parts. `weights` are a matrix for the real and one for the imaginary part
+  (`complex`), or one real matrix for both (`shared`). The score is Re⟨q, k⟩ (`real`), |⟨q, k⟩|
+  (`modulus`, as in the paper) or |Σ q k| (`unconjugated`, as in its code). A `real` network is the
+  cheaper variant: [r cos φ; r sin φ] is read by an ordinary Transformer.
+
+  Not as the authors' code: positions start at 0 and go up (one of its models counts down), ω is
+  trained in every model, and a residual adds what came in.
+  """
+
+  relative: ClassVar[bool] = False
+  paired: ClassVar[bool] = True
+  order: bool = True
+  initial_phase: bool = False
+  shared_period: str = "none"
+  shared_amplitude: str = "none"
+  score: str = "real"
+  weights: str = "complex"
+  network: str = "complex"
+
+  def __post_init__(self):
+    one_of(self, shared_period=SHARED, shared_amplitude=SHARED, score=tuple(SCORES))
+    one_of(self, weights=("complex", "shared"), network=("complex", "real"))
+    if self.network == "real" and (self.score, self.weights) != ("real", "complex"):
+      raise ValueError("network=real has no complex maps, so leave score and weights alone")
+    if not self.order and (self.initial_phase or self.shared_period != "none"):
+      raise ValueError("order=false has no period, so leave initial_phase and shared_period alone")
+
+  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
+    return ComplexEmbedding(self, vocab_size, features, scale, rngs)
+
+  def linear(self, in_features, out_features, *, bias=True, rngs):
+    if self.network == "real":
+      return super().linear(in_features, out_features, bias=bias, rngs=rngs)
+    linear = ComplexLinear if self.weights == "complex" else OneLinear
+    return linear(in_features, out_features, bias=bias, rngs=rngs)
+
+  def norm(self, features, *, rngs):
+    return LayerNorm(features, parts=1 if self.network == "real" else 2)
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    if self.network == "real":
+      return Relation()
+    half(head_dim)
+    return SCORES[self.score]()
+
+  def cross(self, num_heads, head_dim):
+    return super().cross(num_heads, head_dim) if self.network == "real" else SCORES[self.score]()
+
+
 class ComplexLinear(Paired):
   """(A + iB)(x + iy) + c: Re = Ax − By, Im = Bx + Ay (Wang et al. 2020, appendix B).
 
@@ -129,62 +188,3 @@ class ComplexEmbedding(nnx.Module):
     shape = (*tokens.shape, self.pairs)
     real, imaginary = amplitude * jnp.cos(phase), amplitude * jnp.sin(phase)
     return interleave(jnp.broadcast_to(real, shape), jnp.broadcast_to(imaginary, shape))
-
-
-@dataclasses.dataclass(frozen=True)
-class Complex(Encoding):
-  """Word order in complex embeddings, and a truly complex network (Wang et al. 2020).
-
-  Word j is r_j e^{i(ω_j pos + θ_j)} in every dimension. With order=false it is the paper's
-  vanilla, r_j e^{iω_j}, a phase that ignores the position. `initial_phase` adds θ (the paper is
-  better without). Period and amplitude have a value for each word and dimension (`none`), or share
-  one among all words (`word`) or all dimensions of a word (`dimension`).
-
-  In a complex `network` linear maps are complex, norms and nonlinearities act on each part, and a
-  classifier reads both parts. `weights` are a matrix for the real and one for the imaginary part
-  (`complex`), or one real matrix for both (`shared`). The score is Re⟨q, k⟩ (`real`), |⟨q, k⟩|
-  (`modulus`, as in the paper) or |Σ q k| (`unconjugated`, as in its code). A `real` network is the
-  cheaper variant: [r cos φ; r sin φ] is read by an ordinary Transformer.
-
-  Not as the authors' code: positions start at 0 and go up (one of its models counts down), ω is
-  trained in every model, and a residual adds what came in.
-  """
-
-  relative: ClassVar[bool] = False
-  paired: ClassVar[bool] = True
-  order: bool = True
-  initial_phase: bool = False
-  shared_period: str = "none"
-  shared_amplitude: str = "none"
-  score: str = "real"
-  weights: str = "complex"
-  network: str = "complex"
-
-  def __post_init__(self):
-    one_of(self, shared_period=SHARED, shared_amplitude=SHARED, score=tuple(SCORES))
-    one_of(self, weights=("complex", "shared"), network=("complex", "real"))
-    if self.network == "real" and (self.score, self.weights) != ("real", "complex"):
-      raise ValueError("network=real has no complex maps, so leave score and weights alone")
-    if not self.order and (self.initial_phase or self.shared_period != "none"):
-      raise ValueError("order=false has no period, so leave initial_phase and shared_period alone")
-
-  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
-    return ComplexEmbedding(self, vocab_size, features, scale, rngs)
-
-  def linear(self, in_features, out_features, *, bias=True, rngs):
-    if self.network == "real":
-      return super().linear(in_features, out_features, bias=bias, rngs=rngs)
-    linear = ComplexLinear if self.weights == "complex" else OneLinear
-    return linear(in_features, out_features, bias=bias, rngs=rngs)
-
-  def norm(self, features, *, rngs):
-    return LayerNorm(features, parts=1 if self.network == "real" else 2)
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    if self.network == "real":
-      return Relation()
-    half(head_dim)
-    return SCORES[self.score]()
-
-  def cross(self, num_heads, head_dim):
-    return super().cross(num_heads, head_dim) if self.network == "real" else SCORES[self.score]()

@@ -15,6 +15,28 @@ from posexp.encodings.base import Encoding, Relation, Span
 from posexp.kernels.lookup import looked_up
 
 
+@dataclasses.dataclass(frozen=True)
+class CoPE(Encoding):
+  """Contextual position encoding (Golovneva et al. 2024, eq. 3 to 6).
+
+  e_ij = q_i·k_j/√d + q_i·p[n_ij], n_ij = Σ_{t=j}^{i} g_it, g_it = σ(q_i·k_t/√d): a query counts
+  only those keys that its gates let through, be they words, verbs or sentences. Between two rows
+  of p they are interpolated, and beyond the last of `rows` a key stands at the last. p is shared
+  by heads, starts from 0, and its product is not scaled, as in the authors' code. Causal only.
+  """
+
+  causal_only: ClassVar[bool] = True
+  rows: int = 64
+
+  def __post_init__(self):
+    at_least(self, rows=2)
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    if not causal:
+      raise ValueError("cope is defined for causal attention only, not for an encoder")
+    return Counted(self.rows, head_dim)
+
+
 class Counted(Relation):
   """A vector for each position, where a key's position is the sum of gates from it to the query."""
 
@@ -41,25 +63,3 @@ class Counted(Relation):
     gates = jnp.where(span.visible[:, None], jax.nn.sigmoid(logits.astype(jnp.float32)), 0)
     count = jax.lax.cumsum(gates, axis=3, reverse=True)
     return jnp.minimum(count, len(self.rows[...]) - 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class CoPE(Encoding):
-  """Contextual position encoding (Golovneva et al. 2024, eq. 3 to 6).
-
-  e_ij = q_i·k_j/√d + q_i·p[n_ij], n_ij = Σ_{t=j}^{i} g_it, g_it = σ(q_i·k_t/√d): a query counts
-  only those keys that its gates let through, be they words, verbs or sentences. Between two rows
-  of p they are interpolated, and beyond the last of `rows` a key stands at the last. p is shared
-  by heads, starts from 0, and its product is not scaled, as in the authors' code. Causal only.
-  """
-
-  causal_only: ClassVar[bool] = True
-  rows: int = 64
-
-  def __post_init__(self):
-    at_least(self, rows=2)
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    if not causal:
-      raise ValueError("cope is defined for causal attention only, not for an encoder")
-    return Counted(self.rows, head_dim)

@@ -19,6 +19,57 @@ from posexp.encodings.span import ByOffset
 from posexp.kernels.gradients import scores
 
 
+@dataclasses.dataclass(frozen=True)
+class DeBERTa(Encoding):
+  """Disentangled attention (He et al. 2021, eq. 2 to 4).
+
+  e_ij = (q_i·k_j + q_i·K_δ(i,j) + k_j·Q_δ(j,i)) / √(t d), with K = P W_K and Q = P W_Q, W_K and
+  W_Q of each layer, P [2k, d_model] of all layers, δ(i, j) = clip(i − j + k, 0, 2k − 1), and t the
+  number of terms that are on. `log_buckets` b > 0 makes offsets beyond b/2 share rows of a table
+  of 2b, on a logarithmic scale up to k, and `normalized` has P pass a LayerNorm, both as in
+  DeBERTa-v2. The released code looks up Q at δ(i, j) too, contrary to the paper: that is
+  `mirrored=false`. `biases` gives W_K and W_Q its biases, which the paper does not print.
+  """
+
+  k: int = 512
+  content_to_position: bool = True
+  position_to_content: bool = True
+  log_buckets: int = 0
+  normalized: bool = False
+  mirrored: bool = True
+  biases: bool = False
+
+  def __post_init__(self):
+    at_least(self, k=1)
+    if self.log_buckets and (self.log_buckets < 4 or self.log_buckets % 2):
+      raise ValueError(f"log_buckets must be 0 or an even number from 4 up, not {self.log_buckets}")
+    if self.log_buckets and self.k - 1 <= self.log_buckets // 2:
+      raise ValueError(f"log_buckets={self.log_buckets} must be less than twice k - 1")
+
+  @property
+  def terms(self) -> tuple[str, ...]:
+    """The names of the terms that are on."""
+    positional = ("content_to_position", "position_to_content")
+    return ("content", *(term for term in positional if getattr(self, term)))
+
+  def row(self, distance: Array) -> Array:
+    """δ: the row of P for each distance, int."""
+    half = self.log_buckets or self.k
+    if self.log_buckets:
+      far = jnp.minimum(jnp.abs(distance), self.k)
+      distance = jnp.sign(distance) * jnp.asarray(log_buckets(half, self.k))[far]
+    return jnp.clip(distance + half, 0, 2 * half - 1)
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return Disentangled(self, num_heads, head_dim, rngs=rngs)
+
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
+    if len(self.terms) == 1:
+      return None
+    rows = 2 * (self.log_buckets or self.k)
+    return RelativeTable(rows, num_heads * head_dim, norm=self.normalized, rngs=rngs)
+
+
 def projection(features: int, *, bias: bool, rngs: nnx.Rngs) -> Linear:
   """A linear map that only this encoding has."""
   return Linear(features, features, bias=bias, rngs=nnx.Rngs(params=rngs.encoding()))
@@ -102,54 +153,36 @@ class Disentangled(Relation):
 
 
 @dataclasses.dataclass(frozen=True)
-class DeBERTa(Encoding):
-  """Disentangled attention (He et al. 2021, eq. 2 to 4).
+class TUPE(Encoding):
+  """Untied positional encoding (Ke et al. 2021, eq. 7, 8 and 10).
 
-  e_ij = (q_i·k_j + q_i·K_δ(i,j) + k_j·Q_δ(j,i)) / √(t d), with K = P W_K and Q = P W_Q, W_K and
-  W_Q of each layer, P [2k, d_model] of all layers, δ(i, j) = clip(i − j + k, 0, 2k − 1), and t the
-  number of terms that are on. `log_buckets` b > 0 makes offsets beyond b/2 share rows of a table
-  of 2b, on a logarithmic scale up to k, and `normalized` has P pass a LayerNorm, both as in
-  DeBERTa-v2. The released code looks up Q at δ(i, j) too, contrary to the paper: that is
-  `mirrored=false`. `biases` gives W_K and W_Q its biases, which the paper does not print.
+  e_ij = q·k/√(2d) + (p_i U_Q)·(p_j U_K)/√(2d) + b[bucket(j − i)], the last two computed once for
+  all layers; nothing is added to words. `length` positions, normalized before U_Q and U_K, which
+  have biases, both as in the authors' code. `untie_cls` gives position 0 two numbers per head in
+  place of its products, for what [CLS] asks of all and what all ask of it: use it with
+  task.cls=true. `buckets` > 0 adds T5's bias, which makes TUPE-A TUPE-R.
   """
 
-  k: int = 512
-  content_to_position: bool = True
-  position_to_content: bool = True
-  log_buckets: int = 0
-  normalized: bool = False
-  mirrored: bool = True
-  biases: bool = False
+  relative: ClassVar[bool] = False
+  length: int = 512
+  untie_cls: bool = False
+  buckets: int = 0
+  max_distance: int = 128
 
   def __post_init__(self):
-    at_least(self, k=1)
-    if self.log_buckets and (self.log_buckets < 4 or self.log_buckets % 2):
-      raise ValueError(f"log_buckets must be 0 or an even number from 4 up, not {self.log_buckets}")
-    if self.log_buckets and self.k - 1 <= self.log_buckets // 2:
-      raise ValueError(f"log_buckets={self.log_buckets} must be less than twice k - 1")
+    at_least(self, length=1)
+    if self.buckets:
+      check_buckets(self.buckets, self.max_distance)
 
   @property
-  def terms(self) -> tuple[str, ...]:
-    """The names of the terms that are on."""
-    positional = ("content_to_position", "position_to_content")
-    return ("content", *(term for term in positional if getattr(self, term)))
-
-  def row(self, distance: Array) -> Array:
-    """δ: the row of P for each distance, int."""
-    half = self.log_buckets or self.k
-    if self.log_buckets:
-      far = jnp.minimum(jnp.abs(distance), self.k)
-      distance = jnp.sign(distance) * jnp.asarray(log_buckets(half, self.k))[far]
-    return jnp.clip(distance + half, 0, 2 * half - 1)
+  def limit(self) -> int:
+    return self.length
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    return Disentangled(self, num_heads, head_dim, rngs=rngs)
+    return Untied(bias=self.buckets > 0)
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
-    if len(self.terms) == 1:
-      return None
-    rows = 2 * (self.log_buckets or self.k)
-    return RelativeTable(rows, num_heads * head_dim, norm=self.normalized, rngs=rngs)
+    return PositionLogits(self, num_heads, head_dim, rngs=rngs)
 
 
 class Untied(Relation):
@@ -215,36 +248,3 @@ class PositionLogits(nnx.Module):
       bucket = jnp.where((span.key == 0)[:, None, :], buckets, bucket)
       bucket = jnp.where((span.query == 0)[:, :, None], buckets // 2, bucket)
     return jnp.moveaxis(self.biases[...][bucket], -1, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class TUPE(Encoding):
-  """Untied positional encoding (Ke et al. 2021, eq. 7, 8 and 10).
-
-  e_ij = q·k/√(2d) + (p_i U_Q)·(p_j U_K)/√(2d) + b[bucket(j − i)], the last two computed once for
-  all layers; nothing is added to words. `length` positions, normalized before U_Q and U_K, which
-  have biases, both as in the authors' code. `untie_cls` gives position 0 two numbers per head in
-  place of its products, for what [CLS] asks of all and what all ask of it: use it with
-  task.cls=true. `buckets` > 0 adds T5's bias, which makes TUPE-A TUPE-R.
-  """
-
-  relative: ClassVar[bool] = False
-  length: int = 512
-  untie_cls: bool = False
-  buckets: int = 0
-  max_distance: int = 128
-
-  def __post_init__(self):
-    at_least(self, length=1)
-    if self.buckets:
-      check_buckets(self.buckets, self.max_distance)
-
-  @property
-  def limit(self) -> int:
-    return self.length
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    return Untied(bias=self.buckets > 0)
-
-  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
-    return PositionLogits(self, num_heads, head_dim, rngs=rngs)

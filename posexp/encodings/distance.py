@@ -18,6 +18,34 @@ from posexp.encodings.sinusoids import frequencies, sinusoids
 LEAST = 0.01  # of KERPLE's parameters
 
 
+@dataclasses.dataclass(frozen=True)
+class KERPLE(Encoding):
+  """A conditionally positive definite kernel of the distance (Chi et al. 2022, eq. 5 and 6).
+
+  e_ij = q·k/√d − p log(1 + a|i − j|) (`log`) or − a|i − j|^p (`power`, p at most 2), with a and p
+  for each head, shared by all layers as in the authors' code, from U(0, 1) and U(0, 2), and at
+  least 0.01. The paper and its code are causal: an encoder must ask for `symmetric`.
+  """
+
+  kind: str = "log"
+  symmetric: bool = False
+
+  def __post_init__(self):
+    one_of(self, kind=("log", "power"))
+
+  @property
+  def causal_only(self) -> bool:
+    return not self.symmetric
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    if self.causal_only and not causal:
+      raise ValueError("kerple is causal, unless kerple.symmetric=true lets an encoder use it")
+    return Biased()
+
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
+    return Kernel(num_heads, self.kind, rngs=rngs)
+
+
 def held(param: nnx.Param, most: float = jnp.inf) -> Array:
   """A parameter kept from LEAST to `most`; its gradient passes, so that it can come back."""
   value = param[...]
@@ -48,31 +76,36 @@ class Kernel(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class KERPLE(Encoding):
-  """A conditionally positive definite kernel of the distance (Chi et al. 2022, eq. 5 and 6).
+class FIRE(Encoding):
+  """Functional interpolation for relative positions (Li et al. 2024, eq. 3 to 5).
 
-  e_ij = q·k/√d − p log(1 + a|i − j|) (`log`) or − a|i − j|^p (`power`, p at most 2), with a and p
-  for each head, shared by all layers as in the authors' code, from U(0, 1) and U(0, 2), and at
-  least 0.01. The paper and its code are causal: an encoder must ask for `symmetric`.
+  e_ij = q·k/√d + f_h(ψ(i − j) / ψ(max(i, L))), ψ(x) = log(1 + |c|x), f a network 1 → width → H
+  with ReLU. c starts at 0.1, and L at `threshold` as a trained multiple of it. Beyond L distances
+  count in proportion to the query's position, so offsets alone decide only up to there. Causal
+  only, since the future has no such proportion. `share_layers`: one f for all layers.
   """
 
-  kind: str = "log"
-  symmetric: bool = False
+  relative: ClassVar[bool] = False
+  causal_only: ClassVar[bool] = True
+  width: int = 32
+  threshold: float = 512.0
+  share_layers: bool = False
 
   def __post_init__(self):
-    one_of(self, kind=("log", "power"))
-
-  @property
-  def causal_only(self) -> bool:
-    return not self.symmetric
+    at_least(self, width=1)
+    above(self, threshold=0)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    if self.causal_only and not causal:
-      raise ValueError("kerple is causal, unless kerple.symmetric=true lets an encoder use it")
-    return Biased()
+    if not causal:
+      raise ValueError("fire is defined for causal attention only, not for an encoder")
+    return Biased(None if self.share_layers else self.network(num_heads, rngs))
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
-    return Kernel(num_heads, self.kind, rngs=rngs)
+    return self.network(num_heads, rngs) if self.share_layers else None
+
+  def network(self, num_heads: int, rngs: nnx.Rngs) -> Interpolation:
+    """f, ψ and L."""
+    return Interpolation(num_heads, self.width, self.threshold, rngs=rngs)
 
 
 class Interpolation(nnx.Module):
@@ -123,54 +156,6 @@ class Interpolation(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class FIRE(Encoding):
-  """Functional interpolation for relative positions (Li et al. 2024, eq. 3 to 5).
-
-  e_ij = q·k/√d + f_h(ψ(i − j) / ψ(max(i, L))), ψ(x) = log(1 + |c|x), f a network 1 → width → H
-  with ReLU. c starts at 0.1, and L at `threshold` as a trained multiple of it. Beyond L distances
-  count in proportion to the query's position, so offsets alone decide only up to there. Causal
-  only, since the future has no such proportion. `share_layers`: one f for all layers.
-  """
-
-  relative: ClassVar[bool] = False
-  causal_only: ClassVar[bool] = True
-  width: int = 32
-  threshold: float = 512.0
-  share_layers: bool = False
-
-  def __post_init__(self):
-    at_least(self, width=1)
-    above(self, threshold=0)
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    if not causal:
-      raise ValueError("fire is defined for causal attention only, not for an encoder")
-    return Biased(None if self.share_layers else self.network(num_heads, rngs))
-
-  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
-    return self.network(num_heads, rngs) if self.share_layers else None
-
-  def network(self, num_heads: int, rngs: nnx.Rngs) -> Interpolation:
-    """f, ψ and L."""
-    return Interpolation(num_heads, self.width, self.threshold, rngs=rngs)
-
-
-class Products(nnx.Module):
-  """Inner products of sinusoidal positions, less those with themselves, steeper in early heads."""
-
-  def __init__(self, num_heads: int, width: int, base: float):
-    self.num_heads, self.width, self.base = num_heads, width, base
-
-  def __call__(self, span: Span) -> Array:
-    omega = frequencies(self.width, self.base) * self.base ** (-2 / self.width)  # from t = 1 on
-    # cos(a − b) = cos a cos b + sin a sin b, which is exact wherever the positions are.
-    query, key = (jnp.concatenate(sinusoids(each, omega), -1) for each in (span.query, span.key))
-    products = jnp.einsum("bqw,bkw->bqk", query, key, precision=jax.lax.Precision.HIGHEST)
-    head = jnp.arange(1, self.num_heads + 1)[:, None, None]
-    return (products - self.width / 2)[:, None] * (self.num_heads / (8 * head))
-
-
-@dataclasses.dataclass(frozen=True)
 class Sandwich(Encoding):
   """The inner product of sinusoidal positions as a bias (Chi et al. 2023, eq. 5).
 
@@ -192,3 +177,18 @@ class Sandwich(Encoding):
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Products(num_heads, self.width, self.base)
+
+
+class Products(nnx.Module):
+  """Inner products of sinusoidal positions, less those with themselves, steeper in early heads."""
+
+  def __init__(self, num_heads: int, width: int, base: float):
+    self.num_heads, self.width, self.base = num_heads, width, base
+
+  def __call__(self, span: Span) -> Array:
+    omega = frequencies(self.width, self.base) * self.base ** (-2 / self.width)  # from t = 1 on
+    # cos(a − b) = cos a cos b + sin a sin b, which is exact wherever the positions are.
+    query, key = (jnp.concatenate(sinusoids(each, omega), -1) for each in (span.query, span.key))
+    products = jnp.einsum("bqw,bkw->bqk", query, key, precision=jax.lax.Precision.HIGHEST)
+    head = jnp.arange(1, self.num_heads + 1)[:, None, None]
+    return (products - self.width / 2)[:, None] * (self.num_heads / (8 * head))

@@ -15,22 +15,6 @@ from posexp.encodings.additive import Absolute, Sinusoid
 from posexp.encodings.sinusoids import even
 
 
-class Ray(nnx.Module):
-  """The encoding's number of each position, along one direction."""
-
-  def __init__(self, encoding: Index, features: int):
-    self.encoding = encoding
-    self.features = features
-
-  def __call__(self, positions: Array, mask: Array | None = None) -> Array:
-    number = self.encoding.number(positions, mask)
-    direction = np.ones(self.features, np.float32)
-    if self.encoding.direction == "alternating":
-      direction[1::2] = -1
-      direction /= self.features**0.5
-    return self.encoding.scale * number[..., None] * direction
-
-
 @dataclasses.dataclass(frozen=True)
 class Index(Absolute):
   """x = w + scale · i · u: the position itself, along a direction u.
@@ -55,6 +39,22 @@ class Index(Absolute):
 
   def vector(self, features, rngs):
     return Ray(self, features)
+
+
+class Ray(nnx.Module):
+  """The encoding's number of each position, along one direction."""
+
+  def __init__(self, encoding: Index, features: int):
+    self.encoding = encoding
+    self.features = features
+
+  def __call__(self, positions: Array, mask: Array | None = None) -> Array:
+    number = self.encoding.number(positions, mask)
+    direction = np.ones(self.features, np.float32)
+    if self.encoding.direction == "alternating":
+      direction[1::2] = -1
+      direction /= self.features**0.5
+    return self.encoding.scale * number[..., None] * direction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,20 +86,6 @@ class Normalized(Index):
     return super().embed(vocab_size, features, scale=scale, causal=causal, rngs=rngs)
 
 
-class Bits(nnx.Module):
-  """The binary digits of a position, the least significant first; NaN where they do not suffice."""
-
-  def __init__(self, bits: int, features: int, signed: bool):
-    self.bits, self.features, self.signed = bits, features, signed
-
-  def __call__(self, positions: Array, mask: Array | None = None) -> Array:
-    digits = (positions[..., None] >> np.arange(self.bits)) & 1
-    values = 2.0 * digits - 1 if self.signed else digits.astype(jnp.float32)
-    there = (positions >= 0) & (positions < 2**self.bits)
-    values = jnp.where(there[..., None], values, jnp.nan)
-    return jnp.pad(values, [*[(0, 0)] * positions.ndim, (0, self.features - self.bits)])
-
-
 @dataclasses.dataclass(frozen=True)
 class Binary(Absolute):
   """x = w + (b_0, b_1, …, 0, 0, …), b_m = ⌊i / 2^m⌋ mod 2: the position in binary.
@@ -126,6 +112,20 @@ class Binary(Absolute):
     if self.bits > features:
       raise ValueError(f"bits={self.bits} are more than the {features} channels of d_model")
     return Bits(self.bits, features, self.signed)
+
+
+class Bits(nnx.Module):
+  """The binary digits of a position, the least significant first; NaN where they do not suffice."""
+
+  def __init__(self, bits: int, features: int, signed: bool):
+    self.bits, self.features, self.signed = bits, features, signed
+
+  def __call__(self, positions: Array, mask: Array | None = None) -> Array:
+    digits = (positions[..., None] >> np.arange(self.bits)) & 1
+    values = 2.0 * digits - 1 if self.signed else digits.astype(jnp.float32)
+    there = (positions >= 0) & (positions < 2**self.bits)
+    values = jnp.where(there[..., None], values, jnp.nan)
+    return jnp.pad(values, [*[(0, 0)] * positions.ndim, (0, self.features - self.bits)])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,40 @@ from posexp.kernels.lookup import by_key, by_offset
 from posexp.kernels.target import target
 
 
+@dataclasses.dataclass(frozen=True)
+class RPR(Encoding):
+  """Relative position representations, clipped at distance k (Shaw, Uszkoreit & Vaswani 2018).
+
+  e_ij = q_i · (k_j + a^K_c) / √d,  z_i = Σ_j α_ij (v_j + a^V_c),  c = clip(j − i, −k, k).
+  One table of 2k+1 vectors for keys and one for values in each layer. `share` says who shares
+  them: the `heads` of a layer, as in the authors' code and the paper's big model; `none`, a table
+  per head as the paper says of its base model; or all `layers` and their heads. k=0 has no
+  positions: the key term falls away in the softmax. `beyond` k the last vector is used (`last`) or
+  none (`zero`, as in the authors' second implementation, of Music Transformer). `table` is the
+  largest k that the tables have room for (null: k itself). With one `table`, all k train in one
+  compiled program, and start from the same vectors.
+  """
+
+  k: int = 16
+  keys: bool = True
+  values: bool = True
+  share: str = "heads"
+  table: int | None = None
+  beyond: str = "last"
+
+  def __post_init__(self):
+    at_least(self, k=0)
+    one_of(self, share=("heads", "none", "layers"), beyond=("last", "zero"))
+    if self.table is not None and self.table < self.k:
+      raise ValueError(f"table must be at least k={self.k}, not {self.table}")
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return ClippedOffset(self, num_heads, head_dim, rngs=rngs)
+
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
+    return Tables(self, num_heads, head_dim, rngs=rngs) if self.share == "layers" else None
+
+
 class ClippedOffset(Relation):
   """A vector per clipped offset, added to keys, to values or to both (Shaw et al. 2018, eq. 3, 4).
 
@@ -161,37 +195,40 @@ def product(x: Array, vectors: Array) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class RPR(Encoding):
-  """Relative position representations, clipped at distance k (Shaw, Uszkoreit & Vaswani 2018).
+class TransformerXL(Encoding):
+  """Relative encoding with a content and a position bias (Dai et al. 2019, section 3.3).
 
-  e_ij = q_i · (k_j + a^K_c) / √d,  z_i = Σ_j α_ij (v_j + a^V_c),  c = clip(j − i, −k, k).
-  One table of 2k+1 vectors for keys and one for values in each layer. `share` says who shares
-  them: the `heads` of a layer, as in the authors' code and the paper's big model; `none`, a table
-  per head as the paper says of its base model; or all `layers` and their heads. k=0 has no
-  positions: the key term falls away in the softmax. `beyond` k the last vector is used (`last`) or
-  none (`zero`, as in the authors' second implementation, of Music Transformer). `table` is the
-  largest k that the tables have room for (null: k itself). With one `table`, all k train in one
-  compiled program, and start from the same vectors.
+  A_ij = (a) q_i·k_j + (b) q_i·W_kR R(i−j) + (c) u·k_j + (d) v·W_kR R(i−j), all over √d, with R the
+  sinusoids of the distance. `share_biases` is whether all layers share u and v, as the paper
+  prints them; its code shares them in the character-level models only. In an encoder, where the
+  paper does not go, distances are signed. `clamp` has distances beyond it count as it, in an
+  encoder to either side (`clamp_len` in the authors' code, for memories longer than in training).
   """
 
-  k: int = 16
-  keys: bool = True
-  values: bool = True
-  share: str = "heads"
-  table: int | None = None
-  beyond: str = "last"
+  a: bool = True
+  b: bool = True
+  c: bool = True
+  d: bool = True
+  share_biases: bool = True
+  base: float = 10000.0
+  clamp: int | None = None
 
   def __post_init__(self):
-    at_least(self, k=0)
-    one_of(self, share=("heads", "none", "layers"), beyond=("last", "zero"))
-    if self.table is not None and self.table < self.k:
-      raise ValueError(f"table must be at least k={self.k}, not {self.table}")
+    if not self.terms:
+      raise ValueError("a, b, c and d are all off, so there is nothing to attend by")
+    above(self, base=1)
+    at_least(self, clamp=0)
+
+  @property
+  def terms(self) -> str:
+    """The letters of the terms that are on."""
+    return "".join(term for term in "abcd" if getattr(self, term))
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    return ClippedOffset(self, num_heads, head_dim, rngs=rngs)
+    return FourTerms(self, num_heads, head_dim, causal, rngs=rngs)
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
-    return Tables(self, num_heads, head_dim, rngs=rngs) if self.share == "layers" else None
+    return Biases(self.terms, num_heads, head_dim, rngs=rngs) if self.share_biases else None
 
 
 class FourTerms(Relation):
@@ -265,40 +302,3 @@ class Biases(nnx.Module):
 
   def __call__(self, span: Span) -> tuple[Array | None, Array | None]:
     return tuple(None if bias is None else bias[...] for bias in (self.u, self.v))
-
-
-@dataclasses.dataclass(frozen=True)
-class TransformerXL(Encoding):
-  """Relative encoding with a content and a position bias (Dai et al. 2019, section 3.3).
-
-  A_ij = (a) q_i·k_j + (b) q_i·W_kR R(i−j) + (c) u·k_j + (d) v·W_kR R(i−j), all over √d, with R the
-  sinusoids of the distance. `share_biases` is whether all layers share u and v, as the paper
-  prints them; its code shares them in the character-level models only. In an encoder, where the
-  paper does not go, distances are signed. `clamp` has distances beyond it count as it, in an
-  encoder to either side (`clamp_len` in the authors' code, for memories longer than in training).
-  """
-
-  a: bool = True
-  b: bool = True
-  c: bool = True
-  d: bool = True
-  share_biases: bool = True
-  base: float = 10000.0
-  clamp: int | None = None
-
-  def __post_init__(self):
-    if not self.terms:
-      raise ValueError("a, b, c and d are all off, so there is nothing to attend by")
-    above(self, base=1)
-    at_least(self, clamp=0)
-
-  @property
-  def terms(self) -> str:
-    """The letters of the terms that are on."""
-    return "".join(term for term in "abcd" if getattr(self, term))
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    return FourTerms(self, num_heads, head_dim, causal, rngs=rngs)
-
-  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
-    return Biases(self.terms, num_heads, head_dim, rngs=rngs) if self.share_biases else None

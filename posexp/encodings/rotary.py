@@ -14,43 +14,6 @@ from posexp.encodings.base import Encoding, Relation, Span, scaled
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
 
-class Rotation(Relation):
-  """Channels are points in planes, two for each, that turn `omega` radians per position."""
-
-  blockwise = True
-
-  def __init__(self, omega: np.ndarray, head_dim: int, layout: str):
-    self.omega = tuple(omega.tolist())
-    self.turning = 2 * len(omega)
-    self.layout = layout
-    self.terms = ("rotated",) if self.turning == head_dim else ("rotated", "unrotated")
-
-  def qk_and_bias(self, q, k, span):
-    turned = self.turned(q, k, span)
-    query, key = span.keep("rotated", axis=2) * turned[0], turned[1]
-    if "unrotated" in self.terms:
-      still = span.keep("unrotated", axis=2) * q[..., self.turning :]
-      query = jnp.concatenate([query, still], axis=-1)
-      key = jnp.concatenate([key, k[..., self.turning :]], axis=-1)
-    return scaled(query), key, None
-
-  def turned(self, q: Array, k: Array, span: Span) -> tuple[Array, Array]:
-    """The channels of q [B,Q,H,D] and k [B,K,H,D] that turn, where their positions take them."""
-    return self.turn(q, span.query), self.turn(k, span.key)
-
-  def turn(self, x: Array, positions: Array, length: Array | float = 1.0) -> Array:
-    """x [B,L,H,D] at positions [1 or B,L], planes times `length` [1 or B,L,1,M]; in float32."""
-    sin, cos = (length * wave[:, :, None] for wave in sinusoids(positions, np.array(self.omega)))
-    wide = x[..., : self.turning].astype(jnp.float32)
-    if self.layout == "half":
-      a, b = jnp.split(wide, 2, axis=-1)
-      turned = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-    else:
-      a, b = wide[..., 0::2], wide[..., 1::2]
-      turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(wide.shape)
-    return turned.astype(x.dtype)
-
-
 @dataclasses.dataclass(frozen=True)
 class RoPE(Encoding):
   """Queries and keys rotated by their positions (Su et al. 2021, eq. 14 to 16, 34).
@@ -99,28 +62,41 @@ class RoPE(Encoding):
     return omega / self.factor if self.scaling == "linear" else omega
 
 
-class Decay(Rotation):
-  """A rotation whose planes shrink with distance: ζ^((m−n)/scale_base) on the score."""
+class Rotation(Relation):
+  """Channels are points in planes, two for each, that turn `omega` radians per position."""
 
   blockwise = True
 
-  def __init__(self, encoding: XPos, head_dim: int):
-    super().__init__(frequencies(head_dim, encoding.base), head_dim, "interleaved")
-    zeta = (np.arange(0, 1, 2 / head_dim) + encoding.gamma) / (1 + encoding.gamma)
-    self.rate = tuple((np.log(zeta) / encoding.scale_base).tolist())
+  def __init__(self, omega: np.ndarray, head_dim: int, layout: str):
+    self.omega = tuple(omega.tolist())
+    self.turning = 2 * len(omega)
+    self.layout = layout
+    self.terms = ("rotated",) if self.turning == head_dim else ("rotated", "unrotated")
 
-  def turned(self, q, k, span):
-    # Counted from the middle of the queries, factors stay small at any position, and in no logit
-    # is the middle seen. Keys that are ahead of all queries are masked, but might overflow.
-    last = span.query.max(-1, keepdims=True)
-    middle = (span.query.min(-1, keepdims=True) + last) // 2
-    rate = jnp.asarray(self.rate, jnp.float32)
+  def qk_and_bias(self, q, k, span):
+    turned = self.turned(q, k, span)
+    query, key = span.keep("rotated", axis=2) * turned[0], turned[1]
+    if "unrotated" in self.terms:
+      still = span.keep("unrotated", axis=2) * q[..., self.turning :]
+      query = jnp.concatenate([query, still], axis=-1)
+      key = jnp.concatenate([key, k[..., self.turning :]], axis=-1)
+    return scaled(query), key, None
 
-    def length(positions: Array, sign: int) -> Array:
-      return jnp.exp(sign * rate * (positions - middle)[:, :, None, None])
+  def turned(self, q: Array, k: Array, span: Span) -> tuple[Array, Array]:
+    """The channels of q [B,Q,H,D] and k [B,K,H,D] that turn, where their positions take them."""
+    return self.turn(q, span.query), self.turn(k, span.key)
 
-    key = jnp.minimum(span.key, last)
-    return self.turn(q, span.query, length(span.query, 1)), self.turn(k, key, length(key, -1))
+  def turn(self, x: Array, positions: Array, length: Array | float = 1.0) -> Array:
+    """x [B,L,H,D] at positions [1 or B,L], planes times `length` [1 or B,L,1,M]; in float32."""
+    sin, cos = (length * wave[:, :, None] for wave in sinusoids(positions, np.array(self.omega)))
+    wide = x[..., : self.turning].astype(jnp.float32)
+    if self.layout == "half":
+      a, b = jnp.split(wide, 2, axis=-1)
+      turned = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    else:
+      a, b = wide[..., 0::2], wide[..., 1::2]
+      turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(wide.shape)
+    return turned.astype(x.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,3 +121,27 @@ class XPos(Encoding):
     if not causal:
       raise ValueError("xpos is defined for causal attention only, not for an encoder")
     return Decay(self, head_dim)
+
+
+class Decay(Rotation):
+  """A rotation whose planes shrink with distance: ζ^((m−n)/scale_base) on the score."""
+
+  blockwise = True
+
+  def __init__(self, encoding: XPos, head_dim: int):
+    super().__init__(frequencies(head_dim, encoding.base), head_dim, "interleaved")
+    zeta = (np.arange(0, 1, 2 / head_dim) + encoding.gamma) / (1 + encoding.gamma)
+    self.rate = tuple((np.log(zeta) / encoding.scale_base).tolist())
+
+  def turned(self, q, k, span):
+    # Counted from the middle of the queries, factors stay small at any position, and in no logit
+    # is the middle seen. Keys that are ahead of all queries are masked, but might overflow.
+    last = span.query.max(-1, keepdims=True)
+    middle = (span.query.min(-1, keepdims=True) + last) // 2
+    rate = jnp.asarray(self.rate, jnp.float32)
+
+    def length(positions: Array, sign: int) -> Array:
+      return jnp.exp(sign * rate * (positions - middle)[:, :, None, None])
+
+    key = jnp.minimum(span.key, last)
+    return self.turn(q, span.query, length(span.query, 1)), self.turn(k, key, length(key, -1))

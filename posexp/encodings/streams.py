@@ -26,65 +26,6 @@ FORMS = ("factored", "concatenated", "added", "position_only")
 STREAMS = ("content", "position")
 
 
-class SplitLinear(Paired):
-  """Content to content by A, position to position by B."""
-
-  def blocks(self):
-    a, b = self.kernel_a[...], self.kernel_b[...]
-    return (a, jnp.zeros_like(a)), (jnp.zeros_like(b), b)
-
-
-class Streams(Relation):
-  """q·k of the chosen streams, each on the scale of both."""
-
-  blockwise = True
-
-  def __init__(self, terms: tuple[str, ...]):
-    self.terms = terms
-
-  def qk_and_bias(self, q, k, span):
-    query = scaled(q)
-    if self.terms != STREAMS:
-      stream = slice(STREAMS.index(self.terms[0]), None, 2)
-      return span.keep(self.terms[0], axis=2) * query[..., stream], k[..., stream], None
-    if span.term_scale is not None:
-      parts = (span.keep(term, axis=2) * query[..., i::2] for i, term in enumerate(STREAMS))
-      query = interleave(*parts)
-    return query, k, None
-
-
-class Rows(nnx.Module):
-  """The table's rows of a span's queries [1 or B,Q,F] and keys [1 or B,K,F]."""
-
-  def __init__(self, table: Table):
-    self.table = table
-
-  def __call__(self, span: Span) -> tuple[Array, Array]:
-    return self.table(span.query), self.table(span.key)
-
-
-class PositionOnly(Relation):
-  """W_Q p_i · W_K p_j / √D: the same weights for every text, as a convolution has."""
-
-  terms: ClassVar[tuple[str, ...]] = ("position",)
-  uses_hidden: ClassVar[bool] = False
-
-  def __init__(self, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
-    init = nnx.initializers.glorot_uniform()
-    features = num_heads * head_dim
-    shape = (features, num_heads, head_dim)
-    self.query_kernel = nnx.Param(init(rngs.encoding(), (features, features)).reshape(shape))
-    self.key_kernel = nnx.Param(init(rngs.encoding(), (features, features)).reshape(shape))
-
-  def qk_and_bias(self, q, k, span):
-    query, key = (
-      jnp.einsum("blf,fhd->blhd", rows.astype(k.dtype), kernel[...].astype(k.dtype))
-      for rows, kernel in zip(span.shared, (self.query_kernel, self.key_kernel), strict=True)
-    )
-    query = span.keep("position", axis=2) * scaled(query)
-    return *(jnp.broadcast_to(each, (len(k), *each.shape[1:])) for each in (query, key)), None
-
-
 @dataclasses.dataclass(frozen=True)
 class Split(Encoding):
   """How content meets position, in the four forms that Kitaev & Klein 2018 compare (section 3).
@@ -145,3 +86,62 @@ class Split(Encoding):
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Rows(embed.vector) if self.form == "position_only" else None
+
+
+class SplitLinear(Paired):
+  """Content to content by A, position to position by B."""
+
+  def blocks(self):
+    a, b = self.kernel_a[...], self.kernel_b[...]
+    return (a, jnp.zeros_like(a)), (jnp.zeros_like(b), b)
+
+
+class Streams(Relation):
+  """q·k of the chosen streams, each on the scale of both."""
+
+  blockwise = True
+
+  def __init__(self, terms: tuple[str, ...]):
+    self.terms = terms
+
+  def qk_and_bias(self, q, k, span):
+    query = scaled(q)
+    if self.terms != STREAMS:
+      stream = slice(STREAMS.index(self.terms[0]), None, 2)
+      return span.keep(self.terms[0], axis=2) * query[..., stream], k[..., stream], None
+    if span.term_scale is not None:
+      parts = (span.keep(term, axis=2) * query[..., i::2] for i, term in enumerate(STREAMS))
+      query = interleave(*parts)
+    return query, k, None
+
+
+class Rows(nnx.Module):
+  """The table's rows of a span's queries [1 or B,Q,F] and keys [1 or B,K,F]."""
+
+  def __init__(self, table: Table):
+    self.table = table
+
+  def __call__(self, span: Span) -> tuple[Array, Array]:
+    return self.table(span.query), self.table(span.key)
+
+
+class PositionOnly(Relation):
+  """W_Q p_i · W_K p_j / √D: the same weights for every text, as a convolution has."""
+
+  terms: ClassVar[tuple[str, ...]] = ("position",)
+  uses_hidden: ClassVar[bool] = False
+
+  def __init__(self, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+    init = nnx.initializers.glorot_uniform()
+    features = num_heads * head_dim
+    shape = (features, num_heads, head_dim)
+    self.query_kernel = nnx.Param(init(rngs.encoding(), (features, features)).reshape(shape))
+    self.key_kernel = nnx.Param(init(rngs.encoding(), (features, features)).reshape(shape))
+
+  def qk_and_bias(self, q, k, span):
+    query, key = (
+      jnp.einsum("blf,fhd->blhd", rows.astype(k.dtype), kernel[...].astype(k.dtype))
+      for rows, kernel in zip(span.shared, (self.query_kernel, self.key_kernel), strict=True)
+    )
+    query = span.keep("position", axis=2) * scaled(query)
+    return *(jnp.broadcast_to(each, (len(k), *each.shape[1:])) for each in (query, key)), None
