@@ -1,4 +1,4 @@
-"""A vector per position that meets the word's at the input: learned and sinusoidal."""
+"""A vector per position, joined with the word's at the input: learned and sinusoidal."""
 
 from __future__ import annotations
 

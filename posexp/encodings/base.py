@@ -93,13 +93,14 @@ class LayerNorm(nnx.Module):
 
 
 def masked(logits: Array, span: Span) -> Array:
-  """Logits float32 [B,H,Q,K] with the least number where a query may not look at a key."""
+  """Logits float32 [B,H,Q,K], with the smallest number where a query may not look at a key."""
   return jnp.where(span.visible[:, None], logits, LEAST)
 
 
 def lengths_or_mask(span: Span) -> tuple[Array, bool]:
-  """The number of keys of each sequence, int [1 or B], where that and the second, whether queries
-  see no key ahead of them, say all; else a mask, bool [1 or B,1 or Q,K], that says all alone.
+  """Which keys queries see: (lengths int [1 or B], causal) or (mask bool [1 or B,1 or Q,K], False).
+
+  Lengths are for keys with padding last; causal attention has them if queries are the keys.
   """
   if span.padding_last and (span.own or not span.causal):
     return span.mask[:, 0].sum(-1, dtype=jnp.int32), span.causal
@@ -118,9 +119,9 @@ class Relation(nnx.Module):
   """
 
   terms: ClassVar[tuple[str, ...]] = ("content",)
-  uses_hidden: ClassVar[bool] = True  # are queries and keys made of the stream? If not, q is None
-  # May a block of logits be computed from its own queries and keys alone? No class inherits a yes:
-  # only one that says so itself is attended to in blocks, so that any other sees all keys at once.
+  uses_hidden: ClassVar[bool] = True  # queries and keys are made of hidden states; else q is None
+  # A block of logits may be computed from its own queries and keys alone. This is not inherited: a
+  # subclass that does not set it gets all keys at once.
   blockwise: ClassVar[bool] = True
 
   def __init_subclass__(cls, **options: Any) -> None:
@@ -128,7 +129,7 @@ class Relation(nnx.Module):
     cls.blockwise = vars(cls).get("blockwise", False)
 
   def prepare(self, span: Span, dtype: Any) -> ByOffset | None:
-    """What is made of every offset of the span once, and then read by all its blocks."""
+    """What depends on offsets alone: computed once for a span, then read by all its blocks."""
     return None
 
   def qk_and_bias(self, q: Array, k: Array, span: Span) -> tuple[Array, Array, Array | None]:
@@ -151,7 +152,7 @@ class Relation(nnx.Module):
 
   @property
   def supports_fused(self) -> bool:
-    """Does `fused` compute the same? It is the class's own, or nothing that it stands for is."""
+    """Whether `fused` equals `attend`: a class overrides it, or nothing that it replaces."""
     kind, parts = type(self), ("score", "weights", "combine", "attend")
     own = kind.fused is not Relation.fused
     return own or all(getattr(kind, part) is getattr(Relation, part) for part in parts)
@@ -181,14 +182,14 @@ class Encoding:
   whichever encoding is chosen.
   """
 
-  relative: ClassVar[bool] = True  # do offsets alone matter, and not where counting starts?
-  paired: ClassVar[bool] = False  # do features come in pairs (complex, content and position)?
-  causal_only: ClassVar[bool] = False  # is it undefined where queries see keys ahead of them?
+  relative: ClassVar[bool] = True  # only offsets matter, not where counting starts
+  paired: ClassVar[bool] = False  # features come in pairs (complex, or content and position)
+  causal_only: ClassVar[bool] = False  # undefined where queries see keys ahead of them
   limited_by: ClassVar[str] = "length"  # the option that sets the limit
 
   @property
   def limit(self) -> int | None:
-    """How many positions there are; None where there is no end to them."""
+    """The number of positions; None if unlimited."""
     return None
 
   def embed(
@@ -212,7 +213,7 @@ class Encoding:
     return Relation()
 
   def cross(self, num_heads: int, head_dim: int) -> Relation:
-    """The relation of one layer's cross-attention, where positions on two sides never meet."""
+    """The relation of one cross-attention layer, where offsets have no meaning."""
     return Relation()
 
   def shared(

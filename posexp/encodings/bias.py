@@ -65,8 +65,7 @@ def distance(span: Span) -> Array:
 def slopes(num_heads: int) -> np.ndarray:
   """2^(−8h/H) for h = 1 … H; where H is no power of two, as in the authors' code.
 
-  That takes the slopes of the next lower power of two, P, and fills up with every second one of
-  those of 2P, so that heads are added between the others.
+  There, the slopes of the next lower power of two, P, are followed by every second one of 2P.
   """
 
   def geometric(count: int) -> np.ndarray:

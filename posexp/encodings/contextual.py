@@ -38,7 +38,7 @@ class CoPE(Encoding):
 
 
 class Counted(Relation):
-  """A vector for each position, where a key's position is the sum of gates from it to the query."""
+  """q·k and q·p, p the vector of a key's position: the sum of the gates from it to the query."""
 
   terms = ("content", "position")
 
@@ -46,7 +46,7 @@ class Counted(Relation):
     self.rows = nnx.Param(jnp.zeros((rows, head_dim)))
 
   def score(self, q, k, span):
-    every = span.replace(term_scale=None)  # gates read contents, whether or not these are scored
+    every = span.replace(term_scale=None)  # gates need q·k even where its term is off
     logits = super().score(q, k, every)
     by_row = jnp.einsum("bqhd,rd->bhqr", q, self.rows[...].astype(q.dtype))
     place = self.place(logits, span)

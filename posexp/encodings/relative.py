@@ -56,9 +56,9 @@ class RPR(Encoding):
 class ClippedOffset(Relation):
   """A vector per clipped offset, added to keys, to values or to both (Shaw et al. 2018, eq. 3, 4).
 
-  Nothing of shape [Q,K,D] is formed: queries meet the vectors first and the results are looked up
-  by offset; weights are summed by offset first and then meet the vectors. In a block that is far
-  from the diagonal all offsets have one vector, and nothing is looked up.
+  Nothing of shape [Q,K,D] is formed: queries are multiplied with the vectors and the products are
+  looked up by offset; weights are summed by offset and then multiplied with the vectors. In a block
+  far from the diagonal all offsets have the same vector, and nothing is looked up.
   """
 
   blockwise = True
@@ -129,17 +129,19 @@ class ClippedOffset(Relation):
 
 
 class Vectors:
-  """What RPR makes of a span: which vector each offset has."""
+  """Which vector each offset of a span has."""
 
   def __init__(self, tables: Tables, span: Span):
     self.tables = tables
     self.far = tables.far
-    self.near = jnp.arange(-self.far, self.far + 1)  # offsets, as one of which every other counts
+    self.near = jnp.arange(-self.far, self.far + 1)  # every offset counts as one of these
     least = span.key.min() - span.query.max()
     most = span.key.max() - span.query.min()
     self.any = least[None]  # one of the offsets, [1]
     same_side = (least > 0) | (most < 0)
-    self.one = same_side & (tables.row(least) == tables.row(most))  # have all of them one vector?
+    self.one = same_side & (
+      tables.row(least) == tables.row(most)
+    )  # all offsets have the same vector
 
   def keys(self, offsets: Array) -> Array:
     """The vectors of offsets int [R]: [R,D] or [H,R,D]."""
@@ -169,7 +171,7 @@ class Tables(nnx.Module):
 
   @property
   def far(self) -> int:
-    """An offset, 1 at least, as which all that are farther count."""
+    """The offset, at least 1, as which all larger ones count."""
     return max(self.largest + (self.beyond == "zero"), 1)
 
   def row(self, offset: Array) -> Array:
@@ -272,8 +274,7 @@ class FourTerms(Relation):
     distance = -span.window
     if self.clamp is not None:
       distance = jnp.clip(distance, None if self.causal else -self.clamp, self.clamp)
-    # sin(−x) = −sin x and cos(−x) = cos x: where the queries are the keys, and so offsets of a size
-    # come in twos, one product serves both.
+    # sin(−x) = −sin x and cos(−x) = cos x: where both x and −x occur, one product serves both.
     size, index = jnp.abs(distance), jnp.arange(len(distance))
     if span.own or not span.consecutive:
       size, index = jnp.arange(span.farthest + 1), size
@@ -292,7 +293,7 @@ class FourTerms(Relation):
 
 
 class Biases(nnx.Module):
-  """u and v [H,D]: what every query asks of contents and of distances."""
+  """u and v [H,D], added to every query where it meets contents and distances."""
 
   def __init__(self, terms: str, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
     init = nnx.initializers.normal(0.02)

@@ -16,15 +16,16 @@ from posexp.kernels.diagonals import products, skewed
 
 
 class ByOffset(NamedTuple):
-  """Values of the offsets first, first + 1, …; where they stand is known by the offset alone."""
+  """Values of the offsets first, first + 1, first + 2, …"""
 
   first: Array  # int []
   values: Array  # [R,...]
 
   def look_up(self, x: Array, offset: Array) -> Array:
-    """Of x [1 or B,H,1 or Q,R], made of these values, each own of offsets [·,Q,K]: [·,H,Q,K].
+    """The entries of x at offsets int [1 or B,Q,K]: [1 or B,H,Q,K].
 
-    An offset that is not among them gives NaN, not a plausible number.
+    x [1 or B,H,1 or Q,R] has an entry for each of these values. An offset that is not among them
+    gives NaN, not a plausible number.
     """
     index = offset - self.first
     index = jnp.where(index < 0, x.shape[-1], index)[:, None]  # −1 would be the last
@@ -46,12 +47,12 @@ class Span:
   shared: Any = None  # what `Encoding.shared` made of this span, the same for every layer
   term_scale: dict[str, Array] | None = None  # the factor of each term for each head, [H], if not 1
   max_position: int | None = struct.field(pytree_node=False, default=None)  # positions are below it
-  # Do positions go up one by one, the same for all of the batch? Offsets then lie on diagonals.
+  # Positions go up one by one and are the same for the whole batch: offsets lie on diagonals.
   consecutive: bool = struct.field(pytree_node=False, default=False)
-  # Do the keys that there are come before those that are not, the same for every query?
+  # Keys come first, padding last, the same for every query.
   padding_last: bool = struct.field(pytree_node=False, default=False)
   shared_fn: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
-  block: bool = struct.field(pytree_node=False, default=False)  # is this a block of a longer span?
+  block: bool = struct.field(pytree_node=False, default=False)  # of a longer span
   prepared: ByOffset | None = None  # what `Relation.prepare` made, or a block's part of it
 
   @property
@@ -61,12 +62,12 @@ class Span:
 
   @property
   def own(self) -> bool:
-    """Is it known, when the program is compiled, that queries stand where the keys do?"""
+    """Whether queries are known, when the program is compiled, to stand where the keys do."""
     return self.consecutive and self.query is self.key
 
   @property
   def farthest(self) -> int:
-    """The largest offset there may be, to either side: K − 1 where positions are consecutive."""
+    """The largest possible offset in either direction; K − 1 where positions are consecutive."""
     return max(self.max_position or 0, self.query.shape[1], self.key.shape[1]) - 1
 
   @property
@@ -76,20 +77,20 @@ class Span:
 
   @property
   def window(self) -> Array:
-    """All offsets that there may be, in a row: int [R]."""
+    """All possible offsets in ascending order: int [R]."""
     if self.consecutive:
       width = self.query.shape[1] + self.key.shape[1] - 1
       return self.key[0, 0] - self.query[0, -1] + jnp.arange(width)
     return jnp.arange(-self.farthest, self.farthest + 1)
 
   def look_up(self, by_offset: Array) -> Array:
-    """Of values [1 or B,H,1 or Q,R] of the window of consecutive positions: [1 or B,H,Q,K]."""
+    """Values [1 or B,H,1 or Q,R] by offset of the window as [1 or B,H,Q,K], if consecutive."""
     *outer, _, width = by_offset.shape
     whole = jnp.broadcast_to(by_offset, (*outer, self.query.shape[1], width))
     return skewed(whole, self.key.shape[1])
 
   def products(self, x: Array, rows: ByOffset) -> Array:
-    """x [1 or B,1 or Q,H,D] times each key's own of rows [R,H,D]: [1 or B,H,Q,K].
+    """x [1 or B,1 or Q,H,D] times the row [H,D] of each key's offset: [1 or B,H,Q,K].
 
     Rows are those of the window where positions are consecutive.
     """
@@ -101,7 +102,7 @@ class Span:
     return products(x, rows.values, keys)
 
   def of_offsets(self, f: Callable[[Array], Array]) -> Array:
-    """f, which takes offsets int [...] to a value for each head [H,...]: [1 or B,H,Q,K]."""
+    """f of every offset, [1 or B,H,Q,K]; f maps offsets int [...] to values [H,...]."""
     if self.consecutive:
       return self.look_up(f(self.window)[None, :, None])
     return jnp.moveaxis(f(self.offset), 0, 1)

@@ -1,4 +1,4 @@
-"""The forms of attention, and the one in blocks, which never forms [Q,K].
+"""The forms of attention; the one in blocks never holds all of [Q,K].
 
 Queries and keys are cut into blocks. The softmax over all keys is taken online (Milakov &
 Gimelshein 2018), and the backward pass computes each block's logits again (Dao et al. 2022). A
@@ -22,9 +22,9 @@ from posexp.kernels.gradients import LEAST
 from posexp.kernels.target import target
 
 FORMS = ("auto", "reference", "blocked", "fused")
-SIZE = 512  # of a block, to both sides
-# Tokens from which on logits are not formed whole. On a CPU that is never faster, but from here on
-# every layer would keep a gigabyte of weights for eight texts.
+SIZE = 512  # queries and keys in a block
+# The length from which attention is in blocks. On a CPU that is never faster, but from here on
+# every layer would keep a gigabyte of weights for eight sequences.
 LONG = {"cpu": 2048, "gpu": 4096}
 
 
@@ -62,10 +62,9 @@ def check(
 
 
 class Dropout(NamedTuple):
-  """Dropout of a share of numbers, to a whole number of 65,536ths.
+  """Dropout, its rate rounded to a multiple of 1/65,536.
 
-  Random bits are a third of a training step on a CPU if each number takes a word of its own; 16
-  of its 32 bits will do.
+  Each number takes 16 random bits: 32 would make them a third of a training step on a CPU.
   """
 
   rate: float
@@ -139,7 +138,7 @@ def padded(x: Array, more: int, axis: int = 1) -> Array:
 
 
 def prolonged(positions: Array, more: int, consecutive: bool) -> Array:
-  """Positions [1 or B,L] with `more`: one after another, or the last again, which exists."""
+  """Positions [1 or B,L] followed by `more`: consecutive ones, or the last one repeated."""
   step = jnp.arange(1, more + 1) if consecutive else jnp.zeros(more, int)
   return jnp.concatenate([positions, positions[:, -1:] + step], axis=1)
 
@@ -152,7 +151,7 @@ class Plan(NamedTuple):
   columns: int  # keys in a block
   causal: bool
   consecutive: bool
-  max_position: int  # which no offset of the whole span comes to
+  max_position: int  # larger than every offset of the whole span
   rate: float | None  # of dropout
 
 
@@ -216,7 +215,7 @@ class Block(NamedTuple):
     )
 
   def span(self) -> Span:
-    """The span of the block, less what its layers share and what is prepared."""
+    """The span of the block, without `shared` and `prepared`."""
     plan, others = self.plan, self.others
     query, key = part(others.query, self.i, plan.rows), part(others.key, self.j, plan.columns)
     mask = part(others.mask, self.j, plan.columns, axis=2)
@@ -259,7 +258,7 @@ class Block(NamedTuple):
 
   @property
   def seen(self) -> Array:
-    """Whether any query may look at any key."""
+    """Whether any query may look at any key: bool []."""
     return self.span().visible.any()
 
 

@@ -73,15 +73,15 @@ class Attention(nnx.Module):
     return x.reshape(*x.shape[:-1], self.num_heads, -1)
 
   def keys_values(self, x: Array) -> tuple[Array, Array]:
-    """What can be attended to, x [B,K,F] -> two [B,K,H,D]. Positions have not touched it yet.
+    """Keys and values, x [B,K,F] -> two [B,K,H,D], before positions enter.
 
-    Keys that are not made of the stream have no width: [B,K,H,0].
+    Keys are [B,K,H,0] if the relation does not make them of hidden states.
     """
     v = self.heads(self.value(x))
     return v[..., :0] if self.key is None else self.heads(self.key(x)), v
 
   def queries(self, x: Array) -> Array | None:
-    """What asks, x [B,Q,F] -> [B,Q,H,D]; None if it is not made of the stream."""
+    """Queries, x [B,Q,F] -> [B,Q,H,D]; None if they are not made of hidden states."""
     return None if self.query is None else self.heads(self.query(x))
 
   def weights(self, x: Array, k: Array, span: Span) -> Array:
@@ -95,7 +95,7 @@ class Attention(nnx.Module):
     dropout = None
     if rngs is not None and self.dropout:
       dropout = attention.Dropout(self.dropout, rngs.dropout())
-    # Without some of its terms a relation is not measured in blocks.
+    # Scaled terms are for diagnosis, which uses the definition.
     chosen = self.form if span.term_scale is None else "reference"
     form = attention.form_of(chosen, self.relation, x.shape[1], k.shape[1])
     found = attention.attend(self.relation, self.queries(x), k, v, span, dropout, form)
@@ -131,7 +131,7 @@ class Block(nnx.Module):
     self.dropout = size.dropout
 
   def context(self, x: Array) -> Array:
-    """What self-attention reads of the stream x [B,L,F]."""
+    """The input of self-attention's keys and values, for x [B,L,F]."""
     return self.attention_norm(x) if self.pre else x
 
   def __call__(

@@ -24,10 +24,10 @@ KINDS = {  # and what each may do in evaluation
 class Positions:
   """The options of a run's positions.
 
-  `consecutive`: 0, 1, 2, … `randomized`: a text of n tokens stands at n positions that are drawn
+  `consecutive`: 0, 1, 2, … `randomized`: n tokens stand at n positions that are drawn
   from the `reach` first ones without replacement, and sorted (Ruoss et al. 2023). `shifted`: the
   positions are consecutive from an offset that is drawn from those that keep below `reach` (SHAPE,
-  Kiyono et al. 2021). There is one draw for each step of training, which texts of one length share.
+  Kiyono et al. 2021). Each training step has one draw, which sequences of one length share.
 
   In `evaluation` randomized positions are `drawn` as well, once and for all, as in the authors'
   code; `spaced` evenly over the reach; or `consecutive`.
@@ -51,7 +51,7 @@ class Positions:
       raise ValueError(f"reach must be at least 1, not {self.reach}")
 
   def training(self, mask: Array, key: Callable[[], Array]) -> Array | None:
-    """Positions int [1 or B,L] for mask bool [B,L], in which a text's tokens come before padding.
+    """Positions int [1 or B,L] for mask bool [B,L], in which tokens come before padding.
 
     None means that they are consecutive. `key` gives a random key where one is needed.
 
@@ -67,7 +67,7 @@ class Positions:
     return jnp.arange(length)[None] + jax.random.randint(key(), (), 0, self.reach - length + 1)
 
   def evaluating(self, mask: Array) -> Array | None:
-    """As `training`, always the same. A text's positions do not depend on its padding."""
+    """As `training`, always the same. Positions do not depend on padding."""
     if self.evaluation == "consecutive":
       return None
     self.check(mask)

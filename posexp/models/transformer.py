@@ -43,7 +43,7 @@ class Memory:
 
 
 def across(source: tuple[Array, Array, Span], queries: int) -> tuple[Array, Array, Span]:
-  """A source of one layer for so many queries at once; where these stand is of no matter."""
+  """The source of one layer for this many queries, whose positions do not matter."""
   k, v, span = source
   return k, v, span.replace(query=jnp.zeros((1, queries), int))
 
@@ -145,7 +145,7 @@ class Stack(nnx.Module):
     slots = jnp.arange(size)
     own = cache.length + jnp.arange(tokens.shape[1])
     positions = cache.positions[:, own]
-    # Indices are clamped in a full cache, which would overwrite its last slots unseen.
+    # JAX clamps indices: without NaN a full cache would silently overwrite its last slots.
     x = jnp.where(own[:, None] < size, self.read(tokens, positions, None), jnp.nan)
     filled = (slots <= own[:, None])[None]
     span = self.ready(Span(positions, cache.positions, filled, max_position=self.max_position))
@@ -160,7 +160,7 @@ class Stack(nnx.Module):
     return self.finish(x), Cache(tuple(keys), tuple(values), cache.positions, length)
 
   def recur(self, tokens: Array, memory: Memory, *, rngs: nnx.Rngs | None = None):
-    """The next segment [B,L] of a stream -> ([B,L,F], memory) (Dai et al. 2019, section 3.2).
+    """The next segment [B,L] of a sequence -> ([B,L,F], memory) (Dai et al. 2019, section 3.2).
 
     Raises:
       ValueError: memory and segment are longer than the encoding's positions.
