@@ -54,6 +54,12 @@ def test_parquet_with_numbers_as_labels(tmp_path):
   assert read(path, "sentence", "y") == [("x", "3"), ("", "10")]
 
 
+def test_every_kind_of_line_ending_parts_rows(tmp_path):
+  for end in ("\n", "\r\n", "\r"):
+    (tmp_path / "a.csv").write_bytes(f'text,label{end}"x{end}",1{end}y,2'.encode())
+    assert read(tmp_path / "a.csv") == [(f"x{end}", "1"), ("y", "2")]
+
+
 def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path):
   (tmp_path / "a.csv").write_text("text,label\nx,1\n", encoding="utf-8-sig")
   assert read(tmp_path / "a.csv") == [("x", "1")]
@@ -83,6 +89,7 @@ def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path):
     ("a.jsonl.gz", b"not gzip", "not a whole gzip file"),
     ("a.jsonl.gz", gzip.compress(b'{"text": "x"}' * 99, mtime=0)[:-9], "not a whole gzip file"),
     ("a.parquet", b"not parquet", "not a whole Parquet file"),
+    ("a.parquet", b"PAR1" * 9, "not a whole Parquet file"),
   ],
 )
 def test_bad_files_are_named_with_the_line(tmp_path, name, content, message):
@@ -106,7 +113,7 @@ def arrange(given, fold=None):
 
 def test_equal_texts_share_a_split_and_each_row_has_one():
   repeated = [("Same, text!", "0"), ("same   TEXT", "1"), ("same-text", "0")]
-  for i in range(20):
+  for i in range(5):
     given = rows(300, f"n{i}") + [(f"{a} {i}", b) for a, b in repeated]
     parts, notes = arrange({"train": given})
     assert sorted(itertools.chain(*parts.values())) == sorted(given)

@@ -74,7 +74,7 @@ def movie_reviews(part: str) -> Rows:
 def pairs(task) -> dict[str, Stream]:
   """Sentences with their translations, as the options of a `Corpus` say; at least `train`.
 
-  Only pairs of `train` may have an empty side; `full` tells them.
+  Pairs of `train` may have an empty side, which `full` finds.
 
   Raises:
     UserError: for what is missing or broken, some of it only while a split is read.
@@ -118,7 +118,7 @@ def _query(task) -> hub.Query:
 
 
 def _paths(task, split: str, path: str) -> dict[str, str]:
-  """A table, or two text files whose names begin with the option and end in the languages."""
+  """Files by role: one table, or two text files, which add a dot and a language to `path`."""
   if files.is_table(path):
     return {split: path}
   found = {}
@@ -136,9 +136,12 @@ def _paths(task, split: str, path: str) -> dict[str, str]:
 
 def _rows(parse: hub.Parse, split: str, *paths: str, sides: tuple[str, ...] = ()) -> Iterator[Row]:
   """The rows of a table, or those of two parallel text files, whose columns are `sides`."""
-  records = files.parallel(dict(zip(sides, paths, strict=True))) if paths[1:] else None
+  if len(paths) == 2:
+    records = files.parallel(dict(zip(sides, paths, strict=True)))
+  else:
+    records = files.records(*paths)
   row = None
-  for place, record in records or files.records(*paths):
+  for place, record in records:
     row = parse(split, record, f"{' and '.join(paths)}, {place}")
     yield row
   if not row:
