@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from posexp.data.examples import Batch, Padded
+from posexp.data.examples import Batch, Examples, Pairs
 
 BUCKETS = 3  # each costs seconds of compilation; a fourth saves less than a tenth of the tokens
 GRANULE = 8  # lengths are multiples of it
@@ -47,7 +47,7 @@ def steps_of(lengths: np.ndarray, ends: np.ndarray, rows: np.ndarray) -> int:
 
 
 def training(
-  examples: Padded, ends: np.ndarray, rows: int | np.ndarray, *, seed: int, start: int
+  examples: Examples | Pairs, ends: np.ndarray, rows: int | np.ndarray, *, seed: int, start: int
 ) -> Iterator[Batch]:
   """Batches of `rows` without end from step `start` on, a pure function of (seed, step).
 
@@ -73,7 +73,10 @@ def training(
 
 
 def evaluation(
-  examples: Padded, ends: np.ndarray, rows: int | np.ndarray, only: np.ndarray | None = None
+  examples: Examples | Pairs,
+  ends: np.ndarray,
+  rows: int | np.ndarray,
+  only: np.ndarray | None = None,
 ) -> Iterator[Batch]:
   """Every example once, always in the same order; the last batch is padded with weight 0.
 

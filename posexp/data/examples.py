@@ -3,22 +3,13 @@
 import dataclasses
 import functools
 import itertools
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 
 from posexp.data.tokenizer import BOS, EOS, PAD
 
 Batch = dict[str, np.ndarray]
-
-
-class Padded(Protocol):
-  """Examples that can be laid out in batches."""
-
-  lengths: np.ndarray  # int [N], in tokens
-
-  def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
-    """The examples `rows`, padded to `length` tokens and with rows of weight 0 to `size`."""
 
 
 @dataclasses.dataclass(frozen=True)

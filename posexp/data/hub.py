@@ -127,15 +127,15 @@ def _load(query: Query, way_out: str) -> "datasets.DatasetDict":
   return loaded
 
 
-def answers(url: str, patience: float = PATIENCE) -> bool:
-  """Whether any answer comes from `url` within `patience` seconds, through a proxy or not."""
+def answers(url: str) -> bool:
+  """Whether any answer comes from `url` within `PATIENCE` seconds, through a proxy or not."""
   if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
     return False
   answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
   def ask() -> None:
     try:
-      urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=patience).close()
+      urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
     except urllib.error.HTTPError:
       answer.put(True)  # an answer all the same; loading will say what is wrong
     except (OSError, ValueError) as error:
@@ -146,6 +146,6 @@ def answers(url: str, patience: float = PATIENCE) -> bool:
   # In a thread of its own, because no timeout covers the look-up of the host's name.
   threading.Thread(target=ask, daemon=True).start()
   try:
-    return answer.get(timeout=patience)
+    return answer.get(timeout=PATIENCE)
   except queue.Empty:
     return False
