@@ -139,9 +139,7 @@ class Vectors:
     most = span.key.max() - span.query.min()
     self.any = least[None]  # one of the offsets, [1]
     same_side = (least > 0) | (most < 0)
-    self.one = same_side & (
-      tables.row(least) == tables.row(most)
-    )  # all offsets have the same vector
+    self.one = same_side & (tables.row(least) == tables.row(most))  # all have the same vector
 
   def keys(self, offsets: Array) -> Array:
     """The vectors of offsets int [R]: [R,D] or [H,R,D]."""
