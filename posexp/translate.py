@@ -16,7 +16,7 @@ from posexp.data.files import opened
 from posexp.errors import UserError, near
 
 if TYPE_CHECKING:
-  from posexp.tasks.line_translation import Hypothesis, LineTranslator
+  from posexp.analysis.line_translation import Hypothesis, LineTranslator
   from posexp.training.restore import TrainedModel
 
 WINDOW = 16  # batches of lines that are read at a time, and sorted by length
@@ -114,8 +114,8 @@ def translate(args: argparse.Namespace) -> None:
   lines = given_lines(args)
   # The first line of a file is read before the run is opened, which takes long.
   first = list(itertools.islice(lines, args.file is not None))
+  from posexp.analysis.line_translation import LineTranslator, batch_rows
   from posexp.models.decoding import Search
-  from posexp.tasks.line_translation import LineTranslator, batch_rows
   from posexp.training.devices import prepare
   from posexp.training.restore import open_translator
 

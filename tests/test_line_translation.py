@@ -7,9 +7,9 @@ from translators import untrained
 
 from posexp import translate
 from posexp.analysis import attention
+from posexp.analysis.line_translation import LineTranslator, batch_rows, padded_length
 from posexp.errors import UserError
 from posexp.models.decoding import Search
-from posexp.tasks.line_translation import LineTranslator, batch_rows, padded_length
 from posexp.training.restore import open_translator
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")

@@ -8,10 +8,10 @@ from flax import nnx
 from translators import TEXTS, untrained
 
 from posexp.analysis import attention, figures
+from posexp.analysis.line_translation import LineTranslator
 from posexp.data.tokenizer import EOS
 from posexp.encodings import Span
 from posexp.models.decoding import Search
-from posexp.tasks.line_translation import LineTranslator
 from posexp.training.restore import open_translator
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")

@@ -17,10 +17,10 @@ import yaml
 from order import command, only
 
 from posexp import translate
+from posexp.analysis.line_translation import LineTranslator
 from posexp.data.tokenizer import EOS
 from posexp.errors import UserError
 from posexp.models.decoding import Search
-from posexp.tasks.line_translation import LineTranslator
 from posexp.training.restore import open_translator
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")

@@ -14,11 +14,11 @@ import tokenizers
 from flax import nnx
 from jax import Array
 
+from posexp.analysis.line_translation import padded_length
 from posexp.data.tokenizer import BOS, PAD
 from posexp.encodings.base import Relation
 from posexp.models.positions import Positions
 from posexp.models.transformer import Stack
-from posexp.tasks.line_translation import padded_length
 from posexp.training.restore import TrainedModel
 
 Seen = list[tuple[Array, Array]]  # by layer, logits and weights, each [B,H,Q,K]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,9 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from posexp.data.examples import Sequences
 from posexp.data.tokenizer import EOS, Tokenizer
 from posexp.models.decoding import Search, searcher
-
-if TYPE_CHECKING:
-  from posexp.training.restore import TrainedModel
+from posexp.training.restore import TrainedModel
 
 SHORTEST = 8  # tokens of the shortest batches
 
