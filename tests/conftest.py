@@ -19,6 +19,21 @@ def compile_quickly():
   jax.config.update("jax_disable_most_optimizations", before)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def plugins_are_forgotten():
+  """After a module's tests neither posexp nor Hydra knows the plugins that they have loaded."""
+  yield
+  plugins = sys.modules.get("posexp.config.plugins")
+  if plugins is None or not plugins._found:
+    return
+  from hydra.core.config_store import ConfigStore
+
+  repo = ConfigStore.instance().repo
+  for group, name in plugins._found:
+    repo.get(group, {}).pop(f"{name}.yaml", None)
+  plugins._found.clear()
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
   """The current directory of a module's tests, and where they keep what is kept between runs."""

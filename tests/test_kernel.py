@@ -152,7 +152,7 @@ import sys
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 sys.path.insert(0, sys.argv[1])
-from test_kernel import drawn, kernel, sloped
+from test_kernel import drawn, rpr, sloped
 from posexp.kernels.target import Target
 
 rpr.ROWS = rpr.COLUMNS = 16

@@ -272,7 +272,7 @@ def test_tables_for_other_programs_hold_the_same_numbers(tmp_path, capsys):
   assert [run["state"] for run in runs].count("unfinished") == 1
   assert "| rpr k=4    |   6 |  92.67 |" in (out / "report.md").read_text()
   tex = (out / "report.tex").read_text()
-  assert "rpr k=4 & 6 & 92.67 &" in " ".join(tex.split())
+  assert "rpr k=4 & 6 & \\textbf{92.67} &" in " ".join(tex.split())
   assert "95 \\% interval" in tex
   assert tex.count("\\toprule") == tex.count("\\bottomrule") == 1
   assert not (out / "report.html").exists()

@@ -197,7 +197,7 @@ def read_summary(path: Path) -> dict[str, Any] | None:
   """
   try:
     summary = json.loads((path / "summary.json").read_bytes())
-  except FileNotFoundError:
+  except (FileNotFoundError, NotADirectoryError):
     return None
   except ValueError:
     summary = None
