@@ -27,6 +27,7 @@ from posexp.errors import UserError, near
 
 log = logging.getLogger("posexp")
 
+PROVIDER = "posexp.plugins"  # of the configs that Hydra is told about
 TABLES = {"encoding": "ENCODINGS", "task": "TASKS"}  # group -> the name of its table in a file
 
 
@@ -154,17 +155,19 @@ def check(group: str, config: Mapping[str, Any]) -> None:
 
 
 def store(configs: Path) -> None:
-  """Tells Hydra about all plugins, as if each had a YAML file in `configs`.
+  """Tells Hydra about the plugins, and about no others, as if each had a YAML file in `configs`.
 
   Raises:
     UserError: a name is taken.
   """
-  installed()
-  if not _found:
-    return
   from hydra.core.config_store import ConfigStore
 
+  installed()
   hydra = ConfigStore.instance()
+  for group in TABLES:
+    named = hydra.repo.get(group, {})
+    for file in [file for file, node in named.items() if node.provider == PROVIDER]:
+      del named[file]
   taken = {*OmegaConf.load(configs / "train.yaml"), *(each.name for each in configs.iterdir())}
   for plugin in _found.values():
     group, name = plugin.group, plugin.name
@@ -176,7 +179,7 @@ def store(configs: Path) -> None:
       node, package = {"encoding": name, name: plugin.options}, "_global_"
     else:
       node, package = {"name": name, **plugin.options, "kind": name}, None
-    hydra.store(name, node, group=group, package=package)
+    hydra.store(name, node, group=group, package=package, provider=PROVIDER)
 
 
 def _execute(file: Path, source: bytes, name: str) -> ModuleType:
