@@ -12,12 +12,10 @@ from posexp import storage
 from posexp.config.arguments import Parser, run
 from posexp.errors import UserError
 
-METRICS = ("bleu", "chrf", "exact_match", "accuracy")
-FEWEST = 100  # samples, below which an interval of 95 % has no ends to speak of
 EXAMPLES = """\
 examples:
   python -m posexp.compare runs/mr/rpr/5d00c285df53/seed=0 runs/mr/sinusoidal/6d6c1ba8eb43/seed=0
-  python -m posexp.compare RUN_A RUN_B --metric chrf --examples 20
+  python -m posexp.compare RUN_A RUN_B --examples 20
   python -m posexp.compare RUN_A RUN_B --split beyond --json beyond.json
   python -m posexp.compare runs/mr/rpr/5d00c285df53 runs/mr/sinusoidal/6d6c1ba8eb43
                                               all seeds that both have, one against the other
@@ -41,19 +39,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("a", metavar="RUN_A", type=Path, help=folder)
   parser.add_argument("b", metavar="RUN_B", type=Path, help="likewise")
   parser.add_argument("--split", default="test", help="default: test")
-  parser.add_argument(
-    "--metric",
-    choices=METRICS,
-    help="what the last sentence is about; default: what the task is mainly about",
-  )
-  parser.add_argument("--samples", type=int, default=1000, help="of the bootstrap; default: 1000")
   parser.add_argument("--examples", type=int, default=5, help="how many to show; default: 5")
   parser.add_argument("--json", metavar="FILE", type=Path, help="a file to keep all numbers in")
-  args = parser.parse_args(list(argv))
-  for name, least in (("samples", FEWEST), ("examples", 0)):
-    if getattr(args, name) < least:
-      parser.error(f"--{name} must be at least {least}, not {getattr(args, name)}")
-  return args
+  return parser.parse_args(list(argv))
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
@@ -67,11 +55,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
   """
   from posexp.reporting import comparison, verdict
 
-  if args.json and args.json.is_dir():
-    raise UserError(f"--json {args.json} is a folder: name a file")
-  result = comparison.compare(
-    args.a, args.b, args.split, args.metric, samples=args.samples, examples=args.examples
-  )
+  result = comparison.compare(args.a, args.b, args.split, args.examples)
   result["verdict"] = verdict.verdict(result)
   if args.json:
     try:

@@ -15,18 +15,16 @@ from posexp.runs import read_runs
 if TYPE_CHECKING:
   from posexp.reporting.results import Results
 
-FORMATS = ("html", "markdown", "csv", "parquet", "latex", "terminal")
-MOST_NOTES = 5  # on folders that were left out
 EXAMPLES = """\
 examples:
   python -m posexp.report                                      all of runs/, by what differs
   python -m posexp.report runs/ --by encoding,rpr.k --metric test/accuracy
   python -m posexp.report runs/numbers --metric beyond/exact_match --baseline "rpr k=4"
-  python -m posexp.report runs/trec --format html,latex --out paper
-  python -m posexp.report runs/trec --format terminal          writes no files
+  python -m posexp.report runs/trec --no-files
 
-The table is always printed; files go to the folder of --out. Only what the runs have written is
-read. Groups are compared on the seeds that they share (paired t tests, Holm's correction).
+The report is printed, and goes to the folder of --out: as Markdown, a page in HTML with figures, a
+LaTeX table, and all numbers of groups and runs as CSV. Only what the runs have written is read.
+Groups are compared on the seeds that they share (paired t tests, Holm's correction).
 """
 
 
@@ -50,80 +48,48 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument(
     "--out", metavar="DIR", type=Path, default=Path("report"), help="for files; default: report"
   )
-  parser.add_argument(
-    "--format",
-    metavar="NAME,...",
-    type=names,
-    default=list(FORMATS),
-    help=f"of {', '.join(FORMATS)}; default: all",
-  )
+  parser.add_argument("--no-files", action="store_true", help="print the report, and no more")
   args = parser.parse_args(list(argv))
-  for each in args.format:
-    if each not in FORMATS:
-      parser.error(f"--format {each}: it is one of {', '.join(FORMATS)}")
   args.runs = args.runs or [Path("runs")]
   return args
 
 
-def report(args: argparse.Namespace) -> tuple[list[Results], list[Path]]:
-  """Prints the tables and writes the files.
-
-  Returns:
-    The results of each task, and the files.
+def report(args: argparse.Namespace) -> list[Results]:
+  """Prints the report and writes the files; returns the results of each task.
 
   Raises:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
   from posexp.reporting import tables
   from posexp.reporting.results import results
-  from posexp.reporting.text import wrapped
 
   runs, notes = read_runs(args.runs)
-  tasks, more = results(runs, args.by, args.metric, args.baseline)
-  notes += more
-  for each in tasks:
-    print("\n".join([*tables.terminal(each), ""]))
-  for note in notes[:MOST_NOTES]:
-    print("\n".join(wrapped(f"note: {note}", "      ")))
-  if len(notes) > MOST_NOTES:
-    print(f"note: and {len(notes) - MOST_NOTES} more such notes")
-  try:
-    files = write(tasks, notes, args.out, args.format)
-  except OSError as error:
-    raise UserError(f"--out {args.out} cannot be written: {error.strerror or error}") from error
-  if files:
-    print(f"written: {', '.join(map(near, files))}")
-  return tasks, files
+  tasks = results(runs, args.by, args.metric, args.baseline)
+  text = tables.document(tasks, notes)
+  print(text)
+  if not args.no_files:
+    try:
+      write(tasks, notes, text, args.out)
+    except OSError as error:
+      raise UserError(f"--out {args.out} cannot be written: {error.strerror or error}") from error
+    print(f"written: {near(args.out)}/report.html, .md and .tex, groups.csv and runs.csv")
+  return tasks
 
 
-def write(
-  tasks: Sequence[Results], notes: Sequence[str], out: Path, formats: Sequence[str]
-) -> list[Path]:
-  """Writes the files of some formats into a folder; returns their paths.
+def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) -> None:
+  """Writes the files; `text` is the report in Markdown.
 
   Raises:
     OSError: they cannot be written.
   """
   from posexp.reporting import tables
+  from posexp.reporting.page import page
 
-  texts = {}
-  if "html" in formats:
-    from posexp.reporting.page import page
-
-    texts["report.html"] = page(tasks, notes, out)
-  if "markdown" in formats:
-    texts["report.md"] = tables.markdown_report(tasks, notes)
-  if "latex" in formats:
-    texts["report.tex"] = tables.latex_report(tasks)
-  for name, text in texts.items():
-    storage.write(out / name, text)
-  written = [out / name for name in texts]
-  out.mkdir(parents=True, exist_ok=True)
-  for suffix in [each for each in ("csv", "parquet") if each in formats]:
-    for name, frame in (("groups", tables.group_data(tasks)), ("runs", tables.run_data(tasks))):
-      written.append(out / f"{name}.{suffix}")
-      getattr(frame, f"to_{suffix}")(written[-1], index=False)
-  return written
+  storage.write(out / "report.md", text)
+  storage.write(out / "report.html", page(tasks, notes))
+  storage.write(out / "report.tex", tables.latex(tasks))
+  tables.group_data(tasks).to_csv(out / "groups.csv", index=False)
+  tables.run_data(tasks).to_csv(out / "runs.csv", index=False)
 
 
 def main() -> None:

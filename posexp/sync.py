@@ -9,11 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from posexp.config import build
 from posexp.config.arguments import Parser, run
-from posexp.errors import UserError, near
+from posexp.errors import UserError, counted, near
 from posexp.runs import Run, lock, read_runs
 from posexp.runs.predictions import SAMPLES, load_predictions
 from posexp.tracking import charts, connection, wandb_run
@@ -56,33 +55,28 @@ def sync(args: argparse.Namespace) -> Counter:
     How many runs and groups were SENT, were THERE, and FAILED.
 
   Raises:
-    UserError: there are no runs, W&B cannot be reached, or the project's name is not valid.
+    UserError: there are no runs, W&B does not answer, or the project's name is not valid.
   """
   runs, notes = read_runs(args.runs)
-  groups = aggregates(runs)
   for note in notes:
     print(f"note: {note}")
   sender = Sender(args)
-  if not args.dry_run:
-    sender.check()
   ends: Counter = Counter()
-  try:
-    for each in [*runs, *groups]:
-      end, line = sender.send(each)
-      ends[end] += 1
-      print(f"{near(each.path)}: {line}", flush=True)
-  except ConnectionError as error:
-    ends[FAILED] += len(runs) + len(groups) - ends.total()
-    print(f"{error}: the rest is not sent")
-  would = "would be " if args.dry_run else ""
-  titles = {SENT: f"{would}{SENT}", THERE: THERE, FAILED: FAILED}
-  counts = [f"{ends[end]} {title}" for end, title in titles.items() if ends[end]]
-  print(f"{_count(runs, 'run')} and {_count(groups, 'group')}: {', '.join(counts)}")
+  for each in [*runs, *aggregates(runs)]:
+    end, line = sender.send(each)
+    ends[end] += 1
+    print(f"{near(each.path)}: {line}", flush=True)
+  counts = [f"{ends[end]} {end}" for end in (SENT, THERE, FAILED) if ends[end]]
+  print(f"runs and groups: {', '.join(counts)}{' (a dry run)' if args.dry_run else ''}")
   return ends
 
 
 class Sender:
-  """Sends runs and groups, each once; UserError if the project's name is not valid."""
+  """Sends runs and groups, each once.
+
+  Raises:
+    UserError: the project's name is not valid, or W&B cannot be reached or refuses the key.
+  """
 
   def __init__(self, args: argparse.Namespace):
     asked = {"project": args.project, "entity": args.entity}
@@ -91,65 +85,60 @@ class Sender:
     self.dry = args.dry_run
     self.server = connection.server_url()
     self._presets: dict[str, bool] = {}  # whether an entity has them
-
-  def check(self) -> None:
-    """Raises UserError unless W&B can be reached and accepts the key."""
-    try:
-      connection.connect(time.monotonic() + WandbOptions.timeout).Api()  # which tries the key
-    except Exception as error:  # W&B's have no class in common
-      connection.reset()
-      raise UserError(
-        f"W&B cannot be had: {connection.reason(error)}; wandb login keeps a key, WANDB_BASE_URL "
-        "names another server"
-      ) from error
+    if not self.dry:
+      try:
+        connection.connect(time.monotonic() + WandbOptions.timeout).Api()  # which tries the key
+      except Exception as error:  # W&B's have no class in common
+        connection.reset()
+        raise UserError(
+          f"W&B cannot be had: {connection.reason(error)}; wandb login keeps a key, WANDB_BASE_URL "
+          "names another server"
+        ) from error
 
   def send(self, each: Run | Aggregate) -> tuple[str, str]:
     """Sends a run or a group, if W&B lacks any of it; SENT, THERE or FAILED, and a line.
 
     Raises:
-      ConnectionError: the server does not answer any more.
+      UserError: the server does not answer any more.
     """
     try:
       section = {**(each.config.get("wandb") or {}), **self.asked}
       options = build(WandbOptions, section, "wandb")
       if isinstance(each, Run):
-        return self._send_run(each, options)
-      return self._send_group(each, options)
-    except ConnectionError:
-      raise
+        folder, content = each.path / "wandb", wandb_run.extent(each.step, each.summary is not None)
+        what, send = counted(len(each.history), "row"), self._send_run
+      else:
+        folder, content = each.path / ".aggregate", each.content
+        what, send = f"aggregate of {len(each.runs)}", self._send_group
+      if is_synced(folder, self.server, options, content):
+        return THERE, THERE
+      return SENT, f"{what}, {'to be sent' if self.dry else send(each, options)}"
+    except ConnectionError as error:
+      raise UserError(f"{error}: the rest is not sent") from error
     except Exception as error:
       if not isinstance(error, UserError):
         connection.reset()
       return FAILED, f"{FAILED}: {connection.reason(error)}"
 
-  def _send_run(self, run: Run, options: WandbOptions) -> tuple[str, str]:
-    finished = run.summary is not None
-    if is_synced(run.path / "wandb", self.server, options, wandb_run.extent(run.step, finished)):
-      return THERE, THERE
-    if self.dry:
-      return SENT, f"would be sent: {len(run.history)} rows{', the summary' if finished else ''}"
-    samples = load_predictions(run.path, "test", SAMPLES) if finished else []
+  def _send_run(self, run: Run, options: WandbOptions) -> str:
+    """Sends a run; returns its address."""
+    samples = load_predictions(run.path, "test", SAMPLES) if run.summary is not None else []
     with lock(run.path):
       settings = wandb_run.run_settings(options, run.config, wandb_run.facts(run.summary), run.path)
       deadline = time.monotonic() + options.timeout
       opened = WandbRun(connection.open_online(settings, deadline), run.path)
-      again, url = opened.run.resumed, opened.run.url
       opened.catch_up(run.history)
-      if finished:
+      if run.summary is not None:
         opened.summarize(run.summary)
         if "samples" not in opened.run.summary.keys():  # noqa: SIM118
           opened.samples(samples)
-      opened.finish(0 if finished else 1)
-    return SENT, f"{'what is new ' if again else ''}{SENT}, {url}"
+      opened.finish(0 if run.summary is not None else 1)
+    return opened.run.url
 
-  def _send_group(self, group: Aggregate, options: WandbOptions) -> tuple[str, str]:
-    folder, what = group.path / ".aggregate", f"aggregate of {len(group.runs)}"
-    if is_synced(folder, self.server, options, group.content):
-      return THERE, f"aggregate {THERE}"
-    if self.dry:
-      return SENT, f"{what} would be sent"
+  def _send_group(self, group: Aggregate, options: WandbOptions) -> str:
+    """Sends a group; returns its address."""
+    folder, first, digest = group.path / ".aggregate", group.runs[0], group.path.name
     folder.mkdir(exist_ok=True)
-    first, digest = group.runs[0], group.path.name
     settings = wandb_run.group_settings(options, first.task, first.encoding, digest)
     settings |= {
       "id": f"{digest}-aggregate",
@@ -161,12 +150,12 @@ class Sender:
     opened = connection.open_online(settings, time.monotonic() + options.timeout)
     has = self._has_presets(opened.entity)
     opened.summary.update(group.summary)
-    opened.log(charts.loggable(group.charts, opened.entity if has else None))
+    opened.log({each.name: each.loggable(opened.entity if has else None) for each in group.charts})
     opened.finish()
     # Without presets the group is sent again next time: the account may have them by then.
     wandb_run.record(folder, opened, group.content if has else None)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
-    return SENT, f"{what} {SENT}, {opened.url}"
+    return opened.url
 
   def _has_presets(self, entity: str) -> bool:
     if entity not in self._presets:
@@ -177,10 +166,6 @@ class Sender:
         self._presets[entity] = False
         print(f"note: {entity} has no custom charts, tables instead: {connection.reason(error)}")
     return self._presets[entity]
-
-
-def _count(things: Sequence[Any], name: str) -> str:
-  return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
 def main() -> None:

@@ -241,8 +241,8 @@ def test_a_server_that_answers_and_then_does_not(stub, monkeypatch):
 def test_a_port_that_refuses(monkeypatch):
   monkeypatch.setenv("WANDB_API_KEY", API_KEY)
   line = train([10])
-  assert line.startswith("offline (http://127.0.0.1:1 cannot be reached); send with: python -m ")
-  with pytest.raises(UserError, match=r"wandb\.mode=online: .* cannot be reached"):
+  assert line.startswith("offline (http://127.0.0.1:1 does not answer); send with: python -m ")
+  with pytest.raises(UserError, match=r"wandb\.mode=online: .* does not answer"):
     train([20], mode="online")
 
 

@@ -26,38 +26,36 @@ def result(difference, p, over=None, seeds=1):
   [
     (
       result((1.8, 0.9, 2.7), 0.002),
-      "one is better than two by 1.80 BLEU (95 % 0.90 to 2.70), p = 0.002.",
+      "one is better than two by 1.80 BLEU (over 1,000 sentences, 95 % 0.90 to 2.70, p = 0.002).",
     ),
     (
       result((-1.8, -2.7, -0.9), 0.0004),
-      "two is better than one by 1.80 BLEU (95 % 0.90 to 2.70), p < 0.001.",
+      "two is better than one by 1.80 BLEU (over 1,000 sentences, 95 % 0.90 to 2.70, p < 0.001).",
     ),
     (
       result((-0.3, -1.2, 0.6), 0.48),
-      "two and one cannot be told apart on these 1,000 sentences: 0.30 BLEU for two (95 % -0.60 to "
-      "1.20), p = 0.480.",
+      "two and one cannot be told apart: 0.30 BLEU for two (over 1,000 sentences, 95 % -0.60 to "
+      "1.20, p = 0.480).",
     ),
     (
       result((1.8, -0.01, 2.7), 0.049),  # the interval is not so sure
-      "one and two cannot be told apart on these 1,000 sentences: 1.80 BLEU for one (95 % -0.01 to "
-      "2.70), p = 0.049.",
+      "one and two cannot be told apart: 1.80 BLEU for one (over 1,000 sentences, 95 % -0.01 to "
+      "2.70, p = 0.049).",
     ),
     (
       result((-1.8, -2.7, -0.9), 0.002, (-3.0, -0.6, 0.02), 3),
-      "two is better than one by 1.80 BLEU in the mean of 3 seeds: over these 1,000 sentences 95 % "
-      "0.90 to 2.70, p = 0.002; over seeds 95 % 0.60 to 3.00, p = 0.020.",
+      "two is better than one by 1.80 BLEU (over 1,000 sentences, 95 % 0.90 to 2.70, p = 0.002; "
+      "over 3 seeds, 95 % 0.60 to 3.00, p = 0.020).",
     ),
     (
       result((-1.8, -2.7, -0.9), 0.002, (-4.0, 0.4, 0.08), 3),
-      "With these 3 seeds two is better than one by 1.80 BLEU in the mean (95 % 0.90 to 2.70 over "
-      "these 1,000 sentences, p = 0.002), but by no more than the luck of seeds can bring: over "
-      "seeds 95 % -0.40 to 4.00, p = 0.080.",
+      "two and one cannot be told apart: 1.80 BLEU for two (over 1,000 sentences, 95 % 0.90 to "
+      "2.70, p = 0.002; over 3 seeds, 95 % -0.40 to 4.00, p = 0.080).",
     ),
     (
       result((1.8, 0.9, 2.7), 0.002, (None, None, None), 2),
-      "one is better than two by 1.80 BLEU in the mean of 2 seeds: over these 1,000 sentences 95 % "
-      "0.90 to 2.70, p = 0.002; the 2 seeds give the same difference, so that it cannot be said "
-      "how much seeds matter.",
+      "one is better than two by 1.80 BLEU (over 1,000 sentences, 95 % 0.90 to 2.70, p = 0.002; "
+      "over 2 seeds, no test: the difference is the same with each).",
     ),
   ],
 )

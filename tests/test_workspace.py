@@ -52,7 +52,7 @@ def test_what_stands_in_its_way(apart, tmp_path, monkeypatch):
   with pytest.raises(UserError, match="runs: there is no such folder"):
     save()
   run_folders.sweep(tmp_path / "runs", {"none": [None]})
-  with pytest.raises(UserError, match="has not finished"):
+  with pytest.raises(UserError, match="none of the runs has finished"):
     save()
   run_folders.sweep(tmp_path / "runs", {"rpr": [0.5]})
   monkeypatch.setitem(sys.modules, "wandb_workspaces", None)

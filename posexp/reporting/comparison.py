@@ -8,83 +8,62 @@ from typing import Any
 
 import numpy as np
 
-from posexp.errors import UserError
 from posexp.reporting import scores, significance
-from posexp.reporting.grouping import differing, label, value_of
+from posexp.reporting.grouping import distinguishing, label, value_of
 from posexp.reporting.predictions import Columns, Prediction, paired, read_pairs
 from posexp.reporting.significance import Measure
-from posexp.reporting.text import one_line
+from posexp.reporting.text import short
 from posexp.runs import Run
 from posexp.tasks import bleu
 
-FACTS = ("parameters", "flops_per_token", "d_ff", "devices")  # of a summary, if they differ
+FACTS = ("parameters", "flops_per_token", "devices")  # of a summary, shown if they differ
 NAME = 24  # letters that the name of a run may have
+SAMPLES = 1000  # of the bootstrap
 
 
-def compare(
-  a: Path, b: Path, split: str, metric: str | None, samples: int, examples: int
-) -> dict[str, Any]:
+def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
   """All that is known of two runs, or of the seeds that two groups share, with plain values only.
-
-  `metric` is what the verdict is about; by default the task's headline.
 
   Raises:
     UserError: a run is missing, not finished, or not comparable to the other.
   """
   pairs, notes = paired(a, b)
   columns, rows = read_pairs(pairs, split)
-  if metric not in (None, *columns.metrics):
-    known = ", ".join(columns.metrics)
-    raise UserError(f"--metric {metric}: for {columns.kind} it is one of {known}")
   first = pairs[0]
-  config = _different(*(run.settings for run in first))
-  names = _names(first, config)
+  names = _names(first)
   measures = [
     [_measures(side, columns, first[0].settings.get("task.target") or "") for side in pair]
     for pair in rows
   ]
   headline = scores.headline([run for pair in pairs for run in pair])
   about = headline.metric.name if headline else None
+  known = [
+    run.settings | {key: run.summary[key] for key in FACTS if key in run.summary} for run in first
+  ]
   return {
     "a": {"name": names[0], "run": str(a)},
     "b": {"name": names[1], "run": str(b)},
-    "task": columns.kind,
     "items": columns.items,
     "split": split,
     "examples": len(rows[0][0]),
     "seeds": [[run.seed for run in pair] for pair in pairs],
     "notes": notes,
-    "samples": samples,
-    "config": config,
-    "facts": _different(*({k: run.summary[k] for k in FACTS if k in run.summary} for run in first)),
-    "metric": metric or (about if about in columns.metrics else columns.metrics[0]),
-    "metrics": _compared(columns, rows, measures, samples),
+    "differs": {
+      key: [each.get(key) for each in known]
+      for key in known[0] | known[1]
+      if known[0].get(key) != known[1].get(key)
+    },
+    "metric": about if about in columns.metrics else columns.metrics[0],
+    "metrics": _compared(columns, rows, measures),
     "shown": _most_different(rows[0], measures[0], columns)[:examples],
   }
 
 
-def _different(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-  """The values of both where they differ; a side that lacks the key is left out."""
-  absent = object()
-  return {
-    key: {side: each[key] for side, each in (("a", a), ("b", b)) if key in each}
-    for key in {**a, **b}
-    if a.get(key, absent) != b.get(key, absent)
-  }
-
-
-def _names(runs: tuple[Run, Run], config: Mapping[str, Any]) -> list[str]:
-  """Short names for two runs: the encodings, or else the one thing that differs."""
-  encodings = [run.encoding for run in runs]
-  if encodings[0] != encodings[1]:
-    return encodings
-  if not config and runs[0].seed != runs[1].seed:
-    return [f"{run.encoding} seed={run.seed}" for run in runs]
-  options = [{key: value_of(run, key) for key in differing(runs)} for run in runs]
-  names = [one_line(label(each, [run])) for each, run in zip(options, runs, strict=True)]
-  if len(config) == 1 and names[0] != names[1] and max(map(len, names)) <= NAME:
-    return names
-  return [f"{encodings[0]} {side}" for side in "AB"]
+def _names(runs: tuple[Run, Run]) -> list[str]:
+  """Short names for two runs, by the first option in which they differ."""
+  keys = distinguishing(runs)
+  names = [short(label({key: value_of(run, key) for key in keys}, [run]), NAME) for run in runs]
+  return names if names[0] != names[1] else [f"{run.encoding} seed={run.seed}" for run in runs]
 
 
 def _measures(rows: Sequence[Prediction], columns: Columns, language: str) -> dict[str, Measure]:
@@ -112,32 +91,23 @@ def _compared(
   columns: Columns,
   rows: Sequence[tuple[list[Prediction], list[Prediction]]],
   measures: Sequence[Sequence[Mapping[str, Measure]]],
-  samples: int,
 ) -> dict[str, Any]:
   """What is known of each metric: both scores, their difference and p, and the same over seeds."""
   flat = [each for pair in measures for side in pair for each in side.values()]
-  drawn = iter(significance.resample(flat, samples))
+  drawn = iter(significance.resample(flat, SAMPLES))
   resampled = [[{name: next(drawn) for name in side} for side in pair] for pair in measures]
   result = {}
   for name in columns.metrics:
     sides = [[pair[side][name] for pair in resampled] for side in (0, 1)]
     a, b = map(significance.mean, sides)
-    difference = a - b
-    found = {
-      "a": a.interval,
-      "b": b.interval,
-      "difference": difference.interval,
-      "p": significance.bootstrap_p(difference),
-      "test": "paired bootstrap",
-    }
+    found = {"a": a.interval, "b": b.interval, "difference": (a - b).interval}
+    found["p"] = significance.bootstrap_p(a - b)
     if name not in ("bleu", "chrf") and len(rows) == 1:
-      test = significance.mcnemar(*(_right(side, columns) for side in rows[0]))
-      found |= {"p": test["p"], "test": "McNemar", "mcnemar": test}
+      found["mcnemar"] = significance.mcnemar(*(_right(side, columns) for side in rows[0]))
+      found["p"] = found["mcnemar"]["p"]
     if len(rows) > 1:
-      seeds = [[each.score for each in side] for side in sides]
-      estimate, p = significance.paired_t(*seeds)
-      found["over_seeds"] = {"n": estimate.n, "difference": estimate.mean, "low": estimate.low}
-      found["over_seeds"] |= {"high": estimate.high, "p": p, "a": seeds[0], "b": seeds[1]}
+      over, p = significance.paired_t(*([each.score for each in side] for side in sides))
+      found["over_seeds"] = {"value": over.mean, "low": over.low, "high": over.high, "p": p}
     result[name] = found
   return result
 
@@ -151,17 +121,14 @@ def _most_different(
   that one run alone has right, by loss."""
   a, b = rows
   if "chrf" in columns.metrics:
-    kind = "chrf"
     chrf = [[side["chrf"].score(one) for one in side["chrf"].statistics] for side in measures]
     by = {index: one - other for index, (one, other) in enumerate(zip(*chrf, strict=True))}
+    by = {index: difference for index, difference in by.items() if difference}
   else:
-    kind = "loss"
     alone = np.flatnonzero(_right(a, columns) != _right(b, columns))
     by = {index: b[index].loss - a[index].loss for index in alone.tolist()}
-  order = sorted(by, key=lambda index: (-abs(by[index]), index))
   return [
     {"index": i, "source": a[i].source, "reference": a[i].reference}
-    | {"a": a[i].answer, "b": b[i].answer, kind: by[i]}
-    for i in order
-    if by[i] or kind == "loss"
+    | {"a": a[i].answer, "b": b[i].answer}
+    for i in sorted(by, key=lambda index: (-abs(by[index]), index))
   ]

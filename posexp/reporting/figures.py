@@ -1,274 +1,101 @@
-"""Figures of a report as SVG for a page, in colors that the page gives them."""
+"""The charts of a report as SVG."""
 
 from __future__ import annotations
 
 import io
-import math
-import re
 from collections.abc import Iterator, Sequence
-from html import escape
-from typing import NamedTuple
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from posexp.plotting import COLORS
-from posexp.reporting import scores
-from posexp.reporting.grouping import Group, label, number
-from posexp.reporting.results import COSTS, Results
-from posexp.reporting.significance import Estimate, estimate
+from posexp.reporting.charts import Chart, Point, charts
+from posexp.reporting.grouping import Group
+from posexp.reporting.results import Results
 from posexp.reporting.text import short
-from posexp.runs.metrics import Score, declared, score
 
 MOST = 10  # groups in a figure
-NAME = 56  # letters of a group's name in a legend
 SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
-INK, RULE = "#1a1a1b", "#e5e5e6"  # told apart from all other colors, to be replaced
 DASHES = ("-", "--", ":")
 MARKERS = "os^Dv<>P"
-VARIABLES = {INK: "currentColor", RULE: "var(--rule)"} | {
-  color.lower(): f"var(--c{index})" for index, color in enumerate(COLORS)
-}
-RC = {
-  "text.color": INK,
-  "text.parse_math": False,  # names come from run folders
-  "axes.edgecolor": INK,
-  "axes.labelcolor": INK,
-  "xtick.color": INK,
-  "ytick.color": INK,
-  "grid.color": RULE,
-  "axes.facecolor": "none",
-  "figure.facecolor": "none",
-  "font.size": 9,
-  "legend.fontsize": 8,
-}
-BARS = "Means; bars are 95 % intervals over seeds, where there are two or more."
-
-
-class Drawing(NamedTuple):
-  """A figure, and what stands below it."""
-
-  title: str
-  svg: str
-  caption: str
-
-
-class Line(NamedTuple):
-  """Estimates at some places; the rank of a line decides how it looks."""
-
-  label: str
-  rank: int
-  x: Sequence[float]
-  found: Sequence[Estimate]
+CAPTION = (
+  "Means over seeds with 95 % intervals, as bars or as bands; dashed: the baseline. At most "
+  f"{MOST} groups are drawn, those with the best scores and the baseline."
+)
 
 
 def shown(results: Results) -> list[Group]:
-  """The groups that figures show: all, or the first ones, the baseline and the last."""
-  groups = [group for group in results.groups if group.ranked]
-  if len(groups) <= MOST:
-    return groups
-  first = groups[: MOST - 2]
-  ends = [g for g in (results.baseline, groups[-1]) if g is not None and g not in first]
-  return [*first, *{id(group): group for group in ends}.values()]
+  """The groups that figures show, in the order of their scores."""
+  groups = results.ranked
+  if results.baseline in groups[MOST:]:
+    return [*groups[: MOST - 1], results.baseline]
+  return groups[:MOST]
 
 
-def style(rank: int) -> dict[str, str]:
-  """The look of the group with that place among those shown."""
-  return {
-    "color": COLORS[rank % len(COLORS)],
-    "linestyle": DASHES[rank // len(COLORS) % len(DASHES)],
-    "marker": MARKERS[rank % len(MARKERS)],
-  }
+def figures(results: Results) -> Iterator[tuple[str, str]]:
+  """The title of each figure that there is for a task, and its SVG."""
+  groups = shown(results)
+  for chart in charts(results, groups):
+    if len({point.x for point in chart.points}) > 1:
+      # Names of groups come from run folders: a $ in them begins no formula.
+      with matplotlib.rc_context({"text.parse_math": False, "legend.fontsize": 8}):
+        yield f"{chart.y.title} by {chart.x}", draw(chart, results.baseline)
 
 
-def figures(results: Results) -> Iterator[Drawing]:
-  """All figures that there are for a task."""
-  groups, of = shown(results), results.score.metric
-  every = sum(group.ranked for group in results.groups)
-  few = f" Of {every} groups {len(groups)} are drawn." if len(groups) < every else ""
-  table = declared(run.summary for run in results.runs)
-  with matplotlib.rc_context(RC):
-    yield ranking(groups, results, few)
-    for key in results.by:
-      yield from against_option(results, key)
-    for key in dict.fromkeys((f"validation/{of.name}", "validation/loss")):
-      yield from curves(groups, score(key, table), few)
-    for split, parts in scores.by_part(results.score, results.runs).items():
-      yield by_part(groups, split, parts, few)
-    for cost in ("flops_per_token", "seconds"):
-      yield from against_cost(groups, results.score, cost, few)
-
-
-def ranking(groups: Sequence[Group], results: Results, few: str) -> Drawing:
-  """Means with their intervals and seeds, the best on top, and the baseline as a dashed line."""
-  of, base = results.score, results.baseline
-  figure, axes = _figure(_axis(of), "")
-  for rank, group in enumerate(groups):
-    look = style(rank) | {"linestyle": "none"}
-    half = of.factor * (group.estimate.half or 0.0)
-    axes.errorbar(of.factor * group.estimate.mean, -rank, xerr=half or None, capsize=3, **look)
-    seeds = [of.factor * value for value in group.scores(of.key).values()]
-    axes.plot(seeds, [-rank] * len(seeds), ".", color=look["color"], alpha=0.4)
-  if base is not None and base.estimate is not None:
-    axes.axvline(of.factor * base.estimate.mean, color=INK, linestyle="--", linewidth=1)
-  axes.set_yticks([-rank for rank in range(len(groups))], [short(g.label, 24) for g in groups])
-  caption = f"Means with 95 % intervals and single seeds; dashed: the baseline.{few}"
-  return _drawing(figure, f"{_capital(of.title)}, ranked", caption)
-
-
-def curves(groups: Sequence[Group], of: Score, few: str) -> Iterator[Drawing]:
-  """A score by step: the mean over seeds, and the standard deviation around it."""
-  figure, axes = _figure("step", _axis(of))
-  bands = False
-  for rank, group in enumerate(groups):
-    steps, values = scores.curve(list(group.counted.values()), of.key)
-    if not len(steps):
-      continue
-    look = style(rank) | {"marker": "." if len(steps) < 30 else None}
-    mean = of.factor * values.mean(0)
-    axes.plot(steps, mean, label=group.label, linewidth=1.4, **look)
-    if len(values) > 1:
-      sd = of.factor * values.std(0, ddof=1)
-      axes.fill_between(steps, mean - sd, mean + sd, color=look["color"], alpha=0.18, linewidth=0)
-      bands = True
-  if axes.lines:
-    band = "; bands are ± one standard deviation over seeds" if bands else ""
-    yield _drawing(figure, f"Learning curves, {of.title}", f"Means{band}.{few}")
-
-
-def against_option(results: Results, key: str) -> Iterator[Drawing]:
-  """The score against a numeric option, with a line for each combination of the others."""
-  points: dict[str, list[tuple[float, Estimate]]] = {}
-  for group in results.groups:
-    value = number(group.values[key])
-    if value is not None and group.ranked:
-      rest = {other: v for other, v in group.values.items() if other != key}
-      points.setdefault(label(rest, group.runs), []).append((value, group.estimate))
-  longest = sorted(points.items(), key=lambda each: -len(each[1]))[:MOST]
-  lines = [
-    Line(name, rank, *zip(*sorted(found, key=lambda each: each[0]), strict=True))
-    for rank, (name, found) in enumerate(longest)
-  ]
-  values = sorted({value for line in lines for value in line.x})
-  if len(values) < 2:
-    return
-  figure, axes = _figure(key, _axis(results.score))
-  _plot(axes, lines, results.score)
-  base = results.baseline
-  if base is not None and number(base.values[key]) is None and base.estimate is not None:
-    level = results.score.factor * base.estimate.mean
-    axes.axhline(level, color=INK, linestyle="--", linewidth=1, label=base.label)
-  _scale(axes, values, ticks=len(values) <= 8)
-  yield _drawing(figure, f"{_capital(results.score.title)} against {key}", BARS)
-
-
-def by_part(groups: Sequence[Group], split: str, parts: Sequence[Score], few: str) -> Drawing:
-  """A score of the lengths, or the groups, that a split consists of."""
-  lengths, lines = scores.lengths(parts), []
-  for rank, group in enumerate(groups):
-    # Side by side, or intervals would hide each other.
-    aside = 0.0 if lengths else 0.5 * (rank - (len(groups) - 1) / 2) / max(len(groups), 1)
-    found = {}
-    for place, part in enumerate(parts):
-      values = [run.score(part.key) for run in group.counted.values()]
-      if values and None not in values:
-        found[place + aside] = estimate(values)
-    lines.append(Line(group.label, rank, list(found), list(found.values())))
-  what = "length" if lengths else "group"
-  figure, axes = _figure(what, _axis(parts[0]))
-  _plot(axes, lines, parts[0], connected=lengths)
-  axes.set_xticks(range(len(parts)), [each.part for each in parts])
-  title = f"{_capital(parts[0].metric.title)} by {what}, {split}"
-  return _drawing(figure, title, f"{BARS} Measured on {split}.{few}")
-
-
-def against_cost(groups: Sequence[Group], of: Score, cost: str, few: str) -> Iterator[Drawing]:
-  """The score against what it cost."""
-  lines = [
-    Line(group.label, rank, [group.costs[cost]], [group.estimate])
-    for rank, group in enumerate(groups)
-    if cost in group.costs
-  ]
-  if len(lines) < 2:
-    return
-  figure, axes = _figure({"seconds": "seconds of training"}.get(cost, COSTS[cost]), _axis(of))
-  _plot(axes, lines, of, connected=False)
-  _scale(axes, sorted({line.x[0] for line in lines}), ticks=False)
-  yield _drawing(figure, f"{_capital(of.title)} against {COSTS[cost]}", f"{BARS}{few}")
-
-
-def _figure(x: str, y: str) -> tuple[Figure, Axes]:
+def draw(chart: Chart, base: Group) -> str:
+  """A chart as an SVG."""
   figure = Figure(figsize=SIZE, layout="constrained")
   axes = figure.subplots()
-  axes.set_xlabel(x)
-  axes.set_ylabel(y)
-  return figure, axes
+  axes.set_xlabel(chart.x)
+  axes.set_ylabel(f"{chart.y.metric.title}{' (%)' if chart.y.metric.percent else ''}")
+  names = list(dict.fromkeys(point.series for point in chart.points))[:MOST]
+  places = list(dict.fromkeys(point.x for point in chart.points))
+  for rank, name in enumerate(names):
+    points = [point for point in chart.points if point.series == name]
+    if chart.kind == "parts":  # side by side, or intervals would hide each other
+      aside = 0.6 * ((rank + 0.5) / len(names) - 0.5)
+      _line(axes, chart, [p._replace(x=places.index(p.x) + aside) for p in points], rank)
+    else:
+      _line(axes, chart, sorted(points, key=lambda point: point.x), rank)
+  if chart.kind == "parts":
+    axes.set_xticks(range(len(places)), places)
+  elif chart.kind == "numbers":
+    _scale(axes, sorted(places))
+  if chart.kind == "names":
+    axes.set_xticks(places, [short(each, 24) for each in places], rotation=40, ha="right")
+  else:
+    figure.set_figheight(SIZE[1] + 0.19 * len(names))
+    figure.legend(loc="outside lower left", frameon=False)
+  if chart.kind == "names" or (chart.kind == "numbers" and base.label not in names):
+    axes.axhline(chart.y.factor * base.estimate.mean, color="k", linestyle="--", linewidth=1)
+  out = io.StringIO()
+  figure.savefig(out, format="svg", metadata={"Date": None})
+  return out.getvalue()
 
 
-def _axis(of: Score) -> str:
-  return f"{of.metric.title}{' (%)' if of.metric.percent else ''}"
+def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
+  """The points of a series, with bars of their intervals, or a band along steps."""
+  color = COLORS[rank % len(COLORS)]
+  dashes = "none" if chart.x == "part" else DASHES[rank // len(COLORS) % len(DASHES)]
+  look = {"color": color, "linestyle": dashes, "label": short(points[0].series, 56)}
+  x = [point.x for point in points]
+  y = chart.y.factor * np.array([point.found.mean for point in points])
+  half = chart.y.factor * np.array([point.found.half or 0.0 for point in points])
+  if chart.kind == "steps":
+    axes.plot(x, y, **look)
+    axes.fill_between(x, y - half, y + half, color=color, alpha=0.18, linewidth=0)
+  else:
+    axes.errorbar(x, y, yerr=half, marker=MARKERS[rank % len(MARKERS)], capsize=2.5, **look)
 
 
-def _plot(axes: Axes, lines: Sequence[Line], of: Score, connected: bool = True) -> None:
-  """Estimates with their intervals, as far as they have any."""
-  for line in [line for line in lines if line.found]:
-    half = [of.factor * (each.half or 0.0) for each in line.found]
-    axes.errorbar(
-      line.x,
-      [of.factor * each.mean for each in line.found],
-      yerr=half if any(half) else None,
-      label=line.label,
-      markersize=5,
-      linewidth=1.4,
-      capsize=2.5,
-      **style(line.rank) | ({} if connected else {"linestyle": "none"}),
-    )
-  if of.metric.percent:  # an interval may go beyond what there can be
-    low, high = axes.get_ylim()
-    axes.set_ylim(max(low, -2), min(high, 102))
-
-
-def _scale(axes: Axes, values: Sequence[float], *, ticks: bool) -> None:
+def _scale(axes: Axes, values: Sequence[float]) -> None:
   """A logarithmic axis where values span decades; 0 then has a place of its own."""
   positive = [value for value in values if value > 0]
   if values[0] >= 0 and positive and positive[-1] >= 10 * positive[0]:
-    axes.set_xscale("symlog", linthresh=positive[0], linscale=0.5, subs=(2, 5))
-  if ticks:
-    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.set_xscale("symlog", linthresh=positive[0], linscale=0.5)
+    axes.set_xticks(values)
     axes.minorticks_off()
-  else:
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-
-
-def _capital(title: str) -> str:
-  return title[:1].upper() + title[1:]
-
-
-def _drawing(figure: Figure, title: str, caption: str) -> Drawing:
-  axes = figure.axes[0]
-  handles, labels = axes.get_legend_handles_labels()
-  if any(labels):
-    labels = [short(each, NAME) for each in labels]
-    columns = 1 if max(map(len, labels)) > 20 else 2
-    figure.set_figheight(SIZE[1] + 0.19 * math.ceil(len(labels) / columns))
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
-  out = io.StringIO()
-  figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
-  return Drawing(title, inline(out.getvalue(), title), caption)
-
-
-def inline(text: str, title: str) -> str:
-  """An SVG file as a part of a page: with the page's colors, and no names that are not used."""
-  text = text[text.index("<svg") :]
-  text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-  used = set(re.findall(r"#([\w.]+)", text))
-  text = re.sub(
-    r' id="([^"]+)"', lambda found: found.group(0) if found.group(1) in used else "", text
-  )
-  for size in ("height", "width"):
-    text = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", text, count=1)
-  for color, variable in VARIABLES.items():
-    text = text.replace(color, variable)
-  return text.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
+  axes.xaxis.set_major_formatter(EngFormatter(sep=""))

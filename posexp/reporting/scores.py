@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from posexp.errors import UserError
-from posexp.reporting.text import did_you_mean
 from posexp.runs import Run
 from posexp.runs.metrics import METRICS, Score, declared, score
 from posexp.tasks import TASKS
@@ -42,27 +40,6 @@ def headline(runs: Sequence[Run]) -> Score | None:
   tested.sort(key=lambda each: ranks.get(each.metric.name, 0))
   chosen = [*(found[key] for key in named if key in found), *tested, *found.values()]
   return chosen[0] if chosen else None
-
-
-def chosen(runs: Sequence[Run], asked: str | None) -> Score | None:
-  """The score with the key `asked`, or the headline; None if none of a task's runs has it."""
-  return headline(runs) if asked is None else measured(runs).get(asked)
-
-
-def check(runs: Sequence[Run], asked: str | None = None) -> None:
-  """Raises UserError, with the nearest names, unless a finished run has the score `asked`."""
-  if not any(run.summary is not None for run in runs):
-    raise UserError(
-      f"none of the {len(runs)} runs has finished: their scores are measured at the end"
-      if len(runs) > 1
-      else f"{runs[0].path} has not finished: its scores are measured at the end"
-    )
-  found = measured(runs)
-  if asked is None or asked in found:
-    return
-  same = [key for key in found if asked in (found[key].metric.name, key.rpartition("/")[2])]
-  hint = did_you_mean(asked, list(found), same)
-  raise UserError(f"--metric {asked}: no run has such a metric; {hint}")
 
 
 def by_part(of: Score, runs: Iterable[Run]) -> dict[str, list[Score]]:

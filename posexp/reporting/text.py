@@ -1,4 +1,4 @@
-"""How reports are written: lines and tables for a terminal, Markdown and LaTeX.
+"""How reports are written: lines, tables, numbers and lists in words.
 
 All that comes from a run's folder passes through `one_line`, so that it can neither upset a
 terminal nor leave the line, the cell or the comment that it stands in.
@@ -15,6 +15,7 @@ from tabulate import tabulate
 from posexp.config import nearest
 
 WIDTH = 100  # columns of a terminal
+MISSING = "—"
 Table = tuple[list[str], list[list[str]]]  # headings and rows
 
 
@@ -29,71 +30,40 @@ def short(text: str, most: int) -> str:
   return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def wrapped(text: str, indent: str = "", first: str = "") -> list[str]:
-  """Lines of at most 100 columns; a path may be longer."""
-  return textwrap.wrap(
+def wrapped(text: str, first: str = "") -> str:
+  """Lines of at most 100 columns, though a path may be longer; `first` begins the first line, and
+  the others are indented as far."""
+  return textwrap.fill(
     one_line(text),
     WIDTH,
     initial_indent=first,
-    subsequent_indent=indent,
+    subsequent_indent=" " * len(first),
     break_long_words=False,
     break_on_hyphens=False,
   )
 
 
-def aligned(table: Table, align: str = "right") -> list[str]:
-  """The lines of a table; its first column is aligned to the left."""
-  heads, rows = table
-  columns = ["left", *[align] * (len(heads) - 1)]
-  # Headings are a row here: tabulate would pad them.
-  text = tabulate([heads, *rows], tablefmt="plain", disable_numparse=True, colalign=columns)
-  return [line.rstrip() for line in text.split("\n")]
-
-
-def markdown_table(table: Table) -> str:
-  """A table in Markdown."""
-  heads, *rows = ([markdown(cell) for cell in row] for row in (table[0], *table[1]))
-  columns = ["left", *["right"] * (len(heads) - 1)]
-  return tabulate(rows, heads, "pipe", disable_numparse=True, colalign=columns)
-
-
-def markdown(text: str) -> str:
-  """A text with the signs quoted that mean something in Markdown."""
-  return re.sub(r"([\\`*_|<>\[\]#])", r"\\\1", one_line(text))
-
-
-def latex_table(table: Table, comments: Sequence[str], bold: tuple[int, int] | None = None) -> str:
-  """A booktabs table below some comments; the cell in (row, column) `bold` is set in bold."""
+def tabulated(table: Table, style: str, align: str = "right") -> str:
+  """A table in one of tabulate's styles, which quotes what its language needs quoted; the first
+  column is aligned to the left."""
   heads, *rows = ([one_line(cell) for cell in row] for row in (table[0], *table[1]))
-  if bold is not None:
-    row, column = bold
-    rows[row][column] = f"\x02{rows[row][column]}\x03"  # tabulate would quote \textbf{…}
-  columns = ["left", *["right"] * (len(heads) - 1)]
-  body = tabulate(rows, heads, "latex_booktabs", disable_numparse=True, colalign=columns)
-  body = re.sub(r"(?<=[\s\x02])-(?=\d)", "$-$", body)
-  for sign, command in {"—": "---", "±": r"$\pm$", "\x02": r"\textbf{", "\x03": "}"}.items():
-    body = body.replace(sign, command)
-  return "\n".join([*(f"% {one_line(each)}" for each in comments), body])
+  columns = ["left", *[align] * (len(heads) - 1)]
+  return tabulate(rows, heads, style, disable_numparse=True, colalign=columns)
 
 
-def p_number(p: float) -> str:
-  """Three decimals, two digits where these say too little: 0.457, 0.0031, < 0.001."""
-  return "< 0.001" if p < 0.001 else (f"{p:.3f}" if p >= 0.0095 else f"{p:.2g}")
+def p_number(p: float | None) -> str:
+  """0.457, < 0.001, or a dash where there is no test."""
+  return MISSING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def p_value(p: float) -> str:
   """As papers write it: p = 0.457, p < 0.001."""
-  number = p_number(p)
-  return f"p {number}" if number.startswith("<") else f"p = {number}"
+  return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def counted(count: int, what: str) -> str:
-  """1 run, 2 runs."""
-  return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def did_you_mean(asked: str, names: Sequence[str], same: Sequence[str] = ()) -> str:
-  """The names that may have been meant: those of the `same` ending, or the nearest, or all."""
+def did_you_mean(asked: str, names: Sequence[str]) -> str:
+  """The names that may have been meant: those with the same end, or the nearest, or else all."""
+  same = [each for each in names if re.split(r"[./]", each)[-1] == re.split(r"[./]", asked)[-1]]
   close = same[:3] or [each for each in [nearest(asked, names)] if each]
   return f"did you mean {' or '.join(close)}?" if close else f"there are {listed(names, 8)}"
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from posexp.config import show
-from posexp.reporting.comparison import NAME
 from posexp.reporting.significance import LEVEL
-from posexp.reporting.text import WIDTH, aligned, one_line, p_number, p_value, short, wrapped
+from posexp.reporting.text import MISSING, one_line, p_number, p_value, tabulated, wrapped
 from posexp.runs.metrics import METRICS
 
 Result = Mapping[str, Any]  # as `comparison.compare` returns it
@@ -17,36 +15,24 @@ Result = Mapping[str, Any]  # as `comparison.compare` returns it
 
 def verdict(result: Result) -> str:
   """Which of two runs is the better one, by how much, and how sure that is."""
-  metric = METRICS[result["metric"]]
-  found = result["metrics"][metric.name]
-  seeds, of_seeds = len(result["seeds"]), found.get("over_seeds")
+  metric, found = METRICS[result["metric"]], result["metrics"][result["metric"]]
   better, worse, sign = result["a"]["name"], result["b"]["name"], 1
   if found["difference"]["value"] < 0:
     better, worse, sign = worse, better, -1
   unit = f"points of {metric.title}" if metric.percent else metric.title
   by = f"{abs(found['difference']['value']):.2f} {unit}"
-  these = f"these {result['examples']:,} {result['items']}"
-  sure = f"95 % {_range(found['difference'], sign)}"
-  p = p_value(found["p"])
-  mean = f" in the mean of {seeds} seeds" if of_seeds else ""
-  is_better = f"{better} is better than {worse} by {by}"
-  if not differs(found["difference"], found["p"]):
-    on = f"on {these}: {by} for {better}{mean} ({sure})"
-    return f"{better} and {worse} cannot be told apart {on}, {p}."
-  if not of_seeds:
-    return f"{is_better} ({sure}), {p}."
-  if of_seeds["p"] is None:
-    return (
-      f"{is_better}{mean}: over {these} {sure}, {p}; the {seeds} seeds give the same difference, "
-      "so that it cannot be said how much seeds matter."
-    )
-  over = f"over seeds 95 % {_range(of_seeds, sign)}, {p_value(of_seeds['p'])}"
-  if differs(of_seeds, of_seeds["p"]):
-    return f"{is_better}{mean}: over {these} {sure}, {p}; {over}."
-  return (
-    f"With these {seeds} seeds {is_better} in the mean ({sure} over {these}, {p}), but by no more "
-    f"than the luck of seeds can bring: {over}."
+  tests = [(f"{result['examples']:,} {result['items']}", found["difference"], found["p"])]
+  if over := found.get("over_seeds"):
+    tests.append((f"{len(result['seeds'])} seeds", over, over["p"]))
+  sure = "; ".join(
+    f"over {what}, no test: the difference is the same with each"
+    if p is None
+    else f"over {what}, 95 % {_range(interval, sign)}, {p_value(p)}"
+    for what, interval, p in tests
   )
+  if all(p is None or differs(interval, p) for _, interval, p in tests):
+    return f"{better} is better than {worse} by {by} ({sure})."
+  return f"{better} and {worse} cannot be told apart: {by} for {better} ({sure})."
 
 
 def differs(interval: Mapping[str, float], p: float) -> bool:
@@ -55,115 +41,55 @@ def differs(interval: Mapping[str, float], p: float) -> bool:
 
 
 def report(result: Result) -> Iterator[str]:
-  """The lines of a comparison, at most 100 columns wide but for paths and values of options."""
-  seeds, names = result["seeds"], [result[side]["name"] for side in "ab"]
-  for side in "ab":
-    yield f"{side.upper()}  {result[side]['name']:<{NAME + 2}}{result[side]['run']}"
-  given = ", ".join(dict.fromkeys(str(seed) for pair in seeds for seed in pair))
-  what = f"{result['examples']:,} {result['split']} {result['items']}"
-  yield f"{what}; seed{'s' if ',' in given else ''} {given}"
+  """The parts of a comparison, in lines of at most 100 columns but for paths and options."""
+  names = [result[side]["name"] for side in "ab"]
+  yield from (f"{side.upper()}  {result[side]['name']}  {result[side]['run']}" for side in "ab")
+  seeds = ", ".join(dict.fromkeys(str(seed) for pair in result["seeds"] for seed in pair))
+  yield f"{result['examples']:,} {result['split']} {result['items']}; seeds {seeds}"
   yield from result["notes"]
-  yield ""
-  yield from _options(result)
-  yield ""
-  yield f"{'':<13}" + "".join(f"{name:<26}" for name in names) + f"{'difference':<27}p"
-  for name, found in result["metrics"].items():
-    a, b = (f"{_interval(found[side]):<26}" for side in "ab")
-    difference = _interval(found["difference"], "+")  # the sign says that it is a difference
-    yield f"{METRICS[name].title:<13}{a}{b}{difference:<27}{p_number(found['p'])}"
-  if len(seeds) > 1:
-    yield from _over_seeds(result)
-  yield ""
-  for sentence in (result["verdict"], *_remarks(result)):
-    yield from wrapped(sentence)
+  if result["differs"]:
+    rows = [
+      [key, *(MISSING if value is None else show(value) for value in values)]
+      for key, values in result["differs"].items()
+    ]
+    yield "\n" + tabulated((["differs", "A", "B"], rows), "plain", "left")
+  heads = ["", *names, "difference", "p"]
+  heads += ["over seeds", "p"] if len(result["seeds"]) > 1 else []
+  rows = [_row(name, found) for name, found in result["metrics"].items()]
+  yield "\n" + tabulated((heads, rows), "plain", "left")
+  yield "\n" + wrapped(result["verdict"])
+  yield wrapped(method(result))
   if result["shown"]:
-    yield ""
-    yield from (_sentences if "chrf" in result["shown"][0] else _answers)(result, names)
-
-
-def _options(result: Result) -> Iterator[str]:
-  """The options and facts in which the runs differ."""
-  rows = [
-    [key, *(show(values[side]) if side in values else "—" for side in "ab")]
-    for key, values in result["config"].items()
-  ]
-  for key, values in result["facts"].items():
-    shown = (values.get(side, "—") for side in "ab")
-    rows.append([key, *(f"{v:,.0f}" if isinstance(v, int | float) else v for v in shown)])
-  if not result["config"]:
-    same = all(a == b for a, b in result["seeds"])
-    yield f"the two configs do not differ{'' if same else ' but for the seed'}"
-  if rows:
-    cells = [[one_line(cell) for cell in row] for row in rows]
-    yield from aligned((["differs", "A", "B"], cells), "left")
-
-
-def _over_seeds(result: Result) -> Iterator[str]:
-  yield ""
-  yield f"{'over seeds':<13}{'mean difference':<26}{'p':<10}difference with each seed"
-  for name, found in result["metrics"].items():
-    over = found["over_seeds"]
-    each = "  ".join(f"{a - b:+z.2f}" for a, b in zip(over["a"], over["b"], strict=True))
-    p = "—" if over["p"] is None else p_number(over["p"])
-    mean = _interval(over | {"value": over["difference"]}, "+")
-    start = f"{METRICS[name].title:<13}{mean:<26}{p:<10}"
-    yield from textwrap.wrap(
-      start + each, WIDTH, subsequent_indent=" " * len(start), drop_whitespace=False
-    )
-
-
-def _remarks(result: Result) -> Iterator[str]:
-  """How the numbers come about, and what they do not say."""
-  seeds, (a, b) = len(result["seeds"]), (result[side]["name"] for side in "ab")
-  items, metrics = result["items"], result["metrics"]
-  if seeds == 1:
-    yield "One seed each: what another seed would give is not in this test."
-  else:
-    yield f"Over seeds: paired t test and interval, n = {seeds}."
-  drawn = [METRICS[name].title for name, found in metrics.items() if found["test"] != "McNemar"]
-  also = f"; so is p of {', '.join(drawn)}, two-sided" if drawn else ""
-  yield f"Intervals (95 %): paired bootstrap over {items}, {result['samples']:,} samples{also}."
-  for name, found in metrics.items():
-    if alone := found.get("mcnemar"):
-      yield (
-        f"{METRICS[name].title.capitalize()}: p is that of McNemar's exact test; {items} right "
-        f"with {a} alone: {alone['a_alone']:,}, with {b} alone: {alone['b_alone']:,}."
-      )
-
-
-def _sentences(result: Result, names: list[str]) -> Iterator[str]:
-  yield f"where they differ most, by chrF of a sentence{_seed(result)}"
+    yield f"\nwhere they differ most, seed {result['seeds'][0][0]}"
   labels = ("source", "reference", *names)
-  width = max(map(len, labels)) + 2
+  width = max(map(len, labels))
   for row in result["shown"]:
-    ahead = names[0] if row["chrf"] > 0 else names[1]
-    yield ""
-    yield f"example {row['index']}, {abs(row['chrf']):.1f} chrF for {ahead}"
-    for label, key in zip(labels, ("source", "reference", "a", "b"), strict=True):
-      yield from wrapped(_shown(row[key]), " " * (width + 2), f"  {label:<{width}}")
+    yield f"\nexample {row['index']}"
+    for title, key in zip(labels, ("source", "reference", "a", "b"), strict=True):
+      yield wrapped(one_line(row[key]) or "(nothing)", f"  {title:<{width}}  ")
 
 
-def _answers(result: Result, names: list[str]) -> Iterator[str]:
-  yield (
-    f"right with one alone, those whose loss differs most{_seed(result)}; right answers have a *"
-  )
-  rows = []
-  for row in result["shown"]:
-    answers = (_shown(row[s]) + (" *" if row[s] == row["reference"] else "") for s in "ab")
-    cells = (_shown(row["reference"]), *answers)
-    rows.append([str(row["index"]), *(short(cell, NAME + 2) for cell in cells)])
-  yield from aligned(
-    (["example", "label", *(short(name, NAME + 2) for name in names)], rows), "left"
-  )
+def _row(name: str, found: Mapping[str, Any]) -> list[str]:
+  cells = [METRICS[name].title, _interval(found["a"]), _interval(found["b"])]
+  cells += [_interval(found["difference"], "+"), p_number(found["p"])]
+  if over := found.get("over_seeds"):
+    cells += [_interval(over, "+"), p_number(over["p"])]
+  return cells
 
 
-def _seed(result: Result) -> str:
-  """Whose examples are shown, where there are several seeds."""
-  return f", seed {result['seeds'][0][0]}" if len(result["seeds"]) > 1 else ""
-
-
-def _shown(text: str) -> str:
-  return one_line(text) or "(nothing)"
+def method(result: Result) -> str:
+  """How the numbers come about, and what they do not say."""
+  items = result["items"]
+  text = f"Intervals of 95 % and p: paired bootstrap over {items}"
+  for name, found in result["metrics"].items():
+    if alone := found.get("mcnemar"):
+      text += (
+        f"; p of {METRICS[name].title}: McNemar's exact test, {items} right with A alone "
+        f"{alone['a_alone']:,}, with B alone {alone['b_alone']:,}"
+      )
+  if len(result["seeds"]) > 1:
+    return f"{text}; over seeds: paired t test."
+  return f"{text}. One seed each: what another seed would give is not in this test."
 
 
 def _interval(found: Mapping[str, float | None], sign: str = "") -> str:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp.reporting import grouping, scores
-from posexp.reporting.significance import Estimate, estimate
+from posexp.reporting import scores
+from posexp.reporting.charts import Chart, charts
+from posexp.reporting.results import results
+from posexp.reporting.significance import estimate
 from posexp.runs import Run, read_runs
-from posexp.runs.metrics import METRICS, Score, score
-from posexp.tracking.charts import Chart, X, preset, row
+from posexp.tracking.charts import WandbChart
 from posexp.tracking.wandb_run import experiment, facts
 
 
@@ -25,8 +24,7 @@ class Aggregate:
 
   path: Path  # the folder that holds its seeds
   runs: list[Run]  # by seed
-  summary: dict[str, float]  # {"mean/test/accuracy": 0.9, "sd/test/accuracy": ...}
-  charts: list[Chart]
+  charts: list[WandbChart]
 
   @property
   def config(self) -> dict[str, Any]:
@@ -41,9 +39,19 @@ class Aggregate:
     return shared | {"seeds": [run.seed for run in self.runs]}
 
   @property
+  def summary(self) -> dict[str, float]:
+    """{"mean/test/accuracy": 0.9, "sd/test/accuracy": ...}: an estimate of each metric."""
+    found = {}
+    for key in dict.fromkeys(key for run in self.runs for key in run.summary if "/" in key):
+      values = [run.score(key) for run in self.runs if run.score(key) is not None]
+      parts = estimate(values)._asdict() if values else {}
+      found |= {f"{part}/{key}": value for part, value in parts.items() if value is not None}
+    return found
+
+  @property
   def content(self) -> str:
     """A digest of all that W&B gets."""
-    parts = [self.facts, self.summary, self.charts, [preset(kind) for kind in X]]
+    parts = [self.facts, self.summary, self.charts]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -57,19 +65,13 @@ def aggregates(named: Sequence[Run]) -> list[Aggregate]:
   if not wanted:
     return []
   runs, _ = read_runs(sorted({_task_folder(path, run) for path, run in wanted.items()}))
-  found = []
-  for task in dict.fromkeys(run.task for run in runs):
-    finished = [run for run in runs if run.task == task and run.summary]
-    groups: dict[Path, list[Run]] = {}
-    for run in finished:
-      groups.setdefault(run.path.absolute().parent, []).append(run)
-    headline = scores.headline(finished)
-    identities = _identities([members[0] for members in groups.values()], finished)
-    for (path, members), values in zip(groups.items(), identities, strict=True):
-      if path in wanted:
-        members.sort(key=lambda run: run.seed)
-        found.append(_aggregate(path, members, values, headline))
-  return found
+  groups: dict[Path, list[Run]] = {}
+  for run in sorted((run for run in runs if run.summary), key=lambda run: run.seed):
+    groups.setdefault(run.path.absolute().parent, []).append(run)
+  drawn = _drawn(runs)
+  return [
+    Aggregate(path, groups[path], drawn.get(path, [])) for path in sorted(wanted) if path in groups
+  ]
 
 
 def _task_folder(group: Path, run: Run) -> Path:
@@ -78,62 +80,24 @@ def _task_folder(group: Path, run: Run) -> Path:
   return group.parents[1] if kept else group
 
 
-def _identities(firsts: Sequence[Run], runs: Sequence[Run]) -> list[dict[str, str]]:
-  """The options that tell each group from the others, given its first run; its folder, where
-  options do not."""
-  by = grouping.distinguishing(runs)
-  found = [{key: grouping.value_of(run, key) for key in by} for run in firsts]
-  labels = [grouping.label(values, [run]) for values, run in zip(found, firsts, strict=True)]
-  for values, run, label in zip(found, firsts, labels, strict=True):
-    if Counter(labels)[label] > 1:
-      values["folder"] = run.digest or ""
+def _drawn(runs: Sequence[Run]) -> dict[Path, list[WandbChart]]:
+  """The charts of all tasks, by the folder of the group that adds their points."""
+  found: dict[Path, list[WandbChart]] = {}
+  for task in results(runs) if scores.measured(runs) else ():
+    for chart in charts(task):
+      for path, rows in _rows(chart).items():
+        title = f"{task.task}: {chart.y.title} by {chart.x}"
+        drawn = WandbChart(chart.kind, title, chart.x, chart.y.title, rows)
+        found.setdefault(path, []).append(drawn)
   return found
 
 
-def _aggregate(
-  path: Path, runs: list[Run], values: dict[str, str], headline: Score | None
-) -> Aggregate:
-  keys = dict.fromkeys(key for run in runs for key in run.summary if "/" in key)
-  columns = {key: [run.score(key) for run in runs] for key in keys}
-  columns = {key: [each for each in found if each is not None] for key, found in columns.items()}
-  estimates = {key: estimate(found) for key, found in columns.items() if found}
-  summary = {
-    f"{part}/{key}": value
-    for key, found in estimates.items()
-    for part, value in found._asdict().items()
-    if value is not None
-  }
-  return Aggregate(
-    path, runs, summary, _charts(runs, values, headline, estimates) if headline else []
-  )
-
-
-def _charts(
-  runs: Sequence[Run], values: dict[str, str], headline: Score, estimates: dict[str, Estimate]
-) -> list[Chart]:
-  task, metric, y = runs[0].task, headline.metric, headline.title
-  series = grouping.label(values, runs)
-  found: list[Chart] = []
-  if measured := estimates.get(headline.key):
-    found.append(Chart("names", task, "encoding", y, [row(series, runs[0].encoding, measured)]))
-    for key, value in values.items():
-      if (number := grouping.number(value)) is not None:
-        others = grouping.label({k: v for k, v in values.items() if k != key}, runs)
-        found.append(Chart("numbers", task, key, y, [row(number, others, measured)]))
-  for split, parts in scores.by_part(headline, runs).items():
-    rows = [
-      row(each.part, series, estimates[each.key], int(re.match(r"\d*", each.part)[0] or 0))
-      for each in parts
-    ]
-    what = "length" if scores.lengths(parts) else "group"
-    found.append(Chart("parts", task, what, f"{split} {metric.title}", rows))
-  for key in dict.fromkeys((f"validation/{metric.name}", "validation/loss", "train/loss")):
-    steps, columns = scores.curve(runs, key)
-    if len(steps):
-      rows = [
-        row(step, series, estimate(column))
-        for step, column in zip(steps.tolist(), columns.T, strict=True)
-      ]
-      y = score(key, {metric.name: metric} | METRICS).title
-      found.append(Chart("steps", task, "step", y, rows))
-  return found
+def _rows(chart: Chart) -> dict[Path, list[list[Any]]]:
+  """The rows of a chart by the folder of their group; of a group with folds, by its first."""
+  places = {x: place for place, x in enumerate(dict.fromkeys(point.x for point in chart.points))}
+  rows: dict[Path, list[list[Any]]] = {}
+  for group, series, x, found in chart.points:
+    path = min(run.path.absolute().parent for run in group.counted.values())
+    row = [x, places[x], series, found.mean, found.low, found.high, found.n]
+    rows.setdefault(path, []).append(row)
+  return rows

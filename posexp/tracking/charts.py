@@ -9,10 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
-
-from posexp.reporting.significance import Estimate
 
 CONFLICT = 409  # the HTTP status for a preset that the account has already
 NAMES = {
@@ -26,21 +23,17 @@ X = {  # the x axis of each kind of chart
   "parts": NAMES,  # of a split, with all groups side by side
   "steps": {"type": "quantitative"},
 }
-COLUMNS = ("x", "place", "series", "mean", "low", "high", "n")
+COLUMNS = ("x", "place", "series", "mean", "low", "high", "n")  # names stand in order of place
 
 
-class Chart(NamedTuple):
+class WandbChart(NamedTuple):
   """The points that a group of runs adds to a chart, each a row of `COLUMNS`."""
 
   kind: str  # a key of X
-  task: str
+  title: str
   x: str  # title of the axis
   y: str
   rows: list[list[Any]]
-
-  @property
-  def title(self) -> str:
-    return f"{self.task}: {self.y} by {self.x}"
 
   @property
   def name(self) -> str:
@@ -52,10 +45,15 @@ class Chart(NamedTuple):
     strings = {"title": self.title, "xname": self.x, "yname": self.y}
     return f"{entity}/{preset(self.kind)}", {column: column for column in COLUMNS}, strings
 
+  def loggable(self, entity: str | None) -> Any:
+    """What `wandb.Run.log` takes: a plain table unless an `entity` has the presets."""
+    import wandb
 
-def row(x: Any, series: str, found: Estimate, place: int = 0) -> list[Any]:
-  """A point of a chart; names stand in the order of their places."""
-  return [x, place, series, found.mean, found.low, found.high, found.n]
+    table = wandb.Table(list(COLUMNS), self.rows)
+    if entity is None:
+      return table
+    preset, fields, strings = self.panel(entity)
+    return wandb.plot_table(preset, table, fields, strings, split_table=True)
 
 
 def specification(kind: str) -> dict[str, Any]:
@@ -64,24 +62,22 @@ def specification(kind: str) -> dict[str, Any]:
   y = {"type": "quantitative", "title": "${string:yname}", "scale": {"zero": False}}
   between = {"y": y | {"field": "${field:low}"}, "y2": {"field": "${field:high}"}}
   color = {"field": "${field:series}", "type": "nominal"}
-  legend = {"title": None, "symbolOpacity": 1}
-  steps, lines = kind == "steps", X[kind] is not NAMES
-  points = {"type": "line", "point": not steps} if lines else {"type": "point", "filled": True}
+  encoding = {"x": x, "color": color | {"legend": {"title": None, "symbolOpacity": 1}}}
+  means = {"type": "point", "filled": True} if X[kind] is NAMES else {"type": "line", "point": True}
   return {
     "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
     "description": "Means over seeds, with 95 % intervals",
     "data": {"name": "wandb"},
     "title": "${string:title}",
-    "encoding": {"x": x, "color": color | {"legend": legend}}
-    | ({"xOffset": color} if kind == "parts" else {}),
+    "encoding": encoding | ({"xOffset": color} if kind == "parts" else {}),
     "layer": [
       {
-        "mark": points | {"tooltip": {"content": "data"}},
+        "mark": means | {"tooltip": {"content": "data"}},
         "encoding": {"y": y | {"field": "${field:mean}"}},
       },
       {
         "transform": [{"filter": "isValid(datum['${field:low}'])"}],
-        "mark": {"type": "area", "opacity": 0.2} if steps else {"type": "rule"},
+        "mark": {"type": "area", "opacity": 0.2} if kind == "steps" else {"type": "rule"},
         "encoding": between,
       },
     ],
@@ -112,16 +108,3 @@ def ensure_presets(entity: str) -> None:
     except Exception as error:  # of a class that wandb does not export
       if getattr(getattr(error, "response", None), "http_status", None) != CONFLICT:
         raise
-
-
-def loggable(charts: Iterable[Chart], entity: str | None) -> dict[str, Any]:
-  """The charts by name, for `wandb.Run.log`: plain tables unless an `entity` has the presets."""
-  import wandb
-
-  found = {}
-  for chart in charts:
-    found[chart.name] = table = wandb.Table(list(COLUMNS), chart.rows)
-    if entity is not None:
-      preset, fields, strings = chart.panel(entity)
-      found[chart.name] = wandb.plot_table(preset, table, fields, strings, split_table=True)
-  return found

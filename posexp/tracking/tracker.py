@@ -40,16 +40,13 @@ class Tracker:
   def samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
     self._attempt(WandbRun.samples, rows)
 
-  def finish(self, exit_code: int = 0) -> None:
-    self._attempt(WandbRun.finish, exit_code)
-    self._run = None
-
   def __enter__(self) -> Tracker:
     return self
 
   def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
     code = error.code if isinstance(error, SystemExit) else error is not None
-    self.finish(int(code) if isinstance(code, int) else 1)
+    self._attempt(WandbRun.finish, int(code) if isinstance(code, int) else 1)
+    self._run = None
 
   def _attempt(self, method: Callable[..., None], *args: Any) -> None:
     if self._run is None:
@@ -69,10 +66,8 @@ class Tracker:
 def start(
   options: WandbOptions, *, config: Mapping[str, Any], facts: Mapping[str, Any], run: RunWriter
 ) -> Tracker:
-  """Opens the run in W&B, and logs the rows of its history that W&B does not have.
-
-  `facts` are properties by which runs are compared and that the config lacks, such as the number
-  of parameters.
+  """Opens the run in W&B, and logs the rows of its history that W&B does not have; `facts` are
+  those of `run_settings`.
 
   Raises:
     UserError: wandb.mode=online, and W&B cannot be reached; or nothing can be written.
@@ -98,19 +93,13 @@ def start(
         ) from error
   try:
     offline = WandbRun(connection.open_offline(settings), run.path)
-    if not _has_been_sent(run.path):  # else the server has the history, and appends this run to it
-      offline.catch_up(run.history)
+    offline.catch_up(run.history)
   except Exception as error:
     raise UserError(
       f"wandb.mode=offline: {connection.reason(error)}; wandb.mode=disabled trains without W&B"
     ) from error
   why = f" ({why})" if why else ""
   return Tracker(offline, f"offline{why}; send with: {_sync_command(run.path)}")
-
-
-def _has_been_sent(folder: Path) -> bool:
-  """Whether the server has the rows of an earlier part of the run."""
-  return any(folder.glob("wandb/run-*")) or any(folder.glob("wandb/offline-run-*/*.synced"))
 
 
 def _sync_command(folder: Path) -> str:

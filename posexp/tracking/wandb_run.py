@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from posexp.runs import BOOKKEEPING, digest
+from posexp.runs import BOOKKEEPING
 
 MODES = ("auto", "online", "offline", "disabled")
 # Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
@@ -63,7 +62,7 @@ class WandbRun:
     for row in history:
       self.log(row["step"], row)
     for offline in self.folder.glob("wandb/offline-run-*"):
-      if offline.name != Path(self.run.dir).parent.name and not any(offline.glob("*.synced")):
+      if offline.name != Path(self.run.dir).parent.name:
         shutil.rmtree(offline, ignore_errors=True)
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -92,28 +91,20 @@ class WandbRun:
       record(self.folder / "wandb", self.run, extent(self._step, self._finished))
 
 
-class SyncRecord(NamedTuple):
-  """What a server is known to have of a run or an aggregate; kept in a file beside it."""
-
-  server: str
-  entity: str
-  project: str
-  content: Any  # of a run its `extent`, of an aggregate its `content`
-
-
 def record(folder: Path, run: Any, content: Any) -> None:
-  """Notes that an open run of W&B has the content of a folder."""
-  found = SyncRecord(run.settings.base_url, run.entity, run.project, content)
-  (folder / "sent.json").write_text(json.dumps(found._asdict()) + "\n")
+  """Notes in a file that an open run of W&B has the content of a folder: of a run its `extent`."""
+  place = {"server": run.settings.base_url, "entity": run.entity, "project": run.project}
+  (folder / "sent.json").write_text(json.dumps(place | {"content": content}) + "\n")
 
 
 def is_synced(folder: Path, server: str, options: WandbOptions, content: Any) -> bool:
   """Whether the server is known to have the content, under the entity and project asked for."""
   try:
-    record = SyncRecord(**json.loads((folder / "sent.json").read_bytes()))
-  except (OSError, ValueError, TypeError):
+    found = json.loads((folder / "sent.json").read_bytes())
+  except (OSError, ValueError):
     return False
-  return record == SyncRecord(server, options.entity or record.entity, options.project, content)
+  place = {"server": server, "project": options.project, "content": content}
+  return found == place | {"entity": options.entity or found.get("entity")}
 
 
 def extent(step: int, finished: bool) -> dict[str, Any]:
@@ -133,9 +124,8 @@ def run_settings(
   # or on another machine, with those it has.
   file = folder / "wandb" / "id"
   file.parent.mkdir(exist_ok=True)
-  name = folder.absolute().parent.name
-  group = name if re.fullmatch("[0-9a-f]{12}", name) else digest(config)  # the folder was moved
-  if not file.exists() or not file.read_text():
+  group = folder.absolute().parent.name
+  if not file.exists():
     file.write_text(f"{group}-{secrets.token_hex(4)}")
   shared = group_settings(options, config["task"]["name"], config["encoding"], group)
   return shared | {

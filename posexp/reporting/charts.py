@@ -1,0 +1,77 @@
+"""What there is to draw of a task, as points: the report draws them on a page, tracking in W&B."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from posexp.reporting import scores
+from posexp.reporting.grouping import Group, label, number
+from posexp.reporting.results import Results
+from posexp.reporting.significance import Estimate, estimate
+from posexp.runs.metrics import Score, declared, score
+
+
+class Point(NamedTuple):
+  """What one group of runs adds to a chart."""
+
+  group: Group
+  series: str  # the line that it belongs to
+  x: float | str
+  found: Estimate
+
+
+class Chart(NamedTuple):
+  """A score against something else. `kind` says what x is: "names" of groups, "parts" of a split,
+  "numbers" of any size, or "steps" of training."""
+
+  kind: str
+  x: str  # title of the axis
+  y: Score
+  points: list[Point]
+
+
+def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[Chart]:
+  """The charts of a task that have points; of all groups, or of these alone."""
+  groups, of = results.ranked if groups is None else groups, results.score
+  table = declared(run.summary for run in results.runs)
+  found = [Chart("names", "group", of, [Point(g, g.label, g.label, g.estimate) for g in groups])]
+  found += [_against_option(results, key) for key in results.by]
+  for key in dict.fromkeys((f"validation/{of.metric.name}", "validation/loss", "train/loss")):
+    found.append(Chart("steps", "step", score(key, table), list(_by_step(groups, key))))
+  for parts in scores.by_part(of, results.runs).values():
+    found.append(_by_part(groups, parts))
+  for cost in ("FLOPs/token", "seconds"):
+    costly = [Point(g, g.label, g.costs[cost], g.estimate) for g in groups if cost in g.costs]
+    found.append(Chart("numbers", cost, of, costly))
+  return (chart for chart in found if chart.points)
+
+
+def _against_option(results: Results, key: str) -> Chart:
+  """The score against a numeric option, with a line for each combination of the others."""
+  points = []
+  for group in results.ranked:
+    value = number(group.values[key])
+    if value is not None:
+      others = {other: each for other, each in group.values.items() if other != key}
+      points.append(Point(group, label(others, group.runs), value, group.estimate))
+  return Chart("numbers", key, results.score, points)
+
+
+def _by_step(groups: Sequence[Group], key: str) -> Iterator[Point]:
+  for group in groups:
+    steps, values = scores.curve(list(group.counted.values()), key)
+    for step, column in zip(steps.tolist(), values.T, strict=True):
+      yield Point(group, group.label, step, estimate(column))
+
+
+def _by_part(groups: Sequence[Group], parts: Sequence[Score]) -> Chart:
+  """A score of the lengths, or the named groups, that a split consists of."""
+  points = []
+  for part in parts:
+    for group in groups:
+      values = [run.score(part.key) for run in group.counted.values()]
+      if None not in values:
+        points.append(Point(group, group.label, part.part, estimate(values)))
+  whole = parts[0]._replace(part="")
+  return Chart("parts", "length" if scores.lengths(parts) else "part", whole, points)
