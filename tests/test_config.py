@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-from omegaconf import OmegaConf
 
 from posexp.config import (
   CONFIGS,
@@ -124,7 +123,7 @@ def test_build_converts_to_the_types_of_the_fields():
   built = build(Options, section, "it")
   assert built == Options(3, 1.0, False, "5", 7, ("a", "b"), [1])
   assert isinstance(built.rate, float)
-  assert build(Options, OmegaConf.create({"size": 1, "limit": None}), "it") == Options(1)
+  assert build(Options, {"size": 1, "limit": None}, "it") == Options(1)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +178,10 @@ def test_options_of_an_encoding(overrides, message):
   [
     ("size", "did you mean a.size or b.size?"),
     ("task.size", "did you mean a.size or b.size?"),
-    ("tsk.train", "did you mean task.train?"),
+    ("tsk.test", "did you mean task.test?"),
     ("a.sise", "did you mean a.size?"),
     ("task.trian", "did you mean task.train?"),
-    ("tsk.xyz", "the options of task are train, test"),
+    ("task.xyz", "the options of task are train, test"),
     ("seed.xyz", "--help lists the options"),
     ("sed", "did you mean seed?"),
   ],

@@ -1,10 +1,8 @@
 """Sweeps as Slurm jobs, with stand-ins for the cluster and for what submits to it."""
 
-import os
 import pickle
 import signal
 import sys
-import traceback
 import types
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from order import command
 from posexp.errors import UserError
 from posexp.runs import RunWriter, folder
 from posexp.sweeps import slurm
+from posexp.sweeps.sweep import Member
 
 
 class Cluster(types.ModuleType):
@@ -25,9 +24,31 @@ class Cluster(types.ModuleType):
     self.submitted = 0
     self.held = False
     self.states = {}
+    self.results = {}
     self.refusal = None
     self.core = self.utils = self.helpers = self
-    self.show()
+
+    class SlurmJob:
+      """A job, as it is found again by its id."""
+
+      watcher = types.SimpleNamespace(update=lambda: None)
+
+      def __init__(job, output, job_id):
+        job.job_id = job_id
+        name = Path(str(output).replace("%j", job_id), f"{job_id}_0_log.err")
+        job.paths = types.SimpleNamespace(stderr=name)
+
+      @property
+      def state(job):
+        return self.states.get(job.job_id, "UNKNOWN")
+
+      def done(job):
+        return job.job_id in self.results or job.state == "CANCELLED"
+
+      def result(job):
+        return self.results[job.job_id]
+
+    self.SlurmJob = SlurmJob
 
   FailedSubmissionError = type("FailedSubmissionError", (RuntimeError,), {})
 
@@ -35,8 +56,8 @@ class Cluster(types.ModuleType):
   def DelayedSubmission(*args):
     return args
 
-  def AutoExecutor(self, **options):
-    self.given = options
+  def AutoExecutor(self, output, **options):
+    self.given = {"folder": str(output), **options}
     return self
 
   def update_parameters(self, **options):
@@ -44,35 +65,16 @@ class Cluster(types.ModuleType):
       raise NameError("Unknown argument 'partitoin' for executor 'slurm'. Valid arguments: many")
     self.given |= options
 
-  def map_array(self, task, *columns):
+  def map_array(self, task, members):
     if self.refusal:
       raise self.FailedSubmissionError(self.refusal)
-    self.tasks = {}
-    for number, args in enumerate(zip(*columns, strict=True)):
-      self.tasks[f"{7 + self.submitted}_{number}"] = (task, args)
-    self.submitted += len(self.tasks)
-    self.states |= dict.fromkeys(self.tasks, "PENDING")
-    if not self.held:
-      self.work()
-    self.show()
-    return [types.SimpleNamespace(job_id=job) for job in self.tasks]
-
-  def work(self):
-    """Does all jobs."""
-    for job, (task, args) in self.tasks.items():
-      result = Path(self.given["folder"].replace("%j", job), f"{job}_0_result.pkl")
-      result.parent.mkdir(parents=True)
-      try:
-        task(*args)
-        told, self.states[job] = ("success", None), "COMPLETED"
-      except Exception:
-        told, self.states[job] = ("error", traceback.format_exc()), "FAILED"
-      result.write_bytes(pickle.dumps(told))
-
-  def show(self):
-    """Has `squeue` tell the states."""
-    lines = [f"{job} {state}\n" for job, state in self.states.items()]
-    Path("queue").write_text("".join(lines))
+    jobs = {f"{7 + self.submitted}_{number}": each for number, each in enumerate(members)}
+    self.submitted += len(jobs)
+    for job, member in jobs.items():
+      self.states[job] = "PENDING"
+      if not self.held:
+        self.results[job] = pickle.loads(pickle.dumps(task))(member)
+    return [types.SimpleNamespace(job_id=job) for job in jobs]
 
 
 def train(config):
@@ -91,9 +93,6 @@ def cluster(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr("posexp.train.train", train)
   monkeypatch.setattr("posexp.sweeps.slurm.SECONDS", 0)
-  (tmp_path / "squeue").write_text("#!/bin/sh\ncat queue\n")
-  (tmp_path / "squeue").chmod(0o755)
-  monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
   made = Cluster()
   monkeypatch.setitem(sys.modules, "submitit", made)
   before = signal.getsignal(signal.SIGTERM)
@@ -103,14 +102,13 @@ def cluster(tmp_path, monkeypatch):
 
 @pytest.fixture
 def clock(cluster, monkeypatch):
-  """What happens between two looks at the queue; then Ctrl-C is typed."""
+  """What happens between two looks at the jobs; then Ctrl-C is typed."""
   events = []
 
   def sleep(seconds):
     if not events:
       raise KeyboardInterrupt
     cluster.states |= events.pop(0)
-    cluster.show()
 
   monkeypatch.setattr(slurm, "time", types.SimpleNamespace(sleep=sleep))
   return events
@@ -165,7 +163,7 @@ def test_jobs_go_on_without_the_command_and_are_found_again(cluster, clock):
     "job 1/2: encoding=none",
     "job 1/2: Slurm has queued job 7_0 again",
     "job 1/2: encoding=none",
-    "job 1/2: failed: Slurm's job 7_0 ended as CANCELLED before the run did; what it said is in "
+    "job 1/2: failed: Slurm's job 7_0 ended as CANCELLED; what it said is in "
     "runs/.sweep/.submitit/7_0/7_0_0_log.err",
     "job 2/2: encoding=rpr",
     "the jobs go on; the same command shows them again, `scancel 7` ends them",
@@ -178,19 +176,19 @@ def test_a_user_s_mistake_in_a_job_is_its_sentence(cluster):
   assert "\njob 2/2: done\n" in out
 
 
-def test_a_job_that_nobody_knows_any_more_has_failed(cluster, clock):
+def test_a_job_that_nobody_knows_any_more_is_submitted_again(cluster, clock):
   cluster.held = True
-  clock += [{}] * slurm.ABSENT
-  cluster.show = lambda: Path("queue").write_text("")
-  status, out, _ = command("-m", "hydra/launcher=slurm", "seed=5,6")
-  assert status == 1
-  assert "failed: Slurm's job 7_0 is gone before the run did" in out
+  argv = ["-m", "hydra/launcher=slurm", "seed=5"]
+  assert command(*argv).status == 130
+  cluster.states.clear()
+  assert (command(*argv).status, cluster.submitted) == (130, 2)
 
 
 def test_a_queued_job_goes_on_where_it_was_even_if_it_began_afresh(cluster):
   task = slurm.Task(train, {"version": 1})
-  config, path = {"seed": 0, "rerun": True}, Path("runs")
-  assert task.checkpoint(config, path) == (task, config | {"rerun": False}, path)
+  member = Member(1, "seed=0", "encoding=none", {"seed": 0, "rerun": True}, Path("runs"))
+  assert task.checkpoint(member) == (task, member)
+  assert member.config == {"seed": 0, "rerun": False}
   assert pickle.loads(pickle.dumps(task)).job is train
 
 
@@ -211,11 +209,3 @@ def test_an_option_that_posexp_does_not_know_names_the_nearest(cluster):
   status, _, err = command(*SWEEP, "hydra.launcher.partitoin=gpu")
   message = "there is no option hydra.launcher.partitoin; did you mean hydra.launcher.partition?"
   assert (status, err) == (2, f"posexp: error: hydra.launcher.partitoin=gpu: {message}\n")
-
-
-def test_no_slurm_at_all_is_a_sentence(cluster, tmp_path, monkeypatch):
-  (tmp_path / "squeue").unlink()
-  monkeypatch.setenv("PATH", str(tmp_path))
-  status, _, err = command(*SWEEP)
-  message = "there is no Slurm on this machine: squeue is not found"
-  assert (status, err) == (2, f"posexp: error: {message}\n")

@@ -76,7 +76,8 @@ def test_a_failing_job_leaves_the_others_finished(sweep):
   _, (status, out, err), _ = sweep
   assert status == 1
   assert out.count(": failed: model: cope is defined for causal attention only") == 1
-  assert err == f"posexp: error: 1 of {len(SOME) + 2} runs failed: encoding=cope\n"
+  failed = "encoding=cope complex.order=True"
+  assert err == f"posexp: error: 1 of {len(SOME) + 2} runs failed: {failed}\n"
 
 
 def test_a_sweep_that_is_typed_again_trains_nothing(sweep):

@@ -8,7 +8,7 @@ import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -19,6 +19,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from posexp import config
 from posexp.config import plugins
+from posexp.config.schema import flat
 from posexp.errors import UserError
 
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
@@ -26,9 +27,9 @@ CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 class _Parser(argparse.ArgumentParser):
   def error(self, message: str) -> NoReturn:
-    flag = message.partition(": ")[2].split()[:1]
-    if message.startswith("unrecognized") and flag:
-      message = f"{flag[0]}: no such flag; write options as option=value, as in encoding=rpr"
+    if message.startswith("unrecognized arguments: "):
+      flag = message.partition(": ")[2].split()[0]
+      message = f"{flag}: no such flag; write options as option=value, as in encoding=rpr"
     raise UserError(message)
 
 
@@ -42,17 +43,13 @@ def parse(argv: Sequence[str]) -> Namespace:
   parser.add_argument("overrides", nargs="*")
   parser.add_argument("--help", "-h", action="store_true")
   parser.add_argument("--cfg", "-c", choices=["job"])
-  parser.add_argument("--resolve", action="store_true")
   parser.add_argument("--multirun", "-m", action="store_true")
   parser.add_argument("--config-dir", "-cd")
-  parser.add_argument("--config-name", "-cn", default="train")
   args = parser.parse_intermixed_args(argv)
   if args.config_dir and not Path(args.config_dir).is_dir():
     raise UserError(f"--config-dir {args.config_dir}: there is no such folder")
   if args.cfg and args.multirun:
     raise UserError("--cfg shows the config of one run: leave -m out")
-  if args.resolve and not args.cfg:
-    raise UserError("--resolve goes with --cfg")
   for o in read(typed for typed in args.overrides if typed.startswith("plugins=")):
     if o.is_sweep_override():
       raise UserError(f"{o.input_line}: write a list, plugins=[a.py,b.py]")
@@ -75,9 +72,8 @@ def read(lines: Iterable[str]) -> list[Override]:
 
 def compose(args: Namespace, overrides: Sequence[str]) -> DictConfig:
   """The config that these overrides give, from where the flags say."""
-  folders = [args.config_dir] if args.config_dir else []
   try:
-    return config.compose(overrides, folders=folders, name=args.config_name)
+    return config.compose(overrides, folders=[args.config_dir] if args.config_dir else [])
   except ValueError as error:  # what Hydra raises for a choice of null
     raise UserError(f"{' '.join(overrides)}: {error}") from error
 
@@ -97,43 +93,23 @@ def single(args: Namespace) -> DictConfig:
 def check_single(args: Namespace, cfg: DictConfig) -> None:
   """Raises UserError for an override that the single run with this config would not heed."""
   overrides = read(args.overrides)
-  refuse_sweeps(overrides)
-  launcher = cfg.hydra.runtime.choices.get("hydra/launcher")
-  if launcher not in (None, "basic"):
-    raise UserError(f"hydra/launcher={launcher} launches sweeps: add -m, or leave it out")
-  for key, section in _of_other_encodings(overrides, [cfg.get("encoding")]):
-    raise UserError(
-      f"{key} is set, but encoding={cfg.get('encoding')}; choose encoding={section} or drop {key}"
-    )
-
-
-def check_sweep(overrides: Iterable[Override], encodings: Sequence[str]) -> None:
-  """Raises UserError for an option of an encoding that is none of those of a sweep's runs."""
-  for key, section in _of_other_encodings(overrides, encodings):
-    raise UserError(
-      f"{key} is set, but no job of this sweep reads it (encoding={','.join(encodings)});"
-      f" add {section} to them or drop {key}"
-    )
-
-
-def refuse_sweeps(overrides: Iterable[Override]) -> None:
-  """Raises UserError for an override with several values."""
   for o in overrides:
     if o.is_sweep_override():
       raise UserError(
         f"{o.input_line} is a sweep: add -m to run each value, or write "
         f"{o.get_key_element()}=[...] for a list"
       )
+  check_heeded(overrides, [str(cfg.get("encoding"))])
 
 
-def _of_other_encodings(
-  overrides: Iterable[Override], encodings: Sequence[str]
-) -> Iterator[tuple[str, str]]:
-  """The options that are set of encodings beside these, each with the name of its encoding."""
+def check_heeded(overrides: Iterable[Override], encodings: Sequence[str]) -> None:
+  """Raises UserError for an option of an encoding beside those that the runs have."""
   for o in overrides:
-    section = o.key_or_group.partition(".")[0]
+    key, section = o.key_or_group, o.key_or_group.partition(".")[0]
     if section in config.encodings_node() and section not in encodings:
-      yield o.key_or_group, section
+      raise UserError(
+        f"{key} is set, but encoding={','.join(encodings)}; choose encoding={section} or drop {key}"
+      )
 
 
 @contextlib.contextmanager
@@ -146,21 +122,18 @@ def explained(args: Namespace) -> Iterator[None]:
 
 
 def _explain(error: Exception, args: Namespace) -> UserError:
-  text = str(error)
   if isinstance(error, OverrideParseException):
     return _malformed(error)
   if isinstance(error, MissingConfigException) and error.options:
     group, _, name = error.missing_cfg_file.rpartition("/")
     return config.unknown_name(group, name, error.options)
   if isinstance(error, yaml.YAMLError):
-    return UserError(f"a config file is not valid YAML: {' '.join(text.split())}")
-  if match := re.match(r"Could not append to config. An item is already at '(.*)'", text):
-    return UserError(f"+{match[1]}: there is an option {match[1]} already, leave the + out")
-  match = re.match(r"Could not override '(.*)'", text)
+    return UserError(f"a config file is not valid YAML: {' '.join(str(error).split())}")
+  match = re.match(r"Could not override '(.*)'", str(error))
   if match and isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError):
-    key = match[1]
-    typed = next((o for o in args.overrides if o.startswith(f"{key}=")), "")
-    return config.unknown_option(key, typed.partition("=")[2], _known_options(args))
+    typed = next((o for o in args.overrides if o.startswith(f"{match[1]}=")), "")
+    value = typed.partition("=")[2]
+    return config.unknown_option(match[1], value, _known_options(args, but=typed))
   lines = [line for e in (error, error.__cause__) if e for line in str(e).splitlines()[:1]]
   return UserError(": ".join(line for line in lines if line))
 
@@ -173,21 +146,12 @@ def _malformed(error: OverrideParseException) -> UserError:
   return UserError(f"{error.override}: cannot be read; quote the value, as in {quoted}")
 
 
-def _known_options(args: Namespace) -> list[str]:
-  """The full keys of all options and sections, and the groups, under the choices that were made."""
+def _known_options(args: Namespace, but: str) -> list[str]:
+  """The full keys of all options, and the groups, under the choices that were typed."""
   choices = [o for o in args.overrides if "." not in o.partition("=")[0] and "," not in o]
-  for overrides in (choices, []):
-    with contextlib.suppress(*CONFIG_ERRORS, UserError):
-      cfg = compose(args, overrides)
-      groups = [group for group in cfg.hydra.runtime.choices if "/" not in group]
-      keys = _flat(OmegaConf.to_container(config.options(cfg)))
-      launcher = _flat(OmegaConf.to_container(cfg.hydra.launcher), "hydra.launcher.")
-      return list(dict.fromkeys([*keys, *launcher, *groups]))
+  with contextlib.suppress(*CONFIG_ERRORS, UserError):
+    cfg = compose(args, [o for o in choices if o != but])
+    groups = [group for group in cfg.hydra.runtime.choices if "/" not in group]
+    keys = flat(OmegaConf.to_container(config.options(cfg)))
+    return [*keys, *flat(OmegaConf.to_container(cfg.hydra.launcher), "hydra.launcher."), *groups]
   return []
-
-
-def _flat(section: dict[str, Any], prefix: str = "") -> Iterator[str]:
-  for key, value in section.items():
-    yield prefix + key
-    if isinstance(value, dict):
-      yield from _flat(value, f"{prefix}{key}.")

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posexp.config import plugins
+from posexp.config.checks import at_least, one_of
 from posexp.config.schema import build
 from posexp.errors import UserError
 
@@ -39,10 +40,8 @@ def _built_in() -> DictConfig:
   return node
 
 
-def compose(
-  overrides: Sequence[str] = (), *, folders: Iterable[str | Path] = (), name: str = "train"
-) -> DictConfig:
-  """The config that `configs/<name>.yaml` and the overrides give, with Hydra's own node `hydra`.
+def compose(overrides: Sequence[str] = (), *, folders: Iterable[str | Path] = ()) -> DictConfig:
+  """The config that `configs/train.yaml` and the overrides give, with Hydra's own node `hydra`.
 
   `folders` are searched after `configs`, as with `--config-dir`. Raises what Hydra raises.
   """
@@ -54,7 +53,7 @@ def compose(
   paths = ",".join(f'"file://{Path(folder).resolve()}"' for folder in folders)
   search = [f"hydra.searchpath=[{paths}]"] if paths else []
   with hydra.initialize_config_dir(str(CONFIGS), job_name="posexp", version_base="1.3"):
-    return hydra.compose(name, [*overrides, *search], return_hydra_config=True)
+    return hydra.compose("train", [*overrides, *search], return_hydra_config=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +70,10 @@ class RunOptions:
   def __post_init__(self):
     if not 0 <= self.seed < 2**31:
       raise ValueError(f"seed must be from 0 to {2**31 - 1}, not {self.seed}")
-    if self.seeds is not None and not 1 <= self.seeds <= 2**31:
-      raise ValueError(f"seeds must be at least 1, not {self.seeds}")
+    at_least(self, seeds=1)
     if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 1):
       raise ValueError(f"workers must be auto or at least 1, not {self.workers}")
-    if self.distributed not in ("auto", "off"):
-      raise ValueError(f"distributed must be auto or off, not {self.distributed}")
+    one_of(self, distributed=("auto", "off"))
 
 
 def resolve(cfg: DictConfig) -> dict[str, Any]:
@@ -91,12 +88,12 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
     raise UserError(f"{error.full_key} is missing: set {error.full_key}=...") from error
   except OmegaConfBaseException as error:
     raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
-  names = [field.name for field in dataclasses.fields(RunOptions) if field.name in config]
-  config |= dataclasses.asdict(build(RunOptions, {name: config[name] for name in names}, where=""))
-  del config["seeds"], config["workers"]  # of a sweep, not of one of its runs
-  config["plugins"] = plugins.record(config)
-  if not config["plugins"]:
-    del config["plugins"]
+  given = {f.name: config[f.name] for f in dataclasses.fields(RunOptions) if f.name in config}
+  config |= dataclasses.asdict(build(RunOptions, given, where=""))
+  for key in ("seeds", "workers", "plugins"):  # of a sweep, or read already
+    config.pop(key, None)
+  if used := plugins.record(config):
+    config["plugins"] = used
   chosen = config.get("encoding")
   unread = encodings_node().keys() - {chosen}
   first = [key for key in ("encoding", chosen, "task", "model", "positions") if key in config]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.config import plugins
-from posexp.config.compose import options
+from posexp.config.compose import encodings_node, options
 
 INTRODUCTION = """\
 posexp trains a small Transformer with one of several positional encodings, on equal terms, and
@@ -23,28 +23,33 @@ measures it. The same command again goes on where it was stopped, or shows what 
   python -m posexp.train experiment=shaw_clip_k                       a sweep that is kept in a file
   python -m posexp.train encoding=rpr --cfg job                       only the config of a run
 """
-SMALL = "_small"  # ends the names of experiments that are others in small
 LINE = re.compile(r"(?P<indent> *)(?P<key>[\w.-]+):(?P<value>.*?)(?:\s+#\s(?P<comment>.*))?$")
 
 
 def help_text(cfg: DictConfig) -> str:
   """The whole of it, for a composed config with its node `hydra`."""
+  sources = cfg.hydra.runtime.config_sources
+  folders = [Path(source.path) for source in sources if source.schema == "file"]
   choices: dict[str, dict[str, Path]] = {}
-  for folder in _folders(cfg):
-    for file in sorted(folder.glob("*/*.yaml")):
-      choices.setdefault(file.parent.name, {})[file.stem] = file
+  for file in (file for folder in folders for file in sorted(folder.glob("*/*.yaml"))):
+    choices.setdefault(file.parent.name, {}).setdefault(file.stem, file)
+  experiments = choices.pop("experiment", {})
+  comments = _comments([*(folder / "train.yaml" for folder in folders), *_files(cfg, choices)])
   for group in plugins.TABLES:
     choices[group] |= {name: plugin.file for name, plugin in plugins.found(group).items()}
-  experiments = choices.pop("experiment", {})
   lines = [INTRODUCTION, "Choices:"]
   lines += [f"  {group}={'|'.join(names)}" for group, names in sorted(choices.items())]
   lines += ["", "Experiments, as in experiment=shaw_clip_k; NAME_small in 6 to 30 minutes:"]
-  large = [
-    n for n in experiments if not (n.endswith(SMALL) and n.removesuffix(SMALL) in experiments)
-  ]
+  large = [name for name in experiments if not name.endswith("_small")]
   width = max(map(len, large), default=0)
   lines += [f"  {name:<{width}}  {_question(experiments[name])}".rstrip() for name in large]
-  return "\n".join([*lines, "", "Options, as in train.epochs=3, and their values:", *_options(cfg)])
+  lines += ["", "Options, as in train.epochs=3, and their values:"]
+  values = OmegaConf.to_container(options(cfg))
+  ordered = sorted(values, key=lambda key: key in encodings_node())  # their options last
+  for path, line in _paths(yaml.safe_dump({key: values[key] for key in ordered}, sort_keys=False)):
+    comment = comments.get(path)
+    lines.append(f"  {line:<26}  # {comment}" if comment else f"  {line}")
+  return "\n".join(lines)
 
 
 def _question(file: Path) -> str:
@@ -53,43 +58,31 @@ def _question(file: Path) -> str:
   return comments[0] if comments else ""
 
 
-def _options(cfg: DictConfig) -> Iterator[str]:
-  comments = dict(_comments(cfg))
-  plain = options(cfg)
-  first = [
-    key for key in ("encoding", "positions", "task", "model", "seed", "train") if key in plain
-  ]
-  for key in dict.fromkeys([*first, *plain]):
-    for path, line in _paths(OmegaConf.to_yaml(OmegaConf.masked_copy(plain, key))):
-      comment = comments.get(path)
-      yield f"  {line:<26}  # {comment}" if comment else f"  {line}"
+def _files(cfg: DictConfig, choices: dict[str, dict[str, Path]]) -> Iterator[Path]:
+  """The YAML files of the choices that were made, and those of all encodings."""
+  for group, name in cfg.hydra.runtime.choices.items():
+    if name in choices.get(group, {}):
+      yield from _with_bases(choices[group][name])
+  yield from choices["encoding"].values()
 
 
-def _folders(cfg: DictConfig) -> list[Path]:
-  return [Path(s.path) for s in cfg.hydra.runtime.config_sources if s.schema == "file"]
+def _with_bases(file: Path) -> Iterator[Path]:
+  yield file
+  for name in OmegaConf.load(file).get("defaults", ()):
+    if isinstance(name, str) and name != "_self_":
+      yield from _with_bases(file.with_name(f"{name}.yaml"))
 
 
-def _comments(cfg: DictConfig) -> Iterator[tuple[str, str]]:
-  choices = {group: name for group, name in cfg.hydra.runtime.choices.items() if name}
-  for folder in _folders(cfg):
-    yield from _of_file(folder / f"{cfg.hydra.job.config_name}.yaml", "")
-    for file in sorted(folder.glob("encoding/*.yaml")):
-      yield from _of_file(file, "")
-    for group, name in choices.items():
-      yield from _of_file(folder / group / f"{name}.yaml", f"{group}.")
-
-
-def _of_file(file: Path, prefix: str) -> Iterator[tuple[str, str]]:
-  if not file.is_file():
-    return
-  text = file.read_text(encoding="utf-8")
-  if prefix:
-    for name in (yaml.safe_load(text) or {}).get("defaults", []):
-      if isinstance(name, str) and name != "_self_":
-        yield from _of_file(file.with_name(f"{name}.yaml"), prefix)
-  for path, line in _paths(text):
-    if comment := LINE.match(line)["comment"]:
-      yield ("" if "# @package _global_" in text else prefix) + path, comment
+def _comments(files: Iterable[Path]) -> dict[str, str]:
+  """The comment of each option, by its full key, from the first file that has one."""
+  found: dict[str, str] = {}
+  for file in files:
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    whole = file.stem == "train" or "# @package _global_" in text
+    for path, line in _paths(text):
+      if comment := LINE.match(line)["comment"]:
+        found.setdefault(path if whole else f"{file.parent.name}.{path}", comment)
+  return found
 
 
 def _paths(text: str) -> Iterator[tuple[str, str]]:

@@ -11,9 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
-import importlib.util
 import logging
-import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
@@ -27,7 +25,7 @@ from posexp.errors import UserError, near
 
 log = logging.getLogger("posexp")
 
-PROVIDER = "posexp.plugins"  # of the configs that Hydra is told about
+PROVIDER = "posexp.plugins"  # marks the configs that Hydra is told about
 TABLES = {"encoding": "ENCODINGS", "task": "TASKS"}  # group -> the name of its table in a file
 
 
@@ -65,26 +63,25 @@ def load(files: Iterable[str | Path]) -> None:
   """
   installed()
   for each in files:
-    file = Path(each)
+    path = Path(each).resolve()
     try:
-      source = file.read_bytes()
+      source = path.read_bytes()
     except OSError as error:
-      raise UserError(f"plugins={each}: {error.strerror or error}") from None
-    sha256, path = hashlib.sha256(source).hexdigest(), file.resolve()
+      raise UserError(f"plugins={each}: {error.strerror}") from None
+    sha256 = hashlib.sha256(source).hexdigest()
     if any((plugin.file, plugin.sha256) == (path, sha256) for plugin in _found.values()):
       continue
-    module = _execute(file, source, f"posexp_plugin_{sha256[:12]}")
-    tables = {group: getattr(module, table, {}) for group, table in TABLES.items()}
-    for group, table in tables.items():
-      if not isinstance(table, Mapping):
-        raise _wrong(file, source, TABLES[group], f"must be a dict, as in {_shape(group)}")
-    if not any(tables.values()):
-      raise UserError(f"{near(file)} has no table: end it with {' or '.join(map(_shape, TABLES))}")
+    module = _execute(path, source, f"posexp_plugin_{sha256[:12]}")
+    tables = {group: getattr(module, name, {}) for group, name in TABLES.items()}
+    if not any(tables.values()) or not all(isinstance(each, dict) for each in tables.values()):
+      raise UserError(
+        f'{near(path)} must end with a table: ENCODINGS = {{"name": Class}}, or TASKS likewise'
+      )
     for key in [key for key, plugin in _found.items() if plugin.file == path]:
       del _found[key]  # the same file, of another content
     for group, table in tables.items():
       for name, cls in table.items():
-        _add(Plugin(group, name, cls, path, sha256), source)
+        _add(Plugin(group, name, cls, path, sha256))
 
 
 def load_recorded(config: Mapping[str, Any]) -> None:
@@ -100,10 +97,9 @@ def installed() -> None:
       try:
         cls = entry.load()
         file = Path(sys.modules[cls.__module__].__file__).resolve()
-        source = file.read_bytes()
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-        sha256 = hashlib.sha256(source).hexdigest()
-        _add(Plugin(group, entry.name, cls, file, sha256, package), source)
+        _add(Plugin(group, entry.name, cls, file, sha256, package))
       except Exception as error:
         log.warning("%s=%s of an installed package is left out: %s", group, entry.name, error)
 
@@ -138,19 +134,19 @@ def check(group: str, config: Mapping[str, Any]) -> None:
   wanted = config.get("plugins", {}).get(group)
   if wanted is None:
     return
-  name, package, path = wanted["name"], wanted.get("package"), Path(wanted["path"])
-  here = found(group).get(name)
-  if here is None and package:
-    raise UserError(f"{group} {name} is of the package {package}, which is not installed")
-  if here is None:
+  name, file = wanted["name"], near(Path(wanted["path"]))
+  plugin = found(group).get(name)
+  if plugin is None and "package" in wanted:
+    raise UserError(f"{group} {name} is of the package {wanted['package']}, which is not installed")
+  if plugin is None:
     raise UserError(
-      f"{group} {name} is not one of posexp's: it was loaded from {near(path)}; name that file, "
-      f"plugins={near(path)} among options and --plugins {near(path)} among flags"
+      f"{group} {name} is not one of posexp's: it was loaded from {file}; name that file, "
+      f"plugins={file} among options and --plugins {file} among flags"
     )
-  if here.sha256 != wanted["sha256"]:
+  if plugin.sha256 != wanted["sha256"]:
     raise UserError(
-      f"{group} {name}: {here.package or near(here.file)} has another content than the run was "
-      f"trained with (sha256 {here.sha256[:12]}, then {wanted['sha256'][:12]})"
+      f"{group} {name}: {plugin.package or near(plugin.file)} has another content than the run was "
+      f"trained with (sha256 {plugin.sha256[:12]}, then {wanted['sha256'][:12]})"
     )
 
 
@@ -165,12 +161,11 @@ def store(configs: Path) -> None:
   installed()
   hydra = ConfigStore.instance()
   for group in TABLES:
-    named = hydra.repo.get(group, {})
-    for file in [file for file, node in named.items() if node.provider == PROVIDER]:
-      del named[file]
+    nodes = hydra.repo.get(group, {})
+    for file in [file for file, node in nodes.items() if node.provider == PROVIDER]:
+      del nodes[file]
   taken = {*OmegaConf.load(configs / "train.yaml"), *(each.name for each in configs.iterdir())}
-  for plugin in _found.values():
-    group, name = plugin.group, plugin.name
+  for (group, name), plugin in _found.items():
     if (configs / group / f"{name}.yaml").exists() or (group == "encoding" and name in taken):
       raise UserError(
         f"{near(plugin.file)}: the name {name} exists already in posexp; choose another"
@@ -182,55 +177,38 @@ def store(configs: Path) -> None:
     hydra.store(name, node, group=group, package=package, provider=PROVIDER)
 
 
-def _execute(file: Path, source: bytes, name: str) -> ModuleType:
-  spec = importlib.util.spec_from_file_location(name, file)
-  if spec is None:
-    raise UserError(f"plugins={file}: the name of a file of Python code ends in .py")
-  module = importlib.util.module_from_spec(spec)
-  sys.modules[name] = module  # where dataclasses look their annotations up
+def _execute(path: Path, source: bytes, name: str) -> ModuleType:
+  """The module of a file; an error in it names the line."""
+  module = sys.modules[name] = ModuleType(name)  # where dataclasses look their annotations up
+  module.__file__ = str(path)
   try:
-    exec(compile(source, str(file.resolve()), "exec"), module.__dict__)
-  except SyntaxError as error:
-    del sys.modules[name]
-    where = f"{near(Path(error.filename or file))}, line {error.lineno}"
-    raise UserError(f"{where}: {error.msg}") from error
+    exec(compile(source, str(path), "exec"), module.__dict__)
   except Exception as error:
     del sys.modules[name]
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(file.resolve())]
-    first = (str(error).splitlines() or [""])[0]
-    where = f"{near(file)}, line {lines[-1]}" if lines else near(file)
-    raise UserError(f"{where}: {type(error).__name__}: {first}") from error
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    if isinstance(error, SyntaxError):
+      path, lines, text = Path(error.filename or path), [error.lineno], error.msg
+    else:
+      text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    raise UserError(f"{near(path)}, line {lines[-1] if lines else 1}: {text}") from error
   return module
 
 
-def _add(plugin: Plugin, source: bytes) -> None:
-  group, name, cls, file = plugin.group, plugin.name, plugin.cls, plugin.file
-  if not (isinstance(name, str) and name.isidentifier()):
-    raise _wrong(file, source, TABLES[group], f"the name {name!r} must be one word")
+def _add(plugin: Plugin) -> None:
+  """Adds a plugin; raises UserError if its name or its class will not do."""
+  group, name, cls, file = plugin.group, plugin.name, plugin.cls, near(plugin.file)
   if (other := _found.get((group, name))) is not None:
-    raise UserError(f"{near(file)}: {near(other.file)} has the {group} {name} already")
-  if not isinstance(cls, type):
-    raise _wrong(file, source, TABLES[group], f"{name} must be a class, not {cls!r}")
-  own = vars(cls).get("__dataclass_params__")
+    raise UserError(f"{file}: {near(other.file)} has the {group} {name} already")
+  if not (isinstance(name, str) and name.isidentifier()):
+    raise UserError(f"{file}: the name {name!r} in its table must be one word")
+  own = vars(cls).get("__dataclass_params__") if isinstance(cls, type) else None
   if own is None or not own.frozen:
-    advice = "write @dataclasses.dataclass(frozen=True) above it"
-    raise _wrong(file, source, cls.__name__, f"{cls.__name__} is no frozen dataclass: {advice}")
+    raise UserError(
+      f"{file}: {name} is no frozen dataclass: write @dataclasses.dataclass(frozen=True) above it"
+    )
   try:
     _ = plugin.options
-  except Exception as error:
-    first = str(error).splitlines()[0]
-    raise _wrong(file, source, cls.__name__, f"{cls.__name__}: {first}") from error
+  except Exception as error:  # of OmegaConf, for fields that are no options
+    raise UserError(f"{file}: {cls.__name__}: {str(error).splitlines()[0]}") from error
   _found[group, name] = plugin
-
-
-def _wrong(file: Path, source: bytes, name: str, message: str) -> UserError:
-  """The error with the line in which a class or a table begins."""
-  text = source.decode(errors="replace")
-  match = re.search(rf"^(class )?{re.escape(name)}\b", text, re.MULTILINE)
-  line = f", line {text.count(chr(10), 0, match.start()) + 1}" if match else ""
-  return UserError(f"{near(file)}{line}: {message}")
-
-
-def _shape(group: str) -> str:
-  return f'{TABLES[group]} = {{"name": Class}}'

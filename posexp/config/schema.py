@@ -15,6 +15,10 @@ from omegaconf.errors import OmegaConfBaseException
 from posexp.errors import UserError
 
 T = typing.TypeVar("T")
+TYPES = {
+  int: "an integer", float: "a number", bool: "true or false", str: "text", list: "a list",
+  tuple: "a list", type(None): "null",
+}  # fmt: skip
 
 
 def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
@@ -26,12 +30,10 @@ def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
   ValueErrors of `__post_init__`; each names the full key.
   """
   section = {} if section is None else section
-  schema = OmegaConf.structured(cls)
-  OmegaConf.set_readonly(schema, False)  # which a frozen dataclass makes it
-  if OmegaConf.is_config(section):
-    section = OmegaConf.to_container(section, resolve=True)
   if not isinstance(section, Mapping):
     raise UserError(f"{where}={show(section)}: {where} is a section, set its options one by one")
+  schema = OmegaConf.structured(cls)
+  OmegaConf.set_readonly(schema, False)  # which a frozen dataclass makes it
   hints = typing.get_type_hints(cls)
   keys = {f.name: f"{where}.{f.name}" if where else f.name for f in dataclasses.fields(cls)}
   for name, value in section.items():
@@ -47,7 +49,7 @@ def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
       raise UserError(f"{key} is missing: set {key}=...")
   values = OmegaConf.to_container(schema)
   for name, value in values.items():
-    if isinstance(value, list) and _origin(hints[name]) is tuple:
+    if isinstance(value, list) and typing.get_origin(hints[name]) is tuple:
       values[name] = tuple(value)
   try:
     return cls(**values)
@@ -59,18 +61,13 @@ def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
 def unknown_option(key: str, value: Any, options: Sequence[str]) -> UserError:
   """The error for an option that does not exist; `options` are the full keys of those that do."""
   section, _, name = key.rpartition(".")
-  tree: dict[str, dict[str, str]] = {}  # section -> its options, by their last names
-  for option in options:
-    parent, _, end = option.rpartition(".")
-    tree.setdefault(parent, {})[end] = option
-  section = section if section in tree else nearest(section, tree) or ""
-  names = tree.get(section, {})
-  same = [siblings[name] for siblings in tree.values() if name in siblings]
-  close = names.get(name) or " or ".join(same) or names.get(nearest(name, names))
-  if close:
+  parts = {option: option.rpartition(".") for option in options}
+  siblings = {end: option for option, (parent, _, end) in parts.items() if parent == section}
+  same = [option for option, (_, _, end) in parts.items() if end == name]
+  if close := " or ".join(same) or siblings.get(nearest(name, siblings)):
     way_out = f"did you mean {close}?"
-  elif section:
-    way_out = f"the options of {section} are {', '.join(names)}"
+  elif section and siblings:
+    way_out = f"the options of {section} are {', '.join(siblings)}"
   else:
     way_out = "--help lists the options"
   return UserError(f"{key}={show(value)}: there is no option {key}; {way_out}")
@@ -110,14 +107,17 @@ def show(value: Any) -> str:
   return str(value)
 
 
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  """A config with full keys: {"rpr": {"k": 4}} as {"rpr.k": 4}."""
+  found: dict[str, Any] = {}
+  for key, value in config.items():
+    nested = isinstance(value, Mapping)
+    found |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+  return found
+
+
 def _describe(hint: Any) -> str:
-  names = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
-  if _origin(hint) in (typing.Union, types.UnionType):
-    return " or ".join(_describe(part) for part in typing.get_args(hint))
-  if _origin(hint) in (list, tuple):
-    return "a list"
-  return "null" if hint is type(None) else names.get(hint, f"a {hint.__name__}")
-
-
-def _origin(hint: Any) -> Any:
-  return typing.get_origin(hint) or hint
+  origin = typing.get_origin(hint) or hint
+  if origin in (typing.Union, types.UnionType):
+    return " or ".join(map(_describe, typing.get_args(hint)))
+  return TYPES.get(origin) or f"a {origin.__name__}"

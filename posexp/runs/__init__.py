@@ -1,7 +1,7 @@
 """The folders of runs: their identity, how training writes them, and how they are read back."""
 
 from posexp.runs.identity import BOOKKEEPING, FILES, digest, folder
-from posexp.runs.run import Run, read_run, read_runs
+from posexp.runs.run import Run, read_run, read_runs, read_summary
 from posexp.runs.writer import ReadOnlyRun, RunWriter, lock
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
   "lock",
   "read_run",
   "read_runs",
+  "read_summary",
 ]

@@ -16,15 +16,11 @@ from posexp.errors import UserError
 
 # Orbax takes a second to import, and a finished run needs none of it: it is imported where used.
 
-
 WRITING = "could not be written ({reason}); the checkpoints before it are kept"
 READING = (
   "is damaged ({reason}); remove it to go on from the checkpoint before it, or rerun=true starts "
   "the run afresh"
 )
-
-
-EMPTY = "empty"
 
 
 class Rank(NamedTuple):
@@ -69,7 +65,7 @@ class Checkpoints:
     if not any(self.folder.glob("[0-9]*")):
       return None
     with self._explained(READING):
-      return self._manager.latest_step() if which == "latest" else _best(self._ranks())
+      return self._manager.latest_step() if which == "latest" else _best(self._ranks)
 
   def restore(self, template: Any, which: str = "latest") -> Any:
     """The state that `find` finds, or None if there is none.
@@ -96,7 +92,7 @@ class Checkpoints:
 
     self.wait()
     with self._explained(READING):
-      steps = sorted(self._ranks())[-count:]
+      steps = sorted(self._ranks)[-count:]
     states = [self.load(step, template) for step in steps]
     mean = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *(s.params for s in states))
     return states[-1].replace(params=mean), steps
@@ -111,7 +107,7 @@ class Checkpoints:
     )
     with self._explained(READING, step):
       held = self._manager.metadata(step).item_metadata.tree
-    if difference := _difference(_leaves(held), _leaves(wanted)):
+    if difference := _difference(_shapes(held), _shapes(wanted)):
       raise UserError(
         f"{self.folder / str(step)} is a checkpoint of another model or version: {difference}; "
         "rerun=true starts the run afresh"
@@ -121,14 +117,14 @@ class Checkpoints:
 
   def wait(self) -> None:
     """Returns when what was saved is on disk; UserError if it could not be written."""
-    if "_manager" in self.__dict__:
+    if "_manager" in vars(self):
       with self._explained(WRITING):
         self._manager.wait_until_finished()
 
   def close(self) -> None:
     """Waits, and releases what Orbax holds."""
     self.wait()
-    if manager := self.__dict__.pop("_manager", None):
+    if manager := vars(self).pop("_manager", None):
       manager.close()
 
   @functools.cached_property
@@ -146,8 +142,9 @@ class Checkpoints:
     handler = ocp.StandardCheckpointHandler()
     return ocp.CheckpointManager(self.folder.absolute(), options=options, item_handlers=handler)
 
+  @property
   def _ranks(self) -> dict[int, Rank]:
-    return _ranks({step: self._manager.metrics(step) for step in self._manager.all_steps()})
+    return _finite({step: self._manager.metrics(step) for step in self._manager.all_steps()})
 
   @contextlib.contextmanager
   def _explained(self, message: str, step: int | None = None) -> Iterator[None]:
@@ -172,7 +169,7 @@ class _NewestAndBest:
     self.ranked = ranked
 
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-    ranks = _ranks({each.step: each.metrics for each in checkpoints})
+    ranks = _finite({each.step: each.metrics for each in checkpoints})
     kept = {checkpoints[-1].step, _best(ranks), *sorted(ranks, reverse=True)[: self.ranked]}
     return [each.step in kept for each in checkpoints]
 
@@ -181,42 +178,26 @@ def _best(ranks: Mapping[int, Rank]) -> int | None:
   return max(ranks, key=lambda step: (ranks[step], -step), default=None)
 
 
-def _ranks(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank]:
+def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank]:
   """The ranks by step, of the checkpoints that have one with a finite score."""
   ranks = {step: Rank(**found) for step, found in metrics.items() if found}
   return {step: rank for step, rank in ranks.items() if math.isfinite(rank.score)}
 
 
-def _leaves(tree: Any) -> dict[str, str]:
-  """The type and shape of each array in a tree, by its path; EMPTY where a part has none."""
+def _shapes(tree: Any) -> dict[str, str]:
+  """The type and shape of each array in a tree, by its path."""
   import jax
 
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_empty)
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): (
-      EMPTY if _is_empty(leaf) else f"{leaf.dtype} {list(leaf.shape)}"
-    )
+    jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype} {list(leaf.shape)}"
     for path, leaf in leaves
   }
 
 
-def _is_empty(node: Any) -> bool:
-  import jax
-
-  return not jax.tree.leaves(node)
-
-
 def _difference(held: dict[str, str], wanted: dict[str, str]) -> str | None:
-  """The first difference between a checkpoint and the template, in words; None if there is none.
-
-  Parameters come first, and parts without arrays last.
-  """
-  both = wanted | held
-
-  def order(name: str) -> tuple[bool, bool, str]:
-    return both[name] == EMPTY, not name.startswith("params/"), name
-
-  for name in sorted(both, key=order):
+  """The first difference between a checkpoint and the template, in words; None if there is none."""
+  for name in sorted(wanted | held, key=lambda name: (not name.startswith("params/"), name)):
     if name not in wanted:
       return f"it holds {name}, which this model does not have"
     if name not in held:

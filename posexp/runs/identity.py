@@ -56,15 +56,6 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
   return kept
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """A config with full keys: {"rpr": {"k": 4}} as {"rpr.k": 4}."""
-  found: dict[str, Any] = {}
-  for key, value in config.items():
-    nested = isinstance(value, Mapping)
-    found |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-  return found
-
-
 def folder(config: Mapping[str, Any], data_digest: str | None = None) -> Path:
   """The folder of a config's run: `<runs>/<task>/<encoding>/<digest>/seed=<n>`.
 

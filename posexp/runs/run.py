@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -27,13 +28,13 @@ from typing import Any
 import yaml
 
 from posexp.config import nearest
+from posexp.config.schema import flat
 from posexp.errors import UserError
 from posexp.runs.checkpoints import Checkpoints
-from posexp.runs.identity import decisive, flat
+from posexp.runs.identity import decisive
 
 REQUIRED = ("seed", "encoding", "task.kind", "task.name")  # keys of the config of every run
 NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
-TAIL = 4096  # bytes of a train.log in which its last line is
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
 SEED = re.compile(r"^seed: (\d+)\n", re.MULTILINE)
 
@@ -113,7 +114,7 @@ def read_run(path: Path | str) -> Run:
   path = Path(path)
   if not (path / "config.yaml").exists():
     raise UserError(f"{path} is not a run's folder: it has no config.yaml")
-  run = _read(path, {})
+  run = _read(path)
   if run.damaged:
     raise UserError(f"{path / 'metrics.jsonl'}, line {run.damaged[0]}: not a row of metrics")
   return run
@@ -126,21 +127,20 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     UserError: a folder is missing, or there is no run in any.
   """
   paths = list(paths)
-  found: dict[str, Run | str] = {}  # by the real path: a run, or why it cannot be read
-  parsed: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+  folders: dict[str, Path] = {}  # by their real paths
   for path in paths:
     if not path.is_dir():
       close = nearest(path.name, [each.name for each in path.absolute().parent.glob("*/")])
       hint = f"; did you mean {path.with_name(close)}?" if close else ""
       raise UserError(f"{path}: there is no such folder{hint}")
     for folder in _folders(path):
-      if (real := os.path.realpath(folder)) not in found:
-        try:
-          found[real] = _read(Path(folder), parsed)
-        except (UserError, OSError) as error:
-          found[real] = str(error)
-  runs = [each for each in found.values() if isinstance(each, Run)]
-  wrong = [each for each in found.values() if isinstance(each, str)]
+      folders.setdefault(os.path.realpath(folder), Path(folder))
+  runs, wrong = [], []
+  for folder in folders.values():
+    try:
+      runs.append(_read(folder))
+    except (UserError, OSError) as error:
+      wrong.append(str(error))
   if wrong and not runs:
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     raise UserError(f"{wrong[0]}{more}; there is no other run")
@@ -159,34 +159,29 @@ def _folders(path: Path) -> Iterator[str]:
     inside[:] = sorted(name for name in inside if not name.startswith("."))
 
 
-def _read(path: Path, parsed: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> Run:
-  """The run in a folder; `parsed` has the configs read before, by their text without the seed."""
+def _read(path: Path) -> Run:
   text = (path / "config.yaml").read_text(encoding="utf-8", errors="replace")
   seed = SEED.search(text)
-  key = SEED.sub("", text, count=1)
-  if key not in parsed:
-    parsed[key] = _parse(path, text)
-  config, settings = parsed[key]
+  config, settings = _parse(SEED.sub("", text, count=1))
+  if config is None:
+    raise UserError(f"{path}: its config.yaml is broken")
   if seed:
     config = config | {"seed": int(seed[1])}
+  if missing := [key for key in REQUIRED if key not in settings | config]:
+    raise UserError(f"{path} is a folder of another version: its config has no {missing[0]}")
   summary = read_summary(path)
   failure = None if summary is not None else _failure(path / "train.log")
   return Run(path, config, settings, summary, *_rows(path), failure)
 
 
-def _parse(path: Path, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-  """A config and its settings."""
+@functools.cache
+def _parse(text: str) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+  """A config and its settings, once for all seeds; (None, {}) where it is none."""
   try:
     config = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
   except yaml.YAMLError:
     config = None
-  if not isinstance(config, dict):
-    raise UserError(f"{path}: its config.yaml is broken")
-  settings = flat(decisive(config))
-  seed = {"seed"} if isinstance(config.get("seed"), int) else set()
-  if missing := [key for key in REQUIRED if key not in settings.keys() | seed]:
-    raise UserError(f"{path} is a folder of another version: its config has no {missing[0]}")
-  return config, settings
+  return (config, flat(decisive(config))) if isinstance(config, dict) else (None, {})
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
@@ -231,12 +226,10 @@ def _rows(path: Path) -> tuple[list[dict[str, Any]], tuple[int, ...]]:
 def _failure(file: Path) -> str | None:
   """The error at the end of a train.log, if there is one."""
   try:
-    with file.open("rb") as log:
-      log.seek(max(0, os.path.getsize(file) - TAIL))
-      text = log.read().decode("utf-8", errors="replace")
+    text = file.read_text(encoding="utf-8", errors="replace").rstrip()
   except OSError:
     return None
-  last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+  last = text.rpartition("\n")[2].strip()
   if not last or LOGGED.match(last) or last.startswith(NO_FAILURE):
     return None
   user_error = re.fullmatch(r"""UserError\((['"])(.*)\1\)""", last)

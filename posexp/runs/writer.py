@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import shutil
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
@@ -21,7 +22,7 @@ from posexp.errors import UserError
 from posexp.runs.checkpoints import Checkpoints, Rank
 from posexp.runs.identity import digest
 from posexp.runs.metrics import Score, score
-from posexp.runs.run import Run, read_run, read_summary
+from posexp.runs.run import read_run, read_summary
 
 ACCURACY = score("validation/accuracy")
 OWNED = (  # what `rerun` removes, in this order
@@ -65,7 +66,6 @@ class RunWriter:
     self.checkpoints = Checkpoints(self.path / "checkpoints", ranked=ranked)
     self._config = dict(config)
     self._rerun = rerun
-    self._rows: IO[str] | None = None
     self._stack = contextlib.ExitStack()
 
   def __enter__(self) -> Self:
@@ -93,26 +93,24 @@ class RunWriter:
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Adds a row to metrics.jsonl, which a kill afterwards does not lose."""
     text = json.dumps({"step": step, **metrics}, default=_number)
-    with self._writing():
-      self._rows.write(text + "\n")
-      self._rows.flush()
+    with self._writing(), self._rows.open("a", encoding="utf-8") as file:
+      file.write(text + "\n")
     self.history.append(json.loads(text))
 
-  def rewind(self, step: int) -> None:
+  def rewind(self, step: float) -> None:
     """Drops the rows after `step`, which a run that goes on from there writes again."""
-    kept = [row for row in self.history if row["step"] <= step]
-    if len(kept) < len(self.history):
-      self.history[:] = kept
-      with self._writing():
-        self._rewrite()
+    self.history = [row for row in self.history if row["step"] <= step]
+    text = "".join(json.dumps(row) + "\n" for row in self.history)
+    with self._writing():
+      storage.write(self._rows, text)
 
   def save(self, step: int, state: Any, metrics: Mapping[str, float] | None = None) -> None:
     """Begins to write a checkpoint; `state`, a pytree of arrays, may be donated afterwards.
 
     A checkpoint without metrics is kept while it is the newest, and is never the best.
     """
-    with self._writing():
-      os.fsync(self._rows.fileno())
+    with self._writing(), self._rows.open("rb") as file:
+      os.fsync(file.fileno())
     self.checkpoints.save(step, state, None if metrics is None else self.rank(metrics))
 
   def rank(self, row: Mapping[str, float]) -> Rank:
@@ -149,7 +147,7 @@ class RunWriter:
     stack.enter_context(lock(self.path))
     if self._rerun:
       self._clear()
-    run = self._read()
+    run = read_run(self.path) if (self.path / "config.yaml").exists() else None
     if run is not None and _identity(run.config) != _identity(self._config):
       raise UserError(
         f"{self.path} holds a run of another config (see its config.yaml); move it away, or "
@@ -158,8 +156,7 @@ class RunWriter:
     if run is None or run.summary is None:
       storage.write(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(self._config)))
     self.history = run.history if run else []
-    self._rewrite()
-    stack.callback(lambda: self._rows.close())
+    self.rewind(math.inf)
     stack.enter_context(_journal(self.path / "train.log"))
 
   def _clear(self) -> None:
@@ -172,19 +169,9 @@ class RunWriter:
         each.rename(trash / each.name)
     shutil.rmtree(trash)
 
-  def _read(self) -> Run | None:
-    """The run as the folder has it; None if there is none yet."""
-    return read_run(self.path) if (self.path / "config.yaml").exists() else None
-
-  def _rewrite(self) -> None:
-    """Makes metrics.jsonl what the history is, and opens it for more."""
-    file = self.output / "metrics.jsonl"
-    text = "".join(json.dumps(row) + "\n" for row in self.history)
-    if not file.exists() or file.read_bytes() != text.encode():
-      storage.write(file, text)
-    if self._rows is not None:
-      self._rows.close()
-    self._rows = file.open("a", encoding="utf-8")
+  @property
+  def _rows(self) -> Path:
+    return self.output / "metrics.jsonl"
 
   @contextlib.contextmanager
   def _writing(self) -> Iterator[None]:
@@ -206,8 +193,7 @@ class ReadOnlyRun(RunWriter):
   def _open(self, stack: contextlib.ExitStack) -> None:
     self.output = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     self.history = read_run(self.path).history
-    self._rewrite()
-    stack.callback(lambda: self._rows.close())
+    self.rewind(math.inf)
 
 
 @contextlib.contextmanager

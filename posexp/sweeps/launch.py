@@ -1,14 +1,11 @@
-"""From the command line to runs, and from whatever becomes of them to an exit status."""
+"""From the command line to runs, and from what becomes of them to an exit status."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from hydra.core.utils import configure_log
 from omegaconf import OmegaConf
@@ -18,14 +15,14 @@ from posexp.config.help import help_text
 from posexp.errors import UserError
 from posexp.sweeps.jobs import members
 from posexp.sweeps.results import results
-from posexp.sweeps.supervise import pool_for, supervise, train_here
-from posexp.sweeps.sweep import Sweep
+from posexp.sweeps.supervise import supervise, trainer_for
+from posexp.sweeps.sweep import Job, Sweep
 
 log = logging.getLogger("posexp")
 SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
 
 
-def launch(job: Callable[[dict[str, Any]], Any]) -> int:
+def launch(job: Job) -> int:
   """Runs `job` on every config that the command line asks for; returns the exit status.
 
   `job` gets the plain config of `config.resolve`. A UserError becomes one line on stderr and
@@ -33,9 +30,9 @@ def launch(job: Callable[[dict[str, Any]], Any]) -> int:
   is 1. In a single run an unexpected exception is raised: a bug is not a user's mistake. An
   interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends everything, with status 130 or 143.
   """
+  before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM))
   try:
-    with _sigterm_exits():
-      return _launch(job)
+    return _launch(job)
   except UserError as error:
     _say(f"error: {error}")
     return 2
@@ -45,17 +42,18 @@ def launch(job: Callable[[dict[str, Any]], Any]) -> int:
       raise
     _say("interrupted; the same command goes on from here")
     return status
+  finally:
+    signal.signal(signal.SIGTERM, before)
 
 
-def _launch(job: Callable[[dict[str, Any]], Any]) -> int:
+def _launch(job: Job) -> int:
   args = command_line.parse(sys.argv[1:])
   with command_line.explained(args):
     if args.help:
       print(help_text(command_line.compose(args, args.overrides)))
       return 0
     if args.cfg:
-      command_line.refuse_sweeps(command_line.read(args.overrides))
-      print(OmegaConf.to_yaml(options(command_line.shared(args)), resolve=args.resolve), end="")
+      print(OmegaConf.to_yaml(options(command_line.single(args))), end="")
       return 0
     cfg = command_line.shared(args)
     found = members(args, cfg)
@@ -64,17 +62,17 @@ def _launch(job: Callable[[dict[str, Any]], Any]) -> int:
       config = resolve(cfg)
     else:
       _make_folder(cfg.runs)
-      pool = pool_for(job, len(found), cfg)
+      trainer = trainer_for(job, len(found), cfg)
     configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
   if found is None:
     job(config)
     return 0
   sweep = Sweep(found)
-  train_here(sweep, job) if pool is None else supervise(sweep, pool)
+  supervise(sweep, *trainer)
   for line in results(sweep.runs):
     log.info("%s", line)
   if sweep.failed:
-    names = "; ".join(member.name for member in sweep.failed)
+    names = "; ".join(member.options for member in sweep.failed)
     _say(f"error: {len(sweep.failed)} of {len(sweep.runs)} runs failed: {names}")
   return 1 if sweep.failed else 0
 
@@ -84,15 +82,6 @@ def _make_folder(runs: str) -> None:
     Path(runs).mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise UserError(f"runs={runs}: cannot keep runs there: {error.strerror}") from error
-
-
-@contextlib.contextmanager
-def _sigterm_exits() -> Iterator[None]:
-  before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM))
-  try:
-    yield
-  finally:
-    signal.signal(signal.SIGTERM, before)
 
 
 def _say(message: str) -> None:

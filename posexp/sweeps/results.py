@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tabulate import tabulate
+
 from posexp.errors import near
+from posexp.runs import read_summary
 from posexp.runs.metrics import Score
 from posexp.sweeps.sweep import DONE, Member, grouped
 
@@ -17,17 +19,23 @@ def results(runs: Sequence[Member]) -> Iterator[str]:
 
   Cells are means over the seeds, ± their standard deviation.
   """
-  tables: dict[tuple[Score, ...], list[list[Member]]] = {}
+  tables: dict[tuple[Score, ...], list[list[str]]] = {}
+  folders = {}
   for group in grouped(runs):
-    if any(map(_finished, group)):
-      tables.setdefault(_columns(group[0].config), []).append(group)
-  for columns, groups in tables.items():
-    width = max(len(group[0].group) for group in groups)
-    titles = "".join(f"{column.title:>22}" for column in columns)
-    yield from ("", f"{'':<{width}}{titles}{'n':>10}")
-    for group in groups:
-      yield f"{group[0].group:<{width}}{_row(columns, group)}"
-  folders = dict.fromkeys(near(m.path.parents[2]) for rows in tables.values() for m, *_ in rows)
+    finished = [member for member in group if member.state == DONE and member.finished]
+    if not finished:
+      continue
+    columns = _columns(group[0].config)
+    summaries = [read_summary(member.path) for member in finished]
+    count = str(len(finished)) + (f" of {len(group)}" if len(finished) < len(group) else "")
+    row = [group[0].group, *(_cell(column, summaries) for column in columns), count]
+    tables.setdefault(columns, []).append(row)
+    folders[near(group[0].path.parents[2])] = None
+  for columns, rows in tables.items():
+    heads = ["", *(column.title for column in columns), "n"]
+    align = ["left"] + ["right"] * (len(heads) - 1)
+    table = tabulate(rows, heads, "plain", colalign=align, disable_numparse=True)
+    yield from ("", *table.splitlines())
   if folders:
     yield f"intervals and tests: python -m posexp.report {' '.join(folders)}"
 
@@ -40,20 +48,7 @@ def _columns(config: dict[str, Any]) -> tuple[Score, ...]:
   return tuple(score_of(task, key) for key in task.headline)
 
 
-def _row(columns: Sequence[Score], group: Sequence[Member]) -> str:
-  found = [
-    json.loads((m.path / "summary.json").read_text("utf-8")) for m in filter(_finished, group)
-  ]
-  cells = []
-  for column in columns:
-    values = [summary[column.key] for summary in found if column.key in summary]
-    cell = column.number(statistics.fmean(values)) if values else "—"
-    if len(values) > 1:
-      cell += f" ± {column.number(statistics.stdev(values))}"
-    cells.append(f"{cell:>22}")
-  count = f"{len(found)} of {len(group)}" if len(found) < len(group) else f"{len(found)}"
-  return f"{''.join(cells)}{count:>10}"
-
-
-def _finished(member: Member) -> bool:
-  return member.state == DONE and member.finished
+def _cell(column: Score, summaries: Sequence[dict[str, Any]]) -> str:
+  values = [summary[column.key] for summary in summaries if column.key in summary]
+  cell = column.number(statistics.fmean(values)) if values else "—"
+  return f"{cell} ± {column.number(statistics.stdev(values))}" if len(values) > 1 else cell

@@ -1,9 +1,8 @@
-"""Who trains the runs of a sweep: this process, one by one, or a pool of other processes.
+"""Who trains the runs of a sweep: this process, one by one, or other processes, or Slurm.
 
-A pool is a context. `start(members)` gives it runs to train, and `reports()` iterates over what has
-changed since, (member, state, reason, file) as `Sweep.turn` takes them, or returns after a moment
-if nothing has. Left by an exception (a signal's, say) it has what it trains saved, or says what
-becomes of it.
+Each way is a generator of reports: it trains the runs that it is given, and yields every change
+of a run's state, and None when a moment has passed without one. When it is closed early, by a
+signal, say, what it trains is saved first, or goes on by itself.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from omegaconf import DictConfig
 from rich.console import Console
@@ -22,17 +19,17 @@ from rich.text import Text
 
 from posexp.config import RunOptions, build
 from posexp.errors import UserError
-from posexp.sweeps.slurm import SlurmPool
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Sweep, failure
-from posexp.sweeps.workers import WorkerPool, devices
+from posexp.sweeps.slurm import train_by_slurm
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Job, Member, Report, Sweep, attempt
+from posexp.sweeps.workers import devices, train_in_workers
 
 log = logging.getLogger("posexp")
 
-Pool = WorkerPool | SlurmPool
+Trainer = Callable[[Sequence[Member]], Iterator[Report | None]]
 
 
-def pool_for(job: Callable[[dict[str, Any]], Any], runs: int, cfg: DictConfig) -> Pool | None:
-  """Who is to train so many runs, as the config that they share asks; None: this process.
+def trainer_for(job: Job, runs: int, cfg: DictConfig) -> tuple[Trainer, bool]:
+  """Who trains so many runs, by the config that they share, and whether a live table shows them.
 
   Raises:
     UserError: the options do not go together.
@@ -47,82 +44,60 @@ def pool_for(job: Callable[[dict[str, Any]], Any], runs: int, cfg: DictConfig) -
   if workers != 1 and launcher == "slurm":
     raise UserError(f"workers={workers} are processes of this machine: drop it, or drop slurm")
   if launcher == "slurm":
-    return SlurmPool(job, cfg)
+    return lambda members: train_by_slurm(members, job, cfg), True
   if workers == 1:
-    return None
+    return lambda members: train_here(members, job), False
   from posexp.training.processes import process_info  # imports numpy
 
   if process_info().count > 1:
     raise UserError(f"workers={workers}, but a run here takes several processes: drop workers")
-  return WorkerPool(job, devices(workers, runs), cfg)
+  bound_to = devices(workers, runs)
+  return lambda members: train_in_workers(members, job, bound_to, cfg), True
 
 
-def train_here(sweep: Sweep, job: Callable[[dict[str, Any]], Any]) -> None:
-  """Trains the runs one after another; the other runs go on when one fails."""
-  _tell(sweep)
-  for member in sweep.members:
-    if not sweep.to_train(member):
-      continue
-    sweep.turn(member, RUNNING)
-    try:
-      job(member.config)
-    except Exception as error:
-      reason, file = failure(error, member.path)
-      if not (file or isinstance(error, UserError)):
-        log.exception("job %d", member.number)
-      sweep.turn(member, FAILED, reason, file)
-    else:
-      sweep.turn(member, DONE)
-    if terminal():
-      _tell(sweep)
+def train_here(members: Sequence[Member], job: Job) -> Iterator[Report]:
+  """Trains the runs one after another in this process."""
+  for member in members:
+    yield member, RUNNING, ""
+    reason = attempt(job, member)
+    yield member, FAILED if reason else DONE, reason
 
 
-def _tell(sweep: Sweep) -> None:
-  for line in [sweep.heading(), *(sweep.states() if terminal() else ())]:
-    log.info("%s", line)
-
-
-def supervise(sweep: Sweep, pool: Pool) -> None:
-  """Has a pool train what is to be trained, and says what becomes of it."""
-  left = [member for member in sweep.members if sweep.to_train(member)]
-  with live_table(sweep) as draw, pool:
-    pool.start(left)
-    while any(member.state in (WAITING, RUNNING) for member in left):
-      for report in pool.reports():
+def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> None:
+  """Has the runs of a sweep trained that are to be trained, and says what becomes of them."""
+  shown = live_table(sweep) if live and terminal() else _heading(sweep)
+  with shown as draw, contextlib.closing(trainer(sweep.to_train())) as reports:
+    for report in reports:
+      if report is not None:
         sweep.turn(*report)
       draw()
+
+
+@contextlib.contextmanager
+def _heading(sweep: Sweep) -> Iterator[Callable[[], None]]:
+  log.info("%s", sweep.heading())
+  yield lambda: None
 
 
 @contextlib.contextmanager
 def live_table(sweep: Sweep) -> Iterator[Callable[[], None]]:
   """Keeps the table of states at the bottom of a terminal, under what is logged meanwhile.
 
-  Gives a function that draws it anew. Elsewhere than in a terminal its first line is said, once.
+  Gives a function that draws it anew.
   """
-  if not terminal():
-    log.info("%s", sweep.heading())
-    yield lambda: None
-    return
 
   def table() -> Text:
-    lines = [sweep.heading(), *sweep.states()]
-    return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+    return Text("\n".join([sweep.heading(), *sweep.states()]), no_wrap=True, overflow="ellipsis")
 
+  streams = [h for h in logging.getLogger().handlers if getattr(h, "stream", None) is sys.stdout]
   console = Console(force_terminal=True, highlight=False, markup=False)
-  handlers = [h for h in logging.getLogger().handlers if getattr(h, "stream", None) is sys.stdout]
-  above = SimpleNamespace(  # a stream whose lines stand above the table
-    write=lambda text: console.print(text, end="", soft_wrap=True), flush=sys.stdout.flush
-  )
-  with Live(table(), console=console, auto_refresh=False, redirect_stdout=False) as live:
-    for handler in handlers:
-      handler.setStream(above)
-    try:
-      yield lambda: live.update(table(), refresh=True)
-    finally:
-      for handler in handlers:
-        handler.setStream(sys.stdout)
+  with contextlib.ExitStack() as stack:
+    live = stack.enter_context(Live(table(), console=console, auto_refresh=False))
+    for handler in streams:
+      stack.callback(handler.setStream, handler.setStream(sys.stdout))  # now above the table
+    yield lambda: live.update(table(), refresh=True)
 
 
 def terminal() -> bool:
-  """Whether somebody is looking on."""
+  """Whether standard output is a terminal."""
   return sys.stdout.isatty()

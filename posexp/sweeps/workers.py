@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
+import functools
 import json
 import logging
 import logging.config
@@ -14,15 +13,16 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import connection
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.errors import UserError, near
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, failure
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Job, Member, Report, attempt
 
 log = logging.getLogger("posexp")
 
@@ -31,16 +31,10 @@ ASK = """
 import json, jax
 devices = jax.local_devices()
 platform = devices[0].platform
-if platform == "gpu" and "rocm" in devices[0].client.platform_version.lower():
-  platform = "rocm"
 chips = {tuple(device.coords) for device in devices} if platform == "tpu" else devices
 print(json.dumps([platform, len(chips)]))
 """
-VISIBLE = {
-  "gpu": "CUDA_VISIBLE_DEVICES",
-  "rocm": "ROCR_VISIBLE_DEVICES",
-  "tpu": "TPU_VISIBLE_CHIPS",
-}
+VISIBLE = {"gpu": "CUDA_VISIBLE_DEVICES", "tpu": "TPU_VISIBLE_CHIPS"}
 ALONE = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
 SHARE = 0.9  # of a GPU's memory, for the workers on it together
 
@@ -63,108 +57,57 @@ def devices(workers: int | str, runs: int) -> list[dict[str, str]]:
   names = seen.split(",") if seen else [str(number) for number in range(count)]
   on_each = -(-workers // count)
   common = ALONE if platform == "tpu" else {}
-  if on_each > 1 and platform != "tpu":
+  if on_each > 1 and platform == "gpu":
     common = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{SHARE / on_each:.3f}"}
   return [common | {VISIBLE[platform]: names[number % count]} for number in range(workers)]
 
 
-@dataclasses.dataclass
-class Worker:
-  """A process that trains one run at a time, as its parent sees it."""
+def train_in_workers(
+  members: Sequence[Member], job: Job, bound_to: Sequence[dict[str, str]], cfg: DictConfig
+) -> Iterator[Report | None]:
+  """Trains the runs in as many processes as there are elements of `bound_to`, its variables.
 
-  process: Any
-  pipe: connection.Connection
-  log: Path
-  member: Member | None = None  # what it trains
-
-  @property
-  def end(self) -> str:
-    """How its process has ended."""
-    self.process.join()
-    code = self.process.exitcode
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"left with {code}"
-    return f"its process {how}; what it said is in {near(self.log)}"
-
-
-class WorkerPool:
-  """A pool, as in `posexp.sweeps.supervise`, of processes of this machine, one for each device.
-
-  A worker whose process dies takes only its run with it: another one is spawned in its place.
+  Each process is a pool of its own. If it dies, only its run fails, and another takes its place.
   """
-
-  def __init__(
-    self, job: Callable[[dict[str, Any]], Any], devices: Sequence[dict[str, str]], cfg: DictConfig
-  ):
-    self.job = job
-    self.devices = devices
-    self.folder = Path(cfg.hydra.sweep.dir)
-    self.folder.mkdir(parents=True, exist_ok=True)
-    self.log_config = OmegaConf.to_container(cfg.hydra.job_logging, resolve=True)
-    self.waiting: deque[Member] = deque()
-    self.workers: dict[int, Worker] = {}  # by the number of their device
-
-  def __enter__(self) -> Self:
-    return self
-
-  def __exit__(self, kind: type | None, *rest: Any) -> None:
-    if kind is not None and any(worker.member for worker in self.workers.values()):
-      log.info("stopping: what is in training is saved first")
-    try:
-      self._stop(at_once=kind is not None)
-    except (KeyboardInterrupt, SystemExit):  # who asks twice does not wait
-      self._stop(at_once=True)
-      raise
-
-  def _stop(self, at_once: bool) -> None:
-    for worker in self.workers.values():
-      if at_once:
-        worker.process.terminate()
-      worker.pipe.close()
-    for worker in self.workers.values():
-      worker.process.join()
-
-  def start(self, members: Sequence[Member]) -> None:
-    self.waiting.extend(members)
-
-  def reports(self) -> Iterator[tuple[Member, str, str, str]]:
-    for number in range(len(self.devices)):
-      worker = self.workers.get(number)
-      if self.waiting and not (worker and worker.member):
-        worker = self.workers[number] = worker or self._spawn(number)
-        worker.member = self.waiting.popleft()
-        with contextlib.suppress(OSError):  # of one that is dead, as is found below
-          worker.pipe.send((worker.member.config, worker.member.path))
-        yield worker.member, RUNNING, "", ""
-    busy = {worker.pipe: number for number, worker in self.workers.items() if worker.member}
-    for pipe in connection.wait(list(busy), SECONDS):
-      worker = self.workers[busy[pipe]]
-      member, worker.member = worker.member, None
-      try:
-        yield member, *pipe.recv()
-      except (EOFError, OSError):
-        del self.workers[busy[pipe]]
-        yield member, FAILED, worker.end, ""
-
-  def _spawn(self, number: int) -> Worker:
-    spawn = multiprocessing.get_context("spawn")
-    ours, its = spawn.Pipe()
-    file = self.folder / f"worker-{number}.log"
-    process = spawn.Process(
-      target=_work, args=(self.job, its, self.devices[number], str(file), self.log_config)
-    )
-    process.start()
-    its.close()
-    return Worker(process, ours, file)
+  folder = Path(cfg.hydra.sweep.dir)
+  folder.mkdir(parents=True, exist_ok=True)
+  files = [folder / f"worker-{number}.log" for number in range(len(bound_to))]
+  logs = OmegaConf.to_container(cfg.hydra.job_logging, resolve=True)
+  waiting, idle = deque(members), deque(range(len(bound_to)))
+  pools: dict[int, ProcessPoolExecutor] = {}  # by the number of the worker
+  busy: dict[Future, tuple[Member, int]] = {}
+  try:
+    while waiting or busy:
+      while waiting and idle:
+        member, number = waiting.popleft(), idle.popleft()
+        if number not in pools:
+          begin = functools.partial(_begin, bound_to[number], str(files[number]), logs)
+          spawn = multiprocessing.get_context("spawn")
+          pools[number] = ProcessPoolExecutor(1, mp_context=spawn, initializer=begin)
+        busy[pools[number].submit(_train, job, member)] = member, number
+        yield member, RUNNING, ""
+      for future in futures.wait(busy, SECONDS, futures.FIRST_COMPLETED).done:
+        member, number = busy.pop(future)
+        idle.append(number)
+        try:
+          reason = future.result()
+        except BrokenExecutor:
+          del pools[number]
+          reason = f"its process was killed; what it said is in {near(files[number])}"
+        yield member, FAILED if reason else DONE, reason
+      yield None
+  except BaseException:
+    log.info("stopping: what is in training is saved first")
+    for process in multiprocessing.active_children():
+      process.terminate()
+    raise
+  finally:
+    for pool in pools.values():
+      pool.shutdown()
 
 
-def _work(
-  job: Callable[[dict[str, Any]], Any],
-  pipe: connection.Connection,
-  device: dict[str, str],
-  file: str,
-  log_config: dict[str, Any],
-) -> None:
-  """In the process of a worker: does the job on each config of the pipe, until it is closed."""
+def _begin(device: dict[str, str], file: str, logs: dict[str, Any]) -> None:
+  """In the process of a worker, before its first run."""
   os.environ.update(device)  # before JAX looks for devices
   os.setsid()  # Ctrl-C in the terminal is for the parent, who passes it on
   with open(file, "a") as out:
@@ -172,22 +115,16 @@ def _work(
     os.dup2(out.fileno(), 2)
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
   threading.Thread(target=_end_with_parent, daemon=True).start()
-  logging.config.dictConfig(log_config)
-  while True:
-    try:
-      config, path = pipe.recv()
-    except EOFError:
-      return
-    try:
-      job(config)
-    except Exception as error:
-      reason, where = failure(error, path)
-      if not (where or isinstance(error, UserError)):
-        log.exception("failed")
-        where = file
-      pipe.send((FAILED, reason, where))
-    else:
-      pipe.send((DONE, "", ""))
+  logging.config.dictConfig(logs)
+
+
+def _train(job: Job, member: Member) -> str:
+  """In the process of a worker: trains a run; returns why it failed, or ""."""
+  try:
+    return attempt(job, member)
+  finally:
+    if not multiprocessing.parent_process().is_alive():
+      os._exit(128 + signal.SIGTERM)  # nobody hears the answer
 
 
 def _end_with_parent() -> None:
