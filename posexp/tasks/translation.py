@@ -18,6 +18,7 @@ import numpy as np
 
 from posexp import storage
 from posexp.data import batches, encoded, sources, tokenizer
+from posexp.data.examples import Batch
 from posexp.data.splits import Stream, arrange
 from posexp.errors import UserError
 from posexp.runs.metrics import Metric
@@ -122,15 +123,7 @@ class Translation(Task):
     rows: np.ndarray | None = None,
   ) -> tuple[list[str], Outputs]:
     """Hypotheses for the pairs `rows` of a split, or for all, and the search's outputs."""
-    from posexp.models.decoding import searcher
-
-    find = searcher(snapshot.graphdef, search)
-
-    def by_row(*args: Any) -> dict[str, Any]:
-      found = find(*args)
-      return {name: found[name] for name in ("tokens", "score", "length")}
-
-    found = snapshot.map(by_row, data.evaluation(split, snapshot.batch_size, rows))
+    found = decode(snapshot, data.evaluation(split, snapshot.batch_size, rows), search)
     return [data.tokenizers[1].decode(tokens) for tokens in found["tokens"].tolist()], found
 
   def predict(
@@ -217,6 +210,19 @@ class Translation(Task):
     yield ""
     for label, cells in rows.items():
       yield f"{label:<24}" + "".join(map("{:>9}".format, cells))
+
+
+def decode(snapshot: Snapshot, batches: Iterator[Batch], search: Search) -> Outputs:
+  """The best hypothesis for every row of some batches: `tokens` [N,T], `length` and `score` [N]."""
+  from posexp.models.decoding import searcher
+
+  find = searcher(snapshot.graphdef, search)
+
+  def by_row(*args: Any) -> dict[str, Any]:
+    found = find(*args)
+    return {name: found[name] for name in ("tokens", "score", "length")}
+
+  return snapshot.map(by_row, batches)
 
 
 def write_hypotheses(
