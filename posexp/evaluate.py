@@ -10,13 +10,11 @@ from typing import Any
 from posexp.config.arguments import Parser, names, numbers, run
 from posexp.errors import near
 
-SPLITS = ("test", "validation", "train")
 EXAMPLES = """\
 examples:
   python -m posexp.evaluate runs/mr/split/ad4c1017067d/seed=0
   python -m posexp.evaluate RUN --without position
-  python -m posexp.evaluate RUN --without keys,values --layers 0 --split validation
-  python -m posexp.evaluate RUN --without b --heads 0,2
+  python -m posexp.evaluate RUN --without keys,values --layers 0 --heads 0,2 --split validation
   python -m posexp.evaluate RUN --grid          every term in every layer and head, as a heat map
 
 A term is a summand of the attention's logits or of its values; python -m posexp.inspect run=RUN
@@ -30,19 +28,17 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   Raises:
     UserError: it cannot be understood.
   """
-  parser = Parser(
-    "evaluate",
-    "Measures the best checkpoint of a run, with everything on and with terms off.",
-    EXAMPLES,
-  )
-  parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run")
-  parser.add_argument("--split", choices=SPLITS, default="test", help="default: test")
-  parser.add_argument("--without", metavar="TERM,...", type=names, help="terms to switch off")
-  parser.add_argument("--layers", metavar="0,1", type=numbers, help="only there; default: all")
-  parser.add_argument("--heads", metavar="0,2", type=numbers, help="only there; default: all")
-  parser.add_argument(
-    "--grid", action="store_true", help="each term (or those named) off in every layer and head"
-  )
+  what = "Measures the best checkpoint of a run, with everything on and with terms off."
+  parser = Parser("evaluate", what, EXAMPLES)
+  option = parser.add_argument
+  option("run", metavar="RUN", type=Path, help="the folder of a run")
+  splits = ("test", "validation", "train")
+  option("--split", choices=splits, default="test", help="default: test")
+  option("--without", metavar="TERM,...", type=names, help="terms to switch off")
+  option("--layers", metavar="0,1", type=numbers, help="only there; default: all")
+  option("--heads", metavar="0,2", type=numbers, help="only there; default: all")
+  grid = "each term (or those named) off in every layer and head"
+  option("--grid", action="store_true", help=grid)
   parser.add_plugins()
   args = parser.parse_args(argv)
   if (args.layers or args.heads) and not (args.without or args.grid):
@@ -73,13 +69,13 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   on, *rest = ablation.measure(trained, args.split, [*map(switches.scale, [None, *offs])])
   result = {
     "run": str(args.run),
-    "encoding": switches.encoding,
+    "encoding": trained.run.config["encoding"],
     "step": int(trained.snapshot.state.step),
     "split": args.split,
     "on": on,
     "off": [off._asdict() | metrics for off, metrics in zip(offs, rest, strict=True)],
   }
-  print(*ablation.table(result, switches), sep="\n")
+  print(ablation.table(result, switches.known))
   if args.grid:
     folder, name = args.run / "figures", f"terms-{args.split}"
     paths = [*plotting.save(ablation.heat_map(result), folder, name), folder / f"{name}.json"]

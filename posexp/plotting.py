@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from posexp.errors import UserError
 
-# Okabe & Ito's colors, told apart by all readers, and two more for those who see them; gray is for
-# what things are compared with.
+# Okabe and Ito's colors, told apart by all readers, and two more; gray is for what things are
+# compared with.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 COLORS = (BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#D55E00", "#6A3D9A", "#8C564B")
 GRAY = "#888888"
@@ -35,11 +35,12 @@ STYLE = {
 matplotlib.rcParams.update(STYLE)  # nothing else draws in these processes
 
 
-def panels(rows: int, columns: int, *, width: float, height: float, title: str, **options):
-  """A figure of rows × columns panels of so many inches each: (figure, axes [rows,columns])."""
+def panels(
+  rows: int, columns: int, *, width: float, height: float, title: str, **options: Any
+) -> tuple[Figure, np.ndarray]:
+  """A figure of rows × columns panels of so many inches each, and their axes [rows,columns]."""
   size = (max(width * columns + 0.6, 5.0), height * rows + 0.9)
   figure = Figure(figsize=size, layout="constrained")
-  FigureCanvasAgg(figure)
   axes = figure.subplots(rows, columns, squeeze=False, **options)
   room = int(13 * size[0])  # letters in a line
   title = "\n".join(part for line in title.split("\n") for part in textwrap.wrap(line, room))
@@ -54,25 +55,20 @@ def heat(
   cmap: str = "RdBu_r",
   limits: tuple[float, float] | None = None,
   label: str = "",
-  numbers: str = "",
-  **options,
+  aspect: str = "auto",
 ) -> AxesImage:
-  """Draws a matrix in colors, with a bar of them if it has a label.
+  """Draws a matrix in colors over `limits`, by default with zero in the middle.
 
-  Colors range over `limits`; None puts zero in the middle. `numbers` is the format of the values,
-  which are written into their cells if it is given.
+  It has a color bar if it has a label.
   """
-  reach = float(np.nanmax(np.abs(values), initial=0)) or 1.0
-  low, high = limits or (-reach, reach)
-  options = {"aspect": "auto", "interpolation": "nearest"} | options
-  image = axes.imshow(values, cmap=cmap, vmin=low, vmax=high, **options)
+  largest = float(np.abs(values).max()) or 1.0
+  low, high = limits or (-largest, largest)
+  image = axes.imshow(
+    values, cmap=cmap, vmin=low, vmax=high, aspect=aspect, interpolation="nearest"
+  )
   axes.grid(False)
   if label:
     axes.figure.colorbar(image, ax=axes, label=label)
-  for (row, column), value in np.ndenumerate(values) if numbers else ():
-    if np.isfinite(value):
-      color, text = "w" if abs(value) > 0.6 * high else "k", format(value, numbers)
-      axes.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
   return image
 
 

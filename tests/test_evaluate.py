@@ -107,7 +107,7 @@ def test_a_grid_is_what_single_evaluations_say_in_one_program(run, trained, caps
 
 def test_switches_are_compiled_once_for_each_length_of_batch(trained):
   switches = Switches(trained)
-  offs = [switches.off([term], [layer]) for term in switches.terms for layer in (0, 1)]
+  offs = [switches.off([term], [layer]) for term in switches.known.terms for layer in (0, 1)]
   jax.clear_caches()
   lengths = {batch["tokens"].shape[1] for batch in trained.data.evaluation("test", 16)}
   measure(trained, "test", [switches.scale(), *map(switches.scale, offs)])
@@ -131,9 +131,9 @@ def test_the_terms_are_those_of_the_model(trained):
 @pytest.mark.parametrize(
   ("argv", "message"),
   [
-    ("--without place", "--without place: no such term, split has content, position here"),
-    ("--without position --layers 0,2", "--layers 2: the model's layers are 0 to 1"),
-    ("--grid --heads -1", "--heads -1: the model's heads are 0 to 1"),
+    ("--without place", "--without place: the model's terms are content, position"),
+    ("--without position --layers 0,2", "--layers 2: the model's layers are 0, 1"),
+    ("--grid --heads -1", "--heads -1: the model's heads are 0, 1"),
     ("--layers 1", "--layers and --heads say where a term is off, so they need --without"),
     ("--without position --heads x", "argument --heads: x must be whole numbers with commas"),
     ("--split dev", "argument --split: invalid choice: 'dev'"),

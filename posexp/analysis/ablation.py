@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from tabulate import tabulate
 
 from posexp import plotting
 from posexp.errors import UserError
@@ -21,19 +22,18 @@ class Off(NamedTuple):
   """What is switched off: these terms in these layers and heads."""
 
   terms: tuple[str, ...]
-  layers: tuple[int, ...]
+  layers: tuple[int, ...]  # those of an encoder count first
   heads: tuple[int, ...]
 
 
 class Switches:
-  """The terms that a run's model has, by layer and head; layers of an encoder count first."""
+  """The terms that a run's model has, by layer and head."""
 
   def __init__(self, trained: TrainedModel):
     self.by_layer = terms_of(trained.spec)
-    self.terms = tuple(dict.fromkeys(itertools.chain.from_iterable(self.by_layer)))
-    self.layers = tuple(range(len(self.by_layer)))
-    self.heads = tuple(range(trained.spec.size.num_heads))
-    self.encoding = trained.run.config["encoding"]
+    terms = tuple(dict.fromkeys(itertools.chain.from_iterable(self.by_layer)))
+    heads = tuple(range(trained.spec.size.num_heads))
+    self.known = Off(terms, tuple(range(len(self.by_layer))), heads)
 
   def off(
     self,
@@ -46,25 +46,21 @@ class Switches:
     Raises:
       UserError: there is no such term, layer or head.
     """
-    for term in terms or ():
-      if term not in self.terms:
-        raise UserError(
-          f"--without {term}: no such term, {self.encoding} has {', '.join(self.terms)} here"
-        )
-    for option, chosen, known in (("layers", layers, self.layers), ("heads", heads, self.heads)):
-      for number in chosen or ():
-        if number not in known:
-          raise UserError(f"--{option} {number}: the model's {option} are 0 to {known[-1]}")
-    return Off(
-      *(
-        known if chosen is None else tuple(chosen)
-        for chosen, known in ((terms, self.terms), (layers, self.layers), (heads, self.heads))
-      )
-    )
+    chosen = self.known._asdict()
+    for name, given in (("terms", terms), ("layers", layers), ("heads", heads)):
+      for each in given or ():
+        if each not in chosen[name]:
+          option = "without" if name == "terms" else name
+          known = ", ".join(map(str, chosen[name]))
+          raise UserError(f"--{option} {each}: the model's {name} are {known}")
+      if given is not None:
+        chosen[name] = tuple(given)
+    return Off(**chosen)
 
   def scale(self, off: Off | None = None) -> TermScale:
     """All terms on but for what is off."""
-    scale = {term: np.ones((len(self.layers), len(self.heads)), np.float32) for term in self.terms}
+    shape = len(self.known.layers), len(self.known.heads)
+    scale = {term: np.ones(shape, np.float32) for term in self.known.terms}
     for term in off.terms if off else ():
       scale[term][np.ix_(off.layers, off.heads)] = 0
     return scale
@@ -106,30 +102,28 @@ def _difference(first: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> d
   }
 
 
-def table(result: dict[str, Any], switches: Switches) -> Iterator[str]:
-  """The lines of a table; changes of accuracy are in points.
+def table(result: dict[str, Any], known: Off) -> str:
+  """The metrics with everything on, and a row for each choice of switches.
 
-  The accuracy of a translation is that of its tokens; changed are examples with another answer, or
-  with more or fewer tokens right.
+  Changes of accuracy are in points. The accuracy of a translation is that of its tokens; changed
+  are examples with another answer, or with more or fewer tokens right.
   """
   on = result["on"]
   third = next(name for name in METRICS if name in on and name not in ("accuracy", "loss"))
-  title = f"{result['encoding']}, step {result['step']:,}, {on['examples']:,} {result['split']}"
-  yield f"{title} examples"
-  columns = f"{'accuracy':>9}{'points':>9}{'± s.e.':>8}{'loss':>9}{METRICS[third].title:>12}"
-  yield f"{'':<34}{columns}{'changed':>10}"
-  yield f"{'everything on':<34}{on['accuracy']:>9.4f}{'':>17}{on['loss']:>9.4f}{on[third]:>12.4f}"
+  rows = [["everything on", on["accuracy"], None, None, on["loss"], on[third], None]]
   for row in result["off"]:
     where = [
-      f"{kind}{'s' * (len(row[f'{kind}s']) > 1)} {','.join(map(str, row[f'{kind}s']))}"
-      for kind, known in (("layer", switches.layers), ("head", switches.heads))
-      if len(row[f"{kind}s"]) < len(known) or len(known) == 1
+      f"{field.removesuffix('s')} {','.join(map(str, row[field]))}"
+      for field in ("layers", "heads")
+      if row[field] != getattr(known, field)
     ]
     name = ": ".join([f"without {', '.join(row['terms'])}", *filter(None, [", ".join(where)])])
-    yield (
-      f"{name:<34}{row['accuracy']:>9.4f}{100 * row['change']:>+9.2f}{100 * row['error']:>8.2f}"
-      f"{row['loss']:>9.4f}{row[third]:>12.4f}{row['other']:>10,}"
-    )
+    points, error = 100 * row["change"], 100 * row["error"]
+    rows.append([name, row["accuracy"], points, error, row["loss"], row[third], row["other"]])
+  heads = ("", "accuracy", "points", "± s.e.", "loss", METRICS[third].title, "changed")
+  formats = ("", ".4f", "+.2f", ".2f", ".4f", ".4f", ",")
+  title = f"{result['encoding']}, step {result['step']:,}, {on['examples']:,} {result['split']}"
+  return f"{title} examples\n{tabulate(rows, heads, 'plain', floatfmt=formats, intfmt=formats)}"
 
 
 def heat_map(result: dict[str, Any]) -> Figure:
@@ -140,10 +134,9 @@ def heat_map(result: dict[str, Any]) -> Figure:
   heads = sorted({head for row in off for head in row["heads"]})
   points = {(row["terms"], row["layers"], row["heads"]): 100 * row["change"] for row in off}
   columns = [*((head,) for head in heads), tuple(heads)]
-  found = np.full((len(terms), len(layers), len(columns)), np.nan)
-  for term, layer, column in np.ndindex(found.shape):
-    key = terms[term], (layers[layer],), columns[column]
-    found[term, layer, column] = points.get(key, np.nan)
+  found = np.array(
+    [[[points.get((t, (i,), each), np.nan) for each in columns] for i in layers] for t in terms]
+  )
   error = 100 * np.median([row["error"] for row in off])
   figure, axes = plotting.panels(
     1,
@@ -154,14 +147,16 @@ def heat_map(result: dict[str, Any]) -> Figure:
     f"term\neverything on: {100 * on['accuracy']:.2f} %, {on['examples']:,} examples; standard "
     f"error of a change about {error:.2f}",
   )
-  limit = max(float(np.nanmax(np.abs(found), initial=0)), 2 * error) or 1.0  # noise stays pale
+  limit = max(float(np.nanmax(np.abs(found))), 2 * error) or 1.0  # noise stays pale
   for each, term, values in zip(axes[0], terms, found, strict=True):
-    image = plotting.heat(each, values, limits=(-limit, limit), numbers="+.1f")
+    image = plotting.heat(each, values, limits=(-limit, limit))
+    for (row, column), value in np.ndenumerate(values):
+      color = "w" if abs(value) > 0.6 * limit else "k"
+      each.text(column, row, f"{value:+.1f}", ha="center", va="center", color=color, fontsize=8)
     each.axvline(len(heads) - 0.5, color="k", linewidth=1)
     each.set_xticks(range(len(columns)), [*map(str, heads), "all"])
     each.set_yticks(range(len(layers)), map(str, layers))
-    everywhere = [100 * row["change"] for row in off if row["terms"] == term][-1]
-    each.set(title=f"{term[0]}\n(everywhere: {everywhere:+.1f})", xlabel="head")
+    each.set(title=term[0], xlabel="head")
   axes[0][0].set_ylabel("layer")
   figure.colorbar(image, ax=list(axes[0]), label="points of accuracy")
   return figure
