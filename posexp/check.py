@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 import textwrap
-import time
 
 from posexp import config as configuration
-from posexp.config import command_line
 from posexp.config.arguments import run
+from posexp.config.command_line import config_of_one
 from posexp.errors import UserError
 
 HELP = """\
@@ -32,48 +31,35 @@ def check(argv: list[str]) -> bool:
   Raises:
     UserError: the options are wrong, or no model can be built with the encoding.
   """
-  args = command_line.parse(argv)
-  if args.multirun or args.cfg:
-    raise UserError("posexp.check looks at one encoding: leave -m and --cfg out")
-  with command_line.explained(args):
-    config = configuration.resolve(command_line.single(args))
+  config = config_of_one(argv, "check")
   import jax
 
   from posexp.analysis.conformance import examine
   from posexp.encodings import make_encoding
 
   jax.config.update("jax_disable_most_optimizations", True)  # each program runs but a few times
-  begun, name = time.perf_counter(), config["encoding"]
-  encoding = make_encoding(config)
+  name, failed = config["encoding"], 0
   given = ", ".join(f"{k}={configuration.show(v)}" for k, v in (config.get(name) or {}).items())
   print(f"{name}{f': {given}' if given else ''}")
-  failed = 0
   try:
-    for outcome in examine(encoding):
+    for outcome in examine(make_encoding(config)):
       failed += outcome.status == "fails"
-      print(line(outcome.name, outcome.status, outcome.detail or outcome.sentence), flush=True)
+      start = f"{outcome.name:<19} {outcome.status:<13} "
+      wrap = textwrap.TextWrapper(WIDTH, subsequent_indent=" " * len(start), break_on_hyphens=False)
+      print(wrap.fill(start + outcome.detail), flush=True)
   except ValueError as error:
     raise UserError(f"{name}: {error}") from error
-  seconds = time.perf_counter() - begun
-  said = f"{failed} {'does' if failed == 1 else 'do'} not hold" if failed else "all of it holds"
-  print(f"{said}; {seconds:.0f} s")
+  verb = "does" if failed == 1 else "do"
+  print(f"{failed} {verb} not hold" if failed else "all of it holds")
   return not failed
-
-
-def line(name: str, status: str, text: str) -> str:
-  """A row of the table; a long text goes on below itself."""
-  start = f"{name:<19} {status:<13} "
-  return textwrap.fill(
-    text, WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_on_hyphens=False
-  )
 
 
 def main() -> None:
   """The command line."""
   if {"-h", "--help"} & set(sys.argv[1:]):
     print(HELP, end="")
-    return
-  run(lambda argv: check(argv) or sys.exit(1))
+  else:
+    run(lambda argv: check(argv) or sys.exit(1))
 
 
 if __name__ == "__main__":

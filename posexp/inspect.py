@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from omegaconf import OmegaConf
-
-from posexp import config as configuration
-from posexp.config import command_line
 from posexp.config.arguments import run
-from posexp.errors import UserError
+from posexp.config.command_line import config_of_one
+from posexp.errors import UserError, near
 from posexp.runs import read_run
 
-OWN = ("run=", "out=", "length=")
 HELP = """\
 posexp.inspect shows what a positional encoding is: a card on the terminal and figures as PNG and
 SVG. Nothing is trained.
@@ -28,72 +20,31 @@ SVG. Nothing is trained.
 
 Options are those of posexp.train (see its --help), and
   run=FOLDER   a run, finished or stopped: its encoding, its trained weights, its validation texts
-  out=FOLDER   for the figures (default: inspect/ENCODING-DIGEST, or with the name of the run)
-  length=128   how many positions, or offsets to either side, are looked at
+  out=FOLDER   for the figures (default: inspect/ENCODING, or figures in the folder of the run)
 """
 
 
-class Request(NamedTuple):
-  """What was asked for."""
-
-  config: dict[str, Any]
-  run: Path | None
-  out: Path
-  length: int
-
-
-def request(argv: list[str]) -> Request:
-  """What was typed, checked as for training.
-
-  Raises:
-    UserError: an option does not exist, does not suit, or contradicts the run.
-  """
-  typed = dict(word.split("=", 1) for word in argv if word.startswith(OWN))
-  args = command_line.parse([word for word in argv if not word.startswith(OWN)])
-  if args.multirun or args.cfg:
-    raise UserError("posexp.inspect looks at one encoding: leave -m and --cfg out")
-  with command_line.explained(args):
-    config = configuration.resolve(command_line.single(args))
-  length = typed.get("length", "128")
-  if not length.isdecimal() or int(length) < 4:
-    raise UserError(f"length={length}: must be a whole number, 4 or more")
-  run = Path(typed["run"]) if typed.get("run") else None
-  if run is not None:
-    config = config_of_run(run, args.overrides, config)
-  return Request(config, run, Path(typed.get("out") or folder(config, run)), int(length))
-
-
-def config_of_run(run: Path, overrides: list[str], typed: dict[str, Any]) -> dict[str, Any]:
-  """The config of a run, from which no option that was typed may differ."""
-  config = read_run(run).config
-  for override in overrides:
-    key = override.partition("=")[0].lstrip("+")
-    ours, theirs = (OmegaConf.select(OmegaConf.create(each), key) for each in (typed, config))
-    if key != "plugins" and ours != theirs and not OmegaConf.is_dict(ours):
-      shown = configuration.show(theirs)
-      raise UserError(f"{override}, but the run has {key}={shown}; leave one of them out")
-  return config
-
-
-def folder(config: dict[str, Any], run: Path | None) -> Path:
-  """Where figures go: inspect/<encoding>-<digest of its options, or the run's own>."""
-  name = config["encoding"]
-  if run is not None:
-    return Path("inspect", "-".join([name, *run.resolve().parts[-2:]]))
-  identity = json.dumps([config.get(name), config["model"]], sort_keys=True)
-  return Path("inspect", f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}")
-
-
-def inspect(asked: Request) -> list[Path]:
+def inspect(argv: list[str]) -> list[Path]:
   """Prints the card and draws the figures; returns the files.
 
   Raises:
-    UserError: the encoding does not suit the model, or the run cannot be opened.
+    UserError: an option does not exist or does not suit, or the run cannot be opened.
   """
+  own = [word for word in argv if word.startswith(("run=", "out="))]
+  given = dict(word.split("=", 1) for word in own)
+  options = [word for word in argv if word not in own]
+  config = config_of_one(options, "inspect")
+  folder, out = (Path(given[key]) if given.get(key) else None for key in ("run", "out"))
+  if folder:
+    others = [word for word in options if not word.startswith("plugins=")]
+    if others:
+      raise UserError(f"run={folder} has options of its own: leave {others[0]} out")
+    config = read_run(folder).config
   from posexp.analysis import inspection
 
-  lines, files = inspection.inspect(asked.config, asked.run, asked.out, asked.length)
-  print(*lines, "", *map(os.path.relpath, files), sep="\n")
+  default = folder / "figures" if folder else Path("inspect", config["encoding"])
+  lines, files = inspection.inspect(config, folder, out or default)
+  print(*lines, "", *map(near, files), sep="\n")
   return files
 
 
@@ -102,7 +53,7 @@ def main() -> None:
   if {"-h", "--help"} & set(sys.argv[1:]):
     print(HELP, end="")
   else:
-    run(lambda argv: inspect(request(argv)))
+    run(inspect)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import random
 import matplotlib.image
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 
 from posexp import inspect
 from posexp.analysis import attention, card, inspection, probe
@@ -26,42 +25,31 @@ pytestmark = pytest.mark.usefixtures("compile_quickly")
 SIZE = Size(d_model=32, num_heads=2, d_ff=32, num_layers=1)
 OPTIONS = ["model.d_model=32", "model.num_heads=2", "model.d_ff=32", "model.num_layers=1"]
 
-UNPUBLISHED = {"none", "index", "normalized", "binary", "clock"}
 
-
-def stack_of(encoding):
-  """An untrained encoder, or a decoder where there is no encoder."""
-  return inspection.untrained(encoding, SIZE)
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+  """Few positions, which are drawn sooner."""
+  monkeypatch.setattr(inspection, "LENGTH", 20)
 
 
 @pytest.mark.parametrize("name", list(ENCODINGS))
 def test_every_encoding_has_its_card_by_existing(name):
   encoding = ENCODINGS[name]()
-  model = stack_of(encoding)
-  enters = card.parts(encoding, SIZE, model.stack.causal)
-  assert bool(enters) == (name != "none")
-  assert (card.paper(encoding) is None) == (name in UNPUBLISHED)
-  covered = card.coverage(probe.profile(model, 40), enters, encoding.limit)
+  model = probe.untrained(encoding, SIZE)
+  assert bool(card.parts(model)) == (name != "none")
+  (found,) = inspection.layer_profiles(model, None).values()
+  covered = card.coverage(model, found)
   assert (covered["covers"] == "nothing") == (name == "none")
   assert ("error" in covered["beyond"]) == (encoding.limit is not None)
-  costs = card.costs(ClassifierSpec(50, 2, encoding, SIZE), 8)
-  assert "against none" in costs["parameters"]
-  assert "against none" in costs["FLOPs"]
-  text = "\n".join(card.lines(name, encoding, {"covers": covered["covers"]}))
-  assert text.startswith(f"{name}: ")
-  assert max(map(len, text.splitlines())) <= 96
+  assert set(card.costs(model)) == {"parameters", "FLOPs"}
+  assert " ".join(card.paragraphs(encoding))
 
 
 @pytest.mark.parametrize("encoding", [RPR(k=3), Learned(), Encoding()], ids=str)
 def test_behavior_is_measured(encoding):
-  found = card.behavior(stack_of(encoding))
-  assert found["padding"] == "changes nothing"
+  found = card.behavior(probe.untrained(encoding, SIZE))
   assert (found["permuting words"] == "permutes the outputs") == (encoding == Encoding())
   assert (found["shifting all"] == "changes nothing") == encoding.relative
-
-
-def test_what_caching_does_is_measured():
-  assert card.behavior(probe.untrained(RPR(k=3), SIZE, True))["caching"] == "changes nothing"
 
 
 @pytest.mark.parametrize(
@@ -77,17 +65,18 @@ def test_what_caching_does_is_measured():
   ids=str,
 )
 def test_where_it_enters(encoding, enters):
-  assert card.parts(encoding, SIZE, False) == enters
+  assert card.parts(probe.untrained(encoding, SIZE)) == enters
 
 
 def test_offsets_that_share_a_vector_are_found():
-  covered = card.coverage(probe.profile(stack_of(RPR(k=5)), 40), ["relation"], None)
+  model = probe.untrained(RPR(k=5), SIZE)
+  covered = card.coverage(model, probe.profile(model, 40))
   assert covered["covers"] == "offsets to 5 back and 5 ahead"
   assert "no offset is new" in covered["beyond"]
 
 
 def test_a_profile_is_the_logit_of_the_formula():
-  found = probe.profile(stack_of(RPR(k=3)), 8)
+  found = probe.profile(probe.untrained(RPR(k=3), SIZE), 8)
   assert found.offsets.tolist() == list(range(-7, 8))
   np.testing.assert_allclose(found.logits, sum(found.terms.values()), atol=1e-5)
   assert np.ptp(found.terms["content"], axis=-1).max() < 1e-5
@@ -98,13 +87,15 @@ def test_a_profile_is_the_logit_of_the_formula():
 
 
 def test_position_vectors_are_those_of_the_formula():
-  found = probe.position_vectors(stack_of(Sinusoidal(layout="half")).stack.embed, 10)
+  found = probe.position_vectors(probe.untrained(Sinusoidal(layout="half"), SIZE).stack.embed, 10)
   phase = np.arange(10)[:, None] * 10000.0 ** (-np.arange(16) / 16)
   np.testing.assert_allclose(found, np.hstack([np.sin(phase), np.cos(phase)]), atol=1e-6)
 
 
 def test_vectors_that_are_multiplied_with_words_are_found_too():
-  found = probe.position_vectors(stack_of(Sinusoidal(combine="product")).stack.embed, 10)
+  found = probe.position_vectors(
+    probe.untrained(Sinusoidal(combine="product"), SIZE).stack.embed, 10
+  )
   assert np.abs(found).max() == pytest.approx(1, abs=1e-5)
   assert np.ptp(found, axis=0).max() > 1
 
@@ -114,13 +105,13 @@ def test_the_share_that_offsets_explain():
   assert probe.share_by_offset(np.cos(0.3 * (i - j))) == pytest.approx(1)
   assert probe.share_by_offset(1.0 * i + j) < 0.1
   assert np.isnan(probe.share_by_offset(np.ones((5, 5))))
-  waves = probe.position_vectors(stack_of(Sinusoidal()).stack.embed, 40)
+  waves = probe.position_vectors(probe.untrained(Sinusoidal(), SIZE).stack.embed, 40)
   found = probe.shares_by_maps(waves, 2)
-  assert found["identity"][0].whole == pytest.approx(1)
-  assert all(each.whole == pytest.approx(1) for each in found["tied orthogonal"])
+  assert found["identity"].whole == pytest.approx(1)
+  assert found["tied orthogonal"].whole == pytest.approx(1)
   # Orthogonal maps keep all inner products, but the part of them that a head sees is no such sum.
-  assert max(max(each.heads) for each in found["tied orthogonal"]) < 0.99
-  assert np.mean([each.whole for each in found["random"]]) < 0.5
+  assert max(found["tied orthogonal"].heads) < 0.99
+  assert found["random"].whole < 0.5
 
 
 @pytest.fixture(scope="module")
@@ -150,14 +141,14 @@ def trained(tmp_path_factory):
 def test_a_run_is_looked_into(encoding, trained, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   run = trained(encoding)
-  files = inspect.inspect(inspect.request([f"run={run}", f"encoding={encoding}", "length=8"]))
+  files = inspect.inspect([f"run={run}"])
   drawn = {path.stem for path in files}
   assert "attention-on-text" in drawn
   assert ("frequencies-by-word" in drawn) == (encoding == "complex")
-  relative = {"logits-by-offset", "weights-by-offset", "terms-by-offset-layer-0", "rows"}
+  relative = {"logits-by-offset-layer-0", "weights-by-offset", "rows"}
   assert (drawn & relative == relative) == (encoding == "rpr")
   assert ("share-of-offset" in drawn) == (encoding != "rpr")
-  assert {path.parent.parts[-1] for path in files} == {f"{encoding}-{run.parent.name}-seed=0"}
+  assert {path.parent for path in files} == {run / "figures"}
   assert "attention-on-text.png" in capsys.readouterr().out
 
 
@@ -170,19 +161,15 @@ def test_attention_on_text_adds_up(trained):
   assert found.examples == run.data.sizes["validation"]
 
 
-def typed(*argv, out):
-  return inspect.inspect(inspect.request([*argv, *OPTIONS, f"out={out}"]))
-
-
 @pytest.mark.parametrize(
   ("encoding", "drawn"),
   [
-    ("sinusoidal", {"vectors", "gram", "products-by-offset", "share-of-offset"}),
+    ("sinusoidal", {"vectors", "products-by-offset", "share-of-offset"}),
     ("xpos", {"logits-by-offset", "weights-by-offset"}),
   ],
 )
 def test_figures_are_drawn(encoding, drawn, tmp_path, capsys):
-  files = typed(f"encoding={encoding}", "length=8", out=tmp_path)
+  files = inspect.inspect([f"encoding={encoding}", *OPTIONS, f"out={tmp_path}"])
   assert {path.name for path in files} == {f"{n}.{kind}" for n in drawn for kind in ("png", "svg")}
   for file in files:
     if file.suffix == ".png":
@@ -206,23 +193,14 @@ def test_figures_are_drawn(encoding, drawn, tmp_path, capsys):
     ("rpr.k=4", "rpr.k is set, but encoding=sinusoidal; choose encoding=rpr or drop rpr.k"),
     ("encoding=rpr rpr.k=-1", "rpr.k must be at least 0, not -1"),
     ("encoding=sinusoidal model.d_model=30", "model: d_model=30 is not divisible by num_heads=4"),
-    ("length=2", "length=2: must be a whole number, 4 or more"),
     ("run=nowhere", "nowhere is not a run's folder: it has no config.yaml"),
+    ("run=x rpr.k=4 encoding=rpr", "run=x has options of its own: leave rpr.k=4 out"),
     ("-m encoding=rpr,none", "posexp.inspect looks at one encoding: leave -m and --cfg out"),
   ],
 )
 def test_mistakes_are_one_sentence(argv, message, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(UserError) as error:
-    inspect.inspect(inspect.request(argv.split()))
+    inspect.inspect(argv.split())
   assert str(error.value).startswith(message)
   assert "\n" not in str(error.value)
-
-
-def test_options_must_not_contradict_the_run(tmp_path):
-  config = resolve(compose(["encoding=rpr", "rpr.k=8"]))
-  (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(config))
-  asked = inspect.request(["encoding=rpr", "rpr.k=8", f"run={tmp_path}"])
-  assert asked.config["rpr"]["k"] == 8
-  with pytest.raises(UserError, match=r"rpr\.k=4, but the run has rpr\.k=8; leave one of them"):
-    inspect.request(["encoding=rpr", "rpr.k=4", f"run={tmp_path}"])

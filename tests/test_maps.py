@@ -79,10 +79,7 @@ def test_names_of_tokens_are_no_mathematics(found):
 
 def test_pieces_are_what_tokens_say(found):
   opened, _ = found
-  text = "one ü [EOS] $ 字"
-  (tokens,) = LineTranslator(opened, Search(1), 1).source.ids([text])
+  (tokens,) = LineTranslator(opened, Search(1), 1).source.ids(["one [EOS] $"])
   names = attention.token_names(opened.tokenizers[0], tokens)
-  said = "".join(names).replace("␣", " ").encode().decode("unicode_escape").encode("latin-1")
-  assert said.decode() == " " + text
-  assert "\\xe5" in names
+  assert "".join(names).replace("␣", " ") == " one [EOS] $"
   assert attention.token_names(opened.tokenizers[0], [1, EOS]) == ["[BOS]", "[EOS]"]

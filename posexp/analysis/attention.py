@@ -32,23 +32,18 @@ def watch(stack: Stack) -> tuple[Seen, Seen]:
   stack.size = dataclasses.replace(stack.size, attention="reference")
   own: Seen = []
   cross: Seen = []
-  for block in stack.blocks:
-    _watch(block.attention.relation, own)
-    if block.cross is not None:
-      _watch(block.cross.relation, cross)
-  return own, cross
 
-
-def _watch(relation: Relation, seen: Seen) -> None:
-  attend = relation.attend
-
-  def watched(q, k, v, span, dropout):
+  def watched(relation: Relation, seen: Seen, q, k, v, span, dropout):
     found = relation.score(q, k, span), relation.weights(q, k, span)
     shape = len(v), v.shape[2]  # either may be the same for all of the batch
     seen.append(tuple(jnp.broadcast_to(each, (*shape, *each.shape[2:])) for each in found))
-    return attend(q, k, v, span, dropout)
+    return type(relation).attend(relation, q, k, v, span, dropout)
 
-  relation.attend = watched
+  for block in stack.blocks:
+    for part, seen in ((block.attention, own), (block.cross, cross)):
+      if part is not None:
+        part.relation.attend = functools.partial(watched, part.relation, seen)
+  return own, cross
 
 
 class ByOffset(NamedTuple):
@@ -109,7 +104,7 @@ def of_translation(trained: TrainedModel, source: Sequence[int], target: Sequenc
   """One pass over a translation and its source, tokens as a `LineTranslator` gives them."""
   batch = pair(source, target, trained.spec.encoding.limit)
   state = trained.snapshot.state
-  seen = weights(trained.snapshot.program.graphdef)(state.params, state.settings, batch)
+  seen = weights(trained.snapshot.graphdef)(state.params, state.settings, batch)
   encoder, decoder, cross = jax.device_get(seen)
   first, second = trained.tokenizers
   s, t = len(source), len(target)
@@ -117,26 +112,25 @@ def of_translation(trained: TrainedModel, source: Sequence[int], target: Sequenc
     token_names(first, source),
     token_names(second, [BOS, *target[:-1]]),
     token_names(second, target),
-    encoder[:, :, :s, :s], decoder[:, :, :t, :t], cross[:, :, :t, :s],
-  )  # fmt: skip
+    encoder[:, :, :s, :s],
+    decoder[:, :, :t, :t],
+    cross[:, :, :t, :s],
+  )
 
 
 def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None) -> dict[str, Any]:
   """The batch of a source and its translation, both of which end with [EOS] or were cut."""
 
-  def row(tokens: Sequence[int]) -> np.ndarray:
-    fill = padded_length(len(tokens), limit) - len(tokens)
-    return np.array([[*tokens, *[PAD] * fill]], np.int32)
+  def row(tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    length = padded_length(len(tokens), limit)
+    padded = np.full((1, length), PAD, np.int32)
+    padded[0, : len(tokens)] = tokens
+    return padded, np.arange(length)[None] < len(tokens)
 
-  read, labels = row(source), row(target)
-  return {
-    "source": read,
-    "source_mask": np.arange(read.shape[1])[None] < len(source),
-    "target": row([BOS, *target[:-1]]),
-    "labels": labels,
-    "mask": np.arange(labels.shape[1])[None] < len(target),
-    "weight": np.ones(1, np.float32),
-  }
+  batch = {"target": row([BOS, *target[:-1]])[0], "weight": np.ones(1, np.float32)}
+  batch["source"], batch["source_mask"] = row(source)
+  batch["labels"], batch["mask"] = row(target)
+  return batch
 
 
 @functools.lru_cache(maxsize=4)
@@ -154,18 +148,6 @@ def weights(graphdef: nnx.GraphDef) -> Callable[..., tuple[Array, Array, Array]]
 
 
 def token_names(tokenizer: str, tokens: Sequence[int]) -> list[str]:
-  """What each token says by itself, from a tokenizer's JSON.
-
-  ␣ stands where a word begins, and \\xc3 for a byte that is part of a character.
-  """
-  opened, letters = tokenizers.Tokenizer.from_str(tokenizer), byte_letters()
-  found = (bytes(letters[letter] for letter in opened.id_to_token(each)) for each in tokens)
-  return [each.decode(errors="backslashreplace").replace(" ", "␣") for each in found]
-
-
-@functools.cache
-def byte_letters() -> dict[str, int]:
-  """The byte that each letter of byte-level BPE stands for (Radford et al. 2019)."""
-  shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), 256)]
-  hidden = [byte for byte in range(256) if byte not in shown]
-  return {chr(byte): byte for byte in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
+  """The text of each token, from a tokenizer's JSON; ␣ stands where a word begins."""
+  opened, decoder = tokenizers.Tokenizer.from_str(tokenizer), tokenizers.decoders.ByteLevel()
+  return [decoder.decode([opened.id_to_token(each)]).replace(" ", "␣") for each in tokens]

@@ -1,7 +1,6 @@
 """The properties of every encoding, and the smallest counterexample of one that does not hold.
 
-The functions stand in `posexp.analysis.properties`; here are where each is asked for and what a
-user is told of it.
+`posexp.analysis.properties` has their definitions; here is where each of them is asked for.
 """
 
 from __future__ import annotations
@@ -17,13 +16,11 @@ from posexp.analysis import properties
 from posexp.analysis.properties import Case, Difference, stack
 from posexp.encodings import Encoding
 
-Check = Callable[[Case], Iterator[Difference]]
-
 
 class Property(NamedTuple):
   """A property, and where it is asked for."""
 
-  check: Check
+  check: Callable[[Case], Iterator[Difference]]
   decoder: bool = True  # of causal attention
   encoder: bool = True  # of attention to both sides
   relative: bool = False  # only of an encoding that declares it
@@ -31,11 +28,6 @@ class Property(NamedTuple):
   @property
   def name(self) -> str:
     return self.check.__name__.replace("_", " ")
-
-  @property
-  def sentence(self) -> str:
-    """What holds."""
-    return self.check.__doc__
 
   def sides(self, encoding: Encoding) -> list[bool]:
     """Whether attention is causal: one or both, or none where it is not asked for."""
@@ -58,17 +50,15 @@ PROPERTIES = (
   Property(properties.bfloat16),
   Property(properties.same_start),
   Property(properties.terms),
-  Property(properties.no_vector_per_pair),
 )
 
 
 class Outcome(NamedTuple):
-  """What became of one property."""
+  """Whether one property holds."""
 
   name: str
-  sentence: str
   status: str  # "holds", "fails" or "not declared"
-  detail: str = ""
+  detail: str  # what holds, or the smallest counterexample
 
 
 def examine(encoding: Encoding) -> Iterator[Outcome]:
@@ -81,14 +71,14 @@ def examine(encoding: Encoding) -> Iterator[Outcome]:
   if not defined:
     stack(Case(encoding, encoding.causal_only))  # says why
   for each in PROPERTIES:
-    sides = [causal for causal in each.sides(encoding) if causal in defined]
-    failed = next((case for case in (Case(encoding, c) for c in sides) if fails(each, case)), None)
+    cases = [Case(encoding, causal) for causal in each.sides(encoding) if causal in defined]
+    failed = next((case for case in cases if fails(each, case)), None)
     if failed is not None:
       smallest, found = shrink(each, failed)
       by = "" if np.isnan(found.amount) else f", by {found.amount:.3g}"
-      yield Outcome(each.name, each.sentence, "fails", f"{smallest}: {found.what}{by}")
+      yield Outcome(each.name, "fails", f"{smallest}: {found.what}{by}")
     else:
-      yield Outcome(each.name, each.sentence, "holds" if sides else "not declared")
+      yield Outcome(each.name, "holds" if cases else "not declared", each.check.__doc__)
 
 
 def is_defined(case: Case) -> bool:

@@ -7,42 +7,31 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.special import softmax
 
 from posexp.analysis.attention import ByOffset, Maps
 from posexp.analysis.probe import Profile, Shares, inner_products, relative_to_zero
-from posexp.plotting import BLUE, COLORS, GRAY, GREEN, ORANGE, heat, panels
+from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, heat, panels
 
 MOST_HEADS = len(COLORS)  # that are drawn
-MAPS = {
-  "identity": "$W_Q = W_K = I$",
-  "random": "random",
-  "tied orthogonal": "$W_Q = W_K$\northogonal",
-  "trained": "trained,\nlayer 0",
-}
 # Inches of attention maps: of a token where there is room, of a row of panels, between two names.
 TOKEN, WIDEST, APART = 0.14, 30.0, 0.09
 
 
 def vectors(name: str, found: np.ndarray, of: str) -> Figure:
-  """Positions × channels."""
-  figure, axes = panels(1, 1, width=6.4, height=3.6, title=f"{name}: vectors of positions{of}")
-  heat(axes[0][0], found, label="value")
-  axes[0][0].set(xlabel="channel", ylabel="position")
-  return figure
-
-
-def gram(name: str, found: np.ndarray) -> Figure:
-  """The inner products of all positions' vectors."""
-  figure, axes = panels(1, 1, width=4.6, height=3.9, title=f"{name}: inner products pᵢ · pⱼ")
+  """The vectors [L,F] of positions, and the inner products of all pairs of them."""
+  title = f"{name}: vectors p of positions{of}"
+  figure, ((left, right),) = panels(1, 2, width=5.2, height=3.6, title=title)
   products = found @ found.T
+  heat(left, found, label="value")
   limits = products.min(), products.max()
-  heat(axes[0][0], products, label="pᵢ · pⱼ", cmap="viridis", limits=limits, aspect="equal")
-  axes[0][0].set(xlabel="position j", ylabel="position i")
+  heat(right, products, label="pᵢ · pⱼ", cmap="viridis", limits=limits, aspect="equal")
+  left.set(xlabel="channel", ylabel="position")
+  right.set(xlabel="position j", ylabel="position i")
   return figure
 
 
@@ -63,105 +52,78 @@ def products_by_offset(name: str, variants: Mapping[str, Mapping[str, np.ndarray
   return figure
 
 
-def shares(name: str, found: Mapping[str, list[Shares]]) -> Figure:
+def shares(name: str, found: Mapping[str, Shares]) -> Figure:
   """How much of the logits that positions make among themselves is a function of the offset."""
   title = f"{name}: what j − i alone explains of the variance of $(p_i W_Q) \\cdot (p_j W_K)$"
   figure, ((axes,),) = panels(1, 1, width=6.2, height=3.3, title=title)
-  for place, kind in enumerate(found.values()):
-    heads = np.concatenate([each.heads for each in kind])
-    spread = np.linspace(-0.14, 0.14, len(heads)) if len(heads) > 1 else np.zeros(1)
-    axes.plot(
-      place + 0.2 + spread, heads, "o", color=BLUE, alpha=0.6, markersize=4.5,
-      label="each head" if place == 0 else None, clip_on=False, zorder=3,
-    )  # fmt: skip
-    whole = np.mean([each.whole for each in kind])
-    if np.isfinite(whole):
-      axes.bar(place - 0.2, whole, 0.3, color=ORANGE, label="all heads" if place == 0 else None)
-      axes.text(place - 0.2, whole + 0.02, f"{whole:.2f}", ha="center", va="bottom", fontsize=8)
-  axes.set_xticks(range(len(found)), [MAPS[kind] for kind in found])
+  places = np.arange(len(found))
+  whole = [each.whole for each in found.values()]
+  axes.bar(places - 0.2, whole, 0.3, color=ORANGE, label="all heads")
+  for place, value in zip(places, whole, strict=True):
+    if np.isfinite(value):
+      axes.text(place - 0.2, value + 0.02, f"{value:.2f}", ha="center", va="bottom", fontsize=8)
+  for head in zip(*(each.heads for each in found.values()), strict=True):
+    axes.plot(places + 0.2, head, "o", color=BLUE, alpha=0.6, markersize=4.5, clip_on=False)
+  axes.plot([], [], "o", color=BLUE, label="each head")
+  axes.set_xticks(places, list(found))
   axes.set(ylim=(0, 1.12), ylabel="share explained by the offset")
   axes.grid(False, axis="x")
   axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
   return figure
 
 
-def logits_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Figure:
-  """The expected logit at offsets closer than `near`, a row of panels for each layer."""
+def logits_by_offset(name: str, profile: Profile, near: int) -> Figure:
+  """The logit at offsets closer than `near`, whole and of each term: a panel for each head."""
   rows = {
-    f"{layer}\nlogit" if len(layers) > 1 else "logit": {
-      "query and key drawn apart": relative_to_zero(each.logits, each.offsets),
-      "query equal to the key": relative_to_zero(each.same, each.offsets),
+    "logit": {
+      "query and key drawn apart": relative_to_zero(profile.logits, profile.offsets),
+      "query equal to the key": relative_to_zero(profile.same, profile.offsets),
     }
-    for layer, each in layers.items()
   }
-  title = f"{name}: logit by offset (key − query), less that at offset 0"
-  figure = by_head(title, rows, next(iter(layers.values())).offsets, near, sharey=True)
-  _legend(figure)
-  return figure
-
-
-def terms_by_offset(name: str, profile: Profile, near: int, layer: str) -> Figure:
-  """The logit that each term gives alone, at offsets closer than `near`."""
-  rows = {
-    f"{term}\nlogit": {term: each}
-    for term, each in profile.terms.items()
-    if np.abs(each).max() > 1e-6
-  }
-  title = f"{name}: what each term adds to the logit, by offset{layer}"
-  return by_head(title, rows, profile.offsets, near, sharey="row")
-
-
-def by_head(
-  title: str,
-  rows: Mapping[str, Mapping[str, np.ndarray]],
-  offsets: np.ndarray,
-  near: int,
-  sharey: Any,
-) -> Figure:
-  """Mean ± 1 sd over draws of labeled values [N,H,O]: a row for each label, a column per head."""
-  heads = min(next(iter(next(iter(rows.values())).values())).shape[1], MOST_HEADS)
-  title += "\nmean over random queries and keys, band of ± 1 standard deviation"
-  figure, axes = panels(
-    len(rows), heads, width=2.6, height=2.1, sharex=True, sharey=sharey, title=title
+  if len(profile.terms) > 1:
+    drawn = {term: each for term, each in profile.terms.items() if np.abs(each).max() > 1e-6}
+    rows |= {f"term {term}": {None: each} for term, each in drawn.items()}
+  heads = min(profile.logits.shape[1], MOST_HEADS)
+  title = (
+    f"{name}: logit by offset (key − query), whole less that at offset 0, and each term alone\n"
+    "mean over random queries and keys, band of ± 1 standard deviation"
   )
-  chosen = np.abs(offsets) < near
+  figure, axes = panels(
+    len(rows), heads, width=2.6, height=2.1, sharex=True, sharey="row", title=title
+  )
+  chosen = np.abs(profile.offsets) < near
   for row, (ylabel, series) in zip(axes, rows.items(), strict=True):
     row[0].set_ylabel(ylabel)
     for head, each in enumerate(row):
-      for (label, values), color, style in zip(series.items(), COLORS, ("-", "--"), strict=False):
+      for (label, values), color in zip(series.items(), COLORS, strict=False):
         drawn = values[:, head, chosen]
         mean, deviation = drawn.mean(0), drawn.std(0)
-        band(
-          each, offsets[chosen], mean, mean - deviation, mean + deviation,
-          color=color, linestyle=style, label=label,
-        )  # fmt: skip
+        low, high = mean - deviation, mean + deviation
+        band(each, profile.offsets[chosen], mean, low, high, color=color, label=label)
       each.axhline(0, color=GRAY, linewidth=0.6)
   for head in range(heads):
     axes[0][head].set_title(f"head {head}")
     axes[-1][head].set_xlabel("offset")
+  _legend(figure)
   return figure
 
 
 def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Figure:
-  """The expected attention weight at offsets closer than `near`: a panel per layer.
+  """The attention weight at offsets closer than `near`, if keys differ in position alone.
 
-  All keys are equal but for their positions, which alone decide.
+  A panel for each layer.
   """
   width = 5.2 if len(layers) == 1 else 4.0
   title = f"{name}: attention weight by offset\nfor random queries, keys alike but for position"
   figure, axes = panels(1, len(layers), width=width, height=3.1, sharey=True, title=title)
   for each, (layer, profile) in zip(axes[0], layers.items(), strict=True):
     chosen = np.abs(profile.offsets) < near
-    logits = profile.logits[..., chosen]
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    weights = (weights / weights.sum(-1, keepdims=True)).mean(0)
+    weights = softmax(profile.logits[..., chosen], axis=-1).mean(0)
     head_lines(each, profile.offsets[chosen], weights)
     each.axhline(1 / chosen.sum(), color=GRAY, linestyle=":", label="uniform")
     each.set(xlabel="offset (key − query)", title=layer)
-    if weights.min() < 0.3 * weights.max():  # or small differences would be lost
-      each.set_ylim(bottom=0)
   axes[0][0].set_ylabel("attention weight")
-  axes[0][-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
+  _legend(figure)
   return figure
 
 
@@ -169,15 +131,13 @@ def rows(name: str, tables: Mapping[str, np.ndarray], when: str) -> Figure:
   """The length of every row of the tables [...,rows,D] that the encoding trains."""
   title = f"{name}: length of each row of its tables, {when}"
   figure, axes = panels(1, len(tables), width=3.6, height=2.9, title=title)
-  offsets = all(each.shape[-2] % 2 for each in tables.values())  # −k … k
   for each, (table_name, table) in zip(axes[0], tables.items(), strict=True):
     lengths = np.linalg.norm(table, axis=-1).reshape(-1, table.shape[-2])
-    at = np.arange(lengths.shape[1]) - (lengths.shape[1] // 2 if offsets else 0)
-    head_lines(each, at, lengths, marker="o", markersize=3)
-    each.set(title=table_name, xlabel="offset" if offsets else "row")
+    count = lengths.shape[1]
+    first = -(count // 2) if count % 2 else 0  # an odd number is of offsets −k … k
+    head_lines(each, first + np.arange(count), lengths, marker="o", markersize=3)
+    each.set(title=table_name, xlabel="offset" if first else "row")
     each.set_ylim(bottom=0)
-    if len(lengths) > 1:
-      each.legend(fontsize=7)
   axes[0][0].set_ylabel("length of the vector")
   return figure
 
@@ -187,16 +147,13 @@ def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
   title = f"{name}: learned frequencies |ω| of words"
   figure, ((axes,),) = panels(1, 1, width=6.0, height=3.6, title=title)
   seen = counts > 0
-  for share, color in ((0.9, ORANGE), (0.5, BLUE), (0.1, GREEN)):
-    axes.plot(
-      counts[seen], np.quantile(np.abs(found[seen]), share, axis=1), ".", color=color,
-      markersize=3, alpha=0.5, label=f"{share:.0%} of a word's dimensions are below",
-    )  # fmt: skip
-  axes.set(
-    xscale="log", xlabel="how often the word occurs in the training texts",
-    yscale="log", ylabel="|ω| (radians a position)",
-  )  # fmt: skip
-  axes.legend(markerscale=4, loc="upper left", bbox_to_anchor=(1, 1))
+  for share, color in zip((0.9, 0.5, 0.1), COLORS, strict=False):
+    quantile = np.quantile(np.abs(found[seen]), share, axis=1)
+    label = f"{share:.0%} of a word's dimensions are below"
+    axes.plot(counts[seen], quantile, ".", color=color, markersize=3, alpha=0.5, label=label)
+  axes.set(xscale="log", xlabel="how often the word occurs in the training texts")
+  axes.set(yscale="log", ylabel="|ω| (radians a position)")
+  _legend(figure)
   return figure
 
 
@@ -241,15 +198,13 @@ def translation_maps(maps: Maps, title: str) -> Iterator[tuple[str, Figure]]:
   """A figure for the cross-attention and one for the self-attention of either side, by name."""
   title = textwrap.shorten(title, 200, placeholder=" …").replace("$", r"\$")
   source, read, written = maps.source, maps.read, maps.written
-  writes = "token that is written"
-  for name, weights, queries, keys, labels, what in (
-    ("cross", maps.cross, written, source, (writes, "token of the source"),
-     "cross-attention of the decoder to the source"),
-    ("encoder", maps.encoder, source, source, ("token that looks", "token looked at"),
-     "self-attention of the encoder"),
-    ("decoder", maps.decoder, written, read, (writes, "token that was written before"),
-     "self-attention of the decoder"),
-  ):  # fmt: skip
+  writes, before = "token that is written", "token that was written before"
+  for name, weights, queries, keys, labels in (
+    ("cross", maps.cross, written, source, (writes, "token of the source")),
+    ("encoder", maps.encoder, source, source, ("token that looks", "token looked at")),
+    ("decoder", maps.decoder, written, read, (writes, before)),
+  ):
+    what = "cross-attention" if name == "cross" else f"self-attention of the {name}"
     figure = weight_maps(weights, queries, keys, f"{title}\n{what}")
     figure.supylabel(labels[0], fontsize=9)
     figure.supxlabel(labels[1], fontsize=9)

@@ -15,130 +15,93 @@ from posexp import config as configuration
 from posexp import plotting
 from posexp.analysis import attention, card, figures, probe
 from posexp.analysis.probe import ProbeModel, Profile
-from posexp.encodings import Encoding, make_encoding
+from posexp.encodings import make_encoding
 from posexp.encodings.base import TokenEmbedding
-from posexp.errors import UserError
-from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
 from posexp.training.devices import prepare
 from posexp.training.restore import TrainedModel, open_trained
 
-# Of the texts for which costs are counted, where there is no run.
-VOCABULARY, LENGTH = 10_000, 64
+LENGTH = 128  # positions, or offsets to either side, that are looked at
 MOST_LAYERS = 6  # that are drawn
 MOST_BATCHES = 8  # of text that attention is looked at on
 
+Figures = Iterator[tuple[str, Figure]]  # by name
 
-def inspect(
-  config: dict[str, Any], run: Path | None, out: Path, length: int
-) -> tuple[list[str], list[Path]]:
-  """The lines of the card, and the files of the figures.
 
-  `length` positions are looked at, or offsets to either side.
+def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[str], list[Path]]:
+  """The lines of the card, and the files of the figures in the folder `out`.
 
   Raises:
-    UserError: the encoding does not suit the model, the run cannot be opened, or the folder `out`
-      cannot be written.
+    UserError: the encoding does not suit the model, the run cannot be opened, or the folder cannot
+      be written.
   """
   prepare()
   # Programs run once here, so that it takes longer to optimize them than to run them.
   jax.config.update("jax_disable_most_optimizations", True)
-  name = config["encoding"]
-  encoding = make_encoding(config)
+  name, encoding = config["encoding"], make_encoding(config)
   trained = run and open_trained(run)
   if trained:
     model = ProbeModel(encoding, trained.model().stacks[0])
-    spec, tokens = trained.spec, trained.data.length
   else:
-    size = configuration.build(Size, config["model"], "model")
-    model = untrained(encoding, size)
-    spec, tokens = ClassifierSpec(VOCABULARY, 2, encoding, size), LENGTH
-  profiles = layer_profiles(model, 2 * length, trained)
+    model = probe.untrained(encoding, configuration.build(Size, config["model"], "model"))
+  profiles = layer_profiles(model, trained)
   options = ", ".join(f"{k}={configuration.show(v)}" for k, v in (config.get(name) or {}).items())
-  rows = card.rows(model, next(iter(profiles.values())), spec, tokens, options)
-  drawn = draw(name, model, profiles, length, trained)
-  files = [path for title, figure in drawn for path in plotting.save(figure, out, title)]
-  return card.lines(name, encoding, rows), files
+  lines = card.lines(name, model, next(iter(profiles.values())), options)
+  drawn = draw(name, model, profiles, trained)
+  return lines, [path for title, each in drawn for path in plotting.save(each, out, title)]
 
 
-def untrained(encoding: Encoding, size: Size) -> ProbeModel:
-  """An untrained encoder, or a decoder where the encoding has no encoder.
-
-  Raises:
-    UserError: there is neither.
-  """
-  refusals = [probe.refusal(encoding, size, causal) for causal in (False, True)]
-  if all(refusals):
-    raise UserError(f"model: {refusals[0]}")
-  return probe.untrained(encoding, size, causal=refusals[0] is not None)
-
-
-def layer_profiles(
-  model: ProbeModel, length: int, trained: TrainedModel | None
-) -> dict[str, Profile]:
+def layer_profiles(model: ProbeModel, trained: TrainedModel | None) -> dict[str, Profile]:
   """Profiles of a trained model's layers, or of the first layer of one that is not trained."""
   if trained:
     layers = range(min(model.stack.size.num_layers, MOST_LAYERS))
-    return {f"layer {layer}": probe.profile(model, length, layer) for layer in layers}
-  found = probe.profile(model, length)
-  changed = card.parts(model.encoding, model.stack.size, model.stack.causal)
-  if found.spread < card.ROUNDING and "relation" in changed:
-    # Its tables start at zero: only with other weights they show what they can do.
-    drawn = model._replace(stack=probe.perturbed(model.stack))
-    return {"weights drawn": probe.profile(drawn, length)}
-  return {"before training": found}
+    return {f"layer {layer}": probe.profile(model, 2 * LENGTH, layer) for layer in layers}
+  # Tables may start at zero: with other weights they show what they can do.
+  drawn = model._replace(stack=probe.perturbed(model.stack))
+  return {"random weights": probe.profile(drawn, 2 * LENGTH)}
 
 
 def draw(
-  name: str,
-  model: ProbeModel,
-  profiles: Mapping[str, Profile],
-  length: int,
-  trained: TrainedModel | None,
-) -> Iterator[tuple[str, Figure]]:
-  """All figures that there are for an encoding, by name."""
+  name: str, model: ProbeModel, profiles: Mapping[str, Profile], trained: TrainedModel | None
+) -> Figures:
+  """All figures that there are for an encoding."""
   encoding, stack = model
   when = "after training" if trained else "before training"
   word = int(trained.data.word_counts.argmax()) if trained else 1
-  vectors = probe.position_vectors(stack.embed, probe.available(encoding, length), word)
+  vectors = probe.position_vectors(stack.embed, probe.available(encoding, LENGTH), word)
   if np.ptp(vectors, axis=0).max() > 1e-9:
     yield from of_vectors(name, model, vectors, when)
   if any(each.spread >= card.ROUNDING for each in profiles.values()):
-    first = next(iter(profiles.values()))
+    at = -next(iter(profiles.values())).offsets.min()
     # Where offsets are not all that matters, another query would have other logits.
-    asked = name if encoding.relative else f"{name}, query at position {-first.offsets.min()}"
-    yield "logits-by-offset", figures.logits_by_offset(asked, profiles, length)
-    yield "weights-by-offset", figures.weights_by_offset(asked, profiles, length)
-    for layer, profile in profiles.items() if len(first.terms) > 1 else ():
-      ending, where = (f"-{layer.replace(' ', '-')}", f", {layer}") if trained else ("", "")
-      figure = figures.terms_by_offset(asked, profile, length, where)
-      yield f"terms-by-offset{ending}", figure
+    asked = name if encoding.relative else f"{name}, query at position {at}"
+    for layer, profile in profiles.items():
+      ending = f"-{layer.replace(' ', '-')}" if trained else ""
+      figure = figures.logits_by_offset(f"{asked}, {layer}", profile, LENGTH)
+      yield f"logits-by-offset{ending}", figure
+    yield "weights-by-offset", figures.weights_by_offset(asked, profiles, LENGTH)
   if tables := probe.tables(stack):
     yield "rows", figures.rows(name, tables, when)
   if trained:
     yield from of_run(name, stack, trained)
 
 
-def of_vectors(
-  name: str, model: ProbeModel, vectors: np.ndarray, when: str
-) -> Iterator[tuple[str, Figure]]:
+def of_vectors(name: str, model: ProbeModel, vectors: np.ndarray, when: str) -> Figures:
   """What there is to see of an encoding that gives each position a vector."""
-  stack = model.stack
+  stack, heads = model.stack, model.stack.size.num_heads
   apart = any(isinstance(each, TokenEmbedding) for _, each in nnx.iter_modules(stack.embed))
   of = f"{'' if apart else ' with one word'}, {when}"
   yield "vectors", figures.vectors(name, vectors, of)
-  yield "gram", figures.gram(name, vectors)
-  variants = probe.variants(model, len(vectors))
-  yield "products-by-offset", figures.products_by_offset(name, variants)
-  maps = None
+  yield "products-by-offset", figures.products_by_offset(name, probe.variants(model, len(vectors)))
+  shares = probe.shares_by_maps(vectors, heads)
   if when == "after training":
-    attends, inputs = stack.blocks[0].attention, vectors.astype(np.float32)
-    maps = tuple(np.asarray(f(inputs), np.float64) for f in (attends.query, attends.key))
-  shares = probe.shares_by_maps(vectors, stack.size.num_heads, maps)
+    layer, inputs = stack.blocks[0].attention, vectors.astype(np.float32)
+    q, k = (np.asarray(f(inputs), np.float64) for f in (layer.query, layer.key))
+    shares["trained, layer 0"] = probe.Shares.of(q, k, heads)
   yield "share-of-offset", figures.shares(name, shares)
 
 
-def of_run(name: str, stack: Any, trained: TrainedModel) -> Iterator[tuple[str, Figure]]:
+def of_run(name: str, stack: Any, trained: TrainedModel) -> Figures:
   """What only a trained model can show."""
   batches: dict[int, list] = {}
   for batch in trained.data.texts("validation", trained.snapshot.batch_size):

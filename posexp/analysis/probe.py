@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,7 +20,8 @@ from jax import Array
 
 from posexp.encodings.base import Encoding, TokenEmbedding
 from posexp.encodings.span import Span
-from posexp.models.transformer import Cache, Size, Stack
+from posexp.errors import UserError
+from posexp.models.transformer import Size, Stack
 from posexp.training.step import keys
 
 DRAWS = 64
@@ -42,7 +42,6 @@ def builder(encoding: Encoding, size: Size, causal: bool) -> Callable[[nnx.Rngs]
   return lambda rngs: Stack(VOCABULARY, encoding, size, causal=causal, rngs=rngs)
 
 
-@functools.lru_cache
 def refusal(encoding: Encoding, size: Size, causal: bool) -> str | None:
   """Why this encoding cannot have an encoder, or a decoder; None where it can."""
   try:
@@ -52,10 +51,17 @@ def refusal(encoding: Encoding, size: Size, causal: bool) -> str | None:
   return None
 
 
-@functools.lru_cache(maxsize=4)
-def untrained(encoding: Encoding, size: Size, causal: bool) -> ProbeModel:
-  """A stack with the weights that training starts from, for a small vocabulary."""
-  build = builder(encoding, size, causal)
+@functools.lru_cache(maxsize=1)
+def untrained(encoding: Encoding, size: Size) -> ProbeModel:
+  """An encoder with the weights that training starts from, or a decoder if there is no encoder.
+
+  Raises:
+    UserError: there is neither.
+  """
+  why = refusal(encoding, size, causal=False)
+  if why and refusal(encoding, size, causal=True):
+    raise UserError(f"model: {why}")
+  build = builder(encoding, size, causal=bool(why))
   return ProbeModel(encoding, nnx.jit(lambda seeds: build(nnx.Rngs(**seeds)))(keys(0)))
 
 
@@ -67,34 +73,13 @@ def perturbed(stack: Stack, seed: int = 0) -> Stack:
   return nnx.merge(graphdef, noisy, others)
 
 
-def decoded(
-  stack: Stack,
-  tokens: Array,
-  *,
-  prompt: int = 1,
-  source: tuple | None = None,
-  positions: Array | None = None,
-  step: Callable[..., tuple[Array, Cache]] = Stack.step,
-) -> Array:
-  """The outputs [B,L,F] of a decoder for tokens [B,L] over a cache: a prompt, then one by one.
-
-  `step` may be `Stack.step` compiled.
-  """
-  batch, length = tokens.shape
-  cache, outputs = stack.empty_cache(batch, length, positions), []
-  for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, length))]:
-    output, cache = step(stack, tokens[:, start:end], cache, source=source)
-    outputs.append(output)
-  return jnp.concatenate(outputs, axis=1)
-
-
 def available(encoding: Encoding, length: int) -> int:
   """`length`, or the number of positions that the encoding has if these are fewer."""
   return length if encoding.limit is None else min(length, encoding.limit)
 
 
 class Profile(NamedTuple):
-  """What one layer's relation makes of offsets, for random queries and keys.
+  """The logits of one layer's relation by offset, for random queries and keys.
 
   All keys of a draw are the same vector, so that offsets alone make logits differ. The vectors
   are what the layer's own projections make of inputs from N(0, 1), as a norm gives them.
@@ -178,21 +163,17 @@ def variants(model: ProbeModel, length: int) -> dict[str, dict[str, np.ndarray]]
   """
   encoding, stack = model
   width = stack.size.d_model
-  found = {"by width": {f"d = {each}": (encoding, each) for each in WIDTHS}}
-  if "base" in {field.name for field in dataclasses.fields(encoding)}:
-    found[f"by base, d = {width}"] = {
-      f"base = {each:g}": (dataclasses.replace(encoding, base=each), width) for each in BASES
-    }
 
-  def vectors(encoding: Encoding, width: int) -> np.ndarray:
-    rngs = nnx.Rngs(params=0, encoding=1)
-    embed = encoding.embed(VOCABULARY, width, scale=1.0, causal=stack.causal, rngs=rngs)
+  def vectors(width: int, **options: float) -> np.ndarray:
+    chosen, rngs = dataclasses.replace(encoding, **options), nnx.Rngs(params=0, encoding=1)
+    embed = chosen.embed(VOCABULARY, width, scale=1.0, causal=stack.causal, rngs=rngs)
     return position_vectors(embed, length)
 
-  return {
-    family: {label: vectors(*each) for label, each in members.items()}
-    for family, members in found.items()
-  }
+  found = {"by width": {f"d = {each}": vectors(each) for each in WIDTHS}}
+  if hasattr(encoding, "base"):
+    bases = {f"base = {each:g}": vectors(width, base=each) for each in BASES}
+    found[f"by base, d = {width}"] = bases
+  return found
 
 
 def inner_products(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -220,45 +201,33 @@ class Shares(NamedTuple):
   whole: float
   heads: list[float]
 
-
-def shares(q: np.ndarray, k: np.ndarray, heads: int) -> Shares:
-  """Of the queries and keys [L,F] of positions."""
-  apart = [each.reshape(len(each), heads, -1).swapaxes(0, 1) for each in (q, k)]
-  return Shares(
-    share_by_offset(q @ k.T), [share_by_offset(a @ b.T) for a, b in zip(*apart, strict=True)]
-  )
+  @classmethod
+  def of(cls, q: np.ndarray, k: np.ndarray, heads: int) -> Shares:
+    """Of the queries and keys [L,F] of positions."""
+    parts = zip(*(np.split(each, heads, axis=1) for each in (q, k)), strict=True)
+    return cls(share_by_offset(q @ k.T), [share_by_offset(a @ b.T) for a, b in parts])
 
 
-def shares_by_maps(
-  vectors: np.ndarray, heads: int, trained: tuple[np.ndarray, np.ndarray] | None = None
-) -> dict[str, list[Shares]]:
-  """Shares of positions [L,F] for W_Q, W_K of several kinds, random ones drawn from five seeds.
-
-  `trained` are the queries and keys [L,F] that a trained layer makes of the positions.
-  """
-  width = vectors.shape[1]
-  found = {"identity": [shares(vectors, vectors, heads)], "random": [], "tied orthogonal": []}
-  for seed in range(5):
-    draw = np.random.default_rng(seed)
-    q, k = (vectors @ draw.normal(size=(width, width)) for _ in "qk")
-    found["random"].append(shares(q, k, heads))
-    rotated = vectors @ np.linalg.qr(draw.normal(size=(width, width)))[0]
-    found["tied orthogonal"].append(shares(rotated, rotated, heads))
-  if trained is not None:
-    found["trained"] = [shares(*trained, heads)]
-  return found
+def shares_by_maps(vectors: np.ndarray, heads: int) -> dict[str, Shares]:
+  """Shares of positions [L,F] for W_Q, W_K that are the identity, random, or one orthogonal map."""
+  width, draw = vectors.shape[1], np.random.default_rng(0)
+  q, k = (vectors @ draw.normal(size=(width, width)) for _ in "qk")
+  rotated = vectors @ np.linalg.qr(draw.normal(size=(width, width)))[0]
+  return {
+    "identity": Shares.of(vectors, vectors, heads),
+    "random": Shares.of(q, k, heads),
+    "tied orthogonal": Shares.of(rotated, rotated, heads),
+  }
 
 
 def tables(stack: Stack) -> dict[str, np.ndarray]:
   """Tables of vectors [..., rows, D] that the first layer's relation, or all layers, train."""
-  found = {}
-  head_dim = stack.size.d_model // stack.size.num_heads
-  for label, module in (("", stack.blocks[0].attention.relation), ("shared ", stack.shared)):
-    if not isinstance(module, nnx.Module):
-      continue
-    for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param)):
-      title, value = label + "/".join(map(str, path)), np.asarray(leaf[...], np.float64)
-      table = value.ndim >= 2 and value.shape[-1] == head_dim and value.shape[-2] > 4
-      if table and not re.search("kernel", title) and value[..., 0].size <= 4096:
-        found[title] = value
+  found, head_dim = {}, stack.size.d_model // stack.size.num_heads
+  for label, module in (("", stack.relation), ("shared ", stack.shared)):
+    if isinstance(module, nnx.Module):
+      for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param)):
+        name, value = "/".join(map(str, path)), np.asarray(leaf[...], np.float64)
+        rows = value.ndim >= 2 and value.shape[-1] == head_dim and value.shape[-2] > 4
+        if rows and "kernel" not in name:
+          found[label + name] = value
   return found

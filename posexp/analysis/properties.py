@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.analysis.probe import decoded, perturbed
+from posexp.analysis.probe import perturbed
 from posexp.encodings import Encoding, Span
 from posexp.errors import counted
 from posexp.models import attention
@@ -87,16 +86,8 @@ def stack(
     ValueError: the encoding is not defined there, or the size does not suit it.
   """
   rngs = nnx.Rngs(params=0, encoding=1)
-  built = Stack(
-    VOCAB,
-    case.encoding,
-    case.size(**size),
-    causal=case.causal,
-    cross=cross,
-    max_position=max_position,
-    rngs=rngs,
-  )
-  return perturbed(built, seed=5)
+  options = {"causal": case.causal, "cross": cross, "max_position": max_position}
+  return perturbed(Stack(VOCAB, case.encoding, case.size(**size), **options, rngs=rngs), seed=5)
 
 
 def tokens_of(case: Case, seed: int = 0) -> Array:
@@ -108,6 +99,23 @@ def paths(module: nnx.Module) -> dict[str, np.ndarray]:
   """The parameters of a module by their paths."""
   flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
   return {"/".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in flat}
+
+
+def decoded(
+  stack: Stack,
+  tokens: Array,
+  *,
+  prompt: int = 1,
+  source: tuple | None = None,
+  positions: Array | None = None,
+) -> Array:
+  """The outputs [B,L,F] of a decoder for tokens [B,L] over a cache: a prompt, then one by one."""
+  batch, length = tokens.shape
+  cache, outputs = stack.empty_cache(batch, length, positions), []
+  for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, length))]:
+    output, cache = stack.step(tokens[:, start:end], cache, source=source)
+    outputs.append(output)
+  return jnp.concatenate(outputs, axis=1)
 
 
 def compare(what: str, got: Array, expected: Array, tolerance: float = EXACT):
@@ -215,31 +223,30 @@ def long_texts(case: Case) -> Iterator[Difference]:
   draw = np.random.default_rng(6)
   cotangent = jnp.asarray(draw.normal(size=(B, case.length, case.d_model)), jnp.float32)
   gaps = jnp.asarray(np.cumsum(draw.integers(1, 4, case.length)))[None]
-  found = []
-  for form in ("reference", "auto"):
+
+  def found(form: str) -> tuple[dict[str, Array], list]:
     model = stack(case, max_position=REACH, attention=form)
     graphdef, params, rest = nnx.split(model, nnx.Param, ...)
 
-    def outputs(params, graphdef=graphdef, rest=rest):
+    def outputs(params):
       model = nnx.merge(graphdef, params, rest)
-      whole = model(tokens, case.mask), model(tokens, positions=gaps)
-      if not case.causal:
-        return whole
-      _, kept = model.recur(tokens[:, : case.part], model.empty_memory(B, case.part))
-      return *whole, model.recur(tokens, kept)[0]
+      padded = model(tokens, case.mask) * case.mask[..., None]
+      values = {"padded": padded, "with gaps": model(tokens, positions=gaps)}
+      if case.causal:
+        _, kept = model.recur(tokens[:, : case.part], model.empty_memory(B, case.part))
+        values["with a memory"] = model.recur(tokens, kept)[0]
+      return values
 
     # Two tokens are long here, so that `auto` takes blocks wherever the relation allows them.
     long = dict.fromkeys(attention.LONG, 2)
     with mock.patch.multiple(attention, SIZE=2, LONG=long):
       values, backward = jax.vjp(outputs, params)
-      (gradient,) = backward(tuple(cotangent for _ in values))
-    found.append((values, nnx.to_flat_state(gradient)))
-  (expected, slopes), (got, others) = found
-  for name, one, other in zip(
-    ("padded", "with gaps", "with a memory"), got, expected, strict=False
-  ):
-    real = case.mask[..., None] if name == "padded" else 1
-    yield from compare(name, one * real, other * real)
+      (gradient,) = backward(dict.fromkeys(values, cotangent))
+    return values, nnx.to_flat_state(gradient)
+
+  (expected, slopes), (got, others) = found("reference"), found("auto")
+  for name in expected:
+    yield from compare(name, got[name], expected[name])
   for (path, slope), (_, other) in zip(slopes, others, strict=True):
     largest = max(1.0, float(jnp.abs(slope[...]).max()))
     apart = float(jnp.abs(slope[...] - other[...]).max())
@@ -249,14 +256,6 @@ def long_texts(case: Case) -> Iterator[Difference]:
 
 def gradients(case: Case) -> Iterator[Difference]:
   """The gradient of every parameter is that of finite differences."""
-  for path, slope, gradient, differences in derivatives(case):
-    apart = min(abs(along - slope @ way) for way, along in differences)
-    if not apart < SLACK * (0.5 + np.linalg.norm(slope)):
-      yield Difference(f"{path}, whose gradient is {gradient:.3g} long", apart)
-
-
-def derivatives(case: Case) -> Iterator[tuple[str, np.ndarray, float, list]]:
-  """Of every parameter its path, gradient and norm, and differences in three directions."""
   model, tokens = stack(case), tokens_of(case)
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
   draw = np.random.default_rng(8)
@@ -269,21 +268,22 @@ def derivatives(case: Case) -> Iterator[tuple[str, np.ndarray, float, list]]:
   values, backward = jax.vjp(output, params)
   (slopes,) = backward(jnp.asarray(cotangent, values.dtype))
   leaves, tree = jax.tree.flatten(params)
-  flat = nnx.to_flat_state(slopes)
-  for index, (path, slope) in enumerate(flat):
-    slope = np.asarray(slope[...], np.float64).ravel()
-    differences = []
-    for _ in range(3):
-      way = draw.choice([-1.0, 1.0], slope.size)
+  for index, (path, slope) in enumerate(nnx.to_flat_state(slopes)):
+    slope, apart = np.asarray(slope[...], np.float64), np.inf
+    slack = SLACK * (0.5 + np.linalg.norm(slope))
+    for _ in range(3):  # directions: rounding may spoil one
+      if apart < slack:
+        break
+      way = draw.choice([-1.0, 1.0], slope.size).reshape(slope.shape)
       ends = []
       for step in (STEP, -STEP):
-        moved = leaves[index] + jnp.asarray(step * way.reshape(leaves[index].shape), jnp.float32)
+        moved = leaves[index] + jnp.asarray(step * way, jnp.float32)
         there = output(tree.unflatten([*leaves[:index], moved, *leaves[index + 1 :]]))
         ends.append((np.asarray(there, np.float64) * cotangent).sum())
-      differences.append((way, (ends[0] - ends[1]) / (2 * STEP)))
-      if abs(differences[-1][1] - slope @ way) < SLACK * (0.5 + np.linalg.norm(slope)):
-        break
-    yield "/".join(map(str, path)), slope, float(np.linalg.norm(slope)), differences
+      apart = min(apart, abs((ends[0] - ends[1]) / (2 * STEP) - (slope * way).sum()))
+    if not apart < slack:
+      name, norm = "/".join(map(str, path)), np.linalg.norm(slope)
+      yield Difference(f"{name}, whose gradient is {norm:.3g} long", apart)
 
 
 def bfloat16(case: Case) -> Iterator[Difference]:
@@ -327,31 +327,3 @@ def terms(case: Case) -> Iterator[Difference]:
     output = model(tokens, term_scale=every | {name: jnp.zeros((case.layers, case.heads))})
     if not jnp.isfinite(output).all():
       yield Difference(f"{name} off: not finite")
-
-
-def no_vector_per_pair(case: Case) -> Iterator[Difference]:
-  """No array of a training step has a vector for each pair of a query and a key."""
-  length, width = 64, 32
-  case = dataclasses.replace(case, length=length)
-  size = case.size(d_model=case.heads * width, d_ff=48)
-  rngs = functools.partial(nnx.Rngs, params=0, encoding=1)
-  model = nnx.eval_shape(lambda: Stack(VOCAB, case.encoding, size, causal=case.causal, rngs=rngs()))
-  graphdef, params, rest = nnx.split(model, nnx.Param, ...)
-
-  def loss(params, rest):
-    return nnx.merge(graphdef, params, rest)(jnp.ones((B, length), int)).sum()
-
-  program = jax.make_jaxpr(jax.value_and_grad(loss))(params, rest)
-  tables = {f"float32[{','.join(map(str, x.shape))}]" for x in jax.tree.leaves(params)}
-  largest, shape = max(made for made in arrays_of(program.jaxpr) if made[1] not in tables)
-  if not largest < length**2 * width:
-    yield Difference(f"{shape} for {length} tokens and heads of {width} channels", largest)
-
-
-def arrays_of(jaxpr: Any) -> Iterator[tuple[int, str]]:
-  """Size and shape of all arrays that a program makes, those of its subprograms included."""
-  for equation in jaxpr.eqns:
-    for made in equation.outvars:
-      yield made.aval.size, made.aval.str_short()
-    for inner in jax.extend.core.jaxprs_in_params(equation.params):
-      yield from arrays_of(inner)

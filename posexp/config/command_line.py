@@ -90,6 +90,19 @@ def single(args: Namespace) -> DictConfig:
   return cfg
 
 
+def config_of_one(argv: Sequence[str], command: str) -> dict[str, Any]:
+  """What a command that looks at one encoding was asked for: the config that training would have.
+
+  Raises:
+    UserError: an option does not exist or does not suit, or there is a flag of sweeps.
+  """
+  args = parse(argv)
+  if args.multirun or args.cfg:
+    raise UserError(f"posexp.{command} looks at one encoding: leave -m and --cfg out")
+  with explained(args):
+    return config.resolve(single(args))
+
+
 def check_single(args: Namespace, cfg: DictConfig) -> None:
   """Raises UserError for an override that the single run with this config would not heed."""
   overrides = read(args.overrides)
