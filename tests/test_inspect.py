@@ -15,7 +15,6 @@ from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.errors import UserError
-from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
 from posexp.train import train
 from posexp.training.restore import open_trained
