@@ -8,7 +8,7 @@ import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
