@@ -84,7 +84,7 @@ class Sender:
     build(WandbOptions, self.asked, "wandb")
     self.dry = args.dry_run
     self.server = connection.server_url()
-    self._presets: dict[str, bool] = {}  # whether an entity has them
+    self._presets: dict[str, bool] = {}  # whether an entity has it
     if not self.dry:
       try:
         connection.connect(time.monotonic() + WandbOptions.timeout).Api()  # which tries the key
@@ -137,30 +137,25 @@ class Sender:
 
   def _send_group(self, group: Aggregate, options: WandbOptions) -> str:
     """Sends a group; returns its address."""
-    folder, first, digest = group.path / ".aggregate", group.runs[0], group.path.name
+    folder = group.path / ".aggregate"
     folder.mkdir(exist_ok=True)
-    settings = wandb_run.group_settings(options, first.task, first.encoding, digest)
-    settings |= {
-      "id": f"{digest}-aggregate",
-      "name": f"{settings['group']}/aggregate",
-      "job_type": "aggregate",
-      "config": group.facts,
-      "dir": str(folder),
-    }
+    settings = wandb_run.settings(options, group.config, group.path.name, "aggregate")
+    settings |= {"id": f"{group.path.name}-aggregate", "job_type": "aggregate"}
+    settings |= {"config": group.facts, "dir": str(folder)}
     opened = connection.open_online(settings, time.monotonic() + options.timeout)
-    has = self._has_presets(opened.entity)
+    has = self._has_preset(opened.entity)
     opened.summary.update(group.summary)
     opened.log({each.name: each.loggable(opened.entity if has else None) for each in group.charts})
     opened.finish()
-    # Without presets the group is sent again next time: the account may have them by then.
+    # Without the preset the group is sent again next time: the account may have it by then.
     wandb_run.record(folder, opened, group.content if has else None)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     return opened.url
 
-  def _has_presets(self, entity: str) -> bool:
+  def _has_preset(self, entity: str) -> bool:
     if entity not in self._presets:
       try:
-        charts.ensure_presets(entity)
+        charts.ensure_preset(entity)
         self._presets[entity] = True
       except Exception as error:
         self._presets[entity] = False

@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
     raise UserError("wandb-workspaces is missing: pip install -e '.[workspace]'") from None
   try:
     entity = args.entity or connection.load().Api().default_entity
-    charts.ensure_presets(entity)
+    charts.ensure_preset(entity)
     for task in dict.fromkeys(each.task for each in finished):
       members = [each for each in finished if each.task == task]
       made = workspace(workspaces, members, entity, args.project)
@@ -88,26 +88,21 @@ def sections(runs: Sequence[Run], entity: str) -> Iterator[tuple[str, list[Any]]
   }
   drawn = {chart.name: chart for group in aggregates(runs) for chart in group.charts}
 
-  def custom(kind: str) -> list[Any]:
-    found = []
-    for chart in drawn.values():
-      if chart.kind == kind:
-        preset, fields, strings = chart.panel(entity)
-        query = {"summaryTable": {"tableKey": f"Custom Chart Tables/{chart.name}_table"}}
-        found.append(
-          v2.CustomChart(query=query, chart_name=preset, chart_fields=fields, chart_strings=strings)
-        )
-    return found
-
+  custom = []
+  for chart in drawn.values():
+    preset, fields, strings = chart.panel(entity)
+    query = {"summaryTable": {"tableKey": f"Custom Chart Tables/{chart.name}_table"}}
+    custom.append(
+      v2.CustomChart(query=query, chart_name=preset, chart_fields=fields, chart_strings=strings)
+    )
   title = f"{metric.title}, mean and standard deviation of seeds"
   bars = v2.BarPlot(title=title, metrics=[metric.key], orientation="v", **seeds)
-  yield "Scores", [bars, *custom("names"), *custom("numbers")]
-  yield "Scores by length or group", custom("parts")
+  yield "Scores", [bars, *custom]
   lines = [
     v2.LinePlot(title=score(name, table).title, x="step", y=[name], **seeds)
     for name in dict.fromkeys((f"validation/{metric.metric.name}", "validation/loss", "train/loss"))
   ]
-  yield "Learning curves", [*lines, *custom("steps")]
+  yield "Learning curves", lines
 
 
 if __name__ == "__main__":

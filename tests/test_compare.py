@@ -295,12 +295,11 @@ BROKEN = {
   ),
   "reference": (
     other_reference,
-    "RUN has other test data than GOOD: the reference of example 3 is 'ganz anders', not "
-    f"{REFERENCES[3]!r}",
+    "RUN has other test data than GOOD, from example 3 on",
   ),
   "fewer": (
     lambda path: write(path / "run", translations([], REFERENCES[:50])),
-    "RUN has other test data than GOOD: 50 examples, not 60",
+    "RUN has other test data than GOOD, from example 50 on",
   ),
   "seeds": (seeds, "GOOD and RUN share no seed with which both have finished"),
 }
@@ -333,7 +332,7 @@ def test_other_texts_are_not_compared_though_their_labels_agree(tmp_path):
     write(tmp_path / text, answers([], text=text), kind="text_classification", folds=10, fold=fold)
     for fold, text in enumerate(("film", "book"))
   ]
-  with pytest.raises(UserError, match="the text of example 0 is 'book 0', not 'film 0'"):
+  with pytest.raises(UserError, match=r"other test data than .*, from example 0 on"):
     typed(*runs)
 
 

@@ -258,17 +258,9 @@ def test_a_server_that_goes_away_ends_it(stub, tmp_path, monkeypatch):
   assert len(stub.training) == 1
 
 
-@pytest.mark.parametrize("kind", charts.X)
-def test_a_specification_asks_for_what_is_logged(kind):
-  text = json.dumps(charts.specification(kind))
+def test_the_specification_asks_for_what_is_logged():
+  text = json.dumps(charts.SPECIFICATION)
   fields = {part.partition("}")[0] for part in text.split("${field:")[1:]}
   strings = {part.partition("}")[0] for part in text.split("${string:")[1:]}
-  assert fields <= set(charts.COLUMNS)
-  assert {"x", "series", "mean", "low", "high"} <= fields
+  assert {*charts.COLUMNS} - {"n"} == fields
   assert strings == {"title", "xname", "yname"}
-
-
-def test_another_specification_is_another_preset(monkeypatch):
-  before = charts.preset("steps")
-  monkeypatch.setitem(charts.X, "steps", {"type": "ordinal"})
-  assert charts.preset("steps") != before

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from posexp.errors import UserError
 from posexp.runs import Run, read_runs
-from posexp.runs.predictions import damaged, load_predictions
+from posexp.runs.predictions import load_predictions
 
 
 class Columns(NamedTuple):
@@ -31,12 +31,11 @@ COLUMNS = (
 
 
 class Prediction(NamedTuple):
-  """A row of a file of predictions; `loss` is that of the reference, 0 where none was written."""
+  """A row of a file of predictions."""
 
   source: str
   reference: str
   answer: str
-  loss: float
 
 
 def paired(a: Path, b: Path) -> tuple[list[tuple[Run, Run]], list[str]]:
@@ -88,7 +87,7 @@ def read_pairs(
 
   Raises:
     UserError: there are none, or they are damaged, or of no known columns; or runs were tested on
-      other data, which names the first difference.
+      other data.
   """
   first = pairs[0][0]
   columns, reference = _read(first, split)
@@ -100,13 +99,10 @@ def read_pairs(
         f"{run.path} is a run of {other.kind}, and {first.path} of {columns.kind}: name runs of "
         "one task"
       )
-    problem = f"{run.path} has other {split} data than {first.path}"
-    for index, (a, b) in enumerate(zip(reference, rows, strict=False)):
-      for column, one, two in zip(columns[1:3], a[:2], b[:2], strict=True):
-        if one != two:
-          raise UserError(f"{problem}: the {column} of example {index} is {two!r}, not {one!r}")
-    if len(rows) != len(reference):
-      raise UserError(f"{problem}: {len(rows):,} examples, not {len(reference):,}")
+    same = [one[:2] == two[:2] for one, two in zip(reference, rows, strict=False)]
+    if len(rows) != len(reference) or not all(same):
+      problem = f"{run.path} has other {split} data than {first.path}"
+      raise UserError(f"{problem}, from example {[*same, False].index(False)} on")
     sides.append(rows)
   return columns, list(zip(sides[::2], sides[1::2], strict=True))
 
@@ -119,15 +115,9 @@ def _read(run: Run, split: str) -> tuple[Columns, list[Prediction]]:
     others = ", ".join(sorted(file.stem for file in files if file.stem != split))
     there = f"; it has those of {others}" if others else ""
     raise UserError(f"{run.path} has no predictions of the split {split}{there}")
-  known = [each for each in COLUMNS if {each.reference, each.answer} <= rows[0].keys()]
-  if not known:
-    wanted = " or ".join(f"{each.reference} and {each.answer}" for each in COLUMNS)
-    raise UserError(f"{run.path}: its predictions cannot be compared, for want of columns {wanted}")
-  columns, found = known[0], []
-  for number, row in enumerate(rows, start=1):
-    try:
-      texts = row.get(columns.source, ""), row[columns.reference], row[columns.answer]
-      found.append(Prediction(*map(str, texts), float(row.get("loss", 0.0))))
-    except (ValueError, TypeError, KeyError):
-      raise damaged(run.path, split, number) from None
-  return columns, found
+  for columns in COLUMNS:
+    if all({columns.reference, columns.answer} <= row.keys() for row in rows):
+      names = columns.source, columns.reference, columns.answer
+      return columns, [Prediction(*(str(row.get(name, "")) for name in names)) for row in rows]
+  wanted = " or ".join(f"{each.reference} and {each.answer}" for each in COLUMNS)
+  raise UserError(f"{run.path}: its predictions cannot be compared, for want of columns {wanted}")

@@ -36,15 +36,15 @@ class Estimate(NamedTuple):
     return None if self.high is None else (self.high - self.low) / 2
 
 
-def estimate(values: Sequence[float], scale: float | None = None) -> Estimate:
+def estimate(values: Sequence[float], scale: float = 0.0) -> Estimate:
   """Mean, standard deviation (n − 1) and the 95 % t interval of the mean.
 
-  Values that differ by less than 1e-9 of `scale`, by default the largest of them, count as equal.
+  Values that differ by less than 1e-9 of `scale`, or of the largest of them, count as equal.
   """
   n, mean = len(values), float(np.mean(values))
   if n < 2:
     return Estimate(n, mean)
-  if np.ptp(values) <= 1e-9 * max(scale or np.abs(values).max(), 1e-9):
+  if np.ptp(values) <= 1e-9 * max(scale, np.abs(values).max()):
     return Estimate(n, mean, 0.0)
   sd = float(np.std(values, ddof=1))
   half = float(special.stdtrit(n - 1, 1 - LEVEL / 2)) * sd / math.sqrt(n)
@@ -136,17 +136,15 @@ def share_measure(right: np.ndarray) -> Measure:
 
 def resample(measures: Sequence[Measure], samples: int) -> list[Resampled]:
   """Each measure on all examples and on `samples` draws of them, which all measures share."""
-  joined = np.concatenate([each.statistics for each in measures], axis=1)
-  ends = np.cumsum([each.statistics.shape[1] for each in measures])[:-1]
-  draw, count = np.random.default_rng(SEED), len(joined)
-  sums = np.empty((samples, joined.shape[1]))
-  for row in sums:  # one at a time, since all indices of a large corpus do not fit in memory
-    row[:] = np.bincount(draw.choice(count, size=count), minlength=count) @ joined
+  draw, found = np.random.default_rng(SEED), [np.empty(samples) for _ in measures]
+  count = len(measures[0].statistics)
+  for sample in range(samples):
+    times = np.bincount(draw.choice(count, size=count), minlength=count)
+    for each, values in zip(measures, found, strict=True):
+      values[sample] = each.score(times @ each.statistics)
   return [
-    Resampled(
-      each.score(each.statistics.sum(0)), np.array([each.score(one) for one in part], float)
-    )
-    for each, part in zip(measures, np.split(sums, ends, axis=1), strict=True)
+    Resampled(each.score(each.statistics.sum(0)), values)
+    for each, values in zip(measures, found, strict=True)
   ]
 
 
@@ -166,11 +164,8 @@ def bootstrap_p(difference: Resampled) -> float:
 
 
 def mcnemar(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
-  """McNemar's exact test of two systems that are right or wrong, bool [N] each.
-
-  Returns:
-    `a_alone` and `b_alone`, on how many examples one is right and the other wrong, and `p`.
-  """
+  """McNemar's exact test of two systems that are right or wrong, bool [N] each: its p, and on how
+  many examples one is right and the other wrong."""
   a_alone, b_alone = int((a & ~b).sum()), int((b & ~a).sum())
   tail = float(special.bdtr(min(a_alone, b_alone), a_alone + b_alone, 0.5))
   return {"a_alone": a_alone, "b_alone": b_alone, "p": min(2 * tail, 1.0)}

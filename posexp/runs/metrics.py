@@ -6,7 +6,6 @@ the folder knows them without the task's code.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -63,13 +62,6 @@ class Score(NamedTuple):
   def number(self, value: float, sign: str = "") -> str:
     """A value as tables show it; `sign` is "+" for differences."""
     return format(self.factor * value, f"{sign}z.{self._decimals}f")
-
-  def rounded(self, value: float, half: float) -> str:
-    """A value with as many decimals as half of its interval allows: one at least, two of losses."""
-    least = 1 if self._decimals <= 2 else 2
-    size = abs(self.factor * half)
-    decimals = max(least, -math.floor(math.log10(size))) if size > 1e-12 else least
-    return format(self.factor * value, f"z.{min(decimals, 8)}f")
 
   @property
   def _decimals(self) -> int:

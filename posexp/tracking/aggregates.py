@@ -85,19 +85,22 @@ def _drawn(runs: Sequence[Run]) -> dict[Path, list[WandbChart]]:
   found: dict[Path, list[WandbChart]] = {}
   for task in results(runs) if scores.measured(runs) else ():
     for chart in charts(task):
+      title = f"{task.task}: {chart.y.title} by {chart.x}"
       for path, rows in _rows(chart).items():
-        title = f"{task.task}: {chart.y.title} by {chart.x}"
-        drawn = WandbChart(chart.kind, title, chart.x, chart.y.title, rows)
-        found.setdefault(path, []).append(drawn)
+        found.setdefault(path, []).append(WandbChart(title, chart.x, chart.y.title, rows))
   return found
 
 
 def _rows(chart: Chart) -> dict[Path, list[list[Any]]]:
-  """The rows of a chart by the folder of their group; of a group with folds, by its first."""
-  places = {x: place for place, x in enumerate(dict.fromkeys(point.x for point in chart.points))}
+  """The rows of a chart by the folder of their group; of a group with folds, by its first.
+
+  Numbers have their size as their place, names their place among all.
+  """
+  names = list(dict.fromkeys(point.x for point in chart.points))
   rows: dict[Path, list[list[Any]]] = {}
   for group, series, x, found in chart.points:
     path = min(run.path.absolute().parent for run in group.counted.values())
-    row = [x, places[x], series, found.mean, found.low, found.high, found.n]
+    place = names.index(x) if isinstance(x, str) else x
+    row = [x, place, series, found.mean, found.low, found.high, found.n]
     rows.setdefault(path, []).append(row)
   return rows

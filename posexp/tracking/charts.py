@@ -12,24 +12,42 @@ import re
 from typing import Any, NamedTuple
 
 CONFLICT = 409  # the HTTP status for a preset that the account has already
-NAMES = {
-  "type": "ordinal",
-  "sort": {"field": "${field:place}", "op": "min"},
-  "axis": {"labelAngle": -40},
+COLUMNS = ("x", "place", "series", "mean", "low", "high", "n")  # x stands in the order of place
+Y = {"type": "quantitative", "title": "${string:yname}", "scale": {"zero": False}}
+SPECIFICATION = {
+  "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+  "description": "Means over seeds, with 95 % intervals",
+  "data": {"name": "wandb"},
+  "title": "${string:title}",
+  "encoding": {
+    "x": {
+      "field": "${field:x}",
+      "title": "${string:xname}",
+      "type": "ordinal",
+      "sort": {"field": "${field:place}", "op": "min"},
+      "axis": {"labelAngle": -40, "labelOverlap": True},
+    },
+    "color": {"field": "${field:series}", "type": "nominal", "legend": {"title": None}},
+  },
+  "layer": [
+    {
+      "mark": {"type": "line", "point": True, "tooltip": {"content": "data"}},
+      "encoding": {"y": Y | {"field": "${field:mean}"}},
+    },
+    {
+      "transform": [{"filter": "isValid(datum['${field:low}'])"}],
+      "mark": {"type": "rule", "opacity": 0.5},
+      "encoding": {"y": Y | {"field": "${field:low}"}, "y2": {"field": "${field:high}"}},
+    },
+  ],
 }
-X = {  # the x axis of each kind of chart
-  "numbers": {"type": "quantitative", "scale": {"type": "symlog"}},
-  "names": NAMES,  # of groups
-  "parts": NAMES,  # of a split, with all groups side by side
-  "steps": {"type": "quantitative"},
-}
-COLUMNS = ("x", "place", "series", "mean", "low", "high", "n")  # names stand in order of place
+# The preset's name changes with its specification.
+PRESET = f"posexp-{hashlib.sha256(json.dumps(SPECIFICATION).encode()).hexdigest()[:8]}"
 
 
 class WandbChart(NamedTuple):
   """The points that a group of runs adds to a chart, each a row of `COLUMNS`."""
 
-  kind: str  # a key of X
   title: str
   x: str  # title of the axis
   y: str
@@ -43,10 +61,10 @@ class WandbChart(NamedTuple):
   def panel(self, entity: str) -> tuple[str, dict[str, str], dict[str, str]]:
     """The preset that draws it, which `entity` has, and the preset's fields and strings."""
     strings = {"title": self.title, "xname": self.x, "yname": self.y}
-    return f"{entity}/{preset(self.kind)}", {column: column for column in COLUMNS}, strings
+    return f"{entity}/{PRESET}", {column: column for column in COLUMNS}, strings
 
   def loggable(self, entity: str | None) -> Any:
-    """What `wandb.Run.log` takes: a plain table unless an `entity` has the presets."""
+    """What `wandb.Run.log` takes: a plain table unless an `entity` has the preset."""
     import wandb
 
     table = wandb.Table(list(COLUMNS), self.rows)
@@ -56,55 +74,19 @@ class WandbChart(NamedTuple):
     return wandb.plot_table(preset, table, fields, strings, split_table=True)
 
 
-def specification(kind: str) -> dict[str, Any]:
-  """The Vega-Lite specification of a kind of chart."""
-  x = {"field": "${field:x}", "title": "${string:xname}"} | X[kind]
-  y = {"type": "quantitative", "title": "${string:yname}", "scale": {"zero": False}}
-  between = {"y": y | {"field": "${field:low}"}, "y2": {"field": "${field:high}"}}
-  color = {"field": "${field:series}", "type": "nominal"}
-  encoding = {"x": x, "color": color | {"legend": {"title": None, "symbolOpacity": 1}}}
-  means = {"type": "point", "filled": True} if X[kind] is NAMES else {"type": "line", "point": True}
-  return {
-    "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-    "description": "Means over seeds, with 95 % intervals",
-    "data": {"name": "wandb"},
-    "title": "${string:title}",
-    "encoding": encoding | ({"xOffset": color} if kind == "parts" else {}),
-    "layer": [
-      {
-        "mark": means | {"tooltip": {"content": "data"}},
-        "encoding": {"y": y | {"field": "${field:mean}"}},
-      },
-      {
-        "transform": [{"filter": "isValid(datum['${field:low}'])"}],
-        "mark": {"type": "area", "opacity": 0.2} if kind == "steps" else {"type": "rule"},
-        "encoding": between,
-      },
-    ],
-  }
-
-
-def preset(kind: str) -> str:
-  """The name of a kind's preset, which changes with its specification."""
-  text = json.dumps(specification(kind), sort_keys=True)
-  return f"posexp-{kind}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-def ensure_presets(entity: str) -> None:
-  """Gives an account the presets that it lacks; raises W&B's error if it may not have them."""
+def ensure_preset(entity: str) -> None:
+  """Gives an account the preset if it lacks it; raises W&B's error if it may not have it."""
   import wandb
 
-  api = wandb.Api()
-  for kind in X:
-    try:
-      api.create_custom_chart(
-        entity=entity,
-        name=preset(kind),
-        display_name=f"posexp: means over seeds, {kind}",
-        spec_type="vega2",
-        access="private",
-        spec=specification(kind),
-      )
-    except Exception as error:  # of a class that wandb does not export
-      if getattr(getattr(error, "response", None), "http_status", None) != CONFLICT:
-        raise
+  try:
+    wandb.Api().create_custom_chart(
+      entity=entity,
+      name=PRESET,
+      display_name="posexp: means over seeds",
+      spec_type="vega2",
+      access="private",
+      spec=SPECIFICATION,
+    )
+  except Exception as error:  # of a class that wandb does not export
+    if getattr(getattr(error, "response", None), "http_status", None) != CONFLICT:
+      raise

@@ -124,24 +124,21 @@ def run_settings(
   # or on another machine, with those it has.
   file = folder / "wandb" / "id"
   file.parent.mkdir(exist_ok=True)
-  group = folder.absolute().parent.name
   if not file.exists():
-    file.write_text(f"{group}-{secrets.token_hex(4)}")
-  shared = group_settings(options, config["task"]["name"], config["encoding"], group)
-  return shared | {
-    "id": file.read_text(),
-    "name": f"{shared['group']}/seed={config['seed']}",
-    "job_type": "train",
-    "config": {**experiment(config), **facts},
-    "notes": options.notes,
-    "dir": str(folder),
-  }
+    file.write_text(f"{folder.absolute().parent.name}-{secrets.token_hex(4)}")
+  found = settings(options, config, folder.absolute().parent.name, f"seed={config['seed']}")
+  found |= {"id": file.read_text(), "job_type": "train", "notes": options.notes}
+  return found | {"config": {**experiment(config), **facts}, "dir": str(folder)}
 
 
-def group_settings(options: WandbOptions, task: str, encoding: str, group: str) -> dict[str, Any]:
-  """The arguments of `wandb.init` that runs share if they differ in nothing but their seeds."""
+def settings(
+  options: WandbOptions, config: Mapping[str, Any], group: str, name: str
+) -> dict[str, Any]:
+  """The arguments of `wandb.init` that runs and their aggregate share, but for the `name`."""
+  task, encoding = config["task"]["name"], config["encoding"]
   return {
     "group": f"{task}/{encoding}/{group}",
+    "name": f"{task}/{encoding}/{group}/{name}",
     "tags": list(dict.fromkeys([task[:64], encoding, *options.tags])),
     "project": options.project,
     "entity": options.entity,
