@@ -75,4 +75,4 @@ def save(run, step, score):
 
 def save_row(run, step, row):
   run.save(step, make_state(step), row)
-  run.wait()
+  run.checkpoints.wait()

@@ -108,7 +108,7 @@ def test_folders_without_runs_are_refused(tmp_path):
   (tmp_path / "runs").mkdir()
   with pytest.raises(UserError, match="no runs found"):
     typed(tmp_path)
-  with pytest.raises(UserError, match=r"no such folder; did you mean .*runs\?"):
+  with pytest.raises(UserError, match="there is no such folder"):
     typed(tmp_path / "run")
   write(tmp_path, "rpr", 0)
   with pytest.raises(UserError, match="none of the runs has finished"):
@@ -125,16 +125,16 @@ def test_a_folder_of_another_version_is_refused_alone_and_left_out_among_others(
   assert f"- Note: left out: {old} is a folder of another version" in said(tmp_path)
 
 
-def test_broken_files_are_left_out_and_damaged_lines_counted(tmp_path, said):
+def test_broken_files_are_left_out(tmp_path, said):
   sweep(tmp_path, {"sinusoidal": B, "rpr": A})
   found = sorted(tmp_path.glob("toy/rpr/*/seed=*"))
   rows = (found[0] / "metrics.jsonl").read_text()
   (found[0] / "metrics.jsonl").write_text('{"step": 1, "tr\n\0\0\n[]\n' + rows + '{"step": 30, "va')
   (found[1] / "summary.json").write_text('{"test/accu')
   text = said(tmp_path)
-  assert f"{found[0]}/metrics.jsonl: skipped 3 damaged lines." in text
+  assert f"left out: {found[0]}/metrics.jsonl, line 1: not a row of metrics" in text
   assert f"left out: {found[1]}: its summary.json is broken" in text
-  assert "| rpr | 5 |" in text
+  assert "| rpr | 4 |" in text
 
 
 def test_unfinished_and_failed_runs_are_named_and_not_averaged(tmp_path, said):
@@ -283,7 +283,7 @@ def test_nothing_from_a_folder_leaves_its_cell_or_comment(tmp_path, capsys):
 
 def test_metrics_of_a_task_of_one_s_own_are_read_from_its_summaries(tmp_path, said):
   rows = [{"name": "gap", "title": "gap", "format": ".1f", "higher_is_better": False}]
-  rows += [{"name": "hits", "title": "hit rate", "percent": True}, {"name": 3}, {"nam": "?"}]
+  rows += [{"name": "hits", "title": "hit rate", "percent": True}]
   more = {"task.kind": "first", "metrics": rows, "test/hits": 0.25}
   sweep(tmp_path, {"sinusoidal": B, "rpr": A}, metric="test/gap", **more)
   assert "toy: test gap by encoding sinusoidal is first of 2 groups with 0.8 ±" in said(tmp_path)

@@ -125,7 +125,7 @@ def test_a_sweep_has_its_states_and_results(cluster):
   assert out.count("failed: ValueError: a first line; its traceback is in runs/mr/rpr/") == 2
   assert "\nsubmitted 6 as job 7\n" in out
   assert out.count(": the same run as job") == 2
-  assert "\nencoding=none          " in out
+  assert "\nmr: test accuracy by encoding, rpr.k\n" in out
   assert cluster.given == {
     "cluster": "slurm",
     "folder": "runs/.sweep/.submitit/%j",

@@ -98,10 +98,6 @@ def notes(results: Results) -> Iterator[str]:
   }
   if len(devices) > 1:
     yield f"Seconds and rates are of different devices: {listed(sorted(devices))}."
-  for run in results.runs:
-    if run.damaged:
-      lines = counted(len(run.damaged), "damaged line")
-      yield f"{run.path}/metrics.jsonl: skipped {lines}."
 
 
 def _left_out(group: Group, key: str) -> Iterator[str]:

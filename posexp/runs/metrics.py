@@ -78,18 +78,9 @@ def score(key: str, table: Mapping[str, Metric] = METRICS) -> Score:
 
 
 def declared(summaries: Iterable[Mapping[str, Any] | None]) -> dict[str, Metric]:
-  """METRICS and the rows that tasks have declared in the `metrics` of their runs' summaries.
-
-  A row that cannot be read is passed over.
-  """
+  """METRICS and the rows that tasks have declared in the `metrics` of their runs' summaries."""
   table = dict(METRICS)
   for summary in summaries:
-    rows = (summary or {}).get("metrics")
-    for row in rows if isinstance(rows, list) else ():
-      try:
-        metric = Metric(**row)
-        if f"{metric.name}" and f"{metric.title}" and f"{0.0:{metric.format}}":
-          table.setdefault(metric.name, metric)
-      except (TypeError, ValueError):
-        continue
+    for row in (summary or {}).get("metrics", ()):
+      table.setdefault(row["name"], Metric(**row))
   return table

@@ -21,13 +21,12 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from posexp.config import nearest
 from posexp.config.schema import flat
 from posexp.errors import UserError
 from posexp.runs.checkpoints import Checkpoints
@@ -48,7 +47,6 @@ class Run:
   settings: dict[str, Any]  # {"rpr.k": 4}: the part of the config that decides the results, flat
   summary: dict[str, Any] | None  # only a finished run has one
   history: list[dict[str, Any]]  # the rows of metrics.jsonl
-  damaged: tuple[int, ...]  # numbers of the lines of metrics.jsonl that cannot be read
   failure: str | None  # the error that ended it, if one did
 
   @property
@@ -114,48 +112,39 @@ def read_run(path: Path | str) -> Run:
   path = Path(path)
   if not (path / "config.yaml").exists():
     raise UserError(f"{path} is not a run's folder: it has no config.yaml")
-  run = _read(path)
-  if run.damaged:
-    raise UserError(f"{path / 'metrics.jsonl'}, line {run.damaged[0]}: not a row of metrics")
-  return run
+  return _read(path)
 
 
-def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
   """All runs in these folders, at any depth, and a note for each run that cannot be read.
 
   Raises:
     UserError: a folder is missing, or there is no run in any.
   """
-  paths = list(paths)
   folders: dict[str, Path] = {}  # by their real paths
   for path in paths:
     if not path.is_dir():
-      close = nearest(path.name, [each.name for each in path.absolute().parent.glob("*/")])
-      hint = f"; did you mean {path.with_name(close)}?" if close else ""
-      raise UserError(f"{path}: there is no such folder{hint}")
-    for folder in _folders(path):
-      folders.setdefault(os.path.realpath(folder), Path(folder))
+      raise UserError(f"{path}: there is no such folder")
+    folders |= {os.path.realpath(folder): folder for folder in _folders(path)}
   runs, wrong = [], []
   for folder in folders.values():
     try:
       runs.append(_read(folder))
     except (UserError, OSError) as error:
       wrong.append(str(error))
-  if wrong and not runs:
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    raise UserError(f"{wrong[0]}{more}; there is no other run")
   if not runs:
     there = ", ".join(map(str, paths))
-    raise UserError(f"{there}: no runs found; python -m posexp.train keeps them in runs/")
+    none = f"{there}: no runs found; python -m posexp.train keeps them in runs/"
+    raise UserError(wrong[0] if wrong else none)
   return runs, [f"left out: {each}" for each in wrong]
 
 
-def _folders(path: Path) -> Iterator[str]:
+def _folders(path: Path) -> Iterator[Path]:
   """Every folder with a config.yaml, in the order of their names, without hidden ones."""
   for folder, inside, files in os.walk(path):
     if "config.yaml" in files:
       inside.clear()
-      yield folder
+      yield Path(folder)
     inside[:] = sorted(name for name in inside if not name.startswith("."))
 
 
@@ -171,7 +160,7 @@ def _read(path: Path) -> Run:
     raise UserError(f"{path} is a folder of another version: its config has no {missing[0]}")
   summary = read_summary(path)
   failure = None if summary is not None else _failure(path / "train.log")
-  return Run(path, config, settings, summary, *_rows(path), failure)
+  return Run(path, config, settings, summary, _rows(path), failure)
 
 
 @functools.cache
@@ -191,36 +180,34 @@ def read_summary(path: Path) -> dict[str, Any] | None:
     UserError: it is broken.
   """
   try:
-    summary = json.loads((path / "summary.json").read_bytes())
+    return dict(json.loads((path / "summary.json").read_bytes()))
   except (FileNotFoundError, NotADirectoryError):
     return None
-  except ValueError:
-    summary = None
-  if not isinstance(summary, dict):
-    raise UserError(f"{path}: its summary.json is broken")
-  return summary
+  except (TypeError, ValueError):
+    raise UserError(f"{path}: its summary.json is broken") from None
 
 
-def _rows(path: Path) -> tuple[list[dict[str, Any]], tuple[int, ...]]:
-  """The rows of metrics.jsonl, and the numbers of its damaged lines.
+def _rows(path: Path) -> list[dict[str, Any]]:
+  """The rows of metrics.jsonl.
 
   The last line may be half a row: the run is writing it, or was killed while it did.
   """
   try:
     *lines, unfinished = (path / "metrics.jsonl").read_bytes().split(b"\n")
   except FileNotFoundError:
-    return [], ()
-  rows, damaged = [], []
+    return []
+  rows = []
   for number, line in enumerate(lines, start=1):
     try:
       row = json.loads(line)
       row["step"] + 0  # a number
-      rows.append(row)
     except (ValueError, TypeError, KeyError):
-      damaged.append(number)
-  if damaged[-1:] == [len(lines)] and not unfinished:
-    damaged.pop()
-  return rows, tuple(damaged)
+      if number < len(lines) or unfinished:
+        message = f"{path / 'metrics.jsonl'}, line {number}: not a row of metrics"
+        raise UserError(message) from None
+    else:
+      rows.append(row)
+  return rows
 
 
 def _failure(file: Path) -> str | None:

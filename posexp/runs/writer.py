@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import math
+import operator
 import os
 import shutil
 import tempfile
@@ -24,6 +25,7 @@ from posexp.runs.identity import digest
 from posexp.runs.metrics import Score, score
 from posexp.runs.run import read_run, read_summary
 
+ROWS = "metrics.jsonl"
 ACCURACY = score("validation/accuracy")
 OWNED = (  # what `rerun` removes, in this order
   "summary.json", "checkpoints", "metrics.jsonl", "config.yaml", "tokenizer.*", "predictions",
@@ -64,7 +66,7 @@ class RunWriter:
     self.metric = metric
     self.history: list[dict[str, Any]] = []
     self.checkpoints = Checkpoints(self.path / "checkpoints", ranked=ranked)
-    self._config = dict(config)
+    self._config = config
     self._rerun = rerun
     self._stack = contextlib.ExitStack()
 
@@ -74,9 +76,8 @@ class RunWriter:
     Raises:
       UserError: it cannot be written, another process trains the run, or another run is in it.
     """
-    with contextlib.ExitStack() as stack:
-      with self._writing():
-        self._open(stack)
+    with contextlib.ExitStack() as stack, self._writing():
+      self._open(stack)
       stack.callback(self.checkpoints.close)
       self._stack = stack.pop_all()
     return self
@@ -92,8 +93,8 @@ class RunWriter:
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Adds a row to metrics.jsonl, which a kill afterwards does not lose."""
-    text = json.dumps({"step": step, **metrics}, default=_number)
-    with self._writing(), self._rows.open("a", encoding="utf-8") as file:
+    text = json.dumps({"step": step, **metrics}, default=_item)
+    with self._writing(), (self.output / ROWS).open("a", encoding="utf-8") as file:
       file.write(text + "\n")
     self.history.append(json.loads(text))
 
@@ -102,14 +103,14 @@ class RunWriter:
     self.history = [row for row in self.history if row["step"] <= step]
     text = "".join(json.dumps(row) + "\n" for row in self.history)
     with self._writing():
-      storage.write(self._rows, text)
+      storage.write(self.output / ROWS, text)
 
   def save(self, step: int, state: Any, metrics: Mapping[str, float] | None = None) -> None:
     """Begins to write a checkpoint; `state`, a pytree of arrays, may be donated afterwards.
 
     A checkpoint without metrics is kept while it is the newest, and is never the best.
     """
-    with self._writing(), self._rows.open("rb") as file:
+    with self._writing(), (self.output / ROWS).open("rb") as file:
       os.fsync(file.fileno())
     self.checkpoints.save(step, state, None if metrics is None else self.rank(metrics))
 
@@ -131,14 +132,10 @@ class RunWriter:
     """
     return self.checkpoints.restore(template, which)
 
-  def wait(self) -> None:
-    """Returns when what was saved is on disk."""
-    self.checkpoints.wait()
-
   def finish(self, summary: Mapping[str, Any]) -> None:
     """Writes the summary, the last thing that a run does."""
-    self.wait()
-    text = json.dumps(summary, indent=2, default=_number) + "\n"
+    self.checkpoints.wait()
+    text = json.dumps(summary, indent=2, default=_item) + "\n"
     with self._writing():
       storage.write(self.output / "summary.json", text)
 
@@ -168,10 +165,6 @@ class RunWriter:
       for each in self.path.glob(pattern):
         each.rename(trash / each.name)
     shutil.rmtree(trash)
-
-  @property
-  def _rows(self) -> Path:
-    return self.output / "metrics.jsonl"
 
   @contextlib.contextmanager
   def _writing(self) -> Iterator[None]:
@@ -240,6 +233,4 @@ def _identity(config: Mapping[str, Any]) -> tuple[str, Any]:
   return digest(config, data_digest=""), config.get("seed")
 
 
-def _number(value: Any) -> Any:
-  """A scalar of numpy or jax as Python's own, with the same value."""
-  return value.item()
+_item = operator.methodcaller("item")  # a scalar of numpy or jax as Python's own

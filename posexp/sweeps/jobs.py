@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Glob, Override
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from posexp.config import RunOptions, build, encodings_node, resolve
+from posexp.config import RunOptions, build, resolve
 from posexp.config.command_line import check_heeded, compose, read
 from posexp.errors import UserError
 from posexp.runs import folder
@@ -49,11 +49,8 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
       cfg.seed = seed.partition("=")[2]
     config = resolve(cfg)
     path = _folder(config, digests)
-    unread = encodings_node().keys() - {config["encoding"]}
-    read_too = [job[key] for key in varied if key.lstrip("+~").partition(".")[0] not in unread]
-    group = " ".join(option for option in read_too if option != seed)
-    group = group or f"encoding={config['encoding']}"
     options = " ".join(job[key] for key in varied)
+    group = " ".join(job[key] for key in varied if key != "seed") or f"encoding={cfg.encoding}"
     member = Member(number, options, group, config, path, duplicate_of=first.get(path))
     if member.finished and not config["rerun"]:
       member.state = DONE

@@ -26,7 +26,7 @@ class Member:
 
   number: int  # from 1
   options: str  # those in which the runs of the sweep differ
-  group: str  # the same without the seed and without what its encoding does not read
+  group: str  # the same without the seed
   config: dict[str, Any]
   path: Path  # the folder of the run
   duplicate_of: Member | None = None  # the first member that is the same run

@@ -145,7 +145,7 @@ def fit(job: Job) -> State:
         run.save(step, state)
       if stops:
         break
-  run.wait()
+  run.checkpoints.wait()
   stop.obey(step, steps)
   return state
 
