@@ -37,7 +37,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   parser = Parser(
     "report", "Turns runs into tables with error bars, tests, figures and one web page.", EXAMPLES
   )
-  parser.add_argument("runs", metavar="RUNS", nargs="*", type=Path, help="folders; default: runs")
+  parser.add_argument(
+    "runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs"
+  )
   parser.add_argument(
     "--by", metavar="KEY,...", type=names, help="options to group by; default: those that differ"
   )
@@ -49,9 +51,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     "--out", metavar="DIR", type=Path, default=Path("report"), help="for files; default: report"
   )
   parser.add_argument("--no-files", action="store_true", help="print the report, and no more")
-  args = parser.parse_args(list(argv))
-  args.runs = args.runs or [Path("runs")]
-  return args
+  return parser.parse_args(list(argv))
 
 
 def report(args: argparse.Namespace) -> list[Results]:

@@ -39,13 +39,13 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     UserError: it cannot be understood.
   """
   parser = Parser("sync", "Sends runs, and their means over seeds, to Weights & Biases.", EXAMPLES)
-  parser.add_argument("runs", metavar="RUNS", nargs="*", type=Path, help="folders; default: runs")
+  parser.add_argument(
+    "runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs"
+  )
   parser.add_argument("--project", help="default: that of each run, wandb.project")
   parser.add_argument("--entity", help="user or team; default: that of each run, wandb.entity")
   parser.add_argument("--dry-run", action="store_true", help="send nothing")
-  args = parser.parse_args(list(argv))
-  args.runs = args.runs or [Path("runs")]
-  return args
+  return parser.parse_args(list(argv))
 
 
 def sync(args: argparse.Namespace) -> Counter:

@@ -256,7 +256,8 @@ def without(name):
 
 
 def seeds(path):
-  write(path / "run" / "seed=4", translations([]))
+  for seed in (4, 5):
+    write(path / "run" / f"seed={seed}", translations([]))
   return path / "run"
 
 

@@ -86,15 +86,15 @@ def _compared(name: str, pairs: Sequence[tuple[Measures, Measures]]) -> dict[str
   """What is known of a metric: both scores, their difference and p, and the same over seeds."""
   measures = [side[name] for pair in pairs for side in pair]
   drawn = significance.resample(measures, SAMPLES)
-  sides = drawn[::2], drawn[1::2]
-  a, b = map(significance.mean, sides)
-  found = {"a": a.interval, "b": b.interval, "difference": (a - b).interval}
+  a, b = drawn[::2].mean(0), drawn[1::2].mean(0)
+  sides = {"a": a, "b": b, "difference": a - b}
+  found = {name: significance.interval(each) for name, each in sides.items()}
   found["p"] = significance.bootstrap_p(a - b)
   if name not in ("bleu", "chrf") and len(pairs) == 1:
     found["mcnemar"] = significance.mcnemar(*(each.statistics[:, 0] > 0 for each in measures))
     found["p"] = found["mcnemar"]["p"]
   if len(pairs) > 1:
-    over, p = significance.paired_t(*([each.score for each in side] for side in sides))
+    over, p = significance.paired_t(drawn[::2, 0], drawn[1::2, 0])
     found["over_seeds"] = {"value": over.mean, "low": over.low, "high": over.high, "p": p}
   return found
 

@@ -93,12 +93,6 @@ def distinguishing(runs: Sequence[Run]) -> list[str]:
   return kept or ["encoding"]
 
 
-def confounded(groups: Sequence[Group], by: Sequence[str]) -> list[str]:
-  """The options in which groups differ beside those that they are grouped by."""
-  runs = [run for group in groups for run in group.counted.values()]
-  return [key for key in differing(runs) if key not in by]
-
-
 def label(values: Mapping[str, str], runs: Sequence[Run]) -> str:
   """A short name: "rpr k=4" for encoding=rpr, rpr.k=4; options that runs lack are left out."""
   encodings = {run.encoding for run in runs}
@@ -146,8 +140,7 @@ def default_baseline(groups: Sequence[Group]) -> Group:
       return found[0]
 
   def order(group: Group) -> list[tuple[bool, float, str]]:
-    sizes = {value: number(value) for value in group.values.values()}
-    return [(size is None, size or 0.0, value) for value, size in sizes.items()]
+    return [(number(each) is None, number(each) or 0.0, each) for each in group.values.values()]
 
   return min(groups, key=order)
 

@@ -41,14 +41,25 @@ class Prediction(NamedTuple):
 def paired(a: Path, b: Path) -> tuple[list[tuple[Run, Run]], list[str]]:
   """Finished runs to compare, and notes on those left out.
 
-  Two runs are a pair whatever their seeds; of groups those with the same seed are.
+  One run on each side is a pair whatever the seeds; of several those with the same seed are.
 
   Raises:
     UserError: there are no runs, they have not finished, share no seed, or are the same.
   """
-  (of_a, notes), (of_b, more) = _finished(a), _finished(b)
-  notes += more
-  if all((path / "config.yaml").exists() for path in (a, b)):
+  sides, notes = [], []
+  for path in (a, b):
+    runs, more = read_runs([path])
+    if len({run.path.parent for run in runs}) > 1:
+      raise UserError(
+        f"{path} holds several groups of runs: name a run, or the folder of the seeds of one group"
+      )
+    sides.append({run.seed: run for run in runs if run.summary is not None})
+    if not sides[-1]:
+      raise UserError(f"{path} has not finished: the command that started it goes on with it")
+    notes += more
+    notes += [f"left out, since not finished: {run.path}" for run in runs if run.summary is None]
+  of_a, of_b = sides
+  if len(of_a) == len(of_b) == 1:
     pairs = [(*of_a.values(), *of_b.values())]
   else:
     pairs = [(of_a[seed], of_b[seed]) for seed in sorted(of_a.keys() & of_b.keys())]
@@ -60,24 +71,6 @@ def paired(a: Path, b: Path) -> tuple[list[tuple[Run, Run]], list[str]]:
     if one.path.resolve() == other.path.resolve():
       raise UserError(f"{one.path} is compared with itself: name two runs")
   return pairs, notes
-
-
-def _finished(path: Path) -> tuple[dict[int, Run], list[str]]:
-  """The finished runs in a folder by seed, and notes on others.
-
-  Raises:
-    UserError: none is there, or there are runs of several groups.
-  """
-  runs, notes = read_runs([path])
-  if len({run.path.parent for run in runs}) > 1:
-    raise UserError(
-      f"{path} holds several groups of runs: name a run, or the folder of the seeds of one group"
-    )
-  done = {run.seed: run for run in runs if run.summary is not None}
-  if not done:
-    raise UserError(f"{path} has not finished: the command that started it goes on with it")
-  notes += [f"left out, since not finished: {run.path}" for run in runs if run.summary is None]
-  return done, notes
 
 
 def read_pairs(

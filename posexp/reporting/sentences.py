@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from posexp.errors import counted
-from posexp.reporting.grouping import Group, confounded, distinguishing
+from posexp.reporting.grouping import Group, differing, distinguishing
 from posexp.reporting.results import Results
 from posexp.reporting.significance import LEVEL, MOST_SEEDS
 from posexp.reporting.text import listed, p_value
@@ -91,7 +91,8 @@ def notes(results: Results) -> Iterator[str]:
         f"{group.label} ({_repeats(group)}) and {base.label} ({_repeats(base)}) share "
         f"{counted(len(shared), 'seed')}: their difference is that of these alone."
       )
-  if extra := confounded(results.groups, results.by):
+  kept = [run for group in results.groups for run in group.counted.values()]
+  if extra := [key for key in differing(kept) if key not in results.by]:
     yield f"Groups differ in more than in {', '.join(results.by)}: {listed(extra, 8)}."
   devices = {
     str(run.summary["devices"]) for run in results.runs if "devices" in (run.summary or {})

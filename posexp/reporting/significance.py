@@ -97,27 +97,6 @@ class Measure(NamedTuple):
   score: Callable[[np.ndarray], float]
 
 
-class Resampled(NamedTuple):
-  """A score of all examples, and of each sample of them."""
-
-  score: float
-  samples: np.ndarray  # float64 [samples]
-
-  @property
-  def interval(self) -> dict[str, float]:
-    """The score as `value`, from `low` to `high`: the percentiles 2.5 and 97.5 of the samples, as
-    sacrebleu takes them."""
-    ordered, cut = np.sort(self.samples), len(self.samples) // 40
-    return {
-      "value": self.score,
-      "low": float(ordered[cut]),
-      "high": float(ordered[len(ordered) - cut - 1]),
-    }
-
-  def __sub__(self, other: Resampled) -> Resampled:
-    return Resampled(self.score - other.score, self.samples - other.samples)
-
-
 def corpus_measure(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Measure:
   """A metric of sacrebleu on a corpus."""
   # sacrebleu has no public name for what its own significance tests are made of.
@@ -134,32 +113,32 @@ def share_measure(right: np.ndarray) -> Measure:
   return Measure(statistics, lambda sums: float(100 * sums[0] / sums[1]))
 
 
-def resample(measures: Sequence[Measure], samples: int) -> list[Resampled]:
-  """Each measure on all examples and on `samples` draws of them, which all measures share."""
-  draw, found = np.random.default_rng(SEED), [np.empty(samples) for _ in measures]
-  count = len(measures[0].statistics)
-  for sample in range(samples):
+def resample(measures: Sequence[Measure], samples: int) -> np.ndarray:
+  """The scores of some measures [measures,1+samples]: first of all examples, then of draws of them,
+  which all measures share."""
+  draw, count = np.random.default_rng(SEED), len(measures[0].statistics)
+  found = np.empty((len(measures), 1 + samples))
+  times = np.ones(count)
+  for column in range(1 + samples):
+    found[:, column] = [each.score(times @ each.statistics) for each in measures]
     times = np.bincount(draw.choice(count, size=count), minlength=count)
-    for each, values in zip(measures, found, strict=True):
-      values[sample] = each.score(times @ each.statistics)
-  return [
-    Resampled(each.score(each.statistics.sum(0)), values)
-    for each, values in zip(measures, found, strict=True)
-  ]
+  return found
 
 
-def mean(runs: Sequence[Resampled]) -> Resampled:
-  """The mean score of several runs, all on the same samples."""
-  scores = [each.score for each in runs]
-  return Resampled(float(np.mean(scores)), np.mean([each.samples for each in runs], axis=0))
+def interval(resampled: np.ndarray) -> dict[str, float]:
+  """The score as `value`, from `low` to `high`: the percentiles 2.5 and 97.5 of its samples, as
+  sacrebleu takes them, from [1+samples]."""
+  score, ordered = resampled[0], np.sort(resampled[1:])
+  cut = len(ordered) // 40
+  return {"value": float(score), "low": float(ordered[cut]), "high": float(ordered[-cut - 1])}
 
 
-def bootstrap_p(difference: Resampled) -> float:
-  """The two-sided p of no difference: how often samples stray from the difference that was found as
-  far as this is from zero."""
-  found = abs(difference.score)
+def bootstrap_p(difference: np.ndarray) -> float:
+  """The two-sided p of no difference, from [1+samples]: how often samples stray from the difference
+  that was found as far as this is from zero."""
+  found, samples = abs(difference[0]), difference[1:]
   # What is equal must count as such, however the sums were rounded.
-  strayed = np.abs(difference.samples - difference.samples.mean()) >= found * (1 - 1e-9)
+  strayed = np.abs(samples - samples.mean()) >= found * (1 - 1e-9)
   return float((strayed.sum() + 1) / (len(strayed) + 1)) if found else 1.0
 
 

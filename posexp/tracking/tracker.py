@@ -81,9 +81,9 @@ def start(
   settings, why = run_settings(options, config, facts, run.path), ""
   if mode != "offline":
     try:
-      online = WandbRun(connection.open_online(settings, deadline), run.path)
-      online.catch_up(run.history)
-      return Tracker(online, online.run.url)
+      opened = WandbRun(connection.open_online(settings, deadline), run.path)
+      opened.catch_up(run.history)
+      return Tracker(opened, opened.run.url)
     except Exception as error:
       connection.reset()
       why = connection.reason(error)
@@ -91,15 +91,15 @@ def start(
         raise UserError(
           f"wandb.mode=online: {why}; wandb.mode=offline keeps the data to be sent later"
         ) from error
+      why = f" ({why})"
   try:
-    offline = WandbRun(connection.open_offline(settings), run.path)
-    offline.catch_up(run.history)
+    opened = WandbRun(connection.open_offline(settings), run.path)
+    opened.catch_up(run.history)
   except Exception as error:
     raise UserError(
       f"wandb.mode=offline: {connection.reason(error)}; wandb.mode=disabled trains without W&B"
     ) from error
-  why = f" ({why})" if why else ""
-  return Tracker(offline, f"offline{why}; send with: {_sync_command(run.path)}")
+  return Tracker(opened, f"offline{why}; send with: {_sync_command(run.path)}")
 
 
 def _sync_command(folder: Path) -> str:
