@@ -39,11 +39,11 @@ def test_the_newest_and_the_best_are_kept(tmp_path, scores, expected, best):
   def check(run):
     assert kept(tmp_path) == expected
     assert run.checkpoints.find("best") == best
-    assert_equal(run.restore(make_state(99)), make_state(expected[-1]))
+    assert_equal(run.checkpoints.restore(make_state(99)), make_state(expected[-1]))
     if best is None:
-      assert run.restore(make_state(99), "best") is None
+      assert run.checkpoints.restore(make_state(99), "best") is None
     else:
-      assert_equal(run.restore(make_state(99), "best"), make_state(best))
+      assert_equal(run.checkpoints.restore(make_state(99), "best"), make_state(best))
 
   first, *others = scores.items()
   with RunWriter(tmp_path, CONFIG) as run:
@@ -67,15 +67,8 @@ def test_the_lowest_of_a_metric_may_be_the_best(tmp_path):
 
 def test_a_new_run_has_no_checkpoint(tmp_path):
   with RunWriter(tmp_path, CONFIG) as run:
-    assert run.restore(make_state(1)) is None
-    assert run.restore(make_state(1), "best") is None
-
-
-def test_a_step_is_saved_once(tmp_path):
-  with RunWriter(tmp_path, CONFIG) as run:
-    save(run, 5, None)
-    with pytest.raises(ValueError, match="does not come after"):
-      save(run, 5, 0.5)
+    assert run.checkpoints.restore(make_state(1)) is None
+    assert run.checkpoints.restore(make_state(1), "best") is None
 
 
 def test_what_is_saved_may_be_donated_at_once(tmp_path):
@@ -89,7 +82,7 @@ def test_what_is_saved_may_be_donated_at_once(tmp_path):
       state = update(state)
       run.save(step, state)
       state = update(update(state))
-      saved = run.restore(state)
+      saved = run.checkpoints.restore(state)
       assert float(saved["w"].min()) == float(saved["w"].max()) == int(saved["step"])
       assert int(saved["step"]) == 1 + 3 * (step - 1)
 
@@ -146,7 +139,7 @@ def test_a_damaged_checkpoint_is_one_sentence(saved, tmp_path, part):
   else:
     damaged.write_bytes(b"\0\0")
   with RunWriter(tmp_path, CONFIG) as run, pytest.raises(UserError, match="is damaged") as error:
-    run.restore(make_state(1))
+    run.checkpoints.restore(make_state(1))
   assert "\n" not in str(error.value)
 
 
@@ -172,8 +165,8 @@ def test_a_kill_amid_the_removal_of_an_old_checkpoint(tmp_path, removed, gone):
   else:
     (half / gone).unlink()
   with RunWriter(tmp_path, CONFIG) as run:
-    assert int(run.restore(make_state(9)).step) == 3
-    assert int(run.restore(make_state(9), "best").step) == 1
+    assert int(run.checkpoints.restore(make_state(9)).step) == 3
+    assert int(run.checkpoints.restore(make_state(9), "best").step) == 1
     save(run, 4, 0.1)
     assert kept(tmp_path) == [1, 4]
 
@@ -197,7 +190,7 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_saved(tmp_path, capfd):
   assert "\n" not in str(error.value)
   assert capfd.readouterr() == ("", "")
   with RunWriter(tmp_path, CONFIG) as run:
-    assert_equal(run.restore(big), big)
+    assert_equal(run.checkpoints.restore(big), big)
     assert run.checkpoints.find("best") == 1
     run.save(2, big, evaluated(0.6))
   assert kept(tmp_path) == [2]
@@ -230,7 +223,7 @@ template = {{
   "whole": jax.ShapeDtypeStruct((3,), jnp.float32, sharding=whole),
 }}
 with RunWriter(sys.argv[1], {config!r}) as run:
-  state = run.restore(template)
+  state = run.checkpoints.restore(template)
   for name in state:
     assert state[name].sharding == template[name].sharding
     assert len(state[name].devices()) == 8
@@ -247,7 +240,7 @@ def test_a_run_goes_on_with_another_number_of_devices(tmp_path):
   assert done.communicate() == ("", "")
   assert done.returncode == 0
   with RunWriter(tmp_path, CONFIG) as run:
-    assert_equal(run.restore(state), jax.tree.map(lambda leaf: leaf + 1, state))
+    assert_equal(run.checkpoints.restore(state), jax.tree.map(lambda leaf: leaf + 1, state))
 
 
 SAVING = """
@@ -276,7 +269,7 @@ def test_killed_at_any_moment_nothing_saved_is_lost(tmp_path):
     saving.send_signal(signal.SIGKILL)
     saving.communicate()
     with RunWriter(tmp_path, CONFIG) as run:
-      newest, best = run.restore(template), run.restore(template, "best")
+      newest, best = run.checkpoints.restore(template), run.checkpoints.restore(template, "best")
       step = int(newest["step"])
       assert step >= said - 1
       for state in (newest, best):

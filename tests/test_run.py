@@ -134,7 +134,7 @@ def test_rerun_clears_what_the_run_owns_and_nothing_else(tmp_path):
   with RunWriter(tmp_path, {**CONFIG, "rpr": {"k": 8, "keys": True}}, rerun=True) as run:
     assert run.finished is None
     assert run.history == []
-    assert run.restore(make_state(1)) is None
+    assert run.checkpoints.restore(make_state(1)) is None
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [".lock", ".pid", "config.yaml", "metrics.jsonl", "notes.txt", "train.log"]
 

@@ -67,7 +67,11 @@ def read(lines: Iterable[str]) -> list[Override]:
   try:
     return OverridesParser.create().parse_overrides(list(lines))
   except OverrideParseException as error:
-    raise _malformed(error) from error
+    key, equals, value = error.override.partition("=")
+    if not equals:
+      raise UserError(f"{key}: write options as option=value, as in encoding=rpr") from error
+    quoted = "'" + key + '="' + value + "\"'"
+    raise UserError(f"{error.override}: cannot be read; quote the value, as in {quoted}") from error
 
 
 def compose(args: Namespace, overrides: Sequence[str]) -> DictConfig:
@@ -135,8 +139,6 @@ def explained(args: Namespace) -> Iterator[None]:
 
 
 def _explain(error: Exception, args: Namespace) -> UserError:
-  if isinstance(error, OverrideParseException):
-    return _malformed(error)
   if isinstance(error, MissingConfigException) and error.options:
     group, _, name = error.missing_cfg_file.rpartition("/")
     return config.unknown_name(group, name, error.options)
@@ -149,14 +151,6 @@ def _explain(error: Exception, args: Namespace) -> UserError:
     return config.unknown_option(match[1], value, _known_options(args, but=typed))
   lines = [line for e in (error, error.__cause__) if e for line in str(e).splitlines()[:1]]
   return UserError(": ".join(line for line in lines if line))
-
-
-def _malformed(error: OverrideParseException) -> UserError:
-  key, equals, value = error.override.partition("=")
-  if not equals:
-    return UserError(f"{key}: write options as option=value, as in encoding=rpr")
-  quoted = "'" + key + '="' + value + "\"'"
-  return UserError(f"{error.override}: cannot be read; quote the value, as in {quoted}")
 
 
 def _known_options(args: Namespace, but: str) -> list[str]:

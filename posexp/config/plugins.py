@@ -200,15 +200,9 @@ def _add(plugin: Plugin) -> None:
   group, name, cls, file = plugin.group, plugin.name, plugin.cls, near(plugin.file)
   if (other := _found.get((group, name))) is not None:
     raise UserError(f"{file}: {near(other.file)} has the {group} {name} already")
-  if not (isinstance(name, str) and name.isidentifier()):
-    raise UserError(f"{file}: the name {name!r} in its table must be one word")
   own = vars(cls).get("__dataclass_params__") if isinstance(cls, type) else None
   if own is None or not own.frozen:
     raise UserError(
       f"{file}: {name} is no frozen dataclass: write @dataclasses.dataclass(frozen=True) above it"
     )
-  try:
-    _ = plugin.options
-  except Exception as error:  # of OmegaConf, for fields that are no options
-    raise UserError(f"{file}: {cls.__name__}: {str(error).splitlines()[0]}") from error
   _found[group, name] = plugin

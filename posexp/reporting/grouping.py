@@ -61,7 +61,6 @@ def split_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], 
 
 def differing(runs: Sequence[Run]) -> list[str]:
   """The options in which runs differ. One of an encoding counts among the runs of that alone."""
-  runs = {id(run.settings): run for run in runs}.values()  # which seeds share
   encodings = {run.encoding for run in runs}
   found = []
   for key in dict.fromkeys(key for run in runs for key in run.settings if key != FOLD):

@@ -49,12 +49,9 @@ class Checkpoints:
 
     Raises:
       UserError: this checkpoint, or the one before it, could not be written.
-      ValueError: `step` does not come after the newest checkpoint.
     """
     import orbax.checkpoint as ocp
 
-    if (newest := self.find("latest")) is not None and step <= newest:
-      raise ValueError(f"step {step} does not come after the newest checkpoint, of step {newest}")
     metrics = {name: float(value) for name, value in (rank._asdict() if rank else {}).items()}
     with self._explained(WRITING, step):
       self._manager.save(step, args=ocp.args.StandardSave(state), metrics=metrics)
@@ -107,12 +104,11 @@ class Checkpoints:
     )
     with self._explained(READING, step):
       held = self._manager.metadata(step).item_metadata.tree
-    if difference := _difference(_shapes(held), _shapes(wanted)):
-      raise UserError(
-        f"{self.folder / str(step)} is a checkpoint of another model or version: {difference}; "
-        "rerun=true starts the run afresh"
-      )
-    with self._explained(READING, step):
+      if difference := _difference(_shapes(held), _shapes(wanted)):
+        raise UserError(
+          f"{self.folder / str(step)} is a checkpoint of another model or version: {difference}; "
+          "rerun=true starts the run afresh"
+        )
       return self._manager.restore(step, args=ocp.args.StandardRestore(wanted))
 
   def wait(self) -> None:
@@ -151,6 +147,8 @@ class Checkpoints:
     """Makes one sentence of whatever Orbax raises: errors of many types, bare Exceptions too."""
     try:
       yield
+    except UserError:
+      raise
     except Exception as error:
       number = re.search(r"os_error_code='(\d+)'", str(error))
       first = str(error).partition("\n")[0][:100] or type(error).__name__

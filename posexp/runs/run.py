@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -35,12 +34,11 @@ from posexp.runs.identity import decisive
 REQUIRED = ("seed", "encoding", "task.kind", "task.name")  # keys of the config of every run
 NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
-SEED = re.compile(r"^seed: (\d+)\n", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What a run's folder holds. Runs that differ in nothing but the seed may share their configs."""
+  """What a run's folder holds."""
 
   path: Path
   config: dict[str, Any]
@@ -150,27 +148,16 @@ def _folders(path: Path) -> Iterator[Path]:
 
 def _read(path: Path) -> Run:
   text = (path / "config.yaml").read_text(encoding="utf-8", errors="replace")
-  seed = SEED.search(text)
-  config, settings = _parse(SEED.sub("", text, count=1))
-  if config is None:
-    raise UserError(f"{path}: its config.yaml is broken")
-  if seed:
-    config = config | {"seed": int(seed[1])}
+  try:
+    config = dict(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+  except (yaml.YAMLError, TypeError, ValueError):
+    raise UserError(f"{path}: its config.yaml is broken") from None
+  settings = flat(decisive(config))
   if missing := [key for key in REQUIRED if key not in settings | config]:
     raise UserError(f"{path} is a folder of another version: its config has no {missing[0]}")
   summary = read_summary(path)
   failure = None if summary is not None else _failure(path / "train.log")
   return Run(path, config, settings, summary, _rows(path), failure)
-
-
-@functools.cache
-def _parse(text: str) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-  """A config and its settings, once for all seeds; (None, {}) where it is none."""
-  try:
-    config = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-  except yaml.YAMLError:
-    config = None
-  return (config, flat(decisive(config))) if isinstance(config, dict) else (None, {})
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:

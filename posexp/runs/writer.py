@@ -38,7 +38,7 @@ class RunWriter:
 
     with RunWriter(path, config) as run:
       run.rewind(run.checkpoints.find("latest") or 0)
-      state = run.restore(state) or state
+      state = run.checkpoints.restore(state) or state
       ...
         run.log(step, metrics)
         run.save(step, state, metrics)
@@ -123,14 +123,6 @@ class RunWriter:
   def ranks(self) -> list[Rank]:
     """Those of all evaluations so far."""
     return [self.rank(row) for row in self.history if self.metric.key in row]
-
-  def restore(self, template: Any, which: str = "latest") -> Any:
-    """The "latest" or the "best" state saved, laid out like `template`; None if there is none.
-
-    Raises:
-      UserError: the checkpoint is of another model, or cannot be read.
-    """
-    return self.checkpoints.restore(template, which)
 
   def finish(self, summary: Mapping[str, Any]) -> None:
     """Writes the summary, the last thing that a run does."""

@@ -50,7 +50,7 @@ def _launch(job: Job) -> int:
   args = command_line.parse(sys.argv[1:])
   with command_line.explained(args):
     if args.help:
-      print(help_text(command_line.compose(args, args.overrides)))
+      print(help_text(command_line.shared(args)))
       return 0
     if args.cfg:
       print(OmegaConf.to_yaml(options(command_line.single(args))), end="")

@@ -47,10 +47,6 @@ def trainer_for(job: Job, runs: int, cfg: DictConfig) -> tuple[Trainer, bool]:
     return lambda members: train_by_slurm(members, job, cfg), True
   if workers == 1:
     return lambda members: train_here(members, job), False
-  from posexp.training.processes import process_info  # imports numpy
-
-  if process_info().count > 1:
-    raise UserError(f"workers={workers}, but a run here takes several processes: drop workers")
   bound_to = devices(workers, runs)
   return lambda members: train_in_workers(members, job, bound_to, cfg), True
 
@@ -65,8 +61,8 @@ def train_here(members: Sequence[Member], job: Job) -> Iterator[Report]:
 
 def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> None:
   """Has the runs of a sweep trained that are to be trained, and says what becomes of them."""
-  shown = live_table(sweep) if live and terminal() else _heading(sweep)
-  with shown as draw, contextlib.closing(trainer(sweep.to_train())) as reports:
+  table = live_table(sweep, live and terminal())
+  with table as draw, contextlib.closing(trainer(sweep.to_train())) as reports:
     for report in reports:
       if report is not None:
         sweep.turn(*report)
@@ -74,17 +70,15 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> None:
 
 
 @contextlib.contextmanager
-def _heading(sweep: Sweep) -> Iterator[Callable[[], None]]:
-  log.info("%s", sweep.heading())
-  yield lambda: None
-
-
-@contextlib.contextmanager
-def live_table(sweep: Sweep) -> Iterator[Callable[[], None]]:
+def live_table(sweep: Sweep, live: bool = True) -> Iterator[Callable[[], None]]:
   """Keeps the table of states at the bottom of a terminal, under what is logged meanwhile.
 
-  Gives a function that draws it anew.
+  Gives a function that draws it anew. If it is not `live`, its first line is said once.
   """
+  if not live:
+    log.info("%s", sweep.heading())
+    yield lambda: None
+    return
 
   def table() -> Text:
     return Text("\n".join([sweep.heading(), *sweep.states()]), no_wrap=True, overflow="ellipsis")

@@ -105,7 +105,7 @@ def fit(job: Job) -> State:
   every = options.evaluate_every or job.data.steps_per_epoch(options.batch_size)
   learning_rate = make_schedule(options, steps)
   state = program.init(seed)
-  state = run.restore(state) or state
+  state = run.checkpoints.restore(state) or state
   step = int(state.step)
   if step:
     log.info("going on from step %d", step)
@@ -160,7 +160,7 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   if count:
     best, summary["averaged"] = run.checkpoints.average(state, count)
   else:
-    best = run.restore(state, "best")
+    best = run.checkpoints.restore(state, "best")
   model = job.snapshot(best)
   summary["step"] = int(best.step)
   if count:
