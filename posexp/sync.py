@@ -84,7 +84,6 @@ class Sender:
     build(WandbOptions, self.asked, "wandb")
     self.dry = args.dry_run
     self.server = connection.server_url()
-    self._presets: dict[str, bool] = {}  # whether an entity has it
     if not self.dry:
       try:
         connection.connect(time.monotonic() + WandbOptions.timeout).Api()  # which tries the key
@@ -143,24 +142,19 @@ class Sender:
     settings |= {"id": f"{group.path.name}-aggregate", "job_type": "aggregate"}
     settings |= {"config": group.facts, "dir": str(folder)}
     opened = connection.open_online(settings, time.monotonic() + options.timeout)
-    has = self._has_preset(opened.entity)
+    entity: str | None = opened.entity
+    try:
+      charts.ensure_preset(entity)
+    except Exception as error:
+      print(f"note: {entity} has no custom charts, tables instead: {connection.reason(error)}")
+      entity = None
     opened.summary.update(group.summary)
-    opened.log({each.name: each.loggable(opened.entity if has else None) for each in group.charts})
+    opened.log({each.name: each.loggable(entity) for each in group.charts})
     opened.finish()
     # Without the preset the group is sent again next time: the account may have it by then.
-    wandb_run.record(folder, opened, group.content if has else None)
+    wandb_run.record(folder, opened, group.content if entity else None)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     return opened.url
-
-  def _has_preset(self, entity: str) -> bool:
-    if entity not in self._presets:
-      try:
-        charts.ensure_preset(entity)
-        self._presets[entity] = True
-      except Exception as error:
-        self._presets[entity] = False
-        print(f"note: {entity} has no custom charts, tables instead: {connection.reason(error)}")
-    return self._presets[entity]
 
 
 def main() -> None:

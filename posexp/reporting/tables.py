@@ -10,7 +10,7 @@ from posexp.reporting import scores, sentences
 from posexp.reporting.grouping import Difference, Group, differing, value_of
 from posexp.reporting.results import Results, costs
 from posexp.reporting.significance import Estimate
-from posexp.reporting.text import MISSING, Table, p_number, tabulated, wrapped
+from posexp.reporting.text import MISSING, Table, one_line, p_number, tabulated, wrapped
 
 UNTESTED = Difference(Estimate(0), None)
 
@@ -65,7 +65,7 @@ def document(tasks: Sequence[Results], notes: Sequence[str]) -> str:
 
 
 def _section(results: Results) -> Iterator[str]:
-  yield wrapped(results.title, "## ")
+  yield f"## {one_line(results.title)}"
   yield wrapped(sentences.answer(results))
   yield tabulated(score_table(results), "pipe")
   yield "\n".join(wrapped(each, "- ") for each in sentences.differences(results))
