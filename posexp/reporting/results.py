@@ -12,7 +12,7 @@ import pandas as pd
 from posexp.errors import UserError
 from posexp.reporting import grouping, scores
 from posexp.reporting.grouping import Difference, Group
-from posexp.reporting.significance import LEVEL, holm, paired_t, seeds_needed
+from posexp.reporting.significance import LEVEL, Estimate, holm, paired_t, seeds_needed
 from posexp.reporting.text import did_you_mean
 from posexp.runs import Run
 from posexp.runs.metrics import Score
@@ -50,6 +50,11 @@ class Results:
     """The groups that have a mean."""
     return [group for group in self.groups if group.estimate is not None]
 
+  def shown(self, found: Estimate, sign: str = "") -> str:
+    """A mean with half of its interval: "92.50 ± 4.21"; `sign` is "+" for differences."""
+    mean = self.score.number(found.mean, sign)
+    return mean if found.half is None else f"{mean} ± {self.score.number(found.half)}"
+
 
 def results(
   runs: Sequence[Run],
@@ -68,7 +73,7 @@ def results(
   if key is not None and key not in measured:
     hint = did_you_mean(key, list(measured))
     raise UserError(f"--metric {key}: no run has such a metric; {hint}")
-  options = list(dict.fromkeys(key for run in runs for key in run.settings))
+  options = list(dict.fromkeys(option for run in runs for option in run.settings))
   for each in by or ():
     if each not in options:
       hint = did_you_mean(each, options)

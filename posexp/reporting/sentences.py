@@ -23,14 +23,12 @@ def answer(results: Results) -> str:
   """The answer in one sentence, or two with a baseline."""
   if not results.ranked:
     return f"No group of {results.task} has a mean."
-  best, base, number = results.ranked[0], results.baseline, results.score.number
-  found = number(best.estimate.mean)
-  if best.estimate.half is not None:
-    found += f" ± {number(best.estimate.half)}"
+  best, base = results.ranked[0], results.baseline
   counts = Counter(outcome(group, results) for group in results.ranked if group is not base)
   others = ", ".join(f"{counts[each]} {each}" for each in VERBS if counts[each])
   against = f" Against {base.label}: {others}." if others else ""
   groups = counted(len(results.ranked), "group")
+  found = results.shown(best.estimate)
   return f"{best.label} is first of {groups} with {found}, n = {best.estimate.n}.{against}"
 
 
@@ -51,11 +49,9 @@ def differences(results: Results) -> list[str]:
 
 
 def _difference(group: Group, results: Results) -> str:
-  found, kind, score = group.difference, outcome(group, results), results.score
-  size = score.number(found.estimate.mean, "+")
-  if found.estimate.half is not None:
-    size += f" ± {score.number(found.estimate.half)}"
-  text = f"{group.label} {VERBS[kind]} {results.baseline.label}: {size} {score.unit}"
+  found, kind = group.difference, outcome(group, results)
+  size = f"{results.shown(found.estimate, '+')} {results.score.unit}"
+  text = f"{group.label} {VERBS[kind]} {results.baseline.label}: {size}"
   if found.holm is not None:
     text += f", {p_value(found.holm)}"
   text += f", n = {found.estimate.n}"

@@ -25,9 +25,7 @@ def score_table(results: Results) -> Table:
 def _score_row(group: Group, results: Results) -> list[str]:
   number, found = results.score.number, group.estimate or Estimate(0)
   against = group.difference or UNTESTED
-  difference = _cell(against.estimate.mean, lambda mean: number(mean, "+"))
-  if against.estimate.half is not None:
-    difference += f" ± {number(against.estimate.half)}"
+  difference = results.shown(against.estimate, "+") if against.estimate.n else MISSING
   return [
     group.label,
     str(found.n),

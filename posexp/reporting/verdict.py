@@ -30,14 +30,13 @@ def verdict(result: Result) -> str:
     else f"over {what}, 95 % {_range(interval, sign)}, {p_value(p)}"
     for what, interval, p in tests
   )
-  if all(p is None or differs(interval, p) for _, interval, p in tests):
+  # A difference is more than chance by its interval and by its p alike.
+  if all(
+    p is None or (p < LEVEL and not interval["low"] <= 0 <= interval["high"])
+    for _, interval, p in tests
+  ):
     return f"{better} is better than {worse} by {by} ({sure})."
   return f"{better} and {worse} cannot be told apart: {by} for {better} ({sure})."
-
-
-def differs(interval: Mapping[str, float], p: float) -> bool:
-  """Whether a difference is more than chance, by its interval and by its p alike."""
-  return p < LEVEL and not interval["low"] <= 0 <= interval["high"]
 
 
 def report(result: Result) -> Iterator[str]:

@@ -92,15 +92,13 @@ def _drawn(runs: Sequence[Run]) -> dict[Path, list[WandbChart]]:
 
 
 def _rows(chart: Chart) -> dict[Path, list[list[Any]]]:
-  """The rows of a chart by the folder of their group; of a group with folds, by its first.
-
-  Numbers have their size as their place, names their place among all.
-  """
+  """The rows of a chart by the folder of their group; of a group with folds, by its first."""
   names = list(dict.fromkeys(point.x for point in chart.points))
   rows: dict[Path, list[list[Any]]] = {}
   for group, series, x, found in chart.points:
     path = min(run.path.absolute().parent for run in group.counted.values())
-    place = names.index(x) if isinstance(x, str) else x
+    # Of names the place is the score, so that it is the same whatever groups there are.
+    place = names.index(x) if chart.kind == "parts" else found.mean if chart.kind == "names" else x
     row = [x, place, series, found.mean, found.low, found.high, found.n]
     rows.setdefault(path, []).append(row)
   return rows
