@@ -97,7 +97,9 @@ def test_an_experiment_of_the_user_s_own(tmp_path):
     "# @package _global_\ndefaults:\n  - override /encoding: rpr\nrpr: {k: 2}\ntrain: {steps: 5}\n"
   )
   (tmp_path / "experiment/mine.yaml").write_text(text)
-  config = resolve(compose(["experiment=mine", "train.epochs=3"], folders=[tmp_path]))
+  config = resolve(
+    compose([f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine", "train.epochs=3"])
+  )
   assert (config["rpr"]["k"], config["train"]["steps"], config["train"]["epochs"]) == (2, 5, 3)
 
 

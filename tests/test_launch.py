@@ -15,6 +15,7 @@ from posexp.config import CONFIGS
 from posexp.errors import UserError
 from posexp.sweeps.launch import launch
 
+MINE = "hydra.searchpath=[file://mine]"
 ENTRY = """
 import signal, sys, time
 from posexp.sweeps.launch import launch
@@ -117,15 +118,21 @@ def test_a_sweep_says_what_its_jobs_are(command):
     (["encoding=rpr", "-m", "rpr.k=2,4"], ["rpr", "rpr"]),
     (["-m", "seed=range(0,3)", "hydra.sweeper.max_batch_size=2"], ["sinusoidal"] * 3),
     (["-m", "encoding=choice(rpr,split)", "split.length=9"], ["rpr", "split"]),
-    (["--config-dir", "mine", "experiment=clip"], ["rpr", "rpr"]),
-    (["--config-dir", "mine", "experiment=clip", "rpr.keys=false", "seed=1,2"], ["rpr"] * 4),
-    (["--config-dir", "mine", "experiment=clip", "hydra.mode=RUN", "rpr.k=3"], ["rpr"]),
-    (["--config-dir", "mine", "experiment=clip", "encoding=none,rpr"], ["none", "rpr", "rpr"]),
-    (["--config-dir", "mine", "-m", "experiment=clip", "rpr.k=1"], ["rpr"]),
+    ([MINE, "experiment=clip"], ["rpr", "rpr"]),
+    (
+      [MINE, "experiment=clip", "rpr.keys=false", "seed=1,2"],
+      ["rpr"] * 4,
+    ),
+    ([MINE, "experiment=clip", "hydra.mode=RUN", "rpr.k=3"], ["rpr"]),
+    (
+      [MINE, "experiment=clip", "encoding=none,rpr"],
+      ["none", "rpr", "rpr"],
+    ),
+    ([MINE, "-m", "experiment=clip", "rpr.k=1"], ["rpr"]),
     (["seeds=2", "encoding=rpr"], ["rpr"] * 2),
     (["-m", "encoding=none,rpr", "seeds=3"], ["none"] * 3 + ["rpr"] * 3),
     (["encoding=rpr", "seeds=2", "-m", "rpr.k=2,4"], ["rpr"] * 4),
-    (["hydra.searchpath=[file://mine]", "task=own"], ["sinusoidal"]),
+    ([MINE, "task=own"], ["sinusoidal"]),
   ],
 )
 def test_all_that_hydra_offers_goes_through(command, mine, argv, encodings):
@@ -143,8 +150,8 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
     ("encoding=rprr", f"encoding=rprr: no such encoding; did you mean rpr? (known: {ENCODINGS})"),
     ("-m encoding=none,rprr", "encoding=rprr: no such encoding; did you mean rpr?"),
     ("--help encoding=xyz", f"encoding=xyz: no such encoding (known: {ENCODINGS})"),
-    ("task=onw --config-dir mine", "task=onw: no such task; did you mean own?"),
-    ("experiment=clp --config-dir mine", "experiment=clp: no such experiment; did you mean clip?"),
+    ("task=onw MINE", "task=onw: no such task; did you mean own?"),
+    ("experiment=clp MINE", "experiment=clp: no such experiment; did you mean clip?"),
     ("encoding=null", "encoding=null: Config group override must be a string or a list."),
     ("model=smal", "model=smal: no such model; did you mean small?"),
     ("encoding=rpr rpr.kk=3", "rpr.kk=3: there is no option rpr.kk; did you mean rpr.k?"),
@@ -166,7 +173,7 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
       "rpr.k is set, but encoding=none,learned; choose encoding=rpr or drop rpr.k",
     ),
     (
-      "--config-dir mine experiment=clip encoding=none",
+      "MINE experiment=clip encoding=none",
       "rpr.k is set, but encoding=none; choose encoding=rpr or drop rpr.k",
     ),
     ("seed=0,1", "seed=0,1 is a sweep: add -m to run each value, or write seed=[...] for a list"),
@@ -174,14 +181,13 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
     ("rpr", "rpr: write options as option=value, as in encoding=rpr"),
     ("--encoding rpr", "--encoding: no such flag; write options as option=value, as in "),
     ("--encoding=rpr", "--encoding=rpr: no such flag; write options as option=value, as in"),
-    ("--config-dir nowhere", "--config-dir nowhere: there is no such folder"),
-    ("--config-dir", "argument --config-dir/-cd: expected one argument"),
+    ("--cfg", "argument --cfg/-c: expected one argument"),
     ("--cfg job -m seed=1,2", "--cfg shows the config of one run: leave -m out"),
     ("--cfg hydra", "argument --cfg/-c: invalid choice: 'hydra'"),
     ("--cfg job seed=0,1", "seed=0,1 is a sweep: add -m to run each value, or write seed=[...] "),
     ("-m encoding=glob(r*)", "encoding=glob(r*): not a list of values; write them out, or use "),
     ("-m train.dropout=interval(0,1)", "train.dropout=interval(0,1): not a list of values; write "),
-    ("-m hydra/launcher=other --config-dir mine", "hydra/launcher=other: of Hydra's launchers "),
+    ("-m hydra/launcher=other MINE", "hydra/launcher=other: of Hydra's launchers "),
     ("-m seed=0,1 runs=mine/task/own.yaml", "runs=mine/task/own.yaml: cannot keep runs there: "),
     ("seeds=0", "seeds must be at least 1, not 0"),
     ("-m encoding=none,rpr seeds=-1", "seeds must be at least 1, not -1"),
@@ -190,7 +196,7 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
     ("seeds=3 seed=7", "seeds=3 stands for seeds 0 to 2: drop it, or drop seed=..."),
     ("-m seeds=3 seed=0,1", "seeds=3 stands for seeds 0 to 2: drop it, or drop seed=..."),
     (
-      "--config-dir mine -m experiment=clip,clip_too",
+      "MINE -m experiment=clip,clip_too",
       "experiment=clip,clip_too: experiment takes one value; type a sweep for each",
     ),
     ("-m workers=2 hydra/launcher=slurm", "workers=2 are processes of this machine: drop it, or"),
@@ -198,7 +204,7 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
   ],
 )  # fmt: skip
 def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, message):
-  status, configs, out, err = command(*argv.split())
+  status, configs, out, err = command(*argv.replace("MINE", MINE).split())
   assert (status, configs, out) == (2, [], "")
   assert err.startswith(f"posexp: error: {message}")
   assert err.count("\n") == 1
@@ -206,7 +212,7 @@ def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, mes
 
 def test_a_config_file_that_is_not_yaml(command, mine):
   Path(mine, "task/bad.yaml").write_text("name: [1\nb: 2")
-  status, _, _, err = command("--config-dir", mine, "task=bad")
+  status, _, _, err = command(MINE, "task=bad")
   assert (status, err.count("\n")) == (2, 1)
   assert err.startswith("posexp: error: a config file is not valid YAML: while parsing")
   assert "bad.yaml" in err
@@ -306,7 +312,7 @@ def test_only_our_own_info_is_shown(command):
 
 
 def test_help_shows_choices_and_options_with_their_comments(command, mine):
-  status, configs, out, err = command("--help", "--config-dir", mine, "encoding=rpr", "rpr.k=5")
+  status, configs, out, err = command("--help", MINE, "encoding=rpr", "rpr.k=5")
   assert (status, configs, err) == (0, [], "")
   assert f"\n  encoding={ENCODINGS.replace(', ', '|')}\n" in out
   assert re.search(r"\n  clip +How far\?\n", out)

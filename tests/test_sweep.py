@@ -87,7 +87,7 @@ def test_seeds_beside_the_seed_of_a_file(trainer, tmp_path):
   (tmp_path / "experiment").mkdir()
   text = "# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '4,5'}}}\n"
   (tmp_path / "experiment/mine.yaml").write_text(text)
-  typed = command("--config-dir", ".", "experiment=mine", "seeds=3")
+  typed = command("hydra.searchpath=[file://.]", "experiment=mine", "seeds=3")
   message = "posexp: error: seeds=3 stands for seeds 0 to 2: drop it, or drop seed=...\n"
   assert typed == (2, "", message)
   assert trainer.trained == []
@@ -193,7 +193,7 @@ def test_the_last_table_holds_means_and_deviations_of_each_task(trainer):
 def planned(*argv):
   """The runs of a sweep, none of which is a duplicate."""
   args = command_line.parse(argv)
-  found = members(args, command_line.shared(args))
+  found = members(args, command_line.shared(args.overrides))
   assert all(member.duplicate_of is None for member in found)
   return found
 

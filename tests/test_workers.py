@@ -241,7 +241,7 @@ def sweep(home, monkeypatch):
 
   def of(*argv):
     args = parse(["-m", *argv])
-    return Sweep(members(args, shared(args)))
+    return Sweep(members(args, shared(args.overrides)))
 
   return of
 

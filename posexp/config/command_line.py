@@ -7,7 +7,6 @@ import contextlib
 import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
@@ -34,27 +33,26 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> Namespace:
-  """The flags, and `overrides`, which may stand on both sides of them; loads plugins.
+  """The flags, and the `overrides`, which may stand on both sides of them; loads plugins.
 
   Raises:
-    UserError: a flag does not exist, or does not go with another.
+    UserError: a flag does not exist or does not go with another, or an override cannot be read.
   """
   parser = _Parser(add_help=False, allow_abbrev=False)
   parser.add_argument("overrides", nargs="*")
   parser.add_argument("--help", "-h", action="store_true")
   parser.add_argument("--cfg", "-c", choices=["job"])
   parser.add_argument("--multirun", "-m", action="store_true")
-  parser.add_argument("--config-dir", "-cd")
   args = parser.parse_intermixed_args(argv)
-  if args.config_dir and not Path(args.config_dir).is_dir():
-    raise UserError(f"--config-dir {args.config_dir}: there is no such folder")
   if args.cfg and args.multirun:
     raise UserError("--cfg shows the config of one run: leave -m out")
-  for o in read(typed for typed in args.overrides if typed.startswith("plugins=")):
-    if o.is_sweep_override():
-      raise UserError(f"{o.input_line}: write a list, plugins=[a.py,b.py]")
-    files = o.value() or []
-    plugins.load(map(str, files) if isinstance(files, list) else [str(files)])
+  args.overrides = read(args.overrides)
+  for o in args.overrides:
+    if o.key_or_group == "plugins":
+      if o.is_sweep_override():
+        raise UserError(f"{o.input_line}: write a list, plugins=[a.py,b.py]")
+      files = o.value() or []
+      plugins.load(map(str, files) if isinstance(files, list) else [str(files)])
   return args
 
 
@@ -74,24 +72,17 @@ def read(lines: Iterable[str]) -> list[Override]:
     raise UserError(f"{error.override}: cannot be read; quote the value, as in {quoted}") from error
 
 
-def compose(args: Namespace, overrides: Sequence[str]) -> DictConfig:
-  """The config that these overrides give, from where the flags say."""
+def compose(overrides: Sequence[str]) -> DictConfig:
+  """The config that these overrides give."""
   try:
-    return config.compose(overrides, folders=[args.config_dir] if args.config_dir else [])
+    return config.compose(overrides)
   except ValueError as error:  # what Hydra raises for a choice of null
     raise UserError(f"{' '.join(overrides)}: {error}") from error
 
 
-def shared(args: Namespace) -> DictConfig:
+def shared(overrides: Iterable[Override]) -> DictConfig:
   """The config of a single run, or what all runs of a sweep share."""
-  return compose(args, [o.input_line for o in read(args.overrides) if not o.is_sweep_override()])
-
-
-def single(args: Namespace) -> DictConfig:
-  """The config of a single run; raises UserError for what only a sweep can have, and the like."""
-  cfg = shared(args)
-  check_single(args, cfg)
-  return cfg
+  return compose([o.input_line for o in overrides if not o.is_sweep_override()])
 
 
 def config_of_one(argv: Sequence[str], command: str) -> dict[str, Any]:
@@ -103,13 +94,14 @@ def config_of_one(argv: Sequence[str], command: str) -> dict[str, Any]:
   args = parse(argv)
   if args.multirun or args.cfg:
     raise UserError(f"posexp.{command} looks at one encoding: leave -m and --cfg out")
-  with explained(args):
-    return config.resolve(single(args))
+  with explained(args.overrides):
+    cfg = shared(args.overrides)
+    check_single(args.overrides, cfg)
+    return config.resolve(cfg)
 
 
-def check_single(args: Namespace, cfg: DictConfig) -> None:
+def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
   """Raises UserError for an override that the single run with this config would not heed."""
-  overrides = read(args.overrides)
   for o in overrides:
     if o.is_sweep_override():
       raise UserError(
@@ -130,15 +122,15 @@ def check_heeded(overrides: Iterable[Override], encodings: Sequence[str]) -> Non
 
 
 @contextlib.contextmanager
-def explained(args: Namespace) -> Iterator[None]:
+def explained(overrides: Sequence[Override]) -> Iterator[None]:
   """Turns errors of Hydra, OmegaConf and YAML, which take several lines, into UserErrors."""
   try:
     yield
   except CONFIG_ERRORS as error:
-    raise _explain(error, args) from error
+    raise _explain(error, overrides) from error
 
 
-def _explain(error: Exception, args: Namespace) -> UserError:
+def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
   if isinstance(error, MissingConfigException) and error.options:
     group, _, name = error.missing_cfg_file.rpartition("/")
     return config.unknown_name(group, name, error.options)
@@ -146,18 +138,17 @@ def _explain(error: Exception, args: Namespace) -> UserError:
     return UserError(f"a config file is not valid YAML: {' '.join(str(error).split())}")
   match = re.match(r"Could not override '(.*)'", str(error))
   if match and isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError):
-    typed = next((o for o in args.overrides if o.startswith(f"{match[1]}=")), "")
-    value = typed.partition("=")[2]
-    return config.unknown_option(match[1], value, _known_options(args, but=typed))
+    value = next((o.value() for o in overrides if o.key_or_group == match[1]), "")
+    return config.unknown_option(match[1], value, _known_options(overrides, but=match[1]))
   lines = [line for e in (error, error.__cause__) if e for line in str(e).splitlines()[:1]]
   return UserError(": ".join(line for line in lines if line))
 
 
-def _known_options(args: Namespace, but: str) -> list[str]:
+def _known_options(overrides: Sequence[Override], but: str) -> list[str]:
   """The full keys of all options, and the groups, under the choices that were typed."""
-  choices = [o for o in args.overrides if "." not in o.partition("=")[0] and "," not in o]
+  choices = [o for o in overrides if "." not in o.key_or_group and o.key_or_group != but]
   with contextlib.suppress(*CONFIG_ERRORS, UserError):
-    cfg = compose(args, [o for o in choices if o != but])
+    cfg = shared(choices)
     groups = [group for group in cfg.hydra.runtime.choices if "/" not in group]
     keys = flat(OmegaConf.to_container(config.options(cfg)))
     return [*keys, *flat(OmegaConf.to_container(cfg.hydra.launcher), "hydra.launcher."), *groups]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +40,18 @@ def _built_in() -> DictConfig:
   return node
 
 
-def compose(overrides: Sequence[str] = (), *, folders: Iterable[str | Path] = ()) -> DictConfig:
+def compose(overrides: Sequence[str] = ()) -> DictConfig:
   """The config that `configs/train.yaml` and the overrides give, with Hydra's own node `hydra`.
 
-  `folders` are searched after `configs`, as with `--config-dir`. Raises what Hydra raises.
+  Raises what Hydra raises.
   """
   import hydra
   from hydra.core.config_store import ConfigStore
 
   plugins.store(CONFIGS)
   ConfigStore.instance().store("encodings", encodings_node())  # which no file holds
-  paths = ",".join(f'"file://{Path(folder).resolve()}"' for folder in folders)
-  search = [f"hydra.searchpath=[{paths}]"] if paths else []
   with hydra.initialize_config_dir(str(CONFIGS), job_name="posexp", version_base="1.3"):
-    return hydra.compose("train", [*overrides, *search], return_hydra_config=True)
+    return hydra.compose("train", list(overrides), return_hydra_config=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,7 +44,7 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
     job = dict(zip(columns, values, strict=True))
     seed = job.get("seed")
     rest = tuple(option for key, option in job.items() if key != "seed")
-    cfg = composed[rest] = composed.get(rest) or compose(args, rest)
+    cfg = composed[rest] = composed.get(rest) or compose(rest)
     if seed:
       cfg.seed = seed.partition("=")[2]
     config = resolve(cfg)
@@ -73,8 +73,7 @@ def _folder(config: dict[str, Any], digests: dict[str, str | None]) -> Path:
 
 def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None:
   """The overrides that each option takes in turn; None if a single run was typed."""
-  typed = read(args.overrides)
-  names = {o.key_or_group for o in typed}
+  names = {o.key_or_group for o in args.overrides}
   seeds = build(RunOptions, {"seeds": shared.get("seeds")}, where="").seeds
   if "seed" in names and "seeds" not in names:
     seeds = None  # a seed that is typed wins over the seeds of a file
@@ -84,7 +83,7 @@ def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None
     return None
   params = shared.hydra.sweeper.get("params") or {}
   of_file = read(f"{key}={value}" for key, value in params.items())
-  columns = {o.get_key_element(): list(_values(o)) for o in [*of_file, *typed]}
+  columns = {o.get_key_element(): list(_values(o)) for o in [*of_file, *args.overrides]}
   if seeds and "seed" in columns:
     raise UserError(f"seeds={seeds} stands for seeds 0 to {seeds - 1}: drop it, or drop seed=...")
   if seeds:

@@ -48,22 +48,22 @@ def launch(job: Job) -> int:
 
 def _launch(job: Job) -> int:
   args = command_line.parse(sys.argv[1:])
-  with command_line.explained(args):
+  with command_line.explained(args.overrides):
+    cfg = command_line.shared(args.overrides)
     if args.help:
-      print(help_text(command_line.shared(args)))
+      print(help_text(cfg))
       return 0
-    if args.cfg:
-      print(OmegaConf.to_yaml(options(command_line.single(args))), end="")
-      return 0
-    cfg = command_line.shared(args)
-    found = members(args, cfg)
+    found = None if args.cfg else members(args, cfg)
     if found is None:
-      command_line.check_single(args, cfg)
+      command_line.check_single(args.overrides, cfg)
       config = resolve(cfg)
     else:
       _make_folder(cfg.runs)
       trainer = trainer_for(job, len(found), cfg)
     configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
+  if args.cfg:
+    print(OmegaConf.to_yaml(options(cfg)), end="")
+    return 0
   if found is None:
     job(config)
     return 0
