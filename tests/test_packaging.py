@@ -69,8 +69,8 @@ import posexp.config
 from posexp.sweeps.launch import launch
 
 print(posexp.__file__, posexp.config.CONFIGS)
-for argv in ("--cfg job encoding=rpr rpr.k=4", "--config-dir mine experiment=three --cfg job",
-             "--help"):
+mine = "hydra.searchpath=[file://mine] experiment=three"
+for argv in ("--cfg job encoding=rpr rpr.k=4", f"--cfg job {mine}", "--help"):
   sys.argv[1:] = argv.split()
   print("---")
   assert launch(print) == 0
