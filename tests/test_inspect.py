@@ -104,8 +104,9 @@ def test_the_share_that_offsets_explain():
   assert probe.share_by_offset(np.cos(0.3 * (i - j))) == pytest.approx(1)
   assert probe.share_by_offset(1.0 * i + j) < 0.1
   assert np.isnan(probe.share_by_offset(np.ones((5, 5))))
-  waves = probe.position_vectors(probe.untrained(Sinusoidal(), SIZE).stack.embed, 40)
-  found = probe.shares_by_maps(waves, 2)
+  stack = probe.untrained(Sinusoidal(), SIZE).stack
+  waves = probe.position_vectors(stack.embed, 40)
+  found = probe.shares_by_maps(waves, stack.blocks[0].attention)
   assert found["identity"].whole == pytest.approx(1)
   assert found["tied orthogonal"].whole == pytest.approx(1)
   # Orthogonal maps keep all inner products, but the part of them that a head sees is no such sum.

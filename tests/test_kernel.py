@@ -18,8 +18,7 @@ B, H, BLOCK = 2, 2, 16
 @pytest.fixture
 def small(monkeypatch):
   """Blocks so small that short texts have several: far to the left, near and far to the right."""
-  monkeypatch.setattr(rpr, "ROWS", BLOCK)
-  monkeypatch.setattr(rpr, "COLUMNS", BLOCK)
+  monkeypatch.setattr(rpr, "BLOCK", BLOCK)
 
 
 def definition(q, k, v, keys, values, mask, first, *, causal):
@@ -115,12 +114,14 @@ def test_the_kernel_gives_what_the_definition_gives_and_so_do_its_gradients(name
       np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
 
 
+@pytest.mark.usefixtures("small")
 def test_blocks_that_are_not_near_share_a_clipped_offset():
-  own, other, count, before, after = 8, 4, 20, 3, 5
-  base = np.arange(-50, 150)[:, None, None]
-  start, stop = (np.asarray(x)[..., 0] for x in rpr.near(base, own, other, count, before, after))
-  offset = np.arange(other * count) - np.arange(own)[:, None] - base
-  offset = offset.reshape(len(base), own, count, other)
+  count, before, after = 20, 3, 5
+  base = np.arange(-50, 400)[:, None, None]
+  _, (start, stop), _ = rpr.near(base, count, before, after)
+  start, stop = np.asarray(start)[..., 0], np.asarray(stop)[..., 0]
+  offset = np.arange(BLOCK * count) - np.arange(BLOCK)[:, None] - base
+  offset = offset.reshape(len(base), BLOCK, count, BLOCK)
   left, right = (offset <= -before).all((1, 3)), (offset >= after).all((1, 3))
   np.testing.assert_array_equal(np.arange(count) < start, left)
   np.testing.assert_array_equal(np.arange(count) >= stop, right)
@@ -155,7 +156,7 @@ sys.path.insert(0, sys.argv[1])
 from test_kernel import drawn, rpr, sloped
 from posexp.kernels.target import Target
 
-rpr.ROWS = rpr.COLUMNS = 16
+rpr.BLOCK = 16
 arrays, asked, (mask, first) = drawn(0, 20, 20, 3, 8, causal=False)
 rows = lambda x: jax.numpy.concatenate([x[:1] * n for n in range(1, 9)]) / 8
 q, k, v, asked = map(rows, (*arrays[:3], asked))

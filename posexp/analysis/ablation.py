@@ -71,9 +71,9 @@ class Switches:
       layers = tuple(layer for layer in within.layers if term in self.by_layer[layer])
       for layer, head in itertools.product(layers, within.heads):
         yield Off((term,), (layer,), (head,))
-      for layer in layers:
-        yield Off((term,), (layer,), within.heads)
-      yield Off((term,), layers, within.heads)
+      yield from (Off((term,), (layer,), within.heads) for layer in layers)
+      if layers:
+        yield Off((term,), layers, within.heads)
 
 
 def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> list[dict[str, Any]]:
@@ -84,22 +84,20 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
   """
   task, data = trained.setup.task, trained.data
   found = [task.predict(data, trained.snapshot, split, scale) for scale in scales]
-  return [task.scores(each) | _difference(found[0], each) for each in found]
-
-
-def _difference(first: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[str, Any]:
-  """How predictions differ from the first, example by example."""
-  tokens = first["tokens"]
-  change = other["right"].astype(float) - first["right"]
-  mean = change.sum() / tokens.sum()
-  # The error of a ratio of means: of pairs, not of two samples.
-  spread = (change - mean * tokens).std() / tokens.mean()
-  return {
-    "examples": len(change),
-    "change": float(mean),
-    "error": float(spread / len(change) ** 0.5),
-    "other": int((first["answer"] != other["answer"]).sum()),  # answers that differ
-  }
+  tokens, metrics = found[0]["tokens"], []
+  for each in found:
+    change = each["right"].astype(float) - found[0]["right"]
+    mean = change.sum() / tokens.sum()
+    # The error of a ratio of means: of pairs, not of two samples.
+    spread = (change - mean * tokens).std() / tokens.mean()
+    difference = {
+      "examples": len(change),
+      "change": float(mean),
+      "error": float(spread / len(change) ** 0.5),
+      "other": int((each["answer"] != found[0]["answer"]).sum()),  # answers that differ
+    }
+    metrics.append(task.scores(each) | difference)
+  return metrics
 
 
 def table(result: dict[str, Any], known: Off) -> str:
@@ -129,34 +127,31 @@ def table(result: dict[str, Any], known: Off) -> str:
 def heat_map(result: dict[str, Any]) -> Figure:
   """What every term in every layer and head is worth: the changes of a grid, a panel per term."""
   off, on = result["off"], result["on"]
-  terms = list(dict.fromkeys(row["terms"] for row in off))
-  layers = sorted({layer for row in off for layer in row["layers"]})
-  heads = sorted({head for row in off for head in row["heads"]})
-  points = {(row["terms"], row["layers"], row["heads"]): 100 * row["change"] for row in off}
-  columns = [*((head,) for head in heads), tuple(heads)]
-  found = np.array(
-    [[[points.get((t, (i,), each), np.nan) for each in columns] for i in layers] for t in terms]
-  )
+  terms = {row["terms"]: [each for each in off if each["terms"] == row["terms"]] for row in off}
+  layers, heads = (max((row[key] for row in off), key=len) for key in ("layers", "heads"))
   error = 100 * np.median([row["error"] for row in off])
   figure, axes = plotting.panels(
     1,
     len(terms),
-    width=1.3 + 0.62 * len(columns),
+    width=1.9 + 0.62 * len(heads),
     height=0.9 + 0.45 * len(layers),
     title=f"{result['encoding']}: points of {result['split']} accuracy gained or lost without a "
     f"term\neverything on: {100 * on['accuracy']:.2f} %, {on['examples']:,} examples; standard "
     f"error of a change about {error:.2f}",
   )
-  limit = max(float(np.nanmax(np.abs(found))), 2 * error) or 1.0  # noise stays pale
-  for each, term, values in zip(axes[0], terms, found, strict=True):
+  limit = max(*(100 * abs(row["change"]) for row in off), 2 * error) or 1.0  # noise stays pale
+  for each, (term, found) in zip(axes[0], terms.items(), strict=True):
+    *points, _ = (100 * row["change"] for row in found)  # as `grid` orders them
+    layers, count = found[-1]["layers"], len(found[-1]["layers"]) * len(heads)
+    of_heads = np.reshape(points[:count], (len(layers), len(heads)))
+    values = np.column_stack([of_heads, points[count:]])
     image = plotting.heat(each, values, limits=(-limit, limit))
     for (row, column), value in np.ndenumerate(values):
       color = "w" if abs(value) > 0.6 * limit else "k"
       each.text(column, row, f"{value:+.1f}", ha="center", va="center", color=color, fontsize=8)
     each.axvline(len(heads) - 0.5, color="k", linewidth=1)
-    each.set_xticks(range(len(columns)), [*map(str, heads), "all"])
+    each.set_xticks(range(len(heads) + 1), [*map(str, heads), "all"])
     each.set_yticks(range(len(layers)), map(str, layers))
-    each.set(title=term[0], xlabel="head")
-  axes[0][0].set_ylabel("layer")
+    each.set(title=term[0], xlabel="head", ylabel="layer")
   figure.colorbar(image, ax=list(axes[0]), label="points of accuracy")
   return figure

@@ -21,22 +21,20 @@ from posexp.models.positions import Positions
 from posexp.models.transformer import Stack
 from posexp.training.restore import TrainedModel
 
-Seen = list[tuple[Array, Array]]  # by layer, logits and weights, each [B,H,Q,K]
 
+def watch(stack: Stack) -> tuple[list[Array], list[Array]]:
+  """The weights [B,H,Q,K] of self-attention and of cross-attention, a list by layer of each.
 
-def watch(stack: Stack) -> tuple[Seen, Seen]:
-  """Lists to which self-attention and cross-attention add what they compute, layer by layer.
-
-  The stack, which is changed, is made to compute attention by its definition.
+  They are filled when the stack, which is changed, computes attention: by its definition.
   """
   stack.size = dataclasses.replace(stack.size, attention="reference")
-  own: Seen = []
-  cross: Seen = []
+  own: list[Array] = []
+  cross: list[Array] = []
 
-  def watched(relation: Relation, seen: Seen, q, k, v, span, dropout):
-    found = relation.score(q, k, span), relation.weights(q, k, span)
-    shape = len(v), v.shape[2]  # either may be the same for all of the batch
-    seen.append(tuple(jnp.broadcast_to(each, (*shape, *each.shape[2:])) for each in found))
+  def watched(relation: Relation, seen: list[Array], q, k, v, span, dropout):
+    weights = relation.weights(q, k, span)
+    # They may be the same for the whole batch.
+    seen.append(jnp.broadcast_to(weights, (len(v), v.shape[2], *weights.shape[2:])))
     return type(relation).attend(relation, q, k, v, span, dropout)
 
   for block in stack.blocks:
@@ -47,12 +45,11 @@ def watch(stack: Stack) -> tuple[Seen, Seen]:
 
 
 class ByOffset(NamedTuple):
-  """Attention on real text, by layer, head and how far the key is from the query."""
+  """Attention on real sequences, by layer, head and how far the key is from the query."""
 
   offsets: np.ndarray  # int [O], in tokens
   mass: np.ndarray  # [layers,H,O]: of a query's attention, on average over queries
   uniform: np.ndarray  # [O]: the same, if every visible key weighed alike
-  logits: np.ndarray  # [layers,H,O]: their mean over pairs at that offset
   examples: int
 
 
@@ -66,27 +63,23 @@ def by_offset(stack: Stack, positions: Positions, batches: list[dict[str, Any]])
     stack(batch["tokens"], batch["mask"], positions=positions.evaluating(batch["mask"]))
     real = batch["mask"] & (batch["weight"] > 0)[:, None]
     pairs = (real[:, :, None] & real[:, None, :]).astype(jnp.float32)  # [B,Q,K]
-    logits, weights = (jnp.stack(each).astype(jnp.float32) for each in zip(*seen, strict=True))
     return {
-      "weights": (weights * pairs[:, None]).sum(1),  # [layers,H,Q,K]
-      "logits": jnp.where(pairs[:, None] > 0, logits, 0).sum(1),
+      "mass": (jnp.stack(seen).astype(jnp.float32) * pairs[:, None]).sum(1),  # [layers,H,Q,K]
       "uniform": (pairs / jnp.maximum(pairs.sum(-1, keepdims=True), 1)).sum(0),  # [Q,K]
-      "pairs": pairs.sum(0),
       "queries": real.sum(),
       "examples": (batch["weight"] > 0).sum(),
     }
 
   found = [jax.device_get(look(stack, batch)) for batch in batches]
   sums = {name: sum(each[name] for each in found) for name in found[0]}
-  length = sums["pairs"].shape[-1]
+  length = len(sums["uniform"])
   offsets = np.arange(1 - length, length)
-  weights, logits, uniform, pairs = (
+  mass, uniform = (
     np.stack([np.trace(sums[name], offset, -2, -1) for offset in offsets], axis=-1)
-    for name in ("weights", "logits", "uniform", "pairs")
+    for name in ("mass", "uniform")
   )
-  mean = np.divide(logits, pairs, out=np.full_like(logits, np.nan), where=pairs > 0)
   queries = sums["queries"]
-  return ByOffset(offsets, weights / queries, uniform / queries, mean, int(sums["examples"]))
+  return ByOffset(offsets, mass / queries, uniform / queries, int(sums["examples"]))
 
 
 class Maps(NamedTuple):
@@ -142,7 +135,7 @@ def weights(graphdef: nnx.GraphDef) -> Callable[..., tuple[Array, Array, Array]]
     model = nnx.merge(graphdef, params, settings)
     (encoder, _), (decoder, cross) = map(watch, model.stacks)
     model(batch)
-    return tuple(jnp.stack([each[0] for _, each in seen]) for seen in (encoder, decoder, cross))
+    return tuple(jnp.stack([each[0] for each in seen]) for seen in (encoder, decoder, cross))
 
   return look
 

@@ -17,14 +17,13 @@ from posexp.analysis.attention import ByOffset, Maps
 from posexp.analysis.probe import Profile, Shares, inner_products, relative_to_zero
 from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, heat, panels
 
-MOST_HEADS = len(COLORS)  # that are drawn
 # Inches of attention maps: of a token where there is room, of a row of panels, between two names.
 TOKEN, WIDEST, APART = 0.14, 30.0, 0.09
 
 
-def vectors(name: str, found: np.ndarray, of: str) -> Figure:
+def vectors(name: str, found: np.ndarray) -> Figure:
   """The vectors [L,F] of positions, and the inner products of all pairs of them."""
-  title = f"{name}: vectors p of positions{of}"
+  title = f"{name}: vectors p of positions, and their inner products"
   figure, ((left, right),) = panels(1, 2, width=5.2, height=3.6, title=title)
   products = found @ found.T
   heat(left, found, label="value")
@@ -83,7 +82,7 @@ def logits_by_offset(name: str, profile: Profile, near: int) -> Figure:
   if len(profile.terms) > 1:
     drawn = {term: each for term, each in profile.terms.items() if np.abs(each).max() > 1e-6}
     rows |= {f"term {term}": {None: each} for term, each in drawn.items()}
-  heads = min(profile.logits.shape[1], MOST_HEADS)
+  heads = min(profile.logits.shape[1], len(COLORS))
   title = (
     f"{name}: logit by offset (key − query), whole less that at offset 0, and each term alone\n"
     "mean over random queries and keys, band of ± 1 standard deviation"
@@ -109,36 +108,56 @@ def logits_by_offset(name: str, profile: Profile, near: int) -> Figure:
 
 
 def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Figure:
-  """The attention weight at offsets closer than `near`, if keys differ in position alone.
-
-  A panel for each layer.
-  """
-  width = 5.2 if len(layers) == 1 else 4.0
+  """The attention weight at offsets closer than `near`, if keys differ in position alone."""
   title = f"{name}: attention weight by offset\nfor random queries, keys alike but for position"
-  figure, axes = panels(1, len(layers), width=width, height=3.1, sharey=True, title=title)
-  for each, (layer, profile) in zip(axes[0], layers.items(), strict=True):
+  lines = {}
+  for layer, profile in layers.items():
     chosen = np.abs(profile.offsets) < near
     weights = softmax(profile.logits[..., chosen], axis=-1).mean(0)
-    head_lines(each, profile.offsets[chosen], weights)
-    each.axhline(1 / chosen.sum(), color=GRAY, linestyle=":", label="uniform")
-    each.set(xlabel="offset (key − query)", title=layer)
-  axes[0][0].set_ylabel("attention weight")
-  _legend(figure)
-  return figure
+    lines[layer] = profile.offsets[chosen], weights, np.full(chosen.sum(), 1 / chosen.sum())
+  return by_head(title, lines, "offset (key − query)", "attention weight")
 
 
-def rows(name: str, tables: Mapping[str, np.ndarray], when: str) -> Figure:
+def attention_on_text(name: str, found: ByOffset, near: int = 32) -> Figure:
+  """Attention at offsets up to `near` on real sequences."""
+  title = f"{name}: attention by offset on {found.examples} texts of the validation split"
+  chosen = np.abs(found.offsets) <= near
+  lines = {
+    f"layer {layer}": (found.offsets[chosen], mass[:, chosen], found.uniform[chosen])
+    for layer, mass in enumerate(found.mass)
+  }
+  return by_head(title, lines, "offset (key − query), in tokens", "share of attention")
+
+
+def rows(name: str, tables: Mapping[str, np.ndarray]) -> Figure:
   """The length of every row of the tables [...,rows,D] that the encoding trains."""
-  title = f"{name}: length of each row of its tables, {when}"
-  figure, axes = panels(1, len(tables), width=3.6, height=2.9, title=title)
-  for each, (table_name, table) in zip(axes[0], tables.items(), strict=True):
-    lengths = np.linalg.norm(table, axis=-1).reshape(-1, table.shape[-2])
-    count = lengths.shape[1]
+  lines = {}
+  for table_name, table in tables.items():
+    count = table.shape[-2]
     first = -(count // 2) if count % 2 else 0  # an odd number is of offsets −k … k
-    head_lines(each, first + np.arange(count), lengths, marker="o", markersize=3)
-    each.set(title=table_name, xlabel="offset" if first else "row")
-    each.set_ylim(bottom=0)
-  axes[0][0].set_ylabel("length of the vector")
+    lengths = np.linalg.norm(table, axis=-1).reshape(-1, count)
+    lines[table_name] = first + np.arange(count), lengths, None
+  title = f"{name}: length of each row of its tables"
+  return by_head(title, lines, "row, or offset", "length of the vector")
+
+
+def by_head(
+  title: str,
+  lines: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray | None]],
+  xlabel: str,
+  ylabel: str,
+) -> Figure:
+  """A panel for each label with x [O], a line for each head of [H,O], and one of uniform [O]."""
+  figure, axes = panels(1, len(lines), width=4.2, height=3.0, sharey=True, title=title)
+  for each, (label, (x, values, uniform)) in zip(axes[0], lines.items(), strict=True):
+    for head, (line, color) in enumerate(zip(values, COLORS, strict=False)):
+      each.plot(x, line, color=color, linewidth=1.3, label=f"head {head}")
+    if uniform is not None:
+      each.plot(x, uniform, ":", color=GRAY, label="uniform")
+    each.set(title=label, xlabel=xlabel)
+  axes[0][0].set_ylabel(ylabel)
+  axes[0][0].set_ylim(bottom=0)
+  _legend(figure)
   return figure
 
 
@@ -157,36 +176,10 @@ def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
   return figure
 
 
-def attention_on_text(name: str, found: ByOffset, near: int = 32) -> Figure:
-  """Attention and logits against offset on real text, a row of panels for each layer."""
-  title = f"{name}: attention by offset on {found.examples} texts of the validation split"
-  figure, axes = panels(len(found.mass), 2, width=4.2, height=2.5, sharex=True, title=title)
-  chosen = np.abs(found.offsets) <= near
-  offsets = found.offsets[chosen]
-  for layer, (left, right) in enumerate(axes):
-    head_lines(left, offsets, found.mass[layer][:, chosen])
-    head_lines(right, offsets, found.logits[layer][:, chosen])
-    left.plot(offsets, found.uniform[chosen], ":", color=GRAY, label="uniform")
-    left.set_ylabel(f"layer {layer}\nshare of attention")
-    left.set_ylim(bottom=0)
-    right.set_ylabel("mean logit")
-  for each in axes[-1]:
-    each.set_xlabel("offset (key − query), in tokens")
-  _legend(figure)
-  return figure
-
-
 def band(axes: Axes, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, **line):
   """A line of means with a band around it."""
   axes.fill_between(x, low, high, color=line["color"], alpha=0.17, linewidth=0)
   axes.plot(x, mean, linewidth=1.3, **line)
-
-
-def head_lines(axes: Axes, x: np.ndarray, values: np.ndarray, **line) -> None:
-  """A line for each of values [H,O], of the first MOST_HEADS."""
-  for head, (each, color) in enumerate(zip(values, COLORS, strict=False)):
-    label = f"head {head}" if len(values) > 1 else None
-    axes.plot(x, each, color=color, linewidth=1.3, label=label, **line)
 
 
 def _legend(figure: Figure) -> None:

@@ -16,7 +16,6 @@ from posexp import plotting
 from posexp.analysis import attention, card, figures, probe
 from posexp.analysis.probe import ProbeModel, Profile
 from posexp.encodings import make_encoding
-from posexp.encodings.base import TokenEmbedding
 from posexp.models.transformer import Size
 from posexp.training.devices import prepare
 from posexp.training.restore import TrainedModel, open_trained
@@ -24,8 +23,6 @@ from posexp.training.restore import TrainedModel, open_trained
 LENGTH = 128  # positions, or offsets to either side, that are looked at
 MOST_LAYERS = 6  # that are drawn
 MOST_BATCHES = 8  # of text that attention is looked at on
-
-Figures = Iterator[tuple[str, Figure]]  # by name
 
 
 def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[str], list[Path]]:
@@ -47,7 +44,7 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
   profiles = layer_profiles(model, trained)
   options = ", ".join(f"{k}={configuration.show(v)}" for k, v in (config.get(name) or {}).items())
   lines = card.lines(name, model, next(iter(profiles.values())), options)
-  drawn = draw(name, model, profiles, trained)
+  drawn = draw(f"{name}, {'trained' if trained else 'untrained'}", model, profiles, trained)
   return lines, [path for title, each in drawn for path in plotting.save(each, out, title)]
 
 
@@ -63,14 +60,17 @@ def layer_profiles(model: ProbeModel, trained: TrainedModel | None) -> dict[str,
 
 def draw(
   name: str, model: ProbeModel, profiles: Mapping[str, Profile], trained: TrainedModel | None
-) -> Figures:
-  """All figures that there are for an encoding."""
+) -> Iterator[tuple[str, Figure]]:
+  """All figures that there are for an encoding, by name."""
   encoding, stack = model
-  when = "after training" if trained else "before training"
   word = int(trained.data.word_counts.argmax()) if trained else 1
   vectors = probe.position_vectors(stack.embed, probe.available(encoding, LENGTH), word)
   if np.ptp(vectors, axis=0).max() > 1e-9:
-    yield from of_vectors(name, model, vectors, when)
+    yield "vectors", figures.vectors(name, vectors)
+    variants = probe.variants(model, len(vectors))
+    yield "products-by-offset", figures.products_by_offset(name, variants)
+    shares = probe.shares_by_maps(vectors, stack.blocks[0].attention)
+    yield "share-of-offset", figures.shares(name, shares)
   if any(each.spread >= card.ROUNDING for each in profiles.values()):
     at = -next(iter(profiles.values())).offsets.min()
     # Where offsets are not all that matters, another query would have other logits.
@@ -81,35 +81,15 @@ def draw(
       yield f"logits-by-offset{ending}", figure
     yield "weights-by-offset", figures.weights_by_offset(asked, profiles, LENGTH)
   if tables := probe.tables(stack):
-    yield "rows", figures.rows(name, tables, when)
+    yield "rows", figures.rows(name, tables)
   if trained:
-    yield from of_run(name, stack, trained)
-
-
-def of_vectors(name: str, model: ProbeModel, vectors: np.ndarray, when: str) -> Figures:
-  """What there is to see of an encoding that gives each position a vector."""
-  stack, heads = model.stack, model.stack.size.num_heads
-  apart = any(isinstance(each, TokenEmbedding) for _, each in nnx.iter_modules(stack.embed))
-  of = f"{'' if apart else ' with one word'}, {when}"
-  yield "vectors", figures.vectors(name, vectors, of)
-  yield "products-by-offset", figures.products_by_offset(name, probe.variants(model, len(vectors)))
-  shares = probe.shares_by_maps(vectors, heads)
-  if when == "after training":
-    layer, inputs = stack.blocks[0].attention, vectors.astype(np.float32)
-    q, k = (np.asarray(f(inputs), np.float64) for f in (layer.query, layer.key))
-    shares["trained, layer 0"] = probe.Shares.of(q, k, heads)
-  yield "share-of-offset", figures.shares(name, shares)
-
-
-def of_run(name: str, stack: Any, trained: TrainedModel) -> Figures:
-  """What only a trained model can show."""
-  batches: dict[int, list] = {}
-  for batch in trained.data.texts("validation", trained.snapshot.batch_size):
-    batches.setdefault(batch["tokens"].shape[1], []).append(batch)
-  most = max(batches.values(), key=len)[:MOST_BATCHES]
-  found = attention.by_offset(stack, trained.spec.positions, most)
-  yield "attention-on-text", figures.attention_on_text(name, found)
-  frequency = getattr(stack.embed, "frequency", None)
-  if isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
-    table = np.asarray(frequency[...], np.float64)
-    yield "frequencies-by-word", figures.frequencies(name, table, trained.data.word_counts)
+    batches: dict[int, list] = {}
+    for batch in trained.data.texts("validation", trained.snapshot.batch_size):
+      batches.setdefault(batch["tokens"].shape[1], []).append(batch)
+    most = max(batches.values(), key=len)[:MOST_BATCHES]
+    found = attention.by_offset(stack, trained.spec.positions, most)
+    yield "attention-on-text", figures.attention_on_text(name, found)
+    frequency = getattr(stack.embed, "frequency", None)
+    if isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
+      table = np.asarray(frequency[...], np.float64)
+      yield "frequencies-by-word", figures.frequencies(name, table, trained.data.word_counts)

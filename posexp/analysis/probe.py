@@ -21,6 +21,7 @@ from jax import Array
 from posexp.encodings.base import Encoding, TokenEmbedding
 from posexp.encodings.span import Span
 from posexp.errors import UserError
+from posexp.models.block import Attention
 from posexp.models.transformer import Size, Stack
 from posexp.training.step import keys
 
@@ -201,23 +202,24 @@ class Shares(NamedTuple):
   whole: float
   heads: list[float]
 
-  @classmethod
-  def of(cls, q: np.ndarray, k: np.ndarray, heads: int) -> Shares:
-    """Of the queries and keys [L,F] of positions."""
-    parts = zip(*(np.split(each, heads, axis=1) for each in (q, k)), strict=True)
-    return cls(share_by_offset(q @ k.T), [share_by_offset(a @ b.T) for a, b in parts])
 
-
-def shares_by_maps(vectors: np.ndarray, heads: int) -> dict[str, Shares]:
-  """Shares of positions [L,F] for W_Q, W_K that are the identity, random, or one orthogonal map."""
+def shares_by_maps(vectors: np.ndarray, layer: Attention) -> dict[str, Shares]:
+  """Shares of positions [L,F] for W_Q, W_K of several kinds, those of a layer among them."""
   width, draw = vectors.shape[1], np.random.default_rng(0)
-  q, k = (vectors @ draw.normal(size=(width, width)) for _ in "qk")
   rotated = vectors @ np.linalg.qr(draw.normal(size=(width, width)))[0]
-  return {
-    "identity": Shares.of(vectors, vectors, heads),
-    "random": Shares.of(q, k, heads),
-    "tied orthogonal": Shares.of(rotated, rotated, heads),
+  found = {
+    "identity": (vectors, vectors),
+    "random": [vectors @ draw.normal(size=(width, width)) for _ in "qk"],
+    "tied orthogonal": (rotated, rotated),
   }
+  if layer.query is not None:
+    inputs = vectors.astype(np.float32)
+    found["layer 0"] = [np.asarray(f(inputs), np.float64) for f in (layer.query, layer.key)]
+  shares = {}
+  for kind, (q, k) in found.items():
+    heads = zip(*(np.split(each, layer.num_heads, axis=1) for each in (q, k)), strict=True)
+    shares[kind] = Shares(share_by_offset(q @ k.T), [share_by_offset(a @ b.T) for a, b in heads])
+  return shares
 
 
 def tables(stack: Stack) -> dict[str, np.ndarray]:

@@ -37,31 +37,22 @@ def arguments(
   computes a gradient of the sum, used or not.
   """
   queries, keys = q.shape[1], k.shape[1]
-  lengths = mask = None
-  if visible.ndim == 1:
-    lengths = jnp.broadcast_to(visible, (len(q),))
-  else:
-    mask = broadcast(visible[:, None], queries, keys)
-  if bias is not None:
-    bias = broadcast(bias.astype(q.dtype), queries, keys)
-  odd = queries % 2, keys % 2  # lengths that JAX refuses to train with
-  narrow = v.shape[3] - q.shape[3]
+  more_queries, more_keys = queries % 2, keys % 2  # JAX refuses to train with odd lengths
+
+  def padded(x: Array, length: int, width: int = 0) -> Array:
+    return jnp.pad(x, ((0, 0), (0, length), (0, 0), (0, width)))
+
+  def pairs(x: Array) -> Array:
+    whole = jnp.broadcast_to(x, (*x.shape[:2], queries, keys))
+    return jnp.pad(whole, ((0, 0), (0, 0), (0, more_queries), (0, more_keys)))
+
+  narrow, counted = v.shape[3] - q.shape[3], visible.ndim == 1
   return {
-    "query": filled(q, {1: odd[0], 3: narrow}),
-    "key": filled(k, {1: odd[1], 3: narrow}),
-    "value": filled(v, {1: odd[1]}),
-    "bias": None if bias is None else filled(bias, {2: odd[0], 3: odd[1]}),
-    "mask": None if mask is None else filled(mask, {2: odd[0], 3: odd[1]}),
-    "key_value_seq_lengths": lengths,
+    "query": padded(q, more_queries, narrow),
+    "key": padded(k, more_keys, narrow),
+    "value": padded(v, more_keys),
+    "bias": None if bias is None else pairs(bias.astype(q.dtype)),
+    "mask": None if counted else pairs(visible[:, None]),
+    "key_value_seq_lengths": jnp.broadcast_to(visible, (len(q),)) if counted else None,
     "is_causal": causal,
   }
-
-
-def broadcast(x: Array, queries: int, keys: int) -> Array:
-  """x [·,·,1 or Q,1 or K] for every query and key."""
-  return jnp.broadcast_to(x, (*x.shape[:2], queries, keys))
-
-
-def filled(x: Array, more: dict[int, int]) -> Array:
-  """x with so many zeros at the end of its axes."""
-  return jnp.pad(x, [(0, more.get(axis, 0)) for axis in range(x.ndim)])

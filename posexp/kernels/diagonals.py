@@ -72,9 +72,8 @@ def backward(kept, grad):
   def placed(grad: Array) -> Array:
     flat = jax.lax.optimization_barrier(grad.transpose(2, 1, 0, 3, 4)).reshape(-1, queries * keys)
     flat = jax.vmap(lambda row: row[index])(flat).reshape(-1, *there.shape)
-    return (
-      jnp.where(there, flat, 0).reshape(parts, heads, -1, *there.shape).transpose(2, 0, 1, 3, 4)
-    )
+    flat = jnp.where(there, flat, 0).reshape(parts, heads, -1, *there.shape)
+    return flat.transpose(2, 0, 1, 3, 4)
 
   # XLA does not divide what texts and heads are one axis of.
   flat = target().by_rows(placed)(grad).transpose(1, 2, 0, 3, 4)

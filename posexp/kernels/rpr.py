@@ -22,8 +22,7 @@ from jax.experimental.pallas import triton as plgpu
 
 from posexp.kernels.target import Target
 
-ROWS = 64  # queries in a block
-COLUMNS = 64  # keys in a block
+BLOCK = 64  # queries, or keys, in a block
 NARROWEST = 16  # head that the matrix units of a GPU take
 LEAST = float(jnp.finfo(jnp.float32).min)
 NEVER = 2**30  # an offset that no pair has
@@ -43,12 +42,12 @@ def attend(
   by_offset = None
   if keys is not None or values is not None:
     vectors = jnp.zeros_like(values) if keys is None else keys
-    by_offset = filled(product("bqhd,rd->bqhr", q, vectors, jnp.float32), 1, ROWS)
+    by_offset = filled(product("bqhd,rd->bqhr", q, vectors, jnp.float32), 1, BLOCK)
   wide = max(pl.next_power_of_2(width), NARROWEST)
-  q, k, v = (filled(filled(x, 1, n), 3, wide) for x, n in ((q, ROWS), (k, COLUMNS), (v, COLUMNS)))
+  q, k, v = (filled(filled(x, 1, BLOCK), 3, wide) for x in (q, k, v))
   first = jnp.broadcast_to(first, (batch, 1))
-  inputs = Inputs(first, q, k, v, filled(mask, 1, COLUMNS), by_offset)
-  out, weights = summed(Plan(causal, target), inputs)
+  inputs = Inputs(first, q, k, v, filled(mask, 1, BLOCK), by_offset)
+  out, weights = summed(causal, target, inputs)
   out = out[:, :queries, :, :width]
   if values is None:
     return out
@@ -64,13 +63,6 @@ def product(formula: str, x: Array, vectors: Array, dtype: jnp.dtype) -> Array:
 def filled(x: Array, axis: int, size: int) -> Array:
   """x with zeros at the end of an axis, up to a multiple of a size."""
   return jnp.pad(x, [(0, -n % size if i == axis else 0) for i, n in enumerate(x.shape)])
-
-
-class Plan(NamedTuple):
-  """What is known when the program is compiled."""
-
-  causal: bool
-  target: Target
 
 
 class Inputs(NamedTuple):
@@ -93,23 +85,22 @@ class Saved(NamedTuple):
   level: Array  # [B,Q,H], Σ_k weight · its gradient
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def summed(plan: Plan, x: Inputs) -> tuple[Array, Array | None]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def summed(causal: bool, target: Target, x: Inputs) -> tuple[Array, Array | None]:
   """v summed by weights, [B,Q,H,D], and weights summed by offset, [B,Q,H,R]."""
-  return forward(plan, x)[0]
+  return forward(causal, target, x)[0]
 
 
-def forward(plan, x):
+def forward(causal, target, x):
   start = None if x.by_offset is None else jnp.full_like(x.by_offset, -jnp.inf)
   out = jax.ShapeDtypeStruct(x.q.shape, x.v.dtype)
   log_total = jax.ShapeDtypeStruct(x.q.shape[:3], jnp.float32)
-  blocks = x.q.shape[1] // ROWS
-  found, out, log_total = launch(forward_kernel, plan, blocks, (start, out, log_total), x)
+  found, out, log_total = launch(forward_kernel, causal, target, (start, out, log_total), x)
   weights = None if found is None else jnp.exp(found - log_total[..., None])
   return (out, weights), (x, out, weights, log_total)
 
 
-def backward(plan, kept, grads):
+def backward(causal, target, kept, grads):
   x, out, weights, log_total = kept
   out_grad, weights_grad = grads
   level = (out_grad.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1)
@@ -117,15 +108,15 @@ def backward(plan, kept, grads):
     level += (weights_grad * weights).sum(-1)
   saved = Saved(out_grad, weights_grad, log_total, level)
   start = None if weights is None else jnp.zeros_like(weights)
-  of_offsets, of_q = launch(query_kernel, plan, x.q.shape[1] // ROWS, (start, x.q), x, saved)
-  _, of_k, of_v = launch(key_kernel, plan, x.k.shape[1] // COLUMNS, (None, x.k, x.v), x, saved)
+  of_offsets, of_q = launch(query_kernel, causal, target, (start, x.q), x, saved)
+  _, of_k, of_v = launch(key_kernel, causal, target, (None, x.k, x.v), x, saved)
   return (Inputs(None, of_q, of_k, of_v, None, of_offsets),)
 
 
 summed.defvjp(forward, backward)
 
 
-def launch(kernel: Callable, plan: Plan, blocks: int, outputs: tuple, *inputs: Any) -> tuple:
+def launch(kernel: Callable, causal: bool, target: Target, outputs: tuple, *inputs: Any) -> tuple:
   """What a kernel makes of all blocks of all heads: arrays like `outputs`.
 
   It writes to some places only of the first of them, if there is one, which is an array therefore.
@@ -135,18 +126,18 @@ def launch(kernel: Callable, plan: Plan, blocks: int, outputs: tuple, *inputs: A
     batch, _, heads, width = inputs[1].q.shape
     own = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype), outputs)
     return pl.pallas_call(
-      functools.partial(kernel, plan.causal),
-      grid=(blocks, heads, batch),
+      functools.partial(kernel, causal),
+      grid=(outputs[1].shape[1] // BLOCK, heads, batch),
       out_shape=own,
       in_specs=jax.tree.map(of_head, inputs),
       out_specs=jax.tree.map(of_head, own),
       input_output_aliases={} if outputs[0] is None else {0: 0},
       compiler_params=plgpu.CompilerParams(num_warps=4 if width <= 64 else 8, num_stages=2),
-      interpret=plan.target.platform == "cpu",
-      name=("causal_" if plan.causal else "") + kernel.__name__,
+      interpret=target.platform == "cpu",
+      name=("causal_" if causal else "") + kernel.__name__,
     )(*inputs)
 
-  return plan.target.by_rows(launched)(outputs[0], *inputs)
+  return target.by_rows(launched)(outputs[0], *inputs)
 
 
 def of_head(x: Array) -> pl.BlockSpec:
@@ -155,11 +146,15 @@ def of_head(x: Array) -> pl.BlockSpec:
   return pl.BlockSpec(shape, lambda _, head, text: (text, 0, head, 0)[: len(shape)])
 
 
+def block(i: Array) -> pl.Slice:
+  """Block i of queries or keys."""
+  return pl.ds(i * BLOCK, BLOCK)
+
+
 def forward_kernel(causal, _, x, found, out, log_total):
   """`found` is the logarithm of weights by offset, before they are divided by their total."""
   i, head = pl.program_id(0), Head(x, causal)
-  rows = pl.ds(i * ROWS, ROWS)
-  query = x.q[rows]
+  query = x.q[block(i)]
 
   def step(tile: Tile, carry: tuple) -> tuple:
     highest, total, summed, ends = carry
@@ -172,20 +167,19 @@ def forward_kernel(causal, _, x, found, out, log_total):
     ends = tuple(end * scale + each for end, each in zip(ends, tile.ends(weights), strict=True))
     return now, total * scale + weights.sum(1), summed * scale[:, None] + more, ends
 
-  none = jnp.zeros(ROWS)
-  carry = jnp.full(ROWS, LEAST), none, jnp.zeros(query.shape), (none,) * len(head.ends)
+  none = jnp.zeros(BLOCK)
+  carry = jnp.full(BLOCK, LEAST), none, jnp.zeros(query.shape), (none,) * len(head.ends)
   highest, total, summed, ends = head.over_keys(i, step, carry)
-  out[rows] = (summed / total[:, None]).astype(out.dtype)
-  log_total[rows] = highest + jnp.log(total)
+  out[block(i)] = (summed / total[:, None]).astype(out.dtype)
+  log_total[block(i)] = highest + jnp.log(total)
   for column, end in zip(head.ends, ends, strict=True):
-    found[rows, column] = highest + jnp.log(end)
+    found[block(i), column] = highest + jnp.log(end)
 
 
 def query_kernel(causal, _, x, saved, of_offsets, of_q):
   """Gradients of queries, and of what logits have by offset."""
   i, head = pl.program_id(0), Head(x, causal)
-  rows = pl.ds(i * ROWS, ROWS)
-  query, grad = x.q[rows], saved.out_grad[rows]
+  query, grad = x.q[block(i)], saved.out_grad[block(i)]
 
   def step(tile: Tile, carry: tuple) -> tuple:
     of_query, ends = carry
@@ -195,18 +189,17 @@ def query_kernel(causal, _, x, saved, of_offsets, of_q):
     of_query += plgpu.dot(of_logits.astype(key.dtype), key)
     return of_query, tuple(map(jnp.add, ends, tile.ends(of_logits)))
 
-  carry = jnp.zeros(query.shape), (jnp.zeros(ROWS),) * len(head.ends)
+  carry = jnp.zeros(query.shape), (jnp.zeros(BLOCK),) * len(head.ends)
   of_query, ends = head.over_keys(i, step, carry)
-  of_q[rows] = of_query.astype(of_q.dtype)
+  of_q[block(i)] = of_query.astype(of_q.dtype)
   for column, end in zip(head.ends, ends, strict=True):
-    of_offsets[rows, column] = end
+    of_offsets[block(i), column] = end
 
 
 def key_kernel(causal, _, x, saved, __, of_k, of_v):
   """Gradients of keys and values."""
   j, head = pl.program_id(0), Head(x, causal)
-  columns = pl.ds(j * COLUMNS, COLUMNS)
-  key, value = x.k[columns], x.v[columns]
+  key, value = x.k[block(j)], x.v[block(j)]
 
   def step(tile: Tile, carry: tuple) -> tuple:
     of_key, of_value = carry
@@ -216,8 +209,8 @@ def key_kernel(causal, _, x, saved, __, of_k, of_v):
     return of_key, of_value + plgpu.dot(weights.astype(grad.dtype).T, grad)
 
   of_key, of_value = head.over_queries(j, step, (jnp.zeros(key.shape), jnp.zeros(value.shape)))
-  of_k[columns] = of_key.astype(of_k.dtype)
-  of_v[columns] = of_value.astype(of_v.dtype)
+  of_k[block(j)] = of_key.astype(of_k.dtype)
+  of_v[block(j)] = of_value.astype(of_v.dtype)
 
 
 class Head:
@@ -234,33 +227,30 @@ class Head:
 
   def over_keys(self, i: Array, step: Callable, carry: Any) -> Any:
     """carry after step(tile, carry) with queries i and all keys that they may see."""
-    count = self.x.k.shape[0] // COLUMNS
-    start, stop = near(i * ROWS - self.first, ROWS, COLUMNS, count, self.far, self.ahead)
-    ranges = {-1: (0, start), 0: (start, stop), 1: (stop, count)}
-    return self.over(ranges, lambda side, j, carry: step(Tile(self, i, j, side), carry), carry)
+    ranges = near(i * BLOCK - self.first, self.x.k.shape[0] // BLOCK, self.far, self.ahead)
+    for side in self.sides:
+      more = lambda j, carry, side=side: step(Tile(self, i, j, side), carry)  # noqa: E731
+      carry = jax.lax.fori_loop(*ranges[side + 1], more, carry)
+    return carry
 
   def over_queries(self, j: Array, step: Callable, carry: Any) -> Any:
     """carry after step(tile, carry) with keys j and all queries that may see them."""
-    count = self.x.q.shape[0] // ROWS
-    start, stop = near(j * COLUMNS + self.first, COLUMNS, ROWS, count, self.ahead, self.far)
-    ranges = {-1: (stop, count), 0: (start, stop), 1: (0, start)}
-    return self.over(ranges, lambda side, i, carry: step(Tile(self, i, j, side), carry), carry)
-
-  def over(self, ranges: dict[int, tuple], step: Callable, carry: Any) -> Any:
-    """carry after step(side, block, carry) with the blocks that are in each side's range."""
+    ranges = near(j * BLOCK + self.first, self.x.q.shape[0] // BLOCK, self.ahead, self.far)
     for side in self.sides:
-      carry = jax.lax.fori_loop(*ranges[side], functools.partial(step, side), carry)
+      more = lambda i, carry, side=side: step(Tile(self, i, j, side), carry)  # noqa: E731
+      carry = jax.lax.fori_loop(*ranges[1 - side], more, carry)
     return carry
 
 
-def near(base: Array, own: int, other: int, count: int, before: int, after: int) -> tuple:
-  """From where to where blocks of `other` tokens are near `own` tokens that begin at `base`.
+def near(base: Array, count: int, before: int, after: int) -> tuple:
+  """The ranges of blocks before, near and behind a block of tokens that begins at `base`.
 
-  Each block has one that is less than `before` before or less than `after` after one of these.
+  A near one has a token that is less than `before` before or less than `after` after one of these.
   """
-  start = jax.lax.div(jnp.maximum(base - before + 1, 0), other)
-  stop = jax.lax.div(jnp.maximum(base + own + after - 1, 0) + other - 1, other)
-  return jnp.minimum(start, count), jnp.minimum(stop, count)
+  start = jax.lax.div(jnp.maximum(base - before + 1, 0), BLOCK)
+  stop = jax.lax.div(jnp.maximum(base + BLOCK + after - 1, 0) + BLOCK - 1, BLOCK)
+  start, stop = jnp.minimum(start, count), jnp.minimum(stop, count)
+  return (0, start), (start, stop), (stop, count)
 
 
 class Tile:
@@ -268,8 +258,8 @@ class Tile:
 
   def __init__(self, head: Head, i: Array, j: Array, side: int):
     self.head, self.side = head, side
-    self.rows, self.columns = pl.ds(i * ROWS, ROWS), pl.ds(j * COLUMNS, COLUMNS)
-    row, column = i * ROWS + jnp.arange(ROWS)[:, None], j * COLUMNS + jnp.arange(COLUMNS)
+    self.rows, self.columns = block(i), block(j)
+    row, column = i * BLOCK + jnp.arange(BLOCK)[:, None], j * BLOCK + jnp.arange(BLOCK)
     self.offset = head.first + column - row
     self.place = row, jnp.clip(self.offset, -head.far, head.far) + head.far
 
@@ -291,7 +281,7 @@ class Tile:
     if not self.head.ends:
       return ()
     if self.side:
-      total, none = x.sum(1), jnp.zeros(ROWS)
+      total, none = x.sum(1), jnp.zeros(BLOCK)
       return (total, none) if self.side < 0 else (none, total)
     there = self.offset <= -self.head.far, self.offset >= self.head.far
     return tuple(jnp.where(each, x, 0).sum(1) for each in there)
