@@ -53,7 +53,7 @@ def products_by_offset(name: str, variants: Mapping[str, Mapping[str, np.ndarray
 
 def shares(name: str, found: Mapping[str, Shares]) -> Figure:
   """How much of the logits that positions make among themselves is a function of the offset."""
-  title = f"{name}: what j − i alone explains of the variance of $(p_i W_Q) \\cdot (p_j W_K)$"
+  title = f"{name}: what j − i alone explains of the variance of (pᵢ W_Q) · (pⱼ W_K)"
   figure, ((axes,),) = panels(1, 1, width=6.2, height=3.3, title=title)
   places = np.arange(len(found))
   whole = [each.whole for each in found.values()]
@@ -184,7 +184,7 @@ def band(axes: Axes, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.
 
 def _legend(figure: Figure) -> None:
   handles, labels = figure.axes[0].get_legend_handles_labels()
-  figure.legend(handles, labels, loc="outside lower left", ncols=min(len(labels), 5))
+  figure.legend(handles, labels, loc="outside lower left", ncols=int(figure.get_figwidth() / 1.5))
 
 
 def translation_maps(maps: Maps, title: str) -> Iterator[tuple[str, Figure]]:

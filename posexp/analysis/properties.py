@@ -131,7 +131,7 @@ def padding(case: Case) -> Iterator[Difference]:
   """Padding after a sequence changes none of its outputs."""
   model, tokens = stack(case), tokens_of(case)
   alone = model(tokens[:, : case.part])
-  real = jnp.arange(case.length)[None] < jnp.full((B, 1), case.part)
+  real = np.tile(np.arange(case.length) < case.part, (B, 1))
   padded = model(tokens, real)[:, : case.part]
   yield from compare(f"{case.length - case.part} padded", padded, alone)
 
@@ -205,7 +205,7 @@ def spans(case: Case) -> Iterator[Difference]:
   def attended(query: np.ndarray, key: np.ndarray, mask: np.ndarray, **options: Any) -> Array:
     places = jnp.asarray(query)[None], jnp.asarray(key)[None]
     span = Span(*places, jnp.asarray(mask), case.causal, max_position=REACH, **options)
-    span = span if model.shared is None else span.replace(shared=model.shared(span))
+    span = model.ready(span)
     asked = None if q is None else q[:, query]
     return layer.relation.attend(asked, k[:, key], v[:, key], span, lambda weights: weights)
 

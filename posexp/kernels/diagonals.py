@@ -16,7 +16,7 @@ TOGETHER = 64  # queries that meet the rows of offsets in one product
 def products(x: Array, rows: Array, keys: int) -> Array:
   """y[…,i,j] = x[i] · rows[j − i + Q − 1], [B,H,Q,K], of x [B,Q,H,D] and rows [Q+K−1,H,D].
 
-  A few queries meet little more than a row for each key; all of them meet twice as many.
+  Some queries at a time need few more rows than there are keys; all of them need twice as many.
   """
   queries = x.shape[1]
   count = -(-queries // TOGETHER)
@@ -30,22 +30,25 @@ def products(x: Array, rows: Array, keys: int) -> Array:
 
 
 def skewed(x: Array, keys: int) -> Array:
-  """[...,Q,Q+K−1] -> [...,Q,K] with y[i, j] = x[i, j − i + Q − 1]: diagonals become columns.
+  """[...,Q,Q+K−1] -> [...,Q,K] with y[i, j] = x[i, j − i + Q − 1]: diagonals become columns."""
+  return shifted(jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]), keys)
 
-  Read as one row with a gap after each, every next row starts one place to the left.
+
+def shifted(x: Array, keys: int) -> Array:
+  """`skewed`, of x [...,Q,Q+K] whose last column counts for nothing.
+
+  Read as one row, every next query begins one place further to the left.
   """
   *outer, queries, width = x.shape
-  flat = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*outer, queries * (width + 1))
-  flat = flat[..., queries - 1 : queries - 1 + queries * width]
-  return flat.reshape(x.shape)[..., :keys]
+  flat = x.reshape(*outer, queries * width)[..., queries - 1 : queries * width - 1]
+  return flat.reshape(*outer, queries, width - 1)[..., :keys]
 
 
 @jax.custom_vjp
 def diagonals(x: Array, rows: Array) -> Array:
   """x [B,N,Q,H,D] times rows [N,Q+K,H,D] of offsets, of which the last counts for nothing.
 
-  y[…,i,j] = x[i] · rows[j − i + Q − 1], [B,H,N,Q,K]. That row more makes what is read as one row
-  begin one place further to the left with every query.
+  y[…,i,j] = x[i] · rows[j − i + Q − 1], [B,H,N,Q,K].
   """
   return forward(x, rows)[0]
 
@@ -53,10 +56,8 @@ def diagonals(x: Array, rows: Array) -> Array:
 def forward(x, rows):
   batch, parts, queries, heads, width = x.shape
   x = x.transpose(1, 3, 0, 2, 4).reshape(parts, heads, batch * queries, width)
-  every = rows.shape[1] - 1
-  found = (x @ rows.transpose(0, 2, 3, 1)).reshape(parts, heads, batch, -1)
-  found = found[..., queries - 1 : queries - 1 + queries * every]
-  found = found.reshape(parts, heads, batch, queries, every)[..., : every + 1 - queries]
+  found = (x @ rows.transpose(0, 2, 3, 1)).reshape(parts, heads, batch, queries, -1)
+  found = shifted(found, rows.shape[1] - queries)
   return found.transpose(2, 1, 0, 3, 4), (x, rows)
 
 
@@ -75,7 +76,7 @@ def backward(kept, grad):
     flat = jnp.where(there, flat, 0).reshape(parts, heads, -1, *there.shape)
     return flat.transpose(2, 0, 1, 3, 4)
 
-  # XLA does not divide what texts and heads are one axis of.
+  # XLA does not divide an axis that is made of both sequences and heads.
   flat = target().by_rows(placed)(grad).transpose(1, 2, 0, 3, 4)
   flat = flat.reshape(parts, heads, batch * queries, queries + keys)
   of_x = (flat @ rows.transpose(0, 2, 1, 3)).reshape(parts, heads, batch, queries, -1)

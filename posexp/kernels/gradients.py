@@ -18,7 +18,7 @@ LEAST = jnp.finfo(jnp.float32).min
 
 
 def total(x: Array, shape: tuple[int, ...]) -> Array:
-  """The sum over all axes but those that a shape has beside leading ones: [*shape]."""
+  """x [...,*shape] summed over its leading axes: [*shape], of which the first may be 1."""
   rows = x.reshape(-1, math.prod(shape))
   ones = jnp.ones(len(rows), x.dtype)
   return jnp.matmul(ones, rows, precision=jax.lax.Precision.HIGHEST).reshape(shape)
@@ -45,7 +45,7 @@ matmul.defvjp(lambda x, kernel: (matmul(x, kernel), (x, kernel)), matmul_backwar
 
 @jax.custom_vjp
 def add_bias(x: Array, shared: Array) -> Array:
-  """x [...,*S] + what its leading axes share, [*S], if need be with 1 for these; or its own."""
+  """x [...,*S] + shared [*S] or [1,*S], or shared of the shape of x."""
   return x + shared
 
 
@@ -69,31 +69,24 @@ def _scores(q: Array, k: Array) -> Array:
   return q.transpose(0, 2, 1, 3) @ k.transpose(0, 2, 3, 1)
 
 
-def scores_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
-  q, k = kept
-  of_q = grad @ k.transpose(0, 2, 1, 3)
-  of_k = q.transpose(0, 2, 3, 1) @ grad
-  return of_q.transpose(0, 2, 1, 3), of_k.transpose(0, 3, 1, 2)
-
-
-_scores.defvjp(lambda q, k: (_scores(q, k), (q, k)), scores_backward)
-
-
 @jax.custom_vjp
 def weighted_sum(weights: Array, v: Array) -> Array:
   """Values v [B,K,H,D] summed by weights [B,H,Q,K]: [B,Q,H,D]."""
   return (weights @ v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 
 
-def weighted_sum_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
-  weights, v = kept
-  of_weights = grad.transpose(0, 2, 1, 3) @ v.transpose(0, 2, 3, 1)
-  of_v = grad.transpose(0, 2, 3, 1) @ weights
-  return of_weights, of_v.transpose(0, 3, 1, 2)
+def sum_by_key(weights: Array, x: Array) -> Array:
+  """x [B,Q,H,D] summed by weights [B,H,Q,K] over queries: [B,K,H,D]."""
+  return (x.transpose(0, 2, 3, 1) @ weights).transpose(0, 3, 1, 2)
 
 
+_scores.defvjp(
+  lambda q, k: (_scores(q, k), (q, k)),
+  lambda kept, grad: (weighted_sum(grad, kept[1]), sum_by_key(grad, kept[0])),
+)
 weighted_sum.defvjp(
-  lambda weights, v: (weighted_sum(weights, v), (weights, v)), weighted_sum_backward
+  lambda weights, v: (weighted_sum(weights, v), (weights, v)),
+  lambda kept, grad: (_scores(grad, kept[1]), sum_by_key(kept[0], grad)),
 )
 
 

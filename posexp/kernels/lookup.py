@@ -12,7 +12,8 @@ from posexp.kernels.target import target
 
 def looked_up(values: Array, index: Array) -> Array:
   """Of values [B,H,Q,R] those of an index, int [1 or B,1 or H,Q,K] below R: [B,H,Q,K]."""
-  by_rows = target().by_rows  # one index of all values would have them on every device
+  # XLA would gather all values on every device, since `at` makes one axis of them.
+  by_rows = target().by_rows
   if len(index) == 1:
     return by_rows(lambda values: at(values, index))(values)
   return by_rows(at)(values, index)
@@ -32,7 +33,7 @@ def at(values: Array, index: Array) -> Array:
 def by_key(values: Array, offset: Array, consecutive: bool) -> Array:
   """Of values [B,H,Q,2f+1] of the offsets from −f to f each key's own: [B,H,Q,K].
 
-  Offsets, int [1 or B,Q,K], are clipped at f. Do they go up one by one in every row?
+  Offsets, int [1 or B,Q,K], are clipped at f; if `consecutive`, they go up by one in every row.
   """
   return looked_up(values, column(offset, values.shape[-1] // 2))
 

@@ -228,17 +228,17 @@ class Head:
   def over_keys(self, i: Array, step: Callable, carry: Any) -> Any:
     """carry after step(tile, carry) with queries i and all keys that they may see."""
     ranges = near(i * BLOCK - self.first, self.x.k.shape[0] // BLOCK, self.far, self.ahead)
-    for side in self.sides:
-      more = lambda j, carry, side=side: step(Tile(self, i, j, side), carry)  # noqa: E731
-      carry = jax.lax.fori_loop(*ranges[side + 1], more, carry)
-    return carry
+    return self.over(ranges, lambda side, j, carry: step(Tile(self, i, j, side), carry), carry)
 
   def over_queries(self, j: Array, step: Callable, carry: Any) -> Any:
     """carry after step(tile, carry) with keys j and all queries that may see them."""
-    ranges = near(j * BLOCK + self.first, self.x.q.shape[0] // BLOCK, self.ahead, self.far)
+    ranges = near(j * BLOCK + self.first, self.x.q.shape[0] // BLOCK, self.ahead, self.far)[::-1]
+    return self.over(ranges, lambda side, i, carry: step(Tile(self, i, j, side), carry), carry)
+
+  def over(self, ranges: tuple, step: Callable, carry: Any) -> Any:
+    """carry after step(side, block, carry) with the blocks in each side's range."""
     for side in self.sides:
-      more = lambda i, carry, side=side: step(Tile(self, i, j, side), carry)  # noqa: E731
-      carry = jax.lax.fori_loop(*ranges[1 - side], more, carry)
+      carry = jax.lax.fori_loop(*ranges[side + 1], functools.partial(step, side), carry)
     return carry
 
 

@@ -18,26 +18,23 @@ class Target(NamedTuple):
   mesh: Mesh | None = None
 
   def by_rows(self, f: Callable[..., Any]) -> Callable[..., Any]:
-    """f of arrays that all have a row for every text, each device at its own rows.
+    """f of arrays that all have a row for every sequence, each device at its own rows.
 
-    XLA cannot divide a kernel that it did not make: it would gather what the kernel is given, and
+    XLA cannot divide a kernel that it did not make: it would gather the kernel's arguments, and
     every device would attend to the whole batch.
     """
-
-    def divided(*args: Any) -> Any:
-      if self.mesh is None or len(jax.tree.leaves(args)[0]) % self.mesh.size:
-        return f(*args)
-      rows = PartitionSpec(self.mesh.axis_names)
-      return jax.shard_map(f, mesh=self.mesh, in_specs=rows, out_specs=rows, check_vma=False)(*args)
-
-    return divided if self.mesh is not None and self.mesh.size > 1 else f
+    if self.mesh is None or self.mesh.size == 1:
+      return f
+    rows = PartitionSpec(self.mesh.axis_names)
+    divided = jax.shard_map(f, mesh=self.mesh, in_specs=rows, out_specs=rows, check_vma=False)
+    return lambda *args: (f if len(jax.tree.leaves(args)[0]) % self.mesh.size else divided)(*args)
 
 
 _chosen: ContextVar[Target | None] = ContextVar("target", default=None)
 
 
 def target() -> Target:
-  """That of the program that is being traced: JAX's own choice, unless `compiling` says another."""
+  """The target of the program that is traced: JAX's own choice, unless `compiling` says another."""
   return _chosen.get() or Target(jax.default_backend())
 
 
