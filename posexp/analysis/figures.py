@@ -151,12 +151,15 @@ def by_head(
   figure, axes = panels(1, len(lines), width=4.2, height=3.0, sharey=True, title=title)
   for each, (label, (x, values, uniform)) in zip(axes[0], lines.items(), strict=True):
     for head, (line, color) in enumerate(zip(values, COLORS, strict=False)):
-      each.plot(x, line, color=color, linewidth=1.3, label=f"head {head}")
+      name = f"head {head}" if len(values) > 1 else None
+      each.plot(x, line, color=color, linewidth=1.3, label=name)
     if uniform is not None:
       each.plot(x, uniform, ":", color=GRAY, label="uniform")
     each.set(title=label, xlabel=xlabel)
   axes[0][0].set_ylabel(ylabel)
-  axes[0][0].set_ylim(bottom=0)
+  ends = [(values.min(), values.max()) for _, values, _ in lines.values()]
+  if min(ends)[0] < 0.3 * max(high for _, high in ends):  # or small differences would be lost
+    axes[0][0].set_ylim(bottom=0)
   _legend(figure)
   return figure
 
