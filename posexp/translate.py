@@ -117,13 +117,13 @@ def draw(trained: TrainedModel, number: int, text: str, found: Hypothesis) -> No
   from posexp import plotting
   from posexp.analysis import attention, figures
 
-  maps = attention.of_translation(trained, found.source, found.target)
-  for name, figure in figures.translation_maps(maps, f"line {number}: {text}"):
+  for each in attention.of_translation(trained, found.source, found.target):
+    figure = figures.weight_map(each, f"line {number}: {text}")
     with warnings.catch_warnings():
       # The font may lack a script, which a browser shows in the SVG all the same.
       warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")
       folder = trained.run.path / "figures"
-      for path in plotting.save(figure, folder, f"line-{number}-{name}"):
+      for path in plotting.save(figure, folder, f"line-{number}-{each.name}"):
         print(near(path), file=sys.stderr)
 
 

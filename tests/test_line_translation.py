@@ -43,5 +43,5 @@ def test_an_encoding_s_positions_are_enough(tmp_path):
   assert len(found.source) == 20
   assert 1 <= len(found.target) <= 20
   assert found.cut
-  seen = attention.of_translation(opened, found.source, found.target)
-  np.testing.assert_allclose(seen.cross.sum(-1), 1, atol=1e-5)
+  for seen in attention.of_translation(opened, found.source, found.target):
+    np.testing.assert_allclose(seen.weights.sum(-1), 1, atol=1e-5)

@@ -32,25 +32,25 @@ def test_maps_are_of_the_translation_that_was_found(found):
     batch = attention.pair(each.source, each.target)
     loss = opened.snapshot.program.predict(opened.snapshot.state, batch)[0]["loss"]
     assert -float(loss[0]) == pytest.approx(each.score, abs=1e-4)
-    seen = attention.of_translation(opened, each.source, each.target)
+    encoder, decoder, cross = attention.of_translation(opened, each.source, each.target)
     s, t = len(each.source), len(each.target)
-    assert seen.encoder.shape == (1, 2, s, s)
-    assert seen.decoder.shape == (1, 2, t, t)
-    assert seen.cross.shape == (1, 2, t, s)
-    for weights in (seen.encoder, seen.decoder, seen.cross):
-      np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
-      assert weights.min() >= 0
-    assert (np.triu(seen.decoder, 1) == 0).all()
-    assert (seen.read[0], seen.source[-1]) == ("[BOS]", "[EOS]")
-    assert seen.read[1:] == seen.written[:-1]
-    assert (len(seen.source), len(seen.written)) == (s, t)
+    assert encoder.weights.shape == (1, 2, s, s)
+    assert decoder.weights.shape == (1, 2, t, t)
+    assert cross.weights.shape == (1, 2, t, s)
+    for seen in (encoder, decoder, cross):
+      np.testing.assert_allclose(seen.weights.sum(-1), 1, atol=1e-5)
+      assert seen.weights.min() >= 0
+      assert (len(seen.queries), len(seen.keys)) == seen.weights.shape[2:]
+    assert (np.triu(decoder.weights, 1) == 0).all()
+    assert (decoder.keys[0], cross.keys[-1]) == ("[BOS]", "[EOS]")
+    assert decoder.keys[1:] == decoder.queries[:-1]
 
 
 def test_maps_are_the_weights_of_the_model(found):
   """Those of the first layer of the encoder, from its parts."""
   opened, said = found
   each = max(said, key=lambda one: len(one.source))
-  seen = attention.of_translation(opened, each.source, each.target)
+  seen, *_ = attention.of_translation(opened, each.source, each.target)
   state = opened.snapshot.state
   model = nnx.merge(opened.snapshot.program.graphdef, state.params, state.settings)
   tokens = np.array([each.source])
@@ -61,20 +61,18 @@ def test_maps_are_the_weights_of_the_model(found):
   span = model.encoder.ready(Span(positions, positions, everything))
   k, _ = block.attention.keys_values(context)
   weights = block.attention.weights(context, k, span)[0]
-  np.testing.assert_allclose(seen.encoder[0], weights, atol=1e-5)
+  np.testing.assert_allclose(seen.weights[0], weights, atol=1e-5)
 
 
 def test_names_of_tokens_are_no_mathematics(found):
   opened, _ = found
   # What is written is "$5$", whatever the model would have said.
   tokens = LineTranslator(opened, Search(1), 1).target.ids(["$5$"])[0]
-  seen = attention.of_translation(opened, [*tokens, EOS], [*tokens, EOS])
-  name, figure = next(figures.translation_maps(seen, "line 1: a price of $5$"))
-  assert name == "cross"
+  *_, cross = attention.of_translation(opened, [*tokens, EOS], [*tokens, EOS])
   svg = io.StringIO()
-  figure.savefig(svg, format="svg")
+  figures.weight_map(cross, "line 1: a price of $5$").savefig(svg, format="svg")
   assert "a price of $5$" in svg.getvalue()
-  assert "".join(seen.source[:-1]) == "␣$5$"
+  assert "".join(cross.keys[:-1]) == "␣$5$"
 
 
 def test_pieces_are_what_tokens_say(found):

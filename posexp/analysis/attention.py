@@ -82,33 +82,30 @@ def by_offset(stack: Stack, positions: Positions, batches: list[dict[str, Any]])
   return ByOffset(offsets, mass / queries, uniform / queries, int(sums["examples"]))
 
 
-class Maps(NamedTuple):
-  """Attention weights in one translation; a row is a query's, and sums to 1."""
+class Map(NamedTuple):
+  """The weights of one kind of attention in a translation; a row is a query's, and sums to 1."""
 
-  source: list[str]  # S tokens, [EOS] last
-  read: list[str]  # T tokens that the decoder reads, [BOS] first
-  written: list[str]  # the T tokens that it writes at these
-  encoder: np.ndarray  # [layers,H,S,S]
-  decoder: np.ndarray  # [layers,H,T,T]
-  cross: np.ndarray  # [layers,H,T,S]
+  name: str  # "cross", "encoder" or "decoder"
+  weights: np.ndarray  # [layers,H,Q,K]
+  queries: list[str]  # Q tokens; in the decoder those that are written
+  keys: list[str]  # K tokens
 
 
-def of_translation(trained: TrainedModel, source: Sequence[int], target: Sequence[int]) -> Maps:
+def of_translation(
+  trained: TrainedModel, source: Sequence[int], target: Sequence[int]
+) -> list[Map]:
   """One pass over a translation and its source, tokens as a `LineTranslator` gives them."""
   batch = pair(source, target, trained.spec.encoding.limit)
   state = trained.snapshot.state
   seen = weights(trained.snapshot.graphdef)(state.params, state.settings, batch)
-  encoder, decoder, cross = jax.device_get(seen)
   first, second = trained.tokenizers
-  s, t = len(source), len(target)
-  return Maps(
-    token_names(first, source),
-    token_names(second, [BOS, *target[:-1]]),
-    token_names(second, target),
-    encoder[:, :, :s, :s],
-    decoder[:, :, :t, :t],
-    cross[:, :, :t, :s],
-  )
+  texts, written = token_names(first, source), token_names(second, target)
+  read = token_names(second, [BOS, *target[:-1]])
+  axes = {"encoder": (texts, texts), "decoder": (written, read), "cross": (written, texts)}
+  return [
+    Map(name, found[:, :, : len(queries), : len(keys)], queries, keys)
+    for (name, (queries, keys)), found in zip(axes.items(), jax.device_get(seen), strict=True)
+  ]
 
 
 def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None) -> dict[str, Any]:
@@ -128,7 +125,7 @@ def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None)
 
 @functools.lru_cache(maxsize=4)
 def weights(graphdef: nnx.GraphDef) -> Callable[..., tuple[Array, Array, Array]]:
-  """(params, settings, a batch of one pair) -> the weights of `Maps`, padding included."""
+  """(params, settings, a batch of one pair) -> the weights of each `Map`, padding included."""
 
   @jax.jit
   def look(params: Any, settings: Any, batch: dict[str, Array]) -> tuple[Array, Array, Array]:

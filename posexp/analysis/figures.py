@@ -6,14 +6,14 @@ Shapes: N draws, H heads, O offsets, L positions.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import softmax
 
-from posexp.analysis.attention import ByOffset, Maps
+from posexp.analysis.attention import ByOffset, Map
 from posexp.analysis.probe import Profile, Shares, inner_products, relative_to_zero
 from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, heat, panels
 
@@ -190,36 +190,27 @@ def _legend(figure: Figure) -> None:
   figure.legend(handles, labels, loc="outside lower left", ncols=int(figure.get_figwidth() / 1.5))
 
 
-def translation_maps(maps: Maps, title: str) -> Iterator[tuple[str, Figure]]:
-  """A figure for the cross-attention and one for the self-attention of either side, by name."""
-  title = textwrap.shorten(title, 200, placeholder=" …").replace("$", r"\$")
-  source, read, written = maps.source, maps.read, maps.written
-  writes, before = "token that is written", "token that was written before"
-  for name, weights, queries, keys, labels in (
-    ("cross", maps.cross, written, source, (writes, "token of the source")),
-    ("encoder", maps.encoder, source, source, ("token that looks", "token looked at")),
-    ("decoder", maps.decoder, written, read, (writes, before)),
-  ):
-    what = "cross-attention" if name == "cross" else f"self-attention of the {name}"
-    figure = weight_maps(weights, queries, keys, f"{title}\n{what}")
-    figure.supylabel(labels[0], fontsize=9)
-    figure.supxlabel(labels[1], fontsize=9)
-    yield name, figure
-
-
-def weight_maps(
-  weights: np.ndarray, queries: Sequence[str], keys: Sequence[str], title: str
-) -> Figure:
+def weight_map(found: Map, title: str) -> Figure:
   """Weights [layers,H,Q,K], a panel for each head of each layer, in one scale of color."""
-  layers, heads, *_ = weights.shape
+  layers, heads, *_ = found.weights.shape
+  queries, keys = found.queries, found.keys
   inch = min(TOKEN, WIDEST / (heads * len(keys)), WIDEST / (layers * len(queries)))
   width, height = (max(inch * len(tokens), 0.9) for tokens in (keys, queries))
+  title = textwrap.shorten(title, 200, placeholder=" …").replace("$", r"\$")
+  what = "cross-attention" if found.name == "cross" else f"self-attention of the {found.name}"
   figure, axes = panels(
-    layers, heads, width=width + 0.15, height=height + 0.3, title=title, sharex=True, sharey=True
+    layers,
+    heads,
+    width=width + 0.15,
+    height=height + 0.3,
+    title=f"{title}\n{what}",
+    sharex=True,
+    sharey=True,
   )
   every = max(1, int(np.ceil(APART / inch)))  # of so many names one is written
+  limits = 0, float(found.weights.max())
   for (layer, head), each in np.ndenumerate(axes):
-    image = heat(each, weights[layer, head], cmap="Blues", limits=(0, float(weights.max())))
+    image = heat(each, found.weights[layer, head], cmap="Blues", limits=limits)
     each.set_xticks(range(0, len(keys), every), keys[::every], rotation=90, fontsize=7)
     each.set_yticks(range(0, len(queries), every), queries[::every], fontsize=7)
     each.tick_params(length=0)
@@ -227,5 +218,7 @@ def weight_maps(
       label.set_parse_math(False)  # a $ is a dollar
     each.set_title(f"head {head}" if layer == 0 else "")
     each.set_ylabel(f"layer {layer}" if head == 0 else "")
+  figure.supylabel("token that is read" if found.name == "encoder" else "token that is written")
+  figure.supxlabel("token that is attended to")
   figure.colorbar(image, ax=axes, label="attention weight", fraction=0.02, pad=0.01, aspect=30)
   return figure
