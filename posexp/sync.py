@@ -15,8 +15,8 @@ from posexp.config.arguments import Parser, run
 from posexp.errors import UserError, counted, near
 from posexp.runs import Run, lock, read_runs
 from posexp.runs.predictions import SAMPLES, load_predictions
-from posexp.tracking import charts, connection, wandb_run
-from posexp.tracking.aggregates import Aggregate, aggregates
+from posexp.tracking import connection, wandb_run
+from posexp.tracking.aggregates import COLUMNS, Aggregate, aggregates
 from posexp.tracking.wandb_run import WandbOptions, WandbRun, is_synced
 
 EXAMPLES = """\
@@ -27,7 +27,7 @@ examples:
 
 Each run is sent as training would have sent it, also if it was trained without W&B; rows that W&B
 has are not sent again. Every group, runs that differ in their seeds alone, is a run of its own as
-well, of the type "aggregate": means, standard deviations, n and 95 % intervals, and charts of them.
+well, of the type "aggregate": means, standard deviations, n and 95 % intervals, and their tables.
 """
 SENT, THERE, FAILED = "sent", "in W&B already", "not sent"
 
@@ -142,17 +142,11 @@ class Sender:
     settings |= {"id": f"{group.path.name}-aggregate", "job_type": "aggregate"}
     settings |= {"config": group.facts, "dir": str(folder)}
     opened = connection.open_online(settings, time.monotonic() + options.timeout)
-    entity: str | None = opened.entity
-    try:
-      charts.ensure_preset(entity)
-    except Exception as error:
-      print(f"note: {entity} has no custom charts, tables instead: {connection.reason(error)}")
-      entity = None
     opened.summary.update(group.summary)
-    opened.log({each.name: each.loggable(entity) for each in group.charts})
+    wandb = connection.load()
+    opened.log({name: wandb.Table(COLUMNS, rows) for name, rows in group.tables.items()})
     opened.finish()
-    # Without the preset the group is sent again next time: the account may have it by then.
-    wandb_run.record(folder, opened, group.content if entity else None)
+    wandb_run.record(folder, opened, group.content)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     return opened.url
 

@@ -2,28 +2,65 @@
 
 pip install -e '.[workspace]'
 python scripts/wandb_workspace.py runs/mr --project posexp
+
+Its custom charts hold means over seeds, with their intervals. W&B draws a custom chart from a
+preset, which is a Vega-Lite specification that an account keeps, and from the tables of all runs
+that are shown. So one chart holds whatever groups are selected.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from posexp.config.arguments import Parser, run
 from posexp.errors import UserError
-from posexp.reporting import grouping, scores
-from posexp.runs import Run, read_runs
-from posexp.runs.metrics import declared, score
-from posexp.tracking import charts, connection
-from posexp.tracking.aggregates import aggregates
+from posexp.reporting.charts import Chart, charts
+from posexp.reporting.results import Results, results
+from posexp.runs import read_runs
+from posexp.tracking import connection
+from posexp.tracking.aggregates import COLUMNS, table_name
 from posexp.tracking.wandb_run import WandbOptions
 
 EXAMPLES = """\
 It groups runs by what differs between them, encoding and rpr.k for example, and holds scores by
-encoding, by k and by length, and learning curves, as bars and bands over seeds. Each call saves a
-new workspace.
+group, by k and by length, and learning curves, as bars and bands over seeds. Each call saves a new
+workspace.
 """
+CONFLICT = 409  # the HTTP status for a preset that the account has already
+Y = {"type": "quantitative", "title": "${string:yname}", "scale": {"zero": False}}
+SPECIFICATION = {
+  "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+  "description": "Means over seeds, with 95 % intervals",
+  "data": {"name": "wandb"},
+  "title": "${string:title}",
+  "encoding": {
+    "x": {
+      "field": "${field:x}",
+      "title": "${string:xname}",
+      "type": "ordinal",
+      "sort": {"field": "${field:place}", "op": "min"},
+      "axis": {"labelAngle": -40, "labelOverlap": True},
+    },
+    "color": {"field": "${field:series}", "type": "nominal", "legend": {"title": None}},
+  },
+  "layer": [
+    {
+      "mark": {"type": "line", "point": True, "tooltip": {"content": "data"}},
+      "encoding": {"y": Y | {"field": "${field:mean}"}},
+    },
+    {
+      "transform": [{"filter": "isValid(datum['${field:low}'])"}],
+      "mark": {"type": "rule", "opacity": 0.5},
+      "encoding": {"y": Y | {"field": "${field:low}"}, "y2": {"field": "${field:high}"}},
+    },
+  ],
+}
+# The preset's name changes with its specification.
+PRESET = f"posexp-{hashlib.sha256(json.dumps(SPECIFICATION).encode()).hexdigest()[:8]}"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -34,75 +71,82 @@ def main(argv: Sequence[str]) -> None:
   parser.add_argument("--project", default=WandbOptions.project, help="default: %(default)s")
   parser.add_argument("--entity", help="user or team; default: yourself")
   args = parser.parse_args(list(argv))
-  runs, _ = read_runs(args.runs or [Path("runs")])
-  finished = [each for each in runs if each.summary is not None]
-  if not finished:
-    raise UserError("none of the runs has finished: their scores are measured at the end")
+  tasks = results(read_runs(args.runs or [Path("runs")])[0])
   try:
     from wandb_workspaces import workspaces
   except ImportError:
     raise UserError("wandb-workspaces is missing: pip install -e '.[workspace]'") from None
   try:
     entity = args.entity or connection.load().Api().default_entity
-    charts.ensure_preset(entity)
-    for task in dict.fromkeys(each.task for each in finished):
-      members = [each for each in finished if each.task == task]
-      made = workspace(workspaces, members, entity, args.project)
-      print(f"{task}: {made.save().url}")
+    ensure_preset(entity)
+    for each in tasks:
+      print(f"{each.task}: {workspace(workspaces, each, entity, args.project).save().url}")
   except Exception as error:  # W&B's have no class in common
     raise UserError(f"W&B cannot be had: {connection.reason(error)}") from error
 
 
-def workspace(workspaces: Any, runs: Sequence[Run], entity: str, project: str) -> Any:
+def ensure_preset(entity: str) -> None:
+  """Gives an account the preset if it lacks it; raises W&B's error if it may not have it."""
+  try:
+    connection.load().Api().create_custom_chart(
+      entity=entity,
+      name=PRESET,
+      display_name="posexp: means over seeds",
+      spec_type="vega2",
+      access="private",
+      spec=SPECIFICATION,
+    )
+  except Exception as error:  # of a class that wandb does not export
+    if getattr(getattr(error, "response", None), "http_status", None) != CONFLICT:
+      raise
+
+
+def workspace(workspaces: Any, task: Results, entity: str, project: str) -> Any:
   """The workspace of a task, not yet saved."""
   from wandb_workspaces.expr import And, Config
 
-  task, by = runs[0].task, grouping.distinguishing(runs)
   return workspaces.Workspace(
     entity=entity,
     project=project,
-    name=f"posexp: {task}",
+    name=f"posexp: {task.task}",
     sections=[
       workspaces.Section(name=name, panels=panels, is_open=True)
-      for name, panels in sections(runs, entity)
-      if panels
+      for name, panels in sections(task, entity)
     ],
     runset_settings=workspaces.RunsetSettings(
-      filters=And(Config("task.name") == task), groupby=[Config(key) for key in by]
+      filters=And(Config("task.name") == task.task), groupby=[Config(key) for key in task.by]
     ),
   )
 
 
-def sections(runs: Sequence[Run], entity: str) -> Iterator[tuple[str, list[Any]]]:
+def sections(task: Results, entity: str) -> Iterator[tuple[str, list[Any]]]:
   """The panels of a task under their headings."""
   from wandb_workspaces.reports import v2
 
-  metric = scores.headline(runs)
-  if metric is None:
-    return
-  table = declared(run.summary for run in runs)
   seeds = {
     "groupby": v2.Config("encoding"),
     "groupby_aggfunc": "mean",
     "groupby_rangefunc": "stddev",
   }
-  drawn = {chart.name: chart for group in aggregates(runs) for chart in group.charts}
-
-  custom = []
-  for chart in drawn.values():
-    preset, fields, strings = chart.panel(entity)
-    query = {"summaryTable": {"tableKey": f"Custom Chart Tables/{chart.name}_table"}}
-    custom.append(
-      v2.CustomChart(query=query, chart_name=preset, chart_fields=fields, chart_strings=strings)
-    )
-  title = f"{metric.title}, mean and standard deviation of seeds"
-  bars = v2.BarPlot(title=title, metrics=[metric.key], orientation="v", **seeds)
-  yield "Scores", [bars, *custom]
-  lines = [
-    v2.LinePlot(title=score(name, table).title, x="step", y=[name], **seeds)
-    for name in dict.fromkeys((f"validation/{metric.metric.name}", "validation/loss", "train/loss"))
-  ]
+  drawn = list(charts(task))
+  title = f"{task.score.title}, mean and standard deviation of seeds"
+  bars = v2.BarPlot(title=title, metrics=[task.score.key], orientation="v", **seeds)
+  yield "Scores", [bars, *(custom(chart, task.task, entity) for chart in drawn)]
+  curves = [chart.y for chart in drawn if chart.kind == "steps"]
+  lines = [v2.LinePlot(title=y.title, x="step", y=[y.key], **seeds) for y in curves]
   yield "Learning curves", lines
+
+
+def custom(chart: Chart, task: str, entity: str) -> Any:
+  """The panel of a chart, which draws the tables that `posexp.sync` has sent."""
+  from wandb_workspaces.reports import v2
+
+  return v2.CustomChart(
+    query={"summaryTable": {"tableKey": table_name(task, chart)}},
+    chart_name=f"{entity}/{PRESET}",
+    chart_fields={column: column for column in COLUMNS},
+    chart_strings={"title": f"{task}: {chart.title}", "xname": chart.x, "yname": chart.y.title},
+  )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from wandb_stub import Refused
 from posexp import sync
 from posexp.errors import UserError
 from posexp.runs import folder
-from posexp.tracking import charts
 
 SCORES = {("rpr", 2): [0.5, 0.6, 0.9], ("rpr", 4): [0.8, 0.9], "none": [0.4]}
 
@@ -28,12 +27,6 @@ def aggregates(stub):
   return {
     (run.config["encoding"], run.config.get("rpr", {}).get("k")): run for run in stub.aggregates
   }
-
-
-def points(run, title):
-  """The rows of the table that a chart draws."""
-  [table] = [chart["table"] for chart in run.charts.values() if chart["title"] == title]
-  return run.table(table)
 
 
 def test_a_run_is_sent_as_training_sends_it(stub, capsys):
@@ -119,30 +112,27 @@ def test_a_group_is_one_run_of_means(stub, tmp_path):
   assert not [key for key in alone if key.startswith(("sd/", "low/", "high/"))]
 
 
-def test_charts_have_the_points_of_all_groups(stub, tmp_path):
+def test_tables_have_the_points_of_a_group(stub, tmp_path):
   run_folders.sweep(tmp_path / "runs", SCORES)
   send()
   found = aggregates(stub)
-  by_k = "toy: test accuracy by rpr.k"
-  [point] = points(found[("rpr", 4)], by_k)
+  by_k = "toy_test_accuracy_by_rpr_k"
+  [point] = found[("rpr", 4)].table(by_k)
   assert (point["x"], point["series"], point["n"]) == (4, "rpr", 2)
   assert point["mean"] == pytest.approx(0.85)
   low, _ = stats.t.interval(0.95, 1, 0.85, stats.sem([0.8, 0.9]))
   assert point["low"] == pytest.approx(low)
-  assert "toy_test_accuracy_by_rpr_k" in found[("rpr", 2)].charts
-  assert "toy_test_accuracy_by_rpr_k" not in found[("none", None)].charts
-  by_group = [points(run, "toy: test accuracy by group")[0] for run in stub.aggregates]
+  assert by_k in found[("rpr", 2)].summary
+  assert by_k not in found[("none", None)].summary
+  by_group = [run.table("toy_test_accuracy_by_group")[0] for run in stub.aggregates]
   assert {(p["x"], p["series"], p["low"] is None) for p in by_group} == {
     ("none", "none", True),
     ("rpr k=2", "rpr k=2", False),
     ("rpr k=4", "rpr k=4", False),
   }
-  curve = points(found[("rpr", 2)], "toy: validation accuracy by step")
+  curve = found[("rpr", 2)].table("toy_validation_accuracy_by_step")
   assert [(p["x"], p["series"], p["n"]) for p in curve] == [(s, "rpr k=2", 3) for s in (5, 10, 20)]
   assert [p["mean"] for p in curve] == pytest.approx([2 / 3 - 1 / s for s in (5, 10, 20)])
-  for run in stub.aggregates:
-    for chart in run.charts.values():
-      assert chart["preset"] in stub.presets
 
 
 def test_scores_by_length(stub, tmp_path):
@@ -153,7 +143,7 @@ def test_scores_by_length(stub, tmp_path):
     run_folders.write(tmp_path / "runs", "rpr", seed, 0.9, metric=metric, **more)
   send()
   [logged] = stub.aggregates
-  found = points(logged, "toy: beyond exact match by length")
+  found = logged.table("toy_beyond_exact_match_by_length")
   assert [(p["x"], p["place"], p["n"]) for p in found] == [
     ("6", 0, 2),
     ("7", 1, 2),
@@ -170,7 +160,7 @@ def test_a_group_is_updated_and_whole_whichever_run_is_named(stub, tmp_path):
   assert len(stub.aggregates) == 3
   logged = aggregates(stub)[("rpr", 4)]
   assert (logged.summary["n/test/accuracy"], logged.config["seeds"]) == (3, [0, 1, 7])
-  [point] = points(logged, "toy: test accuracy by group")
+  [point] = logged.table("toy_test_accuracy_by_group")
   assert (point["x"], point["n"]) == ("rpr k=4", 3)
 
 
@@ -202,20 +192,6 @@ def test_one_that_cannot_be_sent_does_not_stop_the_others(stub, tmp_path, capsys
   assert last.startswith("runs and groups: ")
   assert last.endswith("not sent")
   assert [run.config["seed"] for run in stub.training] == [3]
-
-
-def test_an_account_without_presets_gets_tables(stub, tmp_path, capsys):
-  run_folders.sweep(tmp_path / "runs", {"none": [0.1, 0.2]})
-  stub.keeps_presets = False
-  assert send() == {"sent": 3}
-  assert "note: tester has no custom charts, tables instead: " in capsys.readouterr().out
-  [logged] = stub.aggregates
-  assert logged.charts == {}
-  [point] = logged.table("toy_test_accuracy_by_group")
-  assert (point["mean"], point["n"]) == (pytest.approx(0.15), 2)
-  stub.keeps_presets = True
-  assert send() == {"in W&B already": 2, "sent": 1}
-  assert "toy_test_accuracy_by_group" in logged.charts
 
 
 def test_a_dry_run_sends_nothing(stub, tmp_path, capsys):
@@ -256,11 +232,3 @@ def test_a_server_that_goes_away_ends_it(stub, tmp_path, monkeypatch):
   with pytest.raises(UserError, match="cannot be reached: the rest is not sent"):
     send()
   assert len(stub.training) == 1
-
-
-def test_the_specification_asks_for_what_is_logged():
-  text = json.dumps(charts.SPECIFICATION)
-  fields = {part.partition("}")[0] for part in text.split("${field:")[1:]}
-  strings = {part.partition("}")[0] for part in text.split("${string:")[1:]}
-  assert {*charts.COLUMNS} - {"n"} == fields
-  assert strings == {"title", "xname", "yname"}

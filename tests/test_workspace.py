@@ -1,5 +1,6 @@
 """The workspace that scripts/wandb_workspace.py saves, seen by a stub of the server."""
 
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -46,6 +47,17 @@ def test_it_holds_scores_and_curves_of_a_task(stub, tmp_path, capsys):
   curve, *_ = panels(view, "Learning curves")
   assert curve["config"]["metrics"] == ["validation/accuracy"]
   assert (curve["config"]["xAxis"], curve["config"]["groupBy"]) == ("step", "encoding.value")
+
+
+def test_the_preset_is_kept_once_and_asks_for_what_tables_hold(stub):
+  script = runpy.run_path(str(SCRIPT))
+  for _ in range(2):
+    script["ensure_preset"]("team")
+  [specification] = map(json.dumps, stub.presets.values())
+  fields = {part.partition("}")[0] for part in specification.split("${field:")[1:]}
+  strings = {part.partition("}")[0] for part in specification.split("${string:")[1:]}
+  assert fields == {*script["COLUMNS"]} - {"n"}
+  assert strings == {"title", "xname", "yname"}
 
 
 def test_what_stands_in_its_way(apart, tmp_path, monkeypatch):

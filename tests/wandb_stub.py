@@ -52,21 +52,6 @@ class StubRun:
     return {each["2"]: own[each["5"] - 1]["1"] for each in own if "2" in each}
 
   @property
-  def charts(self) -> dict[str, dict[str, Any]]:
-    """The custom charts: the preset of each, its fields and strings, and the table it draws."""
-    charts = {}
-    for key, chart in self._own.get("visualize", {}).items():
-      panel = chart["panel_config"]
-      [asked] = [
-        argument["value"]
-        for field in panel["userQuery"]["queryFields"][0]["fields"]
-        for argument in field.get("args", ())
-      ]
-      fields, strings = panel["fieldSettings"], panel["stringSettings"]
-      charts[key] = {"preset": panel["panelDefId"], "table": asked, **fields, **strings}
-    return charts
-
-  @property
   def history(self) -> list[dict[str, Any]]:
     """The rows, less the fields that W&B adds, but for _step."""
     rows = [json.loads(self.lines[number]) for number in sorted(self.lines)]
@@ -102,7 +87,6 @@ class Stub:
     self.presets: dict[str, dict[str, Any]] = {}  # of custom charts: the specification of each
     self.views: list[dict[str, Any]] = []  # saved workspaces
     self.authorized = True
-    self.keeps_presets = True
     self._artifacts: list[StubArtifact] = []
     self._server = _Server(("127.0.0.1", 0), _Handler)
     self._server.stub = self
@@ -218,8 +202,6 @@ class Stub:
 
   def _CreateCustomChart(self, variables: dict[str, Any]) -> dict[str, Any]:
     name = f"{variables['entity']}/{variables['chartName']}"
-    if not self.keeps_presets:
-      raise Refused(403, "permission denied")
     if name in self.presets:
       raise Refused(409, f"Duplicate entry '{name}' for key 'custom_charts.PRIMARY'")
     self.presets[name] = json.loads(variables["spec"])

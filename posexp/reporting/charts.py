@@ -30,6 +30,10 @@ class Chart(NamedTuple):
   y: Score
   points: list[Point]
 
+  @property
+  def title(self) -> str:
+    return f"{self.y.title} by {self.x}"
+
 
 def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[Chart]:
   """The charts of a task that have points; of all groups, or of these alone."""

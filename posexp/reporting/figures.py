@@ -42,7 +42,7 @@ def figures(results: Results) -> Iterator[tuple[str, str]]:
     if len({point.x for point in chart.points}) > 1:
       # Names of groups come from run folders: a $ in them begins no formula.
       with matplotlib.rc_context({"text.parse_math": False, "legend.fontsize": 8}):
-        yield f"{chart.y.title} by {chart.x}", draw(chart, results.baseline)
+        yield chart.title, draw(chart, results.baseline)
 
 
 def draw(chart: Chart, base: Group) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from posexp.reporting.charts import Chart, charts
 from posexp.reporting.results import results
 from posexp.reporting.significance import estimate
 from posexp.runs import Run, read_runs
-from posexp.tracking.charts import WandbChart
 from posexp.tracking.wandb_run import experiment, facts
+
+COLUMNS = ["x", "place", "series", "mean", "low", "high", "n"]  # x stands in the order of place
+Tables = dict[str, list[list[Any]]]  # the points that a group adds to each chart, by its name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Aggregate:
 
   path: Path  # the folder that holds its seeds
   runs: list[Run]  # by seed
-  charts: list[WandbChart]
+  tables: Tables
 
   @property
   def config(self) -> dict[str, Any]:
@@ -51,7 +54,7 @@ class Aggregate:
   @property
   def content(self) -> str:
     """A digest of all that W&B gets."""
-    parts = [self.facts, self.summary, self.charts]
+    parts = [self.facts, self.summary, self.tables]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -68,9 +71,9 @@ def aggregates(named: Sequence[Run]) -> list[Aggregate]:
   groups: dict[Path, list[Run]] = {}
   for run in sorted((run for run in runs if run.summary), key=lambda run: run.seed):
     groups.setdefault(run.path.absolute().parent, []).append(run)
-  drawn = _drawn(runs)
+  tables = _tables(runs)
   return [
-    Aggregate(path, groups[path], drawn.get(path, [])) for path in sorted(wanted) if path in groups
+    Aggregate(path, groups[path], tables.get(path, {})) for path in sorted(wanted) if path in groups
   ]
 
 
@@ -80,25 +83,21 @@ def _task_folder(group: Path, run: Run) -> Path:
   return group.parents[1] if kept else group
 
 
-def _drawn(runs: Sequence[Run]) -> dict[Path, list[WandbChart]]:
-  """The charts of all tasks, by the folder of the group that adds their points."""
-  found: dict[Path, list[WandbChart]] = {}
+def table_name(task: str, chart: Chart) -> str:
+  """The key of a chart's table in W&B, which allows these characters alone."""
+  return re.sub(r"[^0-9A-Za-z]+", "_", f"{task} {chart.title}")
+
+
+def _tables(runs: Sequence[Run]) -> dict[Path, Tables]:
+  """The tables of all tasks, by the folder of the group that they are of; with folds, the first."""
+  tables: dict[Path, Tables] = {}
   for task in results(runs) if scores.measured(runs) else ():
     for chart in charts(task):
-      title = f"{task.task}: {chart.y.title} by {chart.x}"
-      for path, rows in _rows(chart).items():
-        found.setdefault(path, []).append(WandbChart(title, chart.x, chart.y.title, rows))
-  return found
-
-
-def _rows(chart: Chart) -> dict[Path, list[list[Any]]]:
-  """The rows of a chart by the folder of their group; of a group with folds, by its first."""
-  names = list(dict.fromkeys(point.x for point in chart.points))
-  rows: dict[Path, list[list[Any]]] = {}
-  for group, series, x, found in chart.points:
-    path = min(run.path.absolute().parent for run in group.counted.values())
-    # Of names the place is the score, so that it is the same whatever groups there are.
-    place = names.index(x) if chart.kind == "parts" else found.mean if chart.kind == "names" else x
-    row = [x, place, series, found.mean, found.low, found.high, found.n]
-    rows.setdefault(path, []).append(row)
-  return rows
+      names = list(dict.fromkeys(point.x for point in chart.points))
+      for group, series, x, found in chart.points:
+        path = min(run.path.absolute().parent for run in group.counted.values())
+        rows = tables.setdefault(path, {}).setdefault(table_name(task.task, chart), [])
+        # Of names of groups the place is the score: the same whatever groups there are.
+        place = {"names": found.mean, "parts": names.index(x)}.get(chart.kind, x)
+        rows.append([x, place, series, found.mean, found.low, found.high, found.n])
+  return tables
