@@ -45,12 +45,6 @@ class Plugin:
     """The fields of the dataclass with their defaults; "???" where there is none."""
     return OmegaConf.to_container(OmegaConf.structured(self.cls))
 
-  @property
-  def record(self) -> dict[str, str]:
-    """What a run's config says of it."""
-    whence = {"package": self.package} if self.package else {}
-    return {"name": self.name, **whence, "path": str(self.file), "sha256": self.sha256}
-
 
 _found: dict[tuple[str, str], Plugin] = {}
 
@@ -118,11 +112,13 @@ def table(group: str, built_in: Mapping[str, type]) -> dict[str, type]:
 def record(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
   """What config.yaml says of the plugins that a run uses, by group."""
   chosen = {"encoding": config.get("encoding"), "task": (config.get("task") or {}).get("kind")}
-  return {
-    group: plugin.record
-    for group, name in chosen.items()
-    if (plugin := found(group).get(name)) is not None
-  }
+  records = {}
+  for group, name in chosen.items():
+    if (plugin := found(group).get(name)) is not None:
+      package = {"package": plugin.package} if plugin.package else {}
+      path = {"path": str(plugin.file), "sha256": plugin.sha256}
+      records[group] = {"name": name, **package, **path}
+  return records
 
 
 def check(group: str, config: Mapping[str, Any]) -> None:

@@ -35,15 +35,11 @@ def load_predictions(folder: Path, split: str, most: int | None = None) -> list[
       try:
         rows.append(dict(json.loads(line)))
       except (ValueError, TypeError):
-        raise damaged(folder, split, len(rows) + 1) from None
+        message = (
+          f"{file}, line {len(rows) + 1}: not a prediction; rerun=true trains the run afresh"
+        )
+        raise UserError(message) from None
   return rows
-
-
-def damaged(folder: Path, split: str, line: int) -> UserError:
-  """The error for a line, counted from 1, that is not a prediction."""
-  return UserError(
-    f"{_file(folder, split)}, line {line}: not a prediction; rerun=true trains the run afresh"
-  )
 
 
 def _file(folder: Path, split: str) -> Path:

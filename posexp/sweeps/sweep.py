@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import traceback
@@ -42,8 +43,9 @@ class Member:
   def seed(self) -> str:
     """Its seed and, while it is trained, the step of its last row of metrics."""
     step = 0
-    if self.state == RUNNING and (self.path / "config.yaml").exists():
-      step = read_run(self.path).step
+    if self.state == RUNNING:
+      with contextlib.suppress(UserError, OSError):  # its folder may not be there yet
+        step = read_run(self.path).step
     return f"{self.config['seed']} at {step}" if step else str(self.config["seed"])
 
 
@@ -109,21 +111,15 @@ class Sweep:
 
   def states(self) -> Iterator[str]:
     """The table of states: a line for each group of seeds, and one for each failure."""
-    groups = grouped(self.runs)
-    width = max(len(group[0].group) for group in groups)
-    for group in groups:
+    groups: dict[str, list[Member]] = {}
+    for member in self.runs:
+      groups.setdefault(member.group, []).append(member)
+    width = max(map(len, groups))
+    for name, group in groups.items():
       parts = []
       for state in STATES:
         if seeds := ", ".join(member.seed for member in group if member.state == state):
           parts.append(f"{state} (seed {seeds})")
-      yield f"  {group[0].group:<{width}}  {', '.join(parts)}"
+      yield f"  {name:<{width}}  {', '.join(parts)}"
     for member in self.failed:
       yield f"  failed: {member.options}: {member.reason}"
-
-
-def grouped(members: Sequence[Member]) -> list[list[Member]]:
-  """Members that are the same but for their seeds, together."""
-  groups: dict[Path, list[Member]] = {}
-  for member in members:
-    groups.setdefault(member.path.parent, []).append(member)
-  return list(groups.values())
