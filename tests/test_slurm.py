@@ -26,7 +26,7 @@ class Cluster(types.ModuleType):
     self.states = {}
     self.results = {}
     self.refusal = None
-    self.core = self.utils = self.helpers = self
+    self.helpers = self
 
     class SlurmJob:
       """A job, as it is found again by its id."""
@@ -50,8 +50,6 @@ class Cluster(types.ModuleType):
 
     self.SlurmJob = SlurmJob
 
-  FailedSubmissionError = type("FailedSubmissionError", (RuntimeError,), {})
-
   @staticmethod
   def DelayedSubmission(*args):
     return args
@@ -67,7 +65,7 @@ class Cluster(types.ModuleType):
 
   def map_array(self, task, members):
     if self.refusal:
-      raise self.FailedSubmissionError(self.refusal)
+      raise RuntimeError(self.refusal)
     jobs = {f"{7 + self.submitted}_{number}": each for number, each in enumerate(members)}
     self.submitted += len(jobs)
     for job, member in jobs.items():

@@ -75,7 +75,7 @@ def _submit(members: Sequence[Member], job: Job, output: Path, cfg: DictConfig) 
       **{key if key in SHARED else f"slurm_{key}": value for key, value in options.items()}
     )
     ids = [submitted.job_id for submitted in executor.map_array(task, members)]
-  except (RuntimeError, submitit.core.utils.FailedSubmissionError) as error:
+  except RuntimeError as error:
     lines = [line for line in str(error).splitlines() if line.strip()]
     raise UserError(f"Slurm takes no jobs: {lines[-1]}") from error
   except NameError as error:
