@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from posexp.runs import Run
-from posexp.runs.metrics import METRICS, Score, declared, score
+from posexp.runs.metrics import Score, declared, score
 from posexp.tasks import TASKS
 
 
@@ -30,14 +30,12 @@ def headline(runs: Sequence[Run]) -> Score | None:
   """The score that the task of these runs is about; None if they have none.
 
   It is the first that the summary or the task's class names in its `headline`, or else the first of
-  the test split in the order of the table of metrics, metrics of the task's own before others.
+  the test split.
   """
   found = measured(runs)
   named = next((run.summary["headline"] for run in runs if "headline" in (run.summary or {})), None)
   named = named or getattr(TASKS.get(runs[0].settings["task.kind"]), "headline", ())
   tested = [each for each in found.values() if (each.split, each.part) == ("test", "")]
-  ranks = {name: rank for rank, name in enumerate(METRICS, start=1)}
-  tested.sort(key=lambda each: ranks.get(each.metric.name, 0))
   chosen = [*(found[key] for key in named if key in found), *tested, *found.values()]
   return chosen[0] if chosen else None
 
