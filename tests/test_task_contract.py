@@ -4,7 +4,6 @@ A new task is tested by being listed in `CASES`, with the options of a run of a 
 """
 
 import itertools
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,7 +186,7 @@ def test_a_task_in_a_file_is_swept_and_reported(home, capsys):
   argv = [*MODEL, *SHORT, *OWN["first"], "-m", "encoding=none,rpr", "runs=swept", "model.dropout=0"]
   typed = command(*argv, "train.steps=300", "train.evaluate_every=150", "train.learning_rate=1e-2")
   assert (typed.status, typed.err) == (0, "")
-  assert re.search(r"^ +test.mistakes", typed.out, re.MULTILINE)
+  assert "\nfirst: test mistakes by encoding\n" in typed.out
   found = {path.parent.parent.name: s for path, s in order.summaries("swept").items()}
   assert found["rpr"]["test/mistakes"] < 10 < found["none"]["test/mistakes"]
   assert found["rpr"]["headline"] == ["test/mistakes", "test/accuracy"]
