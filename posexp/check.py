@@ -18,9 +18,9 @@ right, and more. It takes about a minute.
   python -m posexp.check encoding=rpr rpr.k=4
   python -m posexp.check encoding=distance distance.price=0.2 plugins=distance.py
 
-Options are those of posexp.train (see its --help); only the encoding's are read. Of what does not
-hold the smallest counterexample is shown, and the exit status is 1. What an encoding does not
-declare (shifts and memories where it is not `relative`) is not asked.
+Options are those of posexp.train (see its --help); only the encoding's are read. If a property does
+not hold, its smallest counterexample is shown, and the exit status is 1. Shifts and memories are
+tested only of an encoding that is declared `relative`.
 """
 WIDTH = 100  # of a line
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
-  """Measures what was asked for and prints it; a grid is also drawn and kept in the run's folder.
+  """Measures what was asked for and prints it; a grid is also drawn, in the run's folder.
 
   Returns:
     The metrics with everything `on`; and `off`, a list of rows that name terms, layers and heads
@@ -56,7 +55,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   Raises:
     UserError: the run, a term, a layer or a head does not exist.
   """
-  from posexp import plotting, storage
+  from posexp import plotting
   from posexp.analysis import ablation
   from posexp.training.devices import prepare
   from posexp.training.restore import open_trained
@@ -68,7 +67,6 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   offs = list(switches.grid(chosen)) if args.grid else [chosen] * bool(args.without)
   on, *rest = ablation.measure(trained, args.split, [*map(switches.scale, [None, *offs])])
   result = {
-    "run": str(args.run),
     "encoding": trained.run.config["encoding"],
     "step": int(trained.snapshot.state.step),
     "split": args.split,
@@ -77,10 +75,8 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   }
   print(ablation.table(result, switches.known))
   if args.grid:
-    folder, name = args.run / "figures", f"terms-{args.split}"
-    paths = [*plotting.save(ablation.heat_map(result), folder, name), folder / f"{name}.json"]
-    storage.write(paths[-1], json.dumps(result, indent=2) + "\n")
-    print(*map(near, paths), sep="\n")
+    figure, folder = ablation.heat_map(result), args.run / "figures"
+    print(*map(near, plotting.save(figure, folder, f"terms-{args.split}")), sep="\n")
   return result
 
 

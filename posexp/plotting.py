@@ -22,6 +22,7 @@ GRAY = "#888888"
 STYLE = {
   "font.size": 9,
   "axes.titlesize": 9,
+  "figure.labelsize": 9,
   "axes.spines.top": False,
   "axes.spines.right": False,
   "axes.grid": True,

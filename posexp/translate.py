@@ -7,12 +7,13 @@ import dataclasses
 import itertools
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexp.config.arguments import Parser, run
-from posexp.errors import UserError, counted, near
+from posexp.data import files
+from posexp.errors import counted, near
 
 if TYPE_CHECKING:
   from posexp.analysis.line_translation import Hypothesis
@@ -56,18 +57,14 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   return args
 
 
-def decoded(lines: Iterable[bytes]) -> Iterator[str]:
-  """Lines of standard input without what ends them, \\n or \\r\\n.
+def given_lines(texts: list[str]) -> Iterator[str]:
+  """The lines to translate, without what ends those of standard input, \\n or \\r\\n.
 
   Raises:
     UserError: a line is not UTF-8.
   """
-  for number, line in enumerate(lines, start=1):
-    try:
-      text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError:
-      raise UserError(f"line {number}: not valid UTF-8; save the file as UTF-8") from None
-    yield text.removesuffix("\n").removesuffix("\r")
+  for line in texts or files.lines("standard input", sys.stdin.buffer):
+    yield line.removesuffix("\n").removesuffix("\r")
 
 
 def translate(args: argparse.Namespace) -> None:
@@ -76,7 +73,7 @@ def translate(args: argparse.Namespace) -> None:
   Raises:
     UserError: the run cannot be opened, or what is to be translated cannot be read.
   """
-  lines = iter(args.texts) if args.texts else decoded(sys.stdin.buffer)
+  lines = given_lines(args.texts)
   typed = not args.texts and sys.stdin.isatty()  # then each line is answered at once
   size = 1 if typed else WINDOW * args.batch
   windows = iter(lambda: list(itertools.islice(lines, size)), [])

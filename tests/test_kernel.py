@@ -81,8 +81,6 @@ CASES = {
   "a table per head, causal": (50, 75, 7, 24, {"first": -25, "per_head": True, "causal": True}),
   "keys alone": (40, 66, 1, 8, {"values": None, "first": -10}),
   "values alone, causal": (60, 60, 1, 8, {"keys": None, "causal": True, "first": 0}),
-  "no tables": (40, 66, 1, 8, {"keys": None, "values": None}),
-  "no tables, causal": (66, 70, 1, 8, {"keys": None, "values": None, "causal": True, "first": -4}),
   "vectors for all offsets": (20, 20, 40, 8, {"first": 0}),
   "one query, causal": (1, 40, 5, 8, {"first": -39, "causal": True}),
   "keys far ahead": (40, 40, 3, 8, {"first": 60}),
@@ -184,10 +182,10 @@ def test_each_device_attends_to_its_own_texts():
   on_eight_devices(EIGHT)
 
 
-def gradients(length, platform, *, tables=True, dtype=jnp.float32):
+def gradients(length, platform, dtype=jnp.float32):
   """The function that gives them, and what it takes."""
   q = jax.ShapeDtypeStruct((1, length, 1, 16), dtype)
-  table = jax.ShapeDtypeStruct((9, 16), jnp.float32) if tables else None
+  table = jax.ShapeDtypeStruct((9, 16), jnp.float32)
   mask, first = jax.ShapeDtypeStruct((1, length), bool), jax.ShapeDtypeStruct((), jnp.int32)
 
   def of(arrays, mask, first):
@@ -207,10 +205,9 @@ def test_nothing_as_long_as_queries_times_keys_is_formed():
   assert max(math.prod(map(int, shape.split(","))) for shape in found) < length * length / 8
 
 
-@pytest.mark.parametrize("tables", [True, False])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_forward_and_backward_lower_to_triton(tables, dtype):
-  function, shapes = gradients(200, "gpu", tables=tables, dtype=dtype)
+def test_forward_and_backward_lower_to_triton(dtype):
+  function, shapes = gradients(200, "gpu", dtype)
   target = "__gpu$xla.gpu.triton"
   unchecked = [jax.export.DisabledSafetyCheck.custom_call(target)]
   exported = jax.export.export(function, platforms=["cuda"], disabled_checks=unchecked)(*shapes)

@@ -160,7 +160,7 @@ def test_an_input_is_read_a_window_at_a_time(run, monkeypatch, capsys):
       read.append(number)
       yield "one two"
 
-  monkeypatch.setattr(translate, "decoded", lambda _: endless())
+  monkeypatch.setattr(translate, "given_lines", lambda _: endless())
   with pytest.raises(UserError, match="enough"):
     typed(run, "--batch", "2")
   assert before == [0, 4, 4, 4]
@@ -172,12 +172,11 @@ def test_lines_that_are_typed_are_answered_one_by_one(run, monkeypatch, capsys):
   def lines():
     for text in ["one", "", "two"]:
       answered.append(len(capsys.readouterr().out.splitlines()))
-      yield f"{text}\n".encode()
+      yield text
     answered.append(len(capsys.readouterr().out.splitlines()))
 
-  typing = Input([], terminal=True)
-  monkeypatch.setattr(sys, "stdin", typing)
-  monkeypatch.setattr(translate, "decoded", lambda _: (each.decode().strip() for each in lines()))
+  monkeypatch.setattr(sys, "stdin", Input([], terminal=True))
+  monkeypatch.setattr(translate, "given_lines", lambda _: lines())
   typed(run)
   assert answered == [0, 1, 1, 1]
 
@@ -224,7 +223,7 @@ def test_maps_are_drawn_of_the_first_lines(run, say, monkeypatch):
     ("RUN one --batch 2.5", "argument --batch: invalid int value: '2.5'"),
     ("", "the following arguments are required: RUN"),
     ("nowhere one", "nowhere is not a run's folder: it has no config.yaml"),
-    ("RUN", "line 2: not valid UTF-8; save the file as UTF-8"),
+    ("RUN", "standard input, line 2: not valid UTF-8; save the file as UTF-8"),
   ],
 )
 def test_mistakes_are_one_sentence(run, argv, message, monkeypatch, capsys):

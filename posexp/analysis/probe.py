@@ -1,4 +1,4 @@
-"""What an encoding does, measured by asking the parts of a stack: every encoding is asked the same.
+"""What an encoding does, measured on the parts of a stack, of every encoding in the same way.
 
 Nothing here knows an encoding by name, so a new one has its card and its figures by existing.
 

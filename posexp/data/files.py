@@ -38,7 +38,7 @@ def parallel(paths: dict[str, str]) -> Records:
   """
   with contextlib.ExitStack() as stack:
     files = [(path, stack.enter_context(_filled(path))) for path in paths.values()]
-    rows = itertools.zip_longest(*(_text(path, file) for path, file in files))
+    rows = itertools.zip_longest(*(lines(path, file) for path, file in files))
     for number, row in enumerate(rows, start=1):
       if None in row:
         counts = [number - 1] * 2
@@ -109,8 +109,12 @@ def opened(path: str) -> Iterator[BinaryIO]:
     raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _text(path: str, file: BinaryIO) -> Iterator[str]:
-  """Decoded lines with their ends; only \\n ends one."""
+def lines(path: str, file: BinaryIO) -> Iterator[str]:
+  """Decoded lines with their ends; only \\n ends one.
+
+  Raises:
+    UserError: a line is not UTF-8.
+  """
   for number, line in enumerate(file, start=1):
     try:
       yield line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -119,7 +123,7 @@ def _text(path: str, file: BinaryIO) -> Iterator[str]:
 
 
 def _json_lines(path: str, file: BinaryIO) -> Records:
-  for number, line in enumerate(_text(path, file), start=1):
+  for number, line in enumerate(lines(path, file), start=1):
     if not line.strip():
       continue
     try:
@@ -135,8 +139,8 @@ def _csv(path: str, file: BinaryIO, **dialect) -> Records:
   """Rows below a header; "NA" and "null" are texts like any other."""
   csv.field_size_limit(sys.maxsize)
   # A carriage return alone ends a line, too.
-  lines = (part for line in _text(path, file) for part in re.split(r"(?<=\r)(?=[^\n])", line))
-  rows = csv.reader(lines, strict=True, **dialect)
+  parts = (part for line in lines(path, file) for part in re.split(r"(?<=\r)(?=[^\n])", line))
+  rows = csv.reader(parts, strict=True, **dialect)
   try:
     header = next(rows)
     for fields in rows:

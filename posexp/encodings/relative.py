@@ -114,6 +114,8 @@ class ClippedOffset(Relation):
   def fused(self, q, k, v, span):
     if span.mask.shape[1] > 1:  # a mask for each query, which the kernel does not take
       return self.attend(q, k, v, span, lambda weights: weights)
+    if self.terms == ("content",):
+      return super().fused(q, k, v, span)
     vectors = self.vectors(span)
     return rpr.attend(
       scaled(q),

@@ -64,7 +64,7 @@ def forward(x, rows):
 def backward(kept, grad):
   x, rows = kept
   batch, heads, parts, queries, keys = grad.shape
-  # Where each product of a query and an offset went: looking there is faster than shifting rows.
+  # Where each product of a query and an offset went: a look-up is faster than shifting rows.
   i, r = np.arange(queries)[:, None], np.arange(queries + keys)
   j = r + i - (queries - 1)
   there = (j >= 0) & (j < keys)

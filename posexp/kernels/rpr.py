@@ -25,7 +25,6 @@ from posexp.kernels.target import Target
 BLOCK = 64  # queries, or keys, in a block
 NARROWEST = 16  # head that the matrix units of a GPU take
 LEAST = float(jnp.finfo(jnp.float32).min)
-NEVER = 2**30  # an offset that no pair has
 
 
 def attend(
@@ -35,14 +34,13 @@ def attend(
   """q [B,Q,H,D], scaled already, attends to k, v [B,K,H,D]: [B,Q,H,D].
 
   keys and values are the vectors, [R,D] or [H,R,D], of the offsets from −f to f, as which all that
-  are farther count; f is 1 at least. `first` is the offset int [] of key 0 from query 0. The mask
-  bool [B,K] says which keys there are. Every query sees one at least. On a CPU it is interpreted.
+  are farther count; f is at least 1, and one of the two may be None. `first` is the offset int []
+  of key 0 from query 0. The mask bool [B,K] is True for real keys, of which every query sees at
+  least one. On a CPU the kernel is interpreted.
   """
   batch, queries, _, width = q.shape
-  by_offset = None
-  if keys is not None or values is not None:
-    vectors = jnp.zeros_like(values) if keys is None else keys
-    by_offset = filled(product("bqhd,rd->bqhr", q, vectors, jnp.float32), 1, BLOCK)
+  vectors = jnp.zeros_like(values) if keys is None else keys
+  by_offset = filled(product("bqhd,rd->bqhr", q, vectors, jnp.float32), 1, BLOCK)
   wide = max(pl.next_power_of_2(width), NARROWEST)
   q, k, v = (filled(filled(x, 1, BLOCK), 3, wide) for x in (q, k, v))
   first = jnp.broadcast_to(first, (batch, 1))
@@ -73,30 +71,30 @@ class Inputs(NamedTuple):
   k: Array
   v: Array
   mask: Array
-  by_offset: Array | None  # [B,Q,H,R], what logits have besides
+  by_offset: Array  # [B,Q,H,R], what logits have besides
 
 
 class Saved(NamedTuple):
   """What the kernels of the backward pass read of each query."""
 
   out_grad: Array  # [B,Q,H,D]
-  weights_grad: Array | None  # [B,Q,H,R], of weights summed by offset
+  weights_grad: Array  # [B,Q,H,R], of weights summed by offset
   log_total: Array  # [B,Q,H]
   level: Array  # [B,Q,H], Σ_k weight · its gradient
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def summed(causal: bool, target: Target, x: Inputs) -> tuple[Array, Array | None]:
+def summed(causal: bool, target: Target, x: Inputs) -> tuple[Array, Array]:
   """v summed by weights, [B,Q,H,D], and weights summed by offset, [B,Q,H,R]."""
   return forward(causal, target, x)[0]
 
 
 def forward(causal, target, x):
-  start = None if x.by_offset is None else jnp.full_like(x.by_offset, -jnp.inf)
+  found = jnp.full_like(x.by_offset, -jnp.inf)
   out = jax.ShapeDtypeStruct(x.q.shape, x.v.dtype)
   log_total = jax.ShapeDtypeStruct(x.q.shape[:3], jnp.float32)
-  found, out, log_total = launch(forward_kernel, causal, target, (start, out, log_total), x)
-  weights = None if found is None else jnp.exp(found - log_total[..., None])
+  found, out, log_total = launch(forward_kernel, causal, target, (found, out, log_total), x)
+  weights = jnp.exp(found - log_total[..., None])
   return (out, weights), (x, out, weights, log_total)
 
 
@@ -104,11 +102,10 @@ def backward(causal, target, kept, grads):
   x, out, weights, log_total = kept
   out_grad, weights_grad = grads
   level = (out_grad.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1)
-  if weights is not None:
-    level += (weights_grad * weights).sum(-1)
+  level += (weights_grad * weights).sum(-1)
   saved = Saved(out_grad, weights_grad, log_total, level)
-  start = None if weights is None else jnp.zeros_like(weights)
-  of_offsets, of_q = launch(query_kernel, causal, target, (start, x.q), x, saved)
+  outputs = jnp.zeros_like(weights), x.q
+  of_offsets, of_q = launch(query_kernel, causal, target, outputs, x, saved)
   _, of_k, of_v = launch(key_kernel, causal, target, (None, x.k, x.v), x, saved)
   return (Inputs(None, of_q, of_k, of_v, None, of_offsets),)
 
@@ -119,7 +116,7 @@ summed.defvjp(forward, backward)
 def launch(kernel: Callable, causal: bool, target: Target, outputs: tuple, *inputs: Any) -> tuple:
   """What a kernel makes of all blocks of all heads: arrays like `outputs`.
 
-  It writes to some places only of the first of them, if there is one, which is an array therefore.
+  The first of these is an array or None: the kernel writes to some of its places only.
   """
 
   def launched(*inputs: Any) -> tuple:
@@ -168,11 +165,11 @@ def forward_kernel(causal, _, x, found, out, log_total):
     return now, total * scale + weights.sum(1), summed * scale[:, None] + more, ends
 
   none = jnp.zeros(BLOCK)
-  carry = jnp.full(BLOCK, LEAST), none, jnp.zeros(query.shape), (none,) * len(head.ends)
+  carry = jnp.full(BLOCK, LEAST), none, jnp.zeros(query.shape), (none, none)
   highest, total, summed, ends = head.over_keys(i, step, carry)
   out[block(i)] = (summed / total[:, None]).astype(out.dtype)
   log_total[block(i)] = highest + jnp.log(total)
-  for column, end in zip(head.ends, ends, strict=True):
+  for column, end in zip((0, 2 * head.far), ends, strict=True):
     found[block(i), column] = highest + jnp.log(end)
 
 
@@ -189,10 +186,10 @@ def query_kernel(causal, _, x, saved, of_offsets, of_q):
     of_query += plgpu.dot(of_logits.astype(key.dtype), key)
     return of_query, tuple(map(jnp.add, ends, tile.ends(of_logits)))
 
-  carry = jnp.zeros(query.shape), (jnp.zeros(BLOCK),) * len(head.ends)
+  carry = jnp.zeros(query.shape), (jnp.zeros(BLOCK),) * 2
   of_query, ends = head.over_keys(i, step, carry)
   of_q[block(i)] = of_query.astype(of_q.dtype)
-  for column, end in zip(head.ends, ends, strict=True):
+  for column, end in zip((0, 2 * head.far), ends, strict=True):
     of_offsets[block(i), column] = end
 
 
@@ -218,11 +215,8 @@ class Head:
 
   def __init__(self, x: Inputs, causal: bool):
     self.x, self.causal, self.first = x, causal, x.first[0]
-    self.far, self.sides, self.ends = NEVER, (0,), ()
-    if x.by_offset is not None:
-      self.far = x.by_offset.shape[1] // 2
-      self.sides = (-1, 0) if causal else (-1, 0, 1)
-      self.ends = 0, 2 * self.far
+    self.far = x.by_offset.shape[1] // 2
+    self.sides = (-1, 0) if causal else (-1, 0, 1)
     self.ahead = 1 if causal else self.far  # from this offset on pairs are alike, or not seen
 
   def over_keys(self, i: Array, step: Callable, carry: Any) -> Any:
@@ -263,23 +257,19 @@ class Tile:
     self.offset = head.first + column - row
     self.place = row, jnp.clip(self.offset, -head.far, head.far) + head.far
 
-  def look_up(self, by_offset: Array | None) -> Array | float:
+  def look_up(self, by_offset: Array) -> Array:
     """Of values [Q,R] each pair's own: [rows,columns], or [rows,1] where they share one."""
-    if by_offset is None:
-      return 0.0
     if self.side:
       return by_offset[self.rows, self.head.far * (1 + self.side)][:, None]
     return plgpu.load(by_offset.at[self.place])
 
-  def put(self, by_offset: Array | None, x: Array) -> None:
+  def put(self, by_offset: Array, x: Array) -> None:
     """Writes x [rows,columns] into [Q,R] where a pair has a place of its own."""
-    if by_offset is not None and not self.side:
+    if not self.side:
       plgpu.store(by_offset.at[self.place], x, mask=jnp.abs(self.offset) < self.head.far)
 
-  def ends(self, x: Array) -> tuple[Array, ...]:
+  def ends(self, x: Array) -> tuple[Array, Array]:
     """x [rows,columns] summed over the offsets that count as −f, and as f: [rows] each."""
-    if not self.head.ends:
-      return ()
     if self.side:
       total, none = x.sum(1), jnp.zeros(BLOCK)
       return (total, none) if self.side < 0 else (none, total)
