@@ -31,26 +31,16 @@ INDENT = 17  # of the text after a row's label
 
 
 def lines(name: str, model: ProbeModel, profile: Profile, options: str) -> list[str]:
-  """The card as it is printed: the description, then the labeled rows.
+  """The card as it is printed: the docstring of the encoding, then the labeled rows.
 
   `profile` is of the model's first layer.
   """
-  title, *rest = paragraphs(model.encoding) or [name]
-  found = textwrap.wrap(f"{name}: {title}", WIDTH, subsequent_indent="  ")
-  for paragraph in rest:
-    found += ["", *textwrap.wrap(paragraph, WIDTH, initial_indent="  ", subsequent_indent="  ")]
-  found.append("")
+  kind = type(model.encoding)
+  about = "no positions" if kind is Encoding else inspect.getdoc(kind) or ""
+  found = [name, textwrap.indent(about, "  "), ""]
   for label, text in ({"options": options} | rows(model, profile)).items():
     found += textwrap.wrap(f"{label:<{INDENT}}{text}", WIDTH, subsequent_indent=" " * INDENT)
   return found
-
-
-def paragraphs(encoding: Encoding) -> list[str]:
-  """The paragraphs of the class's docstring, each on one line."""
-  if type(encoding) is Encoding:
-    return ["no positions"]
-  text = inspect.getdoc(type(encoding)) or ""
-  return [" ".join(each.split()) for each in text.split("\n\n") if each.strip()]
 
 
 def rows(model: ProbeModel, profile: Profile) -> dict[str, str]:
