@@ -1,4 +1,4 @@
-"""What a user is told: the one exception that is meant to be read, and words for sentences."""
+"""The exception that a user is meant to read, and words for messages."""
 
 import os
 from pathlib import Path

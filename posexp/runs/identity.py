@@ -10,7 +10,7 @@ from typing import Any
 
 from posexp.errors import UserError
 
-# Sections that do not change a run's results.
+# Options and sections that do not change a run's results.
 BOOKKEEPING = ("seed", "runs", "rerun", "wandb", "distributed", "plugins")
 FILES = ("train", "validation", "test")  # options of a task that are paths of data
 # Options that change no result at these values, which are also what runs had before the option
@@ -41,15 +41,11 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 
   The content of a plugin counts as an option of the encoding or the task that it defines.
   """
-  kept = {
-    section: {
-      key: part[key] for key in part if part[key] not in NEUTRAL.get(f"{section}.{key}", ())
-    }
-    if isinstance(part, Mapping)
-    else part
-    for section, part in config.items()
-    if section not in BOOKKEEPING
-  }
+  kept = {section: part for section, part in config.items() if section not in BOOKKEEPING}
+  for option, neutral in NEUTRAL.items():
+    section, _, key = option.partition(".")
+    if kept.get(section, {}).get(key) in neutral:
+      kept[section] = {other: kept[section][other] for other in kept[section] if other != key}
   for group, plugin in config.get("plugins", {}).items():
     section = "task" if group == "task" else plugin["name"]
     kept[section] = (kept.get(section) or {}) | {"sha256": plugin["sha256"][:12]}
