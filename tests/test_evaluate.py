@@ -134,7 +134,7 @@ def test_the_terms_are_those_of_the_model(trained):
     ("--without position --layers 0,2", "--layers 2: the model's layers are 0, 1"),
     ("--grid --heads -1", "--heads -1: the model's heads are 0, 1"),
     ("--layers 1", "--layers and --heads say where a term is off, so they need --without"),
-    ("--without position --heads x", "argument --heads: x must be whole numbers with commas"),
+    ("--without position --heads x", "argument --heads: invalid numbers value: 'x'"),
     ("--split dev", "argument --split: invalid choice: 'dev'"),
   ],
 )
