@@ -206,7 +206,6 @@ def _journal(file: Path) -> Iterator[None]:
   """Copies what posexp logs into a file, and the exception that ends the run, if one does."""
   handler = logging.FileHandler(file, encoding="utf-8")
   handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-  handler.setLevel(logging.INFO)
   log = logging.getLogger("posexp")
   log.addHandler(handler)
   try:

@@ -93,7 +93,7 @@ def train_in_workers(
           reason = future.result()
         except BrokenExecutor:
           del pools[number]
-          reason = f"its process was killed; what it said is in {near(files[number])}"
+          reason = f"its process died; what it said is in {near(files[number])}"
         yield member, FAILED if reason else DONE, reason
       yield None
   except BaseException:
@@ -122,6 +122,8 @@ def _train(job: Job, member: Member) -> str:
   """In the process of a worker: trains a run; returns why it failed, or ""."""
   try:
     return attempt(job, member)
+  except SystemExit:
+    return "its process was asked to end"
   finally:
     if not multiprocessing.parent_process().is_alive():
       os._exit(128 + signal.SIGTERM)  # nobody hears the answer
