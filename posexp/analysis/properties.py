@@ -1,6 +1,6 @@
-"""What must hold of every encoding in a Transformer, as functions that find where it does not.
+"""What must hold of every encoding in a Transformer, as functions that find counterexamples.
 
-A property is a function of a `Case`; it yields a `Difference` for whatever is not as it must be.
+A property is a function of a `Case` that yields a `Difference` for each violation it finds.
 Everything runs eagerly and in few shapes: an operation is then compiled once for all properties
 and encodings, which is several times faster than compiling each model.
 """
@@ -31,7 +31,6 @@ HALF = 0.03  # bfloat16's, of the outputs' standard deviation
 REACH = 64  # positions are below it where they have gaps
 STEP = 1e-3  # of finite differences
 SLACK = 0.01  # between these and a gradient, of the gradient's norm
-SOURCE = 3  # real tokens in the shorter of two sources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Case:
 
 
 class Difference(NamedTuple):
-  """Where something is not as it must be, and by how much."""
+  """Where a property is violated, and by how much."""
 
   what: str
   amount: float = np.nan
@@ -137,7 +136,7 @@ def padding(case: Case) -> Iterator[Difference]:
 
 
 def batch_mates(case: Case) -> Iterator[Difference]:
-  """What else is in a batch, and how long it is, changes no output."""
+  """Outputs do not depend on the other rows of a batch, nor on their length."""
   model, tokens = stack(case), tokens_of(case)
   alone = model(tokens[:, : case.part])[:1]
   others = tokens_of(case, 1).at[0, : case.part].set(tokens[0, : case.part])
@@ -145,7 +144,7 @@ def batch_mates(case: Case) -> Iterator[Difference]:
 
 
 def cached_decoding(case: Case) -> Iterator[Difference]:
-  """Decoding with cached keys gives what the whole sequence gives at once."""
+  """Decoding with a cache gives the outputs of the whole sequence at once."""
   model, tokens = stack(case), tokens_of(case)
   yield from compare("token by token", decoded(model, tokens), model(tokens))
   later = jnp.arange(3, case.length + 3)[None]
@@ -155,10 +154,10 @@ def cached_decoding(case: Case) -> Iterator[Difference]:
 
 
 def cross_attention(case: Case) -> Iterator[Difference]:
-  """Decoding beside a source gives what the whole pass gives, and its padding changes nothing."""
+  """Decoding with a source gives the outputs of one pass; padding of the source changes nothing."""
   for norm in ("pre", "post"):
     model, tokens = stack(case, cross=True, norm=norm), tokens_of(case)
-    mask = np.arange(6) < np.array([[SOURCE], [6]])
+    mask = np.arange(6) < np.array([[3], [6]])  # real tokens of two sources
     draw = np.random.default_rng(3)
     encoded = jnp.asarray(draw.normal(size=(B, 6, case.d_model)), jnp.float32)
     source = model.source(encoded, mask)
@@ -170,7 +169,7 @@ def cross_attention(case: Case) -> Iterator[Difference]:
 
 
 def memory(case: Case) -> Iterator[Difference]:
-  """Segments with a memory give what the whole sequence gives (Dai et al. 2019)."""
+  """Segments with a memory give the outputs of the whole sequence (Dai et al. 2019)."""
   model, tokens, part = stack(case), tokens_of(case), case.part
   first, kept = model.recur(tokens[:, :part], model.empty_memory(B, part))
   second, _ = model.recur(tokens[:, part:], kept)
@@ -179,21 +178,21 @@ def memory(case: Case) -> Iterator[Difference]:
 
 
 def explicit_positions(case: Case) -> Iterator[Difference]:
-  """Positions 0, 1, 2, … that are given are those that are meant where none are given."""
+  """Explicit positions 0, 1, 2, … give the same outputs as no positions."""
   model, tokens = stack(case), tokens_of(case)
   given = jnp.arange(case.length)[None] + jnp.zeros((B, 1), int)
   yield from compare("given", model(tokens, positions=given), model(tokens))
 
 
 def shift(case: Case) -> Iterator[Difference]:
-  """Only offsets matter: all positions moved by as much change nothing. Declared by `relative`."""
+  """A shift of all positions changes nothing. Declared by `relative`."""
   model, tokens = stack(case), tokens_of(case)
   moved = jnp.arange(case.length)[None] + jnp.array([[0], [37]])
   yield from compare("by 37", model(tokens, positions=moved), model(tokens))
 
 
 def spans(case: Case) -> Iterator[Difference]:
-  """Some queries on some keys, gaps between them, give what all of them give with others hidden."""
+  """Attention among some positions equals attention among all with the others masked."""
   model = stack(case, max_position=REACH)
   whole = case.length + case.part
   key = np.unique(np.linspace(0, whole - 1, case.length).astype(int))
@@ -218,7 +217,7 @@ def spans(case: Case) -> Iterator[Difference]:
 
 
 def long_texts(case: Case) -> Iterator[Difference]:
-  """What is computed for long sequences equals the definition of attention, with gradients."""
+  """The form of attention for long sequences equals the definition, gradients included."""
   tokens = tokens_of(case)
   draw = np.random.default_rng(6)
   cotangent = jnp.asarray(draw.normal(size=(B, case.length, case.d_model)), jnp.float32)
@@ -302,7 +301,7 @@ def bfloat16(case: Case) -> Iterator[Difference]:
 
 
 def same_start(case: Case) -> Iterator[Difference]:
-  """The parameters that every Transformer has start as they do without positions."""
+  """Parameters that every Transformer has start with the same values as without positions."""
 
   def start(encoding: Encoding) -> dict[str, np.ndarray]:
     rngs = nnx.Rngs(params=0, encoding=1)
@@ -318,7 +317,7 @@ def same_start(case: Case) -> Iterator[Difference]:
 
 
 def terms(case: Case) -> Iterator[Difference]:
-  """With all terms of the relation switched on, outputs are those without switches."""
+  """With all terms switched on, outputs are those without switches; with one off, finite."""
   model, tokens = stack(case), tokens_of(case)
   names = model.blocks[0].attention.relation.terms
   every = {name: jnp.ones((case.layers, case.heads)) for name in names}
