@@ -10,6 +10,11 @@ import order
 import pytest
 
 
+def simulated(devices: int) -> str:
+  """Flags of XLA for a process that has as many devices, beside those of the tests."""
+  return f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+
+
 class Command:
   """A command line, typed in a folder of its own beside the data."""
 
@@ -22,7 +27,7 @@ class Command:
       "PYTHONPATH": str(Path(__file__).parents[1]),
       "JAX_PLATFORMS": "cpu",
       "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-      "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+      "XLA_FLAGS": simulated(devices),
       **dict(variables),
     }
     code = f"{before}\nfrom posexp.train import main\nmain()"
@@ -62,7 +67,7 @@ class Command:
 def on_eight_devices(code: str) -> str:
   """What a script prints in a process with eight simulated devices; its argument is this folder."""
   env = os.environ | {
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    "XLA_FLAGS": simulated(8),
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
   }
   tests = Path(__file__).parent

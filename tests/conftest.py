@@ -6,6 +6,8 @@ import sys
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# The emitters of fusions take most of the time that XLA needs for the tiny programs of tests.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import signal
 import jax
 import jax.numpy as jnp
 import pytest
+from commands import simulated
 from flax import nnx
 from states import CONFIG, SCORE, assert_equal, evaluated, make_state, python, save, save_row
 
@@ -235,8 +236,7 @@ def test_a_run_goes_on_with_another_number_of_devices(tmp_path):
   state = {"rows": jnp.arange(16.0), "whole": jnp.ones(3)}
   with RunWriter(tmp_path, CONFIG) as run:
     run.save(1, state)
-  flags = "--xla_force_host_platform_device_count=8"
-  done = python(SHARDED.format(config=CONFIG), str(tmp_path), XLA_FLAGS=flags)
+  done = python(SHARDED.format(config=CONFIG), str(tmp_path), XLA_FLAGS=simulated(8))
   assert done.communicate() == ("", "")
   assert done.returncode == 0
   with RunWriter(tmp_path, CONFIG) as run:

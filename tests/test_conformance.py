@@ -27,18 +27,21 @@ B, L, REAL, CLASSES = 2, 6, 3, 3  # REAL: how long the shorter row is
 SMALL = {"d_model": 32, "num_heads": 4, "d_ff": 32, "num_layers": 2, "dropout": 0.0}
 DIFFERENT = 1e-3
 MASK = np.arange(L) < np.array([[REAL], [L]])
-# Which encodings are asked for a property, where not all of them are. Formulas and their gradients
-# are held by tests of single families, and terms by tests of their own.
+# Which encodings are asked for a property, where not every variant of their options is. Formulas
+# and their gradients are held by tests of single families, and terms by tests of their own.
 SOME = [case for case in DEFAULTS if case.id in ("rpr", "transformer_xl", "split", "tupe")]
 ASKED = {
+  properties.batch_mates: DEFAULTS,
   properties.cross_attention: DEFAULTS,
+  properties.explicit_positions: DEFAULTS,
   properties.spans: DEFAULTS,
+  properties.bfloat16: DEFAULTS,
   properties.long_texts: SOME,
   properties.gradients: SOME,
   properties.same_start: [],
   properties.terms: [],
 }
-ONCE = (properties.bfloat16, *ASKED)  # of one side alone
+ONCE = {*ASKED} - {properties.batch_mates, properties.explicit_positions}  # of one side alone
 
 
 def listed():
@@ -50,7 +53,8 @@ def listed():
       if each.relative and not (encoding.relative or encoding in BLIND | NEAR):
         continue
       sides = [causal for causal in sides[::-1] if UNDEFINED.get(encoding) is not causal]
-      for causal in sides[:1] if each.check in ONCE else sides:
+      once = each.check in ONCE or param not in DEFAULTS
+      for causal in sides[:1] if once else sides:
         side = "causal" if causal else "encoder"
         yield pytest.param(each.check, Case(encoding, causal), id=f"{each.name}-{side}-{param.id}")
 
@@ -69,7 +73,7 @@ def arrays_of(jaxpr):
       yield from arrays_of(inner)
 
 
-@every_case
+@every_default
 def test_no_array_of_a_step_has_a_vector_for_each_pair_of_query_and_key(encoding):
   length, width = 64, 32
   size = Size(**SMALL | {"d_model": SMALL["num_heads"] * width, "d_ff": 48})

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import DEFAULTS, UNDEFINED
+from commands import simulated
 from flax import nnx
 from states import python
 
@@ -281,8 +282,7 @@ assert abs(divided["score"] - alone["score"]).max() < 1e-5
 
 
 def test_rows_are_divided_among_devices():
-  flags = "--xla_force_host_platform_device_count=8"
-  done = python(SHARDED, XLA_FLAGS=flags, PYTHONPATH=str(Path(__file__).parent))
+  done = python(SHARDED, XLA_FLAGS=simulated(8), PYTHONPATH=str(Path(__file__).parent))
   assert done.communicate() == ("", "")
   assert done.returncode == 0
 

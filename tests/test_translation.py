@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 import sacrebleu
+from commands import simulated
 from order import MODEL, command, compilations, only, result, timeless
 
 from posexp.errors import UserError
@@ -169,7 +170,7 @@ def test_bfloat16_follows_float32(whole):
 def test_eight_devices_give_what_one_gives(whole, home):
   env = os.environ | {
     "PYTHONPATH": str(Path(__file__).parents[1]),
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    "XLA_FLAGS": simulated(8),
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
   }
   code = "from posexp.train import main; main()"
