@@ -88,8 +88,8 @@ def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) 
   storage.write(out / "report.md", text)
   storage.write(out / "report.html", page(tasks, notes))
   storage.write(out / "report.tex", tables.latex(tasks))
-  tables.group_data(tasks).to_csv(out / "groups.csv", index=False)
-  tables.run_data(tasks).to_csv(out / "runs.csv", index=False)
+  tables.group_data(tasks).to_csv(out / "groups.csv", index=False, errors="replace")
+  tables.run_data(tasks).to_csv(out / "runs.csv", index=False, errors="replace")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from posexp.config.arguments import Parser, run
 from posexp.data import files
-from posexp.errors import counted, near
+from posexp.errors import counted, near, printable
 
 if TYPE_CHECKING:
   from posexp.analysis.line_translation import Hypothesis
@@ -94,7 +94,7 @@ def translate(args: argparse.Namespace) -> None:
     found = translator(window)
     for each in found:
       score = f"{each.score:.4f}" if each else ""  # a blank line has none
-      print(*[score] * args.scores, each.text if each else "", sep="\t")
+      print(*[score] * args.scores, printable(each.text) if each else "", sep="\t")
     sys.stdout.flush()
     for text, each, number in zip(window, found, numbers, strict=False):
       cut += each is not None and each.cut

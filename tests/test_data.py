@@ -18,7 +18,8 @@ TABLE = [("NA", "a"), ('He said "no",\nand left', "b"), ("", "a"), ("naïve \u20
 
 
 def read(path, text="text", label="label"):
-  options = dict.fromkeys(["package", "hub", "validation", "test"]) | {"train": str(path)}
+  names = ["package", "hub", "validation", "test", "max_length"]
+  options = dict.fromkeys(names) | {"train": str(path)}
   task = types.SimpleNamespace(text=text, label=label, **options)
   return list(sources.labeled(task)["train"]())
 

@@ -121,7 +121,10 @@ REPOSITORIES = {
 
 
 def test_a_data_set_is_read_once_at_its_commit(tmp_path, monkeypatch):
-  split = dict.fromkeys(["package", "validation", "test"]) | {"revision": COMMIT, "train": "train"}
+  split = dict.fromkeys(["package", "validation", "test", "max_length"]) | {
+    "revision": COMMIT,
+    "train": "train",
+  }
   texts = split | {"text": "text", "label": "label"}
   lines, glue = texts | {"hub": "org/lines"}, texts | {"hub": "org/glue"}
   pairs = split | {"subset": None, "data_files": None, "source": "en", "target": "de"}

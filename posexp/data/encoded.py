@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -40,23 +41,36 @@ def encode(
   asked = json.dumps([data, tokenizers, split, max_length])
   name = f"encoded/{hashlib.sha256(asked.encode()).hexdigest()[:32]}"
   most = sys.maxsize if max_length is None else max_length - 1  # [EOS] is one
-  folder = store.kept(
-    name, lambda folder: _write(folder, pairs, tokenizers, most, drop=split == "train")
-  )
-  counts = json.loads((folder / "counts.json").read_text())
-  if not counts["kept"]:
+
+  def fill(folder: Path) -> None:
+    _write(folder, pairs, tokenizers, most, drop=split == "train")
+
+  folder = store.kept(name, fill)
+  try:
+    found = _read(folder)
+  except (OSError, ValueError, TypeError, KeyError, EOFError):  # damaged
+    shutil.rmtree(folder, ignore_errors=True)
+    found = _read(store.kept(name, fill))
+  if not len(found.lengths):
     raise UserError(
-      f"all {counts['long']:,} {split} pairs are longer than {max_length} tokens; raise "
-      "task.max_length"
+      f"all {found.long:,} {split} pairs are longer than {max_length} tokens; raise task.max_length"
     )
-  source, target = (
-    Sequences(
-      np.memmap(folder / f"{side}.tokens", counts["dtype"][side], "r"),
-      np.load(folder / f"{side}.starts.npy"),
-    )
-    for side in SIDES
-  )
-  return Pairs(source, target, counts["long"])
+  return found
+
+
+def _read(folder: Path) -> Pairs:
+  """The pairs in a folder, mapped into memory; an error of some class if it is damaged."""
+  counts = json.loads((folder / "counts.json").read_text())
+  sides = []
+  for side in SIDES:
+    starts = np.load(folder / f"{side}.starts.npy")
+    tokens = np.zeros(0, int)  # an empty file cannot be mapped
+    if counts["kept"]:
+      tokens = np.memmap(folder / f"{side}.tokens", counts["dtype"][side], "r")
+    if starts.shape != (counts["kept"] + 1,) or (starts[0], starts[-1]) != (0, len(tokens)):
+      raise ValueError("other counts than tokens")
+    sides.append(Sequences(tokens, starts))
+  return Pairs(*sides, counts["long"])
 
 
 def _write(

@@ -4,19 +4,26 @@ import contextlib
 import csv
 import gzip
 import hashlib
-import io
 import itertools
 import json
+import os
 import re
-import sys
+import shutil
+import stat
+import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from posexp.errors import UserError
 
 Records = Iterator[tuple[str, dict]]  # ("line 7", {column: value})
+
+LINE = 1 << 26  # bytes of the longest line, and letters of the longest field
+PARQUET_ROWS = 256  # rows in memory at a time; each may be long
+TWICE = object()  # the value of a column that a row has more than once
 
 
 def records(path: str) -> Records:
@@ -96,30 +103,47 @@ def opened(path: str) -> Iterator[BinaryIO]:
   """A file, unzipped while it is read.
 
   Raises:
-    UserError: it is missing, cannot be read or is half a gzip file.
+    UserError: it is missing, cannot be read, is a pipe or a device, or is half a gzip file.
   """
+  place = os.path.expanduser(path).replace("\0", "�")
   try:
-    with (gzip.open if path.endswith(".gz") else open)(Path(path).expanduser(), "rb") as file:
+    if not stat.S_ISREG(os.stat(place).st_mode):  # opening a pipe waits, a device may never end
+      raise UserError(f"{path}: not a regular file; save the data in one, which is read repeatedly")
+    with (gzip.open if path.endswith(".gz") else open)(place, "rb") as file:
       yield file
   except FileNotFoundError:
     raise UserError(f"{path}: there is no such file (looked in {Path.cwd()})") from None
   except (gzip.BadGzipFile, EOFError, zlib.error):
     raise UserError(f"{path}: not a whole gzip file; make it again") from None
   except OSError as error:
-    raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def lines(path: str, file: BinaryIO) -> Iterator[str]:
   """Decoded lines with their ends; only \\n ends one.
 
   Raises:
-    UserError: a line is not UTF-8.
+    UserError: a line is not UTF-8, or is longer than `LINE`.
   """
-  for number, line in enumerate(file, start=1):
+  for number, line in enumerate(iter(lambda: file.readline(LINE + 1), b""), start=1):
+    if len(line) > LINE:
+      raise UserError(
+        f"{path}, line {number}: longer than {LINE >> 20} MiB; only \\n ends a line, is it text?"
+      )
     try:
       yield line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError:
       raise UserError(f"{path}, line {number}: not valid UTF-8; save the file as UTF-8") from None
+
+
+def _record(columns: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+  """A row of named values; TWICE stands for those that share a name."""
+  columns = list(columns)
+  found = dict(columns)
+  if len(found) < len(columns):
+    counts = Counter(name for name, _ in columns)
+    found |= {name: TWICE for name, count in counts.items() if count > 1}
+  return found
 
 
 def _json_lines(path: str, file: BinaryIO) -> Records:
@@ -127,9 +151,11 @@ def _json_lines(path: str, file: BinaryIO) -> Records:
     if not line.strip():
       continue
     try:
-      record = json.loads(line)
+      record = json.loads(line, object_pairs_hook=_record)
     except ValueError:
       record = None
+    except RecursionError:
+      raise UserError(f"{path}, line {number}: nested too deeply to be read") from None
     if not isinstance(record, dict):
       raise UserError(f"{path}, line {number}: not a JSON object; each line must be one")
     yield f"line {number}", record
@@ -137,13 +163,15 @@ def _json_lines(path: str, file: BinaryIO) -> Records:
 
 def _csv(path: str, file: BinaryIO, **dialect) -> Records:
   """Rows below a header; "NA" and "null" are texts like any other."""
-  csv.field_size_limit(sys.maxsize)
+  csv.field_size_limit(LINE)
   # A carriage return alone ends a line, too.
   parts = (part for line in lines(path, file) for part in re.split(r"(?<=\r)(?=[^\n])", line))
   rows = csv.reader(parts, strict=True, **dialect)
+  begun = 1  # the line on which a row begins
   try:
-    header = next(rows)
+    header = next(filter(None, rows), [])
     for fields in rows:
+      begun = rows.line_num + 1
       if not fields:  # a blank line
         continue
       if len(fields) != len(header):
@@ -151,9 +179,9 @@ def _csv(path: str, file: BinaryIO, **dialect) -> Records:
           f"{path}, line {rows.line_num}: {len(fields)} fields where the header has "
           f"{len(header)}; quote a field that holds the separator"
         )
-      yield f"line {rows.line_num}", dict(zip(header, fields, strict=True))
+      yield f"line {rows.line_num}", _record(zip(header, fields, strict=True))
   except csv.Error as error:
-    raise UserError(f"{path}, line {rows.line_num}: broken CSV: {error}") from None
+    raise UserError(f"{path}, line {begun}: broken CSV: {error}; is a quote open?") from None
 
 
 def _tsv(path: str, file: BinaryIO) -> Records:
@@ -165,15 +193,18 @@ def _parquet(path: str, file: BinaryIO) -> Records:
   import pyarrow
   import pyarrow.parquet
 
-  # Parquet is read from its end; seeking in a gzipped file unzips it over and over.
-  seekable = io.BytesIO(file.read()) if path.endswith(".gz") else file
   number = itertools.count(1)
-  try:
-    for batch in pyarrow.parquet.ParquetFile(seekable).iter_batches(batch_size=10_000):
-      for record in batch.to_pylist():
-        yield f"row {next(number)}", record
-  except (pyarrow.ArrowException, OSError):
-    raise UserError(f"{path}: not a whole Parquet file; make it again") from None
+  with tempfile.TemporaryFile() as unzipped:
+    if path.endswith(".gz"):  # Parquet is read from its end, which seeking would unzip repeatedly
+      shutil.copyfileobj(file, unzipped)
+      file = unzipped
+    try:
+      for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=PARQUET_ROWS):
+        columns = [column.to_pylist() for column in batch.columns]
+        for values in zip(*columns, strict=True):
+          yield f"row {next(number)}", _record(zip(batch.schema.names, values, strict=True))
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError):
+      raise UserError(f"{path}: not a whole Parquet file; make it again") from None
 
 
 _READERS = {

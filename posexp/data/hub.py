@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import http.client
 import itertools
 import json
 import os
@@ -75,9 +76,15 @@ def read(query: Query, parse: Parse, way_out: str) -> dict[str, Stream]:
 
 
 def _stored(path: Path) -> Iterator[Row]:
-  with open(path, encoding="utf-8", newline="\n") as file:
-    for line in file:
-      yield tuple(json.loads(line))
+  with open(path, "rb") as file:
+    for number, line in enumerate(file, start=1):
+      try:
+        first, second = json.loads(line)
+        yield first + "", second + ""
+      except (ValueError, TypeError):
+        raise UserError(
+          f"{path}, line {number}: damaged; remove the folder, and the data are fetched again"
+        ) from None
 
 
 def _records(data: "datasets.Dataset", query: Query, where: str) -> Iterator[dict]:
@@ -138,7 +145,7 @@ def answers(url: str) -> bool:
       urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
     except urllib.error.HTTPError:
       answer.put(True)  # an answer all the same; loading will say what is wrong
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
       answer.put(isinstance(getattr(error, "reason", None), ssl.SSLError))
     else:
       answer.put(True)

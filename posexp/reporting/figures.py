@@ -49,7 +49,7 @@ def draw(chart: Chart, base: Group) -> str:
   """A chart as an SVG."""
   figure = Figure(figsize=SIZE, layout="constrained")
   axes = figure.subplots()
-  axes.set_xlabel(chart.x)
+  axes.set_xlabel(short(chart.x, 56))
   axes.set_ylabel(f"{chart.y.metric.title}{' (%)' if chart.y.metric.percent else ''}")
   names = list(dict.fromkeys(point.series for point in chart.points))[:MOST]
   places = list(dict.fromkeys(point.x for point in chart.points))
@@ -61,7 +61,7 @@ def draw(chart: Chart, base: Group) -> str:
     else:
       _line(axes, chart, sorted(points, key=lambda point: point.x), rank)
   if chart.kind == "parts":
-    axes.set_xticks(range(len(places)), places)
+    axes.set_xticks(range(len(places)), [short(each, 24) for each in places])
   elif chart.kind == "numbers":
     _scale(axes, sorted(places))
   if chart.kind == "names":

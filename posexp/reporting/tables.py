@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from posexp.reporting import scores, sentences
-from posexp.reporting.grouping import Difference, Group, differing, value_of
+from posexp.reporting.grouping import Difference, Group, differing, number, value_of
 from posexp.reporting.results import Results, costs
 from posexp.reporting.significance import Estimate
-from posexp.reporting.text import MISSING, Table, one_line, p_number, tabulated, wrapped
+from posexp.reporting.text import MISSING, Table, markdown, p_number, tabulated, wrapped
 
 UNTESTED = Difference(Estimate(0), None)
 
@@ -23,15 +24,15 @@ def score_table(results: Results) -> Table:
 
 
 def _score_row(group: Group, results: Results) -> list[str]:
-  number, found = results.score.number, group.estimate or Estimate(0)
+  shown, found = results.score.number, group.estimate or Estimate(0)
   against = group.difference or UNTESTED
   difference = results.shown(against.estimate, "+") if against.estimate.n else MISSING
   return [
     group.label,
     str(found.n),
-    "mixed" if group.mixed else _cell(found.mean, number),
-    _cell(found.sd, number),
-    _cell(found.low, lambda low: f"{number(low)} to {number(found.high)}"),
+    "mixed" if group.mixed else _cell(found.mean, shown),
+    _cell(found.sd, shown),
+    _cell(found.low, lambda low: f"{shown(low)} to {shown(found.high)}"),
     "baseline" if group is results.baseline else difference,
     p_number(against.holm),
   ]
@@ -58,18 +59,18 @@ def _cell(value: float | None, show: Callable[[float], str]) -> str:
 def document(tasks: Sequence[Results], notes: Sequence[str]) -> str:
   """All results in Markdown of 100 columns, which a terminal shows as well."""
   parts = [part for results in tasks for part in _section(results)]
-  parts.append("\n".join(wrapped(f"Note: {note}", "- ") for note in notes))
+  parts.append("\n".join(wrapped(markdown(f"Note: {note}"), "- ") for note in notes))
   return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _section(results: Results) -> Iterator[str]:
-  yield f"## {one_line(results.title)}"
-  yield wrapped(sentences.answer(results))
+  yield f"## {markdown(results.title)}"
+  yield wrapped(markdown(sentences.answer(results)))
   yield tabulated(score_table(results), "pipe")
-  yield "\n".join(wrapped(each, "- ") for each in sentences.differences(results))
+  yield "\n".join(wrapped(markdown(each), "- ") for each in sentences.differences(results))
   yield tabulated(cost_table(results), "pipe")
-  yield wrapped(sentences.method(results))
-  yield "\n".join(wrapped(f"Note: {each}", "- ") for each in sentences.notes(results))
+  yield wrapped(markdown(sentences.method(results)))
+  yield "\n".join(wrapped(markdown(f"Note: {each}"), "- ") for each in sentences.notes(results))
 
 
 def latex(tasks: Sequence[Results]) -> str:
@@ -92,7 +93,7 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
       row |= {"difference_low": against.estimate.low, "difference_high": against.estimate.high}
       row |= {"p": against.p, "p_holm": against.holm, "seeds_needed": against.needed}
       rows.append(row | group.costs)
-  return pd.DataFrame(rows).convert_dtypes()
+  return _sheet(rows)
 
 
 def run_data(tasks: Sequence[Results]) -> pd.DataFrame:
@@ -108,4 +109,15 @@ def run_data(tasks: Sequence[Results]) -> pd.DataFrame:
         row |= {key: value_of(run, key) for key in keys}
         row |= {key: run.score(key) for key in measured}
         rows.append(row | costs(run))
-  return pd.DataFrame(rows).convert_dtypes()
+  return _sheet(rows)
+
+
+def _sheet(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+  """Rows of values by column; texts that a spreadsheet would take for formulas begin with '."""
+
+  def quoted(value: Any) -> Any:
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if formula and number(value) is None else value
+
+  quoted_rows = [{quoted(key): quoted(value) for key, value in row.items()} for row in rows]
+  return pd.DataFrame(quoted_rows).convert_dtypes()

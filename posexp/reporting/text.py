@@ -1,7 +1,7 @@
 """How reports are written: lines, tables, numbers and lists in words.
 
 All that comes from a run's folder passes through `one_line`, so that it can neither upset a
-terminal nor leave the line, the cell or the comment that it stands in.
+terminal nor leave the line that it stands in, and is quoted in tables and in Markdown.
 """
 
 from __future__ import annotations
@@ -13,15 +13,23 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from posexp.config import nearest
+from posexp.errors import printable
 
 WIDTH = 100  # columns of a terminal
+CELL = 200  # letters of a cell of a table
 MISSING = "—"
 Table = tuple[list[str], list[list[str]]]  # headings and rows
 
 
 def one_line(text: str) -> str:
   """A text on one line, in which whatever could upset a terminal is a blank or a mark."""
-  return "".join(each if each.isprintable() else "�" for each in " ".join(text.split()))
+  return " ".join(printable(text).split())
+
+
+def markdown(text: str) -> str:
+  """A text on one line, in which no tag, link, picture, code or cell of Markdown begins."""
+  text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", one_line(text))
+  return re.sub(r"(?<=\])(?=[(:\[])|(?=[`|])", r"\\", text)
 
 
 def short(text: str, most: int) -> str:
@@ -44,11 +52,14 @@ def wrapped(text: str, first: str = "") -> str:
 
 
 def tabulated(table: Table, style: str, align: str = "right") -> str:
-  """A table in one of tabulate's styles, which quotes what its language needs quoted; the first
-  column is aligned to the left."""
-  heads, *rows = ([one_line(cell) for cell in row] for row in (table[0], *table[1]))
+  """A table in one of tabulate's styles; what its language needs quoted is quoted, by tabulate or
+  here. The first column is aligned to the left."""
+  quoted = markdown if style == "pipe" else str
+  heads, *rows = ([quoted(short(cell, CELL)) for cell in row] for row in (table[0], *table[1]))
   columns = ["left", *[align] * (len(heads) - 1)]
-  return tabulate(rows, heads, style, disable_numparse=True, colalign=columns)
+  text = tabulate(rows, heads, style, disable_numparse=True, colalign=columns)
+  # After the end of a row, LaTeX reads [ and * as an option of it.
+  return re.sub(r"^(\s*)(?=[\[*])", r"\1{}", text, flags=re.M) if "latex" in style else text
 
 
 def p_number(p: float | None) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from posexp.config import show
+from posexp.errors import printable
 from posexp.reporting.significance import LEVEL
-from posexp.reporting.text import MISSING, one_line, p_number, p_value, tabulated, wrapped
+from posexp.reporting.text import MISSING, p_number, p_value, short, tabulated, wrapped
 from posexp.runs.metrics import METRICS
 
 Result = Mapping[str, Any]  # as `comparison.compare` returns it
+TEXT = 2_000  # letters that are shown of a text
 
 
 def verdict(result: Result) -> str:
@@ -42,10 +44,11 @@ def verdict(result: Result) -> str:
 def report(result: Result) -> Iterator[str]:
   """The parts of a comparison, in lines of at most 100 columns but for paths and options."""
   names = [result[side]["name"] for side in "ab"]
-  yield from (f"{side.upper()}  {result[side]['name']}  {result[side]['run']}" for side in "ab")
+  for side in "ab":
+    yield printable(f"{side.upper()}  {result[side]['name']}  {result[side]['run']}")
   seeds = ", ".join(dict.fromkeys(str(seed) for pair in result["seeds"] for seed in pair))
   yield f"{result['examples']:,} {result['split']} {result['items']}; seeds {seeds}"
-  yield from result["notes"]
+  yield from map(printable, result["notes"])
   if result["differs"]:
     rows = [
       [key, *(MISSING if value is None else show(value) for value in values)]
@@ -65,7 +68,7 @@ def report(result: Result) -> Iterator[str]:
   for row in result["shown"]:
     yield f"\nexample {row['index']}"
     for title, key in zip(labels, ("source", "reference", "a", "b"), strict=True):
-      yield wrapped(one_line(row[key]) or "(nothing)", f"  {title:<{width}}  ")
+      yield wrapped(short(row[key], TEXT) or "(nothing)", f"  {title:<{width}}  ")
 
 
 def _row(name: str, found: Mapping[str, Any]) -> list[str]:

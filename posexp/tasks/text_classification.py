@@ -136,6 +136,7 @@ def _rows(
         f"the {split} split has the label {min(unseen)!r}, which no training text has; "
         f"they have {names}"
       )
+  _check_filled(task, given["train"])
   streams, notes = splits.arrange(
     {split: functools.partial(iter, found) for split, found in given.items()},
     fold=(task.fold, task.folds) if task.folds else None,
@@ -145,16 +146,21 @@ def _rows(
     raise UserError(
       f"the training texts all have the label {seen.pop()!r}; two labels at least are needed"
     )
-  if not any(text.strip() for text, _ in rows["train"]):
-    raise UserError(f"the training texts are all empty; is task.text={task.text} their column?")
+  _check_filled(task, rows["train"])
   if task.hub and not task.folds and task.test not in (None, "test"):
     notes.insert(0, f"the test split is the hub's split {task.test!r}")
   return rows, tuple(_ordered(labels)), notes
 
 
+def _check_filled(task: TextClassification, rows: Rows) -> None:
+  """UserError if all training texts are empty."""
+  if not any(text.strip() for text, _ in rows):
+    raise UserError(f"the training texts are all empty; is task.text={task.text} their column?")
+
+
 def _ordered(labels: set[str]) -> list[str]:
-  numbers = all(re.fullmatch(r"-?\d+", label) for label in labels)
-  return sorted(labels, key=int) if numbers else sorted(labels)
+  numbers = all(re.fullmatch(r"-?\d{1,4000}", label) for label in labels)
+  return sorted(sorted(labels), key=int) if numbers else sorted(labels)
 
 
 def _trained(task: TextClassification, digest: str | None) -> str:

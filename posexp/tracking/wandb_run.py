@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posexp.errors import printable
 from posexp.runs import BOOKKEEPING
 
 MODES = ("auto", "online", "offline", "disabled")
 # Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
 RESULTS = ("step", "stopped_at", "averaged", "bleu_signature", "headline", "metrics")
+NAME = 128  # letters that W&B takes for the name of a run or a group
 CURVES = ("train", "validation", "time", "memory")  # prefixes of metrics that are drawn over steps
 
 
@@ -124,8 +127,9 @@ def run_settings(
   # or on another machine, with those it has.
   file = folder / "wandb" / "id"
   file.parent.mkdir(exist_ok=True)
-  if not file.exists():
-    file.write_text(f"{folder.absolute().parent.name}-{secrets.token_hex(4)}")
+  if not file.is_file() or not re.fullmatch(rb"[\w.=-]{1,128}", file.read_bytes()):
+    own = re.sub(r"[^\w.=-]", "_", folder.absolute().parent.name, flags=re.A)[:64]
+    file.write_text(f"{own}-{secrets.token_hex(4)}")
   found = settings(options, config, folder.absolute().parent.name, f"seed={config['seed']}")
   found |= {"id": file.read_text(), "job_type": "train", "notes": options.notes}
   return found | {"config": {**experiment(config), **facts}, "dir": str(folder)}
@@ -137,9 +141,9 @@ def settings(
   """The arguments of `wandb.init` that runs and their aggregate share, but for the `name`."""
   task, encoding = config["task"]["name"], config["encoding"]
   return {
-    "group": f"{task}/{encoding}/{group}",
-    "name": f"{task}/{encoding}/{group}/{name}",
-    "tags": list(dict.fromkeys([task[:64], encoding, *options.tags])),
+    "group": printable(f"{task}/{encoding}/{group}")[:NAME],
+    "name": printable(f"{task}/{encoding}/{group}/{name}")[-NAME:],
+    "tags": list(dict.fromkeys([printable(task)[:64], printable(encoding)[:64], *options.tags])),
     "project": options.project,
     "entity": options.entity,
     "reinit": "finish_previous",

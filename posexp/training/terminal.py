@@ -12,7 +12,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posexp.config import show as typed
-from posexp.errors import counted, near
+from posexp.errors import counted, near, printable
 from posexp.tasks.contract import Data, Task, metric_of
 from posexp.training.processes import is_main_process
 
@@ -46,9 +46,9 @@ def header(
     "wandb": tracking,
   }
   for label, text in rows.items():
-    log.info("%s", f"{label:<10}{text}".rstrip())
+    log.info("%s", printable(f"{label:<10}{text}").rstrip())
   for note in data.notes:
-    log.info("%s", f"{'note':<10}{note}")
+    log.info("%s", printable(f"{'note':<10}{note}"))
 
 
 @contextlib.contextmanager
@@ -95,4 +95,4 @@ def result(lines: Iterable[str]) -> None:
   """The final table."""
   log.info("")
   for each in lines:
-    log.info("%s", each)
+    log.info("%s", printable(each))
