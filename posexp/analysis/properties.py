@@ -75,7 +75,7 @@ class Difference(NamedTuple):
   amount: float = np.nan
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=256)
 def stack(
   case: Case, *, cross: bool = False, max_position: int | None = None, **size: Any
 ) -> Stack:
