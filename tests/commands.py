@@ -12,7 +12,7 @@ import pytest
 
 def simulated(devices: int) -> str:
   """Flags of XLA for a process that has as many devices, beside those of the tests."""
-  return f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+  return f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
 
 
 class Command:
