@@ -1,11 +1,25 @@
 """The exception that a user is meant to read, and words for messages."""
 
+import errno
 import os
 import re
 from pathlib import Path
 
 # Control characters, marks that turn the direction of writing, and halves of surrogate pairs.
 UNPRINTABLE = re.compile(r"[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+AGAIN = "and the same command goes on"
+WAYS_OUT = {  # of what the operating system refuses
+  errno.ENOSPC: f"make room there, {AGAIN}",
+  errno.EDQUOT: f"make room within the quota, {AGAIN}",
+  errno.EFBIG: f"raise the limit on the size of files (ulimit -f), {AGAIN}",
+  errno.EMFILE: f"raise the limit on open files (ulimit -n 4096), {AGAIN}",
+  errno.ENFILE: f"close other programs, {AGAIN}",
+  errno.EROFS: "choose a place that can be written",
+  errno.EACCES: "change its permissions, or choose another place",
+  errno.EPERM: "change its permissions, or choose another place",
+  errno.ENAMETOOLONG: "choose a shorter name",
+  errno.EISDIR: "move that folder away",
+}
 
 
 class UserError(Exception):
@@ -26,6 +40,15 @@ def printable(text: str) -> str:
   return UNPRINTABLE.sub(lambda found: " " if found[0].isspace() else "�", text)
 
 
+def refused(error: OSError) -> UserError:
+  """What the operating system refuses, a full disk or a missing permission, as one sentence."""
+  name = error.filename2 or error.filename
+  where = f"{near(Path(os.fsdecode(name)))}: " if isinstance(name, str | bytes) else ""
+  what = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
+  way_out = WAYS_OUT.get(error.errno)
+  return UserError(f"{where}{what}{f'; {way_out}' if way_out else ''}")
+
+
 def counted(number: int, what: str) -> str:
   """1 layer, 2 layers."""
   return f"{number} {what}{'s' * (number != 1)}"
@@ -33,5 +56,8 @@ def counted(number: int, what: str) -> str:
 
 def near(path: Path) -> str:
   """A path as short as the current directory allows."""
-  relative = os.path.relpath(path)
+  try:
+    relative = os.path.relpath(path)
+  except OSError:  # the current directory is gone
+    return str(path)
   return str(path) if relative.startswith("..") else relative

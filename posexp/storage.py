@@ -1,22 +1,126 @@
-"""Files written whole or not at all, and the cache in $XDG_CACHE_HOME/posexp or ~/.cache/posexp."""
+"""Files written whole or not at all, and read if they are files; and the cache, in
+$XDG_CACHE_HOME/posexp or ~/.cache/posexp."""
 
 import contextlib
+import glob
 import json
 import os
+import re
+import shutil
+import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from posexp.errors import UserError, refused
+
+DEPTH = 8  # levels of lists and mappings in what is read
+SURROGATES = re.compile("[\ud800-\udfff]")  # letters that UTF-8 cannot hold
+
 
 def write(path: Path, text: str) -> None:
-  """Writes a text file so that it is there whole or not at all, even after a power failure."""
-  path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-  with temporary.open("w", encoding="utf-8") as file:
-    file.write(text)
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(temporary, path)
+  """Writes a text file so that it is there whole or not at all, even after a power failure.
+
+  Raises:
+    OSError: it cannot be written; its `filename` is the path.
+  """
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_for(path)
+    try:
+      with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+      os.replace(temporary, path)
+    finally:
+      remove(temporary)
+  except OSError as error:
+    raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def temporary_for(path: Path) -> Path:
+  """Where this process makes what becomes `path`, beside it.
+
+  What other processes left there that were killed is removed.
+  """
+  host = socket.gethostname()
+  for left in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(host)}.*.tmp"):
+    number = left.name.split(".")[-2]
+    if number.isdigit() and not _is_running(int(number)):
+      remove(left)
+  return path.with_name(f".{path.name}.{host}.{os.getpid()}.tmp")
+
+
+def remove(path: Path) -> None:
+  """Removes a file or a folder, if it is there and can be removed."""
+  shutil.rmtree(path, ignore_errors=True)
+  with contextlib.suppress(OSError):
+    path.unlink()
+
+
+def _is_running(process: int) -> bool:
+  try:
+    os.kill(process, 0)
+  except ProcessLookupError:
+    return False
+  except OSError:
+    pass
+  return True
+
+
+def read(path: Path) -> bytes | None:
+  """The content of a file; None if there is none.
+
+  Raises:
+    UserError: a folder, a pipe or a device is in its place, or it cannot be read.
+  """
+  try:
+    check(path)
+    return path.read_bytes()
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  except OSError as error:
+    raise refused(error) from error
+
+
+def check(path: Path) -> None:
+  """Raises UserError where a folder, a pipe or a device is in a file's place."""
+  if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+    raise UserError(f"{path}: this is no file; move away what is in its place")
+
+
+def parse(data: bytes) -> Any:
+  """The value of JSON in UTF-8.
+
+  Raises:
+    ValueError: it is anything else, or nested too deeply.
+  """
+  try:
+    return json.loads(data.decode())
+  except RecursionError as error:
+    raise ValueError("nested too deeply") from error
+
+
+def is_plain(value: Any, depth: int = DEPTH) -> bool:
+  """Whether a value consists of text, numbers, switches, lists and mappings, in `depth` levels.
+
+  Text with surrogates and numbers beyond those of a float are not plain.
+  """
+  if isinstance(value, list | dict):
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    return depth > 0 and all(is_plain(part, depth - 1) for part in parts)
+  if isinstance(value, str):
+    return not SURROGATES.search(value)
+  if isinstance(value, int):
+    return abs(value) < 2**1000
+  return value is None or isinstance(value, float)
+
+
+def is_number(value: Any) -> bool:
+  """Whether a value is a number that a float can hold, and no switch."""
+  return isinstance(value, int | float) and not isinstance(value, bool) and is_plain(value)
 
 
 def cache_folder() -> Path:
@@ -30,8 +134,9 @@ def cached(name: str, compute: Callable[[], Any]) -> Any:
   A damaged cache is computed anew. Where the cache cannot be written, nothing is cached.
   """
   path = cache_folder() / name
-  with contextlib.suppress(OSError, ValueError):
-    return json.loads(path.read_text(encoding="utf-8"))
+  with contextlib.suppress(UserError, ValueError):
+    if (data := read(path)) is not None:
+      return parse(data)
   value = compute()
   with contextlib.suppress(OSError):
     write(path, json.dumps(value, ensure_ascii=False))

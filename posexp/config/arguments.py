@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from posexp.config import plugins
-from posexp.errors import UserError
+from posexp.errors import UserError, refused
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,5 +56,8 @@ def run(work: Callable[[list[str]], Any]) -> None:
   except BrokenPipeError:  # as in ... | head
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(1)
+  except OSError as error:
+    print(f"posexp: error: {refused(error)}", file=sys.stderr)
+    sys.exit(2)
   except KeyboardInterrupt:
     sys.exit(130)

@@ -34,8 +34,8 @@ def _kept(final: Path, fill: Callable[[Path], None]) -> Path:
   if final.is_dir():
     return final
   final.parent.mkdir(parents=True, exist_ok=True)
-  with tempfile.TemporaryDirectory(prefix=f"{final.name}.", dir=final.parent) as temporary:
-    whole = Path(temporary) / "whole"
+  whole = storage.temporary_for(final)
+  try:
     whole.mkdir()
     fill(whole)
     try:
@@ -43,6 +43,8 @@ def _kept(final: Path, fill: Callable[[Path], None]) -> Path:
     except OSError:
       if not final.is_dir():  # another process may have been first, with the same content
         raise
+  finally:
+    storage.remove(whole)
   return final
 
 

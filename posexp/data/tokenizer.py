@@ -1,7 +1,13 @@
 """Tokenizers: words or byte-level BPE, trained on the training split and kept as JSON."""
 
-from collections.abc import Iterable
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from posexp import storage
+from posexp.errors import UserError
 
 if TYPE_CHECKING:
   import tokenizers
@@ -66,6 +72,48 @@ def _bpe(
   )
   tokenizer.train_from_iterator(texts, trainer)
   return tokenizer
+
+
+def kept(
+  folder: Path, names: Sequence[str], trained: Callable[[int], str] | None = None
+) -> list[str]:
+  """The JSON of the tokenizers in a run's folder; `trained` gives those that are missing, by their
+  number.
+
+  A digest is kept beside them, by which one that is damaged or another run's is noticed.
+
+  Raises:
+    UserError: one is missing and cannot be trained, or they are not those of the run.
+  """
+  paths, seal = [folder / f"{name}.json" for name in names], folder / "tokenizer.sha256"
+  found = [storage.read(path) for path in paths]
+  if missing := [number for number, data in enumerate(found) if data is None]:
+    if trained is None:
+      name = paths[missing[0]].name
+      raise UserError(f"{folder}: {name} is missing; the run cannot be read without it")
+    for number in missing:
+      found[number] = trained(number).encode()
+  sealed, digest = storage.read(seal), hashlib.sha256(b"".join(found)).hexdigest()
+  if sealed is not None and re.fullmatch(b"[0-9a-f]{64}", sealed):
+    if sealed.decode() != digest:
+      raise UserError(
+        f"{paths[0]}: this is not the tokenizer that the run was trained with, by its sha256; put "
+        "that one back, or rerun=true trains the run afresh"
+      )
+  else:  # a new run, or one whose digest is lost
+    for path, data in zip(paths, found, strict=True):
+      try:
+        Tokenizer(data.decode())
+      except Exception:  # which is all that the library says
+        raise UserError(
+          f"{path} is damaged; put back the one that the run was trained with, or remove it to "
+          "have it trained again"
+        ) from None
+  for number in missing:
+    storage.write(paths[number], found[number].decode())
+  if sealed != digest.encode():
+    storage.write(seal, digest)
+  return [data.decode() for data in found]
 
 
 class Tokenizer:

@@ -1,18 +1,20 @@
 """The folders of runs: their identity, how training writes them, and how they are read back."""
 
 from posexp.runs.identity import BOOKKEEPING, FILES, digest, folder
-from posexp.runs.run import Run, read_run, read_runs, read_summary
+from posexp.runs.run import Broken, Run, read_config, read_run, read_runs, read_summary
 from posexp.runs.writer import ReadOnlyRun, RunWriter, lock
 
 __all__ = [
   "BOOKKEEPING",
   "FILES",
+  "Broken",
   "ReadOnlyRun",
   "Run",
   "RunWriter",
   "digest",
   "folder",
   "lock",
+  "read_config",
   "read_run",
   "read_runs",
   "read_summary",

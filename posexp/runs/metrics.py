@@ -35,6 +35,16 @@ METRICS = {
 }
 
 
+def is_metric(row: Any) -> bool:
+  """Whether a row of a summary describes a metric."""
+  try:
+    metric = Metric(**row)
+    format(0.0, metric.format)
+  except (TypeError, ValueError):
+    return False
+  return all(map(isinstance, metric, (str, str, str, bool, bool))) and len(metric.format) < 9
+
+
 class Score(NamedTuple):
   """A key of summary.json or metrics.jsonl, such as `beyond/exact_match/7`, and its metric."""
 

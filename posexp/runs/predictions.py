@@ -24,22 +24,36 @@ def load_predictions(folder: Path, split: str, most: int | None = None) -> list[
   """The rows of a split, of the first `most` examples; none where none were written.
 
   Raises:
-    UserError: a line is not a row.
+    UserError: a line is not a row, or has other columns than the first.
   """
   file = _file(folder, split)
-  if not file.exists():
-    return []
-  rows = []
-  with file.open("rb") as lines:
-    for line in itertools.islice(lines, most):
-      try:
-        rows.append(dict(json.loads(line)))
-      except (ValueError, TypeError):
-        message = (
-          f"{file}, line {len(rows) + 1}: not a prediction; rerun=true trains the run afresh"
-        )
-        raise UserError(message) from None
+  data = storage.read(file) or b""
+  rows: list[dict[str, Any]] = []
+  for line in itertools.islice(data.removesuffix(b"\n").split(b"\n"), most) if data else ():
+    try:
+      row = dict(storage.parse(line))
+      if not storage.is_plain(row) or row.keys() != (rows or [row])[0].keys():
+        raise ValueError(line)
+    except (ValueError, TypeError):
+      message = (
+        f"{file}, line {len(rows) + 1}: not a prediction; the training command, typed again, "
+        "makes it again"
+      )
+      raise UserError(message) from None
+    rows.append(row)
   return rows
+
+
+def are_whole(folder: Path, splits: Iterable[str]) -> bool:
+  """Whether there is a prediction for every example of some splits, as training has written it."""
+  for split in splits:
+    try:
+      rows = load_predictions(folder, split)
+    except UserError:
+      return False
+    if not rows or [row.get("index") for row in rows] != [*range(len(rows))]:
+      return False
+  return True
 
 
 def _file(folder: Path, split: str) -> Path:

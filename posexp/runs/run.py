@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import re
@@ -26,14 +25,23 @@ from typing import Any
 
 import yaml
 
+from posexp import storage
 from posexp.config.schema import flat
 from posexp.errors import UserError
 from posexp.runs.checkpoints import Checkpoints
 from posexp.runs.identity import decisive
+from posexp.runs.metrics import is_metric
 
-REQUIRED = ("seed", "encoding", "task.kind", "task.name")  # keys of the config of every run
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+REQUIRED = {"seed": int, "encoding": str, "task.kind": str, "task.name": str | int | float}
+SECTIONS = ("task", "model", "positions", "train", "wandb", "plugins")
+PLUGIN = ("name", "path", "sha256")  # what config.yaml says of a plugin
 NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
+
+
+class Broken(UserError):
+  """A file of a run cannot be understood, and training can make it again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +89,7 @@ class Run:
   def score(self, metric: str) -> float | None:
     """A number of the summary; None if it is missing or not finite."""
     value = (self.summary or {}).get(metric)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) else None
+    return float(value) if storage.is_number(value) and math.isfinite(value) else None
 
   def restore(self, template: Any, which: str = "best") -> Any:
     """The "best" or the "latest" checkpoint, laid out like `template`; None if there is none.
@@ -93,7 +100,7 @@ class Run:
     Raises:
       UserError: the checkpoint is of another model, or cannot be read.
     """
-    average = self.config["train"].get("average") if which == "best" else None
+    average = self.settings.get("train.average") if which == "best" else None
     checkpoints = Checkpoints(self.path / "checkpoints", read_only=True)
     with contextlib.closing(checkpoints):
       if average and checkpoints.find(which) is not None:
@@ -108,9 +115,15 @@ def read_run(path: Path | str) -> Run:
     UserError: there is no run, or one of its files is damaged.
   """
   path = Path(path)
-  if not (path / "config.yaml").exists():
+  config = read_config(path)
+  if config is None:
     raise UserError(f"{path} is not a run's folder: it has no config.yaml")
-  return _read(path)
+  summary = read_summary(path)
+  rows, damage = read_rows(path)
+  if damage is not None:
+    raise damage
+  failure = None if summary is not None else _failure(path / "train.log")
+  return Run(path, config, flat(decisive(config)), summary, rows, failure)
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -127,8 +140,8 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
   runs, wrong = [], []
   for folder in folders.values():
     try:
-      runs.append(_read(folder))
-    except (UserError, OSError) as error:
+      runs.append(read_run(folder))
+    except UserError as error:
       wrong.append(str(error))
   if not runs:
     there = ", ".join(map(str, paths))
@@ -146,55 +159,109 @@ def _folders(path: Path) -> Iterator[Path]:
     inside[:] = sorted(name for name in inside if not name.startswith("."))
 
 
-def _read(path: Path) -> Run:
-  text = (path / "config.yaml").read_text(encoding="utf-8", errors="replace")
+def read_config(path: Path) -> dict[str, Any] | None:
+  """The config in a run's folder; None if there is none.
+
+  Raises:
+    Broken: it is no config.
+    UserError: it is one of another version, or cannot be read.
+  """
+  data = storage.read(path / "config.yaml")
+  if data is None:
+    return None
   try:
-    config = dict(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-  except (yaml.YAMLError, TypeError, ValueError):
-    raise UserError(f"{path}: its config.yaml is broken") from None
-  settings = flat(decisive(config))
-  if missing := [key for key in REQUIRED if key not in settings | config]:
-    raise UserError(f"{path} is a folder of another version: its config has no {missing[0]}")
-  summary = read_summary(path)
-  failure = None if summary is not None else _failure(path / "train.log")
-  return Run(path, config, settings, summary, _rows(path), failure)
+    config = dict(_loaded(data.decode()))
+  except Exception:  # which values with tags raise of any class
+    raise Broken(
+      f"{path}: its config.yaml is broken; the training command, typed again, writes it again"
+    ) from None
+  settings = flat(config)
+  for key, kind in REQUIRED.items():
+    if key not in settings:
+      raise UserError(f"{path} is a folder of another version: its config has no {key}")
+    if not isinstance(settings[key], kind) or isinstance(settings[key], bool):
+      raise Broken(f"{path}: its config.yaml is broken: {key} is {settings[key]!r:.50}")
+  for section in (*SECTIONS, config["encoding"]):
+    if not isinstance(config.get(section) or {}, dict):
+      raise Broken(f"{path}: its config.yaml is broken: {section} is no section of options")
+  for plugin in (config.get("plugins") or {}).values():
+    if not isinstance(plugin, dict) or not all(isinstance(plugin.get(k), str) for k in PLUGIN):
+      raise Broken(f"{path}: its config.yaml is broken: plugins must have {', '.join(PLUGIN)}")
+  return config
+
+
+def _loaded(text: str) -> Any:
+  """The plain value of a YAML text.
+
+  Without aliases, of which a few can stand for more than fits in memory, and not nested so deeply
+  that the parser overflows its stack.
+  """
+  depth = 0
+  for event in yaml.parse(text, LOADER):
+    depth += isinstance(event, yaml.CollectionStartEvent)
+    depth -= isinstance(event, yaml.CollectionEndEvent)
+    if depth > storage.DEPTH or isinstance(event, yaml.AliasEvent):
+      raise ValueError(event)
+  value = yaml.load(text, LOADER)
+  if not storage.is_plain(value):
+    raise ValueError(value)
+  return value
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
   """The summary in a run's folder; None if the run has not finished.
 
   Raises:
-    UserError: it is broken.
+    Broken: it is no summary.
+    UserError: it cannot be read.
   """
-  try:
-    return dict(json.loads((path / "summary.json").read_bytes()))
-  except (FileNotFoundError, NotADirectoryError):
+  data = storage.read(path / "summary.json")
+  if data is None:
     return None
+  try:
+    summary = dict(storage.parse(data))
+    if not summary or not storage.is_plain(summary) or not all(map(_is_result, summary.items())):
+      raise ValueError("values of other kinds")
   except (TypeError, ValueError):
-    raise UserError(f"{path}: its summary.json is broken") from None
+    raise Broken(
+      f"{path}: its summary.json is broken; the training command, typed again, makes it again"
+    ) from None
+  return summary
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-  """The rows of metrics.jsonl.
+def _is_result(item: tuple[str, Any]) -> bool:
+  """Whether a summary may hold this: a number for each metric, and what a task declares."""
+  key, value = item
+  if key == "headline":
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+  if key == "metrics":
+    return isinstance(value, list) and all(is_metric(each) for each in value)
+  return "/" not in key or value is None or storage.is_number(value)
+
+
+def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
+  """The rows of metrics.jsonl up to the first that is damaged, and what that is.
 
   The last line may be half a row: the run is writing it, or was killed while it did.
   """
-  try:
-    *lines, unfinished = (path / "metrics.jsonl").read_bytes().split(b"\n")
-  except FileNotFoundError:
-    return []
-  rows = []
+  file = path / "metrics.jsonl"
+  *lines, unfinished = (storage.read(file) or b"").split(b"\n")
+  rows: list[dict[str, Any]] = []
   for number, line in enumerate(lines, start=1):
     try:
-      row = json.loads(line)
-      row["step"] + 0  # a number
-    except (ValueError, TypeError, KeyError):
-      if number < len(lines) or unfinished:
-        message = f"{path / 'metrics.jsonl'}, line {number}: not a row of metrics"
-        raise UserError(message) from None
-    else:
-      rows.append(row)
-  return rows
+      row = storage.parse(line)
+      steps = row["step"], rows[-1]["step"] if rows else -1
+      if not all(map(storage.is_number, row.values())) or not steps[1] < steps[0]:
+        raise ValueError(line)
+    except (ValueError, TypeError, LookupError, AttributeError):
+      if number == len(lines) and not unfinished:
+        break
+      return rows, UserError(
+        f"{file}, line {number}: not a row of metrics; put the file back, or rerun=true starts the "
+        "run afresh"
+      )
+    rows.append(row)
+  return rows, None
 
 
 def _failure(file: Path) -> str | None:

@@ -19,11 +19,11 @@ from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
 from posexp import storage
-from posexp.errors import UserError
+from posexp.errors import WAYS_OUT, UserError
 from posexp.runs.checkpoints import Checkpoints, Rank
 from posexp.runs.identity import digest
 from posexp.runs.metrics import Score, score
-from posexp.runs.run import read_run, read_summary
+from posexp.runs.run import Broken, read_config, read_rows, read_summary
 
 ROWS = "metrics.jsonl"
 ACCURACY = score("validation/accuracy")
@@ -68,6 +68,7 @@ class RunWriter:
     self.checkpoints = Checkpoints(self.path / "checkpoints", ranked=ranked)
     self._config = config
     self._rerun = rerun
+    self._damage: UserError | None = None  # of metrics.jsonl, after the rows of the history
     self._stack = contextlib.ExitStack()
 
   def __enter__(self) -> Self:
@@ -88,7 +89,7 @@ class RunWriter:
 
   @property
   def finished(self) -> dict[str, Any] | None:
-    """The summary, if the run has finished."""
+    """The summary, if the run has finished; Broken or another UserError if it cannot be read."""
     return read_summary(self.path)
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -98,9 +99,23 @@ class RunWriter:
       file.write(text + "\n")
     self.history.append(json.loads(text))
 
-  def rewind(self, step: float) -> None:
-    """Drops the rows after `step`, which a run that goes on from there writes again."""
+  def rewind(self, step: float, due: Mapping[int, bool] | None = None) -> None:
+    """Drops the rows after `step`, which a run that goes on from there writes again.
+
+    `due` has the steps before that must have a row, and whether it is one of an evaluation.
+
+    Raises:
+      UserError: such a row is lost or damaged, or the folder cannot be written.
+    """
     self.history = [row for row in self.history if row["step"] <= step]
+    found = {row["step"]: row for row in self.history}
+    for each, evaluated in (due or {}).items():
+      row = found.get(each)
+      if row is None or (evaluated and not {self.metric.key, "validation/loss"} <= row.keys()):
+        raise self._damage or UserError(
+          f"{self.path / ROWS}: the row of step {each} is lost; put the file back, or rerun=true "
+          "starts the run afresh"
+        )
     text = "".join(json.dumps(row) + "\n" for row in self.history)
     with self._writing():
       storage.write(self.output / ROWS, text)
@@ -125,9 +140,12 @@ class RunWriter:
     return [self.rank(row) for row in self.history if self.metric.key in row]
 
   def finish(self, summary: Mapping[str, Any]) -> None:
-    """Writes the summary, the last thing that a run does."""
+    """Writes the summary, the last thing that a run does; one that says the same stays."""
     self.checkpoints.wait()
     text = json.dumps(summary, indent=2, default=_item) + "\n"
+    with contextlib.suppress(Broken):
+      if _timeless(self.finished or {}) == _timeless(json.loads(text)):
+        return
     with self._writing():
       storage.write(self.output / "summary.json", text)
 
@@ -136,36 +154,48 @@ class RunWriter:
     stack.enter_context(lock(self.path))
     if self._rerun:
       self._clear()
-    run = read_run(self.path) if (self.path / "config.yaml").exists() else None
-    if run is not None and _identity(run.config) != _identity(self._config):
+    for left in (*self.path.glob(".*.tmp"), *self.path.glob("predictions/.*.tmp"), self._trash):
+      storage.remove(left)  # of a process that was killed
+    config = None
+    with contextlib.suppress(Broken):  # then it is written again
+      config = read_config(self.path)
+    if config is not None and _identity(config) != _identity(self._config):
       raise UserError(
         f"{self.path} holds a run of another config (see its config.yaml); move it away, or "
         "rerun=true overwrites it"
       )
-    if run is None or run.summary is None:
+    if config is None or not (self.path / "summary.json").exists():
       storage.write(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(self._config)))
-    self.history = run.history if run else []
-    self.rewind(math.inf)
+    self.history, self._damage = read_rows(self.path)
+    if self._damage is None:
+      self.rewind(math.inf)
+    storage.check(self.path / "train.log")
     stack.enter_context(_journal(self.path / "train.log"))
 
   def _clear(self) -> None:
     # By renaming, so that a kill leaves no checkpoint of which half is gone.
-    trash = self.path / ".trash"
-    shutil.rmtree(trash, ignore_errors=True)
-    trash.mkdir()
+    storage.remove(self._trash)
+    self._trash.mkdir()
     for pattern in OWNED:
       for each in self.path.glob(pattern):
-        each.rename(trash / each.name)
-    shutil.rmtree(trash)
+        each.rename(self._trash / each.name)
+    shutil.rmtree(self._trash)
+
+  @property
+  def _trash(self) -> Path:
+    return self.path / ".trash"
 
   @contextlib.contextmanager
   def _writing(self) -> Iterator[None]:
     try:
       yield
     except OSError as error:
+      file = Path(error.filename2 or error.filename or self.path)
+      name = f" ({file.name})" if file != self.path else ""
+      way_out = WAYS_OUT.get(error.errno, "runs=... keeps runs in another place")
       raise UserError(
-        f"the run's folder {self.path} cannot be written: {error.strerror or error}; runs=... "
-        "keeps runs in another place"
+        f"the run's folder {self.path} cannot be written: {error.strerror or error}{name}; "
+        f"{way_out}"
       ) from error
 
 
@@ -177,8 +207,9 @@ class ReadOnlyRun(RunWriter):
 
   def _open(self, stack: contextlib.ExitStack) -> None:
     self.output = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    self.history = read_run(self.path).history
-    self.rewind(math.inf)
+    self.history, self._damage = read_rows(self.path)
+    if self._damage is None:
+      self.rewind(math.inf)
 
 
 @contextlib.contextmanager
@@ -192,7 +223,7 @@ def lock(path: Path) -> Iterator[None]:
   try:
     held = FileLock(path / ".lock").acquire(blocking=False)
   except Timeout:
-    pid = holder.read_text() if holder.exists() else "unknown"
+    pid = (storage.read(holder) or b"unknown").decode(errors="replace")
     raise UserError(
       f"{path} is being trained by another process (pid {pid}); wait for it, or stop it"
     ) from None
@@ -212,16 +243,23 @@ def _journal(file: Path) -> Iterator[None]:
     yield
   except BaseException as error:
     expected = isinstance(error, UserError | KeyboardInterrupt | SystemExit)
-    handler.stream.write(f"{error!r}\n" if expected else traceback.format_exc())
+    with contextlib.suppress(OSError):  # on a full disk, say
+      handler.stream.write(f"{error!r}\n" if expected else traceback.format_exc())
     raise
   finally:
     log.removeHandler(handler)
-    handler.close()
+    with contextlib.suppress(OSError):
+      handler.close()
 
 
 def _identity(config: Mapping[str, Any]) -> tuple[str, Any]:
   # Without the paths of data: the folder's name has the digest of their content.
   return digest(config, data_digest=""), config.get("seed")
+
+
+def _timeless(summary: Mapping[str, Any]) -> dict[str, Any]:
+  """A summary without the values of what is measured in time or in memory."""
+  return {k: None if k.startswith(("time/", "memory/")) else summary[k] for k in summary}
 
 
 _item = operator.methodcaller("item")  # a scalar of numpy or jax as Python's own

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from posexp.config import command_line, options, resolve
 from posexp.config.help import help_text
-from posexp.errors import UserError
+from posexp.errors import UserError, refused
 from posexp.sweeps.jobs import members
 from posexp.sweeps.results import results
 from posexp.sweeps.supervise import supervise, trainer_for
@@ -25,16 +25,17 @@ SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
 def launch(job: Job) -> int:
   """Runs `job` on every config that the command line asks for; returns the exit status.
 
-  `job` gets the plain config of `config.resolve`. A UserError becomes one line on stderr and
-  status 2. In a sweep the other runs go on; a last line names those that failed, and the status
-  is 1. In a single run an unexpected exception is raised: a bug is not a user's mistake. An
-  interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends everything, with status 130 or 143.
+  `job` gets the plain config of `config.resolve`. A UserError, or what the operating system
+  refuses, becomes one line on stderr and status 2. In a sweep the other runs go on; a last line
+  names those that failed, and the status is 1. In a single run an unexpected exception is raised:
+  a bug is not a user's mistake. An interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends
+  everything, with status 130 or 143.
   """
   before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM))
   try:
     return _launch(job)
-  except UserError as error:
-    _say(f"error: {error}")
+  except (UserError, OSError) as error:
+    _say(f"error: {refused(error) if isinstance(error, OSError) else error}")
     return 2
   except (KeyboardInterrupt, SystemExit) as end:
     status = SIGINT if isinstance(end, KeyboardInterrupt) else end.code
@@ -60,6 +61,7 @@ def _launch(job: Job) -> int:
     else:
       _make_folder(cfg.runs)
       trainer = trainer_for(job, len(found), cfg)
+    logging.raiseExceptions = False  # a line that cannot be printed or kept ends nothing
     configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
   if args.cfg:
     print(OmegaConf.to_yaml(options(cfg)), end="")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp.errors import UserError, counted, near
-from posexp.runs import read_run
+from posexp.errors import UserError, counted, near, refused
+from posexp.runs import read_run, read_summary
 
 log = logging.getLogger("posexp")
 
@@ -36,8 +36,11 @@ class Member:
 
   @property
   def finished(self) -> bool:
-    """Whether there is a summary."""
-    return (self.path / "summary.json").exists()
+    """Whether there is a summary that is whole."""
+    try:
+      return read_summary(self.path) is not None
+    except UserError:  # training makes it again, or says what is wrong
+      return False
 
   @property
   def seed(self) -> str:
@@ -61,6 +64,8 @@ def attempt(job: Job, member: Member) -> str:
     job(member.config)
   except UserError as error:
     return str(error)
+  except OSError as error:
+    return str(refused(error))
   except Exception as error:
     file = member.path / "train.log"
     written = file.read_text("utf-8", errors="replace") if file.exists() else ""

@@ -144,6 +144,9 @@ class Classification(Task):
       "macro_f1": float(np.mean(f1[occurrences > 0])),
     }
 
+  def predicted(self, summary: Mapping[str, Any]) -> Sequence[str]:
+    return ("test",)
+
   def conclude(self, data: LabeledData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """The metrics of the test split; its predictions are written."""
     found, names = self.predict(data, snapshot, "test"), data.label_names

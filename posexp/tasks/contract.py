@@ -209,6 +209,11 @@ class Task(Protocol):
     """
     return prefixed("test", self.measure(data, snapshot, "test"))
 
+  def predicted(self, summary: Mapping[str, Any]) -> Iterable[str]:
+    """The splits of which `conclude` has written predictions; where these are lost, or damaged,
+    training concludes again. Their rows have an `index`, from 0."""
+    return ()
+
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """The lines of the result: metrics of the best checkpoint, by split."""
     names = [name for key in summary for split, _, name in [key.partition("/")] if split == "test"]

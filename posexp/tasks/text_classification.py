@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from posexp import storage
 from posexp.data import sources, splits, tokenizer
 from posexp.data.splits import Rows
 from posexp.errors import UserError
@@ -87,12 +86,11 @@ class TextClassification(Classification):
     """The data, tokenized by folder/tokenizer.json, which is trained if it is missing.
 
     Raises:
-      UserError: for data that is missing, broken or of no use.
+      UserError: for data that is missing, broken or of no use, and for another run's tokenizer.
     """
-    path, digest = folder / "tokenizer.json", self.data_digest()
-    if not path.exists():
-      storage.write(path, _trained(self, digest))
-    return _prepared(self, digest, path.read_text(encoding="utf-8"))
+    digest = self.data_digest()
+    (text,) = tokenizer.kept(folder, ["tokenizer"], lambda _: _trained(self, digest))
+    return _prepared(self, digest, text)
 
   def conclude(self, data: LabeledData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """The metrics of the test split, and those of a bag of words on validation and test."""

@@ -20,7 +20,6 @@ from posexp import storage
 from posexp.data import batches, encoded, sources, tokenizer
 from posexp.data.examples import Batch
 from posexp.data.splits import Stream, arrange
-from posexp.errors import UserError
 from posexp.runs.metrics import Metric
 from posexp.runs.predictions import write_predictions
 from posexp.tasks import bleu
@@ -158,6 +157,9 @@ class Translation(Task):
     decoded = bleu.corpus(hypotheses, [texts[row].target for row in rows], self.target)
     return self.scores(self.predict(data, snapshot, split)) | decoded
 
+  def predicted(self, summary: Mapping[str, Any]) -> list[str]:
+    return [split for split in _decoded(summary) if split != "validation"]
+
   def conclude(self, data: ParallelData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """The metrics of the test split and of further ones, whole and in parts."""
     summary: dict[str, Any] = {}
@@ -183,7 +185,7 @@ class Translation(Task):
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """The best checkpoint on all splits, then the parts of those that are tested."""
-    splits = [key.removesuffix("/bleu") for key in summary if key.endswith("/bleu")]
+    splits = _decoded(summary)
     yield from result_table(self, summary, splits, (*DECODED, "perplexity", "accuracy", "loss"))
     yield "validation: greedy, on part of the pairs; others: beam search, on all"
     for split in splits:
@@ -210,6 +212,11 @@ class Translation(Task):
     yield ""
     for label, cells in rows.items():
       yield f"{label:<24}" + "".join(map("{:>9}".format, cells))
+
+
+def _decoded(summary: Mapping[str, Any]) -> list[str]:
+  """The splits that were translated."""
+  return [key.removesuffix("/bleu") for key in summary if key.endswith("/bleu")]
 
 
 def decode(snapshot: Snapshot, batches: Iterator[Batch], search: Search) -> Outputs:
@@ -247,22 +254,11 @@ def tokenizers(task: Translation, folder: Path, given: Splits | None = None) -> 
     UserError: there is none and no data is given, or it is not the one that was trained here.
   """
   names = ["tokenizer"] if task.joint else ["tokenizer.source", "tokenizer.target"]
-  paths, seal = [folder / f"{name}.json" for name in names], folder / "tokenizer.sha256"
-  if not all(path.exists() for path in paths):
-    if given is None:
-      raise UserError(f"{folder}: {paths[0].name} is missing; the run cannot be read without it")
-    for side, path in enumerate(paths):
-      storage.write(path, _trained(task, given, None if task.joint else side))
-    seal.unlink(missing_ok=True)
-  texts = [path.read_text(encoding="utf-8") for path in paths]
-  digest = hashlib.sha256("".join(texts).encode()).hexdigest()
-  if not seal.exists():
-    storage.write(seal, digest)
-  elif seal.read_text() != digest:
-    raise UserError(
-      f"{paths[0]}: this is not the tokenizer that the run was trained with; put that one back, or "
-      "rerun=true trains the run afresh"
-    )
+
+  def trained(side: int) -> str:
+    return _trained(task, given, None if task.joint else side)
+
+  texts = tokenizer.kept(folder, names, trained if given else None)
   return texts[0], texts[-1]
 
 

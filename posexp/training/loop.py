@@ -86,7 +86,8 @@ def run_training(
   facts = matching.facts(spec, data.length, setup.size)
   facts |= {"steps": setup.steps(data)}
   facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
-  run.rewind(run.checkpoints.find("latest") or 0)
+  step = run.checkpoints.find("latest") or 0
+  run.rewind(step, rows_due(setup, data, step))
   with track(facts=facts) as tracker:
     terminal.header(setup.config, data, facts, run.path, tracker.line)
     job = Job(run, setup, data, setup.program(spec, data, mesh), tracker, started)
@@ -96,6 +97,15 @@ def run_training(
     tracker.samples(load_predictions(run.output, "test", SAMPLES))
   run.finish(summary)  # after the tracker has it all: a finished run is not opened again
   return summary
+
+
+def rows_due(setup: Setup, data: Data, until: int) -> dict[int, bool]:
+  """The steps at which a row is logged, and whether the state is evaluated at each."""
+  options, steps = setup.training, setup.steps(data)
+  every = options.evaluate_every or data.steps_per_epoch(options.batch_size)
+  due = dict.fromkeys(range(options.log_every, until + 1, options.log_every), False)
+  due |= dict.fromkeys(range(every, until + 1, every), True)
+  return due | ({steps: True} if steps <= until else {})
 
 
 def fit(job: Job) -> State:

@@ -36,9 +36,9 @@ class Setup(NamedTuple):
       config,
       make_encoding(config),
       make_task(config),
-      build(Size, config["model"], "model"),
+      build(Size, config.get("model"), "model"),
       build(Positions, config.get("positions"), "positions"),
-      build(Training, config["train"], "train"),
+      build(Training, config.get("train"), "train"),
     )
 
   def check_buildable(self) -> None:

@@ -1,0 +1,316 @@
+"""Damage of any kind, in any file of a run: an answer in one sentence, or what was lost made again.
+
+    POSEXP_FUZZ=3600 POSEXP_SEED=1 python -m pytest tests/test_damage.py -k random
+
+goes on for so many seconds with random damage of that seed.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import time
+import traceback
+from pathlib import Path
+from unittest import mock
+
+import order
+import pytest
+
+SECONDS = float(os.environ.get("POSEXP_FUZZ", "10"))
+SEED = int(os.environ.get("POSEXP_SEED", "0"))
+BASE = [*order.MODEL, "wandb.mode=disabled", "train.steps=6", "train.evaluate_every=2"]
+BASE += ["train.log_every=1", "train.warmup=1"]
+TYPED = {
+  "classes": ["train.batch_size=16"],
+  "numbers": ["task=numbers", "task.examples=200", "task.digits=2", "task.places=3"]
+  + ["task.beyond=[3]", "task.beam=1", "task.bleu_pairs=10", "train.batch_size=512"],
+}
+# What a command may change: what it makes, and logs.
+MADE = ("train.log", "figures/*", ".pid", ".lock", "wandb/*", "tokenizer.sha256", "*.tmp")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, compile_quickly):
+  """The current directory: finished and unfinished runs of both kinds of tasks."""
+  path = tmp_path_factory.mktemp("home")
+  with order.home(path):
+    TYPED["classes"] = [*order.write(path), *TYPED["classes"]]
+    for kind, argv in TYPED.items():
+      for state in ("finished", "unfinished"):
+        typed = [*argv, *BASE, f"runs=runs/{kind}/{state}"]
+        with contextlib.ExitStack() as stack:
+          if state == "unfinished":
+            stack.enter_context(order.interrupted(5))
+          assert order.command(*typed).status in (0, 130)
+      GOOD[kind] = result(order.only(f"runs/{kind}/finished"))
+    os.rename("runs", "good")
+    yield path
+
+
+class Case:
+  """A copy of a run to be damaged."""
+
+  def __init__(self, kind: str, state: str):
+    self.kind, self.state = kind, state
+    self.runs = Path("runs", kind, state)
+    shutil.rmtree("runs", ignore_errors=True)
+    shutil.copytree(Path("good", kind, state), self.runs, symlinks=True)
+    self.path = order.only(self.runs)
+    self.files = sorted(
+      str(file.relative_to(self.path))
+      for file in self.path.rglob("*")
+      if file.is_file() and file.name not in (".lock", ".pid")
+    )
+
+  @property
+  def train(self) -> list[str]:
+    return [*TYPED[self.kind], *BASE, f"runs={self.runs}"]
+
+  def commands(self) -> dict[str, list[str]]:
+    """Every command that opens the run, by its name."""
+    run, other = str(self.path), str(order.only(Path("good", self.kind, "finished")))
+    return {
+      "train": ["train", *self.train],
+      "sweep": ["train", "-m", *self.train, "seed=0"],
+      "evaluate": ["evaluate", run],
+      "inspect": ["inspect", f"run={run}", "out=drawn"],
+      "translate": ["translate", run, "two"],
+      "compare": ["compare", run, other],
+      "report": ["report", str(self.runs), "--no-files"],
+      "sync": ["sync", str(self.runs), "--dry-run"],
+    }
+
+
+def typed(command: str, *argv: str) -> order.Typed:
+  """Types a command in this process; an exception that it raises is a traceback in `err`."""
+  if command == "train":
+    try:
+      return order.command(*argv)
+    except Exception:
+      return order.Typed(-1, "", traceback.format_exc())
+  main = importlib.import_module(f"posexp.{command}").main
+  out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+  with (
+    mock.patch.object(sys, "argv", [command, *argv]),
+    mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO())),
+    contextlib.redirect_stdout(out),
+    contextlib.redirect_stderr(err),
+  ):
+    try:
+      main()
+      status = 0
+    except SystemExit as end:
+      status = end.code or 0
+    except Exception:
+      status = -1
+      err.write(traceback.format_exc())
+  return order.Typed(status, out.buffer.getvalue().decode(), err.getvalue())
+
+
+def contents(folder: Path) -> dict[str, str]:
+  """A digest of every file of a run that a command must not change, by its path."""
+  found = {}
+  for file in sorted(folder.rglob("*")):
+    name = str(file.relative_to(folder))
+    if file.is_file() and not any(Path(name).match(pattern) for pattern in MADE):
+      found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+  return found
+
+
+# Damage: each takes the path of a file, and random numbers.
+
+
+def missing(file, rng):
+  file.unlink()
+
+
+def empty(file, rng):
+  file.write_bytes(b"")
+
+
+def cut(file, rng):
+  data = file.read_bytes()
+  file.write_bytes(data[: rng.randrange(len(data) + 1)])
+
+
+def zeros(file, rng):
+  file.write_bytes(bytes(file.stat().st_size))
+
+
+def binary(file, rng):
+  file.write_bytes(rng.randbytes(file.stat().st_size))
+
+
+def flipped(file, rng):
+  data = bytearray(file.read_bytes())
+  for _ in range(rng.randint(1, 3) if data else 0):
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+  file.write_bytes(data)
+
+
+def dropped(file, rng):
+  data = file.read_bytes()
+  at = rng.randrange(len(data) + 1)
+  file.write_bytes(data[:at] + data[at + rng.randint(1, 40) :])
+
+
+def line_dropped(file, rng):
+  lines = file.read_bytes().splitlines(keepends=True)
+  del lines[rng.randrange(len(lines) + 1) :][:1]
+  file.write_bytes(b"".join(lines[: rng.randrange(len(lines) + 1)] + lines[1:]))
+
+
+def lines_swapped(file, rng):
+  lines = file.read_bytes().splitlines(keepends=True)
+  rng.shuffle(lines)
+  file.write_bytes(b"".join(lines))
+
+
+def swapped(file, rng):
+  words = file.read_bytes().split(b" ")
+  i, j = rng.randrange(len(words)), rng.randrange(len(words))
+  words[i], words[j] = words[j], words[i]
+  file.write_bytes(b" ".join(words))
+
+
+def doubled(file, rng):
+  file.write_bytes(file.read_bytes() * 2)
+
+
+def another_kind(file, rng):
+  texts = ["[]", "null", "7", '"text"', "{}", '{"a": 1}', "[" * 100_000, '{"step": "x"}\n' * 3]
+  texts += ['{"step": 1e999}\n', "a: *b", "&a [*a]", "!!python/object/apply:os.system ['true']"]
+  texts += ["seed: ${oc.env:HOME}", "\ufeff{}", "- 1", "a: 2024-01-01", "!!timestamp x", "a: !!int"]
+  file.write_text(rng.choice(texts))
+
+
+def value_changed(file, rng):
+  """A value of a mapping becomes one of another type, or its key is gone."""
+  import yaml
+
+  values = [None, True, -1, 0, 10**400, 1e308, float("nan"), "x", "${seed}", "\ud800", [], [[]]]
+  values += [{}, {"a": [1]}, ["x", 1], 10**12, "", "a\nb", 2.5]
+  try:
+    whole = yaml.safe_load(file.read_text()) if file.suffix == ".yaml" else None
+    lines = [whole] if whole else [json.loads(line) for line in file.read_text().splitlines()]
+  except ValueError:
+    try:
+      lines, whole = [json.loads(file.read_text())], True
+    except ValueError:
+      return flipped(file, rng)
+  node = rng.choice(lines)
+  while isinstance(node, dict) and node:
+    key = rng.choice(list(node))
+    if isinstance(node[key], dict) and node[key] and rng.random() < 0.7:
+      node = node[key]
+      continue
+    if rng.random() < 0.3:
+      del node[key]
+    else:
+      node[key] = rng.choice(values)
+    break
+  if file.suffix == ".yaml":
+    file.write_text(yaml.safe_dump(whole, sort_keys=False))
+  else:
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def folder_instead(file, rng):
+  file.unlink()
+  file.mkdir()
+
+
+def pipe_instead(file, rng):
+  file.unlink()
+  os.mkfifo(file)
+
+
+def loop_instead(file, rng):
+  file.unlink()
+  file.symlink_to(file.name)
+
+
+def nowhere_instead(file, rng):
+  file.unlink()
+  file.symlink_to("nowhere")
+
+
+def device_instead(file, rng):
+  file.unlink()
+  file.symlink_to("/dev/zero")
+
+
+DAMAGE = [
+  missing, empty, cut, zeros, binary, flipped, flipped, dropped, line_dropped, lines_swapped,
+  swapped, doubled, another_kind, value_changed, value_changed, value_changed, folder_instead,
+  pipe_instead, loop_instead, nowhere_instead, device_instead,
+]  # fmt: skip
+
+
+def result(path: Path) -> dict[str, str]:
+  """What a run has come to, less what is measured in time or in memory."""
+  rows, summary, predictions = order.result(path)
+  found = {f"row {row['step']}": repr(row) for row in rows} | {"predictions": predictions}
+  return found | {key: repr(value) for key, value in summary.items()}
+
+
+GOOD = {}  # the results of runs that nothing has damaged
+
+COMMANDS = ("train", "sweep", "evaluate", "inspect", "translate", "compare", "report", "sync")
+
+
+def answer(case: Case, command: str, harmed: str) -> str:
+  """What is wrong with the answer of a command to damage of a file of a run; "" if nothing."""
+  before, begun = contents(case.path), time.perf_counter()
+  found = typed(*case.commands()[command])
+  seconds = time.perf_counter() - begun
+  if "Traceback" in found.err or found.status not in (0, 1, 2):
+    return f"a traceback:\n{found.err}"
+  errors = [line for line in found.err.splitlines() if "error: " in line]
+  if len(errors) != (found.status != 0) and command != "sync":
+    return f"status {found.status} with {found.err!r}"
+  if seconds > 20:
+    return f"{seconds:.0f} seconds"
+  after = contents(case.path)
+  changed = {name for name in before if after.get(name) != before[name]} - {harmed}
+  trains = case.state == "unfinished" and command in ("train", "sweep")
+  if changed and (not trains or found.status != 0):
+    return f"status {found.status}, changed {changed}: {found.err}"
+  if found.status == 0 and command in ("train", "sweep"):
+    if differs := sorted(set(result(case.path).items()) ^ set(GOOD[case.kind].items())):
+      return f"ends as another run: {differs}: {found.out[-500:]}"
+  if LOG and found.status:
+    LOG.write(f"    {command}: {found.err.strip() or found.out.strip()[-300:]}\n")
+  return ""
+
+
+LOG = open(os.environ["POSEXP_FUZZ_LOG"], "w") if "POSEXP_FUZZ_LOG" in os.environ else None
+
+
+def test_random_damage_is_one_sentence(home):
+  rng = random.Random(SEED)
+  end = time.monotonic() + SECONDS
+  wrong, cases = [], 0
+  while time.monotonic() < end or not cases:
+    case = Case(rng.choice(list(TYPED)), rng.choice(["finished", "unfinished"]))
+    file, damage, command = rng.choice(case.files), rng.choice(DAMAGE), rng.choice(COMMANDS)
+    if "checkpoints" in file and rng.random() < 0.7:
+      file = rng.choice([each for each in case.files if "checkpoints" not in each])
+    damage(case.path / file, rng)
+    named = f"{cases}: {case.kind}, {case.state}: {file} {damage.__name__}, {command}"
+    if LOG:
+      LOG.write(named + "\n")
+      LOG.flush()
+    if found := answer(case, command, file):
+      wrong.append(f"{named}: {found}")
+      if LOG:
+        LOG.write(f"  WRONG {found}\n")
+    cases += 1
+  print(cases, "cases")
+  assert not wrong, "\n".join([f"{len(wrong)} of {cases}", *wrong[:5]])
