@@ -284,7 +284,8 @@ BROKEN = {
   ),
   "torn": (
     torn,
-    "RUN/predictions/test.jsonl, line 60: not a prediction; the training command, typed again, makes it again",
+    "RUN/predictions/test.jsonl, line 60: not a prediction; the training command, typed again, "
+    "makes it again",
   ),
   "void": (
     lambda path: write(path / "run", []),
