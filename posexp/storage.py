@@ -86,9 +86,10 @@ def read(path: Path) -> bytes | None:
 
 
 def check(path: Path) -> None:
-  """Raises UserError where a folder, a pipe or a device is in a file's place."""
-  if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-    raise UserError(f"{path}: this is no file; move away what is in its place")
+  """Raises UserError where a folder, a pipe or a device, which may have no end, is in its place."""
+  with contextlib.suppress(OSError):  # who opens it says so
+    if not stat.S_ISREG(path.stat().st_mode):
+      raise UserError(f"{path}: this is no file; move away what is in its place")
 
 
 def parse(data: bytes) -> Any:

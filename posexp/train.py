@@ -7,14 +7,10 @@ import dataclasses
 import functools
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from posexp.errors import near
 from posexp.sweeps.launch import launch
-
-if TYPE_CHECKING:
-  from posexp.runs import RunWriter
-  from posexp.tasks.contract import Task
 
 log = logging.getLogger("posexp")
 
@@ -34,7 +30,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   """
   from posexp.config import build, plugins
   from posexp.runs import ReadOnlyRun, RunWriter, folder
-  from posexp.tasks.contract import score_of
+  from posexp.tasks.contract import finished, score_of
   from posexp.tracking import tracker
   from posexp.training import costs, devices, processes, terminal
   from posexp.training.loop import run_training
@@ -53,7 +49,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     wandb = dataclasses.replace(wandb, mode="disabled")
   kind = RunWriter if processes.is_main_process() else ReadOnlyRun
   run = kind(path, config, rerun=config["rerun"], metric=score_of(task, task.score), ranked=average)
-  if config["rerun"] or (summary := finished(run, task)) is None:
+  if config["rerun"] or (summary := finished(task, path)) is None:
     setup.check_buildable()
     with contextlib.ExitStack() as stack:
       with processes.main_process_first():
@@ -64,28 +60,6 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     log.info("finished already, in %s; rerun=true trains it again", near(path))
   terminal.result(task.table(summary))
   return summary
-
-
-def finished(run: RunWriter, task: Task) -> dict[str, Any] | None:
-  """The summary of a finished run; None where it, the predictions or the config are not whole.
-
-  What is not whole is then made again, from the best checkpoint.
-  """
-  from posexp.runs import Broken, read_config
-  from posexp.runs.predictions import are_whole
-
-  try:
-    if (summary := run.finished) is None:
-      return None
-    whole = read_config(run.path) is not None and are_whole(run.path, task.predicted(summary))
-    if whole and [*task.table(summary)]:
-      return summary
-  except (Broken, LookupError, TypeError, ValueError):
-    pass
-  log.warning(
-    "%s has finished, but files of it are lost or damaged; now made again", near(run.path)
-  )
-  return None
 
 
 if __name__ == "__main__":

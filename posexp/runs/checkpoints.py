@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from posexp import storage
 from posexp.errors import UserError
 
 # Orbax takes a second to import, and a finished run needs none of it: it is imported where used.
@@ -127,6 +128,9 @@ class Checkpoints:
   def _manager(self) -> Any:
     import orbax.checkpoint as ocp
 
+    for path in self.folder.glob("[0-9]*/**/*"):
+      if not path.is_dir():
+        storage.check(path)
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it also raises
     options = ocp.CheckpointManagerOptions(
       best_fn=lambda metrics: metrics["score"],  # never called, but makes it keep the metrics

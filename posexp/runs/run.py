@@ -36,6 +36,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 REQUIRED = {"seed": int, "encoding": str, "task.kind": str, "task.name": str | int | float}
 SECTIONS = ("task", "model", "positions", "train", "wandb", "plugins")
 PLUGIN = ("name", "path", "sha256")  # what config.yaml says of a plugin
+LAST = 65_536  # bytes of a train.log that are read
 NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
 
@@ -267,8 +268,11 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
 def _failure(file: Path) -> str | None:
   """The error at the end of a train.log, if there is one."""
   try:
-    text = file.read_text(encoding="utf-8", errors="replace").rstrip()
-  except OSError:
+    storage.check(file)
+    with file.open("rb") as log:
+      log.seek(max(0, file.stat().st_size - LAST))
+      text = log.read(LAST).decode(errors="replace").rstrip()
+  except (UserError, OSError):
     return None
   last = text.rpartition("\n")[2].strip()
   if not last or LOGGED.match(last) or last.startswith(NO_FAILURE):

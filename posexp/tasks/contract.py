@@ -15,12 +15,16 @@ Shapes: B rows of a batch, N examples of a split.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from posexp.data.examples import Batch
+from posexp.errors import near
+from posexp.runs import Broken, read_config, read_summary
 from posexp.runs.metrics import METRICS, Metric, Score, score
+from posexp.runs.predictions import are_whole
 
 if TYPE_CHECKING:
   import numpy as np
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
   from posexp.encodings import Encoding
   from posexp.models.positions import Positions
   from posexp.models.transformer import Size, Stack
+
+log = logging.getLogger("posexp")
 
 Outputs = dict[str, "np.ndarray"]  # of every example of a split, [N] or [N,...] each
 
@@ -218,6 +224,26 @@ class Task(Protocol):
     """The lines of the result: metrics of the best checkpoint, by split."""
     names = [name for key in summary for split, _, name in [key.partition("/")] if split == "test"]
     yield from result_table(self, summary, ("validation", "test"), names)
+
+
+def finished(task: Task, folder: Path) -> dict[str, Any] | None:
+  """The summary of a run that has finished; None where files of it are lost or damaged, too.
+
+  Training then makes them again, from the best checkpoint.
+
+  Raises:
+    UserError: they cannot be read.
+  """
+  try:
+    if (summary := read_summary(folder)) is None:
+      return None
+    whole = read_config(folder) is not None and are_whole(folder, task.predicted(summary))
+    if whole and [*task.table(summary)]:
+      return summary
+  except (Broken, LookupError, TypeError, ValueError):
+    pass
+  log.info("%s: lost or damaged files of a finished run are made again", near(folder))
+  return None
 
 
 def result_table(
