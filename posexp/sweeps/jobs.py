@@ -52,7 +52,7 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
     options = " ".join(job[key] for key in varied)
     group = " ".join(job[key] for key in varied if key != "seed") or f"encoding={cfg.encoding}"
     member = Member(number, options, group, config, path, duplicate_of=first.get(path))
-    if not config["rerun"] and path not in first and _is_finished(config, path):
+    if member.finished and not config["rerun"]:
       member.state = DONE
     first.setdefault(path, member)
     found.append(member)
@@ -69,16 +69,6 @@ def _folder(config: dict[str, Any], digests: dict[str, str | None]) -> Path:
   if task not in digests:
     digests[task] = make_task(config).data_digest()
   return folder(config, digests[task])
-
-
-def _is_finished(config: dict[str, Any], path: Path) -> bool:
-  from posexp.tasks import make_task
-  from posexp.tasks.contract import finished
-
-  try:
-    return finished(make_task(config), path) is not None
-  except UserError:
-    return False  # its training will say why
 
 
 def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from posexp.errors import UserError, counted, near, refused
-from posexp.runs import read_run
+from posexp.runs import read_run, read_summary
 
 log = logging.getLogger("posexp")
 
@@ -36,8 +36,11 @@ class Member:
 
   @property
   def finished(self) -> bool:
-    """Whether there is a summary."""
-    return (self.path / "summary.json").exists()
+    """Whether there is a summary that is whole."""
+    try:
+      return read_summary(self.path) is not None
+    except UserError:  # training makes it again, or says what is wrong
+      return False
 
   @property
   def seed(self) -> str:
