@@ -22,7 +22,7 @@ from posexp.errors import UserError
 Records = Iterator[tuple[str, dict]]  # ("line 7", {column: value})
 
 LINE = 1 << 26  # bytes of the longest line, and letters of the longest field
-PARQUET_ROWS = 256  # rows in memory at a time; each may be long
+PARQUET_ROWS = 16  # rows in memory at a time; each may be long
 TWICE = object()  # the value of a column that a row has more than once
 
 
