@@ -55,7 +55,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   Raises:
     UserError: the run, a term, a layer or a head does not exist.
   """
-  from posexp import plotting
+  from posexp import plotting, storage
   from posexp.analysis import ablation
   from posexp.training.devices import prepare
   from posexp.training.restore import open_trained
@@ -75,7 +75,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   }
   print(ablation.table(result, switches.known))
   if args.grid:
-    figure, folder = ablation.heat_map(result), args.run / "figures"
+    figure, folder = ablation.heat_map(result), storage.unlinked(args.run / "figures")
     print(*map(near, plotting.save(figure, folder, f"terms-{args.split}")), sep="\n")
   return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from posexp import storage
 from posexp.config.arguments import run
 from posexp.config.command_line import config_of_one
 from posexp.errors import UserError, near
@@ -42,7 +43,8 @@ def inspect(argv: list[str]) -> list[Path]:
     config = read_run(folder).config
   from posexp.analysis import inspection
 
-  default = folder / "figures" if folder else Path("inspect", config["encoding"])
+  own = storage.unlinked(folder / "figures") if folder else None
+  default = own or Path("inspect", config["encoding"])
   lines, files = inspection.inspect(config, folder, out or default)
   print(*lines, "", *map(near, files), sep="\n")
   return files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ STYLE = {
 }
 
 matplotlib.rcParams.update(STYLE)  # nothing else draws in these processes
+# The font may lack a script, which a browser shows in the SVG all the same.
+warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")
 
 
 def panels(
@@ -82,6 +85,8 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
   paths = [folder / f"{name}.png", folder / f"{name}.svg"]
   try:
     folder.mkdir(parents=True, exist_ok=True)
+    for path in paths:
+      path.unlink(missing_ok=True)  # if it is a link, what it leads to stays
     figure.savefig(paths[0], dpi=130)
     figure.set_layout_engine("none")  # the same layout again, without working it out
     figure.savefig(paths[1], metadata={"Date": None})

@@ -142,3 +142,14 @@ def cached(name: str, compute: Callable[[], Any]) -> Any:
   with contextlib.suppress(OSError):
     write(path, json.dumps(value, ensure_ascii=False))
   return value
+
+
+def unlinked(path: Path) -> Path:
+  """The path itself, in a folder that may be somebody else's.
+
+  Raises:
+    UserError: it is a link, which could lead what is written anywhere.
+  """
+  if path.is_symlink():
+    raise UserError(f"{path}: a link, where the run has a folder of its own; remove the link")
+  return path

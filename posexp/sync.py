@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from posexp import storage
 from posexp.config import build
 from posexp.config.arguments import Parser, run
 from posexp.errors import UserError, counted, near
@@ -136,7 +137,7 @@ class Sender:
 
   def _send_group(self, group: Aggregate, options: WandbOptions) -> str:
     """Sends a group; returns its address."""
-    folder = group.path / ".aggregate"
+    folder = storage.unlinked(group.path / ".aggregate")
     folder.mkdir(exist_ok=True)
     settings = wandb_run.settings(options, group.config, group.path.name, "aggregate")
     settings |= {"id": f"{group.path.name}-aggregate", "job_type": "aggregate"}

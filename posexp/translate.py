@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import itertools
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,17 +110,14 @@ def translate(args: argparse.Namespace) -> None:
 
 def draw(trained: TrainedModel, number: int, text: str, found: Hypothesis) -> None:
   """Draws the attention of one translation, in the run's folder."""
-  from posexp import plotting
+  from posexp import plotting, storage
   from posexp.analysis import attention, figures
 
   for each in attention.of_translation(trained, found.source, found.target):
     figure = figures.weight_map(each, f"line {number}: {text}")
-    with warnings.catch_warnings():
-      # The font may lack a script, which a browser shows in the SVG all the same.
-      warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")
-      folder = trained.run.path / "figures"
-      for path in plotting.save(figure, folder, f"line-{number}-{each.name}"):
-        print(near(path), file=sys.stderr)
+    folder = storage.unlinked(trained.run.path / "figures")
+    for path in plotting.save(figure, folder, f"line-{number}-{each.name}"):
+      print(near(path), file=sys.stderr)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import pytest
 from posexp.data import batches, sources, splits, tokenizer
 from posexp.data.examples import Examples
 from posexp.errors import UserError
+from posexp.tasks import text_classification
 
 TABLE = [("NA", "a"), ('He said "no",\nand left', "b"), ("", "a"), ("naïve \u2028 café", "b")]
 
@@ -100,6 +101,12 @@ def test_bad_files_are_named_with_the_line(tmp_path, name, content, message):
   with pytest.raises(UserError, match=message) as error:
     read(path)
   assert "\n" not in str(error.value)
+
+
+def test_labels_that_are_equal_numbers_have_one_order():
+  orders = {tuple(text_classification._ordered({"01", "1", "001", f"{i}"})) for i in range(2, 9)}
+  assert {order[:3] for order in orders} == {("001", "01", "1")}
+  assert text_classification._ordered({"9" * 5_000, "1"}) == ["1", "9" * 5_000]
 
 
 def rows(count, prefix="text"):

@@ -215,7 +215,7 @@ def hostile(rng):
 def typed(command, *argv):
   """Types a command in this process: its status, and what it prints."""
   main = importlib.import_module(f"posexp.{command}").main
-  out, err, status = io.StringIO(), io.StringIO(), 0
+  out, err, status = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO(), 0
   with (
     mock.patch.object(sys, "argv", [command, *map(str, argv)]),
     contextlib.redirect_stdout(out),
@@ -225,7 +225,8 @@ def typed(command, *argv):
       main()
     except SystemExit as end:
       status = end.code or 0
-  return order.Typed(status, out.getvalue(), err.getvalue())
+  out.flush()
+  return order.Typed(status, out.buffer.getvalue().decode(), err.getvalue())
 
 
 def contents(folder):
@@ -295,45 +296,20 @@ class Tags(HTMLParser):
       self.pictures.append(base64.b64decode(address.partition(",")[2]))
 
 
-TAGS = {
-  "html",
-  "head",
-  "meta",
-  "title",
-  "style",
-  "body",
-  "section",
-  "div",
-  "p",
-  "table",
-  "thead",
-  "tbody",
-  "tr",
-  "th",
-  "td",
-  "ul",
-  "li",
-  "h1",
-  "h2",
-  "h3",
-  "figure",
-  "img",
-  "details",
-  "summary",
-}
-COMMANDS = {
-  "usepackage",
-  "begin",
-  "end",
-  "toprule",
-  "midrule",
-  "bottomrule",
-  "textbackslash",
-  "ensuremath",
-  "textasciitilde",
-  "textasciicircum",
-  "pm",
-}
+TAGS = set(
+  re.findall(
+    r"\w+",
+    "html head meta title style body section div p table thead tbody tr th td ul li "
+    "h1 h2 h3 figure img details summary",
+  )
+)
+COMMANDS = set(
+  re.findall(
+    r"\w+",
+    "usepackage begin end toprule midrule bottomrule textbackslash ensuremath "
+    "textasciitilde textasciicircum pm",
+  )
+)
 
 
 def quoted(out):
@@ -363,14 +339,14 @@ def quoted(out):
     assert all(re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", cell) for cell in formulas), formulas
 
 
-def test_hostile_runs_are_quoted_wherever_they_are_shown(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
+def test_hostile_runs_are_quoted_wherever_they_are_shown(tmp_path, apart):
   reported = compared = 0
   for number, rng in enumerate(rounds()):
     root = tmp_path / str(number)
     folders = hostile_runs(root, rng)
     before = contents(root)
     report = typed("report", root, "--out", tmp_path / "out")
+    answered(typed("sync", root, "--dry-run"))
     compare = typed("compare", *folders, "--json", tmp_path / "compare.json")
     answered(report)
     answered(compare)
@@ -383,6 +359,43 @@ def test_hostile_runs_are_quoted_wherever_they_are_shown(tmp_path, monkeypatch):
       compared += 1
   assert reported
   assert compared
+
+
+def stays_in_its_place(run):
+  """A run that somebody sent neither executes a file that it names nor writes where it links to."""
+  away, owned = Path("away"), Path("owned")
+  away.mkdir()
+  for name in ("figures", "wandb"):
+    (run / name).symlink_to(away.absolute())
+  for command, *argv in (
+    ("evaluate", run, "--grid"),
+    ("inspect", f"run={run}"),
+    ("sync", run, "--dry-run"),
+  ):
+    answered(typed(command, *argv))
+  assert not list(away.iterdir())
+  (run / "figures").unlink()
+  (run / "figures").mkdir()
+  away.rmdir()
+  away.write_text("good")
+  (run / "figures/terms-test.svg").symlink_to(away.absolute())
+  answered(typed("evaluate", run, "--grid"))
+  assert away.read_text() == "good"
+  Path("own.py").write_text("open('owned', 'w')")
+  config = yaml.safe_load((run / "config.yaml").read_text())
+  plugin = {"name": "own", "path": str(Path("own.py").absolute()), "sha256": "0" * 64}
+  config |= {"encoding": "own", "own": {}, "plugins": {"encoding": plugin}}
+  (run / "config.yaml").write_text(yaml.safe_dump(config))
+  for command, *argv in (
+    ("evaluate", run),
+    ("inspect", f"run={run}"),
+    ("translate", run, "x"),
+    ("report", run),
+    ("compare", run, run),
+    ("sync", run, "--dry-run"),
+  ):
+    answered(typed(command, *argv))
+  assert not owned.exists()
 
 
 def test_hostile_labels_and_texts_are_trained_and_evaluated(tmp_path, compile_quickly):
@@ -410,6 +423,7 @@ def test_hostile_labels_and_texts_are_trained_and_evaluated(tmp_path, compile_qu
     quoted(Path("report"))
     after = contents(run)
     assert {path: after[path] for path in before} == before
+    stays_in_its_place(run)
 
 
 def test_a_header_stays_in_its_lines(caplog):

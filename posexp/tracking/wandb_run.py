@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posexp import storage
 from posexp.errors import printable
 from posexp.runs import BOOKKEEPING
 
@@ -97,7 +98,7 @@ class WandbRun:
 def record(folder: Path, run: Any, content: Any) -> None:
   """Notes in a file that an open run of W&B has the content of a folder: of a run its `extent`."""
   place = {"server": run.settings.base_url, "entity": run.entity, "project": run.project}
-  (folder / "sent.json").write_text(json.dumps(place | {"content": content}) + "\n")
+  storage.write(folder / "sent.json", json.dumps(place | {"content": content}) + "\n")
 
 
 def is_synced(folder: Path, server: str, options: WandbOptions, content: Any) -> bool:
@@ -125,11 +126,10 @@ def run_settings(
   """
   # The folder's name is no unique id: W&B would mix the rows of a run that is started afresh, here
   # or on another machine, with those it has.
-  file = folder / "wandb" / "id"
-  file.parent.mkdir(exist_ok=True)
+  file = storage.unlinked(folder / "wandb") / "id"
   if not file.is_file() or not re.fullmatch(rb"[\w.=-]{1,128}", file.read_bytes()):
     own = re.sub(r"[^\w.=-]", "_", folder.absolute().parent.name, flags=re.A)[:64]
-    file.write_text(f"{own}-{secrets.token_hex(4)}")
+    storage.write(file, f"{own}-{secrets.token_hex(4)}")
   found = settings(options, config, folder.absolute().parent.name, f"seed={config['seed']}")
   found |= {"id": file.read_text(), "job_type": "train", "notes": options.notes}
   return found | {"config": {**experiment(config), **facts}, "dir": str(folder)}
