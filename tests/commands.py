@@ -26,7 +26,6 @@ class Command:
       "PYTHONPYCACHEPREFIX": str(home / "bytecode"),
       "PYTHONPATH": str(Path(__file__).parents[1]),
       "JAX_PLATFORMS": "cpu",
-      "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
       "XLA_FLAGS": simulated(devices),
       **dict(variables),
     }
@@ -68,7 +67,6 @@ def on_eight_devices(code: str) -> str:
   """What a script prints in a process with eight simulated devices; its argument is this folder."""
   env = os.environ | {
     "XLA_FLAGS": simulated(8),
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
   }
   tests = Path(__file__).parent
   argv = [sys.executable, "-c", code, str(tests)]

@@ -7,21 +7,12 @@ import sys
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Tests compile many tiny programs and run each a few times.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 if importlib.metadata.version("jaxlib").startswith("0.10."):
   # The emitters of fusions take most of the time that XLA needs for the tiny programs of tests.
   # Later versions do without the flag, and end where they find it.
   os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
-
-
-@pytest.fixture(scope="module")
-def compile_quickly():
-  """Compiles without optimizing: tests run many tiny programs once each."""
-  import jax
-
-  before = jax.config.values["jax_disable_most_optimizations"]
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(autouse=True, scope="module")

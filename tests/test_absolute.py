@@ -13,8 +13,6 @@ from posexp.encodings.base import LayerNorm
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
 from posexp.models.transformer import Size, Stack
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 VOCAB, F = 11, 16
 POSITIONS = np.array([[0, 1, 2, 3, 100]])
 MASK = np.arange(5) < np.array([[5], [3]])

@@ -14,8 +14,6 @@ from jax.sharding import Mesh
 
 from posexp.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 TINY = ["--d-model", "32", "--heads", "2", "--layers", "1", "--vocabulary", "20", "--lengths", "16"]
 TEXT = r"""HloModule jit_f, is_scheduled=true
 

@@ -120,7 +120,6 @@ def _short_blocks(monkeypatch, request):
     monkeypatch.setattr(attention, "SIZE", BLOCK)
 
 
-@pytest.mark.usefixtures("compile_quickly")
 @pytest.mark.parametrize(
   ("encoding", "consecutive"),
   [*((each, True) for each in VARIANTS), *((each, False) for each in VARIANTS[::3])],
@@ -133,7 +132,6 @@ def test_blocks_give_what_the_definition_gives_and_so_do_their_gradients(encodin
   agree(parts, (q, k, v), asked, span, "blocked")
 
 
-@pytest.mark.usefixtures("compile_quickly")
 @pytest.mark.parametrize("encoding", MANY[1::3])
 def test_what_kernels_are_given_makes_what_the_definition_gives(encoding):
   seed = MANY.index(encoding)
@@ -147,7 +145,6 @@ def test_what_kernels_are_given_makes_what_the_definition_gives(encoding):
   agree(parts, (q, k, v), asked, span, "fused")
 
 
-@pytest.mark.usefixtures("compile_quickly")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("encoding", [MANY[5], RPR(k=2), TransformerXL()])
 def test_kernels_take_texts_with_padding_behind_them(encoding, causal):

@@ -17,8 +17,6 @@ from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
 from posexp.models.transformer import Size
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 TINY = ["--d-model", "16", "--heads", "2", "--layers", "1", "--vocabulary", "20", "--batch", "2"]
 QUICK = ["--rounds", "2", "--seconds", "0"]
 

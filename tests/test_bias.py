@@ -12,8 +12,6 @@ from posexp.encodings.bias import T5, ALiBi, bucket_starts, buckets_by_offset, s
 from posexp.encodings.disentangled import log_buckets
 from posexp.encodings.distance import FIRE, KERPLE, Sandwich
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 def biased(bias):
   """q·k/√d + bias(p, h, i, j), h counted from 0."""

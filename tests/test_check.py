@@ -10,8 +10,6 @@ from posexp.config import plugins
 from posexp.encodings import Relation, all_encodings
 from posexp.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 MISTAKES = """\
 import dataclasses
 

@@ -18,8 +18,6 @@ from posexp.encodings.disentangled import TUPE
 from posexp.models.classifier import Classifier
 from posexp.models.transformer import Size, Stack
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 every_case = pytest.mark.parametrize("encoding", CASES)
 every_default = pytest.mark.parametrize("encoding", DEFAULTS)
 

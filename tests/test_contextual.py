@@ -9,8 +9,6 @@ import pytest
 
 from posexp.encodings.contextual import CoPE
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 def formula(p, q, k, i, j):
   rows = p["relation/rows"]

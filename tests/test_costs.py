@@ -117,7 +117,6 @@ def test_a_step_is_compiled_once_for_each_shape_and_its_memory_is_known():
   assert step.seconds > 0
 
 
-@pytest.mark.usefixtures("compile_quickly")
 def test_a_run_and_its_summary_tell_their_costs(home):
   options = [*write(home), *SHORT, "encoding=none", "train.log_every=2"]
   assert command(*options, "-m", "seed=0,1", "runs=seeds").status == 0

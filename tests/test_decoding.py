@@ -22,7 +22,6 @@ from posexp.models.decoding import Search, searcher
 from posexp.models.transformer import Size, Stack
 from posexp.models.translator import Translator
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 every_default = pytest.mark.parametrize("encoding", DEFAULTS)
 
 VOCAB, BEAM = 23, 3
@@ -267,7 +266,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from posexp.training.devices import mesh_for, shard
 from test_decoding import RPR, ROWS, WIDE, some_batch, subject
 
-jax.config.update("jax_disable_most_optimizations", True)
 model, batch = subject(RPR()), some_batch()
 alone = model.search(WIDE, batch)
 mesh = mesh_for(ROWS)

@@ -9,8 +9,6 @@ from test_bias import bucket
 
 from posexp.encodings.disentangled import TUPE, DeBERTa, log_buckets
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 def normalized(x, scale, bias, epsilon):
   x = x - x.mean(-1, keepdims=True)

@@ -17,8 +17,6 @@ from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.streams import Split, SplitLinear
 from posexp.models.transformer import Size, Stack
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 B, Q, K, H, D = 2, 5, 7, 2, 8
 VOCAB, F = 11, 16
 

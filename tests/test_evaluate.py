@@ -32,7 +32,7 @@ OPTIONS = [
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, compile_quickly):
+def run(tmp_path_factory):
   """The folder of a run of `split` on texts whose class is that of their first word."""
   folder = tmp_path_factory.mktemp("run")
   draw = random.Random(0)

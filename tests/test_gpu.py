@@ -15,7 +15,6 @@ def test_without_a_gpu_it_says_so(capsys):
   assert capsys.readouterr().out.startswith("JAX finds no GPU here, so no kernel was checked")
 
 
-@pytest.mark.usefixtures("compile_quickly")
 def test_it_fails_if_a_kernel_differs_and_says_where(monkeypatch, capsys):
   """A CPU computes what cuDNN is given; of causal attention it is made to give a wrong output."""
   attend = cudnn.attend

@@ -10,7 +10,6 @@ import pytest
 from posexp.kernels import diagonals, gradients, lookup
 from posexp.models import cross_entropy
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
 DRAW = np.random.default_rng(0)
 
 

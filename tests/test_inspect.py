@@ -19,8 +19,6 @@ from posexp.models.transformer import Size
 from posexp.train import train
 from posexp.training.restore import open_trained
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 SIZE = Size(d_model=32, num_heads=2, d_ff=32, num_layers=1)
 OPTIONS = ["model.d_model=32", "model.num_heads=2", "model.d_ff=32", "model.num_layers=1"]
 

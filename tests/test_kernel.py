@@ -89,7 +89,7 @@ CASES = {
 }
 
 
-@pytest.mark.usefixtures("small", "compile_quickly")
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_gives_what_the_definition_gives_and_so_do_its_gradients(name):
   seed = list(CASES).index(name)
@@ -125,7 +125,7 @@ def test_blocks_that_are_not_near_share_a_clipped_offset():
   np.testing.assert_array_equal(np.arange(count) >= stop, right)
 
 
-@pytest.mark.usefixtures("small", "compile_quickly")
+@pytest.mark.usefixtures("small")
 def test_bfloat16_stays_near_float32():
   arrays, _, others = drawn(0, 40, 40, 3, 16, causal=False)
   arrays = [x / 2 for x in arrays]
@@ -135,7 +135,7 @@ def test_bfloat16_stays_near_float32():
   np.testing.assert_allclose(narrow.astype(jnp.float32), whole, atol=0.05)
 
 
-@pytest.mark.usefixtures("small", "compile_quickly")
+@pytest.mark.usefixtures("small")
 def test_the_kernel_can_be_mapped():
   arrays, _, others = drawn(0, 20, 20, 3, 8, causal=False)
   arrays = [jnp.stack([x, x[..., ::-1] / 2]) for x in arrays]

@@ -11,8 +11,6 @@ from posexp.errors import UserError
 from posexp.models.decoding import Search
 from posexp.training.restore import open_translator
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 def test_lengths_of_batches():
   assert [padded_length(n) for n in (1, 8, 9, 16, 17, 100)] == [8, 8, 16, 16, 32, 128]

@@ -133,7 +133,6 @@ def chosen():
       yield pytest.param(place, encoding, causal, id=f"{name} {place.__name__} {causal}")
 
 
-@pytest.mark.usefixtures("compile_quickly")
 @pytest.mark.parametrize(("holds", "encoding", "causal"), list(chosen()))
 def test_long_attention_is_its_definition(holds, encoding, causal):
   holds(encoding, causal)

@@ -14,11 +14,9 @@ from posexp.encodings import Span
 from posexp.models.decoding import Search
 from posexp.training.restore import open_translator
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory, compile_quickly):
+def found(tmp_path_factory):
   """A translator, and what it makes of a few translator."""
   path = tmp_path_factory.mktemp("runs") / "run"
   untrained(path)

@@ -13,7 +13,7 @@ from posexp.runs import folder
 from posexp.tasks import make_task
 from posexp.training.restore import open_trained
 
-pytestmark = pytest.mark.usefixtures("home", "compile_quickly")
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,6 @@ import pytest
 from posexp.analysis import conformance, properties
 from posexp.config import plugins
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")

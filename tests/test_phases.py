@@ -10,8 +10,6 @@ from posexp.encodings.relative import TransformerXL
 from posexp.encodings.sinusoids import REACH, frequencies, sinusoids
 from posexp.models.transformer import Size, Stack
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 FAR = np.array([[0, 1, 4095, 4096, 4097, 99999, 100000]])
 
 

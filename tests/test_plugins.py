@@ -166,7 +166,6 @@ def test_an_installed_package_offers_encodings_by_entry_points(monkeypatch, tmp_
   monkeypatch.undo()
 
 
-@pytest.mark.usefixtures("compile_quickly")
 def test_it_sweeps_beside_those_of_posexp_and_its_run_is_opened_again(home, monkeypatch):
   from posexp import evaluate
 

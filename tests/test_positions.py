@@ -19,8 +19,6 @@ from posexp.training.devices import mesh_for
 from posexp.training.optimizer import Training
 from posexp.training.step import keys, program
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 B, L, REACH, VOCAB = 3, 6, 40, 23
 SMALL = Size(d_model=32, num_heads=4, d_ff=32, num_layers=2, dropout=0.0)
 MASK = jnp.arange(L) < jnp.array([[3], [6], [1]])

@@ -15,8 +15,6 @@ from flax import nnx
 import posexp
 from posexp.models import attention
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 EXAMPLE = Path(__file__).parents[1] / "docs" / "own_model.py"
 
 

@@ -8,8 +8,6 @@ import pytest
 from posexp.encodings import Span
 from posexp.encodings.rotary import RoPE, XPos
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 
 def planes(x, layout):
   """Channels [..., 2M] as complex numbers [..., M]."""

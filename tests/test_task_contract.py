@@ -24,7 +24,7 @@ from posexp.training.devices import mesh_for
 from posexp.training.setup import Setup
 from posexp.training.step import keys
 
-pytestmark = pytest.mark.usefixtures("home", "compile_quickly")
+pytestmark = pytest.mark.usefixtures("home")
 
 HERE = Path(__file__).parent
 OWN = {name: [f"plugins={HERE / name}.py", f"task={name}"] for name in ("first", "running")}

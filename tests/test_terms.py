@@ -15,8 +15,6 @@ from posexp.encodings.rotary import RoPE
 from posexp.encodings.streams import Split
 from posexp.models.transformer import Size, Stack
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 B, L, H, D, LAYERS = 2, 6, 4, 8, 2
 SIZE = Size(d_model=H * D, num_heads=H, d_ff=32, num_layers=LAYERS, dropout=0.0)
 TOKENS = np.random.default_rng(0).integers(0, 23, (B, L))

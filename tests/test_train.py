@@ -14,7 +14,7 @@ from posexp.runs import read_run
 from posexp.training import step
 from posexp.training.restore import open_trained
 
-pytestmark = pytest.mark.usefixtures("home", "compile_quickly")
+pytestmark = pytest.mark.usefixtures("home")
 
 TRAIN = ["train.steps=150", "train.evaluate_every=75", "train.learning_rate=1e-2"]
 TRAIN += ["train.warmup=10", "model.dropout=0"]

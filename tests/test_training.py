@@ -90,7 +90,7 @@ def test_batches_go_to_the_device_one_ahead_and_none_is_lost():
   assert rest == [(1, 1), (2, 2)]
 
 
-def test_a_loss_that_is_not_a_number_is_known_by_its_first_step(compile_quickly):
+def test_a_loss_that_is_not_a_number_is_known_by_its_first_step():
   _, compiled, _ = made("none")
   state = compiled.init(0)
   batch = {
@@ -127,7 +127,7 @@ def uneven(rows=8, length=8):
 
 
 @pytest.mark.parametrize("make", [ClassifierSpec, TranslatorSpec])
-def test_a_batch_in_parts_has_the_gradient_of_the_whole(make, compile_quickly):
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(make):
   batch = uneven()
   if make is ClassifierSpec:
     spec = ClassifierSpec(11, 3, ENCODINGS["none"](), CERTAIN)
@@ -150,7 +150,7 @@ def adam(node):
   return isinstance(node, optax.ScaleByAdamState)
 
 
-def test_what_a_step_needs_shrinks_with_its_parts(compile_quickly):
+def test_what_a_step_needs_shrinks_with_its_parts():
   spec = ClassifierSpec(11, 3, ENCODINGS["none"](), SIZE)
   batch = uneven(64, 64) | {"labels": np.zeros(64, np.int32)}
   needed = []
@@ -176,7 +176,6 @@ from test_training import ENCODINGS, Size, ClassifierSpec, Training, keys, progr
 from jax.sharding import Mesh
 from posexp.training.devices import shard
 
-jax.config.update("jax_disable_most_optimizations", True)
 size = Size(d_model=64, num_heads=4, d_ff=128, num_layers=1, dropout=0.0)
 spec = ClassifierSpec(11, 3, ENCODINGS["none"](), size)
 batch = uneven(32) | {"labels": np.arange(32, dtype=np.int32) % 3}

@@ -21,8 +21,6 @@ from posexp.errors import UserError
 from posexp.models.decoding import Search
 from posexp.training.restore import open_translator
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "ü": "$5$"}
 OPTIONS = [
   "task=translation",
@@ -55,7 +53,7 @@ def write(folder, longest=3):
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory, compile_quickly):
+def home(tmp_path_factory):
   path = tmp_path_factory.mktemp("home")
   with order.home(path):
     yield path

@@ -12,8 +12,6 @@ from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.streams import Split
 from posexp.models.transformer import Size, Stack
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-
 B, L, H, D, VOCAB = 2, 6, 2, 4, 11
 F = H * D
 MASK = np.arange(L) < np.array([[6], [4]])
