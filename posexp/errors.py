@@ -55,9 +55,9 @@ def counted(number: int, what: str) -> str:
 
 
 def near(path: Path) -> str:
-  """A path as short as the current directory allows."""
+  """A path as short as the current directory allows, to be shown."""
   try:
     relative = os.path.relpath(path)
   except OSError:  # the current directory is gone
-    return str(path)
-  return str(path) if relative.startswith("..") else relative
+    relative = ".."
+  return printable(str(path) if relative.startswith("..") else relative)

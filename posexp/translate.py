@@ -60,9 +60,12 @@ def given_lines(texts: list[str]) -> Iterator[str]:
   """The lines to translate, without what ends those of standard input, \\n or \\r\\n.
 
   Raises:
-    UserError: a line is not UTF-8.
+    UserError: a line is not UTF-8 or too long.
   """
-  for line in texts or files.lines("standard input", sys.stdin.buffer):
+  source = "text" if texts else "standard input, line"
+  lines = texts or files.lines("standard input", sys.stdin.buffer)
+  for number, line in enumerate(lines, start=1):
+    files.check_length(line, f"{source} {number}")
     yield line.removesuffix("\n").removesuffix("\r")
 
 

