@@ -152,7 +152,7 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
     ("--help encoding=xyz", f"encoding=xyz: no such encoding (known: {ENCODINGS})"),
     ("task=onw MINE", "task=onw: no such task; did you mean own?"),
     ("experiment=clp MINE", "experiment=clp: no such experiment; did you mean clip?"),
-    ("encoding=null", "encoding=null: Config group override must be a string or a list."),
+    ("encoding=null", "encoding=null: choose one encoding by its name; -m with a list of names, "),
     ("model=smal", "model=smal: no such model; did you mean small?"),
     ("encoding=rpr rpr.kk=3", "rpr.kk=3: there is no option rpr.kk; did you mean rpr.k?"),
     ("rpr.xyz=3", "rpr.xyz=3: there is no option rpr.xyz; the options of rpr are k, keys, values"),

@@ -102,7 +102,7 @@ def test_a_finished_run_shows_its_result_again(whole):
     ("encoding=rpr rpr.k=four", "rpr.k=four: must be an integer"),
     ("encoding=rprr", "encoding=rprr: no such encoding; did you mean rpr? (known: "),
     ("encoding=learned rpr.k=2", "rpr.k is set, but encoding=learned; choose encoding=rpr or drop"),
-    ("model.d_model=15", "model: "),
+    ("model.d_model=15", "model.d_model=15 is not divisible by num_heads=2"),
     ("model.d_model=18 encoding=complex", "model: "),
     ("model.d_model=18 encoding=split", "model: "),
     (

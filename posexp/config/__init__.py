@@ -5,6 +5,7 @@ a section of it to a dataclass. Command lines are read in `command_line` (Hydra'
 `arguments` (argparse).
 """
 
+from posexp.config.checks import show
 from posexp.config.compose import (
   CONFIGS,
   RunOptions,
@@ -13,7 +14,7 @@ from posexp.config.compose import (
   options,
   resolve,
 )
-from posexp.config.schema import build, look_up, nearest, show, unknown_name, unknown_option
+from posexp.config.schema import build, look_up, nearest, unknown_name, unknown_option
 
 __all__ = [
   "CONFIGS",

@@ -1,25 +1,267 @@
-"""Checks of options, for the `__post_init__` of a dataclass that has them."""
+"""Types of options: what the annotations of a dataclass say of the values that its fields may have.
 
+    k: Count = 16                                                 from 1 on
+    share: Literal["heads", "none"] = "heads"                     one of these
+    factor: Annotated[float, at_least(1), only_with("scaling")] = 1.0
+
+Numbers are finite, and whole ones below 2^31; switches are no numbers; texts can be written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
 import math
-from typing import Any
+import types
+import typing
+import unicodedata
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal, NamedTuple
+
+LARGEST = 2**31 - 1  # int32, in which JAX counts
+FLOAT32 = 3.4028235e38  # the largest number of this type
+SWITCHES = {"true": True, "yes": True, "on": True, "y": True}
+SWITCHES |= {"false": False, "no": False, "off": False, "n": False}
+SHOWN = 100  # characters of a value in a message
+NAME = 200  # bytes of a folder's name; file systems take 255
+TYPES = {
+  int: "an integer", float: "a number", bool: "true or false", str: "text", list: "a list",
+  tuple: "a list", dict: "a mapping", type(None): "null",
+}  # fmt: skip
 
 
-def one_of(options: Any, **choices: tuple[str, ...]) -> None:
-  """Raises ValueError where an option is none of its choices."""
-  for option, allowed in choices.items():
-    if (value := getattr(options, option)) not in allowed:
-      raise ValueError(f"{option} must be one of {', '.join(allowed)}, not {value!r}")
+class Bound(NamedTuple):
+  """What must hold of a value beside its type."""
+
+  words: str  # "at least 1"
+  holds: Callable[[Any], bool]
 
 
-def at_least(options: Any, **bounds: int) -> None:
-  """Raises ValueError where an option is less than its bound; None is not compared."""
-  for option, bound in bounds.items():
-    if (value := getattr(options, option)) is not None and value < bound:
-      raise ValueError(f"{option} must be at least {bound}, not {value}")
+class OnlyWith(NamedTuple):
+  """Without any of these an option has no effect, and only its default may stand there."""
+
+  names: tuple[str, ...]  # options that are neither null, false, 0, nor "none"
 
 
-def above(options: Any, **bounds: float) -> None:
-  """Raises ValueError where an option is not a finite number greater than its bound."""
-  for option, bound in bounds.items():
-    if not bound < (value := getattr(options, option)) < math.inf:
-      raise ValueError(f"{option} must be above {bound}, not {value}")
+def at_least(least: float) -> Bound:
+  """least ≤ value."""
+  return Bound(f"at least {least}", lambda value: value >= least)
+
+
+def above(bound: float) -> Bound:
+  """bound < value."""
+  return Bound(f"above {bound}", lambda value: value > bound)
+
+
+def at_most(most: float) -> Bound:
+  """value ≤ most."""
+  return Bound(f"at most {most}", lambda value: value <= most)
+
+
+def between(least: float, most: float) -> Bound:
+  """least ≤ value ≤ most."""
+  return Bound(f"from {least} to {most}", lambda value: least <= value <= most)
+
+
+def even_from(least: int, *others: int) -> Bound:
+  """An even number from `least` up, or one of the others."""
+  words = "".join(f"{other} or " for other in others)
+  return Bound(
+    f"{words}an even number from {least} up",
+    lambda value: value in others or (value >= least and value % 2 == 0),
+  )
+
+
+def only_with(*names: str) -> OnlyWith:
+  """An option that has no effect unless one of these is on: "scaling", or "task.cls"."""
+  return OnlyWith(names)
+
+
+def _names_folder(text: str) -> bool:
+  if any(map(_is_control, text)) or len(text.encode()) > NAME:
+    return False
+  return text.strip() == text != "" and "/" not in text and not text.startswith(".")
+
+
+FOLDER = Bound(
+  f"the name of a folder: up to {NAME} bytes, without / and line ends, blanks or a dot in front",
+  _names_folder,
+)
+Count = Annotated[int, at_least(1)]
+Whole = Annotated[int, at_least(0)]
+Positive = Annotated[float, above(0)]
+Base = Annotated[float, above(1)]
+Share = Annotated[float, Bound("from 0 to below 1", lambda value: 0 <= value < 1)]
+Name = Annotated[str, FOLDER]
+
+
+@functools.cache
+def annotations(cls: type) -> dict[str, Any]:
+  """The annotations of a dataclass's fields, with what `Annotated` adds."""
+  hints = typing.get_type_hints(cls, include_extras=True)
+  return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def check(options: Any) -> None:
+  """To be called in the `__post_init__` of a dataclass that has options.
+
+  Raises:
+    ValueError: a value is not what its annotation says; the message begins with the option's name.
+  """
+  for name, hint in annotations(type(options)).items():
+    value = getattr(options, name)
+    try:
+      converted(value, hint)
+    except TypeError as error:
+      raise ValueError(f"{name} {error}, not {brief(value, repr)}") from None
+    except ValueError as error:
+      raise ValueError(f"{name} {error}") from None
+  check_effective(options, lambda other: getattr(options, other, True))
+
+
+def check_effective(options: Any, of: Callable[[str], Any]) -> None:
+  """Looks at each option that is only of use with others, whose values `of` gives by their names.
+
+  Raises:
+    ValueError: one has not its default, and none of the others is on.
+  """
+  defaults = {field.name: field.default for field in dataclasses.fields(options)}
+  for name, hint in annotations(type(options)).items():
+    value = getattr(options, name)
+    for each in getattr(hint, "__metadata__", ()):
+      idle = isinstance(each, OnlyWith) and value != defaults[name]
+      if idle and all(of(other) in (None, False, 0, "none") for other in each.names):
+        others, default = " or ".join(each.names), show(defaults[name])
+        raise ValueError(f"{name} has no effect without {others}; leave it at {default}")
+
+
+def converted(value: Any, hint: Any) -> Any:
+  """The value that stands for `value` in a field with this annotation: 3 for "3", 1.0 for 1.
+
+  Raises:
+    TypeError: it is of another type.
+    ValueError: it is none of those that are allowed.
+  """
+  origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+  if origin is Annotated:
+    found = converted(value, inner[0])
+    for each in inner[1:]:
+      if isinstance(each, Bound) and not each.holds(found):
+        raise ValueError(f"must be {each.words}, not {brief(value)}")
+    return found
+  if origin in (typing.Union, types.UnionType):
+    return _one_of_types(value, hint, inner)
+  if origin is Literal:
+    if value not in inner:
+      typed = brief(value, repr if isinstance(value, str) else show)
+      raise ValueError(f"must be one of {', '.join(inner)}, not {typed}")
+    return value
+  if origin in (list, tuple) and isinstance(value, list | tuple):
+    of_each = inner[0] if inner else Any
+    try:
+      return origin(converted(each, of_each) for each in value)
+    except TypeError:
+      raise TypeError(f"must be {describe(hint)}") from None
+  if origin in SCALARS:
+    return SCALARS[origin](value)
+  if origin is Any or (isinstance(origin, type) and isinstance(value, origin)):
+    return value
+  raise TypeError(f"must be {describe(hint)}")
+
+
+def _one_of_types(value: Any, hint: Any, members: tuple[Any, ...]) -> Any:
+  """The value as the first of several types that takes it."""
+  refused = TypeError(f"must be {describe(hint)}")
+  for each in members:
+    try:
+      return converted(value, each)
+    except TypeError:
+      continue
+    except ValueError as error:
+      refused = error
+  raise refused
+
+
+def _integer(value: Any) -> int:
+  if isinstance(value, bool) or not isinstance(value, Integral | str):
+    raise TypeError("must be an integer")
+  try:
+    number = int(value)
+  except ValueError:
+    raise TypeError("must be an integer") from None
+  if abs(number) > LARGEST:
+    raise ValueError(f"must be at most {LARGEST:,}, not {brief(value)}")
+  return number
+
+
+def _number(value: Any) -> float:
+  if isinstance(value, bool) or not isinstance(value, Real | str):
+    raise TypeError("must be a number")
+  try:
+    number = float(value)
+  except ValueError:
+    raise TypeError("must be a number") from None
+  except OverflowError:
+    number = math.inf
+  if not abs(number) <= FLOAT32:
+    raise ValueError(f"must be a finite number, not {brief(value)}")
+  return number
+
+
+def _switch(value: Any) -> bool:
+  if isinstance(value, bool):
+    return value
+  if not isinstance(value, str) or value.lower() not in SWITCHES:
+    raise TypeError("must be true or false")
+  return SWITCHES[value.lower()]
+
+
+def _text(value: Any) -> str:
+  if not isinstance(value, str | Real):
+    raise TypeError("must be text")
+  text = str(value)
+  if "\0" in text or any("\ud800" <= each <= "\udfff" for each in text):
+    raise ValueError(f"must be text in UTF-8, not {brief(value, ascii)}")
+  return text
+
+
+SCALARS = {int: _integer, float: _number, bool: _switch, str: _text}
+
+
+def describe(hint: Any) -> str:
+  """What a value must be, in words."""
+  origin = typing.get_origin(hint) or hint
+  if origin is Annotated:
+    return describe(typing.get_args(hint)[0])
+  if origin in (typing.Union, types.UnionType):
+    return " or ".join(map(describe, typing.get_args(hint)))
+  if origin is Literal:
+    return " or ".join(map(str, typing.get_args(hint)))
+  return TYPES.get(origin) or f"a {getattr(origin, '__name__', origin)}"
+
+
+def show(value: Any) -> str:
+  """A value as one types it on the command line."""
+  if value is None or isinstance(value, bool):
+    return {None: "null", True: "true", False: "false"}[value]
+  if isinstance(value, list | tuple):
+    return f"[{','.join(map(show, value))}]"
+  if isinstance(value, Mapping):
+    return "{" + ",".join(f"{key}:{show(item)}" for key, item in value.items()) + "}"
+  return str(value)
+
+
+def brief(value: Any, text: Callable[[Any], str] = show) -> str:
+  """A value in a message: of a long one the beginning, on one line."""
+  if isinstance(value, int) and abs(value) >= 10**SHOWN:
+    return f"a number of over {SHOWN} digits"
+  shown = text(value)
+  if len(shown) > SHOWN:
+    shown = f"{shown[:SHOWN]}…"
+  return "".join("\N{REPLACEMENT CHARACTER}" if _is_control(each) else each for each in shown)
+
+
+def _is_control(character: str) -> bool:
+  """Whether it is a control character, half a surrogate pair, or ends a line."""
+  return unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")

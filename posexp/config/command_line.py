@@ -11,16 +11,21 @@ from typing import Any, NoReturn
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.core.override_parser.types import Override, Quote, QuotedString, Sweep
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from posexp import config
 from posexp.config import plugins
+from posexp.config.checks import brief
 from posexp.config.schema import flat
 from posexp.errors import UserError
 
+# What holds a letter beyond ASCII, between what Hydra's grammar separates values by.
+FOREIGN = re.compile(
+  r"(?:[^][{}(),:=\s][^][{}(),:=]*)?[^][{}(),:=\s\0-\x7f](?:[^][{}(),:=]*[^][{}(),:=\s])?"
+)
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
@@ -62,18 +67,41 @@ def read(lines: Iterable[str]) -> list[Override]:
   Raises:
     UserError: one cannot be read.
   """
+  return [_read(line) for line in lines]
+
+
+def _read(line: str) -> Override:
+  key, equals, value = line.partition("=")
+  if not equals and not line.startswith("~"):
+    raise UserError(f"{brief(key)}: write options as option=value, as in encoding=rpr")
+  if not set(value) & set("\"'"):
+    value = FOREIGN.sub(lambda text: QuotedString(text[0], Quote.double).with_quotes(), value)
   try:
-    return OverridesParser.create().parse_overrides(list(lines))
-  except OverrideParseException as error:
-    key, equals, value = error.override.partition("=")
-    if not equals:
-      raise UserError(f"{key}: write options as option=value, as in encoding=rpr") from error
-    quoted = "'" + key + '="' + value + "\"'"
-    raise UserError(f"{error.override}: cannot be read; quote the value, as in {quoted}") from error
+    return OverridesParser.create().parse_override(key + equals + value)
+  except (HydraException, ArithmeticError, RecursionError, ValueError) as error:
+    if not key.isascii():
+      raise UserError(f"{brief(line)}: there is no such option; --help lists them") from error
+    quoted = brief("'" + key + '="' + value + "\"'")
+    message = f"{brief(line)}: cannot be read; quote the value, as in {quoted}"
+    raise UserError(message) from error
 
 
 def compose(overrides: Sequence[str]) -> DictConfig:
-  """The config that these overrides give."""
+  """The config that these overrides give.
+
+  Raises:
+    UserError: a choice is no name.
+  """
+  groups = {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
+  for o in read(overrides):
+    if o.key_or_group not in groups or o.is_delete() or isinstance(o._value, Sweep):
+      continue
+    none = o._value is None and o.key_or_group == "experiment"
+    if not none and not isinstance(o.value(), str):
+      raise UserError(
+        f"{brief(o.input_line)}: choose one {o.key_or_group} by its name; -m with a list of names, "
+        f"{o.key_or_group}=A,B, runs each"
+      )
   try:
     return config.compose(overrides)
   except ValueError as error:  # what Hydra raises for a choice of null
@@ -108,10 +136,12 @@ def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
         f"{o.input_line} is a sweep: add -m to run each value, or write "
         f"{o.get_key_element()}=[...] for a list"
       )
+    if o.key_or_group == "workers" and o.value() not in (1, None):
+      raise UserError(f"{o.input_line} has no effect on one run: add -m for a sweep, or drop it")
   check_heeded(overrides, [str(cfg.get("encoding"))])
 
 
-def check_heeded(overrides: Iterable[Override], encodings: Sequence[str]) -> None:
+def check_heeded(overrides: Sequence[Override], encodings: Sequence[str]) -> None:
   """Raises UserError for an option of an encoding beside those that the runs have."""
   for o in overrides:
     key, section = o.key_or_group, o.key_or_group.partition(".")[0]
@@ -119,6 +149,9 @@ def check_heeded(overrides: Iterable[Override], encodings: Sequence[str]) -> Non
       raise UserError(
         f"{key} is set, but encoding={','.join(encodings)}; choose encoding={section} or drop {key}"
       )
+  typed = {o.key_or_group: o for o in overrides}
+  if "train.epochs" in typed and "train.steps" in typed and typed["train.steps"]._value is not None:
+    raise UserError("train.epochs has no effect beside train.steps: drop one of them")
 
 
 @contextlib.contextmanager

@@ -6,13 +6,13 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posexp.config import plugins
-from posexp.config.checks import at_least, one_of
+from posexp.config.checks import LARGEST, Count, between, check
 from posexp.config.schema import build
 from posexp.errors import UserError
 
@@ -58,20 +58,17 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
 class RunOptions:
   """The options at the top level of a config, which stand in no section."""
 
-  seed: int = 0
+  seed: Annotated[int, between(0, LARGEST)] = 0
   runs: str = "runs"
   rerun: bool = False
-  seeds: int | None = None
+  seeds: Count | None = None
   workers: int | str = 1
-  distributed: str = "auto"
+  distributed: Literal["auto", "off"] = "auto"
 
   def __post_init__(self):
-    if not 0 <= self.seed < 2**31:
-      raise ValueError(f"seed must be from 0 to {2**31 - 1}, not {self.seed}")
-    at_least(self, seeds=1)
+    check(self)
     if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 1):
       raise ValueError(f"workers must be auto or at least 1, not {self.workers}")
-    one_of(self, distributed=("auto", "off"))
 
 
 def resolve(cfg: DictConfig) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from posexp.config.schema import defaults
 from posexp.errors import UserError, near
 
 log = logging.getLogger("posexp")
@@ -43,7 +44,7 @@ class Plugin:
   @property
   def options(self) -> dict[str, Any]:
     """The fields of the dataclass with their defaults; "???" where there is none."""
-    return OmegaConf.to_container(OmegaConf.structured(self.cls))
+    return defaults(self.cls)
 
 
 _found: dict[tuple[str, str], Plugin] = {}

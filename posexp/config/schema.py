@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import types
-import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
+from posexp.config.checks import annotations, brief, check, converted
 from posexp.errors import UserError
 
-T = typing.TypeVar("T")
-TYPES = {
-  int: "an integer", float: "a number", bool: "true or false", str: "text", list: "a list",
-  tuple: "a list", type(None): "null",
-}  # fmt: skip
+T = TypeVar("T")
+MISSING = "???"  # OmegaConf's mark of a value that is still to be given
 
 
 def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
@@ -31,31 +24,42 @@ def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
   """
   section = {} if section is None else section
   if not isinstance(section, Mapping):
-    raise UserError(f"{where}={show(section)}: {where} is a section, set its options one by one")
-  schema = OmegaConf.structured(cls)
-  OmegaConf.set_readonly(schema, False)  # which a frozen dataclass makes it
-  hints = typing.get_type_hints(cls)
-  keys = {f.name: f"{where}.{f.name}" if where else f.name for f in dataclasses.fields(cls)}
+    raise UserError(f"{where}={brief(section)}: {where} is a section, set its options one by one")
+  hints, values = annotations(cls), {}
+  keys = {name: f"{where}.{name}" if where else name for name in hints}
   for name, value in section.items():
     if name not in keys:
       raise unknown_option(f"{where}.{name}", value, list(keys.values()))
     try:
-      schema[name] = value
-    except OmegaConfBaseException:
-      message = f"{keys[name]}={show(value)}: must be {_describe(hints[name])}"
-      raise UserError(message) from None
-  for name, key in keys.items():
-    if OmegaConf.is_missing(schema, name):
-      raise UserError(f"{key} is missing: set {key}=...")
-  values = OmegaConf.to_container(schema)
-  for name, value in values.items():
-    if isinstance(value, list) and typing.get_origin(hints[name]) is tuple:
-      values[name] = tuple(value)
+      values[name] = converted(value, hints[name])
+    except TypeError as error:
+      raise UserError(f"{keys[name]}={brief(value)}: {error}") from None
+    except ValueError as error:
+      raise UserError(f"{keys[name]} {error}") from None
+  given = {name: values.get(name, default) for name, default in defaults(cls).items()}
+  for name, value in given.items():
+    if value == MISSING:
+      raise UserError(f"{keys[name]} is missing: set {keys[name]}=...")
   try:
-    return cls(**values)
+    built = cls(**values)
+    check(built)
+    return built
   except ValueError as error:
     name, _, rest = str(error).partition(" ")
-    raise UserError(f"{keys[name]} {rest}" if name in keys else f"{where}: {error}") from error
+    option, equals, value = name.partition("=")
+    if option in keys:
+      raise UserError(f"{keys[option]}{equals}{value} {rest}") from error
+    raise UserError(f"{where}: {error}") from error
+
+
+def defaults(cls: type) -> dict[str, Any]:
+  """The options of a dataclass with their defaults; "???" where there is none."""
+  found = {}
+  for field in dataclasses.fields(cls):
+    made = field.default_factory is not dataclasses.MISSING
+    value = field.default_factory() if made else field.default
+    found[field.name] = MISSING if value is dataclasses.MISSING else value
+  return found
 
 
 def unknown_option(key: str, value: Any, options: Sequence[str]) -> UserError:
@@ -70,14 +74,14 @@ def unknown_option(key: str, value: Any, options: Sequence[str]) -> UserError:
     way_out = f"the options of {section} are {', '.join(siblings)}"
   else:
     way_out = "--help lists the options"
-  return UserError(f"{key}={show(value)}: there is no option {key}; {way_out}")
+  return UserError(f"{key}={brief(value)}: there is no option {key}; {way_out}")
 
 
 def unknown_name(group: str, name: Any, names: Sequence[str]) -> UserError:
   """The error for a choice that does not exist; `names` are those that do."""
   close = nearest(str(name), names)
   hint = f"; did you mean {close}?" if close else ""
-  return UserError(f"{group}={show(name)}: no such {group}{hint} (known: {', '.join(names)})")
+  return UserError(f"{group}={brief(name)}: no such {group}{hint} (known: {', '.join(names)})")
 
 
 def look_up(table: Mapping[str, T], name: Any, key: str) -> T:
@@ -86,7 +90,7 @@ def look_up(table: Mapping[str, T], name: Any, key: str) -> T:
   Raises:
     UserError: the table holds no such name.
   """
-  if name not in table:
+  if not isinstance(name, str) or name not in table:
     raise unknown_name(key, name, list(table))
   return table[name]
 
@@ -96,17 +100,6 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
   return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)
 
 
-def show(value: Any) -> str:
-  """A value as one types it on the command line."""
-  if value is None or isinstance(value, bool):
-    return {None: "null", True: "true", False: "false"}[value]
-  if isinstance(value, list | tuple):
-    return f"[{','.join(map(show, value))}]"
-  if isinstance(value, Mapping):
-    return "{" + ",".join(f"{key}:{show(item)}" for key, item in value.items()) + "}"
-  return str(value)
-
-
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   """A config with full keys: {"rpr": {"k": 4}} as {"rpr.k": 4}."""
   found: dict[str, Any] = {}
@@ -114,10 +107,3 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     nested = isinstance(value, Mapping)
     found |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
   return found
-
-
-def _describe(hint: Any) -> str:
-  origin = typing.get_origin(hint) or hint
-  if origin in (typing.Union, types.UnionType):
-    return " or ".join(map(_describe, typing.get_args(hint)))
-  return TYPES.get(origin) or f"a {origin.__name__}"

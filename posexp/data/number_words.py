@@ -54,7 +54,7 @@ def generate(
     (values.start + random.permutation(len(values))[: round(SHARE * examples)]).tolist()
     for values in (YEARS, DAYS)
   )
-  numbers = _numbers(examples - len(years) - len(days), digits, places, random)
+  numbers = _numbers(_wanted(examples), digits, places, random)
   values = [("numbers", value) for value in numbers] + [("years", value) for value in years]
   values += [("dates", datetime.date.fromordinal(day)) for day in days]
 
@@ -134,14 +134,14 @@ def _split(value: int | datetime.date) -> str:
   return "test" if drawn < HELD_OUT else "validation" if drawn < 2 * HELD_OUT else "train"
 
 
+def _wanted(examples: int) -> int:
+  """How many of the examples are numbers, neither years nor dates."""
+  return examples - sum(min(len(values), round(SHARE * examples)) for values in (YEARS, DAYS))
+
+
 def _numbers(wanted: int, digits: int, places: int, random: np.random.Generator) -> list[int]:
   """Distinct numbers, each count of nonzero digits as often as any, if it has as many numbers."""
   available = {count: _available(count, places) for count in range(1, digits + 1)}
-  if wanted > sum(available.values()):
-    raise ValueError(
-      f"examples must be fewer: {wanted:,} of them would be numbers, but only "
-      f"{sum(available.values()):,} have up to {digits} nonzero digits in {places} places"
-    )
   numbers = []
   # What the scarcest counts lack is shared by the rest.
   for i, count in enumerate(sorted(available, key=available.get)):
@@ -181,3 +181,9 @@ def check(examples: int, digits: int, places: int, beyond: tuple[int, ...]) -> N
       raise ValueError(
         f"beyond must hold counts above digits={digits} and up to places={places}, not {count}"
       )
+  available = sum(_available(count, places) for count in range(1, digits + 1))
+  if (wanted := _wanted(examples)) > available:
+    raise ValueError(
+      f"examples must be fewer: {wanted:,} of them would be numbers, but only {available:,} have "
+      f"up to {digits} nonzero digits in {places} places"
+    )

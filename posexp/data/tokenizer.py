@@ -17,6 +17,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]"]  # in the order of their ids
 BOS, EOS = 1, 2
 ENDS = ["[PAD]", "[BOS]", "[EOS]"]  # those of translation; bytes need no [UNK]
 LEAST = len(ENDS) + 256  # the smallest vocabulary of translation
+MOST = 10_000_000  # of any vocabulary, for which room is made before there are any words
 KINDS = {"word": len(SPECIAL) + 1, "bpe": len(SPECIAL) + 256}  # the smallest vocabulary of each
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import above, at_least, one_of
+from posexp.config.checks import Base, Count
 from posexp.encodings.base import Encoding, TokenEmbedding
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
@@ -28,10 +28,7 @@ class Absolute(Encoding):
   """
 
   relative: ClassVar[bool] = False
-  combine: str = dataclasses.field(default="sum", kw_only=True)
-
-  def __post_init__(self):
-    one_of(self, combine=("sum", "concat", "product"))
+  combine: Literal["sum", "concat", "product"] = dataclasses.field(default="sum", kw_only=True)
 
   def vector(self, features: int, rngs: nnx.Rngs) -> Vector:
     """What gives the positions' vectors."""
@@ -82,11 +79,7 @@ class Learned(Absolute):
   N(1, 0.02²). There is nothing beyond the last row: longer inputs are an error.
   """
 
-  length: int = 512
-
-  def __post_init__(self):
-    super().__post_init__()
-    at_least(self, length=1)
+  length: Count = 512
 
   @property
   def limit(self) -> int:
@@ -120,13 +113,8 @@ class Sinusoidal(Absolute):
   d/2 − 1 where the paper has d/2: this is the paper's).
   """
 
-  base: float = 10000.0
-  layout: str = "interleaved"
-
-  def __post_init__(self):
-    super().__post_init__()
-    above(self, base=1)
-    one_of(self, layout=("interleaved", "half"))
+  base: Base = 10000.0
+  layout: Literal["interleaved", "half"] = "interleaved"
 
   def vector(self, features, rngs):
     return Sinusoid(frequencies(features, self.base), self.layout)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from posexp.config.checks import check
 from posexp.encodings.span import ByOffset, Span
 from posexp.kernels import cudnn
 from posexp.kernels.gradients import (
@@ -186,6 +187,10 @@ class Encoding:
   paired: ClassVar[bool] = False  # features come in pairs (complex, or content and position)
   causal_only: ClassVar[bool] = False  # undefined where queries see keys ahead of them
   limited_by: ClassVar[str] = "length"  # the option that sets the limit
+
+  def __post_init__(self):
+    """Raises ValueError where an option is not what its annotation says."""
+    check(self)
 
   @property
   def limit(self) -> int | None:

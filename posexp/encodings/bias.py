@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Callable
+from typing import Annotated, Literal
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import one_of
+from posexp.config.checks import at_most, between, even_from
 from posexp.encodings.base import Encoding, Relation, Span
+from posexp.encodings.sinusoids import REACH
 
+MOST_BUCKETS = 1024  # their starts are worked out in whole numbers of that many digits
 FAR = -1e30  # a weight of 0, and still a number when a switch multiplies it by 0
 
 
@@ -29,11 +33,8 @@ class ALiBi(Encoding):
   in each row.
   """
 
-  two_sided: str = "symmetric"
+  two_sided: Literal["symmetric", "direction", "divided"] = "symmetric"
   learned: bool = False
-
-  def __post_init__(self):
-    one_of(self, two_sided=("symmetric", "direction", "divided"))
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return Biased()
@@ -111,10 +112,11 @@ class T5(Encoding):
   and draws smaller queries instead; here contents are scaled as in every other encoding.
   """
 
-  buckets: int = 32
-  max_distance: int = 128
+  buckets: Annotated[int, even_from(4), at_most(MOST_BUCKETS)] = 32
+  max_distance: Annotated[int, between(1, REACH)] = 128
 
   def __post_init__(self):
+    super().__post_init__()
     check_buckets(self.buckets, self.max_distance)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
@@ -133,11 +135,10 @@ def bucket_starts(buckets: int, max_distance: int) -> list[int]:
   """
   exact = buckets // 2
   rest = buckets - exact
-  starts, n = list(range(exact)), exact
+  starts = list(range(exact))
   for step in range(rest):
-    while n**rest * exact**step < max_distance**step * exact**rest:
-      n += 1
-    starts.append(n)
+    least = max_distance**step * exact ** (rest - step)
+    starts.append(bisect.bisect_left(range(max_distance + 1), least, key=lambda n: n**rest))
   return starts
 
 
@@ -174,8 +175,6 @@ class Buckets(nnx.Module):
 
 
 def check_buckets(buckets: int, max_distance: int) -> None:
-  """Raises ValueError where buckets do not divide into sides and halves, or end too soon."""
-  if buckets < 4 or buckets % 2:
-    raise ValueError(f"buckets must be an even number from 4 up, not {buckets}")
+  """Raises ValueError where buckets end too soon."""
   if max_distance <= buckets // 2:
     raise ValueError(f"max_distance must be above half of the buckets, not {max_distance}")

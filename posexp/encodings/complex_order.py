@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,10 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import one_of
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation
 from posexp.encodings.paired import Paired, half, interleave
 
-SHARED = ("none", "word", "dimension")
+Shared = Literal["none", "word", "dimension"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,15 +40,14 @@ class Complex(Encoding):
   paired: ClassVar[bool] = True
   order: bool = True
   initial_phase: bool = False
-  shared_period: str = "none"
-  shared_amplitude: str = "none"
-  score: str = "real"
-  weights: str = "complex"
-  network: str = "complex"
+  shared_period: Shared = "none"
+  shared_amplitude: Shared = "none"
+  score: Literal["real", "modulus", "unconjugated"] = "real"
+  weights: Literal["complex", "shared"] = "complex"
+  network: Literal["complex", "real"] = "complex"
 
   def __post_init__(self):
-    one_of(self, shared_period=SHARED, shared_amplitude=SHARED, score=tuple(SCORES))
-    one_of(self, weights=("complex", "shared"), network=("complex", "real"))
+    super().__post_init__()
     if self.network == "real" and (self.score, self.weights) != ("real", "complex"):
       raise ValueError("network=real has no complex maps, so leave score and weights alone")
     if not self.order and (self.initial_phase or self.shared_period != "none"):

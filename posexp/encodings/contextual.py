@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,7 @@ class CoPE(Encoding):
   """
 
   causal_only: ClassVar[bool] = True
-  rows: int = 64
-
-  def __post_init__(self):
-    at_least(self, rows=2)
+  rows: Annotated[int, at_least(2)] = 64
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     if not causal:

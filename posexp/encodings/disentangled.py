@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
-from typing import ClassVar
+import itertools
+from typing import Annotated, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import at_least
+from posexp.config.checks import Count, at_most, between, even_from, only_with
 from posexp.encodings.additive import Table
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span
-from posexp.encodings.bias import buckets_by_offset, check_buckets
+from posexp.encodings.bias import MOST_BUCKETS, buckets_by_offset, check_buckets
+from posexp.encodings.sinusoids import REACH
 from posexp.encodings.span import ByOffset
 from posexp.kernels.gradients import scores
 
@@ -31,18 +34,16 @@ class DeBERTa(Encoding):
   `mirrored=false`. `biases` gives W_K and W_Q its biases, which the paper does not print.
   """
 
-  k: int = 512
+  k: Annotated[int, between(1, REACH)] = 512
   content_to_position: bool = True
   position_to_content: bool = True
-  log_buckets: int = 0
+  log_buckets: Annotated[int, even_from(4, 0), at_most(MOST_BUCKETS)] = 0
   normalized: bool = False
   mirrored: bool = True
   biases: bool = False
 
   def __post_init__(self):
-    at_least(self, k=1)
-    if self.log_buckets and (self.log_buckets < 4 or self.log_buckets % 2):
-      raise ValueError(f"log_buckets must be 0 or an even number from 4 up, not {self.log_buckets}")
+    super().__post_init__()
     if self.log_buckets and self.k - 1 <= self.log_buckets // 2:
       raise ValueError(f"log_buckets={self.log_buckets} must be less than twice k - 1")
 
@@ -83,12 +84,14 @@ def log_buckets(half: int, max_distance: int) -> np.ndarray:
   s = ceil(log(n/e) / log((max_distance − 1)/e) · (e − 1)). That is compared in integers, for some
   are whole before they are rounded up, which floating point may miss.
   """
-  exact, step = half // 2, 0
+  exact, distances = half // 2, range(max_distance + 1)
   buckets = list(range(exact + 1))
-  for n in range(exact + 1, max_distance + 1):
-    while n ** (exact - 1) * exact**step > (max_distance - 1) ** step * exact ** (exact - 1):
-      step += 1
-    buckets.append(exact + step)
+  for step in itertools.count():
+    if len(buckets) > max_distance:
+      break
+    scale, last = exact**step, (max_distance - 1) ** step * exact ** (exact - 1)
+    end = bisect.bisect_right(distances, last // scale, key=lambda n: n ** (exact - 1))
+    buckets += [exact + step] * (end - len(buckets))
   return np.asarray(buckets, np.int32)
 
 
@@ -164,13 +167,13 @@ class TUPE(Encoding):
   """
 
   relative: ClassVar[bool] = False
-  length: int = 512
-  untie_cls: bool = False
-  buckets: int = 0
-  max_distance: int = 128
+  length: Count = 512
+  untie_cls: Annotated[bool, only_with("task.cls")] = False
+  buckets: Annotated[int, even_from(4, 0), at_most(MOST_BUCKETS)] = 0
+  max_distance: Annotated[int, between(1, REACH), only_with("buckets")] = 128
 
   def __post_init__(self):
-    at_least(self, length=1)
+    super().__post_init__()
     if self.buckets:
       check_buckets(self.buckets, self.max_distance)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import above, at_least, one_of
+from posexp.config.checks import Base, Count, Positive, at_most, even_from
 from posexp.encodings.base import Encoding, Span
 from posexp.encodings.bias import Biased, distance
 from posexp.encodings.sinusoids import frequencies, sinusoids
@@ -27,11 +27,8 @@ class KERPLE(Encoding):
   least 0.01. The paper and its code are causal: an encoder must ask for `symmetric`.
   """
 
-  kind: str = "log"
+  kind: Literal["log", "power"] = "log"
   symmetric: bool = False
-
-  def __post_init__(self):
-    one_of(self, kind=("log", "power"))
 
   @property
   def causal_only(self) -> bool:
@@ -87,13 +84,9 @@ class FIRE(Encoding):
 
   relative: ClassVar[bool] = False
   causal_only: ClassVar[bool] = True
-  width: int = 32
-  threshold: float = 512.0
+  width: Count = 32
+  threshold: Positive = 512.0
   share_layers: bool = False
-
-  def __post_init__(self):
-    at_least(self, width=1)
-    above(self, threshold=0)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     if not causal:
@@ -164,13 +157,8 @@ class Sandwich(Encoding):
   paper's d̄. It is the same to both sides, so an encoder can use it, where the paper is causal.
   """
 
-  width: int = 128
-  base: float = 10000.0
-
-  def __post_init__(self):
-    if self.width < 2 or self.width % 2:
-      raise ValueError(f"width must be an even number from 2 up, not {self.width}")
-    above(self, base=1)
+  width: Annotated[int, even_from(2), at_most(2**12)] = 128
+  base: Base = 10000.0
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return Biased()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import above, at_least, one_of
+from posexp.config.checks import Base, Count, Positive, between
 from posexp.encodings.additive import Absolute, Sinusoid
 from posexp.encodings.sinusoids import even
 
@@ -25,13 +25,8 @@ class Index(Absolute):
   exactly: a pre-norm Transformer never sees it, a post-norm one in its first layer only.
   """
 
-  scale: float = 1.0
-  direction: str = "alternating"
-
-  def __post_init__(self):
-    super().__post_init__()
-    above(self, scale=0)
-    one_of(self, direction=("alternating", "constant"))
+  scale: Positive = 1.0
+  direction: Literal["alternating", "constant"] = "alternating"
 
   def number(self, positions: Array, mask: Array | None) -> Array:
     """The number of each position, float32 [1 or B,L]."""
@@ -66,11 +61,7 @@ class Normalized(Index):
   of `index`; positions beyond a given length pass 1.
   """
 
-  length: int | None = None
-
-  def __post_init__(self):
-    super().__post_init__()
-    at_least(self, length=1)
+  length: Count | None = None
 
   def number(self, positions, mask):
     length = self.length
@@ -96,13 +87,8 @@ class Binary(Absolute):
   """
 
   limited_by: ClassVar[str] = "bits"
-  bits: int = 10
+  bits: Annotated[int, between(1, 30)] = 10
   signed: bool = True
-
-  def __post_init__(self):
-    super().__post_init__()
-    if not 1 <= self.bits <= 30:
-      raise ValueError(f"bits must be from 1 to 30, not {self.bits}")
 
   @property
   def limit(self) -> int:
@@ -138,12 +124,8 @@ class Clock(Absolute):
   with the hands. Angles are computed in float64; at a period of 1 the first hand never moves.
   """
 
-  base: float = 60.0
-  period: float = 60.0
-
-  def __post_init__(self):
-    super().__post_init__()
-    above(self, base=1, period=0)
+  base: Base = 60.0
+  period: Positive = 60.0
 
   def vector(self, features, rngs):
     # A power that float64 cannot hold is 0 here, and so is the angle.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import above, at_least, one_of
+from posexp.config.checks import Base, Whole
 from posexp.encodings.base import Encoding, Relation, Setting, scaled
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import ByOffset, Span
@@ -33,16 +34,15 @@ class RPR(Encoding):
   compiled program, and start from the same vectors.
   """
 
-  k: int = 16
+  k: Whole = 16
   keys: bool = True
   values: bool = True
-  share: str = "heads"
-  table: int | None = None
-  beyond: str = "last"
+  share: Literal["heads", "none", "layers"] = "heads"
+  table: Whole | None = None
+  beyond: Literal["last", "zero"] = "last"
 
   def __post_init__(self):
-    at_least(self, k=0)
-    one_of(self, share=("heads", "none", "layers"), beyond=("last", "zero"))
+    super().__post_init__()
     if self.table is not None and self.table < self.k:
       raise ValueError(f"table must be at least k={self.k}, not {self.table}")
 
@@ -212,14 +212,13 @@ class TransformerXL(Encoding):
   c: bool = True
   d: bool = True
   share_biases: bool = True
-  base: float = 10000.0
-  clamp: int | None = None
+  base: Base = 10000.0
+  clamp: Whole | None = None
 
   def __post_init__(self):
+    super().__post_init__()
     if not self.terms:
       raise ValueError("a, b, c and d are all off, so there is nothing to attend by")
-    above(self, base=1)
-    at_least(self, clamp=0)
 
   @property
   def terms(self) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from posexp.config.checks import above, at_least, one_of
+from posexp.config.checks import Base, Bound, Positive, at_least, only_with
 from posexp.encodings.base import Encoding, Relation, Span, scaled
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
@@ -26,20 +26,11 @@ class RoPE(Encoding):
   slows the slowest plane by factor and leaves the fastest (bloc97 2023).
   """
 
-  base: float = 10000.0
-  share: float = 1.0
-  layout: str = "interleaved"
-  scaling: str = "none"
-  factor: float = 1.0
-
-  def __post_init__(self):
-    above(self, base=1)
-    if not 0 < self.share <= 1:
-      raise ValueError(f"share must be above 0 and at most 1, not {self.share}")
-    one_of(self, layout=("interleaved", "half"), scaling=("none", "linear", "ntk"))
-    at_least(self, factor=1)
-    if self.scaling == "none" and self.factor != 1:
-      raise ValueError(f"factor={self.factor} needs scaling=linear or scaling=ntk")
+  base: Base = 10000.0
+  share: Annotated[float, Bound("above 0 and at most 1", lambda share: 0 < share <= 1)] = 1.0
+  layout: Literal["interleaved", "half"] = "interleaved"
+  scaling: Literal["none", "linear", "ntk"] = "none"
+  factor: Annotated[float, at_least(1), only_with("scaling")] = 1.0
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return Rotation(self.frequencies(head_dim), head_dim, self.layout)
@@ -110,12 +101,9 @@ class XPos(Encoding):
   """
 
   causal_only: ClassVar[bool] = True
-  base: float = 10000.0
-  scale_base: float = 512.0
-  gamma: float = 0.4
-
-  def __post_init__(self):
-    above(self, base=1, scale_base=0, gamma=0)
+  base: Base = 10000.0
+  scale_base: Positive = 512.0
+  gamma: Positive = 0.4
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     if not causal:

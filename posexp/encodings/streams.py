@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import at_least, one_of
+from posexp.config.checks import Count
 from posexp.encodings.additive import Table, WordAndPosition
 from posexp.encodings.base import (
   Encoding,
@@ -22,7 +22,6 @@ from posexp.encodings.base import (
 )
 from posexp.encodings.paired import Paired, half, interleave
 
-FORMS = ("factored", "concatenated", "added", "position_only")
 STREAMS = ("content", "position")
 
 
@@ -43,14 +42,13 @@ class Split(Encoding):
   """
 
   relative: ClassVar[bool] = False
-  length: int = 512
-  attention: str = "both"
-  form: str = "factored"
-  norms: str = "separate"
+  length: Count = 512
+  attention: Literal["both", "content", "position"] = "both"
+  form: Literal["factored", "concatenated", "added", "position_only"] = "factored"
+  norms: Literal["separate", "joint"] = "separate"
 
   def __post_init__(self):
-    at_least(self, length=1)
-    one_of(self, attention=("both", *STREAMS), form=FORMS, norms=("separate", "joint"))
+    super().__post_init__()
     if self.form != "factored" and (self.attention, self.norms) != ("both", "separate"):
       raise ValueError(f"form={self.form} has one stream, so leave attention and norms alone")
 

@@ -21,7 +21,6 @@ from posexp.encodings.span import ByOffset, Span
 from posexp.kernels.gradients import LEAST
 from posexp.kernels.target import target
 
-FORMS = ("auto", "reference", "blocked", "fused")
 SIZE = 512  # queries and keys in a block
 # The length from which attention is in blocks. On a CPU that is never faster, but from here on
 # every layer would keep a gigabyte of weights for eight sequences.

@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Annotated, Literal
 
 import jax
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import at_least, one_of
+from posexp.config.checks import Share, between, check, only_with
 from posexp.encodings.base import Encoding, Relation, whole
 from posexp.encodings.span import Span
 from posexp.models import attention
+
+Width = Annotated[int, between(1, 2**16)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
   """The options of a Transformer, the same for every encoding."""
 
-  d_model: int = 128
-  num_heads: int = 4
-  d_ff: int = 512
-  num_layers: int = 2
-  dropout: float = 0.3
-  norm: str = "pre"
-  embed_scale: str = "sqrt"
-  dtype: str = "float32"
-  attention: str = "auto"
-  match: str = "none"  # what d_ff is chosen for: see posexp/training/matching.py
-  match_to: str = "none"
+  d_model: Width = 128
+  num_heads: Width = 4
+  d_ff: Width = 512
+  num_layers: Annotated[int, between(1, 1000)] = 2
+  dropout: Share = 0.3
+  norm: Literal["pre", "post"] = "pre"
+  embed_scale: Literal["sqrt", "none"] = "sqrt"
+  dtype: Literal["float32", "bfloat16"] = "float32"
+  attention: Literal["auto", "reference", "blocked", "fused"] = "auto"
+  match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py
+  match_to: Annotated[str, only_with("match")] = "none"
 
   def __post_init__(self):
-    at_least(self, d_model=1, num_heads=1, d_ff=1, num_layers=1)
-    if not 0 <= self.dropout < 1:
-      raise ValueError(f"dropout must be from 0 to below 1, not {self.dropout}")
-    one_of(self, norm=("pre", "post"), embed_scale=("sqrt", "none"))
-    one_of(self, dtype=("float32", "bfloat16"), attention=attention.FORMS)
-    one_of(self, match=("none", "parameters", "flops"))
+    check(self)
     whole(self.d_model, self.num_heads)
 
 

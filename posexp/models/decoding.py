@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx, struct
 from jax import Array
 
+from posexp.config.checks import Count, at_least, at_most, check
 from posexp.data.tokenizer import BOS, EOS, PAD
 from posexp.models.transformer import Cache
 from posexp.models.translator import Translator
@@ -32,17 +32,12 @@ class Search:
   not matter. No hypothesis is longer than the encoding has positions.
   """
 
-  beam: int = 4
-  length_penalty: float = 0.6
-  max_length: int | None = None
+  beam: Annotated[Count, at_most(100)] = 4
+  length_penalty: Annotated[float, at_least(0)] = 0.6
+  max_length: Count | None = None
 
   def __post_init__(self):
-    if self.beam < 1:
-      raise ValueError(f"beam must be at least 1, not {self.beam}")
-    if not 0 <= self.length_penalty < math.inf:
-      raise ValueError(f"length_penalty must be at least 0, not {self.length_penalty}")
-    if self.max_length is not None and self.max_length < 1:
-      raise ValueError(f"max_length must be at least 1, not {self.max_length}")
+    check(self)
 
   def most(self, source: Array | int) -> Array | int:
     """How many tokens a hypothesis may have, for the number of tokens of its source."""

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from posexp.config.checks import between, check
+from posexp.encodings.sinusoids import REACH
 
 KINDS = {  # and what each may do in evaluation
   "consecutive": ("consecutive",),
@@ -33,13 +37,12 @@ class Positions:
   code; `spaced` evenly over the reach; or `consecutive`.
   """
 
-  kind: str = "consecutive"
-  reach: int | None = None
-  evaluation: str = "consecutive"
+  kind: Literal["consecutive", "randomized", "shifted"] = "consecutive"
+  reach: Annotated[int, between(1, REACH)] | None = None
+  evaluation: Literal["drawn", "spaced", "consecutive"] = "consecutive"
 
   def __post_init__(self):
-    if self.kind not in KINDS:
-      raise ValueError(f"kind must be {', '.join(KINDS)}, not {self.kind!r}")
+    check(self)
     if self.evaluation not in KINDS[self.kind]:
       choices = " or ".join(KINDS[self.kind])
       raise ValueError(f"evaluation must be {choices} where kind={self.kind}")
@@ -47,8 +50,6 @@ class Positions:
       raise ValueError("reach is for positions=randomized and positions=shifted")
     if self.kind != "consecutive" and self.reach is None:
       raise ValueError(f"reach must be given where kind={self.kind}")
-    if self.reach is not None and self.reach < 1:
-      raise ValueError(f"reach must be at least 1, not {self.reach}")
 
   def training(self, mask: Array, key: Callable[[], Array]) -> Array | None:
     """Positions int [1 or B,L] for mask bool [B,L], in which tokens come before padding.

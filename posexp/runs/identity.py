@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from posexp.config.checks import FOLDER, brief
 from posexp.errors import UserError
 
 # Options and sections that do not change a run's results.
@@ -56,13 +58,22 @@ def folder(config: Mapping[str, Any], data_digest: str | None = None) -> Path:
   """The folder of a config's run: `<runs>/<task>/<encoding>/<digest>/seed=<n>`.
 
   Raises:
-    UserError: the task's name cannot be the name of a folder.
+    UserError: the task's name cannot be the name of a folder, or the file system refuses the path.
   """
   name = str(config["task"]["name"])
-  if name in ("", ".", "..") or "/" in name or "\0" in name:
-    raise UserError(f"task.name={name}: it names a folder, so it must not be empty or hold a /")
+  if not FOLDER.holds(name):
+    raise UserError(f"task.name must be {FOLDER.words}, not {brief(name)}")
   seed = f"seed={config['seed']}"
-  return Path(config["runs"], name, config["encoding"], digest(config, data_digest), seed)
+  path = Path(config["runs"], name, config["encoding"], digest(config, data_digest), seed)
+  try:
+    os.stat(path.joinpath(*["x" * 99] * 2))  # as long as the names of its files get
+  except (FileNotFoundError, NotADirectoryError):
+    pass
+  except OSError as error:
+    raise UserError(
+      f"runs={brief(config['runs'])}: cannot keep runs there: {error.strerror}"
+    ) from error
+  return path
 
 
 def _canonical(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +20,7 @@ from posexp.errors import UserError
 from posexp.runs import folder
 from posexp.sweeps.sweep import DONE, Member
 
+MOST = 10_000  # runs of a sweep
 SINGLE = ("experiment", "seeds")  # a sweep takes one value of these
 
 
@@ -35,6 +37,8 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   columns = _columns(args, shared)
   if columns is None:
     return None
+  if (runs := math.prod(map(len, columns.values()))) > MOST:
+    raise UserError(f"these are {runs:,} runs, and a sweep has at most {MOST:,}: type fewer values")
   varied = [key for key, column in columns.items() if len(column) > 1] or list(columns)
   composed: dict[tuple[str, ...], DictConfig] = {}
   digests: dict[str, str | None] = {}
@@ -62,12 +66,14 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
 
 
 def _folder(config: dict[str, Any], digests: dict[str, str | None]) -> Path:
-  """The folder of a run; `digests` keeps those of the user's files, by the options of the task."""
-  from posexp.tasks import make_task
+  """The folder of a run whose options are right; `digests` keeps those of the user's files, by the
+  options of the task."""
+  from posexp.training.setup import Setup
 
+  setup = Setup.of(config)
   task = json.dumps(config["task"], sort_keys=True, default=str)
   if task not in digests:
-    digests[task] = make_task(config).data_digest()
+    digests[task] = setup.task.data_digest()
   return folder(config, digests[task])
 
 
@@ -87,7 +93,7 @@ def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None
   if seeds and "seed" in columns:
     raise UserError(f"seeds={seeds} stands for seeds 0 to {seeds - 1}: drop it, or drop seed=...")
   if seeds:
-    columns["seed"] = [f"seed={seed}" for seed in range(seeds)]
+    columns["seed"] = [f"seed={seed}" for seed in range(min(seeds, MOST + 1))]
   return columns
 
 
@@ -98,4 +104,6 @@ def _values(o: Override) -> Iterable[str]:
     raise UserError(f"{o.input_line}: {o.key_or_group} takes one value; type a sweep for each")
   if not o.is_discrete_sweep() or isinstance(o.value(), Glob):
     raise UserError(f"{o.input_line}: not a list of values; write them out, or use range(...)")
-  return (f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator())
+  # One more than there may be: range(0,1e12) is never written out.
+  values = itertools.islice(o.sweep_string_iterator(), MOST + 1)
+  return (f"{o.get_key_element()}={value}" for value in values)

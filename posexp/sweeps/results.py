@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from posexp.errors import near
@@ -23,4 +24,4 @@ def results(runs: Sequence[Member]) -> Iterator[str]:
   for each in results.results(read_runs(paths)[0]):
     yield from ("", each.title, text.tabulated(tables.score_table(each), "plain"))
   folders = dict.fromkeys(near(path.parents[2]) for path in paths)
-  yield f"more: python -m posexp.report {' '.join(folders)}"
+  yield f"more: python -m posexp.report {shlex.join(folders)}"

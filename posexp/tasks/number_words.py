@@ -8,9 +8,10 @@ import hashlib
 import importlib.metadata
 import json
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from posexp import storage
+from posexp.config.checks import Whole, at_most
 from posexp.data import number_words
 from posexp.tasks.translation import Splits, Translation
 
@@ -24,17 +25,15 @@ class Numbers(Translation):
 
   name: str = "numbers"
   vocab_size: int = 400
-  examples: int = 20_000
+  examples: Annotated[int, at_most(1_000_000)] = 20_000
   digits: int = 5
   places: int = 9
   beyond: tuple[int, ...] = (6, 7, 8, 9)
-  data_seed: int = 0
+  data_seed: Whole = 0
 
   def __post_init__(self):
     super().__post_init__()
     number_words.check(self.examples, self.digits, self.places, self.beyond)
-    if self.data_seed < 0:
-      raise ValueError(f"data_seed must be at least 0, not {self.data_seed}")
 
   def splits(self):
     options = {

@@ -7,8 +7,9 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from posexp.config.checks import Count, Name, at_least, at_most, check, only_with
 from posexp.data import sources, splits, tokenizer
 from posexp.data.splits import Rows
 from posexp.errors import UserError
@@ -24,31 +25,28 @@ class TextClassification(Classification):
   """Which texts are classified, and how they become tokens. Rows come from `package`, from `hub` or
   else from the files `train`, `validation` and `test`; configs/task explains each option."""
 
-  name: str = "text_classification"
-  package: str | None = None
+  name: Name = "text_classification"
+  package: Literal["rotten_tomatoes", "imdb"] | None = None
   hub: str | None = None
-  revision: str | None = None
+  revision: Annotated[str | None, only_with("hub")] = None
   train: str | None = None
   validation: str | None = None
   test: str | None = None
-  text: str = "text"
-  label: str = "label"
-  folds: int | None = None
-  fold: int | None = None
-  tokenizer: str = "word"
-  vocab_size: int = 20_000
-  min_count: int = 2
-  max_length: int | None = None
+  text: Annotated[str, only_with("train")] = "text"
+  label: Annotated[str, only_with("train")] = "label"
+  folds: Annotated[int, at_least(2)] | None = None
+  fold: Annotated[int | None, only_with("folds")] = None
+  tokenizer: Literal["word", "bpe"] = "word"
+  vocab_size: Annotated[int, at_most(tokenizer.MOST)] = 20_000
+  min_count: Count = 2
+  max_length: Count | None = None
   cls: bool = False
 
   def __post_init__(self):
     """Raises ValueError for an option that is wrong for any data."""
-    if not re.fullmatch(r"[\w.+-]*\w[\w.+-]*", self.name):
-      raise ValueError(f"name names a folder: letters, digits and _.+- only, not {self.name!r}")
+    check(self)
     if self.package and self.hub:
       raise ValueError("package and hub exclude each other: set one of them to null")
-    if self.package and self.package not in sources.PARTS:
-      raise ValueError(f"package must be one of {', '.join(sources.PARTS)}, not {self.package!r}")
     if self.package and sources.given(self):
       raise ValueError(f"{min(sources.given(self))} must be null beside package={self.package}")
     if self.hub and not re.fullmatch(r"[0-9a-f]{40}", self.revision or ""):
@@ -56,21 +54,12 @@ class TextClassification(Classification):
     if not self.package and not self.train:
       kind = "a split of the hub's data set" if self.hub else "a file of training examples"
       raise ValueError(f"train must name {kind}")
-    if self.folds is not None and self.folds < 2:
-      raise ValueError(f"folds must be at least 2, not {self.folds}")
-    if self.fold is not None and self.folds is None:
-      raise ValueError("fold needs folds, the number of folds")
     if self.folds and (self.fold is None or not 0 <= self.fold < self.folds):
       raise ValueError(f"fold must be 0 to {self.folds - 1}, not {self.fold}")
-    if self.tokenizer not in tokenizer.KINDS:
-      raise ValueError(f"tokenizer must be {' or '.join(tokenizer.KINDS)}, not {self.tokenizer!r}")
-    if self.vocab_size < tokenizer.KINDS[self.tokenizer]:
-      least = tokenizer.KINDS[self.tokenizer]
+    if self.vocab_size < (least := tokenizer.KINDS[self.tokenizer]):
       raise ValueError(
         f"vocab_size must be at least {least} for {self.tokenizer}, not {self.vocab_size}"
       )
-    if self.min_count < 1:
-      raise ValueError(f"min_count must be at least 1, not {self.min_count}")
     if self.max_length is not None and self.max_length < 1 + self.cls:
       raise ValueError(f"max_length must be at least {1 + self.cls}, not {self.max_length}")
 

@@ -12,11 +12,12 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from posexp import storage
+from posexp.config.checks import Bound, Count, Name, at_least, at_most, check, only_with
 from posexp.data import batches, encoded, sources, tokenizer
 from posexp.data.examples import Batch
 from posexp.data.splits import Stream, arrange
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
   from posexp.models.decoding import Search
   from posexp.models.translator import TranslatorSpec
 
+TWO = Bound("at least 2, a token and the end of the sentence", lambda value: value >= 2)
 DECODED = ("bleu", "chrf", "exact_match")  # metrics of hypotheses
 
 
@@ -52,32 +54,23 @@ class Translation(Task):
   metrics: ClassVar[tuple[Metric, ...]] = (Metric("accuracy", "token accuracy", percent=True),)
   followed: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "bleu", "exact_match")
 
-  name: str = "translation"
+  name: Name = "translation"
   source: str = "en"
   target: str = "de"
-  vocab_size: int = 8_000
+  vocab_size: Annotated[int, at_least(tokenizer.LEAST), at_most(tokenizer.MOST)] = 8_000
   joint: bool = True
-  max_length: int | None = 128
+  max_length: Annotated[int, TWO] | None = 128
   beam: int = 4
   length_penalty: float = 0.6
-  bleu_pairs: int = 500
+  bleu_pairs: Count = 500
 
   def __post_init__(self):
     """Raises ValueError for an option that is wrong for any data."""
     from posexp.models.decoding import Search
 
-    if not re.fullmatch(r"[\w.+-]*\w[\w.+-]*", self.name):
-      raise ValueError(f"name names a folder: letters, digits and _.+- only, not {self.name!r}")
+    check(self)
     if self.source == self.target:
       raise ValueError(f"target must be another language than source={self.source}")
-    if self.vocab_size < tokenizer.LEAST:
-      raise ValueError(f"vocab_size must be at least {tokenizer.LEAST}, not {self.vocab_size}")
-    if self.max_length is not None and self.max_length < 2:
-      raise ValueError(
-        f"max_length must be at least 2, a token and the end of the sentence, not {self.max_length}"
-      )
-    if self.bleu_pairs < 1:
-      raise ValueError(f"bleu_pairs must be at least 1, not {self.bleu_pairs}")
     Search(self.beam, self.length_penalty)
 
   def splits(self) -> Splits:
@@ -312,8 +305,8 @@ class Corpus(Translation):
   """Pairs of `hub`, or else of the files `train`, `validation` and `test`."""
 
   hub: str | None = None
-  subset: str | None = None
-  revision: str | None = None
+  subset: Annotated[str | None, only_with("hub")] = None
+  revision: Annotated[str | None, only_with("hub")] = None
   train: str | None = None
   validation: str | None = None
   test: str | None = None

@@ -12,13 +12,15 @@ import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from posexp import storage
+from posexp.config.checks import Positive, check
 from posexp.errors import printable
 from posexp.runs import BOOKKEEPING
 
-MODES = ("auto", "online", "offline", "disabled")
+Mode = Literal["auto", "online", "offline", "disabled"]
+MODES = get_args(Mode)
 # Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
 RESULTS = ("step", "stopped_at", "averaged", "bleu_signature", "headline", "metrics")
 NAME = 128  # letters that W&B takes for the name of a run or a group
@@ -29,22 +31,19 @@ CURVES = ("train", "validation", "time", "memory")  # prefixes of metrics that a
 class WandbOptions:
   """The options of the section `wandb`."""
 
-  mode: str = "auto"
+  mode: Mode = "auto"
   project: str = "posexp"
   entity: str | None = None
   tags: tuple[str, ...] = ()
   notes: str | None = None
-  timeout: float = 15.0  # seconds for the server to answer before a run goes on offline
+  timeout: Positive = 15.0  # seconds for the server to answer before a run goes on offline
 
   def __post_init__(self):
-    if self.mode not in MODES:
-      raise ValueError(f"mode must be one of {', '.join(MODES)}, not {self.mode!r}")
+    check(self)
     if not self.project or set(self.project) & set("/\\#?%:"):
       raise ValueError(f"project must be a name without any of / \\ # ? % :, not {self.project!r}")
     if any(not 1 <= len(tag) <= 64 for tag in self.tags):
       raise ValueError("tags must have 1 to 64 letters each")
-    if self.timeout <= 0:
-      raise ValueError(f"timeout must be above 0, not {self.timeout:g}")
 
 
 class WandbRun:

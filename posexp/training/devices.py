@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import math
 import mmap
 import os
 import platform
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +28,9 @@ MATMUL_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 # mallopt(3): one arena (M_ARENA_MAX), no mmap (M_MMAP_MAX), no trimming (M_TRIM_THRESHOLD).
 KEEP_FREED = ((-8, 1), (-4, 0), (-1, -1))
 HUGE = 2**21  # bytes of a huge page
+CONTROL_GROUPS = (
+  "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)  # fmt: skip
 SMALL = 2**8  # numbers; arrays of fewer are whole on every device
 
 
@@ -59,6 +65,29 @@ def keep_freed_memory(libc: ctypes.CDLL) -> None:
     start = -(-heap // HUGE) * HUGE
     libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size - HUGE), mmap.MADV_HUGEPAGE)
     libc.free(ctypes.c_void_p(heap))
+
+
+def check_memory(need: int, what: str, way_out: str) -> None:
+  """Raises UserError where a device has less memory than the bytes that `what` needs."""
+  limit = memory()
+  if need > limit:
+    raise UserError(
+      f"{what} would take {need / 2**30:,.1f} GiB, and a device here has {limit / 2**30:,.1f} GiB; "
+      f"{way_out}"
+    )
+
+
+@functools.cache
+def memory() -> int:
+  """Bytes of a device; those of the machine, or of this process's control group, for a CPU."""
+  counted = jax.local_devices()[0].memory_stats() or {}
+  if "bytes_limit" in counted:
+    return counted["bytes_limit"]
+  limits = [os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE]
+  for file in CONTROL_GROUPS:
+    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+      limits.append(int(Path(file).read_text()))
+  return min(limits)
 
 
 def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:

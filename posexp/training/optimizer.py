@@ -4,51 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Annotated, Literal
 
 import jax
 import optax
 
-SCHEDULES = ("cosine", "linear", "rsqrt", "constant")
-SHARDS = ("none", "parameters")
-COUNTS = ("batch_size", "epochs", "steps", "evaluate_every", "log_every", "patience", "average")
-COUNTS += ("accumulate",)
+from posexp.config.checks import Count, Positive, Share, Whole, at_least, check
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
   """The options of training, the same for every encoding."""
 
-  batch_size: int = 32
-  epochs: int = 6
-  steps: int | None = None  # overrides epochs
-  learning_rate: float = 1e-3
-  schedule: str = "cosine"
-  warmup: int = 100
-  weight_decay: float = 0.1
-  clip: float | None = 1.0  # largest norm of a gradient; None is any
-  label_smoothing: float = 0.0
-  evaluate_every: int | None = None  # steps; None is once an epoch
-  log_every: int = 50
-  patience: int | None = None  # evaluations without a better one; None never stops early
-  average: int | None = None  # the last evaluated checkpoints, instead of the best one
-  accumulate: int = 1  # parts of a batch that a step works on, one after the other
-  shard: str = "none"  # what is divided among the devices beside the batches
+  batch_size: Count = 32
+  epochs: Count = 6
+  steps: Count | None = None  # overrides epochs
+  learning_rate: Positive = 1e-3
+  schedule: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
+  warmup: Whole = 100
+  weight_decay: Annotated[float, at_least(0)] = 0.1
+  clip: Positive | None = 1.0  # largest norm of a gradient; None is any
+  label_smoothing: Share = 0.0
+  evaluate_every: Count | None = None  # steps; None is once an epoch
+  log_every: Count = 50
+  patience: Count | None = None  # evaluations without a better one; None never stops early
+  average: Count | None = None  # the last evaluated checkpoints, instead of the best one
+  accumulate: Count = 1  # parts of a batch that a step works on, one after the other
+  shard: Literal["none", "parameters"] = "none"  # what is divided beside the batches
 
   def __post_init__(self):
-    for option in COUNTS:
-      if (value := getattr(self, option)) is not None and value < 1:
-        raise ValueError(f"{option} must be at least 1, not {value}")
-    for option in ("learning_rate", "clip"):
-      if (value := getattr(self, option)) is not None and value <= 0:
-        raise ValueError(f"{option} must be above 0, not {value}")
-    for option in ("warmup", "weight_decay"):
-      if (value := getattr(self, option)) < 0:
-        raise ValueError(f"{option} must be at least 0, not {value}")
-    if not 0 <= self.label_smoothing < 1:
-      raise ValueError(f"label_smoothing must be from 0 to below 1, not {self.label_smoothing}")
-    for option, known in (("schedule", SCHEDULES), ("shard", SHARDS)):
-      if (value := getattr(self, option)) not in known:
-        raise ValueError(f"{option} must be one of {', '.join(known)}, not {value!r}")
+    check(self)
 
 
 @functools.lru_cache

@@ -8,15 +8,20 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 
 from posexp.config import build, unknown_name
+from posexp.config.checks import LARGEST, check_effective
+from posexp.config.schema import flat
 from posexp.encodings import Encoding, all_encodings, make_encoding
 from posexp.errors import UserError
 from posexp.models.positions import Positions
 from posexp.models.transformer import Size
 from posexp.tasks import make_task
 from posexp.tasks.contract import Data, ModelSpec, Task
-from posexp.training.matching import matched
+from posexp.training.devices import check_memory
+from posexp.training.matching import counts, matched
 from posexp.training.optimizer import Training
 from posexp.training.step import Program, parameters, program
+
+COPIES = 4  # of the weights: themselves, their gradients and both moments of Adam
 
 
 class Setup(NamedTuple):
@@ -32,7 +37,7 @@ class Setup(NamedTuple):
   @classmethod
   def of(cls, config: Mapping[str, Any]) -> Setup:
     """Raises UserError for options that do not exist or do not suit, by their full names."""
-    return cls(
+    setup = cls(
       config,
       make_encoding(config),
       make_task(config),
@@ -40,28 +45,59 @@ class Setup(NamedTuple):
       build(Positions, config.get("positions"), "positions"),
       build(Training, config.get("train"), "train"),
     )
+    values = flat(config)
+    try:
+      check_effective(setup.encoding, lambda option: values.get(option, True))
+    except ValueError as error:
+      raise UserError(f"{config['encoding']}.{error}") from error
+    if setup.size.match_to not in all_encodings():
+      raise unknown_name("model.match_to", setup.size.match_to, list(all_encodings()))
+    return setup
 
   def check_buildable(self) -> None:
     """Raises UserError unless the encoding, the size and the positions suit each other.
 
     A model with hardly any words is built in shape only, before anything that takes long.
     """
-    if self.size.match_to not in all_encodings():
-      raise unknown_name("model.match_to", self.size.match_to, list(all_encodings()))
     try:
-      parameters(self.task.smallest_model(self.encoding, self.size, self.positions))
+      spec = self.task.smallest_model(self.encoding, self.size, self.positions)
+      self.check_fits(parameters(spec))
     except ValueError as error:
       raise UserError(f"model: {error}") from error
+
+  def check_fits(self, parameters: int) -> None:
+    """Raises UserError where a device cannot hold a model of so many while it is trained."""
+    copies = COPIES if self.training.shard == "none" else 1  # the weights are whole on each device
+    check_memory(
+      4 * copies * parameters,
+      f"model: {parameters:,} parameters (model.d_model={self.size.d_model}, "
+      f"model.d_ff={self.size.d_ff}, model.num_layers={self.size.num_layers}, the tables of "
+      f"{self.config['encoding']}) with what trains them",
+      "choose smaller ones",
+    )
 
   def steps(self, data: Data) -> int:
     """How many steps training takes on these data."""
     given = self.training
     epoch = data.steps_per_epoch(given.batch_size)  # also refuses batches that there cannot be
-    return given.steps or given.epochs * epoch
+    if (steps := given.steps or given.epochs * epoch) > LARGEST:
+      raise UserError(f"train.epochs={given.epochs}: {steps:,} steps are too many; set fewer")
+    return steps
 
   def program(self, spec: ModelSpec, data: Data, mesh: Mesh) -> Program:
-    """The compiled functions of the run."""
+    """The compiled functions of the run.
+
+    Raises:
+      UserError: a device cannot hold the model, or a batch.
+    """
+    self.check_fits(int(counts(spec, data.length)["parameters"]))
     rows = int(data.rows_of(self.training.batch_size).max())
+    hidden = 4 * spec.size.d_model * spec.size.num_layers  # bytes of a token, at the least
+    check_memory(
+      rows // self.training.accumulate * hidden,
+      f"train.batch_size={self.training.batch_size}: a step on {rows:,} rows",
+      "choose a smaller one",
+    )
     return program(spec, self.training, self.steps(data), mesh, rows)
 
   def model_for(self, data: Data) -> ModelSpec:

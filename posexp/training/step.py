@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 
 from posexp.kernels.target import compiling
 from posexp.tasks.contract import ModelSpec
-from posexp.training.devices import Batch, by_rows, replicated, shardings
+from posexp.training.devices import Batch, by_rows, check_memory, replicated, shardings
 from posexp.training.optimizer import Training, make_optimizer
 
 POSITIONS = 2**31  # dropout's draws of a step are counted from 0
@@ -74,7 +74,10 @@ class Step:
       # The jitted function finds what is compiled here, and has less to do for a call.
       program = self.jitted.lower(state, batch, key).compile()
       self.seconds += time.perf_counter() - begun
-      self._temporary[shape] = getattr(program.memory_analysis(), "temp_size_in_bytes", 0)
+      temporary = getattr(program.memory_analysis(), "temp_size_in_bytes", 0)
+      what = f"train.batch_size: a step on {shape[0]:,} rows of {shape[1]:,} tokens"
+      check_memory(temporary, what, "lower it, or raise train.accumulate")
+      self._temporary[shape] = temporary
     return self.jitted(state, batch, key)
 
 
