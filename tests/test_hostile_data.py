@@ -212,6 +212,15 @@ def hostile(rng):
   return "".join(rng.choices(HOSTILE, k=rng.choice((1, 1, 1, 2))))
 
 
+NUMBERS = (0, -1, 7, 2.5, 1e300, float("inf"), float("nan"), 10**40)
+
+
+def value(rng):
+  """A hostile value of an option."""
+  text, number = hostile(rng), rng.choice(NUMBERS)
+  return rng.choice((text, text, number, True, None, [text, number], {text: number}, {}, []))
+
+
 def typed(command, *argv):
   """Types a command in this process: its status, and what it prints."""
   main = importlib.import_module(f"posexp.{command}").main
@@ -249,15 +258,23 @@ def hostile_runs(root, rng):
       score = rng.choice((0.5, 0.25, 1.0, 1e300)) * (1 + 0.1 * seed)
       path = run_folders.write(root, f"e{group}", seed, score, data=str(group))
       config = yaml.safe_load((path / "config.yaml").read_text())
-      config |= {"encoding": encoding, encoding: {"form": options[group]}}
+      config |= {"encoding": encoding, encoding: {"form": options[group], "k": value(rng)}}
       config["task"] |= {"name": text, "target": hostile(rng), hostile(rng): options[2]}
-      config["model"]["dropout"] = hostile(rng)
+      config["model"] |= {"dropout": value(rng), hostile(rng): value(rng)}
       (path / "config.yaml").write_text(yaml.safe_dump(config, allow_unicode=True))
       summary = json.loads((path / "summary.json").read_text())
       summary |= {f"test/accuracy/{part}": score, f"test/accuracy/{part}2": score}
-      summary |= {"devices": hostile(rng), hostile(rng): 1, f"test/{hostile(rng)}": 0.5}
+      summary |= {"devices": hostile(rng), f"{hostile(rng)}/{hostile(rng)}": rng.choice(NUMBERS)}
+      row = {"step": rng.choice((21, 20.5, 10**12)), hostile(rng): rng.choice(NUMBERS)}
+      row |= {"validation/accuracy": rng.choice(NUMBERS)}
+      if rng.random() < 0.1:
+        keys = ("headline", "metrics", "parameters", "time/seconds", "test/accuracy", hostile(rng))
+        summary[rng.choice(keys)] = value(rng)
+        row[hostile(rng)] = value(rng)
+      with (path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
       (path / "summary.json").write_text(json.dumps(summary))
-      if rng.random() < 0.2:
+      if rng.random() < 0.1:
         (path / "summary.json").unlink()
         (path / "train.log").write_text(f"ValueError: {hostile(rng)}", encoding="utf-8")
       rows = [
@@ -328,7 +345,7 @@ def quoted(out):
   bare = re.sub(r"\\[{}\\]", "", latex)
   assert bare.count("{") == bare.count("}")
   markdown = (out / "report.md").read_text(encoding="utf-8")
-  assert not re.search(r"<[A-Za-z/!?]|\]\(|\]:|(?<!\\)`", markdown)
+  assert not re.search(r"<[A-Za-z/!?]|\]\(|(\n\n|\n- )\[[^\]]*\]:|(?<!\\)`", markdown)
   for block in markdown.split("\n\n"):
     rows = [line for line in block.split("\n") if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 1, block
@@ -398,7 +415,7 @@ def stays_in_its_place(run):
   assert not owned.exists()
 
 
-def test_hostile_labels_and_texts_are_trained_and_evaluated(tmp_path, compile_quickly):
+def test_hostile_labels_and_texts_are_trained_and_evaluated(tmp_path):
   rng = random.Random(SEED)
   labels = ["=1+1", "\x1b[2J</script>\n", "日本 語"]
   with order.home(tmp_path):

@@ -29,7 +29,7 @@ def one_line(text: str) -> str:
 def markdown(text: str) -> str:
   """A text on one line, in which no tag, link, picture, code or cell of Markdown begins."""
   text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", one_line(text))
-  return re.sub(r"(?<=\])(?=[(:\[])|(?=[`|])", r"\\", text)
+  return re.sub(r"^(?=\[)|(?<=\])(?=[(\[])|(?=[`|])", r"\\", text)
 
 
 def short(text: str, most: int) -> str:
