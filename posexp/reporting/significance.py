@@ -46,7 +46,8 @@ def estimate(values: Sequence[float], scale: float = 0.0) -> Estimate:
     return Estimate(n, mean)
   if np.ptp(values) <= 1e-9 * max(scale, np.abs(values).max()):
     return Estimate(n, mean, 0.0)
-  sd = float(np.std(values, ddof=1))
+  with np.errstate(over="ignore"):
+    sd = float(np.std(values, ddof=1))
   half = float(special.stdtrit(n - 1, 1 - LEVEL / 2)) * sd / math.sqrt(n)
   return Estimate(n, mean, sd, mean - half, mean + half)
 
