@@ -9,9 +9,11 @@ import contextlib
 import hashlib
 import importlib
 import io
+import itertools
 import json
 import os
 import random
+import resource
 import shutil
 import sys
 import time
@@ -299,6 +301,93 @@ def answer(case: Case, command: str, harmed: str) -> str:
 
 
 LOG = open(os.environ["POSEXP_FUZZ_LOG"], "w") if "POSEXP_FUZZ_LOG" in os.environ else None  # noqa
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_what_a_finished_run_has_lost_is_made_again(home, kind):
+  case = Case(kind, "finished")
+  summary = (case.path / "summary.json").read_bytes()
+  lost = ["summary.json", "config.yaml", *(file for file in case.files if "jsonl" in file)]
+  lost.remove("metrics.jsonl")
+  for file, damage in itertools.product(lost, (missing, cut)):
+    good = (case.path / file).read_bytes()
+    damage(case.path / file, random.Random(1))
+    assert typed(*case.commands()["train"])[::2] == (0, "")
+    if file != "summary.json":
+      assert (case.path / file).read_bytes() == good
+      assert (case.path / "summary.json").read_bytes() == summary
+    assert result(case.path) == GOOD[kind]
+    summary = (case.path / "summary.json").read_bytes()
+  assert not list(case.path.rglob(".*tmp"))
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_a_run_goes_on_where_the_rows_after_its_checkpoint_are_lost(home, kind):
+  case = Case(kind, "unfinished")  # at step 4, the row of which is the last
+  rows = case.path / "metrics.jsonl"
+  with rows.open("a") as file:
+    file.write('{"step": 5, "train/loss": 1.0}\n{"st\n{"step": 6}\n')
+  (case.path / f".summary.json.{os.uname().nodename}.1234567.tmp").touch()
+  assert typed(*case.commands()["train"])[::2] == (0, "")
+  assert result(case.path) == GOOD[kind]
+  assert not list(case.path.rglob(".*tmp"))
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_a_row_before_the_checkpoint_is_missed(home, kind):
+  case = Case(kind, "unfinished")
+  rows = case.path / "metrics.jsonl"
+  lines = rows.read_text().splitlines(keepends=True)
+  rows.write_text("".join(lines[:2] + lines[3:]))
+  before = contents(case.path)
+  found = typed(*case.commands()["train"])
+  assert found.status == 2
+  assert f"{rows}: the row of step 3 is lost" in found.err
+  assert contents(case.path) == before
+
+
+@pytest.mark.parametrize("state", ["finished", "unfinished"])
+@pytest.mark.parametrize("kind", TYPED)
+def test_two_words_of_a_tokenizer_that_are_swapped_are_noticed(home, kind, state):
+  case = Case(kind, state)
+  file = case.path / "tokenizer.json"
+  vocabulary = json.loads(file.read_text())
+  words = vocabulary["model"]["vocab"]
+  first, second = list(words)[-2:]
+  words[first], words[second] = words[second], words[first]
+  file.write_text(json.dumps(vocabulary))
+  for command in ("evaluate", "inspect", *["train"] * (state == "unfinished")):
+    found = typed(*case.commands()[command])
+    assert found.status == 2
+    assert "tokenizer.json: this is not the tokenizer that the run was trained with" in found.err
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax's threads
+@pytest.mark.parametrize("limit", ["RLIMIT_FSIZE", "RLIMIT_NOFILE"])
+@pytest.mark.parametrize("amount", [0, 1, 2, 4, 8])
+def test_a_run_that_was_refused_space_or_files_goes_on(home, limit, amount):
+  """Limits of the system, as a full disk, of so many KiB a file or so many more open files."""
+  case = Case("classes", "unfinished")
+  before, argv = contents(case.path / "checkpoints"), case.commands()["train"]
+  kind = getattr(resource, limit)
+  limits = resource.getrlimit(kind)
+  with contextlib.ExitStack() as stack:
+    # Below the last of these, no number is free.
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]
+    files = kind == resource.RLIMIT_NOFILE
+    resource.setrlimit(kind, (held[-1] + 1 if files else 1024 * amount, limits[1]))
+    stack.callback(lambda: [os.close(each) for each in held])
+    stack.callback(resource.setrlimit, kind, limits)
+    for _ in range(amount):
+      os.close(held.pop())
+    found = typed(*argv)
+  assert found.status == 2
+  assert found.err.count("\n") == 1, found.err
+  assert "Too many open files" in found.err or "File too large" in found.err
+  after = contents(case.path / "checkpoints")
+  assert {name: after.get(name) for name in before} == before
+  assert typed(*argv)[::2] == (0, "")
+  assert result(case.path) == GOOD["classes"]
 
 
 def test_random_damage_is_one_sentence(home):

@@ -8,6 +8,8 @@ import logging
 import math
 import os
 import re
+import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,7 +124,8 @@ class Checkpoints:
     """Waits, and releases what Orbax holds."""
     self.wait()
     if manager := vars(self).pop("_manager", None):
-      manager.close()
+      with self._explained(WRITING):
+        manager.close()
 
   @functools.cached_property
   def _manager(self) -> Any:
@@ -132,6 +135,7 @@ class Checkpoints:
       if not path.is_dir():
         storage.check(path)
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it also raises
+    _hush()
     options = ocp.CheckpointManagerOptions(
       best_fn=lambda metrics: metrics["score"],  # never called, but makes it keep the metrics
       preservation_policy=_NewestAndBest(self.ranked),
@@ -155,10 +159,23 @@ class Checkpoints:
       raise
     except Exception as error:
       number = re.search(r"os_error_code='(\d+)'", str(error))
-      first = str(error).partition("\n")[0][:100] or type(error).__name__
-      reason = os.strerror(int(number[1])) if number else first
+      first = getattr(error, "strerror", None) or str(error).partition("\n")[0][:100]
+      reason = os.strerror(int(number[1])) if number else first or type(error).__name__
       what = f"a checkpoint in {self.folder}" if step is None else f"{self.folder / str(step)}"
       raise UserError(f"{what} {message.format(reason=reason)}") from error
+
+
+def _hush() -> None:
+  """Drops what is still said, after an error, to or by an event loop that Orbax has left."""
+  warnings.filterwarnings("ignore", "coroutine .* was never awaited")
+  before = sys.unraisablehook
+
+  def hook(unraisable: Any) -> None:
+    if not str(unraisable.exc_value).endswith(("Event loop is closed", "no attribute '_ssock'")):
+      before(unraisable)
+
+  if getattr(before, "__module__", None) != __name__:
+    sys.unraisablehook = hook
 
 
 class _NewestAndBest:

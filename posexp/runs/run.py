@@ -164,8 +164,8 @@ def read_config(path: Path) -> dict[str, Any] | None:
   """The config in a run's folder; None if there is none.
 
   Raises:
-    Broken: it is no config.
-    UserError: it is one of another version, or cannot be read.
+    Broken: it is no config, or one of another version.
+    UserError: it cannot be read.
   """
   data = storage.read(path / "config.yaml")
   if data is None:
@@ -179,7 +179,7 @@ def read_config(path: Path) -> dict[str, Any] | None:
   settings = flat(config)
   for key, kind in REQUIRED.items():
     if key not in settings:
-      raise UserError(f"{path} is a folder of another version: its config has no {key}")
+      raise Broken(f"{path} is a folder of another version: its config has no {key}")
     if not isinstance(settings[key], kind) or isinstance(settings[key], bool):
       raise Broken(f"{path}: its config.yaml is broken: {key} is {settings[key]!r:.50}")
   for section in (*SECTIONS, config["encoding"]):

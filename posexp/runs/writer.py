@@ -125,8 +125,7 @@ class RunWriter:
 
     A checkpoint without metrics is kept while it is the newest, and is never the best.
     """
-    with self._writing(), (self.output / ROWS).open("rb") as file:
-      os.fsync(file.fileno())
+    self._sync()
     self.checkpoints.save(step, state, None if metrics is None else self.rank(metrics))
 
   def rank(self, row: Mapping[str, float]) -> Rank:
@@ -142,12 +141,18 @@ class RunWriter:
   def finish(self, summary: Mapping[str, Any]) -> None:
     """Writes the summary, the last thing that a run does; one that says the same stays."""
     self.checkpoints.wait()
+    self._sync()
     text = json.dumps(summary, indent=2, default=_item) + "\n"
     with contextlib.suppress(Broken):
       if _timeless(self.finished or {}) == _timeless(json.loads(text)):
         return
     with self._writing():
       storage.write(self.output / "summary.json", text)
+
+  def _sync(self) -> None:
+    """Has the rows on disk; UserError if they are gone."""
+    with self._writing(), (self.output / ROWS).open("rb") as file:
+      os.fsync(file.fileno())
 
   def _open(self, stack: contextlib.ExitStack) -> None:
     self.path.mkdir(parents=True, exist_ok=True)
