@@ -39,7 +39,7 @@ MADE = ("train.log", "figures/*", ".pid", ".lock", "wandb/*", "tokenizer.sha256"
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory, compile_quickly):
+def home(tmp_path_factory):
   """The current directory: finished and unfinished runs of both kinds of tasks."""
   path = tmp_path_factory.mktemp("home")
   with order.home(path):
