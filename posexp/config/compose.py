@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,12 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posexp.config import plugins
-from posexp.config.checks import LARGEST, Count, between, check
+from posexp.config.checks import LARGEST, Count, between, brief, check
 from posexp.config.schema import build
 from posexp.errors import UserError
 
 _package = Path(__file__).resolve().parents[1]
 # A wheel carries the folder inside the package; a checkout has it beside the package.
+SECTIONS = ("task", "model", "train", "wandb")  # that each config has
 CONFIGS = _package / "configs" if (_package / "configs").is_dir() else _package.parent / "configs"
 
 
@@ -83,6 +84,9 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
     raise UserError(f"{error.full_key} is missing: set {error.full_key}=...") from error
   except OmegaConfBaseException as error:
     raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+  for key in SECTIONS:
+    if not isinstance(config.get(key), Mapping):
+      raise UserError(f"{key}={brief(config.get(key))}: it must be a section with options")
   given = {f.name: config[f.name] for f in dataclasses.fields(RunOptions) if f.name in config}
   config |= dataclasses.asdict(build(RunOptions, given, where=""))
   for key in ("seeds", "workers", "plugins"):  # of a sweep, or read already

@@ -115,7 +115,7 @@ def record(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
   chosen = {"encoding": config.get("encoding"), "task": (config.get("task") or {}).get("kind")}
   records = {}
   for group, name in chosen.items():
-    if (plugin := found(group).get(name)) is not None:
+    if isinstance(name, str) and (plugin := found(group).get(name)) is not None:
       package = {"package": plugin.package} if plugin.package else {}
       path = {"path": str(plugin.file), "sha256": plugin.sha256}
       records[group] = {"name": name, **package, **path}
