@@ -137,8 +137,11 @@ def test_build_converts_to_the_types_of_the_fields():
     ({"size": 1, "rate": "fast"}, "it.rate=fast: must be a number"),
     ({"size": 1, "on": "maybe"}, "it.on=maybe: must be true or false"),
     ({"size": 1, "limit": "no"}, "it.limit=no: must be an integer or null"),
-    ({"size": 1, "tags": "a"}, "it.tags=a: must be a list"),
-    ({"size": 1, "sizes": ["a", True]}, "it.sizes=[a,true]: must be a list"),
+    ({"size": 1, "tags": "a"}, "it.tags=a: must be a list, each element text"),
+    (
+      {"size": 1, "sizes": ["a", True]},
+      "it.sizes=[a,true]: must be a list, each element an integer",
+    ),
     ({"size": 1, "name": {"a": [1]}}, "it.name={a:[1]}: must be text"),
     ({"size": -1}, "it.size must be at least 0, not -1"),
     ({"size": 1, "name": "y"}, "it: neither of the two"),

@@ -238,6 +238,8 @@ def describe(hint: Any) -> str:
     return " or ".join(map(describe, typing.get_args(hint)))
   if origin is Literal:
     return " or ".join(map(str, typing.get_args(hint)))
+  if origin in (list, tuple) and (inner := typing.get_args(hint)):
+    return f"a list, each element {describe(inner[0])}"
   return TYPES.get(origin) or f"a {getattr(origin, '__name__', origin)}"
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 from posexp import storage
-from posexp.config.checks import Whole, at_most
+from posexp.config.checks import Name, Whole, at_most
 from posexp.data import number_words
-from posexp.tasks.translation import Splits, Translation
+from posexp.tasks.translation import Splits, Translation, Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Numbers(Translation):
   score: ClassVar[str] = "validation/chrf"  # BLEU looks for four words in a row
   headline: ClassVar[tuple[str, ...]] = ("test/exact_match", "beyond/exact_match")
 
-  name: str = "numbers"
-  vocab_size: int = 400
+  name: Name = "numbers"
+  vocab_size: Vocabulary = 400
   examples: Annotated[int, at_most(1_000_000)] = 20_000
   digits: int = 5
   places: int = 9

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
   from posexp.models.decoding import Search
   from posexp.models.translator import TranslatorSpec
 
+Vocabulary = Annotated[int, at_least(tokenizer.LEAST), at_most(tokenizer.MOST)]
 TWO = Bound("at least 2, a token and the end of the sentence", lambda value: value >= 2)
 DECODED = ("bleu", "chrf", "exact_match")  # metrics of hypotheses
 
@@ -57,7 +58,7 @@ class Translation(Task):
   name: Name = "translation"
   source: str = "en"
   target: str = "de"
-  vocab_size: Annotated[int, at_least(tokenizer.LEAST), at_most(tokenizer.MOST)] = 8_000
+  vocab_size: Vocabulary = 8_000
   joint: bool = True
   max_length: Annotated[int, TWO] | None = 128
   beam: int = 4

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from posexp.config import build, unknown_name
 from posexp.config.checks import LARGEST, check_effective
 from posexp.config.schema import flat
+from posexp.data.batches import GRANULE
 from posexp.encodings import Encoding, all_encodings, make_encoding
 from posexp.errors import UserError
 from posexp.models.positions import Positions
@@ -21,6 +22,7 @@ from posexp.training.matching import counts, matched
 from posexp.training.optimizer import Training
 from posexp.training.step import Program, parameters, program
 
+PER_TOKEN = 8  # vectors that a layer keeps of each token for its gradient, at the least
 COPIES = 4  # of the weights: themselves, their gradients and both moments of Adam
 
 
@@ -92,9 +94,9 @@ class Setup(NamedTuple):
     """
     self.check_fits(int(counts(spec, data.length)["parameters"]))
     rows = int(data.rows_of(self.training.batch_size).max())
-    hidden = 4 * spec.size.d_model * spec.size.num_layers  # bytes of a token, at the least
+    tokens = rows // self.training.accumulate * min(data.length, GRANULE)  # at the least
     check_memory(
-      rows // self.training.accumulate * hidden,
+      4 * PER_TOKEN * tokens * spec.size.d_model * spec.size.num_layers,
       f"train.batch_size={self.training.batch_size}: a step on {rows:,} rows",
       "choose a smaller one",
     )
