@@ -152,9 +152,10 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 
 def _folders(path: Path) -> Iterator[Path]:
-  """Every folder with a config.yaml, in the order of their names, without hidden ones."""
+  """Every folder with a run, also without its config, in the order of their names, without hidden
+  ones."""
   for folder, inside, files in os.walk(path):
-    if "config.yaml" in files:
+    if {"config.yaml", "metrics.jsonl"} & {*files}:
       inside.clear()
       yield Path(folder)
     inside[:] = sorted(name for name in inside if not name.startswith("."))
