@@ -44,6 +44,8 @@ def refused(error: OSError) -> UserError:
   """What the operating system refuses, a full disk or a missing permission, as one sentence."""
   name = error.filename2 or error.filename
   where = f"{near(Path(os.fsdecode(name)))}: " if isinstance(name, str | bytes) else ""
+  if error.errno == errno.ENOENT and not where:
+    where = "the current directory: "  # which is asked for by no name
   what = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
   way_out = WAYS_OUT.get(error.errno)
   return UserError(f"{where}{what}{f'; {way_out}' if way_out else ''}")
