@@ -105,7 +105,8 @@ def compose(overrides: Sequence[str]) -> DictConfig:
   try:
     return config.compose(overrides)
   except ValueError as error:  # what Hydra raises for a choice of null
-    raise UserError(f"{' '.join(overrides)}: {error}") from error
+    null = [o.input_line for o in read(overrides) if o._value is None] or overrides
+    raise UserError(f"{brief(' '.join(null))}: {error}") from error
 
 
 def shared(overrides: Iterable[Override]) -> DictConfig:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Glob, Override
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
@@ -105,5 +106,8 @@ def _values(o: Override) -> Iterable[str]:
   if not o.is_discrete_sweep() or isinstance(o.value(), Glob):
     raise UserError(f"{o.input_line}: not a list of values; write them out, or use range(...)")
   # One more than there may be: range(0,1e12) is never written out.
-  values = itertools.islice(o.sweep_string_iterator(), MOST + 1)
-  return (f"{o.get_key_element()}={value}" for value in values)
+  try:
+    values = list(itertools.islice(o.sweep_string_iterator(), MOST + 1))
+  except (ArithmeticError, HydraException, ValueError) as error:
+    raise UserError(f"{o.input_line}: not a range from one number to another") from error
+  return [f"{o.get_key_element()}={value}" for value in values]

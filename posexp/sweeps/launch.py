@@ -62,7 +62,11 @@ def _launch(job: Job) -> int:
       _make_folder(cfg.runs)
       trainer = trainer_for(job, len(found), cfg)
     logging.raiseExceptions = False  # a line that cannot be printed or kept ends nothing
-    configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
+    try:
+      configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
+    except (AssertionError, AttributeError, TypeError, ValueError) as error:
+      message = "hydra.job_logging and hydra.verbose do not say how to log; leave them as they are"
+      raise UserError(message) from error
   if args.cfg:
     print(OmegaConf.to_yaml(options(cfg)), end="")
     return 0
