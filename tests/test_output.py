@@ -1,6 +1,7 @@
 """What the command says, of a run and of mistakes."""
 
 import re
+import shutil
 from pathlib import Path
 
 import jax
@@ -134,6 +135,7 @@ def test_a_checkpoint_of_another_model_is_refused(whole):
   path = folder(config, make_task(config).data_digest())
   path.mkdir(parents=True)
   (path / "checkpoints").symlink_to((only("whole") / "checkpoints").absolute())
+  shutil.copy(only("whole") / "metrics.jsonl", path)
   status, _, err = command(*argv, "rpr.k=3", "runs=other")
   assert status == 2
   assert re.match(r"posexp: error: other/.*/12 is a checkpoint of another model or version: ", err)
