@@ -33,6 +33,14 @@ def home(tmp_path_factory):
     yield path
 
 
+def end_wandb():
+  """Ends W&B's process, if there is one."""
+  if "wandb" in sys.modules:
+    from posexp.tracking import connection
+
+    connection.reset()
+
+
 @pytest.fixture
 def apart(tmp_path, monkeypatch):
   """A user who is not logged in on W&B, in a folder and a home of their own."""
@@ -43,11 +51,9 @@ def apart(tmp_path, monkeypatch):
   monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:1")
   monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
   monkeypatch.chdir(tmp_path)
+  end_wandb()  # which a test may have begun that has no user of its own
   yield
-  if "wandb" in sys.modules:
-    from posexp.tracking import connection
-
-    connection.reset()
+  end_wandb()
 
 
 @pytest.fixture
@@ -59,7 +65,4 @@ def stub(apart, monkeypatch):
     monkeypatch.setenv("WANDB_BASE_URL", stub.url)
     monkeypatch.setenv("WANDB_API_KEY", API_KEY)
     yield stub
-    if "wandb" in sys.modules:
-      from posexp.tracking import connection
-
-      connection.reset()
+    end_wandb()

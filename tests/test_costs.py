@@ -109,7 +109,7 @@ def test_a_step_is_compiled_once_for_each_shape_and_its_memory_is_known():
   step = Step(update)
   with compilations() as counts:
     for size in (8, 100, 8, 100, 100):
-      mask = jax.device_put(jnp.ones(size))
+      mask = jax.device_put(jnp.ones((1, size)))
       state = step(jnp.zeros(()), {"mask": mask}, jax.random.key(0))
       assert float(state) == 1
   assert counts["update"] == 2

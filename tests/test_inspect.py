@@ -189,7 +189,7 @@ def test_figures_are_drawn(encoding, drawn, tmp_path, capsys):
     ("encoding=rpr rpr.kk=3", "rpr.kk=3: there is no option rpr.kk; did you mean rpr.k?"),
     ("rpr.k=4", "rpr.k is set, but encoding=sinusoidal; choose encoding=rpr or drop rpr.k"),
     ("encoding=rpr rpr.k=-1", "rpr.k must be at least 0, not -1"),
-    ("encoding=sinusoidal model.d_model=30", "model: d_model=30 is not divisible by num_heads=4"),
+    ("encoding=sinusoidal model.d_model=30", "model.d_model=30 is not divisible by num_heads=4"),
     ("run=nowhere", "nowhere is not a run's folder: it has no config.yaml"),
     ("run=x rpr.k=4 encoding=rpr", "run=x has options of its own: leave rpr.k=4 out"),
     ("-m encoding=rpr,none", "posexp.inspect looks at one encoding: leave -m and --cfg out"),

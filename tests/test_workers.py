@@ -133,7 +133,6 @@ def test_a_traceback_outside_of_a_run_is_kept_in_its_folder(home):
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_sweep_has_every_worker_save(tmp_path, sent):
   (tmp_path / "entry.py").write_text(ENTRY)
-  (tmp_path / "jax.py").write_text(FAKE.format(platform="cpu", count=1))
   process = subprocess.Popen(
     [sys.executable, "entry.py", "-m", "seed=0,1,2", "workers=2"],
     cwd=tmp_path,
