@@ -39,7 +39,7 @@ def check(argv: list[str]) -> bool:
 
   jax.config.update("jax_disable_most_optimizations", True)  # each program runs but a few times
   name, failed = config["encoding"], 0
-  given = ", ".join(f"{k}={configuration.show(v)}" for k, v in (config.get(name) or {}).items())
+  given = configuration.show_options(config.get(name))
   print(f"{name}{f': {given}' if given else ''}")
   try:
     for outcome in examine(make_encoding(config)):

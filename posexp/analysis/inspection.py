@@ -42,7 +42,7 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
   else:
     model = probe.untrained(encoding, configuration.build(Size, config["model"], "model"))
   profiles = layer_profiles(model, trained)
-  options = ", ".join(f"{k}={configuration.show(v)}" for k, v in (config.get(name) or {}).items())
+  options = configuration.show_options(config.get(name))
   lines = card.lines(name, model, next(iter(profiles.values())), options or "none")
   drawn = draw(f"{name}, {'trained' if trained else 'untrained'}", model, profiles, trained)
   return lines, [path for title, each in drawn for path in plotting.save(each, out, title)]

@@ -5,7 +5,7 @@ a section of it to a dataclass. Command lines are read in `command_line` (Hydra'
 `arguments` (argparse).
 """
 
-from posexp.config.checks import show
+from posexp.config.checks import show, show_options
 from posexp.config.compose import (
   CONFIGS,
   RunOptions,
@@ -27,6 +27,7 @@ __all__ = [
   "options",
   "resolve",
   "show",
+  "show_options",
   "unknown_name",
   "unknown_option",
 ]

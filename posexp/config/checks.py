@@ -9,15 +9,19 @@ Numbers are finite, and whole ones below 2^31; switches are no numbers; texts ca
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 import types
 import typing
-import unicodedata
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+from posexp.errors import UNPRINTABLE, printable
+
+N = TypeVar("N", int, float)
 
 LARGEST = 2**31 - 1  # int32, in which JAX counts
 FLOAT32 = 3.4028235e38  # the largest number of this type
@@ -79,7 +83,7 @@ def only_with(*names: str) -> OnlyWith:
 
 
 def _names_folder(text: str) -> bool:
-  if any(map(_is_control, text)) or len(text.encode()) > NAME:
+  if UNPRINTABLE.search(text) or len(text.encode()) > NAME:
     return False
   return text.strip() == text != "" and "/" not in text and not text.startswith(".")
 
@@ -183,25 +187,24 @@ def _one_of_types(value: Any, hint: Any, members: tuple[Any, ...]) -> Any:
   raise refused
 
 
+def _read(value: Any, kind: type[N], abstract: type) -> N:
+  """The number that a value is, or that a text says."""
+  if not isinstance(value, bool) and isinstance(value, abstract | str):
+    with contextlib.suppress(ValueError):
+      return kind(value)
+  raise TypeError(f"must be {TYPES[kind]}")
+
+
 def _integer(value: Any) -> int:
-  if isinstance(value, bool) or not isinstance(value, Integral | str):
-    raise TypeError("must be an integer")
-  try:
-    number = int(value)
-  except ValueError:
-    raise TypeError("must be an integer") from None
+  number = _read(value, int, Integral)
   if abs(number) > LARGEST:
     raise ValueError(f"must be at most {LARGEST:,}, not {brief(value)}")
   return number
 
 
 def _number(value: Any) -> float:
-  if isinstance(value, bool) or not isinstance(value, Real | str):
-    raise TypeError("must be a number")
   try:
-    number = float(value)
-  except ValueError:
-    raise TypeError("must be a number") from None
+    number = _read(value, float, Real)
   except OverflowError:
     number = math.inf
   if not abs(number) <= FLOAT32:
@@ -254,6 +257,11 @@ def show(value: Any) -> str:
   return str(value)
 
 
+def show_options(options: Mapping[str, Any] | None) -> str:
+  """Options as one types them, "k=4, keys=true"; "" if there are none."""
+  return ", ".join(f"{key}={show(value)}" for key, value in (options or {}).items())
+
+
 def brief(value: Any, text: Callable[[Any], str] = show) -> str:
   """A value in a message: of a long one the beginning, on one line."""
   if isinstance(value, int) and abs(value) >= 10**SHOWN:
@@ -261,9 +269,4 @@ def brief(value: Any, text: Callable[[Any], str] = show) -> str:
   shown = text(value)
   if len(shown) > SHOWN:
     shown = f"{shown[:SHOWN]}…"
-  return "".join("\N{REPLACEMENT CHARACTER}" if _is_control(each) else each for each in shown)
-
-
-def _is_control(character: str) -> bool:
-  """Whether it is a control character, half a surrogate pair, or ends a line."""
-  return unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+  return printable(shown)

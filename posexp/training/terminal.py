@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from posexp.config import show as typed
+from posexp.config import show_options
 from posexp.errors import counted, near, printable
 from posexp.tasks.contract import Data, Task, metric_of
 from posexp.training.processes import is_main_process
@@ -25,7 +25,7 @@ def header(
   """What is about to be trained, on what, how large it is, and where it is kept."""
   name, size, train = config["encoding"], config["model"], config["train"]
   splits = ", ".join(f"{count:,} {split}" for split, count in data.sizes.items())
-  given = ", ".join(f"{key}={typed(value)}" for key, value in (config.get(name) or {}).items())
+  given = show_options(config.get(name))
   own = facts["parameters"] - facts["parameters_of_none"]
   cost = facts["flops_per_token"] / facts["flops_per_token_of_none"] - 1
   against, times = (f", {own:+,} against none", f" ({cost:+.1%})") if name != "none" else ("", "")
