@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString, Sweep
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
@@ -94,9 +94,9 @@ def compose(overrides: Sequence[str]) -> DictConfig:
   """
   groups = {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
   for o in read(overrides):
-    if o.key_or_group not in groups or o.is_delete() or isinstance(o._value, Sweep):
+    if o.key_or_group not in groups or o.is_delete() or o.is_sweep_override():
       continue
-    none = o._value is None and o.key_or_group == "experiment"
+    none = o.value() is None and o.key_or_group == "experiment"
     if not none and not isinstance(o.value(), str):
       raise UserError(
         f"{brief(o.input_line)}: choose one {o.key_or_group} by its name; -m with a list of names, "
@@ -105,7 +105,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
   try:
     return config.compose(overrides)
   except ValueError as error:  # what Hydra raises for a choice of null
-    null = [o.input_line for o in read(overrides) if o._value is None] or overrides
+    null = [o.input_line for o in read(overrides) if o.value() is None] or overrides
     raise UserError(f"{brief(' '.join(null))}: {error}") from error
 
 
@@ -150,8 +150,8 @@ def check_heeded(overrides: Sequence[Override], encodings: Sequence[str]) -> Non
       raise UserError(
         f"{key} is set, but encoding={','.join(encodings)}; choose encoding={section} or drop {key}"
       )
-  typed = {o.key_or_group: o for o in overrides}
-  if "train.epochs" in typed and "train.steps" in typed and typed["train.steps"]._value is not None:
+  typed = {o.key_or_group: o.value() for o in overrides}
+  if "train.epochs" in typed and typed.get("train.steps") is not None:
     raise UserError("train.epochs has no effect beside train.steps: drop one of them")
 
 
