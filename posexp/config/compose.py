@@ -17,8 +17,8 @@ from posexp.config.schema import build
 from posexp.errors import UserError
 
 _package = Path(__file__).resolve().parents[1]
-# A wheel carries the folder inside the package; a checkout has it beside the package.
 SECTIONS = ("task", "model", "train", "wandb")  # that each config has
+# A wheel carries the folder inside the package; a checkout has it beside the package.
 CONFIGS = _package / "configs" if (_package / "configs").is_dir() else _package.parent / "configs"
 
 
