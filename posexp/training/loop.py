@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 
@@ -87,7 +87,7 @@ def run_training(
   facts |= {"steps": setup.steps(data)}
   facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   step = run.checkpoints.find("latest") or 0
-  run.rewind(step, rows_due(setup, data, step))
+  run.rewind(step, Rhythm.of(setup, data).rows(step))
   with track(facts=facts) as tracker:
     terminal.header(setup.config, data, facts, run.path, tracker.line)
     job = Job(run, setup, data, setup.program(spec, data, mesh), tracker, started)
@@ -99,20 +99,37 @@ def run_training(
   return summary
 
 
-def rows_due(setup: Setup, data: Data, until: int) -> dict[int, bool]:
-  """The steps at which a row is logged, and whether the state is evaluated at each."""
-  options, steps = setup.training, setup.steps(data)
-  every = options.evaluate_every or data.steps_per_epoch(options.batch_size)
-  due = dict.fromkeys(range(options.log_every, until + 1, options.log_every), False)
-  due |= dict.fromkeys(range(every, until + 1, every), True)
-  return due | ({steps: True} if steps <= until else {})
+class Rhythm(NamedTuple):
+  """The steps, counted from 1, at which training logs a row and evaluates."""
+
+  steps: int  # the last one is evaluated
+  log_every: int
+  evaluate_every: int
+
+  @classmethod
+  def of(cls, setup: Setup, data: Data) -> Rhythm:
+    """That of a run; without `train.evaluate_every` it evaluates after each epoch."""
+    options = setup.training
+    every = options.evaluate_every or data.steps_per_epoch(options.batch_size)
+    return cls(setup.steps(data), options.log_every, every)
+
+  def evaluates(self, step: int) -> bool:
+    return step % self.evaluate_every == 0 or step == self.steps
+
+  def logs(self, step: int) -> bool:
+    """Whether there is a row, as each evaluation has one."""
+    return step % self.log_every == 0 or self.evaluates(step)
+
+  def rows(self, until: int) -> dict[int, bool]:
+    """The steps that have a row, up to one, and whether it is that of an evaluation."""
+    return {step: self.evaluates(step) for step in range(1, until + 1) if self.logs(step)}
 
 
 def fit(job: Job) -> State:
   """Trains until the last step or out of patience, from the newest checkpoint if there is one."""
   run, program, options, seed = job.run, job.program, job.options, job.setup.config["seed"]
-  steps, key = job.setup.steps(job.data), keys(seed)["dropout"]
-  every = options.evaluate_every or job.data.steps_per_epoch(options.batch_size)
+  rhythm, key = Rhythm.of(job.setup, job.data), keys(seed)["dropout"]
+  steps = rhythm.steps
   learning_rate = make_schedule(options, steps)
   state = program.init(seed)
   state = run.checkpoints.restore(state) or state
@@ -132,9 +149,8 @@ def fit(job: Job) -> State:
       meter.count(tokens, state)
       bar.update()
       stops = stop.asked()
-      evaluates = step % every == 0 or step == steps
-      row = {}
-      if evaluates or step % options.log_every == 0:
+      evaluates, row = rhythm.evaluates(step), {}
+      if rhythm.logs(step):
         row |= training_metrics(state) | {"train/learning_rate": float(learning_rate(step - 1))}
         row |= meter.read()
         state = program.clear(state)
