@@ -152,8 +152,10 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 
 def _folders(path: Path) -> Iterator[Path]:
-  """Every folder with a run, also without its config, in the order of their names, without hidden
-  ones."""
+  """The folders that hold a run, be it one that has lost its config, in the order of their names.
+
+  Hidden folders are passed over.
+  """
   for folder, inside, files in os.walk(path):
     if {"config.yaml", "metrics.jsonl"} & {*files}:
       inside.clear()

@@ -48,8 +48,6 @@ class RunWriter:
   to its step are there, and a run that goes on from it writes the later ones again. The best
   checkpoint is that with the best `metric`, of equals that with the lower validation loss, of these
   the earliest; the `ranked` newest evaluated ones are kept too.
-
-  Whether a run has `finished` can be asked before the folder is opened.
   """
 
   def __init__(
@@ -86,11 +84,6 @@ class RunWriter:
   def __exit__(self, *error: Any) -> None:
     """Waits for the last checkpoint and closes the folder."""
     self._stack.__exit__(*error)
-
-  @property
-  def finished(self) -> dict[str, Any] | None:
-    """The summary, if the run has finished; Broken or another UserError if it cannot be read."""
-    return read_summary(self.path)
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Adds a row to metrics.jsonl, which a kill afterwards does not lose."""
@@ -144,7 +137,7 @@ class RunWriter:
     self._sync()
     text = json.dumps(summary, indent=2, default=_item) + "\n"
     with contextlib.suppress(Broken):
-      if _timeless(self.finished or {}) == _timeless(json.loads(text)):
+      if _timeless(read_summary(self.path) or {}) == _timeless(json.loads(text)):
         return
     with self._writing():
       storage.write(self.output / "summary.json", text)
