@@ -209,9 +209,11 @@ class Encoding:
     """[..., in_features] -> [..., out_features]."""
     return Linear(in_features, out_features, bias=bias, rngs=rngs)
 
-  def norm(self, features: int, *, rngs: nnx.Rngs) -> Callable[[Array], Array]:
+  def norm(
+    self, features: int, *, epsilon: float = 1e-6, rngs: nnx.Rngs
+  ) -> Callable[[Array], Array]:
     """[..., features] -> [..., features]."""
-    return LayerNorm(features)
+    return LayerNorm(features, epsilon=epsilon)
 
   def relation(self, num_heads: int, head_dim: int, *, causal: bool, rngs: nnx.Rngs) -> Relation:
     """The relation of one self-attention layer."""

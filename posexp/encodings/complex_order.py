@@ -62,8 +62,8 @@ class Complex(Encoding):
     linear = ComplexLinear if self.weights == "complex" else OneLinear
     return linear(in_features, out_features, bias=bias, rngs=rngs)
 
-  def norm(self, features, *, rngs):
-    return LayerNorm(features, parts=1 if self.network == "real" else 2)
+  def norm(self, features, *, epsilon=1e-6, rngs):
+    return LayerNorm(features, parts=1 if self.network == "real" else 2, epsilon=epsilon)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     if self.network == "real":

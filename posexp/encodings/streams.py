@@ -70,9 +70,9 @@ class Split(Encoding):
     linear = SplitLinear if self.form == "factored" else Linear
     return linear(in_features, out_features, bias=bias, rngs=rngs)
 
-  def norm(self, features, *, rngs):
+  def norm(self, features, *, epsilon=1e-6, rngs):
     separate = self.form == "factored" and self.norms == "separate"
-    return LayerNorm(features, parts=2 if separate else 1)
+    return LayerNorm(features, parts=2 if separate else 1, epsilon=epsilon)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     if self.form == "position_only":

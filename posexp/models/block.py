@@ -28,6 +28,7 @@ class Size:
   num_layers: Annotated[int, between(1, 1000)] = 2
   dropout: Share = 0.3
   norm: Literal["pre", "post"] = "pre"
+  norm_epsilon: Annotated[float, between(1e-12, 1)] = 1e-6  # added to the variance
   embed_scale: Literal["sqrt", "none"] = "sqrt"
   dtype: Literal["float32", "bfloat16"] = "float32"
   attention: Literal["auto", "reference", "blocked", "fused"] = "auto"
@@ -116,13 +117,16 @@ class Block(nnx.Module):
   """Self-attention, then attention to a source if there is one, then the feed-forward network."""
 
   def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: nnx.Rngs):
+    def norm() -> Callable[[Array], Array]:
+      return encoding.norm(size.d_model, epsilon=size.norm_epsilon, rngs=rngs.fork())
+
     self.attention = Attention(encoding, size, causal=causal, cross=False, rngs=rngs.fork())
-    self.attention_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+    self.attention_norm = norm()
     self.feed_forward = FeedForward(encoding, size, rngs=rngs.fork())
-    self.feed_forward_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+    self.feed_forward_norm = norm()
     if cross:
       self.cross = Attention(encoding, size, causal=False, cross=True, rngs=rngs.fork())
-      self.cross_norm = encoding.norm(size.d_model, rngs=rngs.fork())
+      self.cross_norm = norm()
     else:
       self.cross = self.cross_norm = None
     self.pre = size.norm == "pre"

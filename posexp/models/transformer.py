@@ -82,7 +82,11 @@ class Stack(nnx.Module):
       for _ in range(size.num_layers)
     )
     attention.check(size.attention, self.relation, head_dim, size.dtype, size.dropout, max_position)
-    self.norm = encoding.norm(size.d_model, rngs=rngs.fork()) if size.norm == "pre" else None
+    self.norm = (
+      encoding.norm(size.d_model, epsilon=size.norm_epsilon, rngs=rngs.fork())
+      if size.norm == "pre"
+      else None
+    )
     self.limit = encoding.limit
     self.max_position = max_position
     self.causal = causal

@@ -20,6 +20,7 @@ FILES = ("train", "validation", "test")  # options of a task that are paths of d
 NEUTRAL = {
   "train.shard": ("none", "parameters"),
   "train.accumulate": (1,),
+  "model.norm_epsilon": (1e-6,),
   "model.attention": ("auto",),
 }
 
