@@ -32,6 +32,7 @@ class Size:
   embed_scale: Literal["sqrt", "none"] = "sqrt"
   dtype: Literal["float32", "bfloat16"] = "float32"
   attention: Literal["auto", "reference", "blocked", "fused"] = "auto"
+  memory: Annotated[int, between(0, 2**20)] = 0  # slots of a language model's memory
   match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py
   match_to: Annotated[str, only_with("match")] = "none"
 

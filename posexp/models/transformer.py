@@ -7,11 +7,13 @@ Modes differ only in where keys and values come from and in the span that is lai
 | encoder  | the sequence                  | its positions; real tokens                         |
 | causal   | the sequence                  | … that are not ahead                               |
 | step     | the cache, this step's added  | the cache's slots that are filled and not ahead    |
-| recur    | [memory; segment]             | the memory's filled slots and what is not ahead    |
+| recur    | [memory; segment]             | what the memory holds and what is not ahead        |
 | cross    | the encoder's output          | the source's real tokens; no offsets               |
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,13 +41,24 @@ class Memory:
   """The inputs [B,M,F] of every layer for what came before; gradients stop here."""
 
   layers: tuple[Array, ...]
-  filled: Array  # int: how many of the M slots, counted from the last, hold something
+  documents: Array  # int [B,M]: the document that each slot belongs to, −1 while it holds nothing
+
+  def cleared(self, fresh: Array) -> Memory:
+    """With nothing in the rows where `fresh`, bool [B]."""
+    return self.replace(documents=jnp.where(fresh[:, None], -1, self.documents))
 
 
 def across(source: tuple[Array, Array, Span], queries: int) -> tuple[Array, Array, Span]:
   """The source of one layer for this many queries, whose positions do not matter."""
   k, v, span = source
   return k, v, span.replace(query=jnp.zeros((1, queries), int))
+
+
+def of_layer(span: Span, term_scale: dict[str, Array] | None, i: int, dtype: Any) -> Span:
+  """The span with the factors [layers,H] of the terms of layer i."""
+  if term_scale is None:
+    return span
+  return span.replace(term_scale={term: each[i].astype(dtype) for term, each in term_scale.items()})
 
 
 class Stack(nnx.Module):
@@ -67,8 +80,16 @@ class Stack(nnx.Module):
     Positions that it is given must be below `max_position`; None means that they are consecutive.
 
     Raises:
-      ValueError: the size does not suit the encoding.
+      ValueError: the size does not suit the encoding, or what the stack is for.
     """
+    if size.memory and (cross or not causal):
+      raise ValueError(f"memory={size.memory} is for language models")
+    if size.memory and not encoding.relative:
+      raise ValueError(
+        f"memory={size.memory} would give what the memory holds the same absolute positions as the "
+        "segment; train with memory=0 and a longer task.segment, which sees as far, or choose an "
+        "encoding of offsets"
+      )
     scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
     head_dim = whole(size.d_model, size.num_heads)
     self.embed = encoding.embed(
@@ -129,12 +150,9 @@ class Stack(nnx.Module):
     )
     span = self.ready(span, whole_only=term_scale is not None)
     for i, block in enumerate(self.blocks):
-      if term_scale is not None:
-        span = span.replace(
-          term_scale={term: heads[i].astype(x.dtype) for term, heads in term_scale.items()}
-        )
       k, v = block.attention.keys_values(block.context(x))
-      x = block(x, k, v, span, source and across(source[i], length), rngs)
+      here = of_layer(span, term_scale, i, x.dtype)
+      x = block(x, k, v, here, source and across(source[i], length), rngs)
     return self.finish(x)
 
   def step(self, tokens: Array, cache: Cache, *, source: tuple | None = None):
@@ -163,28 +181,52 @@ class Stack(nnx.Module):
     length = cache.length + tokens.shape[1]
     return self.finish(x), Cache(tuple(keys), tuple(values), cache.positions, length)
 
-  def recur(self, tokens: Array, memory: Memory, *, rngs: nnx.Rngs | None = None):
+  def recur(
+    self,
+    tokens: Array,
+    memory: Memory,
+    *,
+    documents: Array | None = None,
+    positions: Array | None = None,
+    term_scale: dict[str, Array] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> tuple[Array, Memory]:
     """The next segment [B,L] of a sequence -> ([B,L,F], memory) (Dai et al. 2019, section 3.2).
+
+    Tokens see what stands before them, in the memory too; with `documents` int [B,L], which are not
+    negative, only what is of their own document. `positions` int [1 or B,M+L] are those of the
+    memory's slots and of the segment; None means that they are consecutive. `term_scale` is as in
+    `__call__`.
 
     Raises:
       ValueError: memory and segment are longer than the encoding's positions.
     """
-    past, length = memory.layers[0].shape[1], tokens.shape[1]
-    self.check(past + length)
-    slots = jnp.arange(past + length)[None]
-    own = slots[:, past:]
+    past, length = memory.documents.shape[1], tokens.shape[1]
+    consecutive = positions is None
+    if consecutive:
+      self.check(past + length)
+      positions = jnp.arange(past + length)[None]
+    own = positions[:, past:] if past else positions
     x = self.read(tokens, own, rngs)
-    filled = (slots >= past - memory.filled)[:, None]
-    span = self.ready(
-      Span(own, slots, filled, causal=True, max_position=self.max_position, consecutive=True)
+    held = jnp.zeros(tokens.shape, int) if documents is None else documents
+    held = jnp.concatenate([memory.documents, held], axis=1)
+    span = Span(
+      own,
+      positions,
+      (held >= 0)[:, None] if documents is None else documents[:, :, None] == held[:, None],
+      causal=True,
+      max_position=self.max_position,
+      consecutive=consecutive,
+      padding_last=past == 0 and documents is None,
     )
+    span = self.ready(span, whole_only=term_scale is not None)
     layers = []
-    for block, before in zip(self.blocks, memory.layers, strict=True):
+    for i, (block, before) in enumerate(zip(self.blocks, memory.layers, strict=True)):
       context = jnp.concatenate([before.astype(x.dtype), x], axis=1)
       layers.append(jax.lax.stop_gradient(context[:, length:]))
       k, v = block.attention.keys_values(block.context(context))
-      x = block(x, k, v, span, rngs=rngs)
-    return self.finish(x), Memory(tuple(layers), jnp.minimum(memory.filled + length, past))
+      x = block(x, k, v, of_layer(span, term_scale, i, x.dtype), rngs=rngs)
+    return self.finish(x), Memory(tuple(layers), held[:, length:])
 
   def source(self, encoded: Array, mask: Array) -> tuple:
     """Keys and values, for every layer, of an encoder's output [B,S,F] with its mask [B,S].
@@ -217,7 +259,7 @@ class Stack(nnx.Module):
     """A memory of `length` slots in which nothing is filled yet."""
     shape = (batch, length, self.size.d_model)
     layers = tuple(jnp.zeros(shape, self.size.dtype) for _ in self.blocks)
-    return Memory(layers, jnp.zeros((), jnp.int32))
+    return Memory(layers, jnp.full((batch, length), -1, jnp.int32))
 
   def check(self, length: int) -> None:
     """Raises ValueError where the encoding has fewer than `length` positions."""

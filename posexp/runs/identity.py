@@ -22,6 +22,7 @@ NEUTRAL = {
   "train.accumulate": (1,),
   "model.norm_epsilon": (1e-6,),
   "model.attention": ("auto",),
+  "model.memory": (0,),
 }
 
 

@@ -31,6 +31,9 @@ METRICS = {
     Metric("loss", "loss", higher_is_better=False),
     Metric("perplexity", "perplexity", ".3f", higher_is_better=False),
     Metric("nll", "nll", higher_is_better=False),
+    Metric("bits_per_byte", "bits per byte", higher_is_better=False),
+    Metric("bits_per_char", "bits per character", higher_is_better=False),
+    Metric("word_perplexity", "perplexity per word", ".2f", higher_is_better=False),
   )
 }
 

@@ -1,0 +1,149 @@
+"""A language model: a causal stack that reads a text in segments, with a memory or without."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from posexp.encodings.base import Encoding, Linear
+from posexp.models import cross_entropy
+from posexp.models.cross_entropy import Reader
+from posexp.models.positions import CONSECUTIVE, Positions
+from posexp.models.transformer import Memory, Size, Stack
+
+Carry = Memory | tuple[()]  # no buffers where there is no memory
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelSpec:
+  """All that a language model is built from; equal specifications build equal models.
+
+  No parameter depends on `size.memory`: a model is measured with another one by replacing it.
+  """
+
+  vocab_size: int
+  encoding: Encoding
+  size: Size
+  positions: Positions = CONSECUTIVE
+  scored: Literal["full", "half"] = "full"  # which targets of a segment training counts
+
+  def build(self, rngs: nnx.Rngs) -> LanguageModel:
+    """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
+    return LanguageModel(self, rngs=rngs)
+
+  def inputs(self, length: int) -> tuple[jax.ShapeDtypeStruct]:
+    """The shapes of what the model is called with: one segment of `length` tokens."""
+    return (jax.ShapeDtypeStruct((1, length), jnp.int32),)
+
+
+class LanguageModel(nnx.Module):
+  """Says of every token of a segment which one follows (Dai et al. 2019, section 3).
+
+  A batch has, of B lanes, tokens and labels int [B,T]; mask bool [B,T] of the targets that count;
+  weight [B], 0 for a row without any; fresh bool [B] where nothing stands before the segment; and,
+  where tokens see their own document alone, documents int [B,T]. Without a memory these have
+  positions of their own, from 0.
+
+  Raises:
+    ValueError: the size does not suit the encoding.
+  """
+
+  metrics = ("loss", "nll", "accuracy")
+
+  def __init__(self, spec: LanguageModelSpec, *, rngs: nnx.Rngs):
+    self.stack = Stack(
+      spec.vocab_size,
+      spec.encoding,
+      spec.size,
+      causal=True,
+      max_position=spec.positions.reach,
+      rngs=rngs.fork(),
+    )
+    self.head = Linear(spec.size.d_model, spec.vocab_size, rngs=rngs.fork())
+    self.positions, self.scored = spec.positions, spec.scored
+
+  @property
+  def stacks(self) -> tuple[Stack, ...]:
+    """The one that there is."""
+    return (self.stack,)
+
+  @property
+  def reader(self) -> Reader:
+    """What reads tokens off the stack's output."""
+    return Reader(self.head.matrix(), self.head.bias[...])
+
+  def initial_carry(self, rows: int) -> Carry:
+    """A memory that holds nothing."""
+    slots = self.stack.size.memory
+    return self.stack.empty_memory(rows, slots) if slots else ()
+
+  def hidden(
+    self,
+    batch: dict[str, Array],
+    carry: Carry,
+    *,
+    term_scale: dict[str, Array] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> tuple[Array, Carry]:
+    """The stack's output [B,T,F], and the next memory."""
+    tokens, documents = batch["tokens"], batch.get("documents")
+    memory = carry.cleared(batch["fresh"]) if carry else self.stack.empty_memory(len(tokens), 0)
+    slots = memory.documents.shape[1] + tokens.shape[1]
+    every = jnp.ones((1, slots), bool)
+    if rngs is not None:
+      positions = self.positions.training(every, rngs.positions)
+    else:
+      positions = self.positions.evaluating(every)
+    if positions is None and documents is not None and not carry:
+      positions = since_start(documents)
+    hidden, memory = self.stack.recur(
+      tokens, memory, documents=documents, positions=positions, term_scale=term_scale, rngs=rngs
+    )
+    return hidden, memory if carry else ()
+
+  def __call__(self, tokens: Array) -> Array:
+    """Logits float32 [B,T,V] of what follows each token of a text's first segment."""
+    batch = {"tokens": tokens, "fresh": jnp.ones(len(tokens), bool)}
+    return self.reader.logits(self.hidden(batch, self.initial_carry(len(tokens)))[0])
+
+  def loss(
+    self, batch: dict[str, Array], carry: Carry, *, label_smoothing: float, rngs: nnx.Rngs
+  ) -> tuple[dict[str, Array], Array, Carry]:
+    """Means over the targets that count, and how many they are.
+
+    "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
+    """
+    weight = batch["mask"] * batch["weight"][:, None]
+    if self.scored == "half":  # those that have seen half a segment at least
+      length = weight.shape[1]
+      weight *= jnp.arange(length) >= length // 2
+    total = weight.sum()
+    hidden, carry = self.hidden(batch, carry, rngs=rngs)
+    sums = cross_entropy.summed(hidden, self.reader, batch["labels"], weight, label_smoothing)
+    values = {"loss": sums.loss, "nll": sums.nll, "accuracy": sums.right}
+    # The last segment of a text may have nothing that counts.
+    return {name: value / jnp.maximum(total, 1) for name, value in values.items()}, total, carry
+
+  def predict(
+    self, batch: dict[str, Array], carry: Carry = (), term_scale: dict[str, Array] | None = None
+  ) -> tuple[dict[str, Array], Carry]:
+    """For every target, each [B,T]: its nll in nats, 0 where none counts; and whether it is right.
+
+    The logits of a segment are formed whole.
+    """
+    hidden, carry = self.hidden(batch, carry, term_scale=term_scale)
+    nll, right = cross_entropy.scores(self.reader.logits(hidden), batch["labels"])
+    mask = batch["mask"]
+    return {"nll": nll * mask, "right": right & mask}, carry
+
+
+def since_start(documents: Array) -> Array:
+  """Of each token of documents int [B,T], how many of its document stand before it."""
+  place = jnp.arange(documents.shape[1])
+  starts = jnp.diff(documents, axis=1, prepend=-1) != 0
+  return place - jax.lax.cummax(jnp.where(starts, place, 0), axis=1)
