@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -45,12 +44,7 @@ def encode(
   def fill(folder: Path) -> None:
     _write(folder, pairs, tokenizers, most, drop=split == "train")
 
-  folder = store.kept(name, fill)
-  try:
-    found = _read(folder)
-  except (OSError, ValueError, TypeError, KeyError, EOFError):  # damaged
-    shutil.rmtree(folder, ignore_errors=True)
-    found = _read(store.kept(name, fill))
+  found = store.opened(name, fill, _read)
   if not len(found.lengths):
     raise UserError(
       f"all {found.long:,} {split} pairs are longer than {max_length} tokens; raise task.max_length"

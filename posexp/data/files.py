@@ -1,5 +1,6 @@
 """JSON Lines, CSV, TSV, Parquet and text files, each also gzipped, read as streams."""
 
+import codecs
 import contextlib
 import csv
 import gzip
@@ -21,6 +22,7 @@ from posexp.errors import UserError
 
 Records = Iterator[tuple[str, dict]]  # ("line 7", {column: value})
 
+BLOCK = 1 << 20  # bytes of running text that are read at a time
 LINE = 1 << 26  # bytes of the longest line, and letters of the longest field
 LONGEST = 2_000_000  # letters of a text
 WORD = 20_000  # letters of a word: a byte-level BPE takes time with their square
@@ -137,6 +139,29 @@ def lines(path: str, file: BinaryIO) -> Iterator[str]:
       yield line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError:
       raise UserError(f"{path}, line {number}: not valid UTF-8; save the file as UTF-8") from None
+
+
+def blocks(path: str) -> Iterator[bytes]:
+  """A file of running text in blocks, byte for byte.
+
+  Raises:
+    UserError: it cannot be read, is empty or blank, or is no text in UTF-8.
+  """
+  decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+  with _filled(path) as file:
+    while block := file.read(BLOCK):
+      try:
+        decoder.decode(block)
+      except UnicodeDecodeError as error:
+        line += block.count(b"\n", 0, max(error.start, 0))
+        raise UserError(f"{path}, line {line}: not valid UTF-8; save the file as UTF-8") from None
+      if (at := block.find(b"\0")) >= 0:
+        line += block.count(b"\n", 0, at)
+        raise UserError(f"{path}, line {line}: holds a zero byte; is it text in UTF-8?")
+      line += block.count(b"\n")
+      yield block
+  if decoder.getstate()[0]:
+    raise UserError(f"{path}, line {line}: ends within a character; is it whole?")
 
 
 def check_length(text: str, what: str) -> None:

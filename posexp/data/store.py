@@ -2,12 +2,16 @@
 
 import functools
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from posexp import storage
 from posexp.errors import UserError
+
+Content = TypeVar("Content")
 
 
 def kept(name: str, fill: Callable[[Path], None]) -> Path:
@@ -28,6 +32,20 @@ def kept(name: str, fill: Callable[[Path], None]) -> Path:
     f"{failure.filename or storage.cache_folder()}: cannot be written: {failure.strerror}; make "
     "room there or set XDG_CACHE_HOME to a folder that has it"
   )
+
+
+def opened(name: str, fill: Callable[[Path], None], read: Callable[[Path], Content]) -> Content:
+  """What `read` makes of the folder cached under `name`, which is filled again if it is damaged.
+
+  Raises:
+    UserError: there is no room for it anywhere.
+  """
+  folder = kept(name, fill)
+  try:
+    return read(folder)
+  except (OSError, ValueError, TypeError, KeyError, EOFError):  # damaged
+    shutil.rmtree(folder, ignore_errors=True)
+    return read(kept(name, fill))
 
 
 def _kept(final: Path, fill: Callable[[Path], None]) -> Path:

@@ -16,6 +16,7 @@ PAD, UNK, CLS = range(3)
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]"]  # in the order of their ids
 BOS, EOS = 1, 2
 ENDS = ["[PAD]", "[BOS]", "[EOS]"]  # those of translation; bytes need no [UNK]
+END = "[END]"  # the only one of language modeling
 LEAST = len(ENDS) + 256  # the smallest vocabulary of translation
 MOST = 10_000_000  # of any vocabulary, for which room is made before there are any words
 KINDS = {"word": len(SPECIAL) + 1, "bpe": len(SPECIAL) + 256}  # the smallest vocabulary of each
@@ -57,13 +58,21 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
   return tokenizer.to_str()
 
 
+def train_exact_bpe(texts: Iterable[str], vocab_size: int) -> str:
+  """The JSON of a byte-level BPE for language modeling, whose token 0 is [END].
+
+  Its tokens have the bytes of a text and no others, which is why no blank is put before it.
+  """
+  return _bpe(texts, vocab_size, 2, [END], prefix=False).to_str()
+
+
 def _bpe(
-  texts: Iterable[str], vocab_size: int, min_count: int, special: list[str]
+  texts: Iterable[str], vocab_size: int, min_count: int, special: list[str], prefix: bool = True
 ) -> "tokenizers.Tokenizer":
   from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
   tokenizer = Tokenizer(models.BPE())
-  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
   trainer = trainers.BpeTrainer(
     vocab_size=vocab_size,
     min_frequency=min_count,
@@ -76,10 +85,13 @@ def _bpe(
 
 
 def kept(
-  folder: Path, names: Sequence[str], trained: Callable[[int], str] | None = None
+  folder: Path,
+  names: Sequence[str],
+  trained: Callable[[int], str] | None = None,
+  opened: Callable[[str], object] | None = None,
 ) -> list[str]:
   """The JSON of the tokenizers in a run's folder; `trained` gives those that are missing, by their
-  number.
+  number, and `opened` (`Tokenizer` unless given) raises an error for what is none.
 
   A digest is kept beside them, by which one that is damaged or another run's is noticed.
 
@@ -104,7 +116,7 @@ def kept(
   else:  # a new run, or one whose digest is lost
     for path, data in zip(paths, found, strict=True):
       try:
-        Tokenizer(data.decode())
+        (opened or Tokenizer)(data.decode())
       except Exception:  # which is all that the library says
         raise UserError(
           f"{path} is damaged; put back the one that the run was trained with, or remove it to "

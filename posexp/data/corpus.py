@@ -1,0 +1,197 @@
+"""A corpus as tokens: the exact text of each split, and one stream of tokens for it.
+
+The stream of a split is END d1 END d2 … END dn for its documents d1 … dn, so that every byte of
+the text is to be predicted exactly once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from posexp import storage
+from posexp.data import documents, files, sources, store, tokenizer, vocabulary
+from posexp.data.documents import Documents
+from posexp.data.vocabulary import END, Vocabulary
+from posexp.errors import UserError
+
+__all__ = ["END", "Text", "Vocabulary", "check_options", "data_digest", "prepare"]
+
+SEPARATOR = np.array([END])
+BATCH = 1_000  # pieces that are tokenized at a time
+CHECKED = 1 << 20  # bytes of the training text that are decoded again; of other splits, all
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+  """A split of a corpus: its tokens, and counts of its exact text, which holds no separators."""
+
+  tokens: np.ndarray  # uint16 or uint32 [N], mapped into memory; END before each document
+  source: Documents
+
+  @property
+  def documents(self) -> int:
+    return len(self.source.starts) - 1
+
+  @property
+  def bytes(self) -> int:
+    return len(self.source.content)
+
+  @property
+  def chars(self) -> int:
+    return self.source.chars
+
+  @property
+  def words(self) -> int:
+    """What stands between blanks, and one for each end of a line."""
+    return self.source.words
+
+
+def check_options(task) -> None:
+  """Raises ValueError for options of a `LanguageModeling` that are wrong for any data."""
+  given = sources.given(task)
+  if task.package and task.hub:
+    raise ValueError("package and hub exclude each other: set one of them to null")
+  if task.package and given:
+    raise ValueError(f"{min(given)} must be null beside package={task.package}")
+  if not task.package and not task.train:
+    kind = "a split of the hub's data set" if task.hub else "a file of training text"
+    raise ValueError(f"train must name {kind}")
+  tables = [split for split, path in given.items() if task.hub or files.is_table(path)]
+  if tables and not task.text:
+    raise ValueError(f"text must name the column of the text, as {tables[0]} is a table")
+  if task.text and not tables:
+    raise ValueError("text must be null: only a table has columns")
+  least = vocabulary.LEAST.get(task.tokenizer)
+  if task.vocab_size is not None and least is None:
+    raise ValueError(f"vocab_size must be null for tokenizer={task.tokenizer}, which has its own")
+  if task.vocab_size is not None and task.vocab_size < least:
+    raise ValueError(
+      f"vocab_size must be at least {least} for {task.tokenizer}, not {task.vocab_size}"
+    )
+
+
+def data_digest(task) -> str | None:
+  """sha256 of the user's own files; None where the options alone pin the data.
+
+  Raises:
+    UserError: a file is missing or empty.
+  """
+  return None if task.package or task.hub else files.digest(sources.given(task))
+
+
+def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]:
+  """The splits, their vocabulary, and notes on how they were made.
+
+  The vocabulary is that of folder/tokenizer.json, which is trained if it is missing.
+
+  Args:
+    task: the options of a `LanguageModeling`, or an object that has those that name its data.
+    folder: that of the run.
+
+  Raises:
+    UserError: for data that are missing, broken or of no use, and for another run's tokenizer.
+  """
+  found, notes, digest = documents.read(task)
+
+  def trained(_: int) -> str:
+    asked = f"{digest}-{task.tokenizer}-{task.vocab_size}"
+    train = functools.partial(_trained, task, found["train"])
+    return train() if task.tokenizer == "byte" else storage.cached(f"vocabularies/{asked}", train)
+
+  (text,) = tokenizer.kept(folder, ["tokenizer"], trained, Vocabulary.opened)
+  opened = Vocabulary.opened(text)
+  texts, abouts = {}, {}
+  for split, source in found.items():
+    asked = hashlib.sha256(json.dumps([digest, split, text]).encode()).hexdigest()[:32]
+    tokens, abouts[split] = store.opened(
+      f"tokens/{asked}",
+      functools.partial(_write, split=split, source=source, opened=opened),
+      functools.partial(_read, dtype=_dtype(opened)),
+    )
+    texts[split] = Text(tokens, source)
+  return texts, opened, [*notes, *_losses(abouts)]
+
+
+def _losses(abouts: dict[str, dict]) -> Iterator[str]:
+  """Sentences on what the tokens do not give back of the text."""
+  unknown = [
+    f"{about['unknown']:,} of {split}" for split, about in abouts.items() if about["unknown"]
+  ]
+  if unknown:
+    yield (
+      f"words that are not in the vocabulary are <unk> ({', '.join(unknown)}); nothing predicts "
+      "their letters, so bits per byte are too low"
+    )
+  inexact = [split for split, about in abouts.items() if not about["exact"]]
+  if inexact:
+    yield (
+      f"the words of {', '.join(inexact)} do not give back the exact text, by whose bytes bits per "
+      "byte divide"
+    )
+
+
+def _trained(task, train: Documents) -> str:
+  return vocabulary.trained(task.tokenizer, train.texts(), task.vocab_size)
+
+
+def _dtype(opened: Vocabulary) -> str:
+  return "uint16" if opened.size <= 2**16 else "uint32"
+
+
+def _read(folder: Path, dtype: str) -> tuple[np.ndarray, dict]:
+  """Tokens, and what is said of them; an error of some class if they are damaged."""
+  about = json.loads((folder / "about.json").read_text())
+  tokens = np.memmap(folder / "tokens", dtype, "r")
+  if len(tokens) != about["tokens"] or not {"unknown", "exact"} <= about.keys():
+    raise ValueError("other counts than tokens")
+  return tokens, about
+
+
+def _write(folder: Path, split: str, source: Documents, opened: Vocabulary) -> None:
+  """Writes the tokens of a split, and checks that they stand for its text."""
+  checked = CHECKED if split == "train" else len(source.content)
+  count = done = unknown = 0
+  exact = True
+  with open(folder / "tokens", "wb") as file:
+    stream = _pieces(source)
+    while batch := list(itertools.islice(stream, BATCH)):
+      begins, pieces = zip(*batch, strict=True)
+      try:
+        found = opened.tokens(pieces)
+      except vocabulary.UnknownCharacter as error:
+        place = done + sum(map(len, pieces[: error.number])) + error.offset
+        raise UserError(f"the {split} split, after {place:,} bytes: {error}") from None
+      if done < checked:
+        pairs = zip(found, pieces, strict=True)
+        exact &= all(opened.decode(ids.tolist()) == piece for ids, piece in pairs)
+      separated = [
+        part
+        for first, ids in zip(begins, found, strict=True)
+        for part in ((SEPARATOR, ids) if first else (ids,))
+      ]
+      tokens = np.concatenate(separated).astype(_dtype(opened))
+      tokens.tofile(file)
+      count += len(tokens)
+      done += sum(map(len, pieces))
+      if not opened.exact:  # WikiText and PTB write <unk> themselves
+        unknown += int(np.count_nonzero(tokens == vocabulary.UNKNOWN))
+        unknown -= sum(piece.count(b"<unk>") for piece in pieces)
+  if opened.exact and not exact:
+    raise UserError(f"the tokenizer of the run does not give back the text of the {split} split")
+  about = {"tokens": count, "unknown": unknown, "exact": exact}
+  (folder / "about.json").write_text(json.dumps(about))
+
+
+def _pieces(source: Documents) -> Iterator[tuple[bool, bytes]]:
+  """The text in pieces, and whether a document begins with each."""
+  for document in source.texts():
+    for number, piece in enumerate(vocabulary.pieces(document)):
+      yield not number, piece

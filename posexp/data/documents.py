@@ -1,0 +1,206 @@
+"""The documents of a corpus, byte for byte: written once from their source to files, in splits."""
+
+import contextlib
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from posexp.data import sources, splits, store
+from posexp.data.splits import SPLITS
+from posexp.errors import UserError
+
+SHARE = 0.05  # of the training text, held out for each split that is not given
+BLOCK = 1 << 24  # bytes that are counted, or moved, at a time
+LEAST = 2  # bytes of a split: one is predicted from the other
+
+key = splits.key.__wrapped__  # what the cache of the other holds on to are the texts themselves
+
+
+class Documents(NamedTuple):
+  """The documents of a split, end to end, and counts of their text.
+
+  A word is what stands between blanks, and each end of a line is one more, as the literature
+  counts the words of WikiText and PTB. Nothing is counted for the end of a document.
+  """
+
+  content: np.ndarray  # uint8 [bytes], mapped into memory
+  starts: np.ndarray  # int64 [documents + 1], where each begins in `content`, and the end
+  chars: int
+  words: int
+
+  def texts(self) -> Iterator[memoryview]:
+    """The documents, one by one."""
+    view = memoryview(self.content)
+    return (view[start:end] for start, end in itertools.pairwise(self.starts.tolist()))
+
+
+def read(task) -> tuple[dict[str, Documents], list[str], str]:
+  """The documents by split, notes on how the splits were made, and a digest of all of it.
+
+  For each of validation and test that is not given, a twentieth of the training text is held out:
+  documents by a hash of their content; of a single one its end, so that the last twentieth is
+  the test split.
+
+  Args:
+    task: the options of a `LanguageModeling`, or an object that has those that name its data.
+
+  Raises:
+    UserError: for what is missing, broken, or too short.
+  """
+  asked = json.dumps([sources.documents_digest(task), sorted(sources.given(task))])
+  digest = hashlib.sha256(asked.encode()).hexdigest()[:32]
+  found, notes = store.opened(f"documents/{digest}", lambda folder: _write(folder, task), _read)
+  return found, notes, digest
+
+
+def _read(folder: Path) -> tuple[dict[str, Documents], list[str]]:
+  """What `_write` wrote; an error of some class if it is damaged."""
+  about = json.loads((folder / "about.json").read_text())
+  found = {}
+  for split in SPLITS:
+    counts = about[split]
+    content = np.memmap(folder / f"{split}.text", np.uint8, "r")
+    starts = np.load(folder / f"{split}.starts.npy")
+    if len(content) != counts["bytes"] or (starts[0], starts[-1]) != (0, len(content)):
+      raise ValueError("other counts than bytes")
+    found[split] = Documents(content, starts, counts["chars"], counts["words"])
+  return found, [*about["notes"]]
+
+
+class _Writer:
+  """The file of a split."""
+
+  def __init__(self, folder: Path, split: str):
+    self.path = folder / f"{split}.text"
+    self.file = open(self.path, "wb")  # noqa: SIM115, closed by who makes it
+    self.starts = [0]
+    self.blank = self.repeated = 0
+    self.keys: set[bytes] = set()  # of documents that were written
+
+  def add(self, document: bytes, *, remember: bool) -> None:
+    if not document.strip():
+      self.blank += 1
+      return
+    self.file.write(document)
+    self.starts.append(self.file.tell())
+    if remember:
+      self.keys.add(key(document.decode()))
+
+  def add_single(self, blocks: Iterable[bytes]) -> None:
+    self.file.writelines(blocks)
+    self.starts.append(self.file.tell())
+
+
+def _write(folder: Path, task) -> None:
+  """Writes the text of each split, where its documents start, counts and notes."""
+  given = sources.documents(task)
+  missing = [split for split in ("test", "validation") if split not in given]
+  with contextlib.ExitStack() as stack:
+    writers = {split: _Writer(folder, split) for split in SPLITS}
+    for writer in writers.values():
+      stack.enter_context(writer.file)
+    for split in given.keys() - {"train"}:
+      if given[split].single:
+        writers[split].add_single(given[split].parts)
+      else:
+        for document in given[split].parts:
+          writers[split].add(document, remember=True)
+    single = _write_train(writers, given["train"], missing)
+  if single and missing:
+    _cut(writers, missing)
+  about: dict = {"notes": _notes(writers, missing, single)}
+  for split, writer in writers.items():
+    size = writer.path.stat().st_size
+    if size < LEAST:
+      raise UserError(
+        f"the {split} split has {size} bytes of text, which is too little; give more text or set "
+        f"task.{split}"
+      )
+    starts = np.array(writer.starts, np.int64)
+    np.save(folder / f"{split}.starts.npy", starts)
+    content = np.memmap(writer.path, np.uint8, "r")
+    about[split] = {"bytes": size, "chars": _chars(content), "words": _words(content, starts)}
+  (folder / "about.json").write_text(json.dumps(about))
+
+
+def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: list[str]) -> bool:
+  """Whether the training text is a single document, which is still to be cut."""
+  if texts.single:
+    writers["train"].add_single(texts.parts)
+    return True
+  start = list(itertools.islice(texts.parts, 2))
+  for document in itertools.chain(start, texts.parts):
+    split = "train"
+    if (missing and len(start) > 1) or any(writer.keys for writer in writers.values()):
+      found = key(document.decode())
+      if len(start) > 1:
+        drawn = (name for name in missing if splits.draw(found, name) < SHARE)
+        split = next(drawn, "train")
+      for name in writers.keys() - missing:
+        writers[name].repeated += found in writers[name].keys
+    writers[split].add(document, remember=False)
+  return len(start) == 1
+
+
+def _cut(writers: dict[str, _Writer], missing: list[str]) -> None:
+  """Moves the end of the only document to the splits that are missing, no character in parts."""
+  train = writers["train"]
+  content = np.memmap(train.path, np.uint8, "r")
+  size = end = len(content)
+  for number, split in enumerate(missing, start=1):
+    cut = int(size * (1 - number * SHARE))
+    while 0 < cut < size and content[cut] & 0xC0 == 0x80:
+      cut -= 1
+    with open(writers[split].path, "wb") as file:
+      for start in range(cut, end, BLOCK):
+        content[start : min(start + BLOCK, end)].tofile(file)
+    writers[split].starts.append(end - cut)
+    end = cut
+  del content
+  with open(train.path, "r+b") as file:
+    file.truncate(end)
+  train.starts[-1] = end
+
+
+def _notes(writers: dict[str, _Writer], missing: list[str], single: bool) -> list[str]:
+  notes = []
+  if blank := sum(writer.blank for writer in writers.values()):
+    notes.append(f"{blank:,} documents are empty or blank and are left out")
+  for split in missing:
+    if single:
+      place = "last" if split == "test" or len(missing) == 1 else "last but one"
+      notes.append(f"the {split} split is the {place} twentieth of the training text")
+    else:
+      notes.append(f"the {split} split is a twentieth of the documents, held out by content hash")
+  for split, writer in writers.items():
+    if writer.repeated:
+      notes.append(f"{writer.repeated:,} training documents also stand in the {split} split")
+  return notes
+
+
+def _chars(content: np.ndarray) -> int:
+  """The characters of UTF-8."""
+  parts = (content[start : start + BLOCK] for start in range(0, len(content), BLOCK))
+  return sum(int(np.count_nonzero(part & 0xC0 != 0x80)) for part in parts)
+
+
+def _words(content: np.ndarray, starts: np.ndarray) -> int:
+  """Runs of bytes between blanks, which the start of a document parts, too, and ends of lines."""
+  is_blank = np.zeros(256, bool)
+  is_blank[list(b" \n\t\r\v\f")] = True
+  words = 0
+  for start in range(0, len(content), BLOCK):
+    part = content[max(start - 1, 0) : start + BLOCK]
+    blank = is_blank[part]
+    before = blank[:-1].copy() if start else np.concatenate([[True], blank[:-1]])
+    first, last = np.searchsorted(starts, [start, start + len(before)])
+    before[starts[first:last] - start] = True
+    here = blank[-len(before) :]
+    words += int(np.count_nonzero(before & ~here))
+    words += int(np.count_nonzero(part[-len(before) :] == ord("\n")))
+  return words

@@ -1,0 +1,239 @@
+"""Vocabularies of language models: bytes, characters, words, or byte-level BPE, kept as JSON.
+
+END stands before each document and is token 0 of all of them; no text holds it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from posexp.data import tokenizer
+from posexp.errors import UserError
+
+END = 0
+NEWLINE, UNKNOWN = 1, 2  # tokens of words
+KINDS = ("byte", "char", "word", "bpe")
+LEAST = {"word": 4, "bpe": 257}  # the smallest vocabulary that an option may ask for
+MERGES = 4_096  # tokens of a BPE unless an option asks for another number
+TRAINED_ON = 32 << 20  # bytes at the start of the training text, of which a BPE is trained
+PIECE = 1 << 14  # bytes that are tokenized at a time; words are not cut unless they are longer
+CODE_POINTS = 0x110000
+
+
+class UnknownCharacter(UserError):
+  """A character that the vocabulary lacks, at byte `offset` of piece `number`."""
+
+  def __init__(self, character: str, known: int, number: int, offset: int):
+    self.number, self.offset = number, offset
+    super().__init__(
+      f"the character {character!r} (U+{ord(character):04X}) is none of the {known:,} of the "
+      "training text; task.tokenizer=byte or bpe reads any text"
+    )
+
+
+class Vocabulary:
+  """Tokens and the bytes that they stand for."""
+
+  exact: ClassVar[bool] = True  # whether `decode(encode(text))` is the text, whatever it is
+
+  def __init__(self, table: list[bytes]):
+    """`table` has the bytes of each token; those of END are none."""
+    self._table = table
+    self.size: int = len(table)
+
+  @staticmethod
+  def opened(text: str) -> Vocabulary:
+    """The vocabulary of the JSON that `trained` gave.
+
+    Raises:
+      ValueError, KeyError or another error of the library: it is no such JSON.
+    """
+    content = json.loads(text)
+    opened = {"byte": Bytes, "char": Characters, "word": Words, "bpe": Merges}
+    return opened[content.pop("kind")](**content)
+
+  def tokens(self, pieces: Sequence[bytes]) -> list[np.ndarray]:
+    """The tokens of pieces of text in UTF-8, an int array [its tokens] each.
+
+    Raises:
+      UserError: a piece has a character that the vocabulary lacks.
+    """
+    raise NotImplementedError
+
+  def encode(self, text: str) -> list[int]:
+    """The tokens of a text.
+
+    Raises:
+      UserError: it has a character that the vocabulary lacks, or half a surrogate pair.
+    """
+    try:
+      return np.concatenate(self.tokens([*pieces(text.encode()), b""])).tolist()
+    except UnicodeEncodeError:
+      raise UserError("the text has half a surrogate pair, which is no character") from None
+
+  def decode(self, ids: Iterable[int]) -> bytes:
+    """The bytes of tokens, which need not be whole characters; END has none."""
+    return b"".join(map(self._table.__getitem__, ids))
+
+
+class Bytes(Vocabulary):
+  """Byte b is token b + 1."""
+
+  def __init__(self):
+    super().__init__([b"", *(bytes([value]) for value in range(256))])
+
+  def tokens(self, pieces):
+    return [np.frombuffer(piece, np.uint8).astype(np.uint16) + 1 for piece in pieces]
+
+
+class Characters(Vocabulary):
+  """The characters of the training text, in the order of their code points from token 1 on."""
+
+  def __init__(self, characters: str):
+    super().__init__([b"", *(each.encode() for each in characters)])
+    self._ids = np.zeros(CODE_POINTS, np.int32)
+    self._ids[_code_points(characters)] = 1 + np.arange(len(characters))
+
+  def tokens(self, pieces):
+    points = [_code_points(piece.decode()) for piece in pieces]
+    found = [self._ids[each] for each in points]
+    for number, ids in enumerate(found):
+      if not ids.all():
+        before = int(np.argmin(ids))
+        offset = len(pieces[number].decode()[:before].encode())
+        raise UnknownCharacter(chr(points[number][before]), self.size - 1, number, offset)
+    return found
+
+
+class Words(Vocabulary):
+  """What stands between blanks, and the ends of lines, as WikiText and PTB are tokenized.
+
+  Words that the training text lacks, or has too rarely, are <unk>. A word is decoded with a blank
+  before it and the end of a line with one, too, which gives back the lines of these two exactly.
+  """
+
+  exact = False
+
+  def __init__(self, words: list[str]):
+    names = ["<unk>", *words]
+    super().__init__([b"", b" \n", *(f" {name}".encode() for name in names)])
+
+    self._ids = _Known((name.encode(), id) for id, name in enumerate(names, start=UNKNOWN))
+
+  def tokens(self, pieces):
+    found = []
+    for piece in pieces:
+      ids: list[int] = []
+      for number, line in enumerate(piece.split(b"\n")):
+        if number:
+          ids.append(NEWLINE)
+        ids.extend(map(self._ids.__getitem__, line.split()))
+      found.append(np.array(ids, np.int32))
+    return found
+
+
+class _Known(dict):
+  """Tokens of known words; any other is UNKNOWN."""
+
+  def __missing__(self, word: bytes) -> int:
+    return UNKNOWN
+
+
+class Merges(Vocabulary):
+  """Byte-level BPE, which keeps each byte."""
+
+  def __init__(self, bpe: str):
+    from tokenizers import Tokenizer
+
+    self._tokenizer = Tokenizer.from_str(bpe)
+    self._tokenizer.encode_special_tokens = True  # an "[END]" in a text is five characters
+    bytes_of = {letter: bytes([value]) for value, letter in enumerate(_byte_letters())}
+    names = map(self._tokenizer.id_to_token, range(1, self._tokenizer.get_vocab_size()))
+    super().__init__([b"", *(b"".join(map(bytes_of.__getitem__, name)) for name in names)])
+
+  def tokens(self, pieces):
+    found = self._tokenizer.encode_batch_fast([piece.decode() for piece in pieces])
+    return [np.array(each.ids, np.int32) for each in found]
+
+
+def trained(kind: str, documents: Iterable[bytes | memoryview], vocab_size: int | None) -> str:
+  """The JSON of a vocabulary, trained on the documents of the training text.
+
+  Args:
+    kind: one of KINDS. A BPE is trained on the first `TRAINED_ON` bytes alone, half a minute's
+      work; characters and words are counted over all of the text.
+    documents: read once, and not at all for bytes.
+    vocab_size: of `bpe` its tokens, END among them (None: `MERGES`); of `word` at most so many
+      tokens are kept, those of the most frequent words (None: all words).
+  """
+  content: dict[str, object] = {"kind": kind}
+  parts = itertools.chain.from_iterable(map(pieces, documents))
+  if kind == "char":
+    seen = np.zeros(CODE_POINTS, bool)
+    for part in parts:
+      seen[_code_points(part.decode())] = True
+    content["characters"] = "".join(map(chr, np.flatnonzero(seen)))
+  elif kind == "word":
+    counts: Counter[bytes] = Counter()
+    for part in parts:
+      counts.update(part.split())
+    del counts[b"<unk>"]  # WikiText and PTB write it themselves
+    most = None if vocab_size is None else vocab_size - 1 - UNKNOWN
+    names = sorted(counts, key=lambda word: (-counts[word], word))[:most]
+    content["words"] = [name.decode() for name in names]
+  elif kind == "bpe":
+    start = (part.decode() for part in _first(parts, TRAINED_ON))
+    content["bpe"] = tokenizer.train_exact_bpe(start, vocab_size or MERGES)
+  return json.dumps(content, ensure_ascii=False)
+
+
+def pieces(document: bytes | memoryview) -> Iterator[bytes]:
+  """A document in pieces of whole characters, at most `PIECE` bytes each, which end before a blank
+  or the end of a line where there is one, so that words stay whole."""
+  start, view = 0, memoryview(document)
+  while start < len(view):
+    piece = bytes(view[start : start + PIECE])
+    if start + len(piece) < len(view):
+      cut = piece.rfind(b" ", 1)
+      cut = cut if cut > 0 else piece.rfind(b"\n", 1)
+      piece = piece[:cut] if cut > 0 else _whole(piece)
+    yield piece
+    start += len(piece)
+
+
+def _whole(piece: bytes) -> bytes:
+  """A piece without the bytes of a character that it cuts at its end."""
+  end = len(piece)
+  while end > len(piece) - 4 and piece[end - 1] & 0xC0 == 0x80:
+    end -= 1
+  lead = piece[end - 1]
+  size = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+  return piece if end - 1 + size == len(piece) else piece[: end - 1]
+
+
+def _first(parts: Iterable[bytes], most: int) -> Iterator[bytes]:
+  for part in parts:
+    yield part
+    most -= len(part)
+    if most <= 0:
+      return
+
+
+def _code_points(text: str) -> np.ndarray:
+  return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
+def _byte_letters() -> list[str]:
+  """The letter by which a byte-level BPE writes each byte (Radford et al. 2019).
+
+  It is the byte's own in Latin-1 where that can be seen; the others follow from U+0100 on.
+  """
+  seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
+  others = itertools.count(256)
+  return [chr(value if value in seen else next(others)) for value in range(256)]
