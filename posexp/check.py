@@ -20,7 +20,7 @@ right, and more. It takes about a minute.
 
 Options are those of posexp.train (see its --help); only the encoding's are read. If a property does
 not hold, its smallest counterexample is shown, and the exit status is 1. Shifts and memories are
-tested only of an encoding that is declared `relative`.
+tested only of an encoding that is declared `relative` or `recurrent`.
 """
 WIDTH = 100  # of a line
 

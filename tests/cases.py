@@ -16,11 +16,16 @@ from posexp.encodings.streams import Split
 # Options beside the defaults. An encoding that is not here is tested with its defaults only.
 VARIANTS = {
   "index": [{"scale": 0.1, "combine": "concat"}, {"direction": "constant", "scale": 0.1}],
-  "normalized": [{"length": 8, "scale": 4.0}],
+  "normalized": [{"length": 8, "scale": 4.0}, {"length": 8, "scale": 4.0, "at": "attention"}],
   "binary": [{"bits": 6, "signed": False}],
-  "clock": [{"base": 3.0, "period": 12.0, "combine": "product"}],
-  "learned": [{"combine": "product"}, {"combine": "concat", "length": 64}],
-  "sinusoidal": [{"layout": "half", "base": 100.0}, {"combine": "concat"}, {"combine": "product"}],
+  "clock": [{"base": 3.0, "period": 12.0, "combine": "product"}, {"at": "attention"}],
+  "learned": [{"combine": "product"}, {"combine": "concat", "length": 64}, {"at": "attention"}],
+  "sinusoidal": [
+    {"layout": "half", "base": 100.0},
+    {"combine": "concat"},
+    {"combine": "product"},
+    {"at": "attention"},
+  ],
   "rpr": [
     {"k": 0},
     {"k": 2},

@@ -8,8 +8,8 @@ import pytest
 import slopes
 from flax import nnx
 
-from posexp.encodings.additive import Learned, Sinusoidal
-from posexp.encodings.base import LayerNorm
+from posexp.encodings.additive import Infused, Learned, Sinusoidal
+from posexp.encodings.base import Encoding, LayerNorm, Span
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
 from posexp.models.transformer import Size, Stack
 
@@ -140,10 +140,69 @@ def test_a_product_starts_from_the_words():
   assert rows.std() == pytest.approx(0.02, rel=0.3)
 
 
+def infused(x, p, w_q, w_k, off=()):
+  """Logits of queries and keys made of words x and positions p, by Shortformer's attention."""
+  scale = {term: jnp.full(2, float(term not in off)) for term in Infused.terms} if off else None
+  at = jnp.arange(x.shape[1])[None]
+  span = Span(at, at, jnp.ones((1, 1, x.shape[1]), bool), shared=(p, p), term_scale=scale)
+  relation = Sinusoidal(at="attention").relation(2, F // 2, causal=False, rngs=rngs())
+  relation.bind(*(lambda rows, w=w: rows @ w for w in (w_q, w_k)))
+  q, k = ((x @ w).reshape(*x.shape[:2], 2, F // 2) for w in (w_q, w_k))
+  return relation.score(q, k, span)
+
+
+def test_positions_are_added_to_what_queries_and_keys_are_made_of():
+  draw = np.random.default_rng(3)
+  x, p = draw.normal(size=(2, 5, F)), draw.normal(size=(1, 5, F))
+  w_q, w_k = draw.normal(size=(2, F, F)) / F**0.5
+
+  def product(x, y, w_q, w_k):
+    q, k = (each.reshape(*each.shape[:2], 2, F // 2) for each in (x @ w_q, y @ w_k))
+    return np.einsum("bihd,bjhd->bhij", q, k) / (F // 2) ** 0.5
+
+  def naive(x, p, w_q, w_k):
+    return product(x + p, x + p, w_q, w_k)
+
+  slopes.check(infused, naive, x, p, w_q, w_k)
+  single = [jnp.asarray(each, jnp.float32) for each in (x, p, w_q, w_k)]
+  p = np.broadcast_to(p, x.shape)
+  pairs = {"content": (x, x), "content_to_position": (x, p)}
+  pairs |= {"position_to_content": (p, x), "position": (p, p)}
+  for term, (one, other) in pairs.items():
+    close(infused(*single, off={*pairs} - {term}), product(one, other, w_q, w_k), 1e-5)
+
+
+@pytest.mark.parametrize("cls", [Learned, Sinusoidal, Clock, Binary, Index])
+def test_positions_in_attention_leave_the_stream_and_the_values_alone(cls):
+  stack = Stack(VOCAB, cls(at="attention"), SIZE, rngs=rngs())
+  plain = Stack(VOCAB, Encoding(), SIZE, rngs=rngs())
+  paths = [
+    {"/".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(each, nnx.Param))}
+    for each in (stack, plain)
+  ]
+  assert paths[0] - paths[1] == ({"shared/vector/rows"} if cls is Learned else set())
+  assert paths[1] <= paths[0]
+  tokens = np.array([[1, 2, 3, 4, 5]])
+  there = jnp.asarray(POSITIONS)
+  assert np.array_equal(stack.embed(tokens, there), plain.embed(tokens, there))
+  again = nnx.merge(*nnx.split(stack))  # the relation's maps are the layer's own
+  for block in (*stack.blocks, *again.blocks):
+    assert block.attention.relation.query is block.attention.query
+    assert block.attention.relation.key is block.attention.key
+
+
 @pytest.mark.parametrize(
   ("make", "message"),
   [
     (lambda: Learned(combine="add"), "combine must be one of sum, concat, product, not 'add'"),
+    (
+      lambda: Sinusoidal(at="attention", combine="product"),
+      "at=attention adds positions to queries and keys, so leave combine at sum",
+    ),
+    (
+      lambda: Normalized(at="attention"),
+      "length must be given with at=attention, where len would be a memory's, too",
+    ),
     (lambda: Learned(0), "length must be at least 1, not 0"),
     (lambda: Index(scale=0), "scale must be above 0, not 0"),
     (

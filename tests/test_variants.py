@@ -194,9 +194,9 @@ def test_position_only_attention():
 
 def test_position_only_attention_asks_the_embedding_s_own_table_in_every_layer():
   stack = Stack(VOCAB, Split(length=9, form="position_only"), SIZE, rngs=rngs())
-  assert stack.shared.table is stack.embed.vector
+  assert stack.shared.vector is stack.embed.vector
   again = nnx.merge(*nnx.split(stack))
-  assert again.shared.table is again.embed.vector
+  assert again.shared.vector is again.embed.vector
   paths = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(stack))]
   assert sum(path.endswith("/rows") for path in paths) == 1
   assert not any(path.endswith(("query/kernel", "attention/key/kernel")) for path in paths)

@@ -23,7 +23,7 @@ class Property(NamedTuple):
   check: Callable[[Case], Iterator[Difference]]
   decoder: bool = True  # of causal attention
   encoder: bool = True  # of attention to both sides
-  relative: bool = False  # only of an encoding that declares it
+  declared: str = ""  # only of an encoding that declares this: `relative` or `recurrent`
 
   @property
   def name(self) -> str:
@@ -31,7 +31,7 @@ class Property(NamedTuple):
 
   def sides(self, encoding: Encoding) -> list[bool]:
     """Whether attention is causal: one or both, or none where it is not asked for."""
-    if self.relative and not encoding.relative:
+    if self.declared and not getattr(encoding, self.declared):
       return []
     return [True] * self.decoder + [False] * (self.encoder and not encoding.causal_only)
 
@@ -41,9 +41,9 @@ PROPERTIES = (
   Property(properties.batch_mates),
   Property(properties.cached_decoding, encoder=False),
   Property(properties.cross_attention, encoder=False),
-  Property(properties.memory, encoder=False, relative=True),
+  Property(properties.memory, encoder=False, declared="recurrent"),
   Property(properties.explicit_positions),
-  Property(properties.shift, relative=True),
+  Property(properties.shift, declared="relative"),
   Property(properties.spans),
   Property(properties.long_texts),
   Property(properties.gradients),

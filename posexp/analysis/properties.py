@@ -169,12 +169,17 @@ def cross_attention(case: Case) -> Iterator[Difference]:
 
 
 def memory(case: Case) -> Iterator[Difference]:
-  """Segments with a memory give the outputs of the whole sequence (Dai et al. 2019)."""
+  """Segments with a memory give the outputs of the whole sequence. Declared by `recurrent`."""
+  if not case.encoding.relative:
+    # Positions count from the memory's first slot, so that what it holds was made at others: the
+    # whole sequence can give that for a first layer's memory only, the words.
+    case = dataclasses.replace(case, layers=1)
   model, tokens, part = stack(case), tokens_of(case), case.part
   first, kept = model.recur(tokens[:, :part], model.empty_memory(B, part))
   second, _ = model.recur(tokens[:, part:], kept)
-  found = jnp.concatenate([first, second], axis=1)
-  yield from compare(f"segments of {part} and {case.length - part}", found, model(tokens))
+  alone = model(tokens[:, :part], positions=part + jnp.arange(part)[None])
+  yield from compare(f"a first segment of {part}", first, alone)
+  yield from compare(f"then one of {case.length - part}", second, model(tokens)[:, part:])
 
 
 def explicit_positions(case: Case) -> Iterator[Difference]:

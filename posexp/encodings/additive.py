@@ -1,4 +1,4 @@
-"""A vector per position, joined with the word's at the input: learned and sinusoidal."""
+"""A vector per position that meets the word's, at the input or in every layer's attention."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Base, Count
-from posexp.encodings.base import Encoding, TokenEmbedding
+from posexp.encodings.base import Encoding, Relation, TokenEmbedding, scaled
 from posexp.encodings.sinusoids import frequencies, sinusoids
+from posexp.encodings.span import Span
 
 # Of positions [1 or B,L] and, or None, the mask [B,L] of real tokens: [1 or B,L,F].
 Vector = Callable[[Array, Array | None], Array]
@@ -24,11 +25,23 @@ class Absolute(Encoding):
   """A vector p per position, and how it meets the word's vector w.
 
   `combine` is `sum`, w + p; `concat`, [w; p] W with a trained W; or `product`, w · p in every
-  channel.
+  channel. `at=attention` leaves the stream alone and adds p to what queries and keys are made of,
+  in every layer (position-infused attention, Press et al. 2021, section 5.1):
+  e_ij = (x_i + p_i) W_Q · (x_j + p_j) W_K / √d, with values x_j W_V. So a memory can be read again.
   """
 
   relative: ClassVar[bool] = False
   combine: Literal["sum", "concat", "product"] = dataclasses.field(default="sum", kw_only=True)
+  at: Literal["input", "attention"] = dataclasses.field(default="input", kw_only=True)
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.at == "attention" and self.combine != "sum":
+      raise ValueError("at=attention adds positions to queries and keys, so leave combine at sum")
+
+  @property
+  def recurrent(self) -> bool:
+    return self.at == "attention"
 
   def vector(self, features: int, rngs: nnx.Rngs) -> Vector:
     """What gives the positions' vectors."""
@@ -36,10 +49,18 @@ class Absolute(Encoding):
 
   def embed(self, vocab_size, features, *, scale, causal=False, rngs):
     words = TokenEmbedding(vocab_size, features, scale=scale, rngs=rngs)
+    if self.at == "attention":
+      return words
     vector = self.vector(features, rngs)
     if self.combine == "concat":
       return WordAndPosition(words, vector, Concatenation(features, rngs=rngs))
     return WordAndPosition(words, vector, jnp.add if self.combine == "sum" else jnp.multiply)
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return Relation() if self.at == "input" else Infused(blockwise=self.limit is None)
+
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
+    return Rows(self.vector(num_heads * head_dim, rngs)) if self.at == "attention" else None
 
 
 class WordAndPosition(nnx.Module):
@@ -69,6 +90,51 @@ class Concatenation(nnx.Module):
   def __call__(self, word: Array, position: Array) -> Array:
     of_word, of_position = jnp.split(self.kernel[...], 2)
     return word @ of_word + position @ of_position
+
+
+class Rows(nnx.Module):
+  """The vectors of a span's queries [1 or B,Q,F] and keys [1 or B,K,F]."""
+
+  def __init__(self, vector: Vector):
+    self.vector = vector
+
+  def __call__(self, span: Span) -> tuple[Array, Array]:
+    return self.vector(span.query, None), self.vector(span.key, None)
+
+
+class Infused(Relation):
+  """(q_i + p_i W_Q)·(k_j + p_j W_K) / √d, with the maps that q and k were made by.
+
+  Its terms are the four products of the sum, each on or off.
+  """
+
+  terms: ClassVar[tuple[str, ...]] = (
+    "content",
+    "content_to_position",
+    "position_to_content",
+    "position",
+  )
+
+  def __init__(self, *, blockwise: bool):
+    # Blocks that are filled up have positions beyond the last one, where a table has no row.
+    self.blockwise = blockwise
+
+  def bind(self, query, key):
+    self.query, self.key = query, key
+
+  def qk_and_bias(self, q, k, span):
+    query, key = (
+      project(rows.astype(k.dtype)).reshape(*rows.shape[:-1], *k.shape[2:])
+      for project, rows in zip((self.query, self.key), span.shared, strict=True)
+    )
+    if span.term_scale is None:
+      return scaled(q + query), k + key, None
+    words, places = (
+      span.keep(to_word, axis=2) * k + span.keep(to_place, axis=2) * key
+      for to_word, to_place in (self.terms[:2], self.terms[2:])
+    )
+    asked = jnp.concatenate(jnp.broadcast_arrays(scaled(q), scaled(query)), axis=-1)
+    return asked, jnp.concatenate([words, places], axis=-1), None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -129,6 +129,9 @@ class Relation(nnx.Module):
     super().__init_subclass__(**options)
     cls.blockwise = vars(cls).get("blockwise", False)
 
+  def bind(self, query: Callable[[Array], Array], key: Callable[[Array], Array]) -> None:
+    """Called once with the layer's maps of queries and keys, for a relation that needs them."""
+
   def prepare(self, span: Span, dtype: Any) -> ByOffset | None:
     """What depends on offsets alone: computed once for a span, then read by all its blocks."""
     return None
@@ -191,6 +194,15 @@ class Encoding:
   def __post_init__(self):
     """Raises ValueError where an option is not what its annotation says."""
     check(self)
+
+  @property
+  def recurrent(self) -> bool:
+    """Whether keys of a memory can be read at positions other than those they were made at.
+
+    They can if positions enter attention alone. In the stream they would stay, so that tokens of
+    the memory and of the segment stand at the same places.
+    """
+    return self.relative
 
   @property
   def limit(self) -> int | None:

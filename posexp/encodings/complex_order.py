@@ -53,6 +53,10 @@ class Complex(Encoding):
     if not self.order and (self.initial_phase or self.shared_period != "none"):
       raise ValueError("order=false has no period, so leave initial_phase and shared_period alone")
 
+  @property
+  def recurrent(self) -> bool:
+    return not self.order
+
   def embed(self, vocab_size, features, *, scale, causal=False, rngs):
     return ComplexEmbedding(self, vocab_size, features, scale, rngs)
 

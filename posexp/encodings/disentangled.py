@@ -167,6 +167,7 @@ class TUPE(Encoding):
   """
 
   relative: ClassVar[bool] = False
+  recurrent: ClassVar[bool] = True
   length: Count = 512
   untie_cls: Annotated[bool, only_with("task.cls")] = False
   buckets: Annotated[int, even_from(4, 0), at_most(MOST_BUCKETS)] = 0

@@ -83,6 +83,7 @@ class FIRE(Encoding):
   """
 
   relative: ClassVar[bool] = False
+  recurrent: ClassVar[bool] = True
   causal_only: ClassVar[bool] = True
   width: Count = 32
   threshold: Positive = 512.0

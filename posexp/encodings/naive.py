@@ -63,6 +63,11 @@ class Normalized(Index):
 
   length: Count | None = None
 
+  def __post_init__(self):
+    super().__post_init__()
+    if self.at == "attention" and self.length is None:
+      raise ValueError("length must be given with at=attention, where len would be a memory's, too")
+
   def number(self, positions, mask):
     length = self.length
     if length is None:

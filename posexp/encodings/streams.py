@@ -7,16 +7,14 @@ from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 from flax import nnx
-from jax import Array
 
 from posexp.config.checks import Count
-from posexp.encodings.additive import Table, WordAndPosition
+from posexp.encodings.additive import Rows, Table, WordAndPosition
 from posexp.encodings.base import (
   Encoding,
   LayerNorm,
   Linear,
   Relation,
-  Span,
   TokenEmbedding,
   scaled,
 )
@@ -111,16 +109,6 @@ class Streams(Relation):
       parts = (span.keep(term, axis=2) * query[..., i::2] for i, term in enumerate(STREAMS))
       query = interleave(*parts)
     return query, k, None
-
-
-class Rows(nnx.Module):
-  """The table's rows of a span's queries [1 or B,Q,F] and keys [1 or B,K,F]."""
-
-  def __init__(self, table: Table):
-    self.table = table
-
-  def __call__(self, span: Span) -> tuple[Array, Array]:
-    return self.table(span.query), self.table(span.key)
 
 
 class PositionOnly(Relation):

@@ -67,6 +67,7 @@ class Attention(nnx.Module):
     )
     if not self.relation.uses_hidden:
       self.query = self.key = None
+    self.relation.bind(self.query, self.key)
 
   def heads(self, x: Array) -> Array:
     """[B,L,F] -> [B,L,H,D]."""

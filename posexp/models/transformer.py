@@ -84,11 +84,11 @@ class Stack(nnx.Module):
     """
     if size.memory and (cross or not causal):
       raise ValueError(f"memory={size.memory} is for language models")
-    if size.memory and not encoding.relative:
+    if size.memory and not encoding.recurrent:
       raise ValueError(
         f"memory={size.memory} would give what the memory holds the same absolute positions as the "
-        "segment; train with memory=0 and a longer task.segment, which sees as far, or choose an "
-        "encoding of offsets"
+        "segment; train with memory=0 and a longer task.segment, which sees as far, or choose "
+        "positions that enter attention alone: sinusoidal.at=attention or an encoding of offsets"
       )
     scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
     head_dim = whole(size.d_model, size.num_heads)

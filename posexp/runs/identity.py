@@ -23,6 +23,12 @@ NEUTRAL = {
   "model.norm_epsilon": (1e-6,),
   "model.attention": ("auto",),
   "model.memory": (0,),
+  "binary.at": ("input",),
+  "clock.at": ("input",),
+  "index.at": ("input",),
+  "learned.at": ("input",),
+  "normalized.at": ("input",),
+  "sinusoidal.at": ("input",),
 }
 
 
