@@ -43,12 +43,21 @@ def pairs(folder: Path) -> list[str]:
   return ["task=translation", *files, "task.vocab_size=270", "train.batch_size=96", "task.beam=1"]
 
 
+def text(folder: Path) -> list[str]:
+  """Options of a language model with a memory, on one file of text."""
+  lines = (f"line {i} of {i * i} words\n" for i in range(300))
+  (folder / "text.txt").write_text("".join(lines))
+  options = ["task=language_modeling", f"task.train={folder / 'text.txt'}", "task.segment=16"]
+  return [*options, "model.memory=8", "train.batch_size=8", "task.validation_tokens=64"]
+
+
 NUMBERS = ["task=numbers", "task.examples=200", "task.places=3", "task.digits=2", "task.beam=1"]
 NUMBERS += ["task.beyond=[3]", "train.batch_size=256", "task.bleu_pairs=4"]
 CASES = {
   "text_classification": lambda: order.write(Path()),
   "translation": lambda: pairs(Path()),
   "numbers": lambda: NUMBERS,
+  "language_modeling": lambda: text(Path()),
   "first": lambda: OWN["first"],
   "running": lambda: [*OWN["running"], "train.batch_size=8"],
 }

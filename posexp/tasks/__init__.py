@@ -5,11 +5,17 @@ from typing import Any
 
 from posexp.config import build, look_up, plugins
 from posexp.tasks.contract import Task
+from posexp.tasks.language_modeling import LanguageModeling
 from posexp.tasks.number_words import Numbers
 from posexp.tasks.text_classification import TextClassification
 from posexp.tasks.translation import Corpus
 
-TASKS = {"text_classification": TextClassification, "translation": Corpus, "numbers": Numbers}
+TASKS = {
+  "text_classification": TextClassification,
+  "translation": Corpus,
+  "numbers": Numbers,
+  "language_modeling": LanguageModeling,
+}
 
 
 def make_task(config: Mapping[str, Any]) -> Task:

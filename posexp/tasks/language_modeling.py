@@ -1,0 +1,240 @@
+"""Language modeling: which token follows, scored in bits of the text itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+
+from posexp.config.checks import Count, Name, between, check, only_with
+from posexp.data import corpus
+from posexp.data.corpus import Text, Vocabulary
+from posexp.data.examples import Batch
+from posexp.data.streams import Stream
+from posexp.errors import UserError
+from posexp.runs.predictions import write_predictions
+from posexp.tasks.contract import Outputs, Snapshot, Task, metric_of, prefixed
+
+if TYPE_CHECKING:
+  from posexp.models.language_model import LanguageModelSpec
+
+EVALUATED = ("validation", "test")
+SHOWN = ("bits_per_byte", "bits_per_char", "perplexity", "word_perplexity", "loss", "accuracy")
+LARGEST = 700  # exp of it is still a float64
+
+
+@dataclasses.dataclass(frozen=True)
+class TextData:
+  """Splits of a corpus as streams of tokens, ready for a language model."""
+
+  splits: dict[str, Text]
+  streams: dict[str, Stream]
+  vocabulary: Vocabulary
+  scored: Literal["full", "half"] = "full"
+  notes: tuple[str, ...] = ()
+
+  item: ClassVar[str] = "segment"
+  unit: ClassVar[str] = "lanes"
+
+  @property
+  def sizes(self) -> dict[str, int]:
+    return {split: stream.segments for split, stream in self.streams.items()}
+
+  @property
+  def about(self) -> tuple[str, str]:
+    train = self.splits["train"]
+    return (
+      f"segments of {self.length} tokens",
+      f"vocabulary {self.vocabulary.size:,}; {train.bytes:,} bytes to train on, which are "
+      f"{len(train.tokens):,} tokens",
+    )
+
+  @property
+  def length(self) -> int:
+    return self.streams["train"].segment
+
+  longest = length
+
+  @functools.cached_property
+  def word_counts(self) -> np.ndarray:
+    return np.bincount(self.splits["train"].tokens, minlength=self.vocabulary.size)
+
+  def model(self, encoding, size, positions) -> LanguageModelSpec:
+    from posexp.models.language_model import LanguageModelSpec
+
+    return LanguageModelSpec(self.vocabulary.size, encoding, size, positions, self.scored)
+
+  def rows_of(self, batch_size: int) -> np.ndarray:
+    return np.array([batch_size])
+
+  def steps_per_epoch(self, batch_size: int) -> int:
+    stream = self.streams["train"]
+    if batch_size > stream.segments:
+      raise UserError(
+        f"train.batch_size={batch_size} lanes: the training text has {stream.targets:,} tokens, "
+        f"which are {stream.segments:,} segments of task.segment={self.length}; lower one of them"
+      )
+    return stream.steps(batch_size)
+
+  def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
+    """The next segment of every lane, with what `Stream.batch` says."""
+    self.steps_per_epoch(batch_size)
+    return self.streams["train"].training(batch_size, seed=seed, start=start)
+
+  def evaluation(self, split: str, batch_size: int, most: int | None = None) -> Iterator[Batch]:
+    """Every segment of a split, or the first `most`; its index is its place in the text."""
+    return self.streams[split].evaluation(batch_size, most)
+
+  texts = evaluation
+
+  @functools.cached_property
+  def _sizes_of(self) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes and characters that each token stands for, int [V] each."""
+    parts = [self.vocabulary.decode([token]) for token in range(self.vocabulary.size)]
+    starts = [sum(byte & 0xC0 != 0x80 for byte in part) for part in parts]  # of UTF-8 characters
+    return np.array([*map(len, parts)]), np.array(starts)
+
+  def counts(self, split: str) -> dict[str, np.ndarray]:
+    """The `bytes` and `chars` that the targets of each segment stand for, int [segments]."""
+    totals = [self.streams[split].totals(each) for each in self._sizes_of]
+    return dict(zip(("bytes", "chars"), totals, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModeling(Task):
+  """Which text is modeled, its tokens, and how it is cut; configs/task explains each option."""
+
+  score: ClassVar[str] = "validation/bits_per_byte"
+  headline: ClassVar[tuple[str, ...]] = ("test/bits_per_byte", "test/perplexity")
+  followed: ClassVar[tuple[str, ...]] = ("loss", "bits_per_byte")
+
+  name: Name = "language_modeling"
+  package: Literal["imdb"] | None = None
+  hub: str | None = None
+  subset: Annotated[str | None, only_with("hub")] = None
+  revision: Annotated[str | None, only_with("hub")] = None
+  train: str | None = None
+  validation: str | None = None
+  test: str | None = None
+  text: str | None = None
+  tokenizer: Literal["byte", "char", "word", "bpe"] = "byte"
+  vocab_size: int | None = None
+  segment: Annotated[int, between(2, 2**20)] = 128
+  documents: Literal["stream", "reset", "mask"] = "stream"
+  scored: Literal["full", "half"] = "full"
+  validation_tokens: Count | None = 250_000
+
+  def __post_init__(self):
+    """Raises ValueError for an option that is wrong for any data."""
+    check(self)
+    corpus.check_options(self)
+
+  def data_digest(self) -> str | None:
+    return corpus.data_digest(self)
+
+  def smallest_model(self, encoding, size, positions) -> LanguageModelSpec:
+    from posexp.models.language_model import LanguageModelSpec
+
+    if encoding.limit is not None and size.memory + self.segment > encoding.limit:
+      raise ValueError(
+        f"memory={size.memory} and task.segment={self.segment} are more tokens than the encoding's "
+        f"{encoding.limit} positions; raise its {encoding.limited_by}, or lower these"
+      )
+    return LanguageModelSpec(2, encoding, size, positions)
+
+  def prepare(self, folder: Path) -> TextData:
+    splits, vocabulary, notes = corpus.prepare(self, folder)
+    streams = {
+      split: Stream(text.tokens, self.segment, self.documents) for split, text in splits.items()
+    }
+    return TextData(splits, streams, vocabulary, self.scored, tuple(notes))
+
+  def predict(
+    self,
+    data: TextData,
+    snapshot: Snapshot,
+    split: str,
+    term_scale: dict[str, Any] | None = None,
+    most: int | None = None,
+  ) -> Outputs:
+    """For every segment of a split, or the first `most`, [N] each: `loss`, the sum over its targets
+    in nats, how many `tokens` they are, how many of these are `right`, their `bytes` and `chars`.
+    """
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size, most), term_scale)
+    right = found["right"].sum(1)
+    return {
+      "index": found["index"],
+      "loss": found["nll"].sum(1, dtype=np.float64),
+      "tokens": data.streams[split].plan().count[:most],
+      "right": right,
+      "answer": right,
+    } | {name: each[:most] for name, each in data.counts(split).items()}
+
+  def scores(self, found: Outputs) -> dict[str, float]:
+    """The loss in nats of a token, and in bits of a byte and of a character of the text.
+
+    Ends of documents are predicted and count as tokens, but are neither bytes nor characters.
+    """
+    nats, tokens = found["loss"].sum(), found["tokens"].sum()
+    bits = nats / math.log(2)
+    return {
+      "loss": float(nats / tokens),
+      "accuracy": float(found["right"].sum() / tokens),
+      "bits_per_byte": float(bits / found["bytes"].sum()),
+      "bits_per_char": float(bits / found["chars"].sum()),
+      "perplexity": math.exp(min(nats / tokens, LARGEST)),
+    }
+
+  def measure(self, data: TextData, snapshot: Snapshot, split: str) -> dict[str, float]:
+    """The metrics of a split; of validation, those of its first `validation_tokens`."""
+    most = None
+    if split == "validation" and self.validation_tokens:
+      most = -(-self.validation_tokens // self.segment)
+    return self.scores(self.predict(data, snapshot, split, most=most))
+
+  def predicted(self, summary: Mapping[str, Any]) -> Sequence[str]:
+    return ("test",)
+
+  def conclude(self, data: TextData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+    """The metrics of all of validation and test; the segments of test are written."""
+    summary: dict[str, Any] = {}
+    for split in EVALUATED:
+      text = data.splits[split]
+      found = self.predict(data, snapshot, split)
+      bits = found["loss"].sum() / math.log(2)
+      measured = self.scores(found) | {  # by the exact text, which words may not give back
+        "bits_per_byte": float(bits / text.bytes),
+        "bits_per_char": float(bits / text.chars),
+        "word_perplexity": math.exp(min(found["loss"].sum() / text.words, LARGEST)),
+      }
+      counted = {"bytes": text.bytes, "words": text.words, "tokens": int(found["tokens"].sum())}
+      summary |= prefixed(split, measured | counted)
+    write_predictions(folder, "test", segments(data, found))
+    return summary
+
+  def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
+    """The best checkpoint on both splits."""
+    yield f"{'at step ' + format(summary['step'], ','):<34}{'validation':>12}{'test':>12}"
+    for name in SHOWN:
+      metric = metric_of(self, name)
+      cells = (format(summary[f"{split}/{name}"], metric.format) for split in EVALUATED)
+      yield f"{metric.title:<34}" + "".join(map("{:>12}".format, cells))
+    sizes = " and ".join(format(summary[f"{split}/bytes"], ",") for split in EVALUATED)
+    yield f"bits per byte are of {sizes} bytes of text; ends of documents are predicted, too"
+
+
+def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
+  """The rows of the file of predictions: the text of each segment of test, and what it cost."""
+  stream = data.streams["test"]
+  plan = stream.plan()
+  columns = (found[name].tolist() for name in ("index", "tokens", "bytes", "loss"))
+  for index, tokens, size, loss in zip(*columns, strict=True):
+    first = int(plan.start[index]) + 1
+    text = data.vocabulary.decode(stream.tokens[first : first + tokens].tolist())
+    row = {"index": index, "text": text.decode(errors="replace")}
+    yield row | {"tokens": tokens, "bytes": size, "loss": loss}
