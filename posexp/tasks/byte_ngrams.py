@@ -1,0 +1,112 @@
+"""Baselines of language models that need no training by gradients: byte n-grams, and bz2."""
+
+import bz2
+import hashlib
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from posexp import storage
+from posexp.data.corpus import END, Text
+from posexp.data.documents import BLOCK, Documents
+
+ORDER = 5  # symbols of context
+BITS = 9  # of a symbol: END is 0, byte b is b + 1
+SYMBOLS = 257
+TRAINED_ON = 1 << 25  # symbols at the start of the training text; more take too much memory
+RECIPE = f"Witten-Bell, order {ORDER}, on {TRAINED_ON} symbols; bz2 of the whole split"
+
+
+def baselines(texts: dict[str, Text]) -> dict[str, dict[str, float]]:
+  """`ngram/bits_per_byte` and `bz2/bits_per_byte` of each split but `train`, cached by content.
+
+  The n-grams are counted in the first `TRAINED_ON` symbols of the training text, which are all of
+  the reviews; the ends of documents are symbols that are predicted, as by a model. bz2 compresses
+  the text of a split alone. Both divide by the bytes of the exact text.
+  """
+  sources = {split: text.source for split, text in texts.items()}
+  train, found = _symbols(sources.pop("train"), TRAINED_ON), {}
+  trained = hashlib.sha256(train).hexdigest()
+  for split, source in sources.items():
+    content = json.dumps([RECIPE, trained, hashlib.sha256(_symbols(source)).hexdigest()])
+    name = f"baseline/{hashlib.sha256(content.encode()).hexdigest()[:16]}.json"
+    found[split] = storage.cached(name, lambda source=source: _measure(train, source))
+  return found
+
+
+def _measure(train: np.ndarray, source: Documents) -> dict[str, float]:
+  size = len(source.content)
+  likelihoods = probabilities(train, _symbols(source), ORDER)[1:]  # the first END is given
+  packer = bz2.BZ2Compressor()
+  packed = sum(len(packer.compress(block)) for block in _blocks(source.content))
+  return {
+    "ngram/bits_per_byte": float(-np.log2(likelihoods).sum() / size),
+    "bz2/bits_per_byte": 8 * (packed + len(packer.flush())) / size,
+  }
+
+
+def _blocks(content: np.ndarray) -> Iterator[np.ndarray]:
+  return (content[start : start + BLOCK] for start in range(0, len(content), BLOCK))
+
+
+def _symbols(source: Documents, most: int | None = None) -> np.ndarray:
+  """Bytes plus 1 with END before each document, uint16; the first `most` of them."""
+  content = source.content[:most]
+  starts = source.starts[:-1]
+  symbols = content.astype(np.uint16) + np.uint16(1)
+  return np.insert(symbols, starts[starts < len(content)], np.uint16(END))[:most]
+
+
+def probabilities(train: np.ndarray, scored: np.ndarray, order: int) -> np.ndarray:
+  """p(symbol | the `order` symbols before it) of each place in `scored`, float64 [N].
+
+  Interpolated by Witten and Bell 1991, method C: with c the counts of `train` and T(h) the number
+  of different symbols that follow a context h there,
+
+      p(w | h) = (c(h w) + T(h) p(w | h')) / (c(h) + T(h)),  h' without the oldest symbol of h
+
+  from the uniform distribution on. Where h does not stand in `train`, and for the first places,
+  which have no h, it is p(w | h').
+
+  Args:
+    train: symbols below `SYMBOLS`, int [M].
+    scored: of the same kind, int [N].
+    order: at most 6, since context and symbol are one number of 64 bits.
+  """
+  found = np.full(len(scored), 1 / SYMBOLS)
+  counted, asked = train.astype(np.uint64), scored.astype(np.uint64)
+  for length in range(order + 1):
+    if length:  # of the context, whose oldest symbol stands highest
+      counted, asked = (
+        grams[1:] | symbols[:-length].astype(np.uint64) << np.uint64(BITS * length)
+        for grams, symbols in ((counted, train), (asked, scored))
+      )
+    if not len(counted) or not len(asked):
+      break
+    grams, place = np.unique(asked, return_inverse=True)
+    count, total, kinds = _counts(np.sort(counted), grams)
+    count, total, kinds = count[place], total[place], kinds[place]
+    shorter = found[length:]
+    seen = total > 0
+    shorter[seen] = ((count + kinds * shorter) / np.maximum(total + kinds, 1))[seen]
+  return found
+
+
+def _counts(counted: np.ndarray, grams: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Of each of `grams`: how often it was counted, how often its context, and T of its context.
+
+  Args:
+    counted: sorted.
+    grams: sorted, too, which makes the search some ten times as fast.
+  """
+  shift = np.uint64(BITS)
+  context = grams >> shift << shift
+  first = np.searchsorted(counted, context)
+  last = np.searchsorted(counted, context + np.uint64(SYMBOLS))
+  count = np.searchsorted(counted, grams, "right") - np.searchsorted(counted, grams)
+  is_new = np.ones(len(counted), bool)
+  is_new[1:] = counted[1:] != counted[:-1]
+  before = np.zeros(len(counted) + 1, np.int32)  # how many different ones stand before
+  np.cumsum(is_new, out=before[1:])
+  return count, last - first, before[last] - before[first]
