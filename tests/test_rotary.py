@@ -99,6 +99,18 @@ def test_xpos_is_finite_over_a_long_text():
   np.testing.assert_allclose(scores[mask], 2 * naive.real.sum(-1)[mask] / 8**0.5, atol=1e-3)
 
 
+def test_xpos_that_decays_within_a_few_tokens_is_finite_over_many():
+  count = 300
+  position = jnp.arange(count)[None]
+  span = Span(position, position, jnp.ones((1, 1, count), bool), causal=True, consecutive=True)
+  relation = XPos(scale_base=2.0).relation(1, 8, causal=True, rngs=None)
+  scores = np.asarray(relation.score(*jnp.ones((2, 1, count, 1, 8)), span)[0, 0])
+  far = np.maximum(np.arange(count)[:, None] - np.arange(count), 0)[..., None]
+  naive = np.exp(1j * far * omega(8, 1e4)) * zeta(0.4, 2.0) ** far
+  mask = np.tri(count, dtype=bool)
+  np.testing.assert_allclose(scores[mask], 2 * naive.real.sum(-1)[mask] / 8**0.5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
   ("make", "message"),
   [

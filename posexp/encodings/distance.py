@@ -78,8 +78,10 @@ class FIRE(Encoding):
 
   e_ij = q·k/√d + f_h(ψ(i − j) / ψ(max(i, L))), ψ(x) = log(1 + |c|x), f a network 1 → width → H
   with ReLU. c starts at 0.1, and L at `threshold` as a trained multiple of it. Beyond L distances
-  count in proportion to the query's position, so offsets alone decide only up to there. Causal
-  only, since the future has no such proportion. `share_layers`: one f for all layers.
+  count in proportion to the query's position, so offsets alone decide only up to there. With a
+  memory that is counted from the memory's first slot, so that the farthest key there can be counts
+  as 1 in every segment; from a text's start, all distances would go to 0. Causal only, since the
+  future has no such proportion. `share_layers`: one f for all layers.
   """
 
   relative: ClassVar[bool] = False

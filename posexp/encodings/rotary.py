@@ -13,6 +13,8 @@ from posexp.config.checks import Base, Bound, Positive, at_least, only_with
 from posexp.encodings.base import Encoding, Relation, Span, scaled
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
+STEEP = 60.0  # the exponent of xPos' factors is below it; float32 overflows at 88
+
 
 @dataclasses.dataclass(frozen=True)
 class RoPE(Encoding):
@@ -120,6 +122,17 @@ class Decay(Rotation):
     super().__init__(frequencies(head_dim, encoding.base), head_dim, "interleaved")
     zeta = (np.arange(0, 1, 2 / head_dim) + encoding.gamma) / (1 + encoding.gamma)
     self.rate = tuple((np.log(zeta) / encoding.scale_base).tolist())
+
+  def score(self, q, k, span):
+    # Where planes shrink fast, few queries at a time have factors that do not overflow.
+    queries, size = q.shape[1], max(1, int(-2 * STEEP / min(self.rate)))
+    if queries <= size or not span.consecutive:
+      return super().score(q, k, span)
+    parts = (slice(start, start + size) for start in range(0, queries, size))
+    ask = super().score
+    return jnp.concatenate(
+      [ask(q[:, part], k, span.replace(query=span.query[:, part])) for part in parts], axis=2
+    )
 
   def turned(self, q, k, span):
     # Counted from the middle of the queries, factors stay small at any position, and in no logit
