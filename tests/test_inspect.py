@@ -138,6 +138,7 @@ def trained(tmp_path_factory):
 def test_a_run_is_looked_into(encoding, trained, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   run = trained(encoding)
+  (run / "metrics.jsonl").write_text("lost\n")  # which only a report reads
   files = inspect.inspect([f"run={run}"])
   drawn = {path.stem for path in files}
   assert "attention-on-text" in drawn

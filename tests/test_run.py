@@ -209,14 +209,14 @@ def test_a_damaged_row_among_others_is_not_passed_over(tmp_path):
     pass
   (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
   with pytest.raises(UserError, match=r"metrics\.jsonl, line 2"):
-    read_run(tmp_path)
+    _ = read_run(tmp_path).history
 
 
 def test_the_result_of_a_finished_run_needs_no_history(tmp_path):
   with RunWriter(tmp_path, CONFIG) as run:
     run.finish({"step": 3})
   (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-  assert read_summary(tmp_path) == {"step": 3}
+  assert read_run(tmp_path).summary == {"step": 3}
 
 
 def test_rewind(tmp_path):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -53,8 +54,19 @@ class Run:
   config: dict[str, Any]
   settings: dict[str, Any]  # {"rpr.k": 4}: the part of the config that decides the results, flat
   summary: dict[str, Any] | None  # only a finished run has one
-  history: list[dict[str, Any]]  # the rows of metrics.jsonl
-  failure: str | None  # the error that ended it, if one did
+
+  @functools.cached_property
+  def history(self) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl, read when they are asked for; UserError if one is damaged."""
+    rows, damage = read_rows(self.path)
+    if damage is not None:
+      raise damage
+    return rows
+
+  @functools.cached_property
+  def failure(self) -> str | None:
+    """The error that ended it, if one did."""
+    return None if self.summary is not None else _failure(self.path / "train.log")
 
   @property
   def seed(self) -> int:
@@ -113,18 +125,13 @@ def read_run(path: Path | str) -> Run:
   """The run in a folder, which may be in training.
 
   Raises:
-    UserError: there is no run, or one of its files is damaged.
+    UserError: there is no run, or its config or its summary is damaged.
   """
   path = Path(path)
   config = read_config(path)
   if config is None:
     raise UserError(f"{path} is not a run's folder: it has no config.yaml")
-  summary = read_summary(path)
-  rows, damage = read_rows(path)
-  if damage is not None:
-    raise damage
-  failure = None if summary is not None else _failure(path / "train.log")
-  return Run(path, config, flat(decisive(config)), summary, rows, failure)
+  return Run(path, config, flat(decisive(config)), read_summary(path))
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -141,7 +148,9 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
   runs, wrong = [], []
   for folder in folders.values():
     try:
-      runs.append(read_run(folder))
+      run = read_run(folder)
+      _ = run.history  # which says now whether it is damaged
+      runs.append(run)
     except UserError as error:
       wrong.append(str(error))
   if not runs:
