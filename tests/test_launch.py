@@ -111,7 +111,6 @@ def test_a_sweep_says_what_its_jobs_are(command):
 @pytest.mark.parametrize(
   ("argv", "encodings"),
   [
-    (["+x=1"], ["sinusoidal"]),
     (["~rpr.k", "encoding=rpr"], ["rpr"]),
     (["++rpr.k=3", "encoding=rpr"], ["rpr"]),
     (["hydra.verbose=false", "hydra/launcher=basic"], ["sinusoidal"]),
@@ -158,6 +157,8 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
     ("rpr.xyz=3", "rpr.xyz=3: there is no option rpr.xyz; the options of rpr are k, keys, values"),
     ("none.x=3", "none.x=3: there is no option none.x; --help lists the options"),
     ("modle.norm=post", "modle.norm=post: there is no option modle.norm; did you mean model.norm?"),
+    ("+a=1", "a=1: there is no option a; did you mean transformer_xl.a?"),
+    ("+epochs=3", "epochs=3: there is no option epochs; did you mean train.epochs?"),
     ("epochs=3", "epochs=3: there is no option epochs; did you mean train.epochs?"),
     ("encodng=rpr", "encodng=rpr: there is no option encodng; did you mean encoding?"),
     ("experimnt=x", "experimnt=x: there is no option experimnt; did you mean experiment?"),

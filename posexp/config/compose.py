@@ -13,7 +13,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posexp.config import plugins
 from posexp.config.checks import LARGEST, Count, between, brief, check
-from posexp.config.schema import build
+from posexp.config.schema import build, flat, unknown_option
 from posexp.errors import UserError
 
 _package = Path(__file__).resolve().parents[1]
@@ -76,7 +76,8 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
   """The plain config of one run: interpolations resolved, other encodings' options left out.
 
   Raises:
-    UserError: a value is missing, refers to one that does not exist, or cannot be.
+    UserError: an option does not exist, or its value is missing, refers to one that does not exist,
+      or cannot be.
   """
   try:
     config = OmegaConf.to_container(options(cfg), resolve=True, throw_on_missing=True)
@@ -87,7 +88,13 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
   for key in SECTIONS:
     if not isinstance(config.get(key), Mapping):
       raise UserError(f"{key}={brief(config.get(key))}: it must be a section with options")
-  given = {f.name: config[f.name] for f in dataclasses.fields(RunOptions) if f.name in config}
+  fields = [field.name for field in dataclasses.fields(RunOptions)]
+  known = {*SECTIONS, *fields, *encodings_node(), "encoding", "positions", "plugins"}
+  there = [option for option in flat(config) if option.partition(".")[0] in known]
+  for key in config:
+    if key not in known:
+      raise unknown_option(str(key), config[key], there)
+  given = {name: config[name] for name in fields if name in config}
   config |= dataclasses.asdict(build(RunOptions, given, where=""))
   for key in ("seeds", "workers", "plugins"):  # of a sweep, or read already
     config.pop(key, None)
