@@ -232,6 +232,20 @@ def test_a_user_error_of_a_run_is_one_line(command):
   assert (status, out, err) == (2, "", "posexp: error: task.train=x: no such file\n")
 
 
+@pytest.mark.parametrize(("argv", "unbuffered"), [([], ""), ([], "1"), (["--help"], "")])
+def test_a_log_that_cannot_be_printed_is_no_success(tmp_path, argv, unbuffered):
+  code = "import logging, sys; from posexp.sweeps.launch import launch\n"
+  code += "sys.exit(launch(lambda config: logging.getLogger('posexp').info('x')))"
+  env = os.environ | {"PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": str(Path(__file__).parents[1])}
+  argv, full = [sys.executable, "-c", code, *argv], Path("/dev/full")
+  with full.open("w") as stdout:
+    done = subprocess.run(
+      argv, env=env, cwd=tmp_path, text=True, stdout=stdout, stderr=subprocess.PIPE
+    )
+  assert done.returncode in (1, 2)
+  assert re.fullmatch(r"posexp: error: .*No space left on device; .*\n", done.stderr)
+
+
 def test_a_bug_in_a_run_keeps_its_traceback(command):
   with pytest.raises(ZeroDivisionError) as error:
     command("seed=1", job=lambda config: 1 / 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -46,15 +47,31 @@ def numbers(text: str) -> list[int]:
   return sorted({int(name) for name in names(text)})
 
 
+def flush_output() -> None:
+  """Prints what is still in the buffer of standard output.
+
+  Raises:
+    OSError: it cannot be printed; the end of the process does not try again.
+  """
+  try:
+    if sys.stdout is not None:  # as in ... >&-
+      sys.stdout.flush()
+  except OSError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise
+
+
 def run(work: Callable[[list[str]], Any]) -> None:
   """Does the work of a command line; a UserError is one line on stderr and exit status 2."""
   try:
     work(sys.argv[1:])
+    flush_output()
   except UserError as error:
     print(f"posexp: error: {error}", file=sys.stderr)
     sys.exit(2)
   except BrokenPipeError:  # as in ... | head
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(OSError):
+      flush_output()
     sys.exit(1)
   except OSError as error:
     print(f"posexp: error: {refused(error)}", file=sys.stderr)

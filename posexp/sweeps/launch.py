@@ -11,6 +11,7 @@ from hydra.core.utils import configure_log
 from omegaconf import OmegaConf
 
 from posexp.config import command_line, options, resolve
+from posexp.config.arguments import flush_output
 from posexp.config.help import help_text
 from posexp.errors import UserError, refused
 from posexp.sweeps.jobs import members
@@ -28,12 +29,17 @@ def launch(job: Job) -> int:
   `job` gets the plain config of `config.resolve`. A UserError, or what the operating system
   refuses, becomes one line on stderr and status 2. In a sweep the other runs go on; a last line
   names those that failed, and the status is 1. In a single run an unexpected exception is raised:
-  a bug is not a user's mistake. An interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the job) ends
-  everything, with status 130 or 143.
+  a bug is not a user's mistake. Where lines of the log could not be printed, on a full disk, say, a
+  last line says so, and the status is 1. An interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the
+  job) ends everything, with status 130 or 143.
   """
   before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM))
+  lost: set[str] = set()
   try:
-    return _launch(job)
+    status = _launch(job, lost)
+    return _flushed(lost) or status
+  except BrokenPipeError:  # as in ... --help | head
+    return _flushed(set()) or 1
   except (UserError, OSError) as error:
     _say(f"error: {refused(error) if isinstance(error, OSError) else error}")
     return 2
@@ -47,7 +53,7 @@ def launch(job: Job) -> int:
     signal.signal(signal.SIGTERM, before)
 
 
-def _launch(job: Job) -> int:
+def _launch(job: Job, lost: set[str]) -> int:
   args = command_line.parse(sys.argv[1:])
   with command_line.explained(args.overrides):
     cfg = command_line.shared(args.overrides)
@@ -67,6 +73,7 @@ def _launch(job: Job) -> int:
     except (AssertionError, AttributeError, TypeError, ValueError) as error:
       message = "hydra.job_logging and hydra.verbose do not say how to log; leave them as they are"
       raise UserError(message) from error
+    _note_lost_lines(lost)
   if args.cfg:
     print(OmegaConf.to_yaml(options(cfg)), end="")
     return 0
@@ -81,6 +88,33 @@ def _launch(job: Job) -> int:
     names = "; ".join(member.options for member in sweep.failed)
     _say(f"error: {len(sweep.failed)} of {len(sweep.runs)} runs failed: {names}")
   return 1 if sweep.failed else 0
+
+
+def _note_lost_lines(lost: set[str]) -> None:
+  """From now on `lost` gets the reasons for which lines of the log cannot be printed."""
+
+  def note(record: logging.LogRecord) -> None:
+    error = sys.exc_info()[1]
+    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):  # as in ... | head
+      lost.add(error.strerror)
+
+  for handler in logging.getLogger().handlers:
+    handler.handleError = note
+
+
+def _flushed(lost: set[str]) -> int:
+  """The exit status of printing, 1 if lines are lost, which is said."""
+  try:
+    flush_output()
+  except OSError as error:
+    if not isinstance(error, BrokenPipeError):
+      lost.add(error.strerror)
+  if lost:
+    _say(
+      f"error: standard output: {', '.join(lost)}; lines are missing there, and the same command "
+      "says the result again"
+    )
+  return int(bool(lost))
 
 
 def _make_folder(runs: str) -> None:
