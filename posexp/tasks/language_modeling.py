@@ -18,12 +18,11 @@ from posexp.data.examples import Batch
 from posexp.data.streams import Stream
 from posexp.errors import UserError
 from posexp.runs.predictions import write_predictions
-from posexp.tasks.contract import Outputs, Snapshot, Task, metric_of, prefixed
+from posexp.tasks.contract import Outputs, Snapshot, Task, prefixed, result_table
 
 if TYPE_CHECKING:
   from posexp.models.language_model import LanguageModelSpec
 
-EVALUATED = ("validation", "test")
 SHOWN = ("bits_per_byte", "bits_per_char", "perplexity", "word_perplexity", "loss", "accuracy")
 LARGEST = 700  # exp of it is still a float64
 
@@ -201,31 +200,27 @@ class LanguageModeling(Task):
     return ("test",)
 
   def conclude(self, data: TextData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """The metrics of all of validation and test; the segments of test are written."""
-    summary: dict[str, Any] = {}
-    for split in EVALUATED:
-      text = data.splits[split]
-      found = self.predict(data, snapshot, split)
-      bits = found["loss"].sum() / math.log(2)
-      measured = self.scores(found) | {  # by the exact text, which words may not give back
-        "bits_per_byte": float(bits / text.bytes),
-        "bits_per_char": float(bits / text.chars),
-        "word_perplexity": math.exp(min(found["loss"].sum() / text.words, LARGEST)),
-      }
-      counted = {"bytes": text.bytes, "words": text.words, "tokens": int(found["tokens"].sum())}
-      summary |= prefixed(split, measured | counted)
+    """The metrics of the test split, whose segments are written."""
+    text, found = data.splits["test"], self.predict(data, snapshot, "test")
+    nats = found["loss"].sum()
+    measured = self.scores(found) | {  # of the exact text, which words may not give back
+      "bits_per_byte": float(nats / math.log(2) / text.bytes),
+      "bits_per_char": float(nats / math.log(2) / text.chars),
+      "word_perplexity": math.exp(min(nats / text.words, LARGEST)),
+    }
+    counted = {"bytes": text.bytes, "words": text.words, "tokens": int(found["tokens"].sum())}
     write_predictions(folder, "test", segments(data, found))
-    return summary
+    return prefixed("test", measured | counted)
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """The best checkpoint on both splits."""
-    yield f"{'at step ' + format(summary['step'], ','):<34}{'validation':>12}{'test':>12}"
-    for name in SHOWN:
-      metric = metric_of(self, name)
-      cells = (format(summary[f"{split}/{name}"], metric.format) for split in EVALUATED)
-      yield f"{metric.title:<34}" + "".join(map("{:>12}".format, cells))
-    sizes = " and ".join(format(summary[f"{split}/bytes"], ",") for split in EVALUATED)
-    yield f"bits per byte are of {sizes} bytes of text; ends of documents are predicted, too"
+    yield from result_table(self, summary, ("validation", "test"), SHOWN)
+    part = self.validation_tokens
+    yield f"validation: {f'its first {part:,} tokens' if part else 'all of it'}; test: all of it"
+    yield (
+      f"bits per byte of test are of its {summary['test/bytes']:,} bytes; ends of documents are "
+      "predicted, too"
+    )
 
 
 def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,144 @@
+"""The language model: what its memory holds, what counts, and what it sees."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from posexp.encodings import RPR, Sinusoidal, TransformerXL
+from posexp.models.language_model import LanguageModelSpec, since_start
+from posexp.models.positions import Positions
+from posexp.models.transformer import Size
+
+B, T, V = 2, 6, 11
+SIZE = Size(d_model=16, num_heads=2, d_ff=32, num_layers=2, dropout=0.0)
+
+
+@functools.cache
+def model(memory=0, encoding=None, **options):
+  size = dataclasses.replace(SIZE, memory=memory)
+  spec = LanguageModelSpec(V, encoding or TransformerXL(), size, **options)
+  return spec.build(nnx.Rngs(params=0, encoding=1))
+
+
+def text(length, seed=0):
+  return np.random.default_rng(seed).integers(1, V, (B, length + 1))
+
+
+def batch(tokens, **more):
+  shape = tokens[:, 1:].shape
+  given = {"tokens": tokens[:, :-1], "labels": tokens[:, 1:], "mask": np.ones(shape, bool)}
+  given |= {"weight": np.ones(len(tokens), np.float32), "fresh": np.zeros(len(tokens), bool)}
+  return {name: jnp.asarray(value) for name, value in (given | more).items()}
+
+
+@nnx.jit
+def predict(model, batch, carry=()):
+  return model.predict(batch, carry)
+
+
+def in_segments(model, tokens, **more):
+  """nll [B,L] of a text, read segment by segment."""
+  carry, found = model.initial_carry(B), []
+  for start in range(0, tokens.shape[1] - 1, T):
+    cut = {name: each[:, start : start + T] for name, each in more.items()}
+    now, carry = predict(model, batch(tokens[:, start : start + T + 1], **cut), carry)
+    found.append(now["nll"])
+  return np.concatenate(found, axis=1)
+
+
+def test_segments_with_a_memory_are_the_whole_text():
+  tokens = text(3 * T)
+  whole, _ = predict(model(3 * T), batch(tokens), model(3 * T).initial_carry(B))
+  np.testing.assert_allclose(in_segments(model(3 * T), tokens), whole["nll"], atol=5e-5)
+  assert np.abs(in_segments(model(), tokens) - whole["nll"])[:, T:].max() > 1e-3
+
+
+def test_a_memory_reaches_one_segment_a_layer():
+  tokens = text(3 * T)
+  other = tokens.copy()
+  other[:, :T] = text(T, seed=1)[:, :T]
+  for memory, sees in ((0, 1), (T, 3)):
+    change = np.abs(in_segments(model(memory), tokens) - in_segments(model(memory), other))
+    assert (change.reshape(B, 3, T).max((0, 2)) > 1e-6).tolist() == [n < sees for n in range(3)]
+
+
+def test_rows_that_begin_afresh_forget():
+  now = model(2 * T)
+  _, carry = predict(now, batch(text(T)), now.initial_carry(B))
+  tokens = text(T, seed=1)
+  fresh = batch(tokens, fresh=np.array([True, False]))
+  found, _ = predict(now, fresh, carry)
+  kept, _ = predict(now, batch(tokens), carry)
+  new, _ = predict(now, batch(tokens), now.initial_carry(B))
+  np.testing.assert_array_equal(found["nll"][0], new["nll"][0])
+  np.testing.assert_array_equal(found["nll"][1], kept["nll"][1])
+  assert np.abs(found["nll"][1] - new["nll"][1]).max() > 1e-4
+
+
+@pytest.mark.parametrize("memory", [0, 2 * T])
+def test_masked_documents_see_themselves_alone(memory):
+  tokens = text(2 * T)
+  documents = np.broadcast_to(np.arange(2 * T) >= T - 2, (B, 2 * T)).astype(int) + 4
+  other = tokens.copy()
+  other[:, : T - 2] = text(T, seed=1)[:, : T - 2]
+  now = model(memory)
+  found = [in_segments(now, each, documents=documents) for each in (tokens, other)]
+  np.testing.assert_allclose(found[0][:, T - 2 :], found[1][:, T - 2 :], atol=1e-6)
+  assert np.abs(found[0] - found[1])[:, : T - 2].max() > 1e-3
+
+
+def test_packed_documents_have_positions_of_their_own():
+  documents = jnp.asarray([[3, 3, 4, 4, 4, 9]])
+  assert since_start(documents).tolist() == [[0, 1, 0, 1, 2, 0]]
+  now, tokens = model(encoding=Sinusoidal()), text(T)
+  documents = np.broadcast_to(np.arange(T) >= 2, (B, T)).astype(int)
+  packed, _ = predict(now, batch(tokens, documents=documents))
+  alone, _ = predict(now, batch(tokens[:, 2:]))
+  np.testing.assert_allclose(packed["nll"][:, 2:], alone["nll"], atol=1e-5)
+
+
+def test_half_a_segment_is_scored_in_training_alone():
+  tokens = text(T)
+  half, full = model(scored="half"), model()
+  values, weight, _ = half.loss(batch(tokens), (), label_smoothing=0.0, rngs=nnx.Rngs(0))
+  each, _ = predict(full, batch(tokens))
+  assert weight == B * T / 2
+  np.testing.assert_allclose(values["nll"], each["nll"][:, T // 2 :].mean(), rtol=1e-5)
+  scored, _ = predict(half, batch(tokens))
+  np.testing.assert_array_equal(scored["nll"], each["nll"])
+
+
+def test_the_gradient_stops_at_the_memory():
+  graphdef, params, rest = nnx.split(model(T), nnx.Param, ...)
+
+  def kept(params):
+    now = nnx.merge(graphdef, params, rest)
+    _, carry = predict(now, batch(text(T)), now.initial_carry(B))
+    return sum((layer**2).sum() for layer in carry.layers)
+
+  assert kept(params) > 0
+  assert all(not leaf.any() for leaf in jax.tree.leaves(jax.grad(kept)(params)))
+
+
+def test_random_positions_put_the_memory_before_the_segment():
+  tokens = text(T)
+
+  def loss(seed, memory=T):
+    now = model(memory, RPR(k=2), positions=Positions("randomized", reach=64))
+    rngs = nnx.Rngs(positions=seed)
+    values, *_ = now.loss(batch(tokens), now.initial_carry(B), label_smoothing=0.0, rngs=rngs)
+    return values["loss"]
+
+  assert loss(0) != loss(1)
+  with pytest.raises(ValueError, match=r"reach=64 positions, but texts of 70 tokens"):
+    loss(0, memory=64)
+
+
+def test_absolute_positions_and_a_memory_exclude_each_other():
+  with pytest.raises(ValueError, match=r"same absolute positions|memory"):
+    model(T, Sinusoidal())
