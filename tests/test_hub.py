@@ -37,7 +37,14 @@ from posexp.errors import UserError
 for options in json.loads(sys.argv[1]):
   task = types.SimpleNamespace(**options)
   try:
-    read = (sources.labeled if hasattr(task, "label") else sources.pairs)(task)
+    if hasattr(task, "source"):
+      read = sources.pairs(task)
+    elif hasattr(task, "label"):
+      read = sources.labeled(task)
+    else:
+      read = sources.documents(task)
+      texts = {name: [part.decode() for part in split.parts] for name, split in read.items()}
+      read = {name: lambda texts=texts: texts for name, texts in texts.items()}
     print(json.dumps({name: list(split()) for name, split in read.items()}))
   except UserError as error:
     print(json.dumps(str(error)))
@@ -111,7 +118,18 @@ REPOSITORIES = {
     "de-en/test-00000-of-00001.parquet": together([PAIRS[0], ("x", "")]),
     "cs-en/train-00000-of-00001.parquet": together(PAIRS[:1]),
   },
+  "Salesforce/wikitext": {
+    "README.md": CARD.replace(b"de-en", b"wikitext-2-v1"),
+    "wikitext-2-v1/train-00000-of-00001.parquet": parquet({"text": ["", " = A = \n", "", " x \n"]}),
+    "wikitext-2-v1/test-00000-of-00001.parquet": parquet({"text": [" y \n", ""]}),
+    "cs-en/train-00000-of-00001.parquet": parquet({"text": ["x"]}),
+  },
   "org/iwslt": {"iwslt.py": b"raise SystemExit"},
+  "org/plays": {"plays.py": b"raise SystemExit"},
+  f"org/plays@{BRANCH}": {
+    f"{CONVERTED}/{split}/0000.parquet": parquet({"de": [b for _, b in PAIRS[first:]]})
+    for first, split in enumerate(["train", "test"])
+  },
   f"org/iwslt@{BRANCH}": {
     f"{CONVERTED}/train/0000.parquet": together(PAIRS),
     f"{CONVERTED}/test/0000.parquet": together(PAIRS[1:]),
@@ -132,6 +150,10 @@ def test_a_data_set_is_read_once_at_its_commit(tmp_path, monkeypatch):
   wmt = pairs | {"hub": "org/wmt", "subset": "de-en"}
   parts = {name: f"{CONVERTED}/{name}/*.parquet" for name in ("train", "test")}
   iwslt = pairs | {"hub": "org/iwslt", "revision": BRANCH, "data_files": parts} | parts
+  wikitext = split | {"hub": "Salesforce/wikitext", "subset": "wikitext-2-v1", "text": "text"}
+  wikitext |= {"test": "test"}
+  plays = iwslt | {"text": "de", "hub": "org/plays"}
+  del plays["source"]
   lists, labeled = ([list(row) for row in rows] for rows in (PAIRS, LABELED))
   named = [[text, ("bad", "good")[label]] for text, label in LABELED]
   expected = [
@@ -150,6 +172,10 @@ def test_a_data_set_is_read_once_at_its_commit(tmp_path, monkeypatch):
     (columns | {"validation": "dev"}, "no split 'dev'; it has train, test"),
     (columns | {"target": "fr"}, "split train, row 1: no column 'fr', but en, de"),
     (columns | {"revision": "f" * 40}, "f" * 40),
+    # An empty row of WikiText is a line of its files.
+    (wikitext, {"train": [" \n", " = A = \n", " \n", " x \n"], "test": [" y \n", " \n"]}),
+    (plays, {"train": [b for _, b in PAIRS], "test": [b for _, b in PAIRS[1:]]}),
+    (wikitext | {"text": "txt"}, "split train, row 1: no column 'txt', but text; did you mean"),
     (iwslt | {"revision": "refs/other"}, "task.hub=org/iwslt: cannot be loaded at refs/other"),
   ]
   with hub.serve(REPOSITORIES, COMMIT) as endpoint:

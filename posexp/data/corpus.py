@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from posexp import storage
-from posexp.data import documents, files, sources, store, tokenizer, vocabulary
+from posexp.data import documents, files, hub, sources, store, tokenizer, vocabulary
 from posexp.data.documents import Documents
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
@@ -64,6 +64,8 @@ def check_options(task) -> None:
   if not task.package and not task.train:
     kind = "a split of the hub's data set" if task.hub else "a file of training text"
     raise ValueError(f"train must name {kind}")
+  if task.hub:
+    hub.check_pinned(task.revision)
   tables = [split for split, path in given.items() if task.hub or files.is_table(path)]
   if tables and not task.text:
     raise ValueError(f"text must name the column of the text, as {tables[0]} is a table")

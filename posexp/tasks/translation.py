@@ -18,7 +18,7 @@ import numpy as np
 
 from posexp import storage
 from posexp.config.checks import Bound, Count, Name, at_least, at_most, check, only_with
-from posexp.data import batches, encoded, sources, tokenizer
+from posexp.data import batches, encoded, hub, sources, tokenizer
 from posexp.data.examples import Batch
 from posexp.data.splits import Stream, arrange
 from posexp.runs.metrics import Metric
@@ -314,12 +314,8 @@ class Corpus(Translation):
 
   def __post_init__(self):
     super().__post_init__()
-    pinned = re.fullmatch(r"[0-9a-f]{40}|refs/convert/parquet", self.revision or "")
-    if self.hub and not pinned:
-      raise ValueError(
-        "revision must be a commit of the hub's data set, 40 hexadecimal digits, or "
-        "refs/convert/parquet"
-      )
+    if self.hub:
+      hub.check_pinned(self.revision)
     if not self.train:
       kind = "a split of the hub's data set" if self.hub else "a file of training pairs"
       raise ValueError(f"train must name {kind}")
