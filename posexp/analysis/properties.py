@@ -175,11 +175,13 @@ def memory(case: Case) -> Iterator[Difference]:
     # whole sequence can give that for a first layer's memory only, the words.
     case = dataclasses.replace(case, layers=1)
   model, tokens, part = stack(case), tokens_of(case), case.part
-  first, kept = model.recur(tokens[:, :part], model.empty_memory(B, part))
+  slots = case.length  # more than there are tokens, so that some hold nothing
+  first, kept = model.recur(tokens[:, :part], model.empty_memory(B, slots))
   second, _ = model.recur(tokens[:, part:], kept)
-  alone = model(tokens[:, :part], positions=part + jnp.arange(part)[None])
+  alone = model(tokens[:, :part], positions=slots + jnp.arange(part)[None])
+  whole = model(tokens, positions=slots - part + jnp.arange(case.length)[None])
   yield from compare(f"a first segment of {part}", first, alone)
-  yield from compare(f"then one of {case.length - part}", second, model(tokens)[:, part:])
+  yield from compare(f"then one of {case.length - part}", second, whole[:, part:])
 
 
 def explicit_positions(case: Case) -> Iterator[Difference]:

@@ -33,6 +33,7 @@ class Size:
   dtype: Literal["float32", "bfloat16"] = "float32"
   attention: Literal["auto", "reference", "blocked", "fused"] = "auto"
   memory: Annotated[int, between(0, 2**20)] = 0  # slots of a language model's memory
+  same_length: Annotated[bool, only_with("memory")] = False  # each token sees `memory` keys
   match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py
   match_to: Annotated[str, only_with("match")] = "none"
 

@@ -196,7 +196,8 @@ class Stack(nnx.Module):
     Tokens see what stands before them, in the memory too; with `documents` int [B,L], which are not
     negative, only what is of their own document. `positions` int [1 or B,M+L] are those of the
     memory's slots and of the segment; None means that they are consecutive. `term_scale` is as in
-    `__call__`.
+    `__call__`. With `size.same_length` a token sees M keys at the most, itself among them, wherever
+    in the segment it stands, as in the authors' code for PyTorch; in that for TensorFlow, M + 1.
 
     Raises:
       ValueError: memory and segment are longer than the encoding's positions.
@@ -210,10 +211,13 @@ class Stack(nnx.Module):
     x = self.read(tokens, own, rngs)
     held = jnp.zeros(tokens.shape, int) if documents is None else documents
     held = jnp.concatenate([memory.documents, held], axis=1)
+    mask = (held >= 0)[:, None] if documents is None else documents[:, :, None] == held[:, None]
+    if self.size.same_length:
+      mask &= jnp.arange(length)[:, None] < jnp.arange(past + length)
     span = Span(
       own,
       positions,
-      (held >= 0)[:, None] if documents is None else documents[:, :, None] == held[:, None],
+      mask,
       causal=True,
       max_position=self.max_position,
       consecutive=consecutive,

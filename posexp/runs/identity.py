@@ -23,6 +23,7 @@ NEUTRAL = {
   "model.norm_epsilon": (1e-6,),
   "model.attention": ("auto",),
   "model.memory": (0,),
+  "model.same_length": (False,),
   "binary.at": ("input",),
   "clock.at": ("input",),
   "index.at": ("input",),

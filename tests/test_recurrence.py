@@ -1,0 +1,134 @@
+"""Models that read a text in segments with a memory, and Transformer-XL as its authors have it.
+
+`transformer_xl.npz` was written by `scripts/transformer_xl.py` from the PyTorch code of
+https://github.com/kimiyoung/transformer-xl at commit 44781ed, with PyTorch 2.13.0: small random
+weights in float16, a text of 5 segments, and the losses of each case in nats.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import DEFAULTS
+from flax import nnx
+from recurrence import agreement
+from recurrence.agreement import CASES
+
+from posexp.analysis import properties
+from posexp.analysis.properties import Case
+from posexp.encodings.relative import RPR, TransformerXL
+from posexp.models import attention
+from posexp.models.language_model import LanguageModelSpec
+from posexp.models.transformer import Size
+
+THEIRS = agreement.read(Path(__file__).with_name("transformer_xl.npz"))
+CLOSE = 1e-5  # nats
+EXACT = 5e-5
+T, M = 4, 10  # tokens of a segment, slots of the memory
+# The suite of all encodings has two segments with each; these depend on more than an offset's bias.
+SOME = [case for case in DEFAULTS if case.id in ("rpr", "transformer_xl", "rope", "cope")]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_authors_weights_give_their_losses(case):
+  expected = THEIRS.losses[THEIRS.cases.index(case)]
+  np.testing.assert_allclose(agreement.losses(THEIRS, case), expected, rtol=0, atol=CLOSE)
+
+
+def test_their_losses_are_there_and_differ_from_case_to_case():
+  assert THEIRS.losses.shape == (len(CASES), 2, 20)
+  for i, one in enumerate(THEIRS.losses):
+    for other in THEIRS.losses[:i]:
+      assert np.abs(one - other).max() > 0.1
+
+
+def test_the_gradient_stops_where_theirs_does():
+  case = THEIRS.cases[-1]
+  assert case.memory > THEIRS.segment
+  found = agreement.gradients(THEIRS, case)
+  for path, expected in agreement.params(THEIRS.gradients, THEIRS.heads).items():
+    np.testing.assert_allclose(found[path], expected, rtol=0, atol=CLOSE, err_msg=path)
+
+
+def test_in_blocks_tokens_see_the_same_part_of_the_memory(monkeypatch):
+  monkeypatch.setattr(attention, "SIZE", 3)
+  case = next(case for case in CASES if case.same_length)
+  expected = THEIRS.losses[THEIRS.cases.index(case)]
+  found = agreement.losses(THEIRS, case, attention="blocked")
+  np.testing.assert_allclose(found, expected, rtol=0, atol=CLOSE)
+
+
+def test_evaluation_may_have_another_memory_length_and_clamp():
+  size = Size(d_model=8, num_heads=2, d_ff=8, num_layers=1, memory=T)
+  spec = LanguageModelSpec(11, TransformerXL(), size)
+  other = dataclasses.replace(
+    spec,
+    encoding=dataclasses.replace(spec.encoding, clamp=3),
+    size=dataclasses.replace(size, memory=M, same_length=True),
+  )
+  trained, evaluated = (
+    nnx.eval_shape(lambda each=each: nnx.state(each.build(nnx.Rngs(0)), nnx.Param))
+    for each in (spec, other)
+  )
+  assert jax.tree.map(jnp.shape, trained) == jax.tree.map(jnp.shape, evaluated)
+
+
+def test_the_same_length_needs_a_memory():
+  with pytest.raises(ValueError, match="same_length"):
+    Size(same_length=True)
+
+
+def recurred(model, tokens, fresh=()):
+  """The outputs of segments of T tokens; nothing stands before the (row, segment) in `fresh`."""
+  memory, found, step = model.empty_memory(len(tokens), M), [], jax.jit(model.recur)
+  for place in range(tokens.shape[1] // T):
+    anew = jnp.array([(row, place) in fresh for row in range(len(tokens))])
+    segment = tokens[:, T * place : T * place + T]
+    output, memory = step(segment, memory.cleared(anew))
+    found.append(output)
+  return jnp.concatenate(found, axis=1)
+
+
+@pytest.mark.parametrize("encoding", SOME)
+def test_segments_equal_the_whole_and_begin_anew_where_they_are_told_to(encoding):
+  case = Case(encoding, causal=True, length=3 * T)
+  model, tokens = properties.stack(case), properties.tokens_of(case)
+  tokens = tokens.at[1, T:].set(tokens[0, :-T])
+  whole = jax.jit(model.__call__)(tokens)
+  found = recurred(model, tokens, fresh={(1, 1)})
+  np.testing.assert_allclose(found[0], whole[0], rtol=0, atol=EXACT)
+  np.testing.assert_allclose(found[1, :T], whole[1, :T], rtol=0, atol=EXACT)
+  np.testing.assert_allclose(found[1, T:], whole[0, :-T], rtol=0, atol=EXACT)
+
+
+def test_keys_and_values_of_a_memory_are_learned_from():
+  """In one layer the memory is embeddings: all but these have the gradient of the whole text."""
+  case = Case(RPR(k=2), causal=True, length=3 * T, layers=1)
+  model, tokens = properties.stack(case), properties.tokens_of(case)
+  graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+  _, memory = jax.jit(model.recur)(tokens[:, : 2 * T], model.empty_memory(len(tokens), M))
+  weights = jnp.cos(jnp.arange(case.d_model))
+
+  def of_memory(params):
+    output, _ = nnx.merge(graphdef, params, rest).recur(tokens[:, 2 * T :], memory)
+    return (output * weights).sum()
+
+  def of_whole(params):
+    return (nnx.merge(graphdef, params, rest)(tokens)[:, 2 * T :] * weights).sum()
+
+  found, expected = (
+    properties.paths(jax.jit(jax.grad(each))(params)) for each in (of_memory, of_whole)
+  )
+  assert not np.allclose(found.pop("embed/table"), expected.pop("embed/table"))
+  for path, slope in expected.items():
+    np.testing.assert_allclose(found[path], slope, rtol=1e-4, atol=1e-4, err_msg=path)
+
+
+def test_rows_that_are_swapped_swap_their_outputs():
+  case = Case(TransformerXL(), causal=True, length=3 * T)
+  model, tokens = properties.stack(case), properties.tokens_of(case)
+  found = recurred(model, tokens)
+  np.testing.assert_allclose(recurred(model, tokens[::-1]), found[::-1], rtol=0, atol=EXACT)
