@@ -4,15 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.cudnn.fused_attention_stablehlo import (
-  AttentionLayout,
-  check_layout,
-  combine_bias_and_mask,
-)
 
 from posexp.encodings import Span
 from posexp.encodings.base import lengths_or_mask
 from posexp.kernels import cudnn
+
+try:  # JAX offers what it asks of cuDNN's arguments to nobody without a GPU
+  from jax._src.cudnn.fused_attention_stablehlo import (
+    AttentionLayout,
+    check_layout,
+    combine_bias_and_mask,
+  )
+except ImportError:
+  check_layout = None
 
 B, H, D = 3, 2, 16
 
@@ -50,6 +54,7 @@ def drawn(span, bias):
   return (*arrays, last, None) if bias is None else (*arrays, last)
 
 
+@pytest.mark.skipif(check_layout is None, reason="this JAX checks cuDNN's arguments elsewhere")
 @pytest.mark.parametrize("bias", [None, (1, H), (B, H), (1, 1)])
 @pytest.mark.parametrize("name", SPANS)
 def test_cudnn_takes_what_it_is_given(name, bias):
