@@ -6,26 +6,21 @@ goes on for so many seconds with random damage of that seed.
 """
 
 import contextlib
-import hashlib
-import importlib
-import io
 import itertools
 import json
 import os
 import random
 import resource
 import shutil
-import sys
 import time
-import traceback
 from pathlib import Path
-from unittest import mock
 
+import damage
+import fuzz
 import order
 import pytest
+from fuzz import contents, typed
 
-SECONDS = float(os.environ.get("POSEXP_FUZZ", "10"))
-SEED = int(os.environ.get("POSEXP_SEED", "0"))
 BASE = [*order.MODEL, "wandb.mode=disabled", "train.steps=6", "train.evaluate_every=2"]
 BASE += ["train.log_every=1", "train.warmup=1"]
 NUMBERS = ["task.examples=200", "task.digits=2", "task.places=3", "task.beyond=[3]"]
@@ -90,172 +85,6 @@ class Case:
     }
 
 
-def typed(command: str, *argv: str) -> order.Typed:
-  """Types a command in this process; an exception that it raises is a traceback in `err`."""
-  if command == "train":
-    try:
-      return order.command(*argv)
-    except Exception:
-      return order.Typed(-1, "", traceback.format_exc())
-  main = importlib.import_module(f"posexp.{command}").main
-  out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
-  with (
-    mock.patch.object(sys, "argv", [command, *argv]),
-    mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO())),
-    contextlib.redirect_stdout(out),
-    contextlib.redirect_stderr(err),
-  ):
-    try:
-      main()
-      status = 0
-    except SystemExit as end:
-      status = end.code or 0
-    except Exception:
-      status = -1
-      err.write(traceback.format_exc())
-  return order.Typed(status, out.buffer.getvalue().decode(), err.getvalue())
-
-
-def contents(folder: Path) -> dict[str, str]:
-  """A digest of every file of a run that a command must not change, by its path."""
-  found = {}
-  for file in sorted(folder.rglob("*")):
-    name = str(file.relative_to(folder))
-    if file.is_file() and not any(Path(name).match(pattern) for pattern in MADE):
-      found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
-  return found
-
-
-# Damage: each takes the path of a file, and random numbers.
-
-
-def missing(file, rng):
-  file.unlink()
-
-
-def empty(file, rng):
-  file.write_bytes(b"")
-
-
-def cut(file, rng):
-  data = file.read_bytes()
-  file.write_bytes(data[: rng.randrange(len(data) + 1)])
-
-
-def zeros(file, rng):
-  file.write_bytes(bytes(file.stat().st_size))
-
-
-def binary(file, rng):
-  file.write_bytes(rng.randbytes(file.stat().st_size))
-
-
-def flipped(file, rng):
-  data = bytearray(file.read_bytes())
-  for _ in range(rng.randint(1, 3) if data else 0):
-    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-  file.write_bytes(data)
-
-
-def dropped(file, rng):
-  data = file.read_bytes()
-  at = rng.randrange(len(data) + 1)
-  file.write_bytes(data[:at] + data[at + rng.randint(1, 40) :])
-
-
-def line_dropped(file, rng):
-  lines = file.read_bytes().splitlines(keepends=True)
-  del lines[rng.randrange(len(lines) + 1) :][:1]
-  file.write_bytes(b"".join(lines[: rng.randrange(len(lines) + 1)] + lines[1:]))
-
-
-def lines_swapped(file, rng):
-  lines = file.read_bytes().splitlines(keepends=True)
-  rng.shuffle(lines)
-  file.write_bytes(b"".join(lines))
-
-
-def swapped(file, rng):
-  words = file.read_bytes().split(b" ")
-  i, j = rng.randrange(len(words)), rng.randrange(len(words))
-  words[i], words[j] = words[j], words[i]
-  file.write_bytes(b" ".join(words))
-
-
-def doubled(file, rng):
-  file.write_bytes(file.read_bytes() * 2)
-
-
-def another_kind(file, rng):
-  texts = ["[]", "null", "7", '"text"', "{}", '{"a": 1}', "[" * 100_000, '{"step": "x"}\n' * 3]
-  texts += ['{"step": 1e999}\n', "a: *b", "&a [*a]", "!!python/object/apply:os.system ['true']"]
-  texts += ["seed: ${oc.env:HOME}", "\ufeff{}", "- 1", "a: 2024-01-01", "!!timestamp x", "a: !!int"]
-  file.write_text(rng.choice(texts))
-
-
-def value_changed(file, rng):
-  """A value of a mapping becomes one of another type, or its key is gone."""
-  import yaml
-
-  values = [None, True, -1, 0, 10**400, 1e308, float("nan"), "x", "${seed}", "\ud800", [], [[]]]
-  values += [{}, {"a": [1]}, ["x", 1], 10**12, "", "a\nb", 2.5]
-  try:
-    whole = yaml.safe_load(file.read_text()) if file.suffix == ".yaml" else None
-    lines = [whole] if whole else [json.loads(line) for line in file.read_text().splitlines()]
-  except ValueError:
-    try:
-      lines, whole = [json.loads(file.read_text())], True
-    except ValueError:
-      return flipped(file, rng)
-  node = rng.choice(lines)
-  while isinstance(node, dict) and node:
-    key = rng.choice(list(node))
-    if isinstance(node[key], dict) and node[key] and rng.random() < 0.7:
-      node = node[key]
-      continue
-    if rng.random() < 0.3:
-      del node[key]
-    else:
-      node[key] = rng.choice(values)
-    break
-  if file.suffix == ".yaml":
-    file.write_text(yaml.safe_dump(whole, sort_keys=False))
-  else:
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def folder_instead(file, rng):
-  file.unlink()
-  file.mkdir()
-
-
-def pipe_instead(file, rng):
-  file.unlink()
-  os.mkfifo(file)
-
-
-def loop_instead(file, rng):
-  file.unlink()
-  file.symlink_to(file.name)
-
-
-def nowhere_instead(file, rng):
-  file.unlink()
-  file.symlink_to("nowhere")
-
-
-def device_instead(file, rng):
-  file.unlink()
-  file.symlink_to("/dev/zero")
-
-
-DAMAGE = [
-  missing, empty, cut, zeros, binary, flipped, flipped, dropped, line_dropped, lines_swapped,
-  swapped, doubled, another_kind, value_changed, value_changed, value_changed, folder_instead,
-  pipe_instead, loop_instead, nowhere_instead, device_instead,
-]  # fmt: skip
-
-
 def result(path: Path) -> dict[str, str]:
   """What a run has come to, less what is measured in time or in memory."""
   rows, summary, predictions = order.result(path)
@@ -276,7 +105,7 @@ COMMANDS = ("train", "sweep", "evaluate", "inspect", "translate", "compare", "re
 
 def answer(case: Case, command: str, harmed: str) -> str:
   """What is wrong with the answer of a command to damage of a file of a run; "" if nothing."""
-  before, begun = contents(case.path), time.perf_counter()
+  before, begun = contents(case.path, MADE), time.perf_counter()
   found = typed(*case.commands()[command])
   seconds = time.perf_counter() - begun
   if "Traceback" in found.err or found.status not in (0, 1, 2):
@@ -286,7 +115,7 @@ def answer(case: Case, command: str, harmed: str) -> str:
     return f"status {found.status} with {found.err!r}"
   if seconds > 20:
     return f"{seconds:.0f} seconds"
-  after = contents(case.path)
+  after = contents(case.path, MADE)
   changed = {name for name in before if after.get(name) != before[name]} - {harmed}
   trains = case.state == "unfinished" and command in ("train", "sweep")
   if changed and (not trains or found.status != 0):
@@ -309,9 +138,9 @@ def test_what_a_finished_run_has_lost_is_made_again(home, kind):
   summary = (case.path / "summary.json").read_bytes()
   lost = ["summary.json", "config.yaml", *(file for file in case.files if "jsonl" in file)]
   lost.remove("metrics.jsonl")
-  for file, damage in itertools.product(lost, (missing, cut)):
+  for file, harm in itertools.product(lost, (damage.missing, damage.cut)):
     good = (case.path / file).read_bytes()
-    damage(case.path / file, random.Random(1))
+    harm(case.path / file, random.Random(1))
     assert typed(*case.commands()["train"])[::2] == (0, "")
     if file != "summary.json":
       assert (case.path / file).read_bytes() == good
@@ -339,11 +168,11 @@ def test_a_row_before_the_checkpoint_is_missed(home, kind):
   rows = case.path / "metrics.jsonl"
   lines = rows.read_text().splitlines(keepends=True)
   rows.write_text("".join(lines[:2] + lines[3:]))
-  before = contents(case.path)
+  before = contents(case.path, MADE)
   found = typed(*case.commands()["train"])
   assert found.status == 2
   assert f"{rows}: the row of step 3 is lost" in found.err
-  assert contents(case.path) == before
+  assert contents(case.path, MADE) == before
 
 
 @pytest.mark.parametrize("state", ["finished", "unfinished"])
@@ -368,7 +197,7 @@ def test_two_words_of_a_tokenizer_that_are_swapped_are_noticed(home, kind, state
 def test_a_run_that_was_refused_space_or_files_goes_on(home, limit, amount):
   """Limits of the system, as a full disk, of so many KiB a file or so many more open files."""
   case = Case("classes", "unfinished")
-  before, argv = contents(case.path / "checkpoints"), case.commands()["train"]
+  before, argv = contents(case.path / "checkpoints", MADE), case.commands()["train"]
   kind = getattr(resource, limit)
   limits = resource.getrlimit(kind)
   with contextlib.ExitStack() as stack:
@@ -384,23 +213,21 @@ def test_a_run_that_was_refused_space_or_files_goes_on(home, limit, amount):
   assert found.status == 2
   assert found.err.count("\n") == 1, found.err
   assert "Too many open files" in found.err or "File too large" in found.err
-  after = contents(case.path / "checkpoints")
+  after = contents(case.path / "checkpoints", MADE)
   assert {name: after.get(name) for name in before} == before
   assert typed(*argv)[::2] == (0, "")
   assert result(case.path) == GOOD["classes"]
 
 
 def test_random_damage_is_one_sentence(home):
-  rng = random.Random(SEED)
-  end = time.monotonic() + SECONDS
-  wrong, cases = [], 0
-  while time.monotonic() < end or not cases:
+  wrong = []
+  for cases, rng in enumerate(fuzz.rounds(10)):
     case = Case(rng.choice(list(TYPED)), rng.choice(["finished", "unfinished"]))
-    file, damage, command = rng.choice(case.files), rng.choice(DAMAGE), rng.choice(COMMANDS)
+    file, harm, command = rng.choice(case.files), rng.choice(damage.DAMAGE), rng.choice(COMMANDS)
     if "checkpoints" in file and rng.random() < 0.7:
       file = rng.choice([each for each in case.files if "checkpoints" not in each])
-    damage(case.path / file, rng)
-    named = f"{cases}: {case.kind}, {case.state}: {file} {damage.__name__}, {command}"
+    harm(case.path / file, rng)
+    named = f"{cases}: {case.kind}, {case.state}: {file} {harm.__name__}, {command}"
     if LOG:
       LOG.write(named + "\n")
       LOG.flush()
@@ -408,6 +235,5 @@ def test_random_damage_is_one_sentence(home):
       wrong.append(f"{named}: {found}")
       if LOG:
         LOG.write(f"  WRONG {found}\n")
-    cases += 1
-  print(cases, "cases")
-  assert not wrong, "\n".join([f"{len(wrong)} of {cases}", *wrong[:5]])
+  print(cases + 1, "cases")
+  assert not wrong, "\n".join([f"{len(wrong)} of {cases + 1}", *wrong[:5]])
