@@ -18,12 +18,14 @@ from posexp.data.examples import Batch
 from posexp.data.streams import Stream
 from posexp.errors import UserError
 from posexp.runs.predictions import write_predictions
-from posexp.tasks.contract import Outputs, Snapshot, Task, prefixed, result_table
+from posexp.tasks import byte_ngrams
+from posexp.tasks.contract import Outputs, Snapshot, Task, metric_of, prefixed, result_table
 
 if TYPE_CHECKING:
   from posexp.models.language_model import LanguageModelSpec
 
 SHOWN = ("bits_per_byte", "bits_per_char", "perplexity", "word_perplexity", "loss", "accuracy")
+FLOORS = {"ngram": "byte 5-gram", "bz2": "bz2"}
 LARGEST = 700  # exp of it is still a float64
 
 
@@ -200,7 +202,7 @@ class LanguageModeling(Task):
     return ("test",)
 
   def conclude(self, data: TextData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """The metrics of the test split, whose segments are written."""
+    """The metrics of the test split, whose segments are written, and its floors."""
     text, found = data.splits["test"], self.predict(data, snapshot, "test")
     nats = found["loss"].sum()
     measured = self.scores(found) | {  # of the exact text, which words may not give back
@@ -210,11 +212,17 @@ class LanguageModeling(Task):
     }
     counted = {"bytes": text.bytes, "words": text.words, "tokens": int(found["tokens"].sum())}
     write_predictions(folder, "test", segments(data, found))
-    return prefixed("test", measured | counted)
+    floors = byte_ngrams.baselines({split: data.splits[split] for split in ("train", "test")})
+    return prefixed("test", measured | counted) | prefixed("baseline/test", floors["test"])
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    """The best checkpoint on both splits."""
+    """The best checkpoint on both splits, and what needs no training by gradients."""
     yield from result_table(self, summary, ("validation", "test"), SHOWN)
+    metric = metric_of(self, "bits_per_byte")
+    for name, title in FLOORS.items():
+      floor = summary[f"baseline/test/{name}/bits_per_byte"]
+      ahead = summary["test/bits_per_byte"] - floor
+      yield f"{f'{title}, {metric.title}':<36}{floor:>12.4f}   the model needs {ahead:+.4f}"
     part = self.validation_tokens
     yield f"validation: {f'its first {part:,} tokens' if part else 'all of it'}; test: all of it"
     yield (
