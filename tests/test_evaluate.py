@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from posexp.config import compose, resolve
 from posexp.encodings import Span
 from posexp.errors import UserError
 from posexp.train import train
+from posexp.training.options import with_options
 from posexp.training.restore import open_trained, terms_of
 
 WORDS = ["good", "bad", "film", "plot", "very", "not", "really", "a", "the", "it", "was"]
@@ -63,6 +65,42 @@ def test_with_everything_on_it_is_what_the_run_measured(run):
   assert found["on"]["accuracy"] == summary["test/accuracy"]
   assert found["on"]["loss"] == pytest.approx(summary["test/loss"], abs=1e-6)
   assert typed(run, "--split", "validation")["on"]["accuracy"] == summary["validation/accuracy"]
+
+
+def test_other_options_of_the_encoding_around_the_same_weights(trained):
+  switches = Switches(trained)
+  content = with_options(trained, {"split.attention": "content"})
+  assert content.setup.encoding.attention == "content"
+  (_, without), (on,) = (
+    measure(trained, "test", [None, switches.scale(switches.off(["position"], None, None))]),
+    measure(content, "test", [None]),
+  )
+  assert on["loss"] == pytest.approx(without["loss"], abs=1e-6)
+  assert with_options(content, {"split.attention": "both"}).spec == trained.spec
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"rpr.k": 2}, "rpr.k: a run of split can be measured with other options of split, and with"),
+    ({"model.d_ff": 2}, "model.d_ff: a run of split can be measured with other options of split"),
+    ({"split.attend": "both"}, "split.attend=both: there is no option split.attend; did you mean"),
+    ({"split.attention": "all"}, "split.attention must be one of both, content, position, not"),
+    (
+      {"split.length": 64},
+      "split.length=64: stack/embed/vector/rows would be [64, 8], not [512, 8], so a model must be",
+    ),
+    (
+      {"split.attention": "content", "split.norms": "joint", "split.form": "added"},
+      "split.form=added has one stream",
+    ),
+    ({"model.memory": 8}, "model.memory=8: memory=8 is for language models"),
+  ],
+)
+def test_options_with_which_the_weights_are_of_no_use(trained, options, message):
+  with pytest.raises(UserError, match="^" + re.escape(message)) as refused:
+    with_options(trained, options)
+  assert "\n" not in str(refused.value)
 
 
 def test_without_position_attention_is_that_of_content_alone(trained):

@@ -1,0 +1,105 @@
+"""A trained model is measured with other options of its encoding, where its weights allow it."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from posexp.encodings import ENCODINGS
+from posexp.models.language_model import LanguageModelSpec
+from posexp.models.transformer import Size
+from posexp.training.devices import mesh_for
+from posexp.training.evaluation import Snapshot
+from posexp.training.optimizer import Training
+from posexp.training.options import other_parameters, with_options
+from posexp.training.restore import TrainedModel
+from posexp.training.setup import Setup
+from posexp.training.step import State, keys, program, split
+
+SIZE = Size(d_model=16, num_heads=2, d_ff=16, num_layers=1, dropout=0.0)
+
+
+CONFIG = {"encoding": "rpr", "rpr": {"k": 4}, "model": {"d_model": 16, "num_heads": 2}}
+TOKENS = np.arange(10)[None] % 7
+
+
+def trained():
+  """A run of RPR, up to what it lacks here."""
+  spec = LanguageModelSpec(11, ENCODINGS["rpr"](k=4), SIZE)
+  compiled = program(spec, Training(), 1, mesh_for(np.array([1])))
+  setup = Setup(CONFIG, spec.encoding, None, SIZE, spec.positions, Training())
+  run = types.SimpleNamespace(config=CONFIG)
+  _, params, settings = split(spec.build, keys(0))
+  return TrainedModel(run, setup, spec, Snapshot(compiled, State(0, params, settings, (), None), 1))
+
+
+def test_options_that_are_traced_are_not_those_of_the_checkpoint():
+  one = trained()
+  other = with_options(one, {"rpr.k": 2, "rpr.table": "4", "model.memory": 6})
+  outputs = [each.model()(TOKENS) for each in (one, other)]
+  assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
+  spec = dataclasses.replace(one.spec, encoding=ENCODINGS["rpr"](k=2, table=4))
+  graphdef, _, settings = nnx.split(spec.build(nnx.Rngs(0)), nnx.Param, ...)
+  expected = nnx.merge(graphdef, one.snapshot.state.params, settings)(TOKENS)
+  np.testing.assert_allclose(outputs[1], expected, atol=1e-6)
+  assert other.spec.size.memory == 6
+  assert other.snapshot.program.carry(3).documents.shape == (3, 6)
+
+
+def differ(name, one, other, **size):
+  specs = [
+    LanguageModelSpec(11, ENCODINGS[name](**options), dataclasses.replace(SIZE, **more))
+    for options, more in ((one, {}), (other, size))
+  ]
+  return other_parameters(*specs)
+
+
+@pytest.mark.parametrize(
+  ("name", "one", "other"),
+  [
+    ("rope", {}, {"scaling": "ntk", "factor": 4.0}),
+    ("rope", {}, {"scaling": "linear", "factor": 8.0}),
+    ("rope", {}, {"base": 500.0}),
+    ("rope", {}, {"share": 0.5, "layout": "half"}),
+    ("xpos", {}, {"scale_base": 64.0, "gamma": 0.2}),
+    ("transformer_xl", {}, {"clamp": 3, "base": 100.0}),
+    ("rpr", {"k": 4, "table": 8}, {"k": 2, "table": 8}),
+    ("rpr", {"k": 4}, {"k": 2, "table": 4, "beyond": "zero"}),
+    ("sinusoidal", {"at": "attention"}, {"at": "attention", "base": 100.0, "layout": "half"}),
+    ("alibi", {"learned": True}, {"learned": True, "two_sided": "direction"}),
+    ("t5", {}, {"max_distance": 64}),
+    ("fire", {}, {"threshold": 64.0}),
+    ("kerple", {}, {"kind": "power"}),
+    ("sandwich", {}, {"width": 8, "base": 50.0}),
+    ("deberta", {}, {"mirrored": False}),
+    ("complex", {}, {"score": "modulus"}),
+  ],
+)
+def test_options_that_no_parameter_knows(name, one, other):
+  assert differ(name, one, other) is None
+  assert differ(name, one, one) is None
+
+
+@pytest.mark.parametrize(
+  ("name", "other", "why"),
+  [
+    ("rpr", {"k": 4}, "stack/blocks/0/attention/relation/tables/keys would be [9, 8], not [33, 8]"),
+    (
+      "rpr",
+      {"values": False},
+      "the model would have no stack/blocks/0/attention/relation/tables/values",
+    ),
+    ("learned", {"length": 64}, "stack/embed/vector/rows would be [64, 16], not [512, 16]"),
+    ("t5", {"buckets": 8}, "stack/shared/table would be [8, 2], not [32, 2]"),
+    ("alibi", {"learned": True}, "the model would have stack/shared/slopes, which was not trained"),
+    ("transformer_xl", {"d": False}, "the model would have no stack/shared/v"),
+  ],
+)
+def test_options_that_parameters_know(name, other, why):
+  assert differ(name, {}, other) == why
+
+
+def test_no_parameter_knows_the_memory():
+  assert differ("rope", {}, {}, memory=8) is None
