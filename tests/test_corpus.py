@@ -1,14 +1,30 @@
 """Corpora of language models: the exact text of each split, and its tokens."""
 
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import os
+import random
 import types
 
+import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from posexp.data import corpus
+from posexp.data import corpus, documents, tokenizer, vocabulary
 from posexp.data.corpus import END
+from posexp.data.splits import SPLITS
+from posexp.data.vocabulary import Vocabulary
+from posexp.errors import UserError
 
 TEXT = "".join(f" Line {i} of naïve 漢字 \U0001f600, it 's <unk> \n" for i in range(200))
+ROWS = [f"  Document {i}: naïve 漢字,\r\n\ttwice [END] " for i in range(200)]
+KINDS = ["byte", "char", "word", "bpe"]
 FIELDS = ["package", "hub", "subset", "revision", "train", "validation", "test", "text"]
+FIELDS += ["vocab_size"]
 
 
 @pytest.fixture(autouse=True)
@@ -18,35 +34,285 @@ def _here(tmp_path, monkeypatch):
 
 
 def options(**given):
-  defaults = dict.fromkeys(FIELDS) | {"name": "own", "tokenizer": "byte", "vocab_size": None}
-  return types.SimpleNamespace(**defaults | given)
+  return types.SimpleNamespace(**dict.fromkeys(FIELDS) | {"tokenizer": "byte"} | given)
 
 
-def prepare(tmp_path, **given):
+def prepare(tmp_path, run="run", **given):
   task = options(**given)
   corpus.check_options(task)
-  folder = tmp_path / "run"
-  folder.mkdir(exist_ok=True)
-  return corpus.prepare(task, folder)
+  corpus.data_digest(task)
+  return corpus.prepare(task, tmp_path / run)
+
+
+def write(path, content):
+  content = content.encode() if isinstance(content, str) else content
+  path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
 def content(text):
   return text.source.content.tobytes()
 
 
-@pytest.mark.parametrize("kind", ["byte", "char", "word", "bpe"])
-def test_tokens_stand_for_the_exact_bytes_of_each_split(tmp_path, kind):
-  (tmp_path / "a.txt").write_bytes(TEXT.encode())
-  texts, opened, notes = prepare(tmp_path, train="a.txt", tokenizer=kind)
-  whole = b"".join(content(texts[split]) for split in ("train", "validation", "test"))
-  assert whole == TEXT.encode()
-  for text in texts.values():
+def table(rows):
+  sink = io.BytesIO()
+  pyarrow.parquet.write_table(pyarrow.table({"said": rows}), sink)
+  return sink.getvalue()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_stand_for_the_exact_bytes_of_each_split(tmp_path, monkeypatch, kind):
+  monkeypatch.setattr(vocabulary, "PIECE", 64)  # as if the text were long
+  monkeypatch.setattr(documents, "BLOCK", 100)
+  monkeypatch.setattr(corpus, "BATCH", 7)
+  write(tmp_path / "corpus", TEXT)
+  texts, opened, notes = prepare(tmp_path, train="corpus", tokenizer=kind)
+  assert b"".join(content(texts[split]) for split in SPLITS) == TEXT.encode()
+  for split, text in texts.items():
     assert text.tokens[0] == END
-    assert not (text.tokens[1:] == END).any()
+    assert text.tokens[1:].min() > END
     assert text.tokens.max() < opened.size
-    assert opened.decode(text.tokens.tolist()) == content(text) or kind == "word"
     said = content(text).decode()
     assert (text.bytes, text.chars) == (len(said.encode()), len(said))
     assert text.words == len(said.split()) + said.count("\n")
     assert text.documents == 1
-  assert notes[0] == "the test split is the last twentieth of the training text"
+    if kind != "word":  # which knows where lines end, but not where this split is cut
+      assert opened.decode(text.tokens.tolist()) == content(text)
+    share = 0.9 if split == "train" else 0.05
+    assert text.bytes == pytest.approx(share * len(TEXT.encode()), abs=4)
+  assert notes[:2] == [
+    "the test split is the last twentieth of the training text",
+    "the validation split is the last but one twentieth of the training text",
+  ]
+
+
+@pytest.mark.parametrize("kind", ["char", "word", "bpe"])
+def test_pieces_of_a_text_have_the_tokens_of_the_whole(monkeypatch, kind):
+  found = Vocabulary.opened(vocabulary.trained(kind, [TEXT.encode()], None))
+  whole = found.encode(TEXT)
+  monkeypatch.setattr(vocabulary, "PIECE", 50)
+  assert len(list(vocabulary.pieces(TEXT.encode()))) > 100
+  assert found.encode(TEXT) == whole
+
+
+def test_pieces_cut_no_character_even_without_blanks(monkeypatch):
+  for size in range(4, 12):
+    monkeypatch.setattr(vocabulary, "PIECE", size)
+    for text in ("漢字" * 9, "é\U0001f600a" * 9, "a" * 30, " ", ""):
+      parts = list(vocabulary.pieces(text.encode()))
+      assert "".join(part.decode() for part in parts) == text
+
+
+@pytest.mark.parametrize("kind", ["byte", "char", "bpe"])
+def test_any_text_is_given_back(kind):
+  draw = random.Random(kind)
+  alphabet = "abc  \t\n\r\0é漢\U0001f600\u2028\u00a0\u0301[END]Ġ"
+  texts = ["".join(draw.choices(alphabet, k=draw.randint(0, 60))) for _ in range(200)]
+  texts += ["", "[END]", alphabet]
+  found = Vocabulary.opened(vocabulary.trained(kind, [alphabet.encode() * 9], 300))
+  for text in texts:
+    ids = found.encode(text)
+    assert END not in ids
+    assert found.decode(ids) == text.encode()
+
+
+def test_words_are_those_of_wikitext():
+  text = " = A = \n \n a <unk> , a b\n"
+  found = Vocabulary.opened(vocabulary.trained("word", [text.encode()], None))
+  assert found.size == 1 + 2 + 5  # END, the end of a line, <unk>, and = , A a b
+  ids = found.encode(text)
+  assert len(ids) == len(text.split()) + text.count("\n")
+  assert found.decode(ids) == b" = A = \n \n a <unk> , a b \n"
+  assert found.encode("new") == found.encode("<unk>") == [vocabulary.UNKNOWN]
+  small = Vocabulary.opened(vocabulary.trained("word", [text.encode()], 5))
+  assert small.size == 5
+  assert small.decode(small.encode("a = b")) == b" a = <unk>"
+
+
+def test_what_words_do_not_give_back_is_said(tmp_path):
+  files = {split: f"{split}.txt" for split in SPLITS}
+  for split, text in zip(SPLITS, (" a b \n", " b <unk> \n", " a a c \n"), strict=True):
+    write(tmp_path / f"{split}.txt", text)
+  _, _, notes = prepare(tmp_path, tokenizer="word", **files)
+  assert len(notes) == 2
+  assert "are <unk> (1 of test)" in notes[0]
+  assert "the words of test do not give back the exact text" in notes[1]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
+def test_rows_are_documents_split_by_content(tmp_path, kind):
+  rows = [*ROWS, "", " \n", ROWS[0]]
+  lines = "".join(json.dumps({"id": 1, "said": row}) + "\n" for row in rows)
+  write(tmp_path / f"a.{kind}", table(rows) if kind == "parquet" else lines)
+  texts, _, notes = prepare(tmp_path, train=f"a.{kind}", text="said")
+  assert notes[0] == "2 documents are empty or blank and are left out"
+  found = {}
+  for split, text in texts.items():
+    stream = bytes(np.where(text.tokens, text.tokens - 1, 0).astype(np.uint8))  # no text has a zero
+    said = [part.decode() for part in stream.split(b"\0")[1:]]
+    assert b"".join(part.encode() for part in said) == content(text)
+    assert [bytes(each).decode() for each in text.source.texts()] == said
+    assert text.documents == len(said) == (text.tokens == END).sum()
+    assert text.words == sum(len(part.split()) + part.count("\n") for part in said)
+    found[split] = said
+  assert sorted(itertools.chain(*found.values())) == sorted([*ROWS, ROWS[0]])
+  for one, other in itertools.combinations(SPLITS, 2):
+    assert not {*found[one]} & {*found[other]}
+  assert found["train"] == [row for row in [*ROWS, ROWS[0]] if row in found["train"]]  # in order
+  # More documents change no document's split.
+  write(tmp_path / "b.parquet", table([f"new {i}" for i in range(100)] + rows))
+  more, _, _ = prepare(tmp_path, train="b.parquet", text="said")
+  assert {*found["test"]} <= {bytes(each).decode() for each in more["test"].source.texts()}
+
+
+def test_one_document_is_cut_by_position_and_given_splits_are_kept(tmp_path):
+  write(tmp_path / "a.parquet", table([TEXT]))
+  write(tmp_path / "b.txt.gz", "other\n")
+  texts, _, notes = prepare(tmp_path, train="a.parquet", text="said", validation="b.txt.gz")
+  assert content(texts["train"]) + content(texts["test"]) == TEXT.encode()
+  assert content(texts["validation"]) == b"other\n"
+  assert texts["test"].bytes == pytest.approx(0.05 * len(TEXT.encode()), abs=4)
+  assert notes == ["the test split is the last twentieth of the training text"]
+
+
+def test_documents_that_stand_in_two_splits_are_counted(tmp_path):
+  write(tmp_path / "a.parquet", table(ROWS))
+  write(tmp_path / "b.parquet", table([ROWS[1], ROWS[1], ROWS[2].upper(), "new"]))
+  files = dict.fromkeys(("validation", "test"), "b.parquet")
+  _, _, notes = prepare(tmp_path, train="a.parquet", text="said", **files)
+  assert notes == [
+    f"2 training documents also stand in the {split} split" for split in ("validation", "test")
+  ]
+
+
+def test_bytes_are_those_of_the_file_and_not_of_its_lines(tmp_path):
+  text = "\ufeffa\r\nb\rc\n\n\n  d\t\x85\u2028"
+  for split in SPLITS:
+    write(tmp_path / split, text)
+  texts, opened, notes = prepare(tmp_path, **{split: split for split in SPLITS})
+  assert content(texts["test"]) == text.encode()
+  assert texts["test"].tokens.tolist() == [END, *(byte + 1 for byte in text.encode())]
+  assert opened.size == 257
+  assert not notes
+
+
+def test_the_splits_of_the_reviews_are_the_same_for_ever():
+  splits, notes, _ = documents.read(options(package="imdb"))
+  assert {split: (len(each.starts) - 1, len(each.content)) for split, each in splits.items()} == {
+    "train": (22541, 29957116), "validation": (1143, 1512529), "test": (1218, 1567313),
+  }  # fmt: skip
+  digests = {split: hashlib.sha256(each.content).hexdigest()[:8] for split, each in splits.items()}
+  assert digests == {"train": "ce4beba7", "validation": "040a6625", "test": "68085675"}
+  assert notes[0] == "the test split is a twentieth of the documents, held out by content hash"
+
+
+def test_a_prepared_corpus_is_read_again_and_a_damaged_one_is_made_again(tmp_path, monkeypatch):
+  write(tmp_path / "a.txt", TEXT)
+  given = {"train": "a.txt", "tokenizer": "bpe", "vocab_size": 300}
+  first, _, notes = prepare(tmp_path, **given)
+  with monkeypatch.context() as patch:
+    for module in (documents, corpus):
+      patch.setattr(module, "_write", lambda *args, **options: pytest.fail("written again"))
+    again, _, same = prepare(tmp_path, **given)
+  assert same == notes
+  kept = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+  assert len(kept) > 10
+  for path in kept:
+    before = path.read_bytes()
+    path.unlink()
+    path.write_bytes(before[:-1])
+    again, _, same = prepare(tmp_path, **given)
+    assert same == notes
+    for split, text in again.items():
+      np.testing.assert_array_equal(text.tokens, first[split].tokens)
+      assert content(text) == content(first[split])
+
+
+def test_a_run_keeps_its_vocabulary_and_no_other(tmp_path):
+  write(tmp_path / "a.txt", TEXT)
+  write(tmp_path / "b.txt", TEXT.replace("Line", "Zeile"))
+  _, opened, _ = prepare(tmp_path, train="a.txt", tokenizer="char")
+  kept = tmp_path / "run/tokenizer.json"
+  assert Vocabulary.opened(kept.read_text()).encode("it") == opened.encode("it")
+  prepare(tmp_path, run="other", train="b.txt", tokenizer="char")
+  kept.write_bytes((tmp_path / "other/tokenizer.json").read_bytes())
+  with pytest.raises(UserError, match="not the tokenizer that the run was trained with"):
+    prepare(tmp_path, train="a.txt", tokenizer="char")
+
+
+def test_the_digest_is_that_of_the_files_alone(tmp_path):
+  write(tmp_path / "a.txt", TEXT)
+  write(tmp_path / "b.txt", TEXT)
+  digests = {corpus.data_digest(options(train=name)) for name in ("a.txt", "b.txt")}
+  assert len(digests) == 1
+  write(tmp_path / "b.txt", TEXT + "x")
+  assert corpus.data_digest(options(train="b.txt")) not in digests
+  assert corpus.data_digest(options(package="imdb")) is None
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "given", "message"),
+  [
+    ("a.txt", "", {}, r"a\.txt: the file is empty"),
+    ("a.txt", " \n\t\n", {}, r"a\.txt: the file is empty"),
+    ("a.txt", "ab", {}, "the train split has 1 bytes of text; give more text$"),
+    ("a.txt", "abc", {}, "validation split has 0 bytes of text; give more text or set task.valid"),
+    ("a.txt", b"one\ntwo\n\xff\n", {}, r"a\.txt, line 3: not valid UTF-8"),
+    ("a.txt", b"one\n\xe6\xbc", {}, r"a\.txt, line 2: ends within a character"),
+    ("a.txt", b"one\ntw\0o", {}, r"a\.txt, line 2: holds a zero byte"),
+    ("a.txt.gz", None, {}, r"a\.txt\.gz: not a whole gzip file"),
+    ("a.jsonl", '{"x": "y"}\n', {"text": "said"}, r"a\.jsonl, line 1: no column 'said', but x"),
+    ("a.jsonl", '{"x": 1}\n', {"text": "x"}, r"a\.jsonl, line 1: the text is 1; it must be a str"),
+    ("a.jsonl", '{"x": "\\ud83d"}', {"text": "x"}, r"line 1: half a surrogate pair"),
+    ("a.jsonl", '{"x": ""}\n{"x": null}', {"text": "x"}, "the train split has 0 bytes of text"),
+    ("a.csv", "x\n", {"text": "x"}, r"a\.csv: no rows below the header"),
+    ("a.parquet", b"PAR1", {"text": "x"}, r"a\.parquet: not a whole Parquet file"),
+    ("a.txt", "abc " * 50 + "漢", {"tokenizer": "char"},
+     r"the test split, after 8 bytes: the character '漢' \(U\+6F22\) is none of the 4"),
+  ],
+)  # fmt: skip
+def test_bad_text_is_one_sentence_with_its_place(tmp_path, name, content, given, message):
+  if content is None:
+    (tmp_path / name).write_bytes(gzip.compress(TEXT.encode())[:-20])
+  else:
+    write(tmp_path / name, content)
+  with pytest.raises(UserError, match=message):
+    prepare(tmp_path, train=name, **given)
+  assert not list((tmp_path / "cache").rglob("tokens/*/*"))
+
+
+def test_a_pipe_and_a_file_that_is_not_there_are_refused_at_once(tmp_path):
+  os.mkfifo(tmp_path / "pipe")
+  with pytest.raises(UserError, match="pipe: not a regular file"):
+    prepare(tmp_path, train="pipe")
+  with pytest.raises(UserError, match=r"none\.txt: there is no such file"):
+    prepare(tmp_path, train="none.txt")
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({}, "train must name a file of training text"),
+    ({"hub": "a/b"}, "train must name a split of the hub's data set"),
+    ({"hub": "a/b", "train": "x", "revision": "main"}, "revision must be a commit"),
+    ({"hub": "a/b", "package": "imdb"}, "package and hub exclude each other"),
+    ({"test": "a.txt", "package": "imdb"}, "test must be null beside package=imdb"),
+    ({"train": "a.txt", "text": "x"}, "text must be null: only a table has columns"),
+    ({"train": "a.csv"}, "text must name the column of the text, as train is a table"),
+    ({"train": "a", "vocab_size": 300}, "vocab_size must be null for tokenizer=byte"),
+    (
+      {"train": "a", "vocab_size": 256, "tokenizer": "bpe"},
+      "from 257 to 10,000,000 for bpe, not 256",
+    ),
+    ({"train": "a", "vocab_size": 10**9, "tokenizer": "bpe"}, "from 257 to 10,000,000 for bpe"),
+  ],
+)
+def test_wrong_options_are_refused(given, message):
+  with pytest.raises(ValueError, match=message):
+    corpus.check_options(options(**given))
+
+
+def test_the_smallest_vocabulary_of_a_bpe_is_that_of_bytes():
+  found = Vocabulary.opened(vocabulary.trained("bpe", [b"aaaa aaaa"], 257))
+  assert found.size == 257
+  assert len(found.encode("naïve")) == 6
+  assert json.loads(tokenizer.train_exact_bpe(["aaaa"], 300))["added_tokens"][0]["id"] == END

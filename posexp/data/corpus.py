@@ -71,12 +71,15 @@ def check_options(task) -> None:
     raise ValueError(f"text must name the column of the text, as {tables[0]} is a table")
   if task.text and not tables:
     raise ValueError("text must be null: only a table has columns")
+  if task.vocab_size is None:
+    return
   least = vocabulary.LEAST.get(task.tokenizer)
-  if task.vocab_size is not None and least is None:
+  if least is None:
     raise ValueError(f"vocab_size must be null for tokenizer={task.tokenizer}, which has its own")
-  if task.vocab_size is not None and task.vocab_size < least:
+  if not least <= task.vocab_size <= tokenizer.MOST:
     raise ValueError(
-      f"vocab_size must be at least {least} for {task.tokenizer}, not {task.vocab_size}"
+      f"vocab_size must be from {least} to {tokenizer.MOST:,} for {task.tokenizer}, not "
+      f"{task.vocab_size}"
     )
 
 

@@ -117,10 +117,8 @@ def _write(folder: Path, task) -> None:
   for split, writer in writers.items():
     size = writer.path.stat().st_size
     if size < LEAST:
-      raise UserError(
-        f"the {split} split has {size} bytes of text, which is too little; give more text or set "
-        f"task.{split}"
-      )
+      or_set = f" or set task.{split}" if split in missing else ""
+      raise UserError(f"the {split} split has {size} bytes of text; give more text{or_set}")
     starts = np.array(writer.starts, np.int64)
     np.save(folder / f"{split}.starts.npy", starts)
     content = np.memmap(writer.path, np.uint8, "r")
