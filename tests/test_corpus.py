@@ -277,7 +277,7 @@ def test_bad_text_is_one_sentence_with_its_place(tmp_path, name, content, given,
     write(tmp_path / name, content)
   with pytest.raises(UserError, match=message):
     prepare(tmp_path, train=name, **given)
-  assert not list((tmp_path / "cache").rglob("tokens/*/*"))
+  assert not list((tmp_path / "cache").rglob("*.tmp"))  # nothing half done
 
 
 def test_a_pipe_and_a_file_that_is_not_there_are_refused_at_once(tmp_path):
