@@ -1,4 +1,4 @@
-"""Measure a trained run, also without terms: `python -m posexp.evaluate RUN --without position`."""
+"""Measure a trained run, also without terms, or a text: `python -m posexp.evaluate RUN`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ examples:
   python -m posexp.evaluate RUN --without position
   python -m posexp.evaluate RUN --without keys,values --layers 0 --heads 0,2 --split validation
   python -m posexp.evaluate RUN --grid          every term in every layer and head, as a heat map
+  python -m posexp.evaluate RUN --text letter.txt                 of a language model
+  python -m posexp.evaluate RUN --text - --per-token --memory 512 < letter.txt
 
 A term is a summand of the attention's logits or of its values; python -m posexp.inspect run=RUN
 lists those of an encoding. Nothing is trained again: the weights are those of the best checkpoint.
@@ -38,11 +40,31 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("--heads", metavar="0,2", type=numbers, help="only there; default: all")
   grid = "each term (or those named) off in every layer and head"
   option("--grid", action="store_true", help=grid)
+  option("--text", metavar="FILE", help="score this text with a language model; -: standard input")
+  option("--per-token", action="store_true", help="with --text: what each token costs, with tabs")
+  option("--memory", metavar="M,...", type=numbers, help="with --text: other memories")
+  option("--segment", metavar="T", type=int, help="with --text: tokens that are read at once")
+  choices = ("sliding", "disjoint")
+  option("--window", choices=choices, help="with --text, without a memory; default: both")
   parser.add_plugins()
   args = parser.parse_args(argv)
+  check_text(parser, args)
   if (args.layers or args.heads) and not (args.without or args.grid):
     parser.error("--layers and --heads say where a term is off, so they need --without or --grid")
   return args
+
+
+def check_text(parser: Parser, args: argparse.Namespace) -> None:
+  """Refuses options that mean nothing with --text, or without it."""
+  about = ("per_token", "memory", "segment", "window")
+  if args.text is None and (given := [name for name in about if getattr(args, name)]):
+    parser.error(f"--{given[0].replace('_', '-')} is for --text FILE")
+  if args.text is not None and (args.without or args.grid):
+    parser.error("--text measures the whole model, so leave out --without and --grid")
+  if args.segment is not None and args.segment < 2:
+    parser.error(f"--segment must be at least 2, not {args.segment}")
+  if args.per_token and len(args.memory or [0]) > 1:
+    parser.error("--per-token is for one --memory")
 
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
@@ -56,11 +78,13 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     UserError: the run, a term, a layer or a head does not exist.
   """
   from posexp import plotting, storage
-  from posexp.analysis import ablation
+  from posexp.analysis import ablation, scoring
   from posexp.training.devices import prepare
   from posexp.training.restore import open_trained
 
   prepare()
+  if args.text is not None:
+    return scoring.evaluate(args)
   trained = open_trained(args.run)
   switches = ablation.Switches(trained)
   chosen = switches.off(args.without, args.layers, args.heads)

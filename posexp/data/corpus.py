@@ -22,7 +22,9 @@ from posexp.data.documents import Documents
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 
-__all__ = ["END", "Text", "Vocabulary", "check_options", "data_digest", "prepare"]
+__all__ = [
+  "END", "Text", "Vocabulary", "check_options", "data_digest", "kept_vocabulary", "prepare",
+]  # fmt: skip
 
 SEPARATOR = np.array([END])
 BATCH = 1_000  # pieces that are tokenized at a time
@@ -123,6 +125,16 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
     )
     texts[split] = Text(tokens, source)
   return texts, opened, [*notes, *_losses(abouts)]
+
+
+def kept_vocabulary(folder: Path) -> Vocabulary:
+  """That of a run, from its folder alone.
+
+  Raises:
+    UserError: it is missing, damaged or another run's.
+  """
+  (text,) = tokenizer.kept(folder, ["tokenizer"], opened=Vocabulary.opened)
+  return Vocabulary.opened(text)
 
 
 def _losses(abouts: dict[str, dict]) -> Iterator[str]:

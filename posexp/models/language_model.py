@@ -36,6 +36,14 @@ class LanguageModelSpec:
     """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     return LanguageModel(self, rngs=rngs)
 
+  def check(self, segment: int) -> None:
+    """Raises ValueError where a memory and a segment are longer than the positions."""
+    slots, limit = self.size.memory + segment, self.encoding.limit
+    if self.positions.evaluation == "consecutive" and limit is not None and slots > limit:
+      raise ValueError(f"{slots} tokens, but the encoding has {limit} positions")
+    if self.positions.evaluation != "consecutive" and slots > self.positions.reach:
+      raise ValueError(f"{slots} tokens, but positions.reach={self.positions.reach}")
+
   def inputs(self, length: int) -> tuple[jax.ShapeDtypeStruct]:
     """The shapes of what the model is called with: one segment of `length` tokens."""
     return (jax.ShapeDtypeStruct((1, length), jnp.int32),)

@@ -11,10 +11,12 @@ import jax
 import numpy as np
 from flax import nnx
 
+from posexp.data.corpus import Vocabulary, kept_vocabulary
 from posexp.data.tokenizer import Tokenizer
 from posexp.errors import UserError
 from posexp.runs import Run, digest, read_run
 from posexp.tasks.contract import Data, ModelSpec
+from posexp.tasks.language_modeling import LanguageModeling
 from posexp.tasks.translation import Translation, tokenizers
 from posexp.training.devices import mesh_for, replicated
 from posexp.training.evaluation import Snapshot
@@ -30,7 +32,7 @@ class TrainedModel(NamedTuple):
   setup: Setup
   spec: ModelSpec  # with the width that was matched
   snapshot: Snapshot
-  data: Data | None = None  # None of a translator that was opened without
+  data: Data | None = None  # None of a model that was opened without
 
   def model(self) -> nnx.Module:
     """The model itself, with the weights of the checkpoint."""
@@ -40,6 +42,27 @@ class TrainedModel(NamedTuple):
   def tokenizers(self) -> tuple[str, str]:
     """Of a translator, the JSON of the source's and of the target's tokenizer."""
     return tokenizers(self.setup.task, self.run.path)
+
+  @property
+  def vocabulary(self) -> Vocabulary:
+    """Of a language model."""
+    return kept_vocabulary(self.run.path)
+
+  def with_memory(self, slots: int, segment: int) -> TrainedModel:
+    """A language model that was given a memory of so many slots, for segments of other lengths.
+
+    Raises:
+      UserError: the encoding allows no memory, or has too few positions for both.
+    """
+    try:
+      size = dataclasses.replace(self.spec.size, memory=slots)
+      spec = dataclasses.replace(self.spec, size=size)
+      spec.check(segment)
+      compiled = program(spec, self.setup.training, 1, self.snapshot.mesh)
+    except ValueError as error:
+      raise UserError(f"segments of {segment} with a memory of {slots}: {error}") from None
+    state = self.snapshot.state.replace(carry=())
+    return self._replace(spec=spec, snapshot=self.snapshot._replace(program=compiled, state=state))
 
 
 def open_trained(path: Path | str, which: str = "best") -> TrainedModel:
@@ -53,7 +76,6 @@ def open_trained(path: Path | str, which: str = "best") -> TrainedModel:
   known = re.fullmatch("[0-9a-f]{12}", identity)
   if known and digest(run.config, task.data_digest()) != identity:
     raise UserError(f"{path}: the data are not those that the run was trained on")
-  _check_checkpoint(run)
   data = task.prepare(run.path)
   spec, rows = setup.model_for(data), data.rows_of(setup.training.batch_size)
   snapshot = _restored(run, setup, setup.program(spec, data, mesh_for(rows)), which)
@@ -67,21 +89,20 @@ def open_translator(path: Path | str, rows: int = 1, which: str = "best") -> Tra
     UserError: there is no run, it is not one of translation, it has no checkpoint yet, or a file
       of its folder is missing or another run's.
   """
-  run, setup = _described(path)
-  task = setup.task
-  if not isinstance(task, Translation):
-    raise UserError(
-      f"{path} is a run of {run.config['task']['kind']}; posexp.translate needs a translation run"
-    )
-  _check_checkpoint(run)
-  vocabularies = [Tokenizer(text).vocab_size for text in tokenizers(task, run.path)]
-  given = task.smallest_model(setup.encoding, setup.size, setup.positions)
-  given = dataclasses.replace(given, source_vocab=vocabularies[0], target_vocab=vocabularies[1])
-  spec = _without_data(run, given)
-  # No array of a checkpoint has a shape that depends on the number of steps.
-  compiled = program(spec, setup.training, 1, mesh_for(np.array([rows])))
-  snapshot = _restored(run, setup, compiled, which)
-  return TrainedModel(run, setup, spec, snapshot)
+  run, setup = _described(path, Translation, "posexp.translate needs a translation run")
+  vocabularies = [Tokenizer(text).vocab_size for text in tokenizers(setup.task, run.path)]
+  names = dict(zip(("source_vocab", "target_vocab"), vocabularies, strict=True))
+  return _opened_alone(run, setup, names, rows, which)
+
+
+def open_language_model(path: Path | str, which: str = "best") -> TrainedModel:
+  """Opens a language model from the folder of its run alone, on one device.
+
+  Raises:
+    UserError: as `open_translator`.
+  """
+  run, setup = _described(path, LanguageModeling, "this needs a language model")
+  return _opened_alone(run, setup, {"vocab_size": kept_vocabulary(run.path).size}, 1, which)
 
 
 def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
@@ -90,14 +111,27 @@ def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
   return [tuple(block.attention.relation.terms) for stack in fresh.stacks for block in stack.blocks]
 
 
-def _described(path: Path | str) -> tuple[Run, Setup]:
+def _described(path: Path | str, kind: type | None = None, needed: str = "") -> tuple[Run, Setup]:
+  """A run, and what it was to do; UserError unless it has a checkpoint and is of the `kind`."""
   run = read_run(path)
-  return run, Setup.of(run.config)
-
-
-def _check_checkpoint(run: Run) -> None:
+  setup = Setup.of(run.config)
+  if kind is not None and not isinstance(setup.task, kind):
+    raise UserError(f"{path} is a run of {run.config['task']['kind']}; {needed}")
   if not any((run.path / "checkpoints").glob("[0-9]*")):
     raise UserError(f"{run.path} has no checkpoint: it was not trained up to its first evaluation")
+  return run, setup
+
+
+def _opened_alone(
+  run: Run, setup: Setup, vocabularies: dict[str, int], rows: int, which: str
+) -> TrainedModel:
+  """A model without its data; `vocabularies` are fields of its specification."""
+  given = setup.task.smallest_model(setup.encoding, setup.size, setup.positions)
+  spec = _without_data(run, dataclasses.replace(given, **vocabularies))
+  # No array of a checkpoint has a shape that depends on the number of steps.
+  mesh, lanes = mesh_for(np.array([rows])), setup.training.batch_size
+  compiled = program(spec, setup.training, 1, mesh, lanes)
+  return TrainedModel(run, setup, spec, _restored(run, setup, compiled, which))
 
 
 def _without_data(run: Run, spec: ModelSpec) -> ModelSpec:

@@ -1,0 +1,166 @@
+"""What a language model makes of a text of one's own: bits per byte, and what each token costs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from tabulate import tabulate
+
+from posexp.data import files
+from posexp.data.examples import Batch
+from posexp.data.streams import LEAST, Plan, Stream
+from posexp.data.vocabulary import END, Vocabulary
+from posexp.errors import UserError, printable
+from posexp.tasks.language_modeling import LARGEST
+from posexp.training.restore import TrainedModel, open_language_model
+
+Window = Literal["sliding", "disjoint"]
+WINDOWS: tuple[Window, ...] = ("disjoint", "sliding")
+INPUT = "standard input"
+
+
+class Costs(NamedTuple):
+  """What a text costs, token by token, each [N]."""
+
+  how: str  # in which way it was read
+  tokens: np.ndarray  # int
+  nats: np.ndarray  # −ln p, float32
+  context: np.ndarray  # int: how many tokens before it attention could see, END before the text too
+
+  @property
+  def total(self) -> float:
+    """Of all tokens, in nats."""
+    return float(self.nats.sum(dtype=np.float64))
+
+
+def read_text(path: str) -> str:
+  """A text file, byte for byte; - is standard input.
+
+  Raises:
+    UserError: it cannot be read, is empty or blank, or is no text in UTF-8.
+  """
+  if path != "-":
+    return b"".join(files.blocks(path)).decode()
+  try:
+    text = sys.stdin.buffer.read().decode()
+  except UnicodeDecodeError:
+    raise UserError(f"{INPUT}: not valid UTF-8; is it text?") from None
+  if not text.strip():
+    raise UserError(f"{INPUT}: there is no text; give some")
+  return text
+
+
+def score(
+  trained: TrainedModel, tokens: np.ndarray, segment: int, window: Window = "disjoint"
+) -> Costs:
+  """What the tokens of a text cost, int [N], as one document.
+
+  With a memory the text is read in segments, in lanes like the test split. Without one it is read
+  in windows of a segment each, which are `disjoint`, or stand half a window apart and count only
+  what the window before has not: `sliding`.
+  """
+  memory = trained.spec.size.memory
+  stream = Stream(np.concatenate([[END], tokens]), segment)
+  if memory:
+    how, total = f"memory of {memory}, segments of {segment}", stream.segments
+    batches = stream.evaluation(_rows(trained, total // LEAST))
+  else:
+    stride = segment if window == "disjoint" else segment // 2
+    how = f"{window} windows of {segment}"
+    total = 1 + max(0, -(-(stream.targets - segment) // stride))
+    batches = windows(stream, stride, _rows(trained, total))
+  seen = np.zeros((total, segment), int)  # 0: does not count
+  found = trained.snapshot.predict(_noted(batches, memory, seen))
+  counts = seen > 0
+  return Costs(how, np.asarray(tokens), found["nll"][counts], seen[counts])
+
+
+def _rows(trained: TrainedModel, useful: int) -> int:
+  """Of a batch: a power of two, so that few programs are compiled, or as many as the run has."""
+  return min(trained.snapshot.batch_size, 1 << max(0, useful - 1).bit_length())
+
+
+def windows(stream: Stream, stride: int, rows: int) -> Iterator[Batch]:
+  """Windows of a segment, `stride` apart, that each count what the one before them has not."""
+  size = stream.segment
+  start = np.arange(0, max(1, stream.targets - size + stride), stride)
+  plan = Plan(start, np.minimum(stream.targets - start, size), np.ones(len(start), bool))
+  for first in range(0, len(start), rows):
+    batch = stream.batch(plan, np.arange(first, first + rows), True)
+    new = (batch["index"] == 0)[:, None] | (np.arange(size) >= size - stride)
+    yield batch | {"mask": batch["mask"] & new}
+
+
+def _noted(batches: Iterable[Batch], memory: int, seen: np.ndarray) -> Iterator[Batch]:
+  """The batches; of each target that counts `seen` is told how many tokens before it are seen."""
+  before = 0
+  for batch in batches:
+    mask, index = batch["mask"], batch["index"]
+    before = np.where(batch["fresh"], 0, before)
+    real = index >= 0
+    context = before[:, None] + 1 + np.arange(mask.shape[1])
+    seen[index[real]] = np.where(mask, context, 0)[real]
+    yield batch
+    before = np.minimum(before + mask.shape[1], memory)
+
+
+def table(text: str, scores: Sequence[Costs]) -> str:
+  """A row for each way in which a text was read."""
+  size, chars = len(text.encode()), len(text)
+  rows = []
+  for each in scores:
+    bits, nats = each.total / math.log(2), each.total / len(each.tokens)
+    perplexity = math.exp(min(nats, LARGEST))
+    rows.append([each.how, bits / size, bits / chars, perplexity, nats, each.context.mean()])
+  heads = ("", "bits/byte", "bits/char", "perplexity", "nats/token", "mean context")
+  formats = ("", ".4f", ".4f", ".3f", ".4f", ".1f")
+  counts = f"{size:,} bytes, {chars:,} characters, {len(scores[0].tokens):,} tokens"
+  return f"{counts}\n{tabulate(rows, heads, 'plain', floatfmt=formats)}"
+
+
+def lines(vocabulary: Vocabulary, costs: Costs) -> Iterator[str]:
+  """Columns with tabs between: each token as a string of JSON, its nats, bits and context.
+
+  Bytes that are no whole character stand there as \\xe2.
+  """
+  yield "nats\tbits\tcontext\ttoken"
+  columns = (each.tolist() for each in (costs.tokens, costs.nats, costs.context))
+  for token, nats, context in zip(*columns, strict=True):
+    part = vocabulary.decode([token]).decode(errors="backslashreplace")
+    shown = printable(json.dumps(part, ensure_ascii=False))
+    yield f"{nats:.4f}\t{nats / math.log(2):.4f}\t{context}\t{shown}"
+
+
+def evaluate(args: argparse.Namespace) -> dict[str, Any]:
+  """Does what `posexp.evaluate --text` says, and prints it.
+
+  Returns:
+    Of each way in which the text was read, `how`, and `bits_per_byte`.
+
+  Raises:
+    UserError: the run or the text cannot be read, or the model cannot read so.
+  """
+  text = read_text(args.text)
+  trained = open_language_model(args.run)
+  vocabulary = trained.vocabulary
+  tokens = np.array(vocabulary.encode(text))
+  segment = args.segment or trained.setup.task.segment
+  found = []
+  for memory in args.memory or [trained.spec.size.memory]:
+    model = trained.with_memory(memory, segment)
+    ways = ("disjoint",) if memory else WINDOWS
+    ways = [args.window] if args.window else ways[-1:] if args.per_token else ways
+    found += [score(model, tokens, segment, way) for way in ways]
+  about = table(text, found)
+  if vocabulary.decode(tokens.tolist()) != text.encode():
+    about += "\nthe tokens do not give back the text, by whose bytes and characters bits divide"
+  if args.per_token:
+    print(*lines(vocabulary, found[0]), sep="\n")
+  print(about, file=sys.stderr if args.per_token else sys.stdout)
+  return {"ways": found}

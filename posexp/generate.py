@@ -1,0 +1,143 @@
+"""Write on with a language model: `python -m posexp.generate RUN "The film"`."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from posexp.config.arguments import Parser, run
+from posexp.data.vocabulary import END
+from posexp.errors import UserError, printable
+
+if TYPE_CHECKING:
+  from posexp.training.restore import TrainedModel
+
+EXAMPLES = """\
+examples:
+  python -m posexp.generate RUN "This film"
+  python -m posexp.generate RUN "This film" --tokens 500 --temperature 0.8 --top-p 0.95
+  python -m posexp.generate RUN "This film" --samples 4 --seed 1
+  python -m posexp.generate RUN < start.txt
+  python -m posexp.generate RUN ""                    a document from its first token on
+
+The text is a document: it ends where the model ends it. A model with a memory reads it in segments,
+as in training; one without, in windows of a segment, each half a segment after the one before it.
+Nothing but RUN is read: the weights are those of its best checkpoint.
+"""
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
+  """What was typed.
+
+  Raises:
+    UserError: it cannot be understood.
+  """
+  parser = Parser("generate", "Writes on with the best checkpoint of a language model.", EXAMPLES)
+  option = parser.add_argument
+  option("run", metavar="RUN", type=Path, help="the folder of a run")
+  option("prompt", metavar="PROMPT", nargs="?", help="how it begins; default: standard input")
+  option("--tokens", metavar="N", type=int, default=200, help="at most; default: 200")
+  option("--temperature", metavar="T", type=float, default=1.0, help="0: the likeliest; default: 1")
+  option("--top-k", metavar="K", type=int, help="draw from the K likeliest tokens only")
+  option(
+    "--top-p", metavar="P", type=float, default=1.0, help="… from the fewest that have share P"
+  )
+  option("--seed", metavar="S", type=int, default=0, help="of what is drawn; default: 0")
+  option("--samples", metavar="N", type=int, default=1, help="how many texts; default: 1")
+  option("--memory", metavar="M", type=int, help="another memory than in training")
+  option("--segment", metavar="T", type=int, help="tokens of a segment; default: as in training")
+  parser.add_plugins()
+  args = parser.parse_intermixed_args(argv)
+  for name, least in (("tokens", 1), ("samples", 1), ("segment", 2)):
+    if (given := getattr(args, name)) is not None and given < least:
+      parser.error(f"--{name} must be at least {least}, not {given}")
+  return args
+
+
+class Printer:
+  """Prints a text as its bytes arrive: half a character waits, and nothing upsets the terminal."""
+
+  def __init__(self):
+    self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+  def __call__(self, part: bytes, last: bool = False) -> None:
+    text = self.decoder.decode(part, last)
+    sys.stdout.write("".join(each if each in "\n\t" else printable(each) for each in text))
+    sys.stdout.flush()
+
+
+def given_prompt(prompt: str | None) -> str:
+  """What was typed, or else all of standard input, less the end of its last line.
+
+  Raises:
+    UserError: it is not UTF-8.
+  """
+  if prompt is not None:
+    return prompt
+  try:
+    return sys.stdin.buffer.read().decode().removesuffix("\n").removesuffix("\r")
+  except UnicodeDecodeError:
+    raise UserError("standard input: not valid UTF-8; is it text?") from None
+
+
+def drawn(args: argparse.Namespace, trained: TrainedModel, prompt: list[int]) -> Iterator[Any]:
+  """What follows the prompt, --tokens times: a token for each sample, int [samples].
+
+  Raises:
+    UserError: an option has a value that it cannot have.
+  """
+  from posexp.models import sampling
+
+  try:
+    options = sampling.Sampling(args.temperature, args.top_k, args.top_p, args.seed)
+  except ValueError as error:
+    raise UserError(f"--{str(error).replace('_', '-', 1)}") from None
+  segment = args.segment or trained.setup.task.segment
+  memory = trained.spec.size.memory if args.memory is None else args.memory
+  chosen = trained.with_memory(memory, segment).snapshot
+  parts = chosen.graphdef, chosen.state.params, chosen.state.settings
+  found = sampling.generate(*parts, prompt, segment=segment, rows=args.samples, sampling=options)
+  return (tokens for tokens, _ in itertools.islice(found, args.tokens))
+
+
+def generate(args: argparse.Namespace) -> None:
+  """Writes what was asked for, as it is drawn; several samples once all of them are.
+
+  Raises:
+    UserError: the run cannot be opened, the prompt cannot be read, or an option is wrong.
+  """
+  prompt = given_prompt(args.prompt)
+  from posexp.training.devices import prepare
+  from posexp.training.restore import open_language_model
+
+  prepare()
+  trained = open_language_model(args.run)
+  vocabulary = trained.vocabulary
+  columns = drawn(args, trained, vocabulary.encode(prompt))
+  if args.samples > 1:
+    columns = list(columns)
+  for row in range(args.samples):
+    if args.samples > 1:
+      print(f"{'' if row == 0 else chr(10)}--- sample {row + 1} ---")
+    show = Printer()
+    show(prompt.encode())
+    tokens = (int(column[row]) for column in columns)
+    for token in itertools.takewhile(lambda token: token != END, tokens):
+      show(vocabulary.decode([token]))
+    show(b"", last=True)
+    print()
+
+
+def main() -> None:
+  """The command line."""
+  sys.stdout.reconfigure(encoding="utf-8")
+  run(lambda argv: generate(arguments(argv)))
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,173 @@
+"""Text out of a language model: tokens drawn one by one, over cached keys and values.
+
+A text is read in segments of T tokens, as in training. The cache has room for the M slots of the
+memory and for a segment. Keys and values of a memory are those of the tokens that it stands for,
+since positions enter later: when a segment is full, the last M slots are the memory of the next
+one. Without a memory the text is read in windows of T tokens, each T/2 after the one before it.
+So each token has the distribution that `LanguageModel.predict` gives for the text cut in this way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from posexp.config.checks import Count, at_least, between, check
+from posexp.data.vocabulary import END
+from posexp.models.language_model import LanguageModel
+from posexp.models.transformer import Cache
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+  """How a token is drawn from p: at `temperature` from p^(1/temperature), at 0 the likeliest.
+
+  Only the `top_k` likeliest may be drawn, and of these only the nucleus: the fewest that hold at
+  least the share `top_p` of what they all have (Holtzman et al. 2020, section 3.1).
+  """
+
+  temperature: Annotated[float, at_least(0)] = 1.0
+  top_k: Count | None = None
+  top_p: Annotated[float, between(1e-9, 1)] = 1.0
+  seed: Annotated[int, between(0, 2**31 - 1)] = 0
+
+  def __post_init__(self):
+    check(self)
+
+  def options(self) -> dict[str, np.ndarray]:
+    """What is traced, so that other options are not compiled anew."""
+    most = 2**31 - 1 if self.top_k is None else self.top_k
+    return {
+      "temperature": np.float32(self.temperature),
+      "top_k": np.int32(most),
+      "top_p": np.float32(self.top_p),
+      "seed": np.int32(self.seed),
+    }
+
+
+def draw(logits: Array, place: Array, options: dict[str, Array]) -> Array:
+  """A token for every row of logits [B,V], a function of (seed, row, place): int32 [B]."""
+  token = jnp.argsort(logits, axis=-1, descending=True)
+  ordered = jnp.take_along_axis(logits, token, axis=-1)
+  rank = jnp.arange(logits.shape[-1])
+  scaled = ordered / jnp.where(options["temperature"] > 0, options["temperature"], 1)
+  scaled = jnp.where(rank < options["top_k"], scaled, -jnp.inf)
+  share = jax.nn.softmax(scaled, axis=-1)
+  before = jnp.cumsum(share, axis=-1) - share  # what the likelier ones hold
+  scaled = jnp.where((before < options["top_p"]) | (rank == 0), scaled, -jnp.inf)
+  key = jax.random.fold_in(jax.random.key(options["seed"]), place)
+  keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(len(logits)))
+  drawn = jax.vmap(jax.random.categorical)(keys, scaled)
+  drawn = jnp.where(options["temperature"] > 0, drawn, 0)
+  return jnp.take_along_axis(token, drawn[:, None], axis=-1)[:, 0].astype(jnp.int32)
+
+
+class Functions(NamedTuple):
+  """Compiled functions of (params, settings, …)."""
+
+  empty: Callable[..., Cache]  # rows -> a cache of M + T slots
+  turn: Callable[..., Cache]  # the cache of a full segment -> that of the next one, which is empty
+  advance: Callable[..., tuple[Cache, Array, Array]]
+
+
+@functools.lru_cache(maxsize=16)
+def functions(graphdef: nnx.GraphDef, segment: int) -> Functions:
+  """Those of a model whose segments have so many tokens.
+
+  `advance` reads tokens [B,Q], of which the first `count` are of the text, and draws what follows
+  at `place`: (cache, token int32 [B], its log p float32 [B]).
+  """
+
+  def positions(model: LanguageModel, filled: Array | int) -> Array:
+    """Where slots stand, int [1,M+T]; as in `Stack.recur` the segment stands after M slots."""
+    memory = model.stack.size.memory
+    slots = jnp.arange(memory + segment)
+    table = model.positions.evaluating(jnp.ones((1, len(slots)), bool))
+    table = slots[None] if table is None else table
+    return table[:, jnp.minimum(memory - filled + slots, len(slots) - 1)]
+
+  @functools.partial(jax.jit, static_argnums=2)
+  def empty(params: Any, settings: Any, rows: int) -> Cache:
+    model = nnx.merge(graphdef, params, settings)
+    places = positions(model, 0)
+    return model.stack.empty_cache(rows, places.shape[1], places)
+
+  @functools.partial(jax.jit, donate_argnums=2)
+  def turn(params: Any, settings: Any, cache: Cache) -> Cache:
+    model = nnx.merge(graphdef, params, settings)
+    filled = jnp.minimum(cache.length, model.stack.size.memory)
+    keys, values = jax.tree.map(
+      lambda slots: jnp.roll(slots, filled - cache.length, axis=1), (cache.keys, cache.values)
+    )
+    return Cache(keys, values, positions(model, filled), filled)
+
+  @functools.partial(jax.jit, donate_argnums=2)
+  def advance(
+    params: Any, settings: Any, cache: Cache, tokens: Array, count: Array, place: Array, options
+  ) -> tuple[Cache, Array, Array]:
+    model = nnx.merge(graphdef, params, settings)
+    hidden, after = model.stack.step(tokens, cache)
+    last = jax.lax.dynamic_index_in_dim(hidden, count - 1, axis=1)
+    logits = model.reader.logits(last)[:, 0]
+    token = draw(logits, place, options)
+    log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], axis=-1)[:, 0]
+    # What was read beyond `count` is overwritten, and not seen before.
+    return after.replace(length=cache.length + count), token, log_p
+
+  return Functions(empty, turn, advance)
+
+
+def generate(
+  graphdef: nnx.GraphDef,
+  params: Any,
+  settings: Any,
+  prompt: Sequence[int],
+  *,
+  segment: int,
+  rows: int = 1,
+  sampling: Sampling = Sampling(),
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """What follows END and a prompt, token by token without end, for so many rows.
+
+  Args:
+    graphdef, params, settings: the parts of a `LanguageModel`, which has positions for its memory
+      and a segment.
+    prompt: its tokens.
+    segment: how many tokens are read at once, T.
+    rows: how many texts are drawn.
+    sampling: how.
+
+  Yields:
+    The next token of each row int32 [rows], and the logarithms of what the model gave for it,
+    before `sampling`, float32 [rows].
+  """
+  memory = nnx.merge(graphdef, params, settings).stack.size.memory
+  compiled, options, stride = functions(graphdef, segment), sampling.options(), segment // 2
+  text = [np.full(rows, token, np.int32) for token in (END, *prompt)]
+  begin = done = 0  # where the segment begins, and what has been read
+  cache = compiled.empty(params, settings, rows)
+  while True:
+    over = len(text) - begin - segment
+    if over > 0 and not memory:  # the window slides
+      begin = done = begin - (-over // stride) * stride
+      cache = compiled.empty(params, settings, rows)
+    while done < len(text):
+      if done - begin == segment:
+        cache, begin = compiled.turn(params, settings, cache), done
+      columns = text[done : begin + segment]
+      tokens = np.full((rows, 1 if len(columns) == 1 else segment), END, np.int32)
+      tokens[:, : len(columns)] = np.stack(columns, axis=1)
+      done += len(columns)
+      cache, token, log_p = compiled.advance(
+        params, settings, cache, tokens, np.int32(len(columns)), np.int32(done), options
+      )
+    text.append(np.asarray(token))
+    yield text[-1], np.asarray(log_p)

@@ -1,0 +1,121 @@
+"""Text out of language models: what is drawn, and what a text of one's own costs."""
+
+import itertools
+
+import numpy as np
+import pytest
+from flax import nnx
+from order import compilations
+
+from posexp.data.vocabulary import END
+from posexp.encodings import FIRE, CoPE, Learned, RoPE, Sinusoidal, TransformerXL
+from posexp.models import sampling
+from posexp.models.language_model import LanguageModelSpec
+from posexp.models.positions import CONSECUTIVE, Positions
+from posexp.models.sampling import Sampling
+from posexp.models.transformer import Size
+
+SEGMENT, VOCABULARY = 6, 11
+MODELS = {  # encoding, memory, positions
+  "long memory": (TransformerXL(), 15, CONSECUTIVE),
+  "short memory": (FIRE(), 4, CONSECUTIVE),
+  "absolute": (Sinusoidal(at="attention"), 6, CONSECUTIVE),
+  "windows": (Learned(length=SEGMENT), 0, CONSECUTIVE),
+  "spread windows": (Sinusoidal(), 0, Positions("randomized", 64, "spaced")),
+  "spread memory": (RoPE(), 6, Positions("randomized", 64, "drawn")),
+  "context": (CoPE(), 7, CONSECUTIVE),
+}
+
+
+def built(encoding, memory, positions):
+  """A language model that was not trained, and its parts."""
+  size = Size(d_model=16, num_heads=2, d_ff=16, num_layers=2, memory=memory)
+  model = LanguageModelSpec(VOCABULARY, encoding, size, positions).build(nnx.Rngs(0))
+  return model, nnx.split(model, nnx.Param, ...)
+
+
+@nnx.jit
+def predict(model, batch, carry):
+  return model.predict(batch, carry)
+
+
+def predicted(model, text, memory):
+  """log p of every token of texts [B,N] but the first, read in segments, or in windows."""
+  found, carry = {}, model.initial_carry(len(text))
+  targets = text.shape[1] - 1
+  for start in range(0, targets, SEGMENT if memory else SEGMENT // 2):
+    part = np.zeros((len(text), SEGMENT + 1), int)
+    cut = text[:, start : start + SEGMENT + 1]
+    part[:, : cut.shape[1]] = cut
+    batch = {
+      "tokens": part[:, :-1],
+      "labels": part[:, 1:],
+      "mask": np.ones((len(text), SEGMENT), bool),
+      "fresh": np.full(len(text), start == 0 or not memory),
+    }
+    got, carry = predict(model, batch, carry)
+    for place in range(min(SEGMENT, targets - start)):
+      found.setdefault(start + place, -np.asarray(got["nll"])[:, place])  # of the first window
+  return np.stack([found[place] for place in range(targets)], axis=1)
+
+
+def drawn(parts, prompt, count, rows=1, **options):
+  """Tokens [rows,count], and their log p."""
+  found = sampling.generate(
+    *parts, prompt, segment=SEGMENT, rows=rows, sampling=Sampling(**options)
+  )
+  return (np.stack(each, axis=1) for each in zip(*itertools.islice(found, count), strict=True))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("length", [0, 20])
+def test_tokens_have_the_probabilities_that_the_model_gives_for_the_whole_text(name, length):
+  encoding, memory, positions = MODELS[name]
+  model, parts = built(encoding, memory, positions)
+  prompt = np.random.default_rng(0).integers(1, VOCABULARY, length).tolist()
+  tokens, log_p = drawn(parts, prompt, 25, rows=2)
+  text = np.concatenate([np.tile([END, *prompt], (2, 1)), tokens], axis=1)
+  np.testing.assert_allclose(log_p, predicted(model, text, memory)[:, length:], atol=1e-4)
+  assert (tokens[0] != tokens[1]).any()
+
+
+def test_a_prompt_of_any_length_is_read_by_the_same_programs():
+  _, parts = built(TransformerXL(), 8, CONSECUTIVE)
+  list(drawn(parts, [1, 2], 15))
+  with compilations() as counts:
+    for length in (1, 5, 7, 30):
+      list(drawn(parts, [1] * length, 3, temperature=0.5, top_k=3, top_p=0.9, seed=length))
+  assert not {"advance", "turn", "empty"} & counts.keys()
+
+
+def test_each_sample_is_a_function_of_the_seed_and_its_number():
+  _, parts = built(RoPE(), 6, CONSECUTIVE)
+  three, _ = drawn(parts, [1], 12, rows=3)
+  one, _ = drawn(parts, [1], 12)
+  np.testing.assert_array_equal(three[:1], one)
+  other, _ = drawn(parts, [1], 12, seed=1)
+  assert (other != one).any()
+
+
+LOGITS = np.log([[0.4, 0.05, 0.3, 0.05, 0.2]]).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+  ("options", "shares"),
+  [
+    ({}, [0.4, 0.05, 0.3, 0.05, 0.2]),
+    ({"temperature": 0}, [1, 0, 0, 0, 0]),
+    ({"temperature": 0.5}, np.square([0.4, 0.05, 0.3, 0.05, 0.2]) / 0.295),
+    ({"top_k": 2}, [4 / 7, 0, 3 / 7, 0, 0]),
+    ({"top_p": 0.65}, [4 / 7, 0, 3 / 7, 0, 0]),
+    ({"top_p": 0.75}, [4 / 9, 0, 3 / 9, 0, 2 / 9]),
+    ({"top_p": 1e-6}, [1, 0, 0, 0, 0]),
+    ({"top_k": 2, "top_p": 0.56}, [1, 0, 0, 0, 0]),  # 0.4 is 4/7 of what two have
+  ],
+)
+def test_tokens_are_drawn_as_the_options_say(options, shares):
+  rows = np.tile(LOGITS, (4_000, 1))
+  found = np.asarray(sampling.draw(rows, np.int32(3), Sampling(**options).options()))
+  counts = np.bincount(found, minlength=5) / len(found)
+  np.testing.assert_allclose(counts, shares, atol=0.03)
+  assert not counts[np.asarray(shares) == 0].any()
