@@ -36,8 +36,8 @@ ASKED = {
   properties.bfloat16: DEFAULTS,
   properties.long_texts: SOME,
   properties.gradients: SOME,
-  properties.same_start: [],
-  properties.terms: [],
+  properties.same_start: SOME,
+  properties.terms: SOME,
 }
 ONCE = {*ASKED} - {properties.batch_mates, properties.explicit_positions}  # of one side alone
 
