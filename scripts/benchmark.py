@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 from benchmarking import ahead, cases, output, tables
 from benchmarking.measure import Stopped, measure
-from benchmarking.peers import Peer
+from benchmarking.peers import AUTHORS, X_TRANSFORMERS, Peer
 
 from posexp.config import unknown_name
 from posexp.config.arguments import Parser, names, numbers, run
@@ -18,6 +18,7 @@ from posexp.training.devices import prepare
 
 CHOICES = {"passes": list(cases.PASSES), "dtype": ["float32", "bfloat16"]}
 MODELS = ("auto", "encoder", "decoder", "translator")
+RECURRING = {"forward", "step"}  # passes in which a model may have a memory
 COUNTS = ("heads", "layers", "d_ff", "batch", "beam", "rounds", "lengths", "d_model", "seeds")
 EXAMPLES = (
   "passes:\n"
@@ -29,6 +30,8 @@ examples:
   python scripts/benchmark.py --encodings all --passes attention --lengths 512,2048
   python scripts/benchmark.py --encodings rpr --passes attention --attention reference,auto
   python scripts/benchmark.py --peers --peer-python ~/torch/bin/python --passes step,decode
+  python scripts/benchmark.py --encodings transformer_xl --model decoder --memory 128 \
+    --lengths 128 --authors ~/transformer-xl/pytorch --peer-python ~/torch/bin/python
   python scripts/benchmark.py --encodings rpr --passes seeds --d-model 32,128
   python scripts/benchmark.py --ahead h100 --encodings rpr --dtype bfloat16 --attention fused
 
@@ -61,13 +64,17 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   add("--dropout", type=float, default=0.0, help="in training; default: 0")
   add("--dtype", type=names, default=["float32"], help="float32, bfloat16 or both")
   add("--model", choices=MODELS, default="auto", help="auto: an encoder, or a decoder if it must")
+  add("--memory", type=int, default=0, help="slots of a decoder's memory; default: 0, none")
   add("--attention", type=names, default=["auto"], help="of auto, reference, blocked, fused")
   add("--beam", type=int, default=4, help="hypotheses of the pass beam; default: 4")
   add("--seeds", type=numbers, default=[4], help="of the pass seeds; default: 4")
   add("--rounds", type=int, default=7, help="default: 7")
   add("--seconds", type=float, default=0.5, help="of each in a round, about; default: 0.5")
   add("--peers", action="store_true", help="x-transformers on PyTorch too, in the same rounds")
-  add("--peer-python", metavar="PATH", help="a Python that has it; default: this one")
+  add(
+    "--authors", type=Path, metavar="FOLDER", help="Transformer-XL's own code, its `pytorch`, too"
+  )
+  add("--peer-python", metavar="PATH", help="a Python that has a peer's modules; default: this one")
   add("--ahead", metavar="GPU", help="compile for h100, h200 or 8xh100, which need not be here")
   add("--out", type=Path, default=Path("benchmark"), help="a folder; default: benchmark")
   args = parser.parse_args(argv)
@@ -86,9 +93,23 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.error(f"--vocabulary must be at least 8, not {args.vocabulary}")
   if args.ahead and args.passes != ["step"]:
     parser.error("--ahead compiles the pass step alone")
-  if args.peer_python and not args.peers:
-    parser.error("--peer-python goes with --peers")
+  if args.peers and args.authors:
+    parser.error("--peers and --authors are measured one at a time")
+  if args.peer_python and not (args.peers or args.authors):
+    parser.error("--peer-python goes with --peers or --authors")
+  if args.authors and not (args.authors / "mem_transformer.py").is_file():
+    parser.error(f"--authors {args.authors}: no mem_transformer.py is there")
+  if args.memory and (args.model != "decoder" or not RECURRING.issuperset(args.passes)):
+    parser.error("--memory goes with --model decoder and the passes forward and step")
   return args
+
+
+def peer_of(args: argparse.Namespace) -> Peer | None:
+  """Whom posexp is measured beside; UserError if it cannot be started."""
+  machine = output.threads(), jax.default_backend()
+  if args.authors:
+    return Peer(AUTHORS, args.peer_python, *machine, str(args.authors.resolve()))
+  return Peer(X_TRANSFORMERS, args.peer_python, *machine) if args.peers else None
 
 
 def benchmark(args: argparse.Namespace, command: str) -> list[dict]:
@@ -103,9 +124,7 @@ def benchmark(args: argparse.Namespace, command: str) -> list[dict]:
   jax.config.update("jax_enable_compilation_cache", False)  # compiling is timed
   groups, notes = cases.plan(args)
   output.check_writable(args.out)
-  peer = None
-  if args.peers:
-    peer = Peer(args.peer_python, output.threads(), jax.default_backend())
+  peer = peer_of(args)
   about = output.about(command, notes, peer.about if peer else "")
   print("\n".join(about))
   rows: list[dict] = []

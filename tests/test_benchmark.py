@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 
 import benchmark
@@ -9,7 +10,7 @@ import jax
 import pytest
 from benchmarking import cases, programs, timing
 from benchmarking.cases import Case
-from benchmarking.peers import SCRIPT, WAYS, request
+from benchmarking.peers import AUTHORS, X_TRANSFORMERS, request
 from benchmarking.rows import COLUMNS
 from benchmarking.timing import Spent
 
@@ -285,10 +286,10 @@ def test_a_peer_that_is_not_there_is_told_in_a_sentence(tmp_path):
     run(tmp_path, "--peers", "--peer-python", str(python))
 
 
-def test_a_request_has_what_the_peer_reads():
+@pytest.mark.parametrize("library", [X_TRANSFORMERS, AUTHORS])
+def test_a_request_has_what_the_peer_reads(library):
   size = Size(d_model=16, num_heads=2, num_layers=1, d_ff=32)
-  t5, way = ENCODINGS["t5"](), next(iter(WAYS))
-  case = Case("step", "encoder", "t5", "", t5, size, 8, 2, 20, way=way)
-  text = SCRIPT.read_text()
-  asked = json.loads(json.dumps(request(case)))
-  assert all(f'case["{key}"]' in text for key in asked)
+  case = Case("step", "encoder", "t5", "", ENCODINGS["t5"](), size, 8, 2, 20)
+  asked = json.loads(json.dumps(request(case, library.ways[0])))
+  text = library.path.read_text() + library.path.with_name("torch_work.py").read_text()
+  assert {*re.findall(r'case\["(\w+)"\]', text)} <= asked.keys()

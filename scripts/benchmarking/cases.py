@@ -64,7 +64,8 @@ class Case:
     size, work = self.size, PASSES[self.work]
     if self.work == "beam":
       work += f" of {self.beam}"
-    shape = f"{work}, {self.model}, L={self.length}, B={self.batch}, {size.dtype}"
+    remembered = f" after M={size.memory}" if size.memory else ""
+    shape = f"{work}, {self.model}, L={self.length}{remembered}, B={self.batch}, {size.dtype}"
     if self.work == "attention":
       return f"{shape}, {size.num_heads} heads × {size.d_model // size.num_heads}"
     return (
@@ -94,10 +95,12 @@ class Case:
     if self.work in (*SEARCHES, "start"):
       return None
     size, length = self.size, self.length
-    attention = 4 * size.d_model * (length / 2 if self.model == "decoder" else length)
+    seen = length / 2 + size.memory if self.model == "decoder" else length
+    attention = 4 * size.d_model * seen
     if self.work == "attention":
       return 3 * attention * self.tokens
-    layer = 8 * size.d_model**2 + 4 * size.d_model * size.d_ff + attention
+    again = 4 * size.d_model**2 * size.memory / length  # keys and values of what the memory holds
+    layer = 8 * size.d_model**2 + again + 4 * size.d_model * size.d_ff + attention
     head = 2 * size.d_model * self.vocabulary
     total = size.num_layers * layer
     if self.model == "decoder":
@@ -208,6 +211,7 @@ def size_of(args: argparse.Namespace, dtype: str, d_model: int, attention: str) 
     "dropout": args.dropout,
     "dtype": dtype,
     "attention": attention,
+    "memory": args.memory,
   }
   return config.build(Size, fields, "model")
 

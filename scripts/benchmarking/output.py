@@ -23,7 +23,7 @@ Ratios are of time, taken within each round: the median, with the quartiles in p
 compiled* are those that the compiler counts in the program of one call, the body of a loop once;
 *plain* are those of the plain Transformer of the same widths, whatever the encoding. MFU is *plain*
 a second, as a share of what a large matrix product reached in the same rounds. *compile s* of
-x-transformers is the time to the end of its first call."""
+a peer is the time to the end of its first call."""
 
 
 def threads() -> int:

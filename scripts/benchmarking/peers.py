@@ -1,4 +1,4 @@
-"""x-transformers beside posexp: another process, which works when it is asked to."""
+"""Models in PyTorch beside posexp's: another process, which works when it is asked to."""
 
 from __future__ import annotations
 
@@ -10,44 +10,85 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarking.cases import SEARCHES, Case
 from benchmarking.programs import Ready
 from benchmarking.timing import Spent
 from posexp.errors import UserError
 
-NAME = "x-transformers"
-# Its ways: whether it is compiled, and whether its attention is torch's fused one.
-WAYS = {
-  f"{NAME} eager": (False, False),
-  f"{NAME} eager fused": (False, True),
-  f"{NAME} compiled": (True, False),
-  f"{NAME} compiled fused": (True, True),
-}
-WORKS = ("forward", "step", *SEARCHES)
-SCRIPT = Path(__file__).with_name("x_transformers_peer.py")
+
+class Way(NamedTuple):
+  """How a peer works."""
+
+  compiled: bool = False
+  fused: bool = False  # attention, by torch's own
+
+  def __str__(self):
+    return " ".join(["compiled" if self.compiled else "eager", *["fused"] * self.fused])
+
+
+class Library(NamedTuple):
+  """Other people's models."""
+
+  name: str
+  script: str  # which its process runs
+  modules: tuple[str, ...]  # that the process's Python must have
+  ways: tuple[Way, ...]
+  works: tuple[str, ...]  # passes
+  recurs: bool = False  # it is measured as a decoder with a memory, or else without
+
+  @property
+  def path(self) -> Path:
+    """Its script."""
+    return Path(__file__).with_name(self.script)
+
+  def has(self, case: Case) -> bool:
+    """Whether its script can do the work."""
+    decodes = case.model == "decoder" if self.recurs else not case.size.memory
+    return decodes and case.work in self.works
+
+
+X_TRANSFORMERS = Library(
+  "x-transformers",
+  "x_transformers_peer.py",
+  ("torch", "x_transformers"),
+  (Way(), Way(fused=True), Way(compiled=True), Way(compiled=True, fused=True)),
+  ("forward", "step", *SEARCHES),
+)
+AUTHORS = Library(
+  "Dai et al.",
+  "transformer_xl_peer.py",
+  ("torch",),
+  (Way(), Way(compiled=True)),
+  ("forward", "step"),
+  recurs=True,
+)
 
 
 class Peer:
-  """A process of a Python that has torch and x_transformers.
+  """A process of a Python that has torch and what else a library needs.
 
   Raises:
     UserError: there is no such Python, or it has not got them.
   """
 
-  def __init__(self, python: str | None, threads: int, device: str):
+  def __init__(
+    self, library: Library, python: str | None, threads: int, device: str, *arguments: str
+  ):
+    self.library = library
     found = shutil.which(python or sys.executable)
     if found is None:
       raise UserError(f"--peer-python {python}: there is no such program")
-    if python is None and not all(map(importlib.util.find_spec, ("torch", "x_transformers"))):
+    if python is None and not all(map(importlib.util.find_spec, library.modules)):
       raise UserError(
-        "--peers needs PyTorch and x-transformers: name a Python that has them with --peer-python, "
-        "or install posexp[peers]"
+        f"{library.name} needs {' and '.join(library.modules)}: name a Python that has them with "
+        "--peer-python, or install posexp[peers]"
       )
     # A session of its own, so that Ctrl-C ends the rounds and not the peer in the middle of one;
     # isolated, or the modules beside the script would be found in the place of others.
     self._process = subprocess.Popen(
-      [found, "-I", str(SCRIPT), str(threads), device],
+      [found, "-I", str(library.path), str(threads), device, *arguments],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
@@ -70,19 +111,21 @@ class Peer:
     if line := self._process.stdout.readline():
       return json.loads(line)
     said = self._process.stderr.read().strip().splitlines()
-    raise UserError(f"{NAME} has ended: {said[-1] if said else 'it said nothing'}")
+    raise UserError(f"{self.library.name} has ended: {said[-1] if said else 'it said nothing'}")
 
   def prepare(self, group: list[Case]) -> dict[Case, Ready]:
     """The cases of a group that it can do, in all its ways, each run once."""
     found: dict[Case, Ready] = {}
     for case in {each.name: each for each in reversed(group)}.values():
-      if case.name not in self.encodings or case.work not in WORKS:
+      if case.name not in self.encodings or not self.library.has(case):
         continue
-      for way, (compiled, fused) in WAYS.items():
-        if (compiled and case.work in SEARCHES) or (fused and not self.encodings[case.name]):
+      for way in self.library.ways:
+        if (way.compiled and case.work in SEARCHES) or (
+          way.fused and not self.encodings[case.name]
+        ):
           continue
-        theirs = dataclasses.replace(case, way=way, options="")
-        answer = self._ask(do="make", case=request(theirs))
+        theirs = dataclasses.replace(case, way=f"{self.library.name} {way}", options="")
+        answer = self._ask(do="make", case=request(theirs, way))
         if "refused" in answer:
           print(f"  {theirs.label}: not measured: {answer['refused']}", flush=True)
           continue
@@ -95,7 +138,7 @@ class Peer:
     def timed(calls: int) -> Spent:
       answer = self._ask(do="time", work=work, calls=calls)
       if "refused" in answer:
-        raise UserError(f"{NAME}: {answer['refused']}")
+        raise UserError(f"{self.library.name}: {answer['refused']}")
       return Spent(answer["wall"], answer["cpu"])
 
     return timed
@@ -110,7 +153,7 @@ class Peer:
     self._process.wait()
 
 
-def request(case: Case) -> dict:
+def request(case: Case, way: Way) -> dict:
   """What the peer has to know of a case."""
   size = case.size
   return {
@@ -127,6 +170,7 @@ def request(case: Case) -> dict:
     "length": case.length,
     "batch": case.batch,
     "beam": case.beam,
-    "compile": WAYS[case.way][0],
-    "fused": WAYS[case.way][1],
+    "memory": size.memory,
+    "compile": way.compiled,
+    "fused": way.fused,
   }

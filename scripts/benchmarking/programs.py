@@ -14,13 +14,13 @@ from flax import nnx
 from jax import Array
 
 from benchmarking.cases import IN_TURN, JAX, SEARCHES, Case
-from benchmarking.language import LanguageSpec
 from benchmarking.timing import Timed, timed
 from posexp.data.tokenizer import EOS
 from posexp.encodings.span import Span
 from posexp.models import decoding
 from posexp.models.attention import attend, form_of
 from posexp.models.classifier import ClassifierSpec
+from posexp.models.language_model import LanguageModelSpec
 from posexp.models.transformer import Stack
 from posexp.models.translator import TranslatorSpec
 from posexp.tasks.contract import ModelSpec
@@ -85,7 +85,7 @@ def spec(case: Case) -> ModelSpec:
   if case.model == "encoder":
     return ClassifierSpec(case.vocabulary, CLASSES, case.encoding, case.size)
   if case.model == "decoder":
-    return LanguageSpec(case.vocabulary, case.encoding, case.size)
+    return LanguageModelSpec(case.vocabulary, case.encoding, case.size)
   return TranslatorSpec(case.vocabulary, case.vocabulary, case.encoding, case.size)
 
 
@@ -103,7 +103,7 @@ def batch(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
     return {"tokens": words(), "mask": mask, "labels": labels, "weight": weight}
   shared = {"mask": mask, "labels": words(), "weight": weight}
   if case.model == "decoder":
-    return {"tokens": words(), **shared}
+    return {"tokens": words(), "fresh": np.zeros(case.batch, bool), **shared}
   return {"source": words(), "source_mask": mask, "target": words(), **shared}
 
 
@@ -119,7 +119,7 @@ def started(case: Case) -> tuple[step.Program, dict[str, Array], Any]:
   rows = np.array([case.batch])
   mesh = devices.mesh_for(rows)
   options = Training(batch_size=case.batch)
-  program = step.program(spec(case), options, STEPS, mesh)
+  program = step.program(spec(case), options, STEPS, mesh, case.batch)
   ((ready, _),) = devices.shard([batch(case)], mesh)
   return program, ready, step.keys(0)["dropout"]
 
@@ -128,8 +128,9 @@ def forward(case: Case) -> Work:
   """The predictions of evaluation."""
   program, ready, _ = started(case)
   state = program.init(0)
-  predict, seconds = compile(program.predict, state, ready)
-  return repeated(lambda: predict(state, ready)), predict, facts_of(state.params, seconds)
+  carry = program.carry(case.batch)
+  predict, seconds = compile(program.predict, state, ready, carry)
+  return repeated(lambda: predict(state, ready, carry)), predict, facts_of(state.params, seconds)
 
 
 def train(case: Case) -> Work:

@@ -59,7 +59,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
     yield ranked(list(found))
   if found := list(against_peer([row for row in plain if row["pass"] != "attention"])):
     heads = ["", "tokens/s", "best of the peer's", "ours to it"]
-    yield Table("Against x-transformers, in its fastest way", heads, found)
+    yield Table("Against a peer, in its fastest way", heads, found)
   if found := list(by_seeds(rows)):
     heads = ["", "B × L", "seeds", "s in turn", "s in one program", "times as fast", "by CPU time"]
     title = f"{PASSES['seeds']}: in one program (vmap) against one after another"
@@ -105,7 +105,7 @@ def against_peer(rows: Sequence[Row]) -> Iterator[list[str]]:
     yield [
       f"{own['pass']}, {own['model']}, L={own['length']}: {own['label']}",
       number(own["tokens_per_s"]),
-      f"{number(best['tokens_per_s'])} ({best['by'].removeprefix('x-transformers ')})",
+      f"{number(best['tokens_per_s'])} ({best['by']})",
       f"{times:.2f} × (by CPU time {cpu:.2f})",
     ]
 

@@ -1,16 +1,16 @@
-"""x-transformers at the same work, in a process of its own; JSON lines in, JSON lines out.
-
-It is run by another Python, which has torch and x_transformers and need not have posexp.
-"""
+"""x-transformers at the same work; see `torch_work.py`."""
 
 import importlib.metadata
-import json
 import sys
-import time
+from pathlib import Path
 
 import torch
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, XTransformer
 from x_transformers.autoregressive_wrapper import modify_cached_kv
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from benchmarking.torch_work import Server, Work
 
 # What posexp calls an encoding, as options of the wrapper and of its layers.
 ENCODINGS = {
@@ -27,47 +27,22 @@ UNFUSED = ("t5", "cope")  # which it does not offer with torch's fused attention
 CLASSES = 2
 
 
-class Work:
-  """A model, its optimizer and a batch; `__call__` does what is measured once."""
+class XTransformers(Work):
+  """A model of x-transformers and random words."""
 
-  def __init__(self, case: dict, device: str):
-    torch.manual_seed(0)
-    self.case, self.device = case, device
-    self.model = model(case).to(device)
-    self.train = case["pass"] == "step"
-    self.model.train(self.train)
-    shape = (case["batch"], case["length"] + (case["model"] != "encoder"))
-    draw = [torch.randint(3, case["vocabulary"], shape, device=device) for _ in range(2)]
-    self.tokens, self.source = draw[0], draw[1][:, : case["length"]]
-    self.labels = torch.randint(0, CLASSES, shape[:1], device=device)
-    self.start = torch.ones((case["batch"], 1), dtype=torch.long, device=device)
-    self.loss = torch.compile(self.of_batch, dynamic=False) if case["compile"] else self.of_batch
-    self.optimizer = torch.optim.AdamW(
-      self.model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.1, fused=True
-    )
+  def build(self):
+    case = self.case
+    self.tokens = self.random(case["batch"], case["length"] + (case["model"] != "encoder"))
+    self.source = self.random(case["batch"], case["length"])
+    self.labels = torch.randint(0, CLASSES, (case["batch"],), device=self.device)
+    self.start = torch.ones((case["batch"], 1), dtype=torch.long, device=self.device)
+    return model(case)
 
-  def of_batch(self) -> torch.Tensor:
-    """The loss."""
+  def of_batch(self):
     kind = self.case["model"]
     if kind == "encoder":
       return torch.nn.functional.cross_entropy(self.model(self.tokens).float(), self.labels)
     return self.model(self.tokens) if kind == "decoder" else self.model(self.source, self.tokens)
-
-  def __call__(self) -> None:
-    half = self.case["dtype"] == "bfloat16"
-    with torch.autocast(self.device, dtype=torch.bfloat16, enabled=half):
-      if self.train:
-        self.step()
-      else:
-        with torch.no_grad():
-          self.predict()
-
-  def step(self) -> None:
-    """The update step, gradients clipped as posexp's are."""
-    self.loss().backward()
-    torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-    self.optimizer.step()
-    self.optimizer.zero_grad(set_to_none=True)
 
   def predict(self) -> None:
     """The forward pass, or a search of as many tokens as the source has."""
@@ -137,65 +112,10 @@ def model(case: dict) -> torch.nn.Module:
   )
 
 
-class Peer:
-  """What answers requests."""
-
-  def __init__(self, threads: int, device: str):
-    torch.set_num_threads(threads)
-    torch._dynamo.config.recompile_limit = 64  # models that share code, each compiled for itself
-    self.device = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
-    self.works: list[Work] = []
-
-  def about(self) -> dict:
-    names = ("x-transformers", "torch")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
-    kind = torch.cuda.get_device_name() if self.device == "cuda" else "CPU"
-    return {
-      "about": f"{versions}, {kind}, {torch.get_num_threads()} threads",
-      "encodings": {name: name not in UNFUSED for name in ENCODINGS},
-    }
-
-  def make(self, case: dict) -> dict:
-    """Builds a model and does the work twice, by when all is compiled."""
-    began = time.perf_counter()
-    work = Work(case, self.device)
-    work()
-    self.wait()
-    first = time.perf_counter() - began
-    work()
-    self.works.append(work)
-    count = sum(each.numel() for each in work.model.parameters())
-    return {"work": len(self.works) - 1, "compile_s": first, "parameters": count}
-
-  def time(self, work: int, calls: int) -> dict:
-    wall, cpu = time.perf_counter(), time.process_time()
-    for _ in range(calls):
-      self.works[work]()
-    self.wait()
-    return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-
-  def forget(self) -> dict:
-    self.works.clear()
-    torch.compiler.reset()
-    return {}
-
-  def wait(self) -> None:
-    if self.device == "cuda":
-      torch.cuda.synchronize()
-
-
-def main() -> None:
-  """Answers until the requests end."""
-  answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
-  peer = Peer(int(sys.argv[1]), sys.argv[2])
-  for line in sys.stdin:
-    request = json.loads(line)
-    try:
-      answer = getattr(peer, request.pop("do"))(**request)
-    except Exception as error:
-      answer = {"refused": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
-    print(json.dumps(answer), file=answers, flush=True)
-
-
 if __name__ == "__main__":
-  main()
+  Server(
+    XTransformers,
+    {name: name not in UNFUSED for name in ENCODINGS},
+    f"x-transformers {importlib.metadata.version('x-transformers')}",
+    sys.argv[1:],
+  ).serve()
