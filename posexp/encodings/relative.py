@@ -202,9 +202,10 @@ class TransformerXL(Encoding):
 
   A_ij = (a) q_i·k_j + (b) q_i·W_kR R(i−j) + (c) u·k_j + (d) v·W_kR R(i−j), all over √d, with R the
   sinusoids of the distance. `share_biases` is whether all layers share u and v, as the paper
-  prints them; its code shares them in the character-level models only. In an encoder, where the
-  paper does not go, distances are signed. `clamp` has distances beyond it count as it, in an
-  encoder to either side (`clamp_len` in the authors' code, for memories longer than in training).
+  prints them; its TensorFlow code shares them in the character-level models only (`untie_r`), that
+  for PyTorch always. In an encoder, where the paper does not go, distances are signed. `clamp` has
+  distances beyond it count as it, in an encoder to either side (`clamp_len` in the authors' code,
+  for memories longer than in training).
   """
 
   a: bool = True
