@@ -130,9 +130,10 @@ def test_words_are_those_of_wikitext():
 
 def test_what_words_do_not_give_back_is_said(tmp_path):
   files = {split: f"{split}.txt" for split in SPLITS}
-  for split, text in zip(SPLITS, (" a b \n", " b <unk> \n", " a a c \n"), strict=True):
+  for split, text in zip(SPLITS, (" a b \n", " b <unk> \n", " a a cé \n"), strict=True):
     write(tmp_path / f"{split}.txt", text)
-  _, _, notes = prepare(tmp_path, tokenizer="word", **files)
+  texts, _, notes = prepare(tmp_path, tokenizer="word", **files)
+  assert [text.unspelled for text in texts.values()] == [0, 0, len("cé".encode())]
   assert len(notes) == 2
   assert "are <unk> (1 of test)" in notes[0]
   assert "the words of test do not give back the exact text" in notes[1]

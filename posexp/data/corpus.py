@@ -37,6 +37,7 @@ class Text:
 
   tokens: np.ndarray  # uint16 or uint32 [N], mapped into memory; END before each document
   source: Documents
+  unspelled: int = 0  # bytes of words that are not in the vocabulary, which no token stands for
 
   @property
   def documents(self) -> int:
@@ -123,7 +124,7 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
       functools.partial(_write, split=split, source=source, opened=opened),
       functools.partial(_read, dtype=_dtype(opened)),
     )
-    texts[split] = Text(tokens, source)
+    texts[split] = Text(tokens, source, abouts[split]["unspelled"])
   return texts, opened, [*notes, *_losses(abouts)]
 
 
@@ -144,8 +145,8 @@ def _losses(abouts: dict[str, dict]) -> Iterator[str]:
   ]
   if unknown:
     yield (
-      f"words that are not in the vocabulary are <unk> ({', '.join(unknown)}); nothing predicts "
-      "their letters, so bits per byte are too low"
+      f"words that are not in the vocabulary are <unk> ({', '.join(unknown)}); bits per byte of "
+      "test count 8 bits for each of their bytes, and those of validation leave them out"
     )
   inexact = [split for split, about in abouts.items() if not about["exact"]]
   if inexact:
@@ -167,7 +168,7 @@ def _read(folder: Path, dtype: str) -> tuple[np.ndarray, dict]:
   """Tokens, and what is said of them; an error of some class if they are damaged."""
   about = json.loads((folder / "about.json").read_text())
   tokens = np.memmap(folder / "tokens", dtype, "r")
-  if len(tokens) != about["tokens"] or not {"unknown", "exact"} <= about.keys():
+  if len(tokens) != about["tokens"] or not {"unknown", "unspelled", "exact"} <= about.keys():
     raise ValueError("other counts than tokens")
   return tokens, about
 
@@ -175,7 +176,7 @@ def _read(folder: Path, dtype: str) -> tuple[np.ndarray, dict]:
 def _write(folder: Path, split: str, source: Documents, opened: Vocabulary) -> None:
   """Writes the tokens of a split, and checks that they stand for its text."""
   checked = CHECKED if split == "train" else len(source.content)
-  count = done = unknown = 0
+  count = done = unknown = unspelled = 0
   exact = True
   with open(folder / "tokens", "wb") as file:
     stream = _pieces(source)
@@ -198,12 +199,13 @@ def _write(folder: Path, split: str, source: Documents, opened: Vocabulary) -> N
       tokens.tofile(file)
       count += len(tokens)
       done += sum(map(len, pieces))
-      if not opened.exact:  # WikiText and PTB write <unk> themselves
-        unknown += int(np.count_nonzero(tokens == vocabulary.UNKNOWN))
-        unknown -= sum(piece.count(b"<unk>") for piece in pieces)
+      if isinstance(opened, vocabulary.Words):
+        lost = opened.unknown(pieces)
+        unknown += len(lost)
+        unspelled += sum(map(len, lost))
   if opened.exact and not exact:
     raise UserError(f"the tokenizer of the run does not give back the text of the {split} split")
-  about = {"tokens": count, "unknown": unknown, "exact": exact}
+  about = {"tokens": count, "unknown": unknown, "unspelled": unspelled, "exact": exact}
   (folder / "about.json").write_text(json.dumps(about))
 
 

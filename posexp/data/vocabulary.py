@@ -137,6 +137,10 @@ class Words(Vocabulary):
       found.append(np.array(ids, np.int32))
     return found
 
+  def unknown(self, pieces: Iterable[bytes]) -> list[bytes]:
+    """The words of pieces of text that become <unk>, but for those that are written so."""
+    return [word for piece in pieces for word in piece.split() if word not in self._ids]
+
 
 class _Known(dict):
   """Tokens of known words; any other is UNKNOWN."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
   from posexp.models.language_model import LanguageModelSpec
 
 SHOWN = ("bits_per_byte", "bits_per_char", "perplexity", "word_perplexity", "loss", "accuracy")
-FLOORS = {"ngram": "byte 5-gram", "bz2": "bz2"}
+FLOORS = {"ngram": "byte n-gram, order 5", "bz2": "bz2"}
 LARGEST = 700  # exp of it is still a float64
 
 
@@ -205,9 +205,11 @@ class LanguageModeling(Task):
     """The metrics of the test split, whose segments are written, and its floors."""
     text, found = data.splits["test"], self.predict(data, snapshot, "test")
     nats = found["loss"].sum()
-    measured = self.scores(found) | {  # of the exact text, which words may not give back
-      "bits_per_byte": float(nats / math.log(2) / text.bytes),
-      "bits_per_char": float(nats / math.log(2) / text.chars),
+    # Of the exact text, which words may not give back: what they leave out is spelled in bytes.
+    bits = nats / math.log(2) + 8 * text.unspelled
+    measured = self.scores(found) | {
+      "bits_per_byte": float(bits / text.bytes),
+      "bits_per_char": float(bits / text.chars),
       "word_perplexity": math.exp(min(nats / text.words, LARGEST)),
     }
     counted = {"bytes": text.bytes, "words": text.words, "tokens": int(found["tokens"].sum())}
