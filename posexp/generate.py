@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posexp.config.arguments import Parser, run
-from posexp.data.vocabulary import END
 from posexp.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -91,6 +90,7 @@ def drawn(args: argparse.Namespace, trained: TrainedModel, prompt: list[int]) ->
   Raises:
     UserError: an option has a value that it cannot have.
   """
+  from posexp.analysis import scoring
   from posexp.models import sampling
 
   try:
@@ -98,11 +98,10 @@ def drawn(args: argparse.Namespace, trained: TrainedModel, prompt: list[int]) ->
   except ValueError as error:
     raise UserError(f"--{str(error).replace('_', '-', 1)}") from None
   segment = args.segment or trained.setup.task.segment
-  memory = trained.spec.size.memory if args.memory is None else args.memory
-  chosen = trained.with_memory(memory, segment).snapshot
+  chosen = scoring.reading(trained, segment, args.memory).snapshot
   parts = chosen.graphdef, chosen.state.params, chosen.state.settings
   found = sampling.generate(*parts, prompt, segment=segment, rows=args.samples, sampling=options)
-  return (tokens for tokens, _ in itertools.islice(found, args.tokens))
+  return sampling.until_ended(tokens for tokens, _ in itertools.islice(found, args.tokens))
 
 
 def generate(args: argparse.Namespace) -> None:
@@ -112,6 +111,7 @@ def generate(args: argparse.Namespace) -> None:
     UserError: the run cannot be opened, the prompt cannot be read, or an option is wrong.
   """
   prompt = given_prompt(args.prompt)
+  from posexp.data.vocabulary import END
   from posexp.training.devices import prepare
   from posexp.training.restore import open_language_model
 

@@ -19,6 +19,7 @@ SEGMENT, VOCABULARY = 6, 11
 MODELS = {  # encoding, memory, positions
   "long memory": (TransformerXL(), 15, CONSECUTIVE),
   "short memory": (FIRE(), 4, CONSECUTIVE),
+  "same length": (TransformerXL(), 4, CONSECUTIVE),
   "absolute": (Sinusoidal(at="attention"), 6, CONSECUTIVE),
   "windows": (Learned(length=SEGMENT), 0, CONSECUTIVE),
   "spread windows": (Sinusoidal(), 0, Positions("randomized", 64, "spaced")),
@@ -27,9 +28,9 @@ MODELS = {  # encoding, memory, positions
 }
 
 
-def built(encoding, memory, positions):
+def built(encoding, memory, positions, same=False):
   """A language model that was not trained, and its parts."""
-  size = Size(d_model=16, num_heads=2, d_ff=16, num_layers=2, memory=memory)
+  size = Size(d_model=16, num_heads=2, d_ff=16, num_layers=2, memory=memory, same_length=same)
   model = LanguageModelSpec(VOCABULARY, encoding, size, positions).build(nnx.Rngs(0))
   return model, nnx.split(model, nnx.Param, ...)
 
@@ -71,7 +72,7 @@ def drawn(parts, prompt, count, rows=1, **options):
 @pytest.mark.parametrize("length", [0, 20])
 def test_tokens_have_the_probabilities_that_the_model_gives_for_the_whole_text(name, length):
   encoding, memory, positions = MODELS[name]
-  model, parts = built(encoding, memory, positions)
+  model, parts = built(encoding, memory, positions, name == "same length")
   prompt = np.random.default_rng(0).integers(1, VOCABULARY, length).tolist()
   tokens, log_p = drawn(parts, prompt, 25, rows=2)
   text = np.concatenate([np.tile([END, *prompt], (2, 1)), tokens], axis=1)
@@ -119,3 +120,17 @@ def test_tokens_are_drawn_as_the_options_say(options, shares):
   counts = np.bincount(found, minlength=5) / len(found)
   np.testing.assert_allclose(counts, shares, atol=0.03)
   assert not counts[np.asarray(shares) == 0].any()
+
+
+@pytest.mark.parametrize(
+  ("encoding", "memory", "positions", "message"),
+  [
+    (Learned(length=6), 0, CONSECUTIVE, "7 tokens, but the encoding has 6 positions"),
+    (RoPE(), 4, Positions("randomized", 10, "spaced"), "11 tokens, but positions.reach=10"),
+  ],
+)
+def test_what_is_read_at_once_must_have_positions(encoding, memory, positions, message):
+  spec = LanguageModelSpec(VOCABULARY, encoding, Size(memory=memory), positions)
+  spec.check(6)
+  with pytest.raises(ValueError, match=message):
+    spec.check(7)

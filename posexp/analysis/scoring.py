@@ -18,6 +18,7 @@ from posexp.data.streams import LEAST, Plan, Stream
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError, printable
 from posexp.tasks.language_modeling import LARGEST
+from posexp.training.options import with_options
 from posexp.training.restore import TrainedModel, open_language_model
 
 Window = Literal["sliding", "disjoint"]
@@ -56,6 +57,21 @@ def read_text(path: str) -> str:
   return text
 
 
+def reading(trained: TrainedModel, segment: int, memory: int | None = None) -> TrainedModel:
+  """A language model that reads segments of so many tokens, perhaps with another memory.
+
+  Raises:
+    UserError: the encoding allows no memory, or has too few positions for both.
+  """
+  if memory is not None:
+    trained = with_options(trained, {"model.memory": memory})
+  try:
+    trained.spec.check(segment)
+  except ValueError as error:
+    raise UserError(f"segments of {segment}: {error}") from None
+  return trained
+
+
 def score(
   trained: TrainedModel, tokens: np.ndarray, segment: int, window: Window = "disjoint"
 ) -> Costs:
@@ -77,6 +93,8 @@ def score(
     batches = windows(stream, stride, _rows(trained, total))
   seen = np.zeros((total, segment), int)  # 0: does not count
   found = trained.snapshot.predict(_noted(batches, memory, seen))
+  if trained.spec.size.same_length:
+    seen = np.minimum(seen, memory)
   counts = seen > 0
   return Costs(how, np.asarray(tokens), found["nll"][counts], seen[counts])
 
@@ -152,9 +170,9 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   tokens = np.array(vocabulary.encode(text))
   segment = args.segment or trained.setup.task.segment
   found = []
-  for memory in args.memory or [trained.spec.size.memory]:
-    model = trained.with_memory(memory, segment)
-    ways = ("disjoint",) if memory else WINDOWS
+  for memory in args.memory or [None]:
+    model = reading(trained, segment, memory)
+    ways = ("disjoint",) if model.spec.size.memory else WINDOWS
     ways = [args.window] if args.window else ways[-1:] if args.per_token else ways
     found += [score(model, tokens, segment, way) for way in ways]
   about = table(text, found)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -171,3 +171,13 @@ def generate(
       )
     text.append(np.asarray(token))
     yield text[-1], np.asarray(log_p)
+
+
+def until_ended(columns: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+  """Columns of tokens, int [rows] each, up to that in which the last row has its END."""
+  ended: np.ndarray | bool = False
+  for column in columns:
+    yield column
+    ended |= column == END
+    if np.all(ended):
+      return

@@ -169,8 +169,11 @@ class Stack(nnx.Module):
     positions = cache.positions[:, own]
     # JAX clamps indices: without NaN a full cache would silently overwrite its last slots.
     x = jnp.where(own[:, None] < size, self.read(tokens, positions, None), jnp.nan)
-    filled = (slots <= own[:, None])[None]
-    span = self.ready(Span(positions, cache.positions, filled, max_position=self.max_position))
+    filled = slots <= own[:, None]
+    if self.size.same_length:
+      filled &= slots > own[:, None] - self.size.memory
+    span = Span(positions, cache.positions, filled[None], max_position=self.max_position)
+    span = self.ready(span)
     keys, values = list(cache.keys), list(cache.values)
     for i, block in enumerate(self.blocks):
       k, v = block.attention.keys_values(block.context(x))

@@ -48,22 +48,6 @@ class TrainedModel(NamedTuple):
     """Of a language model."""
     return kept_vocabulary(self.run.path)
 
-  def with_memory(self, slots: int, segment: int) -> TrainedModel:
-    """A language model that was given a memory of so many slots, for segments of other lengths.
-
-    Raises:
-      UserError: the encoding allows no memory, or has too few positions for both.
-    """
-    try:
-      size = dataclasses.replace(self.spec.size, memory=slots)
-      spec = dataclasses.replace(self.spec, size=size)
-      spec.check(segment)
-      compiled = program(spec, self.setup.training, 1, self.snapshot.mesh)
-    except ValueError as error:
-      raise UserError(f"segments of {segment} with a memory of {slots}: {error}") from None
-    state = self.snapshot.state.replace(carry=())
-    return self._replace(spec=spec, snapshot=self.snapshot._replace(program=compiled, state=state))
-
 
 def open_trained(path: Path | str, which: str = "best") -> TrainedModel:
   """Opens a run that has finished or was stopped, and restores a checkpoint.

@@ -1,0 +1,197 @@
+"""Language models at the command line: texts that they write, and what texts cost them."""
+
+import io
+import json
+import math
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from order import command, only
+
+from posexp import evaluate, generate
+from posexp.analysis import scoring
+from posexp.models import sampling
+from posexp.training.restore import open_language_model
+
+WORDS = ["the", "cat", "séance", "sat", "on", "a", "mat"]
+SEGMENT, MEMORY = 8, 12
+OPTIONS = [
+  "task=language_modeling", "task.tokenizer=char", f"task.segment={SEGMENT}",
+  "encoding=transformer_xl", f"model.memory={MEMORY}", "model.d_model=16", "model.num_heads=2",
+  "model.d_ff=16", "model.num_layers=1", "train.batch_size=4", "train.steps=30",
+  "train.evaluate_every=30", "train.warmup=2", "train.learning_rate=0.02", "wandb.mode=disabled",
+]  # fmt: skip
+
+
+def words(count, seed):
+  return " ".join(np.random.default_rng(seed).choice(WORDS, count)) + "\n"
+
+
+@pytest.fixture(scope="module")
+def text(home):
+  """The test split."""
+  (home / "test.txt").write_text(words(300, 1), encoding="utf-8")
+  return words(300, 1)
+
+
+@pytest.fixture(scope="module")
+def trained(home, text):
+  """The folder of a run, without its data, and its summary."""
+  for split, count in {"train": 800, "validation": 60}.items():
+    (home / f"{split}.txt").write_text(words(count, count), encoding="utf-8")
+  files = [f"task.{split}={home / split}.txt" for split in ("train", "validation", "test")]
+  done = command(*OPTIONS, *files, "runs=runs")
+  assert (done.status, done.err) == (0, "")
+  run = only("runs")
+  shutil.copytree(run, home / "alone")
+  for split in ("train", "validation"):
+    (home / f"{split}.txt").unlink()
+  for kept in ("documents", "tokens", "vocabularies"):
+    shutil.rmtree(home / "cache/posexp" / kept)
+  return home / "alone"
+
+
+@pytest.fixture
+def say(capsys):
+  """Types a command, and returns what it prints."""
+
+  def say(module, *argv):
+    capsys.readouterr()
+    found = getattr(module, module.__name__.rpartition(".")[2])(
+      module.arguments([str(each) for each in argv])
+    )
+    out, err = capsys.readouterr()
+    return found, out, err
+
+  return say
+
+
+def given(monkeypatch, data):
+  monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_the_text_of_the_test_split_costs_what_the_run_says(trained, home, text, say):
+  summary = json.loads((trained / "summary.json").read_text())
+  found, out, err = say(evaluate, trained, "--text", home / "test.txt")
+  (costs,) = found["ways"]
+  assert err == ""
+  assert f"{len(text.encode()):,} bytes, {len(text):,} characters" in out
+  bits = costs.total / math.log(2)
+  assert bits / len(text.encode()) == pytest.approx(summary["test/bits_per_byte"], abs=1e-5)
+  assert bits / len(text) == pytest.approx(summary["test/bits_per_char"], abs=1e-5)
+  assert f"{summary['test/bits_per_byte']:.4f}" in out
+  assert len(costs.tokens) == summary["test/tokens"] == len(text)
+
+
+def test_windows_count_every_token_once_with_the_context_that_they_say(trained, text, say):
+  model = scoring.reading(open_language_model(trained), SEGMENT, 0)
+  tokens = np.array(model.vocabulary.encode(text[:85]))
+  disjoint, sliding = (scoring.score(model, tokens, SEGMENT, way) for way in scoring.WINDOWS)
+  assert disjoint.context.tolist() == [1 + place % SEGMENT for place in range(85)]
+  assert sliding.context.tolist() == [*range(1, 9), *([5, 6, 7, 8] * 22)[: 85 - 8]]
+  same = disjoint.context == sliding.context
+  np.testing.assert_allclose(disjoint.nats[same], sliding.nats[same], atol=1e-5)
+  assert (disjoint.nats != sliding.nats)[~same].all()
+
+
+def test_each_token_is_shown_with_what_it_costs(trained, text, say, monkeypatch):
+  given(monkeypatch, text[:80].encode())
+  found, out, err = say(evaluate, trained, "--text", "-", "--per-token", "--memory", 5)
+  head, *rows = (line.split("\t") for line in out.splitlines())
+  assert head == ["nats", "bits", "context", "token"]
+  assert "".join(json.loads(row[3]) for row in rows) == text[:80]
+  assert [int(row[2]) for row in rows[:16]] == [*range(1, 9), *range(6, 14)]
+  (costs,) = found["ways"]
+  assert sum(float(row[0]) for row in rows) == pytest.approx(costs.total, abs=1e-2)
+  assert sum(float(row[1]) for row in rows) == pytest.approx(costs.total / math.log(2), abs=1e-2)
+  assert "memory of 5, segments of 8" in err
+
+
+def test_parts_of_characters_are_shown_as_bytes():
+  class Bytes:
+    def decode(self, ids):
+      return bytes(ids)
+
+  tokens = np.frombuffer("é\n\u202e".encode(), np.uint8)
+  costs = scoring.Costs("", tokens, np.ones(len(tokens)), np.ones(len(tokens), int))
+  shown = [line.split("\t")[3] for line in scoring.lines(Bytes(), costs)][1:]
+  assert shown == [r'"\\xc3"', r'"\\xa9"', r'"\n"', r'"\\xe2"', r'"\\x80"', r'"\\xae"']
+
+
+def test_a_text_goes_on_from_its_prompt(trained, say, monkeypatch):
+  _, out, err = say(generate, trained, "the cat", "--tokens", 12)
+  assert (out[:7], len(out), out[-1], err) == ("the cat", 7 + 12 + 1, "\n", "")
+  assert say(generate, trained, "the cat", "--tokens", 12)[1] == out
+  assert say(generate, trained, "the cat", "--tokens", 12, "--seed", 1)[1] != out
+  given(monkeypatch, b"the cat\r\n")
+  assert say(generate, "--tokens", 12, trained)[1] == out
+  _, both, _ = say(generate, trained, "the cat", "--tokens", 12, "--samples", 2)
+  assert both.startswith(f"--- sample 1 ---\n{out}")
+  assert "--- sample 2 ---\nthe cat" in both
+  greedy = [
+    say(generate, trained, "", "--tokens", 9, *options)[1]
+    for options in (["--temperature", 0], ["--top-k", 1, "--seed", 7], ["--top-p", 1e-6])
+  ]
+  assert greedy[0] == greedy[1] == greedy[2]
+
+
+def test_a_text_ends_where_the_model_ends_it(trained, say, monkeypatch):
+  ids = open_language_model(trained).vocabulary.encode("mat")
+  texts = [[*ids, 0, ids[0], ids[0]], [ids[0], 0, 0, 0, ids[0], ids[0]]]
+  drawn = []
+
+  def columns(*_, rows, **__):
+    for column in zip(*texts[:rows], strict=True):
+      drawn.append(column)
+      yield np.array(column), None
+
+  monkeypatch.setattr(sampling, "generate", columns)
+  assert say(generate, trained, "a ")[1] == "a mat\n"
+  assert len(drawn) == 4
+  _, out, _ = say(generate, trained, "a ", "--samples", 2)
+  assert out == "--- sample 1 ---\na mat\n\n--- sample 2 ---\na m\n"
+
+
+def test_a_character_is_printed_when_it_is_whole(capsys):
+  show, seen = generate.Printer(), []
+  for byte in "é\x1b\t\n🜚".encode() + b"\xff\xe2":
+    show(bytes([byte]))
+    seen.append(capsys.readouterr().out)
+  assert seen == ["", "é", "�", "\t", "\n", "", "", "", "🜚", "�", ""]
+  show(b"", last=True)
+  assert capsys.readouterr().out == "�"
+
+
+@pytest.mark.parametrize(
+  ("module", "argv", "message"),
+  [
+    (generate, "RUN a --top-p 0", "--top-p must be from"),
+    (generate, "RUN a --temperature -1", "--temperature must be at least 0, not -1"),
+    (generate, "RUN a --top-k 0", "--top-k must be at least 1, not 0"),
+    (generate, "RUN a --tokens 0", "--tokens must be at least 1, not 0"),
+    (generate, "RUN a --memory -1", "model.memory must be from 0"),
+    (generate, "RUN caty", "the character 'y' (U+0079) is none of the 12"),
+    (generate, "RUN", "standard input: not valid UTF-8"),
+    (generate, "nowhere x", "nowhere is not a run's folder"),
+    (evaluate, "RUN --text gone.txt", "gone.txt: there is no such file"),
+    (evaluate, "RUN --text empty.txt", "empty.txt: the file is empty"),
+    (evaluate, "RUN --text binary", "binary, line 1: not valid UTF-8"),
+    (evaluate, "RUN --text -", "standard input: not valid UTF-8"),
+    (evaluate, "RUN --text test.txt --segment 1", "--segment must be at least 2, not 1"),
+    (evaluate, "RUN --text test.txt --grid", "--text measures the whole model"),
+    (evaluate, "RUN --text test.txt --per-token --memory 1,2", "--per-token is for one --memory"),
+    (evaluate, "RUN --per-token", "--per-token is for --text FILE"),
+  ],
+)
+def test_mistakes_are_one_sentence(module, argv, message, trained, home, monkeypatch, capsys):
+  (home / "empty.txt").write_text(" \n")
+  (home / "binary").write_bytes(bytes(range(128, 256)))
+  given(monkeypatch, b"caf\xe9\n")
+  monkeypatch.setattr(sys, "argv", ["", *argv.replace("RUN", str(trained)).split()])
+  with pytest.raises(SystemExit) as end:
+    module.main()
+  err = capsys.readouterr().err
+  assert (end.value.code, err.count("\n")) == (2, 1)
+  assert err.startswith(f"posexp: error: {message}")
