@@ -53,6 +53,7 @@ def text(folder: Path) -> list[str]:
 
 NUMBERS = ["task=numbers", "task.examples=200", "task.places=3", "task.digits=2", "task.beam=1"]
 NUMBERS += ["task.beyond=[3]", "train.batch_size=256", "task.bleu_pairs=4"]
+NUMBERS += ["task.vocab_size=1000"]  # so that sentences are of two lengths
 CASES = {
   "text_classification": lambda: order.write(Path()),
   "translation": lambda: pairs(Path()),
