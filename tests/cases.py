@@ -52,6 +52,10 @@ VARIANTS = {
     {"weights": "shared"},
     {"weights": "shared", "score": "unconjugated"},
     {"network": "real"},
+    {"distances": "transformer_xl", "wrap": 3},
+    {"distances": "transformer_xl", "wrap": 3, "score": "modulus"},
+    {"distances": "transformer_xl", "score": "unconjugated", "weights": "shared"},
+    {"distances": "transformer_xl", "network": "real"},
   ],
   "split": [
     {"attention": "content"},

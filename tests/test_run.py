@@ -62,6 +62,14 @@ def test_moved_data_is_the_same_run():
   assert digest(moved, "abc") == digest(CONFIG, "abc") != digest(CONFIG, "abd")
 
 
+def test_new_options_at_their_neutral_values_change_nothing():
+  for section in ({}, {"complex": {}}, {"complex": None}):
+    config = {**CONFIG, "encoding": "complex", **section}
+    options = {"wrap": None, "distances": "none"}
+    assert digest({**config, "complex": options}) == digest({**config, "complex": {}})
+    assert digest({**config, "complex": options | {"wrap": 8}}) != digest(config)
+
+
 def test_the_folder_is_the_identity():
   path = folder({**CONFIG, "seed": 3}, "abc")
   assert path.parts == ("runs", "own", "rpr", digest(CONFIG, "abc"), "seed=3")

@@ -148,6 +148,45 @@ def test_complex_scores(score):
   slopes.check(lambda q, k: relation.score(q, k, span()), naive, *qkv()[:2])
 
 
+@pytest.mark.parametrize("score", ["real", "modulus", "unconjugated"])
+def test_complex_scores_with_the_terms_of_transformer_xl(score):
+  encoding = Complex(score=score, distances="transformer_xl")
+  relation = encoding.relation(H, D, causal=True, rngs=rngs())
+  biases = encoding.shared(H, D, causal=True, rngs=rngs())
+  n = D // 2
+  distance = np.arange(L)[:, None] - np.arange(L)
+  phase = distance[..., None] * 10000.0 ** (-np.arange(n) / n)  # n·H = F/2 features, half sines
+  waves = np.concatenate([np.sin(phase), np.cos(phase)], -1)
+
+  def function(q, k, u, v, kernel):
+    held = slopes.holding(relation, distance_kernel=kernel)
+    return held.score(q, k, span(shared=slopes.holding(biases, u=u, v=v)(span())))
+
+  def naive(q, k, u, v, kernel):
+    q, k = pairs(q), pairs(k)
+    key = k if score == "unconjugated" else k.conj()
+    rows = np.einsum("ijf,fhd->ijhd", waves, kernel)
+    words = np.einsum("bihd,bjhd->bhij", q + u * (1 + 1j), key)
+    places = np.einsum("bihd,ijhd->bhij", q + v * (1 + 1j), rows)
+    if score == "real":
+      return (words + places * (1 - 1j)).real / n**0.5
+    return (np.abs(words) + np.abs(places)) / n**0.5
+
+  shapes = (H, n), (H, n), (H * n, H, n)
+  drawn = (draw(*shape, seed=3 + i) for i, shape in enumerate(shapes))
+  slopes.check(function, naive, *qkv()[:2], *drawn)
+
+
+def test_waves_begin_again():
+  embed = Complex(wrap=4).embed(VOCAB, F, scale=1.0, rngs=rngs())
+  tokens, positions = np.full((1, 9), 3), jnp.arange(9)[None]
+  got = np.asarray(embed(tokens, positions))
+  np.testing.assert_array_equal(got[:, 4:8], got[:, :4])
+  assert np.abs(got[:, 1:4] - got[:, :3]).min(-1).max() > 0
+  plain = Complex().embed(VOCAB, F, scale=1.0, rngs=rngs())
+  np.testing.assert_array_equal(plain(tokens, positions)[:, :4], got[:, :4])
+
+
 @pytest.mark.parametrize("network", ["complex", "real"])
 def test_complex_waves(network):
   embed = Complex(network=network, initial_phase=True).embed(VOCAB, F, scale=3.0, rngs=rngs())
@@ -256,6 +295,7 @@ def test_norms_of_the_forms(options, parts):
       lambda: Complex(network="real", score="modulus"),
       "network=real has no complex maps, so leave score and weights alone",
     ),
+    (lambda: Complex(order=False, wrap=4), "order=false has no waves, so leave wrap at null"),
     (
       lambda: Split(form="sum"),
       "form must be one of factored, concatenated, added, position_only, not 'sum'",

@@ -11,8 +11,11 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from posexp.config.checks import Count
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation
 from posexp.encodings.paired import Paired, half, interleave
+from posexp.encodings.relative import Biases, FourTerms, TransformerXL
+from posexp.kernels.gradients import scores
 
 Shared = Literal["none", "word", "dimension"]
 
@@ -32,8 +35,17 @@ class Complex(Encoding):
   (`modulus`, as in the paper) or |Σ q k| (`unconjugated`, as in its code). A `real` network is the
   cheaper variant: [r cos φ; r sin φ] is read by an ordinary Transformer.
 
+  `distances=transformer_xl` adds the terms of Transformer-XL (section 4.3): u, v and W_kR R are
+  real, and both parts of a query meet them. `real` sums (q + u)·k + (q + v)·W_kR R over the parts,
+  the others take |⟨q + u(1 + i), k⟩| + |(q + v(1 + i)) W_kR R|. `wrap` has waves begin again after
+  so many positions. That code does it with each segment; so a memory can be read, if it and the
+  segment are multiples of it.
+
   Not as the authors' code: positions start at 0 and go up (one of its models counts down), ω is
-  trained in every model, and a residual adds what came in.
+  trained in every model, and a residual adds what came in. Nor as its language model, in which
+  pre-norm layers have no residual, one part of the score is a product that counts twice in place of
+  another, roots have an infinite slope at 0, the output is a modulus over 1.5, and a layer of each
+  block is never read.
   """
 
   relative: ClassVar[bool] = False
@@ -45,9 +57,13 @@ class Complex(Encoding):
   score: Literal["real", "modulus", "unconjugated"] = "real"
   weights: Literal["complex", "shared"] = "complex"
   network: Literal["complex", "real"] = "complex"
+  distances: Literal["none", "transformer_xl"] = "none"
+  wrap: Count | None = None
 
   def __post_init__(self):
     super().__post_init__()
+    if not self.order and self.wrap is not None:
+      raise ValueError("order=false has no waves, so leave wrap at null")
     if self.network == "real" and (self.score, self.weights) != ("real", "complex"):
       raise ValueError("network=real has no complex maps, so leave score and weights alone")
     if not self.order and (self.initial_phase or self.shared_period != "none"):
@@ -55,7 +71,7 @@ class Complex(Encoding):
 
   @property
   def recurrent(self) -> bool:
-    return not self.order
+    return not self.order or (self.wrap is not None and self.distances != "none")
 
   def embed(self, vocab_size, features, *, scale, causal=False, rngs):
     return ComplexEmbedding(self, vocab_size, features, scale, rngs)
@@ -70,10 +86,23 @@ class Complex(Encoding):
     return LayerNorm(features, parts=1 if self.network == "real" else 2, epsilon=epsilon)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
+    if self.distances != "none":
+      terms, width = self.terms(head_dim)
+      return terms(TransformerXL(), num_heads, width, causal, rngs=rngs)
     if self.network == "real":
       return Relation()
     half(head_dim)
     return SCORES[self.score]()
+
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
+    if self.distances == "none":
+      return None
+    biases = Biases if self.network == "real" else Doubled
+    return biases(TransformerXL().terms, num_heads, self.terms(head_dim)[1], rngs=rngs)
+
+  def terms(self, head_dim: int) -> tuple[type[FourTerms], int]:
+    """The relation with distances, and the width of u and v."""
+    return (FourTerms, head_dim) if self.network == "real" else (TERMS[self.score], half(head_dim))
 
   def cross(self, num_heads, head_dim):
     return super().cross(num_heads, head_dim) if self.network == "real" else SCORES[self.score]()
@@ -126,12 +155,25 @@ class Modulus(RealPart):
   blockwise = True
 
   def score(self, q, k, span):
-    turned = interleave(-q[..., 1::2], q[..., 0::2])  # i q: Re⟨iq, k⟩ is −Im⟨q, k⟩
-    real = super().score(q, k, span).astype(jnp.float32)
-    imaginary = super().score(turned, k, span).astype(jnp.float32)
-    square = real * real + imaginary * imaginary
-    # The root's slope at 0 is infinite: the inner `where` keeps NaN out of the gradient.
-    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
+    return modulus(super().score(q, k, span), super().score(turned(q), k, span))
+
+
+def turned(q: Array) -> Array:
+  """i q, of complex numbers [...,2n] as pairs: Re⟨iq, k⟩ is −Im⟨q, k⟩."""
+  return interleave(-q[..., 1::2], q[..., 0::2])
+
+
+def conjugate(z: Array) -> Array:
+  """Of complex numbers [...,2n] as pairs."""
+  return z * np.tile([1, -1], z.shape[-1] // 2).astype(z.dtype)
+
+
+def modulus(real: Array, imaginary: Array) -> Array:
+  """√(x² + y²), in float32."""
+  real, imaginary = real.astype(jnp.float32), imaginary.astype(jnp.float32)
+  square = real * real + imaginary * imaginary
+  # The root's slope at 0 is infinite: the inner `where` keeps NaN out of the gradient.
+  return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
 
 
 class Unconjugated(Modulus):
@@ -140,10 +182,56 @@ class Unconjugated(Modulus):
   blockwise = True
 
   def score(self, q, k, span):
-    return super().score(q, k * np.tile([1, -1], k.shape[-1] // 2).astype(k.dtype), span)
+    return super().score(q, conjugate(k), span)
 
 
 SCORES = {"real": RealPart, "modulus": Modulus, "unconjugated": Unconjugated}
+
+
+class Doubled(Biases):
+  """u and v of Transformer-XL, for both parts of a query: [H,2n] each."""
+
+  def __call__(self, span):
+    return tuple(interleave(bias, bias) for bias in super().__call__(span))
+
+
+class RealTerms(FourTerms):
+  """Transformer-XL's terms, summed over real and imaginary parts, / √n."""
+
+  blockwise = True
+
+  def prepare(self, span, dtype):
+    found = super().prepare(span, dtype)
+    return found._replace(values=interleave(found.values, found.values))
+
+  def qk_and_bias(self, q, k, span):
+    query, key, bias = super().qk_and_bias(q, k, span)
+    return query * 2**0.5, key, bias * 2**0.5
+
+
+class ModulusTerms(FourTerms):
+  """|⟨q + u, k⟩| + |(q + v) W_kR R(i−j)|, / √n: moduli are added, as in the authors' code."""
+
+  blockwise = True
+
+  def score(self, q, k, span):
+    u, v = span.shared
+    words = self.query(span, q, "a", u, "c") * 2**0.5
+    places = self.query(span, q, "b", v, "d") * 2**0.5
+    content = modulus(scores(words, k), scores(turned(words), k))
+    return content + modulus(*(self.by_distance(places[..., part::2], span) for part in (0, 1)))
+
+
+class UnconjugatedTerms(ModulusTerms):
+  """As the code has it, without the conjugate of k."""
+
+  blockwise = True
+
+  def score(self, q, k, span):
+    return super().score(q, conjugate(k), span)
+
+
+TERMS = {"real": RealTerms, "modulus": ModulusTerms, "unconjugated": UnconjugatedTerms}
 
 
 def falling(key: Array, shape: tuple[int, int]) -> Array:
@@ -162,7 +250,7 @@ class ComplexEmbedding(nnx.Module):
 
   def __init__(self, encoding: Complex, vocab_size: int, features: int, scale: float, rngs):
     self.pairs = pairs = half(features)
-    self.scale = scale
+    self.scale, self.wrap = scale, encoding.wrap
 
     def shape(shared: str) -> tuple[int, int]:
       return 1 if shared == "word" else vocab_size, 1 if shared == "dimension" else pairs
@@ -182,6 +270,8 @@ class ComplexEmbedding(nnx.Module):
       return rows[None] if rows.shape[0] == 1 else rows[tokens]
 
     phase = 0.0
+    if self.wrap is not None:
+      positions = positions % self.wrap
     if self.frequency is not None:
       phase = phase + of(self.frequency) * positions[..., None].astype(jnp.float32)
     if self.phase is not None:

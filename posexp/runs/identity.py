@@ -26,6 +26,8 @@ NEUTRAL = {
   "model.same_length": (False,),
   "binary.at": ("input",),
   "clock.at": ("input",),
+  "complex.distances": ("none",),
+  "complex.wrap": (None,),
   "index.at": ("input",),
   "learned.at": ("input",),
   "normalized.at": ("input",),
@@ -55,8 +57,9 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
   kept = {section: part for section, part in config.items() if section not in BOOKKEEPING}
   for option, neutral in NEUTRAL.items():
     section, _, key = option.partition(".")
-    if kept.get(section, {}).get(key) in neutral:
-      kept[section] = {other: kept[section][other] for other in kept[section] if other != key}
+    given = kept.get(section) or {}
+    if key in given and given[key] in neutral:
+      kept[section] = {other: given[other] for other in given if other != key}
   for group, plugin in config.get("plugins", {}).items():
     section = "task" if group == "task" else plugin["name"]
     kept[section] = (kept.get(section) or {}) | {"sha256": plugin["sha256"][:12]}
