@@ -1,11 +1,14 @@
-"""Measure a trained run, also without terms, or a text: `python -m posexp.evaluate RUN`."""
+"""Measure a trained run, also without terms, a text, or how far a language model sees:
+`python -m posexp.evaluate RUN`."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
+from posexp.config import command_line
 from posexp.config.arguments import Parser, names, numbers, run
 from posexp.errors import near
 
@@ -15,12 +18,22 @@ examples:
   python -m posexp.evaluate RUN --without position
   python -m posexp.evaluate RUN --without keys,values --layers 0 --heads 0,2 --split validation
   python -m posexp.evaluate RUN --grid          every term in every layer and head, as a heat map
+  python -m posexp.evaluate RUN rope.scaling=ntk rope.factor=4        with other options
   python -m posexp.evaluate RUN --text letter.txt                 of a language model
   python -m posexp.evaluate RUN --text - --per-token --memory 512 < letter.txt
+  python -m posexp.evaluate RUN --context 16,32,64,128,256,512
+                       the loss of the same tokens, each with exactly so many before it
+  python -m posexp.evaluate RUN --context 64,512 --memory 0,64,256
+  python -m posexp.evaluate RUN --context 64,512 --window disjoint
+  python -m posexp.evaluate RUN RUN RUN --recl
+                       relative effective context lengths, once --context has measured each
 
 A term is a summand of the attention's logits or of its values; python -m posexp.inspect run=RUN
 lists those of an encoding. Nothing is trained again: the weights are those of the best checkpoint.
+Options of the encoding, model.memory and model.same_length may be others than in training where no
+parameter depends on them.
 """
+OPTION = re.compile(r"[a-z_0-9]+(\.[a-z_0-9]+)+=.*", re.S)  # what the folder of a run is not called
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
@@ -32,7 +45,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   what = "Measures the best checkpoint of a run, with everything on and with terms off."
   parser = Parser("evaluate", what, EXAMPLES)
   option = parser.add_argument
-  option("run", metavar="RUN", type=Path, help="the folder of a run")
+  words = "the folder of a run (of several for --recl), and options to be measured with"
+  option("words", metavar="RUN", nargs="+", help=words)
   splits = ("test", "validation", "train")
   option("--split", choices=splits, default="test", help="default: test")
   option("--without", metavar="TERM,...", type=names, help="terms to switch off")
@@ -42,13 +56,27 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("--grid", action="store_true", help=grid)
   option("--text", metavar="FILE", help="score this text with a language model; -: standard input")
   option("--per-token", action="store_true", help="with --text: what each token costs, with tabs")
-  option("--memory", metavar="M,...", type=numbers, help="with --text: other memories")
+  of = "with --text or --context"
+  option("--memory", metavar="M,...", type=numbers, help=f"{of}: other memories")
   option("--segment", metavar="T", type=int, help="with --text: tokens that are read at once")
   choices = ("sliding", "disjoint")
-  option("--window", choices=choices, help="with --text, without a memory; default: both")
+  window = f"{of}: windows that follow each other; --text has both where there is no memory"
+  option("--window", choices=choices, help=window)
+  option("--context", metavar="C,...", type=numbers, help="losses by how many tokens are read")
+  stride = "with --context --window sliding, in tokens; default: half the shortest"
+  option("--stride", metavar="S", type=int, help=stride)
+  option("--positions", metavar="N", type=int, help="with --context: how many tokens are scored")
+  option("--recl", action="store_true", help="relative effective context lengths of several runs")
   parser.add_plugins()
-  args = parser.parse_args(argv)
+  args = parser.parse_intermixed_args(argv)
+  args.options, args.runs = [], []
+  for word in args.words:
+    (args.options if OPTION.fullmatch(word) else args.runs).append(word)
+  if not args.runs or (len(args.runs) > 1 and not args.recl):
+    parser.error("name one run; several are for --recl")
+  args.run = Path(args.runs[0])
   check_text(parser, args)
+  check_contexts(parser, args)
   if (args.layers or args.heads) and not (args.without or args.grid):
     parser.error("--layers and --heads say where a term is off, so they need --without or --grid")
   return args
@@ -56,7 +84,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 def check_text(parser: Parser, args: argparse.Namespace) -> None:
   """Refuses options that mean nothing with --text, or without it."""
-  about = ("per_token", "memory", "segment", "window")
+  about = ("per_token", "segment", *(() if args.context else ("memory", "window")))
   if args.text is None and (given := [name for name in about if getattr(args, name)]):
     parser.error(f"--{given[0].replace('_', '-')} is for --text FILE")
   if args.text is not None and (args.without or args.grid):
@@ -67,25 +95,53 @@ def check_text(parser: Parser, args: argparse.Namespace) -> None:
     parser.error("--per-token is for one --memory")
 
 
+def check_contexts(parser: Parser, args: argparse.Namespace) -> None:
+  """Refuses options that mean nothing with --context or --recl, or without them."""
+  flag = "--context" if args.context else "--recl"
+  if args.context or args.recl:
+    others = ["without", "layers", "heads", "grid", "text", *(["recl"] if args.context else [])]
+    others += ["options"] if args.recl else []
+    if given := [name for name in others if getattr(args, name)]:
+      parser.error(f"{flag} stands alone: leave out {given[0]}")
+  for name in ("stride", "positions"):
+    value = getattr(args, name)
+    if value is not None and not args.context:
+      parser.error(f"--{name} is for --context")
+    if value is not None and value < 1:
+      parser.error(f"--{name} must be at least 1, not {value}")
+  if args.stride is not None and args.window != "sliding":
+    parser.error("--stride is for --window sliding")
+  if args.context is not None and (not args.context or args.context[0] < 1):
+    parser.error("--context: name numbers from 1 up")
+
+
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
-  """Measures what was asked for and prints it; a grid is also drawn, in the run's folder.
+  """Measures what was asked for and prints it; figures are drawn in the run's folder.
 
   Returns:
     The metrics with everything `on`; and `off`, a list of rows that name terms, layers and heads
-    beside the metrics without these.
+    beside the metrics without these. Of a text, of contexts and of several runs, what is printed.
 
   Raises:
     UserError: the run, a term, a layer or a head does not exist.
   """
+  if args.recl:
+    return effective_lengths(args)
   from posexp import plotting, storage
-  from posexp.analysis import ablation, scoring
+  from posexp.analysis import ablation, context, scoring
   from posexp.training.devices import prepare
-  from posexp.training.restore import open_trained
+  from posexp.training.options import with_options
+  from posexp.training.restore import open_language_model, open_trained
 
   prepare()
+  trained = open_trained(args.run) if args.text is None else open_language_model(args.run)
+  if args.options:
+    given = command_line.read(args.options)
+    trained = with_options(trained, {each.key_or_group: each.value() for each in given})
   if args.text is not None:
-    return scoring.evaluate(args)
-  trained = open_trained(args.run)
+    return scoring.evaluate(args, trained)
+  if args.context:
+    return context.evaluate(args, trained)
   switches = ablation.Switches(trained)
   chosen = switches.off(args.without, args.layers, args.heads)
   offs = list(switches.grid(chosen)) if args.grid else [chosen] * bool(args.without)
@@ -102,6 +158,16 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     figure, folder = ablation.heat_map(result), storage.unlinked(args.run / "figures")
     print(*map(near, plotting.save(figure, folder, f"terms-{args.split}")), sep="\n")
   return result
+
+
+def effective_lengths(args: argparse.Namespace) -> dict[str, Any]:
+  """Prints the relative effective context lengths of runs, and returns them by the runs' names."""
+  from posexp.reporting import contexts
+  from posexp.runs import read_run
+
+  found = contexts.effective_lengths([*map(read_run, args.runs)], args.split)
+  print(contexts.length_table(found))
+  return found
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError, printable
 from posexp.tasks.language_modeling import LARGEST
 from posexp.training.options import with_options
-from posexp.training.restore import TrainedModel, open_language_model
+from posexp.training.restore import TrainedModel
 
 Window = Literal["sliding", "disjoint"]
 WINDOWS: tuple[Window, ...] = ("disjoint", "sliding")
@@ -155,17 +155,16 @@ def lines(vocabulary: Vocabulary, costs: Costs) -> Iterator[str]:
     yield f"{nats:.4f}\t{nats / math.log(2):.4f}\t{context}\t{shown}"
 
 
-def evaluate(args: argparse.Namespace) -> dict[str, Any]:
+def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   """Does what `posexp.evaluate --text` says, and prints it.
 
   Returns:
     Of each way in which the text was read, `how`, and `bits_per_byte`.
 
   Raises:
-    UserError: the run or the text cannot be read, or the model cannot read so.
+    UserError: the text cannot be read, or the model cannot read so.
   """
   text = read_text(args.text)
-  trained = open_language_model(args.run)
   vocabulary = trained.vocabulary
   tokens = np.array(vocabulary.encode(text))
   segment = args.segment or trained.setup.task.segment

@@ -29,12 +29,12 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
   Raises:
     UserError: an option is none of these, or its value is wrong or does not suit the model.
   """
-  run, setup, spec = trained.run, trained.setup, trained.spec
-  name = run.config["encoding"]
+  setup, spec = trained.setup, trained.spec
+  name = setup.config["encoding"]
   config = {
-    **run.config,
-    name: dict(run.config.get(name) or {}),
-    "model": dict(run.config["model"]),
+    **setup.config,
+    name: dict(setup.config.get(name) or {}),
+    "model": dict(setup.config["model"]),
   }
   allowed = [f"model.{option}" for option in OF_MODEL if hasattr(spec.size, option)]
   for key, value in options.items():

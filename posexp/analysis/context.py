@@ -1,0 +1,319 @@
+"""How far a trained language model sees: the loss of the same targets by what it may read."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import special
+from tabulate import tabulate
+
+from posexp import plotting, storage
+from posexp.analysis.figures import band
+from posexp.errors import UserError, near
+from posexp.plotting import COLORS, GRAY, panels
+from posexp.reporting.significance import LEVEL
+from posexp.reporting.text import wrapped
+from posexp.runs.contexts import write_context_losses
+from posexp.tasks import windows
+from posexp.tasks.language_modeling import LanguageModeling
+from posexp.training.options import with_options
+from posexp.training.restore import TrainedModel
+
+TOKENS = 65_536  # that windows which follow each other score
+NOT_APPLICABLE = "n/a"
+
+
+class Curve(NamedTuple):
+  """What one model makes of the same N targets with each context that it can read."""
+
+  name: str  # "" of the model as it was trained, or "memory 128"
+  nats: dict[int, np.ndarray]  # by context, float64 [N]
+  bytes: np.ndarray  # int [N]: that each target stands for
+  refused: dict[int, str]  # why it cannot read others
+  blocks: int  # the targets are in so many runs of neighbors, of one length; N where drawn apart
+
+  def mean(self, context: int) -> float:
+    return float(self.nats[context].mean())
+
+  def bits_per_byte(self, context: int) -> float:
+    return float(self.nats[context].sum() / math.log(2) / max(1, self.bytes.sum()))
+
+  def half(self, values: np.ndarray) -> float:
+    """Half the 95 % interval of the mean of values [N]: t, over the means of blocks."""
+    means = values.reshape(self.blocks, -1).mean(1)
+    if self.blocks < 2:
+      return math.nan
+    t = special.stdtrit(self.blocks - 1, 1 - LEVEL / 2)
+    return float(t * means.std(ddof=1) / math.sqrt(self.blocks))
+
+  def gain(self, context: int, before: int) -> tuple[float, float]:
+    """What a doubling of the context takes off the loss, between two, and half its interval."""
+    values = (self.nats[before] - self.nats[context]) / math.log2(context / before)
+    return float(values.mean()), self.half(values)
+
+  def bands(self) -> dict[int, float]:
+    """Half the interval of each mean without what targets share (Cousineau 2005, Morey 2008)."""
+    count = len(self.nats)
+    if count < 2:
+      return {context: self.half(each) for context, each in self.nats.items()}
+    shared = np.mean([*self.nats.values()], axis=0)
+    factor = math.sqrt(count / (count - 1))
+    return {context: factor * self.half(each - shared) for context, each in self.nats.items()}
+
+
+def language_model(trained: TrainedModel, what: str) -> TrainedModel:
+  """The same; UserError where it is not one of language, for which alone there is `what`."""
+  if not isinstance(trained.setup.task, LanguageModeling):
+    kind = trained.run.config["task"]["kind"]
+    raise UserError(f"{what} is for language models; {trained.run.path} is a run of {kind}")
+  return trained
+
+
+def with_memory(trained: TrainedModel, memory: int) -> TrainedModel:
+  """The same weights with a memory of another length; UserError where there can be none."""
+  if memory == trained.spec.size.memory:
+    return trained
+  return with_options(trained, {"model.memory": memory})
+
+
+def exact(
+  trained: TrainedModel, split: str, contexts: Sequence[int], positions: int
+) -> tuple[windows.ContextLosses, Curve]:
+  """Losses of targets drawn at random, each with exactly so many tokens before it.
+
+  Raises:
+    UserError: the split is too short for the longest context.
+  """
+  found = windows.by_context(trained.data, trained.snapshot, split, contexts, positions)
+  nats = {context: each.astype(np.float64) for context, each in found.nats.items()}
+  refused = _refused(trained, split, contexts)
+  return found, Curve(_name(trained), nats, found.bytes, refused, len(found.place))
+
+
+def consecutive(
+  trained: TrainedModel, split: str, contexts: Sequence[int], targets: int, stride: int | None
+) -> Curve:
+  """Losses of neighboring targets, in windows of each of these lengths.
+
+  Windows follow each other, and all of their targets count; or, with a stride, the last so many of
+  each (of windows no longer than that, all). The same targets are scored with all lengths: the
+  first that have the longest window before them.
+
+  Raises:
+    UserError: the split is too short.
+  """
+  stream, longest = trained.data.streams[split], max(contexts)
+  blocks = min(targets, len(stream.tokens) - 2 * longest) // longest
+  if blocks < 1:
+    raise UserError(
+      f"a window of {longest:,} tokens: {split} has {stream.targets:,} targets, and windows need "
+      f"room for three; choose shorter ones, and at least as many --positions"
+    )
+  first, count = longest, blocks * longest
+  refused, nats = _refused(trained, split, contexts), {}
+  for context in sorted(set(contexts) - refused.keys()):
+    scored = min(context, stride or context)
+    last = first + scored * np.arange(1, -(-count // scored) + 1) - 1
+    found = windows.losses(trained.snapshot, stream, last, context, scored=scored, longest=longest)
+    nats[context] = found.reshape(-1)[:count].astype(np.float64)
+  place = first + np.arange(count)
+  sizes = windows.sizes(trained.data, split, place)
+  return Curve(_name(trained), nats, sizes, refused, blocks)
+
+
+def _refused(trained: TrainedModel, split: str, contexts: Sequence[int]) -> dict[int, str]:
+  stream = trained.data.streams[split]
+  found = {each: windows.refused(trained.snapshot, stream, each) for each in sorted(contexts)}
+  return {context: why for context, why in found.items() if why}
+
+
+def _name(trained: TrainedModel) -> str:
+  memory = trained.spec.size.memory
+  return f"memory {memory}" if memory else "no memory"
+
+
+def by_place(curve: Curve, context: int) -> dict[str, tuple[float, float]]:
+  """The mean loss in parts of the windows of a length, and half its interval over windows.
+
+  The parts are the places 0–15, 16–31, 32–63, and so on, of windows that follow each other.
+  """
+  rows = curve.nats[context]
+  rows = rows[: len(rows) // context * context].reshape(-1, context)
+  ends = [0, *(2**power for power in range(4, 40) if 2**power < context), context]
+  found = {}
+  for start, end in itertools.pairwise(ends):
+    part = rows[:, start:end].mean(1)
+    one = curve._replace(blocks=len(part))
+    found[f"{start}-{end - 1}"] = float(part.mean()), one.half(part)
+  return found
+
+
+def table(curves: Sequence[Curve]) -> str:
+  """A row for each context of each curve."""
+  rows: list[list[str]] = []
+  for curve in curves:
+    before = None
+    for context in sorted([*curve.nats, *curve.refused]):
+      row = [curve.name, f"{context:,}"]
+      if context in curve.refused:
+        rows.append([*row, NOT_APPLICABLE, "", curve.refused[context]])
+        continue
+      row += [_pm(curve.mean(context), curve.half(curve.nats[context]))]
+      row += [f"{curve.bits_per_byte(context):.4f}"]
+      rows.append([*row, "" if before is None else _pm(*curve.gain(context, before), "+")])
+      before = context
+  heads = ["", "context", "loss (nats)", "bits per byte", "gain of a doubling"]
+  return tabulate(rows, heads, "plain", disable_numparse=True, colalign=["left", *["right"] * 4])
+
+
+def place_table(parts: Mapping[str, tuple[float, float]]) -> str:
+  """A row for each part of the windows."""
+  rows = [[part, _pm(*found)] for part, found in parts.items()]
+  heads = ["place in the window", "loss (nats)"]
+  return tabulate(rows, heads, "plain", disable_numparse=True, colalign=["left", "right"])
+
+
+def _pm(value: float, half: float, sign: str = "") -> str:
+  return f"{value:{sign}.4f} ± {half:.4f}" if math.isfinite(half) else f"{value:{sign}.4f}"
+
+
+def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
+  """Does what `posexp.evaluate --context` says; prints tables and draws a figure.
+
+  Losses with exact contexts are kept in the run's folder, for the report and for RECL.
+
+  Returns:
+    The numbers, with plain values only.
+
+  Raises:
+    UserError: the run is not one of language, a split is too short, or there can be no such memory.
+  """
+  language_model(trained, "--context")
+  memories = [trained.spec.size.memory] if args.memory is None else args.memory
+  models = [with_memory(trained, memory) for memory in memories]
+  stride = None
+  if args.window == "sliding":
+    stride = args.stride or max(1, min(args.context) // 2)
+  curves = []
+  for model in models:
+    if args.window:
+      targets = args.positions or TOKENS
+      curves.append(consecutive(model, args.split, args.context, targets, stride))
+    else:
+      count = args.positions or windows.POSITIONS
+      found, curve = exact(model, args.split, args.context, count)
+      curves.append(curve)
+      if found.nats:
+        write_context_losses(trained.run.path, _file(args, model), found)
+  parts = {}
+  if args.window == "disjoint" and curves[0].nats:
+    parts = by_place(curves[0], max(curves[0].nats))
+  title = _title(trained, args, curves, stride)
+  lines = "\n".join(map(wrapped, title.split("\n")))
+  print(lines, table(curves), *([place_table(parts)] if parts else []), sep="\n\n")
+  drawn = [curve for curve in curves if curve.nats]
+  if drawn:
+    xlabel = f"tokens in a {args.window} window" if args.window else "tokens before the target"
+    marks = _trained_on(trained)
+    folder = storage.unlinked(trained.run.path / "figures")
+    name = "-".join(["context", *([args.window] if args.window else []), _file(args, trained)])
+    made = plotting.save(figure(title, drawn, xlabel, marks, parts), folder, name)
+    print("", *map(near, made), sep="\n")
+  return result(trained, args, curves, parts)
+
+
+def _file(args: argparse.Namespace, model: TrainedModel) -> str:
+  """The name of what is kept: the split, and what is not as it was trained."""
+  options = [word.replace("/", " ") for word in args.options]
+  if model.spec.size.memory != model.run.config["model"]["memory"]:
+    options.append(f"model.memory={model.spec.size.memory}")
+  return ",".join(dict.fromkeys([args.split, *options]))
+
+
+def _trained_on(trained: TrainedModel) -> list[int]:
+  """The segment, and how much attention saw of segment and memory."""
+  segment = trained.data.length
+  return sorted({segment, segment + trained.run.config["model"]["memory"]})
+
+
+def _title(
+  trained: TrainedModel, args: argparse.Namespace, curves: Sequence[Curve], stride: int | None
+) -> str:
+  name, targets = trained.run.config["encoding"], len(curves[0].bytes)
+  memory = trained.run.config["model"]["memory"]
+  by = f"trained on segments of {trained.data.length:,} tokens"
+  by += f" with a memory of {memory:,}" if memory else ""
+  by += "".join(f", {option}" for option in args.options)
+  if args.window is None:
+    what = f"{targets:,} targets of {args.split} drawn at random, the same with each context"
+    spread = "95 % intervals over targets"
+  else:
+    which = f"the last {stride:,} of each window" if stride else "all of each window"
+    what = f"{targets:,} neighboring targets of {args.split}, {which}"
+    spread = f"95 % intervals over {curves[0].blocks} blocks of {max(args.context):,} targets"
+  step = int(trained.snapshot.state.step)
+  return f"{name}, step {step:,}, {by}\n{what}; {spread}, of gains in pairs"
+
+
+def result(
+  trained: TrainedModel, args: argparse.Namespace, curves: Sequence[Curve], parts: Mapping
+) -> dict[str, Any]:
+  """The numbers, with plain values only."""
+  return {
+    "encoding": trained.run.config["encoding"],
+    "step": int(trained.snapshot.state.step),
+    "split": args.split,
+    "targets": len(curves[0].bytes),
+    "curves": [
+      {"name": curve.name, "refused": curve.refused}
+      | {"loss": {context: curve.mean(context) for context in curve.nats}}
+      | {"bits_per_byte": {context: curve.bits_per_byte(context) for context in curve.nats}}
+      for curve in curves
+    ],
+    "by_place": {part: mean for part, (mean, _) in parts.items()},
+  }
+
+
+def figure(
+  title: str, curves: Sequence[Curve], xlabel: str, trained_on: Sequence[int], parts: Mapping
+) -> Figure:
+  """The loss by context, a line for each curve; and by place in the windows, where `parts` has it.
+
+  Bands are of what differs between contexts, not of what all share. Dotted lines stand at the
+  lengths `trained_on`.
+  """
+  found, (axes,) = panels(1, 1 + bool(parts), width=5.0, height=3.4, title=title)
+  for curve, color in zip(curves, COLORS * len(curves), strict=False):
+    contexts, halves = [*curve.nats], curve.bands()
+    mean = np.array([curve.mean(context) for context in contexts])
+    half = np.nan_to_num([halves[context] for context in contexts])
+    look = {"color": color, "marker": "o", "markersize": 3, "label": curve.name}
+    band(axes[0], np.array(contexts), mean, mean - half, mean + half, **look)
+  every = sorted({context for curve in curves for context in curve.nats})
+  _log2(axes[0], every, xlabel)
+  for length in trained_on:
+    axes[0].axvline(length, color=GRAY, linestyle=":", linewidth=1)
+  axes[0].plot([], [], ":", color=GRAY, label="trained on")
+  axes[0].set_ylabel("loss (nats per token)")
+  axes[0].legend()
+  for part, (mean, half) in parts.items():
+    start, end = map(int, part.split("-"))
+    axes[1].plot([max(start, 1), end + 1], [mean, mean], color=COLORS[0])
+    axes[1].errorbar([math.sqrt(max(start, 1) * (end + 1))], [mean], [half], color=COLORS[0])
+  if parts:
+    _log2(axes[1], [int(part.split("-")[1]) + 1 for part in parts], "place in the window")
+  return found
+
+
+def _log2(axes: Axes, ticks: Sequence[int], xlabel: str) -> None:
+  axes.set_xscale("log", base=2)
+  axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45 if len(ticks) > 8 else 0)
+  axes.minorticks_off()
+  axes.set_xlabel(xlabel)

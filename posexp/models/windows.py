@@ -1,0 +1,78 @@
+"""What a language model makes of windows of a text: nothing before a window counts.
+
+Shapes: B windows, W their width in tokens, T a segment.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from posexp.models.cross_entropy import AT_ONCE, scores
+from posexp.models.language_model import LanguageModel
+
+
+@functools.lru_cache(maxsize=32)
+def window_losses(
+  graphdef: nnx.GraphDef, segment: int, scored: int
+) -> Callable[..., dict[str, Array]]:
+  """(params, settings, batch) -> the nll in nats of the last `scored` targets of each window.
+
+  A batch has tokens and labels int [B,W] and, where a token sees some of those before it alone,
+  documents int [B,W]. A model without a memory reads a window at once. With one, W are some
+  segments, each window ends with the last of them, and what stands before it has the document −1:
+  the memory begins empty, and segments of nothing else are not read. Its result may be wider than
+  asked: whole segments, or `scored` of each.
+  """
+
+  @jax.jit
+  def losses(params: Any, settings: Any, batch: dict[str, Array]) -> dict[str, Array]:
+    model = nnx.merge(graphdef, params, settings)
+    read = in_segments if model.stack.size.memory else at_once
+    return {"nll": read(model, batch, segment, scored)}
+
+  return losses
+
+
+def at_once(model: LanguageModel, batch: dict[str, Array], _: int, scored: int) -> Array:
+  """Of windows that are read whole, float32 [B,scored]."""
+  hidden, _ = model.hidden(batch, ())
+  return nll(model, hidden[:, -scored:], batch["labels"][:, -scored:])
+
+
+def in_segments(model: LanguageModel, batch: dict[str, Array], segment: int, scored: int) -> Array:
+  """Of windows that are read with a memory, float32 [B,W/T·min(T,scored)], 0 where none is read."""
+  (rows, width), scored = batch["tokens"].shape, min(segment, scored)
+  first = jnp.argmax((batch["documents"] >= 0).any(0)) // segment
+
+  def read(number: Array, state: tuple[Array, Any]) -> tuple[Array, Any]:
+    found, carry = state
+    part = {
+      name: jax.lax.dynamic_slice_in_dim(batch[name], number * segment, segment, axis=1)
+      for name in ("tokens", "labels", "documents")
+    }
+    hidden, carry = model.hidden(part | {"fresh": jnp.zeros(rows, bool)}, carry)
+    values = nll(model, hidden[:, -scored:], part["labels"][:, -scored:])
+    return jax.lax.dynamic_update_slice(found, values, (0, number * scored)), carry
+
+  count = width // segment
+  empty = jnp.zeros((rows, count * scored)), model.initial_carry(rows)
+  return jax.lax.fori_loop(first, count, read, empty)[0]
+
+
+def nll(model: LanguageModel, hidden: Array, labels: Array) -> Array:
+  """−log p of labels int [B,T], float32 [B,T]; few logits are formed at a time."""
+  reader = model.reader
+  at_once = max(1, AT_ONCE // (len(labels) * len(reader.bias)))
+  found = jax.lax.map(
+    lambda token: scores(reader.logits(token[0]), token[1])[0],
+    (hidden.swapaxes(0, 1), labels.T),
+    batch_size=at_once,
+  )
+  return found.T

@@ -1,0 +1,119 @@
+"""What runs have measured by context: for the report, and relative effective context lengths."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from posexp.errors import UserError
+from posexp.reporting.grouping import distinguishing, label, value_of
+from posexp.reporting.text import tabulated
+from posexp.runs import Run
+from posexp.runs.contexts import ContextLosses, read_context_losses
+
+SHARES = (1.0, 0.5, 0.1)  # of the targets, those that are hardest with little context
+LEAST_GAIN = 0.01  # of the perplexity
+
+
+def added(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+  """Runs with what they have measured on test by context in their summaries, and notes.
+
+  Of a run that is damaged in this, what its summary says alone is there.
+  """
+  found, notes = [], []
+  for run in runs:
+    if run.summary is not None:
+      try:
+        if (measured := read_context_losses(run.path, "test")) is not None:
+          run = dataclasses.replace(run, summary=run.summary | measured.scores())
+      except UserError as error:
+        notes.append(str(error))
+    found.append(run)
+  return found, notes
+
+
+class Length(NamedTuple):
+  """A relative effective context length."""
+
+  tokens: int
+  reached_end: bool  # a longer context might still help: none was measured
+
+  def __str__(self) -> str:
+    return f"≥ {self.tokens:,}" if self.reached_end else f"{self.tokens:,}"
+
+
+def relative_effective_length(
+  group: Sequence[Mapping[int, np.ndarray]], member: int, share: float
+) -> Length:
+  """How long a context is of use to one model of a group (Dai et al. 2019, appendix C).
+
+  `group` has the nats [N] of each model by context, of the same targets. Beginning with the
+  shortest, a longer context is taken as long as it lowers the perplexity, of the share of targets
+  that are hardest for the best model with the context so far, by a hundredth or more.
+  """
+  own = group[member]
+  contexts = sorted(own)
+  for context, longer in itertools.pairwise(contexts):
+    best = np.min([each[context] for each in group if context in each], axis=0).astype(np.float64)
+    hard = np.argsort(-best, kind="stable")[: max(1, round(share * len(best)))]
+    base = best[hard].mean()
+    gained = np.minimum(best, own[longer])[hard].mean()
+    if 1 - math.exp(gained - base) < LEAST_GAIN:
+      return Length(context, False)
+  return Length(contexts[-1], True)
+
+
+def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Length]]:
+  """Of runs, which are one group: for each share of the targets, by a short name of the run.
+
+  Raises:
+    UserError: a run has not been measured, or not on the same targets, or with other contexts.
+  """
+  if len(runs) < 2:
+    raise UserError("--recl compares runs with each other: name two or more")
+  found = [_measured(run, name) for run in runs]
+  most = max((each.nats for each in found), key=len)
+  for run, each in zip(runs, found, strict=True):
+    two = f"{run.path} and {runs[0].path}"
+    if each.text != found[0].text:
+      raise UserError(f"{two} were measured on other text, or on other tokens of it")
+    # One whose positions end was measured with the shorter contexts alone.
+    if not np.array_equal(each.place, found[0].place) or [*each.nats] != [*most][: len(each.nats)]:
+      raise UserError(
+        f"{two} were measured on other targets, or with other contexts: measure each with the same "
+        "--context and --positions"
+      )
+  nats = [each.nats for each in found]
+  return {
+    title: [relative_effective_length(nats, member, share) for share in SHARES]
+    for member, title in enumerate(_titles(runs))
+  }
+
+
+def length_table(found: Mapping[str, Sequence[Length]]) -> str:
+  """A row for each run."""
+  heads = ["relative effective context length", *(f"r = {share:g}" for share in SHARES)]
+  return tabulated((heads, [[title, *map(str, each)] for title, each in found.items()]), "plain")
+
+
+def _titles(runs: Sequence[Run]) -> list[str]:
+  keys = distinguishing(runs)
+  titles = [label({key: value_of(run, key) for key in keys}, [run]) for run in runs]
+  if len(set(titles)) == len(titles):
+    return titles
+  return [f"{title} seed={run.seed}" for title, run in zip(titles, runs, strict=True)]
+
+
+def _measured(run: Run, name: str) -> ContextLosses:
+  found = read_context_losses(run.path, name)
+  if found is None:
+    raise UserError(
+      f"{run.path} has no losses of {name} by context; python -m posexp.evaluate RUN --context "
+      "100,200,300 measures them"
+    )
+  return found

@@ -1,0 +1,82 @@
+"""The losses of a language model by context: context/<name>.npz in the folder of a run."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from posexp import storage
+from posexp.errors import UserError
+
+
+class ContextLosses(NamedTuple):
+  """Losses of the same targets of a text, each with exactly so many tokens before it."""
+
+  text: str  # the digest of the text's tokens
+  place: np.ndarray  # int64 [N]: which tokens of it were targets
+  bytes: np.ndarray  # int64 [N]: that each of them stands for
+  nats: dict[int, np.ndarray]  # by context in ascending order, float32 [N]
+
+  def scores(self) -> dict[str, float]:
+    """Means by context, as a summary names them."""
+    found = {}
+    for context, each in self.nats.items():
+      total = each.sum(dtype=np.float64)
+      found[f"context/loss/{context}"] = float(total / len(each))
+      bits = total / math.log(2) / max(1, int(self.bytes.sum()))
+      found[f"context/bits_per_byte/{context}"] = float(bits)
+    return found
+
+
+def write_context_losses(folder: Path, name: str, found: ContextLosses) -> Path:
+  """Keeps them in a run's folder; `name` is the split, and what was not as it was trained.
+
+  Raises:
+    OSError: they cannot be written.
+  """
+  path = storage.unlinked(folder / "context") / f"{name}.npz"
+  path.parent.mkdir(exist_ok=True)
+  columns = {"text": np.array(found.text), "place": found.place, "bytes": found.bytes}
+  columns |= {str(context): each for context, each in found.nats.items()}
+  temporary = storage.temporary_for(path)
+  try:
+    with temporary.open("wb") as file:
+      np.savez_compressed(file, **columns)
+    temporary.replace(path)
+  finally:
+    storage.remove(temporary)
+  return path
+
+
+def read_context_losses(folder: Path, name: str) -> ContextLosses | None:
+  """What a run has measured; None if it has not.
+
+  Raises:
+    UserError: the file is damaged.
+  """
+  path = folder / "context" / f"{name}.npz"
+  data = storage.read(path)
+  if data is None:
+    return None
+  try:
+    with np.load(io.BytesIO(data)) as file:  # which takes no pickles
+      columns = {key: file[key] for key in file.files}
+    text, place, sizes = (columns.pop(key) for key in ("text", "place", "bytes"))
+    nats = {int(key): columns[key] for key in sorted(columns, key=int)}
+    found = ContextLosses(str(text), place, sizes, nats)
+    kinds = [(place, np.integer), (sizes, np.integer), *((x, np.floating) for x in nats.values())]
+    whole = all(x.shape == (len(place),) and np.issubdtype(x.dtype, kind) for x, kind in kinds)
+    if not (
+      whole and nats and min(nats) > 0 and len(place) and np.isfinite([*nats.values()]).all()
+    ):
+      raise ValueError("other columns")
+  except (ValueError, LookupError, EOFError, OSError, TypeError, zipfile.BadZipFile) as error:
+    raise UserError(
+      f"{path} is damaged; python -m posexp.evaluate RUN --context measures it again"
+    ) from error
+  return found

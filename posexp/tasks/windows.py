@@ -1,0 +1,134 @@
+"""How much of a text a language model needs: the losses of the same targets by their context.
+
+The context of a target is how many tokens the model reads before it. Windows begin that many tokens
+before, wherever segments and documents begin; what stands before a window is not known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posexp.data.corpus import END
+from posexp.data.examples import Batch
+from posexp.data.streams import Stream
+from posexp.errors import UserError
+from posexp.runs.contexts import ContextLosses
+from posexp.tasks.contract import Snapshot
+
+if TYPE_CHECKING:
+  from posexp.tasks.language_modeling import TextData
+
+POSITIONS = 1024  # targets that are drawn
+
+
+def drawn(stream: Stream, longest: int, count: int = POSITIONS, seed: int = 0) -> np.ndarray:
+  """The places of `count` targets, drawn from those with `longest` tokens before them: int64 [N].
+
+  Raises:
+    UserError: the text is too short for that.
+  """
+  found = len(stream.tokens) - longest
+  if found < count:
+    raise UserError(
+      f"a context of {longest:,} tokens: only {max(found, 0):,} of the {stream.targets:,} targets "
+      f"have as many before them, and {count:,} are asked for; choose shorter contexts, or fewer "
+      "positions"
+    )
+  random = np.random.default_rng([seed, longest])
+  return longest + np.sort(random.choice(found, count, replace=False))
+
+
+def limit(snapshot: Snapshot) -> int | None:
+  """How many tokens the model can attend to at once; None if there is no end."""
+  model = snapshot.model()
+  reach = model.positions.reach if model.positions.evaluation != "consecutive" else None
+  return min((each for each in (model.stack.limit, reach) if each is not None), default=None)
+
+
+def refused(snapshot: Snapshot, stream: Stream, context: int) -> str | None:
+  """Why the model cannot read so many tokens, in a few words; None if it can."""
+  most, memory = limit(snapshot), snapshot.model().stack.size.memory
+  needed = memory + stream.segment if memory else context
+  return f"needs {needed:,} positions of {most:,}" if most is not None and needed > most else None
+
+
+def losses(
+  snapshot: Snapshot,
+  stream: Stream,
+  last: np.ndarray,
+  context: int,
+  *,
+  scored: int = 1,
+  longest: int | None = None,
+) -> np.ndarray:
+  """−log p in nats of the last `scored` targets of windows of `context` tokens: float32 [N,scored].
+
+  `last` int [N] are the places of their last targets. Contexts up to `longest` share a program
+  where there is a memory; without one each has its own.
+  """
+  from posexp.models.windows import window_losses
+
+  memory = snapshot.model().stack.size.memory
+  width = -(-(longest or context) // stream.segment) * stream.segment if memory else context
+  scored_at_once = min(scored, stream.segment) if memory else scored
+  read = window_losses(snapshot.graphdef, stream.segment, scored_at_once)
+  found = snapshot.map(read, _batches(stream, last, context, width, snapshot.batch_size, memory))
+  return found["nll"][:, -scored:]
+
+
+def _batches(
+  stream: Stream, last: np.ndarray, context: int, width: int, rows: int, memory: int
+) -> Iterator[Batch]:
+  """Windows that end before the places `last`, filled up in front to `width` tokens."""
+  for first in range(0, len(last), rows):
+    index = first + np.arange(rows)
+    ends = last[np.minimum(index, len(last) - 1), None]
+    place = ends + np.arange(-width, 0)
+    real = place >= ends - context
+    place = np.maximum(place, 0)
+    batch = {
+      "tokens": np.where(real, stream.tokens[place], END).astype(np.int32),
+      "labels": stream.tokens[place + 1].astype(np.int32),
+      "mask": real,
+      "index": np.where(index < len(last), index, -1).astype(np.int32),
+    }
+    if memory or stream.documents != "stream":
+      of = np.zeros_like(place)
+      if stream.documents != "stream":
+        of = np.searchsorted(stream.starts, place, side="right")
+      batch["documents"] = np.where(real, of, -1).astype(np.int32)
+    yield batch
+
+
+def by_context(
+  data: TextData,
+  snapshot: Snapshot,
+  split: str,
+  contexts: Sequence[int],
+  positions: int = POSITIONS,
+  seed: int = 0,
+) -> ContextLosses:
+  """Of the same targets, drawn at random, with each of these contexts that the model can read.
+
+  Raises:
+    UserError: the split is too short.
+  """
+  stream, longest = data.streams[split], max(contexts)
+  place = drawn(stream, longest, positions, seed)
+  nats = {
+    context: losses(snapshot, stream, place, context, longest=longest)[:, 0]
+    for context in sorted(contexts)
+    if refused(snapshot, stream, context) is None
+  }
+  text = hashlib.sha256(np.ascontiguousarray(stream.tokens)).hexdigest()
+  return ContextLosses(text, place, sizes(data, split, place), nats)
+
+
+def sizes(data: TextData, split: str, place: np.ndarray) -> np.ndarray:
+  """How many bytes the tokens at these places stand for, int64 [N]."""
+  tokens, of = np.unique(data.streams[split].tokens[place], return_inverse=True)
+  return np.array([len(data.vocabulary.decode([token])) for token in tokens.tolist()])[of]

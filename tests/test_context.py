@@ -1,0 +1,286 @@
+"""How far a language model sees: losses by context, in windows, and effective lengths."""
+
+import dataclasses
+import itertools
+import json
+import math
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from scipy import stats
+
+from posexp import evaluate
+from posexp.analysis import context
+from posexp.analysis.context import Curve
+from posexp.config import compose, resolve
+from posexp.errors import UserError
+from posexp.reporting import contexts
+from posexp.runs.contexts import read_context_losses, write_context_losses
+from posexp.tasks import windows
+from posexp.train import train
+from posexp.training.restore import open_trained
+
+T, M = 8, 8
+OPTIONS = [
+  "task=language_modeling", f"task.segment={T}", "model.d_model=16", "model.num_heads=2",
+  "model.d_ff=16", "model.num_layers=2", "train.batch_size=4", "train.steps=20", "train.warmup=5",
+  "train.evaluate_every=20", "train.learning_rate=0.02", "wandb.mode=disabled",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+  """Runs on a text of words that repeat, by encoding: with a memory, without, and of 16 places."""
+  folder = tmp_path_factory.mktemp("runs")
+  draw = random.Random(0)
+  words = [f"{draw.choice('abcdef')}{draw.choice('xyz')}" * 2 for _ in range(1500)]
+  (folder / "text.txt").write_text(" ".join(words))
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    common = [*OPTIONS, f"task.train={folder / 'text.txt'}", f"runs={folder / 'runs'}"]
+    found = {}
+    for name, *more in (("transformer_xl", f"model.memory={M}"), ("learned", "learned.length=16")):
+      train(resolve(compose([f"encoding={name}", *more, *common])))
+      found[name] = next((folder / "runs").glob(f"*/{name}/*/seed=0"))
+    yield found
+
+
+@pytest.fixture(scope="module")
+def trained(runs):
+  return open_trained(runs["transformer_xl"])
+
+
+def stream(trained):
+  return trained.data.streams["test"]
+
+
+@nnx.jit
+def call(model, tokens):
+  return jax.nn.log_softmax(model(tokens))
+
+
+def by_hand(trained, start, end):
+  """nll of the targets start + 1 … end of a text that begins at `start`: one pass of the model."""
+  tokens = stream(trained).tokens[start : end + 1].astype(int)
+  filled = np.pad(tokens[:-1], (0, 24 - (end - start)))[None]  # nothing looks ahead
+  logits = np.asarray(call(trained.model(), jnp.asarray(filled)))[0]
+  return -logits[np.arange(end - start), tokens[1:]]
+
+
+def test_a_context_is_exact(trained):
+  plain = context.with_memory(trained, 0)
+  place = windows.drawn(stream(trained), 20, 10)
+  for length in (1, 5, 20):
+    found = windows.losses(plain.snapshot, stream(plain), place, length, longest=20)
+    wanted = [by_hand(plain, at - length, at)[-1] for at in place.tolist()]
+    np.testing.assert_allclose(found[:, 0], wanted, atol=2e-6)
+
+
+def test_a_memory_as_long_as_the_context_sees_what_one_window_sees(trained):
+  place = windows.drawn(stream(trained), 30, 10)
+  plain, long = context.with_memory(trained, 0), context.with_memory(trained, 32)
+  for length in (3, T, 13, 30):
+    one, other = (
+      windows.losses(each.snapshot, stream(each), place, length, scored=3, longest=30)
+      for each in (plain, long)
+    )
+    np.testing.assert_allclose(one, other, atol=5e-5)
+
+
+def test_a_short_memory_forgets_what_is_farther_than_layers_reach(trained):
+  place, model = windows.drawn(stream(trained), 64, 10), trained.snapshot
+  reached = windows.losses(model, stream(trained), place, T + 2 * M, longest=64)
+  beyond = windows.losses(model, stream(trained), place, 64, longest=64)
+  np.testing.assert_allclose(reached, beyond, atol=1e-6)
+  near = windows.losses(model, stream(trained), place, T, longest=64)
+  assert np.abs(near - beyond).max() > 1e-4
+
+
+def test_all_contexts_with_a_memory_share_a_program(trained):
+  from posexp.models.windows import window_losses
+
+  windows.by_context(trained.data, trained.snapshot, "test", [3, 8, 20, 40], positions=8)
+  read = window_losses(trained.snapshot.graphdef, T, 1)
+  before = read._cache_size()
+  windows.by_context(trained.data, trained.snapshot, "test", [5, 16, 33, 40], positions=8)
+  assert read._cache_size() == before
+
+
+def test_sliding_windows_of_stride_one_are_exact_contexts_and_disjoint_ones_begin_anew(trained):
+  plain = context.with_memory(trained, 0)
+  sliding = context.consecutive(plain, "test", [4, 12], 24, 1)
+  disjoint = context.consecutive(plain, "test", [4, 12], 24, None)
+  place = 12 + np.arange(24)
+  for length in (4, 12):
+    exact = windows.losses(plain.snapshot, stream(plain), place, length)[:, 0]
+    np.testing.assert_allclose(sliding.nats[length], exact, atol=2e-6)
+    anew = [by_hand(plain, at - 1, at - 1 + length) for at in place[::length].tolist()]
+    np.testing.assert_allclose(disjoint.nats[length], np.concatenate(anew), atol=2e-6)
+  whole = context.consecutive(plain, "test", [4, 12], 24, 12)
+  np.testing.assert_array_equal(whole.nats[12], disjoint.nats[12])
+
+
+def test_the_first_places_of_windows_cost_more(trained):
+  curve = context.consecutive(trained, "test", [16, 32], 640, None)
+  parts = context.by_place(curve, 32)
+  assert [*parts] == ["0-15", "16-31"]
+  halves = curve.nats[32].reshape(-1, 2, 16).mean((0, 2))
+  np.testing.assert_allclose([mean for mean, _ in parts.values()], halves)
+  sliding = context.consecutive(trained, "test", [16, 32], 640, 8)
+  assert sliding.mean(32) < curve.mean(32) < curve.mean(16)
+
+
+def test_documents_that_are_masked_are_all_that_is_seen(trained):
+  place = np.array([40])
+  tokens = stream(trained).tokens.copy()
+  tokens[35] = 0  # a document begins
+  other = tokens.copy()
+  other[:35] = other[35:70] + 1
+  for memory, documents in itertools.product((0, M), ("mask", "reset", "stream")):
+    snapshot = context.with_memory(trained, memory).snapshot
+    texts = (
+      dataclasses.replace(stream(trained), tokens=text, documents=documents)
+      for text in (tokens, other)
+    )
+    one, two = (windows.losses(snapshot, text, place, 20) for text in texts)
+    assert (np.abs(one - two).max() < 1e-6) == (documents != "stream")
+
+
+def test_intervals_are_paired_and_over_blocks():
+  random = np.random.default_rng(0)
+  short, long = random.normal(2, 1, (2, 40))
+  curve = Curve("", {16: short, 64: long}, np.ones(40, int), {}, 40)
+  gain, half = curve.gain(64, 16)
+  wanted = stats.ttest_rel(short, long).confidence_interval()  # of two doublings
+  assert (gain - half, gain + half) == pytest.approx((wanted.low / 2, wanted.high / 2))
+  blocks = curve._replace(blocks=8)
+  wanted = stats.ttest_1samp(short.reshape(8, 5).mean(1), 0).confidence_interval()
+  assert blocks.half(short) == pytest.approx((wanted.high - wanted.low) / 2)
+  assert curve.bits_per_byte(16) == pytest.approx(short.mean() / math.log(2))
+  # Without what targets share, equal differences have no spread.
+  assert Curve("", {1: short, 2: short - 1}, np.ones(40), {}, 40).bands()[1] == pytest.approx(0)
+
+
+def paper(group, i, share, step, c):
+  """Dai et al. 2019, appendix C, word by word."""
+  while c + step in group[i]:
+    count = len(group[i][c])
+    base = [min(model[c][t] for model in group) for t in range(count)]
+    hard = sorted(range(count), key=lambda t: -base[t])[: int(share * count)]
+    before = math.exp(sum(base[t] for t in hard) / len(hard))
+    after = sum(min(base[t], group[i][c + step][t]) for t in hard) / len(hard)
+    if (before - math.exp(after)) / before < 0.01:
+      return c
+    c += step
+  return None
+
+
+@pytest.mark.parametrize("share", contexts.SHARES)
+def test_effective_lengths_are_those_of_the_paper(share):
+  draw = np.random.default_rng(1)
+  text = draw.gamma(2, 1, 200)
+  ends = (250, 500, 2000)
+  group = [
+    {
+      c: (text + 3 / (1 + min(c, end) / 100) + draw.normal(0, 0.1, 200)).astype(np.float32)
+      for c in range(100, 1100, 100)
+    }
+    for end in ends
+  ]
+  found = [contexts.relative_effective_length(group, i, share) for i in range(3)]
+  wanted = [paper(group, i, share, 100, 100) for i in range(3)]
+  assert [None if each.reached_end else each.tokens for each in found] == wanted
+  assert found[0].tokens < found[1].tokens < found[2].tokens
+
+
+def typed(*argv):
+  return evaluate.evaluate(evaluate.arguments(list(map(str, argv))))
+
+
+def test_a_command_measures_draws_and_keeps(runs, trained, capsys):
+  run = runs["transformer_xl"]
+  found = typed(run, "--context", "4,16", "--memory", "0,8", "--positions", 50)
+  out = capsys.readouterr().out
+  kept = read_context_losses(run, "test")
+  assert [each["name"] for each in found["curves"]] == ["no memory", "memory 8"]
+  assert found["curves"][1]["loss"][16] == pytest.approx(kept.nats[16].mean())
+  assert kept.place.tolist() == windows.drawn(stream(trained), 16, 50).tolist()
+  other = read_context_losses(run, "test,model.memory=0")
+  assert found["curves"][0]["loss"][16] == pytest.approx(other.nats[16].mean())
+  assert "gain of a doubling" in out
+  assert (run / "figures" / "context-test.png").exists()
+  table = typed(run, "--context", "16,32", "--window", "disjoint", "--positions", 320)
+  assert [*table["by_place"]] == ["0-15", "16-31"]
+  assert json.dumps(table)
+
+
+def test_other_options_are_measured_beside_those_that_were_trained(runs):
+  run = runs["transformer_xl"]
+  trained = typed(run, "--context", "4,24", "--positions", 40)["curves"][0]["loss"]
+  clamped = typed(run, "transformer_xl.clamp=6", "--context", "4,24", "--positions", 40)
+  assert clamped["curves"][0]["loss"][4] == pytest.approx(trained[4], abs=1e-6)
+  assert abs(clamped["curves"][0]["loss"][24] - trained[24]) > 1e-5
+  assert read_context_losses(run, "test,transformer_xl.clamp=6") is not None
+  assert read_context_losses(run, "test").nats[24].mean() == pytest.approx(trained[24])
+  both = typed(run, "transformer_xl.clamp=1", "--context", "4", "--memory", "0", "--positions", 40)
+  assert abs(both["curves"][0]["loss"][4] - trained[4]) > 1e-5
+
+
+def test_runs_have_effective_lengths_where_they_were_measured_alike(runs, tmp_path, capsys):
+  for run in runs.values():
+    typed(run, "--context", "4,8,12,20", "--positions", 40)
+  out = capsys.readouterr().out
+  assert "needs 20 positions of 16" in out
+  assert [*read_context_losses(runs["learned"], "test").nats] == [4, 8, 12]
+  found = typed(*runs.values(), "--recl")
+  assert {len(each) for each in found.values()} == {3}
+  typed(runs["learned"], "--context", "4,8,12", "--positions", 30)
+  with pytest.raises(UserError, match=r"were measured on other targets, or with other contexts"):
+    typed(*runs.values(), "--recl")
+  kept = read_context_losses(runs["learned"], "test")
+  write_context_losses(runs["learned"], "test", kept._replace(text="other"))
+  with pytest.raises(UserError, match="were measured on other text"):
+    typed(*runs.values(), "--recl")
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK", b"no archive", None])
+def test_damaged_losses_are_one_sentence(tmp_path, damage):
+  file = tmp_path / "context" / "test.npz"
+  file.parent.mkdir()
+  if damage is None:
+    np.savez(file, text="", place=np.arange(3), bytes=np.ones(3, int), **{"4": np.ones(2)})
+  else:
+    file.write_bytes(damage)
+  with pytest.raises(UserError, match=r"test\.npz is damaged; python -m posexp\.evaluate RUN"):
+    read_context_losses(tmp_path, "test")
+
+
+@pytest.mark.parametrize(
+  ("argv", "message"),
+  [
+    ("--memory 8", "--memory is for --text FILE"),
+    ("--context 8 --without position", "--context stands alone: leave out without"),
+    ("--context 8 --stride 2", "--stride is for --window sliding"),
+    ("--positions 8", "--positions is for --context"),
+    ("--context 0,8", "--context: name numbers from 1 up"),
+    ("--context 8 RUN", "name one run; several are for --recl"),
+    ("--context 100000", "a context of 100,000 tokens: only 0 of the "),
+    ("--context 100000 --window disjoint", "a window of 100,000 tokens: test has "),
+    ("--recl", "--recl compares runs with each other: name two or more"),
+  ],
+)
+def test_mistakes_are_one_sentence(runs, argv, message):
+  with pytest.raises(UserError) as error:
+    typed(runs["learned"], *argv.split())
+  assert str(error.value).startswith(message)
+
+
+def test_positions_in_the_stream_cannot_have_a_memory(runs):
+  with pytest.raises(
+    UserError, match=r"model\.memory=8: memory=8 would give what the memory holds the"
+  ):
+    typed(runs["learned"], "--context", "4", "--memory", "8", "--positions", 8)
