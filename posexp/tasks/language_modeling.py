@@ -128,7 +128,7 @@ class LanguageModeling(Task):
   segment: Annotated[int, between(2, 2**20)] = 128
   documents: Literal["stream", "reset", "mask"] = "stream"
   scored: Literal["full", "half"] = "full"
-  validation_tokens: Count | None = 250_000
+  validation_tokens: Count | None = 100_000
 
   def __post_init__(self):
     """Raises ValueError for an option that is wrong for any data."""
