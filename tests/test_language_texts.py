@@ -195,3 +195,8 @@ def test_mistakes_are_one_sentence(module, argv, message, trained, home, monkeyp
   err = capsys.readouterr().err
   assert (end.value.code, err.count("\n")) == (2, 1)
   assert err.startswith(f"posexp: error: {message}")
+
+
+def test_bytes_that_no_token_stands_for_count_8_bits_each():
+  costs = scoring.Costs("at once", np.arange(2), np.zeros(2), np.ones(2))
+  assert "3.4286" in scoring.table("the dog", [costs], 3)

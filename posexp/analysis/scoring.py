@@ -128,12 +128,15 @@ def _noted(batches: Iterable[Batch], memory: int, seen: np.ndarray) -> Iterator[
     before = np.minimum(before + mask.shape[1], memory)
 
 
-def table(text: str, scores: Sequence[Costs]) -> str:
-  """A row for each way in which a text was read."""
+def table(text: str, scores: Sequence[Costs], unspelled: int = 0) -> str:
+  """A row for each way in which a text was read.
+
+  Bits are 8 more for each of the `unspelled` bytes, which no token stands for.
+  """
   size, chars = len(text.encode()), len(text)
   rows = []
   for each in scores:
-    bits, nats = each.total / math.log(2), each.total / len(each.tokens)
+    bits, nats = each.total / math.log(2) + 8 * unspelled, each.total / len(each.tokens)
     perplexity = math.exp(min(nats, LARGEST))
     rows.append([each.how, bits / size, bits / chars, perplexity, nats, each.context.mean()])
   heads = ("", "bits/byte", "bits/char", "perplexity", "nats/token", "mean context")
@@ -174,8 +177,11 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
     ways = ("disjoint",) if model.spec.size.memory else WINDOWS
     ways = [args.window] if args.window else ways[-1:] if args.per_token else ways
     found += [score(model, tokens, segment, way) for way in ways]
-  about = table(text, found)
-  if vocabulary.decode(tokens.tolist()) != text.encode():
+  lost = vocabulary.unknown([text.encode()])
+  about = table(text, found, sum(map(len, lost)))
+  if lost:
+    about += f"\n{len(lost):,} words are not in the vocabulary; each of their bytes counts 8 bits"
+  elif vocabulary.decode(tokens.tolist()) != text.encode():
     about += "\nthe tokens do not give back the text, by whose bytes and characters bits divide"
   if args.per_token:
     print(*lines(vocabulary, found[0]), sep="\n")

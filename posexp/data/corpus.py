@@ -199,10 +199,9 @@ def _write(folder: Path, split: str, source: Documents, opened: Vocabulary) -> N
       tokens.tofile(file)
       count += len(tokens)
       done += sum(map(len, pieces))
-      if isinstance(opened, vocabulary.Words):
-        lost = opened.unknown(pieces)
-        unknown += len(lost)
-        unspelled += sum(map(len, lost))
+      lost = opened.unknown(pieces)
+      unknown += len(lost)
+      unspelled += sum(map(len, lost))
   if opened.exact and not exact:
     raise UserError(f"the tokenizer of the run does not give back the text of the {split} split")
   about = {"tokens": count, "unknown": unknown, "unspelled": unspelled, "exact": exact}

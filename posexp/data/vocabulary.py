@@ -66,6 +66,10 @@ class Vocabulary:
     """
     raise NotImplementedError
 
+  def unknown(self, pieces: Iterable[bytes]) -> list[bytes]:
+    """The words of pieces of text that become <unk>, but for those that are written so."""
+    return []
+
   def encode(self, text: str) -> list[int]:
     """The tokens of a text.
 
@@ -137,8 +141,7 @@ class Words(Vocabulary):
       found.append(np.array(ids, np.int32))
     return found
 
-  def unknown(self, pieces: Iterable[bytes]) -> list[bytes]:
-    """The words of pieces of text that become <unk>, but for those that are written so."""
+  def unknown(self, pieces):
     return [word for piece in pieces for word in piece.split() if word not in self._ids]
 
 
