@@ -31,6 +31,9 @@ class LanguageModelSpec:
   size: Size
   positions: Positions = CONSECUTIVE
   scored: Literal["full", "half"] = "full"  # which targets of a segment training counts
+  slots: int | None = (
+    None  # tokens for which random positions are drawn; None: those that there are
+  )
 
   def build(self, rngs: nnx.Rngs) -> LanguageModel:
     """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
@@ -73,7 +76,7 @@ class LanguageModel(nnx.Module):
       rngs=rngs.fork(),
     )
     self.head = Linear(spec.size.d_model, spec.vocab_size, rngs=rngs.fork())
-    self.positions, self.scored = spec.positions, spec.scored
+    self.positions, self.scored, self.slots = spec.positions, spec.scored, spec.slots
 
   @property
   def stacks(self) -> tuple[Stack, ...]:
@@ -101,13 +104,16 @@ class LanguageModel(nnx.Module):
     """The stack's output [B,T,F], and the next memory."""
     tokens, documents = batch["tokens"], batch.get("documents")
     memory = carry.cleared(batch["fresh"]) if carry else self.stack.empty_memory(len(tokens), 0)
-    slots = memory.documents.shape[1] + tokens.shape[1]
-    every = jnp.ones((1, slots), bool)
+    length = memory.documents.shape[1] + tokens.shape[1]
+    every = jnp.ones((1, max(length, self.slots or 0)), bool)
     if rngs is not None:
       positions = self.positions.training(every, rngs.positions)
     else:
       positions = self.positions.evaluating(every)
-    if positions is None and documents is not None and not carry:
+    if positions is not None:
+      # Those of as many tokens whatever the batch: their gaps would say how long its rows are.
+      positions = positions[:, :length]
+    elif documents is not None and not carry:
       positions = since_start(documents)
     hidden, memory = self.stack.recur(
       tokens, memory, documents=documents, positions=positions, term_scale=term_scale, rngs=rngs

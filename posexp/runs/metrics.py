@@ -26,6 +26,8 @@ METRICS = {
     Metric("accuracy", "accuracy", percent=True),
     Metric("macro_f1", "macro F1", percent=True),
     Metric("exact_match", "exact match", percent=True),
+    Metric("oracle_end", "exact match but for the end", percent=True),
+    Metric("reach", "reach", ".0f"),  # the largest length with an exact match of 90 % up to it
     Metric("bleu", "BLEU", ".2f"),
     Metric("chrf", "chrF", ".2f"),
     Metric("loss", "loss", higher_is_better=False),

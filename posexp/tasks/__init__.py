@@ -5,6 +5,8 @@ from typing import Any
 
 from posexp.config import build, look_up, plugins
 from posexp.tasks.contract import Task
+from posexp.tasks.diagnostics import Addition, Copy, EvenPairs, Majority, Parity, Recall, Tally
+from posexp.tasks.echo import Echo
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.tasks.number_words import Numbers
 from posexp.tasks.text_classification import TextClassification
@@ -15,6 +17,14 @@ TASKS = {
   "translation": Corpus,
   "numbers": Numbers,
   "language_modeling": LanguageModeling,
+  "majority": Majority,
+  "even_pairs": EvenPairs,
+  "tally": Tally,
+  "copy": Copy,
+  "addition": Addition,
+  "recall": Recall,
+  "parity": Parity,
+  "echo": Echo,
 }
 
 

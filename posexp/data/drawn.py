@@ -1,0 +1,116 @@
+"""Examples that are drawn and not stored: an input, and the answer that a decoder writes behind it.
+
+A row is BOS x SEP y EOS, of which y and EOS count; or, for a classifier, BOS x with the class y.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from posexp.data.examples import Batch
+
+PAD, BOS, SEP, EOS = range(4)
+FIRST = 4  # the token of symbol 0
+GRANULE = 8  # widths of batches are multiples of it
+
+Example = tuple[np.ndarray, np.ndarray]  # symbols of the input and of the answer, int each
+Draw = Callable[[np.random.Generator, int], Example]  # one of a length
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+  """Examples of the lengths that splits have, as batches.
+
+  Batches of training are a pure function of (seed, step); the examples of other splits are the same
+  for every run.
+  """
+
+  name: str
+  draw: Draw
+  lengths: dict[str, tuple[int, ...]]  # of each split: those that are drawn from
+  counts: dict[str, int]  # examples of validation, and of each length of other splits
+  form: Literal["decoder", "encoder"]
+
+  item: ClassVar[str] = "example"
+
+  @functools.cached_property
+  def widths(self) -> dict[int, int]:
+    """Tokens of a batch for examples of each length: the least of W, 2W, 4W, … that holds them.
+
+    W is for all that are trained on, so that few shapes are compiled.
+    """
+    needed = {length: self._tokens(length) for each in self.lengths.values() for length in each}
+    least = max(needed[length] for length in self.lengths["train"])
+    least = -(-least // GRANULE) * GRANULE
+    return {
+      length: least << max(0, (-(-n // least) - 1).bit_length()) for length, n in needed.items()
+    }
+
+  def _tokens(self, length: int) -> int:
+    x, y = self.draw(np.random.default_rng(0), length)
+    return 1 + len(x) + (1 + len(y)) * (self.form == "decoder")
+
+  def batches(self, rows: int, *, seed: int, start: int) -> Iterator[Batch]:
+    """Batches without end from step `start` on; their lengths are mixed."""
+    lengths = self.lengths["train"]
+    step = start
+    while True:
+      random = np.random.default_rng([seed, step])
+      drawn = [self.draw(random, length) for length in random.choice(lengths, rows).tolist()]
+      yield self.batch(drawn, np.arange(rows), self.widths[lengths[-1]], rows)
+      step += 1
+
+  @functools.cached_property
+  def splits(self) -> dict[str, tuple[np.ndarray, list[Example]]]:
+    """The lengths, int [N], and the examples of each split but that of training."""
+    found = {}
+    for split in self.lengths.keys() - {"train"}:
+      random = np.random.default_rng(zlib.crc32(f"{self.name} {split}".encode()))
+      choices, count = self.lengths[split], self.counts[split]
+      # Of validation, as of training, the lengths are drawn, too.
+      mixed = split == "validation"
+      lengths = random.choice(choices, count) if mixed else np.repeat(choices, count)
+      found[split] = lengths, [self.draw(random, length) for length in lengths.tolist()]
+    return found
+
+  def evaluation(self, split: str, rows: int) -> Iterator[Batch]:
+    """Every example of a split once, narrow ones first."""
+    lengths, examples = self.splits[split]
+    widths = np.array([self.widths[length] for length in lengths.tolist()])
+    for width in np.unique(widths).tolist():
+      places = np.flatnonzero(widths == width)
+      for chosen in np.split(places, range(rows, len(places), rows)):
+        yield self.batch([examples[i] for i in chosen], chosen, width, rows)
+
+  def batch(self, examples: Sequence[Example], index: np.ndarray, width: int, rows: int) -> Batch:
+    """Examples as tokens, with rows of padding.
+
+    Returns weight float32 [B], index int32 [B] (−1 for padding), tokens int32 [B,L]; for a decoder
+    labels int32 [B,L], mask bool [B,L] of the targets that count, and fresh bool [B]; for a
+    classifier mask bool [B,L] of real tokens and labels int32 [B].
+    """
+    fill = (0, rows - len(examples))
+    tokens = np.full((rows, width + 1), PAD, np.int32)
+    mask = np.zeros((rows, width + 1), bool)
+    for row, (x, y) in enumerate(examples):
+      given = [BOS, *(x + FIRST)]
+      answer = [SEP, *(y + FIRST), EOS] if self.form == "decoder" else []
+      tokens[row, : len(given) + len(answer)] = [*given, *answer]
+      begin = len(given) + 1 if answer else 0
+      mask[row, begin : len(given) + len(answer)] = True
+    batch = {
+      "weight": np.pad(np.ones(len(examples), np.float32), fill),
+      "index": np.pad(index.astype(np.int32), fill, constant_values=-1),
+      "tokens": tokens[:, :-1],
+    }
+    if self.form == "decoder":
+      return batch | {"labels": tokens[:, 1:], "mask": mask[:, 1:], "fresh": np.ones(rows, bool)}
+    mask[len(examples) :, 0] = True  # attention needs a key in every row
+    labels = np.array([int(y[0]) for _, y in examples], np.int32)
+    return batch | {"mask": mask[:, :-1], "labels": np.pad(labels, fill)}

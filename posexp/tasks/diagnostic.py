@@ -1,0 +1,260 @@
+"""What a diagnostic is: examples of many lengths, of which a model is trained on the short ones.
+
+One of one's own inherits `Diagnostic`, says how many symbols it has, and draws an example.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+
+from posexp.config.checks import Count, Name, between, check
+from posexp.data.drawn import FIRST, Drawn, Example
+from posexp.data.examples import Batch
+from posexp.runs.predictions import write_predictions
+from posexp.tasks.contract import ModelSpec, Outputs, Snapshot, Task, metric_of, prefixed
+
+Length = Annotated[int, between(1, 4096)]
+LENGTHS = (5, 10, 15, 20, 21, 22, 23, 24, 26, 28, 30, 32, 36, 40, 50, 60, 80, 100)
+EPOCH = 10_000  # examples are drawn anew in every step: this many count as an epoch
+LEARNED = 0.95  # exact match at the lengths of training, below which longer ones say nothing
+REACHED = 0.9  # exact match up to the length that a model reaches
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawnData:
+  """Examples of a diagnostic, ready for a decoder or a classifier."""
+
+  drawn: Drawn
+  vocab_size: int
+  classes: int
+  blind: dict[int, float]  # chance level by length
+  notes: tuple[str, ...] = ()
+
+  item: ClassVar[str] = "example"
+  unit: ClassVar[str] = "examples"
+
+  @property
+  def sizes(self) -> dict[str, int]:
+    return {"train": EPOCH} | {split: len(each) for split, (each, _) in self.drawn.splits.items()}
+
+  @property
+  def about(self) -> tuple[str, str]:
+    trained = self.drawn.lengths["train"]
+    x, y = self.drawn.splits["validation"][1][0]
+    shown = f"{' '.join(map(str, x.tolist()))} -> {' '.join(map(str, y.tolist()))}"
+    return (
+      f"lengths {trained[0]} to {trained[-1]}, drawn anew in each step; {self.drawn.form}",
+      f"vocabulary {self.vocab_size}; {shown if len(shown) < 70 else shown[:66] + ' ...'}",
+    )
+
+  @property
+  def length(self) -> int:
+    return max(self.drawn.widths.values())
+
+  longest = length
+
+  @property
+  def word_counts(self) -> np.ndarray:
+    counts = [batch["tokens"].ravel() for batch in self.evaluation("validation", 64)]
+    return np.bincount(np.concatenate(counts), minlength=self.vocab_size)
+
+  def model(self, encoding, size, positions) -> ModelSpec:
+    given = self.vocab_size, self.classes, encoding, size, positions
+    return spec(self.drawn.form, *given, slots=self.length)
+
+  def rows_of(self, batch_size: int) -> np.ndarray:
+    return np.array([batch_size])
+
+  def steps_per_epoch(self, batch_size: int) -> int:
+    return max(1, EPOCH // batch_size)
+
+  def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
+    return self.drawn.batches(batch_size, seed=seed, start=start)
+
+  def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
+    return self.drawn.evaluation(split, batch_size)
+
+  texts = evaluation
+
+
+def spec(
+  form: str, vocab_size: int, classes: int, encoding, size, positions, *, slots: int | None
+) -> ModelSpec:
+  """A decoder whose random positions are those of `slots` tokens, or a classifier of BOS."""
+  from posexp.models.classifier import ClassifierSpec
+  from posexp.models.language_model import LanguageModelSpec
+
+  if form == "encoder":
+    return ClassifierSpec(vocab_size, classes, encoding, size, first=True, positions=positions)
+  return LanguageModelSpec(vocab_size, encoding, size, positions, slots=slots)
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnostic(Task):
+  """Examples of lengths n from `shortest` to `longest`; tested at `lengths`, `examples` of each.
+
+  Those beyond `longest` are the split `beyond`. `form` is `decoder`, which writes the answer behind
+  the input, or `encoder`, a classifier, where the answer is one symbol.
+  """
+
+  score: ClassVar[str] = "validation/exact_match"
+  headline: ClassVar[tuple[str, ...]] = ("beyond/exact_match", "test/exact_match")
+  followed: ClassVar[tuple[str, ...]] = ("loss", "exact_match", "accuracy")
+  symbols: ClassVar[int] = 2
+
+  name: Name = "diagnostic"
+  shortest: Length = 1
+  longest: Length = 20
+  lengths: tuple[int, ...] = LENGTHS
+  examples: Count = 500
+  form: Literal["decoder", "encoder"] = "decoder"
+
+  def draw(self, random: np.random.Generator, n: int) -> Example:
+    """An input of length n and its answer: symbols from 0 on, int arrays."""
+    raise NotImplementedError
+
+  def chance(self, n: int) -> float:
+    """The exact match of the best guess that knows no order, at length n."""
+    return 0.0
+
+  def __post_init__(self):
+    check(self)
+    if self.shortest > self.longest:
+      raise ValueError(f"shortest must be at most longest={self.longest}, not {self.shortest}")
+    if not self.lengths or min(self.lengths) < 1 or sorted(set(self.lengths)) != [*self.lengths]:
+      raise ValueError("lengths must be numbers from 1 on, each larger than the one before")
+    answer = self.draw(np.random.default_rng(0), self.longest)[1]
+    if self.form == "encoder" and len(answer) != 1:
+      raise ValueError(f"form=encoder gives one symbol, and the answer has {len(answer)}")
+
+  def smallest_model(self, encoding, size, positions) -> ModelSpec:
+    return spec(self.form, 2, 2, encoding, size, positions, slots=None)
+
+  def prepare(self, folder: Path) -> DrawnData:
+    within = tuple(n for n in self.lengths if n <= self.longest)
+    beyond = tuple(n for n in self.lengths if n > self.longest)
+    trained = tuple(range(self.shortest, self.longest + 1))
+    lengths = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
+    lengths = {split: each for split, each in lengths.items() if each}
+    drawn = Drawn(self.name, self.draw, lengths, dict.fromkeys(lengths, self.examples), self.form)
+    blind = {n: self.chance(n) for n in self.lengths}
+    return DrawnData(drawn, FIRST + self.symbols, self.symbols, blind)
+
+  def predict(
+    self,
+    data: DrawnData,
+    snapshot: Snapshot,
+    split: str,
+    term_scale: dict[str, Any] | None = None,
+  ) -> Outputs:
+    """For every example, [N] each: `loss`, the `tokens` that count, how many are `right`, whether
+    all of them are (`exact`), whether all but the end are (`oracle`), and its `length`."""
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
+    lengths, examples = data.drawn.splits[split]
+    if self.form == "encoder":
+      right = found["answer"] == np.array([int(y[0]) for _, y in examples])
+      found |= {"exact": right, "oracle": right, "right": right.astype(int)}
+      return found | {"tokens": np.ones(len(right), int), "length": lengths}
+    tokens = np.array([len(y) + 1 for _, y in examples])
+    ends = np.array([len(x) + len(y) + 1 for x, y in examples])  # where EOS is predicted
+    right = found["right"].sum(1)
+    last = found["right"][np.arange(len(ends)), ends]
+    return {
+      "loss": found["nll"].sum(1, dtype=np.float64),
+      "tokens": tokens,
+      "right": right,
+      "answer": right,
+      "exact": right == tokens,
+      "oracle": right - last == tokens - 1,
+      "length": lengths,
+    }
+
+  def scores(self, found: Outputs) -> dict[str, float]:
+    """Exact match, the end included, as greedy search has it; without the end (`oracle`); token
+    accuracy, of tokens that follow the right ones; and nats of a token."""
+    tokens = found["tokens"].sum()
+    return {
+      "loss": float(found["loss"].sum() / tokens),
+      "exact_match": float(found["exact"].mean()),
+      "oracle_end": float(found["oracle"].mean()),
+      "accuracy": float(found["right"].sum() / tokens),
+    }
+
+  def predicted(self, summary: Mapping[str, Any]) -> Sequence[str]:
+    return ("test", "beyond") if "beyond/loss" in summary else ("test",)
+
+  def conclude(self, data: DrawnData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+    """Test and beyond: means over their lengths, and each length by itself."""
+    summary: dict[str, Any] = {}
+    by_length: dict[int, float] = {}
+    for split in ("test", "beyond"):
+      if split not in data.drawn.splits:
+        continue
+      found = self.predict(data, snapshot, split)
+      summary |= prefixed(split, self.scores(found))
+      for length in data.drawn.lengths[split]:
+        chosen = found["length"] == length
+        part = self.scores({name: each[chosen] for name, each in found.items()})
+        by_length[length] = part["exact_match"]
+        for name in ("exact_match", "oracle_end", "accuracy"):
+          summary[f"{split}/{name}/{length}"] = part[name]
+        summary[f"chance/{split}/exact_match/{length}"] = data.blind[length]
+      write_predictions(folder, split, rows(data, split, found))
+    summary["beyond/reach"] = reach(by_length)
+    return summary
+
+  def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Exact match by length, the gate, and how far the model reaches."""
+    for split in ("test", "beyond"):
+      prefix = f"{split}/exact_match/"
+      lengths = [key.removeprefix(prefix) for key in summary if key.startswith(prefix)]
+      if not lengths:
+        continue
+      for start in range(0, len(lengths), 12):
+        some = lengths[start : start + 12]
+        yield f"{split + ', length':<34}" + "".join(map("{:>7}".format, some))
+        for name in ("exact_match", "oracle_end", "accuracy"):
+          values = (100 * summary[f"{split}/{name}/{length}"] for length in some)
+          title = metric_of(self, name).title
+          yield f"{title + ' (%)':<34}" + "".join(map("{:>7.1f}".format, values))
+        chances = [100 * summary[f"chance/{split}/exact_match/{length}"] for length in some]
+        if any(chances):
+          yield f"{'blind to order (%)':<34}" + "".join(map("{:>7.1f}".format, chances))
+      yield ""
+    within = summary.get("test/exact_match", summary["validation/exact_match"])
+    yield (
+      f"learned: {100 * within:.1f} % at the lengths of training"
+      if within >= LEARNED
+      else f"not learned: {100 * within:.1f} % at the lengths of training, where "
+      f"{100 * LEARNED:.0f} % are asked for; longer ones say nothing"
+    )
+    yield f"at least {100 * REACHED:.0f} % up to length {summary['beyond/reach']:.0f}"
+
+
+def reach(by_length: Mapping[int, float]) -> int:
+  """The largest length up to which exact match is at least `REACHED` at every tested one; or 0."""
+  reached = 0
+  for length, value in sorted(by_length.items()):
+    if value < REACHED:
+      break
+    reached = length
+  return reached
+
+
+def rows(data: DrawnData, split: str, found: Outputs) -> Iterator[dict[str, Any]]:
+  """The rows of a file of predictions."""
+  lengths, examples = data.drawn.splits[split]
+  for index, (length, (x, y)) in enumerate(zip(lengths.tolist(), examples, strict=True)):
+    yield {
+      "index": index,
+      "length": length,
+      "input": " ".join(map(str, x.tolist())),
+      "reference": " ".join(map(str, y.tolist())),
+      "right": int(found["right"][index]),
+      "exact": bool(found["exact"][index]),
+    }

@@ -1,0 +1,178 @@
+"""Echo: endless streams of symbols, of which the one some steps back is to be named.
+
+It asks what a memory is for: with segments of T tokens and no memory, a symbol k steps back is in
+sight of T − k tokens of a segment alone, and of none where k is T or more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+
+from posexp.config.checks import Count, Name, between, check
+from posexp.data.examples import Batch
+from posexp.tasks.contract import Outputs, Snapshot, Task, prefixed, result_table
+
+if TYPE_CHECKING:
+  from posexp.models.language_model import LanguageModelSpec
+
+EPOCH = 1_000  # steps that count as one: streams never end
+LANES = 64  # of an evaluated split
+
+
+@dataclasses.dataclass(frozen=True)
+class EchoData:
+  """Streams, ready for a language model: lane b of segment s is a function of (seed, s)."""
+
+  symbols: int
+  back: int
+  segment: int
+
+  item: ClassVar[str] = "segment"
+  unit: ClassVar[str] = "lanes"
+  notes: ClassVar[tuple[str, ...]] = ()
+
+  @property
+  def held(self) -> int:
+    """Segments of each lane of an evaluated split: most of them lie behind `back` tokens."""
+    return 4 + 2 * -(-self.back // self.segment)
+
+  @property
+  def sizes(self) -> dict[str, int]:
+    return {"train": EPOCH} | dict.fromkeys(("validation", "test"), LANES * self.held)
+
+  @property
+  def about(self) -> tuple[str, str]:
+    return (
+      f"the symbol {self.back} steps back, in segments of {self.segment}",
+      f"{self.symbols} symbols in streams that never end",
+    )
+
+  @property
+  def length(self) -> int:
+    return self.segment
+
+  longest = length
+
+  @property
+  def word_counts(self) -> np.ndarray:
+    return np.ones(self.symbols, int)
+
+  @property
+  def ceiling(self) -> float:
+    """The accuracy that no model without a memory can exceed."""
+    seen = max(self.segment - self.back, 0) / self.segment
+    return seen + (1 - seen) / self.symbols
+
+  def model(self, encoding, size, positions) -> LanguageModelSpec:
+    from posexp.models.language_model import LanguageModelSpec
+
+    return LanguageModelSpec(self.symbols, encoding, size, positions)
+
+  def rows_of(self, batch_size: int) -> np.ndarray:
+    return np.array([batch_size])
+
+  def steps_per_epoch(self, batch_size: int) -> int:
+    return EPOCH
+
+  def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
+    for step in itertools.count(start):
+      yield self.batch((seed,), batch_size, step)
+
+  def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
+    """Lanes of the split, as many at a time as a batch has rows."""
+    name = zlib.crc32(split.encode())
+    for first in range(0, LANES, batch_size):
+      lanes = np.arange(first, first + batch_size)
+      for step in range(self.held):
+        batch = self.batch((name, first), batch_size, step)
+        batch["weight"] = (lanes < LANES).astype(np.float32)
+        batch["index"] = np.where(lanes < LANES, lanes * self.held + step, -1).astype(np.int32)
+        yield batch
+
+  texts = evaluation
+
+  def batch(self, key: tuple[int, ...], rows: int, step: int) -> Batch:
+    """Segment `step` of every lane; the first `back` tokens of a lane do not count."""
+    before = -(-self.back // self.segment)
+    drawn = [
+      np.random.default_rng([*key, max(segment, 0)]).integers(
+        self.symbols, size=(rows, self.segment)
+      )
+      for segment in range(step - before, step + 1)
+    ]
+    window = np.concatenate(drawn, axis=1).astype(np.int32)
+    start = before * self.segment
+    counts = step * self.segment + np.arange(self.segment) >= self.back
+    return {
+      "tokens": window[:, start:],
+      "labels": window[:, start - self.back : window.shape[1] - self.back],
+      "mask": np.broadcast_to(counts, (rows, self.segment)),
+      "weight": np.ones(rows, np.float32),
+      "fresh": np.full(rows, step == 0),
+      "index": np.arange(rows, dtype=np.int32),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Echo(Task):
+  """The symbol `back` steps back in a stream that is read in segments."""
+
+  score: ClassVar[str] = "validation/accuracy"
+  headline: ClassVar[tuple[str, ...]] = ("test/accuracy",)
+  followed: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
+
+  name: Name = "echo"
+  back: Annotated[int, between(1, 2**16)] = 32
+  segment: Annotated[int, between(1, 2**16)] = 32
+  symbols: Annotated[Count, between(2, 2**16)] = 16
+
+  def __post_init__(self):
+    check(self)
+
+  def smallest_model(self, encoding, size, positions) -> LanguageModelSpec:
+    return self.prepare(Path()).model(encoding, size, positions)
+
+  def prepare(self, folder: Path) -> EchoData:
+    return EchoData(self.symbols, self.back, self.segment)
+
+  def predict(
+    self,
+    data: EchoData,
+    snapshot: Snapshot,
+    split: str,
+    term_scale: dict[str, Any] | None = None,
+  ) -> Outputs:
+    """For every segment, [N] each: `loss`, `tokens` that count, and how many are `right`."""
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
+    place = np.arange(len(found["index"])) % data.held * data.segment
+    right = found["right"].sum(1)
+    return {
+      "loss": found["nll"].sum(1, dtype=np.float64),
+      "tokens": np.clip(place + data.segment - data.back, 0, data.segment),
+      "right": right,
+      "answer": right,
+    }
+
+  def scores(self, found: Outputs) -> dict[str, float]:
+    tokens = found["tokens"].sum()
+    return {
+      "loss": float(found["loss"].sum() / tokens),
+      "accuracy": float(found["right"].sum() / tokens),
+    }
+
+  def conclude(self, data: EchoData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+    """The metrics of the test split, and what no model without a memory exceeds."""
+    return prefixed("test", self.measure(data, snapshot, "test")) | {
+      "ceiling/without_memory": data.ceiling
+    }
+
+  def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
+    yield from result_table(self, summary, ("validation", "test"), ("accuracy", "loss"))
+    yield f"no model without a memory exceeds {summary['ceiling/without_memory']:.4f}"
