@@ -213,7 +213,8 @@ def training_metrics(state: State) -> dict[str, float]:
   window = jax.device_get(state.window)
   if window.broken >= 0:
     raise not_finite("loss", window.broken)
-  return {f"train/{name}": float(total / window.weight) for name, total in window.sums.items()}
+  weight = window.weight or 1.0  # streams may begin with tokens that do not count
+  return {f"train/{name}": float(total / weight) for name, total in window.sums.items()}
 
 
 def validation_metrics(job: Job, state: State) -> dict[str, float]:

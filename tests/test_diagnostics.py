@@ -1,0 +1,224 @@
+"""Diagnostics: what is asked is what their names say, and exact match is that of greedy search."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from posexp.data.drawn import BOS, EOS, FIRST, PAD, SEP, Drawn
+from posexp.encodings import RPR, Encoding
+from posexp.errors import UserError
+from posexp.models.positions import Positions
+from posexp.models.transformer import Size
+from posexp.tasks import diagnostics
+from posexp.tasks.diagnostic import reach
+from posexp.tasks.echo import EchoData
+
+TINY = Size(d_model=16, num_heads=2, d_ff=16, num_layers=1, dropout=0.0)
+DRAWS = 40
+
+
+def number(digits, base):
+  """The number of digits, the least one first."""
+  return sum(int(digit) * base**place for place, digit in enumerate(digits))
+
+
+def is_sum(x, y, n):
+  """Of two numbers, written with the least digit first."""
+  return x[n] == 10 and number(x[:n], 10) + number(x[n + 1 :], 10) == number(y, 10)
+
+
+def is_hinted_sum(x, y, n):
+  """Each digit behind its hint: the same for one significance, and consecutive."""
+  a, b = x[: 2 * n], x[2 * n + 1 :]
+  hints = a[::2] == b[::2], np.diff(y[::2]) == 1, y[: 2 * n : 2] == a[::2]
+  return np.concatenate(hints).all() and is_sum(
+    np.array([*a[1::2], x[2 * n], *b[1::2]]), y[1::2], n
+  )
+
+
+def is_recalled(x, y, n):
+  """The symbol behind the last one's other occurrence."""
+  (place,) = np.flatnonzero(x[:8:2] == x[-1])
+  return len(x) == 8 + n + 1 and y == x[2 * place + 1] and len(set(x[:8])) == 8
+
+
+CASES = {
+  "majority": (diagnostics.Majority(), lambda x, y, n: y == (np.mean(x) > 0.5) and x.mean() != 0.5),
+  "even_pairs": (diagnostics.EvenPairs(), lambda x, y, n: y == (np.diff(x) != 0).sum() % 2),
+  "parity": (diagnostics.Parity(), lambda x, y, n: y == sum(x) % 2),
+  "tally": (diagnostics.Tally(), lambda x, y, n: len(set(x)) == 1 and [*x] == [*y]),
+  "copy": (diagnostics.Copy(), lambda x, y, n: [*x] == [*y]),
+  "reverse": (diagnostics.Copy(reverse=True), lambda x, y, n: [*x] == [*y][::-1]),
+  "distinct": (
+    diagnostics.Copy(kinds=100, distinct=True),
+    lambda x, y, n: [*x] == [*y] and len(set(x)) == n,
+  ),
+  "addition": (diagnostics.Addition(), is_sum),
+  "printed": (
+    diagnostics.Addition(reversed=False),
+    lambda x, y, n: is_sum(np.array([*x[n - 1 :: -1], 10, *x[:n:-1]]), y[::-1], n),
+  ),
+  "hints": (diagnostics.Addition(hints=True), is_hinted_sum),
+  "recall": (diagnostics.Recall(), is_recalled),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_answer_is_what_is_asked(name):
+  task, holds = CASES[name]
+  random = np.random.default_rng(1)
+  answers = set()
+  for n in random.integers(1, 31, DRAWS).tolist():
+    x, y = task.draw(random, n)
+    assert holds(x, y, n), (x, y)
+    assert min(*x, *y) >= 0
+    assert max(*x, *y) < task.symbols
+    answers.add(tuple(y))
+  assert len(answers) > 1
+
+
+def test_chance_is_that_of_the_best_guess_from_a_bag():
+  for n in range(1, 9):
+    bags = {}
+    for x in itertools.product(range(2), repeat=n):
+      bags.setdefault(sum(x), []).append(x[0] ^ x[-1])
+    right = sum(max(sum(each), len(each) - sum(each)) for each in bags.values())
+    assert diagnostics.EvenPairs().chance(n) == pytest.approx(right / 2**n)
+
+
+def drawn(task, **options):
+  lengths = {"train": (1, 2, 3), "validation": (1, 2, 3), "test": (3,), "beyond": (5, 9)}
+  counts = dict.fromkeys(lengths, 6)
+  return Drawn(task.name, task.draw, lengths, counts, **({"form": "decoder"} | options))
+
+
+def test_rows_are_input_and_answer_of_which_the_answer_counts():
+  data = drawn(diagnostics.Copy())
+  for batch in [next(data.batches(4, seed=0, start=0)), *data.evaluation("beyond", 4)]:
+    for tokens, labels, mask in zip(batch["tokens"], batch["labels"], batch["mask"], strict=True):
+      if not mask.any():
+        assert (tokens == PAD).all()
+        continue
+      n = mask.sum() - 1
+      x = tokens[1 : n + 1]
+      assert [tokens[0], tokens[n + 1]] == [BOS, SEP]
+      assert (x >= FIRST).all()
+      assert [*labels[mask]] == [*x, EOS]
+      assert [*np.flatnonzero(mask)] == [*range(n + 1, 2 * n + 2)]
+  assert {batch["tokens"].shape for batch in data.evaluation("beyond", 4)} == {(4, 16), (4, 32)}
+
+
+def test_splits_are_the_same_for_every_run_and_training_is_of_its_seed():
+  one, other = drawn(diagnostics.Copy()), drawn(diagnostics.Copy())
+  for split in ("validation", "test", "beyond"):
+    pairs = zip(one.evaluation(split, 4), other.evaluation(split, 5), strict=False)
+    for a, b in itertools.islice(pairs, 1):
+      np.testing.assert_array_equal(a["tokens"][:4], b["tokens"][:4])
+  first = [
+    next(one.batches(4, seed=seed, start=step))["tokens"] for seed, step in ((0, 0), (1, 0), (0, 1))
+  ]
+  assert len({tokens.tobytes() for tokens in first}) == 3
+
+
+def test_classifiers_read_the_input_alone():
+  data = drawn(diagnostics.EvenPairs(), form="encoder")
+  for batch in data.evaluation("beyond", 4):
+    for row in np.flatnonzero(batch["weight"]):
+      x = batch["tokens"][row][batch["mask"][row]]
+      assert x[0] == BOS
+      assert batch["labels"][row] == (x[1] != x[-1])
+
+
+# Models
+
+
+@functools.cache
+def model(encoding=None, **options):
+  """A decoder of copies, untrained, with weights so large that its answers differ."""
+  task = diagnostics.Copy(longest=3, lengths=(3, 5, 9), examples=6)
+  data = task.prepare(None)
+  spec = data.model(encoding or Encoding(), TINY, Positions(**options))
+  built = spec.build(nnx.Rngs(0))
+  built.head.kernel[...] *= 8
+  return built, data
+
+
+logits = nnx.jit(lambda model, batch: model.reader.logits(model.hidden(batch, ())[0]))
+predict = nnx.jit(lambda model, batch: model.predict(batch)[0])
+
+
+def test_right_tokens_are_those_of_greedy_search_up_to_its_first_mistake():
+  built, data = model(RPR(k=2))
+  (batch,) = data.evaluation("test", 6)
+  asked = batch["mask"].argmax(1)  # where the answer begins
+  rows, tokens = np.arange(6), np.pad(batch["tokens"], [(0, 0), (0, 1)])
+  tokens[np.arange(tokens.shape[1]) > asked[:, None]] = PAD
+  for place in range(4):
+    best = logits(built, batch | {"tokens": tokens[:, :-1]}).argmax(-1)
+    tokens[rows, asked + place + 1] = best[rows, asked + place]
+  right = predict(built, batch)["right"]
+  seen = set()
+  for row in rows:
+    answer, mask = tokens[row, asked[row] + 1 :][:4], batch["mask"][row]
+    same = answer == batch["labels"][row][mask]
+    first = int(np.append(~same, True).argmax())
+    assert right[row][mask][:first].all()
+    assert not right[row][mask][first : first + 1].any()
+    seen.add(first)
+  assert len(seen) > 1
+
+
+@pytest.mark.parametrize("evaluation", ["drawn", "spaced"])
+def test_random_positions_do_not_tell_the_answers_length(evaluation):
+  built, data = model(RPR(k=8), kind="randomized", reach=200, evaluation=evaluation)
+  (batch,) = data.evaluation("test", 6)
+  wide = {
+    name: np.pad(value, [(0, 0), (0, 16)]) if value.ndim > 1 else value
+    for name, value in batch.items()
+  }
+  narrow = predict(built, batch)["nll"]
+  np.testing.assert_allclose(predict(built, wide)["nll"][:, :8], narrow, atol=1e-5)
+
+
+def test_reach_is_the_longest_length_without_a_gap():
+  assert reach({5: 1.0, 10: 0.95, 20: 0.5, 30: 1.0}) == 10
+  assert reach({5: 0.2}) == 0
+
+
+@pytest.mark.parametrize(
+  ("task", "options", "message"),
+  [
+    ("Copy", {"distinct": True}, "kinds must be at least 100 for distinct symbols, not 8"),
+    ("Copy", {"form": "encoder"}, "form=encoder gives one symbol, and the answer has 20"),
+    ("Tally", {"shortest": 9, "longest": 3}, "shortest must be at most longest=3, not 9"),
+    ("Parity", {"lengths": (5, 5)}, "lengths must be numbers from 1 on, each larger"),
+  ],
+)
+def test_options_that_do_not_suit(task, options, message):
+  with pytest.raises((ValueError, UserError), match=message):
+    getattr(diagnostics, task)(**options)
+
+
+# Echo
+
+
+@pytest.mark.parametrize("back", [1, 3, 4, 9])
+def test_echo_asks_for_the_symbol_some_steps_back(back):
+  data = EchoData(symbols=5, back=back, segment=4)
+  batches = list(itertools.islice(data.batches(3, seed=0), 6))
+  stream = np.concatenate([batch["tokens"] for batch in batches], axis=1)
+  labels = np.concatenate([batch["labels"] for batch in batches], axis=1)
+  mask = np.concatenate([batch["mask"] for batch in batches], axis=1)
+  np.testing.assert_array_equal(labels[:, back:], stream[:, :-back])
+  np.testing.assert_array_equal(mask, np.broadcast_to(np.arange(24) >= back, mask.shape))
+  assert [batch["fresh"].all() for batch in batches] == [True] + [False] * 5
+  later = next(data.batches(3, seed=0, start=4))
+  np.testing.assert_array_equal(later["tokens"], batches[4]["tokens"])
+
+
+def test_the_ceiling_of_echo_without_a_memory():
+  assert EchoData(16, 8, 32).ceiling == pytest.approx(0.765625)
+  assert EchoData(16, 32, 32).ceiling == pytest.approx(0.0625)
