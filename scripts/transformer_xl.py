@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 from recurrence import agreement
@@ -65,11 +66,15 @@ def main(argv: list[str]) -> None:
     write(args.file, args.source, args.python)
   elif not args.file.is_file():
     raise UserError(f"{args.file}: no such file; --source has it written")
-  theirs = agreement.read(args.file)
-  print(f"torch {theirs.about['torch']}, {theirs.text.shape[1] - 1} tokens in 5 segments")
+  try:
+    theirs = agreement.read(args.file)
+  except (OSError, ValueError, LookupError, zipfile.BadZipFile) as error:
+    raise UserError(f"{args.file} is damaged, or of another kind; --source writes it") from error
+  rows, length = theirs.text.shape[0], theirs.text.shape[1] - 1
+  print(f"torch {theirs.about['torch']}: {rows} × {length} tokens, {theirs.segment} in a segment")
   found = dict(agreement.differences(theirs))
   for what, apart in found.items():
-    print(f"{what:<48}{apart:>10.1e}")
+    print(f"{what:<52}{apart:>10.1e}")
   if max(found.values()) > TOLERANCE:
     raise UserError(f"the largest difference is above {TOLERANCE}")
 
