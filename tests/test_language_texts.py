@@ -182,6 +182,7 @@ def test_a_character_is_printed_when_it_is_whole(capsys):
     (evaluate, "RUN --text test.txt --segment 1", "--segment must be at least 2, not 1"),
     (evaluate, "RUN --text test.txt --grid", "--text measures the whole model"),
     (evaluate, "RUN --text test.txt --per-token --memory 1,2", "--per-token is for one --memory"),
+    (evaluate, "RUN --text test.txt --window sliding", "--window is for a model without a memory"),
     (evaluate, "RUN --per-token", "--per-token is for --text FILE"),
   ],
 )

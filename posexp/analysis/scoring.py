@@ -162,7 +162,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   """Does what `posexp.evaluate --text` says, and prints it.
 
   Returns:
-    Of each way in which the text was read, `how`, and `bits_per_byte`.
+    `ways`: the `Costs` of each way in which the text was read.
 
   Raises:
     UserError: the text cannot be read, or the model cannot read so.
@@ -174,7 +174,10 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   found = []
   for memory in args.memory or [None]:
     model = reading(trained, segment, memory)
-    ways = ("disjoint",) if model.spec.size.memory else WINDOWS
+    remembers = model.spec.size.memory > 0
+    if remembers and args.window:
+      raise UserError("--window is for a model without a memory; --memory 0 reads without it")
+    ways = ("disjoint",) if remembers else WINDOWS
     ways = [args.window] if args.window else ways[-1:] if args.per_token else ways
     found += [score(model, tokens, segment, way) for way in ways]
   lost = vocabulary.unknown([text.encode()])
