@@ -329,6 +329,18 @@ def test_where_an_encoding_is_not_defined_it_refuses_in_one_sentence(encoding):
     Stack(VOCAB, encoding, Size(**SMALL), causal=UNDEFINED[encoding], rngs=rngs())
 
 
+@every_default
+def test_a_memory_is_refused_where_positions_are_part_of_what_it_holds(encoding):
+  if UNDEFINED.get(encoding) is True:
+    pytest.skip("not defined in a decoder")
+  build = functools.partial(Stack, VOCAB, encoding, Size(**SMALL, memory=4), causal=True)
+  if encoding.recurrent:
+    nnx.eval_shape(lambda: build(rngs=rngs()))
+    return
+  with pytest.raises(ValueError, match=r"^memory=4 ((?!\. )[^\n])+at=attention((?!\. )[^\n])+$"):
+    build(rngs=rngs())
+
+
 def test_heads_must_divide_the_width():
   with pytest.raises(ValueError, match=r"^d_model=30 is not divisible by num_heads=4$"):
     Size(**SMALL | {"d_model": 30})
