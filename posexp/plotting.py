@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,13 @@ def heat(
   if label:
     axes.figure.colorbar(image, ax=axes, label=label)
   return image
+
+
+def log2_axis(axes: Axes, ticks: Sequence[int]) -> None:
+  """Makes x logarithmic, with these numbers on it."""
+  axes.set_xscale("log", base=2)
+  axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45 if len(ticks) > 6 else 0)
+  axes.minorticks_off()
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

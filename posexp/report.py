@@ -60,10 +60,12 @@ def report(args: argparse.Namespace) -> list[Results]:
   Raises:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
-  from posexp.reporting import tables
+  from posexp.reporting import contexts, tables
   from posexp.reporting.results import results
 
   runs, notes = read_runs(args.runs)
+  runs, damaged = contexts.added(runs)
+  notes = [*notes, *damaged]
   tasks = results(runs, args.by, args.metric, args.baseline)
   text = tables.document(tasks, notes)
   print(text)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import special
 from tabulate import tabulate
@@ -17,7 +16,7 @@ from tabulate import tabulate
 from posexp import plotting, storage
 from posexp.analysis.figures import band
 from posexp.errors import UserError, near
-from posexp.plotting import COLORS, GRAY, panels
+from posexp.plotting import COLORS, GRAY, log2_axis, panels
 from posexp.reporting.significance import LEVEL
 from posexp.reporting.text import wrapped
 from posexp.runs.contexts import write_context_losses
@@ -297,7 +296,8 @@ def figure(
     look = {"color": color, "marker": "o", "markersize": 3, "label": curve.name}
     band(axes[0], np.array(contexts), mean, mean - half, mean + half, **look)
   every = sorted({context for curve in curves for context in curve.nats})
-  _log2(axes[0], every, xlabel)
+  log2_axis(axes[0], every)
+  axes[0].set_xlabel(xlabel)
   for length in trained_on:
     axes[0].axvline(length, color=GRAY, linestyle=":", linewidth=1)
   axes[0].plot([], [], ":", color=GRAY, label="trained on")
@@ -308,12 +308,6 @@ def figure(
     axes[1].plot([max(start, 1), end + 1], [mean, mean], color=COLORS[0])
     axes[1].errorbar([math.sqrt(max(start, 1) * (end + 1))], [mean], [half], color=COLORS[0])
   if parts:
-    _log2(axes[1], [int(part.split("-")[1]) + 1 for part in parts], "place in the window")
+    log2_axis(axes[1], [int(part.split("-")[1]) + 1 for part in parts])
+    axes[1].set_xlabel("place in the window")
   return found
-
-
-def _log2(axes: Axes, ticks: Sequence[int], xlabel: str) -> None:
-  axes.set_xscale("log", base=2)
-  axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45 if len(ticks) > 8 else 0)
-  axes.minorticks_off()
-  axes.set_xlabel(xlabel)

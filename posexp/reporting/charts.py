@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ class Point(NamedTuple):
 
 class Chart(NamedTuple):
   """A score against something else. `kind` says what x is: "names" of groups, "parts" of a split,
-  "numbers" of any size, or "steps" of training."""
+  "numbers" of any size, "contexts" in tokens, or "steps" of training."""
 
   kind: str
   x: str  # title of the axis
@@ -72,10 +73,16 @@ def _by_step(groups: Sequence[Group], key: str) -> Iterator[Point]:
 def _by_part(groups: Sequence[Group], parts: Sequence[Score]) -> Chart:
   """A score of the lengths, or the named groups, that a split consists of."""
   points = []
+  context = parts[0].split == "context" and all(
+    re.fullmatch("[1-9][0-9]{0,8}", p.part) for p in parts
+  )
   for part in parts:
     for group in groups:
       values = [run.score(part.key) for run in group.counted.values()]
       if None not in values:
-        points.append(Point(group, group.label, part.part, estimate(values)))
+        x = int(part.part) if context else part.part
+        points.append(Point(group, group.label, x, estimate(values)))
   whole = parts[0]._replace(part="")
+  if context:
+    return Chart("contexts", "tokens that are read before", whole._replace(split="test"), points)
   return Chart("parts", "length" if scores.lengths(parts) else "part", whole, points)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from posexp.plotting import COLORS
+from posexp.plotting import COLORS, log2_axis
 from posexp.reporting.charts import Chart, Point, charts
 from posexp.reporting.grouping import Group
 from posexp.reporting.results import Results
@@ -64,6 +64,8 @@ def draw(chart: Chart, base: Group) -> str:
     axes.set_xticks(range(len(places)), [short(each, 24) for each in places])
   elif chart.kind == "numbers":
     _scale(axes, sorted(places))
+  elif chart.kind == "contexts":
+    log2_axis(axes, sorted(places))
   if chart.kind == "names":
     axes.set_xticks(places, [short(each, 24) for each in places], rotation=40, ha="right")
   else:
@@ -84,7 +86,7 @@ def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
   x = [point.x for point in points]
   y = chart.y.factor * np.array([point.found.mean for point in points])
   half = chart.y.factor * np.array([point.found.half or 0.0 for point in points])
-  if chart.kind == "steps":
+  if chart.kind in ("steps", "contexts"):
     axes.plot(x, y, **look)
     axes.fill_between(x, y - half, y + half, color=color, alpha=0.18, linewidth=0)
   else:

@@ -32,6 +32,7 @@ NEUTRAL = {
   "learned.at": ("input",),
   "normalized.at": ("input",),
   "sinusoidal.at": ("input",),
+  "task.contexts": (None,),
 }
 
 

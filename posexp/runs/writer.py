@@ -29,7 +29,7 @@ ROWS = "metrics.jsonl"
 ACCURACY = score("validation/accuracy")
 OWNED = (  # what `rerun` removes, in this order
   "summary.json", "checkpoints", "metrics.jsonl", "config.yaml", "tokenizer.*", "predictions",
-  "figures", "train.log", "wandb",
+  "context", "figures", "train.log", "wandb",
 )  # fmt: skip
 
 

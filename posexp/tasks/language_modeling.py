@@ -17,8 +17,9 @@ from posexp.data.corpus import Text, Vocabulary
 from posexp.data.examples import Batch
 from posexp.data.streams import Stream
 from posexp.errors import UserError
+from posexp.runs.contexts import write_context_losses
 from posexp.runs.predictions import write_predictions
-from posexp.tasks import byte_ngrams
+from posexp.tasks import byte_ngrams, windows
 from posexp.tasks.contract import Outputs, Snapshot, Task, metric_of, prefixed, result_table
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ class LanguageModeling(Task):
     streams = {
       split: Stream(text.tokens, self.segment, self.documents) for split, text in splits.items()
     }
+    if self.contexts:
+      windows.drawn(streams["test"], max(self.contexts))  # which refuses a text that is too short
     return TextData(splits, streams, vocabulary, self.scored, tuple(notes))
 
   def predict(
@@ -202,7 +205,8 @@ class LanguageModeling(Task):
     return ("test",)
 
   def conclude(self, data: TextData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """The metrics of the test split, whose segments are written, and its floors."""
+    """The metrics of the test split, whose segments are written, its floors, and its losses by
+    context."""
     text, found = data.splits["test"], self.predict(data, snapshot, "test")
     nats = found["loss"].sum()
     # Of the exact text, which words may not give back: what they leave out is spelled in bytes.
@@ -215,7 +219,12 @@ class LanguageModeling(Task):
     counted = {"bytes": text.bytes, "words": text.words, "tokens": int(found["tokens"].sum())}
     write_predictions(folder, "test", segments(data, found))
     floors = byte_ngrams.baselines({split: data.splits[split] for split in ("train", "test")})
-    return prefixed("test", measured | counted) | prefixed("baseline/test", floors["test"])
+    summary = prefixed("test", measured | counted) | prefixed("baseline/test", floors["test"])
+    if self.contexts:
+      by_context = windows.by_context(data, snapshot, "test", self.contexts)
+      write_context_losses(folder, "test", by_context)
+      summary |= by_context.scores()
+    return summary
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """The best checkpoint on both splits, and what needs no training by gradients."""
@@ -225,6 +234,12 @@ class LanguageModeling(Task):
       floor = summary[f"baseline/test/{name}/bits_per_byte"]
       ahead = summary["test/bits_per_byte"] - floor
       yield f"{f'{title}, {metric.title}':<36}{floor:>12.4f}   the model needs {ahead:+.4f}"
+    if self.contexts:
+      yield "test, by how many tokens are read before a target:"
+    for context in sorted(set(self.contexts or ())):
+      value = summary.get(f"context/bits_per_byte/{context}")
+      shown = "not applicable: too few positions" if value is None else format(value, metric.format)
+      yield f"{f'{context:,} tokens, {metric.title}':<36}{shown:>12}"
     part = self.validation_tokens
     yield f"validation: {f'its first {part:,} tokens' if part else 'all of it'}; test: all of it"
     yield (
