@@ -83,7 +83,7 @@ def with_memory(trained: TrainedModel, memory: int) -> TrainedModel:
 
 
 def exact(
-  trained: TrainedModel, split: str, contexts: Sequence[int], positions: int
+  trained: TrainedModel, split: str, contexts: Sequence[int], positions: int | None
 ) -> tuple[windows.ContextLosses, Curve]:
   """Losses of targets drawn at random, each with exactly so many tokens before it.
 
@@ -206,8 +206,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
       targets = args.positions or TOKENS
       curves.append(consecutive(model, args.split, args.context, targets, stride))
     else:
-      count = args.positions or windows.POSITIONS
-      found, curve = exact(model, args.split, args.context, count)
+      found, curve = exact(model, args.split, args.context, args.positions)
       curves.append(curve)
       if found.nats:
         write_context_losses(trained.run.path, _file(args, model), found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from posexp.reporting.predictions import Prediction, paired, read_pairs
 from posexp.reporting.significance import Measure
 from posexp.reporting.text import short
 from posexp.runs import Run
+from posexp.runs.metrics import METRICS
 from posexp.tasks import bleu
 
 FACTS = ("parameters", "flops_per_token", "devices")  # of a summary, shown if they differ
@@ -67,7 +69,7 @@ def _names(runs: tuple[Run, Run]) -> list[str]:
 
 
 def _measures(rows: Sequence[Prediction], metrics: Sequence[str], language: str) -> Measures:
-  """Each metric of a run's predictions, all from 0 to 100."""
+  """Each metric of a run's predictions; shares from 0 to 100."""
   answers, references = [row.answer for row in rows], [row.reference for row in rows]
   found = {}
   for name in metrics:
@@ -76,6 +78,9 @@ def _measures(rows: Sequence[Prediction], metrics: Sequence[str], language: str)
 
       metric = bleu.bleu(language) if name == "bleu" else sacrebleu.CHRF()
       found[name] = significance.corpus_measure(metric, answers, references)
+    elif name == "bits_per_byte":
+      bits = np.array([row.nats for row in rows]) / math.log(2)
+      found[name] = significance.ratio_measure(bits, np.array([row.bytes for row in rows]))
     else:
       right = [row.answer.strip() == row.reference.strip() for row in rows]
       found[name] = significance.share_measure(np.array(right))
@@ -90,7 +95,7 @@ def _compared(name: str, pairs: Sequence[tuple[Measures, Measures]]) -> dict[str
   sides = {"a": a, "b": b, "difference": a - b}
   found = {name: significance.interval(each) for name, each in sides.items()}
   found["p"] = significance.bootstrap_p(a - b)
-  if name not in ("bleu", "chrf") and len(pairs) == 1:
+  if METRICS[name].percent and len(pairs) == 1:
     found["mcnemar"] = significance.mcnemar(*(each.statistics[:, 0] > 0 for each in measures))
     found["p"] = found["mcnemar"]["p"]
   if len(pairs) > 1:
@@ -102,13 +107,17 @@ def _compared(name: str, pairs: Sequence[tuple[Measures, Measures]]) -> dict[str
 def _most_different(
   rows: tuple[list[Prediction], list[Prediction]], measures: tuple[Measures, Measures]
 ) -> list[dict[str, Any]]:
-  """The examples that tell two runs apart, by chrF or by which is right, the clearest first."""
-  of = [side.get("chrf") or side["accuracy"] for side in measures]
+  """The examples that tell two runs apart, by chrF, by which is right or by bits, the clearest
+  first."""
+  name = next(each for each in ("chrf", "accuracy", "bits_per_byte") if each in measures[0])
+  of = [side[name] for side in measures]
   one, other = (np.array([each.score(row) for row in each.statistics]) for each in of)
   difference = np.abs(one - other)
   a, b = rows
   return [
-    {"index": i, "source": a[i].source, "reference": a[i].reference}
+    {"index": i}
+    | ({} if a[i].nats is not None else {"source": a[i].source})
+    | {"reference": a[i].reference}
     | {"a": a[i].answer, "b": b[i].answer}
     for i in np.argsort(-difference, kind="stable").tolist()
     if difference[i]

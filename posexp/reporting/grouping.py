@@ -51,6 +51,12 @@ def value_of(run: Run, key: str) -> str:
   return show(value)
 
 
+def text_size(run: Run) -> str | None:
+  """How many bytes of text a language model was tested on; None of all else."""
+  size = run.score("test/bytes")
+  return None if size is None else f"{size:,.0f}"
+
+
 def split_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], list[Run]]:
   """Runs by their values of some options, in the order in which they come."""
   parts: dict[tuple[str, ...], list[Run]] = {}
@@ -125,6 +131,8 @@ def _mixed(runs: Sequence[Run], by: Sequence[str]) -> dict[str, Counter]:
   keys = [key for key in differing(runs) if key not in (*by, *PATHS)]
   mixed = {key: Counter(value_of(run, key) for run in runs) for key in keys}
   digests = {(run.settings.get(FOLD), run.digest) for run in runs if run.digest}
+  if len(texts := Counter(map(text_size, runs))) > 1:
+    mixed["bytes of text"] = Counter({MISSING if k is None else k: n for k, n in texts.items()})
   if not mixed and len(digests) > len({fold for fold, _ in digests}):
     mixed["data"] = Counter(run.digest for run in runs if run.digest)
   return mixed

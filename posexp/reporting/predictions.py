@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from posexp import storage
 from posexp.errors import UserError
 from posexp.runs import Run, read_runs
 from posexp.runs.predictions import load_predictions
@@ -20,6 +26,14 @@ class Columns(NamedTuple):
   answer: str
   metrics: tuple[str, ...]  # rows of the table of metrics
   items: str  # what an example is
+  joined: bool = (
+    False  # examples are parts of one text, with `loss` and `bytes`, however it was cut
+  )
+
+  @property
+  def needed(self) -> set[str]:
+    """The columns by which they are known."""
+    return {self.reference, self.answer, *(("bytes",) if self.joined else ())}
 
 
 COLUMNS = (
@@ -27,6 +41,7 @@ COLUMNS = (
     "translation", "source", "reference", "hypothesis", ("bleu", "chrf", "exact_match"), "sentences"
   ),
   Columns("classification", "text", "label", "prediction", ("accuracy",), "texts"),
+  Columns("language modeling", "", "text", "loss", ("bits_per_byte",), "segments", joined=True),
 )
 
 
@@ -36,6 +51,8 @@ class Prediction(NamedTuple):
   source: str
   reference: str
   answer: str
+  nats: float | None = None  # of a part of a text, and its bytes
+  bytes: int = 0
 
 
 def paired(a: Path, b: Path) -> tuple[list[tuple[Run, Run]], list[str]]:
@@ -82,22 +99,69 @@ def read_pairs(
     UserError: there are none, or they are damaged, or of no known columns; or runs were tested on
       other data.
   """
-  first = pairs[0][0]
+  runs = [run for pair in pairs for run in pair]
+  first = runs[0]
+  for run in runs:
+    sizes = [each.score(f"{split}/bytes") for each in (first, run)]
+    if sizes[0] != sizes[1] and None not in sizes:
+      raise UserError(
+        f"{run.path} was measured on {sizes[1]:,.0f} bytes of {split}, and {first.path} on "
+        f"{sizes[0]:,.0f}: bits per byte of two texts say nothing of each other"
+      )
   columns, reference = _read(first, split)
-  sides = []
-  for run in [run for pair in pairs for run in pair]:
+  sides = [reference]
+  for run in runs[1:]:
     other, rows = _read(run, split)
     if other != columns:
       raise UserError(
         f"{run.path} is a run of {other.kind}, and {first.path} of {columns.kind}: name runs of "
         "one task"
       )
-    same = [one[:2] == two[:2] for one, two in zip(reference, rows, strict=False)]
-    if len(rows) != len(reference) or not all(same):
-      problem = f"{run.path} has other {split} data than {first.path}"
-      raise UserError(f"{problem}, from example {[*same, False].index(False)} on")
+    if not columns.joined:
+      _check_same(run, rows, first, reference, split)
     sides.append(rows)
+  if columns.joined:
+    sides = _joined(sides)
+    for run, rows in zip(runs, sides, strict=True):
+      _check_same(run, rows, first, sides[0], split)
   return columns, list(zip(sides[::2], sides[1::2], strict=True))
+
+
+def _check_same(
+  run: Run, rows: Sequence[Prediction], first: Run, reference: Sequence[Prediction], split: str
+) -> None:
+  """Raises UserError unless two runs have predictions of the same examples."""
+  same = [_shown(one) == _shown(two) for one, two in zip(reference, rows, strict=False)]
+  if len(rows) != len(reference) or not all(same):
+    problem = f"{run.path} has other {split} data than {first.path}"
+    raise UserError(f"{problem}, from example {[*same, False].index(False)} on")
+
+
+def _shown(row: Prediction) -> tuple[str, str]:
+  """What was asked and what is right. Of a part of a text, which may begin within a letter, ASCII
+  letters alone."""
+  if row.nats is None:
+    return row.source, row.reference
+  return row.source, "".join(each for each in row.reference if each.isascii())
+
+
+def _joined(sides: Sequence[Sequence[Prediction]]) -> list[list[Prediction]]:
+  """Parts of the same text that runs have cut differently, joined until all have cut there."""
+  ends = [np.cumsum([row.bytes for row in rows]) for rows in sides]
+  common = functools.reduce(np.intersect1d, ends)
+  found = []
+  for rows, end in zip(sides, ends, strict=True):
+    part = np.searchsorted(common, end).tolist()
+    groups = itertools.groupby(zip(part, rows, strict=True), key=lambda pair: pair[0])
+    found.append([_one([row for _, row in members]) for _, members in groups])
+  return found
+
+
+def _one(rows: Sequence[Prediction]) -> Prediction:
+  """Neighboring parts of a text as one."""
+  nats, size = sum(row.nats for row in rows), sum(row.bytes for row in rows)
+  text = "".join(row.reference for row in rows)
+  return Prediction("", text, f"{nats / math.log(2) / max(size, 1):.3f} bits per byte", nats, size)
 
 
 def _read(run: Run, split: str) -> tuple[Columns, list[Prediction]]:
@@ -109,8 +173,20 @@ def _read(run: Run, split: str) -> tuple[Columns, list[Prediction]]:
     there = f"; it has those of {others}" if others else ""
     raise UserError(f"{run.path} has no predictions of the split {split}{there}")
   for columns in COLUMNS:
-    if all({columns.reference, columns.answer} <= row.keys() for row in rows):
+    if all(columns.needed <= row.keys() for row in rows):
       names = columns.source, columns.reference, columns.answer
-      return columns, [Prediction(*(str(row.get(name, "")) for name in names)) for row in rows]
+      texts = ([str(row.get(name, "")) for name in names] for row in rows)
+      if not columns.joined:
+        return columns, [Prediction(*each) for each in texts]
+      if not all(_is_part(row) for row in rows):
+        raise UserError(f"{run.path}: its predictions of {split} have no numbers in loss and bytes")
+      pairs = zip(texts, rows, strict=True)
+      return columns, [Prediction(*each, row["loss"], row["bytes"]) for each, row in pairs]
   wanted = " or ".join(f"{each.reference} and {each.answer}" for each in COLUMNS)
   raise UserError(f"{run.path}: its predictions cannot be compared, for want of columns {wanted}")
+
+
+def _is_part(row: Mapping[str, Any]) -> bool:
+  """Whether a row says what a part of a text cost, and how long it is."""
+  loss, size = row["loss"], row["bytes"]
+  return storage.is_number(loss) and math.isfinite(loss) and type(size) is int and size >= 0

@@ -112,10 +112,16 @@ def _of_task(
 
 
 def _compare(groups: Sequence[Group], base: Group, key: str) -> None:
-  """Tests the groups against the baseline, on the seeds that they share with it."""
+  """Tests the groups against the baseline, on the seeds that they share with it, if language
+  models were tested on one text."""
   tested = []
   for group in groups:
-    shared = [repeat for repeat in group.counted if repeat in base.counted]
+    shared = [
+      repeat
+      for repeat, run in group.counted.items()
+      if repeat in base.counted
+      and grouping.text_size(run) == grouping.text_size(base.counted[repeat])
+    ]
     if group is not base and shared:
       sides = [[each.counted[repeat].score(key) for repeat in shared] for each in (group, base)]
       group.difference = Difference(*paired_t(*sides))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from posexp.errors import counted
-from posexp.reporting.grouping import Group, differing, distinguishing
+from posexp.reporting.grouping import Group, differing, distinguishing, text_size
 from posexp.reporting.results import Results
 from posexp.reporting.significance import LEVEL, MOST_SEEDS
 from posexp.reporting.text import listed, p_value
@@ -90,6 +90,11 @@ def notes(results: Results) -> Iterator[str]:
   kept = [run for group in results.groups for run in group.counted.values()]
   if extra := [key for key in differing(kept) if key not in results.by]:
     yield f"Groups differ in more than in {', '.join(results.by)}: {listed(extra, 8)}."
+  if len(texts := dict.fromkeys(filter(None, map(text_size, kept)))) > 1:
+    yield (
+      f"Groups were tested on different texts, of {listed([*texts])} bytes: bits per byte of two "
+      "texts say nothing of each other, so they are not compared."
+    )
   devices = {
     str(run.summary["devices"]) for run in results.runs if "devices" in (run.summary or {})
   }

@@ -114,6 +114,12 @@ def share_measure(right: np.ndarray) -> Measure:
   return Measure(statistics, lambda sums: float(100 * sums[0] / sums[1]))
 
 
+def ratio_measure(amounts: np.ndarray, sizes: np.ndarray) -> Measure:
+  """A sum over examples by the sum of their sizes, from [N] each."""
+  statistics = np.stack([amounts, sizes], axis=1).astype(float)
+  return Measure(statistics, lambda sums: float(sums[0] / max(sums[1], 1.0)))
+
+
 def resample(measures: Sequence[Measure], samples: int) -> np.ndarray:
   """The scores of some measures [measures,1+samples]: first of all examples, then of draws of them,
   which all measures share."""

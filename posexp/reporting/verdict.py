@@ -18,18 +18,20 @@ TEXT = 2_000  # letters that are shown of a text
 def verdict(result: Result) -> str:
   """Which of two runs is the better one, by how much, and how sure that is."""
   metric, found = METRICS[result["metric"]], result["metrics"][result["metric"]]
-  better, worse, sign = result["a"]["name"], result["b"]["name"], 1
-  if found["difference"]["value"] < 0:
-    better, worse, sign = worse, better, -1
+  better, worse = result["a"]["name"], result["b"]["name"]
+  sign = -1 if found["difference"]["value"] < 0 else 1
+  if (sign < 0) == metric.higher_is_better:
+    better, worse = worse, better
   unit = f"points of {metric.title}" if metric.percent else metric.title
-  by = f"{abs(found['difference']['value']):.2f} {unit}"
+  digits = _digits(result["metric"])
+  by = f"{abs(found['difference']['value']):.{digits}f} {unit}"
   tests = [(f"{result['examples']:,} {result['items']}", found["difference"], found["p"])]
   if over := found.get("over_seeds"):
     tests.append((f"{len(result['seeds'])} seeds", over, over["p"]))
   sure = "; ".join(
     f"over {what}, no test: the difference is the same with each"
     if p is None
-    else f"over {what}, 95 % {_range(interval, sign)}, {p_value(p)}"
+    else f"over {what}, 95 % {_range(interval, digits, factor=sign)}, {p_value(p)}"
     for what, interval, p in tests
   )
   # A difference is more than chance by its interval and by its p alike.
@@ -68,15 +70,23 @@ def report(result: Result) -> Iterator[str]:
   for row in result["shown"]:
     yield f"\nexample {row['index']}"
     for title, key in zip(labels, ("source", "reference", "a", "b"), strict=True):
+      if key not in row:
+        continue
       yield wrapped(short(row[key], TEXT) or "(nothing)", f"  {title:<{width}}  ")
 
 
 def _row(name: str, found: Mapping[str, Any]) -> list[str]:
-  cells = [METRICS[name].title, _interval(found["a"]), _interval(found["b"])]
-  cells += [_interval(found["difference"], "+"), p_number(found["p"])]
+  digits = _digits(name)
+  cells = [METRICS[name].title, _interval(found["a"], digits), _interval(found["b"], digits)]
+  cells += [_interval(found["difference"], digits, "+"), p_number(found["p"])]
   if over := found.get("over_seeds"):
-    cells += [_interval(over, "+"), p_number(over["p"])]
+    cells += [_interval(over, digits, "+"), p_number(over["p"])]
   return cells
+
+
+def _digits(name: str) -> int:
+  """How many digits after the point a metric is shown with: all but bits are of a hundred."""
+  return 4 if name == "bits_per_byte" else 2
 
 
 def method(result: Result) -> str:
@@ -94,11 +104,11 @@ def method(result: Result) -> str:
   return f"{text}. One seed each: what another seed would give is not in this test."
 
 
-def _interval(found: Mapping[str, float | None], sign: str = "") -> str:
-  value = f"{found['value']:{sign}z.2f}"
-  return value if found["low"] is None else f"{value} ({_range(found, 1, sign)})"
+def _interval(found: Mapping[str, float | None], digits: int, sign: str = "") -> str:
+  value = f"{found['value']:{sign}z.{digits}f}"
+  return value if found["low"] is None else f"{value} ({_range(found, digits, sign)})"
 
 
-def _range(interval: Mapping[str, float], factor: int, sign: str = "") -> str:
+def _range(interval: Mapping[str, float], digits: int, sign: str = "", factor: int = 1) -> str:
   low, high = sorted((factor * interval["low"], factor * interval["high"]))
-  return f"{low:{sign}z.2f} to {high:{sign}z.2f}"
+  return f"{low:{sign}z.{digits}f} to {high:{sign}z.{digits}f}"

@@ -130,6 +130,7 @@ class LanguageModeling(Task):
   documents: Literal["stream", "reset", "mask"] = "stream"
   scored: Literal["full", "half"] = "full"
   validation_tokens: Count | None = 100_000
+  contexts: list[Count] | None = None
 
   def __post_init__(self):
     """Raises ValueError for an option that is wrong for any data."""

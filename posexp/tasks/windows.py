@@ -22,16 +22,17 @@ from posexp.tasks.contract import Snapshot
 if TYPE_CHECKING:
   from posexp.tasks.language_modeling import TextData
 
-POSITIONS = 1024  # targets that are drawn
+POSITIONS = 1024  # targets that are drawn, where there are as many
 
 
-def drawn(stream: Stream, longest: int, count: int = POSITIONS, seed: int = 0) -> np.ndarray:
+def drawn(stream: Stream, longest: int, count: int | None = None, seed: int = 0) -> np.ndarray:
   """The places of `count` targets, drawn from those with `longest` tokens before them: int64 [N].
 
   Raises:
     UserError: the text is too short for that.
   """
   found = len(stream.tokens) - longest
+  count = count or max(1, min(POSITIONS, found))
   if found < count:
     raise UserError(
       f"a context of {longest:,} tokens: only {max(found, 0):,} of the {stream.targets:,} targets "
@@ -109,7 +110,7 @@ def by_context(
   snapshot: Snapshot,
   split: str,
   contexts: Sequence[int],
-  positions: int = POSITIONS,
+  positions: int | None = None,
   seed: int = 0,
 ) -> ContextLosses:
   """Of the same targets, drawn at random, with each of these contexts that the model can read.
