@@ -1,5 +1,6 @@
 """Positions that are random or shifted: what they are, and that every encoding takes them."""
 
+import dataclasses
 import functools
 
 import jax
@@ -15,6 +16,7 @@ from posexp.encodings.relative import RPR, TransformerXL
 from posexp.models.classifier import Classifier, ClassifierSpec
 from posexp.models.positions import Positions, drawn, spaced
 from posexp.models.transformer import Size, Stack
+from posexp.models.translator import TranslatorSpec
 from posexp.training.devices import mesh_for
 from posexp.training.optimizer import Training
 from posexp.training.step import keys, program
@@ -193,3 +195,21 @@ def test_all_k_of_rpr_train_in_one_program():
       run.predict(state, batch())
   assert (counts["update"], counts["predict"]) == (1, 1)
   assert len(set(losses)) == 4
+
+
+def test_random_positions_do_not_tell_a_translator_how_long_its_target_is():
+  def hidden(positions, slots, width, length):
+    spec = TranslatorSpec(VOCAB, VOCAB, RPR(k=8), SMALL, positions, slots)
+    real = np.arange(width) < length
+    target = np.where(real, np.resize(np.arange(1, VOCAB), width), 0)
+    pair = {"source": TOKENS, "source_mask": MASK, "target": np.tile(target, (B, 1))}
+    model, rngs = spec.build(nnx.Rngs(0)), nnx.Rngs(positions=1, dropout=2)
+    return model.hidden(pair | {"mask": np.tile(real, (B, 1))}, rngs=rngs)[:, :3]
+
+  positions = dataclasses.replace(RANDOMIZED, evaluation="consecutive")
+  short = hidden(positions, 12, 4, 4)
+  for width, length in ((8, 4), (8, 8)):
+    np.testing.assert_allclose(hidden(positions, 12, width, length), short, atol=2e-5)
+  assert not np.allclose(hidden(positions, None, 8, 8), short, atol=1e-3)
+  plain = hidden(Positions(), None, 8, 8)
+  np.testing.assert_array_equal(hidden(Positions(), 12, 8, 8), plain)

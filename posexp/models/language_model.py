@@ -31,9 +31,7 @@ class LanguageModelSpec:
   size: Size
   positions: Positions = CONSECUTIVE
   scored: Literal["full", "half"] = "full"  # which targets of a segment training counts
-  slots: int | None = (
-    None  # tokens for which random positions are drawn; None: those that there are
-  )
+  slots: int | None = None  # tokens that random positions are drawn for; None: those there are
 
   def build(self, rngs: nnx.Rngs) -> LanguageModel:
     """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""

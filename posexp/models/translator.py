@@ -25,6 +25,9 @@ class TranslatorSpec:
   encoding: Encoding
   size: Size
   positions: Positions = CONSECUTIVE
+  slots: int | None = (
+    None  # target tokens that random positions are drawn for; None: those there are
+  )
 
   @property
   def vocab_size(self) -> int:
@@ -39,6 +42,7 @@ class TranslatorSpec:
       self.encoding,
       self.size,
       positions=self.positions,
+      slots=self.slots,
       rngs=rngs,
     )
 
@@ -69,6 +73,7 @@ class Translator(nnx.Module):
     size: Size,
     *,
     positions: Positions = CONSECUTIVE,
+    slots: int | None = None,
     rngs: nnx.Rngs,
   ):
     if positions.evaluation != "consecutive":
@@ -85,7 +90,7 @@ class Translator(nnx.Module):
     self.encoder = stack(source_vocab)
     self.decoder = stack(target_vocab, causal=True, cross=True)
     self.head = Linear(size.d_model, target_vocab, rngs=rngs.fork())
-    self.positions = positions
+    self.positions, self.slots = positions, slots
 
   @property
   def stacks(self) -> tuple[Stack, ...]:
@@ -124,11 +129,15 @@ class Translator(nnx.Module):
       first = {term: heads[:layers] for term, heads in term_scale.items()}
       second = {term: heads[layers:] for term, heads in term_scale.items()}
     source = self.encode(batch["source"], batch["source_mask"], term_scale=first, rngs=rngs)
-    positions = None if rngs is None else self.positions.training(batch["mask"], rngs.positions)
+    positions, length = None, batch["target"].shape[1]
+    if rngs is not None:
+      # Those of as many tokens whatever the batch: their gaps would say how long its targets are.
+      every = jnp.ones((1, max(length, self.slots or 0)), bool)
+      positions = self.positions.training(every, rngs.positions)
     return self.decoder(
       batch["target"],
       batch["mask"],
-      positions=positions,
+      positions=positions if positions is None else positions[:, :length],
       source=source,
       term_scale=second,
       rngs=rngs,

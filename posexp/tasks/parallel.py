@@ -60,7 +60,7 @@ class ParallelData:
     from posexp.models.translator import TranslatorSpec
 
     source, target = (each.vocab_size for each in self.tokenizers)
-    return TranslatorSpec(source, target, encoding, size, positions)
+    return TranslatorSpec(source, target, encoding, size, positions, slots=self.length)
 
   @property
   def word_counts(self) -> np.ndarray:
