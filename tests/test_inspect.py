@@ -3,12 +3,13 @@
 import functools
 import json
 import random
+import re
 
 import matplotlib.image
 import numpy as np
 import pytest
 
-from posexp import inspect
+from posexp import evaluate, inspect
 from posexp.analysis import attention, card, inspection, probe
 from posexp.config import compose, resolve
 from posexp.encodings import ENCODINGS, Encoding
@@ -153,10 +154,60 @@ def test_a_run_is_looked_into(encoding, trained, tmp_path, monkeypatch, capsys):
 def test_attention_on_text_adds_up(trained):
   run = open_trained(trained("rpr"))
   batches = list(run.data.texts("validation", run.snapshot.batch_size))
-  found = attention.by_offset(run.model().stacks[0], run.spec.positions, batches)
+  found = attention.by_offset(run.model(), run.spec.positions, batches, len(batches))
   np.testing.assert_allclose(found.mass.sum(-1), 1, atol=1e-5)
   assert found.uniform.sum() == pytest.approx(1, abs=1e-5)
   assert found.examples == run.data.sizes["validation"]
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory):
+  """A run of two steps, with segments of 16 tokens and a memory of 24."""
+  folder = tmp_path_factory.mktemp("language_model")
+  lines = (f"line {i} of {i * i} words\n" for i in range(400))
+  (folder / "text.txt").write_text("".join(lines))
+  data = ["task=language_modeling", f"task.train={folder / 'text.txt'}", "task.segment=16"]
+  steps = ["train.steps=2", "train.warmup=1", "train.batch_size=4", f"runs={folder / 'runs'}"]
+  options = ["encoding=rpr", "rpr.k=2", "model.memory=24", "wandb.mode=disabled"]
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    train(resolve(compose([*options, *data, *steps, *OPTIONS])))
+    yield next((folder / "runs").glob("*/rpr/*/seed=0"))
+
+
+def test_attention_into_a_memory_adds_up(language_model):
+  run = open_trained(language_model)
+  batches = list(run.data.texts("validation", 4))
+  found = attention.by_offset(run.model(), run.spec.positions, batches, len(batches) - 2)
+  assert (found.length, found.offsets.min()) == (16, -39)
+  np.testing.assert_allclose(found.mass.sum(-1), 1, atol=1e-5)
+  assert found.mass[..., found.offsets > 0].max() == 0
+  # Two segments have filled the memory, so that query i sees 24 + i + 1 keys.
+  seen = 24 + np.arange(16) + 1
+  assert found.uniform[found.offsets == 0] == pytest.approx(np.mean(1 / seen), rel=0.01)
+  assert found.in_memory == pytest.approx(np.full((1, 2), np.mean(24 / seen)), abs=0.1)
+  far = found.mass[..., found.offsets <= -16].sum(-1)
+  assert np.all((far > 0) & (far < found.in_memory))
+
+
+def test_a_language_model_is_looked_into(language_model, capsys):
+  drawn = {path.stem for path in inspect.inspect([f"run={language_model}"])}
+  assert {"attention-on-text", "weights-by-offset"} <= drawn
+  card = " ".join(capsys.readouterr().out.split())
+  assert "encoder yes decoder yes memory yes" in card
+  figure = (language_model / "figures/attention-on-text.svg").read_text()
+  assert re.search(r"layer 0: \d+% in the memory", figure)
+
+
+def test_what_a_term_is_worth_to_a_language_model_is_in_bits_per_byte(language_model, capsys):
+  typed = [str(language_model), "--without", "keys", "--split", "validation"]
+  found = evaluate.evaluate(evaluate.arguments(typed))
+  on, (off,) = found["on"], found["off"]
+  assert off["change"] == pytest.approx(off["bits_per_byte"] - on["bits_per_byte"], abs=1e-9)
+  assert off["change"] != 0
+  first, last = capsys.readouterr().out.splitlines()[1::2]
+  assert first.strip().startswith("bits per byte")
+  assert f"{off['change']:+.4f}" in last
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from tabulate import tabulate
 
 from posexp import plotting
 from posexp.errors import UserError
-from posexp.runs.metrics import METRICS
+from posexp.runs.metrics import METRICS, Score, score
+from posexp.tasks.contract import Outputs
 from posexp.training.restore import TrainedModel, terms_of
 
 TermScale = dict[str, np.ndarray]  # by term, float32 [layers,H]: 1 where it is on, 0 where off
@@ -76,6 +77,16 @@ class Switches:
         yield Off((term,), layers, within.heads)
 
 
+def parts(found: Outputs) -> tuple[str, np.ndarray, np.ndarray]:
+  """The metric whose changes are shown, and what is divided by what, [N] each, to make it.
+
+  It is accuracy, and of language models bits per byte.
+  """
+  if "bytes" in found:
+    return "bits_per_byte", found["loss"] / np.log(2), found["bytes"]
+  return "accuracy", found["right"].astype(float), found["tokens"]
+
+
 def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> list[dict[str, Any]]:
   """The metrics of a split for each choice of switches, and their difference from the first.
 
@@ -84,12 +95,14 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
   """
   task, data = trained.setup.task, trained.data
   found = [task.predict(data, trained.snapshot, split, scale) for scale in scales]
-  tokens, metrics = found[0]["tokens"], []
+  _, first, count = parts(found[0])
+  metrics = []
   for each in found:
-    change = each["right"].astype(float) - found[0]["right"]
-    mean = change.sum() / tokens.sum()
+    _, values, _ = parts(each)
+    change = values - first
+    mean = change.sum() / count.sum()
     # The error of a ratio of means: of pairs, not of two samples.
-    spread = (change - mean * tokens).std() / tokens.mean()
+    spread = (change - mean * count).std() / count.mean()
     difference = {
       "examples": len(change),
       "change": float(mean),
@@ -100,6 +113,11 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
   return metrics
 
 
+def shown(on: dict[str, Any]) -> Score:
+  """The metric whose changes are shown."""
+  return score("bits_per_byte" if "bits_per_byte" in on else "accuracy")
+
+
 def table(result: dict[str, Any], known: Off) -> str:
   """The metrics with everything on, and a row for each choice of switches.
 
@@ -107,8 +125,10 @@ def table(result: dict[str, Any], known: Off) -> str:
   are examples with another answer, or with more or fewer tokens right.
   """
   on = result["on"]
-  third = next(name for name in METRICS if name in on and name not in ("accuracy", "loss"))
-  rows = [["everything on", on["accuracy"], None, None, on["loss"], on[third], None]]
+  main = shown(on)
+  names = [main.key, "loss"]
+  names.append(next(name for name in METRICS if name in on and name not in names))
+  rows = [["everything on", on[main.key], None, None, *(on[name] for name in names[1:]), None]]
   for row in result["off"]:
     where = [
       f"{field.removesuffix('s')} {','.join(map(str, row[field]))}"
@@ -116,10 +136,13 @@ def table(result: dict[str, Any], known: Off) -> str:
       if row[field] != getattr(known, field)
     ]
     name = ": ".join([f"without {', '.join(row['terms'])}", *filter(None, [", ".join(where)])])
-    points, error = 100 * row["change"], 100 * row["error"]
-    rows.append([name, row["accuracy"], points, error, row["loss"], row[third], row["other"]])
-  heads = ("", "accuracy", "points", "± s.e.", "loss", METRICS[third].title, "changed")
-  formats = ("", ".4f", "+.2f", ".2f", ".4f", ".4f", ",")
+    change, error = (main.factor * row[key] for key in ("change", "error"))
+    values = (row[name] for name in names[1:])
+    rows.append([name, row[main.key], change, error, *values, row["other"]])
+  title, *others = (METRICS[name].title for name in names)
+  heads = ("", title, "points" if main.metric.percent else "change", "± s.e.", *others, "changed")
+  decimals = 2 if main.metric.percent else 4
+  formats = ("", ".4f", f"+.{decimals}f", f".{decimals}f", ".4f", ".4f", ",")
   title = f"{result['encoding']}, step {result['step']:,}, {on['examples']:,} {result['split']}"
   return f"{title} examples\n{tabulate(rows, heads, 'plain', floatfmt=formats, intfmt=formats)}"
 
@@ -129,29 +152,37 @@ def heat_map(result: dict[str, Any]) -> Figure:
   off, on = result["off"], result["on"]
   terms = {row["terms"]: [each for each in off if each["terms"] == row["terms"]] for row in off}
   layers, heads = (max((row[key] for row in off), key=len) for key in ("layers", "heads"))
-  error = 100 * np.median([row["error"] for row in off])
+  main = shown(on)
+  unit = f"points of {main.title}" if main.metric.percent else main.title
+  level = f"{100 * on[main.key]:.2f} %" if main.metric.percent else f"{on[main.key]:.4f}"
+  decimals = "+.1f" if main.metric.percent else "+.2f"
+  error = main.factor * np.median([row["error"] for row in off])
   figure, axes = plotting.panels(
     1,
     len(terms),
     width=1.9 + 0.62 * len(heads),
     height=0.9 + 0.45 * len(layers),
-    title=f"{result['encoding']}: points of {result['split']} accuracy gained or lost without a "
-    f"term\neverything on: {100 * on['accuracy']:.2f} %, {on['examples']:,} examples; standard "
-    f"error of a change about {error:.2f}",
+    title=f"{result['encoding']}: {unit} of the {result['split']} split gained or lost without a "
+    f"term\neverything on: {level}, {on['examples']:,} examples; standard error of a change about "
+    f"{error:.2g}",
   )
-  limit = max(*(100 * abs(row["change"]) for row in off), 2 * error) or 1.0  # noise stays pale
+  largest = max(main.factor * abs(row["change"]) for row in off)
+  limit = max(largest, 2 * error) or 1.0  # noise stays pale
   for each, (term, found) in zip(axes[0], terms.items(), strict=True):
-    *points, _ = (100 * row["change"] for row in found)  # as `grid` orders them
+    *changes, _ = (main.factor * row["change"] for row in found)  # as `grid` orders them
     layers, count = found[-1]["layers"], len(found[-1]["layers"]) * len(heads)
-    of_heads = np.reshape(points[:count], (len(layers), len(heads)))
-    values = np.column_stack([of_heads, points[count:]])
-    image = plotting.heat(each, values, limits=(-limit, limit))
+    of_heads = np.reshape(changes[:count], (len(layers), len(heads)))
+    values = np.column_stack([of_heads, changes[count:]])
+    cmap = "RdBu_r" if main.metric.higher_is_better else "RdBu"  # blue is worse
+    image = plotting.heat(each, values, limits=(-limit, limit), cmap=cmap)
     for (row, column), value in np.ndenumerate(values):
       color = "w" if abs(value) > 0.6 * limit else "k"
-      each.text(column, row, f"{value:+.1f}", ha="center", va="center", color=color, fontsize=8)
+      each.text(
+        column, row, f"{value:{decimals}}", ha="center", va="center", color=color, fontsize=8
+      )
     each.axvline(len(heads) - 0.5, color="k", linewidth=1)
     each.set_xticks(range(len(heads) + 1), [*map(str, heads), "all"])
     each.set_yticks(range(len(layers)), map(str, layers))
     each.set(title=term[0], xlabel="head", ylabel="layer")
-  figure.colorbar(image, ax=list(axes[0]), label="points of accuracy")
+  figure.colorbar(image, ax=list(axes[0]), label=unit)
   return figure

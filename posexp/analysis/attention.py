@@ -22,19 +22,28 @@ from posexp.models.transformer import Stack
 from posexp.training.restore import TrainedModel
 
 
-def watch(stack: Stack) -> tuple[list[Array], list[Array]]:
-  """The weights [B,H,Q,K] of self-attention and of cross-attention, a list by layer of each.
+class Seen(NamedTuple):
+  """What one layer attends to."""
+
+  weights: Array  # [B,H,Q,K]
+  visible: Array  # bool [B,Q,K]: the keys that each query may look at
+
+
+def watch(stack: Stack) -> tuple[list[Seen], list[Seen]]:
+  """What is seen of self-attention and of cross-attention, a list by layer of each.
 
   They are filled when the stack, which is changed, computes attention: by its definition.
   """
   stack.size = dataclasses.replace(stack.size, attention="reference")
-  own: list[Array] = []
-  cross: list[Array] = []
+  own: list[Seen] = []
+  cross: list[Seen] = []
 
-  def watched(relation: Relation, seen: list[Array], q, k, v, span, dropout):
+  def watched(relation: Relation, seen: list[Seen], q, k, v, span, dropout):
     weights = relation.weights(q, k, span)
-    # They may be the same for the whole batch.
-    seen.append(jnp.broadcast_to(weights, (len(v), v.shape[2], *weights.shape[2:])))
+    # Both may be the same for the whole batch.
+    (batch, keys, heads, _), queries = v.shape, weights.shape[2]
+    weights = jnp.broadcast_to(weights, (batch, heads, queries, keys))
+    seen.append(Seen(weights, jnp.broadcast_to(span.visible, (batch, queries, keys))))
     return type(relation).attend(relation, q, k, v, span, dropout)
 
   for block in stack.blocks:
@@ -51,35 +60,54 @@ class ByOffset(NamedTuple):
   mass: np.ndarray  # [layers,H,O]: of a query's attention, on average over queries
   uniform: np.ndarray  # [O]: the same, if every visible key weighed alike
   examples: int
+  length: int  # tokens of a sequence, or of a segment: keys farther back stand in a memory
+  in_memory: np.ndarray  # [layers,H]: of a query's attention, on average over queries
 
 
-def by_offset(stack: Stack, positions: Positions, batches: list[dict[str, Any]]) -> ByOffset:
-  """Runs an encoder on batches of equal length, with `tokens`, `mask` and `weight`."""
+def by_offset(
+  model: nnx.Module, positions: Positions, batches: list[dict[str, Any]], most: int
+) -> ByOffset:
+  """Runs the first stack of a model on batches of equal length; the last `most` of them count.
+
+  An encoder reads their `tokens`, `mask` and `weight`. A causal stack reads them as its model does
+  in evaluation, one after another with what the model carries.
+  """
 
   @nnx.jit
-  def look(stack: Stack, batch: dict[str, Array]):
-    stack = nnx.clone(stack)
+  def look(model: Any, batch: dict[str, Array], carry: Any):
+    model = nnx.clone(model)
+    stack = model.stacks[0]
     seen, _ = watch(stack)
-    stack(batch["tokens"], batch["mask"], positions=positions.evaluating(batch["mask"]))
+    if stack.causal:
+      carry = model.predict(batch, carry)[1]
+    else:
+      stack(batch["tokens"], batch["mask"], positions=positions.evaluating(batch["mask"]))
     real = batch["mask"] & (batch["weight"] > 0)[:, None]
-    pairs = (real[:, :, None] & real[:, None, :]).astype(jnp.float32)  # [B,Q,K]
-    return {
-      "mass": (jnp.stack(seen).astype(jnp.float32) * pairs[:, None]).sum(1),  # [layers,H,Q,K]
-      "uniform": (pairs / jnp.maximum(pairs.sum(-1, keepdims=True), 1)).sum(0),  # [Q,K]
+    mass = jnp.stack([each.weights for each in seen]).astype(jnp.float32)
+    visible = (seen[0].visible & real[:, :, None]).astype(jnp.float32)
+    sums = {
+      "mass": (mass * visible[:, None]).sum(1),  # [layers,H,Q,K]
+      "uniform": (visible / jnp.maximum(visible.sum(-1, keepdims=True), 1)).sum(0),  # [Q,K]
       "queries": real.sum(),
       "examples": (batch["weight"] > 0).sum(),
     }
+    return sums, carry
 
-  found = [jax.device_get(look(stack, batch)) for batch in batches]
-  sums = {name: sum(each[name] for each in found) for name in found[0]}
-  length = len(sums["uniform"])
-  offsets = np.arange(1 - length, length)
+  found, carry = [], model.initial_carry(len(batches[0]["mask"]))
+  for batch in batches:
+    sums, carry = look(model, batch, carry)
+    found.append(jax.device_get(sums))
+  sums = {name: sum(each[name] for each in found[-most:]) for name in found[0]}
+  length, keys = sums["uniform"].shape
+  memory, queries = keys - length, sums["queries"]
+  offsets = np.arange(1 - keys, length)
   mass, uniform = (
-    np.stack([np.trace(sums[name], offset, -2, -1) for offset in offsets], axis=-1)
+    np.stack([np.trace(sums[name], memory + offset, -2, -1) for offset in offsets], axis=-1)
     for name in ("mass", "uniform")
   )
-  queries = sums["queries"]
-  return ByOffset(offsets, mass / queries, uniform / queries, int(sums["examples"]))
+  in_memory = sums["mass"][..., :memory].sum((-2, -1)) / queries
+  examples = int(sums["examples"])
+  return ByOffset(offsets, mass / queries, uniform / queries, examples, length, in_memory)
 
 
 class Map(NamedTuple):
@@ -132,7 +160,9 @@ def weights(graphdef: nnx.GraphDef) -> Callable[..., tuple[Array, Array, Array]]
     model = nnx.merge(graphdef, params, settings)
     (encoder, _), (decoder, cross) = map(watch, model.stacks)
     model(batch)
-    return tuple(jnp.stack([each[0] for each in seen]) for seen in (encoder, decoder, cross))
+    return tuple(
+      jnp.stack([each.weights[0] for each in seen]) for seen in (encoder, decoder, cross)
+    )
 
   return look
 

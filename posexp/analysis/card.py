@@ -13,7 +13,7 @@ from flax import nnx
 
 from posexp.analysis import probe
 from posexp.analysis.probe import VOCABULARY, ProbeModel, Profile
-from posexp.encodings.base import Encoding
+from posexp.encodings.base import Encoding, Relation, TokenEmbedding
 from posexp.models.transformer import Stack
 from posexp.training import matching
 
@@ -47,8 +47,8 @@ def rows(model: ProbeModel, profile: Profile) -> dict[str, str]:
   """The rows of the card; what an encoding does is measured."""
   encoding, stack = model
   refusals = {
-    mode: probe.refusal(encoding, stack.size, causal)
-    for mode, causal in (("encoder", False), ("decoder", True))
+    mode: probe.refusal(encoding, dataclasses.replace(stack.size, memory=slots), causal)
+    for mode, causal, slots in (("encoder", False, 0), ("decoder", True, 0), ("memory", True, 1))
   }
   return {
     "enters": "; ".join(PARTS[part] for part in parts(model)) or "nowhere",
@@ -61,9 +61,14 @@ def rows(model: ProbeModel, profile: Profile) -> dict[str, str]:
 
 
 def parts(model: ProbeModel) -> list[str]:
-  """The parts of a Transformer that the encoding replaces."""
+  """The parts of a Transformer that the encoding replaces, with the options that it has."""
   own, none = type(model.encoding), Encoding
   found = [part for part in list(PARTS)[:-1] if getattr(own, part) is not getattr(none, part)]
+  plain = {
+    "embed": type(model.stack.embed) is TokenEmbedding,
+    "relation": type(model.stack.relation) is Relation,
+  }
+  found = [part for part in found if not plain.get(part)]
   return found + ["shared"] * (model.stack.shared is not None)
 
 
@@ -120,7 +125,7 @@ def behavior(model: ProbeModel) -> dict[str, str]:
   The stack is untrained, and all of its weights are `perturbed`.
   """
   encoding, size = model.encoding, model.stack.size
-  stack = probe.perturbed(probe.untrained(encoding, size).stack)
+  stack = probe.perturbed(probe.untrained(encoding, size, model.stack.causal).stack)
   length = probe.available(encoding, 8)
   shift = probe.available(encoding, length + 3) - length
   tokens = np.random.default_rng(0).permutation(np.arange(1, VOCABULARY))[None, :length]

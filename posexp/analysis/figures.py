@@ -118,15 +118,43 @@ def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Fi
   return by_head(title, lines, "offset (key − query)", "attention weight")
 
 
-def attention_on_text(name: str, found: ByOffset, near: int = 32) -> Figure:
-  """Attention at offsets up to `near` on real sequences."""
-  title = f"{name}: attention by offset on {found.examples} texts of the validation split"
+def attention_on_text(name: str, found: ByOffset, item: str, near: int = 32) -> Figure:
+  """Attention at offsets up to `near` on real sequences, which are called `item`."""
+  title = f"{name}: attention by offset on {found.examples} {item}s of the validation split"
   chosen = np.abs(found.offsets) <= near
   lines = {
     f"layer {layer}": (found.offsets[chosen], mass[:, chosen], found.uniform[chosen])
     for layer, mass in enumerate(found.mass)
   }
   return by_head(title, lines, "offset (key − query), in tokens", "share of attention")
+
+
+def attention_by_distance(name: str, found: ByOffset, item: str) -> Figure:
+  """Attention of a causal stack by distance on real sequences, with the border of its memory."""
+  back = found.offsets <= 0
+  distance, visible = -found.offsets[back], found.uniform[back]
+  title = (
+    f"{name}: attention by distance on {found.examples} {item}s of the validation split, of "
+    f"{found.length} tokens"
+  )
+  memory = distance.max() >= found.length
+  if memory:
+    title += "\nright of the line every key stands in the memory, left of it those of early queries"
+  lines = {
+    f"layer {layer}": (distance, mass[:, back], visible) for layer, mass in enumerate(found.mass)
+  }
+  figure = by_head(title, lines, "distance (query − key), in tokens", "share of attention")
+  drawn = found.mass[..., back]
+  for axes, shares in zip(figure.axes, found.in_memory, strict=True):
+    axes.set_xscale("symlog", base=2, linthresh=1)
+    axes.set_xlim(0, distance.max())
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.set_yscale("log")
+    axes.set_ylim(max(drawn[drawn > 0].min(), 1e-6), 1)
+    if memory:
+      axes.axvline(found.length - 0.5, color=GRAY, linewidth=0.8)
+      axes.set_title(f"{axes.get_title()}: {shares.mean():.0%} in the memory")
+  return figure
 
 
 def rows(name: str, tables: Mapping[str, np.ndarray]) -> Figure:

@@ -86,9 +86,12 @@ def draw(
     batches: dict[int, list] = {}
     for batch in trained.data.texts("validation", trained.snapshot.batch_size):
       batches.setdefault(batch["tokens"].shape[1], []).append(batch)
-    most = max(batches.values(), key=len)[:MOST_BATCHES]
-    found = attention.by_offset(stack, trained.spec.positions, most)
-    yield "attention-on-text", figures.attention_on_text(name, found)
+    length, most = max(batches.items(), key=lambda item: len(item[1]))
+    filling = -(-stack.size.memory // length)  # batches until a memory holds all that it can
+    read = most[: filling + MOST_BATCHES]
+    found = attention.by_offset(trained.model(), trained.spec.positions, read, MOST_BATCHES)
+    drawn = figures.attention_by_distance if stack.causal else figures.attention_on_text
+    yield "attention-on-text", drawn(name, found, trained.data.item)
     frequency = getattr(stack.embed, "frequency", None)
     if isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
       table = np.asarray(frequency[...], np.float64)

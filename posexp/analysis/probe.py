@@ -52,18 +52,25 @@ def refusal(encoding: Encoding, size: Size, causal: bool) -> str | None:
   return None
 
 
-@functools.lru_cache(maxsize=1)
-def untrained(encoding: Encoding, size: Size) -> ProbeModel:
-  """An encoder with the weights that training starts from, or a decoder if there is no encoder.
+def untrained(encoding: Encoding, size: Size, causal: bool | None = None) -> ProbeModel:
+  """A stack with the weights that training starts from.
+
+  It is `causal` or an encoder; None is an encoder, or a decoder if there is no encoder.
 
   Raises:
-    UserError: there is neither.
+    UserError: there is none.
   """
-  why = refusal(encoding, size, causal=False)
-  if why and refusal(encoding, size, causal=True):
-    raise UserError(f"model: {why}")
-  build = builder(encoding, size, causal=bool(why))
-  return ProbeModel(encoding, nnx.jit(lambda seeds: build(nnx.Rngs(**seeds)))(keys(0)))
+  if causal is None:
+    causal = bool(refusal(encoding, size, causal=False))
+    if causal and (why := refusal(encoding, size, causal=True)):
+      raise UserError(f"model: {why}")
+  return ProbeModel(encoding, _built(encoding, size, causal))
+
+
+@functools.lru_cache(maxsize=1)
+def _built(encoding: Encoding, size: Size, causal: bool) -> Stack:
+  build = builder(encoding, size, causal)
+  return nnx.jit(lambda seeds: build(nnx.Rngs(**seeds)))(keys(0))
 
 
 def perturbed(stack: Stack, seed: int = 0) -> Stack:
