@@ -17,14 +17,18 @@ from posexp.tasks import make_task
 
 EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small form
   "complex_order_ablation": (14, 5),
+  "complex_order_lm": (4, 3),
   "content_position": (4, 5),
+  "context_length": (13, 3),
   "naive_positions": (5, 5),
   "seven_encodings_multi30k": (7, 3),
   "seven_encodings_trec": (7, 5),
   "shaw_clip_k": (6, 3),
   "shaw_keys_values": (4, 3),
   "sinusoid_base": (6, 5),
+  "transformer_xl_recurrence": (12, 3),
   "transformer_xl_terms": (7, 5),
+  "transformer_xl_terms_lm": (7, 3),
 }
 
 
@@ -219,10 +223,17 @@ def test_its_small_size_varies_the_same_with_less_of_everything_else(name):
   assert small.hydra.mode == large.hydra.mode == RunMode.MULTIRUN
   assert small.hydra.sweeper.params == large.hydra.sweeper.params
   config = resolve(small)
-  assert make_task(config).name == ("numbers" if name in TRANSLATED else "mr")
+  expected = "numbers" if name in TRANSLATED else "reviews" if name in MODELED else "mr"
+  assert make_task(config).name == expected
   assert (small.seeds, config["model"]["d_model"]) == (3, 64)
 
 
+MODELED = (
+  "complex_order_lm",
+  "context_length",
+  "transformer_xl_recurrence",
+  "transformer_xl_terms_lm",
+)
 TRANSLATED = ("seven_encodings_multi30k", "shaw_clip_k", "shaw_keys_values")
 
 
