@@ -91,7 +91,7 @@ def score(
     how = f"{window} windows of {segment}"
     total = 1 + max(0, -(-(stream.targets - segment) // stride))
     batches = windows(stream, stride, _rows(trained, total))
-  seen = np.zeros((total, segment), int)  # 0: does not count
+  seen = np.zeros((total, segment), np.int32)  # 0: does not count
   found = trained.snapshot.predict(_noted(batches, memory, seen))
   if trained.spec.size.same_length:
     seen = np.minimum(seen, memory)

@@ -58,7 +58,8 @@ def draw(logits: Array, place: Array, options: dict[str, Array]) -> Array:
   token = jnp.argsort(logits, axis=-1, descending=True)
   ordered = jnp.take_along_axis(logits, token, axis=-1)
   rank = jnp.arange(logits.shape[-1])
-  scaled = ordered / jnp.where(options["temperature"] > 0, options["temperature"], 1)
+  below = ordered - ordered[:, :1]  # so that a small temperature makes nothing infinite but these
+  scaled = below / jnp.where(options["temperature"] > 0, options["temperature"], 1)
   scaled = jnp.where(rank < options["top_k"], scaled, -jnp.inf)
   share = jax.nn.softmax(scaled, axis=-1)
   before = jnp.cumsum(share, axis=-1) - share  # what the likelier ones hold
