@@ -85,12 +85,23 @@ def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
   look = {"color": color, "linestyle": dashes, "label": short(points[0].series, 56)}
   x = [point.x for point in points]
   y = chart.y.factor * np.array([point.found.mean for point in points])
-  half = chart.y.factor * np.array([point.found.half or 0.0 for point in points])
+  ends = [(point.found.mean, point.found.low, point.found.high) for point in points]
+  low, high = (
+    chart.y.factor * np.array([each[0] if each[end] is None else each[end] for each in ends])
+    for end in (1, 2)
+  )
   if chart.kind in ("steps", "contexts"):
     axes.plot(x, y, **look)
-    axes.fill_between(x, y - half, y + half, color=color, alpha=0.18, linewidth=0)
+    axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
   else:
-    axes.errorbar(x, y, yerr=half, marker=MARKERS[rank % len(MARKERS)], capsize=2.5, **look)
+    axes.errorbar(
+      x,
+      y,
+      yerr=np.maximum([y - low, high - y], 0),
+      marker=MARKERS[rank % len(MARKERS)],
+      capsize=2.5,
+      **look,
+    )
 
 
 def _scale(axes: Axes, values: Sequence[float]) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posexp.config import show
-from posexp.reporting.significance import Estimate, estimate
+from posexp.reporting.significance import Estimate, estimate, over_seeds
 from posexp.reporting.text import MISSING
 from posexp.runs import FILES, Run
+from posexp.runs.metrics import Score
 
 FOLD = "task.fold"  # the option that repeats a measurement, as the seed does
 PATHS = tuple(f"task.{name}" for name in FILES)  # where data are says nothing of what they are
@@ -36,11 +37,16 @@ class Group:
   values: dict[str, str]
   label: str
   runs: list[Run]  # all of them
-  counted: dict[Repeat, Run]  # those whose score counts; of a mixed group none
+  repeats: dict[Repeat, Run]  # those that have the score, one of a kind; of a mixed group none
+  counted: dict[Repeat, Run]  # those whose score counts: that have learned the task, if it asks so
   mixed: dict[str, Counter]  # other options in which they differ: how many runs have which value
   estimate: Estimate | None  # None if no run counts
   difference: Difference | None = None  # None for the baseline, and without shared seeds
   costs: dict[str, float] = dataclasses.field(default_factory=dict)
+
+  def counting(self, score: Score) -> list[Run]:
+    """The repeats whose value of a score counts."""
+    return [run for run in self.repeats.values() if run.learned(score.split) is not False]
 
 
 def value_of(run: Run, key: str) -> str:
@@ -110,19 +116,25 @@ def label(values: Mapping[str, str], runs: Sequence[Run]) -> str:
   return " ".join(parts) or "all others"
 
 
-def grouped(runs: Sequence[Run], by: Sequence[str], score: str) -> list[Group]:
+def grouped(runs: Sequence[Run], by: Sequence[str], score: Score) -> list[Group]:
   """The groups of a task's runs, in the order in which their folders stand."""
-  groups = []
+  groups, of_seeds = [], over_seeds if gated(runs, score) else estimate
   for values, members in split_by(runs, by).items():
     named = dict(zip(by, values, strict=True))
-    scored = [run for run in members if run.score(score) is not None]
+    scored = [run for run in members if run.score(score.key) is not None]
     mixed = _mixed(scored, by)
-    counted: dict[Repeat, Run] = {}
+    repeats: dict[Repeat, Run] = {}
     for run in [] if mixed else scored:
-      counted.setdefault((run.seed, run.settings.get(FOLD)), run)
-    found = estimate([run.score(score) for run in counted.values()]) if counted else None
-    groups.append(Group(named, label(named, members), members, counted, mixed, found))
+      repeats.setdefault((run.seed, run.settings.get(FOLD)), run)
+    counted = {k: run for k, run in repeats.items() if run.learned(score.split) is not False}
+    found = of_seeds([run.score(score.key) for run in counted.values()]) if counted else None
+    groups.append(Group(named, label(named, members), members, repeats, counted, mixed, found))
   return groups
+
+
+def gated(runs: Sequence[Run], score: Score) -> bool:
+  """Whether a score counts of those runs alone that have learned their task."""
+  return any(run.learned(score.split) is not None for run in runs)
 
 
 def _mixed(runs: Sequence[Run], by: Sequence[str]) -> dict[str, Counter]:

@@ -12,7 +12,7 @@ import pandas as pd
 from posexp.errors import UserError
 from posexp.reporting import grouping, scores
 from posexp.reporting.grouping import Difference, Group
-from posexp.reporting.significance import LEVEL, Estimate, holm, paired_t, seeds_needed
+from posexp.reporting.significance import LEVEL, Estimate, holm, paired_t, permutation, seeds_needed
 from posexp.reporting.text import did_you_mean
 from posexp.runs import Run
 from posexp.runs.metrics import Score
@@ -50,9 +50,17 @@ class Results:
     """The groups that have a mean."""
     return [group for group in self.groups if group.estimate is not None]
 
+  @property
+  def gated(self) -> bool:
+    """Whether the score counts of those runs alone that have learned the task."""
+    return grouping.gated(self.runs, self.score)
+
   def shown(self, found: Estimate, sign: str = "") -> str:
-    """A mean with half of its interval: "92.50 ± 4.21"; `sign` is "+" for differences."""
+    """A mean with half of its interval, "92.50 ± 4.21", or with both of its ends where it need not
+    be in the middle; `sign` is "+" for differences."""
     mean = self.score.number(found.mean, sign)
+    if self.gated and found.low is not None:
+      return f"{mean} ({self.score.number(found.low)} to {self.score.number(found.high)})"
     return mean if found.half is None else f"{mean} ± {self.score.number(found.half)}"
 
 
@@ -97,7 +105,7 @@ def _of_task(
   task: str, runs: list[Run], score: Score, by: Sequence[str] | None, baseline: str | None
 ) -> Results:
   keys = list(by or grouping.distinguishing(runs))
-  groups = grouping.grouped(runs, keys, score.key)
+  groups = grouping.grouped(runs, keys, score)
   sign = -1 if score.metric.higher_is_better else 1
   groups.sort(key=lambda each: sign * each.estimate.mean if each.estimate else math.inf)
   found = Results(task, score, keys, groups, None)
@@ -107,13 +115,13 @@ def _of_task(
     for group in found.ranked:
       rows = pd.DataFrame([costs(run) for run in group.counted.values()], dtype=float)
       group.costs = rows.mean().dropna().to_dict()
-    _compare(found.ranked, found.baseline, score.key)
+    _compare(found.ranked, found.baseline, score.key, paired=not found.gated)
   return found
 
 
-def _compare(groups: Sequence[Group], base: Group, key: str) -> None:
-  """Tests the groups against the baseline, on the seeds that they share with it, if language
-  models were tested on one text."""
+def _compare(groups: Sequence[Group], base: Group, key: str, paired: bool) -> None:
+  """Tests the groups against the baseline: if `paired`, on the seeds that they share with it, if
+  language models were tested on one text; or else on all that each has."""
   tested = []
   for group in groups:
     shared = [
@@ -122,14 +130,18 @@ def _compare(groups: Sequence[Group], base: Group, key: str) -> None:
       if repeat in base.counted
       and grouping.text_size(run) == grouping.text_size(base.counted[repeat])
     ]
-    if group is not base and shared:
-      sides = [[each.counted[repeat].score(key) for repeat in shared] for each in (group, base)]
-      group.difference = Difference(*paired_t(*sides))
+    if group is not base and (shared or not paired):
+      sides = [
+        [each.counted[repeat].score(key) for repeat in (shared if paired else each.counted)]
+        for each in (group, base)
+      ]
+      test = paired_t if paired else permutation
+      group.difference = Difference(*test(*sides))
       if group.difference.p is not None:
         tested.append(group.difference)
   for each, p in zip(tested, holm([each.p for each in tested]), strict=True):
     each.holm = p
-    if p >= LEVEL:
+    if p >= LEVEL and paired:
       # At the strictest of Holm's levels, by which what has been found needs no more seeds.
       each.needed = seeds_needed(each.estimate.mean, each.estimate.sd, LEVEL / len(tested))
 

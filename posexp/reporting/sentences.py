@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from posexp.errors import counted
 from posexp.reporting.grouping import Group, differing, distinguishing, text_size
 from posexp.reporting.results import Results
-from posexp.reporting.significance import LEVEL, MOST_SEEDS
+from posexp.reporting.significance import LEVEL, MANY, MOST_SEEDS
 from posexp.reporting.text import listed, p_value
+from posexp.runs import Run
+from posexp.runs.metrics import Score, score
 
 VERBS = {  # how a group compares with the baseline
   "better": "beats",
@@ -21,6 +23,8 @@ VERBS = {  # how a group compares with the baseline
 
 def answer(results: Results) -> str:
   """The answer in one sentence, or two with a baseline."""
+  if not results.ranked and any(group.repeats for group in results.groups):
+    return f"No group of {results.task} has learned it: {_asked(results)}."
   if not results.ranked:
     return f"No group of {results.task} has a mean."
   best, base = results.ranked[0], results.baseline
@@ -29,7 +33,22 @@ def answer(results: Results) -> str:
   against = f" Against {base.label}: {others}." if others else ""
   groups = counted(len(results.ranked), "group")
   found = results.shown(best.estimate)
-  return f"{best.label} is first of {groups} with {found}, n = {best.estimate.n}.{against}"
+  of = f"{learned(best)} seeds learned" if results.gated else f"n = {best.estimate.n}"
+  return f"{best.label} is first of {groups} with {found}, {of}.{against}"
+
+
+def learned(group: Group, none: str = "") -> str:
+  """How many of a group's seeds have learned the task: "3 of 5"."""
+  return f"{len(group.counted)} of {len(group.repeats)}" if group.repeats else none
+
+
+def _asked(results: Results) -> str:
+  """What a run must have reached for its score to count."""
+  split = results.score.split
+  gates = (run.summary["gates"][split] for run in results.runs if run.learned(split) is not None)
+  gate = next(gates)
+  of = score(gate["metric"])
+  return f"their scores count from {of.number(gate['least'])} {of.title} on"
 
 
 def outcome(group: Group, results: Results) -> str:
@@ -54,6 +73,8 @@ def _difference(group: Group, results: Results) -> str:
   text = f"{group.label} {VERBS[kind]} {results.baseline.label}: {size}"
   if found.holm is not None:
     text += f", {p_value(found.holm)}"
+  if results.gated:
+    return f"{text}, n = {len(group.counted)} and {len(results.baseline.counted)}."
   text += f", n = {found.estimate.n}"
   if kind == "not told apart":
     needed = f"about {found.needed:,}" if found.needed else f"more than {MOST_SEEDS:,}"
@@ -63,8 +84,21 @@ def _difference(group: Group, results: Results) -> str:
 
 def method(results: Results) -> str:
   """How the sentences and intervals come about."""
+  tests = sum(outcome(group, results) != "not tested" for group in results.ranked)
+  if results.gated:
+    text = (
+      f"Means of {results.score.title} over the seeds that learned: {_asked(results)}. Seeds lie "
+      f"near 0 or near 1, so intervals are percentile bootstraps over seeds (95 %), or the range "
+      f"of fewer than {MANY} seeds."
+    )
+    if tests:
+      text += (
+        f" Differences to {results.baseline.label} (--baseline names another group): permutation "
+        f"tests of the seeds that learned with Holm's correction for {counted(tests, 'test')}."
+      )
+    return text
   text = f"Means of {results.score.title} over seeds with 95 % t intervals."
-  if tests := sum(outcome(group, results) != "not tested" for group in results.ranked):
+  if tests:
     text += (
       f" Differences to {results.baseline.label} (--baseline names another group): paired t tests "
       f"on shared seeds with Holm's correction for {counted(tests, 'test')}. Seeds needed: for a "
@@ -79,9 +113,9 @@ def notes(results: Results) -> Iterator[str]:
   for group in results.groups:
     if group.mixed:
       yield _mixture(group, results)
-    elif left := list(_left_out(group, results.score.key)):
+    elif left := list(_left_out(group, results.score)):
       yield f"{group.label}: left out {listed(left)}."
-    if group.counted and group.counted.keys() != base.counted.keys():
+    if not results.gated and group.counted and group.counted.keys() != base.counted.keys():
       shared = group.counted.keys() & base.counted.keys()
       yield (
         f"{group.label} ({_repeats(group)}) and {base.label} ({_repeats(base)}) share "
@@ -102,7 +136,7 @@ def notes(results: Results) -> Iterator[str]:
     yield f"Seconds and rates are of different devices: {listed(sorted(devices))}."
 
 
-def _left_out(group: Group, key: str) -> Iterator[str]:
+def _left_out(group: Group, of: Score) -> Iterator[str]:
   """The runs of a group that do not count, and why."""
   kept = {run.path for run in group.counted.values()}
   for run in [run for run in group.runs if run.path not in kept]:
@@ -110,11 +144,20 @@ def _left_out(group: Group, key: str) -> Iterator[str]:
       why = f"failed at step {run.step:,}: {run.failure[:120]}"
     elif run.state == "unfinished":
       why = f"not finished, at step {run.step:,}"
-    elif run.score(key) is None:
-      why = f"without {key}"
+    elif run.score(of.key) is None:
+      why = f"without {of.key}"
+    elif run in group.repeats.values() and run.learned(of.split) is False:
+      why = f"not learned: {_reached(run, of)}; {of.number(run.score(of.key))} {of.title}"
     else:
       why = "a copy of another run"
     yield f"seed {run.seed} ({why})"
+
+
+def _reached(run: Run, of: Score) -> str:
+  """What a run has reached of what it was to reach."""
+  within = score(run.summary["gates"][of.split]["metric"])
+  value = run.score(within.key)
+  return f"{within.number(value)} {within.title}" if value is not None else f"no {within.title}"
 
 
 def _mixture(group: Group, results: Results) -> str:

@@ -1,6 +1,7 @@
 """Estimates over seeds, and whether two systems differ by more than chance.
 
-Scores of several seeds give t intervals and paired t tests. The predictions of two runs on the same
+Scores of several seeds give t intervals and paired t tests; those that lie near 0 or 1, a bootstrap
+or their range, and permutation tests. The predictions of two runs on the same
 examples give a paired bootstrap (Koehn 2004), whose draws are those of sacrebleu's `PairedTest`,
 and McNemar's exact test.
 """
@@ -17,6 +18,7 @@ from scipy import special
 
 LEVEL = 0.05
 POWER = 0.8
+MANY = 5  # seeds, from which on a bootstrap over them says more than their range
 MOST_SEEDS = 1000  # beyond which it does not matter how many would be needed
 SEED = 12345  # of the bootstrap: sacrebleu's default
 
@@ -50,6 +52,39 @@ def estimate(values: Sequence[float], scale: float = 0.0) -> Estimate:
     sd = float(np.std(values, ddof=1))
   half = float(special.stdtrit(n - 1, 1 - LEVEL / 2)) * sd / math.sqrt(n)
   return Estimate(n, mean, sd, mean - half, mean + half)
+
+
+def over_seeds(values: Sequence[float]) -> Estimate:
+  """As `estimate`, of scores that are near 0 with some seeds and near 1 with others.
+
+  The interval is that of a percentile bootstrap over seeds, which does not leave the range of their
+  values; or, of fewer than MANY seeds, this range.
+  """
+  found = estimate(values)
+  if found.low is None:
+    return found
+  low, high = min(values), max(values)
+  if found.n >= MANY:
+    from scipy import stats  # which takes a second
+
+    options = {"confidence_level": 1 - LEVEL, "method": "percentile", "rng": SEED}
+    low, high = stats.bootstrap((values,), np.mean, **options).confidence_interval
+  return found._replace(low=float(low), high=float(high))
+
+
+def permutation(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float | None]:
+  """The difference of the means of a and b over their own seeds, without an interval, and the
+  two-sided p of a permutation test, exact for up to 7 seeds of each; None of fewer than two."""
+  found = Estimate(min(len(a), len(b)), float(np.mean(a) - np.mean(b)))
+  if found.n < 2:
+    return found, None
+  from scipy import stats
+
+  def difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
+    return x.mean(axis) - y.mean(axis)
+
+  test = stats.permutation_test((a, b), difference, vectorized=True, rng=SEED)
+  return found, float(test.pvalue)
 
 
 def paired_t(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float | None]:

@@ -19,7 +19,9 @@ UNTESTED = Difference(Estimate(0), None)
 def score_table(results: Results) -> Table:
   """A row for each group, the best first."""
   base = results.baseline.label if results.baseline else "baseline"
-  heads = ["", "n", "mean", "sd", "95 % interval", f"against {base}", "p (Holm)"]
+  spread = ["learned", "mean", "seeds", "interval"]
+  spread = spread if results.gated else ["n", "mean", "sd", "95 % interval"]
+  heads = ["", *spread, f"against {base}", "p (Holm)"]
   return heads, [_score_row(group, results) for group in results.groups]
 
 
@@ -27,11 +29,14 @@ def _score_row(group: Group, results: Results) -> list[str]:
   shown, found = results.score.number, group.estimate or Estimate(0)
   against = group.difference or UNTESTED
   difference = results.shown(against.estimate, "+") if against.estimate.n else MISSING
+  none = "mixed" if group.mixed else "not learned" if group.repeats else MISSING
+  values = sorted((run.score(results.score.key) for run in group.counted.values()), reverse=True)
+  seeds = " ".join(map(shown, values)) or MISSING
   return [
     group.label,
-    str(found.n),
-    "mixed" if group.mixed else _cell(found.mean, shown),
-    _cell(found.sd, shown),
+    sentences.learned(group, MISSING) if results.gated else str(found.n),
+    none if found.mean is None else shown(found.mean),
+    seeds if results.gated else _cell(found.sd, shown),
     _cell(found.low, lambda low: f"{shown(low)} to {shown(found.high)}"),
     "baseline" if group is results.baseline else difference,
     p_number(against.holm),
@@ -89,7 +94,11 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
       found, against = group.estimate or Estimate(0), group.difference or UNTESTED
       row = {"task": results.task, "metric": results.score.key, "group": group.label}
       row |= group.values | found._asdict() | {"mixed": bool(group.mixed), "baseline": base}
-      row |= {"shared_seeds": against.estimate.n, "difference": against.estimate.mean}
+      if results.gated:
+        row |= {"learned": len(group.counted), "seeds": len(group.repeats)}
+      else:
+        row["shared_seeds"] = against.estimate.n
+      row |= {"difference": against.estimate.mean}
       row |= {"difference_low": against.estimate.low, "difference_high": against.estimate.high}
       row |= {"p": against.p, "p_holm": against.holm, "seeds_needed": against.needed}
       rows.append(row | group.costs)
@@ -106,6 +115,7 @@ def run_data(tasks: Sequence[Results]) -> pd.DataFrame:
       for run in group.runs:
         row = {"task": results.task, "group": group.label, "seed": run.seed, "state": run.state}
         row |= {"failure": run.failure, "counted": run.path in counted, "path": str(run.path)}
+        row |= {"learned": run.learned(results.score.split)} if results.gated else {}
         row |= {key: value_of(run, key) for key in keys}
         row |= {key: run.score(key) for key in measured}
         rows.append(row | costs(run))

@@ -104,6 +104,12 @@ class Run:
     value = (self.summary or {}).get(metric)
     return float(value) if storage.is_number(value) and math.isfinite(value) else None
 
+  def learned(self, split: str) -> bool | None:
+    """Whether it has learned enough for its scores of a split to say something, which are those of
+    what it was not trained on; None where its task asks for nothing of the kind."""
+    gate = (self.summary or {}).get("gates", {}).get(split)
+    return None if gate is None else (self.score(gate["metric"]) or 0.0) >= gate["least"]
+
   def restore(self, template: Any, which: str = "best") -> Any:
     """The "best" or the "latest" checkpoint, laid out like `template`; None if there is none.
 
@@ -249,7 +255,15 @@ def _is_result(item: tuple[str, Any]) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
   if key == "metrics":
     return isinstance(value, list) and all(is_metric(each) for each in value)
+  if key == "gates":
+    return isinstance(value, dict) and all(map(_is_gate, value.values()))
   return "/" not in key or value is None or storage.is_number(value)
+
+
+def _is_gate(gate: Any) -> bool:
+  """Whether it says which metric must be how large for the scores of a split to count."""
+  named = isinstance(gate, dict) and isinstance(gate.get("metric"), str)
+  return named and storage.is_number(gate.get("least"))
 
 
 def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:

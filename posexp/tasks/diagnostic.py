@@ -206,6 +206,9 @@ class Diagnostic(Task):
         summary[f"chance/{split}/exact_match/{length}"] = data.blind[length]
       write_predictions(folder, split, rows(data, split, found))
     summary["beyond/reach"] = reach(by_length)
+    # Where no tested length is one of training, validation tells whether these were learned.
+    within = "test" if "test" in data.drawn.splits else "validation"
+    summary["gates"] = {"beyond": {"metric": f"{within}/exact_match", "least": LEARNED}}
     return summary
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:

@@ -95,7 +95,7 @@ def _tables(runs: Sequence[Run]) -> dict[Path, Tables]:
     for chart in charts(task):
       names = list(dict.fromkeys(point.x for point in chart.points))
       for group, series, x, found in chart.points:
-        path = min(run.path.absolute().parent for run in group.counted.values())
+        path = min(run.path.absolute().parent for run in group.repeats.values())
         rows = tables.setdefault(path, {}).setdefault(table_name(task.task, chart), [])
         # Of names of groups the place is the score: the same whatever groups there are.
         place = {"names": found.mean, "parts": names.index(x)}.get(chart.kind, x)

@@ -1,0 +1,118 @@
+"""The gate of diagnostics: beyond the lengths of training, only what was learned there counts."""
+
+import csv
+import itertools
+import json
+
+import numpy as np
+import pytest
+from run_folders import sweep, write
+
+from posexp.errors import UserError
+from posexp.report import arguments, report
+from posexp.reporting.significance import over_seeds, permutation
+from posexp.runs import read_run
+
+GATES = {"beyond": {"metric": "test/exact_match", "least": 0.95}}
+
+
+def diagnostic(root, encoding, within, beyond, *, name="tally", lengths=(24, 40)):
+  """Runs of a diagnostic: exact match of each seed at the lengths of training, and beyond them."""
+  for seed, (near, far) in enumerate(zip(within, beyond, strict=True)):
+    summary = {"test/exact_match": near, "gates": GATES, "beyond/reach": 20.0}
+    summary |= {f"test/exact_match/{n}": near for n in (10, 20)}
+    summary |= {f"beyond/exact_match/{n}": far for n in lengths}
+    options = {"metric": "beyond/exact_match", "headline": ["beyond/exact_match"]}
+    write(root, encoding, seed, far, **options, **summary, **{"task.name": name})
+  return root
+
+
+@pytest.fixture
+def runs(tmp_path):
+  root = tmp_path / "runs"
+  diagnostic(root, "none", [1.0, 0.96, 0.5, 1.0, 0.2], [0.9, 0.7, 0.8, 0.1, 0.0])
+  diagnostic(root, "rpr", [1.0] * 5, [1.0, 1.0, 0.99, 0.98, 0.97])
+  return diagnostic(root, "rope", [0.9, 0.3], [0.4, 0.0])
+
+
+def test_what_was_not_learned_is_in_no_mean_and_is_said(runs, tmp_path, capsys):
+  (found,) = report(arguments([str(runs), "--out", str(tmp_path / "out")]))
+  means = {group.label: group.estimate and group.estimate.mean for group in found.groups}
+  assert means == {
+    "rpr": pytest.approx(0.988),
+    "none": pytest.approx(np.mean([0.9, 0.7, 0.1])),
+    "rope": None,
+  }
+  text = " ".join(capsys.readouterr().out.split())
+  assert "| none | 3 of 5 | 56.67 | 90.00 70.00 10.00 | 10.00 to 90.00 | baseline |" in text
+  assert "| rope | 0 of 2 | not learned | — | — | — | — |" in text
+  assert "first of 2 groups with 98.80" in text
+  assert "5 of 5 seeds learned" in text
+  assert "none: left out seed 2 (not learned: 50.00 test exact match; 80.00 beyond" in text
+  assert "± " not in text
+  out = tmp_path / "out"
+  groups = {row["group"]: row for row in csv.DictReader((out / "groups.csv").open())}
+  assert [groups[each]["learned"] for each in ("rpr", "none", "rope")] == ["5", "3", "0"]
+  assert groups["rope"]["mean"] == ""
+  rows = [*csv.DictReader((out / "runs.csv").open())]
+  assert [row["learned"] for row in rows if row["group"] == "none"] == [
+    "True",
+    "True",
+    "False",
+    "True",
+    "False",
+  ]
+  assert all(row["beyond/exact_match"] for row in rows)
+  assert "3 of 5" in (out / "report.tex").read_text()
+  assert "not learned" in (out / "report.html").read_text()
+
+
+def test_the_lengths_of_training_have_no_gate(runs):
+  (found,) = report(arguments([str(runs), "--no-files", "--metric", "test/exact_match"]))
+  assert [group.estimate.n for group in found.groups] == [5, 5, 2]
+
+
+def test_a_task_that_no_seed_learned_is_said_so(tmp_path, capsys):
+  diagnostic(tmp_path, "none", [0.5, 0.4], [0.1, 0.0])
+  report(arguments([str(tmp_path), "--out", str(tmp_path / "out")]))
+  text = " ".join(capsys.readouterr().out.split())
+  assert "No group of tally has learned it: their scores count from 95.00 test exact match" in text
+
+
+def test_tasks_without_a_gate_have_t_intervals(tmp_path, capsys):
+  sweep(tmp_path, {"none": [0.8, 0.9], "rpr": [0.7, 0.72]})
+  report(arguments([str(tmp_path), "--no-files"]))
+  text = capsys.readouterr().out
+  assert "95 % t intervals" in text
+  assert "learned" not in text
+
+
+@pytest.mark.parametrize("gates", [[], {"beyond": 1}, {"beyond": {"metric": "a"}}, "x"])
+def test_a_gate_that_says_nothing_is_a_broken_summary(tmp_path, gates):
+  path = write(tmp_path, "none", 0, 0.5)
+  (path / "summary.json").write_text(json.dumps({"test/accuracy": 0.5, "gates": gates}))
+  with pytest.raises(UserError, match=r"summary\.json is broken"):
+    read_run(path)
+
+
+def test_intervals_of_few_seeds_are_their_range_and_of_many_do_not_leave_it():
+  assert over_seeds([0.0, 1.0, 0.9])[3:] == (0.0, 1.0)
+  values = [0.0, 1.0, 1.0, 0.9, 1.0]
+  means = sorted(map(np.mean, itertools.product(values, repeat=5)))  # of all resamples
+  low, high = means[int(0.025 * len(means))], means[int(0.975 * len(means))]
+  assert over_seeds(values)[3:] == pytest.approx((low, high), abs=0.021)
+  assert over_seeds([1.0] * 5)[2:] == (0.0, None, None)
+
+
+def test_a_permutation_test_counts_all_ways_to_deal_the_seeds():
+  a, b = [1.0, 0.9, 0.95, 1.0], [0.0, 0.2, 0.96]
+  deals = itertools.combinations(range(7), 4)
+  every = np.array([*a, *b])
+  differences = [
+    every[[*one]].mean() - every[[i for i in range(7) if i not in one]].mean() for one in deals
+  ]
+  found, p = permutation(a, b)
+  above = np.mean(np.array(differences) >= found.mean - 1e-12)
+  assert found.mean == pytest.approx(np.mean(a) - np.mean(b))
+  assert p == pytest.approx(min(1, 2 * above))
+  assert permutation([1.0], b)[1] is None
