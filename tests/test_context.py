@@ -19,8 +19,9 @@ from posexp.analysis.context import Curve
 from posexp.config import compose, resolve
 from posexp.errors import UserError
 from posexp.reporting import contexts
+from posexp.runs import read_run
 from posexp.runs.contexts import read_context_losses, write_context_losses
-from posexp.tasks import windows
+from posexp.tasks import make_task, windows
 from posexp.train import train
 from posexp.training.restore import open_trained
 
@@ -43,7 +44,11 @@ def runs(tmp_path_factory):
     patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     common = [*OPTIONS, f"task.train={folder / 'text.txt'}", f"runs={folder / 'runs'}"]
     found = {}
-    for name, *more in (("transformer_xl", f"model.memory={M}"), ("learned", "learned.length=16")):
+    kinds = [
+      ("transformer_xl", f"model.memory={M}"),
+      ("learned", "learned.length=16", "task.contexts=[20,8,4]"),
+    ]
+    for name, *more in kinds:
       train(resolve(compose([f"encoding={name}", *more, *common])))
       found[name] = next((folder / "runs").glob(f"*/{name}/*/seed=0"))
     yield found
@@ -199,6 +204,16 @@ def test_effective_lengths_are_those_of_the_paper(share):
 
 def typed(*argv):
   return evaluate.evaluate(evaluate.arguments(list(map(str, argv))))
+
+
+def test_training_measures_contexts_at_its_end(runs):
+  run = read_run(runs["learned"])
+  kept = read_context_losses(run.path, "test")
+  found = {key: value for key, value in run.summary.items() if key.startswith("context/")}
+  assert found == kept.scores()
+  assert [key for key in found if "loss" in key] == ["context/loss/4", "context/loss/8"]
+  lines = [*make_task(run.config).table(run.summary)]
+  assert any(line.startswith("20 tokens") and "not applicable" in line for line in lines)
 
 
 def test_a_command_measures_draws_and_keeps(runs, trained, capsys):

@@ -30,6 +30,9 @@ def run(root, encoding, seed, nats, *, cut=CUT, text=TEXT, **more):
     part = content[start : start + cut]
     row = {"index": index, "text": part.decode(errors="replace"), "tokens": len(part)}
     rows.append(row | {"bytes": len(part), "loss": len(part) * (nats + random.normal(0, 0.01))})
+  bits = sum(row["loss"] for row in rows) / math.log(2) / len(content)
+  summary = json.loads((path / "summary.json").read_text())
+  (path / "summary.json").write_text(json.dumps(summary | {"test/bits_per_byte": bits}))
   (path / "predictions").mkdir()
   lines = "".join(json.dumps(row) + "\n" for row in rows)
   (path / "predictions" / "test.jsonl").write_text(lines)
@@ -55,6 +58,17 @@ def test_two_models_are_compared_on_what_both_have_read(tmp_path, cut, capsys):
   out = " ".join(capsys.readouterr().out.split())
   assert re.search(r"rpr is better than none by 0\.4\d\d\d bits per byte \(over [\d,]+ segm", out)
   assert re.search(r"95 % 0\.4\d+ to 0\.4\d+, p ", out)
+
+
+def test_words_without_predictions_are_noted(tmp_path):
+  a, b = run(tmp_path, "rpr", 0, 1.2), run(tmp_path, "none", 0, 1.5)
+  assert compared(a, b)["notes"] == []
+  summary = json.loads((b / "summary.json").read_text())
+  (b / "summary.json").write_text(json.dumps(summary | {"test/bits_per_byte": 3.5}))
+  (note,) = compared(a, b)["notes"]
+  assert note == (
+    f"{b}: 3.5000 bits per byte with the words that its vocabulary lacks, which do not count here"
+  )
 
 
 def test_what_differs_most_is_shown_with_its_bits(tmp_path, capsys):

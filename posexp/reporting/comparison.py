@@ -37,6 +37,7 @@ def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
   names = _names(first)
   language = first[0].settings.get("task.target") or ""
   measures = [[_measures(side, columns.metrics, language) for side in pair] for pair in rows]
+  notes += _unspelled(pairs, measures, split)
   headline = scores.headline([run for pair in pairs for run in pair])
   about = headline.metric.name if headline else None
   known = [
@@ -59,6 +60,26 @@ def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
     "metrics": {name: _compared(name, measures) for name in columns.metrics},
     "shown": _most_different(rows[0], measures[0])[:examples],
   }
+
+
+def _unspelled(
+  pairs: Sequence[tuple[Run, Run]], measures: Sequence[Sequence[Measures]], split: str
+) -> list[str]:
+  """Notes on language models whose results count more than their predictions can: the letters of
+  words that a vocabulary lacks."""
+  found = []
+  for pair, sides in zip(pairs, measures, strict=True):
+    for run, side in zip(pair, sides, strict=True):
+      whole = run.score(f"{split}/bits_per_byte")
+      if whole is None or "bits_per_byte" not in side:
+        continue
+      here = side["bits_per_byte"].score(side["bits_per_byte"].statistics.sum(0))
+      if whole > 1.001 * here:
+        found.append(
+          f"{run.path}: {whole:.4f} bits per byte with the words that its vocabulary lacks, which "
+          "do not count here"
+        )
+  return found
 
 
 def _names(runs: tuple[Run, Run]) -> list[str]:
