@@ -172,10 +172,10 @@ def table(curves: Sequence[Curve]) -> str:
   return tabulate(rows, heads, "plain", disable_numparse=True, colalign=["left", *["right"] * 4])
 
 
-def place_table(parts: Mapping[str, tuple[float, float]]) -> str:
-  """A row for each part of the windows."""
+def place_table(name: str, parts: Mapping[str, tuple[float, float]]) -> str:
+  """A row for each part of the windows of one curve."""
   rows = [[part, _pm(*found)] for part, found in parts.items()]
-  heads = ["place in the window", "loss (nats)"]
+  heads = [f"place in the window, {name}", "loss (nats)"]
   return tabulate(rows, heads, "plain", disable_numparse=True, colalign=["left", "right"])
 
 
@@ -215,7 +215,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
     parts = by_place(curves[0], max(curves[0].nats))
   title = _title(trained, args, curves, stride)
   lines = "\n".join(map(wrapped, title.split("\n")))
-  print(lines, table(curves), *([place_table(parts)] if parts else []), sep="\n\n")
+  print(lines, table(curves), *([place_table(curves[0].name, parts)] if parts else []), sep="\n\n")
   drawn = [curve for curve in curves if curve.nats]
   if drawn:
     xlabel = f"tokens in a {args.window} window" if args.window else "tokens before the target"
