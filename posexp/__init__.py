@@ -19,6 +19,7 @@ _HOMES = {
   "Stack": "posexp.models.transformer",
   "Size": "posexp.models.transformer",
   "Task": "posexp.tasks.contract",
+  "Diagnostic": "posexp.tasks.diagnostic",
   "Metric": "posexp.runs.metrics",
   "UserError": "posexp.errors",
 }

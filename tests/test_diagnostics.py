@@ -63,6 +63,15 @@ CASES = {
   ),
   "hints": (diagnostics.Addition(hints=True), is_hinted_sum),
   "recall": (diagnostics.Recall(), is_recalled),
+  "induction": (
+    diagnostics.Induction(),
+    lambda x, y, n: len(x) == n + 2 and [y] == [x[1:][x[:-1] == 16]] and x[-1] == 16,
+  ),
+  "missing_duplicate": (
+    diagnostics.MissingDuplicate(),
+    lambda x, y, n: [*np.where(x == 2, y, x)] == [*np.roll(np.where(x == 2, y, x), n)],
+  ),
+  "bucket_sort": (diagnostics.BucketSort(), lambda x, y, n: sorted(x) == [*y]),
 }
 
 
@@ -87,6 +96,11 @@ def test_chance_is_that_of_the_best_guess_from_a_bag():
       bags.setdefault(sum(x), []).append(x[0] ^ x[-1])
     right = sum(max(sum(each), len(each) - sum(each)) for each in bags.values())
     assert diagnostics.EvenPairs().chance(n) == pytest.approx(right / 2**n)
+
+
+def test_chance_where_a_marked_symbol_is_asked_for_is_that_of_the_most_frequent():
+  assert diagnostics.Induction().chance(1) == 1
+  assert diagnostics.Induction().chance(2) == pytest.approx((1 + 1 / 16) / 2, abs=0.01)
 
 
 def drawn(task, **options):

@@ -5,7 +5,18 @@ from typing import Any
 
 from posexp.config import build, look_up, plugins
 from posexp.tasks.contract import Task
-from posexp.tasks.diagnostics import Addition, Copy, EvenPairs, Majority, Parity, Recall, Tally
+from posexp.tasks.diagnostics import (
+  Addition,
+  BucketSort,
+  Copy,
+  EvenPairs,
+  Induction,
+  Majority,
+  MissingDuplicate,
+  Parity,
+  Recall,
+  Tally,
+)
 from posexp.tasks.echo import Echo
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.tasks.number_words import Numbers
@@ -24,6 +35,9 @@ TASKS = {
   "addition": Addition,
   "recall": Recall,
   "parity": Parity,
+  "induction": Induction,
+  "missing_duplicate": MissingDuplicate,
+  "bucket_sort": BucketSort,
   "echo": Echo,
 }
 

@@ -155,3 +155,51 @@ class Recall(Diagnostic):
 
   def chance(self, n):
     return 1 / self.pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class Induction(Diagnostic):
+  """n symbols, a mark before one of them, and the mark again: that symbol (Gu & Dao 2023)."""
+
+  KINDS: ClassVar[int] = 16
+  symbols: ClassVar[int] = KINDS + 1
+  name: Name = "induction"
+
+  def draw(self, random, n):
+    x, place = random.integers(self.KINDS, size=n), int(random.integers(n))
+    return np.append(np.insert(x, place, self.KINDS), self.KINDS), x[place : place + 1]
+
+  def chance(self, n):
+    """That of the symbol which stands there most often, in 10,000 draws."""
+    counts = np.random.default_rng(0).multinomial(n, [1 / self.KINDS] * self.KINDS, size=10_000)
+    return float(counts.max(axis=1).mean() / n)
+
+
+@dataclasses.dataclass(frozen=True)
+class MissingDuplicate(Diagnostic):
+  """n bits twice, of which one is hidden: that one (Delétang et al. 2023)."""
+
+  symbols: ClassVar[int] = 3
+  name: Name = "missing_duplicate"
+
+  def draw(self, random, n):
+    x, place = np.tile(random.integers(2, size=n), 2), int(random.integers(2 * n))
+    return np.where(np.arange(2 * n) == place, 2, x), x[place : place + 1]
+
+  def chance(self, n):
+    return 1.0  # the number of ones is odd where a one is missing
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketSort(Diagnostic):
+  """n of five symbols, to be written in order (Delétang et al. 2023)."""
+
+  symbols: ClassVar[int] = 5
+  name: Name = "bucket_sort"
+
+  def draw(self, random, n):
+    x = random.integers(self.symbols, size=n)
+    return x, np.sort(x)
+
+  def chance(self, n):
+    return 1.0  # counting needs no order
