@@ -84,20 +84,23 @@ def log2_axis(axes: Axes, ticks: Sequence[int]) -> None:
   axes.minorticks_off()
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-  """Writes a figure as PNG and as SVG; returns their paths.
+def save(
+  figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("png", "svg")
+) -> list[Path]:
+  """Writes a figure in several formats; returns the paths.
 
   Raises:
     UserError: the folder cannot be written.
   """
-  paths = [folder / f"{name}.png", folder / f"{name}.svg"]
+  paths = [folder / f"{name}.{kind}" for kind in kinds]
   try:
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
       path.unlink(missing_ok=True)  # if it is a link, what it leads to stays
-    figure.savefig(paths[0], dpi=130)
-    figure.set_layout_engine("none")  # the same layout again, without working it out
-    figure.savefig(paths[1], metadata={"Date": None})
+    for kind, path in zip(kinds, paths, strict=True):
+      dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+      figure.savefig(path, dpi=130 if kind == "png" else "figure", metadata=dated)
+      figure.set_layout_engine("none")  # the same layout again, without working it out
   except OSError as error:
     raise UserError(f"{folder}: figures cannot be written there: {error.strerror}") from error
   return paths

@@ -23,7 +23,8 @@ examples:
   python -m posexp.report runs/trec --no-files
 
 The report is printed, and goes to the folder of --out: as Markdown, a page in HTML with figures, a
-LaTeX table, and all numbers of groups and runs as CSV. Only what the runs have written is read.
+LaTeX table, and all numbers of groups and runs as CSV; heat maps of tasks that have scores by
+length as PDF and PNG in figures/. Only what the runs have written is read.
 Groups are compared on the seeds that they share (paired t tests, Holm's correction).
 """
 
@@ -84,11 +85,15 @@ def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) 
   Raises:
     OSError: they cannot be written.
   """
+  from posexp import plotting
   from posexp.reporting import tables
+  from posexp.reporting.figures import wide_figures
   from posexp.reporting.page import page
 
   storage.write(out / "report.md", text)
   storage.write(out / "report.html", page(tasks, notes))
+  for name, figure in wide_figures(tasks).items():
+    plotting.save(figure, out / "figures", name, kinds=("png", "pdf"))
   storage.write(out / "report.tex", tables.latex(tasks))
   tables.group_data(tasks).to_csv(out / "groups.csv", index=False, errors="replace")
   tables.run_data(tasks).to_csv(out / "runs.csv", index=False, errors="replace")

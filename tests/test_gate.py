@@ -10,8 +10,10 @@ from run_folders import sweep, write
 
 from posexp.errors import UserError
 from posexp.report import arguments, report
+from posexp.reporting import heat_maps, lengths
+from posexp.reporting.results import results
 from posexp.reporting.significance import over_seeds, permutation
-from posexp.runs import read_run
+from posexp.runs import read_run, read_runs
 
 GATES = {"beyond": {"metric": "test/exact_match", "least": 0.95}}
 
@@ -116,3 +118,49 @@ def test_a_permutation_test_counts_all_ways_to_deal_the_seeds():
   assert found.mean == pytest.approx(np.mean(a) - np.mean(b))
   assert p == pytest.approx(min(1, 2 * above))
   assert permutation([1.0], b)[1] is None
+
+
+def test_a_grid_has_the_farthest_first_and_says_what_cannot_be_measured(runs):
+  diagnostic(runs, "learned", [1.0, 1.0], [0.95, 0.97], lengths=(24,))
+  (found,) = results(read_runs([runs])[0])
+  grid = lengths.grid(found)
+  assert [group.label for group in grid.groups] == ["rpr", "learned", "none", "rope"]
+  assert (grid.titles, grid.trained) == (["10", "20", "24", "40"], 2)
+  assert [cell.state for cell in grid.cells[1]] == ["measured"] * 3 + ["not applicable"]
+  assert [cell.state for cell in grid.cells[3]] == ["measured"] * 2 + ["not learned"] * 2
+  # At the lengths of training all seeds count, and beyond them those that learned.
+  means = [cell.found.mean for cell in grid.cells[2]]
+  assert means == pytest.approx([0.732, 0.732, 1.7 / 3, 1.7 / 3])
+  assert heat_maps.names(grid)[2:] == ["none (3 of 5)", "rope (0 of 2)"]
+
+
+def test_a_heat_map_has_a_number_in_each_cell_that_has_one_and_the_line_at_its_place(runs):
+  (found,) = results(read_runs([runs])[0])
+  left, right = heat_maps.heat_map(lengths.grid(found)).axes[:2]
+  assert [text.get_text() for text in left.texts[:8]] == ["100"] * 2 + ["99"] * 2 + ["73"] * 2 + [
+    "57"
+  ] * 2
+  assert len(left.texts) == 10  # the gray ones have none
+  assert left.images[0].get_clim() == (0.0, 1.0)
+  assert 1.5 in [line.get_xdata()[0] for line in left.lines]
+  assert 22.0 in [line.get_xdata()[0] for line in right.lines]
+
+
+def test_several_tasks_are_on_one_page_with_how_far_groups_reach(runs, tmp_path):
+  diagnostic(runs, "rpr", [1.0, 1.0], [1.0, 0.9], name="copy")
+  out = tmp_path / "out"
+  report(arguments([str(runs), "--out", str(out)]))
+  names = ["lengths-copy", "lengths-tally", "lengths", "reach"]
+  files = {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
+  assert {path.name for path in (out / "figures").iterdir()} == files
+  page = (out / "report.html").read_text()
+  assert page.index("How far groups reach") < page.index("By length: copy")
+  grids = [lengths.grid(each) for each in results(read_runs([runs])[0])]
+  reaches = lengths.reaches(grids)
+  assert reaches.tasks == ["copy", "tally"]
+  assert {key: cell.state for key, cell in reaches.cells.items()} == {
+    ("copy", "rpr"): "measured",
+    ("tally", "rpr"): "measured",
+    ("tally", "none"): "measured",
+    ("tally", "rope"): "not learned",
+  }

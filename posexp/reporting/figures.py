@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 
 import matplotlib
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from posexp.plotting import COLORS, log2_axis
+from posexp.reporting import heat_maps, lengths
 from posexp.reporting.charts import Chart, Point, charts
 from posexp.reporting.grouping import Group
 from posexp.reporting.results import Results
@@ -20,6 +22,8 @@ from posexp.reporting.text import short
 MOST = 10  # groups in a figure
 SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
 DASHES = ("-", "--", ":")
+# Names of groups come from run folders: a $ in them begins no formula.
+PLAIN = {"text.parse_math": False, "legend.fontsize": 8}
 MARKERS = "os^Dv<>P"
 CAPTION = (
   "Means over seeds with 95 % intervals, as bars or as bands; dashed: the baseline. At most "
@@ -40,9 +44,24 @@ def figures(results: Results) -> Iterator[tuple[str, str]]:
   groups = shown(results)
   for chart in charts(results, groups):
     if len({point.x for point in chart.points}) > 1:
-      # Names of groups come from run folders: a $ in them begins no formula.
-      with matplotlib.rc_context({"text.parse_math": False, "legend.fontsize": 8}):
+      with matplotlib.rc_context(PLAIN):
         yield chart.title, draw(chart, results.baseline)
+
+
+def wide_figures(tasks: Sequence[Results]) -> dict[str, Figure]:
+  """The scores of tasks by length, by the name of a file: a heat map of each; of several tasks also
+  all curves, and how far each group reaches."""
+  grids = [found for results in tasks if (found := lengths.grid(results)) is not None]
+  found: dict[str, Figure] = {}
+  with matplotlib.rc_context(PLAIN):
+    for each in grids:
+      found[f"lengths-{re.sub(r'[^0-9A-Za-z_.-]+', '-', each.task)}"] = heat_maps.heat_map(each)
+    if len(grids) > 1:
+      found["lengths"] = heat_maps.small_multiples(grids)
+    reaches = lengths.reaches(grids)
+    if len(reaches.tasks) > 1:
+      found["reach"] = heat_maps.reach_map(reaches)
+  return found
 
 
 def draw(chart: Chart, base: Group) -> str:
@@ -73,6 +92,11 @@ def draw(chart: Chart, base: Group) -> str:
     figure.legend(loc="outside lower left", frameon=False)
   if chart.kind == "names" or (chart.kind == "numbers" and base.label not in names):
     axes.axhline(chart.y.factor * base.estimate.mean, color="k", linestyle="--", linewidth=1)
+  return svg(figure)
+
+
+def svg(figure: Figure) -> str:
+  """A figure as text."""
   out = io.StringIO()
   figure.savefig(out, format="svg", metadata={"Date": None})
   return out.getvalue()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from posexp.reporting import sentences, tables
-from posexp.reporting.figures import CAPTION, figures
+from matplotlib.figure import Figure
+
+from posexp.reporting import heat_maps, sentences, tables
+from posexp.reporting.figures import CAPTION, figures, svg, wide_figures
 from posexp.reporting.grouping import differing, value_of
 from posexp.reporting.results import Results
 from posexp.reporting.text import Table, one_line, tabulated
 
+TITLES = {"lengths": "by length, all tasks", "reach": "how far groups reach"}
 STYLE = Path(__file__).with_name("page.css")
 
 
@@ -25,6 +28,7 @@ def page(tasks: Sequence[Results], notes: Sequence[str]) -> str:
     '<meta name="viewport" content="width=device-width, initial-scale=1">',
     f"<title>{title} · posexp report</title>",
     f"<style>\n{STYLE.read_text(encoding='utf-8')}</style></head><body>",
+    *_lengths(wide_figures(tasks)),
     *(part for results in tasks for part in _task(results)),
     _items("notes", notes),
     "</body></html>",
@@ -48,6 +52,16 @@ def _task(results: Results) -> Iterator[str]:
   common = [[key, value_of(first, key)] for key in first.settings if key not in differ]
   yield _details("What they have in common", (["option", "value"], common))
   yield "</section>"
+
+
+def _lengths(figures: Mapping[str, Figure]) -> Iterator[str]:
+  """The heat maps; curves of all tasks come before those of each."""
+  if figures:
+    yield '<section class="task"><h2>Extrapolation</h2>'
+    yield f'<p class="small">{heat_maps.CAPTION}</p>'
+    for name in sorted(figures, key=lambda name: name.startswith("lengths-")):
+      yield _figure(TITLES.get(name, name.replace("lengths-", "by length: ")), svg(figures[name]))
+    yield "</section>"
 
 
 def _items(kind: str, items: Sequence[str]) -> str:
