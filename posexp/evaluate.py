@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posexp.config import command_line
-from posexp.config.arguments import Parser, names, numbers, run
+from posexp.config.arguments import Parser, names, numbers, ranges, run
 from posexp.errors import near
 
 EXAMPLES = """\
@@ -25,6 +25,8 @@ examples:
                        the loss of the same tokens, each with exactly so many before it
   python -m posexp.evaluate RUN --context 64,512 --memory 0,64,256
   python -m posexp.evaluate RUN --context 64,512 --window disjoint
+  python -m posexp.evaluate RUN --lengths 20:100:5                of a diagnostic
+  python -m posexp.evaluate RUN --lengths 30,60 rope.scaling=ntk rope.factor=4
   python -m posexp.evaluate RUN RUN RUN --recl
                        relative effective context lengths, once --context has measured each
 
@@ -66,6 +68,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   stride = "with --context --window sliding, in tokens; default: half the shortest"
   option("--stride", metavar="S", type=int, help=stride)
   option("--positions", metavar="N", type=int, help="with --context: how many tokens are scored")
+  many = "a diagnostic's exact match at these lengths: 30,60 or from:to:step"
+  option("--lengths", metavar="20:100:5", type=ranges, help=many)
   option("--recl", action="store_true", help="relative effective context lengths of several runs")
   parser.add_plugins()
   args = parser.parse_intermixed_args(argv)
@@ -77,6 +81,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   args.run = Path(args.runs[0])
   check_text(parser, args)
   check_contexts(parser, args)
+  others = ("without", "layers", "heads", "grid", "text", "context", "recl")
+  if args.lengths and (given := [name for name in others if getattr(args, name)]):
+    parser.error(f"--lengths stands alone: leave out --{given[0]}")
   if (args.layers or args.heads) and not (args.without or args.grid):
     parser.error("--layers and --heads say where a term is off, so they need --without or --grid")
   return args
@@ -128,7 +135,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   if args.recl:
     return effective_lengths(args)
   from posexp import plotting, storage
-  from posexp.analysis import ablation, context, scoring
+  from posexp.analysis import ablation, context, lengths, scoring
   from posexp.training.devices import prepare
   from posexp.training.options import with_options
   from posexp.training.restore import open_language_model, open_trained
@@ -142,6 +149,8 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     return scoring.evaluate(args, trained)
   if args.context:
     return context.evaluate(args, trained)
+  if args.lengths:
+    return lengths.evaluate(args, trained)
   switches = ablation.Switches(trained)
   chosen = switches.off(args.without, args.layers, args.heads)
   offs = list(switches.grid(chosen)) if args.grid else [chosen] * bool(args.without)

@@ -47,6 +47,18 @@ def numbers(text: str) -> list[int]:
   return sorted({int(name) for name in names(text)})
 
 
+def ranges(text: str) -> list[int]:
+  """Whole numbers from 1 on in a list with commas, also as from:to:step, with both ends."""
+  found: set[int] = set()
+  for name in names(text):
+    first, *rest = map(int, name.split(":"))
+    last, step = (first, 1) if not rest else (*rest, 1) if len(rest) == 1 else rest
+    found |= set(range(first, last + 1, step))
+  if not found or min(found) < 1:
+    raise ValueError(text)
+  return sorted(found)
+
+
 def flush_output() -> None:
   """Prints what is still in the buffer of standard output.
 

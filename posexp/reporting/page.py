@@ -57,7 +57,7 @@ def _task(results: Results) -> Iterator[str]:
 def _lengths(figures: Mapping[str, Figure]) -> Iterator[str]:
   """The heat maps; curves of all tasks come before those of each."""
   if figures:
-    yield '<section class="task"><h2>Extrapolation</h2>'
+    yield '<section class="lengths"><h2>Extrapolation</h2>'
     yield f'<p class="small">{heat_maps.CAPTION}</p>'
     for name in sorted(figures, key=lambda name: name.startswith("lengths-")):
       yield _figure(TITLES.get(name, name.replace("lengths-", "by length: ")), svg(figures[name]))

@@ -1,0 +1,122 @@
+"""How one trained model of a diagnostic does at lengths of one's own choice."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from posexp.errors import UserError
+from posexp.reporting.text import wrapped
+from posexp.tasks.diagnostic import LEARNED, REACHED, Diagnostic, reach
+from posexp.training.restore import TrainedModel
+
+MEASURES = {"exact": "exact match", "oracle": "but for the end"}
+Row = dict[str, Any]
+
+
+def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
+  """Does what `posexp.evaluate --lengths` says, and prints it.
+
+  The examples are drawn for these lengths, the same for every run; the score within the lengths of
+  training, on which the gate depends, is that of validation.
+
+  Returns:
+    A row for each length, whether the task was `learned`, and the `reach` among these lengths.
+
+  Raises:
+    UserError: the run is not one of a diagnostic, or its positions end before all lengths.
+  """
+  task = trained.setup.task
+  if not isinstance(task, Diagnostic):
+    kind = trained.run.config["task"]["kind"]
+    raise UserError(f"--lengths is for diagnostics; {trained.run.path} is a run of {kind}")
+  try:
+    task = dataclasses.replace(task, lengths=tuple(args.lengths))
+  except ValueError as error:
+    raise UserError(f"--lengths: {error}") from None
+  refused = beyond_positions(trained, task)
+  possible = tuple(length for length in args.lengths if length not in refused)
+  if not possible:
+    raise UserError(f"--lengths: {next(iter(refused.values()))}; choose shorter ones")
+  rows = measured(trained, dataclasses.replace(task, lengths=possible))
+  within = task.measure(trained.data, trained.snapshot, "validation")["exact_match"]
+  result = {
+    "encoding": trained.run.config["encoding"],
+    "step": int(trained.snapshot.state.step),
+    "lengths": {row["length"]: row for row in rows},
+    "not_applicable": refused,
+    "within": within,
+    "learned": within >= LEARNED,
+    "reach": reach({row["length"]: row["exact"]["mean"] for row in rows}),
+  }
+  options = "".join(f", {option}" for option in args.options)
+  print(wrapped(f"{result['encoding']}, step {result['step']:,}{options}"))
+  print(table(result, task.longest))
+  return result
+
+
+def beyond_positions(trained: TrainedModel, task: Diagnostic) -> dict[int, str]:
+  """Of lengths that need more positions than the model has, why they cannot be measured."""
+  spec, widths = trained.spec, task.prepare(trained.run.path).drawn.widths
+  consecutive = spec.positions.evaluation == "consecutive"
+  limit = spec.encoding.limit if consecutive else spec.positions.reach
+  return {
+    length: f"takes rows of {widths[length]:,} tokens, and there are {limit:,} positions"
+    for length in task.lengths
+    if limit is not None and widths[length] > limit
+  }
+
+
+def measured(trained: TrainedModel, task: Diagnostic) -> list[Row]:
+  """Each length's exact match, also without the end, and token accuracy; shares have intervals."""
+  data, rows = task.prepare(trained.run.path), []
+  for split in [split for split in ("test", "beyond") if split in data.drawn.splits]:
+    found = task.predict(data, trained.snapshot, split)
+    for length in data.drawn.lengths[split]:
+      chosen = found["length"] == length
+      row = {name: share(found[name][chosen]) for name in MEASURES}
+      tokens = int(found["tokens"][chosen].sum())
+      row |= {"length": length, "accuracy": float(found["right"][chosen].sum()) / tokens}
+      rows.append(row | {"examples": int(chosen.sum()), "chance": data.blind[length]})
+  return rows
+
+
+def share(right: Sequence[bool]) -> dict[str, float]:
+  """The share of examples that are right, and its 95 % interval (Wilson 1927)."""
+  from scipy import stats
+
+  count = int(sum(right))
+  low, high = stats.binomtest(count, len(right)).proportion_ci(method="wilson")
+  return {"mean": count / len(right), "low": float(low), "high": float(high)}
+
+
+def table(result: dict[str, Any], longest: int) -> str:
+  """A row for each length in per cent, and what the gate says."""
+  rows = []
+  for length, row in result["lengths"].items():
+    cells = [_interval(row[name]) for name in MEASURES]
+    cells += [f"{100 * row['accuracy']:.1f}", f"{100 * row['chance']:.1f}"]
+    rows.append([length, "" if length > longest else "trained", *cells])
+  rows += [[length, "not applicable", why] for length, why in result["not_applicable"].items()]
+  heads = ["length", "", *MEASURES.values(), "accuracy", "blind to order"]
+  text = tabulate(rows, heads, "plain", disable_numparse=True, colalign=["right", "left"])
+  count = next(iter(result["lengths"].values()))["examples"]
+  learned = f"{'' if result['learned'] else 'not '}learned: {100 * result['within']:.1f} %"
+  return "\n".join(
+    [
+      text,
+      f"in per cent of {count:,} examples of each length, with 95 % Wilson intervals",
+      f"{learned} exact match of validation, of lengths up to {longest}"
+      + ("" if result["learned"] else f"; below {100 * LEARNED:.0f} % longer ones say nothing"),
+      f"at least {100 * REACHED:.0f} % up to length {result['reach']}",
+    ]
+  )
+
+
+def _interval(found: dict[str, float]) -> str:
+  mean, low, high = (f"{100 * found[end]:.1f}" for end in ("mean", "low", "high"))
+  return f"{mean} ({low} to {high})"
