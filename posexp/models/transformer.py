@@ -197,10 +197,11 @@ class Stack(nnx.Module):
     """The next segment [B,L] of a sequence -> ([B,L,F], memory) (Dai et al. 2019, section 3.2).
 
     Tokens see what stands before them, in the memory too; with `documents` int [B,L] only what is
-    of their own document, where −1 is padding, which other tokens do not see. `positions` int [1 or B,M+L] are those of the
-    memory's slots and of the segment; None means that they are consecutive. `term_scale` is as in
-    `__call__`. With `size.same_length` a token sees M keys at the most, itself among them, wherever
-    in the segment it stands, as in the authors' code for PyTorch; in that for TensorFlow, M + 1.
+    of their own document, where −1 is padding, which other tokens do not see. `positions` int
+    [1 or B,M+L] are those of the memory's slots and of the segment; None means that they are
+    consecutive. `term_scale` is as in `__call__`. With `size.same_length` a token sees M keys at
+    the most, itself among them, wherever in the segment it stands, as in the authors' code for
+    PyTorch; in that for TensorFlow, M + 1.
 
     Raises:
       ValueError: memory and segment are longer than the encoding's positions.
