@@ -18,9 +18,12 @@ SVG. Nothing is trained.
   python -m posexp.inspect encoding=rpr rpr.k=4
   python -m posexp.inspect encoding=sinusoidal sinusoidal.base=100 model.d_model=64
   python -m posexp.inspect run=runs/mr/rpr/5d00c285df53/seed=0     also of what was trained
+  python -m posexp.inspect run=FOLDER against=[FOLDER2,FOLDER3]    whose heads attend alike
 
 Options are those of posexp.train (see its --help), and
   run=FOLDER   a run, finished or stopped: its encoding, its trained weights, its validation texts
+  against=FOLDER, or a list [A,B]: trained runs of the same data to which the run's attention is
+               compared, head by head, and nothing else is shown
   out=FOLDER   for the figures (default: inspect/ENCODING, or figures in the folder of the run)
 """
 
@@ -31,7 +34,7 @@ def inspect(argv: list[str]) -> list[Path]:
   Raises:
     UserError: an option does not exist or does not suit, or the run cannot be opened.
   """
-  own = [word for word in argv if word.startswith(("run=", "out="))]
+  own = [word for word in argv if word.startswith(("run=", "against=", "out="))]
   given = dict(word.split("=", 1) for word in own)
   options = [word for word in argv if word not in own]
   config = config_of_one(options, "inspect")
@@ -41,11 +44,18 @@ def inspect(argv: list[str]) -> list[Path]:
     if others:
       raise UserError(f"run={folder} has options of its own: leave {others[0]} out")
     config = read_run(folder).config
-  from posexp.analysis import inspection
-
   own = storage.unlinked(folder / "figures") if folder else None
-  default = own or Path("inspect", config["encoding"])
-  lines, files = inspection.inspect(config, folder, out or default)
+  out = out or own or Path("inspect", config["encoding"])
+  if against := [Path(path) for path in given.get("against", "").strip("[]").split(",") if path]:
+    if folder is None:
+      raise UserError("against= compares trained runs: name one with run=FOLDER, too")
+    from posexp.analysis import likeness
+
+    lines, files = likeness.compare(folder, against, out)
+  else:
+    from posexp.analysis import inspection
+
+    lines, files = inspection.inspect(config, folder, out)
   print(*lines, "", *map(near, files), sep="\n")
   return files
 

@@ -8,9 +8,10 @@ import re
 import matplotlib.image
 import numpy as np
 import pytest
+from scipy.spatial import distance
 
 from posexp import evaluate, inspect
-from posexp.analysis import attention, card, inspection, probe
+from posexp.analysis import attention, card, inspection, likeness, probe
 from posexp.config import compose, resolve
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
@@ -208,6 +209,28 @@ def test_what_a_term_is_worth_to_a_language_model_is_in_bits_per_byte(language_m
   first, last = capsys.readouterr().out.splitlines()[1::2]
   assert first.strip().startswith("bits per byte")
   assert f"{off['change']:+.4f}" in last
+
+
+def test_heads_are_as_far_apart_as_scipy_says():
+  draw = np.random.default_rng(0)
+  first, second = (draw.dirichlet(np.ones(5), (2, heads, 5)).astype("f") for heads in (3, 4))
+  real = np.arange(5) < np.array([[5], [2]])
+  expected = np.zeros((3, 4))
+  for row, query in np.argwhere(real):
+    pair = first[row, :, None, query], second[row, None, :, query]
+    expected += distance.jensenshannon(*pair, base=2, axis=-1)
+  np.testing.assert_allclose(likeness.summed(first, second, real), expected, rtol=1e-5)
+
+
+def test_a_run_is_compared_with_others_head_by_head(trained, tmp_path, capsys):
+  run, same, other = trained("complex"), trained("complex"), trained("rpr")
+  files = inspect.inspect([f"run={run}", f"against=[{same},{other}]", f"out={tmp_path}"])
+  assert {path.name for path in files} == {f"attention-likeness.{kind}" for kind in ("png", "svg")}
+  rows = re.findall(r"^layer 0, head \d +(\S+) +(\S+)$", capsys.readouterr().out, re.MULTILINE)
+  found = np.array(rows, float)
+  assert found.shape == (2, 2)
+  assert (found[:, 0] < 1e-3).all()
+  assert ((found[:, 1] > 0) & (found[:, 1] < 1)).all()
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,20 @@ def attention_by_distance(name: str, found: ByOffset, item: str) -> Figure:
   return figure
 
 
+def likeness(name: str, rows: list[str], columns: list[str], found: np.ndarray) -> Figure:
+  """Distances [rows,columns] of a model's heads to those of others, with their numbers."""
+  title = f"{name}: how far its heads are from the nearest of their layer in others"
+  size = {"width": 2.4 + 0.9 * len(columns), "height": 0.8 + 0.3 * len(rows)}
+  figure, ((axes,),) = panels(1, 1, **size, title=title)
+  heat(axes, found, label="Jensen-Shannon distance", cmap="viridis_r", limits=(0, 1))
+  axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
+  axes.set_yticks(range(len(rows)), rows)
+  for (row, column), value in np.ndenumerate(found):
+    color = "white" if value > 0.5 else "black"
+    axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize=8)
+  return figure
+
+
 def rows(name: str, tables: Mapping[str, np.ndarray]) -> Figure:
   """The length of every row of the tables [...,rows,D] that the encoding trains."""
   lines = {}

@@ -1,0 +1,112 @@
+"""Which heads of two trained models attend alike: the positions that a model without any found.
+
+Kazemnejad et al. 2023, section 5: a decoder without positions learns heads that attend like those
+of models with them. Two heads are as far apart as their attention is on the same queries.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from posexp import plotting
+from posexp.analysis import figures
+from posexp.analysis.attention import watch
+from posexp.errors import UserError
+from posexp.training.devices import prepare
+from posexp.training.restore import TrainedModel, open_trained
+
+MOST_BATCHES = 4  # that are looked at
+
+
+def compare(run: Path, against: Sequence[Path], out: Path) -> tuple[list[str], list[Path]]:
+  """For each layer and head of a run, how near the nearest head of the same layer of others is.
+
+  Returns:
+    The lines of a table, and the files of a heat map.
+
+  Raises:
+    UserError: a run cannot be opened, or the runs do not read the same data.
+  """
+  prepare()
+  one, others = open_trained(run), [open_trained(path) for path in against]
+  for path, other in zip(against, others, strict=True):
+    if other.run.config["task"] != one.run.config["task"]:
+      raise UserError(f"against={path} is a run of other data than run={run}; compare runs of one")
+    if other.spec.size.memory != one.spec.size.memory:
+      raise UserError(f"against={path} has another model.memory than run={run}, and other keys")
+  named = {each.run.config["encoding"]: distances(one, each) for each in others}
+  if len(named) < len(others):
+    named = {str(path): distances(one, each) for path, each in zip(against, others, strict=True)}
+  layers = min(len(each) for each in named.values())
+  nearest = np.concatenate(
+    [np.stack([each[layer].min(-1) for each in named.values()], 1) for layer in range(layers)]
+  )
+  heads = len(nearest) // layers
+  rows = [f"layer {layer}, head {head}" for layer in range(layers) for head in range(heads)]
+  name = one.run.config["encoding"]
+  width = max(14, *map(len, named)) + 2
+  lines = [
+    f"{name}: Jensen-Shannon distance of each head to the nearest of its layer in others",
+    " " * 18 + "".join(f"{each:>{width}}" for each in named),
+  ]
+  for row, values in [*zip(rows, nearest, strict=True), ("mean", nearest.mean(0))]:
+    lines.append(f"{row:<18}" + "".join(f"{value:>{width}.3f}" for value in values))
+  drawn = figures.likeness(name, rows, [*named], nearest)
+  return lines, plotting.save(drawn, out, "attention-likeness")
+
+
+def distances(one: TrainedModel, other: TrainedModel) -> np.ndarray:
+  """The distance of every pair of heads of a layer on validation texts, [layers,H,H'].
+
+  It is the root of the Jensen-Shannon divergence in bits, from 0 to 1, on average over the queries
+  that count.
+  """
+  total, queries = 0.0, 0
+  looks = [watching(each) for each in (one, other)]
+  carries = [each.model().initial_carry(one.snapshot.batch_size) for each in (one, other)]
+  batches = one.data.texts("validation", one.snapshot.batch_size)
+  for batch in itertools.islice(batches, MOST_BATCHES):
+    seen, carries = zip(
+      *(look(batch, carry) for look, carry in zip(looks, carries, strict=True)), strict=True
+    )
+    real = batch["mask"] & (batch["weight"] > 0)[:, None]
+    found = [summed(first, second, real) for first, second in zip(*seen, strict=False)]
+    total, queries = total + np.stack(found).astype(np.float64), queries + real.sum()
+  return total / queries
+
+
+@jax.jit
+def summed(first: Array, second: Array, real: Array) -> Array:
+  """Distances [H,H'] of attention [B,H,Q,K] and [B,H',Q,K], summed over queries bool [B,Q]."""
+  p, q = first[:, :, None], second[:, None]
+  middle = (p + q) / 2
+  divergence = (jax.scipy.special.rel_entr(p, middle) + jax.scipy.special.rel_entr(q, middle)) / 2
+  bits = jnp.maximum(divergence.sum(-1), 0) / jnp.log(2)
+  return (jnp.sqrt(bits) * real[:, None, None]).sum((0, 3))
+
+
+def watching(trained: TrainedModel) -> Callable[[Any, Any], tuple[list[Array], Any]]:
+  """(batch, carry) -> weights [B,H,Q,K] of each layer of the first stack, and the next carry."""
+
+  @nnx.jit
+  def look(model: Any, batch: dict[str, Array], carry: Any) -> tuple[list[Array], Any]:
+    model = nnx.clone(model)
+    stack, mask = model.stacks[0], batch["mask"]
+    seen, _ = watch(stack)
+    if stack.causal:
+      carry = model.predict(batch, carry)[1]
+    else:
+      stack(batch["tokens"], mask, positions=trained.spec.positions.evaluating(mask))
+    return [each.weights for each in seen], carry
+
+  return functools.partial(look, trained.model())
