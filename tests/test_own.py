@@ -60,12 +60,17 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   for _, name, text in BLOCKS:
     if name:
       (outside / name).write_text(text)
-  assert sorted(each.name for each in outside.glob("*.py")) == ["distance.py", "first.py"]
+  assert sorted(each.name for each in outside.glob("*.py")) == [
+    "distance.py",
+    "first.py",
+    "last.py",
+  ]
   assert tomllib.loads((outside / "pyproject.toml").read_text())
   lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
-  assert len(lines) == 4
+  assert len(lines) == 5
   said = [typed(line, monkeypatch) for line in lines]
   assert "all of it holds" in said[0]
   assert "encoding=distance" in said[1]
   assert "mistakes" in said[2]
   assert "rpr: k=" in said[3]
+  assert "beyond, length" in said[4]

@@ -10,7 +10,7 @@ from hydra.types import RunMode
 from order import command
 
 from posexp.config import CONFIGS, command_line, compose, resolve
-from posexp.encodings import make_encoding
+from posexp.encodings import ENCODINGS, make_encoding
 from posexp.runs import RunWriter, folder, read_run
 from posexp.sweeps.jobs import members
 from posexp.tasks import make_task
@@ -204,7 +204,19 @@ def planned(*argv):
 
 def test_the_experiments_are_these():
   names = {file.stem for file in (CONFIGS / "experiment").glob("*.yaml")}
-  assert names == {name + end for name in EXPERIMENTS for end in ("", "_small")}
+  asked = (*EXPERIMENTS, "diagnostics")
+  assert names == {name + end for name in asked for end in ("", "_small")}
+
+
+@pytest.mark.parametrize(("size", "tasks", "encodings"), [("", 7, 20), ("_small", 4, 8)])
+def test_diagnostics_are_all_tasks_with_all_encodings(size, tasks, encodings):
+  params = compose([f"experiment=diagnostics{size}"]).hydra.sweeper.params
+  names = params.encoding.split(",")
+  assert {*names} <= {*ENCODINGS}
+  assert (len({*params.task.split(",")}), len({*names})) == (tasks, encodings)
+  runs = planned(f"experiment=diagnostics{size}", "encoding=none,rpr", "seeds=1")
+  assert len({(run.config["task"]["name"], run.config["encoding"]) for run in runs}) == 2 * tasks
+  assert {run.config["model"]["d_model"] for run in runs} == {64}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
