@@ -154,7 +154,7 @@ def test_several_tasks_are_on_one_page_with_how_far_groups_reach(runs, tmp_path)
   files = {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
   assert {path.name for path in (out / "figures").iterdir()} == files
   page = (out / "report.html").read_text()
-  assert page.index("How far groups reach") < page.index("By length: copy")
+  assert page.index("Groups by length") < page.index("How far groups reach")
   grids = [lengths.grid(each) for each in results(read_runs([runs])[0])]
   reaches = lengths.reaches(grids)
   assert reaches.tasks == ["copy", "tally"]

@@ -48,6 +48,11 @@ def figures(results: Results) -> Iterator[tuple[str, str]]:
         yield chart.title, draw(chart, results.baseline)
 
 
+def heat_map_name(task: str) -> str:
+  """The name of the file with a task's heat map."""
+  return f"lengths-{re.sub(r'[^0-9A-Za-z_.-]+', '-', task)}"
+
+
 def wide_figures(tasks: Sequence[Results]) -> dict[str, Figure]:
   """The scores of tasks by length, by the name of a file: a heat map of each; of several tasks also
   all curves, and how far each group reaches."""
@@ -55,7 +60,7 @@ def wide_figures(tasks: Sequence[Results]) -> dict[str, Figure]:
   found: dict[str, Figure] = {}
   with matplotlib.rc_context(PLAIN):
     for each in grids:
-      found[f"lengths-{re.sub(r'[^0-9A-Za-z_.-]+', '-', each.task)}"] = heat_maps.heat_map(each)
+      found[heat_map_name(each.task)] = heat_maps.heat_map(each)
     if len(grids) > 1:
       found["lengths"] = heat_maps.small_multiples(grids)
     reaches = lengths.reaches(grids)

@@ -10,17 +10,18 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from posexp.reporting import heat_maps, sentences, tables
-from posexp.reporting.figures import CAPTION, figures, svg, wide_figures
+from posexp.reporting.figures import CAPTION, figures, heat_map_name, svg, wide_figures
 from posexp.reporting.grouping import differing, value_of
 from posexp.reporting.results import Results
 from posexp.reporting.text import Table, one_line, tabulated
 
-TITLES = {"lengths": "by length, all tasks", "reach": "how far groups reach"}
+TITLES = {"lengths": "curves of all tasks", "reach": "how far groups reach"}
 STYLE = Path(__file__).with_name("page.css")
 
 
 def page(tasks: Sequence[Results], notes: Sequence[str]) -> str:
   """The whole page."""
+  wide = wide_figures(tasks)
   title = escape(", ".join(results.task for results in tasks))
   parts = [
     "<!doctype html>",
@@ -28,21 +29,23 @@ def page(tasks: Sequence[Results], notes: Sequence[str]) -> str:
     '<meta name="viewport" content="width=device-width, initial-scale=1">',
     f"<title>{title} · posexp report</title>",
     f"<style>\n{STYLE.read_text(encoding='utf-8')}</style></head><body>",
-    *_lengths(wide_figures(tasks)),
-    *(part for results in tasks for part in _task(results)),
+    *(part for results in tasks for part in _task(results, wide.get(heat_map_name(results.task)))),
+    *_lengths({TITLES[name]: figure for name, figure in wide.items() if name in TITLES}),
     _items("notes", notes),
     "</body></html>",
   ]
   return "\n".join(part for part in parts if part) + "\n"
 
 
-def _task(results: Results) -> Iterator[str]:
+def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
   yield f'<section class="task"><h1>{escape(results.title)}</h1>'
   yield f'<p class="answer">{escape(sentences.answer(results))}</p>'
   yield _table(tables.score_table(results), "ranked")
   yield _items("said", sentences.differences(results))
   yield _items("notes", list(sentences.notes(results)))
   yield f'<p class="small">{escape(sentences.method(results))}</p>'
+  if heat_map is not None:
+    yield from _lengths({"groups by length": heat_map})
   drawn = "".join(_figure(title, svg) for title, svg in figures(results))
   yield f'<h2>Figures</h2><p class="small">{CAPTION}</p><div class="figures">{drawn}</div>'
   yield f"<h2>Costs</h2>{_table(tables.cost_table(results))}<h2>Runs</h2>"
@@ -54,14 +57,12 @@ def _task(results: Results) -> Iterator[str]:
   yield "</section>"
 
 
-def _lengths(figures: Mapping[str, Figure]) -> Iterator[str]:
-  """The heat maps; curves of all tasks come before those of each."""
-  if figures:
-    yield '<section class="lengths"><h2>Extrapolation</h2>'
-    yield f'<p class="small">{heat_maps.CAPTION}</p>'
-    for name in sorted(figures, key=lambda name: name.startswith("lengths-")):
-      yield _figure(TITLES.get(name, name.replace("lengths-", "by length: ")), svg(figures[name]))
-    yield "</section>"
+def _lengths(found: Mapping[str, Figure]) -> Iterator[str]:
+  """Figures of scores by length, in their own size, by their titles."""
+  if found:
+    drawn = "".join(_figure(title, svg(figure)) for title, figure in found.items())
+    yield f'<h2>By length</h2><p class="small">{heat_maps.CAPTION}</p>'
+    yield f'<div class="lengths">{drawn}</div>'
 
 
 def _items(kind: str, items: Sequence[str]) -> str:

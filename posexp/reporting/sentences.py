@@ -94,7 +94,8 @@ def method(results: Results) -> str:
     if tests:
       text += (
         f" Differences to {results.baseline.label} (--baseline names another group): permutation "
-        f"tests of the seeds that learned with Holm's correction for {counted(tests, 'test')}."
+        f"tests of the seeds that learned with Holm's correction for {counted(tests, 'test')}; "
+        "fewer than 4 seeds of each cannot give p < 0.05."
       )
     return text
   text = f"Means of {results.score.title} over seeds with 95 % t intervals."
