@@ -120,6 +120,14 @@ def test_a_permutation_test_counts_all_ways_to_deal_the_seeds():
   assert permutation([1.0], b)[1] is None
 
 
+def test_a_mean_of_fewer_lengths_is_said_to_be_one(runs, capsys):
+  diagnostic(runs, "learned", [1.0, 1.0], [0.95, 0.97], lengths=(24,))
+  report(arguments([str(runs), "--no-files"]))
+  text = " ".join(capsys.readouterr().out.split())
+  assert "learned: without 40, so its mean is of fewer parts than others'." in text
+  assert text.count("of fewer parts") == 1
+
+
 def test_a_grid_has_the_farthest_first_and_says_what_cannot_be_measured(runs):
   diagnostic(runs, "learned", [1.0, 1.0], [0.95, 0.97], lengths=(24,))
   (found,) = results(read_runs([runs])[0])

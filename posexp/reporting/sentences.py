@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from posexp.errors import counted
 from posexp.reporting.grouping import Group, differing, distinguishing, text_size
 from posexp.reporting.results import Results
+from posexp.reporting.scores import by_part
 from posexp.reporting.significance import LEVEL, MANY, MOST_SEEDS
 from posexp.reporting.text import listed, p_value
 from posexp.runs import Run
@@ -125,6 +126,7 @@ def notes(results: Results) -> Iterator[str]:
   kept = [run for group in results.groups for run in group.counted.values()]
   if extra := [key for key in differing(kept) if key not in results.by]:
     yield f"Groups differ in more than in {', '.join(results.by)}: {listed(extra, 8)}."
+  yield from _fewer_parts(results)
   if len(texts := dict.fromkeys(filter(None, map(text_size, kept)))) > 1:
     yield (
       f"Groups were tested on different texts, of {listed([*texts])} bytes: bits per byte of two "
@@ -152,6 +154,20 @@ def _left_out(group: Group, of: Score) -> Iterator[str]:
     else:
       why = "a copy of another run"
     yield f"seed {run.seed} ({why})"
+
+
+def _fewer_parts(results: Results) -> Iterator[str]:
+  """Where a group lacks parts of a split of which its score is a mean."""
+  parts = by_part(results.score, results.runs).get(results.score.split, ())
+  for group in results.groups:
+    missing = [
+      each.part
+      for each in parts
+      if any(run.score(each.key) is None for run in group.counted.values())
+    ]
+    if missing:
+      lacks = listed(missing, 8)
+      yield f"{group.label}: without {lacks}, so its mean is of fewer parts than others'."
 
 
 def _reached(run: Run, of: Score) -> str:
