@@ -66,8 +66,12 @@ class EchoData:
 
   @property
   def ceiling(self) -> float:
-    """The accuracy that no model without a memory can exceed."""
-    seen = max(self.segment - self.back, 0) / self.segment
+    """The accuracy that no model without a memory can exceed on an evaluated split.
+
+    The first `back` tokens of a lane do not count; in endless ones it would be less.
+    """
+    visible = self.held * max(self.segment - self.back, 0)
+    seen = visible / (self.held * self.segment - self.back)
     return seen + (1 - seen) / self.symbols
 
   def model(self, encoding, size, positions) -> LanguageModelSpec:
