@@ -234,7 +234,7 @@ class LanguageModeling(Task):
     for name, title in FLOORS.items():
       floor = summary[f"baseline/test/{name}/bits_per_byte"]
       ahead = summary["test/bits_per_byte"] - floor
-      yield f"{f'{title}, {metric.title}':<36}{floor:>12.4f}   the model needs {ahead:+.4f}"
+      yield f"{f'{title}, {metric.title}':<36}{floor:>12.4f}   the model differs by {ahead:+.4f}"
     if self.contexts:
       yield "test, by how many tokens are read before a target:"
     for context in sorted(set(self.contexts or ())):
