@@ -123,7 +123,7 @@ def consecutive(
     found = windows.losses(trained.snapshot, stream, last, context, scored=scored, longest=longest)
     nats[context] = found.reshape(-1)[:count].astype(np.float64)
   place = first + np.arange(count)
-  sizes = windows.sizes(trained.data, split, place)
+  sizes = trained.data.vocabulary.bytes_of[stream.tokens[place]]
   return Curve(_name(trained), nats, sizes, refused, blocks)
 
 

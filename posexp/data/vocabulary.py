@@ -5,6 +5,7 @@ END stands before each document and is token 0 of all of them; no text holds it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections import Counter
@@ -46,6 +47,16 @@ class Vocabulary:
     """`table` has the bytes of each token; those of END are none."""
     self._table = table
     self.size: int = len(table)
+
+  @functools.cached_property
+  def bytes_of(self) -> np.ndarray:
+    """How many bytes each token stands for, int [V]."""
+    return np.array([*map(len, self._table)])
+
+  @functools.cached_property
+  def chars_of(self) -> np.ndarray:
+    """How many characters of UTF-8 begin in each token, int [V]."""
+    return np.array([sum(byte & 0xC0 != 0x80 for byte in part) for part in self._table])
 
   @staticmethod
   def opened(text: str) -> Vocabulary:

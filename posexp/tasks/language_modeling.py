@@ -94,17 +94,10 @@ class TextData:
 
   texts = evaluation
 
-  @functools.cached_property
-  def _sizes_of(self) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes and characters that each token stands for, int [V] each."""
-    parts = [self.vocabulary.decode([token]) for token in range(self.vocabulary.size)]
-    starts = [sum(byte & 0xC0 != 0x80 for byte in part) for part in parts]  # of UTF-8 characters
-    return np.array([*map(len, parts)]), np.array(starts)
-
   def counts(self, split: str) -> dict[str, np.ndarray]:
     """The `bytes` and `chars` that the targets of each segment stand for, int [segments]."""
-    totals = [self.streams[split].totals(each) for each in self._sizes_of]
-    return dict(zip(("bytes", "chars"), totals, strict=True))
+    sizes = {"bytes": self.vocabulary.bytes_of, "chars": self.vocabulary.chars_of}
+    return {name: self.streams[split].totals(each) for name, each in sizes.items()}
 
 
 @dataclasses.dataclass(frozen=True)

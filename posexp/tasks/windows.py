@@ -126,10 +126,4 @@ def by_context(
     if refused(snapshot, stream, context) is None
   }
   text = hashlib.sha256(np.ascontiguousarray(stream.tokens)).hexdigest()
-  return ContextLosses(text, place, sizes(data, split, place), nats)
-
-
-def sizes(data: TextData, split: str, place: np.ndarray) -> np.ndarray:
-  """How many bytes the tokens at these places stand for, int64 [N]."""
-  tokens, of = np.unique(data.streams[split].tokens[place], return_inverse=True)
-  return np.array([len(data.vocabulary.decode([token])) for token in tokens.tolist()])[of]
+  return ContextLosses(text, place, data.vocabulary.bytes_of[stream.tokens[place]], nats)
