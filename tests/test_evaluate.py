@@ -7,6 +7,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from order import compilations
 
 from posexp import evaluate
 from posexp.analysis.ablation import Off, Switches, measure
@@ -129,13 +130,13 @@ def test_a_grid_is_what_single_evaluations_say_in_one_program(run, trained, caps
   grid = typed(run, "--grid")
   # For either term four heads, two layers, and everywhere.
   assert len(grid["off"]) == 2 * (4 + 2 + 1)
-  compiled = trained.snapshot.program.predict._cache_size()
-  for row in grid["off"][2], grid["off"][5], grid["off"][8], grid["off"][13]:
-    where = ["--layers", ",".join(map(str, row["layers"]))]
-    where += ["--heads", ",".join(map(str, row["heads"]))]
-    (alone,) = typed(run, "--without", row["terms"][0], *where)["off"]
-    assert alone == row
-  assert trained.snapshot.program.predict._cache_size() == compiled
+  with compilations() as counts:
+    for row in grid["off"][2], grid["off"][5], grid["off"][8], grid["off"][13]:
+      where = ["--layers", ",".join(map(str, row["layers"]))]
+      where += ["--heads", ",".join(map(str, row["heads"]))]
+      (alone,) = typed(run, "--without", row["terms"][0], *where)["off"]
+      assert alone == row
+  assert counts["predict"] == 0
   assert len({row["loss"] for row in grid["off"]}) > 10
   files = {path.name for path in (run / "figures").iterdir()}
   assert files == {"terms-test.png", "terms-test.svg"}
@@ -145,10 +146,11 @@ def test_a_grid_is_what_single_evaluations_say_in_one_program(run, trained, caps
 def test_switches_are_compiled_once_for_each_length_of_batch(trained):
   switches = Switches(trained)
   offs = [switches.off([term], [layer]) for term in switches.known.terms for layer in (0, 1)]
-  jax.clear_caches()
   lengths = {batch["tokens"].shape[1] for batch in trained.data.evaluation("test", 16)}
-  measure(trained, "test", [switches.scale(), *map(switches.scale, offs)])
-  assert trained.snapshot.program.predict._cache_size() == len(lengths)
+  jax.clear_caches()
+  with compilations() as counts:
+    measure(trained, "test", [switches.scale(), *map(switches.scale, offs)])
+  assert counts["predict"] == len(lengths)
 
 
 def test_a_change_is_counted_in_pairs(trained):
