@@ -1,0 +1,106 @@
+"""Charts, held against all trees, one by one."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posexp.models import chart
+
+LENGTHS = (6, 1, 4, 2, 5)
+SIZE = 7  # one more than the longest sentence has
+
+
+@functools.cache
+def trees(i: int, j: int) -> tuple[frozenset[tuple[int, int]], ...]:
+  """All binary trees over the words i to j, each the set of its spans."""
+  if j - i == 1:
+    return (frozenset({(i, j)}),)
+  return tuple(
+    frozenset({(i, j)}) | left | right
+    for split in range(i + 1, j)
+    for left in trees(i, split)
+    for right in trees(split, j)
+  )
+
+
+@pytest.fixture(scope="module")
+def squares() -> np.ndarray:
+  """The scores of the words i to j inclusive, of which those with j < i mean nothing."""
+  return np.random.default_rng(0).normal(scale=2, size=(len(LENGTHS), SIZE, SIZE))
+
+
+@pytest.fixture(scope="module")
+def found(squares):
+  """The best trees' scores, their spans and their gradient, of the squares."""
+
+  @jax.jit
+  def best(squares):
+    def total(squares):
+      score, spans = chart.best(chart.by_width(squares), jnp.array(LENGTHS))
+      return score.sum(), (score, spans)
+
+    return (*jax.grad(total, has_aux=True)(squares),)
+
+  gradient, (score, spans) = best(jnp.array(squares, jnp.float32))
+  return np.asarray(score), np.asarray(spans), np.asarray(gradient)
+
+
+def score(square: np.ndarray, tree: frozenset[tuple[int, int]]) -> float:
+  return sum(square[i, j - 1] for i, j in tree)
+
+
+def test_the_best_tree_is_the_best_of_all(squares, found):
+  best, spans, gradient = found
+  for square, n, value, rows, slope in zip(squares, LENGTHS, best, spans, gradient, strict=True):
+    most = max(trees(0, n), key=lambda tree: score(square, tree))
+    assert {(i, j) for i, j in rows.tolist() if j} == most
+    assert value == pytest.approx(score(square, most), abs=1e-4)
+    indicator = np.zeros_like(square)
+    for i, j in most:
+      indicator[i, j - 1] = 1
+    np.testing.assert_array_equal(slope, indicator)
+
+
+def test_spans_are_in_preorder_and_then_nothing(found):
+  for n, rows in zip(LENGTHS, found[1].tolist(), strict=True):
+    assert rows[2 * n - 1 :] == [[0, 0]] * (2 * (SIZE - n))
+    assert rows[: 2 * n - 1] == sorted(rows[: 2 * n - 1], key=lambda span: (span[0], -span[1]))
+
+
+def test_the_partition_is_the_sum_over_all_trees(squares):
+  def total(squares):
+    logs = chart.log_partition(chart.by_width(squares), jnp.array(LENGTHS))
+    return logs.sum(), logs
+
+  marginals, logs = jax.jit(jax.grad(total, has_aux=True))(jnp.array(squares, jnp.float32))
+  for square, n, log, marginal in zip(squares, LENGTHS, logs, marginals, strict=True):
+    weights = np.exp([score(square, tree) for tree in trees(0, n)])
+    assert log == pytest.approx(np.log(weights.sum()), abs=1e-4)
+    expected = np.zeros_like(square)
+    for tree, weight in zip(trees(0, n), weights / weights.sum(), strict=True):
+      for i, j in tree:
+        expected[i, j - 1] += weight
+    np.testing.assert_allclose(marginal, expected, atol=1e-5)
+
+
+def test_what_is_beyond_a_sentence_does_not_matter(squares, found):
+  score, spans, _ = found
+  words = np.arange(SIZE) < np.array(LENGTHS)[:, None]
+  beyond = np.where(words[:, :, None] & words[:, None], squares, 1e6)
+  lengths, longest = jnp.array(LENGTHS), max(LENGTHS)
+  for square in (beyond, beyond[:, :longest, :longest]):
+    filled = jnp.array(square, jnp.float32)
+    others = jax.jit(lambda square: chart.best(chart.by_width(square), lengths))(filled)
+    np.testing.assert_array_equal(others[1], spans[:, : 2 * len(square[0]) - 1])
+    np.testing.assert_allclose(others[0], score, atol=1e-5)
+
+
+def test_trees_that_are_equally_good_are_one_tree():
+  score, spans = chart.best(jnp.zeros((5, 1, 5)), jnp.array([5]))
+  assert score == 0
+  assert {tuple(span) for span in spans[0].tolist()} in trees(0, 5)
