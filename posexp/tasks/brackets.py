@@ -1,0 +1,124 @@
+"""How well trees agree with those of a treebank, as EVALB counts it with COLLINS.prm.
+
+Words with a tag of punctuation are removed before spans are numbered; neither they nor TOP count as
+brackets; ADVP and PRT are equal; each phrase of several over the same words counts by itself. F1 is
+of the sums over all sentences. A sentence without a word but punctuation is skipped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from posexp.data.trees import TOP, TRACE, Phrase, Tree, chains
+
+PUNCTUATION = frozenset((",", ":", "``", "''", "."))  # tags
+UNCOUNTED = PUNCTUATION | {TOP, TRACE}
+EQUAL = {"PRT": "ADVP"}
+ENDS = (10, 20, 30, 40)  # words of the longest sentences of each group; others are the last
+
+
+class Counts(NamedTuple):
+  """What is counted of a sentence; all 0 where it is skipped."""
+
+  matched: int = 0
+  gold: int = 0  # brackets of the treebank
+  predicted: int = 0
+  matched_unlabeled: int = 0
+  valid: int = 0  # 1: it is not skipped
+  exact: int = 0  # 1: all brackets agree
+
+
+def counts(gold: Tree, predicted: Tree) -> Counts:
+  """Of a tree against that of the treebank, which has the same words and tags."""
+  wanted, found = _brackets(gold), _brackets(predicted)
+  if all(tag in PUNCTUATION for tag in gold.tags):
+    return Counts()
+  matched = (wanted & found).total()
+  spans = _spans(wanted) & _spans(found)
+  sizes = wanted.total(), found.total()
+  return Counts(matched, *sizes, spans.total(), 1, int(sizes == (matched, matched)))
+
+
+def _brackets(tree: Tree) -> Counter:
+  place = [0, *itertools.accumulate(tag not in PUNCTUATION for tag in tree.tags)]
+  return Counter(
+    (place[start], place[end], EQUAL.get(label, label))
+    for start, end, label in tree.phrases
+    if label not in UNCOUNTED and place[start] < place[end]
+  )
+
+
+def _spans(found: Counter) -> Counter:
+  spans: Counter = Counter()
+  for (start, end, _), number in found.items():
+    spans[start, end] += number
+  return spans
+
+
+def scores(counted: np.ndarray) -> dict[str, float]:
+  """F1, recall, precision, exact match and F1 without labels, from `Counts` int [N,6]."""
+  matched, gold, predicted, unlabeled, valid, exact = np.sum(counted, axis=0, dtype=int).tolist()
+  return {
+    "f1": 2 * matched / max(gold + predicted, 1),
+    "recall": matched / max(gold, 1),
+    "precision": matched / max(predicted, 1),
+    "exact_match": exact / max(valid, 1),
+    "unlabeled_f1": 2 * unlabeled / max(gold + predicted, 1),
+  }
+
+
+def by_length(lengths: np.ndarray, counted: np.ndarray) -> dict[str, Any]:
+  """F1 of sentences of 1-10 words, of 11-20 and so on, and how many there are, where there are any.
+
+  Args:
+    lengths: words of each sentence, punctuation too, int [N].
+    counted: `Counts` int [N,6].
+  """
+  found: dict[str, Any] = {}
+  group = np.searchsorted(ENDS, lengths)
+  for number, (first, last) in enumerate(zip((0, *ENDS), (*ENDS, ""), strict=True)):
+    if (chosen := group == number).any():
+      name = f"{first + 1}-{last}"
+      found[f"f1/{name}"] = scores(counted[chosen])["f1"]
+      found[f"sentences/{name}"] = int(chosen.sum())
+  return found
+
+
+class Branching(NamedTuple):
+  """Trees that know nothing but which side a language branches to."""
+
+  root: str  # over all words
+  inner: str  # over the words from each but the first to the last
+
+  @classmethod
+  def of(cls, trees: Iterable[Tree]) -> Branching:
+    """The labels that most often stand over whole sentences, and over the ends of them."""
+    roots: Counter = Counter()
+    ends: Counter = Counter()
+    for tree in trees:
+      last = _last(tree.tags)
+      for (start, end), chain in chains(tree).items():
+        if (start, end) == (0, len(tree.words)):
+          roots[chain] += 1
+        elif end == last and end - start > 1:
+          ends[chain] += 1
+    return cls(_most(roots), _most(ends or roots))
+
+  def __call__(self, words: Sequence[str], tags: Sequence[str]) -> Tree:
+    """Right-branching, but for a final mark of punctuation."""
+    last = _last(tags)
+    inner = (Phrase(start, last, self.inner) for start in range(1, last - 1))
+    return Tree(tuple(words), tuple(tags), (Phrase(0, len(words), self.root), *inner))
+
+
+def _last(tags: Sequence[str]) -> int:
+  return len(tags) - (len(tags) > 1 and tags[-1] in PUNCTUATION)
+
+
+def _most(found: Counter) -> str:
+  return min(found, key=lambda each: (-found[each], each))
