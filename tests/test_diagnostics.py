@@ -56,12 +56,12 @@ CASES = {
     diagnostics.Copy(kinds=100, distinct=True),
     lambda x, y, n: [*x] == [*y] and len(set(x)) == n,
   ),
-  "addition": (diagnostics.Addition(), is_sum),
+  "addition": (diagnostics.Addition(hints=False), is_sum),
   "printed": (
-    diagnostics.Addition(reversed=False),
+    diagnostics.Addition(reversed=False, hints=False),
     lambda x, y, n: is_sum(np.array([*x[n - 1 :: -1], 10, *x[:n:-1]]), y[::-1], n),
   ),
-  "hints": (diagnostics.Addition(hints=True), is_hinted_sum),
+  "hints": (diagnostics.Addition(lengths=(8, 30)), is_hinted_sum),
   "recall": (diagnostics.Recall(), is_recalled),
   "induction": (
     diagnostics.Induction(),
@@ -123,6 +123,19 @@ def test_rows_are_input_and_answer_of_which_the_answer_counts():
       assert [*labels[mask]] == [*x, EOS]
       assert [*np.flatnonzero(mask)] == [*range(n + 1, 2 * n + 2)]
   assert {batch["tokens"].shape for batch in data.evaluation("beyond", 4)} == {(4, 16), (4, 32)}
+
+
+def test_a_question_stands_behind_the_separator():
+  data = drawn(diagnostics.Recall(), question=1)
+  for batch in data.evaluation("beyond", 4):
+    for row in np.flatnonzero(batch["weight"]):
+      tokens, mask = batch["tokens"][row], batch["mask"][row]
+      (place,) = np.flatnonzero(tokens == SEP)
+      assert [*np.flatnonzero(mask)] == [place + 1, place + 2]
+      x = np.array([*tokens[1:place], tokens[place + 1]])
+      value, end = batch["labels"][row][mask]
+      assert is_recalled(x - FIRST, value - FIRST, len(x) - 9)
+      assert end == EOS
 
 
 def test_splits_are_the_same_for_every_run_and_training_is_of_its_seed():

@@ -1,6 +1,7 @@
 """Examples that are drawn and not stored: an input, and the answer that a decoder writes behind it.
 
 A row is BOS x SEP y EOS, of which y and EOS count; or, for a classifier, BOS x with the class y.
+Where the input ends with a question, SEP stands before it: BOS x SEP question y EOS.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Drawn:
   lengths: dict[str, tuple[int, ...]]  # of each split: those that are drawn from
   counts: dict[str, int]  # examples of validation, and of each length of other splits
   form: Literal["decoder", "encoder"]
+  question: int = 0  # how many of the input's last symbols ask for the answer
 
   item: ClassVar[str] = "example"
 
@@ -99,11 +101,13 @@ class Drawn:
     tokens = np.full((rows, width + 1), PAD, np.int32)
     mask = np.zeros((rows, width + 1), bool)
     for row, (x, y) in enumerate(examples):
-      given = [BOS, *(x + FIRST)]
-      answer = [SEP, *(y + FIRST), EOS] if self.form == "decoder" else []
-      tokens[row, : len(given) + len(answer)] = [*given, *answer]
-      begin = len(given) + 1 if answer else 0
-      mask[row, begin : len(given) + len(answer)] = True
+      given, answer = [BOS, *(x + FIRST)], []
+      if self.form == "decoder":
+        given.insert(len(given) - self.question, SEP)
+        answer = [*(y + FIRST), EOS]
+      end = len(given) + len(answer)
+      tokens[row, :end] = [*given, *answer]
+      mask[row, len(given) if answer else 0 : end] = True
     batch = {
       "weight": np.pad(np.ones(len(examples), np.float32), fill),
       "index": np.pad(index.astype(np.int32), fill, constant_values=-1),

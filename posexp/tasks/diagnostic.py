@@ -106,6 +106,7 @@ class Diagnostic(Task):
   headline: ClassVar[tuple[str, ...]] = ("beyond/exact_match", "test/exact_match")
   followed: ClassVar[tuple[str, ...]] = ("loss", "exact_match", "accuracy")
   symbols: ClassVar[int] = 2
+  question: ClassVar[int] = 0  # the input's last symbols that a decoder reads behind SEP
 
   name: Name = "diagnostic"
   shortest: Length = 1
@@ -141,7 +142,8 @@ class Diagnostic(Task):
     trained = tuple(range(self.shortest, self.longest + 1))
     lengths = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
     lengths = {split: each for split, each in lengths.items() if each}
-    drawn = Drawn(self.name, self.draw, lengths, dict.fromkeys(lengths, self.examples), self.form)
+    counts = dict.fromkeys(lengths, self.examples)
+    drawn = Drawn(self.name, self.draw, lengths, counts, self.form, self.question)
     blind = {n: self.chance(n) for n in self.lengths}
     return DrawnData(drawn, FIRST + self.symbols, self.symbols, blind)
 

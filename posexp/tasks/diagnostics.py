@@ -106,9 +106,11 @@ class Addition(Diagnostic):
   """
 
   name: Name = "addition"
+  longest: Length = 8
+  lengths: tuple[int, ...] = (2, 4, 6, 8, 9, 10, 11, 12, 14, 16, 20)
   base: Annotated[int, between(2, 36)] = 10
   reversed: bool = True
-  hints: bool = False
+  hints: bool = True
 
   @property
   def symbols(self) -> int:
@@ -140,6 +142,7 @@ class Recall(Diagnostic):
 
   KINDS: ClassVar[int] = 32
   symbols: ClassVar[int] = 3 * KINDS
+  question: ClassVar[int] = 1
   name: Name = "recall"
   longest: Length = 32
   lengths: tuple[int, ...] = (8, 16, 32, 48, 64, 96, 128, 192, 256)
@@ -163,6 +166,7 @@ class Induction(Diagnostic):
 
   KINDS: ClassVar[int] = 16
   symbols: ClassVar[int] = KINDS + 1
+  question: ClassVar[int] = 1
   name: Name = "induction"
 
   def draw(self, random, n):
