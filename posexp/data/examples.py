@@ -51,7 +51,7 @@ class Sequences:
     return tokens, mask
 
 
-def _numbered(rows: np.ndarray, size: int) -> Batch:
+def numbered(rows: np.ndarray, size: int) -> Batch:
   """What each batch says of its rows: weight float32 [B] (0 for a padded row), index int32 [B]."""
   fill = (0, size - len(rows))
   return {
@@ -74,7 +74,7 @@ class Examples(Sequences):
     """
     tokens, mask = self.padded(rows, length, size)
     labels = np.pad(self.labels[rows], (0, size - len(rows)))
-    return {"tokens": tokens, "mask": mask, "labels": labels} | _numbered(rows, size)
+    return {"tokens": tokens, "mask": mask, "labels": labels} | numbered(rows, size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,4 +102,4 @@ class Pairs:
     target = np.where(mask, np.roll(labels, 1, axis=1), PAD)
     target[: len(rows), 0] = BOS
     batch = {"source": source, "target": target, "labels": labels}
-    return batch | {"source_mask": source_mask, "mask": mask} | _numbered(rows, size)
+    return batch | {"source_mask": source_mask, "mask": mask} | numbered(rows, size)

@@ -11,6 +11,7 @@ import glob
 import itertools
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -133,8 +134,8 @@ def parsed(name: str, lines: Iterable[str]) -> Iterator[tuple[int, Tree]]:
           phrases[closed.place] = Phrase(closed.start, len(words), label)
         elif len(closed.atoms) > 1:  # a word of several parts is one
           phrases.pop()
-          tags.append(closed.atoms[0])
-          words.append("_".join(closed.atoms[1:]))
+          tags.append(sys.intern(closed.atoms[0]))  # a treebank holds few different ones
+          words.append(sys.intern("_".join(closed.atoms[1:])))
         else:
           shown = f"({''.join(closed.atoms)})"
           raise UserError(f"{where}: {shown} has neither a word nor a phrase in it")

@@ -14,7 +14,7 @@ from posexp.errors import UserError
 
 # Options and sections that do not change a run's results.
 BOOKKEEPING = ("seed", "runs", "rerun", "wandb", "distributed", "plugins")
-FILES = ("train", "validation", "test")  # options of a task that are paths of data
+FILES = ("train", "validation", "test", "folder")  # options of a task that are paths of data
 # Options that change no result at these values, which are also what runs had before the option
 # existed: such runs keep their digest.
 NEUTRAL = {

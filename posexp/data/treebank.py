@@ -1,0 +1,172 @@
+"""Trees as numbers: the lexicon of a treebank, and the batches that a parser reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from posexp.data.examples import Batch, numbered
+from posexp.data.trees import Tree, chains
+
+# Words and tags share a table, so that their rows can be summed where they are looked up.
+PAD, START, STOP, UNKNOWN = range(4)
+START_TAG, STOP_TAG, UNKNOWN_TAG = range(4, 7)
+FIRST = 7  # then come tags, then words
+INPUTS = {"words": (0,), "tags": (1,), "both": (0, 1)}  # the columns of a token's ids
+UNSEEN = -1  # the label of a span whose chain training never saw
+
+
+@dataclasses.dataclass(frozen=True)
+class Lexicon:
+  """What the training trees hold."""
+
+  words: dict[str, tuple[int, str]]  # how often each stands there, and its most frequent tag
+  tags: tuple[str, ...]
+  labels: tuple[str, ...]  # chains; the first is the empty label, of no phrase
+  rare_tag: str  # the most frequent one of words that stand there once
+
+  @classmethod
+  def of(cls, trees: Iterable[Tree]) -> Lexicon:
+    """Words, tags and labels, the most frequent first."""
+    tagged: dict[str, Counter] = {}
+    labels: Counter = Counter()
+    for tree in trees:
+      for word, tag in zip(tree.words, tree.tags, strict=True):
+        tagged.setdefault(word, Counter())[tag] += 1
+      labels.update(chains(tree).values())
+    tags: Counter = Counter()
+    once: Counter = Counter()
+    for found in tagged.values():
+      tags += found
+      if found.total() == 1:
+        once += found
+    counts = Counter({word: found.total() for word, found in tagged.items()})
+    words = {word: (counts[word], _ordered(tagged[word])[0]) for word in _ordered(counts)}
+    return cls(words, _ordered(tags), ("", *_ordered(labels)), _ordered(once or tags)[0])
+
+  @classmethod
+  def opened(cls, text: str) -> Lexicon:
+    """From what `json` gives; an error of some class where it is none."""
+    given = json.loads(text)
+    words = {str(word): (int(count), str(tag)) for word, (count, tag) in given["words"].items()}
+    return cls(words, tuple(given["tags"]), tuple(given["labels"]), given["rare_tag"])
+
+  @property
+  def json(self) -> str:
+    return json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=0) + "\n"
+
+  @property
+  def vocab_size(self) -> int:
+    return FIRST + len(self.tags) + len(self.words)
+
+  @functools.cached_property
+  def word_ids(self) -> dict[str, int]:
+    return {word: i for i, word in enumerate(self.words, start=FIRST + len(self.tags))}
+
+  @functools.cached_property
+  def tag_ids(self) -> dict[str, int]:
+    return {tag: i for i, tag in enumerate(self.tags, start=FIRST)}
+
+  @functools.cached_property
+  def label_ids(self) -> dict[str, int]:
+    return {label: i for i, label in enumerate(self.labels)}
+
+  @functools.cached_property
+  def rare(self) -> np.ndarray:
+    """With which probability a word is not known in a step of training, float32 [V]: 1/(1+count)
+    (Kitaev & Klein 2018); 0 of what is no word."""
+    counts = np.array([count for count, _ in self.words.values()], np.float64)
+    of_words = 1 / (1 + counts)
+    return np.concatenate([np.zeros(FIRST + len(self.tags)), of_words]).astype(np.float32)
+
+  def tag(self, word: str) -> str:
+    """The tag that a word most often has."""
+    return self.words[word][1] if word in self.words else self.rare_tag
+
+  def ids(self, words: Sequence[str], tags: Sequence[str]) -> list[tuple[int, int]]:
+    """The ids of words and of their tags."""
+    return [
+      (self.word_ids.get(word, UNKNOWN), self.tag_ids.get(tag, UNKNOWN_TAG))
+      for word, tag in zip(words, tags, strict=True)
+    ]
+
+
+def _ordered(counts: Counter) -> tuple[str, ...]:
+  """The most frequent first; those that are as frequent by the alphabet."""
+  return tuple(sorted(counts, key=lambda each: (-counts[each], each)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+  """A split of a treebank as numbers, end to end."""
+
+  tokens: np.ndarray  # int32 [words,I], of all sentences
+  starts: np.ndarray  # int64 [N+1], where each sentence begins, and the end
+  spans: np.ndarray  # int32 [spans,3]: first word, last word, label
+  span_starts: np.ndarray  # int64 [N+1]
+  ends: np.ndarray  # int32 [2,I], the ids of START and of STOP
+  rare: np.ndarray  # float32 [V], with which probability a word is replaced
+
+  @classmethod
+  def of(cls, trees: Iterable[Tree], lexicon: Lexicon, inputs: str, *, train: bool) -> Sentences:
+    """Words are replaced while training alone; I ids stand for each, as `inputs` says."""
+    tokens: list[np.ndarray] = []
+    spans: list[np.ndarray] = []
+    for tree in trees:
+      tokens.append(np.array(lexicon.ids(tree.words, tree.tags), np.int32))
+      rows = [
+        (start, end - 1, lexicon.label_ids.get(chain, UNSEEN))
+        for (start, end), chain in chains(tree).items()
+      ]
+      spans.append(np.array(rows, np.int32).reshape(-1, 3))
+    columns = list(INPUTS[inputs])
+    ends = np.array([(START, START_TAG), (STOP, STOP_TAG)], np.int32)[:, columns]
+    replaced = train and 0 in columns
+    return cls(
+      np.concatenate(tokens)[:, columns],
+      np.cumsum([0, *map(len, tokens)], dtype=np.int64),
+      np.concatenate(spans),
+      np.cumsum([0, *map(len, spans)], dtype=np.int64),
+      ends,
+      lexicon.rare if replaced else np.zeros_like(lexicon.rare),
+    )
+
+  @functools.cached_property
+  def lengths(self) -> np.ndarray:
+    """int64 [N], tokens of each sentence, START and STOP among them."""
+    return np.diff(self.starts) + 2
+
+  def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
+    """The sentences `rows`, padded to `length` tokens and with rows of weight 0 to `size`.
+
+    Returns, with L = `length` and N = L − 2 words: tokens int32 [B,L,I], mask bool [B,L], rare
+    float32 [B,L], gold int16 [B,N,N] (the label of the words i to j, both included; 0 where there
+    is no phrase), weight float32 [B] and index int32 [B], the place in the split (−1 for a padded
+    row, which holds one unknown word).
+    """
+    fill = size - len(rows)
+    place = np.arange(length - 2)
+    at = np.minimum(self.starts[rows, None] + place, len(self.tokens) - 1)
+    inside = place < self.lengths[rows, None] - 2
+    tokens = np.full((size, length, self.tokens.shape[1]), PAD, np.int32)
+    tokens[:, 0] = self.ends[0]
+    tokens[: len(rows), 1:-1] = np.where(inside[..., None], self.tokens[at], PAD)
+    tokens[len(rows) :, 1] = UNKNOWN
+    last = np.pad(self.lengths[rows] - 1, (0, fill), constant_values=2)
+    tokens[np.arange(size), last] = self.ends[1]
+    gold = np.zeros((size, length - 2, length - 2), np.int16)
+    counts = np.diff(self.span_starts)[rows]
+    before = np.repeat(self.span_starts[rows] - np.cumsum(counts) + counts, counts)
+    first, final, label = self.spans[before + np.arange(counts.sum())].T
+    gold[np.repeat(np.arange(len(rows)), counts), first, final] = label
+    return {
+      "tokens": tokens,
+      "mask": np.arange(length) <= last[:, None],
+      "rare": self.rare[tokens[..., 0]],
+      "gold": gold,
+    } | numbered(rows, size)

@@ -1,0 +1,185 @@
+"""Constituency parsing: a tree for each sentence, as Kitaev & Klein (2018) do it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from posexp import storage
+from posexp.config.checks import Count, Name, check
+from posexp.data import tokenizer, trees
+from posexp.data.splits import arrange
+from posexp.data.treebank import FIRST, Lexicon
+from posexp.data.trees import Tree
+from posexp.errors import UserError
+from posexp.runs.predictions import write_predictions
+from posexp.tasks import brackets
+from posexp.tasks.contract import Outputs, Snapshot, Task, metric_of, prefixed, result_table
+from posexp.tasks.treebank_data import EVALUATED, TreebankData, parser_spec
+
+if TYPE_CHECKING:
+  from posexp.models.parser import ParserSpec
+
+MEASURED = ("f1", "recall", "precision", "exact_match", "unlabeled_f1")
+
+Treebank = dict[str, list[Tree]]  # by split
+
+
+@dataclasses.dataclass(frozen=True)
+class Parsing(Task):
+  """How a parser is trained and measured; subclasses say where the trees come from. configs/task
+  explains each option."""
+
+  score: ClassVar[str] = "validation/f1"
+  headline: ClassVar[tuple[str, ...]] = ("test/f1", "test/exact_match")
+  followed: ClassVar[tuple[str, ...]] = ("loss", "f1", "exact_match")
+
+  name: Name = "parsing"
+  inputs: Literal["words", "tags", "both"] = "both"
+  longest: Count = 64
+  loss: Literal["margin", "crf"] = "margin"
+  hidden: Count = 128
+
+  def __post_init__(self):
+    """Raises ValueError for an option that is wrong for any data."""
+    check(self)
+
+  def treebank(self) -> tuple[Treebank, Sequence[str]]:
+    """The trees of each split, and notes.
+
+    Raises:
+      UserError: for data that are missing, broken or of no use.
+    """
+    raise NotImplementedError
+
+  def smallest_model(self, encoding, size, positions) -> ParserSpec:
+    return parser_spec(FIRST + 2, 2, encoding, size, positions, loss=self.loss, hidden=self.hidden)
+
+  def prepare(self, folder: Path) -> TreebankData:
+    """The data, in numbers by folder/tokenizer.json, which is made of the training trees if it is
+    missing.
+
+    Raises:
+      UserError: for data that are missing, broken or of no use, and for another run's lexicon.
+    """
+    digest = self.data_digest()
+    (text,) = tokenizer.kept(
+      folder,
+      ["tokenizer"],
+      lambda _: Lexicon.of(_kept(self, digest)[0]["train"]).json,
+      Lexicon.opened,
+    )
+    return _prepared(self, digest, text)
+
+  def predict(
+    self,
+    data: TreebankData,
+    snapshot: Snapshot,
+    split: str,
+    term_scale: dict[str, Any] | None = None,
+  ) -> Outputs:
+    """For every sentence, [N,...] each: `loss`, the `spans` of its tree, and its `counts` of
+    brackets; those that are right (`right`), and those of both trees (`tokens`), halved."""
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
+    pairs = zip(data.trees_of[split], data.parses(split, found["spans"]), strict=True)
+    counts = np.array([brackets.counts(*pair) for pair in pairs])
+    matched, gold, predicted = counts.T[:3]
+    sizes = {"right": matched, "answer": matched, "tokens": (gold + predicted) / 2}
+    return found | sizes | {"counts": counts}
+
+  def scores(self, found: Outputs) -> dict[str, float]:
+    """The loss of a sentence, and what EVALB says of all."""
+    loss = float(np.mean(found["loss"], dtype=np.float64))
+    return {"loss": loss} | brackets.scores(found["counts"])
+
+  def predicted(self, summary: Mapping[str, Any]) -> Sequence[str]:
+    return ("test",)
+
+  def conclude(self, data: TreebankData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+    """The metrics of the test split, by length too, and those of right-branching trees; the trees
+    are written."""
+    found = self.predict(data, snapshot, "test")
+    gold = data.trees_of["test"]
+    write_trees(folder, "test", gold, data.parses("test", found["spans"]), found)
+    lengths = np.array([len(tree.words) for tree in gold])
+    groups = brackets.by_length(lengths, found["counts"])
+    summary = prefixed("test", self.scores(found) | groups)
+    for split in EVALUATED:
+      of_split = data.trees_of[split]
+      blind = [data.branching(tree.words, tree.tags) for tree in of_split]
+      counts = [brackets.counts(*pair) for pair in zip(of_split, blind, strict=True)]
+      summary |= prefixed(f"baseline/{split}", brackets.scores(np.array(counts)))
+    return summary
+
+  def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
+    """The best checkpoint on both splits, right-branching trees, and F1 by length."""
+    yield from result_table(self, summary, EVALUATED, (*MEASURED, "loss"))
+    for name in ("f1", "unlabeled_f1"):
+      values = (summary[f"baseline/{split}/{name}"] for split in EVALUATED)
+      label = f"right-branching, {metric_of(self, name).title}"
+      yield f"{label:<30}" + "{:>6.4f}{:>12.4f}".format(*values)
+    groups = [key.rpartition("/")[2] for key in summary if key.startswith("test/f1/")]
+    yield ""
+    yield f"{'test, words':<24}" + "".join(map("{:>9}".format, groups))
+    yield f"{'sentences':<24}" + "".join(
+      f"{summary[f'test/sentences/{group}']:>9,}" for group in groups
+    )
+    yield f"{'F1':<24}" + "".join(f"{summary[f'test/f1/{group}']:>9.4f}" for group in groups)
+
+
+def write_trees(
+  folder: Path, split: str, gold: Sequence[Tree], parses: Sequence[Tree], found: Outputs
+) -> None:
+  """Writes predictions, and the trees of the treebank and of the parser a line each for EVALB."""
+  rows = []
+  sides = {"gold": gold, "parsed": parses}
+  for name, side in sides.items():
+    lines = "".join(f"{trees.brackets(tree)}\n" for tree in side)
+    storage.write(folder / "predictions" / f"{split}.{name}.mrg", lines)
+  counts = found["counts"].tolist()
+  for index, (tree, parse, counted) in enumerate(zip(gold, parses, counts, strict=True)):
+    matched, wanted, predicted, *_ = counted
+    row = {"index": index, "text": tree.text, "words": len(tree.words)}
+    row |= {"tree": trees.brackets(tree), "parse": trees.brackets(parse)}
+    row |= {"matched": matched, "gold": wanted, "predicted": predicted}
+    rows.append(row | {"loss": float(found["loss"][index])})
+  write_predictions(folder, split, rows)
+
+
+def held_out(given: Mapping[str, Sequence[Tree]]) -> tuple[Treebank, list[str]]:
+  """All splits, a tenth of the training trees in those that are not given, and notes.
+
+  Raises:
+    UserError: a split would have no trees.
+  """
+  streams = {
+    split: functools.partial(map, lambda tree: (tree.text, tree), found)
+    for split, found in given.items()
+  }
+  arranged, notes = arrange(streams, rows="trees", texts="sentences")
+  return {split: [tree for _, tree in stream()] for split, stream in arranged.items()}, notes
+
+
+@functools.lru_cache(maxsize=2)
+def _kept(task: Parsing, digest: str | None) -> tuple[Treebank, tuple[str, ...]]:
+  """The trees of each split, those of training that are not too long, and notes. `digest` is only
+  for the cache: with other contents of the files, they are read again."""
+  treebank, notes = task.treebank()
+  short = [tree for tree in treebank["train"] if len(tree.words) <= task.longest]
+  if not short:
+    raise UserError(f"all training sentences have over {task.longest} words; raise task.longest")
+  if dropped := len(treebank["train"]) - len(short):
+    notes = [*notes, f"{dropped:,} train sentences of over {task.longest} words are dropped"]
+  return treebank | {"train": short}, tuple(notes)
+
+
+@functools.lru_cache(maxsize=2)
+def _prepared(task: Parsing, digest: str | None, text: str) -> TreebankData:
+  given, notes = _kept(task, digest)
+  options = {name: getattr(task, name) for name in ("inputs", "loss", "hidden")}
+  return TreebankData.of(given, Lexicon.opened(text), notes, **options)

@@ -1,0 +1,187 @@
+"""A treebank that is ready for a parser."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+
+from posexp.data import batches, trees
+from posexp.data.examples import Batch
+from posexp.data.splits import SPLITS
+from posexp.data.treebank import UNKNOWN, Lexicon, Sentences
+from posexp.data.trees import Tree
+from posexp.errors import UserError
+from posexp.tasks.brackets import Branching
+
+if TYPE_CHECKING:
+  from posexp.models.parser import ParserSpec
+
+EVALUATED = ("validation", "test")
+WIDER = 3  # how much longer the batches of sentences are that are longer than those of training
+FEWEST = 8  # rows of these batches at least, so that several devices can share them
+
+
+@dataclasses.dataclass(frozen=True)
+class TreebankData:
+  """Sentences with their trees, ready for a parser."""
+
+  lexicon: Lexicon
+  inputs: str
+  loss: str
+  hidden: int
+  trees_of: dict[str, list[Tree]]  # of the splits that are evaluated
+  sentences: dict[str, Sentences]
+  training_lengths: np.ndarray  # of the batches in training, int [buckets]
+  bucket_lengths: np.ndarray  # of all batches
+  branching: Branching
+  notes: tuple[str, ...]
+
+  item: ClassVar[str] = "sentence"
+  unit: ClassVar[str] = "sentences"
+
+  @classmethod
+  def of(
+    cls,
+    given: Mapping[str, Sequence[Tree]],
+    lexicon: Lexicon,
+    notes: Sequence[str] = (),
+    *,
+    inputs: str,
+    loss: str,
+    hidden: int,
+  ) -> Self:
+    """From the trees of each split, those of `train` less the ones that are too long."""
+    sentences = {
+      split: Sentences.of(given[split], lexicon, inputs, train=split == "train") for split in SPLITS
+    }
+    lengths = sentences["train"].lengths
+    ends = batches.buckets(lengths, int(lengths.max()))
+    longest = max(int(each.lengths.max()) for each in sentences.values())
+    trees_of = {split: list(given[split]) for split in EVALUATED}
+    return cls(
+      lexicon=lexicon,
+      inputs=inputs,
+      loss=loss,
+      hidden=hidden,
+      trees_of=trees_of,
+      sentences=sentences,
+      training_lengths=ends,
+      bucket_lengths=_lengthened(ends, longest),
+      branching=Branching.of(given["train"]),
+      notes=(*notes, *_unknown(trees_of, lexicon)),
+    )
+
+  @property
+  def sizes(self) -> dict[str, int]:
+    return {split: len(each.lengths) for split, each in self.sentences.items()}
+
+  @property
+  def about(self) -> tuple[str, str]:
+    given = {"words": "words", "tags": "gold tags", "both": "words and gold tags"}[self.inputs]
+    return (
+      f"trees of {given}; {len(self.lexicon.labels) - 1} labels, chains of phrases among them",
+      f"{len(self.lexicon.words):,} words, {len(self.lexicon.tags)} tags; longest sentence "
+      f"{self.longest - 2} words",
+    )
+
+  @property
+  def longest(self) -> int:
+    return max(int(each.lengths.max()) for each in self.sentences.values())
+
+  @property
+  def length(self) -> int:
+    return int(self.bucket_lengths[-1])
+
+  @property
+  def word_counts(self) -> np.ndarray:
+    return np.bincount(self.sentences["train"].tokens.ravel(), minlength=self.lexicon.vocab_size)
+
+  def model(self, encoding, size, positions) -> ParserSpec:
+    sizes = self.lexicon.vocab_size, len(self.lexicon.labels)
+    return parser_spec(*sizes, encoding, size, positions, loss=self.loss, hidden=self.hidden)
+
+  def rows_of(self, batch_size: int) -> np.ndarray:
+    """Sentences beyond those of training make smaller batches, since a chart takes memory and time
+    with the square of their length, and more."""
+    most = 2 * batch_size * int(self.training_lengths[-1]) ** 2
+    rows = []
+    for length in self.bucket_lengths.tolist():
+      size = batch_size
+      while size * length**2 > most and size % 2 == 0 and size > FEWEST:
+        size //= 2
+      rows.append(size)
+    return np.array(rows)
+
+  def steps_per_epoch(self, batch_size: int) -> int:
+    if batch_size > self.sizes["train"]:
+      raise UserError(
+        f"train.batch_size={batch_size}: there are only {self.sizes['train']} training sentences"
+      )
+    return self.sizes["train"] // batch_size
+
+  def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
+    """Full batches, as `Sentences.batch` gives them."""
+    self.steps_per_epoch(batch_size)
+    ends = self.training_lengths
+    return batches.training(self.sentences["train"], ends, batch_size, seed=seed, start=start)
+
+  def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
+    ends, rows = self.bucket_lengths, self.rows_of(batch_size)
+    return batches.evaluation(self.sentences[split], ends, rows)
+
+  texts = evaluation
+
+  def parses(self, split: str, spans: np.ndarray) -> list[Tree]:
+    """The trees of what a parser predicts, spans int [N,S,3], of all sentences of a split."""
+    pairs = zip(self.trees_of[split], spans, strict=True)
+    return [tree_of(self.lexicon, tree.words, tree.tags, found) for tree, found in pairs]
+
+
+def tree_of(lexicon: Lexicon, words: Sequence[str], tags: Sequence[str], spans: np.ndarray) -> Tree:
+  """The tree of spans int [S,3]: first word, the one after the last, label; 0 is no phrase."""
+  labels = lexicon.labels
+  found = {(i, j): labels[label] for i, j, label in spans.tolist() if label}
+  return trees.of_chains(words, tags, found)
+
+
+def parser_spec(vocab_size, num_labels, encoding, size, positions, *, loss, hidden) -> ParserSpec:
+  from posexp.models.parser import ParserSpec
+
+  return ParserSpec(
+    vocab_size=vocab_size,
+    num_labels=num_labels,
+    encoding=encoding,
+    size=size,
+    unknown=UNKNOWN,
+    loss=loss,
+    hidden=hidden,
+    positions=positions,
+  )
+
+
+def _lengthened(ends: np.ndarray, longest: int) -> np.ndarray:
+  """Lengths of batches, and those that longer sentences need."""
+  found = ends.tolist()
+  granule = batches.GRANULE
+  while found[-1] < longest:
+    found.append(min(WIDER * found[-1], -(-longest // granule) * granule))
+  return np.array(found)
+
+
+def _unknown(trees_of: Mapping[str, Sequence[Tree]], lexicon: Lexicon) -> Iterator[str]:
+  """Sentences on what the training trees lack."""
+  for split, given in trees_of.items():
+    words = [word for tree in given for word in tree.words]
+    tags = {tag for tree in given for tag in tree.tags} - set(lexicon.tags)
+    chains = [chain for tree in given for chain in trees.chains(tree).values()]
+    share = sum(word not in lexicon.words for word in words) / len(words)
+    said = [f"{100 * share:.1f} % of the words"] if share else []
+    if tags:
+      said.append(f"the tags {' '.join(sorted(tags)[:5])}")
+    if unseen := sum(chain not in lexicon.label_ids for chain in chains):
+      said.append(f"the labels of {unseen:,} of {len(chains):,} spans, which are missed,")
+    if said:
+      yield f"{split}: {' and '.join(said)} never stand in the training trees"
