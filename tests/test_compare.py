@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import sacrebleu
 import yaml
@@ -171,6 +172,52 @@ def test_classifications_are_compared_by_mcnemar_s_test(tmp_path, capsys):
   assert "McNemar's exact test, texts right with A alone 16, with B alone 2." in " ".join(
     out.split()
   )
+
+
+def parses(seed):
+  """Predictions of a parser, and their counts int [N,3]."""
+  random = np.random.default_rng(seed)
+  gold = np.arange(80) % 7 + 2
+  matched = random.binomial(gold, 0.8 if seed else 0.5)
+  counts = np.stack([matched, gold, matched + random.integers(0, 3, 80)], 1)
+  rows = [
+    dict(zip(("matched", "gold", "predicted"), of_row, strict=True))
+    | {"text": f"sentence {index}", "tree": "(TOP a)", "parse": f"(TOP {of_row[0]})"}
+    for index, of_row in enumerate(counts.tolist())
+  ]
+  return rows, counts
+
+
+def test_parsers_are_compared_by_f1_over_all_brackets(tmp_path, capsys):
+  sides = [parses(seed) for seed in (1, 0)]
+  runs = [
+    write(tmp_path / name, rows, kind="parsing", encoding=name)
+    for name, (rows, _) in zip(("rpr", "none"), sides, strict=True)
+  ]
+  found = typed(*runs)
+  f1, exact = (found["metrics"][name] for name in ("f1", "exact_match"))
+  assert "mcnemar" not in f1
+  assert exact["mcnemar"]["p"] == exact["p"]
+  residuals = 0
+  for side, sign, (_, counts) in zip("ab", (1, -1), sides, strict=True):
+    matched, gold, predicted = counts.sum(0)
+    assert f1[side]["value"] == pytest.approx(200 * matched / (gold + predicted))
+    assert exact[side]["value"] == pytest.approx(100 * (np.ptp(counts, 1) == 0).mean())
+    sizes = counts[:, 1:].sum(1)
+    of_each = 200 * counts[:, 0] - f1[side]["value"] * sizes
+    residuals += sign * of_each / sizes.sum()
+  # The delta method: the error of a difference of ratios, paired by sentences.
+  error = np.sqrt((residuals**2).sum())
+  for side, sign in (("low", -1), ("high", 1)):
+    bound = f1["difference"]["value"] + sign * 1.96 * error
+    assert f1["difference"][side] == pytest.approx(bound, abs=0.3 * error)
+  assert "points of F1" in found["verdict"]
+  assert "paired bootstrap over sentences; p of exact match: McNemar" in " ".join(
+    capsys.readouterr().out.split()
+  )
+  write(tmp_path / "none", [row | {"gold": "two"} for row in parses(0)[0]], kind="parsing")
+  with pytest.raises(UserError, match="no whole numbers in matched, gold, predicted"):
+    typed(*runs)
 
 
 def test_groups_are_paired_by_seed_and_tested_over_seeds_too(tmp_path, capsys):

@@ -15,7 +15,6 @@ from posexp.reporting.predictions import Prediction, paired, read_pairs
 from posexp.reporting.significance import Measure
 from posexp.reporting.text import short
 from posexp.runs import Run
-from posexp.runs.metrics import METRICS
 from posexp.tasks import bleu
 
 FACTS = ("parameters", "flops_per_token", "devices")  # of a summary, shown if they differ
@@ -102,10 +101,18 @@ def _measures(rows: Sequence[Prediction], metrics: Sequence[str], language: str)
     elif name == "bits_per_byte":
       bits = np.array([row.nats for row in rows]) / math.log(2)
       found[name] = significance.ratio_measure(bits, np.array([row.bytes for row in rows]))
+    elif name == "f1":
+      found[name] = significance.f1_measure(np.array([row.counts for row in rows]))
     else:
-      right = [row.answer.strip() == row.reference.strip() for row in rows]
-      found[name] = significance.share_measure(np.array(right))
+      found[name] = significance.share_measure(np.array([_right(row) for row in rows]))
   return found
+
+
+def _right(row: Prediction) -> bool:
+  """Whether an example is right: in its counts, where it has any."""
+  if row.counts:
+    return len(set(row.counts)) == 1
+  return row.answer.strip() == row.reference.strip()
 
 
 def _compared(name: str, pairs: Sequence[tuple[Measures, Measures]]) -> dict[str, Any]:
@@ -116,8 +123,9 @@ def _compared(name: str, pairs: Sequence[tuple[Measures, Measures]]) -> dict[str
   sides = {"a": a, "b": b, "difference": a - b}
   found = {name: significance.interval(each) for name, each in sides.items()}
   found["p"] = significance.bootstrap_p(a - b)
-  if METRICS[name].percent and len(pairs) == 1:
-    found["mcnemar"] = significance.mcnemar(*(each.statistics[:, 0] > 0 for each in measures))
+  right = [each.right for each in measures]
+  if right[0] is not None and len(pairs) == 1:
+    found["mcnemar"] = significance.mcnemar(*right)
     found["p"] = found["mcnemar"]["p"]
   if len(pairs) > 1:
     over, p = significance.paired_t(drawn[::2, 0], drawn[1::2, 0])
@@ -128,9 +136,10 @@ def _compared(name: str, pairs: Sequence[tuple[Measures, Measures]]) -> dict[str
 def _most_different(
   rows: tuple[list[Prediction], list[Prediction]], measures: tuple[Measures, Measures]
 ) -> list[dict[str, Any]]:
-  """The examples that tell two runs apart, by chrF, by which is right or by bits, the clearest
-  first."""
-  name = next(each for each in ("chrf", "accuracy", "bits_per_byte") if each in measures[0])
+  """The examples that tell two runs apart, by chrF, by which is right, by bits or by F1, the
+  clearest first."""
+  names = ("chrf", "accuracy", "bits_per_byte", "f1")
+  name = next(each for each in names if each in measures[0])
   of = [side[name] for side in measures]
   one, other = (np.array([each.score(row) for row in each.statistics]) for each in of)
   difference = np.abs(one - other)

@@ -29,11 +29,12 @@ class Columns(NamedTuple):
   joined: bool = (
     False  # examples are parts of one text, with `loss` and `bytes`, however it was cut
   )
+  counts: tuple[str, ...] = ()  # columns of whole numbers, of whose sums the metrics are made
 
   @property
   def needed(self) -> set[str]:
     """The columns by which they are known."""
-    return {self.reference, self.answer, *(("bytes",) if self.joined else ())}
+    return {self.reference, self.answer, *self.counts, *(("bytes",) if self.joined else ())}
 
 
 COLUMNS = (
@@ -42,6 +43,15 @@ COLUMNS = (
   ),
   Columns("classification", "text", "label", "prediction", ("accuracy",), "texts"),
   Columns("language modeling", "", "text", "loss", ("bits_per_byte",), "segments", joined=True),
+  Columns(
+    "parsing",
+    "text",
+    "tree",
+    "parse",
+    ("f1", "exact_match"),
+    "sentences",
+    counts=("matched", "gold", "predicted"),
+  ),
 )
 
 
@@ -53,6 +63,7 @@ class Prediction(NamedTuple):
   answer: str
   nats: float | None = None  # of a part of a text, and its bytes
   bytes: int = 0
+  counts: tuple[int, ...] = ()
 
 
 def paired(a: Path, b: Path) -> tuple[list[tuple[Run, Run]], list[str]]:
@@ -176,6 +187,15 @@ def _read(run: Run, split: str) -> tuple[Columns, list[Prediction]]:
     if all(columns.needed <= row.keys() for row in rows):
       names = columns.source, columns.reference, columns.answer
       texts = ([str(row.get(name, "")) for name in names] for row in rows)
+      if columns.counts:
+        counts = [tuple(row[name] for name in columns.counts) for row in rows]
+        if not all(type(each) is int and each >= 0 for of_row in counts for each in of_row):
+          raise UserError(
+            f"{run.path}: its predictions of {split} have no whole numbers in "
+            f"{', '.join(columns.counts)}"
+          )
+        pairs = zip(texts, counts, strict=True)
+        return columns, [Prediction(*each, counts=of_row) for each, of_row in pairs]
       if not columns.joined:
         return columns, [Prediction(*each) for each in texts]
       if not all(_is_part(row) for row in rows):

@@ -131,6 +131,7 @@ class Measure(NamedTuple):
 
   statistics: np.ndarray  # float64 [N,K]
   score: Callable[[np.ndarray], float]
+  right: np.ndarray | None = None  # bool [N], where the score is the share of these
 
 
 def corpus_measure(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Measure:
@@ -146,7 +147,15 @@ def corpus_measure(metric: Any, hypotheses: Sequence[str], references: Sequence[
 def share_measure(right: np.ndarray) -> Measure:
   """The per cent of examples that are right, from bool [N]."""
   statistics = np.stack([right, np.ones(len(right))], axis=1).astype(float)
-  return Measure(statistics, lambda sums: float(100 * sums[0] / sums[1]))
+  return Measure(statistics, lambda sums: float(100 * sums[0] / sums[1]), right)
+
+
+def f1_measure(counts: np.ndarray) -> Measure:
+  """F1 in per cent of what is matched, what should be found and what is, int [N,3], from the sums
+  over examples."""
+  matched, gold, predicted = counts.T
+  statistics = np.stack([2 * matched, gold + predicted], axis=1).astype(float)
+  return Measure(statistics, lambda sums: float(100 * sums[0] / max(sums[1], 1.0)))
 
 
 def ratio_measure(amounts: np.ndarray, sizes: np.ndarray) -> Measure:
