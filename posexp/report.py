@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from posexp import storage
 from posexp.config.arguments import Parser, names, run
-from posexp.errors import UserError, near
-from posexp.runs import read_runs
+from posexp.errors import UserError, counted, near
+from posexp.runs import Run, read_runs
+from posexp.runs.records import held, read_records, write_records
 
 if TYPE_CHECKING:
   from posexp.reporting.results import Results
@@ -21,6 +22,8 @@ examples:
   python -m posexp.report runs/ --by encoding,rpr.k --metric test/accuracy
   python -m posexp.report runs/numbers --metric beyond/exact_match --baseline "rpr k=4"
   python -m posexp.report runs/trec --no-files
+  python -m posexp.report runs/trec --records trec.parquet     for others, who then type
+  python -m posexp.report trec.parquet
 
 The report is printed, and goes to the folder of --out: as Markdown, a page in HTML with figures, a
 LaTeX table, and all numbers of groups and runs as CSV; heat maps of tasks that have scores by
@@ -39,7 +42,11 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     "report", "Turns runs into tables with error bars, tests, figures and one web page.", EXAMPLES
   )
   parser.add_argument(
-    "runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs"
+    "runs",
+    nargs="*",
+    type=Path,
+    default=[Path("runs")],
+    help="folders, or files of --records; default: runs",
   )
   parser.add_argument(
     "--by", metavar="KEY,...", type=names, help="options to group by; default: those that differ"
@@ -52,7 +59,34 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     "--out", metavar="DIR", type=Path, default=Path("report"), help="for files; default: report"
   )
   parser.add_argument("--no-files", action="store_true", help="print the report, and no more")
-  return parser.parse_args(list(argv))
+  parser.add_argument(
+    "--records",
+    metavar="FILE",
+    type=Path,
+    help="also keep config, summary and metrics of all finished runs in this Parquet file",
+  )
+  args = parser.parse_args(list(argv))
+  if args.records is not None and args.records.suffix != ".parquet":
+    raise UserError(f"--records {args.records}: give it the ending .parquet")
+  return args
+
+
+def given(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+  """The runs in folders and in files of records, and notes of what cannot be read.
+
+  Raises:
+    UserError: there are none.
+  """
+  from posexp.reporting import contexts
+
+  kept = [file for path in paths if (file := held(path)) is not None]
+  runs = [run for file in kept for run in read_records(file)]
+  folders = [path for path in paths if held(path) is None]
+  if not folders:
+    return runs, []
+  found, notes = read_runs(folders)
+  found, damaged = contexts.added(found)
+  return [*runs, *found], [*notes, *damaged]
 
 
 def report(args: argparse.Namespace) -> list[Results]:
@@ -61,21 +95,23 @@ def report(args: argparse.Namespace) -> list[Results]:
   Raises:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
-  from posexp.reporting import contexts, tables
+  from posexp.reporting import tables
   from posexp.reporting.results import results
 
-  runs, notes = read_runs(args.runs)
-  runs, damaged = contexts.added(runs)
-  notes = [*notes, *damaged]
+  runs, notes = given(args.runs)
   tasks = results(runs, args.by, args.metric, args.baseline)
   text = tables.document(tasks, notes)
   print(text)
-  if not args.no_files:
-    try:
-      write(tasks, notes, text, args.out)
-    except OSError as error:
-      raise UserError(f"--out {args.out} cannot be written: {error.strerror or error}") from error
-    print(f"written: {near(args.out)}/report.html, .md and .tex, groups.csv and runs.csv")
+  option, out = "--out", args.out
+  try:
+    if not args.no_files:
+      write(tasks, notes, text, out)
+      print(f"written: {near(out)}/report.html, .md and .tex, groups.csv and runs.csv")
+    if args.records is not None:
+      option, out = "--records", args.records
+      print(f"written: {near(out)}, {counted(write_records(out, runs), 'run')}")
+  except OSError as error:
+    raise UserError(f"{option} {out} cannot be written: {error.strerror or error}") from error
   return tasks
 
 

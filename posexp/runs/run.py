@@ -186,8 +186,11 @@ def read_config(path: Path) -> dict[str, Any] | None:
     UserError: it cannot be read.
   """
   data = storage.read(path / "config.yaml")
-  if data is None:
-    return None
+  return None if data is None else parsed_config(path, data)
+
+
+def parsed_config(path: Path, data: bytes) -> dict[str, Any]:
+  """What the config.yaml of the run in a folder says; Broken as of `read_config`."""
   try:
     config = dict(_loaded(data.decode()))
   except Exception:  # which values with tags raise of any class
@@ -235,8 +238,11 @@ def read_summary(path: Path) -> dict[str, Any] | None:
     UserError: it cannot be read.
   """
   data = storage.read(path / "summary.json")
-  if data is None:
-    return None
+  return None if data is None else parsed_summary(path, data)
+
+
+def parsed_summary(path: Path, data: bytes) -> dict[str, Any]:
+  """What the summary.json of the run in a folder says; Broken as of `read_summary`."""
   try:
     summary = dict(storage.parse(data))
     if not summary or not storage.is_plain(summary) or not all(map(_is_result, summary.items())):
@@ -271,8 +277,13 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
 
   The last line may be half a row: the run is writing it, or was killed while it did.
   """
+  return parsed_rows(path, storage.read(path / "metrics.jsonl") or b"")
+
+
+def parsed_rows(path: Path, data: bytes) -> tuple[list[dict[str, Any]], UserError | None]:
+  """As `read_rows`, of what the metrics.jsonl of the run in a folder holds."""
   file = path / "metrics.jsonl"
-  *lines, unfinished = (storage.read(file) or b"").split(b"\n")
+  *lines, unfinished = data.split(b"\n")
   rows: list[dict[str, Any]] = []
   for number, line in enumerate(lines, start=1):
     try:

@@ -1,0 +1,110 @@
+"""Finished runs kept together in one file, from which reports are drawn again.
+
+Of each run it holds the config, the summary and the rows of metrics: no checkpoints and no
+predictions, so that a hundred runs are a small file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from posexp import storage
+from posexp.config.schema import flat
+from posexp.errors import UserError
+from posexp.runs.identity import decisive
+from posexp.runs.run import Run, parsed_config, parsed_rows, parsed_summary
+
+NAME = "records.parquet"  # of the file, where a folder is asked for records
+COLUMNS = ("folder", "config", "summary", "metrics")
+PRIVATE = ("runs", "rerun", "wandb", "distributed")  # sections of a config that say where it ran
+LEVELS = 4  # of a run's folder that its record keeps: task, encoding, digest, seed
+
+
+def held(path: Path) -> Path | None:
+  """The records that are meant by a path: a file of them, or one in a folder; None without."""
+  if path.suffix == ".parquet":
+    return path
+  return path / NAME if (path / NAME).is_file() else None
+
+
+def write_records(path: Path, runs: Sequence[Run]) -> int:
+  """Writes records of those runs that have finished; returns how many these are.
+
+  Raises:
+    UserError: none has.
+    OSError: the file cannot be written.
+  """
+  import pyarrow
+  from pyarrow import parquet
+
+  finished = [run for run in runs if run.summary is not None]
+  if not finished:
+    raise UserError("none of the runs has finished, and only finished ones are recorded")
+  rows = [
+    (
+      "/".join(run.path.absolute().parts[-LEVELS:]),
+      yaml.safe_dump(_public(run.config), sort_keys=False, allow_unicode=True),
+      json.dumps(run.summary, ensure_ascii=False),
+      "".join(json.dumps(row) + "\n" for row in run.history),
+    )
+    for run in sorted(finished, key=lambda run: run.path)
+  ]
+  table = pyarrow.table(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)))
+  path.parent.mkdir(parents=True, exist_ok=True)
+  temporary = storage.temporary_for(path)
+  try:
+    parquet.write_table(table, temporary, compression="zstd", compression_level=19)
+    temporary.replace(path)
+  finally:
+    storage.remove(temporary)
+  return len(finished)
+
+
+def _public(config: Mapping[str, Any]) -> dict[str, Any]:
+  """A config without what says where it ran, and whose."""
+  kept = {key: value for key, value in config.items() if key not in PRIVATE}
+  plugins = config.get("plugins") or {}
+  named = {key: each | {"path": Path(each["path"]).name} for key, each in plugins.items()}
+  return kept | ({"plugins": named} if named else {})
+
+
+def read_records(path: Path) -> list[Run]:
+  """The runs of a file of records. Their paths say where they come from, and are no folders.
+
+  Raises:
+    UserError: it is missing, or holds anything else.
+  """
+  import pyarrow
+  from pyarrow import parquet
+
+  data = storage.read(path)
+  if data is None:
+    raise UserError(f"{path}: there is no such file")
+  try:
+    table = parquet.read_table(pyarrow.BufferReader(data), columns=list(COLUMNS))
+    columns = [table.column(name).to_pylist() for name in COLUMNS]
+    if not columns[0] or not all(isinstance(each, str) for column in columns for each in column):
+      raise ValueError("no text in it")
+  except (pyarrow.ArrowException, ValueError, LookupError, OSError) as error:
+    raise UserError(
+      f"{path}: there are no records of runs in it; python -m posexp.report RUNS --records FILE "
+      "writes them"
+    ) from error
+  return [_run(path, *row) for row in zip(*columns, strict=True)]
+
+
+def _run(file: Path, folder: str, *texts: str) -> Run:
+  path = file / PurePosixPath(*(part for part in PurePosixPath(folder).parts if part != ".."))
+  written, summary, metrics = (text.encode(errors="replace") for text in texts)
+  config = parsed_config(path, written)
+  run = Run(path, config, flat(decisive(config)), parsed_summary(path, summary))
+  rows, damage = parsed_rows(path, metrics)
+  if damage is not None:
+    raise damage
+  run.__dict__["history"] = rows  # in the place of what would be read from the folder
+  return run

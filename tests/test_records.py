@@ -1,0 +1,100 @@
+"""Runs kept in one file: the report of the file is that of their folders."""
+
+import re
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+from run_folders import sweep, write
+
+from posexp.errors import UserError
+from posexp.report import arguments, report
+from posexp.runs import read_runs
+from posexp.runs.records import NAME, read_records, write_records
+
+SCORES = {"rpr": [0.91, 0.93, 0.90], ("rpr", 4): [0.8, 0.7, 0.9], "none": [0.7, 0.6, 0.8]}
+
+
+@pytest.fixture
+def runs(tmp_path):
+  return sweep(tmp_path / "runs", SCORES)
+
+
+def typed(*argv):
+  return report(arguments(list(map(str, argv))))
+
+
+def test_the_report_of_records_is_that_of_the_runs(tmp_path, runs, capsys):
+  typed(runs, "--out", tmp_path / "one")
+  write(runs, "learned", 0)  # which has not finished
+  typed(runs, "--records", tmp_path / "kept" / NAME, "--no-files")
+  assert f"written: {tmp_path}/kept/{NAME}, 9 runs" in capsys.readouterr().out
+  for name in (tmp_path / "kept", tmp_path / "kept" / NAME):
+    typed(name, "--out", tmp_path / "two")
+    for kind in ("groups.csv", "report.tex"):
+      one, two = ((tmp_path / folder / kind).read_text() for folder in ("one", "two"))
+      assert one == two
+  before = {run.path.parts[-4:]: run for run in read_runs([runs])[0]}
+  for run in read_records(tmp_path / "kept" / NAME):
+    folder = before[run.path.parts[-4:]]
+    assert run.settings == folder.settings
+    assert run.summary == folder.summary
+    assert run.history == folder.history
+
+
+def test_records_do_not_say_where_runs_were(tmp_path, runs):
+  found, _ = read_runs([runs])
+  plugin = {"task": {"name": "mine", "path": "/home/me/mine.py", "sha256": "0" * 64}}
+  found[0].config["plugins"] = plugin
+  write_records(tmp_path / NAME, found)
+  kept = [run.config for run in read_records(tmp_path / NAME)]
+  assert {"runs", "wandb"} & {key for config in kept for key in config} == set()
+  assert [config["plugins"]["task"]["path"] for config in kept if "plugins" in config] == [
+    "mine.py"
+  ]
+
+
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    (b"", "there are no records of runs in it"),
+    (b"PAR1 and no more", "there are no records of runs in it"),
+    ({"folder": ["a"], "config": ["b"]}, "there are no records of runs in it"),
+    ({name: [1] for name in ("folder", "config", "summary", "metrics")}, "there are no records"),
+    (
+      {"folder": ["../../etc"], "config": ["a: 1"], "summary": ["{}"], "metrics": [""]},
+      "is a folder of another version",
+    ),
+  ],
+)
+def test_what_holds_no_records_is_refused(tmp_path, content, message):
+  path = tmp_path / "x.parquet"
+  if isinstance(content, bytes):
+    path.write_bytes(content)
+  else:
+    parquet.write_table(pyarrow.table(content), path)
+  with pytest.raises(UserError, match=re.escape(message)) as refused:
+    typed(path, "--no-files")
+  assert str(path) in str(refused.value)
+  assert ".." not in str(refused.value)
+  assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+  ("argv", "message"),
+  [
+    (["none.parquet"], "none.parquet: there is no such file"),
+    (["--records", "kept.csv"], "--records kept.csv: give it the ending .parquet"),
+  ],
+)
+def test_mistakes_are_one_sentence(argv, message):
+  with pytest.raises(UserError, match="^" + re.escape(message) + "$"):
+    typed(*argv)
+
+
+def test_runs_that_have_not_finished_have_no_records(tmp_path):
+  write(tmp_path / "runs", "rpr", 0)
+  runs, _ = read_runs([tmp_path / "runs"])
+  with pytest.raises(UserError, match="only finished ones are recorded"):
+    write_records(tmp_path / NAME, runs)
+  assert not (tmp_path / NAME).exists()
