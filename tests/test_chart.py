@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from binary_trees import trees
 
 from posexp.models import chart
 
 LENGTHS = (6, 1, 4, 2, 5)
 SIZE = 7  # one more than the longest sentence has
-
-
-@functools.cache
-def trees(i: int, j: int) -> tuple[frozenset[tuple[int, int]], ...]:
-  """All binary trees over the words i to j, each the set of its spans."""
-  if j - i == 1:
-    return (frozenset({(i, j)}),)
-  return tuple(
-    frozenset({(i, j)}) | left | right
-    for split in range(i + 1, j)
-    for left in trees(i, split)
-    for right in trees(split, j)
-  )
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +90,19 @@ def test_trees_that_are_equally_good_are_one_tree():
   score, spans = chart.best(jnp.zeros((5, 1, 5)), jnp.array([5]))
   assert score == 0
   assert {tuple(span) for span in spans[0].tolist()} in trees(0, 5)
+
+
+@pytest.mark.parametrize("size", [1, 4, 5])
+def test_charts_are_made_of_the_difference_of_every_two_fenceposts(size):
+  draw = np.random.default_rng(0)
+  posts, square = draw.normal(size=(2, size + 1, 3)), draw.integers(0, 9, (2, size, size))
+
+  def cubed(difference, said):
+    return (difference**3).sum(-1) + said
+
+  found = chart.of_differences(cubed, jnp.array(posts, jnp.float32), jnp.array(square))
+  for row in range(2):
+    for i in range(size):
+      for j in range(i + 1, size + 1):
+        expected = ((posts[row, j] - posts[row, i]) ** 3).sum() + square[row, i, j - 1]
+        assert found[j - i - 1, row, i] == pytest.approx(expected, rel=1e-4)

@@ -48,8 +48,16 @@ def whole(features: int, num_heads: int) -> int:
   return features // num_heads
 
 
+def summed(vectors: Array, tokens: Array) -> Array:
+  """Vectors [B,L,F] of tokens [B,L]; of those [B,L,I] that are I words each, the words' sums."""
+  return vectors if tokens.ndim == 2 else vectors.sum(2)
+
+
 class TokenEmbedding(nnx.Module):
-  """A vector per word. The word table starts with variance 1/scale², its output with variance 1."""
+  """A vector per word. The word table starts with variance 1/scale², its output with variance 1.
+
+  Tokens [B,L,I] are several words each, such as a word and its tag: their vectors are summed.
+  """
 
   def __init__(self, vocab_size: int, features: int, *, scale: float, rngs: nnx.Rngs):
     self.scale = scale
@@ -57,7 +65,7 @@ class TokenEmbedding(nnx.Module):
     self.table = nnx.Param(init(rngs.params(), (vocab_size, features)))
 
   def __call__(self, tokens: Array, *_: Array | None) -> Array:
-    return self.table[...][tokens] * self.scale
+    return summed(self.table[...][tokens], tokens) * self.scale
 
 
 class Linear(nnx.Module):
@@ -212,7 +220,10 @@ class Encoding:
   def embed(
     self, vocab_size: int, features: int, *, scale: float, causal: bool = False, rngs: nnx.Rngs
   ) -> Callable[..., Array]:
-    """(tokens [B,L], positions [1 or B,L], mask [B,L] or None) -> [B,L,features], in float32."""
+    """(tokens [B,L], positions [1 or B,L], mask [B,L] or None) -> [B,L,features], in float32.
+
+    Tokens [B,L,I] are words that are summed; each token has its position once.
+    """
     return TokenEmbedding(vocab_size, features, scale=scale, rngs=rngs)
 
   def linear(

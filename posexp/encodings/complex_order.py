@@ -12,7 +12,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Count
-from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation
+from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, summed
 from posexp.encodings.paired import Paired, half, interleave
 from posexp.encodings.relative import Biases, FourTerms, TransformerXL
 from posexp.kernels.gradients import scores
@@ -245,7 +245,7 @@ class ComplexEmbedding(nnx.Module):
   """r_j e^{i(ω_j pos + θ_j)} for word j, as pairs (Wang et al. 2020, eq. 3 to 6).
 
   Amplitudes, periods and initial phases are each [V or 1, F/2 or 1]: a row for each word or one
-  for all, a column for each dimension or one for all.
+  for all, a column for each dimension or one for all. Tokens [B,L,I] are sums of waves.
   """
 
   def __init__(self, encoding: Complex, vocab_size: int, features: int, scale: float, rngs):
@@ -270,6 +270,8 @@ class ComplexEmbedding(nnx.Module):
       return rows[None] if rows.shape[0] == 1 else rows[tokens]
 
     phase = 0.0
+    if tokens.ndim > positions.ndim:
+      positions = positions[..., None]
     if self.wrap is not None:
       positions = positions % self.wrap
     if self.frequency is not None:
@@ -279,4 +281,5 @@ class ComplexEmbedding(nnx.Module):
     amplitude = of(self.amplitude) * self.scale
     shape = (*tokens.shape, self.pairs)
     real, imaginary = amplitude * jnp.cos(phase), amplitude * jnp.sin(phase)
-    return interleave(jnp.broadcast_to(real, shape), jnp.broadcast_to(imaginary, shape))
+    waves = interleave(jnp.broadcast_to(real, shape), jnp.broadcast_to(imaginary, shape))
+    return summed(waves, tokens)

@@ -11,7 +11,7 @@ Entries that reach beyond N mean nothing, and those beyond a sentence are part o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,41 @@ def by_width(square: Array) -> Array:
   # Row i, moved by i to the left: entry (i, i + w) of N columns is entry (i, w) of N + 1.
   flat = jnp.pad(square.reshape(batch, -1), ((0, 0), (0, size)))
   return flat.reshape(batch, size, size + 1)[..., :size].transpose(2, 0, 1)
+
+
+def of_differences(f: Callable[..., Array], fenceposts: Array, *squares: Array) -> Array:
+  """The chart of f(fencepost j − fencepost i, what each square says of the words i to j − 1).
+
+  f maps [B,N+1,F], of fenceposts [B,N+1,F], and [B,N+1], of squares [B,N,N], to [B,N+1]. It is
+  computed for N + 1 spans at a time, and again in the backward pass.
+
+  On a circle of N + 1 fenceposts, those that are d apart are N + 1 pairs: the spans of d words, and
+  those of N + 1 − d, whose differences have the other sign. So no span is computed twice, and none
+  that does not exist.
+  """
+  posts = fenceposts.shape[1]
+  size = posts - 1
+  half = (size + 1) // 2
+  lane = jnp.arange(posts)
+
+  def turned(x: Array, by: Array) -> Array:
+    """x [B,N+1,...] with each entry `by` places earlier."""
+    return jax.lax.dynamic_slice_in_dim(jnp.concatenate([x, x], axis=1), by, posts, axis=1)
+
+  @jax.checkpoint
+  def step(_: None, row: tuple[Array, list[tuple[Array, Array]]]) -> tuple[None, Any]:
+    apart, of_squares = row
+    is_short = lane < posts - apart
+    difference = turned(fenceposts, apart) - fenceposts
+    said = (jnp.where(is_short, short, turned(long, apart)) for short, long in of_squares)
+    found = f(jnp.where(is_short[:, None], difference, -difference), *said)
+    return None, (found[:, :size], turned(found, posts - apart)[:, :size])
+
+  # As many lanes as there are fenceposts.
+  charts = (jnp.pad(by_width(square), ((0, 0), (0, 0), (0, 1))) for square in squares)
+  rows = jnp.arange(1, half + 1), [(chart[:half], chart[::-1][:half]) for chart in charts]
+  _, (short, long) = jax.lax.scan(step, None, rows)
+  return jnp.concatenate([short, long[: size - half][::-1]])
 
 
 class Inside(NamedTuple):

@@ -1,0 +1,234 @@
+"""A constituency parser: an encoder, scores of labeled spans, the best tree (Kitaev & Klein 2018).
+
+A sentence stands between START and STOP. Between two neighbors of these is a fencepost, and a span
+of words is the difference of its two fenceposts.
+
+Shapes: B sentences, N words of the longest one, L = N + 2 tokens, F width, K labels, S spans.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from posexp.encodings.base import Encoding, LayerNorm, Linear
+from posexp.kernels.gradients import matmul
+from posexp.models import chart
+from posexp.models.positions import CONSECUTIVE, Positions
+from posexp.models.transformer import Size, Stack
+
+
+@dataclasses.dataclass(frozen=True)
+class ParserSpec:
+  """All that a parser is built from; equal specifications build equal models."""
+
+  vocab_size: int  # of words and tags together
+  num_labels: int  # label 0 is that of no phrase
+  encoding: Encoding
+  size: Size
+  unknown: int  # the word that stands for those that are not known
+  loss: Literal["margin", "crf"] = "margin"
+  hidden: int = 250  # the width of the network that scores labels
+  positions: Positions = CONSECUTIVE
+
+  def build(self, rngs: nnx.Rngs) -> Parser:
+    """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
+    return Parser(self, rngs=rngs)
+
+  def inputs(self, length: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The shapes of what the model is called with: one sentence of `length` tokens."""
+    tokens = jax.ShapeDtypeStruct((1, length, 2), jnp.int32)
+    return tokens, jax.ShapeDtypeStruct((1, length), bool)
+
+
+class Scorer(nnx.Module):
+  """The scores of labels of a span: M2 relu(norm(M1 v + c1)) + c2, and 0 for label 0 (section 2.3).
+
+  v is a difference of fenceposts, and so is M1 v: M1 is applied to N + 1 fenceposts and not to
+  N (N + 1) / 2 spans.
+  """
+
+  def __init__(self, features: int, hidden: int, num_labels: int, *, rngs: nnx.Rngs):
+    self.first = Linear(features, hidden, rngs=rngs.fork())
+    self.norm = LayerNorm(hidden)
+    self.second = Linear(hidden, num_labels - 1, rngs=rngs.fork())
+
+  def project(self, fenceposts: Array) -> Array:
+    """M1 of fenceposts, [...,F] -> [...,hidden]."""
+    return matmul(fenceposts, self.first.kernel[...])
+
+  def __call__(self, difference: Array) -> Array:
+    """Scores [...,K], of differences [...,hidden] of what `project` gave."""
+    hidden = jax.nn.relu(self.norm(difference + self.first.bias[...]))
+    scores = self.second(hidden)
+    return jnp.pad(scores, [(0, 0)] * (scores.ndim - 1) + [(1, 0)])
+
+
+class Parser(nnx.Module):
+  """Learns to score gold trees above all others, by a margin or as a CRF.
+
+  A batch has tokens int [B,L,I], a word and where I = 2 its tag, which are summed; mask bool [B,L]
+  of START, words and STOP; gold int [B,N,N], the label of the words i to j inclusive, 0 where there
+  is none, and −1 for one that no tree can have; weight [B]; and `rare` [B,L], the probability with
+  which a word becomes the unknown one in training.
+
+  Raises:
+    ValueError: the size does not suit the encoding, or cannot be halved.
+  """
+
+  metrics = ("loss",)
+
+  def __init__(self, spec: ParserSpec, *, rngs: nnx.Rngs):
+    size = spec.size
+    least = 4 if spec.encoding.paired else 2
+    if size.d_model % least:
+      raise ValueError(
+        f"d_model={size.d_model} must be a multiple of {least}: a fencepost is halves"
+      )
+    reach = spec.positions.reach
+    self.stack = Stack(spec.vocab_size, spec.encoding, size, max_position=reach, rngs=rngs.fork())
+    self.scorer = Scorer(size.d_model, spec.hidden, spec.num_labels, rngs=rngs.fork())
+    self.positions, self.unknown, self.kind = spec.positions, spec.unknown, spec.loss
+
+  @property
+  def stacks(self) -> tuple[Stack, ...]:
+    """The encoder alone."""
+    return (self.stack,)
+
+  def initial_carry(self, rows: int) -> tuple:
+    """Nothing: batches have nothing to do with each other."""
+    return ()
+
+  def __call__(
+    self,
+    tokens: Array,
+    mask: Array,
+    *,
+    term_scale: dict[str, Array] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> Array:
+    """Fenceposts float32 [B,N+1,F] of tokens [B,L] or [B,L,I] with mask bool [B,L].
+
+    A fencepost is the first half of the token before it and the second half of the one behind it.
+    `rngs` are for training: the stream `dropout`, and `positions` where these are random.
+    """
+    if rngs is None:
+      positions = self.positions.evaluating(mask)
+    else:
+      positions = self.positions.training(mask, rngs.positions)
+    hidden = self.stack(tokens, mask, positions=positions, term_scale=term_scale, rngs=rngs)
+    before, behind = jnp.split(hidden.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([before[:, :-1], behind[:, 1:]], axis=-1)
+
+  def loss(
+    self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: nnx.Rngs
+  ) -> tuple[dict[str, Array], Array, tuple]:
+    """The mean over sentences, and how many they are; there are no labels that could be smoothed.
+
+    "loss" is the score of the best tree, 1 added for each span whose label is not gold's, less the
+    score of the gold one; as a CRF, −log p of the gold tree, each way to make it binary being one
+    of those that share its probability.
+    """
+    tokens, mask = batch["tokens"], batch["mask"]
+    unknown = uniform(rngs.dropout(), *mask.shape) < batch["rare"]
+    words = jnp.where(unknown, self.unknown, tokens[..., 0])
+    tokens = jnp.concatenate([words[..., None], tokens[..., 1:]], axis=-1)
+    projected = self.scorer.project(self(tokens, mask, rngs=rngs))
+    gold = batch["gold"].astype(jnp.int32)
+
+    values = self.losses(projected, gold, words_of(mask))
+    weight = batch["weight"]
+    count = weight.sum()
+    return {"loss": (values * weight).sum() / count}, count, carry
+
+  def predict(
+    self, batch: dict[str, Array], carry: tuple = (), term_scale: dict[str, Array] | None = None
+  ) -> tuple[dict[str, Array], tuple]:
+    """For every sentence its loss [B], and the spans (i, j, label) of its best tree [B,2N−1,3].
+
+    Spans are half-open, of words counted from 0; those with label 0 mean nothing.
+    """
+    projected = self.scorer.project(self(batch["tokens"], batch["mask"], term_scale=term_scale))
+    gold, lengths = batch["gold"].astype(jnp.int32), words_of(batch["mask"])
+    spans = self.parse(projected, lengths)
+    return {"loss": self.losses(projected, gold, lengths), "spans": spans}, carry
+
+  def parse(self, projected: Array, lengths: Array) -> Array:
+    """The best trees of projected fenceposts [B,N+1,·], int [B,2N−1,3]."""
+    scores = chart.of_differences(lambda each: self.scorer(each).max(-1), projected)
+    spans = chart.best_trees(scores, lengths)
+    labels = with_root(self.scores(projected, spans)).argmax(-1)
+    labels = jnp.where(spans[..., 1] > 0, labels, 0)
+    return jnp.concatenate([spans, labels[..., None]], axis=-1)
+
+  def scores(self, projected: Array, spans: Array) -> Array:
+    """The scores of labels [B,S,K] of spans int [B,S,2], from projected fenceposts [B,N+1,·]."""
+    start, end = jnp.moveaxis(jax.nn.one_hot(spans, projected.shape[1]), 2, 0)
+    # A product, for the gradient of a lookup would write one number after the other.
+    return self.scorer(jnp.matmul(end - start, projected, precision=jax.lax.Precision.HIGHEST))
+
+  def reduced(self, scores: Array, gold: Array) -> Array:
+    """What scores of labels [...,K] come to in the loss, where gold int [...] is the right one."""
+    if self.kind == "crf":
+      return jax.nn.logsumexp(scores, axis=-1)
+    labels = jnp.arange(scores.shape[-1])
+    return jnp.where(labels == gold[..., None], scores, scores + 1).max(-1)
+
+  def losses(self, projected: Array, gold: Array, lengths: Array) -> Array:
+    """The loss of each sentence [B], of projected fenceposts [B,N+1,·].
+
+    Of a margin only the spans of the best tree and of the gold one have a gradient. These are
+    scored again, which costs less than to keep what a gradient through the chart would need.
+    """
+    row = jnp.arange(len(gold))
+    labeled, labels = labeled_spans(gold)
+    own = jnp.take_along_axis(self.scores(projected, labeled), labels[..., None], axis=-1)[..., 0]
+    scores = chart.of_differences(
+      lambda difference, gold: self.reduced(self.scorer(difference), gold), projected, gold
+    )
+    if self.kind == "crf":
+      whole = jnp.stack([jnp.zeros_like(lengths), lengths], axis=-1)
+      root = self.reduced(with_root(self.scores(projected, whole[:, None])), gold[:, :1, 0])
+      best = chart.log_partition(scores.at[lengths - 1, row, 0].set(root[:, 0]), lengths)
+    else:
+      spans = chart.best_trees(scores, lengths)
+      i, j = spans[..., 0], spans[..., 1]
+      found = self.reduced(with_root(self.scores(projected, spans)), gold[row[:, None], i, j - 1])
+      best = jnp.where(j > 0, found, 0).sum(1)
+    return best - jnp.where(labels > 0, own, 0).sum(1)
+
+
+def uniform(key: Array, rows: int, columns: int) -> Array:
+  """Numbers in [0, 1), float32 [rows,columns]; each is the same however many there are."""
+
+  def number(row: Array, column: Array) -> Array:
+    return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, row), column))
+
+  of_row = jax.vmap(number, in_axes=(None, 0))
+  return jax.vmap(of_row, in_axes=(0, None))(jnp.arange(rows), jnp.arange(columns))
+
+
+def words_of(mask: Array) -> Array:
+  """How many words stand between START and STOP, int [B]; 1 in a row that is padding alone."""
+  return jnp.maximum(mask.sum(1, dtype=jnp.int32) - 2, 1)
+
+
+def with_root(scores: Array) -> Array:
+  """Scores [B,S,K] of spans of which the first is the whole sentence, which has a label."""
+  return scores.at[:, 0, 0].set(chart.NEVER)
+
+
+def labeled_spans(gold: Array) -> tuple[Array, Array]:
+  """The spans [B,2N−1,2] and labels [B,2N−1] of gold int [B,N,N]; the rest has the label 0."""
+  batch, size, _ = gold.shape
+  flat = gold.reshape(batch, -1)
+  # What fills up lies beyond the last place.
+  fill = size * size
+  place = jax.vmap(lambda row: jnp.flatnonzero(row > 0, size=2 * size - 1, fill_value=fill))(flat)
+  labels = jnp.take_along_axis(flat, place, axis=1, mode="fill", fill_value=0)
+  return jnp.stack([place // size, place % size + 1], axis=-1), labels
