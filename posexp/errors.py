@@ -35,6 +35,10 @@ class UserError(Exception):
     super().__init__(text if len(text) <= 2_000 else f"{text[:1_500]} … {text[-400:]}")
 
 
+class Unsuited(UserError):
+  """Choices that are right by themselves do not go together: a sweep leaves such a run out."""
+
+
 def printable(text: str) -> str:
   """A text on one line: blanks for line ends and tabs, � for what could upset a terminal."""
   return UNPRINTABLE.sub(lambda found: " " if found[0].isspace() else "�", text)

@@ -42,7 +42,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   setup = Setup.of(config)
   task, average = setup.task, setup.training.average or 0
   wandb = build(tracker.WandbOptions, config["wandb"], "wandb")
-  path = folder(config, task.data_digest())
+  path = folder(config, **setup.data_digests())
   if config["distributed"] == "auto":
     processes.join(path)
   if not processes.is_main_process():

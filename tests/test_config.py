@@ -46,6 +46,7 @@ def test_the_table_of_encodings_and_its_files_agree():
 
 
 def test_defaults_repeat_those_of_the_dataclasses():
+  from posexp.models.backbones import make_size
   from posexp.models.transformer import Size
   from posexp.tracking.tracker import WandbOptions
   from posexp.training.optimizer import Training
@@ -53,7 +54,7 @@ def test_defaults_repeat_those_of_the_dataclasses():
   config = resolve(compose())
   assert build(Training, config["train"], "train") == Training()
   assert build(WandbOptions, config["wandb"], "wandb") == WandbOptions()
-  assert build(Size, config["model"], "model") == Size()
+  assert make_size(config) == Size()
 
 
 def test_only_the_chosen_encoding_s_section_is_kept():

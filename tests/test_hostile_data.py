@@ -161,15 +161,14 @@ def test_a_header_stays_in_its_lines(caplog):
   data = types.SimpleNamespace(
     sizes={"train": 1}, about=(text, text), unit="texts", notes=(text,), length=8
   )
-  size = dict.fromkeys(("d_model", "num_heads", "num_layers"), 1)
-  size |= {"match": "none", "norm": text, "dtype": text}
-  config = {"encoding": text, text: {text: text}, "model": size, "seed": 0}
+  config = {"encoding": text, text: {text: text}, "model": {"match": "none"}, "seed": 0}
   config |= {"task": {"name": text}, "train": {"batch_size": 1}}
-  facts = dict.fromkeys(("parameters", "flops_per_token", "d_ff", "steps"), 1)
+  facts = dict.fromkeys(("parameters", "flops_per_token", "steps"), 1)
   facts |= {"parameters_of_none": 1, "flops_per_token_of_none": 1}
   facts |= {"attention": text, "devices": text}
-  terminal.header(config, data, facts, Path(text), text)
-  assert len(caplog.messages) == 9
+  spec = types.SimpleNamespace(size=types.SimpleNamespace(about=lambda match: text), notes=(text,))
+  terminal.header(config, data, spec, facts, Path(text), text)
+  assert len(caplog.messages) == 10
   assert not any(UNPRINTABLE.search(line) for line in caplog.messages)
 
 

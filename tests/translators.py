@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from posexp.config import build, compose, resolve
+from posexp.config import compose, resolve
 from posexp.data import tokenizer
 from posexp.encodings import make_encoding
-from posexp.models.transformer import Size
+from posexp.models.backbones import make_size
 from posexp.models.translator import TranslatorSpec
 from posexp.runs import RunWriter
 from posexp.runs.metrics import score
@@ -31,7 +31,7 @@ def untrained(path: Path, *options: str) -> tuple[int, Any]:
   (path / "tokenizer.json").write_text(text, encoding="utf-8")
   (path / "tokenizer.sha256").write_text(hashlib.sha256(text.encode()).hexdigest())
   vocabulary = tokenizer.Tokenizer(text).vocab_size
-  encoding, size = make_encoding(config), build(Size, config["model"], "model")
+  encoding, size = make_encoding(config), make_size(config)
   spec = matched(TranslatorSpec(vocabulary, vocabulary, encoding, size), 10)
   training = build(Training, config["train"], "train")
   compiled = program(spec, training, 100, mesh_for(np.array([1])))

@@ -140,6 +140,11 @@ class Tokenizer:
     self.vocab_size: int = self._tokenizer.get_vocab_size()
     self._prefix: list[int] = self._tokenizer.encode("").ids  # [CLS] or nothing
 
+  @property
+  def words(self) -> list[str]:
+    """The tokens in their order."""
+    return [self._tokenizer.id_to_token(number) for number in range(self.vocab_size)]
+
   def encode(
     self, texts: list[str], max_length: int | None = None
   ) -> tuple[list[list[int]], int, int]:

@@ -64,6 +64,11 @@ class TokenEmbedding(nnx.Module):
     init = nnx.initializers.normal(1 / scale)
     self.table = nnx.Param(init(rngs.params(), (vocab_size, features)))
 
+  @property
+  def word_table(self) -> nnx.Param:
+    """[V,D], what vectors that were trained elsewhere can replace; `scale` multiplies it."""
+    return self.table
+
   def __call__(self, tokens: Array, *_: Array | None) -> Array:
     return summed(self.table[...][tokens], tokens) * self.scale
 

@@ -264,6 +264,11 @@ class ComplexEmbedding(nnx.Module):
     )
     self.phase = nnx.Param(around(rngs.encoding(), (vocab_size, pairs))) if phased else None
 
+  @property
+  def word_table(self) -> nnx.Param:
+    """Amplitudes, as in `TokenEmbedding`."""
+    return self.amplitude
+
   def __call__(self, tokens: Array, positions: Array, mask: Array | None = None) -> Array:
     def of(table: nnx.Param) -> Array:  # [B or 1,L or 1,F/2 or 1]
       rows = table[...]

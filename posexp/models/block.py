@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import jax
 from flax import nnx
@@ -13,6 +13,7 @@ from jax import Array
 from posexp.config.checks import Share, between, check, only_with
 from posexp.encodings.base import Encoding, Relation, whole
 from posexp.encodings.span import Span
+from posexp.errors import counted
 from posexp.models import attention
 
 Width = Annotated[int, between(1, 2**16)]
@@ -21,6 +22,9 @@ Width = Annotated[int, between(1, 2**16)]
 @dataclasses.dataclass(frozen=True)
 class Size:
   """The options of a Transformer, the same for every encoding."""
+
+  backbone: ClassVar[str] = "transformer"  # among those of posexp/models/backbones.py
+  varied: ClassVar[str] = "d_ff"  # the width that is chosen for equal counts
 
   d_model: Width = 128
   num_heads: Width = 4
@@ -36,10 +40,22 @@ class Size:
   same_length: Annotated[bool, only_with("memory")] = False  # each token sees `memory` keys
   match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py
   match_to: Annotated[str, only_with("match")] = "none"
+  vectors: str | None = None  # of a classifier: see posexp/data/word_vectors.py
 
   def __post_init__(self):
     check(self)
     whole(self.d_model, self.num_heads)
+
+  @property
+  def width(self) -> int:
+    """Of what a class is read off."""
+    return self.d_model
+
+  def about(self, match: str = "") -> str:
+    """A line of the header; `match` stands behind the width that was chosen."""
+    heads, layers = counted(self.num_heads, "head"), counted(self.num_layers, "layer")
+    width = f"d_ff {self.d_ff}{match}"
+    return f"d_model {self.d_model}, {heads}, {layers}, {width}, {self.norm}-norm, {self.dtype}"
 
 
 def drop(x: Array, rate: float, rngs: nnx.Rngs | None) -> Array:

@@ -1,8 +1,9 @@
-"""A classifier: an encoder with a class read off its output."""
+"""A classifier: a network that makes a vector of a text, and a class read off it."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,13 @@ import optax
 from flax import nnx
 from jax import Array
 
+from posexp.data.word_vectors import WordVectors
 from posexp.encodings.base import Encoding, Linear
+from posexp.errors import UserError
+from posexp.models.backbones import AnySize, Backbone, FastTextSize, mean, order_blind
+from posexp.models.block import drop
 from posexp.models.positions import CONSECUTIVE, Positions
-from posexp.models.transformer import Size, Stack, drop
+from posexp.models.transformer import Size, Stack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,13 +27,14 @@ class ClassifierSpec:
   vocab_size: int
   num_classes: int
   encoding: Encoding
-  size: Size
-  first: bool = False  # is the class read at the first token?
+  size: AnySize
+  first: bool = False  # is the class of a Transformer read at the first token?
   positions: Positions = CONSECUTIVE
+  vectors: WordVectors | None = None  # which words start from
 
   def build(self, rngs: nnx.Rngs) -> Classifier:
     """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
-    return Classifier(
+    model = Classifier(
       self.vocab_size,
       self.num_classes,
       self.encoding,
@@ -37,6 +43,31 @@ class ClassifierSpec:
       positions=self.positions,
       rngs=rngs,
     )
+    if self.vectors is not None:
+      start_from(self.vectors, model.embed)
+    return model
+
+  def read_vectors(self, path: str, words: Sequence[str]) -> WordVectors:
+    """The vectors that a file has for the words of the vocabulary.
+
+    Raises:
+      UserError: the file cannot be read or has another width, or no word has a row of its own.
+    """
+    embed = nnx.eval_shape(lambda: self.build(nnx.Rngs(params=0, encoding=0))).embed
+    table = word_table(embed)
+    if table is None or table[0].shape[0] != self.vocab_size:
+      raise UserError("model.vectors: the encoding has no vector for each word; leave it at null")
+    width, own = table[0].shape[1], self.size.d_model
+    halves = "" if width == own else f", for the first of {own // width} parts of a word,"
+    return WordVectors.read(path, words, width, f"model.d_model={own}{halves}")
+
+  @property
+  def notes(self) -> tuple[str, ...]:
+    """What the header says of the model."""
+    found = [] if self.vectors is None else [self.vectors.note]
+    if isinstance(self.size, FastTextSize) and order_blind(self.encoding):
+      found.append("the mean of words is the same in any order, and positions only add to it")
+    return tuple(found)
 
   def inputs(self, length: int) -> tuple[jax.ShapeDtypeStruct, ...]:
     """The shapes of what the model is called with: one sequence of `length` tokens."""
@@ -45,28 +76,41 @@ class ClassifierSpec:
 
 
 class Classifier(nnx.Module):
-  """An encoder whose output is averaged over real tokens, or read at the first one ([CLS])."""
+  """An encoder whose output is averaged over real tokens, or read at the first one ([CLS]).
+
+  Or another network, which makes a vector of the whole text by itself.
+  """
 
   def __init__(
     self,
     vocab_size: int,
     num_classes: int,
     encoding: Encoding,
-    size: Size,
+    size: AnySize,
     *,
     first: bool = False,
     positions: Positions = CONSECUTIVE,
     rngs: nnx.Rngs,
   ):
-    self.stack = Stack(vocab_size, encoding, size, max_position=positions.reach, rngs=rngs.fork())
-    self.head = Linear(size.d_model, num_classes, rngs=rngs.fork())
+    forked = rngs.fork()
+    if isinstance(size, Size):
+      self.stack = Stack(vocab_size, encoding, size, max_position=positions.reach, rngs=forked)
+    else:
+      self.network = Backbone(vocab_size, encoding, size, rngs=forked)
+    self.head = Linear(size.width, num_classes, rngs=rngs.fork())
     self.first = first
     self.positions = positions
+    self.dropout = size.dropout
+
+  @property
+  def embed(self) -> Callable[..., Array]:
+    """What embeds its tokens."""
+    return (self.stack if self.stacks else self.network).embed
 
   @property
   def stacks(self) -> tuple[Stack, ...]:
-    """The encoder alone."""
-    return (self.stack,)
+    """The encoder alone, if it is a Transformer."""
+    return (self.stack,) if hasattr(self, "stack") else ()
 
   def __call__(
     self,
@@ -84,14 +128,13 @@ class Classifier(nnx.Module):
       positions = self.positions.evaluating(mask)
     else:
       positions = self.positions.training(mask, rngs.positions)
-    hidden = self.stack(tokens, mask, positions=positions, term_scale=term_scale, rngs=rngs)
-    hidden = hidden.astype(jnp.float32)
-    if self.first:
-      summary = hidden[:, 0]
+    if not self.stacks:
+      summary = self.network(tokens, mask, positions=positions, rngs=rngs)
     else:
-      counted = mask[:, :, None].astype(hidden.dtype)
-      summary = (hidden * counted).sum(1) / counted.sum(1)
-    return self.head(drop(summary, self.stack.size.dropout, rngs))
+      hidden = self.stack(tokens, mask, positions=positions, term_scale=term_scale, rngs=rngs)
+      hidden = hidden.astype(jnp.float32)
+      summary = hidden[:, 0] if self.first else mean(hidden, mask)
+    return self.head(drop(summary, self.dropout, rngs))
 
   metrics = ("loss", "accuracy")
 
@@ -120,3 +163,21 @@ class Classifier(nnx.Module):
     logits = self(batch["tokens"], batch["mask"], term_scale=term_scale)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
     return {"loss": loss, "answer": logits.argmax(-1)}, carry
+
+
+def word_table(embed: Callable[..., Array]) -> tuple[nnx.Param, float] | None:
+  """The table [V,D] of word vectors of an embedding, and what multiplies it; None if none has one.
+
+  It is that of the first of its modules with a `word_table` and a `scale`.
+  """
+  for _, module in nnx.iter_modules(embed) if isinstance(embed, nnx.Module) else ():
+    if hasattr(module, "word_table"):
+      return module.word_table, module.scale
+  return None
+
+
+def start_from(vectors: WordVectors, embed: Callable[..., Array]) -> None:
+  """Words begin with their vectors, and all others as large as these (Kim 2014, section 3.2)."""
+  table, scale = word_table(embed)
+  drawn = table[...] * vectors.scale
+  table[...] = drawn.at[vectors.rows].set(vectors.values / scale)

@@ -90,6 +90,8 @@ class Stack(nnx.Module):
         "segment; train with memory=0 and a longer task.segment, which sees as far, or choose "
         "positions that enter attention alone: sinusoidal.at=attention or an encoding of offsets"
       )
+    if not isinstance(size, Size):
+      raise ValueError(f"model={size.backbone} classifies texts and can do nothing else")
     scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
     head_dim = whole(size.d_model, size.num_heads)
     self.embed = encoding.embed(

@@ -20,6 +20,8 @@ FILES = ("train", "validation", "test", "folder")  # options of a task that are 
 NEUTRAL = {
   "train.shard": ("none", "parameters"),
   "train.accumulate": (1,),
+  "model.backbone": ("transformer",),
+  "model.vectors": (None,),
   "model.norm_epsilon": (1e-6,),
   "model.attention": ("auto",),
   "model.memory": (0,),
@@ -36,16 +38,20 @@ NEUTRAL = {
 }
 
 
-def digest(config: Mapping[str, Any], data_digest: str | None = None) -> str:
+def digest(
+  config: Mapping[str, Any], data_digest: str | None = None, vectors_digest: str | None = None
+) -> str:
   """Twelve hexadecimal digits, equal for configs of the same run but for its seed.
 
   `data_digest` identifies the content of the user's own files. It replaces their paths, so that
-  data may be moved.
+  data may be moved; so does `vectors_digest` with those of words.
   """
   kept = decisive(config)
   if data_digest is not None:
     task = {key: value for key, value in kept["task"].items() if key not in FILES}
     kept["task"] = task | {"data": data_digest}
+  if vectors_digest is not None:
+    kept["model"] = kept["model"] | {"vectors": vectors_digest}
   text = json.dumps(_canonical(kept), sort_keys=True, separators=(",", ":"))
   return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -67,8 +73,12 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
   return kept
 
 
-def folder(config: Mapping[str, Any], data_digest: str | None = None) -> Path:
+def folder(
+  config: Mapping[str, Any], data_digest: str | None = None, vectors_digest: str | None = None
+) -> Path:
   """The folder of a config's run: `<runs>/<task>/<encoding>/<digest>/seed=<n>`.
+
+  The digests are those that `digest` takes.
 
   Raises:
     UserError: the task's name cannot be the name of a folder, or the file system refuses the path.
@@ -77,7 +87,9 @@ def folder(config: Mapping[str, Any], data_digest: str | None = None) -> Path:
   if not FOLDER.holds(name):
     raise UserError(f"task.name must be {FOLDER.words}, not {brief(name)}")
   seed = f"seed={config['seed']}"
-  path = Path(config["runs"], name, config["encoding"], digest(config, data_digest), seed)
+  path = Path(
+    config["runs"], name, config["encoding"], digest(config, data_digest, vectors_digest), seed
+  )
   try:
     os.stat(path.joinpath(*["x" * 99] * 2))  # as long as the names of its files get
   except (FileNotFoundError, NotADirectoryError):

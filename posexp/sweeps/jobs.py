@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from posexp.config import RunOptions, build, resolve
 from posexp.config.command_line import check_heeded, compose, read
-from posexp.errors import UserError
+from posexp.errors import Unsuited, UserError
 from posexp.runs import folder
 from posexp.sweeps.sweep import DONE, Member
 
@@ -42,7 +42,7 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
     raise UserError(f"these are {runs:,} runs, and a sweep has at most {MOST:,}: type fewer values")
   varied = [key for key, column in columns.items() if len(column) > 1] or list(columns)
   composed: dict[tuple[str, ...], DictConfig] = {}
-  digests: dict[str, str | None] = {}
+  digests: dict[str, dict[str, str | None]] = {}
   first: dict[Path, Member] = {}
   found = []
   for number, values in enumerate(itertools.product(*columns.values()), start=1):
@@ -53,29 +53,36 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
     if seed:
       cfg.seed = seed.partition("=")[2]
     config = resolve(cfg)
-    path = _folder(config, digests)
     options = " ".join(job[key] for key in varied)
     group = " ".join(job[key] for key in varied if key != "seed") or f"encoding={cfg.encoding}"
+    try:
+      path = _folder(config, digests)
+    except Unsuited as error:
+      found.append(Member(number, options, group, config, Path(), unsuited=str(error)))
+      continue
     member = Member(number, options, group, config, path, duplicate_of=first.get(path))
     if member.finished and not config["rerun"]:
       member.state = DONE
     first.setdefault(path, member)
     found.append(member)
+  if not first:
+    raise UserError(found[0].unsuited)
   encodings = dict.fromkeys(member.config["encoding"] for member in found)
   check_heeded(read(column[0] for column in columns.values()), list(encodings))
   return found
 
 
-def _folder(config: dict[str, Any], digests: dict[str, str | None]) -> Path:
+def _folder(config: dict[str, Any], digests: dict[str, dict[str, str | None]]) -> Path:
   """The folder of a run whose options are right; `digests` keeps those of the user's files, by the
-  options of the task."""
+  options of the task and the vectors of words."""
   from posexp.training.setup import Setup
 
   setup = Setup.of(config)
-  task = json.dumps(config["task"], sort_keys=True, default=str)
-  if task not in digests:
-    digests[task] = setup.task.data_digest()
-  return folder(config, digests[task])
+  files = [config["task"], setup.size.vectors]
+  asked = json.dumps(files, sort_keys=True, default=str)
+  if asked not in digests:
+    digests[asked] = setup.data_digests()
+  return folder(config, **digests[asked])
 
 
 def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None:

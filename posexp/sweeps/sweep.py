@@ -31,6 +31,7 @@ class Member:
   config: dict[str, Any]
   path: Path  # the folder of the run
   duplicate_of: Member | None = None  # the first member that is the same run
+  unsuited: str = ""  # why there can be no such run
   state: str = WAITING
   reason: str = ""  # of a failure
 
@@ -82,7 +83,7 @@ class Sweep:
 
   def __init__(self, members: Sequence[Member]):
     self.members = members
-    self.runs = [member for member in members if member.duplicate_of is None]
+    self.runs = [m for m in members if m.duplicate_of is None and not m.unsuited]
 
   @property
   def failed(self) -> list[Member]:
@@ -91,7 +92,9 @@ class Sweep:
   def to_train(self) -> list[Member]:
     """The runs that are to be trained; says of all others why not."""
     for member in self.members:
-      if member.duplicate_of is not None:
+      if member.unsuited:
+        self._say(member, f"{member.options}: left out: {member.unsuited}")
+      elif member.duplicate_of is not None:
         self._say(member, f"{member.options}: the same run as job {member.duplicate_of.number}")
       elif member.state == DONE:
         self._say(member, f"{member.options}: finished already, in {near(member.path)}")
@@ -110,9 +113,11 @@ class Sweep:
     """How many runs there are in each state."""
     counts = Counter(member.state for member in self.runs)
     states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-    again = len(self.members) - len(self.runs)
-    duplicates = f"; {counted(again, 'duplicate')}" if again else ""
-    return f"{'sweep':<10}{counted(len(self.runs), 'run')}: {states}{duplicates}"
+    unsuited = sum(1 for member in self.members if member.unsuited)
+    again = len(self.members) - len(self.runs) - unsuited
+    rest = f"; {counted(again, 'duplicate')}" if again else ""
+    rest += f"; {unsuited} left out" if unsuited else ""
+    return f"{'sweep':<10}{counted(len(self.runs), 'run')}: {states}{rest}"
 
   def states(self) -> Iterator[str]:
     """The table of states: a line for each group of seeds, and one for each failure."""

@@ -32,6 +32,7 @@ class LabeledData:
   longest: int  # tokens of the longest sequence of any split, [CLS] included
   first: bool = False  # whether the class is read at the first token
   notes: tuple[str, ...] = ()
+  words: tuple[str, ...] = ()  # the vocabulary in its order, if tokens are words
 
   item: ClassVar[str] = "text"
   unit: ClassVar[str] = "texts"
@@ -46,6 +47,7 @@ class LabeledData:
     label_names: Sequence[str],
     first: bool = False,
     notes: Sequence[str] = (),
+    words: Sequence[str] = (),
   ) -> LabeledData:
     """From rows by split, and the token ids of each row, at least one."""
     numbers = {name: number for number, name in enumerate(label_names)}
@@ -56,7 +58,8 @@ class LabeledData:
     longest = max(int(split.lengths.max()) for split in examples.values())
     ends = batches.buckets(examples["train"].lengths, longest)
     names = tuple(label_names)
-    return cls(vocab_size, names, rows, examples, ends, longest, first, tuple(notes))
+    said = tuple(notes), tuple(words)
+    return cls(vocab_size, names, rows, examples, ends, longest, first, *said)
 
   @property
   def sizes(self) -> dict[str, int]:
@@ -81,7 +84,10 @@ class LabeledData:
     from posexp.models.classifier import ClassifierSpec
 
     classes = len(self.label_names)
-    return ClassifierSpec(self.vocab_size, classes, encoding, size, self.first, positions)
+    spec = ClassifierSpec(self.vocab_size, classes, encoding, size, self.first, positions)
+    if not size.vectors or not self.words:  # the latter is refused
+      return spec
+    return dataclasses.replace(spec, vectors=spec.read_vectors(size.vectors, self.words))
 
   def rows_of(self, batch_size: int) -> np.ndarray:
     return np.full(len(self.bucket_lengths), batch_size)

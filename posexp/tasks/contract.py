@@ -43,7 +43,8 @@ Outputs = dict[str, "np.ndarray"]  # of every example of a split, [N] or [N,...]
 class ModelSpec(Protocol):
   """All that a model is built from: a frozen dataclass, so that equal ones share a program.
 
-  `dataclasses.replace` gives the same model with another encoding or of another size.
+  `dataclasses.replace` gives the same model with another encoding or of another size. It may have
+  `notes`, sentences on the model for the header of a run.
   """
 
   encoding: Encoding

@@ -174,4 +174,5 @@ def _prepared(task: TextClassification, digest: str | None, text: str) -> Labele
     label_names=label_names,
     first=task.cls,
     notes=notes,
+    words=opened.words if task.tokenizer == "word" else (),
   )

@@ -89,7 +89,7 @@ def run_training(
   step = run.checkpoints.find("latest") or 0
   run.rewind(step, Rhythm.of(setup, data).rows(step))
   with track(facts=facts) as tracker:
-    terminal.header(setup.config, data, facts, run.path, tracker.line)
+    terminal.header(setup.config, data, spec, facts, run.path, tracker.line)
     job = Job(run, setup, data, setup.program(spec, data, mesh), tracker, started)
     state = fit(job)
     summary = conclude(job, state) | facts | declared(job.task)

@@ -16,8 +16,8 @@ from flax import nnx
 from posexp.encodings import Encoding, all_encodings
 from posexp.errors import UserError
 from posexp.models import attention
+from posexp.models.backbones import AnySize
 from posexp.models.positions import CONSECUTIVE
-from posexp.models.transformer import Size
 from posexp.training.step import keys, split
 
 if TYPE_CHECKING:
@@ -58,37 +58,42 @@ def counts(spec: ModelSpec, length: int) -> dict[str, float]:
     ValueError: the size does not suit the encoding.
   """
   # The analysis counts a loop over blocks once: the definition has all operations in sight.
-  size = dataclasses.replace(spec.size, attention="reference")
+  whole_only = {"attention": "reference"} if hasattr(spec.size, "attention") else {}
+  size = dataclasses.replace(spec.size, **whole_only)
   whole = dataclasses.replace(spec, size=size, positions=CONSECUTIVE)
   return costs(whole.build, spec.inputs(length), length)
 
 
-def facts(spec: ModelSpec, length: int, given: Size) -> dict[str, Any]:
+def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
   """Both counts of a model, and those of no encoding at the size that was `given`."""
   given = dataclasses.replace(given, match="none", match_to="none")
   none = dataclasses.replace(spec, encoding=Encoding(), size=given)
   own, none = counts(spec, length), counts(none, length)
+  varied = spec.size.varied
   return {
     "parameters": own["parameters"],
     "parameters_of_none": none["parameters"],
     "flops_per_token": own["flops"],
     "flops_per_token_of_none": none["flops"],
-    "d_ff": spec.size.d_ff,
+    **({varied: getattr(spec.size, varied)} if varied else {}),
     "attention": attention_of(spec, length),
   }
 
 
 def attention_of(spec: ModelSpec, length: int) -> str:
-  """How the model attends to inputs of `length` tokens: `attention.form_of` them."""
-  stack = nnx.eval_shape(lambda: spec.build(nnx.Rngs(params=0, encoding=0))).stacks[0]
-  return attention.form_of(spec.size.attention, stack.relation, length, length)
+  """How the model attends to inputs of `length` tokens: `attention.form_of` them, or "none"."""
+  stacks = nnx.eval_shape(lambda: spec.build(nnx.Rngs(params=0, encoding=0))).stacks
+  if not stacks:
+    return "none"
+  return attention.form_of(spec.size.attention, stacks[0].relation, length, length)
 
 
 def matched(spec: ModelSpec, length: int) -> ModelSpec:
-  """The model with that d_ff at which it has as many parameters or FLOPs as the reference.
+  """The model with that width at which it has as many parameters or FLOPs as the reference.
 
-  The reference is the encoding `size.match_to`, with its default options and d_ff as given; FLOPs
-  are those of inputs of `length` tokens. What is returned asks for no matching.
+  The width is `size.varied`, d_ff of a Transformer. The reference is the encoding `size.match_to`,
+  with its default options and the width as given; FLOPs are those of inputs of `length` tokens.
+  What is returned asks for no matching.
 
   Raises:
     UserError: no width comes within 1 % of it.
@@ -105,24 +110,40 @@ def matched(spec: ModelSpec, length: int) -> ModelSpec:
   except ValueError as error:
     raise UserError(f"model.match_to={size.match_to}: {error}") from error
 
-  def with_width(d_ff: int) -> ModelSpec:
-    return dataclasses.replace(plain, size=dataclasses.replace(plain.size, d_ff=d_ff))
+  def with_width(width: int) -> ModelSpec:
+    given = {size.varied: width}
+    return dataclasses.replace(plain, size=dataclasses.replace(plain.size, **given))
 
-  def at(d_ff: int) -> float:
-    return counts(with_width(d_ff), length)[what]
+  def at(width: int) -> float:
+    return counts(with_width(width), length)[what]
 
-  step = width_step(at)
-  # Both counts are straight lines in the width.
-  slope = (at(3 * step) - at(step)) / (2 * step)
-  d_ff = step * max(1, round((goal - at(step)) / (slope * step)) + 1)
-  reached = at(d_ff)
+  width = closest(at, goal)
+  reached, name = at(width), size.varied
   if abs(reached / goal - 1) > TOLERANCE:
     raise UserError(
-      f"model.match={what}: with d_ff={d_ff} the model has {reached:,.0f} {what}, and "
-      f"{size.match_to} has {goal:,.0f} with d_ff={size.d_ff}, which no width comes closer to; "
-      f"give a larger model.d_ff or leave model.match=none"
+      f"model.match={what}: with {name}={width} the model has {reached:,.0f} {what}, and "
+      f"{size.match_to} has {goal:,.0f} with {name}={getattr(size, name)}, which no width comes "
+      f"closer to; give a larger model.{name} or leave model.match=none"
     )
-  return with_width(d_ff)
+  return with_width(width)
+
+
+def closest(at: Callable[[int], float], goal: float) -> int:
+  """The width at which a count that grows with it comes near a goal.
+
+  Raises:
+    ValueError: no width up to 64 suits the encoding.
+  """
+  step = width_step(at)
+  # Both counts are straight lines in the width of a Transformer, and nearly so in that of others.
+  slope = (at(3 * step) - at(step)) / (2 * step)
+  width = step * max(1, round((goal - at(step)) / (slope * step)) + 1)
+  for _ in range(10):
+    if abs(at(width) / goal - 1) <= TOLERANCE:
+      break
+    slope = (at(width + step) - at(width)) / step
+    width = max(step, width + step * round((goal - at(width)) / (slope * step)))
+  return width
 
 
 def width_step(at: Callable[[int], float]) -> int:

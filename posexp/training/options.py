@@ -9,10 +9,9 @@ from typing import Any
 import jax
 from flax import nnx
 
-from posexp.config import build
 from posexp.encodings import make_encoding
 from posexp.errors import UserError
-from posexp.models.transformer import Size
+from posexp.models.backbones import make_size
 from posexp.tasks.contract import ModelSpec
 from posexp.training.restore import TrainedModel
 from posexp.training.step import keys, program, split
@@ -45,7 +44,7 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
         f"{', '.join(allowed)}"
       )
     config[section][option] = value
-  given = build(Size, config["model"], "model")
+  given = make_size(config)
   sizes = {key.removeprefix("model."): key for key in options if key in allowed}
   size = dataclasses.replace(spec.size, **{each: getattr(given, each) for each in sizes})
   encoding = make_encoding(config)

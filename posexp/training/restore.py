@@ -58,7 +58,7 @@ def open_trained(path: Path | str, which: str = "best") -> TrainedModel:
   run, setup = _described(path)
   identity, task = run.path.resolve().parent.name, setup.task
   known = re.fullmatch("[0-9a-f]{12}", identity)
-  if known and digest(run.config, task.data_digest()) != identity:
+  if known and digest(run.config, **setup.data_digests()) != identity:
     raise UserError(f"{path}: the data are not those that the run was trained on")
   data = task.prepare(run.path)
   spec, rows = setup.model_for(data), data.rows_of(setup.training.batch_size)

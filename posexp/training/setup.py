@@ -10,11 +10,12 @@ from jax.sharding import Mesh
 from posexp.config import build, unknown_name
 from posexp.config.checks import LARGEST, check_effective
 from posexp.config.schema import flat
+from posexp.data import files
 from posexp.data.batches import GRANULE
 from posexp.encodings import Encoding, all_encodings, make_encoding
-from posexp.errors import UserError
+from posexp.errors import Unsuited, UserError
+from posexp.models.backbones import AnySize, make_size, refusal
 from posexp.models.positions import Positions
-from posexp.models.transformer import Size
 from posexp.tasks import make_task
 from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.training.devices import check_memory
@@ -32,7 +33,7 @@ class Setup(NamedTuple):
   config: Mapping[str, Any]
   encoding: Encoding
   task: Task
-  size: Size  # as given: where widths are matched, d_ff is that of the reference
+  size: AnySize  # as given: where widths are matched, that of the reference
   positions: Positions
   training: Training
 
@@ -43,7 +44,7 @@ class Setup(NamedTuple):
       config,
       make_encoding(config),
       make_task(config),
-      build(Size, config.get("model"), "model"),
+      make_size(config),
       build(Positions, config.get("positions"), "positions"),
       build(Training, config.get("train"), "train"),
     )
@@ -54,7 +55,19 @@ class Setup(NamedTuple):
       raise UserError(f"{config['encoding']}.{error}") from error
     if setup.size.match_to not in all_encodings():
       raise unknown_name("model.match_to", setup.size.match_to, list(all_encodings()))
+    if why := refusal(str(config["encoding"]), setup.encoding, setup.size):
+      raise Unsuited(why)
     return setup
+
+  def data_digests(self) -> dict[str, str | None]:
+    """sha256 of the user's own files, as `posexp.runs.digest` takes them.
+
+    Raises:
+      UserError: a file is missing or empty.
+    """
+    vectors = self.size.vectors
+    digest = files.digest({"vectors": vectors}) if vectors else None
+    return {"data_digest": self.task.data_digest(), "vectors_digest": digest}
 
   def check_buildable(self) -> None:
     """Raises UserError unless the encoding, the size and the positions suit each other.
@@ -69,12 +82,14 @@ class Setup(NamedTuple):
 
   def check_fits(self, parameters: int) -> None:
     """Raises UserError where a device cannot hold a model of so many while it is trained."""
+    names = ("d_model", *filter(None, [self.size.varied]), "num_layers")
+    given = {name: getattr(self.size, name) for name in names if hasattr(self.size, name)}
+    widths = ", ".join(f"model.{name}={value}" for name, value in given.items())
     copies = COPIES if self.training.shard == "none" else 1  # the weights are whole on each device
     check_memory(
       4 * copies * parameters,
-      f"model: {parameters:,} parameters (model.d_model={self.size.d_model}, "
-      f"model.d_ff={self.size.d_ff}, model.num_layers={self.size.num_layers}, the tables of "
-      f"{self.config['encoding']}) with what trains them",
+      f"model: {parameters:,} parameters ({widths}, the tables of {self.config['encoding']}) with "
+      "what trains them",
       "choose smaller ones",
     )
 
@@ -96,7 +111,7 @@ class Setup(NamedTuple):
     rows = int(data.rows_of(self.training.batch_size).max())
     tokens = rows // self.training.accumulate * min(data.length, GRANULE)  # at the least
     check_memory(
-      4 * PER_TOKEN * tokens * spec.size.d_model * spec.size.num_layers,
+      4 * PER_TOKEN * tokens * spec.size.d_model * getattr(spec.size, "num_layers", 1),
       f"train.batch_size={self.training.batch_size}: a step on {rows:,} rows",
       "choose a smaller one",
     )
@@ -124,4 +139,10 @@ class Setup(NamedTuple):
         f"{option}={getattr(encoding, encoding.limited_by)} gives {encoding.limit} positions: "
         f"{why}; raise {option}, or {lower}"
       )
-    return matched(data.model(encoding, self.size, self.positions), data.length)
+    spec = data.model(encoding, self.size, self.positions)
+    if self.size.vectors and getattr(spec, "vectors", None) is None:
+      raise UserError(
+        f"model.vectors={self.size.vectors} is for tasks that classify words, as "
+        "task=text_classification does with task.tokenizer=word; leave it at null"
+      )
+    return matched(spec, data.length)

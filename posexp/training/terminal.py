@@ -12,15 +12,20 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posexp.config import show_options
-from posexp.errors import counted, near, printable
-from posexp.tasks.contract import Data, Task, metric_of
+from posexp.errors import near, printable
+from posexp.tasks.contract import Data, ModelSpec, Task, metric_of
 from posexp.training.processes import is_main_process
 
 log = logging.getLogger("posexp")
 
 
 def header(
-  config: Mapping[str, Any], data: Data, facts: Mapping[str, Any], folder: Path, tracking: str
+  config: Mapping[str, Any],
+  data: Data,
+  spec: ModelSpec,
+  facts: Mapping[str, Any],
+  folder: Path,
+  tracking: str,
 ) -> None:
   """What is about to be trained, on what, how large it is, and where it is kept."""
   name, size, train = config["encoding"], config["model"], config["train"]
@@ -30,16 +35,15 @@ def header(
   cost = facts["flops_per_token"] / facts["flops_per_token_of_none"] - 1
   against, times = (f", {own:+,} against none", f" ({cost:+.1%})") if name != "none" else ("", "")
   match = "" if size["match"] == "none" else f" (for the {size['match']} of {size['match_to']})"
+  plain = facts["attention"] in ("reference", "none")
+  attention = "" if plain else f", {facts['attention']} attention"
   rows = {
     "task": f"{config['task']['name']}: {splits}; {data.about[0]}",
     "": data.about[1],
     "encoding": f"{name}{': ' if given else ''}{given}",
     "model": f"{facts['parameters']:,} parameters{against}; "
     f"{facts['flops_per_token'] / 1e6:.2f} MFLOPs a token{times}",
-    " ": f"d_model {size['d_model']}, {counted(size['num_heads'], 'head')}, "
-    f"{counted(size['num_layers'], 'layer')}, "
-    f"d_ff {facts['d_ff']}{match}, {size['norm']}-norm, {size['dtype']}"
-    + (f", {facts['attention']} attention" if facts["attention"] != "reference" else ""),
+    " ": spec.size.about(match) + attention,
     "training": f"{facts['steps']:,} steps of {train['batch_size']:,} {data.unit}, "
     f"seed {config['seed']}, on {facts['devices']}",
     "run": near(folder),
@@ -47,7 +51,7 @@ def header(
   }
   for label, text in rows.items():
     log.info("%s", printable(f"{label:<10}{text}").rstrip())
-  for note in data.notes:
+  for note in (*data.notes, *getattr(spec, "notes", ())):
     log.info("%s", printable(f"{'note':<10}{note}"))
 
 

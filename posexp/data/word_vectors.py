@@ -1,0 +1,94 @@
+"""Vectors of words that were trained elsewhere: text files of word2vec and GloVe, also gzipped.
+
+A line is a word and its numbers, with single blanks between them; a first line of word2vec says how
+many words and numbers there are. A word may have blanks of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from posexp.data import files
+from posexp.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class WordVectors:
+  """The vectors of those words of a vocabulary that a file has."""
+
+  rows: np.ndarray = dataclasses.field(compare=False)  # int [N]: which words of the vocabulary
+  values: np.ndarray = dataclasses.field(compare=False)  # float32 [N,D]
+  note: str  # how many words were found, a sentence
+  sha256: str  # of the arrays, by which vectors are equal
+
+  @classmethod
+  def read(cls, path: str, words: Sequence[str], width: int, taker: str) -> WordVectors:
+    """The vectors of `words`, whose numbers in the vocabulary are their places here.
+
+    `width` is that of `taker`, which an error names.
+
+    Raises:
+      UserError: the file cannot be read, a line has another width or what is no number, or no
+        word is found.
+    """
+    state = os.stat(path) if os.path.exists(path) else None
+    version = state and (state.st_mtime_ns, state.st_size)
+    return _read(path, version, tuple(words), width, taker)
+
+  @property
+  def scale(self) -> float:
+    """The root of the mean square of all numbers."""
+    return float(np.sqrt(np.mean(np.square(self.values, dtype=np.float64))))
+
+
+@functools.lru_cache(maxsize=2)
+def _read(
+  path: str, version: object, words: tuple[str, ...], width: int, taker: str
+) -> WordVectors:
+  numbers = {word: number for number, word in enumerate(words)}
+  found: dict[int, np.ndarray] = {}
+  for count, (place, fields) in enumerate(_lines(path)):
+    if len(fields) <= width or (count == 0 and len(fields) > width + 1):
+      raise UserError(
+        f"model.vectors={path}, {place}: a vector of {len(fields) - 1} numbers, where {taker} "
+        f"takes {width}; choose another model.d_model or another file"
+      )
+    number = numbers.get(" ".join(fields[:-width]))
+    if number is not None and number not in found:
+      found[number] = _vector(path, place, fields[-width:])
+  if not found:
+    raise UserError(f"model.vectors={path}: it has none of the {len(words):,} words of the data")
+  rows = np.array(sorted(found))
+  values = np.stack([found[number] for number in rows])
+  digest = hashlib.sha256(rows.astype("<i8").tobytes() + values.tobytes())
+  note = f"{len(rows):,} of {len(words):,} words start from their vectors in {path}"
+  return WordVectors(rows, values, note, digest.hexdigest())
+
+
+def _lines(path: str) -> Iterator[tuple[str, list[str]]]:
+  """The fields of each line that is not empty, less a first line of word2vec, with its place."""
+  with files.opened(path) as file:
+    for number, line in enumerate(files.lines(path, file), start=1):
+      fields = line.rstrip().split(" ")
+      header = number == 1 and len(fields) == 2 and all(each.isdecimal() for each in fields)
+      if not header and len(fields) > 1:
+        yield f"line {number}", fields
+
+
+def _vector(path: str, place: str, fields: Sequence[str]) -> np.ndarray:
+  values = []
+  for field in fields:
+    try:
+      values.append(float(field))
+    except ValueError:
+      values.append(math.nan)
+    if not math.isfinite(values[-1]):
+      raise UserError(f"model.vectors={path}, {place}: {field!r} is no finite number")
+  return np.array(values, np.float32)

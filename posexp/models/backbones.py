@@ -1,0 +1,324 @@
+"""Networks without attention that read a text to classify it: FastText, CNN and LSTM.
+
+They ask the encoding for its embedding and its linear maps, and for nothing else; so a complex
+encoding makes each of them complex (Wang et al. 2020, appendix B), and one that acts in attention
+alone does not suit them (`refusal`). A class is read off the vector that is left of a text.
+
+Shapes: B batch, L length, F d_model, S the width of what is left of a text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from posexp.config import build, look_up, show
+from posexp.config.checks import Count, Share, check, only_with
+from posexp.encodings.base import Encoding
+from posexp.models.block import Size, Width, drop
+from posexp.models.recurrent import LSTM
+
+
+@dataclasses.dataclass(frozen=True)
+class WithoutAttention:
+  """The options of every such network, the same for every encoding."""
+
+  backbone: ClassVar[str]
+  varied: ClassVar[str | None]  # the width that is chosen for equal counts
+
+  d_model: Width = 300
+  dropout: Share = 0.5  # of the embedded words and of what is left of a text
+  embed_scale: Literal["sqrt", "none"] = "sqrt"
+  dtype: Literal["float32", "bfloat16"] = "float32"
+  vectors: str | None = None  # see posexp/data/word_vectors.py
+  match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py
+  match_to: Annotated[str, only_with("match")] = "none"
+
+  def __post_init__(self):
+    check(self)
+    if self.match != "none" and self.varied is None:
+      raise ValueError(
+        f"match={self.match}: {self.backbone} has no width beside model.d_model that could be "
+        "chosen; leave it at none"
+      )
+
+  def reader(self, encoding: Encoding, rngs: nnx.Rngs) -> Callable[[Array, Array], Array]:
+    """(x [B,L,F], mask bool [B,L]) -> [B,S]; ValueError where widths do not suit the encoding."""
+    raise NotImplementedError
+
+  @property
+  def width(self) -> int:
+    """S."""
+    raise NotImplementedError
+
+  def about(self, match: str = "") -> str:
+    """A line of the header; `match` stands behind the width that was chosen."""
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class FastTextSize(WithoutAttention):
+  """The mean of a text's words (Joulin et al. 2017, without n-grams)."""
+
+  backbone: ClassVar[str] = "fasttext"
+  varied: ClassVar[None] = None
+
+  def reader(self, encoding, rngs):
+    return mean
+
+  @property
+  def width(self) -> int:
+    return self.d_model
+
+  def about(self, match=""):
+    return f"fasttext: d_model {self.d_model}, {self.dtype}"
+
+
+@dataclasses.dataclass(frozen=True)
+class CNNSize(WithoutAttention):
+  """Filters over neighboring words, and the largest value of each (Kim 2014)."""
+
+  backbone: ClassVar[str] = "cnn"
+  varied: ClassVar[str] = "filters"
+
+  filters: Width = 100  # of each width
+  widths: tuple[Count, ...] = (3, 4, 5)  # words that a filter spans
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not self.widths or max(self.widths) > 64 or len({*self.widths}) < len(self.widths):
+      raise ValueError(f"widths must be different numbers from 1 to 64, not {show(self.widths)}")
+
+  def reader(self, encoding, rngs):
+    return Filters(encoding, self, rngs=rngs)
+
+  @property
+  def width(self) -> int:
+    return self.filters * len(self.widths)
+
+  def about(self, match=""):
+    widths = ", ".join(map(str, self.widths))
+    return (
+      f"cnn: d_model {self.d_model}, filters {self.filters}{match} of each width {widths}, "
+      + (self.dtype)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LSTMSize(WithoutAttention):
+  """An LSTM in one direction, whose last state is read."""
+
+  backbone: ClassVar[str] = "lstm"
+  varied: ClassVar[str] = "hidden"
+
+  hidden: Width = 128
+
+  def reader(self, encoding, rngs):
+    return LastState(encoding, self, rngs=rngs)
+
+  @property
+  def width(self) -> int:
+    return self.hidden
+
+  def about(self, match=""):
+    return f"lstm: d_model {self.d_model}, hidden {self.hidden}{match}, {self.dtype}"
+
+
+AnySize = Size | WithoutAttention
+BACKBONES: dict[str, type[AnySize]] = {
+  kind.backbone: kind for kind in (Size, FastTextSize, LSTMSize, CNNSize)
+}
+
+
+def make_size(config: Mapping[str, Any]) -> AnySize:
+  """The network that a run's config names, with its options.
+
+  Raises:
+    UserError: there is no such network, or an option of it is wrong.
+  """
+  section = dict(config.get("model") or {})
+  return build(
+    look_up(BACKBONES, section.pop("backbone", "transformer"), "model"), section, "model"
+  )
+
+
+class Backbone(nnx.Module):
+  """What all of them are: embedded words, and what reads them."""
+
+  def __init__(
+    self, vocab_size: int, encoding: Encoding, size: WithoutAttention, *, rngs: nnx.Rngs
+  ):
+    """`rngs` has the streams `params` and `encoding`.
+
+    Raises:
+      ValueError: the size does not suit the encoding.
+    """
+    scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
+    self.embed = encoding.embed(vocab_size, size.d_model, scale=scale, rngs=rngs.fork())
+    self.reader = size.reader(encoding, rngs.fork())
+    self.limit, self.size = encoding.limit, size
+
+  def __call__(
+    self,
+    tokens: Array,
+    mask: Array,
+    *,
+    positions: Array | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> Array:
+    """tokens [B,L], mask bool [B,L] of real tokens, which come first -> [B,S], float32.
+
+    Raises:
+      ValueError: the text is longer than the encoding's positions.
+    """
+    length = tokens.shape[1]
+    if positions is None:
+      if self.limit is not None and length > self.limit:
+        raise ValueError(f"a text of {length} tokens, but the encoding has {self.limit} positions")
+      positions = jnp.arange(length)[None]
+    x = drop(self.embed(tokens, positions, mask), self.size.dropout, rngs)
+    return self.reader(x.astype(self.size.dtype), mask).astype(jnp.float32)
+
+
+def mean(x: Array, mask: Array) -> Array:
+  """The mean over real tokens, x [B,L,F] -> [B,F], in float32."""
+  counted = mask[:, :, None].astype(jnp.float32)
+  return (x * counted).sum(1) / counted.sum(1)
+
+
+class Filters(nnx.Module):
+  """relu(filter) at every window of words within a text, and the maximum over windows.
+
+  A text that is shorter than a filter has one window, filled up with zeros.
+  """
+
+  def __init__(self, encoding: Encoding, size: CNNSize, *, rngs: nnx.Rngs):
+    self.widths = size.widths
+    self.maps = nnx.List(
+      encoding.linear(width * size.d_model, size.filters, rngs=rngs.fork()) for width in size.widths
+    )
+
+  def __call__(self, x: Array, mask: Array) -> Array:
+    lengths, most = mask.sum(1, keepdims=True), max(self.widths)
+    x = jnp.where(mask[:, :, None], x, 0)
+    x = jnp.pad(x, ((0, 0), (0, max(0, most - x.shape[1])), (0, 0)))
+    found = []
+    for width, linear in zip(self.widths, self.maps, strict=True):
+      count = x.shape[1] - width + 1
+      windows = jnp.concatenate([x[:, i : i + count] for i in range(width)], axis=-1)
+      inside = jnp.arange(count) <= jnp.maximum(lengths - width, 0)
+      found.append((jax.nn.relu(linear(windows)) * inside[:, :, None]).max(1))
+    return jnp.concatenate(found, axis=-1)
+
+
+class LastState(nnx.Module):
+  """The state of an LSTM after the last real token."""
+
+  def __init__(self, encoding: Encoding, size: LSTMSize, *, rngs: nnx.Rngs):
+    self.lstm = LSTM(encoding.linear, size.d_model, size.hidden, rngs=rngs)
+
+  def __call__(self, x: Array, mask: Array) -> Array:
+    return self.lstm(x, mask)[1]
+
+
+def refusal(name: str, encoding: Encoding, size: AnySize) -> str | None:
+  """Why an encoding, of this name, does not suit the network; None if it does.
+
+  Without attention an encoding must act in its embedding or its linear maps, or nowhere, and so
+  must each of its options that is not at its default.
+  """
+  if not isinstance(size, WithoutAttention):
+    return None
+  lacks = f"which model={size.backbone} does not have"
+  others = dict(_each_at_default(encoding))
+  own, none = _parts(encoding), _parts(Encoding())
+  plain = own.input == none.input and own.attention != none.attention
+  for option, other in others.items():
+    found, leave = _parts(other), show(getattr(other, option))
+    if (plain and found.input != none.input) or not own.uses_hidden:
+      return f"{name}.{option} acts in attention, {lacks}; leave it at {leave}"
+    for part in ("attention", "norms"):
+      same = found.input == own.input
+      if not plain and same and getattr(found, part) != getattr(own, part):
+        return f"{name}.{option} acts in {part}, {lacks}; leave it at {leave}"
+  if plain or not own.uses_hidden:
+    return (
+      f"{name} acts in attention, {lacks}; choose an encoding of the input, such as learned, "
+      "sinusoidal or complex, or model=transformer"
+    )
+  return None
+
+
+def _each_at_default(encoding: Encoding) -> Iterator[tuple[str, Encoding]]:
+  """Each option that has another value than its default, and the encoding where it has that."""
+  for field in dataclasses.fields(encoding):
+    if field.default is dataclasses.MISSING or getattr(encoding, field.name) == field.default:
+      continue
+    try:
+      yield field.name, dataclasses.replace(encoding, **{field.name: field.default})
+    except ValueError:  # another option needs it
+      continue
+
+
+class Parts(NamedTuple):
+  """The structure of the parts of a Transformer that an encoding gives; equal ones do the same."""
+
+  input: Any  # the embedding and linear maps
+  attention: Any
+  norms: Any
+  uses_hidden: bool  # whether queries and keys are made of what the input becomes
+
+
+@functools.lru_cache(maxsize=64)
+def _parts(encoding: Encoding) -> Parts:
+  """Nothing is allocated."""
+  heads, features, causal = 2, 256, encoding.causal_only
+
+  def build() -> list[list[Any]]:
+    rngs = nnx.Rngs(params=0, encoding=0)
+    embed = encoding.embed(4, features, scale=1.0, causal=causal, rngs=rngs)
+    linear = encoding.linear(features, features, rngs=rngs)
+    relation = encoding.relation(heads, features // heads, causal=causal, rngs=rngs)
+    shared = encoding.shared(heads, features // heads, causal=causal, rngs=rngs, embed=embed)
+    return [[embed, linear], [relation, shared], [encoding.norm(features, rngs=rngs)]]
+
+  def structure(part: list[Any]) -> Any:
+    graphdef, state = nnx.split(part)
+    return graphdef, tuple((path, leaf.shape) for path, leaf in nnx.to_flat_state(state))
+
+  parts = nnx.eval_shape(build)
+  return Parts(*map(structure, parts), parts[1][0].uses_hidden)
+
+
+@functools.lru_cache(maxsize=64)
+def order_blind(encoding: Encoding) -> bool:
+  """Whether the mean of embedded words is the same in any order, whatever the weights.
+
+  It is, but for its rounding, where positions are only added to words.
+  """
+  if encoding.limit == 1:
+    return True
+  tokens, positions = jnp.array([[1, 2], [2, 1]]), jnp.arange(2)[None]
+
+  @jax.jit
+  def means() -> Array:
+    rngs = nnx.Rngs(params=0, encoding=1)
+    embed = encoding.embed(3, 64, scale=1.0, causal=encoding.causal_only, rngs=rngs)
+    graphdef, params, rest = nnx.split(embed, nnx.Param, ...)
+
+    def moved(x: Array) -> Array:  # tables may start at 0, or with rows that are all alike
+      return x + 0.1 * jax.random.normal(jax.random.key(2), x.shape)
+
+    embed = nnx.merge(graphdef, jax.tree.map(moved, params), rest)
+    return embed(tokens, positions, tokens > 0).mean(1)
+
+  first, second = np.asarray(means(), np.float64)
+  return bool(np.abs(first - second).max() < 1e-5 * np.abs(first).max())

@@ -1,0 +1,215 @@
+"""FastText, CNN and LSTM: their numbers, what suits them, and what is in their runs."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import DEFAULTS
+from flax import nnx
+
+from posexp.encodings import ENCODINGS, Encoding, encoding
+from posexp.encodings.paired import interleave
+from posexp.models.backbones import CNNSize, FastTextSize, LSTMSize, order_blind, refusal
+from posexp.models.classifier import ClassifierSpec
+from posexp.models.transformer import Size
+
+# A case of Wang et al. 2020, appendix B, and of its real form, evaluated naively in float64.
+STORED = dict(np.load(Path(__file__).with_name("backbones.npz")))
+SMALL = {"d_model": 16, "dropout": 0.0}
+SIZES = {
+  "fasttext": FastTextSize(**SMALL),
+  "lstm": LSTMSize(**SMALL, hidden=8),
+  "cnn": CNNSize(**SMALL, filters=6, widths=(2, 3)),
+}
+IN_ATTENTION = {
+  "rpr", "transformer_xl", "rope", "xpos", "alibi", "t5", "kerple", "fire", "sandwich", "deberta",
+  "tupe", "cope",
+}  # fmt: skip
+VOCAB, L = 11, 8
+every_size = pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+
+
+def model(encoding, size, vocab=VOCAB):
+  return ClassifierSpec(vocab, 3, encoding, size).build(nnx.Rngs(params=0, encoding=1))
+
+
+def logits(model, tokens, lengths):
+  mask = np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None]
+  return np.asarray(nnx.jit(type(model).__call__)(model, tokens, mask), np.float64)
+
+
+def stored(key, form):
+  """An array of the stored case; of a complex one real and imaginary part as neighbors."""
+  if form == "real":
+    return STORED[f"real/{key}"]
+  return np.asarray(interleave(STORED[f"{key}_re"], STORED[f"{key}_im"]))
+
+
+def put(linear, kernel, bias, form):
+  """Gives a map the kernel of the stored case by its key."""
+  if form == "real":
+    linear.kernel[...] = STORED[f"real/{kernel}"].reshape(linear.kernel.shape)
+  else:
+    for part, name in (("a", "re"), ("b", "im")):
+      param = getattr(linear, f"kernel_{part}")
+      param[...] = STORED[f"{kernel}_{name}"].reshape(param.shape)
+  if bias:
+    linear.bias[...] = stored(bias, form)
+
+
+def of_the_case(form, size):
+  """A model with the words, the positions and the head of the stored case."""
+  made = model(encoding("learned" if form == "real" else "complex"), size)
+  embed, name = made.network.embed, size.backbone
+  prefix = "real/" if form == "real" else ""
+  head = STORED[f"{prefix}{name}/weights/head"]
+  if form == "real":
+    embed.words.table[...] = STORED["amplitude"]
+    embed.vector.rows[...] = embed.vector.rows[...].at[:L].set(STORED["real/position"])
+  else:
+    embed.amplitude[...], embed.frequency[...] = STORED["amplitude"], STORED["frequency"]
+    head = head.reshape(2, -1, 3).swapaxes(0, 1).reshape(head.shape)  # pairs, not halves
+  made.head.kernel[...], made.head.bias[...] = head, STORED[f"{prefix}{name}/weights/head_bias"]
+  return made
+
+
+@pytest.mark.parametrize("form", ["real", "complex"])
+@pytest.mark.parametrize("name", SIZES)
+def test_they_are_the_networks_of_the_paper(name, form):
+  pair = 1 if form == "real" else 2
+  options = {"d_model": 6 * pair, "dropout": 0.0, "embed_scale": "none"}
+  size = {
+    "fasttext": lambda: FastTextSize(**options),
+    "lstm": lambda: LSTMSize(**options, hidden=5 * pair),
+    "cnn": lambda: CNNSize(**options, filters=4 * pair),
+  }[name]()
+  made = of_the_case(form, size)
+  reader = made.network.reader
+  if name == "cnn":
+    for width, linear in zip(size.widths, reader.maps, strict=True):
+      put(linear, f"cnn/width{width}/weights/kernel", f"cnn/width{width}/weights/bias", form)
+  if name == "lstm":
+    put(reader.lstm.input, "lstm/weights/input", "lstm/weights/bias", form)
+    put(reader.lstm.recurrent, "lstm/weights/hidden", None, form)
+    # The stored case adds nothing to the forget gate.
+    bias = reader.lstm.input.bias
+    bias[...] = bias[...].reshape(4, -1).at[1].add(-1).ravel()
+  ending = "" if form == "real" else {"lstm": "_parts"}.get(name, "_head")
+  known = STORED[f"{'real/' if form == 'real' else ''}{name}/logits{ending}"]
+  np.testing.assert_allclose(
+    logits(made, STORED["tokens"], STORED["lengths"]), known, atol=2e-6, rtol=2e-6
+  )
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_an_encoding_suits_them_unless_it_acts_in_attention_alone(name):
+  why = refusal(name, ENCODINGS[name](), SIZES["cnn"])
+  assert (why is not None) == (name in IN_ATTENTION)
+  if why:
+    assert why.startswith(f"{name} acts in attention, which model=cnn does not have; choose ")
+  assert refusal(name, ENCODINGS[name](), Size()) is None
+
+
+@pytest.mark.parametrize(
+  ("name", "options", "option", "part"),
+  [
+    ("learned", {"at": "attention"}, "at", "attention"),
+    ("split", {"form": "position_only"}, "form", "attention"),
+    ("split", {"attention": "content"}, "attention", "attention"),
+    ("split", {"norms": "joint"}, "norms", "norms"),
+    ("complex", {"score": "modulus"}, "score", "attention"),
+    ("complex", {"order": False, "distances": "transformer_xl"}, "distances", "attention"),
+    ("learned", {"combine": "product", "length": 9}, None, None),
+    ("sinusoidal", {"base": 7.0}, None, None),
+    ("split", {"form": "added", "length": 9}, None, None),
+    ("complex", {"order": False}, None, None),
+    ("complex", {"network": "real", "wrap": 4, "shared_period": "word"}, None, None),
+    ("complex", {"weights": "shared", "initial_phase": True}, None, None),
+  ],
+)
+def test_so_does_each_of_its_options(name, options, option, part):
+  why = refusal(name, encoding(name, **options), SIZES["lstm"])
+  if option is None:
+    assert why is None
+  else:
+    default = getattr(ENCODINGS[name](), option)
+    assert why == (
+      f"{name}.{option} acts in {part}, which model=lstm does not have; leave it at {default}"
+    )
+
+
+SUITED = [case for case in DEFAULTS if not IN_ATTENTION & {case.id}]
+
+
+@pytest.mark.parametrize("encoding", SUITED)
+@every_size
+def test_padding_changes_nothing_and_gradients_reach_all_parameters(encoding, size):
+  made = model(encoding, size)
+  short = np.random.default_rng(0).integers(1, VOCAB, (2, 4))
+  long = np.pad(short, ((0, 0), (0, 4)), constant_values=5)
+  lengths = np.array([4, 1])
+
+  @nnx.jit
+  @nnx.value_and_grad(has_aux=True)
+  def loss(model, tokens):
+    found = model(tokens, jnp.arange(tokens.shape[1]) < lengths[:, None])
+    return (found**2).sum(), found
+
+  (_, one), grads = loss(made, short)
+  (_, two), others = loss(made, long)
+  np.testing.assert_allclose(one, two, atol=1e-6)
+  for (path, leaf), other in zip(nnx.to_flat_state(grads), jax.tree.leaves(others), strict=True):
+    np.testing.assert_allclose(leaf[...], other, atol=1e-5)
+    assert np.abs(leaf[...]).max() > 0 or path[-1] == "frequency", path
+
+
+@pytest.mark.parametrize("size", ["lstm", "cnn"])
+def test_filters_and_states_see_order_without_positions(size):
+  made = model(Encoding(), SIZES[size])
+  tokens = np.array([[1, 2, 3, 4], [4, 3, 2, 1]])
+  one, two = logits(made, tokens, [4, 4])
+  assert np.abs(one - two).max() > 1e-3
+
+
+def test_filters_of_one_word_see_no_order():
+  made = model(Encoding(), CNNSize(**SMALL, filters=6, widths=(1,)))
+  one, two = logits(made, np.array([[1, 2, 3, 4], [4, 3, 2, 1]]), [4, 4])
+  np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize(
+  ("name", "options", "blind"),
+  [
+    ("none", {}, True),
+    ("learned", {}, True),
+    ("binary", {"combine": "concat"}, True),
+    ("sinusoidal", {}, True),
+    ("split", {}, True),
+    ("complex", {"order": False}, True),
+    ("learned", {"combine": "product"}, False),
+    ("sinusoidal", {"combine": "product"}, False),
+    ("complex", {}, False),
+    ("complex", {"network": "real"}, False),
+  ],
+)
+def test_a_mean_sees_order_where_positions_are_multiplied(name, options, blind):
+  chosen = encoding(name, **options)
+  assert order_blind(chosen) == blind
+  made = model(chosen, SIZES["fasttext"])
+  params = nnx.state(made, nnx.Param)
+  draw = np.random.default_rng(0)
+  nnx.update(made, jax.tree.map(lambda x: x + 0.3 * draw.normal(size=x.shape), params))
+  one, two = logits(made, np.array([[1, 2, 3, 4], [4, 2, 3, 1]]), [4, 4])
+  assert (np.abs(one - two).max() < 1e-5) == blind
+  notes = ClassifierSpec(VOCAB, 2, chosen, SIZES["fasttext"]).notes
+  assert notes == (
+    ("the mean of words is the same in any order, and positions only add to it",) * blind
+  )
+
+
+def test_a_text_beyond_the_positions_is_refused():
+  made = model(encoding("learned", length=4), SIZES["cnn"])
+  with pytest.raises(ValueError, match="a text of 5 tokens, but the encoding has 4 positions"):
+    made(np.ones((1, 5), int), np.ones((1, 5), bool))
