@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from posexp.config import compose, resolve
+from posexp.config import build, compose, resolve
 from posexp.data import tokenizer
 from posexp.encodings import make_encoding
 from posexp.models.backbones import make_size
