@@ -6,10 +6,12 @@ import dataclasses
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from posexp.data import tokenizer
 from posexp.data.examples import Batch, numbered
 from posexp.data.trees import Tree, chains
 
@@ -94,6 +96,17 @@ class Lexicon:
       (self.word_ids.get(word, UNKNOWN), self.tag_ids.get(tag, UNKNOWN_TAG))
       for word, tag in zip(words, tags, strict=True)
     ]
+
+
+def kept_lexicon(folder: Path, made: Callable[[], Lexicon] | None = None) -> Lexicon:
+  """That of a run, from its folder; `made` gives it where it is missing.
+
+  Raises:
+    UserError: it is missing and cannot be made, damaged or another run's.
+  """
+  trained = None if made is None else lambda _: made().json
+  (text,) = tokenizer.kept(folder, ["tokenizer"], trained, Lexicon.opened)
+  return Lexicon.opened(text)
 
 
 def _ordered(counts: Counter) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ import numpy as np
 
 from posexp import storage
 from posexp.config.checks import Count, Name, check
-from posexp.data import tokenizer, trees
+from posexp.data import trees
 from posexp.data.splits import arrange
-from posexp.data.treebank import FIRST, Lexicon
+from posexp.data.treebank import FIRST, Lexicon, kept_lexicon
 from posexp.data.trees import Tree
 from posexp.errors import UserError
 from posexp.runs.predictions import write_predictions
@@ -68,13 +68,8 @@ class Parsing(Task):
       UserError: for data that are missing, broken or of no use, and for another run's lexicon.
     """
     digest = self.data_digest()
-    (text,) = tokenizer.kept(
-      folder,
-      ["tokenizer"],
-      lambda _: Lexicon.of(_kept(self, digest)[0]["train"]).json,
-      Lexicon.opened,
-    )
-    return _prepared(self, digest, text)
+    lexicon = kept_lexicon(folder, lambda: Lexicon.of(_kept(self, digest)[0]["train"]))
+    return _prepared(self, digest, lexicon.json)
 
   def predict(
     self,

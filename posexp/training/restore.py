@@ -13,10 +13,12 @@ from flax import nnx
 
 from posexp.data.corpus import Vocabulary, kept_vocabulary
 from posexp.data.tokenizer import Tokenizer
+from posexp.data.treebank import Lexicon, kept_lexicon
 from posexp.errors import UserError
 from posexp.runs import Run, digest, read_run
 from posexp.tasks.contract import Data, ModelSpec
 from posexp.tasks.language_modeling import LanguageModeling
+from posexp.tasks.parsing import Parsing
 from posexp.tasks.translation import Translation, tokenizers
 from posexp.training.devices import mesh_for, replicated
 from posexp.training.evaluation import Snapshot
@@ -47,6 +49,11 @@ class TrainedModel(NamedTuple):
   def vocabulary(self) -> Vocabulary:
     """Of a language model."""
     return kept_vocabulary(self.run.path)
+
+  @property
+  def lexicon(self) -> Lexicon:
+    """Of a parser."""
+    return kept_lexicon(self.run.path)
 
 
 def open_trained(path: Path | str, which: str = "best") -> TrainedModel:
@@ -87,6 +94,18 @@ def open_language_model(path: Path | str, which: str = "best") -> TrainedModel:
   """
   run, setup = _described(path, LanguageModeling, "this needs a language model")
   return _opened_alone(run, setup, {"vocab_size": kept_vocabulary(run.path).size}, 1, which)
+
+
+def open_parser(path: Path | str, rows: int = 1, which: str = "best") -> TrainedModel:
+  """Opens a parser from the folder of its run alone, for batches of so many rows.
+
+  Raises:
+    UserError: as `open_translator`.
+  """
+  run, setup = _described(path, Parsing, "posexp.parse needs a parser")
+  lexicon = kept_lexicon(run.path)
+  sizes = {"vocab_size": lexicon.vocab_size, "num_labels": len(lexicon.labels)}
+  return _opened_alone(run, setup, sizes, rows, which)
 
 
 def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:

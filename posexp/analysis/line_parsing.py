@@ -1,0 +1,74 @@
+"""Sentences parsed by a trained model, in batches of a few shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from posexp.analysis.line_translation import padded_length
+from posexp.data import batches, trees
+from posexp.data.treebank import Sentences
+from posexp.data.trees import Tree
+from posexp.errors import UserError
+from posexp.tasks.treebank_data import tree_of
+from posexp.training.restore import TrainedModel
+
+
+class LineParser:
+  """Parses lists of sentences with a trained model."""
+
+  def __init__(self, trained: TrainedModel, rows: int):
+    """Batches have `rows` rows, a multiple of the devices of the model's snapshot."""
+    self.snapshot, self.rows, self.lexicon = trained.snapshot, rows, trained.lexicon
+    self.inputs = trained.setup.task.inputs
+    self.limit = trained.spec.encoding.limit
+    self.guessed = ""  # a sentence on tags that were not given
+
+  def __call__(self, lines: Sequence[tuple[str, str]]) -> list[Tree | None]:
+    """The tree of each line, which is given with its name; None for one that is blank.
+
+    Raises:
+      UserError: a line has some tags and lacks others, has one that is not known, or is too long.
+    """
+    given = [self.tagged(name, line.split()) for name, line in lines]
+    real = [place for place, words in enumerate(given) if words]
+    found: list[Tree | None] = [None] * len(lines)
+    if not real:
+      return found
+    sentences = [Tree(*zip(*given[place], strict=True), ()) for place in real]
+    encoded = Sentences.of(sentences, self.lexicon, self.inputs, train=False)
+    ends = np.unique([padded_length(count, self.limit) for count in encoded.lengths.tolist()])
+    spans = self.snapshot.predict(batches.evaluation(encoded, ends, self.rows))["spans"]
+    for place, sentence, each in zip(real, sentences, spans, strict=True):
+      found[place] = tree_of(self.lexicon, sentence.words, sentence.tags, each)
+    return found
+
+  def tagged(self, name: str, words: Sequence[str]) -> list[tuple[str, str]]:
+    """Words with their tags: those behind their slashes, or else the most frequent ones."""
+    if self.limit is not None and len(words) > self.limit - 2:
+      raise UserError(
+        f"{name}: {len(words):,} words, and the positions of the run's encoding are enough for "
+        f"{self.limit - 2}"
+      )
+    parted = [word.rpartition("/") for word in words]
+    tags = self.lexicon.tag_ids
+    missing = [
+      word
+      for word, (first, _, tag) in zip(words, parted, strict=True)
+      if not first or tag not in tags
+    ]
+    if not missing:
+      return [(trees.escaped(word), tag) for word, _, tag in parted]
+    if len(missing) < len(words) or all(first and tag.isupper() for first, _, tag in parted):
+      raise UserError(
+        f"{name}: {missing[0]!r} has no tag of the training trees, as other words have; they are "
+        f"{' '.join(self.lexicon.tags)}"
+      )
+    read = "" if self.inputs == "words" else ", which the parser reads"
+    self.guessed = (
+      "no tags were given: each word has the one that it most often has in the training trees"
+      f"{read}; word/TAG gives another"
+    )
+    escaped = map(trees.escaped, words)
+    return [(word, self.lexicon.tag(word)) for word in escaped]

@@ -1,0 +1,115 @@
+"""Parse with a trained run: `python -m posexp.parse RUN "The cat sat ."`."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from posexp.config.arguments import Parser, run
+from posexp.data import files, trees
+from posexp.errors import UserError, printable
+
+WINDOW = 16  # batches of lines that are read at a time, and sorted by length
+EXAMPLES = """\
+examples:
+  python -m posexp.parse RUN "The cat sat ."
+  python -m posexp.parse RUN "The/DT cat/NN sat/VBD ./."
+  python -m posexp.parse RUN "The cat sat ." --svg cat.svg
+  python -m posexp.parse RUN < sentences.txt > parsed.mrg
+
+Words are parted by blanks, as in the treebank that the run was trained on. A word may have its tag
+behind a slash; then all words of its line must. Where a line has none, each word gets the tag that
+it most often has in the training trees. Of a TEXT the tree comes out over several lines; of
+standard input a tree on one line for each that goes in. Nothing but RUN is read: the weights are
+those of its best checkpoint.
+"""
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
+  """What was typed.
+
+  Raises:
+    UserError: it cannot be understood.
+  """
+  parser = Parser("parse", "Parses sentences with the best checkpoint of a parser.", EXAMPLES)
+  option = parser.add_argument
+  option("run", metavar="RUN", type=Path, help="the folder of a run")
+  option("texts", metavar="TEXT", nargs="*", help="what to parse; default: standard input")
+  option("--batch", metavar="N", type=int, default=16, help="sentences at a time; default: 16")
+  option("--svg", metavar="FILE", type=Path, help="draw the tree of one TEXT")
+  parser.add_plugins()
+  args = parser.parse_intermixed_args(argv)
+  if args.batch < 1:
+    parser.error(f"--batch must be at least 1, not {args.batch}")
+  if args.svg and len(args.texts) != 1:
+    parser.error(f"--svg draws the tree of one TEXT, not of {len(args.texts)}")
+  return args
+
+
+def given_lines(texts: list[str]) -> Iterator[tuple[str, str]]:
+  """The sentences to parse, each with what it is called in messages.
+
+  Raises:
+    UserError: a line is not UTF-8 or too long.
+  """
+  source = "text" if texts else "standard input, line"
+  lines = texts or files.lines("standard input", sys.stdin.buffer)
+  for number, line in enumerate(lines, start=1):
+    files.check_length(line, f"{source} {number}")
+    yield f"{source} {number}", line
+
+
+def parse(args: argparse.Namespace) -> None:
+  """Parses what was asked for, and prints it window by window.
+
+  Raises:
+    UserError: the run cannot be opened, or what is to be parsed cannot be read.
+  """
+  lines = given_lines(args.texts)
+  typed = not args.texts and sys.stdin.isatty()  # then each line is answered at once
+  size = 1 if typed else WINDOW * args.batch
+  windows = iter(lambda: list(itertools.islice(lines, size)), [])
+  first = [] if typed else next(windows, [])  # read before the run is opened, which takes long
+  from posexp.analysis.line_parsing import LineParser
+  from posexp.training.devices import prepare
+  from posexp.training.restore import open_parser
+
+  prepare()
+  rows = max(1, min(args.batch, len(first)))
+  parser = LineParser(open_parser(args.run, rows), rows)
+  for window in itertools.chain([first], windows):
+    for tree in parser(window):
+      written = trees.indented if args.texts else trees.brackets
+      print("\n".join(map(printable, written(tree).split("\n"))) if tree else "")
+      if tree and args.svg:
+        draw(tree, args.svg)
+    sys.stdout.flush()
+  if parser.guessed:
+    print(f"note: {parser.guessed}", file=sys.stderr)
+
+
+def draw(tree: trees.Tree, file: Path) -> None:
+  """Draws a tree.
+
+  Raises:
+    UserError: the file cannot be written.
+  """
+  from posexp.analysis import tree_figures
+
+  try:
+    tree_figures.drawn(tree).savefig(file, format="svg", metadata={"Date": None})
+  except OSError as error:
+    raise UserError(f"--svg {file} cannot be written: {error.strerror}") from error
+
+
+def main() -> None:
+  """The command line."""
+  sys.stdout.reconfigure(encoding="utf-8")  # as what comes in
+  run(lambda argv: parse(arguments(argv)))
+
+
+if __name__ == "__main__":
+  main()
