@@ -16,11 +16,13 @@ from flax import nnx
 from order import MODEL, command, interrupted, only, timeless
 
 from posexp.config import compose, plugins, resolve
+from posexp.data import grammar, trees
 from posexp.report import arguments, report
 from posexp.runs import read_run
 from posexp.tasks import TASKS
 from posexp.tasks.contract import score_of
 from posexp.tasks.diagnostic import Diagnostic
+from posexp.tasks.parsing import Parsing
 from posexp.training.devices import mesh_for
 from posexp.training.setup import Setup
 from posexp.training.step import keys
@@ -52,6 +54,13 @@ def text(folder: Path) -> list[str]:
   return [*options, "model.memory=8", "train.batch_size=8", "task.validation_tokens=64"]
 
 
+def sentences(folder: Path) -> list[str]:
+  """Options of a parser, on short sentences of one length of batches."""
+  short = [tree for tree in grammar.draw(400, seed=0) if len(tree.words) <= 6]
+  (folder / "trees.mrg").write_text("".join(f"{trees.brackets(tree)}\n" for tree in short))
+  return ["task=parsing", f"task.train={folder / 'trees.mrg'}", "train.batch_size=8"]
+
+
 NUMBERS = ["task=numbers", "task.examples=200", "task.places=3", "task.digits=2", "task.beam=1"]
 NUMBERS += ["task.beyond=[3]", "train.batch_size=256", "task.bleu_pairs=4"]
 NUMBERS += ["task.vocab_size=1000"]  # so that sentences are of two lengths
@@ -63,6 +72,7 @@ CASES = {
   "language_modeling": lambda: text(Path()),
   "copy": lambda: ["task=copy", *DRAWN],
   "echo": lambda: ["task=echo", "task.back=5", "task.segment=4", "model.memory=4"],
+  "parsing": lambda: sentences(Path()),
   "first": lambda: OWN["first"],
   "running": lambda: [*OWN["running"], "train.batch_size=8"],
 }
@@ -105,8 +115,9 @@ def case(request, home):
 
 
 def test_every_task_is_listed():
-  drawn = {name for name, cls in TASKS.items() if issubclass(cls, Diagnostic)}  # alike but for draw
-  assert set(CASES) == (set(TASKS) | set(OWN)) - (drawn - {"copy"})
+  alike = {name for name, cls in TASKS.items() if issubclass(cls, Diagnostic)}  # but for draw
+  alike |= {name for name, cls in TASKS.items() if issubclass(cls, Parsing)}  # but for treebank
+  assert set(CASES) == (set(TASKS) | set(OWN)) - (alike - {"copy", "parsing"})
 
 
 def test_batches_are_a_function_of_seed_and_step(case):
@@ -129,8 +140,9 @@ def test_evaluation_covers_every_example_once(case):
 def padded(batch, rows, columns):
   """A batch with more rows, of weight 0, and with more padding behind its tokens."""
   found = {}
+  least = batch["mask"].shape[1] - 2  # a parser's words; what is shorter is not a length
   for name, value in batch.items():
-    wider = [(0, 0)] + [(0, columns)] * (value.ndim - 1)
+    wider = [(0, 0)] + [(0, columns * (size >= least)) for size in value.shape[1:]]
     value = np.pad(value, wider)
     found[name] = np.concatenate([value, value[:rows]])
   found["weight"] = np.pad(batch["weight"], (0, rows))

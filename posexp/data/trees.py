@@ -171,7 +171,7 @@ def clean(tree: Tree) -> Tree:
   where it has one child, and is called TOP where it has several. Phrases over the same words stay,
   also those of one label.
   """
-  heard = [tag != TRACE for tag in tree.tags]
+  heard = [int(tag != TRACE) for tag in tree.tags]
   place = [0, *itertools.accumulate(heard)]
   tags = (tag.split("|")[0] or tag for tag in itertools.compress(tree.tags, heard))
   words = tuple(itertools.compress(tree.words, heard))

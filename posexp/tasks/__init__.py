@@ -22,6 +22,7 @@ from posexp.tasks.language_modeling import LanguageModeling
 from posexp.tasks.number_words import Numbers
 from posexp.tasks.text_classification import TextClassification
 from posexp.tasks.translation import Corpus
+from posexp.tasks.treebanks import Craft, Files, Grammar
 
 TASKS = {
   "text_classification": TextClassification,
@@ -39,6 +40,9 @@ TASKS = {
   "missing_duplicate": MissingDuplicate,
   "bucket_sort": BucketSort,
   "echo": Echo,
+  "parsing": Files,
+  "craft": Craft,
+  "grammar": Grammar,
 }
 
 

@@ -45,7 +45,7 @@ def counts(gold: Tree, predicted: Tree) -> Counts:
 
 
 def _brackets(tree: Tree) -> Counter:
-  place = [0, *itertools.accumulate(tag not in PUNCTUATION for tag in tree.tags)]
+  place = [0, *itertools.accumulate(int(tag not in PUNCTUATION) for tag in tree.tags)]
   return Counter(
     (place[start], place[end], EQUAL.get(label, label))
     for start, end, label in tree.phrases

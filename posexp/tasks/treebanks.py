@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from posexp import storage
-from posexp.config.checks import Name, Whole, at_least, at_most
+from posexp.config.checks import Count, Name, Whole, at_least, at_most
 from posexp.data import best_trees, files, grammar, trees
 from posexp.data.splits import SPLITS
 from posexp.errors import UserError
@@ -101,7 +101,7 @@ class Grammar(Parsing):
   """Sentences drawn from the grammar of English in the package, which is ambiguous."""
 
   name: Name = "grammar"
-  longest: Annotated[int, at_least(grammar.LONGEST)] = grammar.LONGEST
+  longest: Count = grammar.LONGEST
   examples: Annotated[int, at_least(100), at_most(100_000)] = 6_000
   data_seed: Whole = 0
 

@@ -1,0 +1,168 @@
+"""Parsing as a task: what is measured and written, and sentences parsed by a trained run."""
+
+import io
+import itertools
+import json
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+from order import MODEL, command, only
+
+from posexp import parse
+from posexp.data import grammar, trees
+from posexp.errors import UserError
+from posexp.runs import read_run
+from posexp.runs.predictions import load_predictions
+from posexp.tasks.contract import result_table
+from posexp.tasks.treebanks import Grammar
+from posexp.training.restore import open_trained
+
+
+class Oracle:
+  """A snapshot that finds the trees of the treebank, but for the last labels of some sentences."""
+
+  batch_size = 16
+
+  def __init__(self, data, wrong=0):
+    self.data, self.wrong = data, wrong
+
+  def predict(self, batches, term_scale=None):
+    rows = [
+      (index, gold)
+      for batch in batches
+      for index, gold in zip(batch["index"].tolist(), batch["gold"], strict=True)
+      if index >= 0
+    ]
+    rows.sort(key=lambda row: row[0])
+    spans = np.zeros((len(rows), 80, 3), int)
+    for index, gold in rows:
+      at = np.argwhere(gold)
+      found = [(i, j + 1, gold[i, j]) for i, j in at.tolist()]
+      if index < self.wrong:
+        found = [(i, j, label if (i, j) == found[0][:2] else 0) for i, j, label in found]
+      spans[index, : len(found)] = found
+    return {"index": np.arange(len(rows)), "loss": np.full(len(rows), 2.5), "spans": spans}
+
+
+@pytest.fixture(scope="module")
+def drawn(home):
+  folder = Path("grammar")
+  folder.mkdir()
+  task = Grammar(examples=200)
+  return task, task.prepare(folder), folder
+
+
+def test_a_perfect_parser_gets_everything(drawn):
+  task, data, folder = drawn
+  summary = task.conclude(data, Oracle(data), folder)
+  for name in ("f1", "recall", "precision", "exact_match", "unlabeled_f1"):
+    assert summary[f"test/{name}"] == 1
+    assert 0 <= summary[f"baseline/test/{name}"] < 0.5
+  assert summary["test/loss"] == 2.5
+  assert 0.85 < summary["ceiling/test/f1"] < 1
+  groups = [key for key in summary if key.startswith("test/sentences/")]
+  assert sum(summary[key] for key in groups) == data.sizes["test"]
+  gold, parsed = (
+    (folder / "predictions" / f"test.{name}.mrg").read_text() for name in ("gold", "parsed")
+  )
+  assert gold == parsed == "".join(f"{trees.brackets(t)}\n" for t in data.trees_of["test"])
+
+
+def test_predictions_count_what_the_metrics_are_made_of(drawn):
+  task, data, folder = drawn
+  summary = task.conclude(data, Oracle(data, wrong=7), folder)
+  rows = load_predictions(folder, "test")
+  assert [row["index"] for row in rows] == list(range(data.sizes["test"]))
+  matched, gold, predicted = (
+    sum(row[name] for row in rows) for name in ("matched", "gold", "predicted")
+  )
+  assert matched == predicted < gold
+  assert summary["test/f1"] == 2 * matched / (gold + predicted)
+  assert summary["test/exact_match"] == 1 - 7 / len(rows)
+  found = task.predict(data, Oracle(data, wrong=7), "test")
+  assert found["right"].sum() / found["tokens"].sum() == pytest.approx(summary["test/f1"])
+  measured = task.scores(found)
+  summary |= {"step": 9} | {f"validation/{name}": value for name, value in measured.items()}
+  lines = list(task.table(summary))
+  assert [line.split()[0] for line in lines[1:6]] == [
+    "F1", "recall", "precision", "exact", "unlabeled",
+  ]  # fmt: skip
+  assert lines[1] == [*result_table(task, summary, ("validation", "test"), ("f1",))][1]
+  assert any(line.startswith("right-branching, F1") for line in lines)
+  assert f"F1 {summary['ceiling/test/f1']:.4f}" in lines[-1]
+
+
+# Sentences of one's own
+
+
+@pytest.fixture(scope="module")
+def trained(home):
+  """The folder of a run that has learned short sentences."""
+  short = [tree for tree in grammar.draw(900, seed=0) if len(tree.words) <= 6]
+  Path("short.mrg").write_text("".join(f"{trees.brackets(tree)}\n" for tree in short))
+  options = ["task=parsing", "task.train=short.mrg", "train.batch_size=16", "train.steps=150"]
+  options += ["train.evaluate_every=75", "train.learning_rate=1e-2", "model.dropout=0"]
+  typed = command(*options, *MODEL, "wandb.mode=disabled", "runs=runs")
+  assert (typed.status, typed.err) == (0, "")
+  return only("runs")
+
+
+def typed(capsys, *argv):
+  capsys.readouterr()
+  parse.parse(parse.arguments(list(map(str, argv))))
+  return capsys.readouterr()
+
+
+def test_a_run_learns_and_says_how_well(trained):
+  summary = read_run(trained).summary
+  assert summary["test/f1"] > 0.9 > summary["baseline/test/f1"]
+  assert summary["validation/f1"] > 0.9
+
+
+def test_sentences_are_parsed_as_in_the_test(trained, capsys, monkeypatch):
+  rows = load_predictions(trained, "test")
+  text = "".join(
+    " ".join(f"{word}/{tag}" for word, tag in zip(tree.words, tree.tags, strict=True)) + "\n"
+    for tree in itertools.islice(trees.read([str(trained / "predictions/test.gold.mrg")]), 5)
+  )
+  monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"\n{text}".encode())))
+  found = typed(capsys, trained, "--batch", 2)
+  assert found.out.split("\n") == ["", *(row["parse"] for row in rows[:5]), ""]
+  assert found.err == ""
+
+
+def test_a_tree_is_printed_and_drawn_and_missing_tags_are_said(trained, capsys, tmp_path):
+  file = tmp_path / "tree.svg"
+  found = typed(capsys, trained, "Ann slept (", "--svg", file)
+  ((_, tree),) = trees.parsed("", found.out.splitlines())
+  assert tree.words == ("Ann", "slept", "-LRB-")
+  assert tree.tags[:2] == ("NNP", "VBD")
+  assert found.err.startswith("note: no tags were given: each word has the one that it most often")
+  drawn = "".join(ElementTree.parse(file).getroot().itertext())
+  assert all(word in drawn for word in (*tree.words, *tree.tags))
+
+
+@pytest.mark.parametrize(
+  ("argv", "message"),
+  [
+    (["Ann/NNP slept"], "text 1: 'slept' has no tag of the training trees, as other words have"),
+    (["Ann", "Ann/NNP slept/XYZ"], "text 2: 'slept/XYZ' has no tag of the training trees"),
+    (["x" * 20_001], "text 1 has a word of 20,001 letters"),
+    (["a", "b", "--svg", "x.svg"], "--svg draws the tree of one TEXT, not of 2"),
+    (["Ann slept .", "--svg", "missing/x.svg"], "--svg missing/x.svg cannot be written"),
+    (["--batch", "0"], "--batch must be at least 1"),
+  ],
+)
+def test_mistakes_are_one_sentence(trained, capsys, argv, message):
+  with pytest.raises(UserError, match=message):
+    typed(capsys, trained, *argv)
+
+
+def test_a_run_is_opened_again_with_its_data(trained):
+  opened = open_trained(trained)
+  data = opened.setup.task.predict(opened.data, opened.snapshot, "test")
+  summary = json.loads((trained / "summary.json").read_text())
+  assert opened.setup.task.scores(data)["f1"] == summary["test/f1"]
