@@ -72,14 +72,7 @@ class Craft(FromFiles):
   """The articles of CRAFT in the `folder` of its release, in the splits that come with it."""
 
   name: Name = "craft"
-  folder: str | None = None
-
-  def __post_init__(self):
-    super().__post_init__()
-    if not self.folder:
-      raise ValueError(
-        "folder must name that of a release of CRAFT (github.com/UCDenver-ccp/CRAFT)"
-      )
+  folder: str = "CRAFT"
 
   def paths(self):
     release = Path(self.folder).expanduser()
@@ -90,7 +83,7 @@ class Craft(FromFiles):
       if listed is None:
         raise UserError(
           f"task.folder={self.folder}: there is no articles/ids/craft-ids-{name}.txt; give the "
-          "folder of a release of CRAFT"
+          "folder of a release of CRAFT (github.com/UCDenver-ccp/CRAFT)"
         )
       found[split] = [str(penn / f"{article}.tree") for article in listed.decode().split()]
     return found
