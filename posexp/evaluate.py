@@ -19,6 +19,8 @@ examples:
   python -m posexp.evaluate RUN --without keys,values --layers 0 --heads 0,2 --split validation
   python -m posexp.evaluate RUN --grid          every term in every layer and head, as a heat map
   python -m posexp.evaluate RUN rope.scaling=ntk rope.factor=4        with other options
+  python -m posexp.evaluate RUN model.window=10 model.window_ends=relaxed
+                       what an encoder's tokens see at most so far away, and from its ends
   python -m posexp.evaluate RUN --text letter.txt                 of a language model
   python -m posexp.evaluate RUN --text - --per-token --memory 512 < letter.txt
   python -m posexp.evaluate RUN --context 16,32,64,128,256,512
@@ -32,8 +34,8 @@ examples:
 
 A term is a summand of the attention's logits or of its values; python -m posexp.inspect run=RUN
 lists those of an encoding. Nothing is trained again: the weights are those of the best checkpoint.
-Options of the encoding, model.memory and model.same_length may be others than in training where no
-parameter depends on them.
+Options of the encoding may be others than in training where no parameter depends on them; so may
+model.memory, model.same_length, model.window and model.window_ends.
 """
 OPTION = re.compile(r"[a-z_0-9]+(\.[a-z_0-9]+)+=.*", re.S)  # what the folder of a run is not called
 

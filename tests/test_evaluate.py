@@ -96,6 +96,7 @@ def test_other_options_of_the_encoding_around_the_same_weights(trained):
       "split.form=added has one stream",
     ),
     ({"model.memory": 8}, "model.memory=8: memory=8 is for language models"),
+    ({"model.window_ends": "relaxed"}, "model.window_ends has no effect without window"),
   ],
 )
 def test_options_with_which_the_weights_are_of_no_use(trained, options, message):
@@ -196,3 +197,21 @@ def test_what_is_no_run_or_not_trained_is_one_sentence(run, tmp_path, monkeypatc
     evaluate.main()
   assert end.value.code == 2
   assert capsys.readouterr().err.startswith("posexp: error: ")
+
+
+def test_a_window_is_what_a_model_without_what_is_beyond_it_sees(trained):
+  """What one layer says of a token changes with those in its window, and with the ends'."""
+  for ends, far in (("strict", 0), ("relaxed", 2)):
+    windowed = with_options(trained, {"model.window": 2, "model.window_ends": ends}).model().stack
+    assert windowed.size.window == 2
+    windowed.blocks = windowed.blocks[:1]
+    tokens, mask = np.full((1, 14), 3), np.arange(14)[None] < 12
+    before = np.asarray(windowed(tokens, mask))[0, :12]
+    changes = np.zeros((12, 12), bool)
+    for place in range(12):
+      other = np.where(np.arange(14) == place, 4, tokens)
+      changes[:, place] = (np.asarray(windowed(other, mask))[0, :12] != before).any(1)
+    place = np.arange(12)
+    end = (place < far) | (place >= 12 - far)
+    near = np.abs(place[:, None] - place) <= 2
+    np.testing.assert_array_equal(changes, near | end | end[:, None])

@@ -80,11 +80,19 @@ class Switches:
 def parts(found: Outputs) -> tuple[str, np.ndarray, np.ndarray]:
   """The metric whose changes are shown, and what is divided by what, [N] each, to make it.
 
-  It is accuracy, and of language models bits per byte.
+  It is accuracy; of language models bits per byte; and of parsers F1, by which the count depends on
+  what was found.
   """
   if "bytes" in found:
     return "bits_per_byte", found["loss"] / np.log(2), found["bytes"]
-  return "accuracy", found["right"].astype(float), found["tokens"]
+  metric = "f1" if "spans" in found else "accuracy"
+  return metric, found["right"].astype(float), found["tokens"]
+
+
+def ratio(values: np.ndarray, counts: np.ndarray) -> tuple[float, np.ndarray]:
+  """Σ values / Σ counts, of [N] each, and what every example adds to its deviation, [N]."""
+  found = values.sum() / counts.sum()
+  return found, (values - found * counts) / counts.mean()
 
 
 def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> list[dict[str, Any]]:
@@ -95,18 +103,15 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
   """
   task, data = trained.setup.task, trained.data
   found = [task.predict(data, trained.snapshot, split, scale) for scale in scales]
-  _, first, count = parts(found[0])
+  level, before = ratio(*parts(found[0])[1:])
   metrics = []
   for each in found:
-    _, values, _ = parts(each)
-    change = values - first
-    mean = change.sum() / count.sum()
-    # The error of a ratio of means: of pairs, not of two samples.
-    spread = (change - mean * count).std() / count.mean()
+    value, deviations = ratio(*parts(each)[1:])
     difference = {
-      "examples": len(change),
-      "change": float(mean),
-      "error": float(spread / len(change) ** 0.5),
+      "examples": len(deviations),
+      "change": float(value - level),
+      # Of pairs, not of two samples.
+      "error": float((deviations - before).std() / len(deviations) ** 0.5),
       "other": int((each["answer"] != found[0]["answer"]).sum()),  # answers that differ
     }
     metrics.append(task.scores(each) | difference)
@@ -115,7 +120,7 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
 
 def shown(on: dict[str, Any]) -> Score:
   """The metric whose changes are shown."""
-  return score("bits_per_byte" if "bits_per_byte" in on else "accuracy")
+  return score(next(name for name in ("bits_per_byte", "f1", "accuracy") if name in on))
 
 
 def table(result: dict[str, Any], known: Off) -> str:

@@ -10,7 +10,7 @@ import jax
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import Share, between, check, only_with
+from posexp.config.checks import Count, Share, between, check, only_with
 from posexp.encodings.base import Encoding, Relation, whole
 from posexp.encodings.span import Span
 from posexp.errors import counted
@@ -36,6 +36,8 @@ class Size:
   embed_scale: Literal["sqrt", "none"] = "sqrt"
   dtype: Literal["float32", "bfloat16"] = "float32"
   attention: Literal["auto", "reference", "blocked", "fused"] = "auto"
+  window: Count | None = None  # how far an encoder's tokens see
+  window_ends: Annotated[Literal["strict", "relaxed"], only_with("window")] = "strict"
   memory: Annotated[int, between(0, 2**20)] = 0  # slots of a language model's memory
   same_length: Annotated[bool, only_with("memory")] = False  # each token sees `memory` keys
   match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py

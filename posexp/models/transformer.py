@@ -61,6 +61,23 @@ def of_layer(span: Span, term_scale: dict[str, Array] | None, i: int, dtype: Any
   return span.replace(term_scale={term: each[i].astype(dtype) for term, each in term_scale.items()})
 
 
+def visible(real: Array, size: Size) -> Array:
+  """Which keys each query may look at, bool [1 or B,1 or L,L]; real tokens bool [1 or B,L] are.
+
+  Of a window (Kitaev & Klein 2018, section 4.2) those that are at most so many places away; where
+  its ends are relaxed, the first and the last two tokens see all, and all see them.
+  """
+  if size.window is None:
+    return real[:, None]
+  place = jnp.arange(real.shape[1])
+  near = jnp.abs(place[:, None] - place)[None] <= size.window
+  if size.window_ends == "relaxed":
+    end = (place < 2) | (place >= real.sum(1, keepdims=True) - 2)
+    near = near | end[:, :, None] | end[:, None]
+  # Padding may be far from every real token, but has to see one.
+  return (near | ~real[:, :, None]) & real[:, None]
+
+
 class Stack(nnx.Module):
   """An encoder, a decoder or a language model, without what reads its output."""
 
@@ -82,6 +99,8 @@ class Stack(nnx.Module):
     Raises:
       ValueError: the size does not suit the encoding, or what the stack is for.
     """
+    if size.window is not None and (cross or causal):
+      raise ValueError(f"window={size.window} is for encoders alone")
     if size.memory and (cross or not causal):
       raise ValueError(f"memory={size.memory} is for language models")
     if size.memory and not encoding.recurrent:
@@ -144,11 +163,11 @@ class Stack(nnx.Module):
     span = Span(
       positions,
       positions,
-      real[:, None],
+      visible(real, self.size),
       self.causal,
       max_position=self.max_position,
       consecutive=consecutive,
-      padding_last=True,
+      padding_last=self.size.window is None,
     )
     span = self.ready(span, whole_only=term_scale is not None)
     for i, block in enumerate(self.blocks):

@@ -24,6 +24,8 @@ NEUTRAL = {
   "model.vectors": (None,),
   "model.norm_epsilon": (1e-6,),
   "model.attention": ("auto",),
+  "model.window": (None,),
+  "model.window_ends": ("strict",),
   "model.memory": (0,),
   "model.same_length": (False,),
   "binary.at": ("input",),

@@ -16,7 +16,8 @@ from posexp.tasks.contract import ModelSpec
 from posexp.training.restore import TrainedModel
 from posexp.training.step import keys, program, split
 
-OF_MODEL = ("memory", "same_length", "attention")  # options of the model that no weight knows
+# Options of the model that no weight knows.
+OF_MODEL = ("memory", "same_length", "attention", "window", "window_ends")
 
 
 def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedModel:
