@@ -19,6 +19,7 @@ EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small
   "complex_order_ablation": (14, 5),
   "complex_order_lm": (4, 3),
   "content_position": (4, 5),
+  "content_position_parsing": (5, 5),
   "context_length": (13, 3),
   "naive_positions": (5, 5),
   "seven_encodings_multi30k": (7, 3),
@@ -221,7 +222,8 @@ def test_diagnostics_are_all_tasks_with_all_encodings(size, tasks, encodings):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_is_a_sweep_of_different_runs(name):
-  runs = planned(f"experiment={name}")
+  files = [f"task.train={__file__}"] if name in PARSED else []  # only its digest is asked for
+  runs = planned(f"experiment={name}", *files)
   groups, seeds = EXPERIMENTS[name]
   assert len(runs) == groups * seeds
   assert len({member.path.parent for member in runs}) == groups
@@ -235,7 +237,8 @@ def test_its_small_size_varies_the_same_with_less_of_everything_else(name):
   assert small.hydra.mode == large.hydra.mode == RunMode.MULTIRUN
   assert small.hydra.sweeper.params == large.hydra.sweeper.params
   config = resolve(small)
-  expected = "numbers" if name in TRANSLATED else "reviews" if name in MODELED else "mr"
+  tasks = {"numbers": TRANSLATED, "reviews": MODELED, "grammar": PARSED}
+  expected = next((task for task, names in tasks.items() if name in names), "mr")
   assert make_task(config).name == expected
   assert (small.seeds, config["model"]["d_model"]) == (3, 64)
 
@@ -246,6 +249,7 @@ MODELED = (
   "transformer_xl_recurrence",
   "transformer_xl_terms_lm",
 )
+PARSED = ("content_position_parsing",)
 TRANSLATED = ("seven_encodings_multi30k", "shaw_clip_k", "shaw_keys_values")
 
 
@@ -254,7 +258,7 @@ def test_an_experiment_says_what_it_asks_how_long_it_takes_and_what_is_published
   text = (CONFIGS / f"experiment/{name}.yaml").read_text()
   question, run, time, published = re.findall(r"^# (?!@)(?! )(.*)", text, re.MULTILINE)[:4]
   assert question.endswith("?")
-  assert run == f"Run: python -m posexp.train experiment={name}"
+  assert run.split(" task.train=")[0] == f"Run: python -m posexp.train experiment={name}"
   assert re.match(r"Time: .*\d+ (minutes|hours)", time)
   assert published.startswith("Published: ")
   small = (CONFIGS / f"experiment/{name}_small.yaml").read_text()
