@@ -67,7 +67,8 @@ def of_the_case(form, size):
   head = STORED[f"{prefix}{name}/weights/head"]
   if form == "real":
     embed.words.table[...] = STORED["amplitude"]
-    embed.vector.rows[...] = embed.vector.rows[...].at[:L].set(STORED["real/position"])
+    rows = STORED["real/position"] / size.input_scale
+    embed.vector.rows[...] = embed.vector.rows[...].at[:L].set(rows)
   else:
     embed.amplitude[...], embed.frequency[...] = STORED["amplitude"], STORED["frequency"]
     head = head.reshape(2, -1, 3).swapaxes(0, 1).reshape(head.shape)  # pairs, not halves
@@ -79,7 +80,7 @@ def of_the_case(form, size):
 @pytest.mark.parametrize("name", SIZES)
 def test_they_are_the_networks_of_the_paper(name, form):
   pair = 1 if form == "real" else 2
-  options = {"d_model": 6 * pair, "dropout": 0.0, "embed_scale": "none"}
+  options = {"d_model": 6 * pair, "dropout": 0.0, "input_scale": (6 * pair) ** -0.5}
   size = {
     "fasttext": lambda: FastTextSize(**options),
     "lstm": lambda: LSTMSize(**options, hidden=5 * pair),

@@ -33,7 +33,8 @@ class Switches:
   def __init__(self, trained: TrainedModel):
     self.by_layer = terms_of(trained.spec)
     terms = tuple(dict.fromkeys(itertools.chain.from_iterable(self.by_layer)))
-    heads = tuple(range(trained.spec.size.num_heads))
+    heads = tuple(range(getattr(trained.spec.size, "num_heads", 0)))
+    self.network = trained.spec.size.backbone
     self.known = Off(terms, tuple(range(len(self.by_layer))), heads)
 
   def off(
@@ -47,6 +48,8 @@ class Switches:
     Raises:
       UserError: there is no such term, layer or head.
     """
+    if terms and not self.by_layer:
+      self.refuse()
     chosen = self.known._asdict()
     for name, given in (("terms", terms), ("layers", layers), ("heads", heads)):
       for each in given or ():
@@ -66,8 +69,17 @@ class Switches:
       scale[term][np.ix_(off.layers, off.heads)] = 0
     return scale
 
+  def refuse(self) -> None:
+    """Raises UserError: there is nothing to switch off."""
+    raise UserError(
+      f"--without and --grid switch off terms of attention, which model={self.network} does not "
+      "have; leave them out"
+    )
+
   def grid(self, within: Off) -> Iterator[Off]:
     """For each term: every head of every layer, every layer, and all of these at once."""
+    if not self.by_layer:
+      self.refuse()
     for term in within.terms:
       layers = tuple(layer for layer in within.layers if term in self.by_layer[layer])
       for layer, head in itertools.product(layers, within.heads):

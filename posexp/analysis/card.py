@@ -35,12 +35,35 @@ def lines(name: str, model: ProbeModel, profile: Profile, options: str) -> list[
 
   `profile` is of the model's first layer.
   """
-  kind = type(model.encoding)
+  return card(name, model.encoding, {"options": options} | rows(model, profile))
+
+
+def lines_without_attention(
+  name: str, encoding: Encoding, backbone: str, options: str
+) -> list[str]:
+  """The card of an encoding in a network that has no attention."""
+  parts = [part for part in ("embed", "linear") if overrides(encoding, part)]
+  rows = {
+    "options": options,
+    "enters": "; ".join(PARTS[part] for part in parts) or "nowhere",
+    "attention": f"none in model={backbone}, so what acts there is left out",
+  }
+  return card(name, encoding, rows)
+
+
+def card(name: str, encoding: Encoding, rows: dict[str, str]) -> list[str]:
+  """The name, what the encoding says of itself, and rows with labels."""
+  kind = type(encoding)
   about = "no positions" if kind is Encoding else inspect.getdoc(kind) or ""
   found = [name, textwrap.indent(about, "  "), ""]
-  for label, text in ({"options": options} | rows(model, profile)).items():
+  for label, text in rows.items():
     found += textwrap.wrap(f"{label:<{INDENT}}{text}", WIDTH, subsequent_indent=" " * INDENT)
   return found
+
+
+def overrides(encoding: Encoding, part: str) -> bool:
+  """Whether the encoding has a factory of its own for a part."""
+  return getattr(type(encoding), part) is not getattr(Encoding, part)
 
 
 def rows(model: ProbeModel, profile: Profile) -> dict[str, str]:
@@ -62,8 +85,7 @@ def rows(model: ProbeModel, profile: Profile) -> dict[str, str]:
 
 def parts(model: ProbeModel) -> list[str]:
   """The parts of a Transformer that the encoding replaces, with the options that it has."""
-  own, none = type(model.encoding), Encoding
-  found = [part for part in list(PARTS)[:-1] if getattr(own, part) is not getattr(none, part)]
+  found = [part for part in list(PARTS)[:-1] if overrides(model.encoding, part)]
   plain = {
     "embed": type(model.stack.embed) is TokenEmbedding,
     "relation": type(model.stack.relation) is Relation,

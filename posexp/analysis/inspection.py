@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from posexp import config as configuration
 from posexp import plotting
 from posexp.analysis import attention, card, figures, probe
 from posexp.analysis.probe import ProbeModel, Profile
-from posexp.encodings import make_encoding
+from posexp.encodings import Encoding, make_encoding
+from posexp.errors import UserError
+from posexp.models.backbones import make_size, refusal
 from posexp.models.transformer import Size
 from posexp.training.devices import prepare
 from posexp.training.restore import TrainedModel, open_trained
@@ -35,16 +38,25 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
   prepare()
   # Programs run once here, so that it takes longer to optimize them than to run them.
   jax.config.update("jax_disable_most_optimizations", True)
-  name, encoding = config["encoding"], make_encoding(config)
+  name, encoding, size = config["encoding"], make_encoding(config), make_size(config)
   trained = run and open_trained(run)
-  if trained:
-    model = ProbeModel(encoding, trained.model().stacks[0])
+  options = configuration.show_options(config.get(name)) or "none"
+  title = f"{name}, {'trained' if trained else 'untrained'}"
+  if isinstance(size, Size):
+    stack = trained and trained.model().stacks[0]
+    model = ProbeModel(encoding, stack) if trained else probe.untrained(encoding, size)
+    profiles = layer_profiles(model, trained)
+    lines = card.lines(name, model, next(iter(profiles.values())), options)
+    drawn = draw(title, model, profiles, trained)
   else:
-    model = probe.untrained(encoding, configuration.build(Size, config["model"], "model"))
-  profiles = layer_profiles(model, trained)
-  options = configuration.show_options(config.get(name))
-  lines = card.lines(name, model, next(iter(profiles.values())), options or "none")
-  drawn = draw(f"{name}, {'trained' if trained else 'untrained'}", model, profiles, trained)
+    if why := refusal(name, encoding, size):
+      raise UserError(why)
+    embed = trained.model().embed if trained else probe.embedding(encoding, size.d_model)
+    lines = card.lines_without_attention(name, encoding, size.backbone, options)
+    drawn = itertools.chain(
+      draw_vectors(title, encoding, vectors_of(embed, encoding, trained), size.d_model),
+      draw_frequencies(title, embed, trained),
+    )
   return lines, [path for title, each in drawn for path in plotting.save(each, out, title)]
 
 
@@ -63,12 +75,9 @@ def draw(
 ) -> Iterator[tuple[str, Figure]]:
   """All figures that there are for an encoding, by name."""
   encoding, stack = model
-  word = int(trained.data.word_counts.argmax()) if trained else 1
-  vectors = probe.position_vectors(stack.embed, probe.available(encoding, LENGTH), word)
-  if np.ptp(vectors, axis=0).max() > 1e-9:
-    yield "vectors", figures.vectors(name, vectors)
-    variants = probe.variants(model, len(vectors))
-    yield "products-by-offset", figures.products_by_offset(name, variants)
+  vectors = vectors_of(stack.embed, encoding, trained)
+  if has_positions(vectors):
+    yield from draw_vectors(name, encoding, vectors, stack.size.d_model, stack.causal)
     shares = probe.shares_by_maps(vectors, stack.blocks[0].attention)
     yield "share-of-offset", figures.shares(name, shares)
   if any(each.spread >= card.ROUNDING for each in profiles.values()):
@@ -92,7 +101,37 @@ def draw(
     found = attention.by_offset(trained.model(), trained.spec.positions, read, MOST_BATCHES)
     drawn = figures.attention_by_distance if stack.causal else figures.attention_on_text
     yield "attention-on-text", drawn(name, found, trained.data.item)
-    frequency = getattr(stack.embed, "frequency", None)
-    if isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
-      table = np.asarray(frequency[...], np.float64)
-      yield "frequencies-by-word", figures.frequencies(name, table, trained.data.word_counts)
+    yield from draw_frequencies(name, stack.embed, trained)
+
+
+def vectors_of(
+  embed: Callable[..., Any], encoding: Encoding, trained: TrainedModel | None
+) -> np.ndarray:
+  """The vectors [L,F] of positions, at the most frequent word where they depend on words."""
+  word = int(trained.data.word_counts.argmax()) if trained else 1
+  return probe.position_vectors(embed, probe.available(encoding, LENGTH), word)
+
+
+def has_positions(vectors: np.ndarray) -> bool:
+  """Whether the vectors [L,F] of positions are not all alike."""
+  return np.ptp(vectors, axis=0).max() > 1e-9
+
+
+def draw_vectors(
+  name: str, encoding: Encoding, vectors: np.ndarray, width: int, causal: bool = False
+) -> Iterator[tuple[str, Figure]]:
+  """What stands at the input, with attention or without."""
+  if has_positions(vectors):
+    yield "vectors", figures.vectors(name, vectors)
+    variants = probe.variants(encoding, width, causal, len(vectors))
+    yield "products-by-offset", figures.products_by_offset(name, variants)
+
+
+def draw_frequencies(
+  name: str, embed: Callable[..., Any], trained: TrainedModel | None
+) -> Iterator[tuple[str, Figure]]:
+  """The frequencies that words were given by training, if they have some of their own."""
+  frequency = getattr(embed, "frequency", None)
+  if trained and isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
+    table = np.asarray(frequency[...], np.float64)
+    yield "frequencies-by-word", figures.frequencies(name, table, trained.data.word_counts)

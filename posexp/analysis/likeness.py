@@ -39,6 +39,9 @@ def compare(run: Path, against: Sequence[Path], out: Path) -> tuple[list[str], l
   """
   prepare()
   one, others = open_trained(run), [open_trained(path) for path in against]
+  for path, each in zip((run, *against), (one, *others), strict=True):
+    if not each.model().stacks:
+      raise UserError(f"{path}: model={each.spec.size.backbone} has no attention to be compared")
   for path, other in zip(against, others, strict=True):
     if other.run.config["task"] != one.run.config["task"]:
       raise UserError(f"against={path} is a run of other data than run={run}; compare runs of one")

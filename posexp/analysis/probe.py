@@ -164,17 +164,23 @@ def position_vectors(embed: Callable[..., Array], length: int, word: int = 1) ->
   return found
 
 
-def variants(model: ProbeModel, length: int) -> dict[str, dict[str, np.ndarray]]:
+def embedding(encoding: Encoding, width: int) -> Callable[..., Array]:
+  """An embedding with the weights that training starts from."""
+  rngs = nnx.Rngs(params=0, encoding=1)
+  return encoding.embed(VOCABULARY, width, scale=width**0.5, causal=encoding.causal_only, rngs=rngs)
+
+
+def variants(
+  encoding: Encoding, width: int, causal: bool, length: int
+) -> dict[str, dict[str, np.ndarray]]:
   """Position vectors of untrained embeddings of several widths, and of several bases if any.
 
   By what is varied, then by its value.
   """
-  encoding, stack = model
-  width = stack.size.d_model
 
   def vectors(width: int, **options: float) -> np.ndarray:
     chosen, rngs = dataclasses.replace(encoding, **options), nnx.Rngs(params=0, encoding=1)
-    embed = chosen.embed(VOCABULARY, width, scale=1.0, causal=stack.causal, rngs=rngs)
+    embed = chosen.embed(VOCABULARY, width, scale=1.0, causal=causal, rngs=rngs)
     return position_vectors(embed, length)
 
   found = {"by width": {f"d = {each}": vectors(each) for each in WIDTHS}}

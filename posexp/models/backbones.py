@@ -21,9 +21,9 @@ from flax import nnx
 from jax import Array
 
 from posexp.config import build, look_up, show
-from posexp.config.checks import Count, Share, check, only_with
+from posexp.config.checks import Count, Positive, Share, check, only_with
 from posexp.encodings.base import Encoding
-from posexp.models.block import Size, Width, drop
+from posexp.models.block import Size, Width
 from posexp.models.recurrent import LSTM
 
 
@@ -35,8 +35,8 @@ class WithoutAttention:
   varied: ClassVar[str | None]  # the width that is chosen for equal counts
 
   d_model: Width = 300
-  dropout: Share = 0.5  # of the embedded words and of what is left of a text
-  embed_scale: Literal["sqrt", "none"] = "sqrt"
+  dropout: Share = 0.5  # of what is left of a text
+  input_scale: Positive = 0.15  # what embedded words, of variance 1 at the start, are multiplied by
   dtype: Literal["float32", "bfloat16"] = "float32"
   vectors: str | None = None  # see posexp/data/word_vectors.py
   match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py
@@ -161,7 +161,7 @@ class Backbone(nnx.Module):
     Raises:
       ValueError: the size does not suit the encoding.
     """
-    scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
+    scale = size.d_model**0.5
     self.embed = encoding.embed(vocab_size, size.d_model, scale=scale, rngs=rngs.fork())
     self.reader = size.reader(encoding, rngs.fork())
     self.limit, self.size = encoding.limit, size
@@ -172,7 +172,6 @@ class Backbone(nnx.Module):
     mask: Array,
     *,
     positions: Array | None = None,
-    rngs: nnx.Rngs | None = None,
   ) -> Array:
     """tokens [B,L], mask bool [B,L] of real tokens, which come first -> [B,S], float32.
 
@@ -184,7 +183,8 @@ class Backbone(nnx.Module):
       if self.limit is not None and length > self.limit:
         raise ValueError(f"a text of {length} tokens, but the encoding has {self.limit} positions")
       positions = jnp.arange(length)[None]
-    x = drop(self.embed(tokens, positions, mask), self.size.dropout, rngs)
+    # Large ones, by which rare words are told apart from the start, are learned by heart.
+    x = self.embed(tokens, positions, mask) * self.size.input_scale
     return self.reader(x.astype(self.size.dtype), mask).astype(jnp.float32)
 
 

@@ -44,7 +44,7 @@ class ClassifierSpec:
       rngs=rngs,
     )
     if self.vectors is not None:
-      start_from(self.vectors, model.embed)
+      start_from(self.vectors, model.embed, getattr(self.size, "input_scale", 1.0))
     return model
 
   def read_vectors(self, path: str, words: Sequence[str]) -> WordVectors:
@@ -129,7 +129,7 @@ class Classifier(nnx.Module):
     else:
       positions = self.positions.training(mask, rngs.positions)
     if not self.stacks:
-      summary = self.network(tokens, mask, positions=positions, rngs=rngs)
+      summary = self.network(tokens, mask, positions=positions)
     else:
       hidden = self.stack(tokens, mask, positions=positions, term_scale=term_scale, rngs=rngs)
       hidden = hidden.astype(jnp.float32)
@@ -176,8 +176,11 @@ def word_table(embed: Callable[..., Array]) -> tuple[nnx.Param, float] | None:
   return None
 
 
-def start_from(vectors: WordVectors, embed: Callable[..., Array]) -> None:
-  """Words begin with their vectors, and all others as large as these (Kim 2014, section 3.2)."""
+def start_from(vectors: WordVectors, embed: Callable[..., Array], input_scale: float) -> None:
+  """Words begin with their vectors, and all others as large as these (Kim 2014, section 3.2).
+
+  Embedded words are multiplied by `input_scale`, which leaves the vectors as they are.
+  """
   table, scale = word_table(embed)
-  drawn = table[...] * vectors.scale
-  table[...] = drawn.at[vectors.rows].set(vectors.values / scale)
+  drawn = table[...] * (vectors.scale / input_scale)
+  table[...] = drawn.at[vectors.rows].set(vectors.values / (scale * input_scale))

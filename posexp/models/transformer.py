@@ -99,6 +99,8 @@ class Stack(nnx.Module):
     Raises:
       ValueError: the size does not suit the encoding, or what the stack is for.
     """
+    if not isinstance(size, Size):
+      raise ValueError(f"model={size.backbone} classifies and can do nothing else")
     if size.window is not None and (cross or causal):
       raise ValueError(f"window={size.window} is for encoders alone")
     if size.memory and (cross or not causal):
@@ -109,8 +111,6 @@ class Stack(nnx.Module):
         "segment; train with memory=0 and a longer task.segment, which sees as far, or choose "
         "positions that enter attention alone: sinusoidal.at=attention or an encoding of offsets"
       )
-    if not isinstance(size, Size):
-      raise ValueError(f"model={size.backbone} classifies texts and can do nothing else")
     scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
     head_dim = whole(size.d_model, size.num_heads)
     self.embed = encoding.embed(
