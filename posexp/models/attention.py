@@ -19,6 +19,7 @@ from jax import Array
 from posexp.encodings.base import Relation, masked
 from posexp.encodings.span import ByOffset, Span
 from posexp.kernels.gradients import LEAST
+from posexp.kernels.random_bits import random_bits
 from posexp.kernels.target import target
 
 SIZE = 512  # queries and keys in a block
@@ -61,20 +62,14 @@ def check(
 
 
 class Dropout(NamedTuple):
-  """Dropout, its rate rounded to a multiple of 1/65,536.
-
-  Each number takes 16 random bits: 32 would make them a third of a training step on a CPU.
-  """
+  """Dropout: each number is 0 with a probability of `rate`, to a multiple of 2^-32."""
 
   rate: float
   key: Array
 
   def __call__(self, x: Array) -> Array:
-    *outer, width = x.shape
-    words = jax.random.bits(self.key, (*outer, -(-width // 2)), jnp.uint32)
-    drawn = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*outer, -1)[..., :width]
-    dropped = round(self.rate * 2**16)
-    return jnp.where(drawn >= dropped, x / (1 - dropped / 2**16), 0)
+    dropped = jnp.uint32(min(round(self.rate * 2**32), 2**32 - 1))
+    return jnp.where(random_bits(self.key, x.shape) >= dropped, x / (1 - self.rate), 0)
 
 
 def attend(
