@@ -17,6 +17,7 @@ from posexp.tasks import make_task
 
 EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small form
   "complex_order_ablation": (14, 5),
+  "complex_order_backbones": (20, 5),
   "complex_order_lm": (4, 3),
   "content_position": (4, 5),
   "content_position_parsing": (5, 5),
@@ -196,11 +197,12 @@ def test_the_last_table_holds_means_and_deviations_of_each_task(trainer):
 
 @functools.cache
 def planned(*argv):
-  """The runs of a sweep, none of which is a duplicate."""
+  """The runs of a sweep, less duplicates, which only options of some encodings make."""
   args = command_line.parse(argv)
   found = members(args, command_line.shared(args.overrides))
-  assert all(member.duplicate_of is None for member in found)
-  return found
+  distinct = [member for member in found if member.duplicate_of is None]
+  assert len(distinct) == len(found) or "complex.order" in str(argv) + found[0].options
+  return distinct
 
 
 def test_the_experiments_are_these():

@@ -44,11 +44,6 @@ class WithoutAttention:
 
   def __post_init__(self):
     check(self)
-    if self.match != "none" and self.varied is None:
-      raise ValueError(
-        f"match={self.match}: {self.backbone} has no width beside model.d_model that could be "
-        "chosen; leave it at none"
-      )
 
   def reader(self, encoding: Encoding, rngs: nnx.Rngs) -> Callable[[Array, Array], Array]:
     """(x [B,L,F], mask bool [B,L]) -> [B,S]; ValueError where widths do not suit the encoding."""

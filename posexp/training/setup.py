@@ -55,6 +55,11 @@ class Setup(NamedTuple):
       raise UserError(f"{config['encoding']}.{error}") from error
     if setup.size.match_to not in all_encodings():
       raise unknown_name("model.match_to", setup.size.match_to, list(all_encodings()))
+    if setup.size.match != "none" and setup.size.varied is None:
+      raise Unsuited(
+        f"model.match={setup.size.match}: {setup.size.backbone} has no width beside model.d_model "
+        "that could be chosen; leave it at none"
+      )
     if why := refusal(str(config["encoding"]), setup.encoding, setup.size):
       raise Unsuited(why)
     return setup
