@@ -20,10 +20,8 @@ class Command:
 
   def __init__(self, home, name, *overrides, before="", devices=1, variables=(), **kwargs):
     self.runs = home / name
-    env = {name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"}
-    env |= {
+    env = os.environ | {
       "XDG_CACHE_HOME": str(home / "cache"),
-      "PYTHONPYCACHEPREFIX": str(home / "bytecode"),
       "PYTHONPATH": str(Path(__file__).parents[1]),
       "JAX_PLATFORMS": "cpu",
       "XLA_FLAGS": simulated(devices),

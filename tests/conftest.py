@@ -2,17 +2,36 @@
 
 import importlib.metadata
 import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile many tiny programs and run each a few times.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# As in a run. What is compiled is kept by these flags, which must not change amid the tests.
+FLAGS = "--xla_cpu_experimental_ynn_fusion_type="
 if importlib.metadata.version("jaxlib").startswith("0.10."):
   # The emitters of fusions take most of the time that XLA needs for the tiny programs of tests.
   # Later versions do without the flag, and end where they find it.
-  os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+  FLAGS += " --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", FLAGS)
+
+
+def pytest_configure(config):
+  """What is compiled, by Python and by XLA, is shared by all processes of these tests alone."""
+  if "PYTEST_XDIST_WORKER" in os.environ:
+    return
+  folder = Path(tempfile.mkdtemp(prefix="posexp-tests-"))
+  config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "jax")
+  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+  os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+  if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -51,14 +51,8 @@ def pair(rng: random.Random, longest: int) -> list[dict[str, str]]:
 @contextlib.contextmanager
 def home(path: Path) -> Iterator[None]:
   """In it `path` is the current directory, and holds what is kept between runs."""
-  import jax
-
-  before = {name: jax.config.values[name] for name in jax.config.values if "cache" in name}
   with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(path / "cache")}), contextlib.chdir(path):
-    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
     yield
-  for name, value in before.items():
-    jax.config.update(name, value)
 
 
 class Typed(NamedTuple):
