@@ -26,9 +26,15 @@ SMALL = {"d_model": 32, "num_heads": 4, "d_ff": 32, "num_layers": 2, "dropout": 
 DIFFERENT = 1e-3
 MASK = np.arange(L) < np.array([[REAL], [L]])
 # Which encodings are asked for a property, where not every variant of their options is. Formulas
-# and their gradients are held by tests of single families, and terms by tests of their own.
+# and their gradients, with few queries and with gaps, are held by tests of single families
+# (tests/oracle.py), and terms by tests of their own.
 SOME = [case for case in DEFAULTS if case.id in ("rpr", "transformer_xl", "split", "tupe")]
+# Beside the defaults, those that weigh keys in another way, or hand a memory more than positions.
+OWN_WEIGHTS = [case for case in CASES if "score" in case.id or "untie_cls" in case.id]
+OWN_MEMORY = [case for case in CASES if case.id.startswith("transformer_xl {")]
 ASKED = {
+  properties.padding: DEFAULTS + OWN_WEIGHTS,
+  properties.memory: DEFAULTS + OWN_MEMORY,
   properties.batch_mates: DEFAULTS,
   properties.cross_attention: DEFAULTS,
   properties.explicit_positions: DEFAULTS,
@@ -73,7 +79,7 @@ def arrays_of(jaxpr):
 @every_default
 def test_no_array_of_a_step_has_a_vector_for_each_pair_of_query_and_key(encoding):
   length, width = 64, 32
-  size = Size(**SMALL | {"d_model": SMALL["num_heads"] * width, "d_ff": 48})
+  size = Size(**SMALL | {"d_model": SMALL["num_heads"] * width, "d_ff": 48, "num_layers": 1})
   causal = UNDEFINED.get(encoding) is False
   model = nnx.eval_shape(lambda: Stack(VOCAB, encoding, size, causal=causal, rngs=rngs()))
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
@@ -148,7 +154,7 @@ def test_a_step_can_be_scanned(encoding):
 
 
 @pytest.mark.parametrize(
-  "encoding", [p for p in CASES if not (p.values[0].relative or p.values[0] in BLIND | NEAR)]
+  "encoding", [p for p in DEFAULTS if not (p.values[0].relative or p.values[0] in BLIND | NEAR)]
 )
 def test_what_is_not_relative_depends_on_where_counting_starts(encoding):
   case = Case(encoding, UNDEFINED.get(encoding) is False)
@@ -217,11 +223,14 @@ def test_memory_and_cache_are_of_the_models_dtype(encoding):
     assert all(jax.tree.leaves(same))
 
 
+@functools.cache
+def start(encoding):
+  """The first parameters of a classifier."""
+  return {path.replace("words/", ""): x for path, x in paths(classifier(encoding)).items()}
+
+
 @every_case
 def test_all_other_parameters_start_equal(encoding):
-  def start(encoding):
-    return {path.replace("words/", ""): x for path, x in paths(classifier(encoding)).items()}
-
   plain, own = start(Encoding()), start(encoding)
   common = {path for path in plain if path in own and plain[path].shape == own[path].shape}
   assert {"head/kernel", "head/bias", "stack/norm/scale"} <= common
@@ -312,7 +321,8 @@ PICKY = {
 def test_a_width_that_does_not_suit_is_refused_in_one_sentence(name, size):
   def build():
     encoding, causal = ENCODINGS[name](), ENCODINGS[name]().causal_only
-    made = functools.partial(Stack, VOCAB, encoding, Size(**SMALL | size), causal=causal)
+    options = SMALL | {"num_layers": 1} | size
+    made = functools.partial(Stack, VOCAB, encoding, Size(**options), causal=causal)
     nnx.eval_shape(lambda: made(rngs=rngs()))
 
   if size in PICKY.get(name, ()):
