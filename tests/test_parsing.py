@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -159,6 +160,18 @@ def test_a_tree_is_printed_and_drawn_and_missing_tags_are_said(trained, capsys, 
 def test_mistakes_are_one_sentence(trained, capsys, argv, message):
   with pytest.raises(UserError, match=message):
     typed(capsys, trained, *argv)
+
+
+def test_another_run_s_lexicon_is_noticed(trained, tmp_path, capsys):
+  copy = shutil.copytree(trained, tmp_path / "copy")
+  lexicon = json.loads((copy / "tokenizer.json").read_text())
+  lexicon["words"].popitem()
+  (copy / "tokenizer.json").write_text(json.dumps(lexicon))
+  with pytest.raises(UserError, match="not the tokenizer that the run was trained with"):
+    typed(capsys, copy, "Ann slept .")
+  (copy / "tokenizer.json").unlink()
+  with pytest.raises(UserError, match=r"tokenizer\.json is missing"):
+    typed(capsys, copy, "Ann slept .")
 
 
 def test_a_run_is_opened_again_with_its_data(trained):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -79,13 +80,15 @@ class Parsing(Task):
     term_scale: dict[str, Any] | None = None,
   ) -> Outputs:
     """For every sentence, [N,...] each: `loss`, the `spans` of its tree, and its `counts` of
-    brackets; those that are right (`right`), and those of both trees (`tokens`), halved."""
+    brackets; those that are right (`right`), and those of both trees (`tokens`), halved; and a
+    number that tells its tree from others (`answer`)."""
     found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
     pairs = zip(data.trees_of[split], data.parses(split, found["spans"]), strict=True)
     counts = np.array([brackets.counts(*pair) for pair in pairs])
     matched, gold, predicted = counts.T[:3]
-    sizes = {"right": matched, "answer": matched, "tokens": (gold + predicted) / 2}
-    return found | sizes | {"counts": counts}
+    sizes = {"right": matched, "tokens": (gold + predicted) / 2}
+    answer = np.array([zlib.crc32(each.tobytes()) for each in found["spans"]])
+    return found | sizes | {"answer": answer, "counts": counts}
 
   def scores(self, found: Outputs) -> dict[str, float]:
     """The loss of a sentence, and what EVALB says of all."""
