@@ -165,6 +165,24 @@ def test_a_token_may_be_several_words(encoding, batch):
   np.testing.assert_allclose(both, word + tag - place, atol=1e-5)
 
 
+@pytest.mark.parametrize("encoding", ["none", "split", "complex"])
+def test_a_word_is_its_letters_in_their_order(encoding):
+  spec = dataclasses.replace(SPEC, encoding=all_encodings()[encoding](), characters=4)
+  if encoding == "complex":
+    with pytest.raises(ValueError, match="letters make the vector of a word, and the encoding has"):
+      build(spec)
+    return
+  stack = build(spec).stack
+  words = jnp.array([[[5, 6, 7, 0], [7, 6, 5, 0], [5, 6, 7, 0]]])
+  mask = jnp.ones((1, 3), bool)
+  found = stack(words, mask)
+  assert np.abs(found[0, 0] - found[0, 1]).max() > 1e-3
+  if encoding == "none":
+    np.testing.assert_allclose(found[0, 0], found[0, 2], atol=1e-6)
+  padded = jnp.pad(words, ((0, 0), (0, 0), (0, 3)))
+  np.testing.assert_allclose(stack(padded, mask), found, atol=1e-6)
+
+
 def test_scores_and_trees_are_float32_in_a_bfloat16_encoder(batch):
   size = dataclasses.replace(SIZE, dtype="bfloat16")
   model = build(dataclasses.replace(SPEC, size=size))

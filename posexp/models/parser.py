@@ -16,10 +16,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.encodings.base import Encoding, LayerNorm, Linear
+from posexp.encodings.base import Encoding, LayerNorm, Linear, TokenEmbedding
 from posexp.kernels.gradients import matmul
 from posexp.models import chart
 from posexp.models.positions import CONSECUTIVE, Positions
+from posexp.models.recurrent import LSTM
 from posexp.models.transformer import Size, Stack
 
 
@@ -35,6 +36,7 @@ class ParserSpec:
   loss: Literal["margin", "crf"] = "margin"
   hidden: int = 250  # the width of the network that scores labels
   positions: Positions = CONSECUTIVE
+  characters: int | None = None  # the width of a letter, where words are read letter by letter
 
   def build(self, rngs: nnx.Rngs) -> Parser:
     """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
@@ -44,6 +46,28 @@ class ParserSpec:
     """The shapes of what the model is called with: one sentence of `length` tokens."""
     tokens = jax.ShapeDtypeStruct((1, length, 2), jnp.int32)
     return tokens, jax.ShapeDtypeStruct((1, length), bool)
+
+
+class Letters(nnx.Module):
+  """The vector of a word, made of its letters: the last states of an LSTM in either direction.
+
+  As the CharLSTM of Kitaev & Klein 2018 (section 4.3), but that whole letters are not dropped.
+  """
+
+  def __init__(self, letters: int, width: int, features: int, *, rngs: nnx.Rngs):
+    half = features // 2
+    init = nnx.initializers.normal(1.0)
+    self.table = nnx.Param(init(rngs.params(), (letters, width)))
+    linear = Encoding().linear
+    self.forward = LSTM(linear, width, half, rngs=rngs.fork())
+    self.backward = LSTM(linear, width, features - half, backward=True, rngs=rngs.fork())
+
+  def __call__(self, tokens: Array, *_: Array | None) -> Array:
+    """Letters int [B,L,C], 0 behind the last one -> [B,L,F]."""
+    letters = tokens.reshape(-1, tokens.shape[-1])
+    x, mask = self.table[...][letters], letters > 0
+    last = [lstm(x, mask)[1] for lstm in (self.forward, self.backward)]
+    return jnp.concatenate(last, axis=-1).reshape(*tokens.shape[:2], -1)
 
 
 class Scorer(nnx.Module):
@@ -72,13 +96,14 @@ class Scorer(nnx.Module):
 class Parser(nnx.Module):
   """Learns to score gold trees above all others, by a margin or as a CRF.
 
-  A batch has tokens int [B,L,I], a word and where I = 2 its tag, which are summed; mask bool [B,L]
-  of START, words and STOP; gold int [B,N,N], the label of the words i to j inclusive, 0 where there
-  is none, and −1 for one that no tree can have; weight [B]; and `rare` [B,L], the probability with
-  which a word becomes the unknown one in training.
+  A batch has tokens int [B,L,I], a word and where I = 2 its tag, which are summed, or the letters
+  of a word; mask bool [B,L] of START, words and STOP; gold int [B,N,N], the label of the words i to
+  j inclusive, 0 where there is none, and −1 for one that no tree can have; weight [B]; and `rare`
+  [B,L], the probability with which the first of I becomes the unknown word in training.
 
   Raises:
-    ValueError: the size does not suit the encoding, or cannot be halved.
+    ValueError: the size does not suit the encoding, or cannot be halved, or the encoding has no
+      vectors of words that letters could make.
   """
 
   metrics = ("loss",)
@@ -93,6 +118,8 @@ class Parser(nnx.Module):
     reach = spec.positions.reach
     self.stack = Stack(spec.vocab_size, spec.encoding, size, max_position=reach, rngs=rngs.fork())
     self.scorer = Scorer(size.d_model, spec.hidden, spec.num_labels, rngs=rngs.fork())
+    if spec.characters is not None:
+      read_letters(self.stack, spec.vocab_size, spec.characters, rngs.fork())
     self.positions, self.unknown, self.kind = spec.positions, spec.unknown, spec.loss
 
   @property
@@ -201,6 +228,23 @@ class Parser(nnx.Module):
       found = self.reduced(with_root(self.scores(projected, spans)), gold[row[:, None], i, j - 1])
       best = jnp.where(j > 0, found, 0).sum(1)
     return best - jnp.where(labels > 0, own, 0).sum(1)
+
+
+def read_letters(stack: Stack, letters: int, width: int, rngs: nnx.Rngs) -> None:
+  """Has a stack read words by their letters, each of which has a vector of this width.
+
+  Raises:
+    ValueError: its embedding is not made of a vector for each word.
+  """
+  embed = stack.embed
+  words = getattr(embed, "words", embed)
+  if not isinstance(words, TokenEmbedding):
+    raise ValueError("letters make the vector of a word, and the encoding has none")
+  made = Letters(letters, width, words.table.shape[1], rngs=rngs)
+  if words is embed:
+    stack.embed = made
+  else:
+    embed.words = made
 
 
 def uniform(key: Array, rows: int, columns: int) -> Array:
