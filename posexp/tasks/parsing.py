@@ -44,7 +44,7 @@ class Parsing(Task):
   inputs: Literal["words", "tags", "both"] = "both"
   longest: Count = 64
   loss: Literal["margin", "crf"] = "margin"
-  hidden: Count = 128
+  hidden: Count = 250
 
   def __post_init__(self):
     """Raises ValueError for an option that is wrong for any data."""
