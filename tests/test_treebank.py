@@ -47,8 +47,11 @@ def test_a_batch_holds_the_sentences_and_their_spans(lexicon, inputs):
   for row, i in enumerate(rows):
     tree = DRAWN[i]
     n = len(tree.words)
-    ids = np.array(lexicon.ids(tree.words, tree.tags))[:, list(INPUTS[inputs])]
-    np.testing.assert_array_equal(batch["tokens"][row, 1 : n + 1], ids)
+    ids = [
+      (lexicon.word_ids[w], lexicon.tag_ids[t]) for w, t in zip(tree.words, tree.tags, strict=True)
+    ]
+    wanted = [[of_word[i] for i in INPUTS[inputs]] for of_word in ids]
+    assert batch["tokens"][row, 1 : n + 1].tolist() == wanted
     assert not batch["tokens"][row, n + 2 :].any()
     assert batch["mask"][row].tolist() == [True] * (n + 2) + [False] * (46 - n)
     counts = [1 / (1 + lexicon.words[word][0]) for word in tree.words]
@@ -61,6 +64,21 @@ def test_a_batch_holds_the_sentences_and_their_spans(lexicon, inputs):
     assert found == trees.chains(tree)
   assert len({tuple(row) for row in batch["tokens"][:, 0].tolist()}) == 1  # START
   assert batch["mask"][3:].sum(1).tolist() == [3, 3]  # a padded row is a sentence of one word
+
+
+def test_letters_are_those_of_the_words_and_of_long_ones_the_ends(lexicon):
+  long = "telescopes" * 3
+  tree = Tree((long, "café"), ("NN", "NN"), (trees.Phrase(0, 2, "NP"),))
+  sentences = Sentences.of([tree], lexicon, "characters", train=True)
+  batch = sentences.batch(np.array([0]), 8, 2)
+  letters = {i: letter for letter, i in lexicon.letter_ids.items()} | {UNKNOWN: "?"}
+  read = ["".join(letters.get(i, "") for i in row) for row in batch["tokens"][0].tolist()]
+  longest = max(map(len, lexicon.words))
+  assert len(letters) - 1 == len(set("".join(lexicon.words)))
+  assert read == ["", long[: longest - longest // 2] + long[-(longest // 2) :], "caf?"] + 5 * [""]
+  assert batch["tokens"][0, :4, 0].tolist()[::3] == [1, 2]  # START and STOP
+  assert not batch["rare"].any()
+  assert batch["tokens"].max() < lexicon.rows("characters")
 
 
 def test_what_training_never_saw_is_unknown_and_missed(lexicon):

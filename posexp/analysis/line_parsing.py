@@ -65,7 +65,7 @@ class LineParser:
         f"{name}: {missing[0]!r} has no tag of the training trees, as other words have; they are "
         f"{' '.join(self.lexicon.tags)}"
       )
-    read = "" if self.inputs == "words" else ", which the parser reads"
+    read = ", which the parser reads" if self.inputs in ("tags", "both") else ""
     self.guessed = (
       "no tags were given: each word has the one that it most often has in the training trees"
       f"{read}; word/TAG gives another"

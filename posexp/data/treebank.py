@@ -19,7 +19,9 @@ from posexp.data.trees import Tree, chains
 PAD, START, STOP, UNKNOWN = range(4)
 START_TAG, STOP_TAG, UNKNOWN_TAG = range(4, 7)
 FIRST = 7  # then come tags, then words
-INPUTS = {"words": (0,), "tags": (1,), "both": (0, 1)}  # the columns of a token's ids
+INPUTS = {"words": [0], "tags": [1], "both": [0, 1]}  # of the ids of a token, word and tag
+LETTERS = 24  # of a word that are read at most: as many from its beginning as from its end
+FIRST_LETTER = 4  # the ids of letters come behind PAD, START, STOP and UNKNOWN
 UNSEEN = -1  # the label of a span whose chain training never saw
 
 
@@ -62,8 +64,10 @@ class Lexicon:
   def json(self) -> str:
     return json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=0) + "\n"
 
-  @property
-  def vocab_size(self) -> int:
+  def rows(self, inputs: str) -> int:
+    """How many ids there are."""
+    if inputs == "characters":
+      return FIRST_LETTER + len(self.letter_ids)
     return FIRST + len(self.tags) + len(self.words)
 
   @functools.cached_property
@@ -79,6 +83,11 @@ class Lexicon:
     return {label: i for i, label in enumerate(self.labels)}
 
   @functools.cached_property
+  def letter_ids(self) -> dict[str, int]:
+    letters = sorted(set("".join(self.words)))
+    return {letter: i for i, letter in enumerate(letters, start=FIRST_LETTER)}
+
+  @functools.cached_property
   def rare(self) -> np.ndarray:
     """With which probability a word is not known in a step of training, float32 [V]: 1/(1+count)
     (Kitaev & Klein 2018); 0 of what is no word."""
@@ -90,12 +99,31 @@ class Lexicon:
     """The tag that a word most often has."""
     return self.words[word][1] if word in self.words else self.rare_tag
 
-  def ids(self, words: Sequence[str], tags: Sequence[str]) -> list[tuple[int, int]]:
-    """The ids of words and of their tags."""
-    return [
-      (self.word_ids.get(word, UNKNOWN), self.tag_ids.get(tag, UNKNOWN_TAG))
-      for word, tag in zip(words, tags, strict=True)
-    ]
+  def ids(self, words: Sequence[str], tags: Sequence[str], inputs: str) -> np.ndarray:
+    """What is read of words and their tags, int32 [N,I]: ids of words, of tags or of both, or else
+    those of the letters of a word, with PAD behind the last."""
+    if inputs == "characters":
+      found = np.full((len(words), self.letters_read), PAD, np.int32)
+      for row, word in zip(found, words, strict=True):
+        if len(word) > len(row):
+          half = len(row) // 2
+          word = word[: len(row) - half] + word[-half:] if half else word[: len(row)]
+        row[: len(word)] = [self.letter_ids.get(letter, UNKNOWN) for letter in word]
+      return found
+    of_words = [self.word_ids.get(word, UNKNOWN) for word in words]
+    of_tags = [self.tag_ids.get(tag, UNKNOWN_TAG) for tag in tags]
+    return np.array([of_words, of_tags], np.int32).T[:, INPUTS[inputs]]
+
+  def ends(self, inputs: str) -> np.ndarray:
+    """The same of START and of STOP, int32 [2,I]."""
+    if inputs == "characters":
+      return np.pad(np.array([[START], [STOP]], np.int32), ((0, 0), (0, self.letters_read - 1)))
+    return np.array([(START, START_TAG), (STOP, STOP_TAG)], np.int32)[:, INPUTS[inputs]]
+
+  @functools.cached_property
+  def letters_read(self) -> int:
+    """Letters of the longest word that is read whole."""
+    return min(max(map(len, self.words)), LETTERS)
 
 
 def kept_lexicon(folder: Path, made: Callable[[], Lexicon] | None = None) -> Lexicon:
@@ -127,26 +155,24 @@ class Sentences:
 
   @classmethod
   def of(cls, trees: Iterable[Tree], lexicon: Lexicon, inputs: str, *, train: bool) -> Sentences:
-    """Words are replaced while training alone; I ids stand for each, as `inputs` says."""
+    """Each word is what `Lexicon.ids` gives; while training alone it may become unknown."""
     tokens: list[np.ndarray] = []
     spans: list[np.ndarray] = []
     for tree in trees:
-      tokens.append(np.array(lexicon.ids(tree.words, tree.tags), np.int32))
+      tokens.append(lexicon.ids(tree.words, tree.tags, inputs))
       rows = [
         (start, end - 1, lexicon.label_ids.get(chain, UNSEEN))
         for (start, end), chain in chains(tree).items()
       ]
       spans.append(np.array(rows, np.int32).reshape(-1, 3))
-    columns = list(INPUTS[inputs])
-    ends = np.array([(START, START_TAG), (STOP, STOP_TAG)], np.int32)[:, columns]
-    replaced = train and 0 in columns
+    replaced = train and inputs in ("words", "both")
     return cls(
-      np.concatenate(tokens)[:, columns],
+      np.concatenate(tokens),
       np.cumsum([0, *map(len, tokens)], dtype=np.int64),
       np.concatenate(spans),
       np.cumsum([0, *map(len, spans)], dtype=np.int64),
-      ends,
-      lexicon.rare if replaced else np.zeros_like(lexicon.rare),
+      lexicon.ends(inputs),
+      lexicon.rare if replaced else np.zeros(lexicon.rows(inputs), np.float32),
     )
 
   @functools.cached_property

@@ -41,7 +41,7 @@ class Parsing(Task):
   followed: ClassVar[tuple[str, ...]] = ("loss", "f1", "exact_match")
 
   name: Name = "parsing"
-  inputs: Literal["words", "tags", "both"] = "both"
+  inputs: Literal["words", "tags", "both", "characters"] = "both"
   longest: Count = 64
   loss: Literal["margin", "crf"] = "margin"
   hidden: Count = 250
@@ -59,7 +59,7 @@ class Parsing(Task):
     raise NotImplementedError
 
   def smallest_model(self, encoding, size, positions) -> ParserSpec:
-    return parser_spec(FIRST + 2, 2, encoding, size, positions, loss=self.loss, hidden=self.hidden)
+    return parser_spec(self, FIRST + 2, 2, encoding, size, positions)
 
   def prepare(self, folder: Path) -> TreebankData:
     """The data, in numbers by folder/tokenizer.json, which is made of the training trees if it is

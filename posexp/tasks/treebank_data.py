@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
   from posexp.models.parser import ParserSpec
 
 EVALUATED = ("validation", "test")
+READ = {
+  "words": "words",
+  "tags": "gold tags",
+  "both": "words and gold tags",
+  "characters": "the letters of words",
+}
+LETTER = 64  # the width of a letter (Kitaev & Klein 2018)
 WIDER = 3  # how much longer the batches of sentences are that are longer than those of training
 FEWEST = 8  # rows of these batches at least, so that several devices can share them
 
@@ -80,7 +87,7 @@ class TreebankData:
 
   @property
   def about(self) -> tuple[str, str]:
-    given = {"words": "words", "tags": "gold tags", "both": "words and gold tags"}[self.inputs]
+    given = READ[self.inputs]
     return (
       f"trees of {given}; {len(self.lexicon.labels) - 1} labels, chains of phrases among them",
       f"{len(self.lexicon.words):,} words, {len(self.lexicon.tags)} tags; longest sentence "
@@ -97,11 +104,13 @@ class TreebankData:
 
   @property
   def word_counts(self) -> np.ndarray:
-    return np.bincount(self.sentences["train"].tokens.ravel(), minlength=self.lexicon.vocab_size)
+    return np.bincount(
+      self.sentences["train"].tokens.ravel(), minlength=self.lexicon.rows(self.inputs)
+    )
 
   def model(self, encoding, size, positions) -> ParserSpec:
-    sizes = self.lexicon.vocab_size, len(self.lexicon.labels)
-    return parser_spec(*sizes, encoding, size, positions, loss=self.loss, hidden=self.hidden)
+    sizes = self.lexicon.rows(self.inputs), len(self.lexicon.labels)
+    return parser_spec(self, *sizes, encoding, size, positions)
 
   def rows_of(self, batch_size: int) -> np.ndarray:
     """Sentences beyond those of training make smaller batches, since a chart takes memory and time
@@ -147,7 +156,8 @@ def tree_of(lexicon: Lexicon, words: Sequence[str], tags: Sequence[str], spans: 
   return trees.of_chains(words, tags, found)
 
 
-def parser_spec(vocab_size, num_labels, encoding, size, positions, *, loss, hidden) -> ParserSpec:
+def parser_spec(options: Any, vocab_size, num_labels, encoding, size, positions) -> ParserSpec:
+  """A parser by the `inputs`, `loss` and `hidden` of some options."""
   from posexp.models.parser import ParserSpec
 
   return ParserSpec(
@@ -156,9 +166,10 @@ def parser_spec(vocab_size, num_labels, encoding, size, positions, *, loss, hidd
     encoding=encoding,
     size=size,
     unknown=UNKNOWN,
-    loss=loss,
-    hidden=hidden,
+    loss=options.loss,
+    hidden=options.hidden,
     positions=positions,
+    characters=LETTER if options.inputs == "characters" else None,
   )
 
 

@@ -104,7 +104,8 @@ def open_parser(path: Path | str, rows: int = 1, which: str = "best") -> Trained
   """
   run, setup = _described(path, Parsing, "posexp.parse needs a parser")
   lexicon = kept_lexicon(run.path)
-  sizes = {"vocab_size": lexicon.vocab_size, "num_labels": len(lexicon.labels)}
+  vocab_size = lexicon.rows(setup.task.inputs)
+  sizes = {"vocab_size": vocab_size, "num_labels": len(lexicon.labels)}
   return _opened_alone(run, setup, sizes, rows, which)
 
 
