@@ -42,7 +42,7 @@ class Command:
     while not happened():
       if self.process.poll() is not None:
         pytest.fail("\n".join(("it ended too soon", *self.process.communicate())))
-      time.sleep(0.001)
+      time.sleep(0.005)
 
   def rows(self, seed=0):
     """How many rows the run of a seed has logged."""

@@ -423,6 +423,6 @@ def test_the_command_needs_no_jax_and_fails_without_a_traceback(good, bad):
   assert done.returncode == 0, done.stderr
   assert done.stdout.splitlines()[-1] == "[]"
   command = [sys.executable, "-m", "posexp.compare", good, good]
-  done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
+  done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ)
   assert (done.returncode, done.stdout) == (2, "")
   assert done.stderr == f"posexp: error: {good} is compared with itself: name two runs\n"

@@ -85,7 +85,7 @@ def test_random_damage_of_data_is_read_or_named(tmp_path, monkeypatch):
   options |= {"text": "text", "label": "label", "source": "en", "target": "de"}
   whole = {kind: table(("text", "label"), ROWS, kind) for kind in KINDS if kind}
   tried = read_at_all = 0
-  for rng in rounds(3):
+  for rng in rounds(1000):
     kind = rng.choice(KINDS)
     task = types.SimpleNamespace(**options, train=f"t{kind}")
     names = [f"t{kind}"] if kind else ["t.en", "t.de"]
@@ -137,9 +137,9 @@ def test_a_line_without_bounds_is_named(tmp_path, line, message, ending):
     file.writelines((good, line.encode(), b"\n"))
   names = ["package", "hub", "validation", "test", "max_length"]
   task = types.SimpleNamespace(**dict.fromkeys(names), text="text", label="label", train=str(path))
-  begun = time.monotonic()
+  begun = time.process_time()
   assert re.search(message, read(task, "a table")), read(task, "a table")
-  assert time.monotonic() - begun < 20
+  assert time.process_time() - begun < 20
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path):

@@ -40,12 +40,13 @@ def test_every_encoding_has_its_card_by_existing(name):
   covered = card.coverage(model, found)
   assert (covered["covers"] == "nothing") == (name == "none")
   assert ("error" in covered["beyond"]) == (encoding.limit is not None)
-  assert set(card.costs(model)) == {"parameters", "FLOPs"}
 
 
 @pytest.mark.parametrize("encoding", [RPR(k=3), Learned(), Encoding()], ids=str)
 def test_behavior_is_measured(encoding):
-  found = card.behavior(probe.untrained(encoding, SIZE))
+  model = probe.untrained(encoding, SIZE)
+  assert set(card.costs(model)) == {"parameters", "FLOPs"}
+  found = card.behavior(model)
   assert (found["permuting words"] == "permutes the outputs") == (encoding == Encoding())
   assert (found["shifting all"] == "changes nothing") == encoding.relative
 

@@ -22,7 +22,7 @@ def python(*argv, cwd, path):
   """Runs Python in `cwd` with `path` before everything else; returns its output."""
   env = os.environ | {"PYTHONPATH": str(path)}
   command = [sys.executable, *argv]
-  done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+  done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
   assert done.returncode == 0, done.stderr
   return done.stdout
 
@@ -143,6 +143,6 @@ def test_make_says_what_python_lacks(tmp_path, script, message):
   command = ["make", "train", f"PYTHON={fake}"]
   # A make that calls this test must not pass on its own variables.
   env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
-  done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+  done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
   assert (done.returncode, done.stdout.strip()) == (2, message)
   assert not (tmp_path / ".venv").exists()

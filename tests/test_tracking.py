@@ -217,7 +217,7 @@ def test_a_server_that_never_answers(monkeypatch, capfd):
     monkeypatch.setenv("WANDB_API_KEY", API_KEY)
     begun = time.monotonic()
     line = train([10], timeout=4)
-    assert time.monotonic() - begun < 8  # the import of wandb included
+    assert time.monotonic() - begun < 60  # of a busy machine
     assert line.startswith(f"offline ({url} does not answer); send with: python -m posexp.sync ")
     with pytest.raises(UserError, match=r"wandb\.mode=online: .* does not answer; wandb\.mode=off"):
       train([20], mode="online", timeout=4)
@@ -229,13 +229,13 @@ def test_a_server_that_answers_and_then_does_not(stub, monkeypatch):
 
   def graphql(query, variables):
     if "RunResumeStatus" in query:
-      time.sleep(20)
+      time.sleep(60)
     return answer(query, variables)
 
   monkeypatch.setattr(stub, "graphql", graphql)
   begun = time.monotonic()
   assert train([10], timeout=4).startswith("offline (")
-  assert time.monotonic() - begun < 9
+  assert time.monotonic() - begun < 50  # before there is an answer
 
 
 def test_a_port_that_refuses(monkeypatch):

@@ -7,7 +7,6 @@ import random
 import shutil
 import subprocess
 import sys
-import time
 
 import order
 import pytest
@@ -279,10 +278,9 @@ def test_help_is_quick_and_needs_no_jax():
   code = (
     "import sys; from posexp import translate; sys.argv = ['translate', '--help']\n"
     "try: translate.main()\nexcept SystemExit as end: assert not end.code\n"
-    "assert not {'jax', 'numpy', 'matplotlib'} & set(sys.modules)"
+    "assert not {'jax', 'numpy', 'matplotlib'} & set(sys.modules)\n"
+    "import time; assert time.process_time() < 5"  # a fraction of it where nothing else runs
   )
-  begun = time.perf_counter()
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
   assert (done.returncode, done.stderr) == (0, "")
   assert "--beam" in done.stdout
-  assert time.perf_counter() - begun < 5  # a fraction of a second on a machine that is not busy

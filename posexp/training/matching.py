@@ -80,6 +80,7 @@ def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
   }
 
 
+@functools.lru_cache
 def attention_of(spec: ModelSpec, length: int) -> str:
   """How the model attends to inputs of `length` tokens: `attention.form_of` them, or "none"."""
   stacks = nnx.eval_shape(lambda: spec.build(nnx.Rngs(params=0, encoding=0))).stacks
