@@ -33,6 +33,7 @@ class WithoutAttention:
 
   backbone: ClassVar[str]
   varied: ClassVar[str | None]  # the width that is chosen for equal counts
+  counted_at: ClassVar[int | None] = None  # tokens for which FLOPs are counted, if always as many
 
   d_model: Width = 300
   dropout: Share = 0.5  # of what is left of a text
@@ -113,6 +114,7 @@ class LSTMSize(WithoutAttention):
 
   backbone: ClassVar[str] = "lstm"
   varied: ClassVar[str] = "hidden"
+  counted_at: ClassVar[int] = 1  # a loop's operations would be counted once
 
   hidden: Width = 128
 

@@ -25,6 +25,7 @@ class Size:
 
   backbone: ClassVar[str] = "transformer"  # among those of posexp/models/backbones.py
   varied: ClassVar[str] = "d_ff"  # the width that is chosen for equal counts
+  counted_at: ClassVar[None] = None
 
   d_model: Width = 128
   num_heads: Width = 4

@@ -61,6 +61,7 @@ def counts(spec: ModelSpec, length: int) -> dict[str, float]:
   whole_only = {"attention": "reference"} if hasattr(spec.size, "attention") else {}
   size = dataclasses.replace(spec.size, **whole_only)
   whole = dataclasses.replace(spec, size=size, positions=CONSECUTIVE)
+  length = spec.size.counted_at or length
   return costs(whole.build, spec.inputs(length), length)
 
 
