@@ -6,8 +6,12 @@ import pytest
 
 from posexp.config import compose, resolve
 from posexp.encodings import ENCODINGS, Encoding
+from posexp.encodings.additive import Learned
+from posexp.encodings.complex_order import Complex
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.streams import Split
 from posexp.errors import UserError
+from posexp.models.backbones import CNNSize, LSTMSize
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
 from posexp.training.matching import counts, facts, matched
@@ -39,6 +43,23 @@ def test_every_encoding_is_within_a_percent_of_the_reference(encoding, what):
   size = match(encoding, dataclasses.replace(WIDE, match=what))
   assert abs(count(encoding, size)[what] / goal - 1) < 0.01
   assert dataclasses.replace(size, d_ff=WIDE.d_ff) == WIDE
+
+
+@pytest.mark.parametrize("what", ["parameters", "flops"])
+@pytest.mark.parametrize("size", [CNNSize(filters=300), LSTMSize(hidden=300)], ids=["cnn", "lstm"])
+def test_so_is_a_network_without_attention(size, what):
+  size = dataclasses.replace(size, d_model=64)
+  goal = count(Encoding(), size)[what]
+  for encoding in (Complex(), Split(), Learned()):
+    found = match(encoding, dataclasses.replace(size, match=what))
+    assert abs(count(encoding, found)[what] / goal - 1) < 0.01
+    assert dataclasses.replace(found, **{size.varied: getattr(size, size.varied)}) == size
+
+
+def test_operations_of_a_loop_are_counted_as_often_as_it_runs():
+  size = LSTMSize(d_model=32, hidden=16)
+  by_hand = 2 * 4 * 16 * (32 + 16)  # without gates and biases
+  assert count(Encoding(), size)["flops"] == pytest.approx(by_hand, rel=0.2)
 
 
 def test_the_closest_width_is_chosen():
