@@ -34,6 +34,16 @@ def pytest_configure(config):
     os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
 
 
+# Files that take longest come first, so that no process is left with one of them at the end.
+LONGEST = ("conformance", "task_contract", "loop", "translation", "train", "inspect", "positions")
+LONGEST += ("attention", "damage", "decoding", "kernel", "context", "translate", "evaluate")
+
+
+def pytest_collection_modifyitems(items):
+  rank = {f"test_{name}": number for number, name in enumerate(LONGEST)}
+  items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def plugins_are_forgotten():
   """The plugins that a module's tests have loaded are known in no other module."""

@@ -124,17 +124,8 @@ def test_a_trained_translator_is_measured_without_terms(learned):
   assert found["off"][0]["layers"] == (0, 1)  # of the encoder, then of the decoder
 
 
-@pytest.fixture(scope="module")
-def whole(options):
-  """The command line of a run that was never stopped, and what it measured."""
-  argv = [*options, *SHORT]
-  typed = command(*argv, "runs=whole")
-  assert (typed.status, typed.err) == (0, "")
-  return argv, result(only("whole"))
-
-
-def test_the_mean_of_the_last_checkpoints_is_what_is_tested(whole):
-  status, _, _ = command(*whole[0], "train.average=2", "runs=average")
+def test_the_mean_of_the_last_checkpoints_is_what_is_tested(options):
+  status, _, _ = command(*options, *SHORT, "train.average=2", "runs=average")
   assert status == 0
   path = only("average")
   summary = read_run(path).summary
@@ -156,6 +147,15 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_tested(whole):
   task = trained.setup.task
   measured = task.scores(task.predict(trained.data, found, "test"))
   assert measured["loss"] == pytest.approx(summary["test/loss"], rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def whole(options):
+  """The command line of a run that was never stopped, and what it measured."""
+  argv = [*options, *SHORT]
+  typed = command(*argv, "runs=whole")
+  assert (typed.status, typed.err) == (0, "")
+  return argv, result(only("whole"))
 
 
 @pytest.mark.slow
