@@ -44,7 +44,7 @@ class Parsing(Task):
   inputs: Literal["words", "tags", "both", "characters"] = "both"
   longest: Count = 64
   loss: Literal["margin", "crf"] = "margin"
-  hidden: Count = 250
+  hidden: Count = 128
 
   def __post_init__(self):
     """Raises ValueError for an option that is wrong for any data."""
