@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from posexp.config.checks import FOLDER, brief
+from posexp.config.schema import flat
 from posexp.errors import UserError
 
 # Options and sections that do not change a run's results.
@@ -73,6 +74,15 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     section = "task" if group == "task" else plugin["name"]
     kept[section] = (kept.get(section) or {}) | {"sha256": plugin["sha256"][:12]}
   return kept
+
+
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+  """The decisive part of a config with full keys: {"rpr.k": 4}.
+
+  What the model is stands first, that of a Transformer too, which no digest has.
+  """
+  backbone = (config.get("model") or {}).get("backbone", NEUTRAL["model.backbone"][0])
+  return {"model.backbone": backbone} | flat(decisive(config))
 
 
 def folder(

@@ -14,9 +14,8 @@ from typing import Any
 import yaml
 
 from posexp import storage
-from posexp.config.schema import flat
 from posexp.errors import UserError
-from posexp.runs.identity import decisive
+from posexp.runs.identity import settings
 from posexp.runs.run import Run, parsed_config, parsed_rows, parsed_summary
 
 NAME = "records.parquet"  # of the file, where a folder is asked for records
@@ -102,7 +101,7 @@ def _run(file: Path, folder: str, *texts: str) -> Run:
   path = file / PurePosixPath(*(part for part in PurePosixPath(folder).parts if part != ".."))
   written, summary, metrics = (text.encode(errors="replace") for text in texts)
   config = parsed_config(path, written)
-  run = Run(path, config, flat(decisive(config)), parsed_summary(path, summary))
+  run = Run(path, config, settings(config), parsed_summary(path, summary))
   rows, damage = parsed_rows(path, metrics)
   if damage is not None:
     raise damage

@@ -30,7 +30,7 @@ from posexp import storage
 from posexp.config.schema import flat
 from posexp.errors import UserError
 from posexp.runs.checkpoints import Checkpoints
-from posexp.runs.identity import decisive
+from posexp.runs.identity import settings
 from posexp.runs.metrics import is_metric
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -137,7 +137,7 @@ def read_run(path: Path | str) -> Run:
   config = read_config(path)
   if config is None:
     raise UserError(f"{path} is not a run's folder: it has no config.yaml")
-  return Run(path, config, flat(decisive(config)), read_summary(path))
+  return Run(path, config, settings(config), read_summary(path))
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
