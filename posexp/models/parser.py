@@ -166,7 +166,7 @@ class Parser(nnx.Module):
     words = jnp.where(unknown, self.unknown, tokens[..., 0])
     tokens = jnp.concatenate([words[..., None], tokens[..., 1:]], axis=-1)
     projected = self.scorer.project(self(tokens, mask, rngs=rngs))
-    gold = batch["gold"].astype(jnp.int32)
+    gold = jnp.asarray(batch["gold"], jnp.int32)
 
     values = self.losses(projected, gold, words_of(mask))
     weight = batch["weight"]
@@ -181,7 +181,7 @@ class Parser(nnx.Module):
     Spans are half-open, of words counted from 0; those with label 0 mean nothing.
     """
     projected = self.scorer.project(self(batch["tokens"], batch["mask"], term_scale=term_scale))
-    gold, lengths = batch["gold"].astype(jnp.int32), words_of(batch["mask"])
+    gold, lengths = jnp.asarray(batch["gold"], jnp.int32), words_of(batch["mask"])
     spans = self.parse(projected, lengths)
     return {"loss": self.losses(projected, gold, lengths), "spans": spans}, carry
 
