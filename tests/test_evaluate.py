@@ -10,7 +10,7 @@ import pytest
 from order import compilations
 
 from posexp import evaluate
-from posexp.analysis.ablation import Off, Switches, measure
+from posexp.analysis.ablation import Off, Switches, measure, ratio
 from posexp.config import compose, resolve
 from posexp.encodings import Span
 from posexp.errors import UserError
@@ -162,6 +162,19 @@ def test_a_change_is_counted_in_pairs(trained):
   assert without["change"] == pytest.approx(without["accuracy"] - on["accuracy"])
   assert without["other"] > 0
   assert without["error"] > 0
+
+
+def test_the_error_of_a_ratio_is_that_of_drawing_the_examples_again():
+  """Also where the denominator depends on what was found, as that of F1 does."""
+  draw = np.random.default_rng(0)
+  counts = draw.integers(1, 20, (2, 400)).astype(float)
+  values = draw.binomial(counts.astype(int), 0.7).astype(float)
+  (one, by_one), (other, by_other) = map(ratio, values, counts)
+  assert (one, other) == tuple(values.sum(1) / counts.sum(1))
+  rows = draw.integers(0, 400, (4000, 400))
+  again = values[:, rows].sum(2) / counts[:, rows].sum(2)
+  spread = (by_other - by_one).std() / 400**0.5
+  assert spread == pytest.approx((again[1] - again[0]).std(), rel=0.05)
 
 
 def test_the_terms_are_those_of_the_model(trained):
