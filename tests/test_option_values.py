@@ -4,6 +4,7 @@ Training itself is left out: what is typed is read, checked and built in shape, 
 the run is opened. POSEXP_FUZZ=<seconds> tries as many values as that time allows.
 """
 
+import functools
 import os
 import time
 from pathlib import Path
@@ -53,7 +54,7 @@ def typed(draw) -> list[str]:
   task = draw(st.sampled_from(sorted(TASKS)))
   encoding = draw(st.sampled_from(sorted(encodings_node())))
   sections = [encoding, *SECTIONS]
-  keys = [key for key in KEYS[task] if key.partition(".")[0] in sections or "." not in key]
+  keys = [key for key in keys_of(task) if key.partition(".")[0] in sections or "." not in key]
   argv = [*TASKS[task], f"encoding={encoding}", "wandb.mode=disabled"]
   for _ in range(draw(st.integers(1, 2))):
     key = draw(st.sampled_from([*keys, *SECTIONS, encoding, "encoding", "experiment"]))
@@ -67,14 +68,14 @@ def typed(draw) -> list[str]:
   return argv
 
 
-KEYS = {
-  task: [
+@functools.cache
+def keys_of(task: str) -> list[str]:
+  """The options that there are for a task."""
+  return [
     key
-    for key in flat(options(compose(given)))
+    for key in flat(options(compose(TASKS[task])))
     if key.partition(".")[0] not in ("plugins", "defaults", "experiment")
   ]
-  for task, given in TASKS.items()
-}
 
 
 def answered(argv: list[str]) -> None:
