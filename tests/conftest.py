@@ -30,6 +30,9 @@ def pytest_configure(config):
   os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "jax")
   os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
   os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+  # JAX compiles what another process has only half written, and warns on stderr, which tests read.
+  ignored = "ignore:Error reading persistent compilation cache"
+  os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), ignored)))
   if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
 
