@@ -109,7 +109,8 @@ def test_the_kernel_gives_what_the_definition_gives_and_so_do_its_gradients(name
   for mine, whole in zip(found, expected, strict=True):
     if whole is not None:
       assert np.isfinite(whole).all()
-      np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
+      # Gradients of vectors that every key shares are float32 sums in which all terms cancel.
+      np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=2e-5 * max(1, np.abs(whole).max()))
 
 
 @pytest.mark.usefixtures("small")
