@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from posexp.config.arguments import Parser, run
-from posexp.data import files, trees
+from posexp.data import trees
+from posexp.data.lines import given_lines, windows
 from posexp.errors import UserError, printable
 
-WINDOW = 16  # batches of lines that are read at a time, and sorted by length
 EXAMPLES = """\
 examples:
   python -m posexp.parse RUN "The cat sat ."
@@ -49,30 +47,13 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   return args
 
 
-def given_lines(texts: list[str]) -> Iterator[tuple[str, str]]:
-  """The sentences to parse, each with what it is called in messages.
-
-  Raises:
-    UserError: a line is not UTF-8 or too long.
-  """
-  source = "text" if texts else "standard input, line"
-  lines = texts or files.lines("standard input", sys.stdin.buffer)
-  for number, line in enumerate(lines, start=1):
-    files.check_length(line, f"{source} {number}")
-    yield f"{source} {number}", line
-
-
 def parse(args: argparse.Namespace) -> None:
   """Parses what was asked for, and prints it window by window.
 
   Raises:
     UserError: the run cannot be opened, or what is to be parsed cannot be read.
   """
-  lines = given_lines(args.texts)
-  typed = not args.texts and sys.stdin.isatty()  # then each line is answered at once
-  size = 1 if typed else WINDOW * args.batch
-  windows = iter(lambda: list(itertools.islice(lines, size)), [])
-  first = [] if typed else next(windows, [])  # read before the run is opened, which takes long
+  first, every = windows(given_lines(args.texts), args.texts, args.batch)
   from posexp.analysis.line_parsing import LineParser
   from posexp.training.devices import prepare
   from posexp.training.restore import open_parser
@@ -80,7 +61,7 @@ def parse(args: argparse.Namespace) -> None:
   prepare()
   rows = max(1, min(args.batch, len(first)))
   parser = LineParser(open_parser(args.run, rows), rows)
-  for window in itertools.chain([first], windows):
+  for window in every:
     for tree in parser(window):
       written = trees.indented if args.texts else trees.brackets
       print("\n".join(map(printable, written(tree).split("\n"))) if tree else "")

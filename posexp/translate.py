@@ -6,19 +6,17 @@ import argparse
 import dataclasses
 import itertools
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexp.config.arguments import Parser, run
-from posexp.data import files
+from posexp.data.lines import given_lines, windows
 from posexp.errors import counted, near, printable
 
 if TYPE_CHECKING:
   from posexp.analysis.line_translation import Hypothesis
   from posexp.training.restore import TrainedModel
 
-WINDOW = 16  # batches of lines that are read at a time, and sorted by length
 MAPS = 8  # lines of which the attention is drawn
 EXAMPLES = """\
 examples:
@@ -56,30 +54,13 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   return args
 
 
-def given_lines(texts: list[str]) -> Iterator[str]:
-  """The lines to translate, without what ends those of standard input, \\n or \\r\\n.
-
-  Raises:
-    UserError: a line is not UTF-8 or too long.
-  """
-  source = "text" if texts else "standard input, line"
-  lines = texts or files.lines("standard input", sys.stdin.buffer)
-  for number, line in enumerate(lines, start=1):
-    files.check_length(line, f"{source} {number}")
-    yield line.removesuffix("\n").removesuffix("\r")
-
-
 def translate(args: argparse.Namespace) -> None:
   """Translates what was asked for, and prints it window by window.
 
   Raises:
     UserError: the run cannot be opened, or what is to be translated cannot be read.
   """
-  lines = given_lines(args.texts)
-  typed = not args.texts and sys.stdin.isatty()  # then each line is answered at once
-  size = 1 if typed else WINDOW * args.batch
-  windows = iter(lambda: list(itertools.islice(lines, size)), [])
-  first = [] if typed else next(windows, [])  # read before the run is opened, which takes long
+  first, every = windows(given_lines(args.texts), args.texts, args.batch)
   from posexp.analysis.line_translation import LineTranslator
   from posexp.training.devices import prepare
   from posexp.training.restore import open_translator
@@ -92,13 +73,14 @@ def translate(args: argparse.Namespace) -> None:
     search = dataclasses.replace(search, beam=args.beam)
   translator = LineTranslator(trained, search, rows)
   numbers, drawn, cut = itertools.count(1), 0, 0
-  for window in itertools.chain([first], windows):
-    found = translator(window)
+  for window in every:
+    texts = [line.text for line in window]
+    found = translator(texts)
     for each in found:
       score = f"{each.score:.4f}" if each else ""  # a blank line has none
       print(*[score] * args.scores, printable(each.text) if each else "", sep="\t")
     sys.stdout.flush()
-    for text, each, number in zip(window, found, numbers, strict=False):
+    for text, each, number in zip(texts, found, numbers, strict=False):
       cut += each is not None and each.cut
       if args.maps and each and drawn < MAPS:
         draw(trained, number, text, each)

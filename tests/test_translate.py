@@ -15,6 +15,7 @@ from order import command, only
 
 from posexp import translate
 from posexp.analysis.line_translation import LineTranslator
+from posexp.data.lines import Line
 from posexp.data.tokenizer import EOS
 from posexp.errors import UserError
 from posexp.models.decoding import Search
@@ -145,7 +146,7 @@ def test_nothing_in_is_nothing_out(run, say, monkeypatch):
 
 def test_an_input_is_read_a_window_at_a_time(run, monkeypatch, capsys):
   """What was printed is flushed before more is read, of an input that has no end."""
-  monkeypatch.setattr("posexp.translate.WINDOW", 2)
+  monkeypatch.setattr("posexp.data.lines.WINDOW", 2)
   before, read = [], []
 
   def endless():
@@ -155,7 +156,7 @@ def test_an_input_is_read_a_window_at_a_time(run, monkeypatch, capsys):
       if number > 12:
         raise UserError("enough")
       read.append(number)
-      yield "one two"
+      yield Line(f"text {number}", "one two")
 
   monkeypatch.setattr(translate, "given_lines", lambda _: endless())
   with pytest.raises(UserError, match="enough"):
@@ -169,7 +170,7 @@ def test_lines_that_are_typed_are_answered_one_by_one(run, monkeypatch, capsys):
   def lines():
     for text in ["one", "", "two"]:
       answered.append(len(capsys.readouterr().out.splitlines()))
-      yield text
+      yield Line("text", text)
     answered.append(len(capsys.readouterr().out.splitlines()))
 
   monkeypatch.setattr(sys, "stdin", Input([], terminal=True))

@@ -124,10 +124,7 @@ class Classifier(nnx.Module):
 
     `rngs` are for training: the stream `dropout`, and `positions` where these are random.
     """
-    if rngs is None:
-      positions = self.positions.evaluating(mask)
-    else:
-      positions = self.positions.training(mask, rngs.positions)
+    positions = self.positions.of(mask, rngs)
     if not self.stacks:
       summary = self.network(tokens, mask, positions=positions)
     else:

@@ -144,10 +144,7 @@ class Parser(nnx.Module):
     A fencepost is the first half of the token before it and the second half of the one behind it.
     `rngs` are for training: the stream `dropout`, and `positions` where these are random.
     """
-    if rngs is None:
-      positions = self.positions.evaluating(mask)
-    else:
-      positions = self.positions.training(mask, rngs.positions)
+    positions = self.positions.of(mask, rngs)
     hidden = self.stack(tokens, mask, positions=positions, term_scale=term_scale, rngs=rngs)
     before, behind = jnp.split(hidden.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([before[:, :-1], behind[:, 1:]], axis=-1)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax import Array
 
 from posexp.config.checks import between, check
@@ -75,6 +76,10 @@ class Positions:
     if self.evaluation == "drawn":
       return drawn(mask, jax.random.key(0), self.reach)
     return spaced(mask, self.reach)
+
+  def of(self, mask: Array, rngs: nnx.Rngs | None) -> Array | None:
+    """As `training` with `rngs`, and as `evaluating` without."""
+    return self.evaluating(mask) if rngs is None else self.training(mask, rngs.positions)
 
   def check(self, mask: Array) -> None:
     """Raises ValueError where there are more tokens than positions."""

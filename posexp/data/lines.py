@@ -1,0 +1,47 @@
+"""What a command is to work on, line by line: texts that were typed, or standard input."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from posexp.data import files
+
+WINDOW = 16  # batches of lines that are read at a time, and sorted by length
+
+
+class Line(NamedTuple):
+  """A line, and what it is called in messages."""
+
+  name: str
+  text: str
+
+
+def given_lines(texts: Sequence[str]) -> Iterator[Line]:
+  """The texts, or without any the lines of standard input less what ends them, \\n or \\r\\n.
+
+  Raises:
+    UserError: a line is not UTF-8 or too long.
+  """
+  source = "text" if texts else "standard input, line"
+  lines = texts or files.lines("standard input", sys.stdin.buffer)
+  for number, line in enumerate(lines, start=1):
+    files.check_length(line, f"{source} {number}")
+    yield Line(f"{source} {number}", line.removesuffix("\n").removesuffix("\r"))
+
+
+def windows(
+  lines: Iterator[Line], texts: Sequence[str], batch: int
+) -> tuple[list[Line], Iterator[list[Line]]]:
+  """The first window of the lines that were given, and then all of them, the first one too.
+
+  The first is read now, before work that takes long. It is empty where lines are typed on a
+  terminal: then each is a window, so that it is answered at once.
+  """
+  typed = not texts and sys.stdin.isatty()
+  size = 1 if typed else WINDOW * batch
+  rest = iter(lambda: [*itertools.islice(lines, size)], [])
+  first = [] if typed else next(rest, [])
+  return first, itertools.chain([first], rest)
