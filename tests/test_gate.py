@@ -142,6 +142,13 @@ def test_a_grid_has_the_farthest_first_and_says_what_cannot_be_measured(runs):
   assert heat_maps.names(grid)[2:] == ["none (3 of 5)", "rope (0 of 2)"]
 
 
+def test_there_is_no_grid_where_what_is_beyond_has_the_lengths_of_training(tmp_path):
+  runs = diagnostic(tmp_path / "runs", "rpr", [1.0], [0.5], lengths=(10, 20))
+  assert lengths.grid(results(read_runs([runs])[0])[0]) is None
+  runs = diagnostic(tmp_path / "longer", "rpr", [1.0], [0.5])
+  assert lengths.grid(results(read_runs([runs])[0])[0]).titles == ["10", "20", "24", "40"]
+
+
 def test_a_heat_map_has_a_number_in_each_cell_that_has_one_and_the_line_at_its_place(runs):
   (found,) = results(read_runs([runs])[0])
   left, right = heat_maps.heat_map(lengths.grid(found)).axes[:2]

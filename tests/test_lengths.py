@@ -73,7 +73,7 @@ def test_lengths_that_need_more_positions_than_there_are_are_not_applicable(trai
 
 
 def test_a_run_of_another_task_is_refused(trained):
-  with pytest.raises(UserError, match="--lengths is for diagnostics"):
+  with pytest.raises(UserError, match="--lengths is for diagnostics of any length"):
     lengths.evaluate(typed("--lengths", "40"), trained(task="no diagnostic"))
 
 

@@ -16,7 +16,7 @@ from flax import nnx
 from order import MODEL, command, interrupted, only, timeless
 
 from posexp.config import compose, plugins, resolve
-from posexp.data import grammar, trees
+from posexp.data import grammar, scan, trees
 from posexp.report import arguments, report
 from posexp.runs import read_run
 from posexp.tasks import TASKS
@@ -61,6 +61,16 @@ def sentences(folder: Path) -> list[str]:
   return ["task=parsing", f"task.train={folder / 'trees.mrg'}", "train.batch_size=8"]
 
 
+def commands(folder: Path) -> list[str]:
+  """Options of SCAN, on files of short commands."""
+  for split, (least, most) in {"train": (1, 3), "test": (4, 4)}.items():
+    pairs = ((x, y) for x, y in scan.commands().items() if least <= len(y.split()) <= most)
+    lines = (f"IN: {command} OUT: {actions}\n" for command, actions in pairs)
+    (folder / f"{split}.txt").write_text("".join(itertools.islice(lines, 200)))
+  files = [f"task.{split}={folder / split}.txt" for split in ("train", "test")]
+  return ["task=scan", *files, "train.batch_size=8"]
+
+
 NUMBERS = ["task=numbers", "task.examples=200", "task.places=3", "task.digits=2", "task.beam=1"]
 NUMBERS += ["task.beyond=[3]", "train.batch_size=256", "task.bleu_pairs=4"]
 NUMBERS += ["task.vocab_size=1000"]  # so that sentences are of two lengths
@@ -71,6 +81,7 @@ CASES = {
   "numbers": lambda: NUMBERS,
   "language_modeling": lambda: text(Path()),
   "copy": lambda: ["task=copy", *DRAWN],
+  "scan": lambda: commands(Path()),
   "echo": lambda: ["task=echo", "task.back=5", "task.segment=4", "model.memory=4"],
   "parsing": lambda: sentences(Path()),
   "first": lambda: OWN["first"],

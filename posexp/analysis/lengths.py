@@ -33,7 +33,9 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   task = trained.setup.task
   if not isinstance(task, Diagnostic):
     kind = trained.run.config["task"]["kind"]
-    raise UserError(f"--lengths is for diagnostics; {trained.run.path} is a run of {kind}")
+    raise UserError(
+      f"--lengths is for diagnostics of any length; {trained.run.path} is a run of {kind}"
+    )
   try:
     task = dataclasses.replace(task, lengths=tuple(args.lengths))
   except ValueError as error:

@@ -1,4 +1,4 @@
-"""Examples that are drawn and not stored: an input, and the answer that a decoder writes behind it.
+"""Examples that are drawn: an input, and the answer that a decoder writes behind it.
 
 A row is BOS x SEP y EOS, of which y and EOS count; or, for a classifier, BOS x with the class y.
 Where the input ends with a question, SEP stands before it: BOS x SEP question y EOS.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Literal
@@ -24,22 +25,33 @@ Example = tuple[np.ndarray, np.ndarray]  # symbols of the input and of the answe
 Draw = Callable[[np.random.Generator, int], Example]  # one of a length
 
 
-@dataclasses.dataclass(frozen=True)
-class Drawn:
-  """Examples of the lengths that splits have, as batches.
+class Answers:
+  """Examples as batches; subclasses say where they come from.
 
   Batches of training are a pure function of (seed, step); the examples of other splits are the same
   for every run.
   """
 
-  name: str
-  draw: Draw
-  lengths: dict[str, tuple[int, ...]]  # of each split: those that are drawn from
-  counts: dict[str, int]  # examples of validation, and of each length of other splits
+  lengths: dict[str, tuple[int, ...]]  # of the examples of each split
   form: Literal["decoder", "encoder"]
-  question: int = 0  # how many of the input's last symbols ask for the answer
+  question: int  # how many of the input's last symbols ask for the answer
+  epoch: int  # examples of training that count as an epoch
 
   item: ClassVar[str] = "example"
+  source: ClassVar[str]  # how examples of training are found
+
+  @property
+  def splits(self) -> dict[str, tuple[np.ndarray, list[Example]]]:
+    """The lengths, int [N], and the examples of each split but that of training."""
+    raise NotImplementedError
+
+  def training(self, random: np.random.Generator, rows: int) -> list[Example]:
+    """So many examples to train on."""
+    raise NotImplementedError
+
+  def longest(self, length: int) -> Example:
+    """An example of a length, of which none has more tokens."""
+    raise NotImplementedError
 
   @functools.cached_property
   def widths(self) -> dict[int, int]:
@@ -55,31 +67,15 @@ class Drawn:
     }
 
   def _tokens(self, length: int) -> int:
-    x, y = self.draw(np.random.default_rng(0), length)
+    x, y = self.longest(length)
     return 1 + len(x) + (1 + len(y)) * (self.form == "decoder")
 
   def batches(self, rows: int, *, seed: int, start: int) -> Iterator[Batch]:
     """Batches without end from step `start` on; their lengths are mixed."""
-    lengths = self.lengths["train"]
-    step = start
-    while True:
-      random = np.random.default_rng([seed, step])
-      drawn = [self.draw(random, length) for length in random.choice(lengths, rows).tolist()]
-      yield self.batch(drawn, np.arange(rows), self.widths[lengths[-1]], rows)
-      step += 1
-
-  @functools.cached_property
-  def splits(self) -> dict[str, tuple[np.ndarray, list[Example]]]:
-    """The lengths, int [N], and the examples of each split but that of training."""
-    found = {}
-    for split in self.lengths.keys() - {"train"}:
-      random = np.random.default_rng(zlib.crc32(f"{self.name} {split}".encode()))
-      choices, count = self.lengths[split], self.counts[split]
-      # Of validation, as of training, the lengths are drawn, too.
-      mixed = split == "validation"
-      lengths = random.choice(choices, count) if mixed else np.repeat(choices, count)
-      found[split] = lengths, [self.draw(random, length) for length in lengths.tolist()]
-    return found
+    width = self.widths[self.lengths["train"][-1]]
+    for step in itertools.count(start):
+      drawn = self.training(np.random.default_rng([seed, step]), rows)
+      yield self.batch(drawn, np.arange(rows), width, rows)
 
   def evaluation(self, split: str, rows: int) -> Iterator[Batch]:
     """Every example of a split once, narrow ones first."""
@@ -118,3 +114,74 @@ class Drawn:
     mask[len(examples) :, 0] = True  # attention needs a key in every row
     labels = np.array([int(y[0]) for _, y in examples], np.int32)
     return batch | {"mask": mask[:, :-1], "labels": np.pad(labels, fill)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn(Answers):
+  """Examples of the lengths that splits have, made anew in each step of training."""
+
+  name: str
+  draw: Draw
+  lengths: dict[str, tuple[int, ...]]  # of each split: those that are drawn from
+  counts: dict[str, int]  # examples of validation, and of each length of other splits
+  form: Literal["decoder", "encoder"]
+  question: int = 0
+
+  epoch: ClassVar[int] = 10_000  # as they never end
+  source: ClassVar[str] = "drawn anew in each step"
+
+  def training(self, random, rows):
+    lengths = random.choice(self.lengths["train"], rows)
+    return [self.draw(random, length) for length in lengths.tolist()]
+
+  def longest(self, length):
+    return self.draw(np.random.default_rng(0), length)
+
+  @functools.cached_property
+  def splits(self):
+    found = {}
+    for split in self.lengths.keys() - {"train"}:
+      random = np.random.default_rng(zlib.crc32(f"{self.name} {split}".encode()))
+      choices, count = self.lengths[split], self.counts[split]
+      # Of validation, as of training, the lengths are drawn, too.
+      mixed = split == "validation"
+      lengths = random.choice(choices, count) if mixed else np.repeat(choices, count)
+      found[split] = lengths, [self.draw(random, length) for length in lengths.tolist()]
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed(Answers):
+  """Examples of a fixed set, whose length is that of the answer; any may be drawn in each step."""
+
+  examples: dict[str, list[Example]]  # of each split
+
+  form: ClassVar[Literal["decoder"]] = "decoder"
+  question: ClassVar[int] = 0
+  source: ClassVar[str] = "drawn with replacement"
+
+  @property
+  def epoch(self) -> int:
+    return len(self.examples["train"])
+
+  @functools.cached_property
+  def lengths(self):
+    return {
+      split: tuple(sorted({len(y) for _, y in each})) for split, each in self.examples.items()
+    }
+
+  def training(self, random, rows):
+    train = self.examples["train"]
+    return [train[i] for i in random.integers(len(train), size=rows).tolist()]
+
+  def longest(self, length):
+    alike = (each for found in self.examples.values() for each in found if len(each[1]) == length)
+    return max(alike, key=lambda each: len(each[0]))
+
+  @functools.cached_property
+  def splits(self):
+    return {
+      split: (np.array([len(y) for _, y in each]), each)
+      for split, each in self.examples.items()
+      if split != "train"
+    }

@@ -53,11 +53,14 @@ class Grid(NamedTuple):
 
 
 def grid(results: Results) -> Grid | None:
-  """The score of a task by length; None where it is not measured in and beyond training by it."""
+  """The score of a task by length; None where it is not measured in and beyond training by it, or
+  where what is beyond training is not so by its length."""
   parts = scores.by_part(results.score, results.runs)
   if not all(split in parts and scores.lengths(parts[split]) for split in SPLITS):
     return None
   lengths = [score for split in SPLITS for score in parts[split]]
+  if len({score.part for score in lengths}) < len(lengths):
+    return None
   groups = [group for group in results.groups if group.repeats]
   rows = [[_cell(group, score) for score in lengths] for group in groups]
   order = sorted(range(len(groups)), key=lambda row: _order(groups[row], lengths), reverse=True)

@@ -20,6 +20,7 @@ from posexp.tasks.diagnostics import (
 from posexp.tasks.echo import Echo
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.tasks.number_words import Numbers
+from posexp.tasks.scan import Scan
 from posexp.tasks.text_classification import TextClassification
 from posexp.tasks.translation import Corpus
 from posexp.tasks.treebanks import Craft, Files, Grammar
@@ -40,6 +41,7 @@ TASKS = {
   "missing_duplicate": MissingDuplicate,
   "bucket_sort": BucketSort,
   "echo": Echo,
+  "scan": Scan,
   "parsing": Files,
   "craft": Craft,
   "grammar": Grammar,

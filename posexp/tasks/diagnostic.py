@@ -13,14 +13,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from posexp.config.checks import Count, Name, between, check
-from posexp.data.drawn import FIRST, Drawn, Example
+from posexp.data.drawn import FIRST, Answers, Drawn, Example
 from posexp.data.examples import Batch
 from posexp.runs.predictions import write_predictions
 from posexp.tasks.contract import ModelSpec, Outputs, Snapshot, Task, metric_of, prefixed
 
 Length = Annotated[int, between(1, 4096)]
 LENGTHS = (5, 10, 15, 20, 21, 22, 23, 24, 26, 28, 30, 32, 36, 40, 50, 60, 80, 100)
-EPOCH = 10_000  # examples are drawn anew in every step: this many count as an epoch
 LEARNED = 0.95  # exact match at the lengths of training, below which longer ones say nothing
 REACHED = 0.9  # exact match up to the length that a model reaches
 
@@ -29,10 +28,11 @@ REACHED = 0.9  # exact match up to the length that a model reaches
 class DrawnData:
   """Examples of a diagnostic, ready for a decoder or a classifier."""
 
-  drawn: Drawn
+  drawn: Answers
   vocab_size: int
   classes: int
   blind: dict[int, float]  # chance level by length
+  words: tuple[str, ...] = ()  # what symbols are called, if not by their numbers
   notes: tuple[str, ...] = ()
 
   item: ClassVar[str] = "example"
@@ -40,17 +40,22 @@ class DrawnData:
 
   @property
   def sizes(self) -> dict[str, int]:
-    return {"train": EPOCH} | {split: len(each) for split, (each, _) in self.drawn.splits.items()}
+    held = {split: len(each) for split, (each, _) in self.drawn.splits.items()}
+    return {"train": self.drawn.epoch} | held
 
   @property
   def about(self) -> tuple[str, str]:
     trained = self.drawn.lengths["train"]
-    x, y = self.drawn.splits["validation"][1][0]
-    shown = f"{' '.join(map(str, x.tolist()))} -> {' '.join(map(str, y.tolist()))}"
+    shown = " -> ".join(map(self.written, self.drawn.splits["validation"][1][0]))
     return (
-      f"lengths {trained[0]} to {trained[-1]}, drawn anew in each step; {self.drawn.form}",
+      f"lengths {trained[0]} to {trained[-1]}, {self.drawn.source}; {self.drawn.form}",
       f"vocabulary {self.vocab_size}; {shown if len(shown) < 70 else shown[:66] + ' ...'}",
     )
+
+  def written(self, symbols: np.ndarray) -> str:
+    """Symbols as one reads them."""
+    found = symbols.tolist()
+    return " ".join([self.words[each] for each in found] if self.words else map(str, found))
 
   @property
   def length(self) -> int:
@@ -71,7 +76,7 @@ class DrawnData:
     return np.array([batch_size])
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    return max(1, EPOCH // batch_size)
+    return max(1, self.drawn.epoch // batch_size)
 
   def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
     return self.drawn.batches(batch_size, seed=seed, start=start)
@@ -94,58 +99,20 @@ def spec(
   return LanguageModelSpec(vocab_size, encoding, size, positions, slots=slots)
 
 
-@dataclasses.dataclass(frozen=True)
-class Diagnostic(Task):
-  """Examples of lengths n from `shortest` to `longest`; tested at `lengths`, `examples` of each.
+class Answering(Task):
+  """A model writes the answer to an input, and what counts is whether all of it is right.
 
-  Those beyond `longest` are the split `beyond`. `form` is `decoder`, which writes the answer behind
-  the input, or `encoder`, a classifier, where the answer is one symbol.
+  The split `beyond`, where there is one, holds what training does not reach, such as longer ones.
   """
 
   score: ClassVar[str] = "validation/exact_match"
   headline: ClassVar[tuple[str, ...]] = ("beyond/exact_match", "test/exact_match")
   followed: ClassVar[tuple[str, ...]] = ("loss", "exact_match", "accuracy")
-  symbols: ClassVar[int] = 2
-  question: ClassVar[int] = 0  # the input's last symbols that a decoder reads behind SEP
 
-  name: Name = "diagnostic"
-  shortest: Length = 1
-  longest: Length = 20
-  lengths: tuple[int, ...] = LENGTHS
-  examples: Count = 500
-  form: Literal["decoder", "encoder"] = "decoder"
-
-  def draw(self, random: np.random.Generator, n: int) -> Example:
-    """An input of length n and its answer: symbols from 0 on, int arrays."""
-    raise NotImplementedError
-
-  def chance(self, n: int) -> float:
-    """The exact match of the best guess that knows no order, at length n."""
-    return 0.0
-
-  def __post_init__(self):
-    check(self)
-    if self.shortest > self.longest:
-      raise ValueError(f"shortest must be at most longest={self.longest}, not {self.shortest}")
-    if not self.lengths or min(self.lengths) < 1 or sorted(set(self.lengths)) != [*self.lengths]:
-      raise ValueError("lengths must be numbers from 1 on, each larger than the one before")
-    answer = self.draw(np.random.default_rng(0), self.longest)[1]
-    if self.form == "encoder" and len(answer) != 1:
-      raise ValueError(f"form=encoder gives one symbol, and the answer has {len(answer)}")
+  form: str  # "decoder" or "encoder"
 
   def smallest_model(self, encoding, size, positions) -> ModelSpec:
     return spec(self.form, 2, 2, encoding, size, positions, slots=None)
-
-  def prepare(self, folder: Path) -> DrawnData:
-    within = tuple(n for n in self.lengths if n <= self.longest)
-    beyond = tuple(n for n in self.lengths if n > self.longest)
-    trained = tuple(range(self.shortest, self.longest + 1))
-    lengths = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
-    lengths = {split: each for split, each in lengths.items() if each}
-    counts = dict.fromkeys(lengths, self.examples)
-    drawn = Drawn(self.name, self.draw, lengths, counts, self.form, self.question)
-    blind = {n: self.chance(n) for n in self.lengths}
-    return DrawnData(drawn, FIRST + self.symbols, self.symbols, blind)
 
   def predict(
     self,
@@ -193,7 +160,6 @@ class Diagnostic(Task):
   def conclude(self, data: DrawnData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Test and beyond: means over their lengths, and each length by itself."""
     summary: dict[str, Any] = {}
-    by_length: dict[int, float] = {}
     for split in ("test", "beyond"):
       if split not in data.drawn.splits:
         continue
@@ -202,12 +168,10 @@ class Diagnostic(Task):
       for length in data.drawn.lengths[split]:
         chosen = found["length"] == length
         part = self.scores({name: each[chosen] for name, each in found.items()})
-        by_length[length] = part["exact_match"]
         for name in ("exact_match", "oracle_end", "accuracy"):
           summary[f"{split}/{name}/{length}"] = part[name]
         summary[f"chance/{split}/exact_match/{length}"] = data.blind[length]
       write_predictions(folder, split, rows(data, split, found))
-    summary["beyond/reach"] = reach(by_length)
     # Where no tested length is one of training, validation tells whether these were learned.
     within = "test" if "test" in data.drawn.splits else "validation"
     summary["gates"] = {"beyond": {"metric": f"{within}/exact_match", "least": LEARNED}}
@@ -236,9 +200,68 @@ class Diagnostic(Task):
       f"learned: {100 * within:.1f} % at the lengths of training"
       if within >= LEARNED
       else f"not learned: {100 * within:.1f} % at the lengths of training, where "
-      f"{100 * LEARNED:.0f} % are asked for; longer ones say nothing"
+      f"{100 * LEARNED:.0f} % are asked for; what is beyond says nothing"
     )
-    yield f"at least {100 * REACHED:.0f} % up to length {summary['beyond/reach']:.0f}"
+    if "beyond/reach" in summary:
+      yield f"at least {100 * REACHED:.0f} % up to length {summary['beyond/reach']:.0f}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnostic(Answering):
+  """Examples of lengths n from `shortest` to `longest`; tested at `lengths`, `examples` of each.
+
+  Those beyond `longest` are the split `beyond`. `form` is `decoder`, which writes the answer behind
+  the input, or `encoder`, a classifier, where the answer is one symbol.
+  """
+
+  symbols: ClassVar[int] = 2
+  question: ClassVar[int] = 0  # the input's last symbols that a decoder reads behind SEP
+
+  name: Name = "diagnostic"
+  shortest: Length = 1
+  longest: Length = 20
+  lengths: tuple[int, ...] = LENGTHS
+  examples: Count = 500
+  form: Literal["decoder", "encoder"] = "decoder"
+
+  def draw(self, random: np.random.Generator, n: int) -> Example:
+    """An input of length n and its answer: symbols from 0 on, int arrays."""
+    raise NotImplementedError
+
+  def chance(self, n: int) -> float:
+    """The exact match of the best guess that knows no order, at length n."""
+    return 0.0
+
+  def __post_init__(self):
+    check(self)
+    if self.shortest > self.longest:
+      raise ValueError(f"shortest must be at most longest={self.longest}, not {self.shortest}")
+    if not self.lengths or min(self.lengths) < 1 or sorted(set(self.lengths)) != [*self.lengths]:
+      raise ValueError("lengths must be numbers from 1 on, each larger than the one before")
+    answer = self.draw(np.random.default_rng(0), self.longest)[1]
+    if self.form == "encoder" and len(answer) != 1:
+      raise ValueError(f"form=encoder gives one symbol, and the answer has {len(answer)}")
+
+  def prepare(self, folder: Path) -> DrawnData:
+    within = tuple(n for n in self.lengths if n <= self.longest)
+    beyond = tuple(n for n in self.lengths if n > self.longest)
+    trained = tuple(range(self.shortest, self.longest + 1))
+    lengths = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
+    lengths = {split: each for split, each in lengths.items() if each}
+    counts = dict.fromkeys(lengths, self.examples)
+    drawn = Drawn(self.name, self.draw, lengths, counts, self.form, self.question)
+    blind = {n: self.chance(n) for n in self.lengths}
+    return DrawnData(drawn, FIRST + self.symbols, self.symbols, blind)
+
+  def conclude(self, data: DrawnData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+    """Test and beyond, and how far the model reaches."""
+    summary = super().conclude(data, snapshot, folder)
+    by_length = {
+      length: summary[f"{split}/exact_match/{length}"]
+      for split in data.drawn.splits.keys() - {"validation"}
+      for length in data.drawn.lengths[split]
+    }
+    return summary | {"beyond/reach": reach(by_length)}
 
 
 def reach(by_length: Mapping[int, float]) -> int:
@@ -258,8 +281,8 @@ def rows(data: DrawnData, split: str, found: Outputs) -> Iterator[dict[str, Any]
     yield {
       "index": index,
       "length": length,
-      "input": " ".join(map(str, x.tolist())),
-      "reference": " ".join(map(str, y.tolist())),
+      "input": data.written(x),
+      "reference": data.written(y),
       "right": int(found["right"][index]),
       "exact": bool(found["exact"][index]),
     }
