@@ -22,11 +22,11 @@ EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small
   "content_position": (4, 5),
   "content_position_parsing": (5, 5),
   "context_length": (13, 3),
+  "field_translation": (17, 5),
   "naive_positions": (5, 5),
-  "seven_encodings_multi30k": (7, 3),
   "seven_encodings_trec": (7, 5),
-  "shaw_clip_k": (6, 3),
-  "shaw_keys_values": (4, 3),
+  "shaw_clip_k": (6, 5),
+  "shaw_keys_values": (4, 5),
   "sinusoid_base": (6, 5),
   "transformer_xl_recurrence": (12, 3),
   "transformer_xl_terms": (7, 5),
@@ -242,7 +242,8 @@ def test_its_small_size_varies_the_same_with_less_of_everything_else(name):
   tasks = {"numbers": TRANSLATED, "reviews": MODELED, "grammar": PARSED}
   expected = next((task for task, names in tasks.items() if name in names), "mr")
   assert make_task(config).name == expected
-  assert (small.seeds, config["model"]["d_model"]) == (3, 64)
+  assert config["model"]["d_model"] == 64
+  assert small.seeds in (3, large.seeds)
 
 
 MODELED = (
@@ -252,7 +253,13 @@ MODELED = (
   "transformer_xl_terms_lm",
 )
 PARSED = ("content_position_parsing",)
-TRANSLATED = ("seven_encodings_multi30k", "shaw_clip_k", "shaw_keys_values")
+TRANSLATED = (
+  "field_translation",
+  "naive_positions",
+  "shaw_clip_k",
+  "shaw_keys_values",
+  "sinusoid_base",
+)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
