@@ -107,9 +107,10 @@ def test_a_short_memory_forgets_what_is_farther_than_layers_reach(trained):
 
 
 def test_all_contexts_with_a_memory_share_a_program(trained):
-  windows.by_context(trained.data, trained.snapshot, "test", [3, 8, 20, 40], positions=8)
+  given = trained.snapshot, stream(trained), trained.data.vocabulary.bytes_of
+  windows.by_context(*given, [3, 8, 20, 40], positions=8)
   with compilations() as counts:
-    windows.by_context(trained.data, trained.snapshot, "test", [5, 16, 33, 40], positions=8)
+    windows.by_context(*given, [5, 16, 33, 40], positions=8)
   assert "losses" not in counts
 
 

@@ -90,7 +90,8 @@ def exact(
   Raises:
     UserError: the split is too short for the longest context.
   """
-  found = windows.by_context(trained.data, trained.snapshot, split, contexts, positions)
+  stream, bytes_of = trained.data.streams[split], trained.data.vocabulary.bytes_of
+  found = windows.by_context(trained.snapshot, stream, bytes_of, contexts, positions)
   nats = {context: each.astype(np.float64) for context, each in found.nats.items()}
   refused = _refused(trained, split, contexts)
   return found, Curve(_name(trained), nats, found.bytes, refused, len(found.place))

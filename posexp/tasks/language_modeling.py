@@ -215,7 +215,9 @@ class LanguageModeling(Task):
     floors = byte_ngrams.baselines({split: data.splits[split] for split in ("train", "test")})
     summary = prefixed("test", measured | counted) | prefixed("baseline/test", floors["test"])
     if self.contexts:
-      by_context = windows.by_context(data, snapshot, "test", self.contexts)
+      by_context = windows.by_context(
+        snapshot, data.streams["test"], data.vocabulary.bytes_of, self.contexts
+      )
       write_context_losses(folder, "test", by_context)
       summary |= by_context.scores()
     return summary

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +17,6 @@ from posexp.data.streams import Stream
 from posexp.errors import UserError
 from posexp.runs.contexts import ContextLosses
 from posexp.tasks.contract import Snapshot
-
-if TYPE_CHECKING:
-  from posexp.tasks.language_modeling import TextData
 
 POSITIONS = 1024  # targets that are drawn, where there are as many
 
@@ -106,19 +102,21 @@ def _batches(
 
 
 def by_context(
-  data: TextData,
   snapshot: Snapshot,
-  split: str,
+  stream: Stream,
+  bytes_of: np.ndarray,
   contexts: Sequence[int],
   positions: int | None = None,
   seed: int = 0,
 ) -> ContextLosses:
   """Of the same targets, drawn at random, with each of these contexts that the model can read.
 
+  `bytes_of` int [V] says how many bytes each token of the vocabulary stands for.
+
   Raises:
-    UserError: the split is too short.
+    UserError: the text is too short.
   """
-  stream, longest = data.streams[split], max(contexts)
+  longest = max(contexts)
   place = drawn(stream, longest, positions, seed)
   nats = {
     context: losses(snapshot, stream, place, context, longest=longest)[:, 0]
@@ -126,4 +124,4 @@ def by_context(
     if refused(snapshot, stream, context) is None
   }
   text = hashlib.sha256(np.ascontiguousarray(stream.tokens)).hexdigest()
-  return ContextLosses(text, place, data.vocabulary.bytes_of[stream.tokens[place]], nats)
+  return ContextLosses(text, place, bytes_of[stream.tokens[place]], nats)
