@@ -14,6 +14,7 @@ from states import CONFIG, SCORE, assert_equal, evaluated, make_state, python, s
 
 from posexp.errors import UserError
 from posexp.runs import RunWriter, read_run
+from posexp.runs.checkpoints import Checkpoints
 from posexp.runs.metrics import score
 
 
@@ -278,3 +279,28 @@ def test_killed_at_any_moment_nothing_saved_is_lost(tmp_path):
       assert [row["step"] for row in run.history] == list(range(1, step + 1))
       scored = [row for row in run.history if SCORE in row]
       assert int(best["step"]) == max(scored, key=lambda row: (row[SCORE], -row["step"]))["step"]
+
+
+def test_arrays_whose_bytes_have_changed_are_not_read(tmp_path):
+  state = {"table": jax.random.normal(jax.random.key(0), (200, 64)), "step": jnp.array(3)}
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(3, state)
+  checkpoints.close()
+  largest = max((each for each in tmp_path.rglob("*") if each.is_file()), key=size)
+  good, refused = largest.read_bytes(), 0
+  for place in range(0, len(good), len(good) // 7):
+    changed = bytearray(good)
+    changed[place] ^= 4
+    largest.write_bytes(changed)
+    try:  # a byte between two arrays changes nothing
+      assert_equal(Checkpoints(tmp_path, read_only=True).restore(state), state)
+    except UserError as error:
+      assert "3 is damaged" in str(error)
+      refused += 1
+  assert refused > 4
+  largest.write_bytes(good)
+  assert_equal(Checkpoints(tmp_path, read_only=True).restore(state), state)
+
+
+def size(path):
+  return path.stat().st_size

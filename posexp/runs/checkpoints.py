@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ READING = (
   "is damaged ({reason}); remove it to go on from the checkpoint before it, or rerun=true starts "
   "the run afresh"
 )
+
+CHECKSUM = "crc32"  # of a checkpoint's metadata: Orbax reads arrays whose bytes have changed
 
 
 class Rank(NamedTuple):
@@ -56,8 +59,11 @@ class Checkpoints:
     import orbax.checkpoint as ocp
 
     metrics = {name: float(value) for name, value in (rank._asdict() if rank else {}).items()}
+    checksum = {CHECKSUM: _checksum(state)}
     with self._explained(WRITING, step):
-      self._manager.save(step, args=ocp.args.StandardSave(state), metrics=metrics)
+      self._manager.save(
+        step, args=ocp.args.StandardSave(state), metrics=metrics, custom_metadata=checksum
+      )
 
   def find(self, which: str) -> int | None:
     """The step of the "latest" or the "best" checkpoint, of equals the earliest, or None."""
@@ -106,13 +112,17 @@ class Checkpoints:
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), template
     )
     with self._explained(READING, step):
-      held = self._manager.metadata(step).item_metadata.tree
-      if difference := _difference(_shapes(held), _shapes(wanted)):
+      metadata = self._manager.metadata(step)
+      if difference := _difference(_shapes(metadata.item_metadata.tree), _shapes(wanted)):
         raise UserError(
           f"{self.folder / str(step)} is a checkpoint of another model or version: {difference}; "
           "rerun=true starts the run afresh"
         )
-      return self._manager.restore(step, args=ocp.args.StandardRestore(wanted))
+      state = self._manager.restore(step, args=ocp.args.StandardRestore(wanted))
+      written, read = (metadata.custom_metadata or {}).get(CHECKSUM), _checksum(state)
+      if None not in (written, read) and written != read:
+        raise ValueError("its numbers are not those that were written")
+      return state
 
   def wait(self) -> None:
     """Returns when what was saved is on disk; UserError if it could not be written."""
@@ -201,6 +211,20 @@ def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank
   """The ranks by step, of the checkpoints that have one with a finite score."""
   ranks = {step: Rank(**found) for step, found in metrics.items() if found}
   return {step: rank for step, rank in ranks.items() if math.isfinite(rank.score)}
+
+
+def _checksum(state: Any) -> int | None:
+  """The CRC-32 of all arrays; None where other processes hold parts of them."""
+  import jax
+  import numpy as np
+
+  leaves = jax.tree.leaves(state)
+  if not all(leaf.is_fully_addressable for leaf in leaves):
+    return None
+  checksum = 0
+  for leaf in leaves:
+    checksum = zlib.crc32(np.asarray(leaf).reshape(-1).view(np.uint8), checksum)
+  return checksum
 
 
 def _shapes(tree: Any) -> dict[str, str]:
