@@ -64,6 +64,7 @@ def test_a_perfect_parser_gets_everything(drawn):
     assert 0 <= summary[f"baseline/test/{name}"] < 0.5
   assert summary["test/loss"] == 2.5
   assert 0.85 < summary["ceiling/test/f1"] < 1
+  assert 0.5 < summary["baseline/test/pcfg/f1"] < summary["ceiling/test/f1"]
   groups = [key for key in summary if key.startswith("test/sentences/")]
   assert sum(summary[key] for key in groups) == data.sizes["test"]
   gold, parsed = (
@@ -93,6 +94,12 @@ def test_predictions_count_what_the_metrics_are_made_of(drawn):
   ]  # fmt: skip
   assert lines[1] == [*result_table(task, summary, ("validation", "test"), ("f1",))][1]
   assert any(line.startswith("right-branching, F1") for line in lines)
+  (at,) = (i for i, line in enumerate(lines) if line.startswith("PCFG of the training trees, F1"))
+  assert float(lines[at].split()[-1]) == round(summary["baseline/test/pcfg/f1"], 4)
+  ahead = 100 * (summary["test/f1"] - summary["baseline/test/pcfg/f1"])
+  assert lines[at + 1].split()[-1] == f"{ahead:+.2f}"
+  without = {key: value for key, value in summary.items() if "pcfg" not in key}
+  assert not any("PCFG" in line for line in task.table(without))
   assert f"F1 {summary['ceiling/test/f1']:.4f}" in lines[-1]
 
 

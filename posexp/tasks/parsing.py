@@ -19,7 +19,7 @@ from posexp.data.treebank import FIRST, Lexicon, kept_lexicon
 from posexp.data.trees import Tree
 from posexp.errors import UserError
 from posexp.runs.predictions import write_predictions
-from posexp.tasks import brackets
+from posexp.tasks import brackets, pcfg
 from posexp.tasks.contract import Outputs, Snapshot, Task, metric_of, prefixed, result_table
 from posexp.tasks.treebank_data import EVALUATED, TreebankData, parser_spec
 
@@ -45,6 +45,7 @@ class Parsing(Task):
   longest: Count = 64
   loss: Literal["margin", "crf"] = "margin"
   hidden: Count = 128
+  pcfg: bool = True
 
   def __post_init__(self):
     """Raises ValueError for an option that is wrong for any data."""
@@ -99,8 +100,8 @@ class Parsing(Task):
     return ("test",)
 
   def conclude(self, data: TreebankData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """The metrics of the test split, by length too, and those of right-branching trees; the trees
-    are written."""
+    """The metrics of the test split, by length too, and those of right-branching trees and of a
+    PCFG; the trees are written."""
     found = self.predict(data, snapshot, "test")
     gold = data.trees_of["test"]
     write_trees(folder, "test", gold, data.parses("test", found["spans"]), found)
@@ -112,15 +113,23 @@ class Parsing(Task):
       blind = [data.branching(tree.words, tree.tags) for tree in of_split]
       counts = [brackets.counts(*pair) for pair in zip(of_split, blind, strict=True)]
       summary |= prefixed(f"baseline/{split}", brackets.scores(np.array(counts)))
+    if self.pcfg:
+      see_tags = self.inputs in ("tags", "both")
+      best = pcfg.scores(data.train, gold, data.branching, see_tags=see_tags)
+      summary |= prefixed("baseline/test/pcfg", best)
     return summary
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    """The best checkpoint on both splits, right-branching trees, and F1 by length."""
+    """The best checkpoint on both splits, the baselines, and F1 by length."""
     yield from result_table(self, summary, EVALUATED, (*MEASURED, "loss"))
     for name in ("f1", "unlabeled_f1"):
       values = (summary[f"baseline/{split}/{name}"] for split in EVALUATED)
       label = f"right-branching, {metric_of(self, name).title}"
       yield f"{label:<30}" + "{:>6.4f}{:>12.4f}".format(*values)
+    if "baseline/test/pcfg/f1" in summary:
+      best = summary["baseline/test/pcfg/f1"]
+      yield f"{'PCFG of the training trees, F1':<36}{best:>12.4f}"
+      yield f"{'F1 against it, points':<36}{100 * (summary['test/f1'] - best):>+12.2f}"
     groups = [key.rpartition("/")[2] for key in summary if key.startswith("test/f1/")]
     yield ""
     yield f"{'test, words':<24}" + "".join(map("{:>9}".format, groups))

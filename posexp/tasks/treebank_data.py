@@ -39,6 +39,7 @@ class TreebankData:
   inputs: str
   loss: str
   hidden: int
+  train: Sequence[Tree]  # those of training
   trees_of: dict[str, list[Tree]]  # of the splits that are evaluated
   sentences: dict[str, Sentences]
   training_lengths: np.ndarray  # of the batches in training, int [buckets]
@@ -73,6 +74,7 @@ class TreebankData:
       inputs=inputs,
       loss=loss,
       hidden=hidden,
+      train=given["train"],
       trees_of=trees_of,
       sentences=sentences,
       training_lengths=ends,

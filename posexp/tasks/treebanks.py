@@ -73,6 +73,7 @@ class Craft(FromFiles):
 
   name: Name = "craft"
   folder: str = "CRAFT"
+  pcfg: bool = False
 
   def paths(self):
     release = Path(self.folder).expanduser()

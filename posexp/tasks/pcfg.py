@@ -1,0 +1,256 @@
+"""A baseline parser: a probabilistic context-free grammar, read off the training trees.
+
+Chains of phrases are one label, and a symbol holds the label right above it, too (Johnson 1998).
+Rules of more than two children become several, X -> a @a, @a -> b @b, @b -> c d, whose new symbols
+know X and the child before them alone. Probabilities are relative frequencies. The most probable
+tree is found in a chart (CKY), of which a cell holds the log probability of each symbol's best tree
+over some words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from posexp import storage
+from posexp.data import trees
+from posexp.data.trees import JOIN, Span, Tree, chains
+from posexp.tasks import brackets
+
+RECIPE = "parents, one sibling, relative frequencies; unknown words by shape and two letters"
+LONGEST = 100  # words; a chart takes time with their third power
+NEVER = np.float32(-np.inf)
+ROOT = ("",)
+
+Symbol = tuple[str, ...]  # (tag,), (label, parent) or (label, parent, sibling)
+Rule = tuple[Symbol, tuple[Symbol, ...]]
+
+
+def scores(
+  train: Sequence[Tree],
+  test: Sequence[Tree],
+  otherwise: Callable[[Sequence[str], Sequence[str]], Tree],
+  *,
+  see_tags: bool,
+) -> dict[str, float]:
+  """What `brackets.scores` says of the most probable trees of a test split, cached by content.
+
+  The grammar sees the gold tags of words, or the words alone. Sentences that it does not give, or
+  of over `LONGEST` words, get the tree of `otherwise`.
+  """
+  lines = [list(map(trees.brackets, each)) for each in (train, test)]
+  content = json.dumps([RECIPE, LONGEST, see_tags, lines])
+
+  def compute() -> dict[str, float]:
+    grammar, counts = PCFG.of(train), []
+    lexicon = Lexicon.of(train, [tag for (tag,) in grammar.symbols[: grammar.tags]])
+    for tree in test:
+      seen = lexicon.of_tags(tree.tags) if see_tags else lexicon.of_words(tree.words)
+      spans = grammar.parse(seen) if len(seen) <= LONGEST else None
+      side = tree.words, tree.tags
+      found = otherwise(*side) if spans is None else trees.of_chains(*side, spans)
+      counts.append(brackets.counts(tree, found))
+    return brackets.scores(np.array(counts))
+
+  name = f"baseline/{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
+  return storage.cached(name, compute)
+
+
+def rules(tree: Tree) -> Iterator[Rule]:
+  """The rules that make a tree, with one or two children each."""
+  labels = chains(tree)
+  ordered = sorted(labels, key=lambda span: (span[0], -span[1]))
+  parents: dict[Span, str] = {}
+  children: dict[Span, list[Symbol]] = {span: [] for span in ordered}
+  opened: list[Span] = []
+  place = 0
+  for i, tag in enumerate(tree.tags):
+    while place < len(ordered) and ordered[place][0] == i:
+      span = ordered[place]
+      parents[span] = labels[opened[-1]].rpartition(JOIN)[2] if opened else ""
+      if opened:
+        children[opened[-1]].append((labels[span], parents[span]))
+      opened.append(span)
+      place += 1
+    if opened:
+      children[opened[-1]].append((tag,))
+    while opened and opened[-1][1] == i + 1:
+      opened.pop()
+  for span, below in children.items():
+    left: Symbol = (labels[span], parents[span])
+    if not parents[span]:
+      yield ROOT, (left,)
+    while len(below) > 2:
+      rest = (labels[span], parents[span], below[0][0])
+      yield left, (below[0], rest)
+      left, below = rest, below[1:]
+    yield left, tuple(below)
+
+
+class PCFG(NamedTuple):
+  """A grammar as arrays, of S symbols, of which the tags come first; rules by what they make."""
+
+  symbols: list[Symbol]
+  tags: int  # how many symbols are tags
+  root: np.ndarray  # [S], the log probability that a symbol makes a sentence
+  left: np.ndarray  # int [R], the symbols of rules with two children, in order
+  children: np.ndarray  # int [2,R]
+  weight: np.ndarray  # [R], log probabilities
+  single: tuple[np.ndarray, np.ndarray, np.ndarray]  # symbols over one tag, these tags, weights
+
+  @classmethod
+  def of(cls, given: Iterable[Tree]) -> Self:
+    """The grammar of some trees."""
+    counts = Counter(rule for tree in given for rule in rules(tree))
+    totals: Counter = Counter()
+    for (left, _), count in counts.items():
+      totals[left] += count
+    names = {symbol for left, right in counts for symbol in (left, *right)} - {ROOT}
+    symbols = sorted(names, key=lambda symbol: (len(symbol) > 1, symbol))
+    number = {symbol: i for i, symbol in enumerate(symbols)}
+    root = np.full(len(symbols), NEVER)
+    rows: dict[int, list[tuple]] = {1: [], 2: []}
+    for (left, right), count in counts.items():
+      weight = np.float32(np.log(count / totals[left]))
+      if left == ROOT:
+        root[number[right[0]]] = weight
+      else:
+        rows[len(right)].append((number[left], *(number[each] for each in right), weight))
+    left, first, second, weight = _columns(rows[2], 4)
+    tags = sum(len(symbol) == 1 for symbol in symbols)
+    children = np.stack([first, second])
+    return cls(symbols, tags, root, left, children, weight, _columns(rows[1], 3))
+
+  def parse(self, seen: np.ndarray) -> dict[Span, str] | None:
+    """The labels of the spans of the best tree; None where there is none.
+
+    Args:
+      seen: [N,T], the log probability of each of N words given each tag.
+    """
+    n = len(seen)
+    best = np.full((n, n + 1, len(self.symbols)), NEVER)  # (i, w): of w words from i on
+    best[:, 1, : self.tags] = seen
+    left, tag, weight = self.single
+    _raise(best[:, 1], left, seen[:, tag] + weight)
+    parts = self._possible((best[:, 1] > NEVER).any(0))
+    for w in range(2, n + 1):
+      rows = n - w + 1
+      for (first_is_tag, second_is_tag), (left, (first, second), weight) in parts.items():
+        # A tag stands over one word.
+        splits = {1} if first_is_tag else range(1, w)
+        splits = set(splits) & {w - 1} if second_is_tag else splits
+        found = None
+        for k in splits:
+          sums = best[:rows, k].take(first, 1) + best[k : k + rows, w - k].take(second, 1)
+          found = sums if found is None else np.maximum(found, sums, out=found)
+        if found is not None:
+          _raise(best[:rows, w], left, found + weight)
+    top = int((self.root + best[0, n]).argmax())
+    return self._spans(best, top) if (self.root + best[0, n])[top] > NEVER else None
+
+  def _possible(self, symbols: np.ndarray) -> dict[tuple[bool, bool], tuple[np.ndarray, ...]]:
+    """The rules whose children can be made of some symbols, bool [S], by which of these are tags:
+    what they make, their children and weights."""
+    made = symbols
+    while True:
+      chosen = made[self.children].all(0)
+      more = made.copy()
+      more[self.left[chosen]] = True
+      if (more == made).all():
+        break
+      made = more
+    kinds = (self.children < self.tags).T
+    found = {}
+    for kind in ((True, True), (True, False), (False, True), (False, False)):
+      of_kind = chosen & (kinds == kind).all(1)
+      if of_kind.any():
+        found[kind] = self.left[of_kind], self.children[:, of_kind], self.weight[of_kind]
+    return found
+
+  def _spans(self, best: np.ndarray, top: int) -> dict[Span, str]:
+    found: dict[Span, str] = {}
+    todo = [(0, len(best), top)]
+    while todo:
+      i, w, symbol = todo.pop()
+      if len(self.symbols[symbol]) == 2:
+        found[i, i + w] = self.symbols[symbol][0]
+      if w == 1:
+        continue
+      chosen = slice(*np.searchsorted(self.left, (symbol, symbol + 1)))
+      first, second = self.children[:, chosen]
+      k = np.arange(1, w)
+      sums = best[i, k][:, first] + best[i + k, w - k][:, second] + self.weight[chosen]
+      place, rule = np.unravel_index(sums.argmax(), sums.shape)
+      part = int(place) + 1
+      todo += [(i + part, w - part, int(second[rule])), (i, part, int(first[rule]))]
+    return found
+
+
+def _columns(rows: list[tuple], count: int) -> tuple[np.ndarray, ...]:
+  """Rows, in order, as arrays: the last one of weights, the others of symbols."""
+  columns = zip(*sorted(rows), strict=True) if rows else [()] * count
+  *symbols, weights = columns
+  return *(np.array(each, np.int64) for each in symbols), np.array(weights, np.float32)
+
+
+def _raise(cells: np.ndarray, left: np.ndarray, values: np.ndarray) -> None:
+  """Raises cells [I,S] to the best values [I,R] of rules that make the symbols `left`, in order."""
+  if len(left):
+    starts = np.flatnonzero(np.diff(left, prepend=-1))
+    made = left[starts]
+    cells[:, made] = np.maximum(cells[:, made], np.maximum.reduceat(values, starts, axis=1))
+
+
+class Lexicon(NamedTuple):
+  """With which log probability tags give words, of T tags."""
+
+  number: dict[str, int]  # of each tag
+  known: dict[str, np.ndarray]  # by word, [T]
+  unknown: dict[tuple, np.ndarray]  # by what one sees of a word, of words that stand there once
+
+  @classmethod
+  def of(cls, given: Iterable[Tree], tags: Sequence[str]) -> Self:
+    """Relative frequencies in trees."""
+    number = {tag: i for i, tag in enumerate(tags)}
+    counts = Counter(pair for tree in given for pair in zip(tree.words, tree.tags, strict=True))
+    totals, often = Counter(), Counter()
+    for (word, tag), count in counts.items():
+      totals[tag] += count
+      often[word] += count
+    known: dict[str, np.ndarray] = {}
+    unknown: dict[tuple, np.ndarray] = {}
+    for (word, tag), count in counts.items():
+      share = count / totals[tag]
+      known.setdefault(word, np.zeros(len(tags)))[number[tag]] = share
+      for look in looks(word) if often[word] == 1 else ():
+        unknown.setdefault(look, np.zeros(len(tags)))[number[tag]] += share
+    with np.errstate(divide="ignore"):
+      logs = [{key: np.log(each) for key, each in part.items()} for part in (known, unknown)]
+    return cls(number, *logs)
+
+  def of_tags(self, tags: Sequence[str]) -> np.ndarray:
+    """[N,T] of words with these tags; a tag that no training tree has may be any."""
+    found = np.full((len(tags), len(self.number)), NEVER)
+    for row, tag in zip(found, tags, strict=True):
+      row[self.number.get(tag, slice(None))] = 0
+    return found
+
+  def of_words(self, words: Sequence[str]) -> np.ndarray:
+    """[N,T] of words; one that no training tree has is what those that look like it are."""
+    anything = np.zeros(len(self.number))
+    rows = []
+    for word in words:
+      alike = (self.unknown[look] for look in looks(word) if look in self.unknown)
+      rows.append(self.known[word] if word in self.known else next(alike, anything))
+    return np.array(rows, np.float32)
+
+
+def looks(word: str) -> tuple[tuple, ...]:
+  """What one sees of a word, the most telling first."""
+  shape = word[0].isupper(), any(each.isdigit() for each in word), "-" in word
+  return (*shape, word[-2:].lower()), shape, ()
