@@ -74,7 +74,7 @@ def draw(chart: Chart, base: Group) -> str:
   figure = Figure(figsize=SIZE, layout="constrained")
   axes = figure.subplots()
   axes.set_xlabel(short(chart.x, 56))
-  axes.set_ylabel(f"{chart.y.metric.title}{' (%)' if chart.y.metric.percent else ''}")
+  axes.set_ylabel(f"{chart.y.title}{' (%)' if chart.y.metric.percent else ''}")
   names = list(dict.fromkeys(point.series for point in chart.points))[:MOST]
   places = list(dict.fromkeys(point.x for point in chart.points))
   for rank, name in enumerate(names):

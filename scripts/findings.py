@@ -1,0 +1,221 @@
+"""Draws the pages of docs/findings again, from the records of their runs.
+
+    python scripts/findings.py            all pages, and the overview
+    python scripts/findings.py shaw_k     this one, and the overview
+
+A page is the README.md of a folder with `records.parquet`. What stands in it between two comments
+is written here, and all else by hand:
+
+    <!-- setting -->              sizes, seeds, hours and devices of all runs
+    <!-- report ARGUMENTS | TITLE of a figure; ... -->
+                                  table and figures of `python -m posexp.report FOLDER ARGUMENTS`
+    <!-- end -->                  the end of either
+
+The page's head lists the claims that it is about, for the table of all of them:
+
+    claim, source, verdict        texts
+    effect, of                    arguments of a report with --metric and --baseline, and the group
+                                  whose difference to the baseline the claim is about
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from tabulate import tabulate
+
+from posexp import storage
+from posexp.errors import UserError
+from posexp.report import arguments
+from posexp.reporting import results, sentences, tables
+from posexp.reporting.figures import figures, svg, wide_figures
+from posexp.reporting.results import Results
+from posexp.reporting.text import tabulated, wrapped
+from posexp.runs import Run
+from posexp.runs.records import NAME, read_records
+
+HERE = Path(__file__).parent.parent / "docs" / "findings"
+BLOCK = re.compile(r"(<!-- (setting|report|overview)(.*?)-->\n).*?(<!-- end -->)", re.S)
+OPTIONS = (
+  "task.name",
+  "model.d_model",
+  "model.num_heads",
+  "model.num_layers",
+  "model.dropout",
+  "train.batch_size",
+  "train.learning_rate",
+  "train.schedule",
+)
+VERDICTS = ("holds", "holds in part", "does not hold at this size", "cannot be told")
+
+
+class Drawn(NamedTuple):
+  """A page, written anew."""
+
+  text: str
+  figures: dict[str, str]  # the SVGs it shows, by the names of their files
+
+
+def pages() -> list[Path]:
+  """The folders of all pages."""
+  return sorted(path.parent for path in HERE.glob(f"*/{NAME}"))
+
+
+def claims(folder: Path) -> list[dict[str, str]]:
+  """What a page says of itself in its head.
+
+  Raises:
+    UserError: it says too little, or gives another verdict than there are.
+  """
+  file = folder / "README.md"
+  found = re.match(r"---\n(.*?)\n---\n", file.read_text(encoding="utf-8"), re.S)
+  said = (yaml.safe_load(found[1]) or {}).get("claims") if found else None
+  if not said:
+    raise UserError(f"{file}: its head has no claims")
+  for each in said:
+    if missing := [
+      key for key in ("claim", "source", "verdict", "effect", "of") if key not in each
+    ]:
+      raise UserError(f"{file}: a claim lacks {', '.join(missing)}")
+    if not each["verdict"].startswith(VERDICTS):
+      raise UserError(f"{file}: no verdict: {each['verdict']}; there are {', '.join(VERDICTS)}")
+  return said
+
+
+def drawn(folder: Path) -> Drawn:
+  """A page with its tables and figures, made of its records.
+
+  Raises:
+    UserError: the records cannot be read, or what is asked of them is not there.
+  """
+  runs, shown = read_records(folder / NAME), {}
+
+  def block(found: re.Match) -> str:
+    opening, kind, asked, end = found.groups()
+    if kind == "setting":
+      return f"{opening}\n{setting(runs)}\n\n{end}"
+    argv, _, titles = asked.partition("|")
+    wanted = [title.strip() for title in titles.split(";") if title.strip()]
+    parts = list(reported(folder, runs, shlex.split(argv), wanted, shown))
+    return f"{opening}\n" + "\n\n".join(parts) + f"\n\n{end}"
+
+  text = (folder / "README.md").read_text(encoding="utf-8")
+  return Drawn(BLOCK.sub(block, text), shown)
+
+
+def found(folder: Path, runs: Sequence[Run], argv: Sequence[str]) -> list[Results]:
+  """What `python -m posexp.report` finds in records, of all tasks they have."""
+  args = arguments([str(folder), *argv])
+  return results.results(runs, args.by, args.metric, args.baseline)
+
+
+def reported(
+  folder: Path,
+  runs: Sequence[Run],
+  argv: Sequence[str],
+  titles: Sequence[str],
+  shown: dict[str, str],
+) -> Iterator[str]:
+  """The parts of a report on a page; its figures go to `shown`."""
+  command = shlex.join(["python", "-m", "posexp.report", f"docs/findings/{folder.name}", *argv])
+  yield f"```\n{command}\n```"
+  tasks = found(folder, runs, argv)
+  drawings = {title: drawing for each in tasks for title, drawing in figures(each)}
+  drawings |= {name: svg(figure) for name, figure in wide_figures(tasks).items()}
+  for each in tasks:
+    yield wrapped(sentences.answer(each))
+    yield tabulated(tables.score_table(each), "pipe")
+    if unclear := [text for text in sentences.differences(each) if "would be needed" in text]:
+      yield "\n".join(wrapped(text, "- ") for text in unclear)
+    yield wrapped(sentences.method(each))
+  for title in titles:
+    if title not in drawings:
+      raise UserError(f"{folder}: no figure {title!r}; there are {', '.join(drawings)}")
+    file = f"{re.sub(r'[^0-9A-Za-z]+', '-', title)}-{len(shown)}.svg"
+    shown[file] = drawings[title]
+    yield f"![{title}]({file})"
+
+
+def setting(runs: Sequence[Run]) -> str:
+  """What was trained and how, as a table: options, seeds, minutes and devices."""
+
+  def values(found: Iterable[object]) -> str:
+    return ", ".join(sorted(dict.fromkeys(map(str, found))))
+
+  rows = [[f"`{key}`", values(run.settings.get(key) for run in runs)] for key in OPTIONS]
+  seconds = sum(run.score("time/seconds") for run in runs)
+  rows += [
+    ["steps", values(f"{run.score('stopped_at'):,.0f}" for run in runs)],
+    ["runs", f"{len(runs)}, seeds {values(run.seed for run in runs)}"],
+    ["time", f"{seconds / 60:,.0f} minutes of training in all, on {values(map(device, runs))}"],
+  ]
+  return tabulate(rows, ["", ""], "pipe", disable_numparse=True)
+
+
+def device(run: Run) -> str:
+  """What a run was trained on."""
+  return run.summary["devices"]
+
+
+def overview(folders: Sequence[Path]) -> str:
+  """All claims with their verdicts, effects and seeds, as a table.
+
+  Raises:
+    UserError: a page's head or records do not say them.
+  """
+  rows = []
+  for folder in folders:
+    runs = read_records(folder / NAME)
+    for said in claims(folder):
+      (one,) = found(folder, runs, shlex.split(said["effect"]))
+      group = next((each for each in one.ranked if each.label == said["of"]), None)
+      if group is None or group.difference is None:
+        raise UserError(f"{folder}: no difference of {said['of']!r} to {one.baseline.label}")
+      size = f"{one.shown(group.difference.estimate, '+')} {one.score.unit}"
+      effect = f"{size} of {one.score.title}, {group.label} against {one.baseline.label}"
+      link = f"[{said['claim']}]({folder.name}/README.md)"
+      seeds = str(group.difference.estimate.n)
+      rows.append([link, said["source"], said["verdict"], effect, seeds])
+  heads = ["claim", "source", "verdict", "effect", "seeds"]
+  return tabulate(rows, heads, "pipe", disable_numparse=True)
+
+
+def main(names: Sequence[str]) -> None:
+  """Writes the pages.
+
+  Raises:
+    UserError: as `drawn` does, or there is no such page.
+  """
+  folders = pages()
+  if missing := set(names) - {folder.name for folder in folders}:
+    raise UserError(f"no such page: {', '.join(missing)}")
+  for folder in folders:
+    if not names or folder.name in names:
+      page = drawn(folder)
+      for old in set(folder.glob("*.svg")) - {folder / name for name in page.figures}:
+        old.unlink()
+      for name, text in page.figures.items():
+        storage.write(folder / name, text)
+      storage.write(folder / "README.md", page.text)
+  file = HERE / "README.md"
+  table = overview(folders)
+  text = BLOCK.sub(lambda found: f"{found[1]}\n{table}\n\n{found[4]}", file.read_text("utf-8"))
+  storage.write(file, text)
+
+
+if __name__ == "__main__":
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+  )
+  parser.add_argument("names", nargs="*", metavar="NAME")
+  try:
+    main(parser.parse_args().names)
+  except UserError as error:
+    sys.exit(f"findings: {error}")
