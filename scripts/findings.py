@@ -21,6 +21,7 @@ The page's head lists the claims that it is about, for the table of all of them:
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import shlex
 import sys
@@ -35,7 +36,9 @@ from posexp import storage
 from posexp.errors import UserError
 from posexp.report import arguments
 from posexp.reporting import results, sentences, tables
-from posexp.reporting.figures import figures, svg, wide_figures
+from posexp.reporting.charts import charts
+from posexp.reporting.figures import draw, svg, wide_figures
+from posexp.reporting.figures import shown as drawn_groups
 from posexp.reporting.results import Results
 from posexp.reporting.text import tabulated, wrapped
 from posexp.runs import Run
@@ -127,8 +130,13 @@ def reported(
   command = shlex.join(["python", "-m", "posexp.report", f"docs/findings/{folder.name}", *argv])
   yield f"```\n{command}\n```"
   tasks = found(folder, runs, argv)
-  drawings = {title: drawing for each in tasks for title, drawing in figures(each)}
-  drawings |= {name: svg(figure) for name, figure in wide_figures(tasks).items()}
+  drawings = {
+    chart.title: functools.partial(draw, chart, each.baseline)
+    for each in tasks
+    for chart in charts(each, drawn_groups(each))
+  }
+  for name, figure in wide_figures(tasks).items():
+    drawings[name] = functools.partial(svg, figure)
   for each in tasks:
     yield wrapped(sentences.answer(each))
     yield tabulated(tables.score_table(each), "pipe")
@@ -139,7 +147,7 @@ def reported(
     if title not in drawings:
       raise UserError(f"{folder}: no figure {title!r}; there are {', '.join(drawings)}")
     file = f"{re.sub(r'[^0-9A-Za-z]+', '-', title)}-{len(shown)}.svg"
-    shown[file] = drawings[title]
+    shown[file] = drawings[title]()
     yield f"![{title}]({file})"
 
 

@@ -44,8 +44,7 @@ def figures(results: Results) -> Iterator[tuple[str, str]]:
   groups = shown(results)
   for chart in charts(results, groups):
     if len({point.x for point in chart.points}) > 1:
-      with matplotlib.rc_context(PLAIN):
-        yield chart.title, draw(chart, results.baseline)
+      yield chart.title, draw(chart, results.baseline)
 
 
 def heat_map_name(task: str) -> str:
@@ -53,22 +52,21 @@ def heat_map_name(task: str) -> str:
   return f"lengths-{re.sub(r'[^0-9A-Za-z_.-]+', '-', task)}"
 
 
+@matplotlib.rc_context(PLAIN)
 def wide_figures(tasks: Sequence[Results]) -> dict[str, Figure]:
   """The scores of tasks by length, by the name of a file: a heat map of each; of several tasks also
   all curves, and how far each group reaches."""
   grids = [found for results in tasks if (found := lengths.grid(results)) is not None]
-  found: dict[str, Figure] = {}
-  with matplotlib.rc_context(PLAIN):
-    for each in grids:
-      found[heat_map_name(each.task)] = heat_maps.heat_map(each)
-    if len(grids) > 1:
-      found["lengths"] = heat_maps.small_multiples(grids)
-    reaches = lengths.reaches(grids)
-    if len(reaches.tasks) > 1:
-      found["reach"] = heat_maps.reach_map(reaches)
+  found = {heat_map_name(each.task): heat_maps.heat_map(each) for each in grids}
+  if len(grids) > 1:
+    found["lengths"] = heat_maps.small_multiples(grids)
+  reaches = lengths.reaches(grids)
+  if len(reaches.tasks) > 1:
+    found["reach"] = heat_maps.reach_map(reaches)
   return found
 
 
+@matplotlib.rc_context(PLAIN)
 def draw(chart: Chart, base: Group) -> str:
   """A chart as an SVG."""
   figure = Figure(figsize=SIZE, layout="constrained")
