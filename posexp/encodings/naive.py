@@ -19,10 +19,11 @@ from posexp.encodings.sinusoids import even
 class Index(Absolute):
   """x = w + scale · i · u: the position itself, along a direction u.
 
-  It has no bound: at i = 10 little but u is left of the word once it is normalized. `direction` is
-  `alternating`, the unit vector u = (1, −1, 1, −1, …)/√d, or `constant`, u = (1, 1, …): i added to
-  every channel. LayerNorm takes out what all channels have in common, so it deletes a constant
-  exactly: a pre-norm Transformer never sees it, a post-norm one in its first layer only.
+  It has no bound: at i = √d it is as large as a word that is not yet trained, and LayerNorm shrinks
+  words the more the farther they stand. `direction` is `alternating`, the unit vector
+  u = (1, −1, 1, −1, …)/√d, or `constant`, u = (1, 1, …): i added to every channel. LayerNorm takes
+  out what all channels have in common, so it deletes a constant exactly: a pre-norm Transformer
+  never sees it, a post-norm one in its first layer only.
   """
 
   scale: Positive = 1.0
