@@ -15,7 +15,7 @@ from posexp.config import build
 from posexp.config.arguments import Parser, run
 from posexp.errors import UserError, counted, near
 from posexp.runs import Run, lock, read_runs
-from posexp.runs.predictions import SAMPLES, load_predictions
+from posexp.runs.predictions import load_samples
 from posexp.tracking import connection, wandb_run
 from posexp.tracking.aggregates import COLUMNS, Aggregate, aggregates
 from posexp.tracking.wandb_run import WandbOptions, WandbRun, is_synced
@@ -122,7 +122,7 @@ class Sender:
 
   def _send_run(self, run: Run, options: WandbOptions) -> str:
     """Sends a run; returns its address."""
-    samples = load_predictions(run.path, "test", SAMPLES) if run.summary is not None else []
+    samples = load_samples(run.path) if run.summary is not None else {}
     with lock(run.path):
       settings = wandb_run.run_settings(options, run.config, wandb_run.facts(run.summary), run.path)
       deadline = time.monotonic() + options.timeout
@@ -130,8 +130,8 @@ class Sender:
       opened.catch_up(run.history)
       if run.summary is not None:
         opened.summarize(run.summary)
-        if "samples" not in opened.run.summary.keys():  # noqa: SIM118
-          opened.samples(samples)
+        there = opened.run.summary.keys()
+        opened.samples({name: rows for name, rows in samples.items() if name not in there})
       opened.finish(0 if run.summary is not None else 1)
     return opened.run.url
 

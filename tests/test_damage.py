@@ -21,6 +21,8 @@ import order
 import pytest
 from fuzz import contents, typed
 
+from posexp.data import grammar, trees
+
 BASE = [*order.MODEL, "wandb.mode=disabled", "train.steps=6", "train.evaluate_every=2"]
 BASE += ["train.log_every=1", "train.warmup=1"]
 NUMBERS = ["task.examples=200", "task.digits=2", "task.places=3", "task.beyond=[3]"]
@@ -28,17 +30,25 @@ NUMBERS += ["task.beam=1", "task.bleu_pairs=10"]
 TYPED = {
   "classes": ["train.batch_size=16"],
   "numbers": ["task=numbers", "train.batch_size=512", *NUMBERS],
+  "text": ["task=language_modeling", "task.segment=16", "train.batch_size=8"],
+  "trees": ["task=parsing", "train.batch_size=8"],
 }
+WORDS = ("classes", "numbers")  # of which tokenizers are alike
 # What a command may change: what it makes, and logs.
 MADE = ("train.log", "figures/*", ".pid", ".lock", "wandb/*", "tokenizer.sha256", "*.tmp")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-  """The current directory: finished and unfinished runs of both kinds of tasks."""
+  """The current directory: finished and unfinished runs of each kind of tasks."""
   path = tmp_path_factory.mktemp("home")
   with order.home(path):
     TYPED["classes"] = [*order.write(path), *TYPED["classes"]]
+    (path / "text.txt").write_text("".join(f"line {i} of {i * i} words\n" for i in range(300)))
+    short = (tree for tree in grammar.draw(400, seed=0) if len(tree.words) <= 6)
+    (path / "trees.mrg").write_text("".join(f"{trees.brackets(tree)}\n" for tree in short))
+    TYPED["text"] += [f"task.train={path / 'text.txt'}"]
+    TYPED["trees"] += [f"task.train={path / 'trees.mrg'}"]
     for kind, argv in TYPED.items():
       for state in ("finished", "unfinished"):
         typed = [*argv, *BASE, f"runs=runs/{kind}/{state}"]
@@ -79,6 +89,8 @@ class Case:
       "evaluate": ["evaluate", run],
       "inspect": ["inspect", f"run={run}", "out=drawn"],
       "translate": ["translate", run, "two"],
+      "generate": ["generate", run, "two", "--tokens", "3"],
+      "parse": ["parse", run, "two/CD saw/VBD"],
       "compare": ["compare", run, other],
       "report": ["report", str(self.runs), "--no-files"],
       "sync": ["sync", str(self.runs), "--dry-run"],
@@ -100,7 +112,8 @@ def is_trusted(file: str, command: str) -> bool:
 
 GOOD = {}  # the results of runs that nothing has damaged
 
-COMMANDS = ("train", "sweep", "evaluate", "inspect", "translate", "compare", "report", "sync")
+COMMANDS = ("train", "sweep", "evaluate", "inspect", "translate", "generate", "parse")
+COMMANDS += ("compare", "report", "sync")
 
 
 def answer(case: Case, command: str, harmed: str) -> str:
@@ -153,7 +166,7 @@ def test_what_a_finished_run_has_lost_is_made_again(home, kind):
   assert not list(case.path.rglob(".*tmp"))
 
 
-@pytest.mark.parametrize("kind", TYPED)
+@pytest.mark.parametrize("kind", WORDS)
 def test_a_run_goes_on_where_the_rows_after_its_checkpoint_are_lost(home, kind):
   case = Case(kind, "unfinished")  # at step 4, the row of which is the last
   rows = case.path / "metrics.jsonl"
@@ -165,7 +178,7 @@ def test_a_run_goes_on_where_the_rows_after_its_checkpoint_are_lost(home, kind):
   assert not list(case.path.rglob(".*tmp"))
 
 
-@pytest.mark.parametrize("kind", TYPED)
+@pytest.mark.parametrize("kind", WORDS)
 def test_a_row_before_the_checkpoint_is_missed(home, kind):
   case = Case(kind, "unfinished")
   rows = case.path / "metrics.jsonl"
@@ -179,7 +192,7 @@ def test_a_row_before_the_checkpoint_is_missed(home, kind):
 
 
 @pytest.mark.parametrize("state", ["finished", "unfinished"])
-@pytest.mark.parametrize("kind", TYPED)
+@pytest.mark.parametrize("kind", WORDS)
 def test_two_words_of_a_tokenizer_that_are_swapped_are_noticed(home, kind, state):
   case = Case(kind, state)
   file = case.path / "tokenizer.json"
@@ -220,6 +233,27 @@ def test_a_run_that_was_refused_space_or_files_goes_on(home, limit, amount):
   assert {name: after.get(name) for name in before} == before
   assert typed(*argv)[::2] == (0, "")
   assert result(case.path) == GOOD["classes"]
+
+
+@pytest.mark.parametrize(
+  ("kind", "command"), [("numbers", "translate"), ("text", "generate"), ("trees", "parse")]
+)
+def test_what_a_model_needs_is_missed_in_one_sentence(home, kind, command):
+  """By the commands that read nothing but the run, which do their work without damage."""
+  argv = Case(kind, "finished").commands()[command]
+  good = typed(*argv)
+  assert good[::2] == (0, "")
+  assert good.out.strip()
+  for file in ("config.yaml", "tokenizer.json", "checkpoints"):
+    path = Case(kind, "finished").path / file
+    if path.is_dir():
+      shutil.rmtree(path)
+    else:
+      damage.cut(path, random.Random(1))
+    done = typed(*argv)
+    assert done[:2] == (2, "")
+    assert done.err.count("\n") == done.err.count("error: ") == 1, done.err
+    assert str(path.parent) in done.err
 
 
 def test_random_damage_is_one_sentence(home):

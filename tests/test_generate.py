@@ -80,6 +80,20 @@ def test_tokens_have_the_probabilities_that_the_model_gives_for_the_whole_text(n
   assert (tokens[0] != tokens[1]).any()
 
 
+@pytest.mark.parametrize("name", ["same length", "windows", "spread windows", "spread memory"])
+def test_what_fits_in_a_segment_is_drawn_by_one_program_alike(name):
+  encoding, memory, positions = MODELS[name]
+  _, parts = built(encoding, memory, positions, name == "same length")
+  expected, _ = drawn(parts, [3, 1], SEGMENT - 2, rows=3, seed=5)
+  graphdef, *weights = parts
+  go_on = sampling.continuer(graphdef, SEGMENT, SEGMENT - 2, Sampling(seed=5))
+  found = go_on(*weights, np.tile(np.int32([3, 1]), (3, 1)))
+  np.testing.assert_array_equal(found, expected)
+  assert len({tuple(row) for row in expected.tolist()}) > 1
+  other = np.int32([[3, 1], [2, 2], [3, 1]])
+  np.testing.assert_array_equal(go_on(*weights, other)[::2], expected[::2])
+
+
 def test_a_prompt_of_any_length_is_read_by_the_same_programs():
   _, parts = built(TransformerXL(), 8, CONSECUTIVE)
   list(drawn(parts, [1, 2], 15))

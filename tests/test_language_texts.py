@@ -13,6 +13,7 @@ from order import command, only
 from posexp import evaluate, generate
 from posexp.analysis import scoring
 from posexp.models import sampling
+from posexp.runs.predictions import load_predictions
 from posexp.training.restore import open_language_model
 
 WORDS = ["the", "cat", "séance", "sat", "on", "a", "mat"]
@@ -135,6 +136,18 @@ def test_a_text_goes_on_from_its_prompt(trained, say, monkeypatch):
     for options in (["--temperature", 0], ["--top-k", 1, "--seed", 7], ["--top-p", 1e-6])
   ]
   assert greedy[0] == greedy[1] == greedy[2]
+
+
+def test_a_run_has_gone_on_with_parts_of_its_test_split(trained, text, say):
+  rows = load_predictions(trained, "generated")
+  assert [row["index"] for row in rows] == [*range(8)]
+  assert len({row["prompt"] for row in rows}) > 1
+  for row in rows:
+    assert row["prompt"] in text
+    assert (len(row["prompt"]), len(row["text"])) == (SEGMENT // 2, SEGMENT // 2)
+  for row in rows[::4]:  # the first one of each batch
+    _, out, _ = say(generate, trained, row["prompt"], "--tokens", SEGMENT // 2)
+    assert out == f"{row['prompt']}{row['text']}\n"
 
 
 def test_a_text_ends_where_the_model_ends_it(trained, say, monkeypatch):

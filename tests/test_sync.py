@@ -33,11 +33,13 @@ def test_a_run_is_sent_as_training_sends_it(stub, capsys):
   options = {"project": "mine", "entity": "team", "tags": ["paper"], "notes": "why"}
   config = {**CONFIG, "wandb": options}
   rows = [{"source": "one", "hypothesis": "eins"}]
-  train([10, 20, 30], config=config, samples=rows, **options)
+  train([10, 20, 30], config=config, samples={"samples": rows}, **options)
   config = {**config, "seed": 2}
   train([10, 20, 30], config=config, mode="disabled", **options)
   (folder(config) / "predictions").mkdir()
   (folder(config) / "predictions/test.jsonl").write_text(json.dumps(rows[0]) + "\n")
+  texts = [{"index": 0, "prompt": "This", "text": " film"}]
+  (folder(config) / "predictions/generated.jsonl").write_text(json.dumps(texts[0]) + "\n")
   assert send("runs") == {"in W&B already": 1, "sent": 2}
   first, second = stub.training
   for field in ("groupName", "jobType", "tags", "notes"):
@@ -49,6 +51,7 @@ def test_a_run_is_sent_as_training_sends_it(stub, capsys):
   assert second.history[:3] == first.history[:3]
   assert steps_of(second) == steps_of(first)
   assert second.table("samples") == first.table("samples") == rows
+  assert second.table("continuations") == texts
   ours = ("validation/accuracy", "test/accuracy", "parameters", "devices", "step")
   assert [second.summary[key] for key in ours] == [first.summary[key] for key in ours]
   group, at = folder(config).parent, f"{stub.url}/team/mine/runs"
@@ -79,7 +82,7 @@ def test_what_is_new_is_sent(stub):
 
 def test_what_wandb_sync_has_sent_is_not_sent_twice(stub):
   rows = [{"source": "one", "hypothesis": "eins"}]
-  train([10, 20], mode="offline", samples=rows)
+  train([10, 20], mode="offline", samples={"samples": rows})
   (folder(CONFIG) / "predictions").mkdir()
   (folder(CONFIG) / "predictions/test.jsonl").write_text(json.dumps(rows[0]) + "\n")
   wandb_sync(*folder(CONFIG).glob("wandb/offline-run-*"))

@@ -72,16 +72,19 @@ def test_what_is_logged_online(stub, capfd):
 
 def test_samples_are_a_table(stub, capfd):
   rows = [{"source": "one", "hypothesis": "eins"}, {"source": "two", "hypothesis": "zwei"}]
-  train([10], samples=rows)
+  texts = [{"index": 0, "prompt": "This", "text": " film"}]
+  train([10], samples={"samples": rows, "continuations": texts, "none": []})
   [logged] = stub.training
   assert logged.table("samples") == rows
+  assert logged.table("continuations") == texts
+  assert "none" not in logged.summary
   assert logged.summary["test/accuracy"] == 0.5
   assert capfd.readouterr() == ("", "")
 
 
 def test_samples_are_a_table_offline(capfd):
   rows = [{"source": "one", "hypothesis": "eins"}, {"source": "two", "hypothesis": "zwei"}]
-  train([10], samples=rows, mode="offline")
+  train([10], samples={"samples": rows}, mode="offline")
   [table] = folder(CONFIG).glob("wandb/offline-run-*/files/media/table/samples*.json")
   assert json.loads(table.read_text()) == {
     "columns": ["source", "hypothesis"],
@@ -96,7 +99,7 @@ def test_a_table_that_cannot_be_sent_costs_nothing_else(stub, monkeypatch):
 
   monkeypatch.setattr(stub, "_CreateArtifact", refuse)
   monkeypatch.setattr(stub, "_ArtifactType", refuse)
-  train([10], samples=[{"source": "one", "hypothesis": "eins"}])
+  train([10], samples={"samples": [{"source": "one", "hypothesis": "eins"}]})
   [logged] = stub.training
   assert steps_of(logged)[0] == 10
   assert (logged.summary["test/accuracy"], logged.exit_code) == (0.5, 0)

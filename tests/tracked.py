@@ -20,7 +20,7 @@ CONFIG = {
 FACTS = {"parameters": 1234, "devices": "1 cpu"}
 
 
-def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples=(), **options):
+def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples=None, **options):
   """Logs a row for each step as the training loop does; the tracker's line."""
   with RunWriter(folder(config), config, rerun=rerun) as run:
     options = tracker.WandbOptions(**options)
@@ -35,7 +35,7 @@ def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples
         raise error
       summary = {"validation/accuracy": 0.75, "test/accuracy": 0.5, **FACTS}
       opened.summarize(summary)
-      opened.samples(list(samples))
+      opened.samples(samples or {})
     run.finish(summary)
   return opened.line
 

@@ -79,6 +79,21 @@ class Functions(NamedTuple):
   advance: Callable[..., tuple[Cache, Array, Array]]
 
 
+def _positions(model: LanguageModel, segment: int, filled: Array | int) -> Array:
+  """Where slots stand, int [1,M+T]; as in `Stack.recur` the segment stands after M slots."""
+  memory = model.stack.size.memory
+  slots = jnp.arange(memory + segment)
+  table = model.positions.evaluating(jnp.ones((1, len(slots)), bool))
+  table = slots[None] if table is None else table
+  return table[:, jnp.minimum(memory - filled + slots, len(slots) - 1)]
+
+
+def _empty(model: LanguageModel, segment: int, rows: int) -> Cache:
+  """A cache of M + T slots."""
+  places = _positions(model, segment, 0)
+  return model.stack.empty_cache(rows, places.shape[1], places)
+
+
 @functools.lru_cache(maxsize=16)
 def functions(graphdef: nnx.GraphDef, segment: int) -> Functions:
   """Those of a model whose segments have so many tokens.
@@ -87,19 +102,10 @@ def functions(graphdef: nnx.GraphDef, segment: int) -> Functions:
   at `place`: (cache, token int32 [B], its log p float32 [B]).
   """
 
-  def positions(model: LanguageModel, filled: Array | int) -> Array:
-    """Where slots stand, int [1,M+T]; as in `Stack.recur` the segment stands after M slots."""
-    memory = model.stack.size.memory
-    slots = jnp.arange(memory + segment)
-    table = model.positions.evaluating(jnp.ones((1, len(slots)), bool))
-    table = slots[None] if table is None else table
-    return table[:, jnp.minimum(memory - filled + slots, len(slots) - 1)]
-
   @functools.partial(jax.jit, static_argnums=2)
   def empty(params: Any, settings: Any, rows: int) -> Cache:
     model = nnx.merge(graphdef, params, settings)
-    places = positions(model, 0)
-    return model.stack.empty_cache(rows, places.shape[1], places)
+    return _empty(model, segment, rows)
 
   @functools.partial(jax.jit, donate_argnums=2)
   def turn(params: Any, settings: Any, cache: Cache) -> Cache:
@@ -108,7 +114,7 @@ def functions(graphdef: nnx.GraphDef, segment: int) -> Functions:
     keys, values = jax.tree.map(
       lambda slots: jnp.roll(slots, filled - cache.length, axis=1), (cache.keys, cache.values)
     )
-    return Cache(keys, values, positions(model, filled), filled)
+    return Cache(keys, values, _positions(model, segment, filled), filled)
 
   @functools.partial(jax.jit, donate_argnums=2)
   def advance(
@@ -172,6 +178,37 @@ def generate(
       )
     text.append(np.asarray(token))
     yield text[-1], np.asarray(log_p)
+
+
+@functools.lru_cache(maxsize=16)
+def continuer(
+  graphdef: nnx.GraphDef, segment: int, count: int, sampling: Sampling = Sampling()
+) -> Callable[..., Array]:
+  """A compiled function(params, settings, prompts int32 [B,P]) of what follows END and a prompt.
+
+  It draws what `generate` does, int32 [B,`count`], as long as all that is read fits in a segment:
+  `count` is at most T − P.
+  """
+
+  @jax.jit
+  def found(params: Any, settings: Any, prompts: Array) -> Array:
+    model, options = nnx.merge(graphdef, params, settings), sampling.options()
+    rows, given = prompts.shape
+
+    def follow(cache: Cache, tokens: Array, place: Array) -> tuple[Cache, Array]:
+      hidden, cache = model.stack.step(tokens, cache)
+      return cache, draw(model.reader.logits(hidden[:, -1:])[:, 0], place, options)
+
+    def step(carry: tuple[Cache, Array], place: Array) -> tuple[tuple[Cache, Array], Array]:
+      cache, token = carry
+      return follow(cache, token[:, None], place), token
+
+    text = jnp.pad(prompts, [(0, 0), (1, 0)], constant_values=END)
+    carry = follow(_empty(model, segment, rows), text, jnp.int32(given + 1))
+    (_, last), before = jax.lax.scan(step, carry, given + 1 + jnp.arange(1, count))
+    return jnp.concatenate([before, last[None]]).T
+
+  return found
 
 
 def until_ended(columns: Iterable[np.ndarray]) -> Iterator[np.ndarray]:

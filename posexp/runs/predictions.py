@@ -12,6 +12,7 @@ from posexp import storage
 from posexp.errors import UserError
 
 SAMPLES = 50  # examples that a tracker is shown
+TABLES = {"samples": "test", "continuations": "generated"}  # its tables, and the files they are of
 
 
 def write_predictions(folder: Path, split: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -42,6 +43,15 @@ def load_predictions(folder: Path, split: str, most: int | None = None) -> list[
       raise UserError(message) from None
     rows.append(row)
   return rows
+
+
+def load_samples(folder: Path) -> dict[str, list[dict[str, Any]]]:
+  """The rows of each table that a tracker is shown of a run.
+
+  Raises:
+    UserError: as `load_predictions`.
+  """
+  return {table: load_predictions(folder, split, SAMPLES) for table, split in TABLES.items()}
 
 
 def are_whole(folder: Path, splits: Iterable[str]) -> bool:

@@ -14,8 +14,9 @@ import numpy as np
 from posexp.config.checks import Count, Name, between, check, only_with
 from posexp.data import corpus
 from posexp.data.corpus import Text, Vocabulary
-from posexp.data.examples import Batch
+from posexp.data.examples import Batch, numbered
 from posexp.data.streams import Stream
+from posexp.data.vocabulary import END
 from posexp.errors import UserError
 from posexp.runs.contexts import write_context_losses
 from posexp.runs.predictions import write_predictions
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 SHOWN = ("bits_per_byte", "bits_per_char", "perplexity", "word_perplexity", "loss", "accuracy")
 FLOORS = {"ngram": "byte n-gram, order 5", "bz2": "bz2"}
+PROMPTS = 8  # texts of the test split that are gone on with
+PROMPT = 32  # tokens of each at most
+WRITTEN = 200  # at most, of what follows
 LARGEST = 700  # exp of it is still a float64
 
 
@@ -196,11 +200,11 @@ class LanguageModeling(Task):
     return self.scores(self.predict(data, snapshot, split, most=most))
 
   def predicted(self, summary: Mapping[str, Any]) -> Sequence[str]:
-    return ("test",)
+    return ("test", "generated") if summary.get("generated") else ("test",)
 
   def conclude(self, data: TextData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """The metrics of the test split, whose segments are written, its floors, and its losses by
-    context."""
+    """The metrics of the test split, its floors, and its losses by context; segments, and how the
+    model goes on with some beginnings, are written."""
     text, found = data.splits["test"], self.predict(data, snapshot, "test")
     nats = found["loss"].sum()
     # Of the exact text, which words may not give back: what they leave out is spelled in bytes.
@@ -212,8 +216,11 @@ class LanguageModeling(Task):
     }
     counted = {"bytes": text.bytes, "words": text.words, "tokens": int(found["tokens"].sum())}
     write_predictions(folder, "test", segments(data, found))
+    generated = list(continuations(data, snapshot))
+    write_predictions(folder, "generated", generated)
     floors = byte_ngrams.baselines({split: data.splits[split] for split in ("train", "test")})
     summary = prefixed("test", measured | counted) | prefixed("baseline/test", floors["test"])
+    summary["generated"] = len(generated)
     if self.contexts:
       by_context = windows.by_context(
         snapshot, data.streams["test"], data.vocabulary.bytes_of, self.contexts
@@ -254,3 +261,35 @@ def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
     text = data.vocabulary.decode(stream.tokens[first : first + tokens].tolist())
     row = {"index": index, "text": text.decode(errors="replace")}
     yield row | {"tokens": tokens, "bytes": size, "loss": loss}
+
+
+def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+  """Beginnings of documents of the test split, or of parts of it where these are few, and what the
+  model draws after them: a function of the weights, as `posexp.generate` has it with its defaults.
+  """
+  from posexp.models import sampling
+
+  tokens, decode = data.streams["test"].tokens, data.vocabulary.decode
+  given = min(PROMPT, data.length // 2, len(tokens) - 1)
+  begins = np.flatnonzero(tokens[: len(tokens) - given] == END)[:PROMPTS] + 1
+  if len(begins) < PROMPTS:
+    begins = np.unique(np.linspace(1, len(tokens) - given, PROMPTS, dtype=int))
+  prompts = tokens[begins[:, None] + np.arange(given)].astype(np.int32)
+  size = snapshot.batch_size  # rows that are too many hold prompts again, and are left out
+  batches = (
+    {
+      "tokens": np.resize(prompts[first : first + size], (size, given)),
+      "mask": np.ones((size, given), bool),
+    }
+    | numbered(np.arange(first, min(first + size, len(prompts))), size)
+    for first in range(0, len(prompts), size)
+  )
+  count = min(WRITTEN, data.length - given)
+  go_on = sampling.continuer(snapshot.graphdef, data.length, count)
+  found = snapshot.map(
+    lambda params, settings, batch: {"tokens": go_on(params, settings, batch["tokens"])}, batches
+  )
+  for index, (prompt, drawn) in enumerate(zip(prompts, found["tokens"], strict=True)):
+    drawn = drawn[: np.argmax(drawn == END)] if END in drawn else drawn
+    texts = (decode(each.tolist()).decode(errors="replace") for each in (prompt, drawn))
+    yield {"index": index} | dict(zip(("prompt", "text"), texts, strict=True))

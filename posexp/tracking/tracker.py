@@ -37,8 +37,8 @@ class Tracker:
   def summarize(self, summary: Mapping[str, Any]) -> None:
     self._attempt(WandbRun.summarize, summary)
 
-  def samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
-    self._attempt(WandbRun.samples, rows)
+  def samples(self, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    self._attempt(WandbRun.samples, tables)
 
   def __enter__(self) -> Tracker:
     return self

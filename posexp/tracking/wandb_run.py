@@ -22,7 +22,7 @@ from posexp.runs import BOOKKEEPING
 Mode = Literal["auto", "online", "offline", "disabled"]
 MODES = get_args(Mode)
 # Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
-RESULTS = ("step", "stopped_at", "averaged", "bleu_signature", "headline", "metrics")
+RESULTS = ("step", "stopped_at", "averaged", "bleu_signature", "generated", "headline", "metrics")
 NAME = 128  # letters that W&B takes for the name of a run or a group
 CURVES = ("train", "validation", "time", "memory")  # prefixes of metrics that are drawn over steps
 
@@ -79,13 +79,18 @@ class WandbRun:
     self.run.summary.update(dict(summary))
     self._finished = True
 
-  def samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Logs what the model predicted for some examples, as a table; rows have the same keys."""
+  def samples(self, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Logs what the model predicted for some examples, as tables by their names, but for those
+    without rows; the rows of one have the same keys."""
     import wandb
 
-    if rows:
-      table = wandb.Table(list(rows[0]), [list(row.values()) for row in rows])
-      self.run.log({"samples": table})
+    made = {
+      name: wandb.Table(list(rows[0]), [list(row.values()) for row in rows])
+      for name, rows in tables.items()
+      if rows
+    }
+    if made:
+      self.run.log(made)
 
   def finish(self, exit_code: int = 0) -> None:
     """Sends what is left and closes the run, which has failed unless `exit_code` is 0."""

@@ -13,7 +13,7 @@ import jax
 
 from posexp.errors import UserError
 from posexp.runs import RunWriter
-from posexp.runs.predictions import SAMPLES, load_predictions
+from posexp.runs.predictions import load_samples
 from posexp.tasks.contract import Data, Task, declared, prefixed
 from posexp.training import costs, matching, processes, terminal
 from posexp.training.devices import mesh_for, shard
@@ -94,7 +94,7 @@ def run_training(
     state = fit(job)
     summary = conclude(job, state) | facts | declared(job.task)
     tracker.summarize(summary)
-    tracker.samples(load_predictions(run.output, "test", SAMPLES))
+    tracker.samples(load_samples(run.output))
   run.finish(summary)  # after the tracker has it all: a finished run is not opened again
   return summary
 
