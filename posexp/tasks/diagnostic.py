@@ -196,11 +196,12 @@ class Answering(Task):
           yield f"{'blind to order (%)':<34}" + "".join(map("{:>7.1f}".format, chances))
       yield ""
     within = summary.get("test/exact_match", summary["validation/exact_match"])
+    beyond = "; what is beyond says nothing" if "beyond/loss" in summary else ""
     yield (
       f"learned: {100 * within:.1f} % at the lengths of training"
       if within >= LEARNED
       else f"not learned: {100 * within:.1f} % at the lengths of training, where "
-      f"{100 * LEARNED:.0f} % are asked for; what is beyond says nothing"
+      f"{100 * LEARNED:.0f} % are asked for{beyond}"
     )
     if "beyond/reach" in summary:
       yield f"at least {100 * REACHED:.0f} % up to length {summary['beyond/reach']:.0f}"
