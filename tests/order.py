@@ -20,6 +20,12 @@ COLORS = ("red", "green", "blue", "gray", "pink")
 SIZES = {"train": 400, "validation": 60, "test": 100}
 SHORT = ["train.steps=12", "train.evaluate_every=4", "train.log_every=3", "train.warmup=2"]
 SHORT += ["train.learning_rate=1e-2"]
+# The shortest run. Files that type it with one task find on disk what the first of them compiled.
+BRIEF = ["train.steps=6", "train.evaluate_every=2", "train.log_every=1", "train.warmup=2"]
+BRIEF += ["encoding=rpr", "rpr.k=2", "wandb.mode=disabled", "model.dropout=0.1"]
+NUMBERS = ["task=numbers", "task.examples=200", "task.places=3", "task.digits=2", "task.beam=1"]
+NUMBERS += ["task.beyond=[3]", "train.batch_size=256", "task.bleu_pairs=4"]
+NUMBERS += ["task.vocab_size=1000"]  # so that sentences are of two lengths
 MODEL = ["model.d_model=16", "model.num_heads=2", "model.num_layers=1", "model.d_ff=32"]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import order
 import pytest
 from flax import nnx
-from order import MODEL, command, interrupted, only, timeless
+from order import BRIEF, MODEL, command, interrupted, only, timeless
 
 from posexp.config import compose, plugins, resolve
 from posexp.data import grammar, scan, trees
@@ -23,6 +23,7 @@ from posexp.tasks import TASKS
 from posexp.tasks.contract import score_of
 from posexp.tasks.diagnostic import Diagnostic
 from posexp.tasks.parsing import Parsing
+from posexp.tasks.translation import Translation
 from posexp.training.devices import mesh_for
 from posexp.training.setup import Setup
 from posexp.training.step import keys
@@ -31,19 +32,6 @@ pytestmark = pytest.mark.usefixtures("home")
 
 HERE = Path(__file__).parent
 OWN = {name: [f"plugins={HERE / name}.py", f"task={name}"] for name in ("first", "running")}
-SHORT = ["train.steps=6", "train.evaluate_every=2", "train.log_every=1", "train.warmup=2"]
-SHORT += ["encoding=rpr", "rpr.k=2", "wandb.mode=disabled", "model.dropout=0.1"]
-PAIRS = [("one two", "zwei eins"), ("two", "zwei"), ("three one two", "zwei eins drei")]
-
-
-def pairs(folder: Path) -> list[str]:
-  """Options of a translation of few sentences."""
-  for split, count in {"train": 20, "validation": 4, "test": 5}.items():
-    for side, language in enumerate(("en", "de")):
-      lines = [PAIRS[i % 3][side] + "\n" for i in range(count)]
-      (folder / f"{split}.{language}").write_text("".join(lines))
-  files = [f"task.{split}={folder / split}" for split in ("train", "validation", "test")]
-  return ["task=translation", *files, "task.vocab_size=270", "train.batch_size=96", "task.beam=1"]
 
 
 def text(folder: Path) -> list[str]:
@@ -71,14 +59,10 @@ def commands(folder: Path) -> list[str]:
   return ["task=scan", *files, "train.batch_size=8"]
 
 
-NUMBERS = ["task=numbers", "task.examples=200", "task.places=3", "task.digits=2", "task.beam=1"]
-NUMBERS += ["task.beyond=[3]", "train.batch_size=256", "task.bleu_pairs=4"]
-NUMBERS += ["task.vocab_size=1000"]  # so that sentences are of two lengths
 DRAWN = ["task.examples=6", "task.longest=4", "task.lengths=[4,6]", "train.batch_size=8"]
 CASES = {
   "text_classification": lambda: order.write(Path()),
-  "translation": lambda: pairs(Path()),
-  "numbers": lambda: NUMBERS,
+  "numbers": lambda: order.NUMBERS,
   "language_modeling": lambda: text(Path()),
   "copy": lambda: ["task=copy", *DRAWN],
   "scan": lambda: commands(Path()),
@@ -118,7 +102,7 @@ def loss(model, batch):
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request, home):
-  options = [*MODEL, *SHORT, *CASES[request.param]()]
+  options = [*MODEL, *BRIEF, *CASES[request.param]()]
   plugins.load([each.partition("=")[2] for each in options if each.startswith("plugins=")])
   typed = [each for each in options if not each.startswith("plugins=")]
   setup = Setup.of(resolve(compose([*typed, "model.dropout=0"])))
@@ -132,7 +116,8 @@ def case(request, home):
 def test_every_task_is_listed():
   alike = {name for name, cls in TASKS.items() if issubclass(cls, Diagnostic)}  # but for draw
   alike |= {name for name, cls in TASKS.items() if issubclass(cls, Parsing)}  # but for treebank
-  assert set(CASES) == (set(TASKS) | set(OWN)) - (alike - {"copy", "parsing"})
+  alike |= {name for name, cls in TASKS.items() if issubclass(cls, Translation)}  # but for pairs
+  assert set(CASES) == (set(TASKS) | set(OWN)) - (alike - {"copy", "numbers", "parsing"})
 
 
 def test_batches_are_a_function_of_seed_and_step(case):
@@ -225,7 +210,7 @@ def test_a_summary_holds_what_tables_show(case, run):
 
 
 def test_a_task_in_a_file_is_swept_and_reported(home, capsys):
-  argv = [*MODEL, *SHORT, *OWN["first"], "-m", "encoding=none,rpr", "runs=swept", "model.dropout=0"]
+  argv = [*MODEL, *BRIEF, *OWN["first"], "-m", "encoding=none,rpr", "runs=swept", "model.dropout=0"]
   typed = command(*argv, "train.steps=300", "train.evaluate_every=150", "train.learning_rate=1e-2")
   assert (typed.status, typed.err) == (0, "")
   assert "\nfirst: test mistakes by encoding\n" in typed.out
