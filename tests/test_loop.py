@@ -10,6 +10,7 @@ import termios
 import order
 import pytest
 from commands import Command
+from order import command as in_this_process
 
 RUN = ["encoding=rpr", "rpr.k=2", "train.steps=180", "train.evaluate_every=12"]
 RUN += ["train.log_every=7", "train.learning_rate=1e-2", "train.warmup=10", "model.dropout=0.2"]
@@ -33,11 +34,10 @@ def results(runs):
 @pytest.fixture(scope="module")
 def never_stopped(home):
   """The results of the sweep."""
-  command = Command(home, "never-stopped", *SWEEP)
-  status, out, err = command.end()
-  assert (status, err) == (0, "")
-  assert "\r" not in out
-  return results(command.runs)
+  with order.home(home):
+    typed = in_this_process(*order.write(home), "runs=never-stopped", *SWEEP)
+  assert (typed.status, typed.err) == (0, "")
+  return results(home / "never-stopped")
 
 
 # Ctrl-C is ignored in the background jobs of a script, which the tests may be among.
@@ -81,6 +81,7 @@ def test_however_often_a_sweep_is_stopped_its_numbers_are_bitwise_the_same(home,
 
   status, out, err = again().end()
   assert (status, err) == (0, "")
+  assert "\r" not in out
   assert results(home / "stopped") == never_stopped
 
 
@@ -112,10 +113,13 @@ WIDE = ["model.d_model=64", "train.shard=parameters"]  # so that there is someth
 
 
 def test_eight_devices_have_the_losses_of_one_which_can_go_on_from_them(home):
-  one = Command(home, "one", *DEVICES, *WIDE)
-  status, out, err = one.end()
-  assert (status, err) == (0, "")
-  assert re.search(r"^training .* on 1 cpu$", out, re.M)
+  def on_one(name):
+    with order.home(home):
+      return in_this_process(*order.write(home), f"runs={name}", *DEVICES, *WIDE)
+
+  typed = on_one("one")
+  assert (typed.status, typed.err) == (0, "")
+  assert re.search(r"^training .* on 1 cpu$", typed.out, re.M)
 
   tell = (
     "from posexp.training.devices import mesh_for\n"
@@ -123,15 +127,15 @@ def test_eight_devices_have_the_losses_of_one_which_can_go_on_from_them(home):
   )
   eight = Command(home, "eight", *DEVICES, *WIDE, devices=8, before=tell)
   eight.until(lambda: eight.rows() >= 21)
-  status, out, err = eight.end(signal.SIGTERM)
+  status, out, _ = eight.end(signal.SIGTERM)
   assert status == 143
   assert out.startswith("[8, 5, 6, 7]\n")
   assert re.search(r"^training .* on 8 cpu$", out, re.M)
   stopped = int(re.search(r"stopped at step (\d+) of 99", out)[1])
 
-  status, out, err = Command(home, "eight", *DEVICES, *WIDE).end()
-  assert (status, err) == (0, "")
-  assert f"going on from step {stopped}\n" in out
+  typed = on_one("eight")
+  assert (typed.status, typed.err) == (0, "")
+  assert f"going on from step {stopped}\n" in typed.out
   assert losses(home / "eight") == pytest.approx(losses(home / "one"), abs=1e-5)
 
 
