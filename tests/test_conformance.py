@@ -27,20 +27,29 @@ DIFFERENT = 1e-3
 MASK = np.arange(L) < np.array([[REAL], [L]])
 # Which encodings are asked for a property, where not every variant of their options is. Formulas
 # and their gradients, with few queries and with gaps, are held by tests of single families
-# (tests/oracle.py), and terms by tests of their own.
-SOME = [case for case in DEFAULTS if case.id in ("rpr", "transformer_xl", "split", "tupe")]
+# (tests/oracle.py), forms for long sequences and terms by tests of their own.
+SOME = [case for case in DEFAULTS if case.id in ("rpr", "split")]
 # Beside the defaults, those that weigh keys in another way, or hand a memory more than positions.
 OWN_WEIGHTS = [case for case in CASES if "score" in case.id or "untie_cls" in case.id]
 OWN_MEMORY = [case for case in CASES if case.id.startswith("transformer_xl {")]
+# Beside the defaults, those that enter elsewhere than by the logits, or share what the logits need.
+INPUTS = ("index", "normalized", "binary", "clock", "learned", "sinusoidal", "complex", "split")
+SHARED = ("share", "table", "clamp")
+OWN_STEPS = [
+  case
+  for case in CASES
+  if case not in DEFAULTS and (case.id.startswith(INPUTS) or any(s in case.id for s in SHARED))
+]
 ASKED = {
   properties.padding: DEFAULTS + OWN_WEIGHTS,
   properties.memory: DEFAULTS + OWN_MEMORY,
   properties.batch_mates: DEFAULTS,
+  properties.cached_decoding: DEFAULTS + OWN_STEPS,
   properties.cross_attention: DEFAULTS,
   properties.explicit_positions: DEFAULTS,
   properties.spans: DEFAULTS,
   properties.bfloat16: DEFAULTS,
-  properties.long_texts: SOME,
+  properties.long_texts: [case for case in DEFAULTS if case.id == "transformer_xl"],
   properties.gradients: SOME,
   properties.same_start: SOME,
   properties.terms: SOME,

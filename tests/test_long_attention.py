@@ -121,12 +121,12 @@ def blockwise(encoding):
 
 
 def chosen():
-  """Every encoding that is attended to in blocks, once; those that look up offsets, everywhere."""
+  """Every encoding attended to in blocks, once; those with vectors for offsets, everywhere."""
   for number, (name, cls) in enumerate(ENCODINGS.items()):
     encoding = cls()
     if not blockwise(encoding) or not encoding.relative:
       continue
-    everywhere = name in ("rpr", "transformer_xl", "t5")
+    everywhere = name in ("rpr", "transformer_xl")
     places = PROPERTIES if everywhere else [PROPERTIES[number % len(PROPERTIES)]]
     for turn, place in enumerate(places):
       causal = encoding.causal_only or (number + turn) % 2 == 0

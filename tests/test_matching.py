@@ -9,7 +9,6 @@ from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned
 from posexp.encodings.complex_order import Complex
 from posexp.encodings.relative import RPR, TransformerXL
-from posexp.encodings.streams import Split
 from posexp.errors import UserError
 from posexp.models.backbones import CNNSize, LSTMSize
 from posexp.models.classifier import ClassifierSpec
@@ -50,7 +49,7 @@ def test_every_encoding_is_within_a_percent_of_the_reference(encoding, what):
 def test_so_is_a_network_without_attention(size, what):
   size = dataclasses.replace(size, d_model=64)
   goal = count(Encoding(), size)[what]
-  for encoding in (Complex(), Split(), Learned()):
+  for encoding in (Complex(), Learned()):
     found = match(encoding, dataclasses.replace(size, match=what))
     assert abs(count(encoding, found)[what] / goal - 1) < 0.01
     assert dataclasses.replace(found, **{size.varied: getattr(size, size.varied)}) == size
