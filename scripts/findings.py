@@ -9,7 +9,8 @@ is written here, and all else by hand:
     <!-- setting -->              sizes, seeds, hours and devices of all runs
     <!-- report ARGUMENTS | TITLE of a figure; ... -->
                                   table and figures of `python -m posexp.report FOLDER ARGUMENTS`
-    <!-- end -->                  the end of either
+    <!-- costs ARGUMENTS -->      parameters and FLOPs of that report's groups
+    <!-- end -->                  the end of each
 
 The page's head lists the claims that it is about, for the table of all of them:
 
@@ -45,7 +46,7 @@ from posexp.runs import Run
 from posexp.runs.records import NAME, read_records
 
 HERE = Path(__file__).parent.parent / "docs" / "findings"
-BLOCK = re.compile(r"(<!-- (setting|report|overview)(.*?)-->\n).*?(<!-- end -->)", re.S)
+BLOCK = re.compile(r"(<!-- (setting|report|costs|overview)(.*?)-->\n).*?(<!-- end -->)", re.S)
 OPTIONS = (
   "task.name",
   "model.d_model",
@@ -56,6 +57,7 @@ OPTIONS = (
   "train.learning_rate",
   "train.schedule",
 )
+COSTS = ("parameters", "FLOPs/token")
 VERDICTS = ("holds", "holds in part", "does not hold at this size", "cannot be told")
 
 
@@ -105,6 +107,9 @@ def drawn(folder: Path) -> Drawn:
     if kind == "setting":
       return f"{opening}\n{setting(runs)}\n\n{end}"
     argv, _, titles = asked.partition("|")
+    if kind == "costs":
+      (one,) = found_in(folder, runs, shlex.split(argv))
+      return f"{opening}\n{costs(one)}\n\n{end}"
     wanted = [title.strip() for title in titles.split(";") if title.strip()]
     parts = list(reported(folder, runs, shlex.split(argv), wanted, shown))
     return f"{opening}\n" + "\n\n".join(parts) + f"\n\n{end}"
@@ -113,7 +118,7 @@ def drawn(folder: Path) -> Drawn:
   return Drawn(BLOCK.sub(block, text), shown)
 
 
-def found(folder: Path, runs: Sequence[Run], argv: Sequence[str]) -> list[Results]:
+def found_in(folder: Path, runs: Sequence[Run], argv: Sequence[str]) -> list[Results]:
   """What `python -m posexp.report` finds in records, of all tasks they have."""
   args = arguments([str(folder), *argv])
   return results.results(runs, args.by, args.metric, args.baseline)
@@ -129,7 +134,7 @@ def reported(
   """The parts of a report on a page; its figures go to `shown`."""
   command = shlex.join(["python", "-m", "posexp.report", f"docs/findings/{folder.name}", *argv])
   yield f"```\n{command}\n```"
-  tasks = found(folder, runs, argv)
+  tasks = found_in(folder, runs, argv)
   drawings = {
     chart.title: functools.partial(draw, chart, each.baseline)
     for each in tasks
@@ -167,6 +172,14 @@ def setting(runs: Sequence[Run]) -> str:
   return tabulate(rows, ["", ""], "pipe", disable_numparse=True)
 
 
+def costs(results: Results) -> str:
+  """What the groups cost by any machine's count, the best first, as a table."""
+  rows = [
+    [group.label, *(f"{group.costs[each]:,.0f}" for each in COSTS)] for group in results.ranked
+  ]
+  return tabulated((["", *COSTS], rows), "pipe")
+
+
 def device(run: Run) -> str:
   """What a run was trained on."""
   return run.summary["devices"]
@@ -182,7 +195,7 @@ def overview(folders: Sequence[Path]) -> str:
   for folder in folders:
     runs = read_records(folder / NAME)
     for said in claims(folder):
-      (one,) = found(folder, runs, shlex.split(said["effect"]))
+      (one,) = found_in(folder, runs, shlex.split(said["effect"]))
       group = next((each for each in one.ranked if each.label == said["of"]), None)
       if group is None or group.difference is None:
         raise UserError(f"{folder}: no difference of {said['of']!r} to {one.baseline.label}")

@@ -24,7 +24,7 @@ SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
 DASHES = ("-", "--", ":")
 # Names of groups come from run folders: a $ in them begins no formula.
 PLAIN = {"text.parse_math": False, "legend.fontsize": 8}
-MARKERS = "os^Dv<>P"
+MARKERS = "os^Dv<>PX*"  # more than there are colors, so that ten groups look different
 CAPTION = (
   "Means over seeds with 95 % intervals, as bars or as bands; dashed: the baseline. At most "
   f"{MOST} groups are drawn, those with the best scores and the baseline."
