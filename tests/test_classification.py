@@ -51,7 +51,7 @@ def test_every_task_file_is_a_task():
       fields = dataclasses.fields(TASKS[kind])
       listed = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
       assert listed == {field.name: field.default for field in fields}
-      given |= {"train": "train"} if "train" in given else {}
+      given |= {name: name for name in ("train", "test") if name in given}
     TASKS[kind](**given)
 
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from posexp import storage
 from posexp.errors import UserError
 
@@ -216,7 +218,6 @@ def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank
 def _checksum(state: Any) -> int | None:
   """The CRC-32 of all arrays; None where other processes hold parts of them."""
   import jax
-  import numpy as np
 
   leaves = jax.tree.leaves(state)
   if not all(leaf.is_fully_addressable for leaf in leaves):
