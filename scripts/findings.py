@@ -148,6 +148,8 @@ def reported(
     if unclear := [text for text in sentences.differences(each) if "would be needed" in text]:
       yield "\n".join(wrapped(text, "- ") for text in unclear)
     yield wrapped(sentences.method(each))
+    if notes := list(sentences.notes(each)):
+      yield "\n".join(wrapped(f"Note: {note}", "- ") for note in notes)
   for title in titles:
     if title not in drawings:
       raise UserError(f"{folder}: no figure {title!r}; there are {', '.join(drawings)}")

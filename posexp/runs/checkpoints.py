@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from posexp import storage
 from posexp.errors import UserError
 
@@ -224,7 +222,7 @@ def _checksum(state: Any) -> int | None:
     return None
   checksum = 0
   for leaf in leaves:
-    checksum = zlib.crc32(np.asarray(leaf).reshape(-1).view(np.uint8), checksum)
+    checksum = zlib.crc32(jax.device_get(leaf).reshape(-1).view("uint8"), checksum)
   return checksum
 
 
