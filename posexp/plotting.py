@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from posexp.errors import UserError
+from posexp.errors import WAYS_OUT, UserError
 
 # Okabe and Ito's colors, told apart by all readers, and two more; gray is for what things are
 # compared with.
@@ -102,5 +102,8 @@ def save(
       figure.savefig(path, dpi=130 if kind == "png" else "figure", metadata=dated)
       figure.set_layout_engine("none")  # the same layout again, without working it out
   except OSError as error:
-    raise UserError(f"{folder}: figures cannot be written there: {error.strerror}") from error
+    way_out = WAYS_OUT.get(error.errno, "choose another place")
+    raise UserError(
+      f"{folder}: figures cannot be written there: {error.strerror}; {way_out}"
+    ) from error
   return paths

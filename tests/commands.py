@@ -18,7 +18,7 @@ def simulated(devices: int) -> str:
 class Command:
   """A command line, typed in a folder of its own beside the data."""
 
-  def __init__(self, home, name, *overrides, before="", devices=1, variables=(), **kwargs):
+  def __init__(self, home, name, *typed, before="", devices=1, variables=(), task=(), **kwargs):
     self.runs = home / name
     env = os.environ | {
       "XDG_CACHE_HOME": str(home / "cache"),
@@ -28,7 +28,7 @@ class Command:
       **dict(variables),
     }
     code = f"{before}\nfrom posexp.train import main\nmain()"
-    argv = [*order.write(home), f"runs={name}", *overrides]
+    argv = [*(task or order.write(home)), f"runs={name}", *typed]
     self.process = subprocess.Popen(
       [sys.executable, "-c", code, *argv],
       cwd=home,

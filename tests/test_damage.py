@@ -191,6 +191,19 @@ def test_a_row_before_the_checkpoint_is_missed(home, kind):
   assert contents(case.path, MADE) == before
 
 
+def test_a_changed_prediction_is_noticed_and_made_again(home):
+  case = Case("classes", "finished")
+  file = case.path / "predictions/test.jsonl"
+  rows = [json.loads(line) for line in file.read_text().splitlines()]
+  rows[3]["predicted"] = rows[3]["label"] = "another"
+  file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  found = typed(*case.commands()["compare"])
+  assert (found.status, found.err.count("\n")) == (2, 1)
+  assert f"{file}: not what the run has predicted" in found.err
+  assert typed(*case.commands()["train"])[::2] == (0, "")
+  assert result(case.path) == GOOD["classes"]
+
+
 @pytest.mark.parametrize("state", ["finished", "unfinished"])
 @pytest.mark.parametrize("kind", WORDS)
 def test_two_words_of_a_tokenizer_that_are_swapped_are_noticed(home, kind, state):

@@ -210,6 +210,9 @@ def test_no_device_is_a_sentence(machine, tmp_path, monkeypatch):
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   with pytest.raises(UserError, match="JAX finds no device: RuntimeError: no driver"):
     workers.devices(2, 9)
+  (tmp_path / "jax.py").write_text("import os; os.kill(os.getpid(), 9)")
+  with pytest.raises(UserError, match="JAX finds no device: asked for them, it ended with -9"):
+    workers.devices(2, 9)
 
 
 # Command line

@@ -1,9 +1,14 @@
-"""What a model predicted for a split: predictions/<split>.jsonl in the folder of a run."""
+"""What a model predicted for a split: predictions/<split>.jsonl in the folder of a run.
+
+A digest is kept beside it, by which predictions that were changed are noticed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,21 +16,27 @@ from typing import Any
 from posexp import storage
 from posexp.errors import UserError
 
+AGAIN = "the training command, typed again, makes it again"
+DIGEST = re.compile("[0-9a-f]{64}")
 SAMPLES = 50  # examples that a tracker is shown
 TABLES = {"samples": "test", "continuations": "generated"}  # its tables, and the files they are of
+SEAL = ".sha256"
 
 
 def write_predictions(folder: Path, split: str, rows: Iterable[Mapping[str, Any]]) -> None:
   """Writes a row for each example, in the order of the split; all rows have the same columns."""
-  lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-  storage.write(_file(folder, split), "".join(lines))
+  text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+  file = _file(folder, split)
+  storage.write(file, text)
+  storage.write(file.with_suffix(SEAL), hashlib.sha256(text.encode()).hexdigest())
 
 
 def load_predictions(folder: Path, split: str, most: int | None = None) -> list[dict[str, Any]]:
   """The rows of a split, of the first `most` examples; none where none were written.
 
   Raises:
-    UserError: a line is not a row, or has other columns than the first.
+    UserError: a line is not a row, or has other columns than the first; or the file is not the one
+      that was written.
   """
   file = _file(folder, split)
   data = storage.read(file) or b""
@@ -36,12 +47,11 @@ def load_predictions(folder: Path, split: str, most: int | None = None) -> list[
       if not storage.is_plain(row) or row.keys() != (rows or [row])[0].keys():
         raise ValueError(line)
     except (ValueError, TypeError):
-      message = (
-        f"{file}, line {len(rows) + 1}: not a prediction; the training command, typed again, "
-        "makes it again"
-      )
-      raise UserError(message) from None
+      raise UserError(f"{file}, line {len(rows) + 1}: not a prediction; {AGAIN}") from None
     rows.append(row)
+  sealed = (storage.read(file.with_suffix(SEAL)) or b"").decode(errors="replace")
+  if data and DIGEST.fullmatch(sealed) and sealed != hashlib.sha256(data).hexdigest():
+    raise UserError(f"{file}: not what the run has predicted, by its sha256; {AGAIN}")
   return rows
 
 

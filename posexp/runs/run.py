@@ -28,7 +28,7 @@ import yaml
 
 from posexp import storage
 from posexp.config.schema import flat
-from posexp.errors import UserError
+from posexp.errors import UserError, refused
 from posexp.runs.checkpoints import Checkpoints
 from posexp.runs.identity import settings
 from posexp.runs.metrics import is_metric
@@ -147,11 +147,11 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     UserError: a folder is missing, or there is no run in any.
   """
   folders: dict[str, Path] = {}  # by their real paths
+  runs, wrong = [], []
   for path in paths:
     if not path.is_dir():
       raise UserError(f"{path}: there is no such folder")
-    folders |= {os.path.realpath(folder): folder for folder in _folders(path)}
-  runs, wrong = [], []
+    folders |= {os.path.realpath(folder): folder for folder in _folders(path, wrong)}
   for folder in folders.values():
     try:
       run = read_run(folder)
@@ -166,12 +166,12 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
   return runs, [f"left out: {each}" for each in wrong]
 
 
-def _folders(path: Path) -> Iterator[Path]:
+def _folders(path: Path, wrong: list[str]) -> Iterator[Path]:
   """The folders that hold a run, be it one that has lost its config, in the order of their names.
 
-  Hidden folders are passed over.
+  Hidden folders are passed over; what cannot be looked into is added to `wrong`.
   """
-  for folder, inside, files in os.walk(path):
+  for folder, inside, files in os.walk(path, onerror=lambda e: wrong.append(str(refused(e)))):
     if {"config.yaml", "metrics.jsonl"} & {*files}:
       inside.clear()
       yield Path(folder)

@@ -48,7 +48,8 @@ def devices(workers: int | str, runs: int) -> list[dict[str, str]]:
   env = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
   asked = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, env=env)
   if asked.returncode:
-    raise UserError(f"JAX finds no device: {asked.stderr.strip().splitlines()[-1]}")
+    said = asked.stderr.strip() or f"asked for them, it ended with {asked.returncode}"
+    raise UserError(f"JAX finds no device: {said.splitlines()[-1]}")
   platform, count = json.loads(asked.stdout.splitlines()[-1])
   if platform not in VISIBLE:
     return [{}] * min(1 if workers == "auto" else workers, runs)

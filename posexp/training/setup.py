@@ -131,15 +131,16 @@ class Setup(NamedTuple):
     """
     name, encoding, reach = self.config["encoding"], self.encoding, self.positions.reach
     texts = f"the longest {data.item} has {data.longest} tokens, in batches of length {data.length}"
+    cut = hasattr(self.task, "max_length")
+    shorten = "cut texts with task.max_length" if cut else f"leave longer {data.item}s out"
     if reach is not None and data.length > reach:
       raise UserError(
-        f"positions.reach={reach}: {texts}; set positions.reach={data.length} or more, or cut "
-        "texts with task.max_length"
+        f"positions.reach={reach}: {texts}; set positions.reach={data.length} or more, or {shorten}"
       )
     if encoding.limit is not None and max(data.length, reach or 0) > encoding.limit:
       option = f"{name}.{encoding.limited_by}"
       why = texts if reach is None else f"positions are drawn from {reach}"
-      lower = "cut texts with task.max_length" if reach is None else "lower positions.reach"
+      lower = shorten if reach is None else "lower positions.reach"
       raise UserError(
         f"{option}={getattr(encoding, encoding.limited_by)} gives {encoding.limit} positions: "
         f"{why}; raise {option}, or {lower}"

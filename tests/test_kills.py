@@ -1,0 +1,114 @@
+"""Runs and sweeps that are killed at any moment, again and again: what they come to is the same.
+
+    POSEXP_FUZZ=1200 POSEXP_SEED=1 python -m pytest tests/test_kills.py -m slow -s
+
+goes on for so many seconds with moments of that seed, and says how many kills that were.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import fuzz
+import order
+import pytest
+from commands import Command
+
+from posexp.data import grammar, trees
+
+RUN = [*order.MODEL, "wandb.mode=disabled", "encoding=rpr", "rpr.k=2", "train.steps=60"]
+RUN += ["train.evaluate_every=4", "train.log_every=3"]
+RUN += ["train.warmup=2", "train.learning_rate=1e-2", "model.dropout=0.2"]
+SWEEP = ["-m", "seed=0,1,2"]
+WORDS = "".join(f"line {i} of {i * i} words\n" for i in range(300))
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory):
+  """The folder of the data, and what is typed for each kind of run."""
+  home = tmp_path_factory.mktemp("home")
+  (home / "text.txt").write_text(WORDS)
+  short = (tree for tree in grammar.draw(400, seed=0) if len(tree.words) <= 6)
+  (home / "trees.mrg").write_text("".join(f"{trees.brackets(tree)}\n" for tree in short))
+  classes = [*order.write(home), *RUN]
+  text = ["task=language_modeling", f"task.train={home / 'text.txt'}", "task.segment=16"]
+  return home, {
+    "classification": classes,
+    "translation": [*RUN, *order.NUMBERS],
+    "language model": [*RUN, *text, "model.memory=16", "train.batch_size=8"],
+    "parser": [*RUN, "task=parsing", f"task.train={home / 'trees.mrg'}", "train.batch_size=8"],
+    "sweep": [*classes, *SWEEP],
+    "workers": [*classes, *SWEEP, "workers=2"],
+  }
+
+
+def results(runs: Path) -> dict:
+  return {path.name: order.result(path) for path in runs.glob("*/*/*/seed=*")}
+
+
+def workers(process: int) -> list[int]:
+  """What a process has started, less a helper of Python's that sees to locks."""
+  found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+  lines = {int(child): Path(f"/proc/{child}/cmdline").read_text() for child in found}
+  return [child for child, line in lines.items() if "resource_tracker" not in line]
+
+
+def killed(command: Command, rng) -> bool:
+  """Whether the command, all of it or a worker was killed before it came to its end."""
+  if rng.random() < 0.7:
+    while not any(command.runs.rglob("metrics.jsonl")) and command.process.poll() is None:
+      time.sleep(0.01)
+  end = time.monotonic() + rng.uniform(0, 8)
+  while time.monotonic() < end and command.process.poll() is None:
+    time.sleep(0.001)
+  if command.process.poll() is not None:
+    return False
+  whom = rng.choice(["all", "command", "worker"])
+  with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+    if whom == "all":
+      os.killpg(command.process.pid, signal.SIGKILL)
+    elif whom == "worker" and (born := workers(command.process.pid)):
+      os.kill(rng.choice(born), signal.SIGKILL)
+    else:
+      command.process.kill()
+  return True
+
+
+def ended(command: Command) -> tuple[int, str, str]:
+  """How a command and all that it has started came to an end."""
+  found = command.end()
+  deadline = time.monotonic() + 60
+  with contextlib.suppress(ProcessLookupError):
+    while time.monotonic() < deadline:
+      os.killpg(command.process.pid, 0)
+      time.sleep(0.02)
+    pytest.fail(f"a process of it is left: {found}")
+  return found
+
+
+@pytest.mark.slow
+def test_however_often_it_is_killed_it_comes_to_the_same(typed):
+  home, kinds = typed
+  good, kills = {}, 0
+  for number, rng in enumerate(fuzz.rounds(4)):
+    kind = rng.choice(list(kinds))
+
+    def again(name, kind=kind):
+      return Command(home, name, task=kinds[kind], start_new_session=True)
+
+    if kind not in good:
+      assert ended(again(f"never/{kind.replace(' ', '-')}"))[::2] == (0, "")
+      good[kind] = results(home / "never" / kind.replace(" ", "-"))
+    for _ in range(rng.randint(1, 4)):
+      command = again(f"killed/{number}")
+      kills += killed(command, rng)
+      _, out, err = ended(command)
+      assert "Traceback" not in out + err, (kind, out, err)
+    status, out, err = ended(again(f"killed/{number}"))
+    assert (status, err) == (0, ""), (kind, out)
+    assert results(home / "killed" / str(number)) == good[kind], kind
+    left = list((home / "killed" / str(number)).rglob("*tmp*"))
+    assert not left, (kind, left)
+    print(f"{kind}: {kills} kills so far", flush=True)
