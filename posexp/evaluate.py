@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posexp.config import command_line
 from posexp.config.arguments import Parser, names, numbers, ranges, run
-from posexp.errors import near
+from posexp.errors import UserError, counted, near
+
+if TYPE_CHECKING:
+  from posexp.runs import Run
+  from posexp.training.restore import TrainedModel
 
 EXAMPLES = """\
 examples:
@@ -18,6 +23,8 @@ examples:
   python -m posexp.evaluate RUN --without position
   python -m posexp.evaluate RUN --without keys,values --layers 0 --heads 0,2 --split validation
   python -m posexp.evaluate RUN --grid          every term in every layer and head, as a heat map
+  python -m posexp.evaluate RUN RUN RUN --without position --records without.parquet
+                       the same of the seeds of a sweep: python -m posexp.report without.parquet
   python -m posexp.evaluate RUN rope.scaling=ntk rope.factor=4        with other options
   python -m posexp.evaluate RUN model.window=10 model.window_ends=relaxed
                        what an encoder's tokens see at most so far away, and from its ends
@@ -49,7 +56,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   what = "Measures the best checkpoint of a run, with everything on and with terms off."
   parser = Parser("evaluate", what, EXAMPLES)
   option = parser.add_argument
-  words = "the folder of a run (of several for --recl), and options to be measured with"
+  words = (
+    "the folder of a run (of several for --recl and --records), and options to be measured with"
+  )
   option("words", metavar="RUN", nargs="+", help=words)
   splits = ("test", "validation", "train")
   option("--split", choices=splits, default="test", help="default: test")
@@ -58,6 +67,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("--heads", metavar="0,2", type=numbers, help="only there; default: all")
   grid = "each term (or those named) off in every layer and head"
   option("--grid", action="store_true", help=grid)
+  keep = "keep what was measured of all these runs, for python -m posexp.report FILE --by without"
+  option("--records", metavar="FILE", type=Path, help=keep)
   option("--text", metavar="FILE", help="score this text with a language model; -: standard input")
   option("--per-token", action="store_true", help="with --text: what each token costs, with tabs")
   of = "with --text or --context"
@@ -78,14 +89,19 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   args.options, args.runs = [], []
   for word in args.words:
     (args.options if OPTION.fullmatch(word) else args.runs).append(word)
-  if not args.runs or (len(args.runs) > 1 and not args.recl):
-    parser.error("name one run; several are for --recl")
+  if not args.runs or (len(args.runs) > 1 and not (args.recl or args.records)):
+    parser.error("name one run; several are for --recl and --records")
   args.run = Path(args.runs[0])
   check_text(parser, args)
   check_contexts(parser, args)
   others = ("without", "layers", "heads", "grid", "text", "context", "recl")
   if args.lengths and (given := [name for name in others if getattr(args, name)]):
     parser.error(f"--lengths stands alone: leave out --{given[0]}")
+  alone = ("text", "context", "recl", "lengths")
+  if args.records and (given := [name for name in alone if getattr(args, name)]):
+    parser.error(f"--records keeps scores of a split: leave out --{given[0]}")
+  if args.records and args.records.suffix != ".parquet":
+    parser.error(f"--records {args.records}: give it the ending .parquet")
   if (args.layers or args.heads) and not (args.without or args.grid):
     parser.error("--layers and --heads say where a term is off, so they need --without or --grid")
   return args
@@ -136,23 +152,41 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   """
   if args.recl:
     return effective_lengths(args)
-  from posexp import plotting, storage
-  from posexp.analysis import ablation, context, lengths, scoring
-  from posexp.training.devices import prepare
-  from posexp.training.options import with_options
-  from posexp.training.restore import open_language_model, open_trained
+  if args.records:
+    return {str(path): result for path, result in kept(args)}
+  from posexp.analysis import context, lengths, scoring
 
-  prepare()
-  trained = open_trained(args.run) if args.text is None else open_language_model(args.run)
-  if args.options:
-    given = command_line.read(args.options)
-    trained = with_options(trained, {each.key_or_group: each.value() for each in given})
+  trained = opened(args, args.run)
   if args.text is not None:
     return scoring.evaluate(args, trained)
   if args.context:
     return context.evaluate(args, trained)
   if args.lengths:
     return lengths.evaluate(args, trained)
+  return without_terms(args, trained)[0]
+
+
+def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
+  """A run, with the options that it is to be measured with."""
+  from posexp.training.devices import prepare
+  from posexp.training.options import with_options
+  from posexp.training.restore import open_language_model, open_trained
+
+  prepare()
+  trained = open_trained(path) if args.text is None else open_language_model(path)
+  if args.options:
+    given = command_line.read(args.options)
+    trained = with_options(trained, {each.key_or_group: each.value() for each in given})
+  return trained
+
+
+def without_terms(
+  args: argparse.Namespace, trained: TrainedModel
+) -> tuple[dict[str, Any], list[Run]]:
+  """Prints the metrics of a run with everything on and with terms off; also gives them as runs."""
+  from posexp import plotting, storage
+  from posexp.analysis import ablation
+
   switches = ablation.Switches(trained)
   chosen = switches.off(args.without, args.layers, args.heads)
   offs = list(switches.grid(chosen)) if args.grid else [chosen] * bool(args.without)
@@ -166,9 +200,28 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   }
   print(ablation.table(result, switches.known))
   if args.grid:
-    figure, folder = ablation.heat_map(result), storage.unlinked(args.run / "figures")
+    figure, folder = ablation.heat_map(result), storage.unlinked(trained.run.path / "figures")
     print(*map(near, plotting.save(figure, folder, f"terms-{args.split}")), sep="\n")
-  return result
+  return result, ablation.as_runs(trained, result, switches.known)
+
+
+def kept(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+  """What is measured of each run; all of it is written at the end."""
+  from posexp.runs.records import write_records
+
+  runs: list[Run] = []
+  for path in args.runs:
+    print(f"\n{path}" if runs else path)
+    result, found = without_terms(args, opened(args, Path(path)))
+    runs += found
+    yield path, result
+  try:
+    write_records(args.records, runs)
+  except OSError as error:
+    raise UserError(
+      f"--records {args.records} cannot be written: {error.strerror or error}"
+    ) from error
+  print(f"\nwritten: {near(args.records)}, {counted(len(runs), 'row')}")
 
 
 def effective_lengths(args: argparse.Namespace) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def test_a_changed_prediction_is_noticed_and_made_again(home):
   case = Case("classes", "finished")
   file = case.path / "predictions/test.jsonl"
   rows = [json.loads(line) for line in file.read_text().splitlines()]
-  rows[3]["predicted"] = rows[3]["label"] = "another"
+  rows[3]["prediction"] = rows[4]["prediction"] + "!"
   file.write_text("".join(json.dumps(row) + "\n" for row in rows))
   found = typed(*case.commands()["compare"])
   assert (found.status, found.err.count("\n")) == (2, 1)

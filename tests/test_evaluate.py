@@ -14,6 +14,9 @@ from posexp.analysis.ablation import Off, Switches, measure, ratio
 from posexp.config import compose, resolve
 from posexp.encodings import Span
 from posexp.errors import UserError
+from posexp.report import arguments as report_arguments
+from posexp.report import report
+from posexp.runs.records import read_records
 from posexp.train import train
 from posexp.training.options import with_options
 from posexp.training.restore import open_trained, terms_of
@@ -142,6 +145,26 @@ def test_a_grid_is_what_single_evaluations_say_in_one_program(run, trained, caps
   files = {path.name for path in (run / "figures").iterdir()}
   assert files == {"terms-test.png", "terms-test.svg"}
   assert "without position: layer 1, head 0" in capsys.readouterr().out
+
+
+def test_what_is_measured_of_runs_is_kept_for_a_report(run, tmp_path, capsys):
+  file = tmp_path / "without.parquet"
+  found = typed(run, "--grid", "--records", file)[str(run)]
+  kept = {each.settings["without"]: each for each in read_records(file)}
+  parts = [
+    "",
+    ": layer 1",
+    *(f": layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1)),
+  ]
+  assert {"nothing", *(f"content{part}" for part in parts)} <= kept.keys()
+  assert len(kept) == len(found["off"]) + 1
+  assert kept["nothing"].score("test/accuracy") == found["on"]["accuracy"]
+  without = next(row for row in found["off"] if row["terms"] == ("content",))
+  assert kept["content: layer 0, head 0"].score("test/loss") == without["loss"]
+  assert "validation/accuracy" not in kept["nothing"].summary
+  capsys.readouterr()
+  report(report_arguments([str(file), "--by", "without", "--no-files"]))
+  assert "split without=content: layer 0" in capsys.readouterr().out
 
 
 def test_switches_are_compiled_once_for_each_length_of_batch(trained):

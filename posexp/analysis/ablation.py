@@ -12,10 +12,14 @@ from tabulate import tabulate
 
 from posexp import plotting
 from posexp.errors import UserError
+from posexp.runs import Run
+from posexp.runs.identity import settings
 from posexp.runs.metrics import METRICS, Score, score
 from posexp.tasks.contract import Outputs
 from posexp.training.restore import TrainedModel, terms_of
 
+COST = ("time/", "memory/")
+CHANGES = ("examples", "change", "error", "other")  # what a row says of its difference
 TermScale = dict[str, np.ndarray]  # by term, float32 [layers,H]: 1 where it is on, 0 where off
 
 
@@ -147,21 +151,47 @@ def table(result: dict[str, Any], known: Off) -> str:
   names.append(next(name for name in METRICS if name in on and name not in names))
   rows = [["everything on", on[main.key], None, None, *(on[name] for name in names[1:]), None]]
   for row in result["off"]:
-    where = [
-      f"{field.removesuffix('s')} {','.join(map(str, row[field]))}"
-      for field in ("layers", "heads")
-      if row[field] != getattr(known, field)
-    ]
-    name = ": ".join([f"without {', '.join(row['terms'])}", *filter(None, [", ".join(where)])])
     change, error = (main.factor * row[key] for key in ("change", "error"))
     values = (row[name] for name in names[1:])
-    rows.append([name, row[main.key], change, error, *values, row["other"]])
+    rows.append(
+      [f"without {name(row, known)}", row[main.key], change, error, *values, row["other"]]
+    )
   title, *others = (METRICS[name].title for name in names)
   heads = ("", title, "points" if main.metric.percent else "change", "± s.e.", *others, "changed")
   decimals = 2 if main.metric.percent else 4
   formats = ("", ".4f", f"+.{decimals}f", f".{decimals}f", ".4f", ".4f", ",")
   title = f"{result['encoding']}, step {result['step']:,}, {on['examples']:,} {result['split']}"
   return f"{title} examples\n{tabulate(rows, heads, 'plain', floatfmt=formats, intfmt=formats)}"
+
+
+def name(row: dict[str, Any], known: Off) -> str:
+  """What is off, less what all of it is: "content: layer 0"."""
+  where = [
+    f"{field.removesuffix('s')} {','.join(map(str, row[field]))}"
+    for field in ("layers", "heads")
+    if row[field] != getattr(known, field)
+  ]
+  return ": ".join([", ".join(row["terms"]), *filter(None, [", ".join(where)])])
+
+
+def as_runs(trained: TrainedModel, result: dict[str, Any], known: Off) -> list[Run]:
+  """What was measured, as runs: one with everything on, and one for each choice of switches.
+
+  Their option `without` names what was off, so that a report tells them apart. Of the summary they
+  have what training cost and the metrics that were measured, all under their split.
+  """
+  run, trained_to = trained.run, trained.run.summary or {}
+  cost = {key: trained_to[key] for key in trained_to if key.startswith(COST) or "/" not in key}
+  found = {}  # of a single layer, all of it and all layers are the same
+  for row in [result["on"], *result["off"]]:
+    config = trained.setup.config | {"without": name(row, known) if "terms" in row else "nothing"}
+    metrics = {
+      f"{result['split']}/{key}": value
+      for key, value in row.items()
+      if key not in (*Off._fields, *CHANGES)
+    }
+    found[config["without"]] = Run(run.path, config, settings(config), cost | metrics)
+  return [*found.values()]
 
 
 def heat_map(result: dict[str, Any]) -> Figure:
