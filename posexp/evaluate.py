@@ -206,7 +206,7 @@ def without_terms(
 
 
 def kept(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-  """What is measured of each run; all of it is written at the end."""
+  """What is measured of each run, and written before the next one is opened."""
   from posexp.runs.records import write_records
 
   runs: list[Run] = []
@@ -215,12 +215,12 @@ def kept(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     result, found = without_terms(args, opened(args, Path(path)))
     runs += found
     yield path, result
-  try:
-    write_records(args.records, runs)
-  except OSError as error:
-    raise UserError(
-      f"--records {args.records} cannot be written: {error.strerror or error}"
-    ) from error
+    try:
+      write_records(args.records, runs)
+    except OSError as error:
+      raise UserError(
+        f"--records {args.records} cannot be written: {error.strerror or error}"
+      ) from error
   print(f"\nwritten: {near(args.records)}, {counted(len(runs), 'row')}")
 
 

@@ -52,6 +52,15 @@ COLUMNS = (
     "sentences",
     counts=("matched", "gold", "predicted"),
   ),
+  Columns(
+    "answers",
+    "input",
+    "reference",
+    "exact",
+    ("exact_match",),
+    "examples",
+    counts=("right", "tokens"),
+  ),
 )
 
 

@@ -285,5 +285,6 @@ def rows(data: DrawnData, split: str, found: Outputs) -> Iterator[dict[str, Any]
       "input": data.written(x),
       "reference": data.written(y),
       "right": int(found["right"][index]),
+      "tokens": int(found["tokens"][index]),
       "exact": bool(found["exact"][index]),
     }
