@@ -160,6 +160,7 @@ def reported(
 
 def setting(runs: Sequence[Run]) -> str:
   """What was trained and how, as a table: options, seeds, minutes and devices."""
+  runs = list({run.path: run for run in runs}.values())  # once, however often it was measured
 
   def values(found: Iterable[object]) -> str:
     return ", ".join(sorted(dict.fromkeys(map(str, found))))

@@ -28,6 +28,7 @@ EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small
   "shaw_clip_k": (6, 5),
   "shaw_keys_values": (4, 5),
   "sinusoid_base": (6, 5),
+  "sinusoid_combination": (3, 5),
   "transformer_xl_recurrence": (12, 3),
   "transformer_xl_terms": (7, 5),
   "transformer_xl_terms_lm": (7, 3),
@@ -259,6 +260,7 @@ TRANSLATED = (
   "shaw_clip_k",
   "shaw_keys_values",
   "sinusoid_base",
+  "sinusoid_combination",
 )
 
 
