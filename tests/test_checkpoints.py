@@ -281,6 +281,20 @@ def test_killed_at_any_moment_nothing_saved_is_lost(tmp_path):
       assert int(best["step"]) == max(scored, key=lambda row: (row[SCORE], -row["step"]))["step"]
 
 
+def test_ranks_that_are_damaged_are_noticed_before_a_run_goes_on(tmp_path):
+  with RunWriter(tmp_path, CONFIG) as run:
+    save(run, 1, 0.9)
+    save(run, 2, 0.5)
+  (file,) = (tmp_path / "checkpoints/2/metrics").glob("metrics")
+  for damaged in ('{"minus_loss": -1.0}', '{"score": "x", "minus_loss": -1.0}'):
+    file.write_text(damaged)
+    with (
+      RunWriter(tmp_path, CONFIG) as run,
+      pytest.raises(UserError, match="the metrics of step 2 are damaged"),
+    ):
+      run.checkpoints.restore(make_state(2))
+
+
 def test_arrays_whose_bytes_have_changed_are_not_read(tmp_path):
   state = {"table": jax.random.normal(jax.random.key(0), (200, 64)), "step": jnp.array(3)}
   checkpoints = Checkpoints(tmp_path)

@@ -71,7 +71,8 @@ class Checkpoints:
     if not any(self.folder.glob("[0-9]*")):
       return None
     with self._explained(READING):
-      return self._manager.latest_step() if which == "latest" else _best(self._ranks)
+      best = _best(self._ranks)  # of the latest, too, so that damaged ranks are noticed before work
+      return self._manager.latest_step() if which == "latest" else best
 
   def restore(self, template: Any, which: str = "latest") -> Any:
     """The state that `find` finds, or None if there is none.
@@ -208,8 +209,17 @@ def _best(ranks: Mapping[int, Rank]) -> int | None:
 
 
 def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank]:
-  """The ranks by step, of the checkpoints that have one with a finite score."""
-  ranks = {step: Rank(**found) for step, found in metrics.items() if found}
+  """The ranks by step, of the checkpoints that have one with a finite score.
+
+  Raises:
+    ValueError: what is kept as one is none.
+  """
+  ranks = {}
+  for step, found in metrics.items():
+    if found:
+      if found.keys() != {*Rank._fields} or not all(map(storage.is_number, found.values())):
+        raise ValueError(f"the metrics of step {step} are damaged")
+      ranks[step] = Rank(**found)
   return {step: rank for step, rank in ranks.items() if math.isfinite(rank.score)}
 
 
