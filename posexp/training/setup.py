@@ -49,8 +49,8 @@ class Setup(NamedTuple):
       build(Training, config.get("train"), "train"),
     )
     values = flat(config)
-    try:
-      check_effective(setup.encoding, lambda option: values.get(option, True))
+    try:  # an option that the task does not have is off; the encoding's own have been looked at
+      check_effective(setup.encoding, lambda option: values.get(option, "." not in option))
     except ValueError as error:
       raise UserError(f"{config['encoding']}.{error}") from error
     if setup.size.match_to not in all_encodings():
