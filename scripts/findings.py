@@ -9,7 +9,7 @@ is written here, and all else by hand:
     <!-- setting -->              sizes, seeds, hours and devices of all runs
     <!-- report ARGUMENTS | TITLE of a figure; ... -->
                                   table and figures of `python -m posexp.report FOLDER ARGUMENTS`
-    <!-- costs ARGUMENTS -->      parameters and FLOPs of that report's groups
+    <!-- costs ARGUMENTS -->      parameters, FLOPs, memory and steps' time of that report's groups
     <!-- end -->                  the end of each
 
 The page's head lists the claims that it is about, for the table of all of them:
@@ -22,6 +22,7 @@ The page's head lists the claims that it is about, for the table of all of them:
 from __future__ import annotations
 
 import argparse
+import csv
 import functools
 import re
 import shlex
@@ -40,6 +41,7 @@ from posexp.reporting import results, sentences, tables
 from posexp.reporting.charts import charts
 from posexp.reporting.figures import draw, svg, wide_figures
 from posexp.reporting.figures import shown as drawn_groups
+from posexp.reporting.grouping import Group
 from posexp.reporting.results import Results
 from posexp.reporting.text import tabulated, wrapped
 from posexp.runs import Run
@@ -176,11 +178,32 @@ def setting(runs: Sequence[Run]) -> str:
 
 
 def costs(results: Results) -> str:
-  """What the groups cost by any machine's count, the best first, as a table."""
+  """What the groups cost by any machine's count, the best first, as a table.
+
+  Groups that are encodings have the time of a step beside it, as the benchmark has measured it.
+  """
+  heads, timed = ["", *COSTS, "temporaries MiB"], steps()
   rows = [
-    [group.label, *(f"{group.costs[each]:,.0f}" for each in COSTS)] for group in results.ranked
+    [group.label, *(f"{group.costs[each]:,.0f}" for each in COSTS), temporaries(group)]
+    for group in results.ranked
   ]
-  return tabulated((["", *COSTS], rows), "pipe")
+  if any(group.label in timed for group in results.ranked):
+    heads.append("step × none")
+    rows = [[*row, f"{timed[row[0]]:.2f}" if row[0] in timed else "—"] for row in rows]
+  return tabulated((heads, rows), "pipe")
+
+
+def temporaries(group: Group) -> str:
+  """The memory of a step beside that of the state, by the compiler's count."""
+  found = [run.score("memory/temporary_bytes") for run in group.counted.values()]
+  return f"{sum(found) / len(found) / 2**20:,.1f}"
+
+
+@functools.cache
+def steps() -> dict[str, float]:
+  """How long a step of training takes with each encoding that was measured, over that of `none`."""
+  with (HERE.parent / "benchmarks" / "steps" / "benchmark.csv").open(encoding="utf-8") as file:
+    return {row["encoding"]: float(row["ratio"]) for row in csv.DictReader(file)}
 
 
 def device(run: Run) -> str:
