@@ -227,6 +227,8 @@ def overview(folders: Sequence[Path]) -> str:
         raise UserError(f"{folder}: no difference of {said['of']!r} to {one.baseline.label}")
       size = f"{one.shown(group.difference.estimate, '+')} {one.score.unit}"
       effect = f"{size} of {one.score.title}, {group.label} against {one.baseline.label}"
+      if group.difference.estimate.low is None:  # a permutation gives no interval
+        effect += f", p = {group.difference.holm:.3f}"
       link = f"[{said['claim']}]({folder.name}/README.md)"
       seeds = str(group.difference.estimate.n)
       rows.append([link, said["source"], said["verdict"], effect, seeds])
