@@ -21,6 +21,7 @@ examples:
   python -m posexp.report                                      all of runs/, by what differs
   python -m posexp.report runs/ --by encoding,rpr.k --metric test/accuracy
   python -m posexp.report runs/numbers --metric beyond/exact_match --baseline "rpr k=4"
+  python -m posexp.report runs/mr --where model.backbone=cnn --by encoding
   python -m posexp.report runs/trec --no-files
   python -m posexp.report runs/trec --records trec.parquet     for others, who then type
   python -m posexp.report trec.parquet
@@ -50,6 +51,13 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   )
   parser.add_argument(
     "--by", metavar="KEY,...", type=names, help="options to group by; default: those that differ"
+  )
+  parser.add_argument(
+    "--where",
+    metavar="OPTION=VALUE",
+    action="append",
+    default=[],
+    help="only runs with this value of an option; may be given several times",
   )
   parser.add_argument("--metric", help="of summary.json; default: what the task is mainly about")
   parser.add_argument(
@@ -95,10 +103,11 @@ def report(args: argparse.Namespace) -> list[Results]:
   Raises:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
-  from posexp.reporting import tables
+  from posexp.reporting import grouping, tables
   from posexp.reporting.results import results
 
   runs, notes = given(args.runs)
+  runs = grouping.chosen(runs, args.where)
   tasks = results(runs, args.by, args.metric, args.baseline)
   text = tables.document(tasks, notes)
   print(text)

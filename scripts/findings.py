@@ -41,7 +41,7 @@ from posexp.reporting import results, sentences, tables
 from posexp.reporting.charts import charts
 from posexp.reporting.figures import draw, svg, wide_figures
 from posexp.reporting.figures import shown as drawn_groups
-from posexp.reporting.grouping import Group
+from posexp.reporting.grouping import Group, chosen
 from posexp.reporting.results import Results
 from posexp.reporting.text import tabulated, wrapped
 from posexp.runs import Run
@@ -123,6 +123,7 @@ def drawn(folder: Path) -> Drawn:
 def found_in(folder: Path, runs: Sequence[Run], argv: Sequence[str]) -> list[Results]:
   """What `python -m posexp.report` finds in records, of all tasks they have."""
   args = arguments([str(folder), *argv])
+  runs = chosen(runs, args.where)
   return results.results(runs, args.by, args.metric, args.baseline)
 
 

@@ -73,6 +73,13 @@ def test_groups_are_what_differs_or_what_is_asked_for(tmp_path, said):
   assert "beats" not in text
 
 
+def test_runs_can_be_chosen_by_an_option(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": B, ("rpr", 2): A, ("rpr", 4): B})
+  text = said(tmp_path, "--where", "encoding=rpr", "--where", "rpr.k=2")
+  assert "rpr is first of 1 group with 92.67 ± 2.27, n = 6" in text
+  assert "sinusoidal" not in text
+
+
 def test_what_changes_along_with_the_groups_is_said(tmp_path, said):
   sweep(tmp_path, {"sinusoidal": B})
   sweep(tmp_path, {"rpr": A}, **{"train.epochs": 5, "train.learning_rate": 0.01})
@@ -93,6 +100,8 @@ def test_the_baseline_can_be_named(tmp_path, said):
     (["--metric", "accuracy"], "no run has such a metric; did you mean test/accuracy?"),
     (["--by", "rpr.kk"], "--by rpr.kk: no option by which runs can be grouped; did you mean rpr.k"),
     (["--by", "k"], "did you mean rpr.k?"),
+    (["--where", "rpr.k=3"], "--where rpr.k=3: no run has that; there are 2, 4"),
+    (["--where", "rpr.kk=2"], "no run has that; did you mean rpr.k?"),
     (["--baseline", "sinusoidl"], "it is no group; did you mean sinusoidal?"),
     (["--baseline", "rpr"], "it is no group; did you mean rpr k=4?"),
   ],

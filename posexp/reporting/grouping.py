@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posexp.config import show
+from posexp.errors import UserError
 from posexp.reporting.significance import Estimate, estimate, over_seeds
-from posexp.reporting.text import MISSING
+from posexp.reporting.text import MISSING, did_you_mean
 from posexp.runs import FILES, Run
 from posexp.runs.metrics import Score
 
@@ -55,6 +56,24 @@ def value_of(run: Run, key: str) -> str:
   if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
     value = int(value)
   return show(value)
+
+
+def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
+  """The runs that have all of these values, each typed as OPTION=VALUE.
+
+  Raises:
+    UserError: no run has such an option, or such a value of it.
+  """
+  found = list(runs)
+  for typed in where:
+    key, _, value = typed.partition("=")
+    values = list(dict.fromkeys(value_of(run, key) for run in found if key in run.settings))
+    if value not in values:
+      options = list(dict.fromkeys(option for run in runs for option in run.settings))
+      hint = f"there are {', '.join(values)}" if values else did_you_mean(key, options)
+      raise UserError(f"--where {typed}: no run has that; {hint}")
+    found = [run for run in found if value_of(run, key) == value]
+  return found
 
 
 def text_size(run: Run) -> str | None:
