@@ -56,9 +56,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   what = "Measures the best checkpoint of a run, with everything on and with terms off."
   parser = Parser("evaluate", what, EXAMPLES)
   option = parser.add_argument
-  words = (
-    "the folder of a run (of several for --recl and --records), and options to be measured with"
-  )
+  words = "a run's folder (several for --recl and --records), and options to measure it with"
   option("words", metavar="RUN", nargs="+", help=words)
   splits = ("test", "validation", "train")
   option("--split", choices=splits, default="test", help="default: test")
@@ -97,14 +95,19 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   others = ("without", "layers", "heads", "grid", "text", "context", "recl")
   if args.lengths and (given := [name for name in others if getattr(args, name)]):
     parser.error(f"--lengths stands alone: leave out --{given[0]}")
-  alone = ("text", "context", "recl", "lengths")
-  if args.records and (given := [name for name in alone if getattr(args, name)]):
-    parser.error(f"--records keeps scores of a split: leave out --{given[0]}")
-  if args.records and args.records.suffix != ".parquet":
-    parser.error(f"--records {args.records}: give it the ending .parquet")
+  check_records(parser, args)
   if (args.layers or args.heads) and not (args.without or args.grid):
     parser.error("--layers and --heads say where a term is off, so they need --without or --grid")
   return args
+
+
+def check_records(parser: Parser, args: argparse.Namespace) -> None:
+  """Refuses --records of what no report shows."""
+  others = ("text", "context", "recl", "lengths")
+  if args.records and (given := [name for name in others if getattr(args, name)]):
+    parser.error(f"--records keeps scores of a split: leave out --{given[0]}")
+  if args.records and args.records.suffix != ".parquet":
+    parser.error(f"--records {args.records}: give it the ending .parquet")
 
 
 def check_text(parser: Parser, args: argparse.Namespace) -> None:

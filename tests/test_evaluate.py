@@ -212,6 +212,8 @@ def test_the_terms_are_those_of_the_model(trained):
     ("--grid --heads -1", "--heads -1: the model's heads are 0, 1"),
     ("--layers 1", "--layers and --heads say where a term is off, so they need --without"),
     ("--without position --heads x", "argument --heads: invalid numbers value: 'x'"),
+    ("--records without.csv", "--records without.csv: give it the ending .parquet"),
+    ("--records x.parquet --context 8", "--records keeps scores of a split: leave out --context"),
     ("--split dev", "argument --split: invalid choice: 'dev'"),
   ],
 )
