@@ -166,7 +166,7 @@ def setting(runs: Sequence[Run]) -> str:
   runs = list({run.path: run for run in runs}.values())  # once, however often it was measured
 
   def values(found: Iterable[object]) -> str:
-    return ", ".join(sorted(dict.fromkeys(map(str, found))))
+    return ", ".join(sorted({str(each) for each in found if each is not None}))
 
   rows = [[f"`{key}`", values(run.settings.get(key) for run in runs)] for key in OPTIONS]
   seconds = sum(run.score("time/seconds") for run in runs)

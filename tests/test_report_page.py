@@ -163,6 +163,13 @@ def test_the_same_runs_make_the_same_page(made):
   assert made.read_text() == before
 
 
+def test_groups_stand_at_an_axis_without_the_words_that_all_have():
+  labels = ["rpr keys=true values=true", "rpr keys=false values=true"]
+  assert figures.distinct(labels) == ["keys=true", "keys=false"]
+  assert figures.distinct(["rpr k=2", "rpr k=4", "none"]) == ["rpr k=2", "rpr k=4", "none"]
+  assert figures.distinct(["rpr"]) == ["rpr"]
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
 def test_a_browser_lays_it_out_for_a_phone_and_a_desktop(made):
   (made.parent / "measure.html").write_text(MEASURE)

@@ -89,13 +89,23 @@ def draw(chart: Chart, base: Group) -> str:
   elif chart.kind == "contexts":
     log2_axis(axes, sorted(places))
   if chart.kind == "names":
-    axes.set_xticks(places, [short(each, 24) for each in places], rotation=40, ha="right")
+    axes.set_xticks(places, distinct(places), rotation=40, ha="right")
   else:
     figure.set_figheight(SIZE[1] + 0.19 * len(names))
     figure.legend(loc="outside lower left", frameon=False)
   if chart.kind == "names" or (chart.kind == "numbers" and base.label not in names):
     axes.axhline(chart.y.factor * base.estimate.mean, color="k", linestyle="--", linewidth=1)
   return svg(figure)
+
+
+def distinct(labels: Sequence[str]) -> list[str]:
+  """The labels of groups for an axis, without the words that all of them have."""
+  words = [label.split() for label in labels]
+  shared = set.intersection(*map(set, words))
+  return [
+    short(" ".join(word for word in each if word not in shared) or label, 32)
+    for label, each in zip(labels, words, strict=True)
+  ]
 
 
 def svg(figure: Figure) -> str:
