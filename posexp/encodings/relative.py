@@ -11,6 +11,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Base, Whole
+from posexp.encodings.additive import Sinusoidal, WordAndPosition
 from posexp.encodings.base import Encoding, Relation, Setting, scaled
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import ByOffset, Span
@@ -29,9 +30,10 @@ class RPR(Encoding):
   them: the `heads` of a layer, as in the authors' code and the paper's big model; `none`, a table
   per head as the paper says of its base model; or all `layers` and their heads. k=0 has no
   positions: the key term falls away in the softmax. `beyond` k the last vector is used (`last`) or
-  none (`zero`, as in the authors' second implementation, of Music Transformer). `table` is the
-  largest k that the tables have room for (null: k itself). With one `table`, all k train in one
-  compiled program, and start from the same vectors.
+  none (`zero`, as in the authors' second implementation, of Music Transformer). `absolute` adds
+  sinusoids to the words as well, which the authors saw no gain from. `table` is the largest k that
+  the tables have room for (null: k itself). With one `table`, all k train in one compiled program,
+  and start from the same vectors.
   """
 
   k: Whole = 16
@@ -40,11 +42,22 @@ class RPR(Encoding):
   share: Literal["heads", "none", "layers"] = "heads"
   table: Whole | None = None
   beyond: Literal["last", "zero"] = "last"
+  absolute: Literal["none", "sinusoidal"] = "none"
 
   def __post_init__(self):
     super().__post_init__()
     if self.table is not None and self.table < self.k:
       raise ValueError(f"table must be at least k={self.k}, not {self.table}")
+
+  @property
+  def relative(self) -> bool:
+    return self.absolute == "none"
+
+  def embed(self, vocab_size, features, *, scale, causal=False, rngs):
+    words = super().embed(vocab_size, features, scale=scale, causal=causal, rngs=rngs)
+    if self.absolute == "none":
+      return words
+    return WordAndPosition(words, Sinusoidal().vector(features, rngs))
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return ClippedOffset(self, num_heads, head_dim, rngs=rngs)
