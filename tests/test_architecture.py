@@ -1,11 +1,10 @@
 """The house: which room uses which, and how large anything in it may get."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "posexp"
@@ -16,7 +15,6 @@ DEFERRED = {
   "num2words", "orbax", "pandas", "pyarrow", "sacrebleu", "scipy", "sklearn", "submitit",
   "tabulate", "threadpoolctl", "tokenizers", "wandb",
 }  # fmt: skip
-every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 
 
 def test_a_room_uses_only_the_rooms_below_it():
@@ -36,25 +34,33 @@ def test_no_module_is_named_like_one_of_the_standard_library():
   assert own & sys.stdlib_module_names - {"inspect", "encodings"} <= {"__init__"}
 
 
-@every_file
-def test_files_and_functions_are_short(file):
-  text = file.read_text(encoding="utf-8")
-  assert len(text.splitlines()) <= 400
-  for node in ast.walk(ast.parse(text)):
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+@functools.cache
+def parsed():
+  """What is in each file, by its name."""
+  texts = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in FILES}
+  return {name: (text, ast.parse(text)) for name, text in texts.items()}
+
+
+def functions(tree):
+  return [
+    node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+  ]
+
+
+def test_files_and_functions_are_short():
+  for name, (text, tree) in parsed().items():
+    assert len(text.splitlines()) <= 400, name
+    for node in functions(tree):
       length = node.end_lineno - node.lineno + 1
-      assert length <= 60, f"{node.name} has {length} lines"
+      assert length <= 60, f"{name}: {node.name} has {length} lines"
 
 
-@every_file
-def test_no_import_hides_in_a_function_without_a_reason(file):
+def test_no_import_hides_in_a_function_without_a_reason():
   """Importing a module of posexp there is a way to be late with a dependency that it has."""
-  for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-      continue
-    for node in ast.walk(function):
+  for file, (_, tree) in parsed().items():
+    for node in (node for function in functions(tree) for node in ast.walk(function)):
       names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
       if isinstance(node, ast.ImportFrom):
         names = [node.module]
       for name in names:
-        assert name.partition(".")[0] in DEFERRED | {"posexp"}, f"line {node.lineno}: {name}"
+        assert name.partition(".")[0] in DEFERRED | {"posexp"}, f"{file}, {node.lineno}: {name}"

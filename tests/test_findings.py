@@ -1,5 +1,6 @@
 """The published findings are what the records of their runs say."""
 
+import functools
 import re
 
 import findings
@@ -29,6 +30,14 @@ Mine stays.
 <!-- report --by encoding --metric {metric} | {title} -->
 <!-- end -->
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _read_once():
+  """The records of a page are read once for all that is made of them."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(findings, "read_records", functools.cache(findings.read_records))
+    yield
 
 
 @pytest.mark.parametrize("folder", PAGES, ids=lambda folder: folder.name)

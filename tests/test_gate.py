@@ -1,6 +1,8 @@
 """The gate of diagnostics: beyond the lengths of training, only what was learned there counts."""
 
+import contextlib
 import csv
+import io
 import itertools
 import json
 
@@ -29,31 +31,45 @@ def diagnostic(root, encoding, within, beyond, *, name="tally", lengths=(24, 40)
   return root
 
 
-@pytest.fixture
-def runs(tmp_path):
-  root = tmp_path / "runs"
+def several(root):
+  """Runs of groups of which all seeds have learned, some, and none."""
   diagnostic(root, "none", [1.0, 0.96, 0.5, 1.0, 0.2], [0.9, 0.7, 0.8, 0.1, 0.0])
   diagnostic(root, "rpr", [1.0] * 5, [1.0, 1.0, 0.99, 0.98, 0.97])
   return diagnostic(root, "rope", [0.9, 0.3], [0.4, 0.0])
 
 
-def test_what_was_not_learned_is_in_no_mean_and_is_said(runs, tmp_path, capsys):
-  (found,) = report(arguments([str(runs), "--out", str(tmp_path / "out")]))
+@pytest.fixture
+def runs(tmp_path):
+  return several(tmp_path / "runs")
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+  """A report of two tasks: what it finds of each, what it says, and its folder."""
+  folder = tmp_path_factory.mktemp("reported")
+  runs = several(folder / "runs")
+  diagnostic(runs, "rpr", [1.0, 1.0], [1.0, 0.9], name="copy")
+  with contextlib.redirect_stdout(io.StringIO()) as said:
+    found = report(arguments([str(runs), "--out", str(folder / "out")]))
+  return found, " ".join(said.getvalue().split()), folder / "out"
+
+
+def test_what_was_not_learned_is_in_no_mean_and_is_said(reported):
+  (_, found), text, out = reported
   means = {group.label: group.estimate and group.estimate.mean for group in found.groups}
   assert means == {
     "rpr": pytest.approx(0.988),
     "none": pytest.approx(np.mean([0.9, 0.7, 0.1])),
     "rope": None,
   }
-  text = " ".join(capsys.readouterr().out.split())
   assert "| none | 3 of 5 | 56.67 | 90.00 70.00 10.00 | 10.00 to 90.00 | baseline |" in text
   assert "| rope | 0 of 2 | not learned | — | — | — | — |" in text
   assert "first of 2 groups with 98.80" in text
   assert "5 of 5 seeds learned" in text
   assert "none: left out seed 2 (not learned: 50.00 test exact match; 80.00 beyond" in text
   assert "± " not in text
-  out = tmp_path / "out"
-  groups = {row["group"]: row for row in csv.DictReader((out / "groups.csv").open())}
+  rows = csv.DictReader((out / "groups.csv").open())
+  groups = {row["group"]: row for row in rows if row["task"] == "tally"}
   assert [groups[each]["learned"] for each in ("rpr", "none", "rope")] == ["5", "3", "0"]
   assert groups["rope"]["mean"] == ""
   rows = [*csv.DictReader((out / "runs.csv").open())]
@@ -161,16 +177,14 @@ def test_a_heat_map_has_a_number_in_each_cell_that_has_one_and_the_line_at_its_p
   assert 22.0 in [line.get_xdata()[0] for line in right.lines]
 
 
-def test_several_tasks_are_on_one_page_with_how_far_groups_reach(runs, tmp_path):
-  diagnostic(runs, "rpr", [1.0, 1.0], [1.0, 0.9], name="copy")
-  out = tmp_path / "out"
-  report(arguments([str(runs), "--out", str(out)]))
+def test_several_tasks_are_on_one_page_with_how_far_groups_reach(reported):
+  found, _, out = reported
   names = ["lengths-copy", "lengths-tally", "lengths", "reach"]
   files = {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
   assert {path.name for path in (out / "figures").iterdir()} == files
   page = (out / "report.html").read_text()
   assert page.index("Groups by length") < page.index("How far groups reach")
-  grids = [lengths.grid(each) for each in results(read_runs([runs])[0])]
+  grids = [lengths.grid(each) for each in found]
   reaches = lengths.reaches(grids)
   assert reaches.tasks == ["copy", "tally"]
   assert {key: cell.state for key, cell in reaches.cells.items()} == {

@@ -25,7 +25,7 @@ def test_it_fails_if_a_kernel_differs_and_says_where(monkeypatch, capsys):
   monkeypatch.setattr(cudnn, "attend", broken)
   for module in (gpu, attention):
     monkeypatch.setattr(module, "target", lambda: Target("gpu"))
-  monkeypatch.setattr(gpu, "ENCODINGS", {name: ENCODINGS[name] for name in ("rope", "cope")})
+  monkeypatch.setattr(gpu, "ENCODINGS", {name: ENCODINGS[name] for name in ("none", "cope")})
   monkeypatch.setattr(gpu, "LENGTHS", (8,))
   size = Size(d_model=16, num_heads=2, d_ff=8, num_layers=1, dropout=0.0, attention="reference")
   monkeypatch.setattr(gpu, "SIZE", size)
@@ -34,5 +34,5 @@ def test_it_fails_if_a_kernel_differs_and_says_where(monkeypatch, capsys):
   assert end.value.code == 1
   table, _, without = capsys.readouterr().out.partition("without a kernel:")
   ends = [(*line.split()[:2], line.split()[-1]) for line in table.splitlines()[2:] if line]
-  assert ends == [("rope", "encoder", "yes"), ("rope", "decoder", "NO")]
+  assert ends == [("none", "encoder", "yes"), ("none", "decoder", "NO")]
   assert "cope, decoder: attention=fused needs an encoding that its kernels know" in without

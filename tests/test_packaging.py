@@ -38,6 +38,11 @@ def sdist(tmp_path_factory):
   return build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+  return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
 @pytest.fixture(scope="module", params=["checkout", "editable", "wheel", "wheel of the sdist"])
 def home(request, tmp_path_factory):
   """A folder from which `posexp` is imported."""
@@ -51,12 +56,13 @@ def home(request, tmp_path_factory):
       names = [name for name in wheel.namelist() if ".dist-info/" not in name]
       assert names == ["_posexp.pth"]
       return wheel.read("_posexp.pth").decode()
-  source = ROOT
-  if request.param == "wheel of the sdist":
+  if request.param == "wheel":
+    wheel = request.getfixturevalue("wheel")
+  else:
     with tarfile.open(request.getfixturevalue("sdist")) as archive:
       archive.extractall(folder, filter="data")
     (source,) = folder.iterdir()
-  wheel = build("wheel", source, tmp_path_factory.mktemp("wheel"))
+    wheel = build("wheel", source, tmp_path_factory.mktemp("wheel_of_sdist"))
   installed = tmp_path_factory.mktemp("installed")
   with zipfile.ZipFile(wheel) as archive:
     archive.extractall(installed)
@@ -92,8 +98,8 @@ def test_configs_are_found_from_anywhere_and_those_of_the_user_beside_them(home,
   assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_wheel_has_the_license_and_the_command(tmp_path):
-  with zipfile.ZipFile(build("wheel", ROOT, tmp_path)) as archive:
+def test_a_wheel_has_the_license_and_the_command(wheel):
+  with zipfile.ZipFile(wheel) as archive:
     names = archive.namelist()
     scripts = next(name for name in names if name.endswith("entry_points.txt"))
     assert "posexp-train = posexp.train:main" in archive.read(scripts).decode()

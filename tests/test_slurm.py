@@ -192,18 +192,18 @@ def test_a_queued_job_goes_on_where_it_was_even_if_it_began_afresh(cluster):
 
 def test_what_slurm_refuses_is_a_sentence(cluster):
   cluster.refusal = "sbatch: error\n\nsbatch: error: invalid partition specified: gpu\n"
-  status, _, err = command(*SWEEP)
+  status, _, err = command(*SWEEP[:2])
   message = "Slurm takes no jobs: sbatch: error: invalid partition specified: gpu"
   assert (status, err) == (2, f"posexp: error: {message}\n")
 
 
 def test_an_option_that_submitit_does_not_know_is_a_sentence(cluster):
-  status, _, err = command(*SWEEP, "+hydra.launcher.partitoin=gpu")
+  status, _, err = command(*SWEEP[:2], "+hydra.launcher.partitoin=gpu")
   message = "hydra.launcher: Unknown argument 'partitoin' for executor 'slurm'"
   assert (status, err) == (2, f"posexp: error: {message}\n")
 
 
 def test_an_option_that_posexp_does_not_know_names_the_nearest(cluster):
-  status, _, err = command(*SWEEP, "hydra.launcher.partitoin=gpu")
+  status, _, err = command(*SWEEP[:2], "hydra.launcher.partitoin=gpu")
   message = "there is no option hydra.launcher.partitoin; did you mean hydra.launcher.partition?"
   assert (status, err) == (2, f"posexp: error: hydra.launcher.partitoin=gpu: {message}\n")

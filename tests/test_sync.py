@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 import run_folders
 from scipy import stats
-from tracked import CONFIG, steps_of, train, wandb_sync
+from tracked import CONFIG, LIGHT, steps_of, train, wandb_sync
 from wandb_stub import Refused
 
 from posexp import sync
 from posexp.errors import UserError
 from posexp.runs import folder
 
-SCORES = {("rpr", 2): [0.5, 0.6, 0.9], ("rpr", 4): [0.8, 0.9], "none": [0.4]}
+SCORES = {("rpr", 2): [0.5, 0.6, 0.9], ("rpr", 4): [0.8], "none": [0.4]}
+
+
+@pytest.fixture(autouse=True)
+def _light(apart, monkeypatch):
+  for name in LIGHT:
+    monkeypatch.setenv(name, "true")
 
 
 def send(*typed):
@@ -91,13 +97,32 @@ def test_what_wandb_sync_has_sent_is_not_sent_twice(stub):
   assert send() == {"sent": 2}
   assert logged.history == before
   assert [row["step"] for row in before if "step" in row] == [10, 20]
+  train([30], mode="offline")
+  assert send() == {"sent": 2}
+  assert [row["step"] for row in logged.history if "step" in row] == [10, 20, 30]
 
 
-def test_a_group_is_one_run_of_means(stub, tmp_path):
+def test_a_group_is_one_run_of_means_and_updated_whichever_run_is_named(stub, tmp_path):
   run_folders.sweep(tmp_path / "runs", SCORES)
-  assert send() == {"sent": 9}
-  logged = aggregates(stub)[("rpr", 2)]
-  scores = SCORES[("rpr", 2)]
+  assert send() == {"sent": 8}
+  found = aggregates(stub)
+  assert_means(found, stub)
+  assert_points(found)
+  run = run_folders.write(tmp_path / "runs", "rpr", 7, 0.9, options={"k": 4})
+  assert send(str(run)) == {"sent": 2}
+  assert len(stub.aggregates) == 3
+  logged = aggregates(stub)[("rpr", 4)]
+  assert (logged.summary["n/test/accuracy"], logged.config["seeds"]) == (2, [0, 7])
+  [point] = logged.table("toy_test_accuracy_by_group")
+  assert (point["x"], point["n"]) == ("rpr k=4", 2)
+  assert point["mean"] == pytest.approx(0.85)
+  low, _ = stats.t.interval(0.95, 1, 0.85, stats.sem([0.8, 0.9]))
+  assert point["low"] == pytest.approx(low)
+
+
+def assert_means(found, stub):
+  """The means of three seeds, and of one."""
+  logged, scores = found[("rpr", 2)], SCORES[("rpr", 2)]
   low, high = stats.t.interval(0.95, 2, statistics.fmean(scores), stats.sem(scores))
   expected = {"mean": statistics.fmean(scores), "sd": statistics.stdev(scores), "n": 3}
   expected |= {"low": low, "high": high}
@@ -110,28 +135,24 @@ def test_a_group_is_one_run_of_means(stub, tmp_path):
   [run] = {run.field("groupName") for run in stub.training if run.config.get("rpr") == {"k": 2}}
   assert logged.field("groupName") == run
   assert "test/accuracy" not in logged.summary  # by which W&B would count the group as a seed
-  alone = aggregates(stub)[("none", None)].summary
+  alone = found[("none", None)].summary
   assert (alone["mean/test/accuracy"], alone["n/test/accuracy"]) == (0.4, 1)
   assert not [key for key in alone if key.startswith(("sd/", "low/", "high/"))]
 
 
-def test_tables_have_the_points_of_a_group(stub, tmp_path):
-  run_folders.sweep(tmp_path / "runs", SCORES)
-  send()
-  found = aggregates(stub)
+def assert_points(found):
+  """The tables that figures are drawn from."""
   by_k = "toy_test_accuracy_by_rpr_k"
-  [point] = found[("rpr", 4)].table(by_k)
-  assert (point["x"], point["series"], point["n"]) == (4, "rpr", 2)
-  assert point["mean"] == pytest.approx(0.85)
-  low, _ = stats.t.interval(0.95, 1, 0.85, stats.sem([0.8, 0.9]))
-  assert point["low"] == pytest.approx(low)
-  assert by_k in found[("rpr", 2)].summary
+  for k, n, mean in ((2, 3, 2 / 3), (4, 1, 0.8)):
+    [point] = found[("rpr", k)].table(by_k)
+    assert (point["x"], point["series"], point["n"]) == (k, "rpr", n)
+    assert point["mean"] == pytest.approx(mean)
   assert by_k not in found[("none", None)].summary
-  by_group = [run.table("toy_test_accuracy_by_group")[0] for run in stub.aggregates]
+  by_group = [run.table("toy_test_accuracy_by_group")[0] for run in found.values()]
   assert {(p["x"], p["series"], p["low"] is None) for p in by_group} == {
     ("none", "none", True),
     ("rpr k=2", "rpr k=2", False),
-    ("rpr k=4", "rpr k=4", False),
+    ("rpr k=4", "rpr k=4", True),
   }
   curve = found[("rpr", 2)].table("toy_validation_accuracy_by_step")
   assert [(p["x"], p["series"], p["n"]) for p in curve] == [(s, "rpr k=2", 3) for s in (5, 10, 20)]
@@ -153,18 +174,6 @@ def test_scores_by_length(stub, tmp_path):
     ("11-15", 2, 2),
   ]
   assert [p["mean"] for p in found] == pytest.approx([0.05] * 3)
-
-
-def test_a_group_is_updated_and_whole_whichever_run_is_named(stub, tmp_path):
-  run_folders.sweep(tmp_path / "runs", SCORES)
-  send()
-  run = run_folders.write(tmp_path / "runs", "rpr", 7, 0.7, options={"k": 4})
-  assert send(str(run)) == {"sent": 2}
-  assert len(stub.aggregates) == 3
-  logged = aggregates(stub)[("rpr", 4)]
-  assert (logged.summary["n/test/accuracy"], logged.config["seeds"]) == (3, [0, 1, 7])
-  [point] = logged.table("toy_test_accuracy_by_group")
-  assert (point["x"], point["n"]) == ("rpr k=4", 3)
 
 
 def test_one_that_cannot_be_sent_does_not_stop_the_others(stub, tmp_path, capsys, monkeypatch):

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tracked import CONFIG, steps_of, train, wandb_sync
+from tracked import CONFIG, LIGHT, steps_of, train
 from wandb_stub import API_KEY, Refused
 
 from posexp import sync
@@ -21,7 +21,11 @@ from posexp.errors import UserError
 from posexp.runs import RunWriter, digest, folder
 from posexp.tracking import connection, tracker
 
-pytestmark = pytest.mark.usefixtures("apart")
+
+@pytest.fixture(autouse=True)
+def _light(apart, monkeypatch):
+  for name in LIGHT:
+    monkeypatch.setenv(name, "true")
 
 
 def send(line):
@@ -105,24 +109,23 @@ def test_a_table_that_cannot_be_sent_costs_nothing_else(stub, monkeypatch):
   assert (logged.summary["test/accuracy"], logged.exit_code) == (0.5, 0)
 
 
-@pytest.mark.parametrize(
-  ("error", "code"),
-  [
-    (RuntimeError("bug"), 1),
-    (UserError("NaN"), 1),
-    (KeyboardInterrupt(), 1),
-    (SystemExit(143), 143),
-  ],
-)
-def test_a_job_that_fails_ends_as_failed_and_leaves_the_next_alone(stub, capfd, error, code):
-  with pytest.raises(type(error)):
-    train([10, 20], error=error)
-  train([10], config={**CONFIG, "seed": 2})
-  failed, next_one = stub.runs.values()
-  assert (steps_of(failed), failed.exit_code) == ([10, 20], code)
+def test_a_job_that_fails_ends_as_failed_and_leaves_the_next_alone(stub, capfd):
+  errors = {
+    RuntimeError("bug"): 1,
+    UserError("NaN"): 1,
+    KeyboardInterrupt(): 1,
+    SystemExit(143): 143,
+  }
+  for seed, error in enumerate(errors):
+    with pytest.raises(type(error)):
+      train([10, 20], error=error, config={**CONFIG, "seed": seed})
+  train([10], config={**CONFIG, "seed": len(errors)})
+  *failed, next_one = stub.runs.values()
+  assert [run.exit_code for run in failed] == [*errors.values()]
+  assert [steps_of(run) for run in failed] == [[10, 20]] * len(errors)
   assert (steps_of(next_one), next_one.exit_code) == ([10], 0)
-  assert failed.field("groupName") == next_one.field("groupName")
-  assert failed.field("displayName") != next_one.field("displayName")
+  assert len({run.field("groupName") for run in stub.runs.values()}) == 1
+  assert len({run.field("displayName") for run in stub.runs.values()}) == len(stub.runs)
   assert capfd.readouterr() == ("", "")
 
 
@@ -201,11 +204,8 @@ def test_an_offline_run_can_go_on_online(stub):
   assert not any(name.startswith("offline") for name in wandb_folders())
 
 
-@pytest.mark.parametrize("first", ["online", "offline"])
-def test_what_the_server_has_is_not_sent_twice(stub, first):
-  train([10, 20], mode=first)
-  if first == "offline":
-    wandb_sync(*folder(CONFIG).glob("wandb/offline-run-*"))
+def test_what_the_server_has_is_not_sent_twice(stub):
+  train([10, 20], mode="online")
   send(train([30], mode="offline"))
   [logged] = stub.training
   assert steps_of(logged) == [10, 20, 30]

@@ -62,8 +62,10 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path, text, message):
     WordVectors.read(path, WORDS, 3, "model.d_model=3")
 
 
-@pytest.mark.parametrize("size", [CNNSize(d_model=6, filters=4), Size(d_model=6, num_heads=1)])
-@pytest.mark.parametrize("name", ["learned", "complex"])
+@pytest.mark.parametrize(
+  ("name", "size"),
+  [("learned", CNNSize(d_model=6, filters=4)), ("complex", Size(d_model=6, num_heads=1))],
+)
 def test_words_begin_with_them_and_all_others_as_large(tmp_path, name, size):
   width = 3 if name == "complex" else 6
   numbers = np.random.default_rng(0).normal(size=(2, width)) / 4
