@@ -1,7 +1,6 @@
 """How far a language model sees: losses by context, in windows, and effective lengths."""
 
 import dataclasses
-import itertools
 import json
 import math
 import random
@@ -29,7 +28,7 @@ from posexp.training.restore import open_trained
 T, M = 8, 8
 OPTIONS = [
   "task=language_modeling", f"task.segment={T}", "model.d_model=16", "model.num_heads=2",
-  "model.d_ff=16", "model.num_layers=2", "train.batch_size=4", "train.steps=20", "train.warmup=5",
+  "model.d_ff=16", "train.batch_size=4", "train.steps=20", "train.warmup=5",
   "train.evaluate_every=20", "train.learning_rate=0.02", "wandb.mode=disabled",
 ]  # fmt: skip
 
@@ -46,8 +45,8 @@ def runs(tmp_path_factory):
     common = [*OPTIONS, f"task.train={folder / 'text.txt'}", f"runs={folder / 'runs'}"]
     found = {}
     kinds = [
-      ("transformer_xl", f"model.memory={M}"),
-      ("learned", "learned.length=16", "task.contexts=[20,8,4]"),
+      ("transformer_xl", f"model.memory={M}", "model.num_layers=2"),
+      ("learned", "learned.length=16", "task.contexts=[20,8,4]", "model.num_layers=1"),
     ]
     for name, *more in kinds:
       train(resolve(compose([f"encoding={name}", *more, *common])))
@@ -80,7 +79,7 @@ def by_hand(trained, start, end):
 def test_a_context_is_exact(trained):
   plain = context.with_memory(trained, 0)
   place = windows.drawn(stream(trained), 20, 10)
-  for length in (1, 5, 20):
+  for length in (1, 20):
     found = windows.losses(plain.snapshot, stream(plain), place, length, longest=20)
     wanted = [by_hand(plain, at - length, at)[-1] for at in place.tolist()]
     np.testing.assert_allclose(found[:, 0], wanted, atol=2e-6)
@@ -89,7 +88,7 @@ def test_a_context_is_exact(trained):
 def test_a_memory_as_long_as_the_context_sees_what_one_window_sees(trained):
   place = windows.drawn(stream(trained), 30, 10)
   plain, long = context.with_memory(trained, 0), context.with_memory(trained, 32)
-  for length in (3, T, 13, 30):
+  for length in (T, 13):
     one, other = (
       windows.losses(each.snapshot, stream(each), place, length, scored=3, longest=30)
       for each in (plain, long)
@@ -144,7 +143,7 @@ def test_documents_that_are_masked_are_all_that_is_seen(trained):
   tokens[35] = 0  # a document begins
   other = tokens.copy()
   other[:35] = other[35:70] + 1
-  for memory, documents in itertools.product((0, M), ("mask", "reset", "stream")):
+  for memory, documents in ((0, "mask"), (0, "stream"), (M, "mask"), (M, "reset")):
     snapshot = context.with_memory(trained, memory).snapshot
     texts = (
       dataclasses.replace(stream(trained), tokens=text, documents=documents)
@@ -233,11 +232,11 @@ def test_a_command_measures_draws_and_keeps(runs, trained, capsys):
 
 
 def test_other_options_are_measured_beside_those_that_were_trained(runs):
-  run = runs["transformer_xl"]
-  trained = typed(run, "--context", "4,24", "--positions", 40)["curves"][0]["loss"]
-  clamped = typed(run, "transformer_xl.clamp=6", "--context", "4,24", "--positions", 40)
-  assert clamped["curves"][0]["loss"][4] == pytest.approx(trained[4], abs=1e-6)
-  assert abs(clamped["curves"][0]["loss"][24] - trained[24]) > 1e-5
+  run, options = runs["transformer_xl"], ["--context", "4,24", "--positions", 40]
+  trained = typed(run, *options)["curves"][0]["loss"]
+  clamped = typed(run, "transformer_xl.clamp=6", *options)["curves"][0]["loss"]
+  assert clamped[4] == pytest.approx(trained[4], abs=1e-6)
+  assert abs(clamped[24] - trained[24]) > 1e-5
   assert read_context_losses(run, "test,transformer_xl.clamp=6") is not None
   assert read_context_losses(run, "test").nats[24].mean() == pytest.approx(trained[24])
   both = typed(run, "transformer_xl.clamp=1", "--context", "4", "--memory", "0", "--positions", 40)

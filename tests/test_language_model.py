@@ -41,6 +41,11 @@ def predict(model, batch, carry=()):
   return model.predict(batch, carry)
 
 
+@nnx.jit
+def loss(model, batch, rngs, carry=()):
+  return model.loss(batch, carry, label_smoothing=0.0, rngs=rngs)
+
+
 def in_segments(model, tokens, **more):
   """nll [B,L] of a text, read segment by segment."""
   carry, found = model.initial_carry(B), []
@@ -105,7 +110,7 @@ def test_packed_documents_have_positions_of_their_own():
 def test_half_a_segment_is_scored_in_training_alone():
   tokens = text(T)
   half, full = model(scored="half"), model()
-  values, weight, _ = half.loss(batch(tokens), (), label_smoothing=0.0, rngs=nnx.Rngs(0))
+  values, weight, _ = loss(half, batch(tokens), nnx.Rngs(0))
   each, _ = predict(full, batch(tokens))
   assert weight == B * T / 2
   np.testing.assert_allclose(values["nll"], each["nll"][:, T // 2 :].mean(), rtol=1e-5)
@@ -116,27 +121,29 @@ def test_half_a_segment_is_scored_in_training_alone():
 def test_the_gradient_stops_at_the_memory():
   graphdef, params, rest = nnx.split(model(T), nnx.Param, ...)
 
+  @jax.jit
+  @jax.value_and_grad
   def kept(params):
     now = nnx.merge(graphdef, params, rest)
     _, carry = predict(now, batch(text(T)), now.initial_carry(B))
     return sum((layer**2).sum() for layer in carry.layers)
 
-  assert kept(params) > 0
-  assert all(not leaf.any() for leaf in jax.tree.leaves(jax.grad(kept)(params)))
+  value, slopes = kept(params)
+  assert value > 0
+  assert all(not np.any(leaf) for leaf in jax.tree.leaves(slopes))
 
 
 def test_random_positions_put_the_memory_before_the_segment():
   tokens = text(T)
 
-  def loss(seed, memory=T):
+  def of(seed, memory=T):
     now = model(memory, RPR(k=2), positions=Positions("randomized", reach=64))
-    rngs = nnx.Rngs(positions=seed)
-    values, *_ = now.loss(batch(tokens), now.initial_carry(B), label_smoothing=0.0, rngs=rngs)
+    values, *_ = loss(now, batch(tokens), nnx.Rngs(positions=seed), now.initial_carry(B))
     return values["loss"]
 
-  assert loss(0) != loss(1)
+  assert of(0) != of(1)
   with pytest.raises(ValueError, match=r"reach=64 positions, but texts of 70 tokens"):
-    loss(0, memory=64)
+    of(0, memory=64)
 
 
 def test_absolute_positions_and_a_memory_exclude_each_other():

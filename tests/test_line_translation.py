@@ -17,19 +17,25 @@ def test_lengths_of_batches():
   assert padded_length(17, limit=20) == 20
 
 
-@pytest.mark.parametrize("match", ["flops", "parameters"])
-def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(match, tmp_path):
+def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(tmp_path):
   path = tmp_path / "run"
-  size = ["model.match_to=none", "model.d_model=64", "model.d_ff=128"]
-  width, params = untrained(path, f"model.match={match}", *size)
+  matched = "match: parameters"
+  size = ["model.match=parameters", "model.match_to=none", "model.d_ff=128"]
+  width, params = untrained(path, *size)
   assert width != 128
-  assert_equal(open_translator(path).snapshot.state.params, params)
-  (path / "summary.json").unlink()  # as if it had been stopped
-  if match == "parameters":
+  config = (path / "config.yaml").read_text()
+  assert matched in config
+  for finished in (True, False):
+    if not finished:
+      (path / "summary.json").unlink()
+    (path / "config.yaml").write_text(config)
     assert_equal(open_translator(path).snapshot.state.params, params)
-  else:
-    with pytest.raises(UserError, match="has not finished: which d_ff"):
-      open_translator(path)
+    (path / "config.yaml").write_text(config.replace(matched, "match: flops"))
+    if finished:
+      assert_equal(open_translator(path).snapshot.state.params, params)
+    else:
+      with pytest.raises(UserError, match="has not finished: which d_ff"):
+        open_translator(path)
 
 
 def test_an_encoding_s_positions_are_enough(tmp_path):

@@ -112,7 +112,7 @@ def trained(home):
   short = [tree for tree in grammar.draw(900, seed=0) if len(tree.words) <= 6]
   Path("short.mrg").write_text("".join(f"{trees.brackets(tree)}\n" for tree in short))
   options = ["task=parsing", "task.train=short.mrg", "train.batch_size=16", "train.steps=150"]
-  options += ["train.evaluate_every=75", "train.learning_rate=1e-2", "model.dropout=0"]
+  options += ["train.evaluate_every=150", "train.learning_rate=1e-2", "model.dropout=0"]
   typed = command(*options, *MODEL, "wandb.mode=disabled", "runs=runs")
   assert (typed.status, typed.err) == (0, "")
   return only("runs")
