@@ -36,12 +36,13 @@ def test_slopes_of_other_numbers_of_heads(heads, lower):
   np.testing.assert_allclose(slopes(heads), [*slopes(lower), *between[: heads - lower]])
 
 
-@pytest.mark.parametrize("heads", [4, 2])
-def test_alibi_in_a_decoder(heads):
-  for two_sided in ("symmetric", "direction", "divided"):
-    oracle.check(
-      ALiBi(two_sided), biased(lambda p, h, i, j: -slopes(heads)[h] * abs(i - j)), heads=heads
-    )
+def test_alibi_in_a_decoder():
+  def distance(heads):
+    return biased(lambda p, h, i, j: -slopes(heads)[h] * abs(i - j))
+
+  oracle.check(ALiBi("symmetric"), distance(4))
+  oracle.check(ALiBi("direction"), distance(4))
+  oracle.check(ALiBi("divided"), distance(2), heads=2)
 
 
 def test_alibi_with_learned_slopes():
@@ -144,7 +145,7 @@ def test_kerple_keeps_its_parameters_in_bounds():
   np.testing.assert_allclose(bias, [-(far**0.01), -(far**2.0), -0.01 * far, -5.0 * far], rtol=1e-6)
 
 
-@pytest.mark.parametrize("encoding", [FIRE(5, 9.0), FIRE(16, 9.0, True), FIRE(3, 100.0)], ids=str)
+@pytest.mark.parametrize("encoding", [FIRE(5, 9.0), FIRE(5, 9.0, True), FIRE(5, 100.0)], ids=str)
 def test_fire(encoding):
   own = "shared" if encoding.share_layers else "relation/bias"
 

@@ -1,6 +1,12 @@
-"""What holds for every encoding. One that is listed in ENCODINGS is tested here by being listed."""
+"""What holds for every encoding. One that is listed in ENCODINGS is tested here by being listed.
 
+It is asked with its default options. Of their variants, and of what little depends on encodings,
+some cases are drawn, others every day; slow tests ask all of them.
+"""
+
+import datetime
 import functools
+import operator
 import re
 
 import jax
@@ -14,15 +20,19 @@ from flax import nnx
 from posexp.analysis import conformance, properties
 from posexp.analysis.properties import EXACT, VOCAB, Case, paths
 from posexp.encodings import ENCODINGS, Encoding
+from posexp.encodings.bias import T5
 from posexp.encodings.disentangled import TUPE
 from posexp.models.classifier import Classifier
 from posexp.models.transformer import Size, Stack
 
-every_case = pytest.mark.parametrize("encoding", CASES)
+OTHERS = [case for case in CASES if case not in DEFAULTS]
 every_default = pytest.mark.parametrize("encoding", DEFAULTS)
+SLOW = [pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in OTHERS]
+SLOW_UNTRAINED = [case for case in SLOW if case.values[0] in UNTRAINED]
+every_case = pytest.mark.parametrize("encoding", DEFAULTS + SLOW)
 
 B, L, REAL, CLASSES = 2, 6, 3, 3  # REAL: how long the shorter row is
-SMALL = {"d_model": 32, "num_heads": 4, "d_ff": 32, "num_layers": 2, "dropout": 0.0}
+SMALL = {"d_model": 32, "num_heads": 4, "d_ff": 32, "num_layers": 1, "dropout": 0.0}
 DIFFERENT = 1e-3
 MASK = np.arange(L) < np.array([[REAL], [L]])
 # Which encodings are asked for a property, where not every variant of their options is. Formulas
@@ -36,9 +46,7 @@ OWN_MEMORY = [case for case in CASES if case.id.startswith("transformer_xl {")]
 INPUTS = ("index", "normalized", "binary", "clock", "learned", "sinusoidal", "complex", "split")
 SHARED = ("share", "table", "clamp")
 OWN_STEPS = [
-  case
-  for case in CASES
-  if case not in DEFAULTS and (case.id.startswith(INPUTS) or any(s in case.id for s in SHARED))
+  case for case in OTHERS if case.id.startswith(INPUTS) or any(s in case.id for s in SHARED)
 ]
 ASKED = {
   properties.padding: DEFAULTS + OWN_WEIGHTS,
@@ -54,7 +62,18 @@ ASKED = {
   properties.same_start: SOME,
   properties.terms: SOME,
 }
+# Where others than these are drawn: each way to enter attention over a source; relations that do
+# not have all their formula compared, with few queries and with gaps, by tests/oracle.py.
+FEW = {
+  properties.cross_attention: ("learned", "transformer_xl", "complex", "split", "cope"),
+  properties.spans: ("none", "rpr", "transformer_xl", "complex", "split"),
+}
 ONCE = {*ASKED} - {properties.batch_mates, properties.explicit_positions}  # of one side alone
+
+
+def case_of(encoding, causal):
+  """A model of one layer, or of two that share a table."""
+  return Case(encoding, causal, layers=1 + isinstance(encoding, T5))
 
 
 def listed():
@@ -68,10 +87,16 @@ def listed():
       once = each.check in ONCE or param not in DEFAULTS
       for causal in sides[:1] if once else sides:
         side = "causal" if causal else "encoder"
-        yield pytest.param(each.check, Case(encoding, causal), id=f"{each.name}-{side}-{param.id}")
+        quick = param in DEFAULTS and param.id in FEW.get(each.check, ENCODINGS)
+        marks = [] if quick else [pytest.mark.slow]
+        name = f"{each.name}-{side}-{param.id}"
+        yield pytest.param(each.check, case_of(encoding, causal), id=name, marks=marks)
 
 
-@pytest.mark.parametrize(("check", "case"), list(listed()))
+LISTED = list(listed())
+
+
+@pytest.mark.parametrize(("check", "case"), LISTED)
 def test_it_holds(check, case):
   assert list(check(case)) == []
 
@@ -113,9 +138,10 @@ def stack(encoding, causal=None, **options):
     causal = encoding.causal_only
   if UNDEFINED.get(encoding) is causal:
     pytest.skip("not defined there")
-  return properties.stack(Case(encoding, causal), **options)
+  return properties.stack(case_of(encoding, causal), **options)
 
 
+@functools.cache
 def classifier(encoding):
   """A classifier, which reads a causal stack where the encoding is for these only."""
   if not encoding.causal_only:
@@ -166,10 +192,10 @@ def test_a_step_can_be_scanned(encoding):
   "encoding", [p for p in DEFAULTS if not (p.values[0].relative or p.values[0] in BLIND | NEAR)]
 )
 def test_what_is_not_relative_depends_on_where_counting_starts(encoding):
-  case = Case(encoding, UNDEFINED.get(encoding) is False)
+  case = case_of(encoding, UNDEFINED.get(encoding) is False)
   assert max(apart.amount for apart in properties.shift(case)) > DIFFERENT
   if UNDEFINED.get(encoding) is not True and not encoding.recurrent:
-    case = Case(encoding, causal=True)
+    case = case_of(encoding, causal=True)
     assert max(apart.amount for apart in properties.memory(case)) > DIFFERENT
 
 
@@ -192,9 +218,7 @@ def test_order_matters_unless_there_is_no_position(encoding):
     assert apart > DIFFERENT
 
 
-@pytest.mark.parametrize(
-  "encoding", [p for p in CASES if p in DEFAULTS or p.values[0] in UNTRAINED]
-)
+@pytest.mark.parametrize("encoding", DEFAULTS + SLOW_UNTRAINED)
 def test_gradients_are_finite_and_reach_every_parameter(encoding):
   model = classifier(encoding)
   tokens, padding = some_tokens(), 0
@@ -221,18 +245,23 @@ def test_gradients_are_finite_and_reach_every_parameter(encoding):
 
 @every_default
 def test_memory_and_cache_are_of_the_models_dtype(encoding):
-  model = stack(encoding, causal=True, dtype="bfloat16")
-  cache, memory = model.empty_cache(B, L), model.empty_memory(B, L)
+  if UNDEFINED.get(encoding) is True:
+    pytest.skip("not defined there")
   tokens = some_tokens()[:, :REAL]
-  stepped = jax.eval_shape(model.step, tokens, cache)
-  recurred = jax.eval_shape(model.recur, tokens, memory)
+
+  def made():
+    size = Size(**SMALL, dtype="bfloat16")
+    model = Stack(VOCAB, encoding, size, causal=True, rngs=rngs())
+    cache, memory = model.empty_cache(B, L), model.empty_memory(B, L)
+    return cache, memory, model.step(tokens, cache), model.recur(tokens, memory)
+
+  cache, memory, stepped, recurred = jax.eval_shape(made)
   assert stepped[0].dtype == recurred[0].dtype == jnp.bfloat16
   for before, after in ((cache, stepped[1]), (memory, recurred[1])):
     same = jax.tree.map(lambda x, y: (x.shape, x.dtype) == (y.shape, y.dtype), before, after)
     assert all(jax.tree.leaves(same))
 
 
-@functools.cache
 def start(encoding):
   """The first parameters of a classifier."""
   return {path.replace("words/", ""): x for path, x in paths(classifier(encoding)).items()}
@@ -246,10 +275,28 @@ def test_all_other_parameters_start_equal(encoding):
   if not encoding.paired:
     lacking = LACKING.get(encoding, r"\A\Z")
     assert common == {path for path in plain if not re.search(lacking, path)}
-    assert "stack/blocks/1/attention/value/kernel" in common
+    assert "stack/blocks/0/attention/value/kernel" in common
     assert "stack/embed/table" in common
   for path in common:
     assert np.array_equal(plain[path], own[path]), path
+
+
+@pytest.mark.parametrize(
+  ("test", "cases", "count"),
+  [
+    (test_it_holds, [case for case in LISTED if case.marks], 6),
+    (test_the_rest_of_a_sequence_is_read, OTHERS, 3),
+    (test_order_matters_unless_there_is_no_position, OTHERS, 3),
+    (test_all_other_parameters_start_equal, OTHERS, 3),
+    (test_gradients_are_finite_and_reach_every_parameter, SLOW_UNTRAINED, 2),
+  ],
+)
+def test_it_is_so_of_cases_drawn(test, cases, count):
+  day = datetime.date.today().toordinal()
+  print(f"drawn from seed {day}:")
+  for number in np.random.default_rng(day).choice(len(cases), count, replace=False):
+    print(cases[number].id)
+    test(*cases[number].values)
 
 
 LIMITED = [case for case in DEFAULTS if case.values[0].limit is not None]
@@ -326,20 +373,20 @@ PICKY = {
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_a_width_that_does_not_suit_is_refused_in_one_sentence(name, size):
-  def build():
+def test_a_width_that_does_not_suit_is_refused_in_one_sentence(name):
+  def build(size):
     encoding, causal = ENCODINGS[name](), ENCODINGS[name]().causal_only
-    options = SMALL | {"num_layers": 1} | size
-    made = functools.partial(Stack, VOCAB, encoding, Size(**options), causal=causal)
+    made = functools.partial(Stack, VOCAB, encoding, Size(**SMALL | size), causal=causal)
     nnx.eval_shape(lambda: made(rngs=rngs()))
 
-  if size in PICKY.get(name, ()):
-    with pytest.raises(ValueError, match=r"odd|even") as refused:
-      build()
-    assert re.fullmatch(r"[^.\n]+", str(refused.value))
-  else:
-    build()
+  refused = PICKY.get(name, ())
+  for size in refused:
+    with pytest.raises(ValueError, match=r"odd|even") as found:
+      build(size)
+    assert re.fullmatch(r"[^.\n]+", str(found.value))
+  # An odd width has odd heads, and an odd width inside goes with either.
+  fitting = [size for size in SIZES[::-1] if size not in refused]
+  build(functools.reduce(operator.or_, fitting, {}))
 
 
 @pytest.mark.parametrize("encoding", UNDEFINED, ids=str)

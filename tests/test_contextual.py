@@ -24,7 +24,7 @@ def formula(p, q, k, i, j):
   return logits
 
 
-@pytest.mark.parametrize("rows", [2, 3, 64])
+@pytest.mark.parametrize("rows", [2, 64])
 def test_cope(rows):
   oracle.check(CoPE(rows), formula, tolerance=2e-5)
 

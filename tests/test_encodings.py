@@ -1,6 +1,5 @@
 """Each encoding is its paper's formula, written here naively in float64."""
 
-import itertools
 import math
 
 import jax
@@ -120,14 +119,15 @@ def test_words_come_out_with_variance_one(scale):
 # Relations
 
 
-@pytest.mark.parametrize("kind", ["causal", "padded", "cached"])
 @pytest.mark.parametrize(
-  ("clip", "keys", "values"),
+  ("clip", "keys", "values", "kind"),
   [
-    *((clip, True, True) for clip in (0, 1, 4)),
-    (1, True, False),
-    (1, False, True),
-    (1, False, False),
+    (0, True, True, "padded"),
+    *((1, True, True, kind) for kind in ("causal", "padded", "cached")),
+    (4, True, True, "cached"),
+    (1, True, False, "cached"),
+    (1, False, True, "padded"),
+    (1, False, False, "causal"),
   ],
 )
 def test_rpr(clip, keys, values, kind):
@@ -160,11 +160,9 @@ def test_rpr_sums_bfloat16_weights_without_losing_any():
   close(relation.combine(weights, values, span)[0, 0, 0], expected, 1e-2)
 
 
-TERMS = ["".join(terms) for n in range(1, 5) for terms in itertools.combinations("abcd", n)]
-
-
 @pytest.mark.parametrize(
-  ("terms", "shared"), [*((terms, False) for terms in TERMS), ("cd", True), ("abcd", True)]
+  ("terms", "shared"),
+  [*((terms, False) for terms in (*"abcd", "ac", "bd", "abcd")), ("cd", True), ("abcd", True)],
 )
 def test_transformer_xl(terms, shared):
   encoding = TransformerXL(**{term: term in terms for term in "abcd"}, share_biases=shared)

@@ -22,8 +22,7 @@ from posexp.training.optimizer import Training
 from posexp.training.step import keys, program
 
 B, L, REACH, VOCAB = 3, 6, 40, 23
-SMALL = Size(d_model=32, num_heads=4, d_ff=32, num_layers=2, dropout=0.0)
-TINY = dataclasses.replace(SMALL, num_layers=1)
+SIZE = Size(d_model=32, num_heads=4, d_ff=32, num_layers=1, dropout=0.0)
 MASK = jnp.arange(L) < jnp.array([[3], [6], [1]])
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(1, VOCAB, (B, L)))
 RANDOMIZED = Positions("randomized", REACH, "drawn")
@@ -36,7 +35,7 @@ TWO = TOKENS[:2], MASK[:2]
 
 def model(encoding, positions, **options):
   return Classifier(
-    VOCAB, 2, encoding, SMALL, positions=positions, rngs=nnx.Rngs(params=0, encoding=1), **options
+    VOCAB, 2, encoding, SIZE, positions=positions, rngs=nnx.Rngs(params=0, encoding=1), **options
   )
 
 
@@ -139,11 +138,17 @@ def test_every_encoding_takes_random_positions(name, positions):
   assert np.allclose(one, other, atol=2e-5) == blind
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("learned", "rpr", "transformer_xl", "cope"),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("normalized", "complex")),
+  ],
+)
 def test_cached_decoding_with_random_positions_equals_the_whole_pass(name):
   encoding = {"normalized": ENCODINGS["normalized"](length=REACH)}.get(name) or ENCODINGS[name]()
   rngs, tokens = nnx.Rngs(params=0, encoding=1), TOKENS[:2]
-  stack = Stack(VOCAB, encoding, SMALL, causal=True, max_position=REACH, rngs=rngs)
+  stack = Stack(VOCAB, encoding, SIZE, causal=True, max_position=REACH, rngs=rngs)
   positions = drawn(jnp.ones((2, L), bool), jax.random.key(3), REACH)
   cache = stack.empty_cache(2, L, positions)
   outputs = []
@@ -156,7 +161,7 @@ def test_cached_decoding_with_random_positions_equals_the_whole_pass(name):
 
 
 def test_transformer_xl_knows_every_distance_within_its_reach_and_none_beyond():
-  build = functools.partial(Stack, VOCAB, TransformerXL(), SMALL)
+  build = functools.partial(Stack, VOCAB, TransformerXL(), SIZE)
   positions = jnp.array([[0, 5, 9, 20, 30, 39]])
   for reach, known in ((REACH, True), (None, False)):
     stack = build(max_position=reach, rngs=nnx.Rngs(params=0, encoding=1))
@@ -175,7 +180,7 @@ def batch():
 def test_training_draws_other_positions_in_every_step_from_the_seed_alone():
   losses = {}
   for positions in (RANDOMIZED, Positions()):
-    spec = ClassifierSpec(VOCAB, 2, Learned(REACH), TINY, False, positions)
+    spec = ClassifierSpec(VOCAB, 2, Learned(REACH), SIZE, False, positions)
     run = program(spec, Training(learning_rate=1e-12), 8, mesh_for(B))
     for attempt in range(2):
       state, found = run.init(0), []
@@ -193,7 +198,7 @@ def test_all_k_of_rpr_train_in_one_program():
   losses = []
   with compilations() as counts:
     for k in (0, 1, 4):
-      run = program(ClassifierSpec(VOCAB, 2, RPR(k, table=4), TINY), training, 8, mesh)
+      run = program(ClassifierSpec(VOCAB, 2, RPR(k, table=4), SIZE), training, 8, mesh)
       state = run.update(run.init(0), batch(), keys(0)["dropout"])
       losses.append(float(state.window.sums["loss"]))
       run.predict(state, batch())
@@ -202,18 +207,21 @@ def test_all_k_of_rpr_train_in_one_program():
 
 
 def test_random_positions_do_not_tell_a_translator_how_long_its_target_is():
+  @functools.cache
+  def built(positions, slots):
+    return TranslatorSpec(VOCAB, VOCAB, RPR(k=8), SIZE, positions, slots).build(nnx.Rngs(0))
+
   def hidden(positions, slots, width, length):
-    spec = TranslatorSpec(VOCAB, VOCAB, RPR(k=8), TINY, positions, slots)
     real = np.arange(width) < length
     target = np.where(real, np.resize(np.arange(1, VOCAB), width), 0)
     pair = {"source": TOKENS, "source_mask": MASK, "target": np.tile(target, (B, 1))}
-    model, rngs = spec.build(nnx.Rngs(0)), nnx.Rngs(positions=1, dropout=2)
-    return model.hidden(pair | {"mask": np.tile(real, (B, 1))}, rngs=rngs)[:, :3]
+    rngs = nnx.Rngs(positions=1, dropout=2)
+    return built(positions, slots).hidden(pair | {"mask": np.tile(real, (B, 1))}, rngs=rngs)[:, :3]
 
   positions = dataclasses.replace(RANDOMIZED, evaluation="consecutive")
   short = hidden(positions, 12, 4, 4)
-  for width, length in ((8, 4), (8, 8)):
+  for width, length in ((L, 4), (L, L)):
     np.testing.assert_allclose(hidden(positions, 12, width, length), short, atol=2e-5)
-  assert not np.allclose(hidden(positions, None, 8, 8), short, atol=1e-3)
-  plain = hidden(Positions(), None, 8, 8)
-  np.testing.assert_array_equal(hidden(Positions(), 12, 8, 8), plain)
+  assert not np.allclose(hidden(positions, None, L, L), short, atol=1e-3)
+  plain = hidden(Positions(), None, L, L)
+  np.testing.assert_array_equal(hidden(Positions(), 12, L, L), plain)
