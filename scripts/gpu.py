@@ -21,6 +21,7 @@ from jax import Array
 from tabulate import tabulate
 
 from posexp.encodings import ENCODINGS, Encoding
+from posexp.encodings.rngs import Rngs
 from posexp.kernels.target import target
 from posexp.models.transformer import Size, Stack
 
@@ -50,7 +51,7 @@ def layer(
     ValueError: the encoding has no kernel.
   """
   size = dataclasses.replace(SIZE, **options)
-  stack = Stack(WORDS, encoding, size, causal=causal, rngs=nnx.Rngs(params=0, encoding=1))
+  stack = Stack(WORDS, encoding, size, causal=causal, rngs=Rngs(params=0, encoding=1))
   graphdef, params, others = nnx.split(stack, nnx.Param, ...)
   toward = jax.random.normal(jax.random.key(1), (*tokens.shape, SIZE.d_model))
 

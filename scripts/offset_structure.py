@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from flax import nnx
 
 from posexp.analysis import probe
+from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models.block import Attention
 from posexp.runs import Run, read_runs
@@ -40,7 +40,7 @@ def measured(trained: TrainedModel) -> Iterator[Run]:
   """A run with each kind of weights."""
   run, heads = trained.run, trained.spec.size.num_heads
   stack = trained.model().stacks[0]
-  started = trained.spec.build(nnx.Rngs(**keys(run.seed))).stacks[0]
+  started = trained.spec.build(Rngs(**keys(run.seed))).stacks[0]
   vectors = probe.position_vectors(stack.embed, trained.data.longest, word=1)
   square = np.random.default_rng(run.seed).normal(size=(vectors.shape[1],) * 2)
   rotated = vectors @ np.linalg.qr(square)[0]

@@ -19,6 +19,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, TokenEmbedding
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.errors import UserError
 from posexp.models.block import Attention
@@ -38,7 +39,7 @@ class ProbeModel(NamedTuple):
   stack: Stack
 
 
-def builder(encoding: Encoding, size: Size, causal: bool) -> Callable[[nnx.Rngs], Stack]:
+def builder(encoding: Encoding, size: Size, causal: bool) -> Callable[[Rngs], Stack]:
   """A function that builds an untrained stack."""
   return lambda rngs: Stack(VOCABULARY, encoding, size, causal=causal, rngs=rngs)
 
@@ -46,7 +47,7 @@ def builder(encoding: Encoding, size: Size, causal: bool) -> Callable[[nnx.Rngs]
 def refusal(encoding: Encoding, size: Size, causal: bool) -> str | None:
   """Why this encoding cannot have an encoder, or a decoder; None where it can."""
   try:
-    nnx.eval_shape(lambda: builder(encoding, size, causal)(nnx.Rngs(**keys(0))))
+    nnx.eval_shape(lambda: builder(encoding, size, causal)(Rngs(**keys(0))))
   except ValueError as error:
     return str(error)
   return None
@@ -70,7 +71,7 @@ def untrained(encoding: Encoding, size: Size, causal: bool | None = None) -> Pro
 @functools.lru_cache(maxsize=1)
 def _built(encoding: Encoding, size: Size, causal: bool) -> Stack:
   build = builder(encoding, size, causal)
-  return nnx.jit(lambda seeds: build(nnx.Rngs(**seeds)))(keys(0))
+  return nnx.jit(lambda seeds: build(Rngs(**seeds)))(keys(0))
 
 
 def perturbed(stack: Stack, seed: int = 0) -> Stack:
@@ -166,7 +167,7 @@ def position_vectors(embed: Callable[..., Array], length: int, word: int = 1) ->
 
 def embedding(encoding: Encoding, width: int) -> Callable[..., Array]:
   """An embedding with the weights that training starts from."""
-  rngs = nnx.Rngs(params=0, encoding=1)
+  rngs = Rngs(params=0, encoding=1)
   return encoding.embed(VOCABULARY, width, scale=width**0.5, causal=encoding.causal_only, rngs=rngs)
 
 
@@ -179,7 +180,7 @@ def variants(
   """
 
   def vectors(width: int, **options: float) -> np.ndarray:
-    chosen, rngs = dataclasses.replace(encoding, **options), nnx.Rngs(params=0, encoding=1)
+    chosen, rngs = dataclasses.replace(encoding, **options), Rngs(params=0, encoding=1)
     embed = chosen.embed(VOCABULARY, width, scale=1.0, causal=causal, rngs=rngs)
     return position_vectors(embed, length)
 

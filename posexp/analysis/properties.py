@@ -21,6 +21,7 @@ from jax import Array
 
 from posexp.analysis.probe import perturbed
 from posexp.encodings import Encoding, Span
+from posexp.encodings.rngs import Rngs
 from posexp.errors import counted
 from posexp.models import attention
 from posexp.models.transformer import Size, Stack
@@ -84,7 +85,7 @@ def stack(
   Raises:
     ValueError: the encoding is not defined there, or the size does not suit it.
   """
-  rngs = nnx.Rngs(params=0, encoding=1)
+  rngs = Rngs(params=0, encoding=1)
   options = {"causal": case.causal, "cross": cross, "max_position": max_position}
   return perturbed(Stack(VOCAB, case.encoding, case.size(**size), **options, rngs=rngs), seed=5)
 
@@ -311,7 +312,7 @@ def same_start(case: Case) -> Iterator[Difference]:
   """Parameters that every Transformer has start with the same values as without positions."""
 
   def start(encoding: Encoding) -> dict[str, np.ndarray]:
-    rngs = nnx.Rngs(params=0, encoding=1)
+    rngs = Rngs(params=0, encoding=1)
     built = Stack(VOCAB, encoding, case.size(), causal=case.causal, rngs=rngs)
     return {path.replace("words/", ""): x for path, x in paths(built).items()}
 

@@ -13,6 +13,7 @@ from jax import Array
 
 from posexp.config.checks import Base, Count
 from posexp.encodings.base import Encoding, Relation, TokenEmbedding, scaled
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import Span
 
@@ -43,7 +44,7 @@ class Absolute(Encoding):
   def recurrent(self) -> bool:
     return self.at == "attention"
 
-  def vector(self, features: int, rngs: nnx.Rngs) -> Vector:
+  def vector(self, features: int, rngs: Rngs) -> Vector:
     """What gives the positions' vectors."""
     raise NotImplementedError
 
@@ -83,7 +84,7 @@ class WordAndPosition(nnx.Module):
 class Concatenation(nnx.Module):
   """[word; position] W, with W [2F,F] Glorot uniform."""
 
-  def __init__(self, features: int, *, rngs: nnx.Rngs):
+  def __init__(self, features: int, *, rngs: Rngs):
     init = nnx.initializers.glorot_uniform()
     self.kernel = nnx.Param(init(rngs.encoding(), (2 * features, features)))
 
@@ -159,9 +160,7 @@ class Learned(Absolute):
 class Table(nnx.Module):
   """A trained row per position; NaN, never another position's row, where there is none."""
 
-  def __init__(
-    self, length: int, features: int, *, mean: float = 0.0, stddev: float, rngs: nnx.Rngs
-  ):
+  def __init__(self, length: int, features: int, *, mean: float = 0.0, stddev: float, rngs: Rngs):
     init = nnx.initializers.normal(stddev)
     self.rows = nnx.Param(mean + init(rngs.encoding(), (length, features)))
 

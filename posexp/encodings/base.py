@@ -19,6 +19,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import check
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import ByOffset, Span
 from posexp.kernels import cudnn
 from posexp.kernels.gradients import (
@@ -59,7 +60,7 @@ class TokenEmbedding(nnx.Module):
   Tokens [B,L,I] are several words each, such as a word and its tag: their vectors are summed.
   """
 
-  def __init__(self, vocab_size: int, features: int, *, scale: float, rngs: nnx.Rngs):
+  def __init__(self, vocab_size: int, features: int, *, scale: float, rngs: Rngs):
     self.scale = scale
     init = nnx.initializers.normal(1 / scale)
     self.table = nnx.Param(init(rngs.params(), (vocab_size, features)))
@@ -76,7 +77,7 @@ class TokenEmbedding(nnx.Module):
 class Linear(nnx.Module):
   """x W + b, in the dtype of x. Glorot uniform, as in Vaswani et al. 2017's code."""
 
-  def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: nnx.Rngs):
+  def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: Rngs):
     init = nnx.initializers.glorot_uniform()
     self.kernel = nnx.Param(init(rngs.params(), (in_features, out_features)))
     self.bias = nnx.Param(jnp.zeros(out_features)) if bias else None
@@ -223,7 +224,7 @@ class Encoding:
     return None
 
   def embed(
-    self, vocab_size: int, features: int, *, scale: float, causal: bool = False, rngs: nnx.Rngs
+    self, vocab_size: int, features: int, *, scale: float, causal: bool = False, rngs: Rngs
   ) -> Callable[..., Array]:
     """(tokens [B,L], positions [1 or B,L], mask [B,L] or None) -> [B,L,features], in float32.
 
@@ -232,18 +233,16 @@ class Encoding:
     return TokenEmbedding(vocab_size, features, scale=scale, rngs=rngs)
 
   def linear(
-    self, in_features: int, out_features: int, *, bias: bool = True, rngs: nnx.Rngs
+    self, in_features: int, out_features: int, *, bias: bool = True, rngs: Rngs
   ) -> Callable[[Array], Array]:
     """[..., in_features] -> [..., out_features]."""
     return Linear(in_features, out_features, bias=bias, rngs=rngs)
 
-  def norm(
-    self, features: int, *, epsilon: float = 1e-6, rngs: nnx.Rngs
-  ) -> Callable[[Array], Array]:
+  def norm(self, features: int, *, epsilon: float = 1e-6, rngs: Rngs) -> Callable[[Array], Array]:
     """[..., features] -> [..., features]."""
     return LayerNorm(features, epsilon=epsilon)
 
-  def relation(self, num_heads: int, head_dim: int, *, causal: bool, rngs: nnx.Rngs) -> Relation:
+  def relation(self, num_heads: int, head_dim: int, *, causal: bool, rngs: Rngs) -> Relation:
     """The relation of one self-attention layer."""
     return Relation()
 
@@ -257,7 +256,7 @@ class Encoding:
     head_dim: int,
     *,
     causal: bool,
-    rngs: nnx.Rngs,
+    rngs: Rngs,
     embed: Callable[..., Array] | None = None,
   ) -> Callable[[Span], Any] | None:
     """What all layers share: a function of the span, whose value they find in `span.shared`.

@@ -14,6 +14,7 @@ from jax import Array
 
 from posexp.config.checks import at_most, between, even_from
 from posexp.encodings.base import Encoding, Relation, Span
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import REACH
 
 MOST_BUCKETS = 1024  # their starts are worked out in whole numbers of that many digits
@@ -158,7 +159,7 @@ def buckets_by_offset(buckets: int, max_distance: int, *, causal: bool) -> np.nd
 class Buckets(nnx.Module):
   """A trained number per head and bucket of offsets."""
 
-  def __init__(self, num_heads: int, head_dim: int, encoding: T5, *, causal: bool, rngs: nnx.Rngs):
+  def __init__(self, num_heads: int, head_dim: int, encoding: T5, *, causal: bool, rngs: Rngs):
     self.buckets, self.max_distance, self.causal = encoding.buckets, encoding.max_distance, causal
     init = nnx.initializers.normal((num_heads * head_dim) ** -0.5)
     self.table = nnx.Param(init(rngs.encoding(), (encoding.buckets, num_heads)))

@@ -15,6 +15,7 @@ from posexp.config.checks import Count
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, summed
 from posexp.encodings.paired import Paired, half, interleave
 from posexp.encodings.relative import Biases, FourTerms, TransformerXL
+from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import scores
 
 Shared = Literal["none", "word", "dimension"]
@@ -126,7 +127,7 @@ class ComplexLinear(Paired):
 class OneLinear(Linear):
   """A(x + iy) + c + ic: a real matrix and bias for both parts, as in Wang et al. 2020's code."""
 
-  def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: nnx.Rngs):
+  def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: Rngs):
     super().__init__(half(in_features), half(out_features), bias=bias, rngs=rngs)
 
   def matrix(self):

@@ -17,6 +17,7 @@ from posexp.config.checks import Count, at_most, between, even_from, only_with
 from posexp.encodings.additive import Table
 from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span
 from posexp.encodings.bias import MOST_BUCKETS, buckets_by_offset, check_buckets
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import REACH
 from posexp.encodings.span import ByOffset
 from posexp.kernels.gradients import scores
@@ -71,9 +72,9 @@ class DeBERTa(Encoding):
     return RelativeTable(rows, num_heads * head_dim, norm=self.normalized, rngs=rngs)
 
 
-def projection(features: int, *, bias: bool, rngs: nnx.Rngs) -> Linear:
+def projection(features: int, *, bias: bool, rngs: Rngs) -> Linear:
   """A linear map that only this encoding has."""
-  return Linear(features, features, bias=bias, rngs=nnx.Rngs(params=rngs.encoding()))
+  return Linear(features, features, bias=bias, rngs=Rngs(params=rngs.encoding()))
 
 
 @functools.cache
@@ -98,7 +99,7 @@ def log_buckets(half: int, max_distance: int) -> np.ndarray:
 class RelativeTable(nnx.Module):
   """P [rows, F]: a vector per offset, which all layers share."""
 
-  def __init__(self, rows: int, features: int, *, norm: bool, rngs: nnx.Rngs):
+  def __init__(self, rows: int, features: int, *, norm: bool, rngs: Rngs):
     init = nnx.initializers.normal(0.02)
     self.rows = nnx.Param(init(rngs.encoding(), (rows, features)))
     self.norm = LayerNorm(features, epsilon=1e-7) if norm else None  # DeBERTa-v2's
@@ -110,7 +111,7 @@ class RelativeTable(nnx.Module):
 class Disentangled(Relation):
   """q·k, q·P W_K and k·P W_Q, all on the scale of as many terms as there are."""
 
-  def __init__(self, encoding: DeBERTa, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+  def __init__(self, encoding: DeBERTa, num_heads: int, head_dim: int, *, rngs: Rngs):
     self.encoding = encoding
     self.terms = encoding.terms
     features = num_heads * head_dim
@@ -207,7 +208,7 @@ class Untied(Relation):
 class PositionLogits(nnx.Module):
   """What positions ask of positions, [1 or B,H,Q,K], and a number per bucket of offsets or None."""
 
-  def __init__(self, encoding: TUPE, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+  def __init__(self, encoding: TUPE, num_heads: int, head_dim: int, *, rngs: Rngs):
     features = num_heads * head_dim
     self.num_heads, self.encoding = num_heads, encoding
     self.table = Table(encoding.length + encoding.untie_cls, features, stddev=0.02, rngs=rngs)

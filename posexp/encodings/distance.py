@@ -13,6 +13,7 @@ from jax import Array
 from posexp.config.checks import Base, Count, Positive, at_most, even_from
 from posexp.encodings.base import Encoding, Span
 from posexp.encodings.bias import Biased, distance
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
 LEAST = 0.01  # of KERPLE's parameters
@@ -52,7 +53,7 @@ def held(param: nnx.Param, most: float = jnp.inf) -> Array:
 class Kernel(nnx.Module):
   """−p log(1 + a distance) or −a distance^p, with a and p for each head."""
 
-  def __init__(self, num_heads: int, kind: str, *, rngs: nnx.Rngs):
+  def __init__(self, num_heads: int, kind: str, *, rngs: Rngs):
     self.kind = kind
     draw = jax.random.uniform
     self.p = nnx.Param(draw(rngs.encoding(), (num_heads,), minval=LEAST, maxval=2.0))
@@ -99,7 +100,7 @@ class FIRE(Encoding):
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return self.network(num_heads, rngs) if self.share_layers else None
 
-  def network(self, num_heads: int, rngs: nnx.Rngs) -> Interpolation:
+  def network(self, num_heads: int, rngs: Rngs) -> Interpolation:
     """f, ψ and L."""
     return Interpolation(num_heads, self.width, self.threshold, rngs=rngs)
 
@@ -107,7 +108,7 @@ class FIRE(Encoding):
 class Interpolation(nnx.Module):
   """A small network of ψ(distance) / ψ(max(i, threshold)), ψ(x) = log(1 + |c x|)."""
 
-  def __init__(self, num_heads: int, width: int, threshold: float, *, rngs: nnx.Rngs):
+  def __init__(self, num_heads: int, width: int, threshold: float, *, rngs: Rngs):
     self.threshold = threshold
     around = nnx.initializers.uniform(2.0)
 

@@ -13,6 +13,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Linear
+from posexp.encodings.rngs import Rngs
 
 
 def half(features: int) -> int:
@@ -34,7 +35,7 @@ def interleave(first: Array, second: Array) -> Array:
 class Paired(Linear):
   """Two matrices A, B [in/2, out/2] that make a map of pairs."""
 
-  def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: nnx.Rngs):
+  def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: Rngs):
     shape = (half(in_features), half(out_features))
     self.kernel_a = nnx.Param(self.init()(rngs.params(), shape))
     self.kernel_b = nnx.Param(self.init()(rngs.params(), shape))

@@ -13,6 +13,7 @@ from jax import Array
 from posexp.config.checks import Base, Whole
 from posexp.encodings.additive import Sinusoidal, WordAndPosition
 from posexp.encodings.base import Encoding, Relation, Setting, scaled
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import ByOffset, Span
 from posexp.kernels import rpr
@@ -76,7 +77,7 @@ class ClippedOffset(Relation):
 
   blockwise = True
 
-  def __init__(self, encoding: RPR, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+  def __init__(self, encoding: RPR, num_heads: int, head_dim: int, *, rngs: Rngs):
     self.terms = ("content", *["keys"] * encoding.keys, *["values"] * encoding.values)
     own = encoding.share != "layers"
     self.tables = Tables(encoding, num_heads, head_dim, rngs=rngs) if own else None
@@ -171,7 +172,7 @@ class Tables(nnx.Module):
   k is traced: the program is the same for every k that the tables have room for.
   """
 
-  def __init__(self, encoding: RPR, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+  def __init__(self, encoding: RPR, num_heads: int, head_dim: int, *, rngs: Rngs):
     self.largest = encoding.k if encoding.table is None else encoding.table
     self.beyond = encoding.beyond
     self.k = Setting(jnp.asarray(encoding.k))
@@ -252,7 +253,7 @@ class FourTerms(Relation):
   blockwise = True
 
   def __init__(
-    self, encoding: TransformerXL, num_heads: int, head_dim: int, causal: bool, *, rngs: nnx.Rngs
+    self, encoding: TransformerXL, num_heads: int, head_dim: int, causal: bool, *, rngs: Rngs
   ):
     self.terms = tuple(encoding.terms)
     self.base, self.clamp = encoding.base, encoding.clamp
@@ -308,7 +309,7 @@ class FourTerms(Relation):
 class Biases(nnx.Module):
   """u and v [H,D], added to every query where it meets contents and distances."""
 
-  def __init__(self, terms: str, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+  def __init__(self, terms: str, num_heads: int, head_dim: int, *, rngs: Rngs):
     init = nnx.initializers.normal(0.02)
     shape = (num_heads, head_dim)
     self.u = nnx.Param(init(rngs.encoding(), shape)) if "c" in terms else None

@@ -19,6 +19,7 @@ from posexp.encodings.base import (
   scaled,
 )
 from posexp.encodings.paired import Paired, half, interleave
+from posexp.encodings.rngs import Rngs
 
 STREAMS = ("content", "position")
 
@@ -117,7 +118,7 @@ class PositionOnly(Relation):
   terms: ClassVar[tuple[str, ...]] = ("position",)
   uses_hidden: ClassVar[bool] = False
 
-  def __init__(self, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
+  def __init__(self, num_heads: int, head_dim: int, *, rngs: Rngs):
     init = nnx.initializers.glorot_uniform()
     features = num_heads * head_dim
     shape = (features, num_heads, head_dim)

@@ -23,6 +23,7 @@ from jax import Array
 from posexp.config import build, look_up, show
 from posexp.config.checks import Count, Positive, Share, check, only_with
 from posexp.encodings.base import Encoding
+from posexp.encodings.rngs import Rngs
 from posexp.models.block import Size, Width
 from posexp.models.recurrent import LSTM
 
@@ -46,7 +47,7 @@ class WithoutAttention:
   def __post_init__(self):
     check(self)
 
-  def reader(self, encoding: Encoding, rngs: nnx.Rngs) -> Callable[[Array, Array], Array]:
+  def reader(self, encoding: Encoding, rngs: Rngs) -> Callable[[Array, Array], Array]:
     """(x [B,L,F], mask bool [B,L]) -> [B,S]; ValueError where widths do not suit the encoding."""
     raise NotImplementedError
 
@@ -150,9 +151,7 @@ def make_size(config: Mapping[str, Any]) -> AnySize:
 class Backbone(nnx.Module):
   """What all of them are: embedded words, and what reads them."""
 
-  def __init__(
-    self, vocab_size: int, encoding: Encoding, size: WithoutAttention, *, rngs: nnx.Rngs
-  ):
+  def __init__(self, vocab_size: int, encoding: Encoding, size: WithoutAttention, *, rngs: Rngs):
     """`rngs` has the streams `params` and `encoding`.
 
     Raises:
@@ -197,7 +196,7 @@ class Filters(nnx.Module):
   A text that is shorter than a filter has one window, filled up with zeros.
   """
 
-  def __init__(self, encoding: Encoding, size: CNNSize, *, rngs: nnx.Rngs):
+  def __init__(self, encoding: Encoding, size: CNNSize, *, rngs: Rngs):
     self.widths = size.widths
     self.maps = nnx.List(
       encoding.linear(width * size.d_model, size.filters, rngs=rngs.fork()) for width in size.widths
@@ -219,7 +218,7 @@ class Filters(nnx.Module):
 class LastState(nnx.Module):
   """The state of an LSTM after the last real token."""
 
-  def __init__(self, encoding: Encoding, size: LSTMSize, *, rngs: nnx.Rngs):
+  def __init__(self, encoding: Encoding, size: LSTMSize, *, rngs: Rngs):
     self.lstm = LSTM(encoding.linear, size.d_model, size.hidden, rngs=rngs)
 
   def __call__(self, x: Array, mask: Array) -> Array:
@@ -280,7 +279,7 @@ def _parts(encoding: Encoding) -> Parts:
   heads, features, causal = 2, 256, encoding.causal_only
 
   def build() -> list[list[Any]]:
-    rngs = nnx.Rngs(params=0, encoding=0)
+    rngs = Rngs(params=0, encoding=0)
     embed = encoding.embed(4, features, scale=1.0, causal=causal, rngs=rngs)
     linear = encoding.linear(features, features, rngs=rngs)
     relation = encoding.relation(heads, features // heads, causal=causal, rngs=rngs)
@@ -307,7 +306,7 @@ def order_blind(encoding: Encoding) -> bool:
 
   @jax.jit
   def means() -> Array:
-    rngs = nnx.Rngs(params=0, encoding=1)
+    rngs = Rngs(params=0, encoding=1)
     embed = encoding.embed(3, 64, scale=1.0, causal=encoding.causal_only, rngs=rngs)
     graphdef, params, rest = nnx.split(embed, nnx.Param, ...)
 

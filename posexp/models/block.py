@@ -12,6 +12,7 @@ from jax import Array
 
 from posexp.config.checks import Count, Share, between, check, only_with
 from posexp.encodings.base import Encoding, Relation, whole
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.errors import counted
 from posexp.models import attention
@@ -61,7 +62,7 @@ class Size:
     return f"d_model {self.d_model}, {heads}, {layers}, {width}, {self.norm}-norm, {self.dtype}"
 
 
-def drop(x: Array, rate: float, rngs: nnx.Rngs | None) -> Array:
+def drop(x: Array, rate: float, rngs: Rngs | None) -> Array:
   """Dropout. No `rngs`, no dropout: that is what evaluation is."""
   if rngs is None or rate == 0:
     return x
@@ -71,7 +72,7 @@ def drop(x: Array, rate: float, rngs: nnx.Rngs | None) -> Array:
 class Attention(nnx.Module):
   """Multi-head attention. Projections have no bias, as in the paper."""
 
-  def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: nnx.Rngs):
+  def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: Rngs):
     self.num_heads = size.num_heads
     self.dropout, self.form = size.dropout, size.attention
     head_dim = whole(size.d_model, size.num_heads)
@@ -109,9 +110,7 @@ class Attention(nnx.Module):
     """Attention weights [B,H,Q,K] of x [B,Q,F] on keys k."""
     return self.relation.weights(self.queries(x), k, span)
 
-  def __call__(
-    self, x: Array, k: Array, v: Array, span: Span, rngs: nnx.Rngs | None = None
-  ) -> Array:
+  def __call__(self, x: Array, k: Array, v: Array, span: Span, rngs: Rngs | None = None) -> Array:
     """x [B,Q,F] attends to k, v [B,K,H,D]: [B,Q,F]."""
     dropout = None
     if rngs is not None and self.dropout:
@@ -126,19 +125,19 @@ class Attention(nnx.Module):
 class FeedForward(nnx.Module):
   """relu(x W1 + b1) W2 + b2."""
 
-  def __init__(self, encoding: Encoding, size: Size, *, rngs: nnx.Rngs):
+  def __init__(self, encoding: Encoding, size: Size, *, rngs: Rngs):
     self.up = encoding.linear(size.d_model, size.d_ff, rngs=rngs.fork())
     self.down = encoding.linear(size.d_ff, size.d_model, rngs=rngs.fork())
     self.dropout = size.dropout
 
-  def __call__(self, x: Array, rngs: nnx.Rngs | None = None) -> Array:
+  def __call__(self, x: Array, rngs: Rngs | None = None) -> Array:
     return self.down(drop(jax.nn.relu(self.up(x)), self.dropout, rngs))
 
 
 class Block(nnx.Module):
   """Self-attention, then attention to a source if there is one, then the feed-forward network."""
 
-  def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: nnx.Rngs):
+  def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: Rngs):
     def norm() -> Callable[[Array], Array]:
       return encoding.norm(size.d_model, epsilon=size.norm_epsilon, rngs=rngs.fork())
 
@@ -165,7 +164,7 @@ class Block(nnx.Module):
     v: Array,
     span: Span,
     source: tuple[Array, Array, Span] | None = None,
-    rngs: nnx.Rngs | None = None,
+    rngs: Rngs | None = None,
   ) -> Array:
     """x [B,Q,F], with keys and values [B,K,H,D] of its context: [B,Q,F]."""
 

@@ -13,6 +13,7 @@ from jax import Array
 
 from posexp.data.word_vectors import WordVectors
 from posexp.encodings.base import Encoding, Linear
+from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models.backbones import AnySize, Backbone, FastTextSize, mean, order_blind
 from posexp.models.block import drop
@@ -32,7 +33,7 @@ class ClassifierSpec:
   positions: Positions = CONSECUTIVE
   vectors: WordVectors | None = None  # which words start from
 
-  def build(self, rngs: nnx.Rngs) -> Classifier:
+  def build(self, rngs: Rngs) -> Classifier:
     """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     model = Classifier(
       self.vocab_size,
@@ -53,7 +54,7 @@ class ClassifierSpec:
     Raises:
       UserError: the file cannot be read or has another width, or no word has a row of its own.
     """
-    embed = nnx.eval_shape(lambda: self.build(nnx.Rngs(params=0, encoding=0))).embed
+    embed = nnx.eval_shape(lambda: self.build(Rngs(params=0, encoding=0))).embed
     table = word_table(embed)
     if table is None or table[0].shape[0] != self.vocab_size:
       raise UserError("model.vectors: the encoding has no vector for each word; leave it at null")
@@ -90,7 +91,7 @@ class Classifier(nnx.Module):
     *,
     first: bool = False,
     positions: Positions = CONSECUTIVE,
-    rngs: nnx.Rngs,
+    rngs: Rngs,
   ):
     forked = rngs.fork()
     if isinstance(size, Size):
@@ -118,7 +119,7 @@ class Classifier(nnx.Module):
     mask: Array,
     *,
     term_scale: dict[str, Array] | None = None,
-    rngs: nnx.Rngs | None = None,
+    rngs: Rngs | None = None,
   ) -> Array:
     """tokens [B,L], mask bool [B,L] with a real token in every row -> logits [B,C], float32.
 
@@ -140,7 +141,7 @@ class Classifier(nnx.Module):
     return ()
 
   def loss(
-    self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: nnx.Rngs
+    self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, tuple]:
     """Means over a batch of tokens [B,L], mask [B,L], labels [B], weight [B]; and the weight."""
     logits = self(batch["tokens"], batch["mask"], rngs=rngs)

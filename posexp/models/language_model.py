@@ -11,6 +11,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Linear
+from posexp.encodings.rngs import Rngs
 from posexp.models import cross_entropy
 from posexp.models.cross_entropy import Reader
 from posexp.models.positions import CONSECUTIVE, Positions
@@ -33,7 +34,7 @@ class LanguageModelSpec:
   scored: Literal["full", "half"] = "full"  # which targets of a segment training counts
   slots: int | None = None  # tokens that random positions are drawn for; None: those there are
 
-  def build(self, rngs: nnx.Rngs) -> LanguageModel:
+  def build(self, rngs: Rngs) -> LanguageModel:
     """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     return LanguageModel(self, rngs=rngs)
 
@@ -64,7 +65,7 @@ class LanguageModel(nnx.Module):
 
   metrics = ("loss", "nll", "accuracy")
 
-  def __init__(self, spec: LanguageModelSpec, *, rngs: nnx.Rngs):
+  def __init__(self, spec: LanguageModelSpec, *, rngs: Rngs):
     self.stack = Stack(
       spec.vocab_size,
       spec.encoding,
@@ -97,7 +98,7 @@ class LanguageModel(nnx.Module):
     carry: Carry,
     *,
     term_scale: dict[str, Array] | None = None,
-    rngs: nnx.Rngs | None = None,
+    rngs: Rngs | None = None,
   ) -> tuple[Array, Carry]:
     """The stack's output [B,T,F], and the next memory."""
     tokens, documents = batch["tokens"], batch.get("documents")
@@ -124,7 +125,7 @@ class LanguageModel(nnx.Module):
     return self.reader.logits(self.hidden(batch, self.initial_carry(len(tokens)))[0])
 
   def loss(
-    self, batch: dict[str, Array], carry: Carry, *, label_smoothing: float, rngs: nnx.Rngs
+    self, batch: dict[str, Array], carry: Carry, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, Carry]:
     """Means over the targets that count, and how many they are.
 

@@ -9,6 +9,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, whole
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.models import block
 from posexp.models.attention import form_of
@@ -50,7 +51,7 @@ class Attention(nnx.Module):
         )
     size = Size(d_model=d_model, num_heads=num_heads, dropout=dropout)
     # Each layer draws anew: a fork of the user's streams has those of an encoding, too.
-    streams = nnx.Rngs(params=rngs.params(), encoding=rngs.params())
+    streams = Rngs(params=rngs.params(), encoding=rngs.params())
     self.attention = block.Attention(encoding, size, causal=causal, cross=False, rngs=streams)
     self.shared: Any = (
       encoding.shared(num_heads, whole(d_model, num_heads), causal=causal, rngs=streams)

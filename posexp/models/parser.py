@@ -17,6 +17,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, LayerNorm, Linear, TokenEmbedding
+from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import matmul
 from posexp.models import chart
 from posexp.models.positions import CONSECUTIVE, Positions
@@ -38,7 +39,7 @@ class ParserSpec:
   positions: Positions = CONSECUTIVE
   characters: int | None = None  # the width of a letter, where words are read letter by letter
 
-  def build(self, rngs: nnx.Rngs) -> Parser:
+  def build(self, rngs: Rngs) -> Parser:
     """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     return Parser(self, rngs=rngs)
 
@@ -54,7 +55,7 @@ class Letters(nnx.Module):
   As the CharLSTM of Kitaev & Klein 2018 (section 4.3), but that whole letters are not dropped.
   """
 
-  def __init__(self, letters: int, width: int, features: int, *, rngs: nnx.Rngs):
+  def __init__(self, letters: int, width: int, features: int, *, rngs: Rngs):
     half = features // 2
     init = nnx.initializers.normal(1.0)
     self.table = nnx.Param(init(rngs.params(), (letters, width)))
@@ -77,7 +78,7 @@ class Scorer(nnx.Module):
   N (N + 1) / 2 spans.
   """
 
-  def __init__(self, features: int, hidden: int, num_labels: int, *, rngs: nnx.Rngs):
+  def __init__(self, features: int, hidden: int, num_labels: int, *, rngs: Rngs):
     self.first = Linear(features, hidden, rngs=rngs.fork())
     self.norm = LayerNorm(hidden)
     self.second = Linear(hidden, num_labels - 1, rngs=rngs.fork())
@@ -108,7 +109,7 @@ class Parser(nnx.Module):
 
   metrics = ("loss",)
 
-  def __init__(self, spec: ParserSpec, *, rngs: nnx.Rngs):
+  def __init__(self, spec: ParserSpec, *, rngs: Rngs):
     size = spec.size
     least = 4 if spec.encoding.paired else 2
     if size.d_model % least:
@@ -137,7 +138,7 @@ class Parser(nnx.Module):
     mask: Array,
     *,
     term_scale: dict[str, Array] | None = None,
-    rngs: nnx.Rngs | None = None,
+    rngs: Rngs | None = None,
   ) -> Array:
     """Fenceposts float32 [B,N+1,F] of tokens [B,L] or [B,L,I] with mask bool [B,L].
 
@@ -150,7 +151,7 @@ class Parser(nnx.Module):
     return jnp.concatenate([before[:, :-1], behind[:, 1:]], axis=-1)
 
   def loss(
-    self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: nnx.Rngs
+    self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, tuple]:
     """The mean over sentences, and how many they are; there are no labels that could be smoothed.
 
@@ -227,7 +228,7 @@ class Parser(nnx.Module):
     return best - jnp.where(labels > 0, own, 0).sum(1)
 
 
-def read_letters(stack: Stack, letters: int, width: int, rngs: nnx.Rngs) -> None:
+def read_letters(stack: Stack, letters: int, width: int, rngs: Rngs) -> None:
   """Has a stack read words by their letters, each of which has a vector of this width.
 
   Raises:

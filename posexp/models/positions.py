@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax import Array
 
 from posexp.config.checks import between, check
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import REACH
 
 KINDS = {  # and what each may do in evaluation
@@ -77,7 +77,7 @@ class Positions:
       return drawn(mask, jax.random.key(0), self.reach)
     return spaced(mask, self.reach)
 
-  def of(self, mask: Array, rngs: nnx.Rngs | None) -> Array | None:
+  def of(self, mask: Array, rngs: Rngs | None) -> Array | None:
     """As `training` with `rngs`, and as `evaluating` without."""
     return self.evaluating(mask) if rngs is None else self.training(mask, rngs.positions)
 

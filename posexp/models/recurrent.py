@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from posexp.encodings.rngs import Rngs
+
 
 class LSTM(nnx.Module):
   """Long short-term memory (Hochreiter & Schmidhuber 1997; Gers et al. 2000), in one direction.
@@ -25,7 +27,7 @@ class LSTM(nnx.Module):
     hidden: int,
     *,
     backward: bool = False,
-    rngs: nnx.Rngs,
+    rngs: Rngs,
   ):
     """`linear` is the factory of an encoding, such as `Encoding().linear`.
 

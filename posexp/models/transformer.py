@@ -21,6 +21,7 @@ from flax import nnx, struct
 from jax import Array
 
 from posexp.encodings.base import Encoding, Relation, whole
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.models import attention
 from posexp.models.block import Block, Size, drop
@@ -90,7 +91,7 @@ class Stack(nnx.Module):
     causal: bool = False,
     cross: bool = False,
     max_position: int | None = None,
-    rngs: nnx.Rngs,
+    rngs: Rngs,
   ):
     """Builds the stack; `rngs` has the streams `params` and `encoding`.
 
@@ -142,7 +143,7 @@ class Stack(nnx.Module):
     positions: Array | None = None,
     source: tuple | None = None,
     term_scale: dict[str, Array] | None = None,
-    rngs: nnx.Rngs | None = None,
+    rngs: Rngs | None = None,
   ) -> Array:
     """The whole sequence at once: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
 
@@ -213,7 +214,7 @@ class Stack(nnx.Module):
     documents: Array | None = None,
     positions: Array | None = None,
     term_scale: dict[str, Array] | None = None,
-    rngs: nnx.Rngs | None = None,
+    rngs: Rngs | None = None,
   ) -> tuple[Array, Memory]:
     """The next segment [B,L] of a sequence -> ([B,L,F], memory) (Dai et al. 2019, section 3.2).
 
@@ -298,7 +299,7 @@ class Stack(nnx.Module):
       )
 
   def read(
-    self, tokens: Array, positions: Array, rngs: nnx.Rngs | None, mask: Array | None = None
+    self, tokens: Array, positions: Array, rngs: Rngs | None, mask: Array | None = None
   ) -> Array:
     """The embedded tokens [B,L,F], in the dtype of all that follows."""
     embedded = self.embed(tokens, positions, mask)

@@ -10,6 +10,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Linear
+from posexp.encodings.rngs import Rngs
 from posexp.models import cross_entropy
 from posexp.models.cross_entropy import Reader
 from posexp.models.positions import CONSECUTIVE, Positions
@@ -34,7 +35,7 @@ class TranslatorSpec:
     """Of the tokens that it writes."""
     return self.target_vocab
 
-  def build(self, rngs: nnx.Rngs) -> Translator:
+  def build(self, rngs: Rngs) -> Translator:
     """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     return Translator(
       self.source_vocab,
@@ -74,7 +75,7 @@ class Translator(nnx.Module):
     *,
     positions: Positions = CONSECUTIVE,
     slots: int | None = None,
-    rngs: nnx.Rngs,
+    rngs: Rngs,
   ):
     if positions.evaluation != "consecutive":
       raise ValueError(
@@ -103,7 +104,7 @@ class Translator(nnx.Module):
     mask: Array,
     *,
     term_scale: dict[str, Array] | None = None,
-    rngs: nnx.Rngs | None = None,
+    rngs: Rngs | None = None,
   ) -> tuple:
     """Source tokens [B,S] with their mask: what every layer of the decoder attends to."""
     positions = None if rngs is None else self.positions.training(mask, rngs.positions)
@@ -120,7 +121,7 @@ class Translator(nnx.Module):
     batch: dict[str, Array],
     *,
     term_scale: dict[str, Array] | None = None,
-    rngs: nnx.Rngs | None = None,
+    rngs: Rngs | None = None,
   ) -> Array:
     """The decoder's output [B,T,F]. `term_scale` [layers,H]: of the encoder, then the decoder."""
     first = second = None
@@ -154,7 +155,7 @@ class Translator(nnx.Module):
     return ()
 
   def loss(
-    self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: nnx.Rngs
+    self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, tuple]:
     """Means over the real target tokens of a batch, and how many they are.
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from posexp.data.examples import Batch
+from posexp.encodings.rngs import Rngs
 from posexp.errors import near
 from posexp.runs import Broken, read_config, read_summary
 from posexp.runs.metrics import METRICS, Metric, Score, score
@@ -55,7 +56,7 @@ class ModelSpec(Protocol):
   def vocab_size(self) -> int:
     """How many tokens the model knows; of a model that writes, those that it writes."""
 
-  def build(self, rngs: nnx.Rngs) -> Model:
+  def build(self, rngs: Rngs) -> Model:
     """The model, with weights drawn from the streams `params` and `encoding`.
 
     Raises:
@@ -86,7 +87,7 @@ class Model(Protocol):
     """The carry before the first step, made without reading any weight."""
 
   def loss(
-    self, batch: dict[str, Array], carry: Any, *, label_smoothing: float, rngs: nnx.Rngs
+    self, batch: dict[str, Array], carry: Any, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, Any]:
     """The metrics of a batch, each a mean; their weight; and the next carry.
 

@@ -14,6 +14,7 @@ import jax
 from flax import nnx
 
 from posexp.encodings import Encoding, all_encodings
+from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models import attention
 from posexp.models.backbones import AnySize
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 TOLERANCE = 0.01  # how far from the reference a matched count may be
 
 
-def costs(build: Callable[[nnx.Rngs], nnx.Module], inputs: tuple, length: int) -> dict[str, float]:
+def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> dict[str, float]:
   """`parameters`, and `flops`: operations of a forward pass, for each of its `length` tokens.
 
   `inputs` are the shapes of what the model is called with. Operations are those that JAX's cost
@@ -84,7 +85,7 @@ def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
 @functools.lru_cache
 def attention_of(spec: ModelSpec, length: int) -> str:
   """How the model attends to inputs of `length` tokens: `attention.form_of` them, or "none"."""
-  stacks = nnx.eval_shape(lambda: spec.build(nnx.Rngs(params=0, encoding=0))).stacks
+  stacks = nnx.eval_shape(lambda: spec.build(Rngs(params=0, encoding=0))).stacks
   if not stacks:
     return "none"
   return attention.form_of(spec.size.attention, stacks[0].relation, length, length)

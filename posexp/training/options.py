@@ -10,6 +10,7 @@ import jax
 from flax import nnx
 
 from posexp.encodings import make_encoding
+from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models.backbones import make_size
 from posexp.tasks.contract import ModelSpec
@@ -88,5 +89,5 @@ def other_parameters(one: ModelSpec, other: ModelSpec) -> str | None:
 
 def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
   """The shape of each parameter of a model, by its path."""
-  params = nnx.state(nnx.eval_shape(lambda: spec.build(nnx.Rngs(**keys(0)))), nnx.Param)
+  params = nnx.state(nnx.eval_shape(lambda: spec.build(Rngs(**keys(0)))), nnx.Param)
   return {"/".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(params)}

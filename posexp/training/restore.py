@@ -14,6 +14,7 @@ from flax import nnx
 from posexp.data.corpus import Vocabulary, kept_vocabulary
 from posexp.data.tokenizer import Tokenizer
 from posexp.data.treebank import Lexicon, kept_lexicon
+from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.runs import Run, digest, read_run
 from posexp.tasks.contract import Data, ModelSpec
@@ -111,7 +112,7 @@ def open_parser(path: Path | str, rows: int = 1, which: str = "best") -> Trained
 
 def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
   """The names of the terms of each layer's relation, an encoder's first; nothing is allocated."""
-  fresh = nnx.eval_shape(lambda: spec.build(nnx.Rngs(params=0, encoding=0, dropout=0)))
+  fresh = nnx.eval_shape(lambda: spec.build(Rngs(params=0, encoding=0, dropout=0)))
   return [tuple(block.attention.relation.terms) for stack in fresh.stacks for block in stack.blocks]
 
 

@@ -21,6 +21,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 
+from posexp.encodings.rngs import Rngs
 from posexp.kernels.target import compiling
 from posexp.tasks.contract import ModelSpec
 from posexp.training.devices import Batch, by_rows, check_memory, replicated, shardings
@@ -100,10 +101,10 @@ def keys(seed: int) -> dict[str, Array]:
 
 
 def split(
-  build: Callable[[nnx.Rngs], nnx.Module], seeds: dict[str, Array]
+  build: Callable[[Rngs], nnx.Module], seeds: dict[str, Array]
 ) -> tuple[nnx.GraphDef, Any, Any]:
   """The structure, the parameters and the settings of the model that `build` makes."""
-  graphdef, params, settings = nnx.split(build(nnx.Rngs(**seeds)), nnx.Param, ...)
+  graphdef, params, settings = nnx.split(build(Rngs(**seeds)), nnx.Param, ...)
   return graphdef, nnx.as_pure(params), nnx.as_pure(settings)
 
 
@@ -114,7 +115,7 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
   `rows` are those of a batch, for a model that carries something from step to step.
   """
   with compiling(mesh):
-    model = nnx.eval_shape(lambda: spec.build(nnx.Rngs(**keys(0))))
+    model = nnx.eval_shape(lambda: spec.build(Rngs(**keys(0))))
   graphdef, names = nnx.split(model)[0], model.metrics
   optimizer = make_optimizer(training, steps)
 
@@ -182,7 +183,7 @@ class Functions:
       if self.divided:
         params = jax.lax.with_sharding_constraint(params, replicated(self.mesh))
         params = jax.tree.map(lambda leaf: checkpoint_name(leaf, GATHERED), params)
-      rngs = nnx.Rngs(dropout=key, positions=jax.random.fold_in(key, POSITIONS))
+      rngs = Rngs(dropout=key, positions=jax.random.fold_in(key, POSITIONS))
       model = nnx.merge(self.graphdef, params, state.settings)
       smoothing = self.training.label_smoothing
       values, weight, after = model.loss(batch, carry, label_smoothing=smoothing, rngs=rngs)

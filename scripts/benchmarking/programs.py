@@ -16,6 +16,7 @@ from jax import Array
 from benchmarking.cases import IN_TURN, JAX, SEARCHES, Case
 from benchmarking.timing import Timed, timed
 from posexp.data.tokenizer import EOS
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.models import decoding
 from posexp.models.attention import attend, form_of
@@ -168,7 +169,7 @@ def attention(case: Case) -> Work:
   """One layer's attention, from queries, keys and values to its output, forward and backward."""
   size, causal = case.size, case.model == "decoder"
 
-  def layer(rngs: nnx.Rngs) -> Stack:
+  def layer(rngs: Rngs) -> Stack:
     return Stack(CLASSES, case.encoding, size, causal=causal, rngs=rngs)
 
   size = dataclasses.replace(size, num_layers=1)

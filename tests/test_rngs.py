@@ -1,0 +1,28 @@
+"""Streams of random keys, beside those of Flax."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from posexp.encodings.rngs import Rngs
+
+
+def drawn(rngs):
+  """The keys of a model's parts: some of its own, then some of what it forks."""
+  forked = rngs.fork()
+  keys = [rngs.params(), rngs.params(), forked.params(), rngs.encoding(), rngs.fork().encoding()]
+  return jax.random.key_data(jnp.stack(keys))
+
+
+@pytest.mark.parametrize("seeds", [{"params": 3, "encoding": 4}, {"params": 0, "encoding": 2**31}])
+def test_keys_are_those_of_flax(seeds):
+  expected = drawn(nnx.Rngs(**seeds)).tolist()
+  assert drawn(Rngs(**seeds)).tolist() == expected
+  assert jax.jit(lambda: drawn(Rngs(**seeds)))().tolist() == expected
+  assert len({tuple(key) for key in expected}) == len(expected)
+
+
+def test_a_stream_that_is_not_there_is_named():
+  with pytest.raises(AttributeError, match="no stream of random keys called dropout"):
+    Rngs(params=0).dropout()
