@@ -85,7 +85,7 @@ def test_random_damage_of_data_is_read_or_named(tmp_path, monkeypatch):
   options |= {"text": "text", "label": "label", "source": "en", "target": "de"}
   whole = {kind: table(("text", "label"), ROWS, kind) for kind in KINDS if kind}
   tried = read_at_all = 0
-  for rng in rounds(1000):
+  for rng in rounds(400):
     kind = rng.choice(KINDS)
     task = types.SimpleNamespace(**options, train=f"t{kind}")
     names = [f"t{kind}"] if kind else ["t.en", "t.de"]

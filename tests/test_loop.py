@@ -45,6 +45,45 @@ HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
+def test_a_run_that_is_killed_and_stopped_in_a_terminal_is_bitwise_the_same(home, never_stopped):
+  command = Command(home, "run", *RUN, before=IGNORE)
+  command.until(lambda: command.rows() >= 1)
+  command.process.send_signal(signal.SIGINT)
+  command.until(lambda: command.rows() >= 3)
+  command.until(command.saving)
+  status, out, err = command.end(signal.SIGKILL)
+  assert (status, err) == (-signal.SIGKILL, "")
+  assert "stopped at step" not in out
+
+  screen, end = os.openpty()
+  termios.tcsetwinsize(end, (24, 100))
+  seen, shown = command.rows(), b""
+  command = Command(home, "run", *RUN, before=HEED, stderr=end)
+  os.close(end)
+  while select.select([screen], [], [], 300)[0]:
+    try:
+      shown += os.read(screen, 65536)
+    except OSError:  # the command has ended
+      break
+    if seen is not None and command.rows() > seen + 3:
+      command.process.send_signal(signal.SIGINT)
+      seen = None
+  status, out, _ = command.end()
+  os.close(screen)
+  assert status == 130
+  assert re.search(rb"\r *\d+%\|.*\d+/180 \[.*loss \d\.\d{3}, [\d,]+ tokens/s", shown)
+  assert shown.endswith(b"posexp: interrupted; the same command goes on from here\r\n")
+  assert "\r" not in out
+  stopped = re.search(r"^stopped at step (\d+) of 180, which is saved$", out, re.M)[1]
+
+  with order.home(home):
+    typed = in_this_process(*order.write(home), "runs=run", *RUN)
+  assert (typed.status, typed.err) == (0, "")
+  assert f"going on from step {stopped}\n" in typed.out
+  assert results(home / "run")["seed=0"] == never_stopped["seed=0"]
+
+
+@pytest.mark.slow
 def test_however_often_a_sweep_is_stopped_its_numbers_are_bitwise_the_same(home, never_stopped):
   def again(**kwargs):
     return Command(home, "stopped", *SWEEP, **kwargs)
@@ -83,25 +122,6 @@ def test_however_often_a_sweep_is_stopped_its_numbers_are_bitwise_the_same(home,
   assert (status, err) == (0, "")
   assert "\r" not in out
   assert results(home / "stopped") == never_stopped
-
-
-def test_a_terminal_gets_a_progress_bar_and_a_pipe_beside_it_does_not(home, never_stopped):
-  screen, end = os.openpty()
-  termios.tcsetwinsize(end, (24, 100))
-  command = Command(home, "terminal", *RUN, stderr=end)
-  os.close(end)
-  shown = b""
-  while select.select([screen], [], [], 300)[0]:
-    try:
-      shown += os.read(screen, 65536)
-    except OSError:  # the command has ended
-      break
-  status, out, _ = command.end()
-  os.close(screen)
-  assert status == 0
-  assert "\r" not in out
-  assert re.search(rb"\r *\d+%\|.*\d+/180 \[.*loss \d\.\d{3}, [\d,]+ tokens/s", shown)
-  assert results(home / "terminal")["seed=0"] == never_stopped["seed=0"]
 
 
 def losses(path):

@@ -52,12 +52,14 @@ def test_equal_options_give_the_same_objects():
 @pytest.mark.parametrize("name", list(ENCODINGS))
 def test_weight_decay_acts_on_the_matrices_of_linear_maps_alone(name):
   size = Size(d_model=16, num_heads=2, d_ff=32, num_layers=1)
+  causal = name in ("xpos", "kerple", "fire", "cope")  # which are for decoders alone
 
   def make(rngs):
-    causal = name in ("xpos", "kerple", "fire", "cope")  # which are for decoders alone
     return Stack(11, ENCODINGS[name](), size, causal=causal, rngs=rngs)
 
   params = jax.eval_shape(lambda: split(make, keys(0))[1])
+  assert causal or not any(leaf.weak_type for leaf in jax.tree.leaves(params))
+  assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {"float32"}
   marked, _ = jax.tree_util.tree_flatten_with_path(decayed(params))
   yes = {jax.tree_util.keystr(path, simple=True, separator="/") for path, on in marked if on}
   no = {jax.tree_util.keystr(path, simple=True, separator="/") for path, on in marked if not on}
@@ -70,9 +72,18 @@ def test_weight_decay_acts_on_the_matrices_of_linear_maps_alone(name):
   assert any("norm" in path for path in no)
 
 
-def change(options, params, grads):
+def change(options, params, *grads):
+  """The last of the updates that gradients give."""
   optimizer = make_optimizer(options, 100)
-  return optimizer.update(grads, optimizer.init(params), params)[0]
+
+  @jax.jit
+  def updates(params, grads):
+    state = optimizer.init(params)
+    for each in grads:
+      found, state = optimizer.update(each, state, params)
+    return found
+
+  return updates(params, grads)
 
 
 def test_weight_decay_pulls_a_matrix_toward_zero_and_leaves_the_rest():
@@ -90,10 +101,7 @@ def test_gradients_are_clipped_by_their_common_norm():
   small = {name: value * jnp.ones(1) for name, value in small.items()}
 
   def second(options, first):
-    optimizer = make_optimizer(options, 100)
-    state = optimizer.init(params)
-    _, state = optimizer.update(first, state, params)
-    return optimizer.update(small, state, params)[0]
+    return change(options, params, first, small)
 
   clipped = second(Training(clip=0.5), large)
   for name in params:

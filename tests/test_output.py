@@ -100,9 +100,6 @@ def test_a_finished_run_shows_its_result_again(whole):
   ("argv", "message"),
   [
     ("encoding=rpr rpr.k=-1", "rpr.k must be at least 0, not -1"),
-    ("encoding=rpr rpr.k=four", "rpr.k=four: must be an integer"),
-    ("encoding=rprr", "encoding=rprr: no such encoding; did you mean rpr? (known: "),
-    ("encoding=learned rpr.k=2", "rpr.k is set, but encoding=learned; choose encoding=rpr or drop"),
     ("model.d_model=15", "model.d_model=15 is not divisible by num_heads=2"),
     ("model.d_model=18 encoding=complex", "model: "),
     ("model.d_model=18 encoding=split", "model: "),

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.usefixtures("home")
 TRAIN = ["train.steps=150", "train.evaluate_every=75", "train.learning_rate=1e-2"]
 TRAIN += ["train.warmup=10", "model.dropout=0"]
 RPR = ["encoding=rpr", "rpr.k=2"]
-SOME = ["none", "sinusoidal", "rpr", "transformer_xl", "complex"]
+PATIENT = [*SHORT, "encoding=none", "train.patience=2", "train.steps=40"]
+SOME = ["none", "rpr", "complex"]
 ORDERLESS = {"none", "complex.order=false"}
 
 
@@ -54,6 +55,15 @@ def name_of(path):
   config = read_run(path).config
   plain = config["encoding"] == "complex" and not config["complex"]["order"]
   return "complex.order=false" if plain else config["encoding"]
+
+
+@pytest.mark.slow
+def test_more_encodings_learn_which_word_comes_first(options):
+  argv = ["-m", "encoding=sinusoidal,transformer_xl,rope,t5", *options, *TRAIN, "runs=more"]
+  assert command(*argv).status == 0
+  found = summaries("more").values()
+  assert len(found) == 4
+  assert min(summary["test/accuracy"] for summary in found) > 0.8
 
 
 @pytest.mark.parametrize("name", [*SOME, "complex.order=false"])
@@ -96,7 +106,7 @@ def test_a_sweep_that_is_typed_again_trains_nothing(sweep):
 
 
 def test_seeds_share_what_is_compiled_and_nothing_is_compiled_per_batch(long):
-  options = [*long, *SHORT, *RPR, "runs=seeds"]
+  options = [*long, *PATIENT, "runs=seeds"]
   with compilations() as counts:
     assert command(*options, "seed=0").status == 0
   assert counts["start"] == counts["clear"] == 1
@@ -178,8 +188,7 @@ def test_a_learning_rate_far_too_large(whole, every, message):
 @pytest.fixture(scope="module")
 def patient(long):
   """What a run has measured that was out of patience."""
-  argv = [*long, *SHORT, "encoding=none", "train.patience=2", "train.steps=40", "runs=patient"]
-  assert command(*argv).status == 0
+  assert command(*long, *PATIENT, "runs=patient").status == 0
   return result(only("patient"))
 
 

@@ -24,6 +24,8 @@ CERTAIN = dataclasses.replace(SIZE, dropout=0.0)
 
 
 DECODERS = {"xpos", "kerple", "fire", "cope"}  # not for encoders, which classifiers are
+# No parameters, and those of every kind; test_optimizer.py looks at those of all.
+QUICK = {"none", "learned", "rpr", "t5", "transformer_xl", "complex"}
 
 
 def made(name, seed=0, **options):
@@ -33,7 +35,14 @@ def made(name, seed=0, **options):
   return spec, compiled, jax.eval_shape(lambda: compiled.init(seed))
 
 
-@pytest.mark.parametrize("name", [name for name in ENCODINGS if name not in DECODERS])
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in ENCODINGS
+    if name not in DECODERS
+  ],
+)
 def test_a_state_comes_back_from_a_checkpoint_with_the_same_types(name):
   spec, _, state = made(name)
   leaves = jax.tree.leaves(state)
@@ -126,39 +135,39 @@ def uneven(rows=8, length=8):
   }
 
 
-@pytest.mark.parametrize("make", [ClassifierSpec, TranslatorSpec])
-def test_a_batch_in_parts_has_the_gradient_of_the_whole(make):
-  batch = uneven()
-  if make is ClassifierSpec:
-    spec = ClassifierSpec(11, 3, ENCODINGS["none"](), CERTAIN)
-    batch["labels"] = np.arange(8, dtype=np.int32) % 3
-  else:
-    spec = TranslatorSpec(11, 11, ENCODINGS["none"](), CERTAIN)
-  found = []
-  for count in (1, 4):  # of the four parts, one has no weight at all
+def of_parts(spec, batch, *counts):
+  """For each number of parts of a batch: the gradient and the window, and the bytes needed."""
+  for count in counts:
     options = Training(clip=None, label_smoothing=0.1, accumulate=count)
-    run = program(spec, options, 100, mesh_for(np.array([8]), count))
+    run = program(spec, options, 100, mesh_for(np.array([len(batch["mask"])]), count))
     state = run.update(run.init(0), batch, keys(0)["dropout"])
     (mean,) = (each.mu for each in jax.tree.leaves(state.opt_state, is_leaf=adam) if adam(each))
-    found.append((mean, state.window.sums, state.window.weight))
-  scale = max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(found[0][0]))
-  for whole, parts in zip(*map(jax.tree.leaves, found), strict=True):
-    np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5 * scale)
+    yield (mean, state.window.sums, state.window.weight), run.update.temporary_bytes
 
 
 def adam(node):
   return isinstance(node, optax.ScaleByAdamState)
 
 
+def assert_close(parts, whole):
+  parts, whole = jax.device_get((parts, whole))
+  scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(whole[0]))
+  for one, other in zip(*map(jax.tree.leaves, (parts, whole)), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * scale)
+
+
+def test_a_batch_in_parts_has_the_gradient_of_the_whole():
+  spec = TranslatorSpec(11, 11, ENCODINGS["none"](), CERTAIN)
+  (whole, _), (parts, _) = of_parts(spec, uneven(), 1, 4)  # one of the four has no weight at all
+  assert_close(parts, whole)
+
+
 def test_what_a_step_needs_shrinks_with_its_parts():
-  spec = ClassifierSpec(11, 3, ENCODINGS["none"](), SIZE)
-  batch = uneven(64, 64) | {"labels": np.zeros(64, np.int32)}
-  needed = []
-  for count in (1, 8):
-    run = program(spec, Training(accumulate=count), 100, mesh_for(np.array([64]), count))
-    run.update(run.init(0), batch, keys(0)["dropout"])
-    needed.append(run.update.temporary_bytes)
-  assert needed[1] < needed[0] / 3
+  spec = ClassifierSpec(11, 3, ENCODINGS["none"](), CERTAIN)
+  batch = uneven(64, 64) | {"labels": np.arange(64, dtype=np.int32) % 3}
+  (whole, most), (parts, least) = of_parts(spec, batch, 1, 8)
+  assert_close(parts, whole)
+  assert least < most / 3
 
 
 def test_batches_without_equal_parts_are_refused():
@@ -198,38 +207,24 @@ for name, devices, options in (
     "each": sum(leaf.addressable_shards[0].data.nbytes for leaf in held),
     "programs": run.update.jitted._cache_size(),
   }
-print(json.dumps(found))
+
+mesh = Mesh(np.array(jax.devices()), ("data",))
+((batch, _),) = shard([uneven(16) | {"labels": np.zeros(16, np.int32)}], mesh)
+exchanged = {}
+for name in ("rpr", "transformer_xl"):
+  size = Size(d_model=16, num_heads=2, d_ff=16, num_layers=1, attention="reference")
+  run = program(ClassifierSpec(11, 3, ENCODINGS[name](), size), Training(), 100, mesh)
+  text = run.update.jitted.lower(run.init(0), batch, keys(0)["dropout"]).compile().as_text()
+  exchanged[name] = [each for each in ("all-reduce", "all-gather", "all-to-all") if each in text]
+print(json.dumps([found, exchanged]))
 """
 
 
-def test_eight_devices_share_batches_and_if_asked_parameters():
-  found = json.loads(on_eight_devices(EIGHT))
+def test_eight_devices_share_batches_and_if_asked_parameters_and_exchange_sums_alone():
+  found, exchanged = json.loads(on_eight_devices(EIGHT))
   for each in found.values():
     assert each["losses"] == pytest.approx(found["one"]["losses"], abs=1e-5)
     assert each["programs"] == 1
   assert found["eight"]["each"] == found["one"]["all"]
   assert found["divided"]["each"] < 1.2 * found["divided"]["all"] / 8
-
-
-APART = """
-import sys
-import jax, numpy as np
-sys.path.insert(0, sys.argv[1])
-from test_training import ENCODINGS, Size, ClassifierSpec, Training, keys, program, uneven
-from jax.sharding import Mesh
-from posexp.training.devices import shard
-
-mesh = Mesh(np.array(jax.devices()), ("data",))
-batch = uneven(16) | {"labels": np.zeros(16, np.int32)}
-((batch, _),) = shard([batch], mesh)
-for name in ("rpr", "transformer_xl"):
-  size = Size(d_model=16, num_heads=2, d_ff=16, num_layers=1, attention="reference")
-  run = program(ClassifierSpec(11, 3, ENCODINGS[name](), size), Training(), 100, mesh)
-  text = run.update.jitted.lower(run.init(0), batch, keys(0)["dropout"]).compile().as_text()
-  assert "all-reduce" in text
-  assert "all-gather" not in text and "all-to-all" not in text, name
-"""
-
-
-def test_devices_exchange_sums_alone():
-  on_eight_devices(APART)
+  assert exchanged == {name: ["all-reduce"] for name in ("rpr", "transformer_xl")}

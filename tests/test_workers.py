@@ -130,7 +130,9 @@ def test_a_traceback_outside_of_a_run_is_kept_in_its_folder(home):
   assert Path(log).read_text().endswith("\nKeyError: 'oops'\n")
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+  "sent", [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_signal_to_the_sweep_has_every_worker_save(tmp_path, sent):
   (tmp_path / "entry.py").write_text(ENTRY)
   process = subprocess.Popen(
