@@ -62,9 +62,11 @@ def plugins_are_forgotten():
 
 
 @pytest.fixture(autouse=True, scope="module")
-def garbage_is_collected():
-  """What a module's tests have left in cycles does not stay to the end."""
+def memory_is_given_back():
+  """What a module's tests have compiled, and left in cycles, does not stay to the end."""
   yield
+  if (jax := sys.modules.get("jax")) is not None:
+    jax.clear_caches()
   gc.collect()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from flax import nnx
 
 from posexp.encodings import Span
+from posexp.encodings.rngs import Rngs
 
 B, K, H, D = 2, 7, 4, 8
 REACH = 40
@@ -41,7 +42,7 @@ def check(encoding, formula, *, causal=True, heads=H, values=lambda path, x: x, 
   for positions with and without gaps; derivatives in a direction of each argument, with finite
   differences of the formula.
   """
-  rngs = nnx.Rngs(params=0, encoding=1)
+  rngs = Rngs(params=0, encoding=1)
   width = D * H // heads
   parts = {"relation": encoding.relation(heads, width, causal=causal, rngs=rngs)}
   shared = encoding.shared(heads, width, causal=causal, rngs=rngs)

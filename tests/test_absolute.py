@@ -11,6 +11,7 @@ from flax import nnx
 from posexp.encodings.additive import Infused, Learned, Sinusoidal
 from posexp.encodings.base import Encoding, LayerNorm, Span
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
+from posexp.encodings.rngs import Rngs
 from posexp.models.transformer import Size, Stack
 
 VOCAB, F = 11, 16
@@ -20,7 +21,7 @@ SIZE = Size(d_model=F, num_heads=2, d_ff=8, num_layers=2, dropout=0.0)
 
 
 def rngs():
-  return nnx.Rngs(params=0, encoding=1)
+  return Rngs(params=0, encoding=1)
 
 
 def vector(encoding, positions=POSITIONS, mask=None, features=F):

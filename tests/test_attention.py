@@ -15,6 +15,7 @@ from posexp.encodings import ENCODINGS, Span
 from posexp.encodings.base import Relation
 from posexp.encodings.complex_order import Complex
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.rngs import Rngs
 from posexp.kernels.target import Target
 from posexp.models import attention
 from posexp.models.transformer import Size, Stack
@@ -54,7 +55,7 @@ QUICK = [(each, number % 3 > 0) for number, each in enumerate(OWN)]
 
 def built(encoding, causal):
   """A relation and what its layers share, with random numbers in all parameters."""
-  rngs = nnx.Rngs(params=0, encoding=1)
+  rngs = Rngs(params=0, encoding=1)
   parts = [encoding.relation(H, D, causal=causal, rngs=rngs)]
   shared = encoding.shared(H, D, causal=causal, rngs=rngs)
   graphdef, params, rest = nnx.split(nnx.List([*parts, *[shared] * (shared is not None)]),
@@ -186,7 +187,7 @@ def test_kernels_are_refused_where_they_cannot_run(options, said):
     d_model=16, num_heads=2, num_layers=1, attention="fused", **{"dropout": 0.0} | options
   )
   with pytest.raises(ValueError, match=said):
-    Stack(8, ENCODINGS["rope"](), size, rngs=nnx.Rngs(params=0, encoding=1))
+    Stack(8, ENCODINGS["rope"](), size, rngs=Rngs(params=0, encoding=1))
 
 
 @pytest.mark.parametrize(
@@ -299,14 +300,14 @@ def largest(encoding, form, length=LONG, **kind):
 
   def made():
     return nnx.split(
-      Stack(8, encoding, size, rngs=nnx.Rngs(params=0, encoding=1), **kind), nnx.Param, ...
+      Stack(8, encoding, size, rngs=Rngs(params=0, encoding=1), **kind), nnx.Param, ...
     )
 
   graphdef, params, rest = made()
 
   def loss(params, tokens, mask, key):
     stack = nnx.merge(graphdef, params, rest)
-    return stack(tokens, mask, rngs=nnx.Rngs(dropout=key)).sum()
+    return stack(tokens, mask, rngs=Rngs(dropout=key)).sum()
 
   lowered = jax.jit(jax.grad(loss)).lower(params, tokens, tokens == 0, jax.random.key(0))
   shapes = re.findall(r"\b[a-z]+\d+\[([\d,]+)\]", lowered.compile().as_text())
@@ -344,7 +345,7 @@ def test_a_source_is_attended_to_in_blocks_as_it_is_whole():
   @functools.partial(jax.jit, static_argnums=0)
   def hidden(form):
     size = Size(d_model=WIDE, num_heads=2, d_ff=8, num_layers=1, attention=form)
-    rngs = nnx.Rngs(params=0, encoding=1)
+    rngs = Rngs(params=0, encoding=1)
     stack = Stack(8, TransformerXL(), size, causal=True, cross=True, rngs=rngs)
     return stack(tokens, tokens > 0, source=stack.source(encoded, there))
 
@@ -354,4 +355,4 @@ def test_a_source_is_attended_to_in_blocks_as_it_is_whole():
 def test_an_encoding_that_needs_all_keys_at_once_refuses_blocks():
   size = Size(d_model=8, num_heads=1, d_ff=8, num_layers=1, attention="blocked")
   with pytest.raises(ValueError, match="attention=blocked is not for an encoding"):
-    Stack(8, ENCODINGS["cope"](), size, causal=True, rngs=nnx.Rngs(params=0, encoding=1))
+    Stack(8, ENCODINGS["cope"](), size, causal=True, rngs=Rngs(params=0, encoding=1))

@@ -10,6 +10,7 @@ from flax import nnx
 
 from posexp.encodings import ENCODINGS, Encoding, encoding
 from posexp.encodings.paired import interleave
+from posexp.encodings.rngs import Rngs
 from posexp.models.backbones import CNNSize, FastTextSize, LSTMSize, order_blind, refusal
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
@@ -30,7 +31,7 @@ VOCAB, L = 11, 8
 
 
 def model(encoding, size, vocab=VOCAB):
-  return ClassifierSpec(vocab, 3, encoding, size).build(nnx.Rngs(params=0, encoding=1))
+  return ClassifierSpec(vocab, 3, encoding, size).build(Rngs(params=0, encoding=1))
 
 
 def logits(model, tokens, lengths):

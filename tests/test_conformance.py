@@ -22,6 +22,7 @@ from posexp.analysis.properties import EXACT, VOCAB, Case, paths
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.bias import T5
 from posexp.encodings.disentangled import TUPE
+from posexp.encodings.rngs import Rngs
 from posexp.models.classifier import Classifier
 from posexp.models.transformer import Size, Stack
 
@@ -129,7 +130,7 @@ def test_no_array_of_a_step_has_a_vector_for_each_pair_of_query_and_key(encoding
 
 
 def rngs():
-  return nnx.Rngs(params=0, encoding=1)
+  return Rngs(params=0, encoding=1)
 
 
 def stack(encoding, causal=None, **options):

@@ -18,6 +18,7 @@ from posexp.data.tokenizer import BOS, EOS, PAD
 from posexp.encodings import Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR
+from posexp.encodings.rngs import Rngs
 from posexp.models.decoding import Search, searcher
 from posexp.models.transformer import Size, Stack
 from posexp.models.translator import Translator
@@ -42,7 +43,7 @@ class Subject:
     size = Size(**SIZE | size)
 
     def rngs():
-      return nnx.Rngs(params=0, encoding=1)
+      return Rngs(params=0, encoding=1)
 
     # An encoding for one side alone has a plain Transformer on the other.
     lacks = UNDEFINED.get(encoding)
@@ -272,6 +273,7 @@ SHARDED = """
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from posexp.training.devices import mesh_for, shard
+from posexp.encodings.rngs import Rngs
 from test_decoding import RPR, ROWS, WIDE, some_batch, subject
 
 model, batch = subject(RPR()), some_batch()

@@ -13,6 +13,7 @@ from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.base import Encoding, LayerNorm, Relation
 from posexp.encodings.complex_order import Complex, ComplexLinear
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.streams import Split, SplitLinear
 from posexp.models.transformer import Size, Stack
 
@@ -21,7 +22,7 @@ VOCAB, F = 11, 16
 
 
 def rngs():
-  return nnx.Rngs(params=0, encoding=1)
+  return Rngs(params=0, encoding=1)
 
 
 def filled(module, stddev=1.0):

@@ -17,6 +17,7 @@ from posexp.config import compose, resolve
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models.transformer import Size
 from posexp.train import train
@@ -38,7 +39,7 @@ def shapes(encoding):
   """An untrained model without numbers."""
   causal = encoding.causal_only
   build = probe.builder(encoding, SIZE, causal)
-  return probe.ProbeModel(encoding, nnx.eval_shape(lambda: build(nnx.Rngs(params=0, encoding=1))))
+  return probe.ProbeModel(encoding, nnx.eval_shape(lambda: build(Rngs(params=0, encoding=1))))
 
 
 def test_every_encoding_enters_somewhere_but_none():

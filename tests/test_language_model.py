@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 from posexp.encodings import RPR, Sinusoidal, TransformerXL
+from posexp.encodings.rngs import Rngs
 from posexp.models.language_model import LanguageModelSpec, since_start
 from posexp.models.positions import Positions
 from posexp.models.transformer import Size
@@ -22,7 +23,7 @@ SIZE = Size(d_model=16, num_heads=2, d_ff=32, num_layers=2, dropout=0.0)
 def model(memory=0, encoding=None, **options):
   size = dataclasses.replace(SIZE, memory=memory)
   spec = LanguageModelSpec(V, encoding or TransformerXL(), size, **options)
-  return spec.build(nnx.Rngs(params=0, encoding=1))
+  return spec.build(Rngs(params=0, encoding=1))
 
 
 def text(length, seed=0):
@@ -138,7 +139,7 @@ def test_random_positions_put_the_memory_before_the_segment():
 
   def of(seed, memory=T):
     now = model(memory, RPR(k=2), positions=Positions("randomized", reach=64))
-    values, *_ = loss(now, batch(tokens), nnx.Rngs(positions=seed), now.initial_carry(B))
+    values, *_ = loss(now, batch(tokens), Rngs(positions=seed), now.initial_carry(B))
     return values["loss"]
 
   assert of(0) != of(1)

@@ -14,6 +14,7 @@ from flax import nnx
 
 from posexp.encodings import ENCODINGS, Encoding, Span
 from posexp.encodings.base import Relation
+from posexp.encodings.rngs import Rngs
 from posexp.models import attention
 
 H, D, B, BLOCK = 2, 8, 2, 4
@@ -70,7 +71,7 @@ PROPERTIES = (
 
 def holds(encoding, causal, span):
   """Is what `auto` computes on the span the definition, with its gradients?"""
-  rngs = nnx.Rngs(params=0, encoding=1)
+  rngs = Rngs(params=0, encoding=1)
   relation = encoding.relation(H, D, causal=causal, rngs=rngs)
   embed = encoding.embed(3, H * D, scale=1.0, causal=causal, rngs=rngs)
   shared = encoding.shared(H, D, causal=causal, rngs=rngs, embed=embed)
@@ -122,7 +123,7 @@ def holds(encoding, causal, span):
 
 def blockwise(encoding):
   causal = encoding.causal_only
-  return encoding.relation(H, D, causal=causal, rngs=nnx.Rngs(params=0, encoding=1)).blockwise
+  return encoding.relation(H, D, causal=causal, rngs=Rngs(params=0, encoding=1)).blockwise
 
 
 def chosen():

@@ -14,6 +14,7 @@ from binary_trees import trees
 from flax import nnx
 
 from posexp.encodings import all_encodings
+from posexp.encodings.rngs import Rngs
 from posexp.models.block import Size
 from posexp.models.parser import Parser, ParserSpec, uniform
 
@@ -25,7 +26,7 @@ UNSEEN = -1  # the label of a gold phrase that training has not met
 
 
 def build(spec: ParserSpec) -> Parser:
-  return spec.build(nnx.Rngs(params=1, encoding=2))
+  return spec.build(Rngs(params=1, encoding=2))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def loss(parser):
   graphdef, params, rest = nnx.split(parser, nnx.Param, ...)
 
   def of(params, batch):
-    model, rngs = nnx.merge(graphdef, params, rest), nnx.Rngs(dropout=3, positions=4)
+    model, rngs = nnx.merge(graphdef, params, rest), Rngs(dropout=3, positions=4)
     values, weight, _ = model.loss(batch, (), label_smoothing=0.0, rngs=rngs)
     return values["loss"], weight
 

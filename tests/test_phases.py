@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from posexp.encodings import ENCODINGS, Span
 from posexp.encodings.relative import TransformerXL
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import REACH, frequencies, sinusoids
 from posexp.models.transformer import Size, Stack
 
@@ -14,7 +14,7 @@ FAR = np.array([[0, 1, 4095, 4096, 4097, 99999, 100000]])
 
 
 def rngs():
-  return nnx.Rngs(params=0, encoding=1)
+  return Rngs(params=0, encoding=1)
 
 
 def float64(x):

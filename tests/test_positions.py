@@ -13,6 +13,7 @@ from order import compilations
 from posexp.encodings import ENCODINGS
 from posexp.encodings.additive import Learned
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.rngs import Rngs
 from posexp.models.classifier import Classifier, ClassifierSpec
 from posexp.models.positions import Positions, drawn, spaced
 from posexp.models.transformer import Size, Stack
@@ -35,7 +36,7 @@ TWO = TOKENS[:2], MASK[:2]
 
 def model(encoding, positions, **options):
   return Classifier(
-    VOCAB, 2, encoding, SIZE, positions=positions, rngs=nnx.Rngs(params=0, encoding=1), **options
+    VOCAB, 2, encoding, SIZE, positions=positions, rngs=Rngs(params=0, encoding=1), **options
   )
 
 
@@ -132,7 +133,7 @@ def test_every_encoding_takes_random_positions(name, positions):
   elif name in SOME:
     padded = random(*(jnp.pad(each, ((0, 0), (0, 2))) for each in TWO))
     np.testing.assert_allclose(padded, evaluated, atol=2e-5)
-  one, other = (np.asarray(random(*TWO, rngs=nnx.Rngs(positions=seed))) for seed in (0, 1))
+  one, other = (np.asarray(random(*TWO, rngs=Rngs(positions=seed))) for seed in (0, 1))
   assert np.isfinite(one).all()
   blind = name == "none" or (encoding.relative and positions is SHIFTED)
   assert np.allclose(one, other, atol=2e-5) == blind
@@ -147,7 +148,7 @@ def test_every_encoding_takes_random_positions(name, positions):
 )
 def test_cached_decoding_with_random_positions_equals_the_whole_pass(name):
   encoding = {"normalized": ENCODINGS["normalized"](length=REACH)}.get(name) or ENCODINGS[name]()
-  rngs, tokens = nnx.Rngs(params=0, encoding=1), TOKENS[:2]
+  rngs, tokens = Rngs(params=0, encoding=1), TOKENS[:2]
   stack = Stack(VOCAB, encoding, SIZE, causal=True, max_position=REACH, rngs=rngs)
   positions = drawn(jnp.ones((2, L), bool), jax.random.key(3), REACH)
   cache = stack.empty_cache(2, L, positions)
@@ -164,7 +165,7 @@ def test_transformer_xl_knows_every_distance_within_its_reach_and_none_beyond():
   build = functools.partial(Stack, VOCAB, TransformerXL(), SIZE)
   positions = jnp.array([[0, 5, 9, 20, 30, 39]])
   for reach, known in ((REACH, True), (None, False)):
-    stack = build(max_position=reach, rngs=nnx.Rngs(params=0, encoding=1))
+    stack = build(max_position=reach, rngs=Rngs(params=0, encoding=1))
     assert np.isfinite(stack(TOKENS, positions=positions)).all() == known
 
 
@@ -215,7 +216,7 @@ def test_random_positions_do_not_tell_a_translator_how_long_its_target_is():
     real = np.arange(width) < length
     target = np.where(real, np.resize(np.arange(1, VOCAB), width), 0)
     pair = {"source": TOKENS, "source_mask": MASK, "target": np.tile(target, (B, 1))}
-    rngs = nnx.Rngs(positions=1, dropout=2)
+    rngs = Rngs(positions=1, dropout=2)
     return built(positions, slots).hidden(pair | {"mask": np.tile(real, (B, 1))}, rngs=rngs)[:, :3]
 
   positions = dataclasses.replace(RANDOMIZED, evaluation="consecutive")

@@ -17,6 +17,7 @@ from flax import nnx
 from order import MODEL, command, interrupted, only, timeless
 
 from posexp.config import compose, plugins, resolve
+from posexp.encodings.rngs import Rngs
 from posexp.report import arguments, report
 from posexp.runs import read_run
 from posexp.tasks import TASKS
@@ -71,7 +72,7 @@ class Case(NamedTuple):
 
 @nnx.jit  # as eager operations it takes four times as long
 def loss(model, batch):
-  rngs, carry = nnx.Rngs(dropout=0, positions=0), model.initial_carry(len(batch["mask"]))
+  rngs, carry = Rngs(dropout=0, positions=0), model.initial_carry(len(batch["mask"]))
   return model.loss(batch, carry, label_smoothing=0.1, rngs=rngs)
 
 
@@ -84,7 +85,7 @@ def case(request, home):
   folder = Path("data", request.param)
   folder.mkdir(parents=True)
   data = setup.task.prepare(folder)
-  model = setup.model_for(data).build(nnx.Rngs(**keys(0)))
+  model = setup.model_for(data).build(Rngs(**keys(0)))
   return Case(options, setup, data, model)
 
 

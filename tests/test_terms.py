@@ -14,6 +14,7 @@ from posexp.encodings.bias import T5, ALiBi
 from posexp.encodings.disentangled import TUPE
 from posexp.encodings.distance import Sandwich
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
 from posexp.encodings.streams import Split
 from posexp.models.transformer import Size, Stack
@@ -32,7 +33,7 @@ every_encoding = pytest.mark.parametrize(
 @functools.cache
 def stack(encoding):
   """A stack whose u, v and tables are large enough to be seen."""
-  streams = nnx.Rngs(params=0, encoding=1)
+  streams = Rngs(params=0, encoding=1)
   built = Stack(23, encoding, SIZE, causal=encoding.causal_only, rngs=streams)
   graphdef, params, rest = nnx.split(built, nnx.Param, ...)
   leaves, tree = jax.tree.flatten(params)

@@ -9,6 +9,7 @@ from flax import nnx
 from posexp.encodings import Encoding, Span
 from posexp.encodings.complex_order import Complex, OneLinear
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.streams import Split
 from posexp.models.transformer import Size, Stack
 
@@ -21,7 +22,7 @@ POSITIONS = np.arange(L)
 
 
 def rngs():
-  return nnx.Rngs(params=0, encoding=1)
+  return Rngs(params=0, encoding=1)
 
 
 def draw(*shape, seed=0):

@@ -6,11 +6,11 @@ import shutil
 
 import numpy as np
 import pytest
-from flax import nnx
 
 from posexp.config import compose, resolve
 from posexp.data.word_vectors import WordVectors
 from posexp.encodings import encoding
+from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models.backbones import CNNSize
 from posexp.models.classifier import ClassifierSpec
@@ -74,7 +74,7 @@ def test_words_begin_with_them_and_all_others_as_large(tmp_path, name, size):
   spec = ClassifierSpec(len(WORDS), 2, encoding(name), size)
   path = write(tmp_path / "vectors", "".join(lines))
   spec = dataclasses.replace(spec, vectors=spec.read_vectors(path, WORDS))
-  model = spec.build(nnx.Rngs(params=0, encoding=1))
+  model = spec.build(Rngs(params=0, encoding=1))
   tokens = np.array([[4, 3, 1, 5]])
   embedded = model.embed(tokens, np.zeros((1, 4), int), tokens > 0)[0]
   embedded = np.asarray(embedded) * getattr(size, "input_scale", 1)
