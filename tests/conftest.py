@@ -1,6 +1,5 @@
 """What tests of several modules share."""
 
-import gc
 import importlib.metadata
 import os
 import shutil
@@ -23,12 +22,7 @@ os.environ.setdefault("XLA_FLAGS", FLAGS)
 
 
 def pytest_configure(config):
-  """What is compiled, by Python and by XLA, is shared by all processes of these tests alone.
-
-  Cycles are looked for after each module alone: all that JAX traces is looked through, and finding
-  next to nothing took a fifth of the time.
-  """
-  gc.disable()
+  """What is compiled, by Python and by XLA, is shared by all processes of these tests alone."""
   if "PYTEST_XDIST_WORKER" in os.environ:
     return
   folder = Path(tempfile.mkdtemp(prefix="posexp-tests-"))
@@ -59,15 +53,6 @@ def plugins_are_forgotten():
   yield
   if (plugins := sys.modules.get("posexp.config.plugins")) is not None:
     plugins._found.clear()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def memory_is_given_back():
-  """What a module's tests have compiled, and left in cycles, does not stay to the end."""
-  yield
-  if (jax := sys.modules.get("jax")) is not None:
-    jax.clear_caches()
-  gc.collect()
 
 
 @pytest.fixture(scope="module")

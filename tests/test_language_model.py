@@ -139,7 +139,7 @@ def test_random_positions_put_the_memory_before_the_segment():
 
   def of(seed, memory=T):
     now = model(memory, RPR(k=2), positions=Positions("randomized", reach=64))
-    values, *_ = loss(now, batch(tokens), Rngs(positions=seed), now.initial_carry(B))
+    values, *_ = loss(now, batch(tokens), nnx.Rngs(positions=seed), now.initial_carry(B))
     return values["loss"]
 
   assert of(0) != of(1)

@@ -25,6 +25,7 @@ EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small
   "field_translation": (17, 5),
   "naive_positions": (5, 5),
   "seven_encodings_trec": (7, 5),
+  "shaw_absolute": (2, 10),
   "shaw_clip_k": (6, 5),
   "shaw_keys_values": (4, 5),
   "sinusoid_base": (6, 5),
@@ -257,6 +258,7 @@ PARSED = ("content_position_parsing",)
 TRANSLATED = (
   "field_translation",
   "naive_positions",
+  "shaw_absolute",
   "shaw_clip_k",
   "shaw_keys_values",
   "sinusoid_base",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import os
 import sys
 from collections.abc import Callable
@@ -74,18 +73,8 @@ def flush_output() -> None:
     raise
 
 
-def collect_garbage_seldom() -> None:
-  """Has Python look for cycles of dead objects less often.
-
-  What is imported and traced lives on: looking through it again and again took a tenth of the
-  processor's time until the first step.
-  """
-  gc.set_threshold(100_000, 50, 100)
-
-
 def run(work: Callable[[list[str]], Any]) -> None:
   """Does the work of a command line; a UserError is one line on stderr and exit status 2."""
-  collect_garbage_seldom()
   try:
     work(sys.argv[1:])
     flush_output()

@@ -44,6 +44,8 @@ class Attention(nnx.Module):
         the width does not suit it.
     """
     for part in ("embed", "linear"):
+      if part == "embed" and encoding.relative:  # which puts no position there
+        continue
       if getattr(type(encoding), part) is not getattr(Encoding, part):
         raise ValueError(
           f"{type(encoding).__name__} changes more of a Transformer than attention ({part}), so it "

@@ -11,7 +11,7 @@ from hydra.core.utils import configure_log
 from omegaconf import OmegaConf
 
 from posexp.config import command_line, options, resolve
-from posexp.config.arguments import collect_garbage_seldom, flush_output
+from posexp.config.arguments import flush_output
 from posexp.config.help import help_text
 from posexp.errors import UserError, refused
 from posexp.sweeps.jobs import members
@@ -33,7 +33,6 @@ def launch(job: Job) -> int:
   last line says so, and the status is 1. An interrupt (Ctrl-C, SIGTERM, SystemExit(143) from the
   job) ends everything, with status 130 or 143.
   """
-  collect_garbage_seldom()
   before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM))
   lost: set[str] = set()
   try:

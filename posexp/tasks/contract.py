@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from posexp.data.examples import Batch
-from posexp.encodings.rngs import Rngs
 from posexp.errors import near
 from posexp.runs import Broken, read_config, read_summary
 from posexp.runs.metrics import METRICS, Metric, Score, score
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
   from jax import Array, ShapeDtypeStruct
 
   from posexp.encodings import Encoding
+  from posexp.encodings.rngs import Rngs
   from posexp.models.positions import Positions
   from posexp.models.transformer import Size, Stack
 
