@@ -14,7 +14,8 @@ class Rngs:
 
   `flax.nnx.Rngs` gives the same keys and may stand wherever these do, but it counts them in arrays:
   under a trace JAX goes through all that was traced before, each time that one is set, for a
-  message that nobody reads. Most of the time in which a model was built went there.
+  message that nobody reads. Most of the time in which a model was built went there. Flax's modules
+  take these where they draw weights; `nnx.Dropout` takes a key, `rngs=rngs.dropout()`.
   """
 
   def __init__(self, **keys: Array | int):
