@@ -46,7 +46,7 @@ $(READY): requirements.lock pyproject.toml
 	@echo "posexp: installing into .venv, once"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip --quiet --disable-pip-version-check install 'uv>=0.9,<1'
-	@$(UV) install --python $(BIN)/python --require-hashes --requirements requirements.lock
+	@$(UV) install --python $(BIN)/python --compile-bytecode --require-hashes --requirements requirements.lock
 	@$(UV) install --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@test -z "$(EXTRA)" || $(UV) install --python $(BIN)/python --constraints requirements.lock --editable '.[$(EXTRA)]'
 	@touch $@

@@ -1,5 +1,6 @@
 """What tests of several modules share."""
 
+import gc
 import importlib.metadata
 import os
 import shutil
@@ -22,7 +23,7 @@ os.environ.setdefault("XLA_FLAGS", FLAGS)
 
 
 def pytest_configure(config):
-  """What is compiled, by Python and by XLA, is shared by all processes of these tests alone."""
+  """What is compiled is shared by all processes of these tests: by XLA, by these alone."""
   if "PYTEST_XDIST_WORKER" in os.environ:
     return
   folder = Path(tempfile.mkdtemp(prefix="posexp-tests-"))
@@ -33,8 +34,13 @@ def pytest_configure(config):
   # JAX compiles what another process has only half written, and warns on stderr, which tests read.
   ignored = "ignore:Error reading persistent compilation cache"
   os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), ignored)))
-  if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
+  os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a hundred processes read what one has written
+
+
+def pytest_collection_finish():
+  """Spares the garbage collector modules and tests, which stay, and most of its turns."""
+  gc.freeze()
+  gc.set_threshold(50_000, 20, 20)
 
 
 # Files that take longest come first, so that no process is left with one of them at the end.
