@@ -12,6 +12,7 @@ from run_folders import sweep, write
 
 from posexp.report import arguments, report
 from posexp.reporting import figures
+from posexp.reporting.charts import charts
 from posexp.reporting.results import results
 from posexp.reporting.scores import curve
 from posexp.runs import read_runs
@@ -143,6 +144,28 @@ def test_few_of_many_groups_are_drawn_with_the_baseline_and_the_last(tmp_path):
     "test accuracy by group",
     "test accuracy by rpr.k",
   ]
+
+
+def test_each_group_has_a_row_with_its_seeds_their_mean_and_its_interval(tmp_path):
+  scores = {"rpr": [0.79, 0.80, 0.84], "none": [0.5, 0.52, 0.54]}
+  sweep(tmp_path, scores)
+  (found,) = results(read_runs([tmp_path])[0])
+  axes = Figure().subplots()
+  figures._rows(axes, next(charts(found)), found.baseline)
+  assert [label.get_text() for label in axes.get_yticklabels()] == ["rpr", "none"]
+  assert axes.yaxis_inverted()  # the best on top
+  lines = [line.get_xydata() for line in axes.lines]
+  for row, values in enumerate(scores.values()):
+    np.testing.assert_allclose(lines[row][:, 0], np.multiply(values, 100))
+    assert set(np.round(lines[row][:, 1])) == {row}
+  means = next(line for line in lines[2:] if len(line) == 2)
+  np.testing.assert_allclose(means, [[81, 0], [52, 1]])
+  ((rpr, none),) = [bars.get_segments() for bars in axes.collections]
+  half = 4.3027 * np.std([79, 80, 84], ddof=1) / 3**0.5  # the t quantile of two degrees of freedom
+  np.testing.assert_allclose(rpr, [[81 - half, 0], [81 + half, 0]], rtol=1e-4)
+  assert none[0][0] < 50 < 54 < none[1][0]
+  (line,) = {x for x, y in lines[-1]}
+  assert line == found.baseline.estimate.mean * 100
 
 
 def test_options_that_span_decades_have_a_logarithmic_axis():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 
 import matplotlib
@@ -12,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from posexp.plotting import COLORS, log2_axis
+from posexp.plotting import BLUE, COLORS, GRAY, log2_axis
 from posexp.reporting import heat_maps, lengths
 from posexp.reporting.charts import Chart, Point, charts
 from posexp.reporting.grouping import Group
@@ -21,13 +22,14 @@ from posexp.reporting.text import short
 
 MOST = 10  # groups in a figure
 SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
+LINE = 26  # letters of a group's name in a line beside its row
 DASHES = ("-", "--", ":")
 # Names of groups come from run folders: a $ in them begins no formula.
 PLAIN = {"text.parse_math": False, "legend.fontsize": 8}
 MARKERS = "os^Dv<>PX*"  # more than there are colors, so that ten groups look different
 CAPTION = (
-  "Means over seeds with 95 % intervals, as bars or as bands; dashed: the baseline. At most "
-  f"{MOST} groups are drawn, those with the best scores and the baseline."
+  "Means over seeds with 95 % intervals, as bars or as bands; gray: single seeds; dashed: the "
+  f"baseline. At most {MOST} groups are drawn, those with the best scores and the baseline."
 )
 
 
@@ -71,8 +73,13 @@ def draw(chart: Chart, base: Group) -> str:
   """A chart as an SVG."""
   figure = Figure(figsize=SIZE, layout="constrained")
   axes = figure.subplots()
+  of_score = f"{chart.y.title}{' (%)' if chart.y.metric.percent else ''}"
+  if chart.kind == "names":
+    axes.set_xlabel(of_score)
+    _rows(axes, chart, base)
+    return svg(figure)
   axes.set_xlabel(short(chart.x, 56))
-  axes.set_ylabel(f"{chart.y.title}{' (%)' if chart.y.metric.percent else ''}")
+  axes.set_ylabel(of_score)
   names = list(dict.fromkeys(point.series for point in chart.points))[:MOST]
   places = list(dict.fromkeys(point.x for point in chart.points))
   for rank, name in enumerate(names):
@@ -88,12 +95,10 @@ def draw(chart: Chart, base: Group) -> str:
     _scale(axes, sorted(places))
   elif chart.kind == "contexts":
     log2_axis(axes, sorted(places))
-  if chart.kind == "names":
-    axes.set_xticks(places, distinct(places), rotation=40, ha="right")
-  else:
+  if len(names) > 1:
     figure.set_figheight(SIZE[1] + 0.19 * len(names))
     figure.legend(loc="outside lower left", frameon=False)
-  if chart.kind == "names" or (chart.kind == "numbers" and base.label not in names):
+  if chart.kind == "numbers" and base.label not in names:
     axes.axhline(chart.y.factor * base.estimate.mean, color="k", linestyle="--", linewidth=1)
   return svg(figure)
 
@@ -103,7 +108,7 @@ def distinct(labels: Sequence[str]) -> list[str]:
   words = [label.split() for label in labels]
   shared = set.intersection(*map(set, words))
   return [
-    short(" ".join(word for word in each if word not in shared) or label, 32)
+    short(" ".join(word for word in each if word not in shared) or label, 2 * LINE)
     for label, each in zip(labels, words, strict=True)
   ]
 
@@ -115,18 +120,39 @@ def svg(figure: Figure) -> str:
   return out.getvalue()
 
 
+def _rows(axes: Axes, chart: Chart, base: Group) -> None:
+  """A row for each group, the best on top: its seeds, their mean and its interval."""
+  labels = distinct([point.x for point in chart.points])
+  labels = ["\n".join(textwrap.wrap(each, LINE, break_on_hyphens=False)) for each in labels]
+  mean, low, high = _ends(chart, chart.points)
+  for row, point in enumerate(chart.points):
+    found = [run.score(chart.y.key) for run in point.group.counted.values()]
+    seeds = chart.y.factor * np.array([each for each in found if each is not None])
+    axes.plot(seeds, np.full(len(seeds), row + 0.22), "o", color=GRAY, markersize=2.5, alpha=0.7)
+  off = np.maximum([mean - low, high - mean], 0)
+  axes.errorbar(mean, range(len(mean)), xerr=off, fmt="o", color=BLUE, markersize=4.5, capsize=2.5)
+  axes.axvline(chart.y.factor * base.estimate.mean, color="k", linestyle="--", linewidth=1)
+  axes.set_yticks(range(len(labels)), labels)
+  axes.set_ylim(len(labels) - 0.5, -0.5)
+  axes.figure.set_figheight(0.7 + sum(0.14 + 0.14 * len(each.split("\n")) for each in labels))
+
+
+def _ends(chart: Chart, points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Means and both ends of their intervals, in the unit of the axis; of one seed all are equal."""
+  found = [(point.found.mean, point.found.low, point.found.high) for point in points]
+  return tuple(
+    chart.y.factor * np.array([each[0] if each[end] is None else each[end] for each in found])
+    for end in range(3)
+  )
+
+
 def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
   """The points of a series, with bars of their intervals, or a band along steps."""
   color = COLORS[rank % len(COLORS)]
   dashes = "none" if chart.x == "part" else DASHES[rank // len(COLORS) % len(DASHES)]
   look = {"color": color, "linestyle": dashes, "label": short(points[0].series, 56)}
   x = [point.x for point in points]
-  y = chart.y.factor * np.array([point.found.mean for point in points])
-  ends = [(point.found.mean, point.found.low, point.found.high) for point in points]
-  low, high = (
-    chart.y.factor * np.array([each[0] if each[end] is None else each[end] for each in ends])
-    for end in (1, 2)
-  )
+  y, low, high = _ends(chart, points)
   if chart.kind in ("steps", "contexts"):
     axes.plot(x, y, **look)
     axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
