@@ -17,11 +17,12 @@ SVG. Nothing is trained.
 
   python -m posexp.inspect encoding=rpr rpr.k=4
   python -m posexp.inspect encoding=sinusoidal sinusoidal.base=100 model.d_model=64
-  python -m posexp.inspect run=runs/mr/rpr/5d00c285df53/seed=0     also of what was trained
-  python -m posexp.inspect run=FOLDER against=[FOLDER2,FOLDER3]    whose heads attend alike
+  python -m posexp.inspect runs/mr/rpr/5d00c285df53/seed=0     also of what was trained
+  python -m posexp.inspect FOLDER against=[FOLDER2,FOLDER3]    whose heads attend alike
 
 Options are those of posexp.train (see its --help), and
-  run=FOLDER   a run, finished or stopped: its encoding, its trained weights, its validation texts
+  FOLDER, or run=FOLDER
+               a run, finished or stopped: its encoding, its trained weights, its validation texts
   against=FOLDER, or a list [A,B]: trained runs of the same data to which the run's attention is
                compared, head by head, and nothing else is shown
   out=FOLDER   for the figures (default: inspect/ENCODING, or figures in the folder of the run)
@@ -34,8 +35,11 @@ def inspect(argv: list[str]) -> list[Path]:
   Raises:
     UserError: an option does not exist or does not suit, or the run cannot be opened.
   """
+  argv = [f"run={word}" if Path(word).is_dir() else word for word in argv]
   own = [word for word in argv if word.startswith(("run=", "against=", "out="))]
   given = dict(word.split("=", 1) for word in own)
+  if len(given) < len(own):
+    raise UserError(f"{' '.join(own)}: name each once, and runs to compare with by against=[A,B]")
   options = [word for word in argv if word not in own]
   config = config_of_one(options, "inspect")
   folder, out = (Path(given[key]) if given.get(key) else None for key in ("run", "out"))

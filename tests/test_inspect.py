@@ -166,7 +166,7 @@ def test_a_run_is_looked_into(encoding, trained, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   run = trained(encoding)
   (run / "metrics.jsonl").write_text("lost\n")  # which only a report reads
-  files = inspect.inspect([f"run={run}"])
+  files = inspect.inspect([str(run)])
   drawn = {path.stem for path in files}
   assert "attention-on-text" in drawn
   assert ("frequencies-by-word" in drawn) == (encoding == "complex")
@@ -292,6 +292,7 @@ def test_figures_are_drawn(encoding, drawn, tmp_path, capsys):
     ("encoding=sinusoidal model.d_model=30", "model.d_model=30 is not divisible by num_heads=4"),
     ("run=nowhere", "nowhere is not a run's folder: it has no config.yaml"),
     ("run=x rpr.k=4 encoding=rpr", "run=x has options of its own: leave rpr.k=4 out"),
+    (". .", "run=. run=.: name each once, and runs to compare with by against=[A,B]"),
     ("-m encoding=rpr,none", "posexp.inspect looks at one encoding: leave -m and --cfg out"),
   ],
 )
