@@ -1,8 +1,9 @@
 """What must hold of every encoding in a Transformer, as functions that find counterexamples.
 
 A property is a function of a `Case` that yields a `Difference` for each violation it finds.
-Everything runs eagerly and in few shapes: an operation is then compiled once for all properties
-and encodings, which is several times faster than compiling each model.
+Most runs eagerly and in few shapes: an operation is then compiled once for all properties and
+encodings, which is several times faster than compiling each model. What has shapes of its own is
+compiled as a whole, since each of its operations would be compiled for it alone.
 """
 
 from __future__ import annotations
@@ -95,6 +96,19 @@ def tokens_of(case: Case, seed: int = 0) -> Array:
   return jnp.asarray(np.random.default_rng(seed).integers(1, VOCAB, (B, case.length)))
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def run(
+  method: str, graphdef: nnx.GraphDef, state: nnx.State, given: tuple, named: dict[str, Any]
+) -> Any:
+  """What a method of a model returns."""
+  return getattr(nnx.merge(graphdef, state), method)(*given, **named)
+
+
+def compiled(model: Stack, method: str, *given: Any, **named: Any) -> Any:
+  """What a method of the model returns, by a program of its own."""
+  return run(method, *nnx.split(model), given, named)
+
+
 def paths(module: nnx.Module) -> dict[str, np.ndarray]:
   """The parameters of a module by their paths."""
   flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
@@ -113,7 +127,7 @@ def decoded(
   batch, length = tokens.shape
   cache, outputs = stack.empty_cache(batch, length, positions), []
   for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, length))]:
-    output, cache = stack.step(tokens[:, start:end], cache, source=source)
+    output, cache = compiled(stack, "step", tokens[:, start:end], cache, source=source)
     outputs.append(output)
   return jnp.concatenate(outputs, axis=1)
 
@@ -130,7 +144,7 @@ def compare(what: str, got: Array, expected: Array, tolerance: float = EXACT):
 def padding(case: Case) -> Iterator[Difference]:
   """Padding after a sequence changes none of its outputs."""
   model, tokens = stack(case), tokens_of(case)
-  alone = model(tokens[:, : case.part])
+  alone = compiled(model, "__call__", tokens[:, : case.part])
   real = np.tile(np.arange(case.length) < case.part, (B, 1))
   padded = model(tokens, real)[:, : case.part]
   yield from compare(f"{case.length - case.part} padded", padded, alone)
@@ -139,7 +153,7 @@ def padding(case: Case) -> Iterator[Difference]:
 def batch_mates(case: Case) -> Iterator[Difference]:
   """Outputs do not depend on the other rows of a batch, nor on their length."""
   model, tokens = stack(case), tokens_of(case)
-  alone = model(tokens[:, : case.part])[:1]
+  alone = compiled(model, "__call__", tokens[:, : case.part])[:1]
   others = tokens_of(case, 1).at[0, : case.part].set(tokens[0, : case.part])
   yield from compare("beside another", model(others, case.mask)[:1, : case.part], alone)
 
@@ -163,7 +177,7 @@ def cross_attention(case: Case) -> Iterator[Difference]:
     encoded = jnp.asarray(draw.normal(size=(B, 6, case.d_model)), jnp.float32)
     source = model.source(encoded, mask)
     whole = model(tokens, source=source)
-    found = decoded(model, tokens, prompt=case.part, source=source)
+    found = decoded(model, tokens, source=source)
     yield from compare(f"{norm}-norm", found, whole)
     elsewhere = model.source(jnp.where(mask[..., None], encoded, 9.0), mask)
     yield from compare("other padding", model(tokens, source=elsewhere), whole)
@@ -177,9 +191,9 @@ def memory(case: Case) -> Iterator[Difference]:
     case = dataclasses.replace(case, layers=1)
   model, tokens, part = stack(case), tokens_of(case), case.part
   slots = case.length  # more than there are tokens, so that some hold nothing
-  first, kept = model.recur(tokens[:, :part], model.empty_memory(B, slots))
-  second, _ = model.recur(tokens[:, part:], kept)
-  alone = model(tokens[:, :part], positions=slots + jnp.arange(part)[None])
+  first, kept = compiled(model, "recur", tokens[:, :part], model.empty_memory(B, slots))
+  second, _ = compiled(model, "recur", tokens[:, part:], kept)
+  alone = model(tokens, positions=slots + jnp.arange(case.length)[None])[:, :part]
   whole = model(tokens, positions=slots - part + jnp.arange(case.length)[None])
   yield from compare(f"a first segment of {part}", first, alone)
   yield from compare(f"then one of {case.length - part}", second, whole[:, part:])
@@ -201,27 +215,34 @@ def shift(case: Case) -> Iterator[Difference]:
 
 def spans(case: Case) -> Iterator[Difference]:
   """Attention among some positions equals attention among all with the others masked."""
-  model = stack(case, max_position=REACH)
+  graphdef, state = nnx.split(stack(case, max_position=REACH))
   whole = case.length + case.part
   key = np.unique(np.linspace(0, whole - 1, case.length).astype(int))
   draw = np.random.default_rng(4)
   x = jnp.asarray(draw.normal(size=(B, whole, case.d_model)), jnp.float32)
-  layer = model.blocks[0].attention
-  q, (k, v) = layer.queries(x), layer.keys_values(x)
-
-  def attended(query: np.ndarray, key: np.ndarray, mask: np.ndarray, **options: Any) -> Array:
-    places = jnp.asarray(query)[None], jnp.asarray(key)[None]
-    span = Span(*places, jnp.asarray(mask), case.causal, max_position=REACH, **options)
-    span = model.ready(span)
-    asked = None if q is None else q[:, query]
-    return layer.relation.attend(asked, k[:, key], v[:, key], span, lambda weights: weights)
-
-  every = np.arange(whole)
+  every, seen = np.arange(whole), np.ones((1, 1, len(key)), bool)
   hidden = np.isin(every, key)[None, None]
-  expected = attended(every, every, hidden, consecutive=True)
-  for name, query in (("gaps", key), ("fewer queries than keys", key[1:])):
-    seen = np.ones((1, 1, len(key)), bool)
-    yield from compare(name, attended(query, key, seen), expected[:, query])
+  asked = {"gaps": key, "fewer queries than keys": key[1:]}
+
+  @jax.jit
+  def found(state: nnx.State) -> tuple[Array, dict[str, Array]]:
+    model = nnx.merge(graphdef, state)
+    layer = model.blocks[0].attention
+    q, (k, v) = layer.queries(x), layer.keys_values(x)
+
+    def attended(query: np.ndarray, key: np.ndarray, mask: np.ndarray, **options: Any) -> Array:
+      places = jnp.asarray(query)[None], jnp.asarray(key)[None]
+      span = Span(*places, jnp.asarray(mask), case.causal, max_position=REACH, **options)
+      span = model.ready(span)
+      mine = None if q is None else q[:, query]
+      return layer.relation.attend(mine, k[:, key], v[:, key], span, lambda weights: weights)
+
+    expected = attended(every, every, hidden, consecutive=True)
+    return expected, {name: attended(query, key, seen) for name, query in asked.items()}
+
+  expected, got = found(state)
+  for name, query in asked.items():
+    yield from compare(name, got[name], expected[:, query])
 
 
 def long_texts(case: Case) -> Iterator[Difference]:
@@ -244,11 +265,14 @@ def long_texts(case: Case) -> Iterator[Difference]:
         values["with a memory"] = model.recur(tokens, kept)[0]
       return values
 
+    def sloped(params):
+      values, backward = jax.vjp(outputs, params)
+      return values, *backward(dict.fromkeys(values, cotangent))
+
     # Two tokens are long here, so that `auto` takes blocks wherever the relation allows them.
     long = dict.fromkeys(attention.LONG, 2)
     with mock.patch.multiple(attention, SIZE=2, LONG=long):
-      values, backward = jax.vjp(outputs, params)
-      (gradient,) = backward(dict.fromkeys(values, cotangent))
+      values, gradient = jax.jit(sloped)(params)
     return values, nnx.to_flat_state(gradient)
 
   (expected, slopes), (got, others) = found("reference"), found("auto")
@@ -268,12 +292,17 @@ def gradients(case: Case) -> Iterator[Difference]:
   draw = np.random.default_rng(8)
   cotangent = draw.normal(size=(B, case.length, case.d_model))
 
+  @jax.jit
   def output(params):
     with mock.patch.object(jax.nn, "relu", jax.nn.softplus):  # no differences across its corner
       return nnx.merge(graphdef, params, rest)(tokens, case.mask) * case.mask[..., None]
 
-  values, backward = jax.vjp(output, params)
-  (slopes,) = backward(jnp.asarray(cotangent, values.dtype))
+  @jax.jit
+  def sloped(params):
+    values, backward = jax.vjp(output, params)
+    return backward(jnp.asarray(cotangent, values.dtype))[0]
+
+  slopes = sloped(params)
   leaves, tree = jax.tree.flatten(params)
   for index, (path, slope) in enumerate(nnx.to_flat_state(slopes)):
     slope, apart = np.asarray(slope[...], np.float64), np.inf

@@ -1,0 +1,121 @@
+"""Limits, widths and refusals: where an encoding ends, and that it says so in one sentence."""
+
+import functools
+import operator
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import DEFAULTS, UNDEFINED
+from flax import nnx
+from small import SMALL, L, rngs, some_tokens, stack
+
+from posexp.analysis.properties import VOCAB
+from posexp.encodings import ENCODINGS
+from posexp.encodings.disentangled import TUPE
+from posexp.models.transformer import Size, Stack
+
+LIMITED = [case for case in DEFAULTS if case.values[0].limit is not None]
+assert {"learned", "split"} <= {case.id for case in LIMITED}
+
+
+def built(encoding, *, causal, **size):
+  return Stack(VOCAB, encoding, Size(**SMALL | size), causal=causal, rngs=rngs())
+
+
+@pytest.mark.parametrize("encoding", LIMITED)
+def test_beyond_the_limit_is_an_error(encoding):
+  if UNDEFINED.get(encoding) is True:
+    pytest.skip("not defined in a decoder")
+  limit = encoding.limit
+  tokens = jnp.ones((1, limit + 1), int)
+
+  def shape_of(use):
+    return jax.eval_shape(lambda: use(built(encoding, causal=True)))
+
+  assert shape_of(lambda model: model(tokens[:, 1:])).shape == (1, limit, SMALL["d_model"])
+  shape_of(lambda model: model.empty_cache(1, limit))
+  for use in (
+    lambda model: model(tokens),
+    lambda model: model.empty_cache(1, limit + 1),
+    lambda model: model.recur(tokens[:, :1], model.empty_memory(1, limit)),
+  ):
+    message = f"a sequence of {limit + 1} tokens, but the encoding has {limit} positions"
+    with pytest.raises(ValueError, match=message):
+      shape_of(use)
+
+
+@pytest.mark.parametrize("encoding", LIMITED)
+def test_positions_that_do_not_exist_give_nan(encoding):
+  model, limit = stack(encoding), encoding.limit
+
+  @jax.jit
+  def both(positions):
+    return model.embed(some_tokens(), positions), model(some_tokens(), positions=positions)
+
+  for first_position, first, last in ((limit - 3, 0, 3), (-3, 3, L)):
+    embedded, outputs = map(np.asarray, both(first_position + np.arange(L)[None]))
+    exists = np.zeros(L, bool)
+    exists[first:last] = True
+    assert np.isfinite(embedded[:, exists]).all()
+    if not isinstance(encoding, TUPE):  # whose positions meet in the logits
+      assert np.isnan(embedded[:, ~exists]).any(-1).all()
+    assert np.isnan(outputs).all()
+
+
+SIZES = [
+  {"d_model": 33, "num_heads": 3},  # an odd width
+  {"d_model": 36, "num_heads": 12},  # odd heads
+  {"d_ff": 49},  # an odd width inside
+]
+PICKY = {
+  "clock": SIZES[:1],
+  "sinusoidal": SIZES[:1],
+  "transformer_xl": SIZES[:1],
+  "complex": SIZES,
+  "split": SIZES,
+  "rope": SIZES[:2],
+  "xpos": SIZES[:2],
+}
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_width_that_does_not_suit_is_refused_in_one_sentence(name):
+  encoding = ENCODINGS[name]()
+
+  def build(size):
+    nnx.eval_shape(lambda: built(encoding, causal=encoding.causal_only, **size))
+
+  refused = PICKY.get(name, ())
+  for size in refused:
+    with pytest.raises(ValueError, match=r"odd|even") as found:
+      build(size)
+    assert re.fullmatch(r"[^.\n]+", str(found.value))
+  # An odd width has odd heads, and an odd width inside goes with either.
+  fitting = [size for size in SIZES[::-1] if size not in refused]
+  build(functools.reduce(operator.or_, fitting, {}))
+
+
+@pytest.mark.parametrize("encoding", UNDEFINED, ids=str)
+def test_where_an_encoding_is_not_defined_it_refuses_in_one_sentence(encoding):
+  with pytest.raises(ValueError, match=r"^((?!\. )[^\n])+$"):
+    built(encoding, causal=UNDEFINED[encoding])
+
+
+@pytest.mark.parametrize("encoding", DEFAULTS)
+def test_a_memory_is_refused_where_positions_are_part_of_what_it_holds(encoding):
+  if UNDEFINED.get(encoding) is True:
+    pytest.skip("not defined in a decoder")
+  build = functools.partial(built, encoding, causal=True, memory=4)
+  if encoding.recurrent:
+    nnx.eval_shape(build)
+    return
+  with pytest.raises(ValueError, match=r"^memory=4 ((?!\. )[^\n])+at=attention((?!\. )[^\n])+$"):
+    build()
+
+
+def test_heads_must_divide_the_width():
+  with pytest.raises(ValueError, match=r"^d_model=30 is not divisible by num_heads=4$"):
+    Size(**SMALL | {"d_model": 30})
