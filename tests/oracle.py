@@ -62,10 +62,15 @@ def check(encoding, formula, *, causal=True, heads=H, values=lambda path, x: x, 
       span = span.replace(shared=built["shared"](span))
     return built["relation"].score(q, k, span)
 
+  @jax.jit
+  def sloped(numbers, q, k, span, cotangent):
+    got, backward = jax.vjp(functools.partial(score, span=span), numbers, q, k)
+    return got, *backward(cotangent)
+
   def single(x):
     return jnp.asarray(x, jnp.float32)
 
-  numbers = [*map(single, p.values())]
+  numbers, compiled = [*map(single, p.values())], jax.jit(score)
   for queries, spaced in ((K, False), (K, True), (2, True)):
     q = draw.normal(size=(B, queries, heads, width))
     at = span(queries, causal=causal, spaced=spaced)
@@ -73,15 +78,14 @@ def check(encoding, formula, *, causal=True, heads=H, values=lambda path, x: x, 
     mask = np.asarray(at.mask[:, None])
     expected = formula(p, q, k, i, j)
     if queries == K:
-      got = score(numbers, single(q), single(k), at)
+      got = compiled(numbers, single(q), single(k), at)
     else:
-      got, backward = jax.vjp(functools.partial(score, span=at), numbers, single(q), single(k))
+      cotangent = draw.normal(size=expected.shape) * mask
+      got, numbers, *gradients = sloped(numbers, single(q), single(k), at, single(cotangent))
     assert got.shape == expected.shape
     apart = np.abs(np.where(mask, np.asarray(got, np.float64) - expected, 0)).max()
     assert apart < tolerance * max(1, np.abs(expected).max()), apart
 
-  cotangent = draw.normal(size=expected.shape) * mask
-  numbers, *gradients = backward(single(cotangent))
   named = dict(zip([*p, "q", "k"], [*numbers, *gradients], strict=True))
   for name, gradient in named.items():
     where = p | {"q": q, "k": k}

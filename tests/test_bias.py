@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -172,7 +173,7 @@ def test_sandwich(causal):
 def test_sandwich_far_out():
   there = jnp.array([[100000, 100001, 100100]])
   at = oracle.span(3).replace(query=there, key=there, mask=jnp.ones((1, 3, 3), bool))
-  bias = np.asarray(Sandwich().shared(4, 8, causal=True, rngs=None)(at))[0, 0]
+  bias = np.asarray(jax.jit(Sandwich().shared(4, 8, causal=True, rngs=None))(at))[0, 0]
   omega = 10000.0 ** (-2 * np.arange(1, 65) / 128)
   expected = [(np.cos(distance * omega).sum() - 64) / 2 for distance in (0, 1, 100)]
   np.testing.assert_allclose(bias[0], expected, atol=1e-4)

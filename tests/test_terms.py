@@ -23,10 +23,16 @@ B, L, H, D, LAYERS = 2, 6, 4, 8, 2
 SIZE = Size(d_model=H * D, num_heads=H, d_ff=32, num_layers=LAYERS, dropout=0.0)
 TOKENS = np.random.default_rng(0).integers(0, 23, (B, L))
 
+# These have the relation of `none` or of `alibi`, and with it their terms.
+ALIKE = ("index", "normalized", "binary", "clock", "learned", "sinusoidal")
+ALIKE += ("kerple", "fire", "sandwich")
 every_encoding = pytest.mark.parametrize(
   "encoding",
-  [cls() for cls in ENCODINGS.values()] + [RoPE(share=0.5), ALiBi("divided"), TUPE(buckets=8)],
-  ids=str,
+  [
+    pytest.param(cls(), id=name, marks=[pytest.mark.slow] * (name in ALIKE))
+    for name, cls in ENCODINGS.items()
+  ]
+  + [RoPE(share=0.5), ALiBi("divided"), TUPE(buckets=8)],
 )
 
 
