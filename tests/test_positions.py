@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 from order import compilations
 
+from posexp.analysis.properties import compiled
 from posexp.encodings import ENCODINGS
 from posexp.encodings.additive import Learned
 from posexp.encodings.relative import RPR, TransformerXL
@@ -24,13 +25,14 @@ from posexp.training.step import keys, program
 
 B, L, REACH, VOCAB = 3, 6, 40, 23
 SIZE = Size(d_model=32, num_heads=4, d_ff=32, num_layers=1, dropout=0.0)
-MASK = jnp.arange(L) < jnp.array([[3], [6], [1]])
+MASK = jnp.asarray(np.arange(L) < np.array([[3], [6], [1]]))
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(1, VOCAB, (B, L)))
 RANDOMIZED = Positions("randomized", REACH, "drawn")
 SHIFTED = Positions("shifted", REACH)
 
 # Gaps between positions are held for every encoding by tests/test_conformance.py.
 SOME = ("learned", "normalized", "rpr", "transformer_xl", "complex", "cope")
+ALIKE = ("index", "binary", "clock", "sandwich")  # enter as `sinusoidal` and as `alibi` do
 TWO = TOKENS[:2], MASK[:2]
 
 
@@ -116,7 +118,10 @@ def test_more_tokens_than_positions(positions):
 @pytest.mark.parametrize(
   ("name", "positions"),
   [
-    *((name, RANDOMIZED) for name in ENCODINGS),
+    *(
+      pytest.param(name, RANDOMIZED, marks=[pytest.mark.slow] * (name in ALIKE))
+      for name in ENCODINGS
+    ),
     *((name, SHIFTED) for name in SOME),
   ],
   ids=lambda value: getattr(value, "kind", value),
@@ -131,7 +136,7 @@ def test_every_encoding_takes_random_positions(name, positions):
   if positions is SHIFTED:
     np.testing.assert_allclose(evaluated, model(encoding, Positions())(*TWO), atol=2e-5)
   elif name in SOME:
-    padded = random(*(jnp.pad(each, ((0, 0), (0, 2))) for each in TWO))
+    padded = compiled(random, "__call__", *(np.pad(each, ((0, 0), (0, 2))) for each in TWO))
     np.testing.assert_allclose(padded, evaluated, atol=2e-5)
   one, other = (np.asarray(random(*TWO, rngs=Rngs(positions=seed))) for seed in (0, 1))
   assert np.isfinite(one).all()
@@ -154,11 +159,11 @@ def test_cached_decoding_with_random_positions_equals_the_whole_pass(name):
   cache = stack.empty_cache(2, L, positions)
   outputs = []
   for start, end in [(0, 3), (3, 4), (4, 5), (5, 6)]:
-    output, cache = stack.step(tokens[:, start:end], cache)
+    output, cache = compiled(stack, "step", tokens[:, start:end], cache)
     outputs.append(output)
-  whole = stack(tokens, positions=positions)
+  whole = compiled(stack, "__call__", tokens, positions=positions)
   assert np.isfinite(whole).all()
-  np.testing.assert_allclose(jnp.concatenate(outputs, axis=1), whole, atol=2e-5)
+  np.testing.assert_allclose(np.concatenate(outputs, axis=1), whole, atol=2e-5)
 
 
 def test_transformer_xl_knows_every_distance_within_its_reach_and_none_beyond():
@@ -166,7 +171,7 @@ def test_transformer_xl_knows_every_distance_within_its_reach_and_none_beyond():
   positions = jnp.array([[0, 5, 9, 20, 30, 39]])
   for reach, known in ((REACH, True), (None, False)):
     stack = build(max_position=reach, rngs=Rngs(params=0, encoding=1))
-    assert np.isfinite(stack(TOKENS, positions=positions)).all() == known
+    assert np.isfinite(compiled(stack, "__call__", TOKENS, positions=positions)).all() == known
 
 
 def batch():
