@@ -33,6 +33,7 @@ every_encoding = pytest.mark.parametrize(
     for name, cls in ENCODINGS.items()
   ]
   + [RoPE(share=0.5), ALiBi("divided"), TUPE(buckets=8)],
+  ids=str,
 )
 
 
