@@ -5,6 +5,7 @@ Each text stands there twice, with a and b exchanged, so that a bag of its words
 
 import collections
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -58,6 +59,17 @@ def pair(rng: random.Random, longest: int) -> list[dict[str, str]]:
 def home(path: Path) -> Iterator[None]:
   """In it `path` is the current directory, and holds what is kept between runs."""
   with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(path / "cache")}), contextlib.chdir(path):
+    yield
+
+
+@contextlib.contextmanager
+def opened_once() -> Iterator[None]:
+  """In it a run that has been opened is not restored again by what opens it in the same way."""
+  from posexp.training import restore
+
+  with contextlib.ExitStack() as stack:
+    for name in ("open_trained", "open_translator", "open_language_model", "open_parser"):
+      stack.enter_context(mock.patch.object(restore, name, functools.cache(getattr(restore, name))))
     yield
 
 

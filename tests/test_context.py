@@ -8,6 +8,7 @@ import random
 import jax
 import jax.numpy as jnp
 import numpy as np
+import order
 import pytest
 from flax import nnx
 from order import compilations
@@ -31,6 +32,12 @@ OPTIONS = [
   "model.d_ff=16", "train.batch_size=4", "train.steps=20", "train.warmup=5",
   "train.evaluate_every=20", "train.learning_rate=0.02", "wandb.mode=disabled",
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _opened_once():
+  with order.opened_once():
+    yield
 
 
 @pytest.fixture(scope="module")

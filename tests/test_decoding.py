@@ -5,7 +5,6 @@ import itertools
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import DEFAULTS, UNDEFINED
@@ -55,9 +54,9 @@ class Subject:
     self.graphdef, params, settings = nnx.split(model, nnx.Param, ...)
     leaves, tree = jax.tree.flatten(nnx.as_pure(params))
     draw = np.random.default_rng(seed)
-    shaken = [x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype) for x in leaves]
+    shaken = [x + 0.1 * draw.normal(size=x.shape).astype(x.dtype) for x in map(np.asarray, leaves)]
     self.params, self.settings = tree.unflatten(shaken), nnx.as_pure(settings)
-    self.params["head"]["bias"] = self.params["head"]["bias"].at[EOS].add(end)
+    self.params["head"]["bias"][EOS] += end
     self.logits = jax.jit(
       lambda params, settings, batch: nnx.merge(self.graphdef, params, settings)(batch)
     )

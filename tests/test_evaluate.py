@@ -5,6 +5,7 @@ import random
 import re
 
 import numpy as np
+import order
 import pytest
 from flax import nnx
 from order import compilations
@@ -31,10 +32,17 @@ OPTIONS = [
   "model.dropout=0",
   "train.batch_size=16",
   "train.steps=30",
+  "train.evaluate_every=30",
   "train.warmup=5",
   "train.learning_rate=0.02",
   "wandb.mode=disabled",
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _opened_once():
+  with order.opened_once():
+    yield
 
 
 @pytest.fixture(scope="module")

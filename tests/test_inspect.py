@@ -8,19 +8,18 @@ import re
 import matplotlib.image
 import numpy as np
 import pytest
+import untrained
 from flax import nnx
 from scipy.spatial import distance
 
 from posexp import evaluate, inspect
 from posexp.analysis import attention, card, inspection, likeness, probe
-from posexp.config import compose, resolve
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models.transformer import Size
-from posexp.train import train
 from posexp.training.restore import open_trained
 
 SIZE = Size(d_model=32, num_heads=2, d_ff=32, num_layers=1)
@@ -139,8 +138,8 @@ def test_the_share_that_offsets_explain():
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-  """A function from an encoding's name to the folder of a run of two steps."""
+def classifier(tmp_path_factory):
+  """A function from an encoding's name to the folder of a run."""
   folder = tmp_path_factory.mktemp("runs")
   draw = random.Random(0)
   words = ["good", "bad", "film", "plot", "very", "not"]
@@ -148,23 +147,18 @@ def trained(tmp_path_factory):
     for label in ["good", "bad"] * 60:
       text = " ".join([label, *draw.choices(words, k=draw.choice([5, 6]))])
       file.write(json.dumps({"text": text, "label": label}) + "\n")
-  data = ["task=text_classification", f"task.train={folder / 'train.jsonl'}", "wandb.mode=disabled"]
-  steps = ["train.steps=2", "train.warmup=1", f"runs={folder / 'runs'}"]
-
-  @functools.cache
-  def run(encoding):
-    train(resolve(compose([f"encoding={encoding}", *data, *steps, *OPTIONS])))
-    return next((folder / "runs").glob(f"*/{encoding}/*/seed=0"))
-
+  data = ["task=text_classification", f"task.train={folder / 'train.jsonl'}"]
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    yield run
+    yield functools.cache(
+      lambda encoding: untrained.run(folder / encoding, f"encoding={encoding}", *data, *OPTIONS)
+    )
 
 
 @pytest.mark.parametrize("encoding", ["rpr", "complex"])
-def test_a_run_is_looked_into(encoding, trained, tmp_path, monkeypatch, capsys):
+def test_a_run_is_looked_into(encoding, classifier, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  run = trained(encoding)
+  run = classifier(encoding)
   (run / "metrics.jsonl").write_text("lost\n")  # which only a report reads
   files = inspect.inspect([str(run)])
   drawn = {path.stem for path in files}
@@ -177,8 +171,8 @@ def test_a_run_is_looked_into(encoding, trained, tmp_path, monkeypatch, capsys):
   assert "attention-on-text.png" in capsys.readouterr().out
 
 
-def test_attention_on_text_adds_up(trained):
-  run = open_trained(trained("rpr"))
+def test_attention_on_text_adds_up(classifier):
+  run = open_trained(classifier("rpr"))
   batches = list(run.data.texts("validation", run.snapshot.batch_size))
   found = attention.by_offset(run.model(), run.spec.positions, batches, len(batches))
   np.testing.assert_allclose(found.mass.sum(-1), 1, atol=1e-5)
@@ -188,17 +182,15 @@ def test_attention_on_text_adds_up(trained):
 
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory):
-  """A run of two steps, with segments of 16 tokens and a memory of 24."""
+  """A run with segments of 16 tokens and a memory of 24."""
   folder = tmp_path_factory.mktemp("language_model")
   lines = (f"line {i} of {i * i} words\n" for i in range(400))
   (folder / "text.txt").write_text("".join(lines))
   data = ["task=language_modeling", f"task.train={folder / 'text.txt'}", "task.segment=16"]
-  steps = ["train.steps=2", "train.warmup=1", "train.batch_size=4", f"runs={folder / 'runs'}"]
-  options = ["encoding=rpr", "rpr.k=2", "model.memory=24", "wandb.mode=disabled"]
+  options = ["encoding=rpr", "rpr.k=2", "model.memory=24", "train.batch_size=4"]
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    train(resolve(compose([*options, *data, *steps, *OPTIONS])))
-    yield next((folder / "runs").glob("*/rpr/*/seed=0"))
+    yield untrained.run(folder / "run", *options, *data, *OPTIONS)
 
 
 def test_attention_into_a_memory_adds_up(language_model):
@@ -247,8 +239,8 @@ def test_heads_are_as_far_apart_as_scipy_says():
   np.testing.assert_allclose(likeness.summed(first, second, real), expected, rtol=1e-5)
 
 
-def test_a_run_is_compared_with_others_head_by_head(trained, tmp_path, capsys):
-  run, same, other = trained("complex"), trained("complex"), trained("rpr")
+def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys):
+  run, same, other = classifier("complex"), classifier("complex"), classifier("rpr")
   files = inspect.inspect([f"run={run}", f"against=[{same},{other}]", f"out={tmp_path}"])
   assert {path.name for path in files} == {f"attention-likeness.{kind}" for kind in ("png", "svg")}
   rows = re.findall(r"^layer 0, head \d +(\S+) +(\S+)$", capsys.readouterr().out, re.MULTILINE)

@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import numpy as np
+import order
 import pytest
 from order import command, only
 
@@ -24,6 +25,12 @@ OPTIONS = [
   "model.d_ff=16", "model.num_layers=1", "train.batch_size=4", "train.steps=30",
   "train.evaluate_every=30", "train.warmup=2", "train.learning_rate=0.02", "wandb.mode=disabled",
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _opened_once():
+  with order.opened_once():
+    yield
 
 
 def words(count, seed):

@@ -49,17 +49,18 @@ def test_maps_are_the_weights_of_the_model(found):
   opened, said = found
   each = max(said, key=lambda one: len(one.source))
   seen, *_ = attention.of_translation(opened, each.source, each.target)
-  state = opened.snapshot.state
-  model = nnx.merge(opened.snapshot.program.graphdef, state.params, state.settings)
-  tokens = np.array([each.source])
-  block, positions = model.encoder.blocks[0], np.arange(tokens.shape[1])[None]
-  x = model.encoder.read(tokens, positions, None)
-  context = block.context(x)
-  everything = np.ones((1, tokens.shape[1], tokens.shape[1]), bool)
-  span = model.encoder.ready(Span(positions, positions, everything))
-  k, _ = block.attention.keys_values(context)
-  weights = block.attention.weights(context, k, span)[0]
-  np.testing.assert_allclose(seen.weights[0], weights, atol=1e-5)
+
+  @nnx.jit
+  def weights(model, tokens):
+    block, positions = model.encoder.blocks[0], np.arange(tokens.shape[1])[None]
+    context = block.context(model.encoder.read(tokens, positions, None))
+    everything = np.ones((1, tokens.shape[1], tokens.shape[1]), bool)
+    span = model.encoder.ready(Span(positions, positions, everything))
+    k, _ = block.attention.keys_values(context)
+    return block.attention.weights(context, k, span)[0]
+
+  expected = weights(opened.model(), np.array([each.source]))
+  np.testing.assert_allclose(seen.weights[0], expected, atol=1e-5)
 
 
 def test_names_of_tokens_are_no_mathematics(found):

@@ -163,14 +163,19 @@ def test_gradients_reach_every_parameter_but_one(loss, batch):
 @pytest.mark.parametrize("encoding", ["sinusoidal", "split", "complex"])
 def test_a_token_may_be_several_words(encoding, batch):
   spec = dataclasses.replace(SPEC, encoding=all_encodings()[encoding]())
-  embed = build(spec).stack.embed
-  tokens, positions = batch["tokens"], jnp.arange(LONGEST + 2)[None]
-  both, word, tag = (embed(each, positions) for each in (tokens, tokens[..., :1], tokens[..., 1:]))
-  np.testing.assert_array_equal(word, embed(tokens[..., 0], positions))
-  table = embed.amplitude if encoding == "complex" else embed.words.table
-  table[...] = jnp.zeros_like(table[...])
-  place = embed(tokens, positions)  # which counts once
-  np.testing.assert_allclose(both, word + tag - place, atol=1e-5)
+
+  @jax.jit
+  def vectors(tokens):
+    embed, positions = build(spec).stack.embed, jnp.arange(LONGEST + 2)[None]
+    given = tokens, tokens[..., :1], tokens[..., 1:], tokens[..., 0]
+    found = [embed(each, positions) for each in given]
+    table = embed.amplitude if encoding == "complex" else embed.words.table
+    table[...] = jnp.zeros_like(table[...])
+    return *found, embed(tokens, positions)
+
+  both, word, tag, alone, place = map(np.asarray, vectors(batch["tokens"]))
+  np.testing.assert_allclose(word, alone, atol=1e-6)
+  np.testing.assert_allclose(both, word + tag - place, atol=1e-5)  # the place counts once
 
 
 @pytest.mark.parametrize("encoding", ["none", "split", "complex"])

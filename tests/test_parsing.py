@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
+import order
 import pytest
 from order import MODEL, command, only
 
@@ -104,6 +105,12 @@ def test_predictions_count_what_the_metrics_are_made_of(drawn):
 
 
 # Sentences of one's own
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _opened_once():
+  with order.opened_once():
+    yield
 
 
 @pytest.fixture(scope="module")

@@ -59,6 +59,12 @@ def home(tmp_path_factory):
     yield path
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _opened_once():
+  with order.opened_once():
+    yield
+
+
 @pytest.fixture(scope="module")
 def trained(home):
   """The folder of a finished run."""
@@ -180,18 +186,17 @@ def test_lines_that_are_typed_are_answered_one_by_one(run, monkeypatch, capsys):
 
 
 def test_a_beam_can_be_asked_for(run, tested, say):
-  texts = [row["source"] for row in tested]
-  opened = open_translator(run, rows=41)
-  expected = [each.text for each in LineTranslator(opened, Search(3), 41)(texts)]
-  assert say(run, *texts, "--beam", 3) == (expected, [])
-  assert say(run, *texts)[0] == [" ".join(row["hypothesis"].split()) for row in tested]
+  texts = [row["source"] for row in tested[:20]]
+  opened = open_translator(run, rows=16)
+  expected = [each.text for each in LineTranslator(opened, Search(3), 16)(texts)]
+  assert say(run, *texts, "--beam", 3, "--batch", 16) == (expected, [])
 
 
 def test_a_long_line_is_translated_up_to_what_the_model_reads(run, say):
   long = " ".join(["one"] * 40)
-  (whole, short, _), err = say(run, long, "one", long + " two")
-  opened = open_translator(run)
-  translator = LineTranslator(opened, Search(1), 1)
+  (whole, short, _), err = say(run, long, "one", long + " two", "--batch", 2)
+  opened = open_translator(run, rows=2)
+  translator = LineTranslator(opened, opened.setup.task.search, 2)
   (found,) = translator([long])
   assert (len(found.source), found.source[-1]) == (10, EOS)
   assert whole != short
@@ -200,10 +205,10 @@ def test_a_long_line_is_translated_up_to_what_the_model_reads(run, say):
 
 def test_maps_are_drawn_of_the_first_lines(run, say, monkeypatch):
   monkeypatch.setattr(translate, "MAPS", 1)
-  texts = ["", "four ü", *["one two"] * 9]
+  texts = ["", "four ü", *["one two"] * 5]
   shutil.rmtree(run / "figures", ignore_errors=True)
-  out, err = say(run, *texts, "--maps", "--beam", 1)
-  assert len(out) == 11
+  out, err = say(run, *texts, "--maps")
+  assert len(out) == 7
   names = {path.name for path in (run / "figures").iterdir()}
   kinds = itertools.product(("cross", "encoder", "decoder"), ("png", "svg"))
   assert names == {f"line-2-{kind}.{end}" for kind, end in kinds}

@@ -4,8 +4,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
+from untrained import state as untrained_state
 
 from posexp.config import build, compose, resolve
 from posexp.data import tokenizer
@@ -17,7 +17,7 @@ from posexp.runs.metrics import score
 from posexp.training.devices import mesh_for
 from posexp.training.matching import matched
 from posexp.training.optimizer import Training
-from posexp.training.step import keys, program, split
+from posexp.training.step import program
 
 TEXTS = ["one two three four", "eins zwei drei vier", "ü $5$"]
 OPTIONS = ["task=translation", "task.train=gone.jsonl", "task.max_length=10", "encoding=rpr"]
@@ -36,16 +36,7 @@ def untrained(path: Path, *options: str) -> tuple[int, Any]:
   spec = matched(TranslatorSpec(vocabulary, vocabulary, encoding, size), 10)
   training = build(Training, config["train"], "train")
   compiled = program(spec, training, 100, mesh_for(np.array([1])))
-  # To compile what draws weights in a run takes longer than all that is tested with them.
-  shapes, draw = jax.eval_shape(lambda: compiled.init(3)), np.random.default_rng(3)
-
-  def weights(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
-    return draw.normal(0, 0.3, leaf.shape).astype(leaf.dtype)
-
-  state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-  settings = jax.jit(lambda: split(spec.build, keys(3))[2])()
-  params = jax.tree.map(weights, shapes.params)
-  state = jax.device_put(state.replace(params=params, settings=settings))
+  state = untrained_state(compiled, spec)
   with RunWriter(path, config, metric=score("validation/bleu")) as run:
     run.save(1, state, {"validation/bleu": 1.0, "validation/loss": 1.0})
     run.finish({"d_ff": spec.size.d_ff})
