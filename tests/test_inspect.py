@@ -155,7 +155,10 @@ def classifier(tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize("encoding", ["rpr", "complex"])
+RELATIVE = {"logits-by-offset-layer-0", "weights-by-offset", "rows"}
+
+
+@pytest.mark.parametrize("encoding", ["complex", pytest.param("rpr", marks=pytest.mark.slow)])
 def test_a_run_is_looked_into(encoding, classifier, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   run = classifier(encoding)
@@ -164,8 +167,7 @@ def test_a_run_is_looked_into(encoding, classifier, tmp_path, monkeypatch, capsy
   drawn = {path.stem for path in files}
   assert "attention-on-text" in drawn
   assert ("frequencies-by-word" in drawn) == (encoding == "complex")
-  relative = {"logits-by-offset-layer-0", "weights-by-offset", "rows"}
-  assert (drawn & relative == relative) == (encoding == "rpr")
+  assert (drawn & RELATIVE == RELATIVE) == (encoding == "rpr")
   assert ("share-of-offset" in drawn) == (encoding != "rpr")
   assert {path.parent for path in files} == {run / "figures"}
   assert "attention-on-text.png" in capsys.readouterr().out
@@ -210,7 +212,7 @@ def test_attention_into_a_memory_adds_up(language_model):
 
 def test_a_language_model_is_looked_into(language_model, capsys):
   drawn = {path.stem for path in inspect.inspect([f"run={language_model}"])}
-  assert {"attention-on-text", "weights-by-offset"} <= drawn
+  assert drawn >= {"attention-on-text", *RELATIVE}
   card = " ".join(capsys.readouterr().out.split())
   assert "encoder yes decoder yes memory yes" in card
   figure = (language_model / "figures/attention-on-text.svg").read_text()
@@ -254,7 +256,7 @@ def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys
   ("encoding", "drawn"),
   [
     ("sinusoidal", {"vectors", "products-by-offset", "share-of-offset"}),
-    ("xpos", {"logits-by-offset", "weights-by-offset"}),
+    ("rpr", {"logits-by-offset", "weights-by-offset", "rows"}),
   ],
 )
 def test_figures_are_drawn(encoding, drawn, tmp_path, capsys):

@@ -24,23 +24,23 @@ from posexp.training.restore import open_translator
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "ü": "$5$"}
 OPTIONS = [
   "task=translation",
-  "task.vocab_size=280",
-  "task.max_length=10",
+  "task.vocab_size=310",
+  "task.max_length=8",
   "model.d_model=32",
   "model.num_heads=2",
   "model.d_ff=32",
   "model.num_layers=1",
   "model.dropout=0",
   "train.batch_size=128",
-  "train.steps=100",
-  "train.evaluate_every=100",
+  "train.steps=60",
+  "train.evaluate_every=60",
   "train.warmup=5",
   "train.learning_rate=0.01",
   "wandb.mode=disabled",
 ]
 
 
-def write(folder, longest=3):
+def write(folder, longest=2):
   """Writes the files of a task and returns the options of a tiny model that reads them."""
   draw = random.Random(0)
   for split, size in {"train": 200, "validation": 20, "test": 41}.items():
@@ -198,9 +198,9 @@ def test_a_long_line_is_translated_up_to_what_the_model_reads(run, say):
   opened = open_translator(run, rows=2)
   translator = LineTranslator(opened, opened.setup.task.search, 2)
   (found,) = translator([long])
-  assert (len(found.source), found.source[-1]) == (10, EOS)
+  assert (len(found.source), found.source[-1]) == (8, EOS)
   assert whole != short
-  assert err == ["note: 2 lines cut to 10 tokens, which is as much as the model reads"]
+  assert err == ["note: 2 lines cut to 8 tokens, which is as much as the model reads"]
 
 
 def test_maps_are_drawn_of_the_first_lines(run, say, monkeypatch):

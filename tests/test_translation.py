@@ -34,12 +34,18 @@ SIZES = {"train": 500, "validation": 40, "test": 60}
 SHORT = ["train.steps=12", "train.evaluate_every=4", "train.log_every=3", "train.warmup=2"]
 SHORT += ["train.learning_rate=1e-2", "encoding=rpr", "rpr.k=2", "model.dropout=0.1"]
 LEARN = [
-  "train.steps=160",
-  "train.evaluate_every=140",
+  "train.steps=240",
+  "train.evaluate_every=220",
   "train.average=2",
   "train.learning_rate=1e-2",
 ]
-LEARN += ["train.warmup=20", "train.schedule=cosine", "model.dropout=0", "model.d_model=32"]
+LEARN += [
+  "train.batch_size=256",
+  "train.warmup=20",
+  "train.schedule=cosine",
+  "model.dropout=0",
+  "model.d_model=32",
+]
 
 
 def write(folder: Path) -> list[str]:
@@ -140,11 +146,11 @@ def test_a_trained_translator_is_measured_without_terms(learned):
 def test_the_mean_of_the_last_checkpoints_is_what_is_tested(learned):
   path = learned[1]
   summary = read_run(path).summary
-  assert summary["averaged"] == [140, 160]
+  assert summary["averaged"] == [220, 240]
   trained, files = open_trained(path), path / "checkpoints"
   found = trained.snapshot
   with contextlib.closing(Checkpoints(files, read_only=True)) as checkpoints:
-    first, last = (checkpoints.load(step, found.state).params for step in (140, 160))
+    first, last = (checkpoints.load(step, found.state).params for step in (220, 240))
   mean = jax.tree.map(lambda a, b: (np.asarray(a) + b) / 2, first, last)
   for one, other in zip(jax.tree.leaves(mean), jax.tree.leaves(found.state.params), strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-6)
