@@ -32,15 +32,15 @@ OPTIONS = [
   "model.num_layers=1",
   "model.dropout=0",
   "train.batch_size=128",
-  "train.steps=60",
-  "train.evaluate_every=60",
+  "train.steps=100",
+  "train.evaluate_every=100",
   "train.warmup=5",
   "train.learning_rate=0.01",
   "wandb.mode=disabled",
 ]
 
 
-def write(folder, longest=2):
+def write(folder, longest=3):
   """Writes the files of a task and returns the options of a tiny model that reads them."""
   draw = random.Random(0)
   for split, size in {"train": 200, "validation": 20, "test": 41}.items():
