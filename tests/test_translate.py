@@ -186,7 +186,8 @@ def test_lines_that_are_typed_are_answered_one_by_one(run, monkeypatch, capsys):
 
 
 def test_a_beam_can_be_asked_for(run, tested, say):
-  texts = [row["source"] for row in tested[:20]]
+  pairs = zip(tested[:20], tested[20:], strict=False)
+  texts = [f"{one['source']} {other['source']}" for one, other in pairs]  # beams of which differ
   opened = open_translator(run, rows=16)
   expected = [each.text for each in LineTranslator(opened, Search(3), 16)(texts)]
   assert say(run, *texts, "--beam", 3, "--batch", 16) == (expected, [])
