@@ -1,12 +1,18 @@
 """Sweeps: what becomes of each run, what is skipped, retried and said, and the named ones."""
 
+import copy
+import datetime
 import functools
+import random
 import re
+import shlex
 import statistics
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hydra.types import RunMode
+from omegaconf import OmegaConf
 from order import command
 
 from posexp.config import CONFIGS, command_line, compose, resolve
@@ -197,11 +203,32 @@ def test_the_last_table_holds_means_and_deviations_of_each_task(trainer):
 # Named experiments
 
 
+composed = functools.cache(compose)
+
+
+def quickly(overrides):
+  """The config that overrides give: files are read once, and values are set in a copy.
+
+  The options of every encoding are in each config, so that its name is such a value too.
+  """
+  read = command_line.read(overrides)
+  files = tuple(o.input_line for o in read if o.key_or_group in ("experiment", "model", "task"))
+  cfg = copy.deepcopy(composed(files))
+  for o in read:
+    if o.input_line not in files:
+      OmegaConf.update(cfg, o.key_or_group, o.value())
+  return cfg
+
+
 @functools.cache
 def planned(*argv):
   """The runs of a sweep, less duplicates, which only options of some encodings make."""
   args = command_line.parse(argv)
-  found = members(args, command_line.shared(args.overrides))
+  with (
+    mock.patch("posexp.sweeps.jobs.compose", quickly),
+    mock.patch.object(command_line, "compose", quickly),
+  ):
+    found = members(args, command_line.shared(args.overrides))
   distinct = [member for member in found if member.duplicate_of is None]
   assert len(distinct) == len(found) or "complex.order" in str(argv) + found[0].options
   return distinct
@@ -215,7 +242,7 @@ def test_the_experiments_are_these():
 
 @pytest.mark.parametrize(("size", "tasks", "encodings"), [("", 7, 20), ("_small", 4, 8)])
 def test_diagnostics_are_all_tasks_with_all_encodings(size, tasks, encodings):
-  params = compose([f"experiment=diagnostics{size}"]).hydra.sweeper.params
+  params = composed((f"experiment=diagnostics{size}",)).hydra.sweeper.params
   names = params.encoding.split(",")
   assert {*names} <= {*ENCODINGS}
   assert (len({*params.task.split(",")}), len({*names})) == (tasks, encodings)
@@ -233,9 +260,18 @@ def test_an_experiment_is_a_sweep_of_different_runs(name):
     make_encoding(member.config)
 
 
+def test_the_run_of_an_experiment_is_as_typed_alone():
+  """One of each of four experiments drawn by date."""
+  chance = random.Random(str(datetime.date.today()))
+  for name in chance.sample([name for name in EXPERIMENTS if name not in PARSED], 4):
+    typed = f"experiment={name}"
+    run = chance.choice(planned(typed, "seeds=1"))
+    assert run.config == resolve(compose([typed, *shlex.split(run.options)]))
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_its_small_size_varies_the_same_with_less_of_everything_else(name):
-  large, small = (compose([f"experiment={name}{size}"]) for size in ("", "_small"))
+  large, small = (composed((f"experiment={name}{size}",)) for size in ("", "_small"))
   assert small.hydra.mode == large.hydra.mode == RunMode.MULTIRUN
   assert large.seeds == EXPERIMENTS[name][1]
   assert small.hydra.sweeper.params == large.hydra.sweeper.params
