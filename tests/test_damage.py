@@ -6,6 +6,8 @@ goes on for so many seconds with random damage of that seed.
 """
 
 import contextlib
+import datetime
+import functools
 import itertools
 import json
 import os
@@ -23,30 +25,42 @@ import pytest
 from fuzz import contents, typed
 
 TYPED = {}  # by kind of task
-KINDS = ("classes", "pairs", "text", "trees")
+MAKERS = {
+  "classes": order.write,
+  "pairs": kinds.pairs,
+  "text": kinds.text,
+  "trees": kinds.sentences,
+}
+DRAWN = random.Random(str(datetime.date.today()))
 WORDS = ("classes", "pairs")  # of which tokenizers are alike
+ONE_OF_WORDS = DRAWN.choice(WORDS)
+# The others by turns: to make the runs of a kind takes far longer than any of their tests.
+KINDS = tuple(MAKERS) if "POSEXP_FUZZ" in os.environ else (*WORDS, DRAWN.choice(["text", "trees"]))
+
+
+def some(kind):
+  """The marks of a test of this kind, which is slow if it is not drawn."""
+  return () if kind in KINDS else pytest.mark.slow
+
+
 # What a command may change: what it makes, and logs.
 MADE = ("train.log", "figures/*", ".pid", ".lock", "wandb/*", "tokenizer.sha256", "*.tmp")
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-  """The current directory: finished and unfinished runs of each kind of tasks."""
-  path = tmp_path_factory.mktemp("home")
-  with order.home(path):
-    makers = (order.write, kinds.pairs, kinds.text, kinds.sentences)
-    for kind, make in zip(KINDS, makers, strict=True):
-      TYPED[kind] = [*make(path), *kinds.RUN]
-    for kind, argv in TYPED.items():
-      for state in ("finished", "unfinished"):
-        typed = [*argv, f"runs=runs/{kind}/{state}"]
-        with contextlib.ExitStack() as stack:
-          if state == "unfinished":
-            stack.enter_context(order.interrupted(5))
-          assert order.command(*typed).status in (0, 130)
-      GOOD[kind] = result(order.only(f"runs/{kind}/finished"))
-    os.rename("runs", "good")
-    yield path
+@functools.cache
+def make(kind: str) -> None:
+  """A finished and an unfinished run of a kind of tasks."""
+  TYPED[kind] = [*MAKERS[kind](Path.cwd()), *kinds.RUN]
+  for state in ("finished", "unfinished"):
+    runs = Path("good", kind, state)
+    with contextlib.ExitStack() as stack:
+      if state == "unfinished":
+        stack.enter_context(order.interrupted(5))
+      typed = order.command(*TYPED[kind], f"runs=runs/{kind}/{state}")
+    assert typed.status in (0, 130)
+    runs.parent.mkdir(parents=True, exist_ok=True)
+    os.rename(Path("runs", kind, state), runs)
+  GOOD[kind] = result(order.only(f"good/{kind}/finished"))
 
 
 class Case:
@@ -56,6 +70,7 @@ class Case:
     self.kind, self.state = kind, state
     self.runs = Path("runs", kind, state)
     shutil.rmtree("runs", ignore_errors=True)
+    make(kind)
     shutil.copytree(Path("good", kind, state), self.runs, symlinks=True)
     self.path = order.only(self.runs)
     self.files = sorted(
@@ -133,7 +148,7 @@ def answer(case: Case, command: str, harmed: str) -> str:
 LOG = open(os.environ["POSEXP_FUZZ_LOG"], "w") if "POSEXP_FUZZ_LOG" in os.environ else None  # noqa
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=some(kind)) for kind in MAKERS])
 def test_what_a_finished_run_has_lost_is_made_again(home, kind):
   case = Case(kind, "finished")
   summary = (case.path / "summary.json").read_bytes()
@@ -154,7 +169,7 @@ def test_what_a_finished_run_has_lost_is_made_again(home, kind):
   assert not list(case.path.rglob(".*tmp"))
 
 
-@pytest.mark.parametrize("kind", WORDS)
+@pytest.mark.parametrize("kind", [ONE_OF_WORDS])
 def test_a_run_goes_on_where_the_rows_after_its_checkpoint_are_lost(home, kind):
   case = Case(kind, "unfinished")  # at step 4, the row of which is the last
   rows = case.path / "metrics.jsonl"
@@ -166,7 +181,7 @@ def test_a_run_goes_on_where_the_rows_after_its_checkpoint_are_lost(home, kind):
   assert not list(case.path.rglob(".*tmp"))
 
 
-@pytest.mark.parametrize("kind", WORDS)
+@pytest.mark.parametrize("kind", [ONE_OF_WORDS])
 def test_a_row_before_the_checkpoint_is_missed(home, kind):
   case = Case(kind, "unfinished")
   rows = case.path / "metrics.jsonl"
@@ -192,8 +207,7 @@ def test_a_changed_prediction_is_noticed_and_made_again(home):
   assert result(case.path) == GOOD["classes"]
 
 
-@pytest.mark.parametrize("state", ["finished", "unfinished"])
-@pytest.mark.parametrize("kind", WORDS)
+@pytest.mark.parametrize(("kind", "state"), [("classes", "unfinished"), ("pairs", "finished")])
 def test_two_words_of_a_tokenizer_that_are_swapped_are_noticed(home, kind, state):
   case = Case(kind, state)
   file = case.path / "tokenizer.json"
@@ -208,14 +222,19 @@ def test_two_words_of_a_tokenizer_that_are_swapped_are_noticed(home, kind, state
     assert "tokenizer.json: this is not the tokenizer that the run was trained with" in found.err
 
 
+AMOUNTS = {
+  "RLIMIT_FSIZE": DRAWN.sample((0, 1, 2, 4, 8), 2),
+  "RLIMIT_NOFILE": DRAWN.sample((0, 1, 2, 4, 8), 1),
+}
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax's threads
 @pytest.mark.parametrize(
   ("limit", "amount"),
   [
-    *(("RLIMIT_FSIZE", amount) for amount in (0, 2, 8)),
-    *(("RLIMIT_NOFILE", amount) for amount in (1, 4)),
-    *(pytest.param("RLIMIT_FSIZE", amount, marks=pytest.mark.slow) for amount in (1, 4)),
-    *(pytest.param("RLIMIT_NOFILE", amount, marks=pytest.mark.slow) for amount in (0, 2, 8)),
+    pytest.param(limit, amount, marks=() if amount in drawn else pytest.mark.slow)
+    for limit, drawn in AMOUNTS.items()
+    for amount in (0, 1, 2, 4, 8)
   ],
 )
 def test_a_run_that_was_refused_space_or_files_goes_on(home, limit, amount):
@@ -244,7 +263,11 @@ def test_a_run_that_was_refused_space_or_files_goes_on(home, limit, amount):
 
 
 @pytest.mark.parametrize(
-  ("kind", "command"), [("pairs", "translate"), ("text", "generate"), ("trees", "parse")]
+  ("kind", "command"),
+  [
+    pytest.param(kind, command, marks=some(kind))
+    for kind, command in (("pairs", "translate"), ("text", "generate"), ("trees", "parse"))
+  ],
 )
 def test_what_a_model_needs_is_missed_in_one_sentence(home, kind, command):
   """By the commands that read nothing but the run, which do their work without damage."""

@@ -12,10 +12,11 @@ import pytest
 from commands import Command
 from order import command as in_this_process
 
-RUN = ["encoding=rpr", "rpr.k=2", "train.steps=180", "train.evaluate_every=12"]
-RUN += ["train.log_every=7", "train.learning_rate=1e-2", "train.warmup=10", "model.dropout=0.2"]
+RUN = ["encoding=rpr", "rpr.k=2", "train.steps=140", "train.evaluate_every=12"]
+RUN += ["train.log_every=7", "train.warmup=10", "model.dropout=0.2"]
+# Wide, so that there is something to divide among eight devices.
+RUN += ["model.d_model=64", "train.shard=parameters"]
 SWEEP = [*RUN, "seed=0,1", "-m"]
-DEVICES = ["train.steps=99", "train.evaluate_every=20", "train.log_every=1", "model.dropout=0.2"]
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +32,18 @@ def results(runs):
   return {path.name: order.result(path) for path in runs.glob("*/*/*/seed=*")}
 
 
+def here(home, name, *typed):
+  """What a command line says in this process, which must end well."""
+  with order.home(home):
+    typed = in_this_process(*order.write(home), f"runs={name}", *typed)
+  assert (typed.status, typed.err) == (0, "")
+  return typed.out
+
+
 @pytest.fixture(scope="module")
 def never_stopped(home):
-  """The results of the sweep."""
-  with order.home(home):
-    typed = in_this_process(*order.write(home), "runs=never-stopped", *SWEEP)
-  assert (typed.status, typed.err) == (0, "")
-  return results(home / "never-stopped")
+  """What a run says that nothing has stopped, and its results."""
+  return here(home, "never-stopped", *RUN), results(home / "never-stopped")["seed=0"]
 
 
 # Ctrl-C is ignored in the background jobs of a script, which the tests may be among.
@@ -71,16 +77,13 @@ def test_a_run_that_is_killed_and_stopped_in_a_terminal_is_bitwise_the_same(home
   status, out, _ = command.end()
   os.close(screen)
   assert status == 130
-  assert re.search(rb"\r *\d+%\|.*\d+/180 \[.*loss \d\.\d{3}, [\d,]+ tokens/s", shown)
+  assert re.search(rb"\r *\d+%\|.*\d+/140 \[.*loss \d\.\d{3}, [\d,]+ tokens/s", shown)
   assert shown.endswith(b"posexp: interrupted; the same command goes on from here\r\n")
   assert "\r" not in out
-  stopped = re.search(r"^stopped at step (\d+) of 180, which is saved$", out, re.M)[1]
+  stopped = re.search(r"^stopped at step (\d+) of 140, which is saved$", out, re.M)[1]
 
-  with order.home(home):
-    typed = in_this_process(*order.write(home), "runs=run", *RUN)
-  assert (typed.status, typed.err) == (0, "")
-  assert f"going on from step {stopped}\n" in typed.out
-  assert results(home / "run")["seed=0"] == never_stopped["seed=0"]
+  assert f"going on from step {stopped}\n" in here(home, "run", *RUN)
+  assert results(home / "run")["seed=0"] == never_stopped[1]
 
 
 @pytest.mark.slow
@@ -100,7 +103,7 @@ def test_however_often_a_sweep_is_stopped_its_numbers_are_bitwise_the_same(home,
   command.until(lambda: command.rows() >= 6)
   status, out, err = command.end(signal.SIGTERM)
   assert (status, err) == (143, "posexp: interrupted; the same command goes on from here\n")
-  stopped = re.search(r"^stopped at step (\d+) of 180, which is saved$", out, re.M)[1]
+  stopped = re.search(r"^stopped at step (\d+) of 140, which is saved$", out, re.M)[1]
 
   command = again(before=IGNORE)
   command.until(lambda: command.rows(seed=1) >= 1)
@@ -121,7 +124,8 @@ def test_however_often_a_sweep_is_stopped_its_numbers_are_bitwise_the_same(home,
   status, out, err = again().end()
   assert (status, err) == (0, "")
   assert "\r" not in out
-  assert results(home / "stopped") == never_stopped
+  here(home, "never-stopped", *SWEEP)  # the first of its runs is done
+  assert results(home / "stopped") == results(home / "never-stopped")
 
 
 def losses(path):
@@ -129,34 +133,23 @@ def losses(path):
   return [json.loads(line)["train/loss"] for line in file.read_text().splitlines()]
 
 
-WIDE = ["model.d_model=64", "train.shard=parameters"]  # so that there is something to divide
-
-
-def test_eight_devices_have_the_losses_of_one_which_can_go_on_from_them(home):
-  def on_one(name):
-    with order.home(home):
-      return in_this_process(*order.write(home), f"runs={name}", *DEVICES, *WIDE)
-
-  typed = on_one("one")
-  assert (typed.status, typed.err) == (0, "")
-  assert re.search(r"^training .* on 1 cpu$", typed.out, re.M)
+def test_eight_devices_have_the_losses_of_one_which_can_go_on_from_them(home, never_stopped):
+  assert re.search(r"^training .* on 1 cpu$", never_stopped[0], re.M)
 
   tell = (
     "from posexp.training.devices import mesh_for\n"
     "print([mesh_for(size).size for size in (32, 20, 12, 7)], flush=True)"
   )
-  eight = Command(home, "eight", *DEVICES, *WIDE, devices=8, before=tell)
-  eight.until(lambda: eight.rows() >= 21)
+  eight = Command(home, "eight", *RUN, devices=8, before=tell)
+  eight.until(lambda: eight.rows() >= 4)
   status, out, _ = eight.end(signal.SIGTERM)
   assert status == 143
   assert out.startswith("[8, 5, 6, 7]\n")
   assert re.search(r"^training .* on 8 cpu$", out, re.M)
-  stopped = int(re.search(r"stopped at step (\d+) of 99", out)[1])
+  stopped = int(re.search(r"stopped at step (\d+) of 140", out)[1])
 
-  typed = on_one("eight")
-  assert (typed.status, typed.err) == (0, "")
-  assert f"going on from step {stopped}\n" in typed.out
-  assert losses(home / "eight") == pytest.approx(losses(home / "one"), abs=1e-5)
+  assert f"going on from step {stopped}\n" in here(home, "eight", *RUN)
+  assert losses(home / "eight") == pytest.approx(losses(home / "never-stopped"), abs=1e-5)
 
 
 def test_a_mistake_ends_the_real_command_with_one_line(home):
