@@ -20,8 +20,7 @@ TRAIN = ["train.steps=150", "train.evaluate_every=75", "train.learning_rate=1e-2
 TRAIN += ["train.warmup=10", "model.dropout=0"]
 RPR = ["encoding=rpr", "rpr.k=2"]
 PATIENT = [*SHORT, "encoding=none", "train.patience=2", "train.steps=40"]
-SOME = ["none", "rpr", "complex"]
-ORDERLESS = {"none", "complex.order=false"}
+WITH_ORDER = {"none": False, "rpr": True, "rpr.k=0": False}  # the runs of a sweep
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +40,11 @@ def long(home):
 
 @pytest.fixture(scope="module")
 def sweep(options):
-  """Encodings, trained by one command: complex with both options, each other one named twice.
+  """Encodings, trained by one command: rpr with two k, each other one named twice.
 
   cope is among them, which is not for encoders.
   """
-  argv = ["-m", f"encoding={','.join(SOME)},cope", "complex.order=true,false", *options, *TRAIN]
+  argv = ["-m", "encoding=none,rpr,cope", "rpr.k=2,0", "rpr.table=2", *options, *TRAIN]
   with compilations() as counts:
     typed = command(*argv)
   return argv, typed, counts
@@ -53,41 +52,45 @@ def sweep(options):
 
 def name_of(path):
   config = read_run(path).config
-  plain = config["encoding"] == "complex" and not config["complex"]["order"]
-  return "complex.order=false" if plain else config["encoding"]
+  return "rpr.k=0" if config.get("rpr", {}).get("k") == 0 else config["encoding"]
 
 
 @pytest.mark.slow
 def test_more_encodings_learn_which_word_comes_first(options):
-  argv = ["-m", "encoding=sinusoidal,transformer_xl,rope,t5", *options, *TRAIN, "runs=more"]
+  names = "sinusoidal,transformer_xl,rope,t5,complex"
+  argv = ["-m", f"encoding={names}", "complex.order=true,false", *options, *TRAIN, "runs=more"]
   assert command(*argv).status == 0
-  found = summaries("more").values()
-  assert len(found) == 4
-  assert min(summary["test/accuracy"] for summary in found) > 0.8
+  found = [
+    (read_run(path).config.get("complex", {}).get("order", True), summary["test/accuracy"])
+    for path, summary in summaries("more").items()
+  ]
+  assert len(found) == 6
+  assert all(accuracy > 0.8 if order else abs(accuracy - 0.5) < 0.1 for order, accuracy in found)
 
 
-@pytest.mark.parametrize("name", [*SOME, "complex.order=false"])
+@pytest.mark.parametrize("name", WITH_ORDER)
 def test_an_encoding_learns_which_word_comes_first(sweep, name):
   found = {name_of(path): summary for path, summary in summaries("runs").items()}
   for split in ("validation", "test"):
     assert found[name][f"baseline/{split}/accuracy"] == 0.5
     accuracy = found[name][f"{split}/accuracy"]
-    assert abs(accuracy - 0.5) < 0.1 if name in ORDERLESS else accuracy > 0.8
+    assert accuracy > 0.8 if WITH_ORDER[name] else abs(accuracy - 0.5) < 0.1
 
 
 def test_a_sweep_trains_each_run_once_and_compiles_it_once(sweep):
   _, (_, out, _), counts = sweep
-  assert out.count(": done\n") == len(summaries("runs")) == len(SOME) + 1
-  assert out.count(": the same run as job ") == len(SOME)
-  assert counts["update"] == counts["predict"] == counts["start"] == len(SOME) + 1
+  assert out.count(": done\n") == len(summaries("runs")) == len(WITH_ORDER)
+  assert out.count(": the same run as job ") == 2
+  assert counts["start"] == len(WITH_ORDER)
+  assert counts["update"] == counts["predict"] == 2  # all k of a table share what comes after
 
 
 def test_a_failing_job_leaves_the_others_finished(sweep):
   _, (status, out, err), _ = sweep
   assert status == 1
   assert out.count(": failed: model: cope is defined for causal attention only") == 1
-  failed = "encoding=cope complex.order=True"
-  assert err == f"posexp: error: 1 of {len(SOME) + 2} runs failed: {failed}\n"
+  failed = "encoding=cope rpr.k=2"
+  assert err == f"posexp: error: 1 of {len(WITH_ORDER) + 1} runs failed: {failed}\n"
 
 
 def test_a_sweep_that_is_typed_again_trains_nothing(sweep):
@@ -96,7 +99,7 @@ def test_a_sweep_that_is_typed_again_trains_nothing(sweep):
   with compilations() as counts:
     again = command(*argv)
   assert (again.status, again.err) == (typed.status, typed.err)
-  assert again.out.count(": finished already, in runs/") == len(SOME) + 1
+  assert again.out.count(": finished already, in runs/") == len(WITH_ORDER)
   assert "\nstep " not in again.out
   assert not counts
   assert summaries("runs") == before
@@ -105,14 +108,21 @@ def test_a_sweep_that_is_typed_again_trains_nothing(sweep):
 # Compilation
 
 
-def test_seeds_share_what_is_compiled_and_nothing_is_compiled_per_batch(long):
-  options = [*long, *PATIENT, "runs=seeds"]
+@pytest.fixture(scope="module")
+def patient(long):
+  """A command line, and what was compiled when it was typed first: of a run out of patience."""
+  argv = [*long, *PATIENT, "runs=patient"]
   with compilations() as counts:
-    assert command(*options, "seed=0").status == 0
+    assert command(*argv).status == 0
+  return argv, counts
+
+
+def test_seeds_share_what_is_compiled_and_nothing_is_compiled_per_batch(patient):
+  argv, counts = patient
   assert counts["start"] == counts["clear"] == 1
   assert counts["update"] == counts["predict"] == 2  # one of each bucket
   with compilations() as counts:
-    assert command(*options, "seed=1").status == 0
+    assert command(*argv, "seed=1").status == 0
   assert not counts
 
 
@@ -186,14 +196,14 @@ def test_a_learning_rate_far_too_large(whole, every, message):
 
 
 @pytest.fixture(scope="module")
-def patient(long):
-  """What a run has measured that was out of patience."""
-  assert command(*long, *PATIENT, "runs=patient").status == 0
-  return result(only("patient"))
+def impatient(patient):
+  """The folder of that run."""
+  (path,) = Path("patient").glob("*/*/*/seed=0")
+  return path
 
 
-def test_patience_ends_a_run_that_gets_no_better(patient):
-  rows, summary, _ = patient
+def test_patience_ends_a_run_that_gets_no_better(impatient):
+  rows, summary, _ = result(impatient)
   evaluated = [row for row in rows if "validation/accuracy" in row]
   # Without order nothing is learned: all scores are equal, and the lower loss decides.
   assert {row["validation/accuracy"] for row in evaluated} == {0.5}
@@ -206,8 +216,8 @@ def test_patience_ends_a_run_that_gets_no_better(patient):
   assert summary["step"] == evaluated[best]["step"]
 
 
-def test_the_test_split_is_measured_on_the_best_checkpoint(patient):
-  _, summary, predictions = patient
+def test_the_test_split_is_measured_on_the_best_checkpoint(impatient):
+  _, summary, predictions = result(impatient)
   texts = [json.loads(line) for line in Path("long/test.jsonl").read_text().splitlines()]
   said = [json.loads(line) for line in predictions.splitlines()]
   assert [row["index"] for row in said] == list(range(len(texts)))
@@ -222,7 +232,7 @@ def test_the_test_split_is_measured_on_the_best_checkpoint(patient):
     f1.append(2 * hits / named)
   assert summary["test/macro_f1"] == pytest.approx(np.mean(f1), rel=1e-12)
 
-  best = open_trained(only("patient"))
+  best = open_trained(impatient)
   assert int(best.snapshot.state.step) == summary["step"]
   for batch in best.data.evaluation("test", 1):  # one by one
     found, _ = best.snapshot.program.predict(best.snapshot.state, batch)
@@ -232,7 +242,7 @@ def test_the_test_split_is_measured_on_the_best_checkpoint(patient):
 
 
 def test_bfloat16_follows_float32_and_keeps_parameters_in_float32(sweep, options):
-  argv = [*options, *TRAIN, "encoding=rpr", "model.dtype=bfloat16", "runs=bfloat16"]
+  argv = [*options, *TRAIN, *RPR, "rpr.table=2", "model.dtype=bfloat16", "runs=bfloat16"]
   status, out, err = command(*argv)
   assert (status, err) == (0, "")
   assert ", pre-norm, bfloat16\n" in out
