@@ -1,5 +1,7 @@
 """The command line: what runs, what is refused and in which words, and the exit status."""
 
+import copy
+import functools
 import importlib.util
 import logging
 import os
@@ -11,24 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from posexp.config import CONFIGS
+from posexp.config import CONFIGS, compose
 from posexp.errors import UserError
 from posexp.sweeps.launch import launch
 
 MINE = "hydra.searchpath=[file://mine]"
-ENTRY = """
-import signal, sys, time
-from posexp.sweeps.launch import launch
+composed = functools.cache(compose)
 
-# Ctrl-C is ignored in the background jobs of a shell; here it must not be.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
-def job(config):
-  print("started", flush=True)
-  time.sleep(60)
+@pytest.fixture(autouse=True)
+def composed_once(monkeypatch):
+  """What no file of the user's is in is read once, of which each command line gets a copy."""
 
-sys.exit(launch(job))
-"""
+  def quickly(overrides=()):
+    if MINE in overrides:
+      return compose(overrides)
+    return copy.deepcopy(composed(tuple(overrides)))
+
+  monkeypatch.setattr("posexp.config.compose", quickly)
 
 
 @pytest.fixture
@@ -296,22 +298,17 @@ def test_any_other_exit_is_let_through(command):
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signals_end_a_sweep_with_a_sentence(tmp_path, sent, status):
-  (tmp_path / "entry.py").write_text(ENTRY)
-  process = subprocess.Popen(
-    [sys.executable, "entry.py", "-m", "seed=0,1"],
-    cwd=tmp_path,
-    env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-  assert process.stdout.readline() == "sweep     2 runs: 2 waiting\n"
-  assert process.stdout.readline() == "job 1/2: seed=0\n"
-  assert process.stdout.readline() == "started\n"
-  process.send_signal(sent)
-  out, err = process.communicate(timeout=300)
-  assert (process.returncode, out) == (status, "")
+def test_signals_end_a_sweep_with_a_sentence(command, monkeypatch, sent, status):
+  # Ctrl-C is ignored in the background jobs of a shell, which the tests may be among.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  try:
+    ended, configs, out, err = command(
+      "-m", "seed=0,1", job=lambda config: signal.raise_signal(sent)
+    )
+  finally:
+    signal.signal(signal.SIGINT, before)
+  assert (ended, len(configs)) == (status, 1)
+  assert out == "sweep     2 runs: 2 waiting\njob 1/2: seed=0\n"
   assert err == "posexp: interrupted; the same command goes on from here\n"
 
 
