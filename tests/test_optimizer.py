@@ -9,6 +9,7 @@ import pytest
 
 from posexp.config import build
 from posexp.encodings import ENCODINGS
+from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models.transformer import Size, Stack
 from posexp.training.optimizer import Training, decayed, make_optimizer, make_schedule
@@ -57,7 +58,7 @@ def test_weight_decay_acts_on_the_matrices_of_linear_maps_alone(name):
   def make(rngs):
     return Stack(11, ENCODINGS[name](), size, causal=causal, rngs=rngs)
 
-  params = jax.eval_shape(lambda: split(make, keys(0))[1])
+  params = jax.eval_shape(lambda: split(make, Rngs(**keys(0)))[1])
   assert causal or not any(leaf.weak_type for leaf in jax.tree.leaves(params))
   assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {"float32"}
   marked, _ = jax.tree_util.tree_flatten_with_path(decayed(params))

@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from posexp.encodings import ENCODINGS
+from posexp.encodings.rngs import Rngs
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.transformer import Size
 from posexp.training.devices import mesh_for
@@ -36,7 +37,7 @@ def trained():
   compiled = program(spec, Training(), 1, mesh_for(np.array([1])))
   setup = Setup(CONFIG, spec.encoding, None, SIZE, spec.positions, Training())
   run = types.SimpleNamespace(config=CONFIG)
-  _, params, settings = split(spec.build, keys(0))
+  _, params, settings = split(spec.build, Rngs(**keys(0)))
   return TrainedModel(run, setup, spec, Snapshot(compiled, State(0, params, settings, (), None), 1))
 
 

@@ -36,12 +36,12 @@ def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> di
   """
   found = []
 
-  def init(seeds):
-    graphdef, *state = split(build, seeds)
+  def init():
+    graphdef, *state = split(build, Rngs(**keys(0)))
     found.append(graphdef)
     return state
 
-  state = jax.eval_shape(init, keys(0))
+  state = jax.eval_shape(init)
 
   def forward(state, inputs):
     return nnx.merge(found[0], *state)(*inputs)

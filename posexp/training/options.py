@@ -59,7 +59,7 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
   if difference:
     raise UserError(f"{typed}: {difference}, so a model must be trained with it")
   compiled = program(other, setup.training, 1, trained.snapshot.mesh)
-  settings = jax.jit(lambda: split(other.build, keys(0))[2])()
+  settings = jax.jit(lambda: split(other.build, Rngs(**keys(0)))[2])()
   state = trained.snapshot.state.replace(settings=settings, carry=())
   return trained._replace(
     setup=setup._replace(config=config, encoding=encoding),

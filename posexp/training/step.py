@@ -21,7 +21,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 
-from posexp.encodings.rngs import Rngs
+from posexp.encodings.rngs import GivenRngs, Path, RecordingRngs, Rngs, keys_at
 from posexp.kernels.target import compiling
 from posexp.tasks.contract import ModelSpec
 from posexp.training.devices import Batch, by_rows, check_memory, replicated, shardings
@@ -100,11 +100,9 @@ def keys(seed: int) -> dict[str, Array]:
   return dict(zip(names, jax.random.split(jax.random.key(seed), len(names)), strict=True))
 
 
-def split(
-  build: Callable[[Rngs], nnx.Module], seeds: dict[str, Array]
-) -> tuple[nnx.GraphDef, Any, Any]:
+def split(build: Callable[[Rngs], nnx.Module], rngs: Rngs) -> tuple[nnx.GraphDef, Any, Any]:
   """The structure, the parameters and the settings of the model that `build` makes."""
-  graphdef, params, settings = nnx.split(build(Rngs(**seeds)), nnx.Param, ...)
+  graphdef, params, settings = nnx.split(build(rngs), nnx.Param, ...)
   return graphdef, nnx.as_pure(params), nnx.as_pure(settings)
 
 
@@ -114,14 +112,16 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
 
   `rows` are those of a batch, for a model that carries something from step to step.
   """
+  paths: list[Path] = []  # of the keys that weights are drawn from
+  streams = {name: (name,) for name in keys(0)}
   with compiling(mesh):
-    model = nnx.eval_shape(lambda: spec.build(Rngs(**keys(0))))
+    model = nnx.eval_shape(lambda: spec.build(RecordingRngs(paths, **streams)))
   graphdef, names = nnx.split(model)[0], model.metrics
   optimizer = make_optimizer(training, steps)
 
   @compiling(mesh)
-  def start(seeds: dict[str, Array]) -> State:
-    _, params, settings = split(spec.build, seeds)
+  def start(given: list[Array]) -> State:
+    _, params, settings = split(spec.build, GivenRngs(given))
     step, carry = jnp.zeros((), jnp.int32), model.initial_carry(rows)
     state = State(step, params, settings, optimizer.init(params), empty(names), carry)
     # A weak type would not come back from a checkpoint, and what it is given to be compiled twice.
@@ -131,10 +131,12 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
   def carry(rows: int) -> Any:
     return jax.jit(lambda: model.initial_carry(rows), out_shardings=by_rows(mesh))()
 
-  where = layout(jax.eval_shape(start, keys(0)), mesh, training.shard == "parameters")
+  where = layout(
+    jax.eval_shape(start, keys_at(paths, keys(0))), mesh, training.shard == "parameters"
+  )
   init = jax.jit(start, out_shardings=where)
   functions = compiled(Functions(graphdef, names, training, steps, mesh))
-  return Program(graphdef, mesh, lambda seed: init(keys(seed)), carry, *functions)
+  return Program(graphdef, mesh, lambda seed: init(keys_at(paths, keys(seed))), carry, *functions)
 
 
 def layout(state: State, mesh: Mesh, divided: bool) -> State:
@@ -264,5 +266,5 @@ def parameters(spec: ModelSpec) -> int:
   Raises:
     ValueError: the model cannot be built; the sentence says which sizes do not suit.
   """
-  params = jax.eval_shape(lambda: split(spec.build, keys(0))[1])
+  params = jax.eval_shape(lambda: split(spec.build, Rngs(**keys(0)))[1])
   return sum(leaf.size for leaf in jax.tree.leaves(params))
