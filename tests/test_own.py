@@ -8,28 +8,32 @@ import shlex
 import sys
 import tomllib
 from pathlib import Path
+from unittest import mock
 
 import order
 import pytest
 
 from posexp.analysis import conformance, properties
 from posexp.config import plugins
+from posexp.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs" / "own.md").read_text(encoding="utf-8")
 FLAGS = re.MULTILINE | re.DOTALL
 BLOCKS = re.findall(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```$', GUIDE, FLAGS)
-SOME = (properties.padding,)  # which is others' to test
+READY = "everything is ready"
+SOME = (conformance.Property(properties.padding, decoder=False),)  # which is others' to test
 
 
-def typed(line, monkeypatch):
+def typed(line, monkeypatch, trained=True):
   """Types a command line, in this process; returns what it prints."""
   python, flag, module, *argv = shlex.split(line)
   assert (python, flag) == ("python", "-m")
   if module == "posexp.train":
-    done = order.command(*argv, "model.num_layers=1")
-    assert done.status == 0, done.err
+    with contextlib.nullcontext() if trained else ready():
+      done = order.command(*argv, "model.num_layers=1")
+    assert (done.status, done.err) == ((0, "") if trained else (2, f"posexp: error: {READY}\n"))
     return done.out
   monkeypatch.setattr(sys, "argv", [module, *argv])
   out = io.StringIO()
@@ -38,21 +42,27 @@ def typed(line, monkeypatch):
   return out.getvalue()
 
 
+def ready():
+  """In it a run ends where its first step would be: the data are read and the model is built."""
+  return mock.patch("posexp.training.loop.fit", side_effect=UserError(READY))
+
+
 @pytest.fixture
 def outside(home, tmp_path, monkeypatch):
   """A folder of a user's own, in which no plugin is loaded and the check is short."""
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(plugins, "_found", {})
-  few = tuple(each for each in conformance.PROPERTIES if each.check in SOME)
-  monkeypatch.setattr(conformance, "PROPERTIES", few)
+  monkeypatch.setattr(conformance, "PROPERTIES", SOME)
   return tmp_path
 
 
 def test_the_encoding_in_the_readme_trains_and_passes_the_check(outside, monkeypatch):
   (outside / "distance.py").write_text(re.search(r"^```python\n(.*?)^```$", README, FLAGS)[1])
   train, check = re.findall(r"^python -m .* plugins=distance\.py$", README, re.MULTILINE)
-  quick = [*order.write(outside), "train.steps=1"]
-  assert "encoding  distance" in typed(shlex.join([*shlex.split(train), *quick]), monkeypatch)
+  quick = "task=first train.steps=1 train.evaluate_every=1 wandb.mode=disabled model=tiny"
+  (outside / "first.py").write_text(next(text for _, name, text in BLOCKS if name == "first.py"))
+  plugins.load(["first.py"])  # a task whose data are made at once
+  assert "encoding  distance" in typed(f"{train} {quick}", monkeypatch)
   assert "all of it holds" in typed(check, monkeypatch)
 
 
@@ -68,7 +78,8 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   assert tomllib.loads((outside / "pyproject.toml").read_text())
   lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
   assert len(lines) == 5
-  said = [typed(line, monkeypatch) for line in lines]
+  # Another encoding on the task of the second line is as that of the diagnostic.
+  said = [typed(line, monkeypatch, trained=number != 3) for number, line in enumerate(lines)]
   assert "all of it holds" in said[0]
   assert "encoding=distance" in said[1]
   assert "mistakes" in said[2]

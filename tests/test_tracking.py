@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import re
 import shlex
 import socket
@@ -39,8 +38,8 @@ def said(caplog):
   return [record.getMessage() for record in caplog.records if record.name == "posexp"]
 
 
-def wandb_folders():
-  return sorted(path.name for path in folder(CONFIG).glob("wandb/*run-*"))
+def wandb_folders(config=CONFIG):
+  return sorted(path.name for path in folder(config).glob("wandb/*run-*"))
 
 
 def test_what_is_logged_online(stub, capfd):
@@ -110,12 +109,7 @@ def test_a_table_that_cannot_be_sent_costs_nothing_else(stub, monkeypatch):
 
 
 def test_a_job_that_fails_ends_as_failed_and_leaves_the_next_alone(stub, capfd):
-  errors = {
-    RuntimeError("bug"): 1,
-    UserError("NaN"): 1,
-    KeyboardInterrupt(): 1,
-    SystemExit(143): 143,
-  }
+  errors = {UserError("NaN"): 1, KeyboardInterrupt(): 1, SystemExit(143): 143}
   for seed, error in enumerate(errors):
     with pytest.raises(type(error)):
       train([10, 20], error=error, config={**CONFIG, "seed": seed})
@@ -177,23 +171,30 @@ KILLED = """
 import os, sys
 sys.path[:0] = {paths!r}
 import tracked
-tracked.train([10, 20], during=lambda: os.kill(os.getpid(), 9), mode={mode!r})
+for seed, mode in enumerate({modes!r}):
+  if not (child := os.fork()):
+    config = {{**tracked.CONFIG, "seed": seed}}
+    kill = lambda: os.kill(os.getpid(), 9)
+    tracked.train([10, 20], during=kill, mode=mode, config=config)
+  assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
 """
 
 
-@pytest.mark.parametrize("mode", ["online", "offline"])
-def test_a_run_that_was_killed_is_whole(stub, mode):
-  here = str(Path(__file__).parent)
-  code = KILLED.format(paths=[here, str(Path(here).parent)], mode=mode)
-  assert subprocess.run([sys.executable, "-c", code]).returncode == -9
-  [killed] = wandb_folders()
-  line = train([30], mode=mode)
-  if mode == "offline":
-    [new] = wandb_folders()
-    assert killed != new
-    send(line)
-  [logged] = stub.training
-  assert steps_of(logged) == [10, 20, 30]
+def test_a_run_that_was_killed_is_whole(stub):
+  here, modes = Path(__file__).parent, ("online", "offline")
+  code = KILLED.format(paths=[str(here), str(here.parent)], modes=modes)
+  subprocess.run([sys.executable, "-c", code], check=True)
+  for seed, mode in enumerate(modes):
+    config = {**CONFIG, "seed": seed}
+    [killed] = wandb_folders(config)
+    line = train([30], mode=mode, config=config)
+    if mode == "offline":
+      [new] = wandb_folders(config)
+      assert killed != new
+      send(line)
+    logged = list(stub.training)[seed]
+    assert steps_of(logged) == [10, 20, 30]
+  assert len(list(stub.training)) == len(modes)
 
 
 def test_an_offline_run_can_go_on_online(stub):
@@ -302,23 +303,20 @@ def test_a_connection_that_breaks_costs_no_run_and_no_next_one(stub, caplog):
   assert list(stub.runs.values())[-1].exit_code == 0
 
 
-@pytest.mark.parametrize("how", ["option", "environment"])
-def test_disabled_costs_nothing(tmp_path, how):
+def test_disabled_costs_nothing(tmp_path):
   code = (
-    "import sys\nfrom posexp.runs import RunWriter\nfrom posexp.tracking import tracker\n"
-    f"config = {CONFIG!r}\n"
-    f"with RunWriter({str(tmp_path / 'a/b/c/d')!r}, config) as run:\n"
-    f"  options = tracker.WandbOptions(mode={'disabled' if how == 'option' else 'auto'!r})\n"
-    "  with tracker.start(options, config=config, facts={}, run=run) as tracker:\n"
-    "    tracker.log(1, {'a': 1}); tracker.summarize({}); print(tracker.line)\n"
+    "import os, sys\nfrom posexp.runs import RunWriter\nfrom posexp.tracking import tracker\n"
+    "for mode in ('disabled', 'auto'):\n"
+    f"  with RunWriter(os.path.join({str(tmp_path / 'a/b/c/d')!r}, mode), {CONFIG!r}) as run:\n"
+    "    options = tracker.WandbOptions(mode=mode)\n"
+    f"    with tracker.start(options, config={CONFIG!r}, facts={{}}, run=run) as opened:\n"
+    "      opened.log(1, {'a': 1}); opened.summarize({}); print(opened.line)\n"
+    "  os.environ['WANDB_MODE'] = 'disabled'\n"
     "assert 'wandb' not in sys.modules"
   )
-  mode = {"WANDB_MODE": "disabled"} if how == "environment" else {}
-  done = subprocess.run(
-    [sys.executable, "-c", code], env={**os.environ, **mode}, capture_output=True, text=True
-  )
-  assert (done.returncode, done.stdout, done.stderr) == (0, "disabled\n", "")
-  assert not (tmp_path / "a/b/c/d/wandb").exists()
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+  assert (done.returncode, done.stdout, done.stderr) == (0, "disabled\ndisabled\n", "")
+  assert not list((tmp_path / "a/b/c/d").glob("*/wandb"))
 
 
 def test_auto_does_what_the_environment_says(stub, monkeypatch):
