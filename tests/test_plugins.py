@@ -171,7 +171,7 @@ def test_it_sweeps_beside_those_of_posexp_and_its_run_is_opened_again(home, monk
 
   monkeypatch.chdir(home)
   write("distance.py", DISTANCE)
-  options = [*order.write(home), *order.SHORT]
+  options = [*order.write(home), "train.steps=1", "train.warmup=1"]
   sweep = ["-m", "encoding=distance", "seed=0,1", *options]
   done = order.command("plugins=distance.py", *sweep)
   assert done.status == 0, done.err

@@ -60,24 +60,31 @@ def test_the_example_trains_models_that_see_only_what_is_behind():
     assert all(np.abs(x[...]).max() > 0 for x in attention)
 
 
-def test_attention_is_that_of_the_stack():
-  layer = posexp.Attention(posexp.encoding("t5"), 16, 2, rngs=nnx.Rngs(0))
-  x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 16)), jnp.float32)
-  mask = jnp.arange(5) < jnp.array([[3], [5]])
-  np.testing.assert_allclose(layer(x, mask)[0, :3], layer(x[:1, :3])[0], atol=1e-5)
-  given = layer(x, mask, positions=jnp.arange(5)[None])
-  np.testing.assert_allclose(given, layer(x, mask), atol=1e-5)
+@pytest.fixture(scope="module")
+def layer():
+  return posexp.Attention(posexp.encoding("t5"), 16, 2, rngs=nnx.Rngs(0))
+
+
+def test_attention_is_that_of_the_stack(layer):
+  x = np.random.default_rng(0).normal(size=(2, 5, 16)).astype(np.float32)
+  mask, positions = np.arange(5) < np.array([[3], [5]]), np.arange(5)[None]
+
+  def attend(x):
+    return layer(x, mask), layer(x[:1, :3]), layer(x, mask, positions=jnp.asarray(positions))
+
+  masked, short, given = jax.jit(attend)(x)
+  np.testing.assert_allclose(masked[0, :3], short[0], atol=1e-5)
+  np.testing.assert_allclose(given, masked, atol=1e-5)
   second = posexp.Attention(posexp.encoding("t5"), 16, 2, share_with=layer, rngs=nnx.Rngs(1))
   assert second.shared is layer.shared
 
 
-def test_long_sequences_are_attended_to_in_blocks_as_by_definition(monkeypatch):
-  layer = posexp.Attention(posexp.encoding("t5"), 16, 2, rngs=nnx.Rngs(0))
-  x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 7, 16)), jnp.float32)
-  whole = layer(x)
+def test_long_sequences_are_attended_to_in_blocks_as_by_definition(layer, monkeypatch):
+  x = np.random.default_rng(0).normal(size=(2, 7, 16)).astype(np.float32)
+  whole = jax.jit(lambda x: layer(x))(x)
   monkeypatch.setattr(attention, "LONG", {"cpu": 4, "gpu": 4})
   monkeypatch.setattr(attention, "SIZE", 3)
-  np.testing.assert_allclose(layer(x), whole, atol=1e-5)
+  np.testing.assert_allclose(jax.jit(lambda x: layer(x))(x), whole, atol=1e-5)
 
 
 def test_what_is_not_in_attention_is_refused_in_one_sentence():
