@@ -1,5 +1,6 @@
 """A run's config, a state in which every number is known, and a process to kill."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -37,11 +38,21 @@ class State:
   opt_state: Any
 
 
+@functools.cache
+def moments(width, dtype):
+  """The shapes of an optimizer's state for the weights of `make_state`."""
+  weights, bias = jax.ShapeDtypeStruct((4, width), dtype), jax.ShapeDtypeStruct((3,), jnp.float32)
+  params = {"blocks": {0: {"w": weights}}, "bias": bias}
+  optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+  return jax.eval_shape(optimizer.init, params)
+
+
 def make_state(step, width=8, dtype=jnp.float32):
   """A state in which every number follows from the step."""
-  params = {"blocks": {0: {"w": jnp.full((4, width), step, dtype)}}, "bias": jnp.ones(3) / step}
-  state = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)).init(params)
-  return State(jnp.asarray(step), params, jax.tree.map(lambda leaf: leaf + step, state))
+  weights, bias = np.full((4, width), step, dtype), np.full(3, 1 / step, np.float32)
+  filled = jax.tree.map(lambda leaf: np.full(leaf.shape, step, leaf.dtype), moments(width, dtype))
+  params = {"blocks": {0: {"w": weights}}, "bias": bias}
+  return jax.device_put(State(np.int32(step), params, filled))
 
 
 def assert_equal(a, b):

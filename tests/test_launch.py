@@ -50,7 +50,10 @@ def command(tmp_path, monkeypatch, capsys):
       job(config)
 
     monkeypatch.setattr(sys, "argv", ["posexp", *argv])
-    status = launch(noted)
+    try:
+      status = launch(noted)
+    except KeyboardInterrupt:  # which would end all tests
+      pytest.fail("an interrupt has come through")
     return status, configs, *capsys.readouterr()
 
   yield run

@@ -25,8 +25,7 @@ def options(home):
 @pytest.fixture(scope="module")
 def whole(options):
   """The command line of a run, what it said, and what it measured."""
-  often = [each for each in order.BRIEF if not each.startswith(("train.log_every", "wandb"))]
-  argv = [*options, *often, "train.log_every=3"]
+  argv = [*options, *SHORT, "encoding=rpr", "rpr.k=2"]
   typed = command(*argv, "runs=whole")
   assert (typed.status, typed.err) == (0, "")
   return argv, typed, result(only("whole"))
@@ -47,15 +46,15 @@ def test_the_output_of_a_run(whole):
   assert int(count.replace(",", "")) == sum(leaf.size for leaf in jax.tree.leaves(state.params))
   assert int(more) == 2 * 5 * 8  # a vector for each of five offsets, for keys and for values
   assert lines[4].startswith("          d_model 16, 2 heads, 1 layer, d_ff 32")
-  assert lines[5] == "training  6 steps of 32 texts, seed 0, on 1 cpu"
+  assert lines[5] == "training  12 steps of 32 texts, seed 0, on 1 cpu"
   assert lines[6] == f"run       {only('whole')}"
   assert lines[7] == "wandb     disabled"
   assert [line for line in lines if line.startswith("step")] == [
     line for line in lines if re.match(
-      r"step +\d+/6   train loss \d\.\d{3}   validation loss \d\.\d{3}   accuracy \d\.\d{3}   "
+      r"step +\d+/12   train loss \d\.\d{3}   validation loss \d\.\d{3}   accuracy \d\.\d{3}   "
       r"macro F1 \d\.\d{3}   [\d,]+ tokens/s(   best)?$", line)
   ]  # fmt: skip
-  assert [row["step"] for row in rows] == [2, 3, 4, 6]
+  assert [row["step"] for row in rows] == [3, 4, 6, 8, 9, 12]
   assert sum(line.startswith("step") for line in lines) == 3
   assert "\r" not in out
   assert "\x1b" not in out
@@ -128,14 +127,13 @@ def test_mistakes_are_one_line(options, argv, message):
 
 def test_a_checkpoint_of_another_model_is_refused(whole):
   argv, _, _ = whole
-  other = [*argv[: argv.index("rpr.k=2")], "rpr.k=3", *argv[argv.index("rpr.k=2") + 1 :]]
   # Put by hand where the run of another k belongs.
-  config = resolve(compose([*other, "runs=other"]))
+  config = resolve(compose([*argv, "rpr.k=3", "runs=other"]))
   path = folder(config, make_task(config).data_digest())
   path.mkdir(parents=True)
   (path / "checkpoints").symlink_to((only("whole") / "checkpoints").absolute())
   shutil.copy(only("whole") / "metrics.jsonl", path)
-  status, _, err = command(*other, "runs=other")
+  status, _, err = command(*argv, "rpr.k=3", "runs=other")
   assert status == 2
-  assert re.match(r"posexp: error: other/.*/6 is a checkpoint of another model or version: ", err)
+  assert re.match(r"posexp: error: other/.*/12 is a checkpoint of another model or version: ", err)
   assert err.count("\n") == 1
