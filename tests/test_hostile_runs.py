@@ -8,7 +8,6 @@ import csv
 import json
 import random
 import re
-import shutil
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
@@ -244,13 +243,10 @@ def test_hostile_labels_and_texts_are_trained_and_evaluated(tmp_path):
     argv = [f"task.{split}={split}.jsonl" for split in ("train", "validation", "test")]
     argv = ["task=text_classification", *argv, *order.MODEL, "train.steps=2", "train.warmup=1"]
     argv += ["wandb.mode=disabled", "task.max_length=16", "train.batch_size=16"]
-    argv += ["train.evaluate_every=2", "train.log_every=1", "task.tokenizer=bpe"]
-    answered(order.command(*argv))
-    run = order.only("runs")
-    other = shutil.copytree(run, run.with_name("seed=1"))
-    config = (run / "config.yaml").read_text(encoding="utf-8")
-    assert "seed: 0\n" in config
-    (other / "config.yaml").write_text(config.replace("seed: 0\n", "seed: 1\n"), encoding="utf-8")
+    argv += ["train.evaluate_every=1", "train.log_every=1", "task.tokenizer=bpe"]
+    for seed in range(2):
+      answered(order.command(*argv, f"seed={seed}"))
+    run, other = sorted(Path("runs").glob("*/*/*/seed=*"))
     before = contents(run)
     for found in (
       typed("evaluate", run, "--without", "everything"),
