@@ -1,5 +1,6 @@
 """Text out of language models: what is drawn, and what a text of one's own costs."""
 
+import datetime
 import functools
 import itertools
 
@@ -70,7 +71,20 @@ def drawn(parts, prompt, count, rows=1, **options):
   return (np.stack(each, axis=1) for each in zip(*itertools.islice(found, count), strict=True))
 
 
-@pytest.mark.parametrize(("name", "length"), [*zip(MODELS, itertools.cycle((20, 0)), strict=False)])
+# By turns, so that each day has prompts and none, and encodings of each kind.
+OTHER_DAY = (datetime.date.today().toordinal() + 1) % 2
+
+
+def by_turns(names):
+  """Pairs of a model and the length of its prompt, half of which are slow today."""
+  return [
+    pytest.param(name, (20, 0)[k % 2], marks=pytest.mark.slow if k // 2 % 2 == OTHER_DAY else ())
+    for k, name in enumerate(MODELS)
+    if name in names
+  ]
+
+
+@pytest.mark.parametrize(("name", "length"), by_turns(MODELS))
 def test_tokens_have_the_probabilities_that_the_model_gives_for_the_whole_text(name, length):
   encoding, memory, positions = MODELS[name]
   model, parts = built(encoding, memory, positions, name == "same length")
@@ -81,8 +95,10 @@ def test_tokens_have_the_probabilities_that_the_model_gives_for_the_whole_text(n
   assert (tokens[0] != tokens[1]).any()
 
 
-@pytest.mark.parametrize("name", ["same length", "spread windows", "spread memory"])
-def test_what_fits_in_a_segment_is_drawn_by_one_program_alike(name):
+@pytest.mark.parametrize(
+  ("name", "_"), by_turns({"same length", "spread windows", "spread memory"})
+)
+def test_what_fits_in_a_segment_is_drawn_by_one_program_alike(name, _):
   encoding, memory, positions = MODELS[name]
   _, parts = built(encoding, memory, positions, name == "same length")
   expected, _ = drawn(parts, [3, 1], SEGMENT - 2, rows=2, seed=5)
