@@ -78,8 +78,12 @@ def perturbed(stack: Stack, seed: int = 0) -> Stack:
   """The stack with noise added to all weights, since many tables start at zero."""
   draw = np.random.default_rng(seed)
   graphdef, params, others = nnx.split(stack, nnx.Param, ...)
-  noisy = jax.tree.map(lambda x: x + 0.1 * jnp.asarray(draw.normal(size=x.shape), x.dtype), params)
-  return nnx.merge(graphdef, noisy, others)
+
+  def noisy(x: Array) -> Array:  # by NumPy, for which there is nothing to compile
+    noise = draw.normal(size=x.shape).astype(x.dtype)
+    return jnp.asarray(np.asarray(x) + x.dtype.type(0.1) * noise)
+
+  return nnx.merge(graphdef, jax.tree.map(noisy, params), others)
 
 
 def available(encoding: Encoding, length: int) -> int:
