@@ -142,7 +142,13 @@ def test_so_does_each_of_its_options(name, options, option, part):
 
 @pytest.mark.parametrize(
   ("name", "size"),
-  [("complex", "fasttext"), ("split", "lstm"), ("complex", "lstm"), ("normalized", "cnn")],
+  [
+    ("split", "fasttext"),
+    ("complex", "lstm"),
+    ("normalized", "cnn"),
+    pytest.param("complex", "fasttext", marks=pytest.mark.slow),
+    pytest.param("split", "lstm", marks=pytest.mark.slow),
+  ],
 )
 def test_padding_changes_nothing_and_gradients_reach_all_parameters(name, size):
   made = model(encoding(name), SIZES[size])
@@ -184,11 +190,11 @@ def test_filters_of_one_word_see_no_order():
     ("none", {}, True),
     ("learned", {}, True),
     ("binary", {"combine": "concat"}, True),
-    ("sinusoidal", {}, True),
+    pytest.param("sinusoidal", {}, True, marks=pytest.mark.slow),
     ("split", {}, True),
     ("complex", {"order": False}, True),
     ("learned", {"combine": "product"}, False),
-    ("sinusoidal", {"combine": "product"}, False),
+    pytest.param("sinusoidal", {"combine": "product"}, False, marks=pytest.mark.slow),
     ("complex", {}, False),
     ("complex", {"network": "real"}, False),
   ],
@@ -199,7 +205,11 @@ def test_a_mean_sees_order_where_positions_are_multiplied(name, options, blind):
   made = model(chosen, SIZES["fasttext"])
   params = nnx.state(made, nnx.Param)
   draw = np.random.default_rng(0)
-  nnx.update(made, jax.tree.map(lambda x: x + 0.3 * draw.normal(size=x.shape), params))
+
+  def noisy(x):
+    return jnp.asarray(np.asarray(x) + 0.3 * draw.normal(size=x.shape), jnp.float32)
+
+  nnx.update(made, jax.tree.map(noisy, params))
   one, two = logits(made, np.array([[1, 2, 3, 4], [4, 2, 3, 1]]), [4, 4])
   assert (np.abs(one - two).max() < 1e-5) == blind
   notes = ClassifierSpec(VOCAB, 2, chosen, SIZES["fasttext"]).notes

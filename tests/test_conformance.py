@@ -4,9 +4,11 @@ It is asked with its default options. Of their variants, and of what little depe
 some cases are drawn, others every day; slow tests ask all of them.
 """
 
+import contextlib
 import datetime
 import functools
 import re
+from unittest import mock
 
 import jax
 import jax.extend
@@ -19,18 +21,25 @@ from small import SMALL, B, L, case_of, rngs, some_tokens, stack
 
 from posexp.analysis import conformance, properties
 from posexp.analysis.properties import EXACT, VOCAB, paths
-from posexp.encodings import ENCODINGS, Encoding
+from posexp.encodings import ENCODINGS, Encoding, additive, distance, relative, rotary
+from posexp.encodings.sinusoids import sinusoids
 from posexp.models.classifier import Classifier
 from posexp.models.transformer import Size, Stack
 
 OTHERS = [case for case in CASES if case not in DEFAULTS]
 every_default = pytest.mark.parametrize("encoding", DEFAULTS)
+# These enter as `sinusoidal` and as `alibi` do, with other numbers.
+ALIKE = ("index", "binary", "clock", "kerple", "sandwich")
+UNLIKE = [name for name in ENCODINGS if name not in ALIKE]
+every_unlike = pytest.mark.parametrize("encoding", [p for p in DEFAULTS if p.id in UNLIKE])
 SLOW = [pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in OTHERS]
 SLOW_UNTRAINED = [case for case in SLOW if case.values[0] in UNTRAINED]
 every_case = pytest.mark.parametrize("encoding", DEFAULTS + SLOW)
 
 REAL, CLASSES = 3, 3  # REAL: how long the shorter row is
 DIFFERENT = 1e-3
+# Relations of many operations: their gradients compile faster as a whole.
+LARGE = ("FIRE", "RPR", "TransformerXL", "Complex", "TUPE")
 MASK = np.arange(L) < np.array([[REAL], [L]])
 # Which encodings are asked for a property, where not every variant of their options is. Formulas
 # and their gradients, with few queries and with gaps, are held by tests of single families
@@ -62,6 +71,11 @@ ASKED = {
 # Where others than these are drawn: each way to enter attention over a source; relations that do
 # not have all their formula compared, with few queries and with gaps, by tests/oracle.py.
 FEW = {
+  properties.padding: UNLIKE,
+  properties.batch_mates: UNLIKE,
+  properties.cached_decoding: UNLIKE,
+  properties.memory: UNLIKE,
+  properties.explicit_positions: UNLIKE,
   properties.cross_attention: ("learned", "transformer_xl", "complex", "split", "cope"),
   properties.spans: ("none", "rpr", "transformer_xl", "complex", "split"),
 }
@@ -90,6 +104,17 @@ def listed():
 LISTED = list(listed())
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _sinusoids_are_one_program():
+  """Not one for each of their many operations."""
+  program = functools.cache(lambda omega: jax.jit(lambda x: sinusoids(x, np.array(omega))))
+  with contextlib.ExitStack() as patches:
+    for user in (additive, distance, relative, rotary):
+      compiled = mock.patch.object(user, "sinusoids", lambda x, omega: program(tuple(omega))(x))
+      patches.enter_context(compiled)
+    yield
+
+
 @pytest.mark.parametrize(("check", "case"), LISTED)
 def test_it_holds(check, case):
   assert list(check(case)) == []
@@ -104,7 +129,7 @@ def arrays_of(jaxpr):
       yield from arrays_of(inner)
 
 
-@every_default
+@every_unlike
 def test_no_array_of_a_step_has_a_vector_for_each_pair_of_query_and_key(encoding):
   length, width = 64, 32
   size = Size(**SMALL | {"d_model": SMALL["num_heads"] * width, "d_ff": 48, "num_layers": 1})
@@ -151,7 +176,7 @@ def test_a_full_cache_gives_nan(encoding):
     model.step(tokens, model.empty_cache(B, 4))
 
 
-@every_default
+@every_unlike
 def test_a_step_can_be_scanned(encoding):
   model = stack(encoding, causal=True)
 
@@ -207,7 +232,8 @@ def test_gradients_are_finite_and_reach_every_parameter(encoding):
     logits = nnx.merge(graphdef, params, rest)(tokens, MASK)
     return -jax.nn.log_softmax(logits)[jnp.arange(B), jnp.array([0, 2])].sum()
 
-  gradients = paths(jax.grad(loss)(params))
+  gradient = jax.grad(loss)
+  gradients = paths((jax.jit(gradient) if type(encoding).__name__ in LARGE else gradient)(params))
   untrained = UNTRAINED.get(encoding)
   for path, gradient in gradients.items():
     assert np.isfinite(gradient).all(), path
@@ -221,7 +247,7 @@ def test_gradients_are_finite_and_reach_every_parameter(encoding):
   assert not untrained or any(re.search(untrained, path) for path in gradients)
 
 
-@every_default
+@every_unlike
 def test_memory_and_cache_are_of_the_models_dtype(encoding):
   if UNDEFINED.get(encoding) is True:
     pytest.skip("not defined there")
@@ -259,7 +285,13 @@ def test_all_other_parameters_start_equal(encoding):
     assert np.array_equal(plain[path], own[path]), path
 
 
-@every_default
+def own(part):
+  """Encodings that have a part of their own, and none at all."""
+  cases = [p for p in DEFAULTS if getattr(type(p.values[0]), part) is not getattr(Encoding, part)]
+  return pytest.mark.parametrize("encoding", [DEFAULTS[0], *cases])
+
+
+@own("norm")
 def test_post_norm_normalizes_what_comes_out(encoding):
   size, causal = Size(**SMALL | {"norm": "post"}), encoding.causal_only
   model = Stack(VOCAB, encoding, size, causal=causal, rngs=rngs())
@@ -271,7 +303,7 @@ def test_post_norm_normalizes_what_comes_out(encoding):
     np.testing.assert_allclose(output[..., part::parts].std(-1), 1, atol=1e-3)
 
 
-@every_default
+@own("embed")
 def test_no_embedding_scale_means_words_of_variance_one(encoding):
   model, scaled = (
     Stack(VOCAB, encoding, Size(**size), causal=encoding.causal_only, rngs=rngs())

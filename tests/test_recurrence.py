@@ -32,7 +32,13 @@ T, M = 4, 10  # tokens of a segment, slots of the memory
 SOME = [case for case in DEFAULTS if case.id in ("rpr", "rope", "cope")]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+# What these have, others have together, in blocks or in a test of gradients.
+SLOW = (CASES[1], CASES[3], CASES[4])
+
+
+@pytest.mark.parametrize(
+  "case", [pytest.param(c, id=str(c), marks=[pytest.mark.slow] * (c in SLOW)) for c in CASES]
+)
 def test_the_authors_weights_give_their_losses(case):
   expected = THEIRS.losses[THEIRS.cases.index(case)]
   np.testing.assert_allclose(agreement.losses(THEIRS, case), expected, rtol=0, atol=CLOSE)
@@ -83,21 +89,21 @@ def test_the_same_length_needs_a_memory():
 
 def recurred(model, tokens, fresh=()):
   """The outputs of segments of T tokens; nothing stands before the (row, segment) in `fresh`."""
-  memory, found, step = model.empty_memory(len(tokens), M), [], jax.jit(model.recur)
+  memory, found = model.empty_memory(len(tokens), M), []
   for place in range(tokens.shape[1] // T):
-    anew = jnp.array([(row, place) in fresh for row in range(len(tokens))])
+    anew = np.array([(row, place) in fresh for row in range(len(tokens))])
     segment = tokens[:, T * place : T * place + T]
-    output, memory = step(segment, memory.cleared(anew))
+    output, memory = properties.compiled(model, "recur", segment, memory.cleared(anew))
     found.append(output)
-  return jnp.concatenate(found, axis=1)
+  return np.concatenate(found, axis=1)
 
 
 @pytest.mark.parametrize("encoding", SOME)
 def test_segments_equal_the_whole_and_begin_anew_where_they_are_told_to(encoding):
   case = Case(encoding, causal=True, length=3 * T)
-  model, tokens = properties.stack(case), properties.tokens_of(case)
-  tokens = tokens.at[1, T:].set(tokens[0, :-T])
-  whole = jax.jit(model.__call__)(tokens)
+  model, tokens = properties.stack(case), np.array(properties.tokens_of(case))
+  tokens[1, T:] = tokens[0, :-T]
+  whole = np.asarray(properties.compiled(model, "__call__", tokens))
   found = recurred(model, tokens, fresh={(1, 1)})
   np.testing.assert_allclose(found[0], whole[0], rtol=0, atol=EXACT)
   np.testing.assert_allclose(found[1, :T], whole[1, :T], rtol=0, atol=EXACT)
@@ -129,6 +135,6 @@ def test_keys_and_values_of_a_memory_are_learned_from():
 
 def test_rows_that_are_swapped_swap_their_outputs():
   case = Case(TransformerXL(), causal=True, length=3 * T)
-  model, tokens = properties.stack(case), properties.tokens_of(case)
+  model, tokens = properties.stack(case), np.asarray(properties.tokens_of(case))
   found = recurred(model, tokens)
   np.testing.assert_allclose(recurred(model, tokens[::-1]), found[::-1], rtol=0, atol=EXACT)

@@ -53,14 +53,14 @@ def interleaved(z):
   return np.stack([z.real, z.imag], -1).reshape(*z.shape[:-1], -1)
 
 
-# Every way to share with every way beyond, and every length with some of them.
+# Every way to share, every way beyond and every length; slow tests have each with each.
 RPRS = [
   (3, None, "heads", "last"),
   (2, 3, "heads", "zero"),
   (0, 3, "none", "last"),
-  (3, None, "none", "zero"),
   (9, None, "layers", "last"),
-  (2, 3, "layers", "zero"),
+  pytest.param(3, None, "none", "zero", marks=pytest.mark.slow),
+  pytest.param(2, 3, "layers", "zero", marks=pytest.mark.slow),
 ]
 
 
