@@ -68,10 +68,11 @@ def built(encoding, causal):
   graphdef, params, rest = nnx.split(nnx.List([*parts, *[shared] * (shared is not None)]),
                                      nnx.Param, ...)  # fmt: skip
   draw = np.random.default_rng(3)
-  params = jax.tree.map(
-    lambda x: np.asarray(np.asarray(x) + 0.5 * draw.uniform(size=x.shape), np.float32), params
-  )
-  return graphdef, params, rest
+
+  def noisy(x):
+    return jnp.asarray(np.asarray(x) + 0.5 * draw.uniform(size=x.shape), jnp.float32)
+
+  return graphdef, jax.tree.map(noisy, params), rest
 
 
 def attended(parts, params, q, k, v, span, dropout=None, form="reference"):

@@ -19,7 +19,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, TokenEmbedding
-from posexp.encodings.rngs import Rngs
+from posexp.encodings.rngs import GivenRngs, Path, RecordingRngs, Rngs, keys_at
 from posexp.encodings.span import Span
 from posexp.errors import UserError
 from posexp.models.block import Attention
@@ -70,8 +70,10 @@ def untrained(encoding: Encoding, size: Size, causal: bool | None = None) -> Pro
 
 @functools.lru_cache(maxsize=1)
 def _built(encoding: Encoding, size: Size, causal: bool) -> Stack:
-  build = builder(encoding, size, causal)
-  return nnx.jit(lambda seeds: build(Rngs(**seeds)))(keys(0))
+  build, first = builder(encoding, size, causal), keys(0)
+  paths: list[Path] = []  # of the keys that weights are drawn from
+  nnx.eval_shape(lambda: build(RecordingRngs(paths, **{name: (name,) for name in first})))
+  return nnx.jit(lambda given: build(GivenRngs(given)))(keys_at(paths, first))
 
 
 def perturbed(stack: Stack, seed: int = 0) -> Stack:
