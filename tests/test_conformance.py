@@ -95,8 +95,8 @@ def listed():
       for turn, causal in enumerate(sides[:1] if once else sides):
         side = "causal" if causal else "encoder"
         quick = param in DEFAULTS and param.id in FEW.get(each.check, ENCODINGS)
-        # In a decoder, which cannot look at padding, other rows have less to change; where positions
-        # are given, `shift` asks there those that attention counts, others are the encoder's.
+        # In a decoder, which cannot look at padding, other rows have less to change. Positions that
+        # are given enter words on both sides alike, and `shift` asks attention for them on both.
         quick &= not (turn and each.check in BOTH)
         marks = [] if quick else [pytest.mark.slow]
         name = f"{each.name}-{side}-{param.id}"
