@@ -173,7 +173,7 @@ def attention(case: Case) -> Work:
     return Stack(CLASSES, case.encoding, size, causal=causal, rngs=rngs)
 
   size = dataclasses.replace(size, num_layers=1)
-  graphdef, params, settings = step.split(layer, step.keys(0))
+  graphdef, params, settings = step.split(layer, Rngs(**step.keys(0)))
   shape = (case.batch, case.length, size.num_heads, size.d_model // size.num_heads)
   seeds = jax.random.split(jax.random.key(0), 4)
   q, k, v, toward = (jax.random.normal(seed, shape).astype(size.dtype) for seed in seeds)
