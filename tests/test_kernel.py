@@ -247,5 +247,8 @@ def test_forward_and_backward_lower_to_triton(dtype):
   function, shapes = gradients(200, "gpu", dtype)
   target = "__gpu$xla.gpu.triton"
   unchecked = [jax.export.DisabledSafetyCheck.custom_call(target)]
-  exported = jax.export.export(function, platforms=["cuda"], disabled_checks=unchecked)(*shapes)
+  device = jax.sharding.AbstractDevice("NVIDIA H100 80GB HBM3", None, "cuda")
+  mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=device)
+  with jax.sharding.use_abstract_mesh(mesh):
+    exported = jax.export.export(function, platforms=["cuda"], disabled_checks=unchecked)(*shapes)
   assert exported.mlir_module().count(target) == 3

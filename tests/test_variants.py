@@ -279,7 +279,7 @@ def test_forms_of_the_embedding(form):
   got = np.asarray(embed(TOKENS, jnp.asarray(POSITIONS)[None]))
   w, p = 3 * words[TOKENS], np.broadcast_to(rows[POSITIONS], (B, L, width))
   if form == "added":
-    np.testing.assert_allclose(got, w + p, rtol=1e-6)
+    np.testing.assert_allclose(got, w + p, rtol=1e-6, atol=1e-7)
   else:  # the halves of a vector lie channel by channel
     np.testing.assert_allclose(got[..., 0::2], w, rtol=1e-6)
     np.testing.assert_allclose(got[..., 1::2], p, rtol=1e-6)
