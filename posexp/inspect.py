@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def inspect(argv: list[str]) -> list[Path]:
   Raises:
     UserError: an option does not exist or does not suit, or the run cannot be opened.
   """
-  argv = [f"run={word}" if Path(word).is_dir() else word for word in argv]
+  argv = [f"run={word}" if os.path.isdir(word) else word for word in argv]
   own = [word for word in argv if word.startswith(("run=", "against=", "out="))]
   given = dict(word.split("=", 1) for word in own)
   if len(given) < len(own):
