@@ -18,7 +18,7 @@ SVG. Nothing is trained.
 
   python -m posexp.inspect encoding=rpr rpr.k=4
   python -m posexp.inspect encoding=sinusoidal sinusoidal.base=100 model.d_model=64
-  python -m posexp.inspect runs/mr/rpr/5d00c285df53/seed=0     also of what was trained
+  python -m posexp.inspect runs/mr/rpr/437f7d2f65d9/seed=0     also of what was trained
   python -m posexp.inspect FOLDER against=[FOLDER2,FOLDER3]    whose heads attend alike
 
 Options are those of posexp.train (see its --help), and
