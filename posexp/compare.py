@@ -14,10 +14,10 @@ from posexp.errors import UserError
 
 EXAMPLES = """\
 examples:
-  python -m posexp.compare runs/mr/rpr/437f7d2f65d9/seed=0 runs/mr/sinusoidal/6d6c1ba8eb43/seed=0
+  python -m posexp.compare runs/mr/rpr/437f7d2f65d9/seed=0 runs/mr/sinusoidal/26ce69806f90/seed=0
   python -m posexp.compare RUN_A RUN_B --examples 20
   python -m posexp.compare RUN_A RUN_B --split beyond --json beyond.json
-  python -m posexp.compare runs/mr/rpr/437f7d2f65d9 runs/mr/sinusoidal/6d6c1ba8eb43
+  python -m posexp.compare runs/mr/rpr/437f7d2f65d9 runs/mr/sinusoidal/26ce69806f90
                                               all seeds that both have, one against the other
 
 Intervals are of 95 %. They and p come from a paired bootstrap over the examples, for accuracy and
