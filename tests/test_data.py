@@ -262,6 +262,20 @@ def test_batches_are_a_function_of_seed_and_step():
   assert whole[0]["index"].tolist() != whole[8]["index"].tolist()
 
 
+def test_evaluation_by_length_leaves_least_for_a_search_to_wait_for():
+  _, data = examples(107)
+  ends, only = batches.buckets(data.lengths, 40), np.arange(0, 107, 2)
+  chosen = batches.by_length(data.lengths, only)
+  assert sorted(chosen.tolist()) == only.tolist()
+
+  def spread(order):
+    shown = [batch["index"] for batch in batches.evaluation(data, ends, 10, order)]
+    return sum(np.ptp(data.lengths[index[index >= 0]]) for index in shown)
+
+  assert spread(chosen) < spread(only)
+  assert (np.diff(data.lengths[batches.by_length(data.lengths)]) >= 0).all()
+
+
 @pytest.mark.parametrize("count", [1, 10, 107])
 def test_evaluation_shows_every_example_once_in_one_order(count):
   ids, data = examples(count)

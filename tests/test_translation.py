@@ -129,8 +129,9 @@ def test_nothing_is_compiled_per_batch(learned):
   buckets = len(open_trained(path).data.bucket_lengths)
   assert counts["update"] <= buckets
   assert counts["predict"] <= buckets
-  assert counts["found"] <= 2 * buckets  # greedy, and by beam search
-  assert min(counts[name] for name in ("update", "predict", "found")) >= 1
+  assert counts["begin"] <= 2 * buckets  # greedy, and by beam search
+  assert counts["advance"] <= 4 * buckets  # for the first cache, and for the longest hypotheses
+  assert min(counts[name] for name in ("update", "predict", "begin", "advance")) >= 1
 
 
 def test_a_trained_translator_is_measured_without_terms(learned):

@@ -53,7 +53,8 @@ class LineTranslator:
     sources = Sequences.of([tokens[: self.most - 1] for tokens in ids])
     pairs = Pairs(sources, sources)  # the search does not read targets
     ends = sorted({padded_length(count, self.limit) for count in pairs.lengths.tolist()})
-    found = decode(self.snapshot, batches.evaluation(pairs, ends, self.rows), self.search)
+    rows = batches.by_length(pairs.lengths)
+    found = decode(self.snapshot, batches.evaluation(pairs, ends, self.rows, rows), self.search)
     for row, place in enumerate(real):
       target = found["tokens"][row, : found["length"][row]].tolist()
       translations[place] = Hypothesis(

@@ -88,6 +88,15 @@ def evaluation(
     yield examples.batch(*planned)
 
 
+def by_length(lengths: np.ndarray, only: np.ndarray | None = None) -> np.ndarray:
+  """Examples, or `only` those, in order of their lengths int [N].
+
+  A search goes on until the last row of a batch is finished, so that rows should end together.
+  """
+  order = np.arange(len(lengths)) if only is None else only
+  return order[np.argsort(lengths[order], kind="stable")]
+
+
 def _plan(
   order: np.ndarray, lengths: np.ndarray, ends: np.ndarray, rows: int | np.ndarray
 ) -> Iterator[tuple[np.ndarray, int, int]]:

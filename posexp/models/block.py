@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
@@ -175,5 +176,11 @@ class Block(nnx.Module):
 
     x = add(x, self.attention_norm, lambda y: self.attention(y, k, v, span, rngs))
     if self.cross is not None:
-      x = add(x, self.cross_norm, lambda y: self.cross(y, *source, rngs))
+      x = add(x, self.cross_norm, lambda y: self.across(y, *source, rngs))
     return add(x, self.feed_forward_norm, lambda y: self.feed_forward(y, rngs))
+
+  def across(self, x: Array, k: Array, v: Array, span: Span, rngs: Rngs | None) -> Array:
+    """x [B·N,Q,F] attends to a source [B,S,H,D], which N rows share; their places do not matter."""
+    rows = x.reshape(len(k), -1, x.shape[-1])
+    span = span.replace(query=jnp.zeros((1, rows.shape[1]), int))
+    return self.cross(rows, k, v, span, rngs).reshape(x.shape)

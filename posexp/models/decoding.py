@@ -1,7 +1,7 @@
-"""Decoding: beam search over a key/value cache, one compiled program from source to hypothesis.
+"""Decoding: beam search over a key/value cache, compiled from the source to the hypothesis.
 
 Greedy search is a beam of 1. All shapes are static: a row has `beam` hypotheses from first to last,
-and one that is finished stays among them and goes on with [PAD], which costs nothing.
+and one that is finished stays among them and goes on with [PAD].
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,13 @@ from jax import Array
 
 from posexp.config.checks import Count, at_least, at_most, check
 from posexp.data.tokenizer import BOS, EOS, PAD
+from posexp.encodings.span import Span
 from posexp.models.transformer import Cache
 from posexp.models.translator import Translator
+
+ROOM = 8  # slots of the first cache beyond the length of the source
+
+Sources = tuple[tuple[Array, Array, Span], ...]  # keys, values and their span, for every layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,45 +58,91 @@ class Beams:
   """The hypotheses of all rows, in each row the best one first."""
 
   step: Array  # int: how many tokens the unfinished ones have
+  most: Array  # int [B,1]: how many tokens they may have
   tokens: Array  # int [B,K,1+T], [BOS] first
   score: Array  # Σ log p, float32 [B,K]; −∞ where there is no hypothesis
   length: Array  # int [B,K], [EOS] counted
   done: Array  # bool [B,K]
   cache: Cache  # of B·K rows
 
+  @property
+  def unfinished(self) -> Array:
+    """bool []: whether any hypothesis goes on."""
+    return ~(self.done | jnp.isneginf(self.score)).all()
+
+
+class Searcher(NamedTuple):
+  """(params, settings, batch) -> what is found: see `__call__`."""
+
+  begin: Callable[..., tuple[Beams, Sources]]
+  advance: Callable[..., tuple[Beams, dict[str, Array], Array]]
+
+  def __call__(self, params: Any, settings: Any, batch: dict[str, Array]) -> dict[str, Array]:
+    """The best hypothesis for every row of source [B,S], source_mask [B,S] and weight [B].
+
+    tokens int32 [B,T] end with [EOS], unless they were cut, and [PAD] follows; length int32 [B]
+    counts [EOS]; score float32 [B] is Σ log p, not penalized; steps int32 is how many passes the
+    decoder made. A row of weight 0 has no tokens.
+
+    A cache is copied whenever hypotheses change places and read at every step. So it has room for
+    a translation a little longer than its source first, and for the longest where one needs it.
+
+    Raises:
+      ValueError: the encoding has too few positions for the source.
+    """
+    beams, source = self.begin(params, settings, batch)
+    most = beams.tokens.shape[2] - 1
+    for slots in sorted({min(most, batch["source"].shape[1] + ROOM), most}):
+      beams, found, unfinished = self.advance(params, settings, beams, source, slots)
+      if not unfinished:
+        break
+    return found
+
 
 @functools.lru_cache(maxsize=16)
-def searcher(graphdef: nnx.GraphDef, search: Search) -> Callable[..., dict[str, Array]]:
-  """(params, settings, batch) -> what `find` finds, compiled once for each shape of a batch."""
+def searcher(graphdef: nnx.GraphDef, search: Search) -> Searcher:
+  """The search of a model of this structure, compiled once for each shape of a batch."""
 
   @jax.jit
-  def found(params: Any, settings: Any, batch: dict[str, Array]) -> dict[str, Array]:
-    return find(nnx.merge(graphdef, params, settings), batch, search)
+  def begin(params: Any, settings: Any, batch: dict[str, Array]) -> tuple[Beams, Sources]:
+    return begun(nnx.merge(graphdef, params, settings), batch, search)
 
-  return found
+  @functools.partial(jax.jit, static_argnums=4)
+  def advance(
+    params: Any, settings: Any, beams: Beams, source: Sources, slots: int
+  ) -> tuple[Beams, dict[str, Array], Array]:
+    beams = advanced(nnx.merge(graphdef, params, settings), beams, source, slots, search)
+    found = {
+      "tokens": beams.tokens[:, 0, 1:],
+      "length": beams.length[:, 0],
+      "score": beams.score[:, 0],
+      "steps": beams.step,
+    }
+    return beams, found, beams.unfinished
+
+  return Searcher(begin, advance)
 
 
-def find(model: Translator, batch: dict[str, Array], search: Search) -> dict[str, Array]:
-  """The best hypothesis for every row of source [B,S], source_mask [B,S] and weight [B].
-
-  tokens int32 [B,T] end with [EOS], unless they were cut, and [PAD] follows; length int32 [B]
-  counts [EOS]; score float32 [B] is Σ log p, not penalized; steps int32 is how many passes the
-  decoder made. A row of weight 0 has no tokens.
-
-  Raises:
-    ValueError: the encoding has too few positions for the source.
-  """
+def begun(model: Translator, batch: dict[str, Array], search: Search) -> tuple[Beams, Sources]:
+  """Hypotheses without a token, and what every layer of the decoder attends to."""
   mask, limit = batch["source_mask"], model.decoder.limit
   (rows, width), beam = mask.shape, search.beam
   size = search.most(width) if limit is None else min(search.most(width), limit)
-  most = jnp.minimum(search.most(mask.sum(1, keepdims=True)), size)
-  source = tuple(
-    (repeat(k, beam), repeat(v, beam), span.replace(mask=repeat(span.mask, beam)))
-    for k, v, span in model.encode(batch["source"], mask)
+  beams = Beams(
+    step=jnp.zeros((), jnp.int32),
+    most=jnp.minimum(search.most(mask.sum(1, keepdims=True)), size),
+    tokens=jnp.full((rows, beam, 1 + size), PAD, jnp.int32).at[:, :, 0].set(BOS),
+    score=jnp.full((rows, beam), -jnp.inf).at[:, 0].set(0),  # they are one to begin with
+    length=jnp.zeros((rows, beam), jnp.int32),
+    done=jnp.broadcast_to(batch["weight"][:, None] == 0, (rows, beam)),
+    cache=model.decoder.empty_cache(rows * beam, 0),
   )
+  return beams, model.encode(batch["source"], mask)
 
-  def unfinished(beams: Beams) -> Array:
-    return ~(beams.done | jnp.isneginf(beams.score)).all()
+
+def advanced(model: Translator, beams: Beams, source: Sources, slots: int, search: Search) -> Beams:
+  """The hypotheses when all are finished, or when so many slots are full."""
+  rows, beam = beams.done.shape
 
   def advance(beams: Beams) -> Beams:
     last = beams.tokens[:, :, beams.step].reshape(-1, 1)
@@ -109,32 +160,24 @@ def find(model: Translator, batch: dict[str, Array], search: Search) -> dict[str
     of = functools.partial(follow, parent=best // gain.shape[-1])
     tokens = of(beams.tokens).at[:, :, beams.step + 1].set(token)
     length = of(length)
-    done = of(beams.done) | (token == EOS) | (length >= most)
+    done = of(beams.done) | (token == EOS) | (length >= beams.most)
     keys, values = jax.tree.map(of, (cache.keys, cache.values))
     cache = cache.replace(keys=keys, values=values)
-    return Beams(beams.step + 1, tokens, score, length, done, cache)
+    return Beams(beams.step + 1, beams.most, tokens, score, length, done, cache)
 
-  done = jnp.broadcast_to(batch["weight"][:, None] == 0, (rows, beam))
-  beams = Beams(
-    step=jnp.zeros((), jnp.int32),
-    tokens=jnp.full((rows, beam, 1 + size), PAD, jnp.int32).at[:, :, 0].set(BOS),
-    score=jnp.full((rows, beam), -jnp.inf).at[:, 0].set(0),  # they are one to begin with
-    length=jnp.zeros((rows, beam), jnp.int32),
-    done=done,
-    cache=model.decoder.empty_cache(rows * beam, size),
+  room = model.decoder.empty_cache(rows * beam, slots)
+  beams = beams.replace(cache=moved(beams.cache, room))
+  return jax.lax.while_loop(lambda beams: beams.unfinished & (beams.step < slots), advance, beams)
+
+
+def moved(cache: Cache, room: Cache) -> Cache:
+  """What a cache holds, in one with more slots that holds nothing."""
+  keys, values = jax.tree.map(
+    lambda wide, held: jax.lax.dynamic_update_slice(wide, held, (0, 0, 0, 0)),
+    (room.keys, room.values),
+    (cache.keys, cache.values),
   )
-  beams = jax.lax.while_loop(unfinished, advance, beams)
-  return {
-    "tokens": beams.tokens[:, 0, 1:],
-    "length": beams.length[:, 0],
-    "score": beams.score[:, 0],
-    "steps": beams.step,
-  }
-
-
-def repeat(x: Array, beam: int) -> Array:
-  """[B,...] -> [B·K,...], every row `beam` times."""
-  return jnp.repeat(x, beam, axis=0)
+  return room.replace(keys=keys, values=values, length=cache.length)
 
 
 def continuations(logits: Array, done: Array, beam: int) -> tuple[Array, Array]:

@@ -49,12 +49,6 @@ class Memory:
     return self.replace(documents=jnp.where(fresh[:, None], -1, self.documents))
 
 
-def across(source: tuple[Array, Array, Span], queries: int) -> tuple[Array, Array, Span]:
-  """The source of one layer for this many queries, whose positions do not matter."""
-  k, v, span = source
-  return k, v, span.replace(query=jnp.zeros((1, queries), int))
-
-
 def of_layer(span: Span, term_scale: dict[str, Array] | None, i: int, dtype: Any) -> Span:
   """The span with the factors [layers,H] of the terms of layer i."""
   if term_scale is None:
@@ -174,7 +168,7 @@ class Stack(nnx.Module):
     for i, block in enumerate(self.blocks):
       k, v = block.attention.keys_values(block.context(x))
       here = of_layer(span, term_scale, i, x.dtype)
-      x = block(x, k, v, here, source and across(source[i], length), rngs)
+      x = block(x, k, v, here, source and source[i], rngs)
     return self.finish(x)
 
   def step(self, tokens: Array, cache: Cache, *, source: tuple | None = None):

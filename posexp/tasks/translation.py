@@ -116,6 +116,7 @@ class Translation(Task):
     rows: np.ndarray | None = None,
   ) -> tuple[list[str], Outputs]:
     """Hypotheses for the pairs `rows` of a split, or for all, and the search's outputs."""
+    rows = batches.by_length(data.examples[split].lengths, rows)
     found = decode(snapshot, data.evaluation(split, snapshot.batch_size, rows), search)
     return [data.tokenizers[1].decode(tokens) for tokens in found["tokens"].tolist()], found
 
