@@ -25,6 +25,7 @@ from posexp.kernels.target import Target
 BLOCK = 64  # queries, or keys, in a block
 NARROWEST = 16  # head that the matrix units of a GPU take
 LEAST = float(jnp.finfo(jnp.float32).min)
+dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
 
 
 def attend(
@@ -160,7 +161,7 @@ def forward_kernel(causal, _, x, found, out, log_total):
     now = jnp.maximum(highest, logits.max(1))
     weights = jnp.exp(logits - now[:, None])
     scale = jnp.exp(highest - now)
-    more = plgpu.dot(weights.astype(x.v.dtype), x.v[tile.columns])
+    more = dot(weights.astype(x.v.dtype), x.v[tile.columns])
     ends = tuple(end * scale + each for end, each in zip(ends, tile.ends(weights), strict=True))
     return now, total * scale + weights.sum(1), summed * scale[:, None] + more, ends
 
@@ -183,7 +184,7 @@ def query_kernel(causal, _, x, saved, of_offsets, of_q):
     key = x.k[tile.columns]
     _, of_logits = tile.backward(saved, query, key, grad, x.v[tile.columns])
     tile.put(of_offsets, of_logits)
-    of_query += plgpu.dot(of_logits.astype(key.dtype), key)
+    of_query += dot(of_logits.astype(key.dtype), key)
     return of_query, tuple(map(jnp.add, ends, tile.ends(of_logits)))
 
   carry = jnp.zeros(query.shape), (jnp.zeros(BLOCK),) * 2
@@ -202,8 +203,8 @@ def key_kernel(causal, _, x, saved, __, of_k, of_v):
     of_key, of_value = carry
     query, grad = x.q[tile.rows], saved.out_grad[tile.rows]
     weights, of_logits = tile.backward(saved, query, key, grad, value)
-    of_key += plgpu.dot(of_logits.astype(query.dtype).T, query)
-    return of_key, of_value + plgpu.dot(weights.astype(grad.dtype).T, grad)
+    of_key += dot(of_logits.astype(query.dtype).T, query)
+    return of_key, of_value + dot(weights.astype(grad.dtype).T, grad)
 
   of_key, of_value = head.over_queries(j, step, (jnp.zeros(key.shape), jnp.zeros(value.shape)))
   of_k[block(j)] = of_key.astype(of_k.dtype)
@@ -281,11 +282,11 @@ class Tile:
     visible = self.head.x.mask[self.columns][None]
     if self.head.causal:
       visible &= self.offset <= 0
-    logits = plgpu.dot(query, key.T) + self.look_up(self.head.x.by_offset)
+    logits = dot(query, key.T) + self.look_up(self.head.x.by_offset)
     return jnp.where(visible, logits, LEAST)
 
   def backward(self, saved: Saved, query: Array, key: Array, grad: Array, value: Array) -> tuple:
     """Weights and gradients of logits, [rows,columns]."""
     weights = jnp.exp(self.logits(query, key) - saved.log_total[self.rows][:, None])
-    of_weights = plgpu.dot(grad, value.T) + self.look_up(saved.weights_grad)
+    of_weights = dot(grad, value.T) + self.look_up(saved.weights_grad)
     return weights, weights * (of_weights - saved.level[self.rows][:, None])

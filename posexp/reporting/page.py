@@ -49,7 +49,8 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
   drawn = "".join(_figure(title, svg) for title, svg in figures(results))
   yield f'<h2>Figures</h2><p class="small">{CAPTION}</p><div class="figures">{drawn}</div>'
   yield f"<h2>Costs</h2>{_table(tables.cost_table(results))}<h2>Runs</h2>"
-  runs = tables.run_data([results]).astype(object).fillna("").astype(str)
+  runs = tables.run_data([results])
+  runs = runs.astype(object).where(runs.notna(), "").astype(str)
   yield _details(f"All {len(runs)} runs", (list(runs.columns), runs.values.tolist()))
   first, differ = results.runs[0], differing(results.runs)
   common = [[key, value_of(first, key)] for key in first.settings if key not in differ]
