@@ -10,7 +10,7 @@ import jax
 import pytest
 from benchmarking import cases, programs, timing
 from benchmarking.cases import Case
-from benchmarking.peers import AUTHORS, X_TRANSFORMERS, request
+from benchmarking.peers import AUTHORS, X_TRANSFORMERS, Way, request
 from benchmarking.rows import COLUMNS
 from benchmarking.timing import Spent
 
@@ -109,8 +109,9 @@ def test_each_measurement_is_told_as_it_comes_and_ranked_at_the_end(tmp_path, mo
   assert_whole(results[0])
 
 
-def assert_whole(found):
+def assert_whole(batches):
   """A search has given as many tokens as its rate says: 5 in each of two rows."""
+  [found] = batches
   assert found["length"].tolist() == [5, 5]
   assert found["steps"] == 5
 
@@ -122,6 +123,31 @@ def test_a_greedy_search_gives_as_many_tokens_as_its_rate_says(monkeypatch):
   monkeypatch.setattr(jax, "block_until_ready", results.append)
   programs.prepare(case)
   assert_whole(results[-1])
+
+
+def test_a_search_of_lines_gives_as_many_tokens_as_each_has_words(monkeypatch, tmp_path):
+  file = tmp_path / "lines"
+  file.write_text("a b c\na\na b c d e f g h i j\n")
+  argv = [*TINY, "--encodings", "none", "--passes", "beam", "--texts", str(file)]
+  [[case]], _ = cases.plan(benchmark.arguments(argv))
+  results = []
+  monkeypatch.setattr(jax, "block_until_ready", results.append)
+  programs.prepare(case)
+  lengths = [each["length"].tolist() for each in results[-1]]
+  assert lengths == [[2, 4], [11, 0]]  # [EOS] counted, the shortest first, and a row of padding
+  assert case.tokens == 4 + 2 + 11
+  assert case.title.startswith("beam search of 4, translator, 3 lines of L≤11, B=2")
+  ways = [str(way) for way in X_TRANSFORMERS.ways if way.suits(case)]
+  assert ways == ["eager", "eager sorted", "eager fused", "eager fused sorted"]
+  assert request(case, Way(sorted=True))["sources"] == [[2, 4], [11]]
+  assert request(case, Way())["sources"] == [[4, 2], [11]]
+
+
+def test_lines_are_for_searches_and_must_be_there(tmp_path):
+  with pytest.raises(UserError, match=r"--texts .*nothing: .*No such file"):
+    cases.plan(benchmark.arguments(["--passes", "beam", "--texts", str(tmp_path / "nothing")]))
+  with pytest.raises(UserError, match="--texts goes with the passes decode and beam"):
+    benchmark.arguments(["--texts", "lines"])
 
 
 def test_what_only_a_decoder_can_have_is_compared_with_none_as_a_decoder():

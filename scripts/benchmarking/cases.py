@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from omegaconf import OmegaConf
 
@@ -43,6 +44,7 @@ class Case:
   batch: int
   vocabulary: int
   beam: int = 1  # hypotheses of a search
+  sources: tuple[int, ...] = ()  # tokens of each source of a search, where they are not all alike
   seeds: int = 1
   way: str = "posexp"  # whose implementation it is; of seeds, how they are trained
 
@@ -65,7 +67,8 @@ class Case:
     if self.work == "beam":
       work += f" of {self.beam}"
     remembered = f" after M={size.memory}" if size.memory else ""
-    shape = f"{work}, {self.model}, L={self.length}{remembered}, B={self.batch}, {size.dtype}"
+    length = f"{len(self.sources)} lines of L≤{self.length}" if self.sources else f"L={self.length}"
+    shape = f"{work}, {self.model}, {length}{remembered}, B={self.batch}, {size.dtype}"
     if self.work == "attention":
       return f"{shape}, {size.num_heads} heads × {size.d_model // size.num_heads}"
     return (
@@ -82,7 +85,12 @@ class Case:
   @property
   def tokens(self) -> int:
     """How many tokens one call reads, or, in a search, generates."""
-    return self.batch * self.length * self.seeds
+    return sum(self.sources) or self.batch * self.length * self.seeds
+
+  @property
+  def rows(self) -> int:
+    """How many sequences one call reads."""
+    return len(self.sources) or self.batch * self.seeds
 
   @property
   def flops(self) -> float | None:
@@ -119,8 +127,10 @@ def plan(args: argparse.Namespace) -> tuple[list[list[Case]], list[str]]:
   chosen = encodings(args.encodings, args.option)
   groups: dict[tuple, list[Case]] = {}
   notes: dict[str, None] = {}
+  sources = words(args.texts) if args.texts else ()
+  lengths = [max(sources)] if sources else args.lengths
   for work, dtype, d_model, length in itertools.product(
-    args.passes, args.dtype, args.d_model, args.lengths
+    args.passes, args.dtype, args.d_model, lengths
   ):
     for name, (options, encoding) in chosen.items():
       if work == "seeds" and name not in (args.encodings if args.encodings != ["all"] else chosen):
@@ -134,12 +144,27 @@ def plan(args: argparse.Namespace) -> tuple[list[list[Case]], list[str]]:
       for model, attention in itertools.product(models, args.attention):
         size = size_of(args, dtype, d_model, attention)
         batch = args.batch or max(1, TOKENS // length)
-        case = Case(work, model, *of, size, length, batch, args.vocabulary)
+        case = Case(work, model, *of, size, length, batch, args.vocabulary, sources=sources)
         for each in variants(case, args):
           groups.setdefault(each.group, []).append(each)
   if not groups:
     raise UserError(f"nothing is left to be measured: {'; '.join(notes)}")
   return list(groups.values()), list(notes)
+
+
+def words(file: Path) -> tuple[int, ...]:
+  """How many tokens the lines of a text have, if these are its words, [EOS] counted.
+
+  Raises:
+    UserError: it cannot be read, or is empty.
+  """
+  try:
+    found = tuple(len(line.split()) + 1 for line in file.read_text(encoding="utf-8").splitlines())
+  except (OSError, UnicodeDecodeError) as error:
+    raise UserError(f"--texts {file}: {error}") from error
+  if not found:
+    raise UserError(f"--texts {file}: it is empty")
+  return found
 
 
 def encodings(names: Sequence[str], options: Sequence[str]) -> dict[str, tuple[str, Encoding]]:

@@ -63,7 +63,7 @@ def prepared(case: Case, folder: Path) -> Ready:
     raise UserError(f"{case.label}: {error}") from error
   facts = found.facts
   if "compile_s" in facts:
-    memory = facts["temporaries_mib"]
+    memory = facts.get("temporaries_mib")
     memory = "" if memory is None else f", {memory:,.0f} MiB of temporaries"
     print(f"  {case.label}: compiled in {facts['compile_s']:.1f} s{memory}", flush=True)
   else:

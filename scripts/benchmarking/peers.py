@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import itertools
 import json
 import shutil
 import subprocess
@@ -23,9 +24,15 @@ class Way(NamedTuple):
 
   compiled: bool = False
   fused: bool = False  # attention, by torch's own
+  sorted: bool = False  # by length, the lines of a search
 
   def __str__(self):
-    return " ".join(["compiled" if self.compiled else "eager", *["fused"] * self.fused])
+    words = ("compiled" if self.compiled else "eager", "fused" * self.fused, "sorted" * self.sorted)
+    return " ".join(filter(None, words))
+
+  def suits(self, case: Case) -> bool:
+    """Whether the case can be worked in this way: searches are eager, and lines can be sorted."""
+    return not (self.compiled and case.work in SEARCHES) and (bool(case.sources) or not self.sorted)
 
 
 class Library(NamedTuple):
@@ -53,7 +60,7 @@ X_TRANSFORMERS = Library(
   "x-transformers",
   "x_transformers_peer.py",
   ("torch", "x_transformers"),
-  (Way(), Way(fused=True), Way(compiled=True), Way(compiled=True, fused=True)),
+  tuple(itertools.starmap(Way, itertools.product((False, True), repeat=3))),
   ("forward", "step", *SEARCHES),
 )
 AUTHORS = Library(
@@ -120,9 +127,7 @@ class Peer:
       if case.name not in self.encodings or not self.library.has(case):
         continue
       for way in self.library.ways:
-        if (way.compiled and case.work in SEARCHES) or (
-          way.fused and not self.encodings[case.name]
-        ):
+        if not way.suits(case) or (way.fused and not self.encodings[case.name]):
           continue
         theirs = dataclasses.replace(case, way=f"{self.library.name} {way}", options="")
         answer = self._ask(do="make", case=request(theirs, way))
@@ -156,6 +161,7 @@ class Peer:
 def request(case: Case, way: Way) -> dict:
   """What the peer has to know of a case."""
   size = case.size
+  lines = sorted(case.sources) if way.sorted else list(case.sources)
   return {
     "pass": case.work,
     "model": case.model,
@@ -169,6 +175,7 @@ def request(case: Case, way: Way) -> dict:
     "vocabulary": case.vocabulary,
     "length": case.length,
     "batch": case.batch,
+    "sources": [lines[i : i + case.batch] for i in range(0, len(lines), case.batch)],
     "beam": case.beam,
     "memory": size.memory,
     "compile": way.compiled,

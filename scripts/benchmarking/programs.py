@@ -15,6 +15,8 @@ from jax import Array
 
 from benchmarking.cases import IN_TURN, JAX, SEARCHES, Case
 from benchmarking.timing import Timed, timed
+from posexp.data import batches
+from posexp.data.examples import Pairs, Sequences
 from posexp.data.tokenizer import EOS
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
@@ -40,7 +42,7 @@ class Ready(NamedTuple):
 
 
 Call = Callable[[int], None]  # does the work so many times
-Work = tuple[Call, Any, dict[str, float | None]]  # with the compiled program and facts
+Work = tuple[Call, Any, dict[str, float | None]]  # with the program, if it is one, and facts
 
 
 def prepare(case: Case) -> Ready:
@@ -62,7 +64,9 @@ def prepare(case: Case) -> Ready:
 
 
 def costs(compiled: Any) -> dict[str, float | None]:
-  """What the compiler says of a program. The body of a loop counts once."""
+  """What the compiler says of a program, if it is one. The body of a loop counts once."""
+  if compiled is None:
+    return {}
   memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
   flops = cost.get("flops")
   return {
@@ -201,16 +205,39 @@ def attention(case: Case) -> Work:
   return repeated(lambda: own(params, q, k, v, toward)), own, {"compile_s": seconds}
 
 
+class AsLong(decoding.Search):
+  """A search whose hypotheses have as many tokens as their source; there is room for all others."""
+
+  def most(self, source: Array | int) -> Array | int:
+    return super().most(source) if isinstance(source, int) else source
+
+
+def sources(case: Case) -> list[dict[str, np.ndarray]]:
+  """Batches of random tokens, of which those of lines are made as in evaluation."""
+  if not case.sources:
+    return [batch(case)]
+  draw = np.random.default_rng(0)
+  lines = Sequences.of([draw.integers(EOS + 1, case.vocabulary, n - 1) for n in case.sources])
+  pairs = Pairs(lines, lines)
+  ends = batches.buckets(pairs.lengths, case.length)
+  return list(batches.evaluation(pairs, ends, case.batch, batches.by_length(pairs.lengths)))
+
+
 def search(case: Case) -> Work:
   """Translations of exactly as many tokens as the source has: [EOS] is never the best."""
-  program, ready, _ = started(case)
+  program, _, _ = started(case)
   state = program.init(0)
   params = jax.tree.map(lambda leaf: leaf, state.params)
   params["head"]["bias"] = params["head"]["bias"].at[EOS].set(-1e9)
-  options = decoding.Search(case.beam, max_length=case.length)
-  found = decoding.searcher(program.graphdef, options)
-  own, seconds = compile(found, params, state.settings, ready)
-  return repeated(lambda: own(params, state.settings, ready)), own, facts_of(params, seconds)
+  find = decoding.searcher(program.graphdef, AsLong(case.beam))
+  ready = [each for each, _ in devices.shard(sources(case), program.mesh)]
+
+  def once() -> list[dict[str, Array]]:
+    return [find(params, state.settings, each) for each in ready]
+
+  began = time.perf_counter()
+  jax.block_until_ready(once())
+  return repeated(once), None, facts_of(params, time.perf_counter() - began)
 
 
 def ceiling(dtype: str) -> tuple[Timed, float]:

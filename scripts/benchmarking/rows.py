@@ -16,9 +16,9 @@ COLUMNS = (
   *("group", "pass", "model", "encoding", "options", "attention", "by", "label", "against"),
   *("dtype", "d_model", "heads", "layers", "d_ff", "vocabulary", "length", "batch", "beam"),
   *("seeds", "rounds", "seconds", "seconds_low", "seconds_high", "cpu_seconds", "steps_per_s"),
-  *("tokens_per_s", "ratio", "ratio_low", "ratio_high", "cpu_ratio", "temporaries_mib"),
-  *("gflops_compiled", "gflops", "mfu", "ceiling_gflops_per_s", "compile_s", "first_s"),
-  "parameters",
+  *("rows_per_s", "tokens_per_s", "ratio", "ratio_low", "ratio_high", "cpu_ratio"),
+  *("temporaries_mib", "gflops_compiled", "gflops", "mfu", "ceiling_gflops_per_s"),
+  *("compile_s", "first_s", "parameters"),
 )
 
 Row = dict[str, object]
@@ -69,6 +69,7 @@ def row(
     "seconds_high": seconds.high,
     "cpu_seconds": middle([each.cpu for each in spent]).median,
     "steps_per_s": case.seeds / seconds.median if case.work != "start" else None,
+    "rows_per_s": case.rows / seconds.median if case.work != "start" else None,
     "tokens_per_s": case.tokens / seconds.median if case.work != "start" else None,
     "ratio": ratio.median,
     "ratio_low": ratio.low,

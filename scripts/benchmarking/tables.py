@@ -73,9 +73,11 @@ def ranked(rows: list[Row]) -> Table:
   if first["pass"] == "start":
     columns = {"seconds": "s", "first_s": "s, nothing compiled"}
   else:
-    columns = {"tokens_per_s": "tokens/s", "steps_per_s": "steps/s"}
-    columns["temporaries_mib"] = "temporaries MiB"
-    if first["pass"] not in SEARCHES:
+    columns = {"tokens_per_s": "tokens/s"}
+    if first["pass"] in SEARCHES:
+      columns["rows_per_s"] = "sentences/s"
+    else:
+      columns |= {"steps_per_s": "steps/s", "temporaries_mib": "temporaries MiB"}
       columns |= {"gflops_compiled": "GFLOPs compiled", "gflops": "plain", "mfu": "MFU"}
     columns["compile_s"] = "compile s"
   lines = []

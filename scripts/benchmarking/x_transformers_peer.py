@@ -34,8 +34,9 @@ class XTransformers(Work):
     case = self.case
     self.tokens = self.random(case["batch"], case["length"] + (case["model"] != "encoder"))
     self.source = self.random(case["batch"], case["length"])
+    lines = case["sources"]  # a batch is as long as its longest
+    self.sources = [self.random(len(part), max(part)) for part in lines] or [self.source]
     self.labels = torch.randint(0, CLASSES, (case["batch"],), device=self.device)
-    self.start = torch.ones((case["batch"], 1), dtype=torch.long, device=self.device)
     return model(case)
 
   def of_batch(self):
@@ -49,22 +50,25 @@ class XTransformers(Work):
     case = self.case
     if case["pass"] == "forward":
       self.loss()
-    elif case["pass"] == "decode":
-      self.model.generate(self.source, self.start, case["length"], cache_kv=True, temperature=0.0)
-    else:
-      self.beam_search(case["beam"])
+      return
+    for source in self.sources:
+      start = torch.ones((len(source), 1), dtype=torch.long, device=self.device)
+      if case["pass"] == "decode":
+        self.model.generate(source, start, source.shape[1], cache_kv=True, temperature=0.0)
+      else:
+        self.beam_search(source, start, case["beam"])
 
-  def beam_search(self, beam: int) -> None:
+  def beam_search(self, source: torch.Tensor, start: torch.Tensor, beam: int) -> None:
     """The library's own does not take a source; this one is on its cache."""
     net, words = self.model.decoder.net, self.case["vocabulary"]
-    rows = self.case["batch"]
-    context = self.model.encoder(self.source, return_embeddings=True).repeat_interleave(beam, 0)
-    tokens = self.start.repeat_interleave(beam, 0)
+    rows, length = source.shape
+    context = self.model.encoder(source, return_embeddings=True).repeat_interleave(beam, 0)
+    tokens = start.repeat_interleave(beam, 0)
     score = torch.full((rows, beam), -torch.inf, device=self.device)
     score[:, 0] = 0
     first = torch.arange(rows, device=self.device)[:, None] * beam
     cache = None
-    for _ in range(self.case["length"]):
+    for _ in range(length):
       logits, cache = net(tokens, context=context, cache=cache, return_intermediates=True)
       gain = logits[:, -1].float().log_softmax(-1).view(rows, beam, words)
       score, best = (score[:, :, None] + gain).flatten(1).topk(beam)
