@@ -13,13 +13,11 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile many tiny programs and run each a few times.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-# As in a run. What is compiled is kept by these flags, which must not change amid the tests.
-FLAGS = "--xla_cpu_experimental_ynn_fusion_type="
 if importlib.metadata.version("jaxlib").startswith("0.10."):
   # The emitters of fusions take most of the time that XLA needs for the tiny programs of tests.
-  # Later versions do without the flag, and end where they find it.
-  FLAGS += " --xla_cpu_use_fusion_emitters=false"
-os.environ.setdefault("XLA_FLAGS", FLAGS)
+  # Later versions do without the flag, and end where they find it. What is compiled is kept by its
+  # flags, which must not change amid the tests.
+  os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 
 def pytest_configure(config):

@@ -22,9 +22,6 @@ from posexp import storage
 from posexp.errors import UserError
 
 Batch = dict[str, np.ndarray]
-# Which operations XLA gives to its default matmul library of a CPU. Empty: none, since its other
-# library is faster in attention.
-MATMUL_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 # mallopt(3): one arena (M_ARENA_MAX), no mmap (M_MMAP_MAX), no trimming (M_TRIM_THRESHOLD).
 KEEP_FREED = ((-8, 1), (-4, 0), (-1, -1))
 HUGE = 2**21  # bytes of a huge page
@@ -45,9 +42,6 @@ def prepare() -> None:
   jax.config.update("jax_compilation_cache_dir", cache)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-  flags = os.environ.get("XLA_FLAGS", "")
-  if MATMUL_FLAG not in flags:
-    os.environ["XLA_FLAGS"] = f"{flags} {MATMUL_FLAG}=".strip()
   if platform.libc_ver()[0] == "glibc":
     keep_freed_memory(ctypes.CDLL(None))
 
