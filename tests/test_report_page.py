@@ -191,6 +191,9 @@ def test_groups_stand_at_an_axis_without_the_words_that_all_have():
   assert figures.distinct(labels) == ["keys=true", "keys=false"]
   assert figures.distinct(["rpr k=2", "rpr k=4", "none"]) == ["rpr k=2", "rpr k=4", "none"]
   assert figures.distinct(["rpr"]) == ["rpr"]
+  long = [f"{'a' * 60}={number}" for number in range(2)]
+  assert figures.distinct(long) == long
+  assert figures.distinct([long[0], "b" * 60]) == ["a" * 51 + "…", "b" * 51 + "…"]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")

@@ -104,13 +104,15 @@ def draw(chart: Chart, base: Group) -> str:
 
 
 def distinct(labels: Sequence[str]) -> list[str]:
-  """The labels of groups for an axis, without the words that all of them have."""
+  """The labels of groups for an axis, without the words that all have; cut if they still differ."""
   words = [label.split() for label in labels]
   shared = set.intersection(*map(set, words))
-  return [
-    short(" ".join(word for word in each if word not in shared) or label, 2 * LINE)
+  own = [
+    " ".join(word for word in each if word not in shared) or label
     for label, each in zip(labels, words, strict=True)
   ]
+  cut = [short(each, 2 * LINE) for each in own]
+  return cut if len(set(cut)) == len(cut) else own
 
 
 def svg(figure: Figure) -> str:
