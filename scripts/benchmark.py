@@ -55,7 +55,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   add("--option", nargs="+", action="extend", default=[], help="of encodings, as in rpr.k=16")
   add("--passes", type=names, default=["step"], help="see below; default: step")
   add("--lengths", type=numbers, default=[256], help="tokens in a sequence; default: 256")
-  add("--texts", type=Path, metavar="FILE", help="of searches: lines, each as long as its words")
+  add("--texts", type=Path, metavar="FILE", help="lines, each as long as its words")
   add("--batch", type=int, help="sequences in a batch; default: 2048 tokens in all")
   add("--d-model", type=numbers, default=[256], help="default: 256")
   add("--heads", type=int, default=4, help="default: 4")
@@ -100,8 +100,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.error("--peer-python goes with --peers or --authors")
   if args.authors and not (args.authors / "mem_transformer.py").is_file():
     parser.error(f"--authors {args.authors}: no mem_transformer.py is there")
-  if args.texts and not set(cases.SEARCHES).issuperset(args.passes):
-    parser.error(f"--texts goes with the passes {' and '.join(cases.SEARCHES)}")
+  if args.texts and not {"step", *cases.SEARCHES}.issuperset(args.passes):
+    parser.error("--texts goes with the passes step, decode and beam")
   if args.memory and (args.model != "decoder" or not RECURRING.issuperset(args.passes)):
     parser.error("--memory goes with --model decoder and the passes forward and step")
   return args

@@ -17,6 +17,7 @@ from benchmarking.timing import Spent
 from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
 from posexp.models.transformer import Size
+from posexp.training import step
 
 TINY = ["--d-model", "16", "--heads", "2", "--layers", "1", "--vocabulary", "20", "--batch", "2"]
 QUICK = ["--rounds", "2", "--seconds", "0"]
@@ -139,15 +140,38 @@ def test_a_search_of_lines_gives_as_many_tokens_as_each_has_words(monkeypatch, t
   assert case.title.startswith("beam search of 4, translator, 3 lines of L≤11, B=2")
   ways = [str(way) for way in X_TRANSFORMERS.ways if way.suits(case)]
   assert ways == ["eager", "eager sorted", "eager fused", "eager fused sorted"]
-  assert request(case, Way(sorted=True))["sources"] == [[2, 4], [11]]
-  assert request(case, Way())["sources"] == [[4, 2], [11]]
+  assert request(case, Way(sorted=True))["lines"] == [[2, 4], [11]]
+  assert request(case, Way())["lines"] == [[4, 2], [11]]
 
 
-def test_lines_are_for_searches_and_must_be_there(tmp_path):
+def test_steps_on_lines_read_all_that_make_whole_batches(monkeypatch, tmp_path):
+  file = tmp_path / "lines"
+  file.write_text("a b c\na\na b c d e f g h i j\na b\nleft over\n")
+  argv = [*TINY, "--encodings", "none", "--texts", str(file)]
+  [[case]], _ = cases.plan(benchmark.arguments(argv))
+  assert case.tokens == 4 + 2 + 11 + 3
+  read, update = [], step.Step.__call__
+  monkeypatch.setattr(
+    step.Step, "__call__", lambda self, *of: read.append(of[1]["mask"]) or update(self, *of)
+  )
+  programs.train(case)
+  assert sorted(mask.shape for mask in read) == [(2, 8), (2, 16)]
+  assert sum(int(mask.sum()) for mask in read) == case.tokens
+  assert [str(way) for way in X_TRANSFORMERS.ways if way.suits(case)][:2] == [
+    "eager",
+    "eager sorted",
+  ]
+  with pytest.raises(UserError, match="--texts has 5 lines, and a batch 9: lower --batch"):
+    cases.plan(benchmark.arguments([*argv, "--batch", "9"]))
+  with pytest.raises(UserError, match="for encoders: leave --model out"):
+    cases.plan(benchmark.arguments([*argv, "--model", "decoder"]))
+
+
+def test_lines_must_be_there_and_are_for_steps_and_searches(tmp_path):
   with pytest.raises(UserError, match=r"--texts .*nothing: .*No such file"):
     cases.plan(benchmark.arguments(["--passes", "beam", "--texts", str(tmp_path / "nothing")]))
-  with pytest.raises(UserError, match="--texts goes with the passes decode and beam"):
-    benchmark.arguments(["--texts", "lines"])
+  with pytest.raises(UserError, match="--texts goes with the passes step, decode and beam"):
+    benchmark.arguments(["--passes", "forward", "--texts", "lines"])
 
 
 def test_what_only_a_decoder_can_have_is_compared_with_none_as_a_decoder():

@@ -74,10 +74,12 @@ def test_groups_are_what_differs_or_what_is_asked_for(tmp_path, said):
 
 
 def test_runs_can_be_chosen_by_an_option(tmp_path, said):
-  sweep(tmp_path, {"sinusoidal": B, ("rpr", 2): A, ("rpr", 4): B})
+  sweep(tmp_path, {"sinusoidal": B, ("rpr", 2): A, ("rpr", 4): B}, **{"model.memory": 0})
   text = said(tmp_path, "--where", "encoding=rpr", "--where", "rpr.k=2")
   assert "rpr is first of 1 group with 92.67 ± 2.27, n = 6" in text
   assert "sinusoidal" not in text
+  # The default of an option that decides nothing has no part in what tells runs apart.
+  assert "is first of 3 groups" in said(tmp_path, "--where", "model.memory=0")
 
 
 def test_what_changes_along_with_the_groups_is_said(tmp_path, said):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posexp.config import show
+from posexp.config.schema import flat
 from posexp.errors import UserError
 from posexp.reporting.significance import Estimate, estimate, over_seeds
 from posexp.reporting.text import MISSING, did_you_mean
@@ -51,29 +52,33 @@ class Group:
 
 
 def value_of(run: Run, key: str) -> str:
-  """The value of an option as one types it, the same for 1 and 1.0."""
-  value = run.settings.get(key, MISSING)
+  """The value of an option as one types it."""
+  return as_typed(run.settings.get(key, MISSING))
+
+
+def as_typed(value: Any) -> str:
+  """A value as one types it, the same for 1 and 1.0."""
   if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
     value = int(value)
   return show(value)
 
 
 def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
-  """The runs that have all of these values, each typed as OPTION=VALUE.
+  """The runs that have all of these values, each typed as OPTION=VALUE, of whatever option.
 
   Raises:
     UserError: no run has such an option, or such a value of it.
   """
-  found = list(runs)
+  found = [(run, flat(run.config) | run.settings) for run in runs] if where else []
   for typed in where:
     key, _, value = typed.partition("=")
-    values = list(dict.fromkeys(value_of(run, key) for run in found if key in run.settings))
+    values = list(dict.fromkeys(as_typed(options[key]) for _, options in found if key in options))
     if value not in values:
-      options = list(dict.fromkeys(option for run in runs for option in run.settings))
-      hint = f"there are {', '.join(values)}" if values else did_you_mean(key, options)
+      known = list(dict.fromkeys(option for run in runs for option in run.settings))
+      hint = f"there are {', '.join(values)}" if values else did_you_mean(key, known)
       raise UserError(f"--where {typed}: no run has that; {hint}")
-    found = [run for run in found if value_of(run, key) == value]
-  return found
+    found = [each for each in found if key in each[1] and as_typed(each[1][key]) == value]
+  return [run for run, _ in found] if where else list(runs)
 
 
 def text_size(run: Run) -> str | None:

@@ -44,7 +44,7 @@ class Case:
   batch: int
   vocabulary: int
   beam: int = 1  # hypotheses of a search
-  sources: tuple[int, ...] = ()  # tokens of each source of a search, where they are not all alike
+  lines: tuple[int, ...] = ()  # tokens of each text, where they are not all alike
   seeds: int = 1
   way: str = "posexp"  # whose implementation it is; of seeds, how they are trained
 
@@ -67,7 +67,7 @@ class Case:
     if self.work == "beam":
       work += f" of {self.beam}"
     remembered = f" after M={size.memory}" if size.memory else ""
-    length = f"{len(self.sources)} lines of L≤{self.length}" if self.sources else f"L={self.length}"
+    length = f"{len(self.lines)} lines of L≤{self.length}" if self.lines else f"L={self.length}"
     shape = f"{work}, {self.model}, {length}{remembered}, B={self.batch}, {size.dtype}"
     if self.work == "attention":
       return f"{shape}, {size.num_heads} heads × {size.d_model // size.num_heads}"
@@ -85,12 +85,12 @@ class Case:
   @property
   def tokens(self) -> int:
     """How many tokens one call reads, or, in a search, generates."""
-    return sum(self.sources) or self.batch * self.length * self.seeds
+    return sum(self.lines) or self.batch * self.length * self.seeds
 
   @property
   def rows(self) -> int:
     """How many sequences one call reads."""
-    return len(self.sources) or self.batch * self.seeds
+    return len(self.lines) or self.batch * self.seeds
 
   @property
   def flops(self) -> float | None:
@@ -103,6 +103,8 @@ class Case:
     if self.work in (*SEARCHES, "start"):
       return None
     size, length = self.size, self.length
+    if self.lines:  # the tokens that a token sees, on average
+      length = sum(each * each for each in self.lines) / self.tokens
     seen = length / 2 + size.memory if self.model == "decoder" else length
     attention = 4 * size.d_model * seen
     if self.work == "attention":
@@ -127,8 +129,8 @@ def plan(args: argparse.Namespace) -> tuple[list[list[Case]], list[str]]:
   chosen = encodings(args.encodings, args.option)
   groups: dict[tuple, list[Case]] = {}
   notes: dict[str, None] = {}
-  sources = words(args.texts) if args.texts else ()
-  lengths = [max(sources)] if sources else args.lengths
+  lines = words(args.texts) if args.texts else ()
+  lengths = [max(lines)] if lines else args.lengths
   for work, dtype, d_model, length in itertools.product(
     args.passes, args.dtype, args.d_model, lengths
   ):
@@ -144,7 +146,8 @@ def plan(args: argparse.Namespace) -> tuple[list[list[Case]], list[str]]:
       for model, attention in itertools.product(models, args.attention):
         size = size_of(args, dtype, d_model, attention)
         batch = args.batch or max(1, TOKENS // length)
-        case = Case(work, model, *of, size, length, batch, args.vocabulary, sources=sources)
+        texts = whole_batches(lines, batch, model) if lines and work == "step" else lines
+        case = Case(work, model, *of, size, length, batch, args.vocabulary, lines=texts)
         for each in variants(case, args):
           groups.setdefault(each.group, []).append(each)
   if not groups:
@@ -165,6 +168,19 @@ def words(file: Path) -> tuple[int, ...]:
   if not found:
     raise UserError(f"--texts {file}: it is empty")
   return found
+
+
+def whole_batches(lines: tuple[int, ...], batch: int, model: str) -> tuple[int, ...]:
+  """The lines of an epoch of steps.
+
+  Raises:
+    UserError: they are fewer than a batch, or the model does not read single texts.
+  """
+  if model != "encoder":
+    raise UserError("--texts with the pass step is for encoders: leave --model out")
+  if len(lines) < batch:
+    raise UserError(f"--texts has {len(lines)} lines, and a batch {batch}: lower --batch")
+  return lines[: len(lines) - len(lines) % batch]
 
 
 def encodings(names: Sequence[str], options: Sequence[str]) -> dict[str, tuple[str, Encoding]]:

@@ -24,15 +24,16 @@ class Way(NamedTuple):
 
   compiled: bool = False
   fused: bool = False  # attention, by torch's own
-  sorted: bool = False  # by length, the lines of a search
+  sorted: bool = False  # by length, where texts are lines
 
   def __str__(self):
     words = ("compiled" if self.compiled else "eager", "fused" * self.fused, "sorted" * self.sorted)
     return " ".join(filter(None, words))
 
   def suits(self, case: Case) -> bool:
-    """Whether the case can be worked in this way: searches are eager, and lines can be sorted."""
-    return not (self.compiled and case.work in SEARCHES) and (bool(case.sources) or not self.sorted)
+    """Whether the case can be worked in this way: where shapes change it is eager."""
+    changing = case.work in SEARCHES or bool(case.lines)
+    return not (self.compiled and changing) and (bool(case.lines) or not self.sorted)
 
 
 class Library(NamedTuple):
@@ -161,7 +162,7 @@ class Peer:
 def request(case: Case, way: Way) -> dict:
   """What the peer has to know of a case."""
   size = case.size
-  lines = sorted(case.sources) if way.sorted else list(case.sources)
+  lines = sorted(case.lines) if way.sorted else list(case.lines)
   return {
     "pass": case.work,
     "model": case.model,
@@ -175,7 +176,7 @@ def request(case: Case, way: Way) -> dict:
     "vocabulary": case.vocabulary,
     "length": case.length,
     "batch": case.batch,
-    "sources": [lines[i : i + case.batch] for i in range(0, len(lines), case.batch)],
+    "lines": [lines[i : i + case.batch] for i in range(0, len(lines), case.batch)],
     "beam": case.beam,
     "memory": size.memory,
     "compile": way.compiled,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from jax import Array
 from benchmarking.cases import IN_TURN, JAX, SEARCHES, Case
 from benchmarking.timing import Timed, timed
 from posexp.data import batches
-from posexp.data.examples import Pairs, Sequences
+from posexp.data.examples import Examples, Pairs, Sequences
 from posexp.data.tokenizer import EOS
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
@@ -141,6 +142,8 @@ def forward(case: Case) -> Work:
 def train(case: Case) -> Work:
   """Update steps of one run; or of several, each with its own batch, in turn or under vmap."""
   program, ready, key = started(case)
+  if case.lines:
+    return epoch(case, program, key)
   if case.work == "step":
     states, batches = [program.init(0)], [ready]
   else:
@@ -162,6 +165,28 @@ def train(case: Case) -> Work:
     jax.block_until_ready(states)
 
   return call, update, facts
+
+
+def epoch(case: Case, program: step.Program, key: Array) -> Work:
+  """Update steps on random tokens in place of those of the lines, in batches as training makes."""
+  draw, count = np.random.default_rng(0), len(case.lines)
+  ids = [draw.integers(EOS + 1, case.vocabulary, n) for n in case.lines]
+  lines = Examples.of(ids, draw.integers(0, CLASSES, count, dtype=np.int32))
+  ends = batches.buckets(lines.lengths, case.length)
+  found = batches.training(lines, ends, case.batch, seed=0, start=0)
+  found = itertools.islice(found, count // case.batch)
+  ready = [each for each, _ in devices.shard(found, program.mesh)]
+  state = program.init(0)
+
+  def call(calls: int) -> None:
+    nonlocal state
+    for _ in range(calls):
+      for each in ready:
+        state = program.update(state, each, key)
+    jax.block_until_ready(state)
+
+  call(1)
+  return call, None, facts_of(state.params, program.update.seconds)
 
 
 def facts_of(params: Any, seconds: float | None = None) -> dict[str, float | None]:
@@ -214,10 +239,10 @@ class AsLong(decoding.Search):
 
 def sources(case: Case) -> list[dict[str, np.ndarray]]:
   """Batches of random tokens, of which those of lines are made as in evaluation."""
-  if not case.sources:
+  if not case.lines:
     return [batch(case)]
   draw = np.random.default_rng(0)
-  lines = Sequences.of([draw.integers(EOS + 1, case.vocabulary, n - 1) for n in case.sources])
+  lines = Sequences.of([draw.integers(EOS + 1, case.vocabulary, n - 1) for n in case.lines])
   pairs = Pairs(lines, lines)
   ends = batches.buckets(pairs.lengths, case.length)
   return list(batches.evaluation(pairs, ends, case.batch, batches.by_length(pairs.lengths)))

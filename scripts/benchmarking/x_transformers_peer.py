@@ -34,15 +34,32 @@ class XTransformers(Work):
     case = self.case
     self.tokens = self.random(case["batch"], case["length"] + (case["model"] != "encoder"))
     self.source = self.random(case["batch"], case["length"])
-    lines = case["sources"]  # a batch is as long as its longest
+    lines = case["lines"]  # a batch is as long as its longest
     self.sources = [self.random(len(part), max(part)) for part in lines] or [self.source]
     self.labels = torch.randint(0, CLASSES, (case["batch"],), device=self.device)
+    self.mask = None
+    self.batches = [(self.tokens, None)]
+    if lines and self.train:
+      masks = [self.real(part) for part in lines]
+      self.batches = list(zip(self.sources, masks, strict=True))
     return model(case)
+
+  def real(self, lengths: list[int]) -> torch.Tensor:
+    """Which tokens of a batch are not padding."""
+    place = torch.arange(max(lengths), device=self.device)
+    return place < torch.tensor(lengths, device=self.device)[:, None]
+
+  def step(self) -> None:
+    """An update step for each batch."""
+    for tokens, mask in self.batches:
+      self.tokens, self.mask = tokens, mask
+      super().step()
 
   def of_batch(self):
     kind = self.case["model"]
     if kind == "encoder":
-      return torch.nn.functional.cross_entropy(self.model(self.tokens).float(), self.labels)
+      logits = self.model(self.tokens, mask=self.mask)
+      return torch.nn.functional.cross_entropy(logits.float(), self.labels)
     return self.model(self.tokens) if kind == "decoder" else self.model(self.source, self.tokens)
 
   def predict(self) -> None:
