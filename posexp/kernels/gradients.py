@@ -118,7 +118,9 @@ def mean(x: Array, parts: int) -> Array:
   """Of the interleaved vectors of x [...,F], each in its place: [...,1 or F]."""
   if parts == 1:
     return x.mean(-1, keepdims=True)
-  return jnp.tile(x.reshape(*x.shape[:-1], -1, parts).mean(-2), x.shape[-1] // parts)
+  # Part by part: the same sum with parts side by side takes a CPU four times as long.
+  means = [x[..., part::parts].mean(-1) for part in range(parts)]
+  return jnp.tile(jnp.stack(means, -1), x.shape[-1] // parts)
 
 
 def normalized_forward(x, scale, bias, parts, epsilon):

@@ -1,0 +1,65 @@
+"""scripts/account.py: every kernel of a training step belongs to one part."""
+
+import account
+import benchmark
+import pytest
+from benchmarking import cases, programs
+
+SIZE = ["--d-model", "16", "--heads", "2", "--layers", "1", "--vocabulary", "20", "--batch", "2"]
+
+
+@pytest.fixture(scope="module")
+def known():
+  argv = [*SIZE, "--encodings", "none", "--lengths", "8", "--dropout", "0.1"]
+  [[case]], _ = cases.plan(benchmark.arguments(argv))
+  _, compiled, _ = programs.train(case)
+  return account.kernels(compiled)
+
+
+def test_kernels_are_counted_to_the_part_whose_code_they_come_from(known):
+  assert {part for part, *_ in known.values()} >= {
+    "products of linear maps",
+    "products of attention",
+    "optimizer",
+    "dropout",
+    "norms",
+    "words",
+  }
+
+
+def test_products_of_linear_maps_have_the_work_of_their_matrices(known):
+  matrices = 4 * 16 * 16 + 2 * 16 * 64  # of attention and of the feed-forward network
+  head = 16 * 2
+  flops = sum(work for part, work, _ in known.values() if part == "products of linear maps")
+  tokens, rows = 2 * 8, 2
+  assert flops == 3 * 2 * (tokens * matrices + rows * head)
+
+
+def test_the_calls_behind_a_kernel_are_read_from_the_programs_text():
+  text = """HloModule jit_f
+
+FileNames
+1 "models/block.py"
+2 "lib/optax/transforms/_clipping.py"
+
+FunctionNames
+1 "Attention.__call__"
+2 "clip"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=1 end_line=1 column=1 end_column=2}
+2 {file_name_id=2 function_name_id=2 line=1 end_line=1 column=1 end_column=2}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+
+%computation (x: f32[]) -> f32[] {
+"""
+  attention, clip = (
+    ("models/block.py", "Attention.__call__"),
+    ("lib/optax/transforms/_clipping.py", "clip"),
+  )
+  assert account.frames(text) == {"1": (attention,), "2": (clip, attention)}
+  assert account.of_optimizer((clip,))
+  assert not account.of_optimizer((attention,))
