@@ -1,8 +1,9 @@
-"""Account for a training step, by part: `python scripts/account.py --d-model 128 --lengths 32`.
+"""Account for a training step, by part: `python scripts/account.py --encodings none,rpr`.
 
-The step runs on one core, one kernel after the other, while JAX's profiler takes the time of each.
-XLA says of a kernel which lines of Python it comes from: by these it is counted to a part. What
-several parts are fused into counts to the part it ends with.
+It takes the options of scripts/benchmark.py. The step runs on one core, one kernel after the other,
+while JAX's profiler takes the time of each. XLA says of a kernel which lines of Python it comes
+from: by these it is counted to a part. What several parts are fused into counts to the part it ends
+with.
 """
 
 from __future__ import annotations

@@ -69,7 +69,9 @@ def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
   Raises:
     UserError: no run has such an option, or such a value of it.
   """
-  found = [(run, flat(run.config) | run.settings) for run in runs] if where else []
+  if not where:
+    return list(runs)
+  found = [(run, flat(run.config) | run.settings) for run in runs]
   for typed in where:
     key, _, value = typed.partition("=")
     values = list(dict.fromkeys(as_typed(options[key]) for _, options in found if key in options))
@@ -78,7 +80,7 @@ def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
       hint = f"there are {', '.join(values)}" if values else did_you_mean(key, known)
       raise UserError(f"--where {typed}: no run has that; {hint}")
     found = [each for each in found if key in each[1] and as_typed(each[1][key]) == value]
-  return [run for run, _ in found] if where else list(runs)
+  return [run for run, _ in found]
 
 
 def text_size(run: Run) -> str | None:
