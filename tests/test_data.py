@@ -180,6 +180,30 @@ def test_tokenizers_are_deterministic_and_begin_with_the_special_tokens(kind, cl
   assert opened.vocab_size == max(json.loads(trained[0])["model"]["vocab"].values()) + 1 <= 300
 
 
+@pytest.mark.parametrize("known", [0, tokenizer.KNOWN])
+@pytest.mark.parametrize("kind", ["word", "bpe", "translation", "exact"])
+def test_a_text_has_the_tokens_that_the_library_gives_to_all_of_it(kind, known, monkeypatch):
+  monkeypatch.setattr(tokenizer, "KNOWN", known)
+  parts = [
+    *" '\t\n\r\v\f\x1c\x85\u00a0\u2028\u3000aZ7,.-é漢\U0001f600\u0301Σ",
+    "the",
+    " cat",
+    "'s",
+    "  ",
+  ]
+  draw = np.random.default_rng(0).choice
+  texts = ["".join(draw(parts, size)) for size in range(60) for _ in range(5)]
+  train = {"translation": tokenizer.train_bpe, "exact": tokenizer.train_exact_bpe}
+  if kind in train:
+    trained = train[kind](texts, 400)
+  else:
+    trained = tokenizer.train(texts, kind, 400, 1, cls=False)
+  encoder = tokenizer.Encoder(trained)
+  for found in (encoder.ids(texts[:150]), encoder.ids(texts)):
+    whole = encoder.library.encode_batch(texts[: len(found)])
+    assert found == [each.ids for each in whole]
+
+
 def test_words_are_lower_cased_parted_from_punctuation_and_cut_off():
   opened = tokenizer.Tokenizer(tokenizer.train(CORPUS, "word", 100, 2, False))
   assert opened.vocab_size == 3 + len({"the", "cat", "sat", "dog"})

