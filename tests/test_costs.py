@@ -117,6 +117,27 @@ def test_a_step_is_compiled_once_for_each_shape_and_its_memory_is_known():
   assert step.seconds > 0
 
 
+def test_a_step_may_be_compiled_before_there_is_a_state():
+  @jax.jit
+  def update(state, batch, key):
+    if batch["mask"].size == 3:
+      raise ValueError("no step on 3 tokens")
+    return state + batch["mask"].sum()
+
+  step, key = Step(update), jax.random.key(0)
+  given = (jnp.zeros(()), [{"mask": jnp.ones((1, size))} for size in (8, 3, 9)])
+  state, batches = given = jax.device_put(given, jax.devices()[0])
+  shapes = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), given
+  )
+  with compilations() as counts:
+    step.begin(*shapes, key)
+    assert [float(step(state, batch, key)) for batch in (batches[2], batches[0])] == [9, 8]
+  assert counts["update"] == 2
+  with pytest.raises(ValueError, match="no step on 3 tokens"):
+    step(state, batches[1], key)
+
+
 def test_a_run_and_its_summary_tell_their_costs(home):
   options = [*write(home), *SHORT, "encoding=none", "train.log_every=2"]
   assert command(*options, "-m", "seed=0,1", "runs=seeds").status == 0

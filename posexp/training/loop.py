@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +18,7 @@ from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
 from posexp.tasks.contract import Data, Task, declared, prefixed
 from posexp.training import costs, matching, processes, terminal
-from posexp.training.devices import mesh_for, shard
+from posexp.training.devices import by_rows, mesh_for, shard
 from posexp.training.evaluation import Snapshot, snapshot
 from posexp.training.optimizer import Training, make_schedule
 from posexp.training.setup import Setup
@@ -24,6 +26,8 @@ from posexp.training.step import Program, State, keys
 from posexp.training.stopping import StopRequests
 
 log = logging.getLogger("posexp")
+
+SOON = 50  # batches whose shapes are compiled ahead
 
 
 class Tracker(Protocol):
@@ -131,6 +135,8 @@ def fit(job: Job) -> State:
   rhythm, key = Rhythm.of(job.setup, job.data), keys(seed)["dropout"]
   steps = rhythm.steps
   learning_rate = make_schedule(options, steps)
+  upcoming = shapes_to_come(job)
+  program.update.begin(program.shapes, upcoming[:1], key)  # while the state is made
   state = program.init(seed)
   state = run.checkpoints.restore(state) or state
   step = int(state.step)
@@ -145,6 +151,7 @@ def fit(job: Job) -> State:
     while step < steps and not exhausted(job):
       batch, tokens = next(batches)
       state = program.update(state, batch, key)
+      program.update.begin(program.shapes, upcoming, key)  # side by side, behind the first
       step += 1
       meter.count(tokens, state)
       bar.update()
@@ -202,6 +209,22 @@ def training_batches(job: Job, step: int) -> Iterator[tuple[dict[str, jax.Array]
   """The batches after a step, on their devices, and how many tokens each has."""
   batches = job.data.batches(job.options.batch_size, seed=job.setup.config["seed"], start=step)
   return shard(batches, job.program.mesh)
+
+
+def shapes_to_come(job: Job) -> list[dict[str, jax.ShapeDtypeStruct]]:
+  """Batches of the shapes that soon come, without their content: none where XLA measures kernels
+  while it compiles, which nothing else may disturb."""
+  mesh = job.program.mesh
+  if mesh.devices.flat[0].platform != "cpu" or not by_rows(mesh).is_fully_addressable:
+    return []
+  batches = job.data.batches(job.options.batch_size, seed=job.setup.config["seed"], start=0)
+  soon = itertools.islice(batches, min(SOON, job.setup.steps(job.data)))
+  shape = functools.partial(jax.ShapeDtypeStruct, sharding=by_rows(mesh))
+  found = {
+    each["mask"].shape: {name: shape(rows.shape, rows.dtype) for name, rows in each.items()}
+    for each in soon
+  }
+  return [*found.values()]
 
 
 def training_metrics(state: State) -> dict[str, float]:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -60,22 +61,38 @@ class Step:
 
   def __init__(self, update: Callable[[State, Batch, Array], State]):
     self.jitted = update
-    self._temporary: dict[tuple[int, ...], int] = {}  # bytes, by the shape of the batches
-    self.seconds = 0.0  # of tracing and compiling, in this process
+    self._threads = ThreadPoolExecutor()
+    self._begun: dict[tuple[int, ...], Future[int]] = {}  # by the shape of the batches
+    self._temporary: dict[tuple[int, ...], int] = {}  # bytes, of those that were called
+    self.seconds = 0.0  # that calls waited for what they call to be compiled, in this process
 
   @property
   def temporary_bytes(self) -> int:
     """What a step needs on a device beside its inputs and outputs, at the most."""
     return max(self._temporary.values(), default=0)
 
+  def begin(self, state: State, batches: Iterable[Batch], key: Array) -> None:
+    """Begins to compile what is called with such batches, each shape on a thread of its own.
+
+    States and batches are given by their shapes and devices (`jax.ShapeDtypeStruct`).
+    """
+    for batch in batches:
+      if (shape := batch["mask"].shape) not in self._begun:
+        self._begun[shape] = self._threads.submit(self._compile, state, batch, key)
+
+  def _compile(self, state: State, batch: Batch, key: Array) -> int:
+    """What a step needs on a device beside its inputs and outputs, in bytes."""
+    # The jitted function finds what is compiled here, and has less to do for a call.
+    program = self.jitted.lower(state, batch, key).compile()
+    return getattr(program.memory_analysis(), "temp_size_in_bytes", 0)
+
   def __call__(self, state: State, batch: Batch, key: Array) -> State:
     if (shape := batch["mask"].shape) not in self._temporary:
       jax.block_until_ready(state)  # the time of steps before this one is not that of compiling
-      begun = time.perf_counter()
-      # The jitted function finds what is compiled here, and has less to do for a call.
-      program = self.jitted.lower(state, batch, key).compile()
-      self.seconds += time.perf_counter() - begun
-      temporary = getattr(program.memory_analysis(), "temp_size_in_bytes", 0)
+      since = time.perf_counter()
+      begun = self._begun.get(shape)
+      temporary = begun.result() if begun else self._compile(state, batch, key)
+      self.seconds += time.perf_counter() - since
       what = f"train.batch_size: a step on {shape[0]:,} rows of {shape[1]:,} tokens"
       check_memory(temporary, what, "lower it, or raise train.accumulate")
       self._temporary[shape] = temporary
@@ -87,6 +104,7 @@ class Program(NamedTuple):
 
   graphdef: nnx.GraphDef  # the structure of the model
   mesh: Mesh  # the devices
+  shapes: State  # those of a state, and its devices
   init: Callable[[int], State]  # from the seed
   carry: Callable[[int], Any]  # the initial carry, from the number of rows
   update: Step
@@ -131,12 +149,17 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
   def carry(rows: int) -> Any:
     return jax.jit(lambda: model.initial_carry(rows), out_shardings=by_rows(mesh))()
 
-  where = layout(
-    jax.eval_shape(start, keys_at(paths, keys(0))), mesh, training.shard == "parameters"
-  )
+  state = jax.eval_shape(start, keys_at(paths, keys(0)))
+  where = layout(state, mesh, training.shard == "parameters")
   init = jax.jit(start, out_shardings=where)
+  shapes = jax.tree.map(
+    lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+    *(state, where),
+  )
   functions = compiled(Functions(graphdef, names, training, steps, mesh))
-  return Program(graphdef, mesh, lambda seed: init(keys_at(paths, keys(seed))), carry, *functions)
+  return Program(
+    graphdef, mesh, shapes, lambda seed: init(keys_at(paths, keys(seed))), carry, *functions
+  )
 
 
 def layout(state: State, mesh: Mesh, divided: bool) -> State:
