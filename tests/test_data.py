@@ -193,9 +193,10 @@ def test_a_text_has_the_tokens_that_the_library_gives_to_all_of_it(kind, known, 
   ]
   draw = np.random.default_rng(0).choice
   texts = ["".join(draw(parts, size)) for size in range(60) for _ in range(5)]
-  train = {"translation": tokenizer.train_bpe, "exact": tokenizer.train_exact_bpe}
-  if kind in train:
-    trained = train[kind](texts, 400)
+  if kind == "translation":
+    trained = tokenizer.train_bpe([texts], 400)
+  elif kind == "exact":
+    trained = tokenizer.train_exact_bpe(texts, 400)
   else:
     trained = tokenizer.train(texts, kind, 400, 1, cls=False)
   encoder = tokenizer.Encoder(trained)
@@ -212,6 +213,14 @@ def test_words_are_lower_cased_parted_from_punctuation_and_cut_off():
   assert ids[2] == tokenizer.UNK
   assert rare == [tokenizer.UNK] * 2
   assert tokenizer.Tokenizer(tokenizer.train(CORPUS, "word", 5, 1, False)).vocab_size == 5
+
+
+@pytest.mark.parametrize(
+  ("most", "step"), [(600, 1), (599, 2), (300, 2), (299, 4), (40, 32), (1, 100)]
+)
+def test_a_bpe_is_trained_on_rows_from_all_of_a_large_text(most, step):
+  rows = [(f"{number:03d}", "abc") for number in range(100)]
+  assert tokenizer.evenly(iter(rows), most) == rows[::step]
 
 
 def test_bytes_know_every_character():

@@ -25,7 +25,7 @@ def _cache(tmp_path, monkeypatch):
 
 
 def trained(given=PAIRS, vocab_size=300):
-  return tokenizer.train_bpe((text for pair in given for text in pair), vocab_size)
+  return tokenizer.train_bpe(given, vocab_size)
 
 
 def encode(given, split="train", max_length=None, tokenizers=None, data="d"):
@@ -173,7 +173,7 @@ def test_tokens_are_written_once_for_the_same_data():
   again = encode([], data="d")  # read from the disk
   assert (again.target.tokens == first.target.tokens).all()
   assert encode(many(20), data="other").lengths.shape == (20,)
-  separate = (trained(), tokenizer.train_bpe(["ü ü ü"], 259))
+  separate = (trained(), tokenizer.train_bpe([["ü ü ü"]], 259))
   apart = encode(many(30), tokenizers=separate)
   for i, side in enumerate((apart.source, apart.target)):
     (ids,) = tokenizer.Tokenizer(separate[i]).ids([many(30)[0][i]])

@@ -21,6 +21,7 @@ END = "[END]"  # the only one of language modeling
 LEAST = len(ENDS) + 256  # the smallest vocabulary of translation
 MOST = 10_000_000  # of any vocabulary, for which room is made before there are any words
 BEFORE_BLANK = re.compile("(?<=[!-~])(?= )")
+TRAINED_ON = 32 << 20  # characters at most of which a BPE is trained, ten seconds' work
 KNOWN = 2**18  # parts of texts whose tokens are remembered, before all of them are forgotten
 KINDS = {"word": len(SPECIAL) + 1, "bpe": len(SPECIAL) + 256}  # the smallest vocabulary of each
 
@@ -49,14 +50,14 @@ def train(texts: Iterable[str], kind: str, vocab_size: int, min_count: int, cls:
   return tokenizer.to_str()
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
-  """The JSON of a byte-level BPE for translation, trained in one pass over `texts`.
+def train_bpe(rows: Iterable[Sequence[str]], vocab_size: int) -> str:
+  """The JSON of a byte-level BPE for translation, trained on the texts of rows taken `evenly`.
 
   It keeps case and every character; the same texts always give the same JSON.
   """
   from tokenizers import decoders
 
-  tokenizer = _bpe(texts, vocab_size, 2, ENDS)
+  tokenizer = _bpe(itertools.chain.from_iterable(evenly(rows)), vocab_size, 2, ENDS)
   tokenizer.decoder = decoders.ByteLevel()
   return tokenizer.to_str()
 
@@ -67,6 +68,20 @@ def train_exact_bpe(texts: Iterable[str], vocab_size: int) -> str:
   Its tokens have the bytes of a text and no others, which is why no blank is put before it.
   """
   return _bpe(texts, vocab_size, 2, [END], prefix=False).to_str()
+
+
+def evenly(rows: Iterable[Sequence[str]], most: int = TRAINED_ON) -> list[Sequence[str]]:
+  """Each row, or each second, fourth, ..., so that their texts have `most` characters at most."""
+  taken: list[Sequence[str]] = []
+  size, step = 0, 1
+  for number, row in enumerate(rows):
+    if number % step == 0:
+      taken.append(row)
+      size += sum(map(len, row))
+    if size > most and len(taken) > 1:
+      taken, step = taken[::2], 2 * step
+      size = sum(len(text) for each in taken for text in each)
+  return taken
 
 
 def _bpe(

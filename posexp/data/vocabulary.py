@@ -22,7 +22,6 @@ NEWLINE, UNKNOWN = 1, 2  # tokens of words
 KINDS = ("byte", "char", "word", "bpe")
 LEAST = {"word": 4, "bpe": 257}  # the smallest vocabulary that an option may ask for
 MERGES = 4_096  # tokens of a BPE unless an option asks for another number
-TRAINED_ON = 32 << 20  # bytes at the start of the training text, of which a BPE is trained
 PIECE = 1 << 14  # bytes that are tokenized at a time; words are not cut unless they are longer
 CODE_POINTS = 0x110000
 
@@ -182,8 +181,8 @@ def trained(kind: str, documents: Iterable[bytes | memoryview], vocab_size: int 
   """The JSON of a vocabulary, trained on the documents of the training text.
 
   Args:
-    kind: one of KINDS. A BPE is trained on the first `TRAINED_ON` bytes alone, half a minute's
-      work; characters and words are counted over all of the text.
+    kind: one of KINDS. A BPE is trained on the first `tokenizer.TRAINED_ON` bytes alone;
+      characters and words are counted over all of the text.
     documents: read once, and not at all for bytes.
     vocab_size: of `bpe` its tokens, END among them (None: `MERGES`); of `word` at most so many
       tokens are kept, those of the most frequent words (None: all words).
@@ -204,7 +203,7 @@ def trained(kind: str, documents: Iterable[bytes | memoryview], vocab_size: int 
     names = sorted(counts, key=lambda word: (-counts[word], word))[:most]
     content["words"] = [name.decode() for name in names]
   elif kind == "bpe":
-    start = (part.decode() for part in _first(parts, TRAINED_ON))
+    start = (part.decode() for part in _first(parts, tokenizer.TRAINED_ON))
     content["bpe"] = tokenizer.train_exact_bpe(start, vocab_size or MERGES)
   return json.dumps(content, ensure_ascii=False)
 

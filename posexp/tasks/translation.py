@@ -10,7 +10,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -258,14 +258,15 @@ def tokenizers(task: Translation, folder: Path, given: Splits | None = None) -> 
 
 
 def _trained(task: Translation, given: Splits, side: int | None) -> str:
-  def texts() -> Iterator[str]:
-    for pair in given.pairs["train"]():
-      yield from pair if side is None else (pair[side],)
+  def rows() -> Iterator[Sequence[str]]:
+    pairs = given.pairs["train"]()
+    return pairs if side is None else ((pair[side],) for pair in pairs)
 
-  # Minutes of work on millions of pairs, which runs that differ elsewhere share.
-  asked = hashlib.sha256(json.dumps([given.digest, task.vocab_size, side]).encode()).hexdigest()
+  # A minute's work on millions of pairs, which runs that differ elsewhere share.
+  asked = json.dumps([given.digest, task.vocab_size, side, tokenizer.TRAINED_ON])
+  asked = hashlib.sha256(asked.encode()).hexdigest()
   return storage.cached(
-    f"tokenizers/{asked[:32]}.json", lambda: tokenizer.train_bpe(texts(), task.vocab_size)
+    f"tokenizers/{asked[:32]}.json", lambda: tokenizer.train_bpe(rows(), task.vocab_size)
   )
 
 
