@@ -15,9 +15,8 @@ import pyarrow.parquet
 import pytest
 
 from posexp.data import corpus, documents, tokenizer, vocabulary
-from posexp.data.corpus import END
 from posexp.data.splits import SPLITS
-from posexp.data.vocabulary import Vocabulary
+from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 
 TEXT = "".join(f" Line {i} of naïve 漢字 \U0001f600, it 's <unk> \n" for i in range(200))

@@ -32,7 +32,7 @@ NOT_APPLICABLE = "n/a"
 class Curve(NamedTuple):
   """What one model makes of the same N targets with each context that it can read."""
 
-  name: str  # "" of the model as it was trained, or "memory 128"
+  name: str  # "memory 128" or "no memory"
   nats: dict[int, np.ndarray]  # by context, float64 [N]
   bytes: np.ndarray  # int [N]: that each target stands for
   refused: dict[int, str]  # why it cannot read others

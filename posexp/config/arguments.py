@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 
 from posexp.config import plugins
 from posexp.errors import UserError, refused
+
+MOST = 10_000  # numbers that a range may have
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,8 +56,8 @@ def ranges(text: str) -> list[int]:
   for name in names(text):
     first, *rest = map(int, name.split(":"))
     last, step = (first, 1) if not rest else (*rest, 1) if len(rest) == 1 else rest
-    found |= set(range(first, last + 1, step))
-  if not found or min(found) < 1:
+    found |= set(itertools.islice(range(first, last + 1, step), MOST + 1))
+  if not 0 < len(found) <= MOST or min(found) < 1:
     raise ValueError(text)
   return sorted(found)
 

@@ -39,7 +39,7 @@ def help_text(cfg: DictConfig) -> str:
     choices[group] |= {name: plugin.file for name, plugin in plugins.found(group).items()}
   lines = [INTRODUCTION, "Choices:"]
   lines += [f"  {group}={'|'.join(names)}" for group, names in sorted(choices.items())]
-  lines += ["", "Experiments, as in experiment=shaw_clip_k; NAME_small in 6 to 30 minutes:"]
+  lines += ["", "Experiments, as in experiment=shaw_clip_k; NAME_small in 6 to 60 minutes:"]
   large = [name for name in experiments if not name.endswith("_small")]
   width = max(map(len, large), default=0)
   lines += [f"  {name:<{width}}  {_question(experiments[name])}".rstrip() for name in large]

@@ -22,10 +22,6 @@ from posexp.data.documents import Documents
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 
-__all__ = [
-  "END", "Text", "Vocabulary", "check_options", "data_digest", "kept_vocabulary", "prepare",
-]  # fmt: skip
-
 SEPARATOR = np.array([END])
 BATCH = 1_000  # pieces that are tokenized at a time
 CHECKED = 1 << 20  # bytes of the training text that are decoded again; of other splits, all

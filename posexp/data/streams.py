@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from posexp.data.corpus import END
 from posexp.data.examples import Batch
+from posexp.data.vocabulary import END
 
 LEAST = 32  # segments of a lane in evaluation: few lanes begin without a memory
 

@@ -21,8 +21,9 @@ END = "[END]"  # the only one of language modeling
 LEAST = len(ENDS) + 256  # the smallest vocabulary of translation
 MOST = 10_000_000  # of any vocabulary, for which room is made before there are any words
 BEFORE_BLANK = re.compile("(?<=[!-~])(?= )")
-TRAINED_ON = 32 << 20  # characters at most of which a BPE is trained, ten seconds' work
-KNOWN = 2**18  # parts of texts whose tokens are remembered, before all of them are forgotten
+# Of a large text a BPE is trained on so many characters of pairs, or bytes of running text.
+TRAINED_ON = 32 << 20
+KNOWN = 2**21  # characters whose tokens are remembered, before all of them are forgotten
 KINDS = {"word": len(SPECIAL) + 1, "bpe": len(SPECIAL) + 256}  # the smallest vocabulary of each
 
 
@@ -161,15 +162,17 @@ class Encoder:
     self.library = Tokenizer.from_str(json)
     self.library.encode_special_tokens = True  # a "[PAD]" in a text is five characters
     self._known: dict[str, list[int]] = {}
+    self._room = KNOWN
 
   def ids(self, texts: Sequence[str]) -> list[list[int]]:
     """Token ids by text, without special tokens."""
     parted = [BEFORE_BLANK.split(text) for text in texts]
-    if len(self._known) > KNOWN:
-      self._known = {}
+    if self._room < 0:
+      self._known, self._room = {}, KNOWN
     if new := [*set().union(*parted).difference(self._known)]:
       found = self.library.encode_batch_fast(new, add_special_tokens=False)
       self._known.update(zip(new, (each.ids for each in found), strict=True))
+      self._room -= sum(map(len, new))
     return [
       [*itertools.chain.from_iterable(map(self._known.__getitem__, parts))] for parts in parted
     ]

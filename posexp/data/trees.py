@@ -60,7 +60,7 @@ def paths(given: str | Sequence[str]) -> list[str]:
     if os.path.exists(os.path.expanduser(name)) or not glob.has_magic(name):
       found.append(name)
       continue
-    fit = sorted(each for each in glob.glob(os.path.expanduser(name), recursive=True))
+    fit = sorted(glob.glob(os.path.expanduser(name), recursive=True))
     if not fit:
       raise UserError(f"{name}: no file has a name like that (looked in {os.getcwd()})")
     found += fit

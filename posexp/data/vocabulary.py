@@ -19,7 +19,6 @@ from posexp.errors import UserError
 
 END = 0
 NEWLINE, UNKNOWN = 1, 2  # tokens of words
-KINDS = ("byte", "char", "word", "bpe")
 LEAST = {"word": 4, "bpe": 257}  # the smallest vocabulary that an option may ask for
 MERGES = 4_096  # tokens of a BPE unless an option asks for another number
 PIECE = 1 << 14  # bytes that are tokenized at a time; words are not cut unless they are longer
@@ -181,7 +180,7 @@ def trained(kind: str, documents: Iterable[bytes | memoryview], vocab_size: int 
   """The JSON of a vocabulary, trained on the documents of the training text.
 
   Args:
-    kind: one of KINDS. A BPE is trained on the first `tokenizer.TRAINED_ON` bytes alone;
+    kind: byte, char, word or bpe. A BPE is trained on the first `tokenizer.TRAINED_ON` bytes alone;
       characters and words are counted over all of the text.
     documents: read once, and not at all for bytes.
     vocab_size: of `bpe` its tokens, END among them (None: `MERGES`); of `word` at most so many

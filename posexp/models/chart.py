@@ -137,23 +137,6 @@ def best_trees(scores: Array, lengths: Array) -> Array:
   return jax.lax.fori_loop(0, 2 * size - 1, step, start)
 
 
-def at(chart: Array, spans: Array) -> Array:
-  """The entries [B,S] of a chart at spans int [B,S,2]; 0 where these are (0, 0)."""
-  i, j = spans[..., 0], spans[..., 1]
-  found = chart[jnp.maximum(j - i - 1, 0), jnp.arange(len(spans))[:, None], i]
-  return jnp.where(j > i, found, 0)
-
-
-def best(scores: Array, lengths: Array) -> tuple[Array, Array]:
-  """The score of each sentence's best tree [B], and its spans as of `best_trees`.
-
-  The gradient of the score is the tree: 1 at its spans. Of trees that are equally good one is
-  taken.
-  """
-  spans = best_trees(scores, lengths)
-  return at(scores, spans).sum(1), spans
-
-
 def log_partition(scores: Array, lengths: Array) -> Array:
   """The logarithm of the sum of e^score over all trees, [B]; its gradient are spans' marginals."""
   return inside(scores, lambda sums: jax.nn.logsumexp(sums, axis=0)).whole(lengths)

@@ -14,9 +14,9 @@ from posexp.reporting.results import Results
 from posexp.reporting.significance import Estimate, over_seeds
 from posexp.runs import Run
 from posexp.runs.metrics import METRICS, Score
+from posexp.tasks.diagnostic import REACHED
 
 SPLITS = ("test", "beyond")
-REACHED = 0.9  # what counts as reached, as in the summaries' `reach`
 
 
 class Cell(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -50,7 +51,7 @@ class Results:
     """The groups that have a mean."""
     return [group for group in self.groups if group.estimate is not None]
 
-  @property
+  @functools.cached_property
   def gated(self) -> bool:
     """Whether the score counts of those runs alone that have learned the task."""
     return grouping.gated(self.runs, self.score)

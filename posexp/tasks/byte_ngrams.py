@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from posexp import storage
-from posexp.data.corpus import END, Text
+from posexp.data.corpus import Text
 from posexp.data.documents import BLOCK, Documents
+from posexp.data.vocabulary import END
 
 ORDER = 5  # symbols of context
 BITS = 9  # of a symbol: END is 0, byte b is b + 1

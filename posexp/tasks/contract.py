@@ -110,6 +110,9 @@ class Snapshot(Protocol):
   graphdef: nnx.GraphDef
   batch_size: int  # of evaluation, as in training
 
+  def model(self) -> nnx.Module:
+    """The model itself."""
+
   def predict(
     self, batches: Iterable[Batch], term_scale: dict[str, Array] | None = None
   ) -> Outputs:

@@ -13,10 +13,10 @@ import numpy as np
 
 from posexp.config.checks import Count, Name, between, check, only_with
 from posexp.data import corpus
-from posexp.data.corpus import Text, Vocabulary
+from posexp.data.corpus import Text
 from posexp.data.examples import Batch, numbered
 from posexp.data.streams import Stream
-from posexp.data.vocabulary import END
+from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 from posexp.runs.contexts import write_context_losses
 from posexp.runs.predictions import write_predictions

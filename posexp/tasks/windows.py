@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from posexp.data.corpus import END
 from posexp.data.examples import Batch
 from posexp.data.streams import Stream
+from posexp.data.vocabulary import END
 from posexp.errors import UserError
 from posexp.runs.contexts import ContextLosses
 from posexp.tasks.contract import Snapshot
@@ -107,7 +107,6 @@ def by_context(
   bytes_of: np.ndarray,
   contexts: Sequence[int],
   positions: int | None = None,
-  seed: int = 0,
 ) -> ContextLosses:
   """Of the same targets, drawn at random, with each of these contexts that the model can read.
 
@@ -117,7 +116,7 @@ def by_context(
     UserError: the text is too short.
   """
   longest = max(contexts)
-  place = drawn(stream, longest, positions, seed)
+  place = drawn(stream, longest, positions)
   nats = {
     context: losses(snapshot, stream, place, context, longest=longest)[:, 0]
     for context in sorted(contexts)

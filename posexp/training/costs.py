@@ -1,9 +1,11 @@
 """What training a run costs: seconds, tokens per second, compilation and memory.
 
 time/seconds              training with its evaluations, over all sessions of the run
-time/tokens_per_second    real tokens since the row before, without compilation and evaluation
-time/compile_seconds      tracing and compiling the step for all lengths of batches; near 0 where
-                          an earlier run of the process has compiled it
+time/tokens_per_second    real tokens since the row before, without evaluation and waiting for what
+                          is compiled; on a CPU other shapes are compiled meanwhile, which slows
+                          the first steps
+time/compile_seconds      for which steps waited until their program was compiled; near 0 where an
+                          earlier run of the process has compiled it
 time/first_step_seconds   from the start of the process, or of the job in a sweep, to the end of
                           the first step
 memory/temporary_bytes    what the step needs on a device beside its inputs and outputs, according

@@ -45,8 +45,8 @@ class Tracker(Protocol):
   def summarize(self, summary: Mapping[str, Any]) -> None:
     """Shows the result."""
 
-  def samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Shows predictions for some examples; all rows have the same columns."""
+  def samples(self, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Shows predictions for some examples, as tables by their names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,11 +135,10 @@ def fit(job: Job) -> State:
   rhythm, key = Rhythm.of(job.setup, job.data), keys(seed)["dropout"]
   steps = rhythm.steps
   learning_rate = make_schedule(options, steps)
-  upcoming = shapes_to_come(job)
+  step = run.checkpoints.find("latest") or 0
+  upcoming = shapes_to_come(job, step)
   program.update.begin(program.shapes, upcoming[:1], key)  # while the state is made
-  state = program.init(seed)
-  state = run.checkpoints.restore(state) or state
-  step = int(state.step)
+  state = run.checkpoints.restore(program.shapes) if step else program.init(seed)
   if step:
     log.info("going on from step %d", step)
   meter = costs.Meter(run.history, program.update, program.mesh, job.started)
@@ -211,14 +210,17 @@ def training_batches(job: Job, step: int) -> Iterator[tuple[dict[str, jax.Array]
   return shard(batches, job.program.mesh)
 
 
-def shapes_to_come(job: Job) -> list[dict[str, jax.ShapeDtypeStruct]]:
-  """Batches of the shapes that soon come, without their content: none where XLA measures kernels
-  while it compiles, which nothing else may disturb."""
+def shapes_to_come(job: Job, step: int) -> list[dict[str, jax.ShapeDtypeStruct]]:
+  """The shapes of the batches after a step, each once, to be compiled side by side.
+
+  None on a GPU or TPU, where XLA times kernels while it compiles, and none of several processes,
+  which have to compile in one order.
+  """
   mesh = job.program.mesh
   if mesh.devices.flat[0].platform != "cpu" or not by_rows(mesh).is_fully_addressable:
     return []
-  batches = job.data.batches(job.options.batch_size, seed=job.setup.config["seed"], start=0)
-  soon = itertools.islice(batches, min(SOON, job.setup.steps(job.data)))
+  batches = job.data.batches(job.options.batch_size, seed=job.setup.config["seed"], start=step)
+  soon = itertools.islice(batches, min(SOON, job.setup.steps(job.data) - step))
   shape = functools.partial(jax.ShapeDtypeStruct, sharding=by_rows(mesh))
   found = {
     each["mask"].shape: {name: shape(rows.shape, rows.dtype) for name, rows in each.items()}

@@ -11,9 +11,10 @@ import jax
 import numpy as np
 from flax import nnx
 
-from posexp.data.corpus import Vocabulary, kept_vocabulary
+from posexp.data.corpus import kept_vocabulary
 from posexp.data.tokenizer import Tokenizer
 from posexp.data.treebank import Lexicon, kept_lexicon
+from posexp.data.vocabulary import Vocabulary
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.runs import Run, digest, read_run
@@ -57,7 +58,7 @@ class TrainedModel(NamedTuple):
     return kept_lexicon(self.run.path)
 
 
-def open_trained(path: Path | str, which: str = "best") -> TrainedModel:
+def open_trained(path: Path | str) -> TrainedModel:
   """Opens a run that has finished or was stopped, and restores a checkpoint.
 
   Raises:
@@ -70,11 +71,11 @@ def open_trained(path: Path | str, which: str = "best") -> TrainedModel:
     raise UserError(f"{path}: the data are not those that the run was trained on")
   data = task.prepare(run.path)
   spec, rows = setup.model_for(data), data.rows_of(setup.training.batch_size)
-  snapshot = _restored(run, setup, setup.program(spec, data, mesh_for(rows)), which)
+  snapshot = _restored(run, setup, setup.program(spec, data, mesh_for(rows)))
   return TrainedModel(run, setup, spec, snapshot, data)
 
 
-def open_translator(path: Path | str, rows: int = 1, which: str = "best") -> TrainedModel:
+def open_translator(path: Path | str, rows: int = 1) -> TrainedModel:
   """Opens a translation run from its folder alone, for batches of so many rows.
 
   Raises:
@@ -84,20 +85,20 @@ def open_translator(path: Path | str, rows: int = 1, which: str = "best") -> Tra
   run, setup = _described(path, Translation, "posexp.translate needs a translation run")
   vocabularies = [Tokenizer(text).vocab_size for text in tokenizers(setup.task, run.path)]
   names = dict(zip(("source_vocab", "target_vocab"), vocabularies, strict=True))
-  return _opened_alone(run, setup, names, rows, which)
+  return _opened_alone(run, setup, names, rows)
 
 
-def open_language_model(path: Path | str, which: str = "best") -> TrainedModel:
+def open_language_model(path: Path | str) -> TrainedModel:
   """Opens a language model from the folder of its run alone, on one device.
 
   Raises:
     UserError: as `open_translator`.
   """
   run, setup = _described(path, LanguageModeling, "this needs a language model")
-  return _opened_alone(run, setup, {"vocab_size": kept_vocabulary(run.path).size}, 1, which)
+  return _opened_alone(run, setup, {"vocab_size": kept_vocabulary(run.path).size}, 1)
 
 
-def open_parser(path: Path | str, rows: int = 1, which: str = "best") -> TrainedModel:
+def open_parser(path: Path | str, rows: int = 1) -> TrainedModel:
   """Opens a parser from the folder of its run alone, for batches of so many rows.
 
   Raises:
@@ -107,7 +108,7 @@ def open_parser(path: Path | str, rows: int = 1, which: str = "best") -> Trained
   lexicon = kept_lexicon(run.path)
   vocab_size = lexicon.rows(setup.task.inputs)
   sizes = {"vocab_size": vocab_size, "num_labels": len(lexicon.labels)}
-  return _opened_alone(run, setup, sizes, rows, which)
+  return _opened_alone(run, setup, sizes, rows)
 
 
 def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
@@ -127,16 +128,14 @@ def _described(path: Path | str, kind: type | None = None, needed: str = "") -> 
   return run, setup
 
 
-def _opened_alone(
-  run: Run, setup: Setup, vocabularies: dict[str, int], rows: int, which: str
-) -> TrainedModel:
+def _opened_alone(run: Run, setup: Setup, vocabularies: dict[str, int], rows: int) -> TrainedModel:
   """A model without its data; `vocabularies` are fields of its specification."""
   given = setup.task.smallest_model(setup.encoding, setup.size, setup.positions)
   spec = _without_data(run, dataclasses.replace(given, **vocabularies))
   # No array of a checkpoint has a shape that depends on the number of steps.
   mesh, lanes = mesh_for(np.array([rows])), setup.training.batch_size
   compiled = program(spec, setup.training, 1, mesh, lanes)
-  return TrainedModel(run, setup, spec, _restored(run, setup, compiled, which))
+  return TrainedModel(run, setup, spec, _restored(run, setup, compiled))
 
 
 def _without_data(run: Run, spec: ModelSpec) -> ModelSpec:
@@ -157,15 +156,15 @@ def _without_data(run: Run, spec: ModelSpec) -> ModelSpec:
   return matched(spec, 1)  # parameters do not depend on lengths
 
 
-def _restored(run: Run, setup: Setup, compiled: Program, which: str) -> Snapshot:
+def _restored(run: Run, setup: Setup, compiled: Program) -> Snapshot:
   """The model with the weights of a checkpoint, whole on every device."""
   template = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(compiled.mesh)),
-    jax.eval_shape(lambda: compiled.init(run.config["seed"])),
+    compiled.shapes,
   )
-  state = run.restore(template, which)
+  state = run.restore(template)
   if state is None:
     raise UserError(
-      f"{run.path} has no {which} checkpoint: it was stopped before its first evaluation"
+      f"{run.path} has no best checkpoint: it was stopped before its first evaluation"
     )
   return Snapshot(compiled, state, setup.training.batch_size)

@@ -64,7 +64,7 @@ class Step:
     self._threads = ThreadPoolExecutor()
     self._begun: dict[tuple[int, ...], Future[int]] = {}  # by the shape of the batches
     self._temporary: dict[tuple[int, ...], int] = {}  # bytes, of those that were called
-    self.seconds = 0.0  # that calls waited for what they call to be compiled, in this process
+    self.seconds = 0.0  # in which calls waited for compilation, in this process
 
   @property
   def temporary_bytes(self) -> int:
