@@ -3,13 +3,14 @@ $XDG_CACHE_HOME/posexp or ~/.cache/posexp."""
 
 import contextlib
 import glob
+import hashlib
 import json
 import os
 import re
 import shutil
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,24 @@ def write(path: Path, text: str) -> None:
     OSError: it cannot be written; its `filename` is the path.
   """
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_for(path)
-    try:
-      with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-      os.replace(temporary, path)
-    finally:
-      remove(temporary)
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+      file.write(text)
+      file.flush()
+      os.fsync(file.fileno())
   except OSError as error:
     raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+  """A temporary file, which becomes `path` if nothing goes wrong while it is written."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  temporary = temporary_for(path)
+  try:
+    yield temporary
+    os.replace(temporary, path)
+  finally:
+    remove(temporary)
 
 
 def temporary_for(path: Path) -> Path:
@@ -127,6 +134,11 @@ def is_number(value: Any) -> bool:
 def cache_folder() -> Path:
   """The folder of the cache."""
   return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posexp"
+
+
+def digest(*parts: Any) -> str:
+  """A name for what is cached, by all that it depends on."""
+  return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def cached(name: str, compute: Callable[[], Any]) -> Any:

@@ -35,6 +35,13 @@ from posexp.config.arguments import run
 from posexp.errors import UserError
 from posexp.training.devices import prepare
 
+EXAMPLES = """
+examples:
+  python scripts/account.py --encodings none,rpr --d-model 128 --lengths 32 --batch 32 --layers 2
+
+The step runs on one core while JAX's profiler takes the time of each kernel. Passes, texts, peers,
+authors and ahead are for scripts/benchmark.py alone.
+"""
 STEPS = 20  # that are traced
 NAME = "account.md"
 Frames = Sequence[tuple[str, str]]  # the file and the function of each call, the innermost first
@@ -190,7 +197,8 @@ def main(argv: list[str], command: str) -> None:
   Raises:
     UserError: there is no such encoding or size, or the folder cannot be written.
   """
-  args = benchmark.arguments(argv)
+  parser = benchmark.parser_of("account", "Accounts for a training step, by part.", EXAMPLES)
+  args = benchmark.arguments(argv, parser)
   if args.passes != ["step"] or args.texts or args.peers or args.authors or args.ahead:
     raise UserError("an account is of posexp's own steps on the CPU: leave other passes out")
   with contextlib.suppress(AttributeError):  # where a process cannot be bound, its threads share

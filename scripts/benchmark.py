@@ -42,14 +42,10 @@ of CPU time is the steadier one. Ctrl-C keeps what was measured.
 )
 
 
-def arguments(argv: list[str]) -> argparse.Namespace:
-  """The options.
-
-  Raises:
-    UserError: it cannot be understood.
-  """
-  parser = Parser("", "Measures what encodings cost in time and memory.", EXAMPLES)
-  parser.prog = "python scripts/benchmark.py"
+def parser_of(script: str, description: str, examples: str) -> Parser:
+  """A parser for one of the scripts that measure."""
+  parser = Parser("", description, examples)
+  parser.prog = f"python scripts/{script}.py"
   add = parser.add_argument
   add("--encodings", type=names, default=["all"], help="all, or names with commas; default: all")
   add("--option", nargs="+", action="extend", default=[], help="of encodings, as in rpr.k=16")
@@ -78,6 +74,17 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   add("--peer-python", metavar="PATH", help="a Python that has a peer's modules; default: this one")
   add("--ahead", metavar="GPU", help="compile for h100, h200 or 8xh100, which need not be here")
   add("--out", type=Path, default=Path("benchmark"), help="a folder; default: benchmark")
+  return parser
+
+
+def arguments(argv: list[str], parser: Parser | None = None) -> argparse.Namespace:
+  """The options, by default of this script.
+
+  Raises:
+    UserError: they cannot be understood.
+  """
+  what = "Measures what encodings cost in time and memory."
+  parser = parser or parser_of("benchmark", what, EXAMPLES)
   args = parser.parse_args(argv)
   for option, choices in CHOICES.items():
     for each in getattr(args, option):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 from collections.abc import Iterator
@@ -114,9 +113,8 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
   opened = Vocabulary.opened(text)
   texts, abouts = {}, {}
   for split, source in found.items():
-    asked = hashlib.sha256(json.dumps([digest, split, text]).encode()).hexdigest()[:32]
     tokens, abouts[split] = store.opened(
-      f"tokens/{asked}",
+      f"tokens/{storage.digest(digest, split, text)}",
       functools.partial(_write, split=split, source=source, opened=opened),
       functools.partial(_read, dtype=_dtype(opened)),
     )

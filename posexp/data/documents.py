@@ -1,7 +1,6 @@
 """The documents of a corpus, byte for byte: written once from their source to files, in splits."""
 
 import contextlib
-import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from posexp import storage
 from posexp.data import sources, splits, store
 from posexp.data.splits import SPLITS
 from posexp.errors import UserError
@@ -52,8 +52,7 @@ def read(task) -> tuple[dict[str, Documents], list[str], str]:
   Raises:
     UserError: for what is missing, broken, or too short.
   """
-  asked = json.dumps([sources.documents_digest(task), sorted(sources.given(task))])
-  digest = hashlib.sha256(asked.encode()).hexdigest()[:32]
+  digest = storage.digest(sources.documents_digest(task), sorted(sources.given(task)))
   found, notes = store.opened(f"documents/{digest}", lambda folder: _write(folder, task), _read)
   return found, notes, digest
 

@@ -1,7 +1,6 @@
 """Pairs of sentences as tokens on disk: written once in a stream, read row by row as needed."""
 
 import contextlib
-import hashlib
 import itertools
 import json
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from posexp import storage
 from posexp.data import store
 from posexp.data.examples import Pairs, Sequences
 from posexp.data.splits import Stream
@@ -37,8 +37,7 @@ def encode(
   Raises:
     UserError: every pair is dropped, or there is no room on the disk.
   """
-  asked = json.dumps([data, tokenizers, split, max_length])
-  name = f"encoded/{hashlib.sha256(asked.encode()).hexdigest()[:32]}"
+  name = f"encoded/{storage.digest(data, tokenizers, split, max_length)}"
   most = sys.maxsize if max_length is None else max_length - 1  # [EOS] is one
 
   def fill(folder: Path) -> None:

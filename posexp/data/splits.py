@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -85,8 +84,8 @@ def arrange(
   if digest is None:
     notes = compute()
   else:
-    name = hashlib.sha256(json.dumps([digest, missing, *(fold or ())]).encode()).hexdigest()[:32]
-    notes = storage.cached(f"splits/{name}.json", compute)
+    asked = storage.digest(digest, missing, *(fold or ()))
+    notes = storage.cached(f"splits/{asked}.json", compute)
   held = {name: functools.partial(part, name) for name in ("train", *missing)}
   return {name: held.get(name) or given[name] for name in SPLITS}, notes
 

@@ -40,16 +40,10 @@ def write_context_losses(folder: Path, name: str, found: ContextLosses) -> Path:
     OSError: they cannot be written.
   """
   path = storage.unlinked(folder / "context") / f"{name}.npz"
-  path.parent.mkdir(exist_ok=True)
   columns = {"text": np.array(found.text), "place": found.place, "bytes": found.bytes}
   columns |= {str(context): each for context, each in found.nats.items()}
-  temporary = storage.temporary_for(path)
-  try:
-    with temporary.open("wb") as file:
-      np.savez_compressed(file, **columns)
-    temporary.replace(path)
-  finally:
-    storage.remove(temporary)
+  with storage.replacing(path) as temporary, temporary.open("wb") as file:
+    np.savez_compressed(file, **columns)
   return path
 
 

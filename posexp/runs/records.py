@@ -54,13 +54,8 @@ def write_records(path: Path, runs: Sequence[Run]) -> int:
     for run in sorted(finished, key=lambda run: run.path)
   ]
   table = pyarrow.table(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)))
-  path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = storage.temporary_for(path)
-  try:
+  with storage.replacing(path) as temporary:
     parquet.write_table(table, temporary, compression="zstd", compression_level=19)
-    temporary.replace(path)
-  finally:
-    storage.remove(temporary)
   return len(finished)
 
 

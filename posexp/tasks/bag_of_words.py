@@ -1,8 +1,5 @@
 """A baseline that ignores word order: logistic regression on a bag of words."""
 
-import hashlib
-import json
-
 from posexp import storage
 from posexp.data.splits import Rows
 
@@ -15,9 +12,8 @@ def bag_of_words(splits: dict[str, Rows]) -> dict[str, dict[str, float]]:
   A feature says whether a text holds a lower-cased word or punctuation mark. Texts are not cut, the
   vocabulary is not limited, and nothing is tuned. The result is cached by content.
   """
-  content = json.dumps([RECIPE, splits], sort_keys=True)
-  digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-  return storage.cached(f"baseline/{digest}.json", lambda: _fit(splits))
+  asked = storage.digest(RECIPE, sorted(splits.items()))
+  return storage.cached(f"baseline/{asked}.json", lambda: _fit(splits))
 
 
 def _fit(splits: dict[str, Rows]) -> dict[str, dict[str, float]]:

@@ -1,8 +1,8 @@
 """Baselines of language models that need no training by gradients: byte n-grams, and bz2."""
 
 import bz2
+import functools
 import hashlib
-import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -30,9 +30,9 @@ def baselines(texts: dict[str, Text]) -> dict[str, dict[str, float]]:
   train, found = _symbols(sources.pop("train"), TRAINED_ON), {}
   trained = hashlib.sha256(train).hexdigest()
   for split, source in sources.items():
-    content = json.dumps([RECIPE, trained, hashlib.sha256(_symbols(source)).hexdigest()])
-    name = f"baseline/{hashlib.sha256(content.encode()).hexdigest()[:16]}.json"
-    found[split] = storage.cached(name, lambda source=source: _measure(train, source))
+    asked = storage.digest(RECIPE, trained, hashlib.sha256(_symbols(source)).hexdigest())
+    measure = functools.partial(_measure, train, source)
+    found[split] = storage.cached(f"baseline/{asked}.json", measure)
   return found
 
 

@@ -9,8 +9,6 @@ over some words.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Self
@@ -44,7 +42,6 @@ def scores(
   of over `LONGEST` words, get the tree of `otherwise`.
   """
   lines = [list(map(trees.brackets, each)) for each in (train, test)]
-  content = json.dumps([RECIPE, LONGEST, see_tags, lines])
 
   def compute() -> dict[str, float]:
     grammar, counts = PCFG.of(train), []
@@ -57,8 +54,8 @@ def scores(
       counts.append(brackets.counts(tree, found))
     return brackets.scores(np.array(counts))
 
-  name = f"baseline/{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
-  return storage.cached(name, compute)
+  asked = storage.digest(RECIPE, LONGEST, see_tags, lines)
+  return storage.cached(f"baseline/{asked}.json", compute)
 
 
 def rules(tree: Tree) -> Iterator[Rule]:

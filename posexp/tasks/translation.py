@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import math
 import re
 import time
@@ -263,10 +261,9 @@ def _trained(task: Translation, given: Splits, side: int | None) -> str:
     return pairs if side is None else ((pair[side],) for pair in pairs)
 
   # A minute's work on millions of pairs, which runs that differ elsewhere share.
-  asked = json.dumps([given.digest, task.vocab_size, side, tokenizer.TRAINED_ON])
-  asked = hashlib.sha256(asked.encode()).hexdigest()
+  asked = storage.digest(given.digest, task.vocab_size, side, tokenizer.TRAINED_ON)
   return storage.cached(
-    f"tokenizers/{asked[:32]}.json", lambda: tokenizer.train_bpe(rows(), task.vocab_size)
+    f"tokenizers/{asked}.json", lambda: tokenizer.train_bpe(rows(), task.vocab_size)
   )
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,7 +116,8 @@ class Grammar(Parsing):
 def _ceiling(data: TreebankData) -> dict[str, float]:
   """What the most probable trees score that agree with the inputs, cached by content."""
   gold = data.trees_of["test"]
-  asked = json.dumps([grammar.RULES, grammar.WORDS, data.inputs, list(map(trees.brackets, gold))])
+  given = list(map(trees.brackets, gold))
+  asked = storage.digest(grammar.RULES, grammar.WORDS, data.inputs, given)
   see = {"see_words": data.inputs != "tags", "see_tags": data.inputs != "words"}
 
   def compute() -> dict[str, float]:
@@ -126,5 +125,4 @@ def _ceiling(data: TreebankData) -> dict[str, float]:
     counts = [brackets.counts(*pair) for pair in zip(gold, best, strict=True)]
     return brackets.scores(np.array(counts))
 
-  digest = hashlib.sha256(asked.encode()).hexdigest()[:32]
-  return storage.cached(f"baseline/{digest}.json", compute)
+  return storage.cached(f"baseline/{asked}.json", compute)
