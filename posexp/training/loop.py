@@ -150,7 +150,7 @@ def fit(job: Job) -> State:
     while step < steps and not exhausted(job):
       batch, tokens = next(batches)
       state = program.update(state, batch, key)
-      program.update.begin(program.shapes, upcoming, key)  # side by side, behind the first
+      program.update.begin(program.shapes, upcoming, key)  # meanwhile
       step += 1
       meter.count(tokens, state)
       bar.update()
@@ -211,7 +211,7 @@ def training_batches(job: Job, step: int) -> Iterator[tuple[dict[str, jax.Array]
 
 
 def shapes_to_come(job: Job, step: int) -> list[dict[str, jax.ShapeDtypeStruct]]:
-  """The shapes of the batches after a step, each once, to be compiled side by side.
+  """The shapes of the batches after a step, each once, to be compiled ahead.
 
   None on a GPU or TPU, where XLA times kernels while it compiles, and none of several processes,
   which have to compile in one order.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -61,7 +62,8 @@ class Step:
 
   def __init__(self, update: Callable[[State, Batch, Array], State]):
     self.jitted = update
-    self._threads = ThreadPoolExecutor()
+    # XLA compiles a program on more than one core: on two, two at a time take as long.
+    self._threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2))
     self._begun: dict[tuple[int, ...], Future[int]] = {}  # by the shape of the batches
     self._temporary: dict[tuple[int, ...], int] = {}  # bytes, of those that were called
     self.seconds = 0.0  # in which calls waited for compilation, in this process
@@ -72,7 +74,7 @@ class Step:
     return max(self._temporary.values(), default=0)
 
   def begin(self, state: State, batches: Iterable[Batch], key: Array) -> None:
-    """Begins to compile what is called with such batches, each shape on a thread of its own.
+    """Begins to compile what is called with such batches, on threads.
 
     States and batches are given by their shapes and devices (`jax.ShapeDtypeStruct`).
     """
