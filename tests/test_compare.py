@@ -139,6 +139,8 @@ def test_examples_are_those_that_differ_most(good, bad, capsys):
   equal = write(good.parent / "equal", translations(range(10, 15)), encoding="none")
   assert typed(good, equal)["shown"] == []
   assert typed(good, bad, "--examples", 0)["shown"] == []
+  with pytest.raises(UserError, match="--examples -1: must be 0 or more"):
+    typed(good, bad, "--examples", -1)
 
 
 def test_another_split_can_be_compared(good, bad):
