@@ -200,6 +200,28 @@ def test_the_last_table_holds_means_and_deviations_of_each_task(trainer):
   assert out.endswith("posexp.report runs/mr runs/numbers\n")
 
 
+VARIED = ["task=numbers,mr", "encoding=rpr,none", "rpr.k=2,4", "train.weight_decay=0,${seed}"]
+
+
+@pytest.mark.parametrize("more", [[], ["++train.clip=2"]])
+def test_the_config_of_each_run_is_as_hydra_composes_it(more):
+  args = command_line.parse(["-m", *VARIED, "seed=0,3", "model.dropout=0.2", *more])
+  found = members(args, command_line.shared(args.overrides))
+  assert len(found) == 32
+  for run in random.Random(0).sample(found, 5):
+    assert run.config == resolve(compose([*shlex.split(run.options), "model.dropout=0.2", *more]))
+
+
+def test_runs_that_differ_in_values_alone_are_composed_once(monkeypatch):
+  asked = []
+  monkeypatch.setattr(
+    "posexp.sweeps.jobs.compose", lambda lines: asked.append(lines) or compose(lines)
+  )
+  args = command_line.parse(["-m", "encoding=rpr,none", "model.dropout=0,0.1,0.2", "seed=0,1,2"])
+  assert len(members(args, command_line.shared(args.overrides))) == 18
+  assert len(asked) == 2
+
+
 # Named experiments
 
 

@@ -80,7 +80,7 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
       or cannot be.
   """
   try:
-    config = OmegaConf.to_container(options(cfg), resolve=True, throw_on_missing=True)
+    config = {key: _plain(value) for key, value in cfg.items() if key != "hydra"}
   except MissingMandatoryValue as error:
     raise UserError(f"{error.full_key} is missing: set {error.full_key}=...") from error
   except OmegaConfBaseException as error:
@@ -104,6 +104,12 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
   unread = encodings_node().keys() - {chosen}
   first = [key for key in ("encoding", chosen, "task", "model", "positions") if key in config]
   return {key: config[key] for key in dict.fromkeys([*first, *config]) if key not in unread}
+
+
+def _plain(value: Any) -> Any:
+  if not OmegaConf.is_config(value):
+    return value
+  return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
 
 
 def options(cfg: DictConfig) -> DictConfig:
