@@ -128,7 +128,9 @@ def is_plain(value: Any, depth: int = DEPTH) -> bool:
 
 def is_number(value: Any) -> bool:
   """Whether a value is a number that a float can hold, and no switch."""
-  return isinstance(value, int | float) and not isinstance(value, bool) and is_plain(value)
+  if isinstance(value, float):
+    return True
+  return isinstance(value, int) and not isinstance(value, bool) and is_plain(value)
 
 
 def cache_folder() -> Path:

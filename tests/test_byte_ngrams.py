@@ -29,7 +29,9 @@ def witten_bell(train, context, symbol):
 
 
 @pytest.mark.parametrize("order", [0, 1, 2, 5])
-def test_probabilities_are_those_of_the_formula(order):
+@pytest.mark.parametrize("at_once", [7, byte_ngrams.AT_ONCE])
+def test_probabilities_are_those_of_the_formula(order, at_once, monkeypatch):
+  monkeypatch.setattr(byte_ngrams, "AT_ONCE", at_once)
   draw = np.random.default_rng(order)
   train, scored = draw.integers(0, 4, 300), draw.integers(0, 5, 40)
   scored[3] = 256  # never seen, and the largest

@@ -104,9 +104,15 @@ def differing(runs: Sequence[Run]) -> list[str]:
   for key in dict.fromkeys(key for run in runs for key in run.settings if key != FOLD):
     section = key.partition(".")[0]
     asked = [run for run in runs if section not in encodings or run.encoding == section]
-    if len({value_of(run, key) for run in asked}) > 1:
+    values = [run.settings.get(key, MISSING) for run in asked]
+    if any(not _alike(value, values[0]) for value in values):
       found.append(key)
   return found
+
+
+def _alike(a: Any, b: Any) -> bool:
+  """Whether two values are typed the same; most are, and the same object."""
+  return a is b or (type(a) is type(b) and a == b) or as_typed(a) == as_typed(b)
 
 
 def distinguishing(runs: Sequence[Run]) -> list[str]:

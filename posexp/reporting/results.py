@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,6 +56,22 @@ class Results:
   def gated(self) -> bool:
     """Whether the score counts of those runs alone that have learned the task."""
     return grouping.gated(self.runs, self.score)
+
+  @functools.cached_property
+  def rows(self) -> list[dict[str, Any]]:
+    """Of each run: where it is, what came of it, its options that differ, scores and costs."""
+    keys, measured = grouping.differing(self.runs), scores.measured(self.runs)
+    rows = []
+    for group in self.groups:
+      counted = {run.path for run in group.counted.values()}
+      for run in group.runs:
+        row = {"task": self.task, "group": group.label, "seed": run.seed, "state": run.state}
+        row |= {"failure": run.failure, "counted": run.path in counted, "path": str(run.path)}
+        row |= {"learned": run.learned(self.score.split)} if self.gated else {}
+        row |= {key: grouping.value_of(run, key) for key in keys}
+        row |= {key: run.score(key) for key in measured}
+        rows.append(row | costs(run))
+    return rows
 
   def shown(self, found: Estimate, sign: str = "") -> str:
     """A mean with half of its interval, "92.50 ± 4.21", or with both of its ends where it need not

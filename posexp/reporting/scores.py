@@ -17,13 +17,14 @@ def measured(runs: Iterable[Run]) -> dict[str, Score]:
   """The scores of finished runs by key, in their order."""
   runs = list(runs)
   table = declared(run.summary for run in runs)
-  keys = dict.fromkeys(
-    key
-    for run in runs
-    for key in run.summary or {}
-    if "/" in key and not key.startswith(("time/", "memory/")) and run.score(key) is not None
-  )
-  return {key: score(key, table) for key in keys}
+  found: dict[str, Score] = {}
+  for run in runs:
+    for key in run.summary or {}:
+      if key in found or "/" not in key or key.startswith(("time/", "memory/")):
+        continue
+      if run.score(key) is not None:
+        found[key] = score(key, table)
+  return found
 
 
 def headline(runs: Sequence[Run]) -> Score | None:

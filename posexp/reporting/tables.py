@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from posexp.reporting import scores, sentences
-from posexp.reporting.grouping import Difference, Group, differing, number, value_of
-from posexp.reporting.results import Results, costs
+from posexp.reporting import sentences
+from posexp.reporting.grouping import Difference, Group, number
+from posexp.reporting.results import Results
 from posexp.reporting.significance import Estimate
 from posexp.reporting.text import MISSING, Table, markdown, p_number, tabulated, wrapped
 
@@ -107,19 +107,7 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
 
 def run_data(tasks: Sequence[Results]) -> pd.DataFrame:
   """A row for each run: where it is, what came of it, its options that differ, scores and costs."""
-  rows = []
-  for results in tasks:
-    keys, measured = differing(results.runs), scores.measured(results.runs)
-    for group in results.groups:
-      counted = {run.path for run in group.counted.values()}
-      for run in group.runs:
-        row = {"task": results.task, "group": group.label, "seed": run.seed, "state": run.state}
-        row |= {"failure": run.failure, "counted": run.path in counted, "path": str(run.path)}
-        row |= {"learned": run.learned(results.score.split)} if results.gated else {}
-        row |= {key: value_of(run, key) for key in keys}
-        row |= {key: run.score(key) for key in measured}
-        rows.append(row | costs(run))
-  return _sheet(rows)
+  return _sheet([row for results in tasks for row in results.rows])
 
 
 def _sheet(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

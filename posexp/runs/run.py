@@ -37,6 +37,8 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 REQUIRED = {"seed": int, "encoding": str, "task.kind": str, "task.name": str | int | float}
 SECTIONS = ("task", "model", "positions", "train", "wandb", "plugins")
 PLUGIN = ("name", "path", "sha256")  # what config.yaml says of a plugin
+SHALLOW = 100  # levels of a YAML text that no parser stumbles over
+NESTED = re.compile(rf"^[ \t]{{{SHALLOW}}}", re.MULTILINE)
 LAST = 65_536  # bytes of a train.log that are read
 NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
@@ -216,18 +218,24 @@ def _loaded(text: str) -> Any:
   """The plain value of a YAML text.
 
   Without aliases, of which a few can stand for more than fits in memory, and not nested so deeply
-  that the parser overflows its stack.
+  that the parser overflows its stack. A text of few brackets, dashes and blanks in front of a line
+  can be neither, and is parsed but once.
   """
+  if "*" in text or NESTED.search(text) or sum(map(text.count, "[{-?")) > SHALLOW:
+    _check_depth(text)
+  value = yaml.load(text, LOADER)
+  if not storage.is_plain(value):
+    raise ValueError(value)
+  return value
+
+
+def _check_depth(text: str) -> None:
   depth = 0
   for event in yaml.parse(text, LOADER):
     depth += isinstance(event, yaml.CollectionStartEvent)
     depth -= isinstance(event, yaml.CollectionEndEvent)
     if depth > storage.DEPTH or isinstance(event, yaml.AliasEvent):
       raise ValueError(event)
-  value = yaml.load(text, LOADER)
-  if not storage.is_plain(value):
-    raise ValueError(value)
-  return value
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:

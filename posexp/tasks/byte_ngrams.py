@@ -16,6 +16,7 @@ ORDER = 5  # symbols of context
 BITS = 9  # of a symbol: END is 0, byte b is b + 1
 SYMBOLS = 257
 TRAINED_ON = 1 << 25  # symbols at the start of the training text; more take too much memory
+AT_ONCE = 1 << 21  # symbols that are scored at a time; a split may have a hundred times as many
 RECIPE = f"Witten-Bell, order {ORDER}, on {TRAINED_ON} symbols; bz2 of the whole split"
 
 
@@ -85,29 +86,39 @@ def probabilities(train: np.ndarray, scored: np.ndarray, order: int) -> np.ndarr
       )
     if not len(counted) or not len(asked):
       break
-    grams, place = np.unique(asked, return_inverse=True)
-    count, total, kinds = _counts(np.sort(counted), grams)
-    count, total, kinds = count[place], total[place], kinds[place]
-    shorter = found[length:]
-    seen = total > 0
-    shorter[seen] = ((count + kinds * shorter) / np.maximum(total + kinds, 1))[seen]
+    ordered = np.sort(counted)
+    kinds_before = _kinds_before(ordered)
+    for start in range(0, len(asked), AT_ONCE):
+      grams, place = np.unique(asked[start : start + AT_ONCE], return_inverse=True)
+      count, total, kinds = (each[place] for each in _counts(ordered, kinds_before, grams))
+      shorter = found[length + start :][: len(place)]
+      seen = total > 0
+      shorter[seen] = ((count + kinds * shorter) / np.maximum(total + kinds, 1))[seen]
   return found
 
 
-def _counts(counted: np.ndarray, grams: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _kinds_before(ordered: np.ndarray) -> np.ndarray:
+  """How many different ones stand before each place of a sorted array int [N], int32 [N + 1]."""
+  is_new = np.ones(len(ordered), bool)
+  is_new[1:] = ordered[1:] != ordered[:-1]
+  before = np.zeros(len(ordered) + 1, np.int32)
+  np.cumsum(is_new, out=before[1:])
+  return before
+
+
+def _counts(
+  ordered: np.ndarray, kinds_before: np.ndarray, grams: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Of each of `grams`: how often it was counted, how often its context, and T of its context.
 
   Args:
-    counted: sorted.
+    ordered: what was counted, sorted.
+    kinds_before: of `ordered`.
     grams: sorted, too, which makes the search some ten times as fast.
   """
   shift = np.uint64(BITS)
   context = grams >> shift << shift
-  first = np.searchsorted(counted, context)
-  last = np.searchsorted(counted, context + np.uint64(SYMBOLS))
-  count = np.searchsorted(counted, grams, "right") - np.searchsorted(counted, grams)
-  is_new = np.ones(len(counted), bool)
-  is_new[1:] = counted[1:] != counted[:-1]
-  before = np.zeros(len(counted) + 1, np.int32)  # how many different ones stand before
-  np.cumsum(is_new, out=before[1:])
-  return count, last - first, before[last] - before[first]
+  first = np.searchsorted(ordered, context)
+  last = np.searchsorted(ordered, context + np.uint64(SYMBOLS))
+  count = np.searchsorted(ordered, grams, "right") - np.searchsorted(ordered, grams)
+  return count, last - first, kinds_before[last] - kinds_before[first]
