@@ -33,10 +33,10 @@ EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small
   "seven_encodings_trec": (7, 5),
   "shaw_absolute": (2, 10),
   "shaw_clip_k": (6, 5),
-  "shaw_keys_values": (4, 5),
+  "shaw_keys_values": (4, 10),
   "sinusoid_base": (6, 5),
-  "sinusoid_combination": (3, 5),
-  "transformer_xl_recurrence": (12, 3),
+  "sinusoid_combination": (3, 10),
+  "transformer_xl_recurrence": (12, 5),
   "transformer_xl_terms": (7, 5),
   "transformer_xl_terms_lm": (7, 3),
 }
