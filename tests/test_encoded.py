@@ -1,13 +1,16 @@
 """Pairs of sentences as tokens on disk, and in batches by tokens."""
 
+import functools
 import json
+import operator
+import os
 import random
 
 import numpy as np
 import pytest
 
 from posexp import storage
-from posexp.data import batches, encoded, store, tokenizer
+from posexp.data import batches, encoded, side_by_side, store, tokenizer
 from posexp.data.batches import GRANULE
 from posexp.errors import UserError
 
@@ -213,3 +216,45 @@ def test_a_store_that_cannot_be_written_is_replaced_and_a_broken_fill_leaves_not
 
   with pytest.raises(UserError, match=r"tokens: cannot be written: No space .* XDG_CACHE_HOME"):
     store.kept("a/c", full)
+
+
+def doubling(parent, dies_at=None):
+  """Doubles numbers; in another process than `parent` it dies of one of them."""
+
+  def double(number):
+    if number == dies_at and os.getpid() != parent:
+      os._exit(1)
+    return 2 * number, os.getpid()
+
+  return double
+
+
+@pytest.mark.parametrize("count", [0, 2, 3, 20])
+@pytest.mark.parametrize("dies_at", [None, 5])
+def test_several_processes_answer_in_order_even_if_one_dies(count, dies_at, monkeypatch):
+  monkeypatch.setattr(side_by_side, "ALONE", 2)
+  monkeypatch.setattr(side_by_side, "cores", lambda: 2)
+  found = list(side_by_side.mapped(doubling, (os.getpid(), dies_at), range(count)))
+  assert [number for number, _ in found] == [2 * number for number in range(count)]
+  processes = {process for _, process in found}
+  assert len(processes) == {0: 0, 2: 1, 3: 2, 20: 3}[count]
+
+
+def test_an_error_of_another_process_is_raised_in_this_one(monkeypatch):
+  monkeypatch.setattr(side_by_side, "ALONE", 0)
+  monkeypatch.setattr(side_by_side, "cores", lambda: 2)
+  with pytest.raises(ZeroDivisionError):
+    list(side_by_side.mapped(functools.partial, (operator.truediv, 1), [2, 1, 0, 1, 1]))
+
+
+def test_pairs_are_encoded_alike_by_several_processes(monkeypatch):
+  pairs = many(60)
+  alone = encode(pairs, max_length=15)
+  monkeypatch.setattr(encoded, "CHUNK", 7)
+  monkeypatch.setattr(side_by_side, "ALONE", 1)
+  monkeypatch.setattr(side_by_side, "cores", lambda: 3)
+  shared = encode(pairs, max_length=15, data="again")
+  assert alone.long == shared.long > 0
+  for one, other in ((alone.source, shared.source), (alone.target, shared.target)):
+    np.testing.assert_array_equal(one.tokens, other.tokens)
+    np.testing.assert_array_equal(one.starts, other.starts)

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,12 @@ import numpy as np
 from posexp import storage
 from posexp.data import store
 from posexp.data.examples import Pairs, Sequences
-from posexp.data.splits import Stream
+from posexp.data.side_by_side import mapped
+from posexp.data.splits import Row, Stream
 from posexp.data.tokenizer import Tokenizer
 from posexp.errors import UserError
+
+Chunk = tuple[list[tuple[np.ndarray, np.ndarray]], int]
 
 CHUNK = 1_000  # pairs that are tokenized at a time; ten times as many take half as long again
 SIDES = ("source", "target")
@@ -70,25 +74,43 @@ def _write(
   folder: Path, pairs: Stream, tokenizers: tuple[str, str], most: int, *, drop: bool
 ) -> None:
   """Writes tokens, where each sequence starts, and counts; a side has at most `most` tokens."""
-  opened = [Tokenizer(text) for text in tokenizers]
-  kinds = ["uint16" if each.vocab_size <= 2**16 else "uint32" for each in opened]
-  lengths: tuple[list, list] = ([], [])  # int64 arrays, by side and chunk
   kept = long = 0
+  lengths: tuple[list, list] = ([], [])  # int64 arrays, by side and chunk
   with contextlib.ExitStack() as stack:
     files = [stack.enter_context(open(folder / f"{side}.tokens", "wb")) for side in SIDES]
     stream = pairs()
-    while chunk := list(itertools.islice(stream, CHUNK)):
-      ids = [each.ids(texts) for each, texts in zip(opened, zip(*chunk, strict=True), strict=True)]
-      counts = [np.fromiter(map(len, tokens), np.int64, len(tokens)) for tokens in ids]
-      beyond = np.maximum(*counts) > most
-      stays = ~beyond if drop else np.ones_like(beyond)
-      long += int(beyond.sum())
-      kept += int(stays.sum())
-      for i, tokens in enumerate(ids):
-        cut = (each[:most] for each in itertools.compress(tokens, stays))
-        np.fromiter(itertools.chain.from_iterable(cut), kinds[i]).tofile(files[i])
-        lengths[i].append(np.minimum(counts[i][stays], most))
+    chunks = iter(lambda: list(itertools.islice(stream, CHUNK)), [])
+    for sides, beyond in mapped(_encoder, (tokenizers, most, drop), chunks):
+      for file, (tokens, counts), found in zip(files, sides, lengths, strict=True):
+        tokens.tofile(file)
+        found.append(counts)
+      kept += len(counts)
+      long += beyond
   for side, counts in zip(SIDES, lengths, strict=True):
     np.save(folder / f"{side}.starts.npy", np.concatenate([[0], *counts]).cumsum())
+  kinds = [_dtype(Tokenizer(text)) for text in tokenizers]
   summary = {"kept": kept, "long": long, "dtype": dict(zip(SIDES, kinds, strict=True))}
   (folder / "counts.json").write_text(json.dumps(summary))
+
+
+def _dtype(opened: Tokenizer) -> str:
+  return "uint16" if opened.vocab_size <= 2**16 else "uint32"
+
+
+def _encoder(tokenizers: tuple[str, str], most: int, drop: bool) -> Callable[[list[Row]], Chunk]:
+  """The function from pairs to their tokens and counts by side, and how many pairs are too long."""
+  opened = [Tokenizer(text) for text in tokenizers]
+
+  def encode(chunk: list[Row]) -> Chunk:
+    ids = [each.ids(texts) for each, texts in zip(opened, zip(*chunk, strict=True), strict=True)]
+    counts = [np.fromiter(map(len, tokens), np.int64, len(tokens)) for tokens in ids]
+    beyond = np.maximum(*counts) > most
+    stays = ~beyond if drop else np.ones_like(beyond)
+    sides = []
+    for tokenizer, tokens, count in zip(opened, ids, counts, strict=True):
+      cut = (each[:most] for each in itertools.compress(tokens, stays))
+      flat = np.fromiter(itertools.chain.from_iterable(cut), _dtype(tokenizer))
+      sides.append((flat, np.minimum(count[stays], most)))
+    return sides, int(beyond.sum())
+
+  return encode

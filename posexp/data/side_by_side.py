@@ -1,0 +1,96 @@
+"""A function of many items in several processes, for work that threads of one cannot share."""
+
+import contextlib
+import itertools
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# Processes of multiprocessing would run the user's script once more, from its beginning.
+SERVE = f"import sys; from {__name__} import serve; serve(sys.stdin.buffer, sys.stdout.buffer)"
+MOST = 8  # processes; the one that reads the items keeps no more of them busy
+ALONE = 50  # items at first, which are done before other processes would be of use
+
+
+def mapped(
+  make: Callable[..., Callable[[Item], Result]], arguments: tuple, items: Iterable[Item]
+) -> Iterator[Result]:
+  """`make(*arguments)(item)` for each item, in their order, by a process for each core.
+
+  `make` is a function of a module, and is called once in each process. What a process that ended
+  was asked for is done in this one.
+  """
+  here, items = make(*arguments), iter(items)
+  yield from map(here, itertools.islice(items, ALONE))
+  count = min(cores(), MOST)
+  following = list(itertools.islice(items, 1))
+  if count == 1 or not following:
+    yield from map(here, itertools.chain(following, items))
+    return
+  with contextlib.ExitStack() as stack:
+    workers = [stack.enter_context(_worker()) for _ in range(count)]
+    for each in workers:
+      _send(each, (make, arguments))
+    # A worker has one item at a time and reads when it is written to: none waits for another.
+    asked: deque[tuple[subprocess.Popen, Item]] = deque()
+    for worker, item in zip(itertools.cycle(workers), itertools.chain(following, items)):
+      if len(asked) == count:
+        yield _answer(*asked.popleft(), here)
+      _send(worker, item)
+      asked.append((worker, item))
+    for each in asked:
+      yield _answer(*each, here)
+
+
+def cores() -> int:
+  """How many cores this process may use."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def serve(asked: BinaryIO, answers: BinaryIO) -> None:
+  """In a worker: answers until nothing more is asked, or nobody listens."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes `asked`
+  with contextlib.suppress(EOFError, BrokenPipeError):
+    make, arguments = pickle.load(asked)
+    function = make(*arguments)
+    while True:
+      pickle.dump(function(pickle.load(asked)), answers)
+      answers.flush()
+
+
+@contextlib.contextmanager
+def _worker() -> Iterator[subprocess.Popen]:
+  path = os.pathsep.join(filter(None, sys.path))
+  worker = subprocess.Popen(
+    [sys.executable, "-c", SERVE],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,  # errors are raised again in this process
+    env=os.environ | {"PYTHONPATH": path},
+  )
+  try:
+    yield worker
+  finally:
+    worker.kill()
+    worker.communicate()
+
+
+def _send(worker: subprocess.Popen, what: Any) -> None:
+  with contextlib.suppress(BrokenPipeError):
+    pickle.dump(what, worker.stdin)
+    worker.stdin.flush()
+
+
+def _answer(worker: subprocess.Popen, item: Item, here: Callable[[Item], Result]) -> Result:
+  try:
+    return pickle.load(worker.stdout)
+  except (EOFError, pickle.UnpicklingError):
+    return here(item)
