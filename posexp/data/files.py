@@ -3,6 +3,7 @@
 import codecs
 import contextlib
 import csv
+import functools
 import gzip
 import hashlib
 import itertools
@@ -74,9 +75,21 @@ def digest(paths: dict[str, str]) -> str:
   """
   total = hashlib.sha256()
   for role, path in sorted(paths.items()):
-    with _filled(path) as file:
-      total.update(f"{role}:{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    total.update(f"{role}:{_sha256(path, _version(path))}\n".encode())
   return total.hexdigest()
+
+
+def _version(path: str) -> tuple[int, int, int] | None:
+  """What changes with the content of a file; None if there is none."""
+  with contextlib.suppress(OSError, ValueError):
+    found = os.stat(os.path.expanduser(path))
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@functools.lru_cache  # a run asks three times, and a gigabyte takes a second
+def _sha256(path: str, version: tuple[int, int, int] | None) -> str:
+  with _filled(path) as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_table(path: str) -> bool:
