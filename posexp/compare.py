@@ -10,7 +10,7 @@ from typing import Any
 
 from posexp import storage
 from posexp.config.arguments import Parser, run
-from posexp.errors import UserError
+from posexp.errors import writing
 
 EXAMPLES = """\
 examples:
@@ -61,10 +61,8 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
   result = comparison.compare(args.a, args.b, args.split, args.examples)
   result["verdict"] = verdict.verdict(result)
   if args.json:
-    try:
+    with writing("--json", args.json):
       storage.write(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    except OSError as error:
-      raise UserError(f"--json {args.json} cannot be written: {error.strerror}") from error
   print("\n".join(verdict.report(result)))
   return result
 

@@ -1,8 +1,10 @@
 """The exception that a user is meant to read, and words for messages."""
 
+import contextlib
 import errno
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 # Control characters, marks that turn the direction of writing, and halves of surrogate pairs.
@@ -53,6 +55,15 @@ def refused(error: OSError) -> UserError:
   what = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
   way_out = WAYS_OUT.get(error.errno)
   return UserError(f"{where}{what}{f'; {way_out}' if way_out else ''}")
+
+
+@contextlib.contextmanager
+def writing(option: str, path: Path) -> Iterator[None]:
+  """In which an OSError becomes a UserError that names an option and the path that it has."""
+  try:
+    yield
+  except OSError as error:
+    raise UserError(f"{option} {path} cannot be written: {error.strerror or error}") from error
 
 
 def counted(number: int, what: str) -> str:

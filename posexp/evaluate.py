@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from posexp.config import command_line
 from posexp.config.arguments import Parser, names, numbers, ranges, run
-from posexp.errors import UserError, counted, near
+from posexp.errors import counted, near, writing
 
 if TYPE_CHECKING:
   from posexp.runs import Run
@@ -218,12 +218,8 @@ def kept(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     result, found = without_terms(args, opened(args, Path(path)))
     runs += found
     yield path, result
-    try:
+    with writing("--records", args.records):
       write_records(args.records, runs)
-    except OSError as error:
-      raise UserError(
-        f"--records {args.records} cannot be written: {error.strerror or error}"
-      ) from error
   print(f"\nwritten: {near(args.records)}, {counted(len(runs), 'row')}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from posexp.config.arguments import Parser, run
 from posexp.data import trees
 from posexp.data.lines import given_lines, windows
-from posexp.errors import UserError, printable
+from posexp.errors import printable, writing
 
 EXAMPLES = """\
 examples:
@@ -80,10 +80,8 @@ def draw(tree: trees.Tree, file: Path) -> None:
   """
   from posexp.analysis import tree_figures
 
-  try:
+  with writing("--svg", file):
     tree_figures.drawn(tree).savefig(file, format="svg", metadata={"Date": None})
-  except OSError as error:
-    raise UserError(f"--svg {file} cannot be written: {error.strerror}") from error
 
 
 def main() -> None:

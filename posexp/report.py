@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from posexp import storage
 from posexp.config.arguments import Parser, names, run
-from posexp.errors import UserError, counted, near
+from posexp.errors import UserError, counted, near, writing
 from posexp.runs import Run, read_runs
 from posexp.runs.records import held, read_records, write_records
 
@@ -111,16 +111,14 @@ def report(args: argparse.Namespace) -> list[Results]:
   tasks = results(runs, args.by, args.metric, args.baseline)
   text = tables.document(tasks, notes)
   print(text)
-  option, out = "--out", args.out
-  try:
-    if not args.no_files:
-      write(tasks, notes, text, out)
-      print(f"written: {near(out)}/report.html, .md and .tex, groups.csv and runs.csv")
-    if args.records is not None:
-      option, out = "--records", args.records
-      print(f"written: {near(out)}, {counted(write_records(out, runs), 'run')}")
-  except OSError as error:
-    raise UserError(f"{option} {out} cannot be written: {error.strerror or error}") from error
+  if not args.no_files:
+    with writing("--out", args.out):
+      write(tasks, notes, text, args.out)
+    print(f"written: {near(args.out)}/report.html, .md and .tex, groups.csv and runs.csv")
+  if args.records is not None:
+    with writing("--records", args.records):
+      count = write_records(args.records, runs)
+    print(f"written: {near(args.records)}, {counted(count, 'run')}")
   return tasks
 
 

@@ -14,6 +14,7 @@ from benchmarking.peers import AUTHORS, X_TRANSFORMERS, Peer
 
 from posexp.config import unknown_name
 from posexp.config.arguments import Parser, names, numbers, run
+from posexp.data.side_by_side import cores
 from posexp.training.devices import prepare
 
 CHOICES = {"passes": list(cases.PASSES), "dtype": ["float32", "bfloat16"]}
@@ -116,7 +117,7 @@ def arguments(argv: list[str], parser: Parser | None = None) -> argparse.Namespa
 
 def peer_of(args: argparse.Namespace) -> Peer | None:
   """Whom posexp is measured beside; UserError if it cannot be started."""
-  machine = output.threads(), jax.default_backend()
+  machine = cores(), jax.default_backend()
   if args.authors:
     return Peer(AUTHORS, args.peer_python, *machine, str(args.authors.resolve()))
   return Peer(X_TRANSFORMERS, args.peer_python, *machine) if args.peers else None

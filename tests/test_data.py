@@ -1,8 +1,10 @@
 """Files, splits, tokenizers and batches."""
 
 import gzip
+import hashlib
 import itertools
 import json
+import re
 import types
 
 import numpy as np
@@ -320,3 +322,11 @@ def test_evaluation_shows_every_example_once_in_one_order(count):
   index = np.concatenate([batch["index"] for batch in first])
   assert sorted(index[index >= 0].tolist()) == list(range(count))
   assert len(first) == -(-count // 10)
+
+
+@pytest.mark.parametrize(
+  "text", ["It's 2_000 K.", "Ein Maß—für Ä_ü", "K\u212a I\u0130 \u00b2", "", " _\t"]
+)
+def test_equal_texts_are_those_of_the_same_letters_and_digits(text):
+  letters = re.sub(r"[\W_]+", "", text.lower())
+  assert splits.key(text) == hashlib.sha256(letters.encode()).digest()

@@ -15,13 +15,19 @@ Rows = list[Row]  # in the order of the source
 Stream = Callable[[], Iterator[Row]]  # a split that may not fit in memory; each call reads it anew
 
 SPLITS = ("train", "validation", "test")
+MARKS = bytes(code for code in range(128) if not chr(code).isalnum())
 HELD_OUT = 0.1  # the share of the training rows that stands in for a missing split
 
 
 @functools.lru_cache(maxsize=1 << 17)  # arranging asks for the key of each text several times
 def key(text: str) -> bytes:
   """sha256 of the letters and digits of a text, lower-cased; texts with one key count as equal."""
-  return hashlib.sha256(re.sub(r"[\W_]+", "", text.lower()).encode()).digest()
+  text = text.lower()
+  if text.isascii():  # in a quarter of the time
+    kept = text.encode().translate(None, MARKS)
+  else:
+    kept = re.sub(r"[\W_]+", "", text).encode()
+  return hashlib.sha256(kept).digest()
 
 
 def draw(key: bytes, purpose: str) -> float:

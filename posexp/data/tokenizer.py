@@ -23,7 +23,7 @@ MOST = 10_000_000  # of any vocabulary, for which room is made before there are 
 BEFORE_BLANK = re.compile("(?<=[!-~])(?= )")
 # Of a large text a BPE is trained on so many characters of pairs, or bytes of running text.
 TRAINED_ON = 32 << 20
-KNOWN = 2**21  # characters whose tokens are remembered, before all of them are forgotten
+KNOWN = 2**22  # characters whose tokens are remembered, before all of them are forgotten
 KINDS = {"word": len(SPECIAL) + 1, "bpe": len(SPECIAL) + 256}  # the smallest vocabulary of each
 
 

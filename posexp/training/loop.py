@@ -136,7 +136,7 @@ def fit(job: Job) -> State:
   steps = rhythm.steps
   learning_rate = make_schedule(options, steps)
   step = run.checkpoints.find("latest") or 0
-  upcoming = shapes_to_come(job, step)
+  ready, upcoming = batches_after(job, step)
   program.update.begin(program.shapes, upcoming[:1], key)  # while the state is made
   state = run.checkpoints.restore(program.shapes) if step else program.init(seed)
   if step:
@@ -145,7 +145,7 @@ def fit(job: Job) -> State:
   with (
     StopRequests() as stop,
     terminal.progress(step, steps) as bar,
-    contextlib.closing(training_batches(job, step)) as batches,
+    contextlib.closing(ready) as batches,
   ):
     while step < steps and not exhausted(job):
       batch, tokens = next(batches)
@@ -204,29 +204,27 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   return summary | costs.of_run(run.history)
 
 
-def training_batches(job: Job, step: int) -> Iterator[tuple[dict[str, jax.Array], int]]:
-  """The batches after a step, on their devices, and how many tokens each has."""
-  batches = job.data.batches(job.options.batch_size, seed=job.setup.config["seed"], start=step)
-  return shard(batches, job.program.mesh)
+def batches_after(
+  job: Job, step: int
+) -> tuple[Iterator[tuple[dict[str, jax.Array], int]], list[dict[str, jax.ShapeDtypeStruct]]]:
+  """The batches after a step, on their devices, with how many tokens each has; and the shapes of
+  the first ones, each once, to be compiled ahead.
 
-
-def shapes_to_come(job: Job, step: int) -> list[dict[str, jax.ShapeDtypeStruct]]:
-  """The shapes of the batches after a step, each once, to be compiled ahead.
-
-  None on a GPU or TPU, where XLA times kernels while it compiles, and none of several processes,
-  which have to compile in one order.
+  No shapes on a GPU or TPU, where XLA times kernels while it compiles, and none of several
+  processes, which have to compile in one order.
   """
   mesh = job.program.mesh
-  if mesh.devices.flat[0].platform != "cpu" or not by_rows(mesh).is_fully_addressable:
-    return []
   batches = job.data.batches(job.options.batch_size, seed=job.setup.config["seed"], start=step)
-  soon = itertools.islice(batches, min(SOON, job.setup.steps(job.data) - step))
+  soon = list(itertools.islice(batches, min(SOON, job.setup.steps(job.data) - step)))
+  ready = shard(itertools.chain(soon, batches), mesh)
+  if mesh.devices.flat[0].platform != "cpu" or not by_rows(mesh).is_fully_addressable:
+    return ready, []
   shape = functools.partial(jax.ShapeDtypeStruct, sharding=by_rows(mesh))
   found = {
     each["mask"].shape: {name: shape(rows.shape, rows.dtype) for name, rows in each.items()}
     for each in soon
   }
-  return [*found.values()]
+  return ready, [*found.values()]
 
 
 def training_metrics(state: State) -> dict[str, float]:

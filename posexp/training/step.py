@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +22,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 
+from posexp.data.side_by_side import cores
 from posexp.encodings.rngs import GivenRngs, Path, RecordingRngs, Rngs, keys_at
 from posexp.kernels.target import compiling
 from posexp.tasks.contract import ModelSpec
@@ -63,7 +63,7 @@ class Step:
   def __init__(self, update: Callable[[State, Batch, Array], State]):
     self.jitted = update
     # XLA compiles a program on more than one core: on two, two at a time take as long.
-    self._threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2))
+    self._threads = ThreadPoolExecutor(max(1, cores() // 2))
     self._begun: dict[tuple[int, ...], Future[int]] = {}  # by the shape of the batches
     self._temporary: dict[tuple[int, ...], int] = {}  # bytes, of those that were called
     self.seconds = 0.0  # in which calls waited for compilation, in this process

@@ -14,7 +14,8 @@ import jax
 from benchmarking import figure, rows, tables
 from benchmarking.rows import Row
 from posexp import plotting, storage
-from posexp.errors import UserError
+from posexp.data.side_by_side import cores
+from posexp.errors import writing
 
 NAME = "benchmark"
 PACKAGES = ("posexp", "jax", "jaxlib", "flax", "optax", "numpy")
@@ -24,13 +25,6 @@ compiled* are those that the compiler counts in the program of one call, the bod
 *plain* are those of the plain Transformer of the same widths, whatever the encoding. MFU is *plain*
 a second, as a share of what a large matrix product reached in the same rounds. *compile s* of
 a peer is the time to the end of its first call."""
-
-
-def threads() -> int:
-  """How many cores this process may use."""
-  if hasattr(os, "sched_getaffinity"):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
 
 
 def device() -> str:
@@ -44,7 +38,7 @@ def device() -> str:
       if line.startswith("model name"):
         kind = line.partition(":")[2].strip()
         break
-  return f"CPU: {kind}, {threads()} cores"
+  return f"CPU: {kind}, {cores()} cores"
 
 
 def versions() -> str:
@@ -64,10 +58,8 @@ def about(command: str, notes: Sequence[str], peer: str = "") -> list[str]:
 
 def check_writable(folder: Path) -> None:
   """Raises UserError unless the folder exists or can be made."""
-  try:
+  with writing("--out", folder):
     folder.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise UserError(f"--out {folder} cannot be written: {error.strerror}") from error
 
 
 def write_tables(folder: Path, found: Sequence[Row], about: Sequence[str]) -> None:
@@ -85,11 +77,9 @@ def write_tables(folder: Path, found: Sequence[Row], about: Sequence[str]) -> No
 
 def write(folder: Path, texts: dict[str, str]) -> None:
   """Writes files by name; UserError if the folder cannot be written."""
-  try:
+  with writing("--out", folder):
     for name, text in texts.items():
       storage.write(folder / name, text)
-  except OSError as error:
-    raise UserError(f"--out {folder} cannot be written: {error.strerror}") from error
 
 
 def draw(folder: Path, found: Sequence[Row]) -> list[str]:
