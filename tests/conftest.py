@@ -21,11 +21,12 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
 
 
 def pytest_configure(config):
-  """What is compiled is shared by all processes of these tests: by XLA, by these alone."""
+  """What is compiled and prepared is shared by all processes of these tests, and by these alone."""
   if "PYTEST_XDIST_WORKER" in os.environ:
     return
   folder = Path(tempfile.mkdtemp(prefix="posexp-tests-"))
   config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+  os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
   os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "jax")
   os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
   os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
