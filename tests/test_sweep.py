@@ -38,7 +38,7 @@ EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small
   "sinusoid_combination": (3, 10),
   "transformer_xl_recurrence": (12, 5),
   "transformer_xl_terms": (7, 5),
-  "transformer_xl_terms_lm": (7, 3),
+  "transformer_xl_terms_lm": (7, 5),
 }
 
 
