@@ -29,7 +29,7 @@ lint: $(READY)
 
 docs:
 	@$(MAKE) --no-print-directory EXTRA=docs .venv/ready-docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && echo "site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && echo "site/index.html"
 
 gpu: $(READY)
 	@$(BIN)/python scripts/gpu.py
