@@ -44,7 +44,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   parser.prog = "python scripts/large.py"
   add = parser.add_argument
   add("--pairs", type=int, default=4_500_000, help="of sentences; default: 4,500,000")
-  add("--bytes", type=int, default=500_000_000, help="of running text, roughly; default: 500,000,000")
+  add("--bytes", type=int, default=500_000_000, help="of text, roughly; default: 500,000,000")
   add("--out", type=Path, default=Path("benchmark"), help="a folder; default: benchmark")
   args = parser.parse_args(argv)
   for name in ("pairs", "bytes"):
