@@ -229,8 +229,7 @@ def doubling(parent, dies_at=None):
   return double
 
 
-@pytest.mark.parametrize("count", [0, 2, 3, 20])
-@pytest.mark.parametrize("dies_at", [None, 5])
+@pytest.mark.parametrize(("count", "dies_at"), [(0, None), (2, None), (3, None), (20, 5)])
 def test_several_processes_answer_in_order_even_if_one_dies(count, dies_at, monkeypatch):
   monkeypatch.setattr(side_by_side, "ALONE", 2)
   monkeypatch.setattr(side_by_side, "cores", lambda: 2)
