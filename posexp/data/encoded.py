@@ -75,6 +75,7 @@ def _write(
 ) -> None:
   """Writes tokens, where each sequence starts, and counts; a side has at most `most` tokens."""
   kept = long = 0
+  kinds = ["uint16"] * len(SIDES)  # of no tokens
   lengths: tuple[list, list] = ([], [])  # int64 arrays, by side and chunk
   with contextlib.ExitStack() as stack:
     files = [stack.enter_context(open(folder / f"{side}.tokens", "wb")) for side in SIDES]
@@ -84,22 +85,19 @@ def _write(
       for file, (tokens, counts), found in zip(files, sides, lengths, strict=True):
         tokens.tofile(file)
         found.append(counts)
+      kinds = [tokens.dtype.name for tokens, _ in sides]
       kept += len(counts)
       long += beyond
   for side, counts in zip(SIDES, lengths, strict=True):
     np.save(folder / f"{side}.starts.npy", np.concatenate([[0], *counts]).cumsum())
-  kinds = [_dtype(Tokenizer(text)) for text in tokenizers]
   summary = {"kept": kept, "long": long, "dtype": dict(zip(SIDES, kinds, strict=True))}
   (folder / "counts.json").write_text(json.dumps(summary))
-
-
-def _dtype(opened: Tokenizer) -> str:
-  return "uint16" if opened.vocab_size <= 2**16 else "uint32"
 
 
 def _encoder(tokenizers: tuple[str, str], most: int, drop: bool) -> Callable[[list[Row]], Chunk]:
   """The function from pairs to their tokens and counts by side, and how many pairs are too long."""
   opened = [Tokenizer(text) for text in tokenizers]
+  kinds = [np.uint16 if each.vocab_size <= 2**16 else np.uint32 for each in opened]
 
   def encode(chunk: list[Row]) -> Chunk:
     ids = [each.ids(texts) for each, texts in zip(opened, zip(*chunk, strict=True), strict=True)]
@@ -107,9 +105,9 @@ def _encoder(tokenizers: tuple[str, str], most: int, drop: bool) -> Callable[[li
     beyond = np.maximum(*counts) > most
     stays = ~beyond if drop else np.ones_like(beyond)
     sides = []
-    for tokenizer, tokens, count in zip(opened, ids, counts, strict=True):
+    for kind, tokens, count in zip(kinds, ids, counts, strict=True):
       cut = (each[:most] for each in itertools.compress(tokens, stays))
-      flat = np.fromiter(itertools.chain.from_iterable(cut), _dtype(tokenizer))
+      flat = np.fromiter(itertools.chain.from_iterable(cut), kind)
       sides.append((flat, np.minimum(count[stays], most)))
     return sides, int(beyond.sum())
 
