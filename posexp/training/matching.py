@@ -64,9 +64,8 @@ def counts(spec: ModelSpec, length: int) -> dict[str, float]:
     ValueError: the size does not suit the encoding.
   """
   own = {type(part).__module__.partition(".")[0] for part in (spec, spec.encoding, spec.size)}
-  if (
-    own != {"posexp"} or getattr(spec, "vectors", None) is not None
-  ):  # which says not what it holds
+  vectors = getattr(spec, "vectors", None)  # what they hold, their text does not say
+  if own != {"posexp"} or vectors is not None:
     return _counted(spec, length)
   asked = storage.digest(repr(spec), length, _code(), jax.__version__, flax.__version__)
   return storage.cached(f"counts/{asked}.json", lambda: _counted(spec, length))
