@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from posexp import storage
 from posexp.config.checks import Count, Name, at_least, at_most, check, only_with
 from posexp.data import sources, splits, tokenizer
 from posexp.data.splits import Rows
@@ -151,8 +152,11 @@ def _ordered(labels: set[str]) -> list[str]:
 
 
 def _trained(task: TextClassification, digest: str | None) -> str:
-  texts = (text for text, _ in _rows(task, digest)[0]["train"])
-  return tokenizer.train(texts, task.tokenizer, task.vocab_size, task.min_count, task.cls)
+  texts = [text for text, _ in _rows(task, digest)[0]["train"]]
+  options = (task.tokenizer, task.vocab_size, task.min_count, task.cls)
+  asked = storage.digest(texts, *options)
+  train = functools.partial(tokenizer.train, texts, *options)
+  return storage.cached(f"tokenizers/{asked}.json", train)
 
 
 @functools.lru_cache(maxsize=2)
