@@ -2,7 +2,8 @@
 
 Writes pairs of sentences and running text of invented words, as many as in WMT's English and German
 and in a large corpus of bytes, and trains a small model on each for one step, twice: with nothing
-prepared, and with what the first run has left in the cache.
+prepared, and with what the first run has left in the cache. A third run, of many steps, tells which
+share of them devices waited for batches.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import argparse
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +32,18 @@ LETTERS = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
 MEAN, SPREAD = 22, 0.5  # words of a sentence, lognormal
 HELD_OUT = 100  # pairs, or lines, of a validation and a test file
 AT_ONCE = 20_000
-COLUMNS = ["data", "MB", "first step, s", "CPU s", "peak MiB", "again, s", "again, CPU s"]
+STEPS = 300  # of the third run
+LINE = 60  # bytes of a line, at the least in the mean of many
+COLUMNS = [
+  "data",
+  "MB",
+  "first step, s",
+  "CPU s",
+  "peak MiB",
+  "again, s",
+  "again, CPU s",
+  "waiting",
+]
 EXAMPLES = """\
 examples:
   python scripts/large.py --out docs/benchmarks/large
@@ -44,7 +57,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   parser.prog = "python scripts/large.py"
   add = parser.add_argument
   add("--pairs", type=int, default=4_500_000, help="of sentences; default: 4,500,000")
-  add("--bytes", type=int, default=500_000_000, help="of text, roughly; default: 500,000,000")
+  add("--bytes", type=int, default=500_000_000, help="of text; default: 500,000,000")
   add("--out", type=Path, default=Path("benchmark"), help="a folder; default: benchmark")
   args = parser.parse_args(argv)
   for name in ("pairs", "bytes"):
@@ -70,21 +83,26 @@ def sentences(count: int, seed: int) -> Iterator[str]:
       yield " ".join(taken[end - n : end]) + "\n"
 
 
-def write(path: Path, count: int, seed: int) -> None:
-  """A file of so many lines."""
+def write(path: Path, lines: Iterable[str], size: float = math.inf) -> None:
+  """A file of these lines, or of as many as reach a size in bytes."""
   with path.open("w") as file:
-    file.writelines(sentences(count, seed))
+    for line in lines:
+      if size <= 0:
+        break
+      size -= file.write(line)
 
 
-def first_step(folder: Path, name: str, options: list[str]) -> tuple[float, float, float]:
-  """Seconds from Enter to the end of the first step, and CPU seconds and MiB of the whole run.
+def trained(
+  folder: Path, name: str, options: list[str], steps: int = 1
+) -> tuple[dict[str, float], resource.struct_rusage]:
+  """The summary of a run, and what its process used.
 
   Raises:
     UserError: the run failed.
   """
   runs = folder / "runs" / name
-  command = [sys.executable, "-m", "posexp.train", f"runs={runs}", *options]
-  fixed = ["encoding=sinusoidal", "model=tiny", "train.steps=1", "wandb.mode=disabled"]
+  command = [sys.executable, "-m", "posexp.train", f"runs={runs}", *options, f"train.steps={steps}"]
+  fixed = ["encoding=sinusoidal", "model=tiny", "wandb.mode=disabled"]
   environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
   with (folder / "log").open("w") as log:
     process = subprocess.Popen([*command, *fixed], env=environment, stdout=log, stderr=log)
@@ -92,24 +110,32 @@ def first_step(folder: Path, name: str, options: list[str]) -> tuple[float, floa
   summaries = [*runs.rglob("summary.json")]
   if status or not summaries:
     raise UserError(f"the run failed: {(folder / 'log').read_text().splitlines()[-1]}")
-  seconds = json.loads(summaries[0].read_text())["time/first_step_seconds"]
-  return seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+  return json.loads(summaries[0].read_text()), used
 
 
 def measure(folder: Path, data: str, size: int, options: list[str]) -> list[str]:
   """A row of the table."""
-  seconds, cpu, peak = first_step(folder, "first", options)
-  again, cpu_again, _ = first_step(folder, "again", options)
-  figures = [size / 1e6, seconds, cpu, peak, again, cpu_again]
-  return [data, *(f"{each:,.0f}" if each >= 20 else f"{each:.1f}" for each in figures)]
+  first, used = trained(folder, "first", options)
+  again, used_again = trained(folder, "again", options)
+  longer, _ = trained(folder, "longer", options, STEPS)
+  figures = [size / 1e6, first["time/first_step_seconds"], cpu(used), used.ru_maxrss / 1024]
+  figures += [again["time/first_step_seconds"], cpu(used_again)]
+  steps = longer["time/seconds"] - longer["time/compile_seconds"]
+  shown = [f"{each:,.0f}" if each >= 20 else f"{each:.1f}" for each in figures]
+  return [data, *shown, f"{longer['time/input_seconds'] / steps:.2%}"]
+
+
+def cpu(used: resource.struct_rusage) -> float:
+  """CPU seconds."""
+  return used.ru_utime + used.ru_stime
 
 
 def translation(pairs: int) -> list[str]:
   with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
     for number, side in enumerate(("en", "de")):
-      write(folder / f"train.{side}", pairs, seed=number)
-      write(folder / f"held.{side}", HELD_OUT, seed=number + 2)
+      write(folder / f"train.{side}", sentences(pairs, seed=number))
+      write(folder / f"held.{side}", sentences(HELD_OUT, seed=number + 2))
     size = sum(each.stat().st_size for each in folder.glob("train.*"))
     held = [f"task.{split}={folder / 'held'}" for split in ("validation", "test")]
     options = ["task=translation", f"task.train={folder / 'train'}", *held]
@@ -120,8 +146,8 @@ def translation(pairs: int) -> list[str]:
 def language_model(size: int) -> list[str]:
   with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
-    write(folder / "train.txt", size // 160, seed=0)
-    write(folder / "held.txt", HELD_OUT, seed=1)
+    write(folder / "train.txt", sentences(size // LINE, seed=0), size)
+    write(folder / "held.txt", sentences(HELD_OUT, seed=1))
     held = [f"task.{split}={folder / 'held.txt'}" for split in ("validation", "test")]
     options = ["task=language_modeling", f"task.train={folder / 'train.txt'}", *held]
     size = (folder / "train.txt").stat().st_size
@@ -131,7 +157,10 @@ def language_model(size: int) -> list[str]:
 def main(argv: list[str]) -> None:
   args = arguments(argv)
   output.check_writable(args.out)
-  notes = ["peak and CPU are those of a whole run of one step and its evaluation"]
+  notes = [
+    "peak and CPU are those of a whole run of one step and its evaluation",
+    f"waiting: the share of {STEPS} steps in which devices had no batch, at the most",
+  ]
   command = f"python scripts/large.py --pairs {args.pairs} --bytes {args.bytes} --out {args.out}"
   about = output.about(command, notes)
   table = tabulate(

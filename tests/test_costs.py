@@ -79,6 +79,7 @@ def test_sessions_add_up_and_the_first_step_is_that_of_the_first(watch):
   assert costs.of_run(rows) == {
     "time/seconds": 14.0,
     "time/compile_seconds": 10.5,
+    "time/input_seconds": 0.0,
     "time/first_step_seconds": 22.0,
     "memory/temporary_bytes": 64,
   }
@@ -94,6 +95,24 @@ def test_the_peak_is_that_of_the_fullest_device_and_of_no_earlier_run(watch):
   device.peak = 700
   watch.now += 1
   assert found.read()["memory/peak_bytes"] == 700
+
+
+def test_devices_wait_for_a_batch_only_when_their_steps_are_done(watch):
+  def batches():
+    while True:
+      watch.now += 3
+      yield {}, 30
+
+  def state(ready):
+    return types.SimpleNamespace(step=types.SimpleNamespace(is_ready=lambda: ready))
+
+  found, _ = meter([{"step": 1, "time/input_seconds": 1.0, "time/first_step_seconds": 1}], Device())
+  stream = batches()
+  waits = []
+  for ready in (True, False, True):
+    assert found.next(stream, state(ready)) == ({}, 30)
+    waits.append(found.read()["time/input_seconds"])
+  assert waits == [4, 4, 7]
 
 
 def test_the_first_job_begins_with_the_process(watch, monkeypatch):

@@ -6,6 +6,7 @@ time/tokens_per_second    real tokens since the row before, without evaluation a
                           the first steps
 time/compile_seconds      for which steps waited until their program was compiled; near 0 where an
                           earlier run of the process has compiled it
+time/input_seconds        for which devices waited for a batch, at the most
 time/first_step_seconds   from the start of the process, or of the job in a sweep, to the end of
                           the first step
 memory/temporary_bytes    what the step needs on a device beside its inputs and outputs, according
@@ -17,7 +18,7 @@ memory/peak_bytes         the most that a device had in use, where it counts (GP
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import posexp
@@ -25,6 +26,7 @@ import posexp
 if TYPE_CHECKING:
   from jax.sharding import Mesh
 
+  from posexp.training.devices import Batch
   from posexp.training.step import State, Step
 
 _process = [posexp.BEGUN]
@@ -54,12 +56,21 @@ class Meter:
     self.begun = begun
     self.entered = time.perf_counter()
     self.compiled = step.seconds
+    self.waited = 0.0
     self.peak = self._peak()
     self.restart()
 
   def restart(self) -> None:
     """Begins to count anew, after something that was not training."""
     self.since, self.compiling, self.tokens = time.perf_counter(), self.step.seconds, 0
+
+  def next(self, batches: Iterator[tuple[Batch, int]], state: State) -> tuple[Batch, int]:
+    """The next batch and its tokens; devices that had done all steps before it have waited."""
+    since = time.perf_counter()
+    found = next(batches)
+    if state.step.is_ready():
+      self.waited += time.perf_counter() - since
+    return found
 
   def count(self, tokens: int, state: State) -> None:
     """Counts a step on so many tokens."""
@@ -78,6 +89,7 @@ class Meter:
       "time/seconds": earlier("time/seconds", 0.0) + now - self.entered,
       "time/tokens_per_second": rate,
       "time/compile_seconds": earlier("time/compile_seconds", 0.0) + compiling - self.compiled,
+      "time/input_seconds": earlier("time/input_seconds", 0.0) + self.waited,
       "time/first_step_seconds": self.earlier["time/first_step_seconds"],
       "memory/temporary_bytes": self.step.temporary_bytes,
     }

@@ -148,7 +148,7 @@ def fit(job: Job) -> State:
     contextlib.closing(ready) as batches,
   ):
     while step < steps and not exhausted(job):
-      batch, tokens = next(batches)
+      batch, tokens = meter.next(batches, state)
       state = program.update(state, batch, key)
       program.update.begin(program.shapes, upcoming, key)  # meanwhile
       step += 1
