@@ -39,7 +39,7 @@ from posexp.errors import UserError
 from posexp.report import arguments
 from posexp.reporting import results, sentences, tables
 from posexp.reporting.charts import charts
-from posexp.reporting.figures import draw, svg, wide_figures
+from posexp.reporting.figures import CAPTION, draw, svg, wide_figures
 from posexp.reporting.figures import shown as drawn_groups
 from posexp.reporting.grouping import Group, chosen
 from posexp.reporting.results import Results
@@ -159,6 +159,8 @@ def reported(
     file = f"{re.sub(r'[^0-9A-Za-z]+', '-', title)}-{len(shown)}.svg"
     shown[file] = drawings[title]()
     yield f"![{title}]({file})"
+  if titles:
+    yield wrapped(CAPTION)
 
 
 def setting(runs: Sequence[Run]) -> str:
@@ -213,7 +215,7 @@ def device(run: Run) -> str:
 
 
 def overview(folders: Sequence[Path]) -> str:
-  """All claims with their verdicts, effects and seeds, as a table.
+  """All claims with their verdicts, effects, p values and seeds, as a table.
 
   Raises:
     UserError: a page's head or records do not say them.
@@ -226,14 +228,13 @@ def overview(folders: Sequence[Path]) -> str:
       group = next((each for each in one.ranked if each.label == said["of"]), None)
       if group is None or group.difference is None:
         raise UserError(f"{folder}: no difference of {said['of']!r} to {one.baseline.label}")
-      size = f"{one.shown(group.difference.estimate, '+')} {one.score.unit}"
+      found = group.difference
+      size = f"{one.shown(found.estimate, '+')} {one.score.unit}"
       effect = f"{size} of {one.score.title}, {group.label} against {one.baseline.label}"
-      if group.difference.estimate.low is None:  # a permutation gives no interval
-        effect += f", p = {group.difference.holm:.3f}"
       link = f"[{said['claim']}]({folder.name}/README.md)"
-      seeds = str(group.difference.estimate.n)
-      rows.append([link, said["source"], said["verdict"], effect, seeds])
-  heads = ["claim", "source", "verdict", "effect", "seeds"]
+      p, seeds = tables.p_number(found.holm), str(found.estimate.n)
+      rows.append([link, said["source"], said["verdict"], effect, p, seeds])
+  heads = ["claim", "source", "verdict", "effect", "p (Holm)", "seeds"]
   return tabulate(rows, heads, "pipe", disable_numparse=True)
 
 

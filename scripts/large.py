@@ -2,7 +2,7 @@
 
 Writes pairs of sentences and running text of invented words, as many as in WMT's English and German
 and in a large corpus of bytes, and trains a small model on each for one step, twice: with nothing
-prepared, and with what the first run has left in the cache. A third run, of many steps, tells which
+prepared, and with what the first run has left in the cache. A third run, of more steps, tells which
 share of them devices waited for batches.
 """
 
@@ -32,7 +32,7 @@ LETTERS = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
 MEAN, SPREAD = 22, 0.5  # words of a sentence, lognormal
 HELD_OUT = 100  # pairs, or lines, of a validation and a test file
 AT_ONCE = 20_000
-STEPS = 300  # of the third run
+STEPS = 50  # of the third run
 LINE = 60  # bytes of a line, at the least in the mean of many
 COLUMNS = [
   "data",

@@ -27,7 +27,7 @@ EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small
   "complex_order_lm": (4, 3),
   "content_position": (4, 5),
   "content_position_parsing": (5, 5),
-  "context_length": (13, 3),
+  "context_length": (13, 5),
   "field_translation": (17, 5),
   "naive_positions": (5, 5),
   "seven_encodings_trec": (7, 5),

@@ -37,10 +37,12 @@ class Chart(NamedTuple):
 
 
 def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[Chart]:
-  """The charts of a task that have points; of all groups, or of these alone."""
-  groups, of = results.ranked if groups is None else groups, results.score
+  """The charts of a task that have points. Those with a line for each group are of all groups, or
+  of these alone."""
+  every, of = results.ranked, results.score
+  groups = every if groups is None else groups
   table = declared(run.summary for run in results.runs)
-  found = [Chart("names", "group", of, [Point(g, g.label, g.label, g.estimate) for g in groups])]
+  found = [Chart("names", "group", of, [Point(g, g.label, g.label, g.estimate) for g in every])]
   found += [_against_option(results, key) for key in results.by]
   for key in dict.fromkeys((f"validation/{of.metric.name}", "validation/loss", "train/loss")):
     found.append(Chart("steps", "step", score(key, table), list(_by_step(groups, key))))

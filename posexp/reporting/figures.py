@@ -20,7 +20,7 @@ from posexp.reporting.grouping import Group
 from posexp.reporting.results import Results
 from posexp.reporting.text import short
 
-MOST = 10  # groups in a figure
+MOST = 10  # groups in a figure with a color for each
 SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
 LINE = 26  # letters of a group's name in a line beside its row
 DASHES = ("-", "--", ":")
@@ -29,12 +29,13 @@ PLAIN = {"text.parse_math": False, "legend.fontsize": 8}
 MARKERS = "os^Dv<>PX*"  # more than there are colors, so that ten groups look different
 CAPTION = (
   "Means over seeds with 95 % intervals, as bars or as bands; gray: single seeds; dashed: the "
-  f"baseline. At most {MOST} groups are drawn, those with the best scores and the baseline."
+  f"baseline. Where each has a color, at most {MOST} groups are drawn, those with the best scores "
+  "and the baseline."
 )
 
 
 def shown(results: Results) -> list[Group]:
-  """The groups that figures show, in the order of their scores."""
+  """The groups that figures show in colors, in the order of their scores."""
   groups = results.ranked
   if results.baseline in groups[MOST:]:
     return [*groups[: MOST - 1], results.baseline]
@@ -95,6 +96,9 @@ def draw(chart: Chart, base: Group) -> str:
     _scale(axes, sorted(places))
   elif chart.kind == "contexts":
     log2_axis(axes, sorted(places))
+  if chart.y.metric.percent:  # an interval may go beyond what a score can be
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, -2), min(high, 102))
   if len(names) > 1:
     figure.set_figheight(SIZE[1] + 0.19 * len(names))
     figure.legend(loc="outside lower left", frameon=False)
@@ -151,7 +155,8 @@ def _ends(chart: Chart, points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray
 def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
   """The points of a series, with bars of their intervals, or a band along steps."""
   color = COLORS[rank % len(COLORS)]
-  dashes = "none" if chart.x == "part" else DASHES[rank // len(COLORS) % len(DASHES)]
+  # Points side by side are not joined: lines of equal scores would not lie on each other.
+  dashes = "none" if chart.kind == "parts" else DASHES[rank // len(COLORS) % len(DASHES)]
   look = {"color": color, "linestyle": dashes, "label": short(points[0].series, 56)}
   x = [point.x for point in points]
   y, low, high = _ends(chart, points)
