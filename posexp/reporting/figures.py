@@ -30,8 +30,8 @@ PLAIN = {"text.parse_math": False, "legend.fontsize": 8}
 MARKERS = "os^Dv<>PX*"  # more than there are colors, so that ten groups look different
 CAPTION = (
   "Means over seeds with 95 % intervals, as bars or as bands; gray: single seeds; dashed: the "
-  f"baseline. At most {ROWS} groups have a row, those with the best scores, and where each has a "
-  f"color, {MOST} with the baseline."
+  f"baseline. Of more than {ROWS} groups the best have a row, of more than {MOST} the best and the "
+  "baseline a color."
 )
 
 
