@@ -13,6 +13,7 @@ import pytest
 from binary_trees import trees
 from flax import nnx
 
+from posexp.analysis import probe
 from posexp.encodings import all_encodings
 from posexp.encodings.rngs import Rngs
 from posexp.models.block import Size
@@ -180,6 +181,18 @@ def test_a_token_may_be_several_words(encoding, batch):
   both, word, tag, alone, place = map(np.asarray, vectors(batch["tokens"]))
   np.testing.assert_allclose(word, alone, atol=1e-6)
   np.testing.assert_allclose(both, word + tag - place, atol=1e-5)  # the place counts once
+
+
+@pytest.mark.parametrize("encoding", ["none", "sinusoidal"])
+def test_positions_are_seen_apart_from_letters(encoding):
+  def vectors(**letters):
+    spec = dataclasses.replace(SPEC, encoding=all_encodings()[encoding](), **letters)
+    return probe.position_vectors(build(spec).stack.embed, 6)
+
+  found, of_words = vectors(characters=4), vectors()
+  assert found.shape == of_words.shape
+  assert (np.ptp(found, axis=0).max() > 0) == (encoding != "none")
+  np.testing.assert_allclose(np.diff(found, axis=0), np.diff(of_words, axis=0), atol=1e-5)
 
 
 @pytest.mark.parametrize("encoding", ["none", "split", "complex"])

@@ -1,5 +1,6 @@
 """Parsing as a task: what is measured and written, and sentences parsed by a trained run."""
 
+import dataclasses
 import io
 import itertools
 import json
@@ -18,6 +19,7 @@ from posexp.data import grammar, trees
 from posexp.errors import UserError
 from posexp.runs import read_run
 from posexp.runs.predictions import load_predictions
+from posexp.tasks import treebanks
 from posexp.tasks.contract import result_table
 from posexp.tasks.treebanks import Grammar
 from posexp.training.restore import open_trained
@@ -55,6 +57,30 @@ def drawn(home):
   folder.mkdir()
   task = Grammar(examples=200)
   return task, task.prepare(folder), folder
+
+
+@pytest.mark.parametrize(
+  ("inputs", "words", "tags"),
+  [
+    ("words", True, False),
+    ("characters", True, False),
+    ("tags", False, True),
+    ("both", True, True),
+  ],
+)
+def test_the_ceiling_reads_what_the_parser_reads(drawn, monkeypatch, inputs, words, tags):
+  _, data, _ = drawn
+  seen = []
+
+  def best(*_, **see):
+    seen.append(see)
+    return data.trees_of["test"][0], 0.0
+
+  monkeypatch.setattr(treebanks.best_trees, "best", best)
+  monkeypatch.setattr(treebanks.storage, "cached", lambda _, compute: compute())
+  one = dataclasses.replace(data, inputs=inputs, trees_of={"test": data.trees_of["test"][:1]})
+  assert treebanks._ceiling(one)["f1"] == 1
+  assert seen == [{"see_words": words, "see_tags": tags}]
 
 
 def test_a_perfect_parser_gets_everything(drawn):

@@ -114,6 +114,21 @@ def test_options_that_do_not_go_together(options, message):
 
 
 @pytest.mark.parametrize(
+  ("positions", "alone", "with_nine"),
+  [
+    (Positions(), None, 9),
+    (Positions("randomized", 5, "drawn"), 5, 5),
+    (Positions("randomized", 50, "spaced"), 50, 9),
+    (Positions("randomized", 5, "consecutive"), None, 9),
+    (Positions("shifted", 5), None, 9),
+  ],
+)
+def test_how_many_tokens_can_be_read(positions, alone, with_nine):
+  assert positions.limit(None) == alone
+  assert positions.limit(9) == with_nine
+
+
+@pytest.mark.parametrize(
   "positions", [Positions("randomized", 5, "drawn"), Positions("shifted", 5)]
 )
 def test_more_tokens_than_positions(positions):

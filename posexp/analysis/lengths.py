@@ -64,8 +64,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
 def beyond_positions(trained: TrainedModel, task: Diagnostic) -> dict[int, str]:
   """Of lengths that need more positions than the model has, why they cannot be measured."""
   spec, widths = trained.spec, task.prepare(trained.run.path).drawn.widths
-  consecutive = spec.positions.evaluation == "consecutive"
-  limit = spec.encoding.limit if consecutive else spec.positions.reach
+  limit = spec.positions.limit(spec.encoding.limit)
   return {
     length: f"takes rows of {widths[length]:,} tokens, and there are {limit:,} positions"
     for length in task.lengths

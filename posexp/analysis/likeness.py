@@ -47,9 +47,10 @@ def compare(run: Path, against: Sequence[Path], out: Path) -> tuple[list[str], l
       raise UserError(f"against={path} is a run of other data than run={run}; compare runs of one")
     if other.spec.size.memory != one.spec.size.memory:
       raise UserError(f"against={path} has another model.memory than run={run}, and other keys")
-  named = {each.run.config["encoding"]: distances(one, each) for each in others}
-  if len(named) < len(others):
-    named = {str(path): distances(one, each) for path, each in zip(against, others, strict=True)}
+  names = [each.run.config["encoding"] for each in others]
+  if len(set(names)) < len(names):
+    names = [str(path) for path in against]
+  named = {name: distances(one, each) for name, each in zip(names, others, strict=True)}
   layers = min(len(each) for each in named.values())
   nearest = np.concatenate(
     [np.stack([each[layer].min(-1) for each in named.values()], 1) for layer in range(layers)]

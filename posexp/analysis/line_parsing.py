@@ -8,7 +8,7 @@ import numpy as np
 
 from posexp.analysis.line_translation import padded_length
 from posexp.data import batches, trees
-from posexp.data.treebank import Sentences
+from posexp.data.treebank import TAGGED, Sentences
 from posexp.data.trees import Tree
 from posexp.errors import UserError
 from posexp.tasks.treebank_data import tree_of
@@ -22,7 +22,7 @@ class LineParser:
     """Batches have `rows` rows, a multiple of the devices of the model's snapshot."""
     self.snapshot, self.rows, self.lexicon = trained.snapshot, rows, trained.lexicon
     self.inputs = trained.setup.task.inputs
-    self.limit = trained.spec.encoding.limit
+    self.limit = trained.spec.positions.limit(trained.spec.encoding.limit)
     self.guessed = ""  # a sentence on tags that were not given
 
   def __call__(self, lines: Sequence[tuple[str, str]]) -> list[Tree | None]:
@@ -48,8 +48,8 @@ class LineParser:
     """Words with their tags: those behind their slashes, or else the most frequent ones."""
     if self.limit is not None and len(words) > self.limit - 2:
       raise UserError(
-        f"{name}: {len(words):,} words, and the positions of the run's encoding are enough for "
-        f"{self.limit - 2}"
+        f"{name}: {len(words):,} words, and the positions of the run are enough for "
+        f"{self.limit - 2:,}"
       )
     parted = [word.rpartition("/") for word in words]
     tags = self.lexicon.tag_ids
@@ -65,7 +65,7 @@ class LineParser:
         f"{name}: {missing[0]!r} has no tag of the training trees, as other words have; they are "
         f"{' '.join(self.lexicon.tags)}"
       )
-    read = ", which the parser reads" if self.inputs in ("tags", "both") else ""
+    read = ", which the parser reads" if self.inputs in TAGGED else ""
     self.guessed = (
       "no tags were given: each word has the one that it most often has in the training trees"
       f"{read}; word/TAG gives another"

@@ -158,7 +158,7 @@ def position_vectors(embed: Callable[..., Array], length: int, word: int = 1) ->
   Word vectors are set to 0; where that leaves nothing, since positions are multiplied with them,
   to 1. An embedding without a table of words shows the positions of `word`.
   """
-  tokens, positions = jnp.full((1, length), word), jnp.arange(length)[None]
+  tokens, positions = jnp.full((1, length, 1), word), jnp.arange(length)[None]
   for value in (0.0, 1.0):
     blank = nnx.clone(embed)
     for _, module in nnx.iter_modules(blank):

@@ -20,6 +20,7 @@ PAD, START, STOP, UNKNOWN = range(4)
 START_TAG, STOP_TAG, UNKNOWN_TAG = range(4, 7)
 FIRST = 7  # then come tags, then words
 INPUTS = {"words": [0], "tags": [1], "both": [0, 1]}  # of the ids of a token, word and tag
+TAGGED = ("tags", "both")  # the inputs that tell tags
 LETTERS = 24  # of a word that are read at most: as many from its beginning as from its end
 FIRST_LETTER = 4  # the ids of letters come behind PAD, START, STOP and UNKNOWN
 UNSEEN = -1  # the label of a span whose chain training never saw

@@ -81,6 +81,12 @@ class Positions:
     """As `training` with `rngs`, and as `evaluating` without."""
     return self.evaluating(mask) if rngs is None else self.training(mask, rngs.positions)
 
+  def limit(self, of_encoding: int | None) -> int | None:
+    """How many tokens can be read at once with an encoding that has so many positions; None where
+    there is no end."""
+    reach = self.reach if self.evaluation != "consecutive" else None
+    return min((each for each in (of_encoding, reach) if each is not None), default=None)
+
   def check(self, mask: Array) -> None:
     """Raises ValueError where there are more tokens than positions."""
     if mask.shape[1] > self.reach:

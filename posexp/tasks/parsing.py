@@ -15,7 +15,7 @@ from posexp import storage
 from posexp.config.checks import Count, Name, check
 from posexp.data import trees
 from posexp.data.splits import arrange
-from posexp.data.treebank import FIRST, Lexicon, kept_lexicon
+from posexp.data.treebank import FIRST, TAGGED, Lexicon, kept_lexicon
 from posexp.data.trees import Tree
 from posexp.errors import UserError
 from posexp.runs.predictions import write_predictions
@@ -114,7 +114,7 @@ class Parsing(Task):
       counts = [brackets.counts(*pair) for pair in zip(of_split, blind, strict=True)]
       summary |= prefixed(f"baseline/{split}", brackets.scores(np.array(counts)))
     if self.pcfg:
-      see_tags = self.inputs in ("tags", "both")
+      see_tags = self.inputs in TAGGED
       best = pcfg.scores(data.train, gold, data.branching, see_tags=see_tags)
       summary |= prefixed("baseline/test/pcfg", best)
     return summary

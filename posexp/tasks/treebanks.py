@@ -13,6 +13,7 @@ from posexp import storage
 from posexp.config.checks import Count, Name, Whole, at_least, at_most
 from posexp.data import best_trees, files, grammar, trees
 from posexp.data.splits import SPLITS
+from posexp.data.treebank import TAGGED
 from posexp.errors import UserError
 from posexp.tasks import brackets
 from posexp.tasks.contract import Snapshot, prefixed
@@ -117,8 +118,8 @@ def _ceiling(data: TreebankData) -> dict[str, float]:
   """What the most probable trees score that agree with the inputs, cached by content."""
   gold = data.trees_of["test"]
   given = list(map(trees.brackets, gold))
-  asked = storage.digest(grammar.RULES, grammar.WORDS, data.inputs, given)
-  see = {"see_words": data.inputs != "tags", "see_tags": data.inputs != "words"}
+  see = {"see_words": data.inputs != "tags", "see_tags": data.inputs in TAGGED}
+  asked = storage.digest(grammar.RULES, grammar.WORDS, see, given)
 
   def compute() -> dict[str, float]:
     best = (best_trees.best(tree.words, tree.tags, **see)[0] for tree in gold)

@@ -39,16 +39,10 @@ def drawn(stream: Stream, longest: int, count: int | None = None, seed: int = 0)
   return longest + np.sort(random.choice(found, count, replace=False))
 
 
-def limit(snapshot: Snapshot) -> int | None:
-  """How many tokens the model can attend to at once; None if there is no end."""
-  model = snapshot.model()
-  reach = model.positions.reach if model.positions.evaluation != "consecutive" else None
-  return min((each for each in (model.stack.limit, reach) if each is not None), default=None)
-
-
 def refused(snapshot: Snapshot, stream: Stream, context: int) -> str | None:
   """Why the model cannot read so many tokens, in a few words; None if it can."""
-  most, memory = limit(snapshot), snapshot.model().stack.size.memory
+  model = snapshot.model()
+  most, memory = model.positions.limit(model.stack.limit), model.stack.size.memory
   needed = memory + stream.segment if memory else context
   return f"needs {needed:,} positions of {most:,}" if most is not None and needed > most else None
 

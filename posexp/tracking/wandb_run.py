@@ -22,7 +22,10 @@ from posexp.runs import BOOKKEEPING
 Mode = Literal["auto", "online", "offline", "disabled"]
 MODES = get_args(Mode)
 # Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
-RESULTS = ("step", "stopped_at", "averaged", "bleu_signature", "generated", "headline", "metrics")
+RESULTS = (
+  *("step", "stopped_at", "averaged", "bleu_signature", "generated"),
+  *("headline", "metrics", "gates"),
+)
 NAME = 128  # letters that W&B takes for the name of a run or a group
 CURVES = ("train", "validation", "time", "memory")  # prefixes of metrics that are drawn over steps
 
