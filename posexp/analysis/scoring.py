@@ -17,7 +17,7 @@ from posexp.data.examples import Batch
 from posexp.data.streams import LEAST, Plan, Stream
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError, printable
-from posexp.tasks.language_modeling import LARGEST
+from posexp.tasks.contract import perplexity
 from posexp.training.options import with_options
 from posexp.training.restore import TrainedModel
 
@@ -137,8 +137,8 @@ def table(text: str, scores: Sequence[Costs], unspelled: int = 0) -> str:
   rows = []
   for each in scores:
     bits, nats = each.total / math.log(2) + 8 * unspelled, each.total / len(each.tokens)
-    perplexity = math.exp(min(nats, LARGEST))
-    rows.append([each.how, bits / size, bits / chars, perplexity, nats, each.context.mean()])
+    row = [each.how, bits / size, bits / chars, perplexity(nats), nats, each.context.mean()]
+    rows.append(row)
   heads = ("", "bits/byte", "bits/char", "perplexity", "nats/token", "mean context")
   formats = ("", ".4f", ".4f", ".3f", ".4f", ".1f")
   counts = f"{size:,} bytes, {chars:,} characters, {len(scores[0].tokens):,} tokens"

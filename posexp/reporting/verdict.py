@@ -23,7 +23,7 @@ def verdict(result: Result) -> str:
   if (sign < 0) == metric.higher_is_better:
     better, worse = worse, better
   unit = f"points of {metric.title}" if metric.percent else metric.title
-  digits = _digits(result["metric"])
+  digits = metric.decimals
   by = f"{abs(found['difference']['value']):.{digits}f} {unit}"
   tests = [(f"{result['examples']:,} {result['items']}", found["difference"], found["p"])]
   if over := found.get("over_seeds"):
@@ -76,17 +76,13 @@ def report(result: Result) -> Iterator[str]:
 
 
 def _row(name: str, found: Mapping[str, Any]) -> list[str]:
-  digits = _digits(name)
-  cells = [METRICS[name].title, _interval(found["a"], digits), _interval(found["b"], digits)]
+  metric = METRICS[name]
+  digits = metric.decimals
+  cells = [metric.title, _interval(found["a"], digits), _interval(found["b"], digits)]
   cells += [_interval(found["difference"], digits, "+"), p_number(found["p"])]
   if over := found.get("over_seeds"):
     cells += [_interval(over, digits, "+"), p_number(over["p"])]
   return cells
-
-
-def _digits(name: str) -> int:
-  """How many digits after the point a metric is shown with: all but bits are of a hundred."""
-  return 4 if name == "bits_per_byte" else 2
 
 
 def method(result: Result) -> str:

@@ -19,6 +19,11 @@ class Metric(NamedTuple):
   higher_is_better: bool = True
   percent: bool = False  # a share, which reports show in points of a hundred
 
+  @property
+  def decimals(self) -> int:
+    """Digits behind the point of a value in reports."""
+    return 2 if self.percent else len(format(0.0, self.format).partition(".")[2])
+
 
 METRICS = {
   metric.name: metric
@@ -80,11 +85,7 @@ class Score(NamedTuple):
 
   def number(self, value: float, sign: str = "") -> str:
     """A value as tables show it; `sign` is "+" for differences."""
-    return format(self.factor * value, f"{sign}z.{self._decimals}f")
-
-  @property
-  def _decimals(self) -> int:
-    return 2 if self.metric.percent else len(format(0.0, self.metric.format).partition(".")[2])
+    return format(self.factor * value, f"{sign}z.{self.metric.decimals}f")
 
 
 def score(key: str, table: Mapping[str, Metric] = METRICS) -> Score:

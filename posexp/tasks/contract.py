@@ -16,6 +16,7 @@ Shapes: B rows of a batch, N examples of a split.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -267,6 +268,11 @@ def result_table(
 def prefixed(split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
   """Metrics as a summary names them, by their split."""
   return {f"{split}/{name}": value for name, value in metrics.items()}
+
+
+def perplexity(nats: float) -> float:
+  """That of a loss for each token; a loss near infinity gives the perplexity of 700 nats."""
+  return math.exp(min(nats, 700))  # a float64 holds hardly more
 
 
 def score_of(task: Task, key: str) -> Score:

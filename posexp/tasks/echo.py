@@ -17,7 +17,7 @@ import numpy as np
 
 from posexp.config.checks import Count, Name, between, check
 from posexp.data.examples import Batch
-from posexp.tasks.contract import Outputs, Snapshot, Task, prefixed, result_table
+from posexp.tasks.contract import Outputs, Snapshot, Task, result_table
 
 if TYPE_CHECKING:
   from posexp.models.language_model import LanguageModelSpec
@@ -173,9 +173,8 @@ class Echo(Task):
 
   def conclude(self, data: EchoData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """The metrics of the test split, and what no model without a memory exceeds."""
-    return prefixed("test", self.measure(data, snapshot, "test")) | {
-      "ceiling/without_memory": data.ceiling
-    }
+    found = super().conclude(data, snapshot, folder)
+    return found | {"ceiling/without_memory": data.ceiling}
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from result_table(self, summary, ("validation", "test"), ("accuracy", "loss"))

@@ -21,7 +21,15 @@ from posexp.errors import UserError
 from posexp.runs.contexts import write_context_losses
 from posexp.runs.predictions import write_predictions
 from posexp.tasks import byte_ngrams, windows
-from posexp.tasks.contract import Outputs, Snapshot, Task, metric_of, prefixed, result_table
+from posexp.tasks.contract import (
+  Outputs,
+  Snapshot,
+  Task,
+  metric_of,
+  perplexity,
+  prefixed,
+  result_table,
+)
 
 if TYPE_CHECKING:
   from posexp.models.language_model import LanguageModelSpec
@@ -31,7 +39,6 @@ FLOORS = {"ngram": "byte n-gram, order 5", "bz2": "bz2"}
 PROMPTS = 8  # texts of the test split that are gone on with
 PROMPT = 32  # tokens of each at most
 WRITTEN = 200  # at most, of what follows
-LARGEST = 700  # exp of it is still a float64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +196,7 @@ class LanguageModeling(Task):
       "accuracy": float(found["right"].sum() / tokens),
       "bits_per_byte": float(bits / found["bytes"].sum()),
       "bits_per_char": float(bits / found["chars"].sum()),
-      "perplexity": math.exp(min(nats / tokens, LARGEST)),
+      "perplexity": perplexity(nats / tokens),
     }
 
   def measure(self, data: TextData, snapshot: Snapshot, split: str) -> dict[str, float]:
@@ -212,7 +219,7 @@ class LanguageModeling(Task):
     measured = self.scores(found) | {
       "bits_per_byte": float(bits / text.bytes),
       "bits_per_char": float(bits / text.chars),
-      "word_perplexity": math.exp(min(nats / text.words, LARGEST)),
+      "word_perplexity": perplexity(nats / text.words),
     }
     counted = {"bytes": text.bytes, "words": text.words, "tokens": int(found["tokens"].sum())}
     write_predictions(folder, "test", segments(data, found))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,15 @@ from posexp.data.splits import Stream, arrange
 from posexp.runs.metrics import Metric
 from posexp.runs.predictions import write_predictions
 from posexp.tasks import bleu
-from posexp.tasks.contract import Outputs, Snapshot, Task, metric_of, prefixed, result_table
+from posexp.tasks.contract import (
+  Outputs,
+  Snapshot,
+  Task,
+  metric_of,
+  perplexity,
+  prefixed,
+  result_table,
+)
 from posexp.tasks.parallel import ParallelData, Text
 
 if TYPE_CHECKING:
@@ -135,7 +142,7 @@ class Translation(Task):
     loss = float(found["loss"].sum(dtype=np.float64) / tokens)
     return {
       "loss": loss,
-      "perplexity": math.exp(min(loss, 700)),
+      "perplexity": perplexity(loss),
       "accuracy": float(found["right"].sum(dtype=np.int64) / tokens),
     }
 

@@ -143,11 +143,6 @@ def shardings(tree: Any, mesh: Mesh, divide: bool) -> Any:
   return jax.tree.map(sharding, tree)
 
 
-def replicate(tree: Any, mesh: Mesh) -> Any:
-  """The same arrays, whole on every device."""
-  return jax.device_put(tree, replicated(mesh))
-
-
 def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Array], int]]:
   """Each batch divided among the devices, and its number of real tokens, one batch ahead of use.
 

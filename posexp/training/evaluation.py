@@ -11,7 +11,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from posexp.tasks.contract import Outputs
-from posexp.training.devices import Batch, replicate, shard
+from posexp.training.devices import Batch, shard
 from posexp.training.processes import fetch
 from posexp.training.step import Program, State
 
@@ -65,11 +65,6 @@ class Snapshot(NamedTuple):
     return gathered(
       (batch, function(params, settings, batch)) for batch, _ in shard(batches, self.mesh)
     )
-
-
-def snapshot(program: Program, state: State, batch_size: int) -> Snapshot:
-  """The model of a state, of which the parameters may be divided among the devices."""
-  return Snapshot(program, state.replace(params=replicate(state.params, program.mesh)), batch_size)
 
 
 def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> Outputs:

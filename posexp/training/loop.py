@@ -18,8 +18,8 @@ from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
 from posexp.tasks.contract import Data, Task, declared, prefixed
 from posexp.training import costs, matching, processes, terminal
-from posexp.training.devices import by_rows, mesh_for, shard
-from posexp.training.evaluation import Snapshot, snapshot
+from posexp.training.devices import by_rows, mesh_for, replicated, shard
+from posexp.training.evaluation import Snapshot
 from posexp.training.optimizer import Training, make_schedule
 from posexp.training.setup import Setup
 from posexp.training.step import Program, State, keys
@@ -70,7 +70,8 @@ class Job:
 
   def snapshot(self, state: State) -> Snapshot:
     """The model of a state, to be measured."""
-    return snapshot(self.program, state, self.options.batch_size)
+    params = jax.device_put(state.params, replicated(self.program.mesh))  # they may be divided
+    return Snapshot(self.program, state.replace(params=params), self.options.batch_size)
 
 
 def run_training(
