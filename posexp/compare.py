@@ -10,7 +10,7 @@ from typing import Any
 
 from posexp import storage
 from posexp.config.arguments import Parser, run
-from posexp.errors import writing
+from posexp.errors import near, writing
 
 EXAMPLES = """\
 examples:
@@ -64,6 +64,8 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     with writing("--json", args.json):
       storage.write(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
   print("\n".join(verdict.report(result)))
+  if args.json:
+    print(f"written: {near(args.json)}")
   return result
 
 

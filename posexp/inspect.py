@@ -42,12 +42,12 @@ def inspect(argv: list[str]) -> list[Path]:
   if len(given) < len(own):
     raise UserError(f"{' '.join(own)}: name each once, and runs to compare with by against=[A,B]")
   options = [word for word in argv if word not in own]
-  config = config_of_one(options, "inspect")
   folder, out = (Path(given[key]) if given.get(key) else None for key in ("run", "out"))
+  others = [word for word in options if not word.startswith("plugins=")]
+  if folder and others:
+    raise UserError(f"run={folder} has options of its own: leave {others[0]} out")
+  config = config_of_one(options, "inspect")
   if folder:
-    others = [word for word in options if not word.startswith("plugins=")]
-    if others:
-      raise UserError(f"run={folder} has options of its own: leave {others[0]} out")
     config = read_run(folder).config
   own = storage.unlinked(folder / "figures") if folder else None
   out = out or own or Path("inspect", config["encoding"])

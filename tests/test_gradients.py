@@ -150,6 +150,18 @@ def test_values_by_offset_and_their_sums_are_transposes(consecutive, first):
   )
 
 
+def test_sums_by_offset_of_more_weights_than_an_int32_counts(monkeypatch):
+  long = 47_000
+  weights = jax.ShapeDtypeStruct((1, 1, long, long), jnp.float32)
+  offset = jax.ShapeDtypeStruct((1, long, long), jnp.int32)
+  found = jax.eval_shape(lambda w, o: lookup.by_offset(w, o, True, 2), weights, offset)
+  assert found.shape == (1, 1, long, 5)
+  short = draw(2, 3, 4, 6), (np.arange(6) - np.arange(4)[:, None])[None]
+  expected = lookup.by_offset(*short, True, 2)
+  monkeypatch.setattr(lookup, "LARGEST", 23)
+  np.testing.assert_allclose(lookup.by_offset(*short, True, 2), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize(
   ("at_once", "label_smoothing"),
   [(1, 0.1), (40, 0.1), (10**6, 0.0)],

@@ -182,6 +182,7 @@ def test_a_tree_is_printed_and_drawn_and_missing_tags_are_said(trained, capsys, 
   assert tree.words == ("Ann", "slept", "-LRB-")
   assert tree.tags[:2] == ("NNP", "VBD")
   assert found.err.startswith("note: no tags were given: each word has the one that it most often")
+  assert found.err.endswith("; 1 word of no training tree got NN\n")
   drawn = "".join(ElementTree.parse(file).getroot().itertext())
   assert all(word in drawn for word in (*tree.words, *tree.tags))
 

@@ -110,7 +110,7 @@ def test_what_a_run_was_trained_with_must_be_named_again_and_be_the_same():
   plugins.load(["distance.py"])
   config = composed("encoding=distance")
   plugins._found.clear()
-  with pytest.raises(UserError, match=r"plugins=distance\.py among options and --plugins"):
+  with pytest.raises(UserError, match=r"with --plugins distance\.py, or with plugins="):
     make_encoding(config)
   plugins.load_recorded(config)  # as a worker does with what the user typed
   assert make_encoding(config).price == 0.1

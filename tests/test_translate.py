@@ -271,7 +271,7 @@ def test_a_folder_that_cannot_translate_is_one_sentence(run, home, tmp_path):
     " is a run of text_classification; posexp.translate needs a translation run"
   )
   assert spoiled("early", lambda path: shutil.rmtree(path / "checkpoints")) == (
-    " has no checkpoint: it was not trained up to its first evaluation"
+    " has no checkpoint: what it had is lost; put it back, or rerun=true trains the run afresh"
   )
   assert "this is not the tokenizer that the run was trained with" in spoiled(
     "other", other_tokenizer

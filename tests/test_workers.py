@@ -225,6 +225,7 @@ def test_no_device_is_a_sentence(machine, tmp_path, monkeypatch):
   [
     ("workers=0", "workers must be auto or at least 1, not 0"),
     ("seed=0,-1 workers=2", "seed must be from 0 to 2147483647, not -1"),
+    ("runs=", "runs must name a folder"),
     ("workers=all", "workers must be auto or at least 1, not all"),
   ],
 )

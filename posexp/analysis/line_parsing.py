@@ -10,7 +10,7 @@ from posexp.analysis.line_translation import padded_length
 from posexp.data import batches, trees
 from posexp.data.treebank import TAGGED, Sentences
 from posexp.data.trees import Tree
-from posexp.errors import UserError
+from posexp.errors import UserError, counted
 from posexp.tasks.treebank_data import tree_of
 from posexp.training.restore import TrainedModel
 
@@ -24,6 +24,7 @@ class LineParser:
     self.inputs = trained.setup.task.inputs
     self.limit = trained.spec.positions.limit(trained.spec.encoding.limit)
     self.guessed = ""  # a sentence on tags that were not given
+    self.unknown: set[str] = set()  # words without tags that no training tree has
 
   def __call__(self, lines: Sequence[tuple[str, str]]) -> list[Tree | None]:
     """The tree of each line, which is given with its name; None for one that is blank.
@@ -65,10 +66,14 @@ class LineParser:
         f"{name}: {missing[0]!r} has no tag of the training trees, as other words have; they are "
         f"{' '.join(self.lexicon.tags)}"
       )
+    escaped = [*map(trees.escaped, words)]
+    self.unknown.update(word for word in escaped if word not in self.lexicon.words)
     read = ", which the parser reads" if self.inputs in TAGGED else ""
     self.guessed = (
       "no tags were given: each word has the one that it most often has in the training trees"
       f"{read}; word/TAG gives another"
     )
-    escaped = map(trees.escaped, words)
+    if self.unknown:
+      words = counted(len(self.unknown), "word")
+      self.guessed += f"; {words} of no training tree got {self.lexicon.rare_tag}"
     return [(word, self.lexicon.tag(word)) for word in escaped]

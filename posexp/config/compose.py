@@ -68,6 +68,8 @@ class RunOptions:
 
   def __post_init__(self):
     check(self)
+    if not self.runs:
+      raise ValueError("runs must name a folder")
     if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 1):
       raise ValueError(f"workers must be auto or at least 1, not {self.workers}")
 

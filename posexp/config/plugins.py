@@ -137,8 +137,8 @@ def check(group: str, config: Mapping[str, Any]) -> None:
     raise UserError(f"{group} {name} is of the package {wanted['package']}, which is not installed")
   if plugin is None:
     raise UserError(
-      f"{group} {name} is not one of posexp's: it was loaded from {file}; name that file, "
-      f"plugins={file} among options and --plugins {file} among flags"
+      f"{group} {name} is not one of posexp's: it was loaded from {file}; name that file, with "
+      f"--plugins {file}, or with plugins={file} where a command has no flags"
     )
   if plugin.sha256 != wanted["sha256"]:
     raise UserError(

@@ -9,6 +9,8 @@ from jax import Array
 
 from posexp.kernels.target import target
 
+LARGEST = np.iinfo(np.int32).max  # of an index
+
 
 def looked_up(values: Array, index: Array) -> Array:
   """Of values [B,H,Q,R] those of an index, int [1 or B,1 or H,Q,K] below R: [B,H,Q,K]."""
@@ -42,7 +44,7 @@ def by_key(values: Array, offset: Array, consecutive: bool) -> Array:
 def by_offset(weights: Array, offset: Array, consecutive: bool, far: int) -> Array:
   """The transpose of `by_key`: weights [B,H,Q,K] summed by offset, [B,H,Q,2f+1]."""
   *outer, queries, keys = weights.shape
-  if not consecutive:
+  if not consecutive or queries * keys > LARGEST:
     values = jax.ShapeDtypeStruct((*outer, queries, 2 * far + 1), weights.dtype)
     index = column(offset, far)
     return jax.linear_transpose(lambda x: looked_up(x, index), values)(weights)[0]

@@ -1,5 +1,7 @@
 """A baseline that ignores word order: logistic regression on a bag of words."""
 
+import warnings
+
 from posexp import storage
 from posexp.data.splits import Rows
 
@@ -25,7 +27,9 @@ def _fit(splits: dict[str, Rows]) -> dict[str, dict[str, float]]:
   vectorizer = CountVectorizer(binary=True, token_pattern=r"\w+|[^\w\s]+")
   texts, labels = zip(*splits["train"], strict=True)
   model = LogisticRegression(C=1, max_iter=1000)
-  with threadpool_limits(1):  # more threads fight over small products: 20 times slower when busy
+  # More threads fight over small products: 20 times slower when busy. That there are many labels
+  # is said elsewhere.
+  with threadpool_limits(1), warnings.catch_warnings(category=UserWarning, action="ignore"):
     model.fit(vectorizer.fit_transform(texts), labels)
   measured = {}
   for name in splits.keys() - {"train"}:

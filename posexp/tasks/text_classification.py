@@ -132,9 +132,12 @@ def _rows(
   rows = {split: list(stream()) for split, stream in streams.items()}
   if len(seen := {label for _, label in rows["train"]}) < 2:
     raise UserError(
-      f"the training texts all have the label {seen.pop()!r}; two labels at least are needed"
+      f"the training texts all have the label {min(seen)!r}; two labels at least are needed"
     )
   _check_filled(task, rows["train"])
+  for split in EVALUATED:
+    if unseen := sum(label not in seen for _, label in rows[split]):
+      notes.append(f"{unseen:,} {split} texts have a label that no training text has")
   if task.hub and not task.folds and task.test not in (None, "test"):
     notes.insert(0, f"the test split is the hub's split {task.test!r}")
   return rows, tuple(_ordered(labels)), notes

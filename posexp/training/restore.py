@@ -124,7 +124,10 @@ def _described(path: Path | str, kind: type | None = None, needed: str = "") -> 
   if kind is not None and not isinstance(setup.task, kind):
     raise UserError(f"{path} is a run of {run.config['task']['kind']}; {needed}")
   if not any((run.path / "checkpoints").glob("[0-9]*")):
-    raise UserError(f"{run.path} has no checkpoint: it was not trained up to its first evaluation")
+    why = "it was not trained up to its first evaluation"
+    if run.summary is not None:
+      why = "what it had is lost; put it back, or rerun=true trains the run afresh"
+    raise UserError(f"{run.path} has no checkpoint: {why}")
   return run, setup
 
 
