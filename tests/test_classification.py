@@ -187,10 +187,15 @@ def test_labels_must_be_known_from_training_and_be_two(tmp_path):
 
 
 def test_a_rare_label_that_is_held_out_by_us_is_no_mistake(tmp_path):
+  said = set()
   for i in range(40):  # some of these texts fall into the test split
     train = write(tmp_path / "train.jsonl", [*ROWS, (f"rare {i}", "r")])
     data = TextClassification(train=train).prepare(tmp_path / str(i))
     assert data.label_names == ("n", "p", "r")
+    said |= {note for note in data.notes if "label" in note}
+  assert said == {
+    f"1 {split} text with a label that no training text has" for split in ("validation", "test")
+  }
 
 
 def test_the_bag_of_words_is_measured_once(monkeypatch):

@@ -18,7 +18,7 @@ from posexp import sync
 from posexp.config import build
 from posexp.errors import UserError
 from posexp.runs import RunWriter, digest, folder
-from posexp.tracking import connection, tracker
+from posexp.tracking import connection, tracker, wandb_run
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +40,12 @@ def said(caplog):
 
 def wandb_folders(config=CONFIG):
   return sorted(path.name for path in folder(config).glob("wandb/*run-*"))
+
+
+def test_facts_of_a_run_are_neither_metrics_nor_how_they_are_shown():
+  layout = {key: {} for key in ("step", "headline", "metrics", "gates")}
+  assert wandb_run.facts({"parameters": 3, "test/loss": 1.0} | layout) == {"parameters": 3}
+  assert wandb_run.facts(None) == {}
 
 
 def test_what_is_logged_online(stub, capfd):

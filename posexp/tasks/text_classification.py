@@ -13,7 +13,7 @@ from posexp import storage
 from posexp.config.checks import Count, Name, at_least, at_most, check, only_with
 from posexp.data import sources, splits, tokenizer
 from posexp.data.splits import Rows
-from posexp.errors import UserError
+from posexp.errors import UserError, counted
 from posexp.tasks import bag_of_words
 from posexp.tasks.classification import Classification, LabeledData
 from posexp.tasks.contract import Snapshot, metric_of
@@ -137,7 +137,7 @@ def _rows(
   _check_filled(task, rows["train"])
   for split in EVALUATED:
     if unseen := sum(label not in seen for _, label in rows[split]):
-      notes.append(f"{unseen:,} {split} texts have a label that no training text has")
+      notes.append(f"{counted(unseen, f'{split} text')} with a label that no training text has")
   if task.hub and not task.folds and task.test not in (None, "test"):
     notes.insert(0, f"the test split is the hub's split {task.test!r}")
   return rows, tuple(_ordered(labels)), notes
