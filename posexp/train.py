@@ -40,6 +40,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   plugins.load_recorded(config)  # where another process has read the command line
   devices.prepare()
   setup = Setup.of(config)
+  config = setup.config
   task, average = setup.task, setup.training.average or 0
   wandb = build(tracker.WandbOptions, config["wandb"], "wandb")
   path = folder(config, **setup.data_digests())
@@ -50,7 +51,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   kind = RunWriter if processes.is_main_process() else ReadOnlyRun
   run = kind(path, config, rerun=config["rerun"], metric=score_of(task, task.score), ranked=average)
   if config["rerun"] or (summary := finished(task, path)) is None:
-    setup.check_buildable()
+    setup.check_fits(setup.least_parameters())
     with contextlib.ExitStack() as stack:
       with processes.main_process_first():
         stack.enter_context(run)

@@ -134,7 +134,7 @@ def test_facts_compare_with_none_at_the_size_that_was_given():
 def test_an_unknown_reference_is_refused_before_anything_is_read():
   config = resolve(compose(["model.match=flops", "model.match_to=rprr"]))
   with pytest.raises(UserError, match=r"model\.match_to=rprr: .*did you mean rpr\?"):
-    Setup.of(config).check_buildable()
+    Setup.of(config).least_parameters()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -256,6 +256,14 @@ def planned(*argv):
   return distinct
 
 
+def test_a_number_is_the_same_option_in_quotes():
+  args = command_line.parse(["-m", "encoding=rpr", 'rpr.k=4,"4"', 'rpr.keys=true,"TRUE"'])
+  found = members(args, command_line.shared(args.overrides))
+  assert [member.duplicate_of for member in found[1:]] == 3 * [found[0]]
+  assert found[3].config["rpr"]["k"] == 4
+  assert found[3].config["rpr"]["keys"] is True
+
+
 def test_the_experiments_are_these():
   names = {file.stem for file in (CONFIGS / "experiment").glob("*.yaml")}
   asked = (*EXPERIMENTS, "diagnostics")

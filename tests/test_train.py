@@ -42,9 +42,10 @@ def long(home):
 def sweep(options):
   """Encodings, trained by one command: rpr with two k, each other one named twice.
 
-  cope is among them, which is not for encoders.
+  cope is among them, which is not for encoders, and learned, with fewer positions than texts have.
   """
-  argv = ["-m", "encoding=none,rpr,cope", "rpr.k=2,0", "rpr.table=2", *options, *TRAIN]
+  encodings = ["encoding=none,rpr,cope,learned", "rpr.k=2,0", "rpr.table=2", "learned.length=2"]
+  argv = ["-m", *encodings, *options, *TRAIN]
   with compilations() as counts:
     typed = command(*argv)
   return argv, typed, counts
@@ -88,9 +89,16 @@ def test_a_sweep_trains_each_run_once_and_compiles_it_once(sweep):
 def test_a_failing_job_leaves_the_others_finished(sweep):
   _, (status, out, err), _ = sweep
   assert status == 1
-  assert out.count(": failed: model: cope is defined for causal attention only") == 1
-  failed = "encoding=cope rpr.k=2"
+  assert out.count(": failed: learned.length=2 gives 2 positions: ") == 1
+  failed = "encoding=learned rpr.k=2"
   assert err == f"posexp: error: 1 of {len(WITH_ORDER) + 1} runs failed: {failed}\n"
+
+
+def test_an_encoding_that_does_not_suit_the_task_is_left_out_before_a_run_is_trained(sweep):
+  _, (_, out, _), _ = sweep
+  left_out = ": left out: model: cope is defined for causal attention only, not for an encoder\n"
+  assert out.count(left_out) == 2
+  assert out.index(left_out) < out.index("\nstep ")
 
 
 def test_a_sweep_that_is_typed_again_trains_nothing(sweep):

@@ -9,7 +9,7 @@ import math
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.types import Glob, Override, OverrideType
 from hydra.errors import HydraException
@@ -21,6 +21,9 @@ from posexp.config.command_line import check_heeded, compose, read
 from posexp.errors import Unsuited, UserError
 from posexp.runs import folder
 from posexp.sweeps.sweep import DONE, Member
+
+if TYPE_CHECKING:  # it imports Flax, which a refused sweep need not wait for
+  from posexp.training.setup import Setup
 
 MOST = 10_000  # runs of a sweep
 SINGLE = ("experiment", "seeds")  # a sweep takes one value of these
@@ -43,6 +46,7 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   varied = [key for key, column in columns.items() if len(column) > 1] or list(columns)
   config_of = _composer(columns)
   digests: dict[str, dict[str, str | None]] = {}
+  built: set[Any] = set()
   first: dict[Path, Member] = {}
   found = []
   for number, values in enumerate(itertools.product(*columns.values()), start=1):
@@ -51,7 +55,7 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
     options = " ".join(job[key] for key in varied)
     group = " ".join(job[key] for key in varied if key != "seed") or f"encoding={cfg.encoding}"
     try:
-      path = _folder(config, digests)
+      config, path = _identified(config, digests, built)
     except Unsuited as error:
       found.append(Member(number, options, group, config, Path(), unsuited=str(error)))
       continue
@@ -95,17 +99,34 @@ def _composer(columns: dict[str, list[str]]) -> Callable[[dict[str, str]], DictC
   return config_of
 
 
-def _folder(config: dict[str, Any], digests: dict[str, dict[str, str | None]]) -> Path:
-  """The folder of a run whose options are right; `digests` keeps those of the user's files, by the
-  options of the task and the vectors of words."""
+def _identified(
+  config: dict[str, Any], digests: dict[str, dict[str, str | None]], built: set[Any]
+) -> tuple[dict[str, Any], Path]:
+  """The config as it is read, of a run whose options are right and suit each other, and its folder.
+
+  `digests` keeps those of the user's files, by the options of the task and the vectors of words;
+  `built` what has been found to suit.
+  """
   from posexp.training.setup import Setup
 
   setup = Setup.of(config)
-  files = [config["task"], setup.size.vectors]
+  if (structure := _structure(setup)) not in built:
+    setup.least_parameters()
+    built.add(structure)
+  files = [setup.config["task"], setup.size.vectors]
   asked = json.dumps(files, sort_keys=True, default=str)
   if asked not in digests:
     digests[asked] = setup.data_digests()
-  return folder(config, **digests[asked])
+  return setup.config, folder(setup.config, **digests[asked])
+
+
+def _structure(setup: Setup) -> tuple[Any, ...]:
+  """What two runs have in common if both or neither of their models can be built: for that takes a
+  tenth of a second, and of a thousand values of `rpr.k` one is enough."""
+  options = dataclasses.asdict(setup.encoding).items()
+  chosen = {key: value for key, value in options if type(value) not in (int, float)}
+  kinds = setup.config["encoding"], type(setup.task), getattr(setup.task, "form", None)
+  return (*kinds, str(chosen), setup.size, setup.positions)
 
 
 def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None:

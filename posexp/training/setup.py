@@ -30,7 +30,7 @@ COPIES = 4  # of the weights: themselves, their gradients and both moments of Ad
 class Setup(NamedTuple):
   """The sections of a run's config, each as its dataclass."""
 
-  config: Mapping[str, Any]
+  config: dict[str, Any]  # with the values that were read: 4 where "4" was typed
   encoding: Encoding
   task: Task
   size: AnySize  # as given: where widths are matched, that of the reference
@@ -40,15 +40,15 @@ class Setup(NamedTuple):
   @classmethod
   def of(cls, config: Mapping[str, Any]) -> Setup:
     """Raises UserError for options that do not exist or do not suit, by their full names."""
-    setup = cls(
-      config,
-      make_encoding(config),
-      make_task(config),
-      make_size(config),
-      build(Positions, config.get("positions"), "positions"),
-      build(Training, config.get("train"), "train"),
-    )
-    values = flat(config)
+    parts = {
+      str(config["encoding"]): make_encoding(config),
+      "task": make_task(config),
+      "model": make_size(config),
+      "positions": build(Positions, config.get("positions"), "positions"),
+      "train": build(Training, config.get("train"), "train"),
+    }
+    setup = cls({**config, **_as_read(config, parts)}, *parts.values())
+    values = flat(setup.config)
     try:  # an option that the task does not have is off; the encoding's own have been looked at
       check_effective(setup.encoding, lambda option: values.get(option, "." not in option))
     except ValueError as error:
@@ -74,16 +74,16 @@ class Setup(NamedTuple):
     digest = files.digest({"vectors": vectors}) if vectors else None
     return {"data_digest": self.task.data_digest(), "vectors_digest": digest}
 
-  def check_buildable(self) -> None:
-    """Raises UserError unless the encoding, the size and the positions suit each other.
+  def least_parameters(self) -> int:
+    """The parameters of a model with hardly any words, which is built in shape only.
 
-    A model with hardly any words is built in shape only, before anything that takes long.
+    Raises:
+      Unsuited: the encoding, the task, the size and the positions do not suit each other.
     """
     try:
-      spec = self.task.smallest_model(self.encoding, self.size, self.positions)
-      self.check_fits(parameters(spec))
+      return parameters(self.task.smallest_model(self.encoding, self.size, self.positions))
     except ValueError as error:
-      raise UserError(f"model: {error}") from error
+      raise Unsuited(f"model: {error}") from error
 
   def check_fits(self, parameters: int) -> None:
     """Raises UserError where a device cannot hold a model of so many while it is trained."""
@@ -152,3 +152,18 @@ class Setup(NamedTuple):
         "task=text_classification does with task.tokenizer=word; leave it at null"
       )
     return matched(spec, data.length)
+
+
+def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+  """The sections with the values that their dataclasses hold, so that "4" and 4 are one run."""
+  return {
+    section: {key: _same(value, getattr(part, key, value)) for key, value in config[section].items()}
+    for section, part in parts.items()
+    if config.get(section)
+  }
+
+
+def _same(given: Any, read: Any) -> Any:
+  """What is given where it is what was read, as 1 is 1.0; else that, as YAML can write it."""
+  read = list(read) if isinstance(read, tuple) else read
+  return given if given == read else read
