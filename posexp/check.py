@@ -6,6 +6,7 @@ import sys
 import textwrap
 
 from posexp import config as configuration
+from posexp.config import plugins
 from posexp.config.arguments import run
 from posexp.config.command_line import config_of_one
 from posexp.errors import UserError
@@ -42,11 +43,13 @@ def check(argv: list[str]) -> bool:
   given = configuration.show_options(config.get(name))
   print(f"{name}{f': {given}' if given else ''}")
   try:
-    for outcome in examine(make_encoding(config)):
-      failed += outcome.status == "fails"
-      start = f"{outcome.name:<19} {outcome.status:<13} "
-      wrap = textwrap.TextWrapper(WIDTH, subsequent_indent=" " * len(start), break_on_hyphens=False)
-      print(wrap.fill(start + outcome.detail), flush=True)
+    with plugins.explained(config):
+      for outcome in examine(make_encoding(config)):
+        failed += outcome.status == "fails"
+        start = f"{outcome.name:<19} {outcome.status:<13} "
+        indent = " " * len(start)
+        wrap = textwrap.TextWrapper(WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+        print(wrap.fill(start + outcome.detail), flush=True)
   except ValueError as error:
     raise UserError(f"{name}: {error}") from error
   verb = "does" if failed == 1 else "do"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from posexp import storage
+from posexp.config import plugins
 from posexp.config.arguments import run
 from posexp.config.command_line import config_of_one
 from posexp.errors import UserError, near
@@ -60,7 +61,8 @@ def inspect(argv: list[str]) -> list[Path]:
   else:
     from posexp.analysis import inspection
 
-    lines, files = inspection.inspect(config, folder, out)
+    with plugins.explained(config):
+      lines, files = inspection.inspect(config, folder, out)
   print(*lines, "", *map(near, files), sep="\n")
   return files
 

@@ -26,9 +26,18 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   Returns the run's summary.
 
   Raises:
-    UserError: the config, the data or the run's folder are not in order.
+    UserError: the config, the data or the run's folder are not in order, or there is a mistake in
+      an encoding or a task of the user's own.
   """
-  from posexp.config import build, plugins
+  from posexp.config import plugins
+
+  plugins.load_recorded(config)  # where another process has read the command line
+  with plugins.explained(config):
+    return _train(config)
+
+
+def _train(config: dict[str, Any]) -> dict[str, Any]:
+  from posexp.config import build
   from posexp.runs import ReadOnlyRun, RunWriter, folder
   from posexp.tasks.contract import finished, score_of
   from posexp.tracking import tracker
@@ -37,7 +46,6 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   from posexp.training.setup import Setup
 
   begun = costs.job_begins()
-  plugins.load_recorded(config)  # where another process has read the command line
   devices.prepare()
   setup = Setup.of(config)
   config = setup.config

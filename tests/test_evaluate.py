@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 
 import numpy as np
 import order
@@ -173,6 +174,14 @@ def test_what_is_measured_of_runs_is_kept_for_a_report(run, tmp_path, capsys):
   capsys.readouterr()
   report(report_arguments([str(file), "--by", "without", "--no-files"]))
   assert "split without=content: layer 0" in capsys.readouterr().out
+
+
+def test_that_a_run_has_not_finished_is_said(run, tmp_path, capsys):
+  stopped = tmp_path / run.parent.name / run.name
+  shutil.copytree(run, stopped, ignore=shutil.ignore_patterns("summary.json"))
+  typed(stopped)
+  said = "has not finished: this is its best checkpoint so far, of step 30"
+  assert said in capsys.readouterr().err
 
 
 def test_switches_are_compiled_once_for_each_length_of_batch(trained):

@@ -142,6 +142,23 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(text, message):
   assert re.search(message, done.err), done.err
 
 
+@pytest.mark.parametrize(
+  ("line", "message"),
+  [
+    ("return Price(1)", "distance.py, line 24: NameError: name 'Price' is not defined"),
+    ("pass", "encoding distance of distance.py: AttributeError: 'NoneType' object has no"),
+    ("raise ValueError('price is odd')", "model: price is odd"),
+  ],
+)
+@pytest.mark.parametrize("sweep", [[], ["-m", "distance.price=1,2"]])
+def test_a_mistake_in_an_encoding_of_ones_own_is_one_sentence(line, message, sweep):
+  write("distance.py", DISTANCE.replace("return Priced(self.price)", line))
+  done = order.command("plugins=distance.py", "encoding=distance", *sweep)
+  assert done.status == 2
+  assert done.err.startswith(f"posexp: error: {message}")
+  assert len(done.err.splitlines()) == 1
+
+
 def test_files_are_a_list_and_no_sweep():
   done = order.command("-m", "plugins=a.py,b.py")
   assert done.err == "posexp: error: plugins=a.py,b.py: write a list, plugins=[a.py,b.py]\n"

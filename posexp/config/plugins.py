@@ -7,6 +7,7 @@ A file ends with the same tables that the package has, `ENCODINGS = {"distance":
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -14,7 +15,7 @@ import importlib.metadata
 import logging
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,10 @@ from posexp.errors import UserError, near
 log = logging.getLogger("posexp")
 
 PROVIDER = "posexp.plugins"  # marks the configs that Hydra is told about
+# What a wrong line of Python raises; a full disk or a failing kernel is no mistake in it.
+MISTAKES = (
+  ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError,
+)  # fmt: skip
 TABLES = {"encoding": "ENCODINGS", "task": "TASKS"}  # group -> the name of its table in a file
 
 
@@ -147,6 +152,25 @@ def check(group: str, config: Mapping[str, Any]) -> None:
     )
 
 
+@contextlib.contextmanager
+def explained(config: Mapping[str, Any]) -> Iterator[None]:
+  """Turns an exception of Python into a UserError where the config has a plugin.
+
+  It names the plugin's line in the traceback; without one, the encoding or task that is used.
+  """
+  used = config.get("plugins", {})
+  try:
+    yield
+  except MISTAKES as error:
+    for plugin in used.values():
+      if line := _line(error, file := Path(plugin["path"])):
+        raise UserError(f"{near(file)}, line {line}: {_said(error)}") from error
+    for group, plugin in used.items():
+      name = f"{group} {plugin['name']} of {near(Path(plugin['path']))}"
+      raise UserError(f"{name}: {_said(error)}") from error
+    raise
+
+
 def store(configs: Path) -> None:
   """Tells Hydra about the plugins, and about no others, as if each had a YAML file in `configs`.
 
@@ -182,14 +206,21 @@ def _execute(path: Path, source: bytes, name: str) -> ModuleType:
     exec(compile(source, str(path), "exec"), module.__dict__)
   except Exception as error:
     del sys.modules[name]
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    line, text = _line(error, path), _said(error)
     if isinstance(error, SyntaxError):
-      path, lines, text = Path(error.filename or path), [error.lineno], error.msg
-    else:
-      text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    raise UserError(f"{near(path)}, line {lines[-1] if lines else 1}: {text}") from error
+      path, line, text = Path(error.filename or path), error.lineno, error.msg
+    raise UserError(f"{near(path)}, line {line or 1}: {text}") from error
   return module
+
+
+def _line(error: BaseException, file: Path) -> int | None:
+  """The last line of a file in the traceback of an error."""
+  frames = traceback.extract_tb(error.__traceback__)
+  return next((each.lineno for each in reversed(frames) if each.filename == str(file)), None)
+
+
+def _said(error: BaseException) -> str:
+  return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _add(plugin: Plugin) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 
-from posexp.errors import UserError
+from posexp.errors import UserError, counted
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
 from posexp.tasks.contract import Data, Task, declared, prefixed
@@ -113,10 +113,19 @@ class Rhythm(NamedTuple):
 
   @classmethod
   def of(cls, setup: Setup, data: Data) -> Rhythm:
-    """That of a run; without `train.evaluate_every` it evaluates after each epoch."""
-    options = setup.training
+    """That of a run; without `train.evaluate_every` it evaluates after each epoch.
+
+    Raises:
+      UserError: there are fewer evaluations than checkpoints that the run is to average.
+    """
+    options, steps = setup.training, setup.steps(data)
     every = options.evaluate_every or data.steps_per_epoch(options.batch_size)
-    return cls(setup.steps(data), options.log_every, every)
+    if (options.average or 0) > (evaluations := math.ceil(steps / every)):
+      raise UserError(
+        f"train.average={options.average}: of {steps:,} steps the run is evaluated "
+        f"{counted(evaluations, 'time')}; lower it or train.evaluate_every"
+      )
+    return cls(steps, options.log_every, every)
 
   def evaluates(self, step: int) -> bool:
     return step % self.evaluate_every == 0 or step == self.steps

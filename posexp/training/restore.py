@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from posexp.data.tokenizer import Tokenizer
 from posexp.data.treebank import Lexicon, kept_lexicon
 from posexp.data.vocabulary import Vocabulary
 from posexp.encodings.rngs import Rngs
-from posexp.errors import UserError
+from posexp.errors import UserError, near
 from posexp.runs import Run, digest, read_run
 from posexp.tasks.contract import Data, ModelSpec
 from posexp.tasks.language_modeling import LanguageModeling
@@ -170,4 +171,7 @@ def _restored(run: Run, setup: Setup, compiled: Program) -> Snapshot:
     raise UserError(
       f"{run.path} has no best checkpoint: it was stopped before its first evaluation"
     )
+  if run.summary is None:
+    text = f"note: {near(run.path)} has not finished: this is its best checkpoint so far, of step"
+    print(text, f"{int(state.step):,}", file=sys.stderr)
   return Snapshot(compiled, state, setup.training.batch_size)

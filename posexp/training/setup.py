@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
-from posexp.config import build, unknown_name
+from posexp.config import build, plugins, unknown_name
 from posexp.config.checks import LARGEST, check_effective
 from posexp.config.schema import flat
 from posexp.data import files
@@ -79,11 +79,13 @@ class Setup(NamedTuple):
 
     Raises:
       Unsuited: the encoding, the task, the size and the positions do not suit each other.
+      UserError: there is a mistake in an encoding or a task of the user's own.
     """
-    try:
-      return parameters(self.task.smallest_model(self.encoding, self.size, self.positions))
-    except ValueError as error:
-      raise Unsuited(f"model: {error}") from error
+    with plugins.explained(self.config):
+      try:
+        return parameters(self.task.smallest_model(self.encoding, self.size, self.positions))
+      except ValueError as error:
+        raise Unsuited(f"model: {error}") from error
 
   def check_fits(self, parameters: int) -> None:
     """Raises UserError where a device cannot hold a model of so many while it is trained."""
@@ -157,9 +159,9 @@ class Setup(NamedTuple):
 def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
   """The sections with the values that their dataclasses hold, so that "4" and 4 are one run."""
   return {
-    section: {key: _same(value, getattr(part, key, value)) for key, value in config[section].items()}
+    section: {key: _same(given, getattr(part, key, given)) for key, given in options.items()}
     for section, part in parts.items()
-    if config.get(section)
+    if (options := config.get(section))
   }
 
 

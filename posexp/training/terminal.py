@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from posexp.tasks.contract import Data, ModelSpec, Task, metric_of
 from posexp.training.processes import is_main_process
 
 log = logging.getLogger("posexp")
+
+SILENCE = 10.0  # seconds before the first step after which it is said what takes so long
 
 
 def header(
@@ -57,7 +60,12 @@ def header(
 
 @contextlib.contextmanager
 def progress(step: int, steps: int) -> Iterator[tqdm]:
-  """A progress bar in a terminal, and nothing where output is piped."""
+  """A progress bar in a terminal, and nothing where output is piped; a line if it does not move."""
+
+  def explain() -> None:
+    if bar.n == step < steps:
+      log.info("compiling; other runs of these sizes will find it done")
+
   with (
     logging_redirect_tqdm(),
     tqdm(
@@ -68,7 +76,13 @@ def progress(step: int, steps: int) -> Iterator[tqdm]:
       leave=False,
     ) as bar,
   ):
-    yield bar
+    timer = threading.Timer(SILENCE, explain)
+    timer.daemon = True
+    timer.start()
+    try:
+      yield bar
+    finally:
+      timer.cancel()
 
 
 def at_bar(bar: tqdm, row: Mapping[str, float]) -> None:
