@@ -23,7 +23,7 @@ from posexp.analysis import conformance, properties
 from posexp.analysis.properties import EXACT, VOCAB, paths
 from posexp.encodings import ENCODINGS, Encoding, additive, distance, relative, rotary
 from posexp.encodings.sinusoids import sinusoids
-from posexp.models.classifier import Classifier
+from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size, Stack
 
 OTHERS = [case for case in CASES if case not in DEFAULTS]
@@ -153,8 +153,8 @@ def test_no_array_of_a_step_has_a_vector_for_each_pair_of_query_and_key(encoding
 def classifier(encoding):
   """A classifier, which reads a causal stack where the encoding is for these only."""
   if not encoding.causal_only:
-    return Classifier(VOCAB, CLASSES, encoding, Size(**SMALL), rngs=rngs())
-  model = Classifier(VOCAB, CLASSES, Encoding(), Size(**SMALL), rngs=rngs())
+    return ClassifierSpec(VOCAB, CLASSES, encoding, Size(**SMALL)).build(rngs())
+  model = ClassifierSpec(VOCAB, CLASSES, Encoding(), Size(**SMALL)).build(rngs())
   model.stack = Stack(VOCAB, encoding, Size(**SMALL), causal=True, rngs=rngs().fork())
   return model
 

@@ -22,7 +22,7 @@ from posexp.encodings.relative import RPR
 from posexp.encodings.rngs import Rngs
 from posexp.models.decoding import ROOM, Search, searcher
 from posexp.models.transformer import Size, Stack
-from posexp.models.translator import Translator
+from posexp.models.translator import TranslatorSpec
 
 # One of each way that positions take into a decoder; tests/test_conformance.py holds its cache and
 # its source against whole passes for every encoding. Two ways every day, two of the others drawn.
@@ -56,7 +56,8 @@ class Subject:
 
     # An encoding for one side alone has a plain Transformer on the other.
     lacks = UNDEFINED.get(encoding)
-    model = Translator(vocab, vocab, encoding if lacks is None else Encoding(), size, rngs=rngs())
+    plain = Encoding() if lacks is not None else encoding
+    model = TranslatorSpec(vocab, vocab, plain, size).build(rngs())
     if lacks is True:
       model.encoder = Stack(vocab, encoding, size, rngs=rngs())
     if lacks is False:

@@ -15,7 +15,7 @@ from posexp.encodings import ENCODINGS
 from posexp.encodings.additive import Learned
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
-from posexp.models.classifier import Classifier, ClassifierSpec
+from posexp.models.classifier import ClassifierSpec
 from posexp.models.positions import Positions, drawn, spaced
 from posexp.models.transformer import Size, Stack
 from posexp.models.translator import TranslatorSpec
@@ -37,9 +37,8 @@ TWO = TOKENS[:2], MASK[:2]
 
 
 def model(encoding, positions, **options):
-  return Classifier(
-    VOCAB, 2, encoding, SIZE, positions=positions, rngs=Rngs(params=0, encoding=1), **options
-  )
+  spec = ClassifierSpec(VOCAB, 2, encoding, SIZE, positions=positions, **options)
+  return spec.build(Rngs(params=0, encoding=1))
 
 
 def key(seed):

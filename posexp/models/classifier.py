@@ -35,15 +35,7 @@ class ClassifierSpec:
 
   def build(self, rngs: Rngs) -> Classifier:
     """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
-    model = Classifier(
-      self.vocab_size,
-      self.num_classes,
-      self.encoding,
-      self.size,
-      first=self.first,
-      positions=self.positions,
-      rngs=rngs,
-    )
+    model = Classifier(self, rngs=rngs)
     if self.vectors is not None:
       start_from(self.vectors, model.embed, getattr(self.size, "input_scale", 1.0))
     return model
@@ -82,26 +74,15 @@ class Classifier(nnx.Module):
   Or another network, which makes a vector of the whole text by itself.
   """
 
-  def __init__(
-    self,
-    vocab_size: int,
-    num_classes: int,
-    encoding: Encoding,
-    size: AnySize,
-    *,
-    first: bool = False,
-    positions: Positions = CONSECUTIVE,
-    rngs: Rngs,
-  ):
+  def __init__(self, spec: ClassifierSpec, *, rngs: Rngs):
+    words, encoding, size, reach = spec.vocab_size, spec.encoding, spec.size, spec.positions.reach
     forked = rngs.fork()
     if isinstance(size, Size):
-      self.stack = Stack(vocab_size, encoding, size, max_position=positions.reach, rngs=forked)
+      self.stack = Stack(words, encoding, size, max_position=reach, rngs=forked)
     else:
-      self.network = Backbone(vocab_size, encoding, size, rngs=forked)
-    self.head = Linear(size.width, num_classes, rngs=rngs.fork())
-    self.first = first
-    self.positions = positions
-    self.dropout = size.dropout
+      self.network = Backbone(words, encoding, size, rngs=forked)
+    self.head = Linear(size.width, spec.num_classes, rngs=rngs.fork())
+    self.first, self.positions, self.dropout = spec.first, spec.positions, size.dropout
 
   @property
   def embed(self) -> Callable[..., Array]:

@@ -26,9 +26,7 @@ class TranslatorSpec:
   encoding: Encoding
   size: Size
   positions: Positions = CONSECUTIVE
-  slots: int | None = (
-    None  # target tokens that random positions are drawn for; None: those there are
-  )
+  slots: int | None = None  # target tokens that random positions are drawn for; None: all
 
   @property
   def vocab_size(self) -> int:
@@ -37,15 +35,7 @@ class TranslatorSpec:
 
   def build(self, rngs: Rngs) -> Translator:
     """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
-    return Translator(
-      self.source_vocab,
-      self.target_vocab,
-      self.encoding,
-      self.size,
-      positions=self.positions,
-      slots=self.slots,
-      rngs=rngs,
-    )
+    return Translator(self, rngs=rngs)
 
   def inputs(self, length: int) -> tuple[dict[str, jax.ShapeDtypeStruct]]:
     """The shapes of what the model is called with: one pair of `length` tokens each."""
@@ -66,17 +56,8 @@ class Translator(nnx.Module):
 
   metrics = ("loss", "nll", "accuracy")
 
-  def __init__(
-    self,
-    source_vocab: int,
-    target_vocab: int,
-    encoding: Encoding,
-    size: Size,
-    *,
-    positions: Positions = CONSECUTIVE,
-    slots: int | None = None,
-    rngs: Rngs,
-  ):
+  def __init__(self, spec: TranslatorSpec, *, rngs: Rngs):
+    positions = spec.positions
     if positions.evaluation != "consecutive":
       raise ValueError(
         "a translation grows word by word, so set positions.evaluation=consecutive, not "
@@ -84,14 +65,13 @@ class Translator(nnx.Module):
       )
 
     def stack(vocab_size: int, **kind: bool) -> Stack:
-      return Stack(
-        vocab_size, encoding, size, max_position=positions.reach, rngs=rngs.fork(), **kind
-      )
+      given = spec.encoding, spec.size
+      return Stack(vocab_size, *given, max_position=positions.reach, rngs=rngs.fork(), **kind)
 
-    self.encoder = stack(source_vocab)
-    self.decoder = stack(target_vocab, causal=True, cross=True)
-    self.head = Linear(size.d_model, target_vocab, rngs=rngs.fork())
-    self.positions, self.slots = positions, slots
+    self.encoder = stack(spec.source_vocab)
+    self.decoder = stack(spec.target_vocab, causal=True, cross=True)
+    self.head = Linear(spec.size.d_model, spec.target_vocab, rngs=rngs.fork())
+    self.positions, self.slots = positions, spec.slots
 
   @property
   def stacks(self) -> tuple[Stack, ...]:
