@@ -36,11 +36,14 @@ def records(path: str) -> Records:
   """The rows of a table one by one, each with its place in the file.
 
   Raises:
-    UserError: naming the file and the line of what cannot be read.
+    UserError: naming the file and the line of what cannot be read; or there are no rows.
   """
-  parse = reader(path)
+  parse, place = reader(path), ""
   with _filled(path) as file:
-    yield from parse(path, file)
+    for place, record in parse(path, file):
+      yield place, record
+  if not place:
+    raise UserError(f"{path}: no rows below the header; give a file with at least one")
 
 
 def parallel(paths: dict[str, str]) -> Records:
@@ -108,8 +111,11 @@ def reader(path: str) -> Callable[[str, BinaryIO], Records]:
 
 @contextlib.contextmanager
 def _filled(path: str) -> Iterator[BinaryIO]:
-  """As `opened`, and the file is not empty."""
+  """As `opened`, and the file is neither empty nor compressed under another name."""
   with opened(path) as file:
+    if file.read(2) == b"\x1f\x8b":
+      raise UserError(f"{path}: compressed by gzip; give it a name that ends in .gz")
+    file.seek(0)
     if not any(block.strip() for block in iter(lambda: file.read(1 << 16), b"")):
       raise UserError(f"{path}: the file is empty; give one with at least one row")
     file.seek(0)
@@ -220,6 +226,11 @@ def _csv(path: str, file: BinaryIO, **dialect) -> Records:
   begun = 1  # the line on which a row begins
   try:
     header = next(filter(None, rows), [])
+    if len(header) == 1 and (other := re.search(r"[;,\t|]", header[0])):
+      raise UserError(
+        f"{path}, line {rows.line_num}: columns parted by {other[0]!r}; part them by commas in a "
+        ".csv, by tabs in a .tsv"
+      )
     for fields in rows:
       begun = rows.line_num + 1
       if not fields:  # a blank line

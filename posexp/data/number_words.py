@@ -1,7 +1,6 @@
 """Numbers, years and dates, generated in two languages: a translation task without data files."""
 
 import datetime
-import difflib
 import functools
 import math
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from posexp.config import nearest
 from posexp.data.splits import draw, key
 from posexp.errors import UserError
 
@@ -82,10 +82,10 @@ def _writers(code: str, option: str) -> dict[str, Callable[[Any], str]]:
   """What writes a value of each group in a language, which an option of the task names."""
   if not _known(code):
     known = languages()
-    near = difflib.get_close_matches(code, known, 1)
+    near = nearest(code, known)
     raise UserError(
       f"task.{option}={code}: the generator has no such language"
-      + (f" (did you mean {near[0]}?)" if near else "")
+      + (f" (did you mean {near}?)" if near else "")
       + f"; it has {', '.join(known)}"
     )
 

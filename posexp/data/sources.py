@@ -7,11 +7,11 @@ import itertools
 import math
 import os
 from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from posexp import storage
+from posexp.config import nearest
 from posexp.data import files, hub
 from posexp.data.splits import SPLITS, Row, Rows, Stream, key
 from posexp.errors import UserError
@@ -135,14 +135,9 @@ def _file_texts(task, path: str) -> Texts:
   if not files.is_table(path):
     return Texts(files.blocks(path), single=True)
 
-  def rows() -> Iterator[bytes]:
-    place = ""
-    for place, record in files.records(path):
-      yield _document(task, f"{path}, {place}", record)
-    if not place:
-      raise UserError(f"{path}: no rows below the header; give a file with at least one")
-
-  return Texts(rows(), single=False)
+  rows = files.records(path)
+  documents = (_document(task, f"{path}, {place}", record) for place, record in rows)
+  return Texts(documents, single=False)
 
 
 def _document(task, where: str, record: dict) -> bytes:
@@ -221,12 +216,8 @@ def _rows(parse: hub.Parse, split: str, *paths: str, sides: tuple[str, ...] = ()
     records = files.parallel(dict(zip(sides, paths, strict=True)))
   else:
     records = files.records(*paths)
-  row = None
   for place, record in records:
-    row = parse(split, record, f"{' and '.join(paths)}, {place}")
-    yield row
-  if not row:
-    raise UserError(f"{paths[0]}: no rows below the header; give a file with at least one")
+    yield parse(split, record, f"{' and '.join(paths)}, {place}")
 
 
 def _labeled(task, split: str, record: dict, where: str) -> Row:
@@ -261,8 +252,8 @@ def _pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
     raise UserError(f"{where}: the column {name!r} stands there twice; rename or remove one")
   if name in columns:
     return columns[name]
-  near = get_close_matches(name, columns, n=1)
-  way_out = f"did you mean task.{option}={near[0]}" if near else f"set task.{option} to one of them"
+  near = nearest(name, columns)
+  way_out = f"did you mean task.{option}={near}" if near else f"set task.{option} to one of them"
   raise UserError(
     f"{where}: no column {name!r}, but {', '.join(columns) or 'none at all'}; {way_out}"
   )

@@ -103,10 +103,8 @@ class CNNSize(WithoutAttention):
 
   def about(self, match=""):
     widths = ", ".join(map(str, self.widths))
-    return (
-      f"cnn: d_model {self.d_model}, filters {self.filters}{match} of each width {widths}, "
-      + (self.dtype)
-    )
+    filters = f"filters {self.filters}{match} of each width {widths}"
+    return f"cnn: d_model {self.d_model}, {filters}, {self.dtype}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,9 +26,7 @@ class Columns(NamedTuple):
   answer: str
   metrics: tuple[str, ...]  # rows of the table of metrics
   items: str  # what an example is
-  joined: bool = (
-    False  # examples are parts of one text, with `loss` and `bytes`, however it was cut
-  )
+  joined: bool = False  # examples are parts of one text, with `loss` and `bytes`
   counts: tuple[str, ...] = ()  # columns of whole numbers, of whose sums the metrics are made
 
   @property

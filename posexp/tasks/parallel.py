@@ -16,7 +16,7 @@ if TYPE_CHECKING:
   from posexp.models.translator import TranslatorSpec
 
 
-class Text(NamedTuple):
+class TextPair(NamedTuple):
   """A pair that is evaluated; a group, where it has one, is measured by itself."""
 
   source: str
@@ -31,7 +31,7 @@ class ParallelData:
   languages: tuple[str, str]  # of the source and of the target
   tokenizers: tuple[tokenizer.Tokenizer, tokenizer.Tokenizer]  # one object twice if they share it
   notes: tuple[str, ...]
-  texts_of: dict[str, list[Text]]  # of the splits that are evaluated
+  texts_of: dict[str, list[TextPair]]  # of the splits that are evaluated
   examples: dict[str, Pairs]
   longest: int  # tokens in the longer side of the longest pair, [EOS] included
   bucket_lengths: np.ndarray  # of the batches, int [buckets]

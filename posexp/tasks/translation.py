@@ -30,7 +30,7 @@ from posexp.tasks.contract import (
   prefixed,
   result_table,
 )
-from posexp.tasks.parallel import ParallelData, Text
+from posexp.tasks.parallel import ParallelData, TextPair
 
 if TYPE_CHECKING:
   from posexp.models.decoding import Search
@@ -233,7 +233,7 @@ def decode(snapshot: Snapshot, batches: Iterator[Batch], search: Search) -> Outp
 
 
 def write_hypotheses(
-  folder: Path, split: str, texts: list[Text], hypotheses: list[str], found: Outputs
+  folder: Path, split: str, texts: list[TextPair], hypotheses: list[str], found: Outputs
 ) -> None:
   """Writes hypotheses, one a line, and predictions: each with its source, reference and score."""
   rows = []
@@ -294,7 +294,9 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
   for split, found in given.pairs.items():
     if split != "train":
       groups = given.groups.get(split) or itertools.repeat("")
-      texts_of[split] = [Text(*pair, group) for pair, group in zip(found(), groups, strict=False)]
+      texts_of[split] = [
+        TextPair(*pair, group) for pair, group in zip(found(), groups, strict=False)
+      ]
   longest = max(int(found.lengths.max()) for found in examples.values())
   return ParallelData(
     languages=(task.source, task.target),

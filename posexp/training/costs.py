@@ -26,7 +26,7 @@ import posexp
 if TYPE_CHECKING:
   from jax.sharding import Mesh
 
-  from posexp.training.devices import Batch
+  from posexp.data.examples import Batch
   from posexp.training.step import State, Step
 
 _process = [posexp.BEGUN]

@@ -20,9 +20,9 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posexp import storage
+from posexp.data.examples import Batch
 from posexp.errors import UserError
 
-Batch = dict[str, np.ndarray]
 # mallopt(3): one arena (M_ARENA_MAX), no mmap (M_MMAP_MAX), no trimming (M_TRIM_THRESHOLD).
 KEEP_FREED = ((-8, 1), (-4, 0), (-1, -1))
 HUGE = 2**21  # bytes of a huge page

@@ -10,8 +10,9 @@ from flax import nnx
 from jax import Array
 from jax.sharding import Mesh
 
+from posexp.data.examples import Batch
 from posexp.tasks.contract import Outputs
-from posexp.training.devices import Batch, shard
+from posexp.training.devices import shard
 from posexp.training.processes import fetch
 from posexp.training.step import Program, State
 

@@ -22,11 +22,12 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 
+from posexp.data.examples import Batch
 from posexp.data.side_by_side import cores
 from posexp.encodings.rngs import GivenRngs, Path, RecordingRngs, Rngs, keys_at
 from posexp.kernels.target import compiling
 from posexp.tasks.contract import ModelSpec
-from posexp.training.devices import Batch, by_rows, check_memory, replicated, shardings
+from posexp.training.devices import by_rows, check_memory, replicated, shardings
 from posexp.training.optimizer import Training, make_optimizer
 
 POSITIONS = 2**31  # dropout's draws of a step are counted from 0
