@@ -166,6 +166,19 @@ def test_unfinished_and_failed_runs_are_named_and_not_averaged(tmp_path, said):
   assert "n = 4." in text
 
 
+def test_runs_that_failed_before_they_began_are_named_and_tell_no_groups_apart(tmp_path, said):
+  sweep(tmp_path, {"sinusoidal": B, "rpr": A})
+  log = "UserError('rpr.k must be at least 1, not 0')\n"
+  failed = write(tmp_path, "rpr", 0, log=log, options={"k": 0})
+  (failed / "metrics.jsonl").unlink()
+  text = said(tmp_path)
+  assert (
+    f"In no group, since they failed before they began: {failed.parent.name}/seed=0 (rpr.k must be "
+    "at least 1, not 0)." in text
+  )
+  assert "| rpr | 6 |" in text
+
+
 def test_no_shared_seeds_is_a_note_and_no_test(tmp_path, said):
   sweep(tmp_path, {"sinusoidal": {0: 0.5, 1: 0.6}, "rpr": {2: 0.7, 3: 0.9}})
   text = said(tmp_path)

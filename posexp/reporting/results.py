@@ -38,6 +38,7 @@ class Results:
   by: list[str]
   groups: list[Group]
   baseline: Group | None  # None where no group has a mean
+  never_begun: list[Run]  # that failed before their first row, and are in no group
 
   @property
   def title(self) -> str:
@@ -122,11 +123,15 @@ def results(
 def _of_task(
   task: str, runs: list[Run], score: Score, by: Sequence[str] | None, baseline: str | None
 ) -> Results:
-  keys = list(by or grouping.distinguishing(runs))
-  groups = grouping.grouped(runs, keys, score)
+  begun: list[Run] = []
+  never_begun: list[Run] = []
+  for run in runs:
+    (begun if run.state != "failed" or run.step else never_begun).append(run)
+  keys = list(by or grouping.distinguishing(begun))
+  groups = grouping.grouped(begun, keys, score)
   sign = -1 if score.metric.higher_is_better else 1
   groups.sort(key=lambda each: sign * each.estimate.mean if each.estimate else math.inf)
-  found = Results(task, score, keys, groups, None)
+  found = Results(task, score, keys, groups, None, never_begun)
   if found.ranked:
     named = [group for group in found.ranked if group.label == baseline]
     found.baseline = named[0] if named else grouping.default_baseline(found.ranked)

@@ -126,6 +126,9 @@ def notes(results: Results) -> Iterator[str]:
   kept = [run for group in results.groups for run in group.counted.values()]
   if extra := [key for key in differing(kept) if key not in results.by]:
     yield f"Groups differ in more than in {', '.join(results.by)}: {listed(extra, 8)}."
+  if failed := [f"{run.path.parent.name}/{run.path.name}" for run in results.never_begun]:
+    why = results.never_begun[0].failure[:120]
+    yield f"In no group, since they failed before they began: {listed(failed, 8)} ({why})."
   yield from _fewer_parts(results)
   if len(texts := dict.fromkeys(filter(None, map(text_size, kept)))) > 1:
     yield (
