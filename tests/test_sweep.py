@@ -10,6 +10,7 @@ import statistics
 from pathlib import Path
 from unittest import mock
 
+import jax
 import pytest
 from hydra.types import RunMode
 from omegaconf import OmegaConf
@@ -19,6 +20,7 @@ from posexp.config import CONFIGS, command_line, compose, resolve
 from posexp.encodings import ENCODINGS, make_encoding
 from posexp.runs import RunWriter, folder, read_run
 from posexp.sweeps.jobs import members
+from posexp.sweeps.sweep import Member, forget
 from posexp.tasks import make_task
 
 EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small form
@@ -262,6 +264,15 @@ def test_a_number_is_the_same_option_in_quotes():
   assert [member.duplicate_of for member in found[1:]] == 3 * [found[0]]
   assert found[3].config["rpr"]["k"] == 4
   assert found[3].config["rpr"]["keys"] is True
+
+
+def test_a_process_keeps_the_programs_of_eight_groups(monkeypatch):
+  cleared = []
+  monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(number))
+  groups = set()
+  for number in range(40):
+    forget(groups, Member(number, "", f"rpr.k={number // 2}", {}, Path()))  # two seeds each
+  assert cleared == [16, 32]
 
 
 def test_the_experiments_are_these():

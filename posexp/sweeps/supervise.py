@@ -20,7 +20,7 @@ from rich.text import Text
 from posexp.config import RunOptions, build
 from posexp.errors import UserError
 from posexp.sweeps.slurm import train_by_slurm
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Job, Member, Report, Sweep, attempt
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Job, Member, Report, Sweep, attempt, forget
 from posexp.sweeps.workers import devices, train_in_workers
 
 log = logging.getLogger("posexp")
@@ -53,8 +53,10 @@ def trainer_for(job: Job, runs: int, cfg: DictConfig) -> tuple[Trainer, bool]:
 
 def train_here(members: Sequence[Member], job: Job) -> Iterator[Report]:
   """Trains the runs one after another in this process."""
+  groups: set[str] = set()
   for member in members:
     yield member, RUNNING, ""
+    forget(groups, member)
     reason = attempt(job, member)
     yield member, FAILED if reason else DONE, reason
 

@@ -18,6 +18,8 @@ log = logging.getLogger("posexp")
 
 DONE, RUNNING, FAILED, WAITING = STATES = ("done", "running", "failed", "waiting")
 
+KEPT = 8  # groups of a sweep whose compiled programs one process keeps
+
 Job = Callable[[dict[str, Any]], Any]  # trains the run of a config
 
 
@@ -76,6 +78,19 @@ def attempt(job: Job, member: Member) -> str:
     first = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}; its traceback is in {near(file)}"
   return ""
+
+
+def forget(groups: set[str], member: Member) -> None:
+  """Drops all compiled programs before the run of one group too many, of whose `groups` they are.
+
+  JAX holds some 50 MB for each as long as the process lives.
+  """
+  groups.add(member.group)
+  if len(groups) > KEPT:
+    import jax  # slow to import, and a sweep may be refused before it trains
+
+    jax.clear_caches()
+    groups.intersection_update([member.group])
 
 
 class Sweep:

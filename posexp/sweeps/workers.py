@@ -22,7 +22,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.errors import UserError, near
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Job, Member, Report, attempt
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Job, Member, Report, attempt, forget
 
 log = logging.getLogger("posexp")
 
@@ -107,6 +107,9 @@ def train_in_workers(
       pool.shutdown()
 
 
+_groups: set[str] = set()  # in the process of a worker: those of the runs that it has trained
+
+
 def _begin(device: dict[str, str], file: str, logs: dict[str, Any]) -> None:
   """In the process of a worker, before its first run."""
   os.environ.update(device)  # before JAX looks for devices
@@ -122,6 +125,7 @@ def _begin(device: dict[str, str], file: str, logs: dict[str, Any]) -> None:
 def _train(job: Job, member: Member) -> str:
   """In the process of a worker: trains a run; returns why it failed, or ""."""
   try:
+    forget(_groups, member)
     return attempt(job, member)
   except SystemExit:
     return "its process was asked to end"
