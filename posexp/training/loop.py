@@ -155,11 +155,13 @@ def fit(job: Job) -> State:
   with (
     StopRequests() as stop,
     terminal.progress(step, steps) as bar,
+    terminal.first_step() as compiling,
     contextlib.closing(ready) as batches,
   ):
     while step < steps and not exhausted(job):
       batch, tokens = meter.next(batches, state)
       state = program.update(state, batch, key)
+      compiling.cancel()
       program.update.begin(program.shapes, upcoming, key)  # meanwhile
       step += 1
       meter.count(tokens, state)

@@ -60,12 +60,7 @@ def header(
 
 @contextlib.contextmanager
 def progress(step: int, steps: int) -> Iterator[tqdm]:
-  """A progress bar in a terminal, and nothing where output is piped; a line if it does not move."""
-
-  def explain() -> None:
-    if bar.n == step < steps:
-      log.info("compiling; other runs of these sizes will find it done")
-
+  """A progress bar in a terminal, and nothing where output is piped."""
   with (
     logging_redirect_tqdm(),
     tqdm(
@@ -76,13 +71,20 @@ def progress(step: int, steps: int) -> Iterator[tqdm]:
       leave=False,
     ) as bar,
   ):
-    timer = threading.Timer(SILENCE, explain)
-    timer.daemon = True
-    timer.start()
-    try:
-      yield bar
-    finally:
-      timer.cancel()
+    yield bar
+
+
+@contextlib.contextmanager
+def first_step() -> Iterator[threading.Timer]:
+  """Until this timer is canceled, or the block ends, it waits to say what takes so long."""
+  said = "compiling; other runs of these sizes will find it done"
+  timer = threading.Timer(SILENCE, log.info, [said])
+  timer.daemon = True
+  timer.start()
+  try:
+    yield timer
+  finally:
+    timer.cancel()
 
 
 def at_bar(bar: tqdm, row: Mapping[str, float]) -> None:
