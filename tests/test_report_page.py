@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from run_folders import sweep, write
 
 from posexp.report import arguments, report
-from posexp.reporting import figures
+from posexp.reporting import figures, page
 from posexp.reporting.charts import charts
 from posexp.reporting.results import results
 from posexp.reporting.scores import curve
@@ -179,6 +179,22 @@ def test_options_that_span_decades_have_a_logarithmic_axis():
     assert axes.get_xscale() == scale
 
 
+def test_an_axis_names_few_values():
+  few, many = Figure().subplots(2)
+  figures._scale(few, [1.0, 3.0, 64.0])
+  figures._scale(many, [float(value) for value in range(1, 1000)])
+  np.testing.assert_array_equal(few.get_xticks(), [1, 3, 64])
+  assert len(many.get_xticks()) < 10
+
+
+def test_a_page_shows_the_first_of_many_runs(tmp_path, monkeypatch):
+  sweep(tmp_path, {"rpr": A})
+  monkeypatch.setattr(page, "ROWS", 3)
+  (found,) = results(read_runs([tmp_path])[0])
+  _, _, after = page.page([found], []).partition("The first 3 of 4 runs; runs.csv has all")
+  assert after.partition("What they have in common")[0].count("<tr>") == 1 + 3
+
+
 def test_the_same_runs_make_the_same_page(made):
   before = made.read_text()
   root = made.parent.parent
@@ -208,8 +224,8 @@ def test_a_browser_lays_it_out_for_a_phone_and_a_desktop(made):
       each.split(",") for each in re.search("MEASURED ([^<]*)", dom).group(1).split()
     )
   }
-  for width, (page, beyond, bottom, drawn) in found.items():
-    assert page <= width  # nothing to scroll sideways
+  for width, (needed, beyond, bottom, drawn) in found.items():
+    assert needed <= width  # nothing to scroll sideways
     assert beyond <= 0  # nor in the table
     assert bottom < 800  # the answer is on the first screen
     assert drawn >= 320  # pixels of a figure

@@ -7,6 +7,7 @@ import os
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
 from omegaconf import OmegaConf
 from states import CONFIG, SCORE, make_state, python, save
 
@@ -102,6 +103,23 @@ def test_the_config_is_kept(tmp_path):
   with RunWriter(tmp_path / "run", config):
     pass
   assert read_run(tmp_path / "run").config == config
+
+
+@pytest.mark.parametrize(
+  "end",
+  [
+    "wandb:\n  mode: disabled",
+    "# a remark\nwandb: {mode: disabled}",
+    "tags:\n- a\n- b",
+    "note: 'two\nlines'",  # the second of which begins no section
+    "note: 'two\nlines: 3'",
+    "note: |\n  seed: 3\nseed: 7",  # of two the last counts
+  ],
+)
+def test_a_config_is_read_by_its_sections_as_it_is_at_once(tmp_path, end):
+  text = f"{yaml.safe_dump(CONFIG)}{end}\n"
+  (tmp_path / "config.yaml").write_text(text)
+  assert read_run(tmp_path).config == yaml.safe_load(text)
 
 
 @pytest.mark.parametrize("change", [{"rpr": {"k": 9}}, {"seed": 1}])

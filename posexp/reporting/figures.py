@@ -22,6 +22,7 @@ from posexp.reporting.text import short
 
 MOST = 10  # groups in a figure with a color for each
 ROWS = 40  # groups in a figure with a row for each
+TICKS = 16  # values that an axis names; of more it names powers of ten
 SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
 LINE = 26  # letters of a group's name in a line beside its row
 DASHES = ("-", "--", ":")
@@ -180,6 +181,7 @@ def _scale(axes: Axes, values: Sequence[float]) -> None:
   positive = [value for value in values if value > 0]
   if values[0] >= 0 and positive and positive[-1] >= 10 * positive[0]:
     axes.set_xscale("symlog", linthresh=positive[0], linscale=0.5)
-    axes.set_xticks(values)
-    axes.minorticks_off()
+    if len(values) <= TICKS:
+      axes.set_xticks(values)
+      axes.minorticks_off()
   axes.xaxis.set_major_formatter(EngFormatter(sep=""))

@@ -16,6 +16,7 @@ from posexp.reporting.results import Results
 from posexp.reporting.text import Table, one_line, tabulated
 
 TITLES = {"lengths": "curves of all tasks", "reach": "how far groups reach"}
+ROWS = 1000  # of runs, that a browser shows at once
 STYLE = Path(__file__).with_name("page.css")
 
 
@@ -50,10 +51,13 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
   yield f'<h2>Figures</h2><p class="small">{CAPTION}</p><div class="figures">{drawn}</div>'
   yield f"<h2>Costs</h2>{_table(tables.cost_table(results))}<h2>Runs</h2>"
   runs = tables.run_data([results])
-  runs = runs.astype(object).where(runs.notna(), "").astype(str)
-  yield _details(f"All {len(runs)} runs", (list(runs.columns), runs.values.tolist()))
-  first, differ = results.runs[0], differing(results.runs)
-  common = [[key, value_of(first, key)] for key in first.settings if key not in differ]
+  cells = runs[:ROWS].astype(object)
+  cells = cells.where(cells.notna(), "").astype(str)
+  title = f"The first {ROWS:,} of {len(runs):,} runs; runs.csv has all"
+  title = title if len(runs) > ROWS else f"All {len(runs)} runs"
+  yield _details(title, (list(cells.columns), cells.values.tolist()))
+  run, differ = results.runs[0], differing(results.runs)
+  common = [[key, value_of(run, key)] for key in run.settings if key not in differ]
   yield _details("What they have in common", (["option", "value"], common))
   yield "</section>"
 

@@ -38,6 +38,7 @@ REQUIRED = {"seed": int, "encoding": str, "task.kind": str, "task.name": str | i
 SECTIONS = ("task", "model", "positions", "train", "wandb", "plugins")
 PLUGIN = ("name", "path", "sha256")  # what config.yaml says of a plugin
 SHALLOW = 100  # levels of a YAML text that no parser stumbles over
+BEGIN = re.compile(r"(?<=\n)(?=[A-Za-z_])")  # of a section in a YAML text
 NESTED = re.compile(rf"^[ \t]{{{SHALLOW}}}", re.MULTILINE)
 LAST = 65_536  # bytes of a train.log that are read
 NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
@@ -215,7 +216,17 @@ def parsed_config(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _loaded(text: str) -> Any:
-  """The plain value of a YAML text.
+  """The plain value of a YAML text, section by section, since most runs share most sections."""
+  with contextlib.suppress(yaml.YAMLError):  # text in quotes may begin a line, too
+    sections = [_section(part) for part in BEGIN.split(text)]
+    if all(isinstance(section, dict) for section in sections):
+      return {key: value for section in sections for key, value in section.items()}
+  return _section(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _section(text: str) -> Any:
+  """The plain value of a YAML text, which is shared.
 
   Without aliases, of which a few can stand for more than fits in memory, and not nested so deeply
   that the parser overflows its stack. A text of few brackets, dashes and blanks in front of a line
