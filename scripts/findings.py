@@ -214,6 +214,16 @@ def device(run: Run) -> str:
   return run.summary["devices"]
 
 
+def _pair(name: str, other: str) -> str:
+  """One group against another, with what both have in common said once."""
+  parts = [name.split(), other.split()]
+  both = [word for word in parts[0] if word in parts[1] and ("=" in word or word == parts[0][0])]
+  own = [" ".join(word for word in part if word not in both) for part in parts]
+  if not both or not all(own):
+    return f"{name} against {other}"
+  return f"{' '.join(both).removesuffix(':')}: {own[0]} against {own[1]}"
+
+
 def overview(folders: Sequence[Path]) -> str:
   """All claims with their verdicts, effects, p values and seeds, as a table.
 
@@ -229,8 +239,9 @@ def overview(folders: Sequence[Path]) -> str:
       if group is None or group.difference is None:
         raise UserError(f"{folder}: no difference of {said['of']!r} to {one.baseline.label}")
       found = group.difference
-      size = f"{one.shown(found.estimate, '+')} {one.score.unit}"
-      effect = f"{size} of {one.score.title}, {group.label} against {one.baseline.label}"
+      unit = f"{one.score.unit} of ".replace("bits per byte of ", "")  # which its title says
+      size = f"{one.shown(found.estimate, '+')} {unit}{one.score.title}"
+      effect = f"{size}, {_pair(group.label, one.baseline.label)}"
       link = f"[{said['claim']}]({folder.name}/README.md)"
       p, seeds = tables.p_number(found.holm), str(found.estimate.n)
       rows.append([link, said["source"], said["verdict"], effect, p, seeds])

@@ -88,9 +88,9 @@ def method(results: Results) -> str:
   tests = sum(outcome(group, results) != "not tested" for group in results.ranked)
   if results.gated:
     text = (
-      f"Means of {results.score.title} over the seeds that learned: {_asked(results)}. Seeds lie "
-      f"near 0 or near 1, so intervals are percentile bootstraps over seeds (95 %), or the range "
-      f"of fewer than {MANY} seeds."
+      f"Means of {results.score.title} over the seeds that learned: {_asked(results)}. Seeds may "
+      "lie near 0 and near 1, so intervals are percentile bootstraps over seeds (95 %), too narrow "
+      f"for few of them, or the range of fewer than {MANY} seeds."
     )
     if tests:
       text += (
