@@ -367,7 +367,7 @@ def maps(stack, tokens, positions):
   for block in stack.blocks:
     context = block.context(x)
     k, v = block.attention.keys_values(context)
-    found.append(block.attention.weights(context, k, span))
+    found.append(block.attention.relation.weights(block.attention.queries(context), k, span))
     x = block(x, k, v, span)
   return np.stack(found), stack.finish(x)
 

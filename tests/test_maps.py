@@ -57,7 +57,7 @@ def test_maps_are_the_weights_of_the_model(found):
     everything = np.ones((1, tokens.shape[1], tokens.shape[1]), bool)
     span = model.encoder.ready(Span(positions, positions, everything))
     k, _ = block.attention.keys_values(context)
-    return block.attention.weights(context, k, span)[0]
+    return block.attention.relation.weights(block.attention.queries(context), k, span)[0]
 
   expected = weights(opened.model(), np.array([each.source]))
   np.testing.assert_allclose(seen.weights[0], expected, atol=1e-5)

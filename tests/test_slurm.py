@@ -187,7 +187,7 @@ def test_a_queued_job_goes_on_where_it_was_even_if_it_began_afresh(cluster):
   member = Member(1, "seed=0", "encoding=none", {"seed": 0, "rerun": True}, Path("runs"))
   assert task.checkpoint(member) == (task, member)
   assert member.config == {"seed": 0, "rerun": False}
-  assert pickle.loads(pickle.dumps(task)).job is train
+  assert pickle.loads(pickle.dumps(task)).train is train
 
 
 def test_what_slurm_refuses_is_a_sentence(cluster):

@@ -261,7 +261,10 @@ def test_position_only_attention_asks_the_embedding_s_own_table_in_every_layer()
   for part in here.shared:
     assert np.array_equal(part[0], rows[:L])
   weights = [
-    [block.attention.weights(x, jnp.zeros((B, L, H, 0)), here) for block in stack.blocks]
+    [
+      block.attention.relation.weights(block.attention.queries(x), jnp.zeros((B, L, H, 0)), here)
+      for block in stack.blocks
+    ]
     for x in (stack.embed(TOKENS, positions), stack.embed(TOKENS[::-1], positions))
   ]
   np.testing.assert_array_equal(weights[0], weights[1])  # whatever the words

@@ -67,14 +67,6 @@ class Curve(NamedTuple):
     return {context: factor * self.half(each - shared) for context, each in self.nats.items()}
 
 
-def language_model(trained: TrainedModel, what: str) -> TrainedModel:
-  """The same; UserError where it is not one of language, for which alone there is `what`."""
-  if not isinstance(trained.setup.task, LanguageModeling):
-    kind = trained.run.config["task"]["kind"]
-    raise UserError(f"{what} is for language models; {trained.run.path} is a run of {kind}")
-  return trained
-
-
 def with_memory(trained: TrainedModel, memory: int) -> TrainedModel:
   """The same weights with a memory of another length; UserError where there can be none."""
   if memory == trained.spec.size.memory:
@@ -195,7 +187,9 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   Raises:
     UserError: the run is not one of language, a split is too short, or there can be no such memory.
   """
-  language_model(trained, "--context")
+  if not isinstance(trained.setup.task, LanguageModeling):
+    kind = trained.run.config["task"]["kind"]
+    raise UserError(f"--context is for language models; {trained.run.path} is a run of {kind}")
   memories = [trained.spec.size.memory] if args.memory is None else args.memory
   models = [with_memory(trained, memory) for memory in memories]
   stride = None

@@ -35,10 +35,6 @@ class Text:
   unspelled: int = 0  # bytes of words that are not in the vocabulary, which no token stands for
 
   @property
-  def documents(self) -> int:
-    return len(self.source.starts) - 1
-
-  @property
   def bytes(self) -> int:
     return len(self.source.content)
 

@@ -13,7 +13,7 @@ from posexp import storage
 from posexp.data import store
 from posexp.data.examples import Pairs, Sequences
 from posexp.data.side_by_side import mapped
-from posexp.data.splits import Row, Stream
+from posexp.data.splits import Row, Split
 from posexp.data.tokenizer import Tokenizer
 from posexp.errors import UserError
 
@@ -24,7 +24,7 @@ SIDES = ("source", "target")
 
 
 def encode(
-  pairs: Stream, tokenizers: tuple[str, str], *, split: str, max_length: int | None, data: str
+  pairs: Split, tokenizers: tuple[str, str], *, split: str, max_length: int | None, data: str
 ) -> Pairs:
   """The pairs of a split as tokens, in files that are mapped into memory and cached.
 
@@ -71,7 +71,7 @@ def _read(folder: Path) -> Pairs:
 
 
 def _write(
-  folder: Path, pairs: Stream, tokenizers: tuple[str, str], most: int, *, drop: bool
+  folder: Path, pairs: Split, tokenizers: tuple[str, str], most: int, *, drop: bool
 ) -> None:
   """Writes tokens, where each sequence starts, and counts; a side has at most `most` tokens."""
   kept = long = 0

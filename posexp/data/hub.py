@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from posexp.data import store
-from posexp.data.splits import Row, Stream
+from posexp.data.splits import Row, Split
 from posexp.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def check_pinned(revision: str | None) -> None:
     )
 
 
-def read(query: Query, parse: Parse, way_out: str) -> dict[str, Stream]:
+def read(query: Query, parse: Parse, way_out: str) -> dict[str, Split]:
   """The splits of a data set, from disk where they were read once.
 
   Args:

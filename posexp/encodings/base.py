@@ -23,7 +23,6 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import ByOffset, Span
 from posexp.kernels import cudnn
 from posexp.kernels.gradients import (
-  LEAST,
   add_bias,
   matmul,
   normalized,
@@ -105,11 +104,6 @@ class LayerNorm(nnx.Module):
   def __call__(self, x: Array) -> Array:
     scale, bias = self.scale[...], self.bias[...]
     return normalized(x.astype(jnp.float32), scale, bias, self.parts, self.epsilon).astype(x.dtype)
-
-
-def masked(logits: Array, span: Span) -> Array:
-  """Logits float32 [B,H,Q,K], with the smallest number where a query may not look at a key."""
-  return jnp.where(span.visible[:, None], logits, LEAST)
 
 
 def lengths_or_mask(span: Span) -> tuple[Array, bool]:

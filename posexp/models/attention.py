@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.encodings.base import Relation, masked
+from posexp.encodings.base import Relation
 from posexp.encodings.span import ByOffset, Span
 from posexp.kernels.gradients import LEAST
 from posexp.kernels.random_bits import random_bits
@@ -236,7 +236,8 @@ class Block(NamedTuple):
   def logits(self, params: Any, q: Array, k: Array, by_offset: Array | None) -> Array:
     """[B,H,rows,columns] in float32."""
     relation, span = self.built(params, by_offset)
-    return masked(relation.score(q, k, span).astype(jnp.float32), span)
+    logits = relation.score(q, k, span).astype(jnp.float32)
+    return jnp.where(span.visible[:, None], logits, LEAST)
 
   def combine(self, params: Any, weights: Array, v: Array, by_offset: Array | None) -> Array:
     """[B,rows,H,D], of weights that dropout has not touched."""

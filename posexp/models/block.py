@@ -107,10 +107,6 @@ class Attention(nnx.Module):
     """Queries, x [B,Q,F] -> [B,Q,H,D]; None if they are not made of hidden states."""
     return None if self.query is None else self.heads(self.query(x))
 
-  def weights(self, x: Array, k: Array, span: Span) -> Array:
-    """Attention weights [B,H,Q,K] of x [B,Q,F] on keys k."""
-    return self.relation.weights(self.queries(x), k, span)
-
   def __call__(self, x: Array, k: Array, v: Array, span: Span, rngs: Rngs | None = None) -> Array:
     """x [B,Q,F] attends to k, v [B,K,H,D]: [B,Q,F]."""
     dropout = None

@@ -17,16 +17,16 @@ from posexp.errors import UserError, refused
 from posexp.sweeps.jobs import members
 from posexp.sweeps.results import results
 from posexp.sweeps.supervise import supervise, trainer_for
-from posexp.sweeps.sweep import Job, Sweep
+from posexp.sweeps.sweep import Sweep, Train
 
 log = logging.getLogger("posexp")
 SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
 
 
-def launch(job: Job) -> int:
-  """Runs `job` on every config that the command line asks for; returns the exit status.
+def launch(train: Train) -> int:
+  """Runs `train` on every config that the command line asks for; returns the exit status.
 
-  `job` gets the plain config of `config.resolve`. A UserError, or what the operating system
+  `train` gets the plain config of `config.resolve`. A UserError, or what the operating system
   refuses, becomes one line on stderr and status 2. In a sweep the other runs go on; a last line
   names those that failed, and the status is 1. In a single run an unexpected exception is raised:
   a bug is not a user's mistake. Where lines of the log could not be printed, on a full disk, say, a
@@ -36,7 +36,7 @@ def launch(job: Job) -> int:
   before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM))
   lost: set[str] = set()
   try:
-    status = _launch(job, lost)
+    status = _launch(train, lost)
     return _flushed(lost) or status
   except BrokenPipeError:  # as in ... --help | head
     return _flushed(set()) or 1
@@ -53,7 +53,7 @@ def launch(job: Job) -> int:
     signal.signal(signal.SIGTERM, before)
 
 
-def _launch(job: Job, lost: set[str]) -> int:
+def _launch(train: Train, lost: set[str]) -> int:
   args = command_line.parse(sys.argv[1:])
   with command_line.explained(args.overrides):
     cfg = command_line.shared(args.overrides)
@@ -66,7 +66,7 @@ def _launch(job: Job, lost: set[str]) -> int:
       config = resolve(cfg)
     else:
       _make_folder(cfg.runs)
-      trainer = trainer_for(job, len(found), cfg)
+      trainer = trainer_for(train, len(found), cfg)
     logging.raiseExceptions = False  # a line that cannot be printed or kept ends nothing
     try:
       configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
@@ -78,7 +78,7 @@ def _launch(job: Job, lost: set[str]) -> int:
     print(OmegaConf.to_yaml(options(cfg)), end="")
     return 0
   if found is None:
-    job(config)
+    train(config)
     return 0
   sweep = Sweep(found)
   supervise(sweep, *trainer)

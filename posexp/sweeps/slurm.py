@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.errors import UserError, near
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Job, Member, Report, attempt
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Member, Report, Train, attempt
 
 log = logging.getLogger("posexp")
 
@@ -26,7 +26,9 @@ SHARED = {  # options that submitit has for all clusters; it wants "slurm_" befo
 }  # fmt: skip
 
 
-def train_by_slurm(members: Sequence[Member], job: Job, cfg: DictConfig) -> Iterator[Report | None]:
+def train_by_slurm(
+  members: Sequence[Member], train: Train, cfg: DictConfig
+) -> Iterator[Report | None]:
   """Trains each run in a Slurm job. The jobs do not depend on this process.
 
   The job of a run is noted in the folder of the sweep, so that the command typed again finds what
@@ -40,7 +42,7 @@ def train_by_slurm(members: Sequence[Member], job: Job, cfg: DictConfig) -> Iter
   jobs = {member: submitit.SlurmJob(output, number) for member, number in ids.items()}
   jobs = {m: known for m, known in jobs.items() if not known.done() and known.state != "UNKNOWN"}
   if left := [member for member in members if member not in jobs]:
-    for member, number in zip(left, _submit(left, job, output, cfg), strict=True):
+    for member, number in zip(left, _submit(left, train, output, cfg), strict=True):
       jobs[member] = submitit.SlurmJob(output, number)
       notes[member].parent.mkdir(parents=True, exist_ok=True)
       notes[member].write_text(number, "utf-8")
@@ -61,12 +63,12 @@ def train_by_slurm(members: Sequence[Member], job: Job, cfg: DictConfig) -> Iter
       log.info("the jobs go on; the same command shows them again, `scancel %s` ends them", arrays)
 
 
-def _submit(members: Sequence[Member], job: Job, output: Path, cfg: DictConfig) -> list[str]:
+def _submit(members: Sequence[Member], train: Train, output: Path, cfg: DictConfig) -> list[str]:
   """Submits the runs as one array; returns the ids of their jobs."""
   submitit = _submitit()
   launcher = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
   options = {key: value for key, value in launcher.items() if value not in (None, {})}
-  task = Task(job, OmegaConf.to_container(cfg.hydra.job_logging, resolve=True))
+  task = Task(train, OmegaConf.to_container(cfg.hydra.job_logging, resolve=True))
   try:
     executor = submitit.AutoExecutor(
       output, cluster="slurm", slurm_max_num_timeout=options.pop("max_num_timeout")
@@ -96,15 +98,15 @@ def _outcome(job: Any) -> tuple[str, str]:
 class Task:
   """What a job does: it trains the run of a member, and goes on with it when queued again."""
 
-  def __init__(self, job: Job, logs: dict[str, Any]):
-    self.job = job
+  def __init__(self, train: Train, logs: dict[str, Any]):
+    self.train = train
     self.logs = logs
 
   def __call__(self, member: Member) -> str:
     logging.config.dictConfig(self.logs)
     # It comes before USR2 when another job takes the place, and is no reason to end for good.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return attempt(self.job, member)
+    return attempt(self.train, member)
 
   def checkpoint(self, member: Member) -> Any:
     """What is to be done in the next turn, when time is up; submitit asks."""

@@ -20,7 +20,7 @@ from rich.text import Text
 from posexp.config import RunOptions, build
 from posexp.errors import UserError
 from posexp.sweeps.slurm import train_by_slurm
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Job, Member, Report, Sweep, attempt, forget
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Report, Sweep, Train, attempt, forget
 from posexp.sweeps.workers import devices, train_in_workers
 
 log = logging.getLogger("posexp")
@@ -28,7 +28,7 @@ log = logging.getLogger("posexp")
 Trainer = Callable[[Sequence[Member]], Iterator[Report | None]]
 
 
-def trainer_for(job: Job, runs: int, cfg: DictConfig) -> tuple[Trainer, bool]:
+def trainer_for(train: Train, runs: int, cfg: DictConfig) -> tuple[Trainer, bool]:
   """Who trains so many runs, by the config that they share, and whether a live table shows them.
 
   Raises:
@@ -44,20 +44,20 @@ def trainer_for(job: Job, runs: int, cfg: DictConfig) -> tuple[Trainer, bool]:
   if workers != 1 and launcher == "slurm":
     raise UserError(f"workers={workers} are processes of this machine: drop it, or drop slurm")
   if launcher == "slurm":
-    return lambda members: train_by_slurm(members, job, cfg), True
+    return lambda members: train_by_slurm(members, train, cfg), True
   if workers == 1:
-    return lambda members: train_here(members, job), False
+    return lambda members: train_here(members, train), False
   bound_to = devices(workers, runs)
-  return lambda members: train_in_workers(members, job, bound_to, cfg), True
+  return lambda members: train_in_workers(members, train, bound_to, cfg), True
 
 
-def train_here(members: Sequence[Member], job: Job) -> Iterator[Report]:
+def train_here(members: Sequence[Member], train: Train) -> Iterator[Report]:
   """Trains the runs one after another in this process."""
   groups: set[str] = set()
   for member in members:
     yield member, RUNNING, ""
     forget(groups, member)
-    reason = attempt(job, member)
+    reason = attempt(train, member)
     yield member, FAILED if reason else DONE, reason
 
 

@@ -20,7 +20,7 @@ DONE, RUNNING, FAILED, WAITING = STATES = ("done", "running", "failed", "waiting
 
 KEPT = 8  # groups of a sweep whose compiled programs one process keeps
 
-Job = Callable[[dict[str, Any]], Any]  # trains the run of a config
+Train = Callable[[dict[str, Any]], Any]  # trains the run of a config
 
 
 @dataclasses.dataclass(eq=False)
@@ -58,13 +58,13 @@ class Member:
 Report = tuple[Member, str, str]  # a member, its new state, and the reason for it
 
 
-def attempt(job: Job, member: Member) -> str:
+def attempt(train: Train, member: Member) -> str:
   """Trains a run; returns why it failed, or "" if it did not.
 
   The traceback of an unexpected exception is in the train.log of the run.
   """
   try:
-    job(member.config)
+    train(member.config)
   except UserError as error:
     return str(error)
   except OSError as error:

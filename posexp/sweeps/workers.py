@@ -22,7 +22,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.errors import UserError, near
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Job, Member, Report, attempt, forget
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Report, Train, attempt, forget
 
 log = logging.getLogger("posexp")
 
@@ -64,7 +64,7 @@ def devices(workers: int | str, runs: int) -> list[dict[str, str]]:
 
 
 def train_in_workers(
-  members: Sequence[Member], job: Job, bound_to: Sequence[dict[str, str]], cfg: DictConfig
+  members: Sequence[Member], train: Train, bound_to: Sequence[dict[str, str]], cfg: DictConfig
 ) -> Iterator[Report | None]:
   """Trains the runs in as many processes as there are elements of `bound_to`, its variables.
 
@@ -85,7 +85,7 @@ def train_in_workers(
           begin = functools.partial(_begin, bound_to[number], str(files[number]), logs)
           spawn = multiprocessing.get_context("spawn")
           pools[number] = ProcessPoolExecutor(1, mp_context=spawn, initializer=begin)
-        busy[pools[number].submit(_train, job, member)] = member, number
+        busy[pools[number].submit(_train, train, member)] = member, number
         yield member, RUNNING, ""
       for future in futures.wait(busy, SECONDS, futures.FIRST_COMPLETED).done:
         member, number = busy.pop(future)
@@ -122,11 +122,11 @@ def _begin(device: dict[str, str], file: str, logs: dict[str, Any]) -> None:
   logging.config.dictConfig(logs)
 
 
-def _train(job: Job, member: Member) -> str:
+def _train(train: Train, member: Member) -> str:
   """In the process of a worker: trains a run; returns why it failed, or ""."""
   try:
     forget(_groups, member)
-    return attempt(job, member)
+    return attempt(train, member)
   except SystemExit:
     return "its process was asked to end"
   finally:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from posexp.data.examples import Batch
+from posexp.data.splits import EVALUATED
 from posexp.errors import near
 from posexp.runs import Broken, read_config, read_summary
 from posexp.runs.metrics import METRICS, Metric, Score, score
@@ -229,7 +230,7 @@ class Task(Protocol):
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """The lines of the result: metrics of the best checkpoint, by split."""
     names = [name for key in summary for split, _, name in [key.partition("/")] if split == "test"]
-    yield from result_table(self, summary, ("validation", "test"), names)
+    yield from result_table(self, summary, EVALUATED, names)
 
 
 def finished(task: Task, folder: Path) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from posexp.config.checks import Count, Name, between, check
 from posexp.data.examples import Batch
+from posexp.data.splits import EVALUATED
 from posexp.tasks.contract import Outputs, Snapshot, Task, result_table
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class EchoData:
 
   @property
   def sizes(self) -> dict[str, int]:
-    return {"train": EPOCH} | dict.fromkeys(("validation", "test"), LANES * self.held)
+    return {"train": EPOCH} | dict.fromkeys(EVALUATED, LANES * self.held)
 
   @property
   def about(self) -> tuple[str, str]:
@@ -177,5 +178,5 @@ class Echo(Task):
     return found | {"ceiling/without_memory": data.ceiling}
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    yield from result_table(self, summary, ("validation", "test"), ("accuracy", "loss"))
+    yield from result_table(self, summary, EVALUATED, ("accuracy", "loss"))
     yield f"no model without a memory exceeds {summary['ceiling/without_memory']:.4f}"

@@ -15,6 +15,7 @@ from posexp.config.checks import Count, Name, between, check, only_with
 from posexp.data import corpus
 from posexp.data.corpus import Text
 from posexp.data.examples import Batch, numbered
+from posexp.data.splits import EVALUATED
 from posexp.data.streams import Stream
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
@@ -238,7 +239,7 @@ class LanguageModeling(Task):
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """The best checkpoint on both splits, and what needs no training by gradients."""
-    yield from result_table(self, summary, ("validation", "test"), SHOWN)
+    yield from result_table(self, summary, EVALUATED, SHOWN)
     metric = metric_of(self, "bits_per_byte")
     for name, title in FLOORS.items():
       floor = summary[f"baseline/test/{name}/bits_per_byte"]

@@ -14,14 +14,14 @@ import numpy as np
 from posexp import storage
 from posexp.config.checks import Count, Name, check
 from posexp.data import trees
-from posexp.data.splits import arrange
+from posexp.data.splits import EVALUATED, arrange
 from posexp.data.treebank import FIRST, TAGGED, Lexicon, kept_lexicon
 from posexp.data.trees import Tree
 from posexp.errors import UserError
 from posexp.runs.predictions import write_predictions
 from posexp.tasks import brackets, pcfg
 from posexp.tasks.contract import Outputs, Snapshot, Task, metric_of, prefixed, result_table
-from posexp.tasks.treebank_data import EVALUATED, TreebankData, parser_spec
+from posexp.tasks.treebank_data import TreebankData, parser_spec
 
 if TYPE_CHECKING:
   from posexp.models.parser import ParserSpec

@@ -12,13 +12,11 @@ from typing import Annotated, Any, Literal
 from posexp import storage
 from posexp.config.checks import Count, Name, at_least, at_most, check, only_with
 from posexp.data import sources, splits, tokenizer
-from posexp.data.splits import Rows
+from posexp.data.splits import EVALUATED, Rows
 from posexp.errors import UserError, counted
 from posexp.tasks import bag_of_words
 from posexp.tasks.classification import Classification, LabeledData
 from posexp.tasks.contract import Snapshot, metric_of
-
-EVALUATED = ("validation", "test")
 
 
 @dataclasses.dataclass(frozen=True)

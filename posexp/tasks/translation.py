@@ -17,7 +17,7 @@ from posexp import storage
 from posexp.config.checks import Bound, Count, Name, at_least, at_most, check, only_with
 from posexp.data import batches, encoded, hub, sources, tokenizer
 from posexp.data.examples import Batch
-from posexp.data.splits import Stream, arrange
+from posexp.data.splits import Split, arrange
 from posexp.runs.metrics import Metric
 from posexp.runs.predictions import write_predictions
 from posexp.tasks import bleu
@@ -44,7 +44,7 @@ DECODED = ("bleu", "chrf", "exact_match")  # metrics of hypotheses
 class Splits(NamedTuple):
   """The pairs of each split, and notes on how the splits were made."""
 
-  pairs: dict[str, Stream]  # train, validation, test, and more that are tested
+  pairs: dict[str, Split]  # train, validation, test, and more that are tested
   notes: list[str]
   groups: dict[str, list[str]]  # by split, in its order; a split may have none
   digest: str  # of all that the pairs depend on

@@ -10,7 +10,7 @@ import numpy as np
 
 from posexp.data import batches, trees
 from posexp.data.examples import Batch
-from posexp.data.splits import SPLITS
+from posexp.data.splits import EVALUATED, SPLITS
 from posexp.data.treebank import UNKNOWN, Lexicon, Sentences
 from posexp.data.trees import Tree
 from posexp.errors import UserError
@@ -19,7 +19,6 @@ from posexp.tasks.brackets import Branching
 if TYPE_CHECKING:
   from posexp.models.parser import ParserSpec
 
-EVALUATED = ("validation", "test")
 READ = {
   "words": "words",
   "tags": "gold tags",
