@@ -6,15 +6,16 @@ from states import assert_equal
 from translators import untrained
 
 from posexp.analysis import attention
-from posexp.analysis.line_translation import LineTranslator, padded_length
+from posexp.analysis.line_translation import LineTranslator
+from posexp.data import batches
 from posexp.errors import UserError
 from posexp.models.decoding import Search
 from posexp.training.restore import open_translator
 
 
 def test_lengths_of_batches():
-  assert [padded_length(n) for n in (1, 8, 9, 16, 17, 100)] == [8, 8, 16, 16, 32, 128]
-  assert padded_length(17, limit=20) == 20
+  assert [batches.padded_length(n) for n in (1, 8, 9, 16, 17, 100)] == [8, 8, 16, 16, 32, 128]
+  assert batches.padded_length(17, limit=20) == 20
 
 
 def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(tmp_path):

@@ -14,7 +14,7 @@ import tokenizers
 from flax import nnx
 from jax import Array
 
-from posexp.analysis.line_translation import padded_length
+from posexp.data.batches import padded_length
 from posexp.data.tokenizer import BOS, PAD
 from posexp.encodings.base import Relation
 from posexp.models.positions import Positions
@@ -53,6 +53,23 @@ def watch(stack: Stack) -> tuple[list[Seen], list[Seen]]:
   return own, cross
 
 
+def seen_by(
+  model: nnx.Module, batch: dict[str, Array], carry: Any, positions: Positions
+) -> tuple[list[Seen], Any]:
+  """What each layer of a model's first stack attends to in evaluation, and the next carry.
+
+  An encoder reads a batch's `tokens` and `mask`; a causal stack what its model reads, after what
+  the model carries.
+  """
+  model = nnx.clone(model)
+  stack = model.stacks[0]
+  seen, _ = watch(stack)
+  if stack.causal:
+    return seen, model.predict(batch, carry)[1]
+  stack(batch["tokens"], batch["mask"], positions=positions.evaluating(batch["mask"]))
+  return seen, carry
+
+
 class ByOffset(NamedTuple):
   """Attention on real sequences, by layer, head and how far the key is from the query."""
 
@@ -67,21 +84,11 @@ class ByOffset(NamedTuple):
 def by_offset(
   model: nnx.Module, positions: Positions, batches: list[dict[str, Any]], most: int
 ) -> ByOffset:
-  """Runs the first stack of a model on batches of equal length; the last `most` of them count.
-
-  An encoder reads their `tokens`, `mask` and `weight`. A causal stack reads them as its model does
-  in evaluation, one after another with what the model carries.
-  """
+  """Runs a model on batches of equal length, one after another; the last `most` of them count."""
 
   @nnx.jit
   def look(model: Any, batch: dict[str, Array], carry: Any):
-    model = nnx.clone(model)
-    stack = model.stacks[0]
-    seen, _ = watch(stack)
-    if stack.causal:
-      carry = model.predict(batch, carry)[1]
-    else:
-      stack(batch["tokens"], batch["mask"], positions=positions.evaluating(batch["mask"]))
+    seen, carry = seen_by(model, batch, carry, positions)
     real = batch["mask"] & (batch["weight"] > 0)[:, None]
     mass = jnp.stack([each.weights for each in seen]).astype(jnp.float32)
     visible = (seen[0].visible & real[:, :, None]).astype(jnp.float32)

@@ -20,7 +20,7 @@ from jax import Array
 
 from posexp import plotting
 from posexp.analysis import figures
-from posexp.analysis.attention import watch
+from posexp.analysis.attention import seen_by
 from posexp.errors import UserError
 from posexp.training.devices import prepare
 from posexp.training.restore import TrainedModel, open_trained
@@ -104,13 +104,7 @@ def watching(trained: TrainedModel) -> Callable[[Any, Any], tuple[list[Array], A
 
   @nnx.jit
   def look(model: Any, batch: dict[str, Array], carry: Any) -> tuple[list[Array], Any]:
-    model = nnx.clone(model)
-    stack, mask = model.stacks[0], batch["mask"]
-    seen, _ = watch(stack)
-    if stack.causal:
-      carry = model.predict(batch, carry)[1]
-    else:
-      stack(batch["tokens"], mask, positions=trained.spec.positions.evaluating(mask))
+    seen, carry = seen_by(model, batch, carry, trained.spec.positions)
     return [each.weights for each in seen], carry
 
   return functools.partial(look, trained.model())

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posexp.analysis.line_translation import padded_length
 from posexp.data import batches, trees
 from posexp.data.treebank import TAGGED, Sentences
 from posexp.data.trees import Tree
@@ -39,7 +38,9 @@ class LineParser:
       return found
     sentences = [Tree(*zip(*given[place], strict=True), ()) for place in real]
     encoded = Sentences.of(sentences, self.lexicon, self.inputs, train=False)
-    ends = np.unique([padded_length(count, self.limit) for count in encoded.lengths.tolist()])
+    ends = np.unique(
+      [batches.padded_length(count, self.limit) for count in encoded.lengths.tolist()]
+    )
     spans = self.snapshot.predict(batches.evaluation(encoded, ends, self.rows))["spans"]
     for place, sentence, each in zip(real, sentences, spans, strict=True):
       found[place] = tree_of(self.lexicon, sentence.words, sentence.tags, each)

@@ -13,8 +13,6 @@ from posexp.models.decoding import Search
 from posexp.tasks.translation import decode
 from posexp.training.restore import TrainedModel
 
-SHORTEST = 8  # tokens of the shortest batches
-
 
 class Hypothesis(NamedTuple):
   """A translation of a line that is not blank."""
@@ -24,12 +22,6 @@ class Hypothesis(NamedTuple):
   source: list[int]  # the tokens that were read, [EOS] last
   target: list[int]  # the tokens that were written, [EOS] last unless it was cut
   cut: bool  # the source is longer than what was read
-
-
-def padded_length(count: int, limit: int | None = None) -> int:
-  """The length of a batch for `count` tokens: SHORTEST times a power of two, at most `limit`."""
-  length = SHORTEST << max(0, (count - 1) // SHORTEST).bit_length()
-  return length if limit is None else min(length, limit)
 
 
 class LineTranslator:
@@ -52,7 +44,7 @@ class LineTranslator:
     ids = self.source.ids([lines[place] for place in real])
     sources = Sequences.of([tokens[: self.most - 1] for tokens in ids])
     pairs = Pairs(sources, sources)  # the search does not read targets
-    ends = sorted({padded_length(count, self.limit) for count in pairs.lengths.tolist()})
+    ends = sorted({batches.padded_length(count, self.limit) for count in pairs.lengths.tolist()})
     rows = batches.by_length(pairs.lengths)
     found = decode(self.snapshot, batches.evaluation(pairs, ends, self.rows, rows), self.search)
     for row, place in enumerate(real):

@@ -30,6 +30,13 @@ def buckets(lengths: np.ndarray, longest: int) -> np.ndarray:
   return np.asarray([*min(choices, key=tokens), last]) * granule
 
 
+def padded_length(count: int, limit: int | None = None) -> int:
+  """The length of a batch for `count` tokens in use: GRANULE times a power of two, at most `limit`,
+  so that a few programs serve all lengths."""
+  length = GRANULE << max(0, (count - 1) // GRANULE).bit_length()
+  return length if limit is None else min(length, limit)
+
+
 def rows_of(ends: np.ndarray, tokens: int) -> np.ndarray:
   """Rows of a batch of about `tokens` tokens in each bucket, int [buckets]."""
   rows = np.maximum(tokens // ends, 1)
