@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from posexp.config.arguments import Parser, run
 from posexp.data.lines import given_lines, windows
-from posexp.errors import counted, near, printable
+from posexp.errors import UserError, counted, near, printable
 
 if TYPE_CHECKING:
   from posexp.analysis.line_translation import Hypothesis
@@ -70,7 +70,10 @@ def translate(args: argparse.Namespace) -> None:
   trained = open_translator(args.run, rows)
   search = trained.setup.task.search
   if args.beam is not None:
-    search = dataclasses.replace(search, beam=args.beam)
+    try:
+      search = dataclasses.replace(search, beam=args.beam)
+    except ValueError as error:
+      raise UserError(f"--{error}") from None
   translator = LineTranslator(trained, search, rows)
   numbers, drawn, cut = itertools.count(1), 0, 0
   for window in every:

@@ -181,10 +181,11 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_saved(tmp_path, capfd):
       with RunWriter(tmp_path, CONFIG) as run:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
         run.save(2, big, evaluated(0.6))
+        run.save(3, big, evaluated(0.7))  # hears of it
     finally:
       resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-  with pytest.raises(UserError, match=r"could not be written \(File too large\)") as error:
+  with pytest.raises(UserError, match=r"/2 could not be written \(File too large\)") as error:
     fill_up()
   assert "\n" not in str(error.value)
   assert capfd.readouterr() == ("", "")

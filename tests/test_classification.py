@@ -130,6 +130,13 @@ def test_labels_that_are_numbers_are_in_their_order(tmp_path):
   assert data.label_names == ("2", "9", "10")
 
 
+def test_labels_that_are_nearly_alike_are_said(tmp_path):
+  rows = [(f"{text} {i}", label) for i, (text, label) in enumerate(ROWS)]
+  path = write(tmp_path / "a.jsonl", [*rows, ("one more", "P"), ("another one", "p ")])
+  data = TextClassification(train=path).prepare(tmp_path)
+  assert "the labels 'P', 'p', 'p ' differ by blanks or capitals alone" in data.notes
+
+
 def test_empty_and_long_texts_are_counted(tmp_path):
   rows = [*ROWS, ("", "p"), (" ", "n"), ("a b c d e f", "n")]
   path = write(tmp_path / "a.jsonl", rows)

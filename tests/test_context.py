@@ -82,6 +82,18 @@ def by_hand(trained, start, end):
   return -logits[np.arange(end - start), tokens[1:]]
 
 
+@pytest.mark.parametrize(
+  ("count", "message"),
+  [
+    (None, "have as many before them; choose shorter contexts"),
+    (5, "before them, and 5 are asked for; choose fewer positions, or shorter contexts"),
+  ],
+)
+def test_contexts_that_no_target_has(trained, count, message):
+  with pytest.raises(UserError, match=message):
+    windows.drawn(stream(trained), 10**9, count)
+
+
 def test_a_context_is_exact(trained):
   plain = context.with_memory(trained, 0)
   place = windows.drawn(stream(trained), 20, 10)

@@ -199,6 +199,7 @@ def test_a_character_is_printed_when_it_is_whole(capsys):
     (evaluate, "RUN --text empty.txt", "empty.txt: the file is empty"),
     (evaluate, "RUN --text binary", "binary, line 1: not valid UTF-8"),
     (evaluate, "RUN --text -", "standard input: not valid UTF-8"),
+    (evaluate, "RUN --text test.txt --segment 9999999", "segments of 9999999: segment must"),
     (evaluate, "RUN --text test.txt --segment 1", "--segment must be at least 2, not 1"),
     (evaluate, "RUN --text test.txt --grid", "--text measures the whole model"),
     (evaluate, "RUN --text test.txt --per-token --memory 1,2", "--per-token is for one --memory"),

@@ -80,6 +80,7 @@ def test_runs_can_be_chosen_by_an_option(tmp_path, said):
   assert "sinusoidal" not in text
   # The default of an option that decides nothing has no part in what tells runs apart.
   assert "is first of 3 groups" in said(tmp_path, "--where", "model.memory=0")
+  assert "rpr is first of 1 group" in said(tmp_path, "--where", "rpr.k=2e0")
 
 
 def test_what_changes_along_with_the_groups_is_said(tmp_path, said):
@@ -103,6 +104,7 @@ def test_the_baseline_can_be_named(tmp_path, said):
     (["--by", "rpr.kk"], "--by rpr.kk: no option by which runs can be grouped; did you mean rpr.k"),
     (["--by", "k"], "did you mean rpr.k?"),
     (["--where", "rpr.k=3"], "--where rpr.k=3: no run has that; there are 2, 4"),
+    (["--where", "rpr.k"], "--where rpr.k: write it as OPTION=VALUE, as in encoding=rpr"),
     (["--where", "rpr.kk=2"], "no run has that; did you mean rpr.k?"),
     (["--baseline", "sinusoidl"], "it is no group; did you mean sinusoidal?"),
     (["--baseline", "rpr"], "it is no group; did you mean rpr k=4?"),
@@ -171,7 +173,10 @@ def test_runs_that_failed_before_they_began_are_named_and_tell_no_groups_apart(t
   log = "UserError('rpr.k must be at least 1, not 0')\n"
   failed = write(tmp_path, "rpr", 0, log=log, options={"k": 0})
   (failed / "metrics.jsonl").unlink()
+  other = write(tmp_path, "rpr", 0, log="UserError('no such file')\n", options={"k": -1})
+  (other / "metrics.jsonl").unlink()
   text = said(tmp_path)
+  assert f"before they began: {other.parent.name}/seed=0 (no such file)." in text
   assert (
     f"In no group, since they failed before they began: {failed.parent.name}/seed=0 (rpr.k must be "
     "at least 1, not 0)." in text
@@ -205,6 +210,7 @@ def test_equal_differences_are_not_tested(tmp_path, said):
   [
     ({"train.epochs": 3}, "rpr mixes train.epochs = 2 (5 runs), 3 (1 run)"),
     ({"data": "other"}, "rpr mixes data = "),
+    ({"data": "other", "task.train": "b.csv"}, "no mean; --by encoding,task.train takes it apart"),
   ],
 )
 def test_a_run_that_is_not_like_its_group_is_not_averaged_silently(tmp_path, said, more, told):

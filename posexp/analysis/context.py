@@ -248,7 +248,8 @@ def _title(
     what = f"{targets:,} targets of {args.split} drawn at random, the same with each context"
     spread = "95 % intervals over targets"
   else:
-    which = f"the last {stride:,} of each window" if stride else "all of each window"
+    part = stride and stride < min(args.context)
+    which = f"the last {stride:,} of each window" if part else "all of each window"
     what = f"{targets:,} neighboring targets of {args.split}, {which}"
     spread = f"95 % intervals over {curves[0].blocks} blocks of {max(args.context):,} targets"
   step = int(trained.snapshot.state.step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import sys
@@ -61,11 +62,13 @@ def reading(trained: TrainedModel, segment: int, memory: int | None = None) -> T
   """A language model that reads segments of so many tokens, perhaps with another memory.
 
   Raises:
-    UserError: the encoding allows no memory, or has too few positions for both.
+    UserError: the segment is too long for any model, or the encoding allows no memory, or has too
+      few positions for both.
   """
   if memory is not None:
     trained = with_options(trained, {"model.memory": memory})
   try:
+    dataclasses.replace(trained.setup.task, segment=segment)
     trained.spec.check(segment)
   except ValueError as error:
     raise UserError(f"segments of {segment}: {error}") from None

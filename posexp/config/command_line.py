@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -52,7 +53,12 @@ def parse(argv: Sequence[str]) -> Namespace:
   if args.cfg and args.multirun:
     raise UserError("--cfg shows the config of one run: leave -m out")
   args.overrides = read(args.overrides)
+  last = {o.key_or_group: o for o in args.overrides}
   for o in args.overrides:
+    if (counts := last[o.key_or_group].input_line) != o.input_line:
+      print(
+        f"posexp: of {brief(o.input_line)} and {brief(counts)} the last counts", file=sys.stderr
+      )
     if o.key_or_group == "plugins":
       if o.is_sweep_override():
         raise UserError(f"{o.input_line}: write a list, plugins=[a.py,b.py]")

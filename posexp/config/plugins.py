@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import Any
 
@@ -143,7 +144,7 @@ def check(group: str, config: Mapping[str, Any]) -> None:
   if plugin is None:
     raise UserError(
       f"{group} {name} is not one of posexp's: it was loaded from {file}; name that file, with "
-      f"--plugins {file}, or with plugins={file} where a command has no flags"
+      f"--plugins {quote(file)}, or with plugins={quote(file)} where a command has no flags"
     )
   if plugin.sha256 != wanted["sha256"]:
     raise UserError(

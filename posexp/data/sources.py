@@ -253,10 +253,12 @@ def _pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
   if name in columns:
     return columns[name]
   near = nearest(name, columns)
-  way_out = f"did you mean task.{option}={near}" if near else f"set task.{option} to one of them"
-  raise UserError(
-    f"{where}: no column {name!r}, but {', '.join(columns) or 'none at all'}; {way_out}"
-  )
+  there = ", ".join(each if each == each.strip() else repr(each) for each in columns)
+  if near and near != near.strip():
+    way_out = f"take the blanks out of {near!r}"
+  else:
+    way_out = f"did you mean task.{option}={near}" if near else f"set task.{option} to one of them"
+  raise UserError(f"{where}: no column {name!r}, but {there or 'none at all'}; {way_out}")
 
 
 def _text(value: Any, max_length: int | None, what: str, where: str) -> str:

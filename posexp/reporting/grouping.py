@@ -73,14 +73,25 @@ def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
     return list(runs)
   found = [(run, flat(run.config) | run.settings) for run in runs]
   for typed in where:
-    key, _, value = typed.partition("=")
+    key, equals, value = typed.partition("=")
+    if not equals:
+      raise UserError(f"--where {typed}: write it as OPTION=VALUE, as in encoding=rpr")
     values = list(dict.fromkeys(as_typed(options[key]) for _, options in found if key in options))
-    if value not in values:
+    meant = next((each for each in values if _same(each, value)), None)
+    if meant is None:
       known = list(dict.fromkeys(option for run in runs for option in run.settings))
       hint = f"there are {', '.join(values)}" if values else did_you_mean(key, known)
       raise UserError(f"--where {typed}: no run has that; {hint}")
-    found = [each for each in found if key in each[1] and as_typed(each[1][key]) == value]
+    found = [each for each in found if key in each[1] and as_typed(each[1][key]) == meant]
   return [run for run, _ in found]
+
+
+def _same(value: str, typed: str) -> bool:
+  """Whether a value is what was typed: 0.001 is 1e-3, and true is True."""
+  one, other = number(value), number(typed)
+  if None not in (one, other):
+    return one == other
+  return value == typed or (value in ("true", "false") and value == typed.lower())
 
 
 def text_size(run: Run) -> str | None:

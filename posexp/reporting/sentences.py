@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from posexp.errors import counted
-from posexp.reporting.grouping import Group, differing, distinguishing, text_size
+from posexp.reporting.grouping import PATHS, Group, differing, distinguishing, text_size
 from posexp.reporting.results import Results
 from posexp.reporting.scores import by_part
 from posexp.reporting.significance import LEVEL, MANY, MOST_SEEDS
@@ -126,8 +126,11 @@ def notes(results: Results) -> Iterator[str]:
   kept = [run for group in results.groups for run in group.counted.values()]
   if extra := [key for key in differing(kept) if key not in results.by]:
     yield f"Groups differ in more than in {', '.join(results.by)}: {listed(extra, 8)}."
-  if failed := [f"{run.path.parent.name}/{run.path.name}" for run in results.never_begun]:
-    why = results.never_begun[0].failure[:120]
+  reasons: dict[str, list[str]] = {}
+  for run in results.never_begun:
+    name = f"{run.path.parent.name}/{run.path.name}"
+    reasons.setdefault(run.failure[:120], []).append(name)
+  for why, failed in reasons.items():
     yield f"In no group, since they failed before they began: {listed(failed, 8)} ({why})."
   yield from _fewer_parts(results)
   if len(texts := dict.fromkeys(filter(None, map(text_size, kept)))) > 1:
@@ -187,6 +190,7 @@ def _mixture(group: Group, results: Results) -> str:
     parts.append(f"{key} = {shown}")
   finished = [run for run in group.runs if run.score(results.score.key) is not None]
   keys = [key for key in distinguishing(finished) if key in group.mixed]
+  keys = keys or [key for key in differing(finished) if key in PATHS][:1]
   way_out = f"; --by {','.join([*results.by, *keys])} takes it apart" if keys else ""
   return f"{group.label} mixes {'; '.join(parts)}: it has no mean{way_out}."
 

@@ -20,7 +20,7 @@ from posexp.errors import UserError
 
 # Orbax takes a second to import, and a finished run needs none of it: it is imported where used.
 
-WRITING = "could not be written ({reason}); the checkpoints before it are kept"
+WRITING = "could not be written ({reason}); those that were whole before it are kept"
 READING = (
   "is damaged ({reason}); remove it to go on from the checkpoint before it, or rerun=true starts "
   "the run afresh"
@@ -47,6 +47,7 @@ class Checkpoints:
     self.folder = folder
     self.ranked = ranked
     self.read_only = read_only
+    self._saving: int | None = None  # the step of the checkpoint that was begun last
 
   def save(self, step: int, state: Any, rank: Rank | None = None) -> None:
     """Begins to write `state`, a pytree of arrays that may be donated as soon as this returns.
@@ -54,12 +55,14 @@ class Checkpoints:
     A checkpoint without a rank is kept while it is the newest, and is never the best.
 
     Raises:
-      UserError: this checkpoint, or the one before it, could not be written.
+      UserError: this checkpoint, or the one before it, which is named, could not be written.
     """
     import orbax.checkpoint as ocp
 
     metrics = {name: float(value) for name, value in (rank._asdict() if rank else {}).items()}
     checksum = {CHECKSUM: _checksum(state)}
+    self.wait()  # for the one before, whose failure is not this one's
+    self._saving = step
     with self._explained(WRITING, step):
       self._manager.save(
         step, args=ocp.args.StandardSave(state), metrics=metrics, custom_metadata=checksum
@@ -128,14 +131,14 @@ class Checkpoints:
   def wait(self) -> None:
     """Returns when what was saved is on disk; UserError if it could not be written."""
     if "_manager" in vars(self):
-      with self._explained(WRITING):
+      with self._explained(WRITING, self._saving):
         self._manager.wait_until_finished()
 
   def close(self) -> None:
     """Waits, and releases what Orbax holds."""
     self.wait()
     if manager := vars(self).pop("_manager", None):
-      with self._explained(WRITING):
+      with self._explained(WRITING, self._saving):
         manager.close()
 
   @functools.cached_property
@@ -145,7 +148,8 @@ class Checkpoints:
     for path in self.folder.glob("[0-9]*/**/*"):
       if not path.is_dir():
         storage.check(path)
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it also raises
+    for logger in ("absl", "asyncio"):  # where Orbax logs what it also raises
+      logging.getLogger(logger).setLevel(logging.CRITICAL)
     _hush()
     options = ocp.CheckpointManagerOptions(
       best_fn=lambda metrics: metrics["score"],  # never called, but makes it keep the metrics

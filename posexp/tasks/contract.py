@@ -263,7 +263,8 @@ def result_table(
     for split in splits:
       value = summary.get(f"{split}/{name}")
       cells.append("" if value is None else format(value, metric.format))
-    yield f"{metric.title:<24}" + "".join(map("{:>12}".format, cells))
+    if any(cells):
+      yield f"{metric.title:<24}" + "".join(map("{:>12}".format, cells))
 
 
 def prefixed(split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ SHOWN = ("bits_per_byte", "bits_per_char", "perplexity", "word_perplexity", "los
 FLOORS = {"ngram": "byte n-gram, order 5", "bz2": "bz2"}
 PROMPTS = 8  # texts of the test split that are gone on with
 PROMPT = 32  # tokens of each at most
+WORDY = 50  # bytes of a word on average, from which on blanks are no ends of words
 WRITTEN = 200  # at most, of what follows
 
 
@@ -220,7 +221,8 @@ class LanguageModeling(Task):
     measured = self.scores(found) | {
       "bits_per_byte": float(bits / text.bytes),
       "bits_per_char": float(bits / text.chars),
-      "word_perplexity": perplexity(nats / text.words),
+      # Without blanks, as in Japanese, a line would be a word.
+      "word_perplexity": perplexity(nats / text.words) if text.bytes < WORDY * text.words else None,
     }
     counted = {"bytes": text.bytes, "words": text.words, "tokens": int(found["tokens"].sum())}
     write_predictions(folder, "test", segments(data, found))
@@ -252,7 +254,8 @@ class LanguageModeling(Task):
       shown = "not applicable: too few positions" if value is None else format(value, metric.format)
       yield f"{f'{context:,} tokens, {metric.title}':<36}{shown:>12}"
     part = self.validation_tokens
-    yield f"validation: {f'its first {part:,} tokens' if part else 'all of it'}; test: all of it"
+    first = f"at most its first {part:,} tokens" if part else "all of it"
+    yield f"validation: {first}; test: all of it"
     yield (
       f"bits per byte of test are of its {summary['test/bytes']:,} bytes; ends of documents are "
       "predicted, too"

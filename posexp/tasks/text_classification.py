@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -133,6 +134,9 @@ def _rows(
       f"the training texts all have the label {min(seen)!r}; two labels at least are needed"
     )
   _check_filled(task, rows["train"])
+  plain = Counter(label.strip().casefold() for label in labels)
+  if alike := [repr(each) for each in sorted(labels) if plain[each.strip().casefold()] > 1]:
+    notes.append(f"the labels {', '.join(alike[:8])} differ by blanks or capitals alone")
   for split in EVALUATED:
     if unseen := sum(label not in seen for _, label in rows[split]):
       notes.append(f"{counted(unseen, f'{split} text')} with a label that no training text has")

@@ -187,7 +187,8 @@ class Translation(Task):
     """The best checkpoint on all splits, then the parts of those that are tested."""
     splits = _decoded(summary)
     yield from result_table(self, summary, splits, (*DECODED, "perplexity", "accuracy", "loss"))
-    yield "validation: greedy, on part of the pairs; others: beam search, on all"
+    how = f"beam search of {self.beam}" if self.beam > 1 else "greedy"
+    yield f"validation: greedy, on at most {self.bleu_pairs:,} pairs; others: {how}, on all"
     for split in splits:
       yield from self._parts(summary, split)
     rate = summary["time/sentences_per_second"]
@@ -210,8 +211,11 @@ class Translation(Task):
         format(summary[f"{split}/{name}/{part}"], metric.format) for part in parts
       ]
     yield ""
+    widths = [max(9, 2 + len(part)) for part in parts]
     for label, cells in rows.items():
-      yield f"{label:<24}" + "".join(map("{:>9}".format, cells))
+      yield f"{label:<24}" + "".join(
+        f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
+      )
 
 
 def _decoded(summary: Mapping[str, Any]) -> list[str]:

@@ -28,13 +28,13 @@ def drawn(stream: Stream, longest: int, count: int | None = None, seed: int = 0)
     UserError: the text is too short for that.
   """
   found = len(stream.tokens) - longest
-  count = count or max(1, min(POSITIONS, found))
-  if found < count:
+  if found < (count or 1):
+    asked = f", and {count:,} are asked for; choose fewer positions, or" if count else "; choose"
     raise UserError(
       f"a context of {longest:,} tokens: only {max(found, 0):,} of the {stream.targets:,} targets "
-      f"have as many before them, and {count:,} are asked for; choose shorter contexts, or fewer "
-      "positions"
+      f"have as many before them{asked} shorter contexts"
     )
+  count = count or min(POSITIONS, found)
   random = np.random.default_rng([seed, longest])
   return longest + np.sort(random.choice(found, count, replace=False))
 

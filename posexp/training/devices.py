@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import platform
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ def prepare() -> None:
   jax.config.update("jax_compilation_cache_dir", cache)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+  # What a full disk has cut off is compiled instead.
+  warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
   if not gc.get_freeze_count():  # what is imported stays: to look through it takes 5 % of a start
     gc.freeze()
   if platform.libc_ver()[0] == "glibc":

@@ -54,7 +54,13 @@ def header(
   }
   for label, text in rows.items():
     log.info("%s", printable(f"{label:<10}{text}").rstrip())
-  for note in (*data.notes, *getattr(spec, "notes", ())):
+  notes = [*data.notes, *getattr(spec, "notes", ())]
+  if train["warmup"] >= facts["steps"]:
+    notes.append(
+      "the learning rate rises to the last step and never falls, as "
+      f"train.warmup={train['warmup']} is no shorter than training"
+    )
+  for note in notes:
     log.info("%s", printable(f"{'note':<10}{note}"))
 
 
