@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from posexp.config import command_line
 from posexp.config.arguments import Parser, names, numbers, ranges, run
-from posexp.errors import counted, near, writing
+from posexp.errors import UserError, counted, near, writing
 
 if TYPE_CHECKING:
   from posexp.runs import Run
@@ -179,6 +179,8 @@ def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
   trained = open_trained(path) if args.text is None else open_language_model(path)
   if args.options:
     given = command_line.read(args.options)
+    if several := [each.input_line for each in given if each.is_sweep_override()]:
+      raise UserError(f"{several[0]}: give one value; each command measures one")
     trained = with_options(trained, {each.key_or_group: each.value() for each in given})
   return trained
 

@@ -29,15 +29,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     UserError: the config, the data or the run's folder are not in order, or there is a mistake in
       an encoding or a task of the user's own.
   """
-  from posexp.config import plugins
-
-  plugins.load_recorded(config)  # where another process has read the command line
-  with plugins.explained(config):
-    return _train(config)
-
-
-def _train(config: dict[str, Any]) -> dict[str, Any]:
-  from posexp.config import build
+  from posexp.config import build, plugins
   from posexp.runs import ReadOnlyRun, RunWriter, folder
   from posexp.tasks.contract import finished, score_of
   from posexp.tracking import tracker
@@ -45,30 +37,34 @@ def _train(config: dict[str, Any]) -> dict[str, Any]:
   from posexp.training.loop import run_training
   from posexp.training.setup import Setup
 
-  begun = costs.job_begins()
-  devices.prepare()
-  setup = Setup.of(config)
-  config = setup.config
-  task, average = setup.task, setup.training.average or 0
-  wandb = build(tracker.WandbOptions, config["wandb"], "wandb")
-  path = folder(config, **setup.data_digests())
-  if config["distributed"] == "auto":
-    processes.join(path)
-  if not processes.is_main_process():
-    wandb = dataclasses.replace(wandb, mode="disabled")
-  kind = RunWriter if processes.is_main_process() else ReadOnlyRun
-  run = kind(path, config, rerun=config["rerun"], metric=score_of(task, task.score), ranked=average)
-  if config["rerun"] or (summary := finished(task, path)) is None:
-    setup.check_fits(setup.least_parameters())
-    with contextlib.ExitStack() as stack:
-      with processes.main_process_first():
-        stack.enter_context(run)
-      track = functools.partial(tracker.start, wandb, config=config, run=run)
-      summary = run_training(run, setup, track, begun)
-  else:
-    log.info("finished already, in %s; rerun=true trains it again", near(path))
-  terminal.result(task.table(summary))
-  return summary
+  plugins.load_recorded(config)  # where another process has read the command line
+  with plugins.explained(config):
+    begun = costs.job_begins()
+    devices.prepare()
+    setup = Setup.of(config)
+    config = setup.config
+    task, average = setup.task, setup.training.average or 0
+    wandb = build(tracker.WandbOptions, config["wandb"], "wandb")
+    path = folder(config, **setup.data_digests())
+    if config["distributed"] == "auto":
+      processes.join(path)
+    if not processes.is_main_process():
+      wandb = dataclasses.replace(wandb, mode="disabled")
+    kind = RunWriter if processes.is_main_process() else ReadOnlyRun
+    run = kind(
+      path, config, rerun=config["rerun"], metric=score_of(task, task.score), ranked=average
+    )
+    if config["rerun"] or (summary := finished(task, path)) is None:
+      setup.check_fits(setup.least_parameters())
+      with contextlib.ExitStack() as stack:
+        with processes.main_process_first():
+          stack.enter_context(run)
+        track = functools.partial(tracker.start, wandb, config=config, run=run)
+        summary = run_training(run, setup, track, begun)
+    else:
+      log.info("finished already, in %s; rerun=true trains it again", near(path))
+    terminal.result(task.table(summary))
+    return summary
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path):
     ("a.csv", b"text,kind\nx,1\n", r"line 2: no column 'label', but text, kind; set task\.label"),
     ("a.jsonl", b'{"text": "x", "label": null}', "line 1: the label is None"),
     ("a.jsonl", b'{"text": 5, "label": 1}', "line 1: the text is 5"),
-    ("a.jsonl", b'{"text": "\\ud83d", "label": 1}', "line 1: half a surrogate pair"),
+    ("a.jsonl", b'{"text": "\\ud83d", "label": 1}', "line 1: not valid UTF-8, or half"),
     ("a.csv", b"text,label\nx,1\ny\n", r"line 3: 1 fields where the header has 2"),
     ("a.csv", b'text,label\n"x,1\ny,2\n', "broken CSV"),
     ("a.csv", b"text,label\nx,1\n\xff\xfe,1\n", r"a\.csv, line 3: not valid UTF-8"),
@@ -162,7 +162,7 @@ def test_given_splits_stay_and_repeated_texts_are_noted():
 
 
 def test_a_split_without_rows_is_an_error():
-  with pytest.raises(UserError, match=r"test split has no rows; give more data or set task\.test"):
+  with pytest.raises(UserError, match=r"test split has no rows; give more .*, or set task\.test"):
     arrange({"train": rows(1)})
 
 

@@ -224,6 +224,7 @@ def test_maps_are_drawn_of_the_first_lines(run, say, monkeypatch):
   ("argv", "message"),
   [
     ("RUN one --beam 0", "--beam must be at least 1, not 0; --help shows"),
+    ("RUN caf\udce9", "text 1: not valid UTF-8, or half a surrogate pair; correct it"),
     ("RUN one --beam 101", "--beam must be at most 100, not 101"),
     ("RUN one --batch 2.5", "argument --batch: invalid int value: '2.5'"),
     ("", "the following arguments are required: RUN"),

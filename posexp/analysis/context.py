@@ -190,7 +190,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   if not isinstance(trained.setup.task, LanguageModeling):
     kind = trained.run.config["task"]["kind"]
     raise UserError(f"--context is for language models; {trained.run.path} is a run of {kind}")
-  memories = [trained.spec.size.memory] if args.memory is None else args.memory
+  memories = args.memory or [trained.spec.size.memory]
   models = [with_memory(trained, memory) for memory in memories]
   stride = None
   if args.window == "sliding":

@@ -78,11 +78,23 @@ def digest(paths: dict[str, str]) -> str:
   """
   total = hashlib.sha256()
   for role, path in sorted(paths.items()):
-    total.update(f"{role}:{_sha256(path, _version(path))}\n".encode())
+    total.update(f"{role}:{_sha256(path, version(path))}\n".encode())
   return total.hexdigest()
 
 
-def _version(path: str) -> tuple[int, int, int] | None:
+def utf8(text: str, where: str) -> bytes:
+  """A text in UTF-8.
+
+  Raises:
+    UserError: it has half a surrogate pair, as JSON can say, and a terminal for what is not UTF-8.
+  """
+  try:
+    return text.encode()
+  except UnicodeEncodeError:
+    raise UserError(f"{where}: not valid UTF-8, or half a surrogate pair; correct it") from None
+
+
+def version(path: str) -> tuple[int, int, int] | None:
   """What changes with the content of a file; None if there is none."""
   with contextlib.suppress(OSError, ValueError):
     found = os.stat(os.path.expanduser(path))

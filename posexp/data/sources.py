@@ -144,7 +144,7 @@ def _document(task, where: str, record: dict) -> bytes:
   text = _pick(record, task.text, "text", where)
   if not isinstance(text, str | None):
     raise UserError(f"{where}: the text is {text!r}; it must be a string")
-  return _utf8(text or "", where)
+  return files.utf8(text or "", where)
 
 
 def pairs(task) -> dict[str, Split]:
@@ -272,12 +272,5 @@ def _text(value: Any, max_length: int | None, what: str, where: str) -> str:
       f"{where}: the {what} has {len(value):,} letters; set task.max_length, the tokens to which "
       "texts are cut"
     )
-  _utf8(value, where)
+  files.utf8(value, where)
   return value
-
-
-def _utf8(text: str, where: str) -> bytes:
-  try:
-    return text.encode()
-  except UnicodeEncodeError:  # JSON can say \ud83d alone
-    raise UserError(f"{where}: half a surrogate pair, which is no character") from None

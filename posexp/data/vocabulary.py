@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from posexp.data import tokenizer
+from posexp.data.files import utf8
 from posexp.errors import UserError
 
 END = 0
@@ -85,10 +86,7 @@ class Vocabulary:
     Raises:
       UserError: it has a character that the vocabulary lacks, or half a surrogate pair.
     """
-    try:
-      return np.concatenate(self.tokens([*pieces(text.encode()), b""])).tolist()
-    except UnicodeEncodeError:
-      raise UserError("the text has half a surrogate pair, which is no character") from None
+    return np.concatenate(self.tokens([*pieces(utf8(text, "the text")), b""])).tolist()
 
   def decode(self, ids: Iterable[int]) -> bytes:
     """The bytes of tokens, which need not be whole characters; END has none."""

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import hashlib
 import math
-import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -38,9 +37,7 @@ class WordVectors:
       UserError: the file cannot be read, a line has another width or what is no number, or no
         word is found.
     """
-    state = os.stat(path) if os.path.exists(path) else None
-    version = state and (state.st_mtime_ns, state.st_size)
-    return _read(path, version, tuple(words), width, taker)
+    return _read(path, files.version(path), tuple(words), width, taker)
 
   @property
   def scale(self) -> float:

@@ -82,88 +82,66 @@ class ClippedOffset(Relation):
     own = encoding.share != "layers"
     self.tables = Tables(encoding, num_heads, head_dim, rngs=rngs) if own else None
 
-  def vectors(self, span: Span) -> Vectors:
+  def tables_of(self, span: Span) -> Tables:
     """The layer's own, or those of all layers."""
-    return span.shared if self.tables is None else self.tables(span)
+    return span.shared if self.tables is None else self.tables
 
   def score(self, q, k, span):
     logits = super().score(q, k, span)
-    vectors = self.vectors(span)
-    if vectors.tables.keys is None:
+    tables = self.tables_of(span)
+    if tables.keys is None:
       return logits
 
     def of(offsets: Array) -> Array:
-      query, keys = scaled(q).swapaxes(1, 2), vectors.keys(offsets).astype(q.dtype)
+      query, keys = scaled(q).swapaxes(1, 2), tables.at(tables.keys, offsets).astype(q.dtype)
       return product(query, keys.swapaxes(-1, -2))
 
     def near(logits: Array) -> Array:
-      found = by_key(of(vectors.near), span.offset, span.consecutive)
+      found = by_key(of(tables.offsets), span.offset, span.consecutive)
       return logits + span.keep("keys") * found
 
     def far(logits: Array) -> Array:
-      return logits + span.keep("keys") * of(vectors.any)
+      return logits + span.keep("keys") * of(span.least[None])
 
-    return jax.lax.cond(vectors.one, far, near, logits) if span.block else near(logits)
+    return jax.lax.cond(tables.one(span), far, near, logits) if span.block else near(logits)
 
   def combine(self, weights, v, span):
     summed = super().combine(weights, v, span)
-    vectors = self.vectors(span)
-    if vectors.tables.values is None:
+    tables = self.tables_of(span)
+    if tables.values is None:
       return summed
 
     def of(by_offset: Array, offsets: Array) -> Array:
       by_offset = span.keep("values") * by_offset.astype(v.dtype)
-      return product(by_offset, vectors.values(offsets).astype(v.dtype)).swapaxes(1, 2)
+      return product(by_offset, tables.at(tables.values, offsets).astype(v.dtype)).swapaxes(1, 2)
 
     def near() -> Array:
       # The farthest offsets sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
       weights32 = weights.astype(jnp.float32)
-      return of(by_offset(weights32, span.offset, span.consecutive, vectors.far), vectors.near)
+      return of(by_offset(weights32, span.offset, span.consecutive, tables.far), tables.offsets)
 
     def far() -> Array:
-      return of(weights.astype(jnp.float32).sum(-1, keepdims=True), vectors.any)
+      return of(weights.astype(jnp.float32).sum(-1, keepdims=True), span.least[None])
 
-    return summed + (jax.lax.cond(vectors.one, far, near) if span.block else near())
+    return summed + (jax.lax.cond(tables.one(span), far, near) if span.block else near())
 
   def fused(self, q, k, v, span):
     if span.mask.shape[1] > 1:  # a mask for each query, which the kernel does not take
       return self.attend(q, k, v, span, lambda weights: weights)
     if self.terms == ("content",):
       return super().fused(q, k, v, span)
-    vectors = self.vectors(span)
+    tables = self.tables_of(span)
     return rpr.attend(
       scaled(q),
       k,
       v,
-      None if vectors.tables.keys is None else vectors.keys(vectors.near),
-      None if vectors.tables.values is None else vectors.values(vectors.near),
+      None if tables.keys is None else tables.at(tables.keys, tables.offsets),
+      None if tables.values is None else tables.at(tables.values, tables.offsets),
       jnp.broadcast_to(span.mask[:, 0], k.shape[:2]),
       span.key[0, 0] - span.query[0, 0],
       causal=span.causal,
       target=target(),
     )
-
-
-class Vectors:
-  """Which vector each offset of a span has."""
-
-  def __init__(self, tables: Tables, span: Span):
-    self.tables = tables
-    self.far = tables.far
-    self.near = jnp.arange(-self.far, self.far + 1)  # every offset counts as one of these
-    least = span.key.min() - span.query.max()
-    most = span.key.max() - span.query.min()
-    self.any = least[None]  # one of the offsets, [1]
-    same_side = (least > 0) | (most < 0)
-    self.one = same_side & (tables.row(least) == tables.row(most))  # all have the same vector
-
-  def keys(self, offsets: Array) -> Array:
-    """The vectors of offsets int [R]: [R,D] or [H,R,D]."""
-    return self.tables.at(self.tables.keys, offsets)
-
-  def values(self, offsets: Array) -> Array:
-    """The vectors of offsets int [R]: [R,D] or [H,R,D]."""
-    return self.tables.at(self.tables.values, offsets)
 
 
 class Tables(nnx.Module):
@@ -188,6 +166,16 @@ class Tables(nnx.Module):
     """The offset, at least 1, as which all larger ones count."""
     return max(self.largest + (self.beyond == "zero"), 1)
 
+  @property
+  def offsets(self) -> Array:
+    """As which all offsets count, int [R]."""
+    return jnp.arange(-self.far, self.far + 1)
+
+  def one(self, span: Span) -> Array:
+    """Whether all offsets of a span have the same vector, bool []."""
+    same_side = (span.least > 0) | (span.most < 0)
+    return same_side & (self.row(span.least) == self.row(span.most))
+
   def row(self, offset: Array) -> Array:
     """The row of each offset; one that no table has where there is no vector."""
     k = self.k[...]
@@ -201,8 +189,8 @@ class Tables(nnx.Module):
     """The vectors of offsets int [R]: [R,D] or [H,R,D]."""
     return jnp.take(table[...], self.row(offsets), axis=-2, mode="fill", fill_value=0)
 
-  def __call__(self, span: Span) -> Vectors:
-    return Vectors(self, span)
+  def __call__(self, span: Span) -> Tables:
+    return self
 
 
 def product(x: Array, vectors: Array) -> Array:

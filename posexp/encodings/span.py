@@ -76,6 +76,16 @@ class Span:
     return self.key[:, None, :] - self.query[:, :, None]
 
   @property
+  def least(self) -> Array:
+    """The smallest offset, int []."""
+    return self.key.min() - self.query.max()
+
+  @property
+  def most(self) -> Array:
+    """The largest offset, int []."""
+    return self.key.max() - self.query.min()
+
+  @property
   def window(self) -> Array:
     """All possible offsets in ascending order: int [R]."""
     if self.consecutive:

@@ -9,6 +9,7 @@ encoding adds to a score, it is added here by the same code as in the definition
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -36,6 +37,15 @@ def form_of(chosen: str, relation: Relation, queries: int, keys: int) -> str:
     return "fused"
   long = min(queries, keys) >= LONG.get(target().platform, LONG["gpu"])
   return "blocked" if relation.blockwise and (long or chosen == "blocked") else "reference"
+
+
+def ready(
+  span: Span, shared: Callable[[Span], Any] | None, relation: Relation, chosen: str
+) -> Span:
+  """A span of self-attention with what its layers share, or what makes that of each block."""
+  if form_of(chosen, relation, span.query.shape[1], span.key.shape[1]) == "blocked":
+    return span.replace(shared_fn=shared)
+  return span if shared is None else span.replace(shared=shared(span))
 
 
 def check(

@@ -12,7 +12,7 @@ from posexp.encodings.base import Encoding, whole
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.models import block
-from posexp.models.attention import form_of
+from posexp.models.attention import ready
 from posexp.models.block import Size
 
 
@@ -82,9 +82,5 @@ class Attention(nnx.Module):
     span = Span(
       positions, positions, real[:, None], self.causal, consecutive=consecutive, padding_last=True
     )
-    lengths = x.shape[1], x.shape[1]
-    if form_of(self.attention.form, self.attention.relation, *lengths) == "blocked":
-      span = span.replace(shared_fn=self.shared)
-    elif self.shared is not None:
-      span = span.replace(shared=self.shared(span))
+    span = ready(span, self.shared, self.attention.relation, self.attention.form)
     return self.attention(x, *self.attention.keys_values(x), span, rngs)

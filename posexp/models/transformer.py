@@ -301,11 +301,8 @@ class Stack(nnx.Module):
 
   def ready(self, span: Span, *, whole_only: bool = False) -> Span:
     """The span of self-attention with what its layers share, or what makes that of each block."""
-    lengths = span.query.shape[1], span.key.shape[1]
     form = "reference" if whole_only else self.size.attention
-    if attention.form_of(form, self.relation, *lengths) == "blocked":
-      return span.replace(shared_fn=self.shared)
-    return span if self.shared is None else span.replace(shared=self.shared(span))
+    return attention.ready(span, self.shared, self.relation, form)
 
   @property
   def relation(self) -> Relation:

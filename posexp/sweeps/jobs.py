@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # it imports Flax, which a refused sweep need not wait for
   from posexp.training.setup import Setup
 
 MOST = 10_000  # runs of a sweep
-SINGLE = ("experiment", "seeds")  # a sweep takes one value of these
+SINGLE = ("experiment", "seeds", "runs")  # a sweep takes one value of these
 
 
 def members(args: Namespace, shared: DictConfig) -> list[Member] | None:

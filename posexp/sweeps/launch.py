@@ -65,7 +65,7 @@ def _launch(train: Train, lost: set[str]) -> int:
       command_line.check_single(args.overrides, cfg)
       config = resolve(cfg)
     else:
-      _make_folder(cfg.runs)
+      _make_folder(found[0].config["runs"])
       trainer = trainer_for(train, len(found), cfg)
     logging.raiseExceptions = False  # a line that cannot be printed or kept ends nothing
     try:

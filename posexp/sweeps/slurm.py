@@ -37,7 +37,9 @@ def train_by_slurm(
   submitit = _submitit()
   folder = Path(cfg.hydra.sweep.dir)
   output = folder / ".submitit/%j"  # what a job prints and returns
-  notes = {member: folder / "slurm" / member.path.relative_to(cfg.runs) for member in members}
+  notes = {
+    member: folder / "slurm" / member.path.relative_to(member.config["runs"]) for member in members
+  }
   ids = {member: note.read_text("utf-8") for member, note in notes.items() if note.exists()}
   jobs = {member: submitit.SlurmJob(output, number) for member, number in ids.items()}
   jobs = {m: known for m, known in jobs.items() if not known.done() and known.state != "UNKNOWN"}
