@@ -162,7 +162,7 @@ def test_given_splits_stay_and_repeated_texts_are_noted():
 
 
 def test_a_split_without_rows_is_an_error():
-  with pytest.raises(UserError, match=r"test split has no rows; give more .*, or set task\.test"):
+  with pytest.raises(UserError, match=r"test split has no rows; give more .* or set task\.test"):
     arrange({"train": rows(1)})
 
 

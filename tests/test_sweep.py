@@ -205,7 +205,7 @@ def test_the_last_table_holds_means_and_deviations_of_each_task(trainer):
 VARIED = ["task=numbers,mr", "encoding=rpr,none", "rpr.k=2,4", "train.weight_decay=0,${seed}"]
 
 
-def test_of_an_option_that_is_typed_twice_the_last_counts_and_it_is_said(capsys):
+def test_values_that_are_lost_to_the_same_option_typed_again_are_said(capsys):
   args = command_line.parse(["-m", "encoding=none,rope", "seeds=2", "seeds=2", "encoding=rpr"])
   said = capsys.readouterr().err
   assert said == "posexp: of encoding=none,rope and encoding=rpr the last counts\n"

@@ -55,7 +55,8 @@ def parse(argv: Sequence[str]) -> Namespace:
   args.overrides = read(args.overrides)
   last = {o.key_or_group: o for o in args.overrides}
   for o in args.overrides:
-    if (counts := last[o.key_or_group].input_line) != o.input_line:
+    counts = last[o.key_or_group].input_line
+    if o.is_sweep_override() and counts != o.input_line:
       print(
         f"posexp: of {brief(o.input_line)} and {brief(counts)} the last counts", file=sys.stderr
       )

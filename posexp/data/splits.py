@@ -76,10 +76,8 @@ def arrange(
     for name in ("train", "test", "validation"):
       if not sizes[name]:
         empty = f", as {dropped:,} training {rows} have an empty side" if dropped else ""
-        raise UserError(
-          f"the {name} split has no rows{empty}; give more data, of which equal texts count as "
-          f"one, or set task.{name}"
-        )
+        more = "give more data, as equal texts count once,"
+        raise UserError(f"the {name} split has no rows{empty}; {more} or set task.{name}")
     notes = [f"{dropped:,} training {rows} have an empty side and are dropped"] if dropped else []
     for name in missing:
       how = f"a tenth of the training {rows}, held out by content hash"
