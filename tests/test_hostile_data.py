@@ -123,7 +123,10 @@ SIZES = [
   ('{"text": "x", "label": 1, "text": "y"}', "line 3: the column 'text' stands there twice"),
   (row("x", "\u3000"), r"line 3: the label is '\\u3000'; it must be a text"),
   (row("x", float("nan")), "line 3: the label is nan; it must be"),
-  ('{"text": "x", "\\u001b[2J\\n": 1}', "line 3: no column 'label', but text, �.2J ;"),
+  (
+    '{"text": "x", "\\u001b[2J\\n": 1}',
+    r"line 3: no column 'label', but text, '\\x1b\[2J\\n'; set",
+  ),
   ("x" * (2**26 + 1), "line 3: longer than 64 MiB"),
 ]
 
@@ -162,13 +165,14 @@ def test_a_header_stays_in_its_lines(caplog):
     sizes={"train": 1}, about=(text, text), unit="texts", notes=(text,), length=8
   )
   config = {"encoding": text, text: {text: text}, "model": {"match": "none"}, "seed": 0}
-  config |= {"task": {"name": text}, "train": {"batch_size": 1}}
+  config |= {"task": {"name": text}, "train": {"batch_size": 1, "warmup": 1}}
   facts = dict.fromkeys(("parameters", "flops_per_token", "steps"), 1)
   facts |= {"parameters_of_none": 1, "flops_per_token_of_none": 1}
   facts |= {"attention": text, "devices": text}
   spec = types.SimpleNamespace(size=types.SimpleNamespace(about=lambda match: text), notes=(text,))
   terminal.header(config, data, spec, facts, Path(text), text)
-  assert len(caplog.messages) == 10
+  assert len(caplog.messages) == 11
+  assert "train.warmup=1 is no shorter" in caplog.messages[-1]
   assert not any(UNPRINTABLE.search(line) for line in caplog.messages)
 
 

@@ -113,6 +113,13 @@ def test_a_sweep_says_what_its_jobs_are(command):
   assert [str(path) for path in Path().rglob("*")] == ["here"]
 
 
+def test_values_that_are_lost_to_the_same_option_typed_again_are_said(command):
+  typed = "encoding=none,rope", "seeds=2", "seeds=2", "encoding=rpr"
+  status, configs, _, err = command("-m", *typed)
+  assert (status, [config["encoding"] for config in configs]) == (0, ["rpr", "rpr"])
+  assert err == "posexp: of encoding=none,rope and encoding=rpr the last counts\n"
+
+
 @pytest.mark.parametrize(
   ("argv", "encodings"),
   [

@@ -205,14 +205,6 @@ def test_the_last_table_holds_means_and_deviations_of_each_task(trainer):
 VARIED = ["task=numbers,mr", "encoding=rpr,none", "rpr.k=2,4", "train.weight_decay=0,${seed}"]
 
 
-def test_values_that_are_lost_to_the_same_option_typed_again_are_said(capsys):
-  args = command_line.parse(["-m", "encoding=none,rope", "seeds=2", "seeds=2", "encoding=rpr"])
-  said = capsys.readouterr().err
-  assert said == "posexp: of encoding=none,rope and encoding=rpr the last counts\n"
-  found = members(args, command_line.shared(args.overrides))
-  assert [run.config["encoding"] for run in found] == ["rpr", "rpr"]
-
-
 @pytest.mark.parametrize("more", [[], ["++train.clip=2"]])
 def test_the_config_of_each_run_is_as_hydra_composes_it(more):
   args = command_line.parse(["-m", *VARIED, "seed=0,3", "model.dropout=0.2", *more])

@@ -230,7 +230,7 @@ def test_no_device_is_a_sentence(machine, tmp_path, monkeypatch):
   ],
 )
 def test_mistakes_are_one_sentence(home, argv, message):
-  status, out, err = command("-m", "seed=0,1", *argv.split())
+  status, out, err = command("-m", "encoding=none,rpr", *argv.split())
   assert (status, out) == (2, "")
   assert err.startswith(f"posexp: error: {message}")
 
