@@ -143,12 +143,15 @@ def digest(*parts: Any) -> str:
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def cached(name: str, compute: Callable[[], Any]) -> Any:
+def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
   """The JSON value cached under `name`, or else that of `compute()`, which is cached.
 
-  A damaged cache is computed anew. Where the cache cannot be written, nothing is cached.
+  With `parts`, all that the value depends on, `name` is that of a folder, of which one file is for
+  them. A damaged cache is computed anew. Where it cannot be written, nothing is cached.
   """
   path = cache_folder() / name
+  if parts:
+    path /= f"{digest(*parts)}.json"
   with contextlib.suppress(UserError, ValueError):
     if (data := read(path)) is not None:
       return parse(data)

@@ -77,7 +77,7 @@ def test_the_ceiling_reads_what_the_parser_reads(drawn, monkeypatch, inputs, wor
     return data.trees_of["test"][0], 0.0
 
   monkeypatch.setattr(treebanks.best_trees, "best", best)
-  monkeypatch.setattr(treebanks.storage, "cached", lambda _, compute: compute())
+  monkeypatch.setattr(treebanks.storage, "cached", lambda _, compute, *parts: compute())
   one = dataclasses.replace(data, inputs=inputs, trees_of={"test": data.trees_of["test"][:1]})
   assert treebanks._ceiling(one)["f1"] == 1
   assert seen == [{"see_words": words, "see_tags": tags}]

@@ -89,11 +89,8 @@ def arrange(
         notes.append(f"{repeated[name]:,} {name} {texts} also stand in the training split")
     return notes
 
-  if digest is None:
-    notes = compute()
-  else:
-    asked = storage.digest(digest, missing, *(fold or ()))
-    notes = storage.cached(f"splits/{asked}.json", compute)
+  parts = digest, missing, *(fold or ())
+  notes = storage.cached("splits", compute, *parts) if digest else compute()
   held = {name: functools.partial(part, name) for name in ("train", *missing)}
   return {name: held.get(name) or given[name] for name in SPLITS}, notes
 

@@ -14,8 +14,7 @@ def bag_of_words(splits: dict[str, Rows]) -> dict[str, dict[str, float]]:
   A feature says whether a text holds a lower-cased word or punctuation mark. Texts are not cut, the
   vocabulary is not limited, and nothing is tuned. The result is cached by content.
   """
-  asked = storage.digest(RECIPE, sorted(splits.items()))
-  return storage.cached(f"baseline/{asked}.json", lambda: _fit(splits))
+  return storage.cached("baseline", lambda: _fit(splits), RECIPE, sorted(splits.items()))
 
 
 def _fit(splits: dict[str, Rows]) -> dict[str, dict[str, float]]:

@@ -31,9 +31,9 @@ def baselines(texts: dict[str, Text]) -> dict[str, dict[str, float]]:
   train, found = _symbols(sources.pop("train"), TRAINED_ON), {}
   trained = hashlib.sha256(train).hexdigest()
   for split, source in sources.items():
-    asked = storage.digest(RECIPE, trained, hashlib.sha256(_symbols(source)).hexdigest())
+    scored = hashlib.sha256(_symbols(source)).hexdigest()
     measure = functools.partial(_measure, train, source)
-    found[split] = storage.cached(f"baseline/{asked}.json", measure)
+    found[split] = storage.cached("baseline", measure, RECIPE, trained, scored)
   return found
 
 

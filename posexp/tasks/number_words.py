@@ -44,12 +44,11 @@ class Numbers(Translation):
       "seed": self.data_seed,
     }
     makers = [importlib.metadata.version(each) for each in ("num2words", "babel", "numpy")]
-    asked = json.dumps([makers, self.source, self.target, options])
-    digest = hashlib.sha256(asked.encode()).hexdigest()
+    parts = makers, self.source, self.target, options
     rows = storage.cached(
-      f"numbers/{digest[:32]}.json",
-      lambda: number_words.generate(self.source, self.target, **options),
+      "numbers", lambda: number_words.generate(self.source, self.target, **options), *parts
     )
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     rows = {split: each for split, each in rows.items() if each}  # there may be nothing beyond
     found = {split: functools.partial(_sides, each) for split, each in rows.items()}
     groups = {split: [group for *_, group in each] for split, each in rows.items()}

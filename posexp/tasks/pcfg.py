@@ -54,8 +54,7 @@ def scores(
       counts.append(brackets.counts(tree, found))
     return brackets.scores(np.array(counts))
 
-  asked = storage.digest(RECIPE, LONGEST, see_tags, lines)
-  return storage.cached(f"baseline/{asked}.json", compute)
+  return storage.cached("baseline", compute, RECIPE, LONGEST, see_tags, lines)
 
 
 def rules(tree: Tree) -> Iterator[Rule]:

@@ -159,9 +159,7 @@ def _ordered(labels: set[str]) -> list[str]:
 def _trained(task: TextClassification, digest: str | None) -> str:
   texts = [text for text, _ in _rows(task, digest)[0]["train"]]
   options = (task.tokenizer, task.vocab_size, task.min_count, task.cls)
-  asked = storage.digest(texts, *options)
-  train = functools.partial(tokenizer.train, texts, *options)
-  return storage.cached(f"tokenizers/{asked}.json", train)
+  return storage.cached("tokenizers", lambda: tokenizer.train(texts, *options), texts, *options)
 
 
 @functools.lru_cache(maxsize=2)

@@ -272,10 +272,8 @@ def _trained(task: Translation, given: Splits, side: int | None) -> str:
     return pairs if side is None else ((pair[side],) for pair in pairs)
 
   # A minute's work on millions of pairs, which runs that differ elsewhere share.
-  asked = storage.digest(given.digest, task.vocab_size, side, tokenizer.TRAINED_ON)
-  return storage.cached(
-    f"tokenizers/{asked}.json", lambda: tokenizer.train_bpe(rows(), task.vocab_size)
-  )
+  parts = given.digest, task.vocab_size, side, tokenizer.TRAINED_ON
+  return storage.cached("tokenizers", lambda: tokenizer.train_bpe(rows(), task.vocab_size), *parts)
 
 
 @functools.lru_cache(maxsize=2)

@@ -119,11 +119,10 @@ def _ceiling(data: TreebankData) -> dict[str, float]:
   gold = data.trees_of["test"]
   given = list(map(trees.brackets, gold))
   see = {"see_words": data.inputs != "tags", "see_tags": data.inputs in TAGGED}
-  asked = storage.digest(grammar.RULES, grammar.WORDS, see, given)
 
   def compute() -> dict[str, float]:
     best = (best_trees.best(tree.words, tree.tags, **see)[0] for tree in gold)
     counts = [brackets.counts(*pair) for pair in zip(gold, best, strict=True)]
     return brackets.scores(np.array(counts))
 
-  return storage.cached(f"baseline/{asked}.json", compute)
+  return storage.cached("baseline", compute, grammar.RULES, grammar.WORDS, see, given)

@@ -67,8 +67,8 @@ def counts(spec: ModelSpec, length: int) -> dict[str, float]:
   vectors = getattr(spec, "vectors", None)  # what they hold, their text does not say
   if own != {"posexp"} or vectors is not None:
     return _counted(spec, length)
-  asked = storage.digest(repr(spec), length, _code(), jax.__version__, flax.__version__)
-  return storage.cached(f"counts/{asked}.json", lambda: _counted(spec, length))
+  parts = repr(spec), length, _code(), jax.__version__, flax.__version__
+  return storage.cached("counts", lambda: _counted(spec, length), *parts)
 
 
 @functools.cache
