@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from posexp import storage
-from posexp.data import documents, files, hub, sources, store, tokenizer, vocabulary
+from posexp.data import documents, files, sources, store, tokenizer, vocabulary
 from posexp.data.documents import Documents
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
@@ -50,17 +50,9 @@ class Text:
 
 def check_options(task) -> None:
   """Raises ValueError for options of a `LanguageModeling` that are wrong for any data."""
-  given = sources.given(task)
-  if task.package and task.hub:
-    raise ValueError("package and hub exclude each other: set one of them to null")
-  if task.package and given:
-    raise ValueError(f"{min(given)} must be null beside package={task.package}")
-  if not task.package and not task.train:
-    kind = "a split of the hub's data set" if task.hub else "a file of training text"
-    raise ValueError(f"train must name {kind}")
-  if task.hub:
-    hub.check_pinned(task.revision)
-  tables = [split for split, path in given.items() if task.hub or files.is_table(path)]
+  sources.check(task, "training text")
+  given = sources.given(task).items()
+  tables = [split for split, path in given if task.hub or files.is_table(path)]
   if tables and not task.text:
     raise ValueError(f"text must name the column of the text, as {tables[0]} is a table")
   if task.text and not tables:

@@ -44,15 +44,6 @@ class Query(NamedTuple):
     return json.dumps(self, sort_keys=True)
 
 
-def check_pinned(revision: str | None) -> None:
-  """Raises ValueError for a revision that may come to mean other data."""
-  if not re.fullmatch(r"[0-9a-f]{40}|refs/convert/parquet", revision or ""):
-    raise ValueError(
-      "revision must be a commit of the hub's data set, 40 hexadecimal digits, or "
-      "refs/convert/parquet"
-    )
-
-
 def read(query: Query, parse: Parse, way_out: str) -> dict[str, Split]:
   """The splits of a data set, from disk where they were read once.
 

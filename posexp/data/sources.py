@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,25 @@ class Texts(NamedTuple):
 def given(task) -> dict[str, str]:
   """The splits that the options of a task name: files, or the hub's names for them."""
   return {split: getattr(task, split) for split in SPLITS if getattr(task, split)}
+
+
+def check(task, file: str) -> None:
+  """Raises ValueError for options of a task that name no source of data, or sources that exclude
+  each other. `file` is what a file of the training split holds."""
+  package, named = getattr(task, "package", None), given(task)
+  if package and task.hub:
+    raise ValueError("package and hub exclude each other: set one of them to null")
+  if package and named:
+    raise ValueError(f"{min(named)} must be null beside package={package}")
+  if not package and not task.train:
+    kind = "a split of the hub's data set" if task.hub else f"a file of {file}"
+    raise ValueError(f"train must name {kind}")
+  # Others may come to mean other data.
+  if task.hub and not re.fullmatch(r"[0-9a-f]{40}|refs/convert/parquet", task.revision or ""):
+    raise ValueError(
+      "revision must be a commit of the hub's data set, 40 hexadecimal digits, or "
+      "refs/convert/parquet"
+    )
 
 
 def labeled(task) -> dict[str, Split]:

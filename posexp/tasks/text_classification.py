@@ -45,15 +45,7 @@ class TextClassification(Classification):
   def __post_init__(self):
     """Raises ValueError for an option that is wrong for any data."""
     check(self)
-    if self.package and self.hub:
-      raise ValueError("package and hub exclude each other: set one of them to null")
-    if self.package and sources.given(self):
-      raise ValueError(f"{min(sources.given(self))} must be null beside package={self.package}")
-    if self.hub and not re.fullmatch(r"[0-9a-f]{40}", self.revision or ""):
-      raise ValueError("revision must be a commit of the hub's data set: 40 hexadecimal digits")
-    if not self.package and not self.train:
-      kind = "a split of the hub's data set" if self.hub else "a file of training examples"
-      raise ValueError(f"train must name {kind}")
+    sources.check(self, "training examples")
     if self.folds and (self.fold is None or not 0 <= self.fold < self.folds):
       raise ValueError(f"fold must be 0 to {self.folds - 1}, not {self.fold}")
     if self.vocab_size < (least := tokenizer.KINDS[self.tokenizer]):

@@ -15,7 +15,7 @@ import numpy as np
 
 from posexp import storage
 from posexp.config.checks import Bound, Count, Name, at_least, at_most, check, only_with
-from posexp.data import batches, encoded, hub, sources, tokenizer
+from posexp.data import batches, encoded, sources, tokenizer
 from posexp.data.examples import Batch
 from posexp.data.splits import Split, arrange
 from posexp.runs.metrics import Metric
@@ -324,11 +324,7 @@ class Corpus(Translation):
 
   def __post_init__(self):
     super().__post_init__()
-    if self.hub:
-      hub.check_pinned(self.revision)
-    if not self.train:
-      kind = "a split of the hub's data set" if self.hub else "a file of training pairs"
-      raise ValueError(f"train must name {kind}")
+    sources.check(self, "training pairs")
 
   @property
   def data_files(self) -> dict[str, str] | None:
