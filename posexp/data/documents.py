@@ -15,7 +15,7 @@ from posexp.data.splits import SPLITS
 from posexp.errors import UserError
 
 SHARE = 0.05  # of the training text, held out for each split that is not given
-BLOCK = 1 << 24  # bytes that are counted, or moved, at a time
+BLOCK = 1 << 24  # bytes that are counted at a time
 LEAST = 2  # bytes of a split: one is predicted from the other
 
 key = splits.key.__wrapped__  # what the cache of the other holds on to are the texts themselves
@@ -37,6 +37,11 @@ class Documents(NamedTuple):
     """The documents, one by one."""
     view = memoryview(self.content)
     return (view[start:end] for start, end in itertools.pairwise(self.starts.tolist()))
+
+
+def blocks(content: np.ndarray) -> Iterator[np.ndarray]:
+  """A text in parts of `BLOCK` bytes, so that little of it is in memory."""
+  return (content[start : start + BLOCK] for start in range(0, len(content), BLOCK))
 
 
 def read(task) -> tuple[dict[str, Documents], list[str], str]:
@@ -154,8 +159,7 @@ def _cut(writers: dict[str, _Writer], missing: list[str]) -> None:
     while 0 < cut < size and content[cut] & 0xC0 == 0x80:
       cut -= 1
     with open(writers[split].path, "wb") as file:
-      for start in range(cut, end, BLOCK):
-        content[start : min(start + BLOCK, end)].tofile(file)
+      content[cut:end].tofile(file)
     writers[split].starts.append(end - cut)
     end = cut
   del content
@@ -182,8 +186,7 @@ def _notes(writers: dict[str, _Writer], missing: list[str], single: bool) -> lis
 
 def _chars(content: np.ndarray) -> int:
   """The characters of UTF-8."""
-  parts = (content[start : start + BLOCK] for start in range(0, len(content), BLOCK))
-  return sum(int(np.count_nonzero(part & 0xC0 != 0x80)) for part in parts)
+  return sum(int(np.count_nonzero(part & 0xC0 != 0x80)) for part in blocks(content))
 
 
 def _words(content: np.ndarray, starts: np.ndarray) -> int:

@@ -3,13 +3,12 @@
 import bz2
 import functools
 import hashlib
-from collections.abc import Iterator
 
 import numpy as np
 
 from posexp import storage
 from posexp.data.corpus import Text
-from posexp.data.documents import BLOCK, Documents
+from posexp.data.documents import Documents, blocks
 from posexp.data.vocabulary import END
 
 ORDER = 5  # symbols of context
@@ -41,15 +40,11 @@ def _measure(train: np.ndarray, source: Documents) -> dict[str, float]:
   size = len(source.content)
   likelihoods = probabilities(train, _symbols(source), ORDER)[1:]  # the first END is given
   packer = bz2.BZ2Compressor()
-  packed = sum(len(packer.compress(block)) for block in _blocks(source.content))
+  packed = sum(len(packer.compress(block)) for block in blocks(source.content))
   return {
     "ngram/bits_per_byte": float(-np.log2(likelihoods).sum() / size),
     "bz2/bits_per_byte": 8 * (packed + len(packer.flush())) / size,
   }
-
-
-def _blocks(content: np.ndarray) -> Iterator[np.ndarray]:
-  return (content[start : start + BLOCK] for start in range(0, len(content), BLOCK))
 
 
 def _symbols(source: Documents, most: int | None = None) -> np.ndarray:
