@@ -104,14 +104,15 @@ def test_mistakes_name_the_file_and_the_line(tmp_path, text, message):
     list(trees.read([str(file)]))
 
 
-def test_nesting_knows_no_limit():
+def test_nesting_knows_no_limit(monkeypatch):
   deep = 20_000  # twenty times what Python would recurse
   tree = one("(S " * deep + "(NN a)" + ")" * deep)
   assert len(tree.phrases) == deep
   assert one(trees.brackets(tree)) == tree
   assert trees.of_chains(tree.words, tree.tags, trees.chains(tree)) == tree
   flat = one("(S " * 2_000 + "(NN a)" + ")" * 2_000)
-  assert trees.indented(flat, width=40).count("\n") > 1_900
+  monkeypatch.setattr(trees, "WIDTH", 40)
+  assert trees.indented(flat).count("\n") > 1_900
 
 
 # Taking apart and writing
@@ -135,18 +136,20 @@ def drawn(seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_taken_apart_or_written_is_the_same_tree_again(seed):
+def test_what_is_taken_apart_or_written_is_the_same_tree_again(monkeypatch, seed):
   tree, spans = drawn(seed)
   assert trees.chains(tree) == spans
   assert one(trees.brackets(tree)) == tree
   for width in (1, 30, 80):
-    text = trees.indented(tree, width)
+    monkeypatch.setattr(trees, "WIDTH", width)
+    text = trees.indented(tree)
     assert one(text) == tree
-  assert max(map(len, trees.indented(tree, 80).splitlines())) < 95  # closing brackets apart
+  assert max(map(len, text.splitlines())) < 95  # closing brackets apart
 
 
-def test_an_indented_tree_is_read_at_a_glance():
-  assert trees.indented(one(PENN), 30).splitlines() == [
+def test_an_indented_tree_is_read_at_a_glance(monkeypatch):
+  monkeypatch.setattr(trees, "WIDTH", 30)
+  assert trees.indented(one(PENN)).splitlines() == [
     "(TOP",
     "  (S",
     "    (NP (DT The) (NN cat))",

@@ -42,13 +42,9 @@ def generate(
   or "dates", and in beyond the count of nonzero digits.
 
   Raises:
-    ValueError: an option is out of range; the message begins with its name.
-    UserError: there is no such language, it lacks words, or both are the same.
+    UserError: there is no such language, or it lacks words.
   """
-  check(examples, digits, places, beyond)
   sides = [_writers(source, "source"), _writers(target, "target")]
-  if source == target:
-    raise UserError(f"task.target={target}: the source is in this language, too; choose another")
   random = np.random.default_rng(seed)
   years, days = (
     (values.start + random.permutation(len(values))[: round(SHARE * examples)]).tolist()
@@ -169,7 +165,7 @@ def _available(count: int, places: int) -> int:
 
 
 def check(examples: int, digits: int, places: int, beyond: tuple[int, ...]) -> None:
-  """Raises ValueError where `generate` would, for options that are out of range."""
+  """Raises ValueError for options of `generate` that are out of range."""
   if examples < FEWEST:
     raise ValueError(f"examples must be at least {FEWEST}, not {examples}")
   if not 1 <= places <= PLACES:

@@ -71,15 +71,15 @@ def train_exact_bpe(texts: Iterable[str], vocab_size: int) -> str:
   return _bpe(texts, vocab_size, 2, [END], prefix=False).to_str()
 
 
-def evenly(rows: Iterable[Sequence[str]], most: int = TRAINED_ON) -> list[Sequence[str]]:
-  """Each row, or each second, fourth, ..., so that their texts have `most` characters at most."""
+def evenly(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
+  """Each row, or each second, fourth, ..., so that they have at most `TRAINED_ON` characters."""
   taken: list[Sequence[str]] = []
   size, step = 0, 1
   for number, row in enumerate(rows):
     if number % step == 0:
       taken.append(row)
       size += sum(map(len, row))
-    if size > most and len(taken) > 1:
+    if size > TRAINED_ON and len(taken) > 1:
       taken, step = taken[::2], 2 * step
       size = sum(len(text) for each in taken for text in each)
   return taken

@@ -23,6 +23,7 @@ TOPS = ("", TOP, "ROOT", "S1", "VROOT")  # what treebanks call the bracket aroun
 TRACE = "-NONE-"  # the tag of what is not heard: traces and empty elements
 JOIN = "::"  # between the labels of phrases over the same words, outermost first
 TOKEN = re.compile(r"[()]|[^\s()]+")
+WIDTH = 80  # columns of a line, where a tree is written over several
 ESCAPES = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
 
 Span = tuple[int, int]  # of words, half-open
@@ -255,15 +256,15 @@ def brackets(tree: Tree) -> str:
   return _written(tree)[0]
 
 
-def indented(tree: Tree, width: int = 80) -> str:
-  """A tree over several lines: what fits into `width` columns stands on one."""
+def indented(tree: Tree) -> str:
+  """A tree over several lines: what fits into `WIDTH` columns stands on one."""
   line, pieces = _written(tree)
   rows: list[str] = []
   done = 0
   for depth, begin, end, head in pieces:
     if begin < done:
       continue
-    fits = head.endswith(")") or 2 * depth + end - begin <= width
+    fits = head.endswith(")") or 2 * depth + end - begin <= WIDTH
     shown = line[begin:end] if fits else head
     if fits:
       done = end

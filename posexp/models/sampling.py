@@ -181,18 +181,16 @@ def generate(
 
 
 @functools.lru_cache(maxsize=16)
-def continuer(
-  graphdef: nnx.GraphDef, segment: int, count: int, sampling: Sampling = Sampling()
-) -> Callable[..., Array]:
+def continuer(graphdef: nnx.GraphDef, segment: int, count: int) -> Callable[..., Array]:
   """A compiled function(params, settings, prompts int32 [B,P]) of what follows END and a prompt.
 
-  It draws what `generate` does, int32 [B,`count`], as long as all that is read fits in a segment:
-  `count` is at most T − P.
+  It draws what `generate` does by default, int32 [B,`count`], as long as all that is read fits in
+  a segment: `count` is at most T − P.
   """
 
   @jax.jit
   def found(params: Any, settings: Any, prompts: Array) -> Array:
-    model, options = nnx.merge(graphdef, params, settings), sampling.options()
+    model, options = nnx.merge(graphdef, params, settings), Sampling().options()
     rows, given = prompts.shape
 
     def follow(cache: Cache, tokens: Array, place: Array) -> tuple[Cache, Array]:

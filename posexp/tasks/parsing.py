@@ -104,7 +104,7 @@ class Parsing(Task):
     PCFG; the trees are written."""
     found = self.predict(data, snapshot, "test")
     gold = data.trees_of["test"]
-    write_trees(folder, "test", gold, data.parses("test", found["spans"]), found)
+    write_trees(folder, gold, data.parses("test", found["spans"]), found)
     lengths = np.array([len(tree.words) for tree in gold])
     groups = brackets.by_length(lengths, found["counts"])
     summary = prefixed("test", self.scores(found) | groups)
@@ -139,15 +139,13 @@ class Parsing(Task):
     yield f"{'F1':<24}" + "".join(f"{summary[f'test/f1/{group}']:>9.4f}" for group in groups)
 
 
-def write_trees(
-  folder: Path, split: str, gold: Sequence[Tree], parses: Sequence[Tree], found: Outputs
-) -> None:
-  """Writes predictions, and the trees of the treebank and of the parser a line each for EVALB."""
+def write_trees(folder: Path, gold: Sequence[Tree], parses: Sequence[Tree], found: Outputs) -> None:
+  """Writes predictions of the test split, and the trees of the treebank and of the parser, a line
+  each for EVALB."""
   rows = []
-  sides = {"gold": gold, "parsed": parses}
-  for name, side in sides.items():
+  for name, side in (("gold", gold), ("parsed", parses)):
     lines = "".join(f"{trees.brackets(tree)}\n" for tree in side)
-    storage.write(folder / "predictions" / f"{split}.{name}.mrg", lines)
+    storage.write(folder / "predictions" / f"test.{name}.mrg", lines)
   counts = found["counts"].tolist()
   for index, (tree, parse, counted) in enumerate(zip(gold, parses, counts, strict=True)):
     matched, wanted, predicted, *_ = counted
@@ -155,7 +153,7 @@ def write_trees(
     row |= {"tree": trees.brackets(tree), "parse": trees.brackets(parse)}
     row |= {"matched": matched, "gold": wanted, "predicted": predicted}
     rows.append(row | {"loss": float(found["loss"][index])})
-  write_predictions(folder, split, rows)
+  write_predictions(folder, "test", rows)
 
 
 def held_out(given: Mapping[str, Sequence[Tree]]) -> tuple[Treebank, list[str]]:

@@ -87,10 +87,6 @@ class Translation(Task):
     """
     raise NotImplementedError
 
-  def data_digest(self) -> str | None:
-    """sha256 of the user's own files; None where the options alone pin the data."""
-    return None
-
   @property
   def search(self) -> Search:
     """How test sentences are translated."""
