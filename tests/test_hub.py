@@ -145,11 +145,11 @@ def test_a_data_set_is_read_once_at_its_commit(tmp_path, monkeypatch):
   }
   texts = split | {"text": "text", "label": "label"}
   lines, glue = texts | {"hub": "org/lines"}, texts | {"hub": "org/glue"}
-  pairs = split | {"subset": None, "data_files": None, "source": "en", "target": "de"}
+  pairs = split | {"subset": None, "source": "en", "target": "de"}
   columns = pairs | {"hub": "org/columns", "test": "test"}
   wmt = pairs | {"hub": "org/wmt", "subset": "de-en"}
   parts = {name: f"{CONVERTED}/{name}/*.parquet" for name in ("train", "test")}
-  iwslt = pairs | {"hub": "org/iwslt", "revision": BRANCH, "data_files": parts} | parts
+  iwslt = pairs | {"hub": "org/iwslt", "revision": BRANCH} | parts
   wikitext = split | {"hub": "Salesforce/wikitext", "subset": "wikitext-2-v1", "text": "text"}
   wikitext |= {"test": "test"}
   plays = iwslt | {"text": "de", "hub": "org/plays"}

