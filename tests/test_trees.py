@@ -178,7 +178,7 @@ def test_counts_are_those_of_evalb(case):
   """Against the numbers of the C program, with COLLINS.prm; without labels, with LABELED 0."""
   gold = parsed("\n".join(STORED["gold"]))
   predicted = parsed("\n".join(case["predicted"]))
-  found = np.array([brackets.counts(*pair) for pair in zip(gold, predicted, strict=True)])
+  found = brackets.counts(gold, predicted)
   assert found[:, :3].tolist() == case["brackets"]  # matched, gold, predicted of each sentence
   for name, value in brackets.scores(found).items():
     assert f"{100 * value:.2f}" == case[name]
@@ -188,7 +188,7 @@ def test_counts_are_those_of_evalb(case):
 def test_f1_by_length_covers_all_sentences():
   gold = parsed("\n".join(STORED["gold"]))
   predicted = parsed("\n".join(STORED["cases"][1]["predicted"]))
-  found = np.array([brackets.counts(*pair) for pair in zip(gold, predicted, strict=True)])
+  found = brackets.counts(gold, predicted)
   lengths = np.array([len(tree.words) for tree in gold])
   groups = brackets.by_length(lengths, found)
   assert groups["sentences/1-10"] + groups["sentences/11-20"] == len(gold)
@@ -198,7 +198,7 @@ def test_f1_by_length_covers_all_sentences():
 
 def test_no_brackets_at_all_score_nothing():
   tree = Tree((".",), (".",), (Phrase(0, 1, "X"),))
-  assert set(brackets.scores(np.array([brackets.counts(tree, tree)])).values()) == {0}
+  assert set(brackets.scores(brackets.counts([tree], [tree])).values()) == {0}
 
 
 def test_right_branching_takes_its_labels_from_the_trees():

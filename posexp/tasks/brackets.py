@@ -33,8 +33,12 @@ class Counts(NamedTuple):
   exact: int = 0  # 1: all brackets agree
 
 
-def counts(gold: Tree, predicted: Tree) -> Counts:
-  """Of a tree against that of the treebank, which has the same words and tags."""
+def counts(gold: Iterable[Tree], predicted: Iterable[Tree]) -> np.ndarray:
+  """`Counts` int [N,6] of trees against those of the treebank, which have their words and tags."""
+  return np.array([_counts(*pair) for pair in zip(gold, predicted, strict=True)])
+
+
+def _counts(gold: Tree, predicted: Tree) -> Counts:
   wanted, found = _brackets(gold), _brackets(predicted)
   if all(tag in PUNCTUATION for tag in gold.tags):
     return Counts()

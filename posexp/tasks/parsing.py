@@ -84,8 +84,7 @@ class Parsing(Task):
     brackets; those that are right (`right`), and those of both trees (`tokens`), halved; and a
     number that tells its tree from others (`answer`)."""
     found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
-    pairs = zip(data.trees_of[split], data.parses(split, found["spans"]), strict=True)
-    counts = np.array([brackets.counts(*pair) for pair in pairs])
+    counts = brackets.counts(data.trees_of[split], data.parses(split, found["spans"]))
     matched, gold, predicted = counts.T[:3]
     sizes = {"right": matched, "tokens": (gold + predicted) / 2}
     answer = np.array([zlib.crc32(each.tobytes()) for each in found["spans"]])
@@ -109,10 +108,9 @@ class Parsing(Task):
     groups = brackets.by_length(lengths, found["counts"])
     summary = prefixed("test", self.scores(found) | groups)
     for split in EVALUATED:
-      of_split = data.trees_of[split]
-      blind = [data.branching(tree.words, tree.tags) for tree in of_split]
-      counts = [brackets.counts(*pair) for pair in zip(of_split, blind, strict=True)]
-      summary |= prefixed(f"baseline/{split}", brackets.scores(np.array(counts)))
+      blind = (data.branching(tree.words, tree.tags) for tree in data.trees_of[split])
+      counts = brackets.counts(data.trees_of[split], blind)
+      summary |= prefixed(f"baseline/{split}", brackets.scores(counts))
     if self.pcfg:
       see_tags = self.inputs in TAGGED
       best = pcfg.scores(data.train, gold, data.branching, see_tags=see_tags)

@@ -44,15 +44,14 @@ def scores(
   lines = [list(map(trees.brackets, each)) for each in (train, test)]
 
   def compute() -> dict[str, float]:
-    grammar, counts = PCFG.of(train), []
+    grammar, found = PCFG.of(train), []
     lexicon = Lexicon.of(train, [tag for (tag,) in grammar.symbols[: grammar.tags]])
     for tree in test:
       seen = lexicon.of_tags(tree.tags) if see_tags else lexicon.of_words(tree.words)
       spans = grammar.parse(seen) if len(seen) <= LONGEST else None
       side = tree.words, tree.tags
-      found = otherwise(*side) if spans is None else trees.of_chains(*side, spans)
-      counts.append(brackets.counts(tree, found))
-    return brackets.scores(np.array(counts))
+      found.append(otherwise(*side) if spans is None else trees.of_chains(*side, spans))
+    return brackets.scores(brackets.counts(test, found))
 
   return storage.cached("baseline", compute, RECIPE, LONGEST, see_tags, lines)
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-
 from posexp import storage
 from posexp.config.checks import Count, Name, Whole, at_least, at_most
 from posexp.data import best_trees, files, grammar, trees
@@ -122,7 +120,6 @@ def _ceiling(data: TreebankData) -> dict[str, float]:
 
   def compute() -> dict[str, float]:
     best = (best_trees.best(tree.words, tree.tags, **see)[0] for tree in gold)
-    counts = [brackets.counts(*pair) for pair in zip(gold, best, strict=True)]
-    return brackets.scores(np.array(counts))
+    return brackets.scores(brackets.counts(gold, best))
 
   return storage.cached("baseline", compute, grammar.RULES, grammar.WORDS, see, given)
