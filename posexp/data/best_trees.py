@@ -1,14 +1,14 @@
 """The most probable tree of a sentence under `posexp.data.grammar`: how well one can parse at best.
 
-A chart in numpy: cell (i, w) holds the log probability of the best tree of w words from i on, by
-symbol. Rules of more than two children become several; chains of rules with one child are summed
-up beforehand.
+Trees are found in a chart (CKY), [N,N+1,S] for N words and S symbols: cell (i, w) holds the log
+probability of each symbol's best tree over w words from i on. Rules of more than two children
+become several; chains of rules with one child are summed up beforehand.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,14 +20,51 @@ NEVER = -np.inf
 REST = "@ "  # the symbol of the last children of a rule begins so: it is no phrase
 
 
+class BinaryRules(NamedTuple):
+  """R rules with two children, by the symbol that they make."""
+
+  left: np.ndarray  # int [R], that symbol, in order
+  children: np.ndarray  # int [2,R]
+  weight: np.ndarray  # [R], log probabilities
+
+  def fill(self, chart: np.ndarray, best: np.ndarray, w: int, splits: Iterable[int]) -> None:
+    """Raises the cells of w words to what can be made of two of `best`, the first of them with as
+    many words as one of `splits` says."""
+    rows, found = len(best) - w + 1, None
+    first, second = self.children
+    for k in splits:
+      sums = best[:rows, k].take(first, 1) + best[k : k + rows, w - k].take(second, 1)
+      found = sums if found is None else np.maximum(found, sums, out=found)
+    if found is not None:
+      raised(chart[:rows, w], self.left, found + self.weight)
+
+  def parts(self, best: np.ndarray, i: int, w: int, symbol: int) -> list[tuple[int, int, int]]:
+    """The second and the first part of a symbol's best tree over w words from i on, if it is of
+    several: (i, w, symbol) each."""
+    if w == 1:
+      return []
+    chosen = slice(*np.searchsorted(self.left, (symbol, symbol + 1)))
+    first, second = self.children[:, chosen]
+    k = np.arange(1, w)
+    sums = best[i, k][:, first] + best[i + k, w - k][:, second] + self.weight[chosen]
+    place, rule = np.unravel_index(sums.argmax(), sums.shape)
+    part = int(place) + 1
+    return [(i + part, w - part, int(second[rule])), (i, part, int(first[rule]))]
+
+
+def raised(cells: np.ndarray, left: np.ndarray, values: np.ndarray) -> None:
+  """Raises cells [I,S] to the best values [I,R] of rules that make the symbols `left`, in order."""
+  if len(left):
+    starts = np.flatnonzero(np.diff(left, prepend=-1))
+    made = left[starts]
+    cells[:, made] = np.maximum(cells[:, made], np.maximum.reduceat(values, starts, axis=1))
+
+
 class Compiled(NamedTuple):
-  """The grammar as arrays; S symbols, R rules with two children, by the symbol on their left."""
+  """The grammar as arrays, of S symbols."""
 
   symbols: tuple[str, ...]
-  left: np.ndarray  # int [R], in order
-  children: np.ndarray  # int [R,2]
-  weight: np.ndarray  # [R]
-  starts: np.ndarray  # int [kinds], where rules of another symbol begin
+  rules: BinaryRules
   chain: np.ndarray  # [S,S], the best log probability of the second symbol alone below the first
   below: np.ndarray  # int [S,S], the next symbol on the way there
 
@@ -51,9 +88,9 @@ def compiled() -> Compiled:
   number = {symbol: i for i, symbol in enumerate(symbols)}
   ordered = sorted((number[left], number[a], number[b], w) for (left, a, b), w in double.items())
   left, first, second, weight = map(np.array, zip(*ordered, strict=True))
-  starts = np.flatnonzero(np.diff(left, prepend=-1))
+  rules = BinaryRules(left, np.stack([first, second]), weight)
   chain, below = _chains([(number[a], number[b], w) for a, b, w in single], len(symbols))
-  return Compiled(symbols, left, np.stack([first, second], 1), weight, starts, chain, below)
+  return Compiled(symbols, rules, chain, below)
 
 
 def _chains(single: list[tuple[int, int, float]], size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,25 +123,12 @@ def best(
         share = shares.get(word, 0.0) if see_words else 1.0
         cells[i, 1, g.symbols.index(symbol)] = np.log(share) if share else NEVER
   for w in range(1, n + 1):
-    rows = np.arange(n - w + 1)
-    if w > 1:
-      sums = _splits(g, best, rows[:, None], w, np.arange(len(g.left))).max(1)
-      cells[rows[:, None], w, g.left[g.starts]] = np.maximum.reduceat(sums, g.starts, axis=1)
-    best[rows, w] = (g.chain + cells[rows, w][:, None]).max(2)
+    g.rules.fill(cells, best, w, range(1, w))
+    best[: n - w + 1, w] = (g.chain + cells[: n - w + 1, w][:, None]).max(2)
   score = float(best[0, n, g.symbols.index(grammar.START)])
   if score == NEVER:
     raise ValueError(f"the grammar gives no sentence {' '.join(words)!r}")
   return Tree(tuple(words), tuple(tags), _phrases(g, cells, best)), score
-
-
-def _splits(
-  g: Compiled, best: np.ndarray, rows: np.ndarray, w: int, chosen: np.ndarray
-) -> np.ndarray:
-  """Of every way to part w words from each of `rows` [I,1] on in two: [I,w−1,chosen rules]."""
-  first = np.arange(1, w)  # words of the first part
-  left, right = g.children[chosen].T
-  parts = best[rows, first][..., left], best[rows + first, w - first][..., right]
-  return parts[0] + parts[1] + g.weight[chosen]
 
 
 def _phrases(g: Compiled, cells: np.ndarray, best: np.ndarray) -> tuple[Phrase, ...]:
@@ -121,11 +145,5 @@ def _phrases(g: Compiled, cells: np.ndarray, best: np.ndarray) -> tuple[Phrase, 
       if symbol == last:
         break
       symbol = int(g.below[symbol, last])
-    if w == 1:
-      continue
-    chosen = np.flatnonzero(g.left == last)
-    sums = _splits(g, best, np.array([[i]]), w, chosen)[0]
-    place, rule = np.unravel_index(sums.argmax(), sums.shape)
-    left, right = g.children[chosen[rule]].tolist()
-    todo += [(i + int(place) + 1, w - int(place) - 1, right), (i, int(place) + 1, left)]
+    todo += g.rules.parts(best, i, w, last)
   return tuple(found)

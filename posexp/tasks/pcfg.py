@@ -2,9 +2,7 @@
 
 Chains of phrases are one label, and a symbol holds the label right above it, too (Johnson 1998).
 Rules of more than two children become several, X -> a @a, @a -> b @b, @b -> c d, whose new symbols
-know X and the child before them alone. Probabilities are relative frequencies. The most probable
-tree is found in a chart (CKY), of which a cell holds the log probability of each symbol's best tree
-over some words.
+know X and the child before them alone. Probabilities are relative frequencies.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ import numpy as np
 
 from posexp import storage
 from posexp.data import trees
+from posexp.data.best_trees import BinaryRules, raised
 from posexp.data.trees import JOIN, Span, Tree, chains
 from posexp.tasks import brackets
 
@@ -93,9 +92,7 @@ class PCFG(NamedTuple):
   symbols: list[Symbol]
   tags: int  # how many symbols are tags
   root: np.ndarray  # [S], the log probability that a symbol makes a sentence
-  left: np.ndarray  # int [R], the symbols of rules with two children, in order
-  children: np.ndarray  # int [2,R]
-  weight: np.ndarray  # [R], log probabilities
+  rules: BinaryRules
   single: tuple[np.ndarray, np.ndarray, np.ndarray]  # symbols over one tag, these tags, weights
 
   @classmethod
@@ -118,8 +115,8 @@ class PCFG(NamedTuple):
         rows[len(right)].append((number[left], *(number[each] for each in right), weight))
     left, first, second, weight = _columns(rows[2], 4)
     tags = sum(len(symbol) == 1 for symbol in symbols)
-    children = np.stack([first, second])
-    return cls(symbols, tags, root, left, children, weight, _columns(rows[1], 3))
+    binary = BinaryRules(left, np.stack([first, second]), weight)
+    return cls(symbols, tags, root, binary, _columns(rows[1], 3))
 
   def parse(self, seen: np.ndarray) -> dict[Span, str] | None:
     """The labels of the spans of the best tree; None where there is none.
@@ -131,40 +128,33 @@ class PCFG(NamedTuple):
     best = np.full((n, n + 1, len(self.symbols)), NEVER)  # (i, w): of w words from i on
     best[:, 1, : self.tags] = seen
     left, tag, weight = self.single
-    _raise(best[:, 1], left, seen[:, tag] + weight)
+    raised(best[:, 1], left, seen[:, tag] + weight)
     parts = self._possible((best[:, 1] > NEVER).any(0))
     for w in range(2, n + 1):
-      rows = n - w + 1
-      for (first_is_tag, second_is_tag), (left, (first, second), weight) in parts.items():
+      for (first_is_tag, second_is_tag), rules in parts.items():
         # A tag stands over one word.
         splits = {1} if first_is_tag else range(1, w)
         splits = set(splits) & {w - 1} if second_is_tag else splits
-        found = None
-        for k in splits:
-          sums = best[:rows, k].take(first, 1) + best[k : k + rows, w - k].take(second, 1)
-          found = sums if found is None else np.maximum(found, sums, out=found)
-        if found is not None:
-          _raise(best[:rows, w], left, found + weight)
+        rules.fill(best, best, w, splits)
     top = int((self.root + best[0, n]).argmax())
     return self._spans(best, top) if (self.root + best[0, n])[top] > NEVER else None
 
-  def _possible(self, symbols: np.ndarray) -> dict[tuple[bool, bool], tuple[np.ndarray, ...]]:
-    """The rules whose children can be made of some symbols, bool [S], by which of these are tags:
-    what they make, their children and weights."""
-    made = symbols
+  def _possible(self, symbols: np.ndarray) -> dict[tuple[bool, bool], BinaryRules]:
+    """Rules whose children can be made of some symbols, bool [S], by which of these are tags."""
+    made, (left, children, weight) = symbols, self.rules
     while True:
-      chosen = made[self.children].all(0)
+      chosen = made[children].all(0)
       more = made.copy()
-      more[self.left[chosen]] = True
+      more[left[chosen]] = True
       if (more == made).all():
         break
       made = more
-    kinds = (self.children < self.tags).T
+    kinds = (children < self.tags).T
     found = {}
     for kind in ((True, True), (True, False), (False, True), (False, False)):
       of_kind = chosen & (kinds == kind).all(1)
       if of_kind.any():
-        found[kind] = self.left[of_kind], self.children[:, of_kind], self.weight[of_kind]
+        found[kind] = BinaryRules(left[of_kind], children[:, of_kind], weight[of_kind])
     return found
 
   def _spans(self, best: np.ndarray, top: int) -> dict[Span, str]:
@@ -174,15 +164,7 @@ class PCFG(NamedTuple):
       i, w, symbol = todo.pop()
       if len(self.symbols[symbol]) == 2:
         found[i, i + w] = self.symbols[symbol][0]
-      if w == 1:
-        continue
-      chosen = slice(*np.searchsorted(self.left, (symbol, symbol + 1)))
-      first, second = self.children[:, chosen]
-      k = np.arange(1, w)
-      sums = best[i, k][:, first] + best[i + k, w - k][:, second] + self.weight[chosen]
-      place, rule = np.unravel_index(sums.argmax(), sums.shape)
-      part = int(place) + 1
-      todo += [(i + part, w - part, int(second[rule])), (i, part, int(first[rule]))]
+      todo += self.rules.parts(best, i, w, symbol)
     return found
 
 
@@ -191,14 +173,6 @@ def _columns(rows: list[tuple], count: int) -> tuple[np.ndarray, ...]:
   columns = zip(*sorted(rows), strict=True) if rows else [()] * count
   *symbols, weights = columns
   return *(np.array(each, np.int64) for each in symbols), np.array(weights, np.float32)
-
-
-def _raise(cells: np.ndarray, left: np.ndarray, values: np.ndarray) -> None:
-  """Raises cells [I,S] to the best values [I,R] of rules that make the symbols `left`, in order."""
-  if len(left):
-    starts = np.flatnonzero(np.diff(left, prepend=-1))
-    made = left[starts]
-    cells[:, made] = np.maximum(cells[:, made], np.maximum.reduceat(values, starts, axis=1))
 
 
 class Lexicon(NamedTuple):
