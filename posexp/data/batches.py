@@ -1,7 +1,8 @@
 """Which examples make a batch: those of like length together, in a few fixed shapes."""
 
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -93,6 +94,41 @@ def evaluation(
   order = np.arange(len(examples.lengths)) if only is None else only
   for planned in _plan(order, examples.lengths, ends, rows):
     yield examples.batch(*planned)
+
+
+class Bucketed:
+  """Data whose batches are of a few lengths; subclasses hold the examples and say `rows_of`."""
+
+  examples: Mapping[str, Examples | Pairs]  # by split
+
+  @property
+  def sizes(self) -> dict[str, int]:
+    return {split: len(each.lengths) for split, each in self.examples.items()}
+
+  @functools.cached_property
+  def longest(self) -> int:
+    return max(int(each.lengths.max()) for each in self.examples.values())
+
+  @functools.cached_property
+  def bucket_lengths(self) -> np.ndarray:
+    """Those of the batches, int [buckets]."""
+    return buckets(self.examples["train"].lengths, self.longest)
+
+  @property
+  def length(self) -> int:
+    return int(self.bucket_lengths[-1])
+
+  def rows_of(self, batch_size: int) -> np.ndarray:
+    raise NotImplementedError
+
+  def evaluation(
+    self, split: str, batch_size: int, only: np.ndarray | None = None
+  ) -> Iterator[Batch]:
+    """Every example of a split once, or `only` those; the last batch is padded with weight 0."""
+    rows = self.rows_of(batch_size)
+    return evaluation(self.examples[split], self.bucket_lengths, rows, only)
+
+  texts = evaluation
 
 
 def by_length(lengths: np.ndarray, only: np.ndarray | None = None) -> np.ndarray:

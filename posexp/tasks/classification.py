@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class LabeledData:
+class LabeledData(batches.Bucketed):
   """Sequences with a label each, ready for a classifier."""
 
   vocab_size: int
   label_names: tuple[str, ...]
   rows: dict[str, Rows]  # (text, label name) by split
   examples: dict[str, Examples]  # the same as tokens and numbers
-  bucket_lengths: np.ndarray  # of the batches, int [buckets]
-  longest: int  # tokens of the longest sequence of any split, [CLS] included
   first: bool = False  # whether the class is read at the first token
   notes: tuple[str, ...] = ()
   words: tuple[str, ...] = ()  # the vocabulary in its order, if tokens are words
@@ -55,15 +53,8 @@ class LabeledData:
       split: Examples.of(ids[split], np.asarray([numbers[label] for _, label in given], np.int32))
       for split, given in rows.items()
     }
-    longest = max(int(split.lengths.max()) for split in examples.values())
-    ends = batches.buckets(examples["train"].lengths, longest)
-    names = tuple(label_names)
     said = tuple(notes), tuple(words)
-    return cls(vocab_size, names, rows, examples, ends, longest, first, *said)
-
-  @property
-  def sizes(self) -> dict[str, int]:
-    return {split: len(rows) for split, rows in self.rows.items()}
+    return cls(vocab_size, tuple(label_names), rows, examples, first, *said)
 
   @property
   def about(self) -> tuple[str, str]:
@@ -71,10 +62,6 @@ class LabeledData:
       f"{len(self.label_names)} classes",
       f"vocabulary {self.vocab_size:,}, longest text {self.longest} tokens",
     )
-
-  @property
-  def length(self) -> int:
-    return int(self.bucket_lengths[-1])
 
   @property
   def word_counts(self) -> np.ndarray:
@@ -105,12 +92,6 @@ class LabeledData:
     return batches.training(
       self.examples["train"], self.bucket_lengths, batch_size, seed=seed, start=start
     )
-
-  def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
-    """The last batch is filled up with rows of weight 0."""
-    return batches.evaluation(self.examples[split], self.bucket_lengths, batch_size)
-
-  texts = evaluation
 
 
 class Classification(Task):

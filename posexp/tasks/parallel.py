@@ -25,7 +25,7 @@ class TextPair(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ParallelData:
+class ParallelData(batches.Bucketed):
   """Pairs of sentences, ready for a translator."""
 
   languages: tuple[str, str]  # of the source and of the target
@@ -33,15 +33,9 @@ class ParallelData:
   notes: tuple[str, ...]
   texts_of: dict[str, list[TextPair]]  # of the splits that are evaluated
   examples: dict[str, Pairs]
-  longest: int  # tokens in the longer side of the longest pair, [EOS] included
-  bucket_lengths: np.ndarray  # of the batches, int [buckets]
 
   item: ClassVar[str] = "sentence"
   unit: ClassVar[str] = "tokens"
-
-  @property
-  def sizes(self) -> dict[str, int]:
-    return {split: len(pairs.lengths) for split, pairs in self.examples.items()}
 
   @property
   def about(self) -> tuple[str, str]:
@@ -51,10 +45,6 @@ class ParallelData:
       " to ".join(self.languages),
       f"vocabulary {size}, longest sentence {self.longest} tokens",
     )
-
-  @property
-  def length(self) -> int:
-    return int(self.bucket_lengths[-1])
 
   def model(self, encoding, size, positions) -> TranslatorSpec:
     from posexp.models.translator import TranslatorSpec
@@ -89,13 +79,6 @@ class ParallelData:
       seed=seed,
       start=start,
     )
-
-  def evaluation(
-    self, split: str, batch_size: int, rows: np.ndarray | None = None
-  ) -> Iterator[Batch]:
-    """Every pair of a split once, or those of `rows`; the last batch is padded with weight 0."""
-    ends, sizes = self.bucket_lengths, self.rows_of(batch_size)
-    return batches.evaluation(self.examples[split], ends, sizes, rows)
 
   def texts(self, split: str, batch_size: int) -> Iterator[Batch]:
     for batch in self.evaluation(split, batch_size):

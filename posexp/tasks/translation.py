@@ -295,15 +295,12 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
       texts_of[split] = [
         TextPair(*pair, group) for pair, group in zip(found(), groups, strict=False)
       ]
-  longest = max(int(found.lengths.max()) for found in examples.values())
   return ParallelData(
     languages=(task.source, task.target),
     tokenizers=opened,
     notes=tuple(notes),
     texts_of=texts_of,
     examples=examples,
-    longest=longest,
-    bucket_lengths=batches.buckets(examples["train"].lengths, longest),
   )
 
 

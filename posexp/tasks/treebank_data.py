@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -31,7 +32,7 @@ FEWEST = 8  # rows of these batches at least, so that several devices can share 
 
 
 @dataclasses.dataclass(frozen=True)
-class TreebankData:
+class TreebankData(batches.Bucketed):
   """Sentences with their trees, ready for a parser."""
 
   lexicon: Lexicon
@@ -40,9 +41,7 @@ class TreebankData:
   hidden: int
   train: Sequence[Tree]  # those of training
   trees_of: dict[str, list[Tree]]  # of the splits that are evaluated
-  sentences: dict[str, Sentences]
-  training_lengths: np.ndarray  # of the batches in training, int [buckets]
-  bucket_lengths: np.ndarray  # of all batches
+  examples: dict[str, Sentences]
   branching: Branching
   notes: tuple[str, ...]
 
@@ -61,12 +60,6 @@ class TreebankData:
     hidden: int,
   ) -> Self:
     """From the trees of each split, those of `train` less the ones that are too long."""
-    sentences = {
-      split: Sentences.of(given[split], lexicon, inputs, train=split == "train") for split in SPLITS
-    }
-    lengths = sentences["train"].lengths
-    ends = batches.buckets(lengths, int(lengths.max()))
-    longest = max(int(each.lengths.max()) for each in sentences.values())
     trees_of = {split: list(given[split]) for split in EVALUATED}
     return cls(
       lexicon=lexicon,
@@ -75,16 +68,13 @@ class TreebankData:
       hidden=hidden,
       train=given["train"],
       trees_of=trees_of,
-      sentences=sentences,
-      training_lengths=ends,
-      bucket_lengths=_lengthened(ends, longest),
+      examples={
+        split: Sentences.of(given[split], lexicon, inputs, train=split == "train")
+        for split in SPLITS
+      },
       branching=Branching.of(given["train"]),
       notes=(*notes, *_unknown(trees_of, lexicon)),
     )
-
-  @property
-  def sizes(self) -> dict[str, int]:
-    return {split: len(each.lengths) for split, each in self.sentences.items()}
 
   @property
   def about(self) -> tuple[str, str]:
@@ -95,18 +85,25 @@ class TreebankData:
       f"{self.longest - 2} words",
     )
 
-  @property
-  def longest(self) -> int:
-    return max(int(each.lengths.max()) for each in self.sentences.values())
+  @functools.cached_property
+  def training_lengths(self) -> np.ndarray:
+    """Those of the batches in training, int [buckets]."""
+    lengths = self.examples["train"].lengths
+    return batches.buckets(lengths, int(lengths.max()))
 
-  @property
-  def length(self) -> int:
-    return int(self.bucket_lengths[-1])
+  @functools.cached_property
+  def bucket_lengths(self) -> np.ndarray:
+    """Lengths of training, and those that longer sentences need."""
+    found = self.training_lengths.tolist()
+    granule = batches.GRANULE
+    while found[-1] < self.longest:
+      found.append(min(WIDER * found[-1], -(-self.longest // granule) * granule))
+    return np.array(found)
 
   @property
   def word_counts(self) -> np.ndarray:
     return np.bincount(
-      self.sentences["train"].tokens.ravel(), minlength=self.lexicon.rows(self.inputs)
+      self.examples["train"].tokens.ravel(), minlength=self.lexicon.rows(self.inputs)
     )
 
   def model(self, encoding, size, positions) -> ParserSpec:
@@ -136,13 +133,7 @@ class TreebankData:
     """Full batches, as `Sentences.batch` gives them."""
     self.steps_per_epoch(batch_size)
     ends = self.training_lengths
-    return batches.training(self.sentences["train"], ends, batch_size, seed=seed, start=start)
-
-  def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
-    ends, rows = self.bucket_lengths, self.rows_of(batch_size)
-    return batches.evaluation(self.sentences[split], ends, rows)
-
-  texts = evaluation
+    return batches.training(self.examples["train"], ends, batch_size, seed=seed, start=start)
 
   def parses(self, split: str, spans: np.ndarray) -> list[Tree]:
     """The trees of what a parser predicts, spans int [N,S,3], of all sentences of a split."""
@@ -172,15 +163,6 @@ def parser_spec(options: Any, vocab_size, num_labels, encoding, size, positions)
     positions=positions,
     characters=LETTER if options.inputs == "characters" else None,
   )
-
-
-def _lengthened(ends: np.ndarray, longest: int) -> np.ndarray:
-  """Lengths of batches, and those that longer sentences need."""
-  found = ends.tolist()
-  granule = batches.GRANULE
-  while found[-1] < longest:
-    found.append(min(WIDER * found[-1], -(-longest // granule) * granule))
-  return np.array(found)
 
 
 def _unknown(trees_of: Mapping[str, Sequence[Tree]], lexicon: Lexicon) -> Iterator[str]:
