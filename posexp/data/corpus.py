@@ -93,9 +93,10 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
   found, notes, digest = documents.read(task)
 
   def trained(_: int) -> str:
-    asked = f"{digest}-{task.tokenizer}-{task.vocab_size}"
-    train = functools.partial(_trained, task, found["train"])
-    return train() if task.tokenizer == "byte" else storage.cached(f"vocabularies/{asked}", train)
+    kind, size = task.tokenizer, task.vocab_size
+    train = functools.partial(vocabulary.trained, kind, found["train"].texts(), size)
+    name = f"vocabularies/{digest}-{kind}-{size}"
+    return train() if kind == "byte" else storage.cached(name, train)
 
   (text,) = tokenizer.kept(folder, ["tokenizer"], trained, Vocabulary.opened)
   opened = Vocabulary.opened(text)
@@ -136,10 +137,6 @@ def _losses(abouts: dict[str, dict]) -> Iterator[str]:
       f"the words of {', '.join(inexact)} do not give back the exact text, by whose bytes bits per "
       "byte divide"
     )
-
-
-def _trained(task, train: Documents) -> str:
-  return vocabulary.trained(task.tokenizer, train.texts(), task.vocab_size)
 
 
 def _dtype(opened: Vocabulary) -> str:

@@ -79,13 +79,8 @@ def records(query: Query, way_out: str) -> dict[str, Iterator[tuple[str, dict]]]
     if name not in loaded:
       raise UserError(f"task.hub={query.repository}: no split {name!r}; it has {', '.join(loaded)}")
     where = f"task.hub={query.repository}, split {name}"
-    found[split] = _placed(_records(loaded[name], query, where), where)
+    found[split] = _records(loaded[name], query, where)
   return found
-
-
-def _placed(rows: Iterator[dict], where: str) -> Iterator[tuple[str, dict]]:
-  for number, row in enumerate(rows, start=1):
-    yield f"{where}, row {number}", row
 
 
 def _stored(path: Path) -> Iterator[Row]:
@@ -100,8 +95,9 @@ def _stored(path: Path) -> Iterator[Row]:
         ) from None
 
 
-def _records(data: "datasets.Dataset", query: Query, where: str) -> Iterator[dict]:
-  """Columns by name, row by row; where a class label is a number, its name stands instead."""
+def _records(data: "datasets.Dataset", query: Query, where: str) -> Iterator[tuple[str, dict]]:
+  """Places of rows and their columns; where a class label is a number, its name stands instead."""
+  number = itertools.count(1)
   names = {
     column: data.features[column].names
     for column in (query.first, query.second)
@@ -113,7 +109,7 @@ def _records(data: "datasets.Dataset", query: Query, where: str) -> Iterator[dic
         raise UserError(f"{where}: its labels are hidden; choose another split")
       columns[column] = [names[column][value] for value in columns[column]]
     for values in zip(*columns.values(), strict=True):
-      yield dict(zip(columns, values, strict=True))
+      yield f"{where}, row {next(number)}", dict(zip(columns, values, strict=True))
 
 
 def _load(query: Query, way_out: str) -> "datasets.DatasetDict":

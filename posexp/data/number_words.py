@@ -57,13 +57,11 @@ def generate(
   splits = {name: [] for name in ("train", "validation", "test", "beyond")}
   for i in random.permutation(len(values)).tolist():
     group, value = values[i]
-    first, second = (write[group](value) for write in sides)
-    splits[_split(value)].append((first, second, group))
+    splits[_split(value)].append((*(write[group](value) for write in sides), group))
   for count in dict.fromkeys(beyond):
     wanted = min(BEYOND, _available(count, places))
     for value in _with_nonzero(count, places, wanted, random):
-      first, second = (write["numbers"](value) for write in sides)
-      splits["beyond"].append((first, second, str(count)))
+      splits["beyond"].append((*(write["numbers"](value) for write in sides), str(count)))
   return splits
 
 

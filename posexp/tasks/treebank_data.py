@@ -50,30 +50,22 @@ class TreebankData(batches.Bucketed):
 
   @classmethod
   def of(
-    cls,
-    given: Mapping[str, Sequence[Tree]],
-    lexicon: Lexicon,
-    notes: Sequence[str] = (),
-    *,
-    inputs: str,
-    loss: str,
-    hidden: int,
+    cls, given: Mapping[str, Sequence[Tree]], lexicon: Lexicon, notes: Sequence[str], **options: Any
   ) -> Self:
-    """From the trees of each split, those of `train` less the ones that are too long."""
+    """From the trees of each split, those of `train` less the ones that are too long. `options` are
+    `inputs`, `loss` and `hidden`."""
     trees_of = {split: list(given[split]) for split in EVALUATED}
     return cls(
       lexicon=lexicon,
-      inputs=inputs,
-      loss=loss,
-      hidden=hidden,
       train=given["train"],
       trees_of=trees_of,
       examples={
-        split: Sentences.of(given[split], lexicon, inputs, train=split == "train")
+        split: Sentences.of(given[split], lexicon, options["inputs"], train=split == "train")
         for split in SPLITS
       },
       branching=Branching.of(given["train"]),
       notes=(*notes, *_unknown(trees_of, lexicon)),
+      **options,
     )
 
   @property
