@@ -111,13 +111,14 @@ def generate(args: argparse.Namespace) -> None:
     UserError: the run cannot be opened, the prompt cannot be read, or an option is wrong.
   """
   prompt = given_prompt(args.prompt)
+  from posexp.data.corpus import kept_vocabulary
   from posexp.data.vocabulary import END
   from posexp.training.devices import prepare
   from posexp.training.restore import open_language_model
 
   prepare()
   trained = open_language_model(args.run)
-  vocabulary = trained.vocabulary
+  vocabulary = kept_vocabulary(trained.run.path)
   columns = drawn(args, trained, vocabulary.encode(prompt))
   if args.samples > 1:
     columns = list(columns)

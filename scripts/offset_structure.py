@@ -39,7 +39,7 @@ SHARE = Metric("offset_share", "share of offsets", percent=True)
 def measured(trained: TrainedModel) -> Iterator[Run]:
   """A run with each kind of weights."""
   run, heads = trained.run, trained.spec.size.num_heads
-  stack = trained.model().stacks[0]
+  stack = trained.snapshot.model().stacks[0]
   started = trained.spec.build(Rngs(**keys(run.seed))).stacks[0]
   vectors = probe.position_vectors(stack.embed, trained.data.longest, word=1)
   square = np.random.default_rng(run.seed).normal(size=(vectors.shape[1],) * 2)

@@ -72,7 +72,7 @@ def test_a_run_is_inspected_without_attention(swept, capsys, tmp_path, monkeypat
 def test_a_run_comes_back_with_its_network(swept):
   trained = open_trained(swept[1]["fasttext"])
   assert trained.spec.size.backbone == "fasttext"
-  assert trained.model().stacks == ()
+  assert trained.snapshot.model().stacks == ()
 
 
 @pytest.mark.parametrize(

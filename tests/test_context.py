@@ -78,7 +78,7 @@ def by_hand(trained, start, end):
   """nll of the targets start + 1 … end of a text that begins at `start`: one pass of the model."""
   tokens = stream(trained).tokens[start : end + 1].astype(int)
   filled = np.pad(tokens[:-1], (0, 24 - (end - start)))[None]  # nothing looks ahead
-  logits = np.asarray(call(trained.model(), jnp.asarray(filled)))[0]
+  logits = np.asarray(call(trained.snapshot.model(), jnp.asarray(filled)))[0]
   return -logits[np.arange(end - start), tokens[1:]]
 
 

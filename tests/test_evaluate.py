@@ -118,7 +118,7 @@ def test_options_with_which_the_weights_are_of_no_use(trained, options, message)
 
 
 def test_without_position_attention_is_that_of_content_alone(trained):
-  model = trained.model()
+  model = trained.snapshot.model()
   batch = next(iter(trained.data.evaluation("test", 16)))
   attention = model.stack.blocks[0].attention
   positions = np.arange(batch["tokens"].shape[1])[None]
@@ -258,7 +258,8 @@ def test_what_is_no_run_or_not_trained_is_one_sentence(run, tmp_path, monkeypatc
 def test_a_window_is_what_a_model_without_what_is_beyond_it_sees(trained):
   """What one layer says of a token changes with those in its window, and with the ends'."""
   for ends, far in (("strict", 0), ("relaxed", 2)):
-    windowed = with_options(trained, {"model.window": 2, "model.window_ends": ends}).model().stack
+    other = with_options(trained, {"model.window": 2, "model.window_ends": ends})
+    windowed = other.snapshot.model().stack
     assert windowed.size.window == 2
     windowed.blocks = windowed.blocks[:1]
     # The text as it is, and with another token in each place.

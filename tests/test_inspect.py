@@ -188,7 +188,7 @@ def test_a_run_is_looked_into(encoding, classifier, tmp_path, monkeypatch, capsy
 def test_attention_on_text_adds_up(classifier):
   run = open_trained(classifier("rpr"))
   batches = list(run.data.texts("validation", run.snapshot.batch_size))
-  found = attention.by_offset(run.model(), run.spec.positions, batches, len(batches))
+  found = attention.by_offset(run.snapshot.model(), run.spec.positions, batches, len(batches))
   np.testing.assert_allclose(found.mass.sum(-1), 1, atol=1e-5)
   assert found.uniform.sum() == pytest.approx(1, abs=1e-5)
   assert found.examples == run.data.sizes["validation"]
@@ -210,7 +210,7 @@ def language_model(tmp_path_factory):
 def test_attention_into_a_memory_adds_up(language_model):
   run = open_trained(language_model)
   batches = list(run.data.texts("validation", 4))
-  found = attention.by_offset(run.model(), run.spec.positions, batches, len(batches) - 2)
+  found = attention.by_offset(run.snapshot.model(), run.spec.positions, batches, len(batches) - 2)
   assert (found.length, found.offsets.min()) == (16, -39)
   np.testing.assert_allclose(found.mass.sum(-1), 1, atol=1e-5)
   assert found.mass[..., found.offsets > 0].max() == 0

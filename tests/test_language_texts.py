@@ -13,6 +13,7 @@ from order import command, only
 
 from posexp import evaluate, generate
 from posexp.analysis import scoring
+from posexp.data.corpus import kept_vocabulary
 from posexp.models import sampling
 from posexp.runs.predictions import load_predictions
 from posexp.training.restore import open_language_model
@@ -95,7 +96,7 @@ def test_the_text_of_the_test_split_costs_what_the_run_says(trained, home, text,
 
 def test_windows_count_every_token_once_with_the_context_that_they_say(trained, text, say):
   model = scoring.reading(open_language_model(trained), SEGMENT, 0)
-  tokens = np.array(model.vocabulary.encode(text[:85]))
+  tokens = np.array(kept_vocabulary(trained).encode(text[:85]))
   disjoint, sliding = (scoring.score(model, tokens, SEGMENT, way) for way in scoring.WINDOWS)
   assert disjoint.context.tolist() == [1 + place % SEGMENT for place in range(85)]
   assert sliding.context.tolist() == [*range(1, 9), *([5, 6, 7, 8] * 22)[: 85 - 8]]
@@ -158,7 +159,7 @@ def test_a_run_has_gone_on_with_parts_of_its_test_split(trained, text, say):
 
 
 def test_a_text_ends_where_the_model_ends_it(trained, say, monkeypatch):
-  ids = open_language_model(trained).vocabulary.encode("mat")
+  ids = kept_vocabulary(trained).encode("mat")
   texts = [[*ids, 0, ids[0], ids[0]], [ids[0], 0, 0, 0, ids[0], ids[0]]]
   drawn = []
 

@@ -12,6 +12,7 @@ from posexp.analysis.line_translation import LineTranslator
 from posexp.data.tokenizer import EOS
 from posexp.encodings import Span
 from posexp.models.decoding import Search
+from posexp.tasks.translation import tokenizers
 from posexp.training.restore import open_translator
 
 
@@ -59,7 +60,7 @@ def test_maps_are_the_weights_of_the_model(found):
     k, _ = block.attention.keys_values(context)
     return block.attention.relation.weights(block.attention.queries(context), k, span)[0]
 
-  expected = weights(opened.model(), np.array([each.source]))
+  expected = weights(opened.snapshot.model(), np.array([each.source]))
   np.testing.assert_allclose(seen.weights[0], expected, atol=1e-5)
 
 
@@ -77,6 +78,7 @@ def test_names_of_tokens_are_no_mathematics(found):
 def test_pieces_are_what_tokens_say(found):
   opened, _ = found
   (tokens,) = LineTranslator(opened, Search(1), 1).source.ids(["one [EOS] $"])
-  names = attention.token_names(opened.tokenizers[0], tokens)
+  source, _ = tokenizers(opened.setup.task, opened.run.path)
+  names = attention.token_names(source, tokens)
   assert "".join(names).replace("␣", " ") == " one [EOS] $"
-  assert attention.token_names(opened.tokenizers[0], [1, EOS]) == ["[BOS]", "[EOS]"]
+  assert attention.token_names(source, [1, EOS]) == ["[BOS]", "[EOS]"]

@@ -44,7 +44,7 @@ def trained():
 def test_options_that_are_traced_are_not_those_of_the_checkpoint():
   one = trained()
   other = with_options(one, {"rpr.k": 2, "rpr.table": "4", "model.memory": 6})
-  outputs = [said(each.model()) for each in (one, other)]
+  outputs = [said(each.snapshot.model()) for each in (one, other)]
   assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
   spec = dataclasses.replace(one.spec, encoding=ENCODINGS["rpr"](k=2, table=4))
   graphdef, _, settings = nnx.split(spec.build(nnx.Rngs(0)), nnx.Param, ...)

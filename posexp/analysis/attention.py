@@ -19,6 +19,7 @@ from posexp.data.tokenizer import BOS, PAD
 from posexp.encodings.base import Relation
 from posexp.models.positions import Positions
 from posexp.models.transformer import Stack
+from posexp.tasks import translation
 from posexp.training.restore import TrainedModel
 
 
@@ -133,7 +134,7 @@ def of_translation(
   batch = pair(source, target, trained.spec.encoding.limit)
   state = trained.snapshot.state
   seen = weights(trained.snapshot.graphdef)(state.params, state.settings, batch)
-  first, second = trained.tokenizers
+  first, second = translation.tokenizers(trained.setup.task, trained.run.path)
   texts, written = token_names(first, source), token_names(second, target)
   read = token_names(second, [BOS, *target[:-1]])
   axes = {"encoder": (texts, texts), "decoder": (written, read), "cross": (written, texts)}

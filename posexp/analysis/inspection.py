@@ -43,7 +43,7 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
   options = configuration.show_options(config.get(name)) or "none"
   title = f"{name}, {'trained' if trained else 'untrained'}"
   if isinstance(size, Size):
-    stack = trained and trained.model().stacks[0]
+    stack = trained and trained.snapshot.model().stacks[0]
     model = ProbeModel(encoding, stack) if trained else probe.untrained(encoding, size)
     profiles = layer_profiles(model, trained)
     lines = card.lines(name, model, next(iter(profiles.values())), options)
@@ -51,7 +51,7 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
   else:
     if why := refusal(name, encoding, size):
       raise UserError(why)
-    embed = trained.model().embed if trained else probe.embedding(encoding, size.d_model)
+    embed = trained.snapshot.model().embed if trained else probe.embedding(encoding, size.d_model)
     lines = card.lines_without_attention(name, encoding, size.backbone, options)
     drawn = itertools.chain(
       draw_vectors(title, encoding, vectors_of(embed, encoding, trained), size.d_model),
@@ -98,7 +98,8 @@ def draw(
     length, most = max(batches.items(), key=lambda item: len(item[1]))
     filling = -(-stack.size.memory // length)  # batches until a memory holds all that it can
     read = most[: filling + MOST_BATCHES]
-    found = attention.by_offset(trained.model(), trained.spec.positions, read, MOST_BATCHES)
+    whole, positions = trained.snapshot.model(), trained.spec.positions
+    found = attention.by_offset(whole, positions, read, MOST_BATCHES)
     drawn = figures.attention_by_distance if stack.causal else figures.attention_on_text
     yield "attention-on-text", drawn(name, found, trained.data.item)
     yield from draw_frequencies(name, stack.embed, trained)

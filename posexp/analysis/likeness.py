@@ -40,7 +40,7 @@ def compare(run: Path, against: Sequence[Path], out: Path) -> tuple[list[str], l
   prepare()
   one, others = open_trained(run), [open_trained(path) for path in against]
   for path, each in zip((run, *against), (one, *others), strict=True):
-    if not each.model().stacks:
+    if not each.snapshot.model().stacks:
       raise UserError(f"{path}: model={each.spec.size.backbone} has no attention to be compared")
   for path, other in zip(against, others, strict=True):
     if other.run.config["task"] != one.run.config["task"]:
@@ -77,7 +77,7 @@ def distances(one: TrainedModel, other: TrainedModel) -> np.ndarray:
   """
   total, queries = 0.0, 0
   looks = [watching(each) for each in (one, other)]
-  carries = [each.model().initial_carry(one.snapshot.batch_size) for each in (one, other)]
+  carries = [each.snapshot.model().initial_carry(one.snapshot.batch_size) for each in (one, other)]
   batches = one.data.texts("validation", one.snapshot.batch_size)
   for batch in itertools.islice(batches, MOST_BATCHES):
     seen, carries = zip(
@@ -107,4 +107,4 @@ def watching(trained: TrainedModel) -> Callable[[Any, Any], tuple[list[Array], A
     seen, carry = seen_by(model, batch, carry, trained.spec.positions)
     return [each.weights for each in seen], carry
 
-  return functools.partial(look, trained.model())
+  return functools.partial(look, trained.snapshot.model())

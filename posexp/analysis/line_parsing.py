@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posexp.data import batches, trees
-from posexp.data.treebank import TAGGED, Sentences
+from posexp.data.treebank import TAGGED, Sentences, kept_lexicon
 from posexp.data.trees import Tree
 from posexp.errors import UserError, counted
 from posexp.tasks.treebank_data import tree_of
@@ -19,7 +19,8 @@ class LineParser:
 
   def __init__(self, trained: TrainedModel, rows: int):
     """Batches have `rows` rows, a multiple of the devices of the model's snapshot."""
-    self.snapshot, self.rows, self.lexicon = trained.snapshot, rows, trained.lexicon
+    self.snapshot, self.rows = trained.snapshot, rows
+    self.lexicon = kept_lexicon(trained.run.path)
     self.inputs = trained.setup.task.inputs
     self.limit = trained.spec.positions.limit(trained.spec.encoding.limit)
     self.guessed = ""  # a sentence on tags that were not given

@@ -10,7 +10,7 @@ from posexp.data import batches
 from posexp.data.examples import Pairs, Sequences
 from posexp.data.tokenizer import EOS, Tokenizer
 from posexp.models.decoding import Search
-from posexp.tasks.translation import decode
+from posexp.tasks.translation import decode, tokenizers
 from posexp.training.restore import TrainedModel
 
 
@@ -30,7 +30,7 @@ class LineTranslator:
   def __init__(self, trained: TrainedModel, search: Search, rows: int):
     """Batches have `rows` rows, a multiple of the devices of the model's snapshot."""
     self.snapshot, self.search, self.rows = trained.snapshot, search, rows
-    self.source, self.target = map(Tokenizer, trained.tokenizers)
+    self.source, self.target = map(Tokenizer, tokenizers(trained.setup.task, trained.run.path))
     self.limit = trained.spec.encoding.limit
     limits = [each for each in (trained.setup.task.max_length, self.limit) if each is not None]
     self.most = min(limits, default=sys.maxsize)  # tokens of a source that are read, with [EOS]

@@ -14,6 +14,7 @@ import numpy as np
 from tabulate import tabulate
 
 from posexp.data import files
+from posexp.data.corpus import kept_vocabulary
 from posexp.data.examples import Batch
 from posexp.data.streams import LEAST, Plan, Stream
 from posexp.data.vocabulary import END, Vocabulary
@@ -171,7 +172,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
     UserError: the text cannot be read, or the model cannot read so.
   """
   text = read_text(args.text)
-  vocabulary = trained.vocabulary
+  vocabulary = kept_vocabulary(trained.run.path)
   tokens = np.array(vocabulary.encode(text))
   segment = args.segment or trained.setup.task.segment
   found = []

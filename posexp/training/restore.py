@@ -14,8 +14,7 @@ from flax import nnx
 
 from posexp.data.corpus import kept_vocabulary
 from posexp.data.tokenizer import Tokenizer
-from posexp.data.treebank import Lexicon, kept_lexicon
-from posexp.data.vocabulary import Vocabulary
+from posexp.data.treebank import kept_lexicon
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError, near
 from posexp.runs import Run, digest, read_run
@@ -38,25 +37,6 @@ class TrainedModel(NamedTuple):
   spec: ModelSpec  # with the width that was matched
   snapshot: Snapshot
   data: Data | None = None  # None of a model that was opened without
-
-  def model(self) -> nnx.Module:
-    """The model itself, with the weights of the checkpoint."""
-    return self.snapshot.model()
-
-  @property
-  def tokenizers(self) -> tuple[str, str]:
-    """Of a translator, the JSON of the source's and of the target's tokenizer."""
-    return tokenizers(self.setup.task, self.run.path)
-
-  @property
-  def vocabulary(self) -> Vocabulary:
-    """Of a language model."""
-    return kept_vocabulary(self.run.path)
-
-  @property
-  def lexicon(self) -> Lexicon:
-    """Of a parser."""
-    return kept_lexicon(self.run.path)
 
 
 def open_trained(path: Path | str) -> TrainedModel:
