@@ -117,8 +117,7 @@ def check_text(parser: Parser, args: argparse.Namespace) -> None:
     parser.error(f"--{given[0].replace('_', '-')} is for --text FILE")
   if args.text is not None and (args.without or args.grid):
     parser.error("--text measures the whole model, so leave out --without and --grid")
-  if args.segment is not None and args.segment < 2:
-    parser.error(f"--segment must be at least 2, not {args.segment}")
+  parser.check_least(args, segment=2)
   if args.per_token and len(args.memory or [0]) > 1:
     parser.error("--per-token is for one --memory")
 
@@ -132,11 +131,9 @@ def check_contexts(parser: Parser, args: argparse.Namespace) -> None:
     if given := [name for name in others if getattr(args, name)]:
       parser.error(f"{flag} stands alone: leave out {given[0]}")
   for name in ("stride", "positions"):
-    value = getattr(args, name)
-    if value is not None and not args.context:
+    if getattr(args, name) is not None and not args.context:
       parser.error(f"--{name} is for --context")
-    if value is not None and value < 1:
-      parser.error(f"--{name} must be at least 1, not {value}")
+  parser.check_least(args, stride=1, positions=1)
   if args.stride is not None and args.window != "sliding":
     parser.error("--stride is for --window sliding")
   if args.context is not None and (not args.context or args.context[0] < 1):

@@ -52,9 +52,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("--segment", metavar="T", type=int, help="tokens of a segment; default: as in training")
   parser.add_plugins()
   args = parser.parse_intermixed_args(argv)
-  for name, least in (("tokens", 1), ("samples", 1), ("segment", 2)):
-    if (given := getattr(args, name)) is not None and given < least:
-      parser.error(f"--{name} must be at least {least}, not {given}")
+  parser.check_least(args, tokens=1, samples=1, segment=2)
   return args
 
 

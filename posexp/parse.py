@@ -40,8 +40,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("--svg", metavar="FILE", type=Path, help="draw the tree of one TEXT")
   parser.add_plugins()
   args = parser.parse_intermixed_args(argv)
-  if args.batch < 1:
-    parser.error(f"--batch must be at least 1, not {args.batch}")
+  parser.check_least(args, batch=1)
   if args.svg and len(args.texts) != 1:
     parser.error(f"--svg draws the tree of one TEXT, not of {len(args.texts)}")
   return args

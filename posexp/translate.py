@@ -48,9 +48,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("--maps", action="store_true", help=f"draw attention, of the first {MAPS} lines")
   parser.add_plugins()
   args = parser.parse_intermixed_args(argv)
-  for name in ("beam", "batch"):
-    if getattr(args, name) is not None and getattr(args, name) < 1:
-      parser.error(f"--{name} must be at least 1, not {getattr(args, name)}")
+  parser.check_least(args, beam=1, batch=1)
   return args
 
 

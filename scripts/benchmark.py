@@ -96,10 +96,7 @@ def arguments(argv: list[str], parser: Parser | None = None) -> argparse.Namespa
     least = min(values) if isinstance(values, list) else values
     if least is not None and least < 1:
       parser.error(f"--{name.replace('_', '-')} must be at least 1, not {least}")
-  if args.seconds < 0:
-    parser.error(f"--seconds must be at least 0, not {args.seconds}")
-  if args.vocabulary < 8:
-    parser.error(f"--vocabulary must be at least 8, not {args.vocabulary}")
+  parser.check_least(args, seconds=0, vocabulary=8)
   if args.ahead and args.passes != ["step"]:
     parser.error("--ahead compiles the pass step alone")
   if args.peers and args.authors:

@@ -36,6 +36,12 @@ class Parser(argparse.ArgumentParser):
       help="files with the encodings and tasks of one's own that the run was trained with",
     )
 
+  def check_least(self, args: argparse.Namespace, **least: int) -> None:
+    """Refuses numbers that are less than they may be."""
+    for name, number in least.items():
+      if (given := getattr(args, name)) is not None and given < number:
+        self.error(f"--{name} must be at least {number}, not {given}")
+
   def error(self, message: str) -> None:
     raise UserError(f"{message}; --help shows how it is used")
 
