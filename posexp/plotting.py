@@ -77,6 +77,13 @@ def heat(
   return image
 
 
+def numbers(axes: Axes, values: np.ndarray, form: str, dark: np.ndarray, size: int = 8) -> None:
+  """Writes numbers that are not masked into the cells of a heat map, white where it is `dark`."""
+  for (row, column), value in np.ma.ndenumerate(values):
+    look = {"color": "w" if dark[row, column] else "k", "fontsize": size}
+    axes.text(column, row, f"{value:{form}}", ha="center", va="center", **look)
+
+
 def log2_axis(axes: Axes, ticks: Sequence[int]) -> None:
   """Makes x logarithmic, with these numbers on it."""
   axes.set_xscale("log", base=2)

@@ -222,11 +222,7 @@ def heat_map(result: dict[str, Any]) -> Figure:
     values = np.column_stack([of_heads, changes[count:]])
     cmap = "RdBu_r" if main.metric.higher_is_better else "RdBu"  # blue is worse
     image = plotting.heat(each, values, limits=(-limit, limit), cmap=cmap)
-    for (row, column), value in np.ndenumerate(values):
-      color = "w" if abs(value) > 0.6 * limit else "k"
-      each.text(
-        column, row, f"{value:{decimals}}", ha="center", va="center", color=color, fontsize=8
-      )
+    plotting.numbers(each, values, decimals, abs(values) > 0.6 * limit)
     each.axvline(len(heads) - 0.5, color="k", linewidth=1)
     each.set_xticks(range(len(heads) + 1), [*map(str, heads), "all"])
     each.set_yticks(range(len(layers)), map(str, layers))

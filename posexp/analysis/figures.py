@@ -15,7 +15,7 @@ from scipy.special import softmax
 
 from posexp.analysis.attention import ByOffset, Map
 from posexp.analysis.probe import Profile, Shares, inner_products, relative_to_zero
-from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, heat, panels
+from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, heat, numbers, panels
 
 # Inches of attention maps: of a token where there is room, of a row of panels, between two names.
 TOKEN, WIDEST, APART = 0.14, 30.0, 0.09
@@ -165,9 +165,7 @@ def likeness(name: str, rows: list[str], columns: list[str], found: np.ndarray) 
   heat(axes, found, label="Jensen-Shannon distance", cmap="viridis_r", limits=(0, 1))
   axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
   axes.set_yticks(range(len(rows)), rows)
-  for (row, column), value in np.ndenumerate(found):
-    color = "white" if value > 0.5 else "black"
-    axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize=8)
+  numbers(axes, found, ".2f", found > 0.5)
   return figure
 
 

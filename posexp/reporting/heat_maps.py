@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from posexp.plotting import COLORS, GRAY, heat
+from posexp.plotting import COLORS, GRAY, heat, numbers
 from posexp.reporting.lengths import Cell, Grid, Reaches
 from posexp.reporting.significance import Estimate
 from posexp.reporting.text import short
@@ -78,15 +78,12 @@ def mosaic(
   means = np.array([[cell.found.mean or 0.0 for cell in row] for row in cells])
   shares = means / np.array(whole)
   heat(axes, shares, cmap=CMAP, limits=(0.0, 1.0))
-  for (row, column), share in np.ndenumerate(shares):
-    state = cells[row][column].state
-    if state in LOOKS:
-      corner = (column - 0.5, row - 0.5)
-      axes.add_patch(Rectangle(corner, 1, 1, linewidth=0.5, **LOOKS[state]))
-    else:
-      color = "w" if share > 0.55 else "k"
-      text = f"{factor * means[row, column]:.0f}"
-      axes.text(column, row, text, ha="center", va="center", color=color, fontsize=7)
+  written = np.ma.array(factor * means)
+  for row, column in np.ndindex(means.shape):
+    if look := LOOKS.get(cells[row][column].state):
+      axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, linewidth=0.5, **look))
+      written[row, column] = np.ma.masked
+  numbers(axes, written, ".0f", shares > 0.55, 7)
   for edge in range(1, len(whole)):
     axes.axvline(edge - 0.5, color="w", linewidth=0.6)
   for edge in range(1, len(cells)):
