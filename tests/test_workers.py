@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from posexp.errors import UserError
 from posexp.runs import RunWriter, folder
 from posexp.sweeps import supervise, workers
 from posexp.sweeps.jobs import members
-from posexp.sweeps.sweep import RUNNING, Sweep
+from posexp.sweeps.sweep import DONE, RUNNING, Sweep
 
 TESTS = Path(__file__).parent
 ENTRY = """
@@ -128,6 +129,23 @@ def test_a_traceback_outside_of_a_run_is_kept_in_its_folder(home):
   assert (status, "Traceback" in out) == (1, False)
   log = re.search(r"failed: KeyError: 'oops'; its traceback is in (.*)\n", out)[1]
   assert Path(log).read_text().endswith("\nKeyError: 'oops'\n")
+
+
+def test_a_worker_that_is_killed_between_two_runs_takes_none_with_it(home, caplog):
+  args = parse(["-m", "encoding=rpr", "rpr.k=2,4"])
+  cfg = shared(args.overrides)
+  others = set(threading.enumerate())
+  states = []
+  for _, state, _ in filter(None, workers.train_in_workers(members(args, cfg), train, [{}], cfg)):
+    states.append(state)
+    if states == [RUNNING, DONE]:
+      os.kill(int(Path("trained").read_text().split()[1]), signal.SIGKILL)
+      wait(lambda: set(threading.enumerate()) <= others)  # none watches over the process any more
+  assert states == [RUNNING, DONE] * 2
+  assert len({process for _, process in trained()}) == len(summaries()) == 2
+  assert [record.getMessage() for record in caplog.records] == [
+    "an idle process died, and another begins; see runs/.sweep/worker-0.log"
+  ]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,8 @@ def train_in_workers(
 ) -> Iterator[Report | None]:
   """Trains the runs in as many processes as there are elements of `bound_to`, its variables.
 
-  Each process is a pool of its own. If it dies, only its run fails, and another takes its place.
+  Each process is a pool of its own. If it dies, only its run fails, if it had one, and another
+  takes its place.
   """
   folder = Path(cfg.hydra.sweep.dir)
   folder.mkdir(parents=True, exist_ok=True)
@@ -77,15 +78,23 @@ def train_in_workers(
   waiting, idle = deque(members), deque(range(len(bound_to)))
   pools: dict[int, ProcessPoolExecutor] = {}  # by the number of the worker
   busy: dict[Future, tuple[Member, int]] = {}
+
+  def begun(member: Member, number: int) -> Future:
+    if number in pools:
+      try:
+        return pools[number].submit(_train, train, member)
+      except BrokenExecutor:  # killed between two runs
+        log.warning("an idle process died, and another begins; see %s", near(files[number]))
+    begin = functools.partial(_begin, bound_to[number], str(files[number]), logs)
+    spawn = multiprocessing.get_context("spawn")
+    pools[number] = ProcessPoolExecutor(1, mp_context=spawn, initializer=begin)
+    return pools[number].submit(_train, train, member)
+
   try:
     while waiting or busy:
       while waiting and idle:
         member, number = waiting.popleft(), idle.popleft()
-        if number not in pools:
-          begin = functools.partial(_begin, bound_to[number], str(files[number]), logs)
-          spawn = multiprocessing.get_context("spawn")
-          pools[number] = ProcessPoolExecutor(1, mp_context=spawn, initializer=begin)
-        busy[pools[number].submit(_train, train, member)] = member, number
+        busy[begun(member, number)] = member, number
         yield member, RUNNING, ""
       for future in futures.wait(busy, SECONDS, futures.FIRST_COMPLETED).done:
         member, number = busy.pop(future)
