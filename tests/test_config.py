@@ -4,14 +4,8 @@ import dataclasses
 
 import pytest
 
-from posexp.config import (
-  CONFIGS,
-  build,
-  compose,
-  encodings_node,
-  resolve,
-  unknown_option,
-)
+from posexp.config import CONFIGS, build, encodings_node, resolve, unknown_option
+from posexp.config.command_line import compose
 from posexp.encodings import make_encoding
 from posexp.errors import UserError
 from posexp.tasks import make_task

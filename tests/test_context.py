@@ -18,7 +18,8 @@ from scipy import stats
 from posexp import evaluate
 from posexp.analysis import context
 from posexp.analysis.context import Curve
-from posexp.config import compose, resolve
+from posexp.config import resolve
+from posexp.config.command_line import compose
 from posexp.errors import UserError
 from posexp.reporting import contexts
 from posexp.runs import read_run

@@ -13,7 +13,8 @@ from order import compilations
 
 from posexp import evaluate
 from posexp.analysis.ablation import Off, Switches, measure, ratio
-from posexp.config import compose, resolve
+from posexp.config import resolve
+from posexp.config.command_line import compose
 from posexp.encodings import Span
 from posexp.errors import UserError
 from posexp.report import arguments as report_arguments

@@ -14,7 +14,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from posexp.config import compose, resolve
+from posexp.config import resolve
+from posexp.config.command_line import compose
 from posexp.data import sources
 from posexp.data.hub import answers
 from posexp.errors import UserError

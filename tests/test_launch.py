@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from posexp.config import CONFIGS, compose
+from posexp.config import CONFIGS
+from posexp.config.command_line import compose
 from posexp.errors import UserError
 from posexp.sweeps.launch import launch
 
@@ -30,7 +31,8 @@ def composed_once(monkeypatch):
       return compose(overrides)
     return copy.deepcopy(composed(tuple(overrides)))
 
-  monkeypatch.setattr("posexp.config.compose", quickly)
+  monkeypatch.setattr("posexp.config.command_line.compose", quickly)
+  monkeypatch.setattr("posexp.sweeps.jobs.compose", quickly)
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from posexp.config import compose, resolve
+from posexp.config import resolve
+from posexp.config.command_line import compose
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned
 from posexp.encodings.complex_order import Complex

@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from order import command
 
-from posexp.config import compose, encodings_node, options
+from posexp.config import encodings_node, options
 from posexp.config.checks import show
+from posexp.config.command_line import compose
 from posexp.config.schema import flat
 from posexp.errors import UserError
 

@@ -9,7 +9,8 @@ import order
 import pytest
 from order import SHORT, Typed, command, only, result, summaries
 
-from posexp.config import compose, resolve
+from posexp.config import resolve
+from posexp.config.command_line import compose
 from posexp.runs import folder
 from posexp.tasks import make_task
 from posexp.training import terminal

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from hydra.core.config_store import ConfigStore
 
-from posexp.config import compose, plugins, resolve
+from posexp.config import plugins, resolve
+from posexp.config.command_line import compose
 from posexp.encodings import make_encoding
 from posexp.errors import UserError
 from posexp.runs import digest

@@ -358,6 +358,6 @@ def test_hundreds_of_runs_take_seconds(tmp_path, said):
 
 
 def test_the_folders_made_by_hand_have_the_sections_of_a_config():
-  from posexp.config import compose
+  from posexp.config.command_line import compose
 
   assert CONFIG.keys() <= set(compose([]).keys())

@@ -16,7 +16,8 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from order import command
 
-from posexp.config import CONFIGS, command_line, compose, resolve
+from posexp.config import CONFIGS, command_line, resolve
+from posexp.config.command_line import compose
 from posexp.encodings import ENCODINGS, make_encoding
 from posexp.runs import RunWriter, folder, read_run
 from posexp.sweeps.jobs import members

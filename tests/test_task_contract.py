@@ -18,7 +18,8 @@ import pytest
 from flax import nnx
 from order import MODEL, command, interrupted, only, timeless
 
-from posexp.config import compose, plugins, resolve
+from posexp.config import plugins, resolve
+from posexp.config.command_line import compose
 from posexp.encodings.rngs import Rngs
 from posexp.report import arguments, report
 from posexp.runs import read_run

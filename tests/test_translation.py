@@ -17,7 +17,8 @@ import sacrebleu
 from commands import simulated
 from order import BRIEF, MODEL, NUMBERS, command, compilations, only, result, timeless
 
-from posexp.config import compose, resolve
+from posexp.config import resolve
+from posexp.config.command_line import compose
 from posexp.data.tokenizer import EOS
 from posexp.errors import UserError
 from posexp.runs import read_run

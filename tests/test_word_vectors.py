@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from posexp.config import compose, resolve
+from posexp.config import resolve
+from posexp.config.command_line import compose
 from posexp.data.word_vectors import WordVectors
 from posexp.encodings import encoding
 from posexp.encodings.rngs import Rngs

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from untrained import state as untrained_state
 
-from posexp.config import build, compose, resolve
+from posexp.config import build, resolve
+from posexp.config.command_line import compose
 from posexp.data import tokenizer
 from posexp.encodings import make_encoding
 from posexp.models.backbones import make_size

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from posexp.config import compose, resolve
+from posexp.config import resolve
+from posexp.config.command_line import compose
 from posexp.encodings.rngs import Rngs
 from posexp.runs import RunWriter
 from posexp.tasks.contract import ModelSpec, score_of

@@ -1,26 +1,18 @@
 """Configuration: where it is kept, how it is composed, and the dataclasses it becomes.
 
-`compose` and `resolve` lead from files and overrides to the plain config of a run, and `build` from
-a section of it to a dataclass. Command lines are read in `command_line` (Hydra's overrides) and
-`arguments` (argparse).
+`command_line.compose` and `resolve` lead from files and overrides to the plain config of a run, and
+`build` from a section of it to a dataclass. Command lines are read in `command_line` (Hydra's
+overrides) and `arguments` (argparse).
 """
 
 from posexp.config.checks import show, show_options
-from posexp.config.compose import (
-  CONFIGS,
-  RunOptions,
-  compose,
-  encodings_node,
-  options,
-  resolve,
-)
+from posexp.config.composed import CONFIGS, RunOptions, encodings_node, options, resolve
 from posexp.config.schema import build, look_up, nearest, unknown_name, unknown_option
 
 __all__ = [
   "CONFIGS",
   "RunOptions",
   "build",
-  "compose",
   "encodings_node",
   "look_up",
   "nearest",

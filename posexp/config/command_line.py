@@ -10,7 +10,9 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
+import hydra
 import yaml
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException, MissingConfigException
@@ -93,11 +95,10 @@ def _read(line: str) -> Override:
     raise UserError(message) from error
 
 
-def compose(overrides: Sequence[str]) -> DictConfig:
-  """The config that these overrides give.
+def compose(overrides: Sequence[str] = ()) -> DictConfig:
+  """The config that `configs/train.yaml` and the overrides give, with Hydra's own node `hydra`.
 
-  Raises:
-    UserError: a choice is no name.
+  Raises what Hydra raises, and UserError if a choice is no name.
   """
   groups = {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
   for o in read(overrides):
@@ -110,7 +111,10 @@ def compose(overrides: Sequence[str]) -> DictConfig:
         f"{o.key_or_group}=A,B, runs each"
       )
   try:
-    return config.compose(overrides)
+    plugins.store(config.CONFIGS)
+    ConfigStore.instance().store("encodings", config.encodings_node())  # which no file holds
+    with hydra.initialize_config_dir(str(config.CONFIGS), job_name="posexp", version_base="1.3"):
+      return hydra.compose("train", list(overrides), return_hydra_config=True)
   except ValueError as error:  # what Hydra raises for a choice of null
     null = [o.input_line for o in read(overrides) if o.value() is None] or overrides
     raise UserError(f"{brief(' '.join(null))}: {error}") from error

@@ -10,7 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.config import plugins
-from posexp.config.compose import encodings_node, options
+from posexp.config.composed import encodings_node, options
 
 INTRODUCTION = """\
 posexp trains a small Transformer with one of several positional encodings, on equal terms, and

@@ -1,10 +1,10 @@
-"""Composition: from YAML files and what was typed to the plain config of a run, by Hydra."""
+"""What Hydra composes: from which files, and the plain config of a run that comes of it."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,20 +39,6 @@ def _built_in() -> DictConfig:
     node = OmegaConf.merge(node, OmegaConf.load(file))
   del node["encoding"]
   return node
-
-
-def compose(overrides: Sequence[str] = ()) -> DictConfig:
-  """The config that `configs/train.yaml` and the overrides give, with Hydra's own node `hydra`.
-
-  Raises what Hydra raises.
-  """
-  import hydra
-  from hydra.core.config_store import ConfigStore
-
-  plugins.store(CONFIGS)
-  ConfigStore.instance().store("encodings", encodings_node())  # which no file holds
-  with hydra.initialize_config_dir(str(CONFIGS), job_name="posexp", version_base="1.3"):
-    return hydra.compose("train", list(overrides), return_hydra_config=True)
 
 
 @dataclasses.dataclass(frozen=True)
