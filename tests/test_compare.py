@@ -127,6 +127,13 @@ def test_a_run_of_a_group_is_compared_with_its_seed(tmp_path, good, bad):
   assert (two["a"]["name"], two["b"]["name"], two["differs"]) == ("none seed=0", "none seed=1", {})
 
 
+def test_runs_whose_short_names_are_the_same_have_letters(tmp_path):
+  long = "a" * 30
+  one, other = (write(tmp_path / x, translations([1]), source=long + x) for x in "xy")
+  found = typed(one, other)
+  assert (found["a"]["name"], found["b"]["name"]) == ("A: rpr", "B: rpr")
+
+
 def test_examples_are_those_that_differ_most(good, bad, capsys):
   rows = translations([])
   rows[7]["hypothesis"] = "\x1b[2J  nein\n nein"

@@ -84,8 +84,10 @@ def _unspelled(
 def _names(runs: tuple[Run, Run]) -> list[str]:
   """Short names for two runs, by the first option in which they differ."""
   keys = distinguishing(runs)
-  names = [short(label({key: value_of(run, key) for key in keys}, [run]), NAME) for run in runs]
-  return names if names[0] != names[1] else [f"{run.encoding} seed={run.seed}" for run in runs]
+  labels = [short(label({key: value_of(run, key) for key in keys}, [run]), NAME) for run in runs]
+  seeds = [f"{run.encoding} seed={run.seed}" for run in runs]
+  letters = [f"{letter}: {run.encoding}" for letter, run in zip("AB", runs, strict=True)]
+  return next(names for names in (labels, seeds, letters) if names[0] != names[1])
 
 
 def _measures(rows: Sequence[Prediction], metrics: Sequence[str], language: str) -> Measures:
