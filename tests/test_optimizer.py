@@ -58,7 +58,7 @@ def test_weight_decay_acts_on_the_matrices_of_linear_maps_alone(name):
   def make(rngs):
     return Stack(11, ENCODINGS[name](), size, causal=causal, rngs=rngs)
 
-  params = jax.eval_shape(lambda: split(make, Rngs(**keys(0)))[1])
+  params = jax.eval_shape(lambda: split(make(Rngs(**keys(0))))[1])
   assert causal or not any(leaf.weak_type for leaf in jax.tree.leaves(params))
   assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {"float32"}
   marked, _ = jax.tree_util.tree_flatten_with_path(decayed(params))

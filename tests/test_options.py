@@ -37,7 +37,7 @@ def trained():
   compiled = program(spec, Training(), 1, mesh_for(np.array([1])))
   setup = Setup(CONFIG, spec.encoding, None, SIZE, spec.positions, Training())
   run = types.SimpleNamespace(config=CONFIG)
-  _, params, settings = split(spec.build, Rngs(**keys(0)))
+  _, params, settings = split(spec.build(Rngs(**keys(0))))
   return TrainedModel(run, setup, spec, Snapshot(compiled, State(0, params, settings, (), None), 1))
 
 

@@ -27,7 +27,7 @@ def state(compiled: Program, spec: ModelSpec) -> Any:
     return draw.normal(0, 0.3, leaf.shape).astype(leaf.dtype)
 
   zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-  settings = jax.jit(lambda: split(spec.build, Rngs(**keys(3)))[2])()
+  settings = jax.jit(lambda: split(spec.build(Rngs(**keys(3))))[2])()
   return jax.device_put(
     zeros.replace(params=jax.tree.map(weights, shapes.params), settings=settings)
   )

@@ -19,7 +19,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, TokenEmbedding
-from posexp.encodings.rngs import GivenRngs, Path, RecordingRngs, Rngs, keys_at
+from posexp.encodings.rngs import GivenRngs, Rngs, abstract_model, keys_at
 from posexp.encodings.span import Span
 from posexp.errors import UserError
 from posexp.models.block import Attention
@@ -47,7 +47,7 @@ def builder(encoding: Encoding, size: Size, causal: bool) -> Callable[[Rngs], St
 def refusal(encoding: Encoding, size: Size, causal: bool) -> str | None:
   """Why this encoding cannot have an encoder, or a decoder; None where it can."""
   try:
-    nnx.eval_shape(lambda: builder(encoding, size, causal)(Rngs(**keys(0))))
+    abstract_model(builder(encoding, size, causal))
   except ValueError as error:
     return str(error)
   return None
@@ -70,10 +70,9 @@ def untrained(encoding: Encoding, size: Size, causal: bool | None = None) -> Pro
 
 @functools.lru_cache(maxsize=1)
 def _built(encoding: Encoding, size: Size, causal: bool) -> Stack:
-  build, first = builder(encoding, size, causal), keys(0)
-  paths: list[Path] = []  # of the keys that weights are drawn from
-  nnx.eval_shape(lambda: build(RecordingRngs(paths, **{name: (name,) for name in first})))
-  return nnx.jit(lambda given: build(GivenRngs(given)))(keys_at(paths, first))
+  build, paths = builder(encoding, size, causal), []
+  abstract_model(build, paths)
+  return nnx.jit(lambda given: build(GivenRngs(given)))(keys_at(paths, keys(0)))
 
 
 def perturbed(stack: Stack, seed: int = 0) -> Stack:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import jax
+from flax import nnx
 from jax import Array
+
+STREAMS = ("params", "encoding", "dropout")  # of a run
 
 
 class Rngs:
@@ -90,3 +94,12 @@ def keys_at(paths: Iterable[Path], first: Mapping[str, Array]) -> list[Array]:
     return made[path]
 
   return [key(path) for path in paths]
+
+
+def abstract_model(build: Callable[[Rngs], Any], paths: list[Path] | None = None) -> Any:
+  """What `build` makes, in shape only; `paths` gets those of the keys that weights are drawn from.
+
+  Nothing is allocated.
+  """
+  streams = {name: (name,) for name in STREAMS}
+  return nnx.eval_shape(lambda: build(RecordingRngs([] if paths is None else paths, **streams)))

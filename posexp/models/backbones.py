@@ -23,7 +23,7 @@ from jax import Array
 from posexp.config import build, look_up, show
 from posexp.config.checks import Count, Positive, Share, check, only_with
 from posexp.encodings.base import Encoding
-from posexp.encodings.rngs import Rngs
+from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.models.block import Size, Width
 from posexp.models.recurrent import LSTM
 
@@ -276,8 +276,7 @@ def _parts(encoding: Encoding) -> Parts:
   """Nothing is allocated."""
   heads, features, causal = 2, 256, encoding.causal_only
 
-  def build() -> list[list[Any]]:
-    rngs = Rngs(params=0, encoding=0)
+  def build(rngs: Rngs) -> list[list[Any]]:
     embed = encoding.embed(4, features, scale=1.0, causal=causal, rngs=rngs)
     linear = encoding.linear(features, features, rngs=rngs)
     relation = encoding.relation(heads, features // heads, causal=causal, rngs=rngs)
@@ -288,7 +287,7 @@ def _parts(encoding: Encoding) -> Parts:
     graphdef, state = nnx.split(part)
     return graphdef, tuple((path, leaf.shape) for path, leaf in nnx.to_flat_state(state))
 
-  parts = nnx.eval_shape(build)
+  parts = abstract_model(build)
   return Parts(*map(structure, parts), parts[1][0].uses_hidden)
 
 

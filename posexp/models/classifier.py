@@ -13,7 +13,7 @@ from jax import Array
 
 from posexp.data.word_vectors import WordVectors
 from posexp.encodings.base import Encoding, Linear
-from posexp.encodings.rngs import Rngs
+from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError
 from posexp.models.backbones import AnySize, Backbone, FastTextSize, mean, order_blind
 from posexp.models.block import drop
@@ -46,7 +46,7 @@ class ClassifierSpec:
     Raises:
       UserError: the file cannot be read or has another width, or no word has a row of its own.
     """
-    embed = nnx.eval_shape(lambda: self.build(Rngs(params=0, encoding=0))).embed
+    embed = abstract_model(self.build).embed
     table = word_table(embed)
     if table is None or table[0].shape[0] != self.vocab_size:
       raise UserError("model.vectors: the encoding has no vector for each word; leave it at null")

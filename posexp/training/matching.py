@@ -19,12 +19,12 @@ from flax import nnx
 import posexp
 from posexp import storage
 from posexp.encodings import Encoding, all_encodings
-from posexp.encodings.rngs import Rngs
+from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError
 from posexp.models import attention
 from posexp.models.backbones import AnySize
 from posexp.models.positions import CONSECUTIVE
-from posexp.training.step import keys, split
+from posexp.training.step import split
 
 if TYPE_CHECKING:
   from posexp.tasks.contract import ModelSpec
@@ -39,17 +39,10 @@ def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> di
   analysis counts in the program before it is optimized: an addition and a multiplication are one
   each, and zeros that are multiplied count like other numbers.
   """
-  found = []
-
-  def init():
-    graphdef, *state = split(build, Rngs(**keys(0)))
-    found.append(graphdef)
-    return state
-
-  state = jax.eval_shape(init)
+  graphdef, *state = split(abstract_model(build))
 
   def forward(state, inputs):
-    return nnx.merge(found[0], *state)(*inputs)
+    return nnx.merge(graphdef, *state)(*inputs)
 
   cost = jax.jit(forward).lower(state, inputs).cost_analysis()
   parameters = sum(leaf.size for leaf in jax.tree.leaves(state[0]))
@@ -106,7 +99,7 @@ def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
 @functools.lru_cache
 def attention_of(spec: ModelSpec, length: int) -> str:
   """How the model attends to inputs of `length` tokens: `attention.form_of` them, or "none"."""
-  stacks = nnx.eval_shape(lambda: spec.build(Rngs(params=0, encoding=0))).stacks
+  stacks = abstract_model(spec.build).stacks
   if not stacks:
     return "none"
   return attention.form_of(spec.size.attention, stacks[0].relation, length, length)

@@ -10,7 +10,7 @@ import jax
 from flax import nnx
 
 from posexp.encodings import make_encoding
-from posexp.encodings.rngs import Rngs
+from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError
 from posexp.models.backbones import make_size
 from posexp.tasks.contract import ModelSpec
@@ -59,7 +59,7 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
   if difference:
     raise UserError(f"{typed}: {difference}, so a model must be trained with it")
   compiled = program(other, setup.training, 1, trained.snapshot.mesh)
-  settings = jax.jit(lambda: split(other.build, Rngs(**keys(0)))[2])()
+  settings = jax.jit(lambda: split(other.build(Rngs(**keys(0))))[2])()
   state = trained.snapshot.state.replace(settings=settings, carry=())
   return trained._replace(
     setup=setup._replace(config=config, encoding=encoding),
@@ -89,5 +89,5 @@ def other_parameters(one: ModelSpec, other: ModelSpec) -> str | None:
 
 def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
   """The shape of each parameter of a model, by its path."""
-  params = nnx.state(nnx.eval_shape(lambda: spec.build(Rngs(**keys(0)))), nnx.Param)
+  params = nnx.state(abstract_model(spec.build), nnx.Param)
   return {"/".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(params)}

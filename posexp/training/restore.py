@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from flax import nnx
 
 from posexp.data.corpus import kept_vocabulary
 from posexp.data.tokenizer import Tokenizer
 from posexp.data.treebank import kept_lexicon
-from posexp.encodings.rngs import Rngs
+from posexp.encodings.rngs import abstract_model
 from posexp.errors import UserError, near
 from posexp.runs import Run, digest, read_run
 from posexp.tasks.contract import Data, ModelSpec
@@ -94,8 +93,8 @@ def open_parser(path: Path | str, rows: int = 1) -> TrainedModel:
 
 def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
   """The names of the terms of each layer's relation, an encoder's first; nothing is allocated."""
-  fresh = nnx.eval_shape(lambda: spec.build(Rngs(params=0, encoding=0, dropout=0)))
-  return [tuple(block.attention.relation.terms) for stack in fresh.stacks for block in stack.blocks]
+  stacks = abstract_model(spec.build).stacks
+  return [tuple(block.attention.relation.terms) for stack in stacks for block in stack.blocks]
 
 
 def _described(path: Path | str, kind: type | None = None, needed: str = "") -> tuple[Run, Setup]:

@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 
 from posexp.data.examples import Batch
 from posexp.data.side_by_side import cores
-from posexp.encodings.rngs import GivenRngs, Path, RecordingRngs, Rngs, keys_at
+from posexp.encodings.rngs import STREAMS, GivenRngs, Path, Rngs, abstract_model, keys_at
 from posexp.kernels.target import compiling
 from posexp.tasks.contract import ModelSpec
 from posexp.training.devices import by_rows, check_memory, replicated, shardings
@@ -117,13 +117,12 @@ class Program(NamedTuple):
 
 def keys(seed: int) -> dict[str, Array]:
   """The random keys of a run, by stream."""
-  names = ("params", "encoding", "dropout")
-  return dict(zip(names, jax.random.split(jax.random.key(seed), len(names)), strict=True))
+  return dict(zip(STREAMS, jax.random.split(jax.random.key(seed), len(STREAMS)), strict=True))
 
 
-def split(build: Callable[[Rngs], nnx.Module], rngs: Rngs) -> tuple[nnx.GraphDef, Any, Any]:
-  """The structure, the parameters and the settings of the model that `build` makes."""
-  graphdef, params, settings = nnx.split(build(rngs), nnx.Param, ...)
+def split(model: nnx.Module) -> tuple[nnx.GraphDef, Any, Any]:
+  """The structure, the parameters and the settings of a model."""
+  graphdef, params, settings = nnx.split(model, nnx.Param, ...)
   return graphdef, nnx.as_pure(params), nnx.as_pure(settings)
 
 
@@ -134,15 +133,14 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
   `rows` are those of a batch, for a model that carries something from step to step.
   """
   paths: list[Path] = []  # of the keys that weights are drawn from
-  streams = {name: (name,) for name in keys(0)}
   with compiling(mesh):
-    model = nnx.eval_shape(lambda: spec.build(RecordingRngs(paths, **streams)))
+    model = abstract_model(spec.build, paths)
   graphdef, names = nnx.split(model)[0], model.metrics
   optimizer = make_optimizer(training, steps)
 
   @compiling(mesh)
   def start(given: list[Array]) -> State:
-    _, params, settings = split(spec.build, GivenRngs(given))
+    _, params, settings = split(spec.build(GivenRngs(given)))
     step, carry = jnp.zeros((), jnp.int32), model.initial_carry(rows)
     state = State(step, params, settings, optimizer.init(params), empty(names), carry)
     # A weak type would not come back from a checkpoint, and what it is given to be compiled twice.
@@ -292,5 +290,4 @@ def parameters(spec: ModelSpec) -> int:
   Raises:
     ValueError: the model cannot be built; the sentence says which sizes do not suit.
   """
-  params = jax.eval_shape(lambda: split(spec.build, Rngs(**keys(0)))[1])
-  return sum(leaf.size for leaf in jax.tree.leaves(params))
+  return sum(leaf.size for leaf in jax.tree.leaves(split(abstract_model(spec.build))[1]))

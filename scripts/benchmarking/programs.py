@@ -196,13 +196,9 @@ def facts_of(params: Any, seconds: float | None = None) -> dict[str, float | Non
 
 def attention(case: Case) -> Work:
   """One layer's attention, from queries, keys and values to its output, forward and backward."""
-  size, causal = case.size, case.model == "decoder"
-
-  def layer(rngs: Rngs) -> Stack:
-    return Stack(CLASSES, case.encoding, size, causal=causal, rngs=rngs)
-
-  size = dataclasses.replace(size, num_layers=1)
-  graphdef, params, settings = step.split(layer, Rngs(**step.keys(0)))
+  size, causal = dataclasses.replace(case.size, num_layers=1), case.model == "decoder"
+  layer = Stack(CLASSES, case.encoding, size, causal=causal, rngs=Rngs(**step.keys(0)))
+  graphdef, params, settings = step.split(layer)
   shape = (case.batch, case.length, size.num_heads, size.d_model // size.num_heads)
   seeds = jax.random.split(jax.random.key(0), 4)
   q, k, v, toward = (jax.random.normal(seed, shape).astype(size.dtype) for seed in seeds)
