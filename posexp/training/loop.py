@@ -16,11 +16,11 @@ import jax
 from posexp.errors import UserError, counted
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
-from posexp.tasks.contract import Data, Task, declared, prefixed
+from posexp.tasks.contract import Data, declared, prefixed
 from posexp.training import costs, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
 from posexp.training.evaluation import Snapshot
-from posexp.training.optimizer import Training, make_schedule
+from posexp.training.optimizer import make_schedule
 from posexp.training.setup import Setup
 from posexp.training.step import Program, State, keys
 from posexp.training.stopping import StopRequests
@@ -57,21 +57,14 @@ class Job:
   setup: Setup
   data: Data
   program: Program
+  rhythm: Rhythm
   tracker: Tracker
   started: float  # when the process, or the job of a sweep, began: by time.perf_counter
-
-  @property
-  def task(self) -> Task:
-    return self.setup.task
-
-  @property
-  def options(self) -> Training:
-    return self.setup.training
 
   def snapshot(self, state: State) -> Snapshot:
     """The model of a state, to be measured."""
     params = jax.device_put(state.params, replicated(self.program.mesh))  # they may be divided
-    return Snapshot(self.program, state.replace(params=params), self.options.batch_size)
+    return Snapshot(self.program, state.replace(params=params), self.setup.training.batch_size)
 
 
 def run_training(
@@ -89,15 +82,17 @@ def run_training(
   spec = setup.model_for(data)
   mesh = mesh_for(data.rows_of(setup.training.batch_size), setup.training.accumulate)
   facts = matching.facts(spec, data.length, setup.size)
-  facts |= {"steps": setup.steps(data)}
+  rhythm = Rhythm.of(setup, data)
+  facts |= {"steps": rhythm.steps}
   facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   step = run.checkpoints.find("latest") or 0
-  run.rewind(step, Rhythm.of(setup, data).rows(step))
+  run.rewind(step, rhythm.rows(step))
   with track(facts=facts) as tracker:
     terminal.header(setup.config, data, spec, facts, run.path, tracker.line)
-    job = Job(run, setup, data, setup.program(spec, data, mesh), tracker, started)
-    state = fit(job)
-    summary = conclude(job, state) | facts | declared(job.task)
+    program = setup.program(spec, data, mesh)
+    job = Job(run, setup, data, program, rhythm, tracker, started)
+    state = fit(job, step)
+    summary = conclude(job, state) | facts | declared(job.setup.task)
     tracker.summarize(summary)
     tracker.samples(load_samples(run.output))
   run.finish(summary)  # after the tracker has it all: a finished run is not opened again
@@ -139,13 +134,11 @@ class Rhythm(NamedTuple):
     return {step: self.evaluates(step) for step in range(1, until + 1) if self.logs(step)}
 
 
-def fit(job: Job) -> State:
-  """Trains until the last step or out of patience, from the newest checkpoint if there is one."""
-  run, program, options, seed = job.run, job.program, job.options, job.setup.config["seed"]
-  rhythm, key = Rhythm.of(job.setup, job.data), keys(seed)["dropout"]
-  steps = rhythm.steps
-  learning_rate = make_schedule(options, steps)
-  step = run.checkpoints.find("latest") or 0
+def fit(job: Job, step: int) -> State:
+  """Trains from `step`, the newest checkpoint's or 0, until the last step or out of patience."""
+  run, program, rhythm, seed = job.run, job.program, job.rhythm, job.setup.config["seed"]
+  key, steps = keys(seed)["dropout"], rhythm.steps
+  learning_rate = make_schedule(job.setup.training, steps)
   ready, upcoming = batches_after(job, step)
   program.update.begin(program.shapes, upcoming[:1], key)  # while the state is made
   state = run.checkpoints.restore(program.shapes) if step else program.init(seed)
@@ -178,7 +171,7 @@ def fit(job: Job) -> State:
       if evaluates:
         row |= validation_metrics(job, state)
         best = all(run.rank(row) > before for before in run.ranks)
-        terminal.evaluation(job.task, step, steps, row, best)
+        terminal.evaluation(job.setup.task, step, steps, row, best)
       if row:
         run.log(step, row)
         job.tracker.log(step, row)
@@ -199,7 +192,7 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
 
   With `train.average` it is the mean of the last evaluated checkpoints that is measured.
   """
-  run, task, count = job.run, job.task, job.options.average
+  run, task, count = job.run, job.setup.task, job.setup.training.average
   summary: dict[str, Any] = {"stopped_at": int(state.step)}
   if count:
     best, summary["averaged"] = run.checkpoints.average(state, count)
@@ -226,8 +219,10 @@ def batches_after(
   processes, which have to compile in one order.
   """
   mesh = job.program.mesh
-  batches = job.data.batches(job.options.batch_size, seed=job.setup.config["seed"], start=step)
-  soon = list(itertools.islice(batches, min(SOON, job.setup.steps(job.data) - step)))
+  batches = job.data.batches(
+    job.setup.training.batch_size, seed=job.setup.config["seed"], start=step
+  )
+  soon = list(itertools.islice(batches, min(SOON, job.rhythm.steps - step)))
   ready = shard(itertools.chain(soon, batches), mesh)
   if mesh.devices.flat[0].platform != "cpu" or not by_rows(mesh).is_fully_addressable:
     return ready, []
@@ -254,7 +249,7 @@ def training_metrics(state: State) -> dict[str, float]:
 
 def validation_metrics(job: Job, state: State) -> dict[str, float]:
   """The metrics of the validation split; UserError if the loss is not finite."""
-  measured = job.task.measure(job.data, job.snapshot(state), "validation")
+  measured = job.setup.task.measure(job.data, job.snapshot(state), "validation")
   if not math.isfinite(measured["loss"]):
     raise not_finite("validation loss", int(state.step))
   return prefixed("validation", measured)
@@ -270,7 +265,7 @@ def not_finite(loss: str, step: int) -> UserError:
 
 def exhausted(job: Job) -> bool:
   """Whether the last `train.patience` evaluations brought nothing better."""
-  patience, ranks = job.options.patience, job.run.ranks
+  patience, ranks = job.setup.training.patience, job.run.ranks
   if patience is None or not ranks:
     return False
   return len(ranks) - 1 - ranks.index(max(ranks)) >= patience
