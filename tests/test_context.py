@@ -23,7 +23,7 @@ from posexp.config.command_line import compose
 from posexp.errors import UserError
 from posexp.reporting import contexts
 from posexp.runs import read_run
-from posexp.runs.contexts import read_context_losses, write_context_losses
+from posexp.runs.contexts import bits_per_byte, read_context_losses, write_context_losses
 from posexp.tasks import make_task, windows
 from posexp.train import train
 from posexp.training.restore import open_trained
@@ -180,7 +180,7 @@ def test_intervals_are_paired_and_over_blocks():
   blocks = curve._replace(blocks=8)
   wanted = stats.ttest_1samp(short.reshape(8, 5).mean(1), 0).confidence_interval()
   assert blocks.half(short) == pytest.approx((wanted.high - wanted.low) / 2)
-  assert curve.bits_per_byte(16) == pytest.approx(short.mean() / math.log(2))
+  assert bits_per_byte(curve.nats[16], curve.bytes) == pytest.approx(short.mean() / math.log(2))
   # Without what targets share, equal differences have no spread.
   assert Curve("", {1: short, 2: short - 1}, np.ones(40), {}, 40).bands()[1] == pytest.approx(0)
 

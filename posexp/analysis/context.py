@@ -19,7 +19,7 @@ from posexp.errors import UserError, near
 from posexp.plotting import COLORS, GRAY, log2_axis, panels
 from posexp.reporting.significance import LEVEL
 from posexp.reporting.text import wrapped
-from posexp.runs.contexts import write_context_losses
+from posexp.runs.contexts import bits_per_byte, write_context_losses
 from posexp.tasks import windows
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.options import with_options
@@ -40,9 +40,6 @@ class Curve(NamedTuple):
 
   def mean(self, context: int) -> float:
     return float(self.nats[context].mean())
-
-  def bits_per_byte(self, context: int) -> float:
-    return float(self.nats[context].sum() / math.log(2) / max(1, self.bytes.sum()))
 
   def half(self, values: np.ndarray) -> float:
     """Half the 95 % interval of the mean of values [N]: t, over the means of blocks."""
@@ -158,7 +155,7 @@ def table(curves: Sequence[Curve]) -> str:
         rows.append([*row, NOT_APPLICABLE, "", curve.refused[context]])
         continue
       row += [_pm(curve.mean(context), curve.half(curve.nats[context]))]
-      row += [f"{curve.bits_per_byte(context):.4f}"]
+      row += [f"{bits_per_byte(curve.nats[context], curve.bytes):.4f}"]
       rows.append([*row, "" if before is None else _pm(*curve.gain(context, before), "+")])
       before = context
   heads = ["", "context", "loss (nats)", "bits per byte", "gain of a doubling"]
@@ -268,7 +265,7 @@ def result(
     "curves": [
       {"name": curve.name, "refused": curve.refused}
       | {"loss": {context: curve.mean(context) for context in curve.nats}}
-      | {"bits_per_byte": {context: curve.bits_per_byte(context) for context in curve.nats}}
+      | {"bits_per_byte": {c: bits_per_byte(nats, curve.bytes) for c, nats in curve.nats.items()}}
       for curve in curves
     ],
     "by_place": {part: mean for part, (mean, _) in parts.items()},

@@ -26,11 +26,14 @@ class ContextLosses(NamedTuple):
     """Means by context, as a summary names them."""
     found = {}
     for context, each in self.nats.items():
-      total = each.sum(dtype=np.float64)
-      found[f"context/loss/{context}"] = float(total / len(each))
-      bits = total / math.log(2) / max(1, int(self.bytes.sum()))
-      found[f"context/bits_per_byte/{context}"] = float(bits)
+      found[f"context/loss/{context}"] = float(each.sum(dtype=np.float64) / len(each))
+      found[f"context/bits_per_byte/{context}"] = bits_per_byte(each, self.bytes)
     return found
+
+
+def bits_per_byte(nats: np.ndarray, bytes: np.ndarray) -> float:
+  """That of targets, from their nats [N], and from the bytes int [N] that they stand for."""
+  return float(nats.sum(dtype=np.float64) / math.log(2) / max(1, int(bytes.sum())))
 
 
 def write_context_losses(folder: Path, name: str, found: ContextLosses) -> Path:
