@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from posexp.reporting import scores, significance
-from posexp.reporting.grouping import distinguishing, label, value_of
+from posexp.reporting.grouping import names_of
 from posexp.reporting.predictions import Prediction, paired, read_pairs
 from posexp.reporting.significance import Measure
-from posexp.reporting.text import short
 from posexp.runs import Run
 from posexp.tasks import bleu
 
@@ -33,7 +32,7 @@ def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
   pairs, notes = paired(a, b)
   columns, rows = read_pairs(pairs, split)
   first = pairs[0]
-  names = _names(first)
+  names = names_of(first, NAME)
   language = first[0].settings.get("task.target") or ""
   measures = [[_measures(side, columns.metrics, language) for side in pair] for pair in rows]
   notes += _unspelled(pairs, measures, split)
@@ -79,15 +78,6 @@ def _unspelled(
           "do not count here"
         )
   return found
-
-
-def _names(runs: tuple[Run, Run]) -> list[str]:
-  """Short names for two runs, by the first option in which they differ."""
-  keys = distinguishing(runs)
-  labels = [short(label({key: value_of(run, key) for key in keys}, [run]), NAME) for run in runs]
-  seeds = [f"{run.encoding} seed={run.seed}" for run in runs]
-  letters = [f"{letter}: {run.encoding}" for letter, run in zip("AB", runs, strict=True)]
-  return next(names for names in (labels, seeds, letters) if names[0] != names[1])
 
 
 def _measures(rows: Sequence[Prediction], metrics: Sequence[str], language: str) -> Measures:

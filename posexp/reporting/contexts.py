@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from posexp.errors import UserError
-from posexp.reporting.grouping import distinguishing, label, value_of
-from posexp.reporting.text import tabulated
+from posexp.reporting.grouping import names_of
+from posexp.reporting.text import CELL, tabulated
 from posexp.runs import Run
 from posexp.runs.contexts import ContextLosses, read_context_losses
 
@@ -91,7 +91,7 @@ def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Length]]
   nats = [each.nats for each in found]
   return {
     title: [relative_effective_length(nats, member, share) for share in SHARES]
-    for member, title in enumerate(_titles(runs))
+    for member, title in enumerate(names_of(runs, CELL))
   }
 
 
@@ -99,14 +99,6 @@ def length_table(found: Mapping[str, Sequence[Length]]) -> str:
   """A row for each run."""
   heads = ["relative effective context length", *(f"r = {share:g}" for share in SHARES)]
   return tabulated((heads, [[title, *map(str, each)] for title, each in found.items()]), "plain")
-
-
-def _titles(runs: Sequence[Run]) -> list[str]:
-  keys = distinguishing(runs)
-  titles = [label({key: value_of(run, key) for key in keys}, [run]) for run in runs]
-  if len(set(titles)) == len(titles):
-    return titles
-  return [f"{title} seed={run.seed}" for title, run in zip(titles, runs, strict=True)]
 
 
 def _measured(run: Run, name: str) -> ContextLosses:

@@ -12,7 +12,7 @@ from posexp.config import show
 from posexp.config.schema import flat
 from posexp.errors import UserError
 from posexp.reporting.significance import Estimate, estimate, over_seeds
-from posexp.reporting.text import MISSING, did_you_mean
+from posexp.reporting.text import MISSING, did_you_mean, short
 from posexp.runs import FILES, Run
 from posexp.runs.metrics import Score
 
@@ -157,6 +157,16 @@ def label(values: Mapping[str, str], runs: Sequence[Run]) -> str:
     if key != "encoding" and value != MISSING:
       parts.append(f"{end if ends[end] == 1 else key}={value}")
   return " ".join(parts) or "all others"
+
+
+def names_of(runs: Sequence[Run], most: int) -> list[str]:
+  """A name for each run: the options in which they differ, in at most so many letters, or else
+  their seeds, or letters."""
+  keys = distinguishing(runs)
+  labels = [short(label({key: value_of(run, key) for key in keys}, [run]), most) for run in runs]
+  seeds = [f"{name} seed={run.seed}" for name, run in zip(labels, runs, strict=True)]
+  letters = [f"{chr(ord('A') + place)}: {run.encoding}" for place, run in enumerate(runs)]
+  return next((names for names in (labels, seeds) if len({*names}) == len(runs)), letters)
 
 
 def grouped(runs: Sequence[Run], by: Sequence[str], score: Score) -> list[Group]:
