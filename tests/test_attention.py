@@ -118,7 +118,6 @@ def drawn(seed, encoding, *, consecutive):
   query = key[first:] if causal and not consecutive else np.sort(query)
   mask = draw.random((batch, 1, keys)) < 0.7
   mask[:, :, 0] = True
-  # No position is at or beyond the reach, and neither may one be that blocks are filled up with.
   more = (
     {"consecutive": True} if consecutive else {"max_position": int(max(key[-1], query[-1])) + 1}
   )
@@ -130,7 +129,7 @@ def drawn(seed, encoding, *, consecutive):
 @pytest.fixture(autouse=True)
 def _short_blocks(monkeypatch, request):
   if "formed" not in request.node.name:
-    monkeypatch.setattr(attention, "SIZE", BLOCK)
+    monkeypatch.setattr(attention, "ROWS", BLOCK)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +242,7 @@ def test_dropout_leaves_out_its_share_of_weights_and_scales_the_others():
   kept = np.asarray(seen) != 0
   np.testing.assert_allclose(np.asarray(seen)[kept], 1 / (1 - rate), rtol=1e-5)
   assert abs(kept.mean() - (1 - rate)) < 0.03
-  blocks = kept.reshape(8, BLOCK, 8, BLOCK).swapaxes(1, 2).reshape(64, -1)
+  blocks = kept.reshape(8, -1)
   assert len(np.unique(blocks, axis=0)) == len(blocks)  # no two blocks alike
 
 
@@ -355,12 +354,12 @@ def test_nothing_of_queries_times_keys_times_width_is_ever_formed(name):
 
 
 def test_auto_attends_in_blocks_to_long_sequences_only_and_a_cache_as_a_whole():
-  relation, long = Relation(), attention.LONG["cpu"]
-  assert attention.form_of("auto", relation, long, long) == "blocked"
-  assert attention.form_of("auto", relation, long - 1, long) == "reference"
-  assert attention.form_of("reference", relation, long, long) == "reference"
-  assert attention.form_of("blocked", relation, 2, 2) == "blocked"
-  assert attention.form_of("blocked", relation, 1, long) == "reference"
+  long = attention.LONG["cpu"]
+  assert attention.form_of("auto", long, long) == "blocked"
+  assert attention.form_of("auto", long - 1, long) == "reference"
+  assert attention.form_of("reference", long, long) == "reference"
+  assert attention.form_of("blocked", 2, 2) == "blocked"
+  assert attention.form_of("blocked", 1, long) == "reference"
 
 
 def test_a_source_is_attended_to_in_blocks_as_it_is_whole():
@@ -376,9 +375,3 @@ def test_a_source_is_attended_to_in_blocks_as_it_is_whole():
     return jax.jit(lambda: stack(tokens, tokens > 0, source=stack.source(encoded, there)))()
 
   np.testing.assert_allclose(hidden("blocked"), hidden("reference"), atol=1e-5)
-
-
-def test_an_encoding_that_needs_all_keys_at_once_refuses_blocks():
-  size = Size(d_model=8, num_heads=1, d_ff=8, num_layers=1, attention="blocked")
-  with pytest.raises(ValueError, match="attention=blocked is not for an encoding"):
-    Stack(8, ENCODINGS["cope"](), size, causal=True, rngs=Rngs(params=0, encoding=1))

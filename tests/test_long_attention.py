@@ -22,7 +22,7 @@ H, D, B, BLOCK = 2, 8, 2, 4
 
 @pytest.fixture(autouse=True)
 def _short_blocks(monkeypatch):
-  monkeypatch.setattr(attention, "SIZE", BLOCK)
+  monkeypatch.setattr(attention, "ROWS", BLOCK)
   monkeypatch.setitem(attention.LONG, "cpu", BLOCK)
 
 
@@ -73,6 +73,7 @@ def holds(encoding, causal, span):
   """Is what `auto` computes on the span the definition, with its gradients?"""
   span, rngs = jax.tree.map(jnp.asarray, span), Rngs(params=0, encoding=1)
   relation = encoding.relation(H, D, causal=causal, rngs=rngs)
+  relation.bind(*(encoding.linear(H * D, H * D, bias=False, rngs=rngs) for _ in range(2)))
   embed = encoding.embed(3, H * D, scale=1.0, causal=causal, rngs=rngs)
   shared = encoding.shared(H, D, causal=causal, rngs=rngs, embed=embed)
   parts = nnx.Dict({"relation": relation} | ({"shared": shared} if shared else {}))
@@ -103,7 +104,7 @@ def holds(encoding, causal, span):
       out = attention.attend(relation, q, k, v, at, form=form)
       return (out * asked).sum(), out
 
-    return jax.grad(loss, argnums=(0, 2, 3) if q is None else (0, 1, 2, 3), has_aux=True)(*arrays)
+    return jax.grad(loss, argnums=(0, 3) if q is None else (0, 1, 2, 3), has_aux=True)(*arrays)
 
   def logits(params, q, k, v, *, consecutive):
     relation, _, whole = merged(params, span.replace(consecutive=consecutive))
@@ -111,7 +112,7 @@ def holds(encoding, causal, span):
 
   @jax.jit
   def found(*arrays):
-    auto = attention.form_of("auto", relation, *lengths)
+    auto = attention.form_of("auto", *lengths)
     both = [[gradients(form, *arrays)] for form in (auto, "reference")]
     if span.consecutive:  # that it is said makes a program shorter, and changes nothing else
       for each, said in zip(both, (True, False), strict=True):
@@ -123,20 +124,20 @@ def holds(encoding, causal, span):
     np.testing.assert_allclose(mine, whole, rtol=1e-5, atol=1e-5 * max(1, np.abs(whole).max()))
 
 
-def blockwise(encoding):
-  causal = encoding.causal_only
-  return encoding.relation(H, D, causal=causal, rngs=Rngs(params=0, encoding=1)).blockwise
+OF_ATTENTION = {
+  name: cls() for name, cls in ENCODINGS.items() if cls.relation is not Encoding.relation
+} | {
+  "sinusoidal at=attention": ENCODINGS["sinusoidal"](at="attention"),
+  "split form=position_only": ENCODINGS["split"](form="position_only"),
+}
 
 
 def chosen():
-  """Every encoding attended to in blocks, once; those with vectors for offsets, everywhere.
+  """Every encoding that is one of attention, once; those with vectors for offsets, everywhere.
 
   Of these one is asked in each place, and the other too where slow tests are.
   """
-  for number, (name, cls) in enumerate(ENCODINGS.items()):
-    encoding = cls()
-    if not blockwise(encoding) or not encoding.relative:
-      continue
+  for number, (name, encoding) in enumerate(OF_ATTENTION.items()):
     everywhere = name in ("rpr", "transformer_xl")
     places = PROPERTIES if everywhere else [PROPERTIES[number % len(PROPERTIES)]]
     for turn, place in enumerate(places):
@@ -188,9 +189,3 @@ class Planted(Encoding):
 )
 def test_an_encoding_of_ones_own_is_right_without_a_word_about_blocks(kind, holds, causal):
   holds(Planted(kind), causal)
-
-
-def test_no_relation_is_attended_to_in_blocks_because_another_one_is():
-  own = type("Own", (Relation,), {})
-  said = type("Said", (Relation,), {"blockwise": True})
-  assert [kind.blockwise for kind in (own, said, type("Next", (said,), {}))] == [False, True, False]

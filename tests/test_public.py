@@ -83,7 +83,7 @@ def test_long_sequences_are_attended_to_in_blocks_as_by_definition(layer, monkey
   x = np.random.default_rng(0).normal(size=(2, 7, 16)).astype(np.float32)
   whole = jax.jit(lambda x: layer(x))(x)
   monkeypatch.setattr(attention, "LONG", {"cpu": 4, "gpu": 4})
-  monkeypatch.setattr(attention, "SIZE", 3)
+  monkeypatch.setattr(attention, "ROWS", 3)
   np.testing.assert_allclose(jax.jit(lambda x: layer(x))(x), whole, atol=1e-5)
 
 

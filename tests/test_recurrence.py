@@ -60,7 +60,7 @@ def test_the_gradient_stops_where_theirs_does():
 
 
 def test_in_blocks_tokens_see_the_same_part_of_the_memory(monkeypatch):
-  monkeypatch.setattr(attention, "SIZE", 3)
+  monkeypatch.setattr(attention, "ROWS", 3)
   case = next(case for case in CASES if case.same_length)
   expected = THEIRS.losses[THEIRS.cases.index(case)]
   found = agreement.losses(THEIRS, case, attention="blocked")

@@ -269,9 +269,9 @@ def long_texts(case: Case) -> Iterator[Difference]:
       values, backward = jax.vjp(outputs, params)
       return values, *backward(dict.fromkeys(values, cotangent))
 
-    # Two tokens are long here, so that `auto` takes blocks wherever the relation allows them.
+    # Two tokens are long here, so that `auto` takes blocks.
     long = dict.fromkeys(attention.LONG, 2)
-    with mock.patch.multiple(attention, SIZE=2, LONG=long):
+    with mock.patch.multiple(attention, ROWS=2, LONG=long):
       values, gradient = jax.jit(sloped)(params)
     return values, nnx.to_flat_state(gradient)
 

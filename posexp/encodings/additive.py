@@ -58,7 +58,7 @@ class Absolute(Encoding):
     return WordAndPosition(words, vector, jnp.add if self.combine == "sum" else jnp.multiply)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    return Relation() if self.at == "input" else Infused(blockwise=self.limit is None)
+    return Relation() if self.at == "input" else Infused()
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Rows(self.vector(num_heads * head_dim, rngs)) if self.at == "attention" else None
@@ -115,10 +115,6 @@ class Infused(Relation):
     "position_to_content",
     "position",
   )
-
-  def __init__(self, *, blockwise: bool):
-    # Blocks that are filled up have positions beyond the last one, where a table has no row.
-    self.blockwise = blockwise
 
   def bind(self, query, key):
     self.query, self.key = query, key

@@ -20,7 +20,7 @@ from jax import Array
 
 from posexp.config.checks import check
 from posexp.encodings.rngs import Rngs
-from posexp.encodings.span import ByOffset, Span
+from posexp.encodings.span import Span
 from posexp.kernels import cudnn
 from posexp.kernels.gradients import (
   add_bias,
@@ -129,20 +129,9 @@ class Relation(nnx.Module):
 
   terms: ClassVar[tuple[str, ...]] = ("content",)
   uses_hidden: ClassVar[bool] = True  # queries and keys are made of hidden states; else q is None
-  # A block of logits may be computed from its own queries and keys alone. This is not inherited: a
-  # subclass that does not set it gets all keys at once.
-  blockwise: ClassVar[bool] = True
-
-  def __init_subclass__(cls, **options: Any) -> None:
-    super().__init_subclass__(**options)
-    cls.blockwise = vars(cls).get("blockwise", False)
 
   def bind(self, query: Callable[[Array], Array], key: Callable[[Array], Array]) -> None:
     """Called once with the layer's maps of queries and keys, for a relation that needs them."""
-
-  def prepare(self, span: Span, dtype: Any) -> ByOffset | None:
-    """What depends on offsets alone: computed once for a span, then read by all its blocks."""
-    return None
 
   def qk_and_bias(self, q: Array, k: Array, span: Span) -> tuple[Array, Array, Array | None]:
     """Queries, keys [B,·,H,E] and a bias [1 or B,H,Q,K] or None: the logits are q·k + bias."""

@@ -48,7 +48,6 @@ class Biased(Relation):
   """q·k / √d + a bias [1 or B,H,Q,K]: the layer's own, or else the one that layers share."""
 
   terms = ("content", "bias")
-  blockwise = True
 
   def __init__(self, bias: Callable[[Span], Array] | None = None):
     self.bias = bias

@@ -144,16 +144,12 @@ class OneLinear(Linear):
 class RealPart(Relation):
   """Re⟨q, k⟩ / √n for n = D/2 complex features."""
 
-  blockwise = True
-
   def qk_and_bias(self, q, k, span):
     return super().qk_and_bias(q * 2**0.5, k, span)
 
 
 class Modulus(RealPart):
   """|⟨q, k⟩| / √n, the modulus of the complex inner product (Wang et al. 2020, appendix B)."""
-
-  blockwise = True
 
   def score(self, q, k, span):
     return modulus(super().score(q, k, span), super().score(turned(q), k, span))
@@ -180,8 +176,6 @@ def modulus(real: Array, imaginary: Array) -> Array:
 class Unconjugated(Modulus):
   """|Σ q k| / √n, without the conjugate: what the authors' code computes."""
 
-  blockwise = True
-
   def score(self, q, k, span):
     return super().score(q, conjugate(k), span)
 
@@ -199,11 +193,9 @@ class Doubled(Biases):
 class RealTerms(FourTerms):
   """Transformer-XL's terms, summed over real and imaginary parts, / √n."""
 
-  blockwise = True
-
-  def prepare(self, span, dtype):
-    found = super().prepare(span, dtype)
-    return found._replace(values=interleave(found.values, found.values))
+  def distances(self, span, dtype):
+    rows = super().distances(span, dtype)
+    return interleave(rows, rows)
 
   def qk_and_bias(self, q, k, span):
     query, key, bias = super().qk_and_bias(q, k, span)
@@ -212,8 +204,6 @@ class RealTerms(FourTerms):
 
 class ModulusTerms(FourTerms):
   """|⟨q + u, k⟩| + |(q + v) W_kR R(i−j)|, / √n: moduli are added, as in the authors' code."""
-
-  blockwise = True
 
   def score(self, q, k, span):
     u, v = span.shared
@@ -225,8 +215,6 @@ class ModulusTerms(FourTerms):
 
 class UnconjugatedTerms(ModulusTerms):
   """As the code has it, without the conjugate of k."""
-
-  blockwise = True
 
   def score(self, q, k, span):
     return super().score(q, conjugate(k), span)

@@ -19,7 +19,6 @@ from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, Span
 from posexp.encodings.bias import MOST_BUCKETS, buckets_by_offset, check_buckets
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import REACH
-from posexp.encodings.span import ByOffset
 from posexp.kernels.gradients import scores
 
 
@@ -148,9 +147,9 @@ class Disentangled(Relation):
       return project(table).reshape(-1, *x.shape[2:])
 
     if len(window) < len(table):
-      return span.products(x, ByOffset(span.window[0], rows(table[self.encoding.row(window)])))
+      return span.products(x, rows(table[self.encoding.row(window)]))
     if span.consecutive:
-      return span.products(x, ByOffset(span.window[0], rows(table)[self.encoding.row(window)]))
+      return span.products(x, rows(table)[self.encoding.row(window)])
     by_row = jnp.einsum("bqhd,rhd->bhqr", x, rows(table))
     index = self.encoding.row(sign * span.offset)
     return jnp.take_along_axis(by_row, index[:, None], axis=-1)

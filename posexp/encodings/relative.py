@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -15,7 +14,7 @@ from posexp.encodings.additive import Sinusoidal, WordAndPosition
 from posexp.encodings.base import Encoding, Relation, Setting, scaled
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
-from posexp.encodings.span import ByOffset, Span
+from posexp.encodings.span import Span
 from posexp.kernels import rpr
 from posexp.kernels.gradients import add_bias, matmul
 from posexp.kernels.lookup import by_key, by_offset
@@ -71,11 +70,8 @@ class ClippedOffset(Relation):
   """A vector per clipped offset, added to keys, to values or to both (Shaw et al. 2018, eq. 3, 4).
 
   Nothing of shape [Q,K,D] is formed: queries are multiplied with the vectors and the products are
-  looked up by offset; weights are summed by offset and then multiplied with the vectors. In a block
-  far from the diagonal all offsets have the same vector, and nothing is looked up.
+  looked up by offset; weights are summed by offset and then multiplied with the vectors.
   """
-
-  blockwise = True
 
   def __init__(self, encoding: RPR, num_heads: int, head_dim: int, *, rngs: Rngs):
     self.terms = ("content", *["keys"] * encoding.keys, *["values"] * encoding.values)
@@ -91,39 +87,20 @@ class ClippedOffset(Relation):
     tables = self.tables_of(span)
     if tables.keys is None:
       return logits
-
-    def of(offsets: Array) -> Array:
-      query, keys = scaled(q).swapaxes(1, 2), tables.at(tables.keys, offsets).astype(q.dtype)
-      return product(query, keys.swapaxes(-1, -2))
-
-    def near(logits: Array) -> Array:
-      found = by_key(of(tables.offsets), span.offset, span.consecutive)
-      return logits + span.keep("keys") * found
-
-    def far(logits: Array) -> Array:
-      return logits + span.keep("keys") * of(span.least[None])
-
-    return jax.lax.cond(tables.one(span), far, near, logits) if span.block else near(logits)
+    keys = tables.at(tables.keys, tables.offsets).astype(q.dtype)
+    found = product(scaled(q).swapaxes(1, 2), keys.swapaxes(-1, -2))
+    return logits + span.keep("keys") * by_key(found, span.offset, span.consecutive)
 
   def combine(self, weights, v, span):
     summed = super().combine(weights, v, span)
     tables = self.tables_of(span)
     if tables.values is None:
       return summed
-
-    def of(by_offset: Array, offsets: Array) -> Array:
-      by_offset = span.keep("values") * by_offset.astype(v.dtype)
-      return product(by_offset, tables.at(tables.values, offsets).astype(v.dtype)).swapaxes(1, 2)
-
-    def near() -> Array:
-      # The farthest offsets sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
-      weights32 = weights.astype(jnp.float32)
-      return of(by_offset(weights32, span.offset, span.consecutive, tables.far), tables.offsets)
-
-    def far() -> Array:
-      return of(weights.astype(jnp.float32).sum(-1, keepdims=True), span.least[None])
-
-    return summed + (jax.lax.cond(tables.one(span), far, near) if span.block else near())
+    # The farthest offsets sum over most keys: in bfloat16 2,048 weights of 1/2048 add up to 1/8.
+    found = by_offset(weights.astype(jnp.float32), span.offset, span.consecutive, tables.far)
+    found = span.keep("values") * found.astype(v.dtype)
+    values = tables.at(tables.values, tables.offsets).astype(v.dtype)
+    return summed + product(found, values).swapaxes(1, 2)
 
   def fused(self, q, k, v, span):
     if span.mask.shape[1] > 1:  # a mask for each query, which the kernel does not take
@@ -170,11 +147,6 @@ class Tables(nnx.Module):
   def offsets(self) -> Array:
     """As which all offsets count, int [R]."""
     return jnp.arange(-self.far, self.far + 1)
-
-  def one(self, span: Span) -> Array:
-    """Whether all offsets of a span have the same vector, bool []."""
-    same_side = (span.least > 0) | (span.most < 0)
-    return same_side & (self.row(span.least) == self.row(span.most))
 
   def row(self, offset: Array) -> Array:
     """The row of each offset; one that no table has where there is no vector."""
@@ -238,8 +210,6 @@ class TransformerXL(Encoding):
 class FourTerms(Relation):
   """The four terms of a Transformer-XL score, each on or off."""
 
-  blockwise = True
-
   def __init__(
     self, encoding: TransformerXL, num_heads: int, head_dim: int, causal: bool, *, rngs: Rngs
   ):
@@ -269,10 +239,8 @@ class FourTerms(Relation):
       asked = add_bias(asked, span.keep(common, axis=2) * bias.astype(q.dtype)[None, None])
     return scaled(asked)
 
-  def prepare(self, span, dtype):
-    """W_kR R(i−j), [R,H,D], of all offsets that there may be; None if no term needs them."""
-    if "b" not in self.terms and "d" not in self.terms:
-      return None
+  def distances(self, span: Span, dtype: Any) -> Array:
+    """W_kR R(i−j), [R,H,D], of the offsets of the window."""
     distance = -span.window
     if self.clamp is not None:
       distance = jnp.clip(distance, None if self.causal else -self.clamp, self.clamp)
@@ -286,12 +254,11 @@ class FourTerms(Relation):
       jnp.einsum("rf,fhd->rhd", wave.astype(dtype), half.astype(dtype))[index]
       for wave, half in zip(waves, jnp.split(kernel, 2), strict=True)
     )
-    rows = jnp.sign(distance).astype(dtype)[:, None, None] * sin + cos
-    return ByOffset(span.window[0], rows)
+    return jnp.sign(distance).astype(dtype)[:, None, None] * sin + cos
 
   def by_distance(self, position: Array, span: Span) -> Array:
     """position · W_kR R(i−j), [B,H,Q,K], with position [1 or B,1 or Q,H,D]."""
-    return span.products(position, span.prepared or self.prepare(span, position.dtype))
+    return span.products(position, self.distances(span, position.dtype))
 
 
 class Biases(nnx.Module):

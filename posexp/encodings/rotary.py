@@ -58,8 +58,6 @@ class RoPE(Encoding):
 class Rotation(Relation):
   """Channels are points in planes, two for each, that turn `omega` radians per position."""
 
-  blockwise = True
-
   def __init__(self, omega: np.ndarray, head_dim: int, layout: str):
     self.omega = tuple(omega.tolist())
     self.turning = 2 * len(omega)
@@ -115,8 +113,6 @@ class XPos(Encoding):
 
 class Decay(Rotation):
   """A rotation whose planes shrink with distance: ζ^((m−n)/scale_base) on the score."""
-
-  blockwise = True
 
   def __init__(self, encoding: XPos, head_dim: int):
     super().__init__(frequencies(head_dim, encoding.base), head_dim, "interleaved")

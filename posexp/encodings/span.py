@@ -6,30 +6,13 @@ Shapes: B batch, Q queries, K keys, H heads, R offsets of the window.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
 from posexp.kernels.diagonals import products, skewed
-
-
-class ByOffset(NamedTuple):
-  """Values of the offsets first, first + 1, first + 2, …"""
-
-  first: Array  # int []
-  values: Array  # [R,...]
-
-  def look_up(self, x: Array, offset: Array) -> Array:
-    """The entries of x at offsets int [1 or B,Q,K]: [1 or B,H,Q,K].
-
-    x [1 or B,H,1 or Q,R] has an entry for each of these values. An offset that is not among them
-    gives NaN, not a plausible number.
-    """
-    index = offset - self.first
-    index = jnp.where(index < 0, x.shape[-1], index)[:, None]  # −1 would be the last
-    return jnp.take_along_axis(x, index, axis=-1, mode="fill", fill_value=jnp.nan)
 
 
 @struct.dataclass
@@ -52,8 +35,6 @@ class Span:
   # Keys come first, padding last, the same for every query.
   padding_last: bool = struct.field(pytree_node=False, default=False)
   shared_fn: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
-  block: bool = struct.field(pytree_node=False, default=False)  # of a longer span
-  prepared: ByOffset | None = None  # what `Relation.prepare` made, or a block's part of it
 
   @property
   def visible(self) -> Array:
@@ -76,16 +57,6 @@ class Span:
     return self.key[:, None, :] - self.query[:, :, None]
 
   @property
-  def least(self) -> Array:
-    """The smallest offset, int []."""
-    return self.key.min() - self.query.max()
-
-  @property
-  def most(self) -> Array:
-    """The largest offset, int []."""
-    return self.key.max() - self.query.min()
-
-  @property
   def window(self) -> Array:
     """All possible offsets in ascending order: int [R]."""
     if self.consecutive:
@@ -94,22 +65,26 @@ class Span:
     return jnp.arange(-self.farthest, self.farthest + 1)
 
   def look_up(self, by_offset: Array) -> Array:
-    """Values [1 or B,H,1 or Q,R] by offset of the window as [1 or B,H,Q,K], if consecutive."""
+    """Values [1 or B,H,1 or Q,R] by offset of the window, looked up for each key: [1 or B,H,Q,K].
+
+    An offset that is not in the window gives NaN, not a plausible number.
+    """
+    if not self.consecutive:
+      index = self.offset - self.window[0]
+      index = jnp.where(index < 0, by_offset.shape[-1], index)[:, None]  # −1 would be the last
+      return jnp.take_along_axis(by_offset, index, axis=-1, mode="fill", fill_value=jnp.nan)
     *outer, _, width = by_offset.shape
     whole = jnp.broadcast_to(by_offset, (*outer, self.query.shape[1], width))
     return skewed(whole, self.key.shape[1])
 
-  def products(self, x: Array, rows: ByOffset) -> Array:
-    """x [1 or B,1 or Q,H,D] times the row [H,D] of each key's offset: [1 or B,H,Q,K].
+  def products(self, x: Array, rows: Array) -> Array:
+    """x [1 or B,1 or Q,H,D] times the row of each key's offset: [1 or B,H,Q,K].
 
-    Rows are those of the window where positions are consecutive.
+    Rows [R,H,D] are those of the window.
     """
-    queries, keys = self.query.shape[1], self.key.shape[1]
-    if not self.consecutive:
-      return rows.look_up(jnp.einsum("bqhd,rhd->bhqr", x, rows.values), self.offset)
-    if x.shape[1] < queries:
-      return self.look_up(jnp.einsum("bqhd,rhd->bhqr", x, rows.values))
-    return products(x, rows.values, keys)
+    if not self.consecutive or x.shape[1] < self.query.shape[1]:
+      return self.look_up(jnp.einsum("bqhd,rhd->bhqr", x, rows))
+    return products(x, rows, self.key.shape[1])
 
   def of_offsets(self, f: Callable[[Array], Array]) -> Array:
     """f of every offset, [1 or B,H,Q,K]; f maps offsets int [...] to values [H,...]."""

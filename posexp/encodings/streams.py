@@ -96,8 +96,6 @@ class SplitLinear(Paired):
 class Streams(Relation):
   """q·k of the chosen streams, each on the scale of both."""
 
-  blockwise = True
-
   def __init__(self, terms: tuple[str, ...]):
     self.terms = terms
 

@@ -82,5 +82,5 @@ class Attention(nnx.Module):
     span = Span(
       positions, positions, real[:, None], self.causal, consecutive=consecutive, padding_last=True
     )
-    span = ready(span, self.shared, self.attention.relation, self.attention.form)
+    span = ready(span, self.shared, self.attention.form)
     return self.attention(x, *self.attention.keys_values(x), span, rngs)

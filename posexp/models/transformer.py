@@ -302,7 +302,7 @@ class Stack(nnx.Module):
   def ready(self, span: Span, *, whole_only: bool = False) -> Span:
     """The span of self-attention with what its layers share, or what makes that of each block."""
     form = "reference" if whole_only else self.size.attention
-    return attention.ready(span, self.shared, self.relation, form)
+    return attention.ready(span, self.shared, form)
 
   @property
   def relation(self) -> Relation:

@@ -102,7 +102,7 @@ def attention_of(spec: ModelSpec, length: int) -> str:
   stacks = abstract_model(spec.build).stacks
   if not stacks:
     return "none"
-  return attention.form_of(spec.size.attention, stacks[0].relation, length, length)
+  return attention.form_of(spec.size.attention, length, length)
 
 
 def matched(spec: ModelSpec, length: int) -> ModelSpec:
