@@ -180,8 +180,8 @@ class Others(NamedTuple):
   dropout: Array | None
 
 
-class Block(NamedTuple):
-  """Block (i, j) of queries and keys."""
+class Tile(NamedTuple):
+  """Queries of block i and keys of block j."""
 
   plan: Plan
   others: Others
@@ -268,7 +268,7 @@ class Block(NamedTuple):
 
 
 def part(x: Array, i: Array, size: int, axis: int = 1) -> Array:
-  """Block i of an axis."""
+  """Part i of an axis."""
   return jax.lax.dynamic_slice_in_dim(x, i * size, size, axis)
 
 
@@ -293,20 +293,20 @@ def forward(plan: Plan, t: Tensors, others: Others) -> tuple[Array, Array]:
     q = part(t.q, i, plan.rows)
 
     def step(carry, j):
-      block = Block(plan, others, i, j)
+      tile = Tile(plan, others, i, j)
 
       def more(carry):
         highest, total, summed = carry
-        mine = block.of(t._replace(q=t.q))
-        logits = block.logits(t.params, q, mine.k, mine.by_offset)
+        mine = tile.of(t)
+        logits = tile.logits(t.params, q, mine.k, mine.by_offset)
         now = jnp.maximum(highest, logits.max(-1))
         weights = jnp.exp(logits - now[..., None])
         scale = jnp.exp(highest - now)
-        found = block.combine(t.params, weights, mine.v, mine.by_offset)
+        found = tile.combine(t.params, weights, mine.v, mine.by_offset)
         summed = summed * scale.swapaxes(1, 2)[..., None] + found.astype(jnp.float32)
         return now, total * scale + weights.sum(-1), summed
 
-      return jax.lax.cond(block.seen, more, lambda carry: carry, carry), None
+      return jax.lax.cond(tile.seen, more, lambda carry: carry, carry), None
 
     start = (
       jnp.full((batch, heads, plan.rows), LEAST),
@@ -338,21 +338,21 @@ def backward(plan, kept, grad):
     q, below = part(t.q, i, plan.rows), part(log_total, i, plan.rows, axis=2)
 
     def step(carry, j):
-      block = Block(plan, others, i, j)
+      tile = Tile(plan, others, i, j)
 
       def more(carry):
         grads, of_q = carry
-        mine = block.of(t)
-        logits, to_inputs = jax.vjp(block.logits, t.params, q, mine.k, mine.by_offset)
+        mine = tile.of(t)
+        logits, to_inputs = jax.vjp(tile.logits, t.params, q, mine.k, mine.by_offset)
         weights = jnp.exp(logits - below[..., None])
-        _, to_parts = jax.vjp(block.combine, t.params, weights, mine.v, mine.by_offset)
+        _, to_parts = jax.vjp(tile.combine, t.params, weights, mine.v, mine.by_offset)
         params, of_weights, of_v, of_offset = to_parts(asked)
         of_logits = weights * (of_weights - by_level[..., None])
         params_too, more_q, of_k, offset_too = to_inputs(of_logits)
         params, of_offset = jax.tree.map(jnp.add, (params, of_offset), (params_too, offset_too))
-        return block.add(grads, Tensors(params, None, of_k, of_v, of_offset)), of_q + more_q
+        return tile.add(grads, Tensors(params, None, of_k, of_v, of_offset)), of_q + more_q
 
-      return jax.lax.cond(block.seen, more, lambda carry: carry, carry), None
+      return jax.lax.cond(tile.seen, more, lambda carry: carry, carry), None
 
     (grads, of_q), _ = jax.lax.scan(step, (grads, jnp.zeros_like(q)), counted)
     return grads, of_q
