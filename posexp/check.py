@@ -59,10 +59,7 @@ def check(argv: list[str]) -> bool:
 
 def main() -> None:
   """The command line."""
-  if {"-h", "--help"} & set(sys.argv[1:]):
-    print(HELP, end="")
-  else:
-    run(lambda argv: check(argv) or sys.exit(1))
+  run(lambda argv: check(argv) or sys.exit(1), HELP)
 
 
 if __name__ == "__main__":

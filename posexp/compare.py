@@ -27,11 +27,7 @@ runs have written is read: neither a model nor the data are needed.
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-  """What was typed.
-
-  Raises:
-    UserError: it cannot be understood.
-  """
+  """What was typed; UserError if it cannot be understood."""
   parser = Parser(
     "compare", "Compares two finished runs, or two groups of runs, on the same examples.", EXAMPLES
   )
@@ -56,14 +52,14 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
   Raises:
     UserError: a run is missing, not finished, or not comparable to the other.
   """
-  from posexp.reporting import comparison, verdict
+  from posexp.reporting import comparison
 
   result = comparison.compare(args.a, args.b, args.split, args.examples)
-  result["verdict"] = verdict.verdict(result)
+  result["verdict"] = comparison.verdict(result)
   if args.json:
     with writing("--json", args.json):
       storage.write(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-  print("\n".join(verdict.report(result)))
+  print("\n".join(comparison.report(result)))
   if args.json:
     print(f"written: {near(args.json)}")
   return result

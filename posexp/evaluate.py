@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,15 +45,18 @@ lists those of an encoding. Nothing is trained again: the weights are those of t
 Options of the encoding may be others than in training where no parameter depends on them; so may
 model.memory, model.same_length, model.window and model.window_ends.
 """
+MEASURED = {  # what is measured -> the options that say something of it
+  "text": ("options", "memory", "segment", "window", "per_token"),
+  "context": ("options", "memory", "window", "stride", "positions"),
+  "lengths": ("options",),
+  "recl": (),
+  "": ("options", "without", "layers", "heads", "grid", "records"),  # a split
+}
 OPTION = re.compile(r"[a-z_0-9]+(\.[a-z_0-9]+)+=.*", re.S)  # what the folder of a run is not called
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-  """What was typed.
-
-  Raises:
-    UserError: it cannot be understood.
-  """
+  """What was typed; UserError if it cannot be understood."""
   what = "Measures the best checkpoint of a run, with everything on and with terms off."
   parser = Parser("evaluate", what, EXAMPLES)
   option = parser.add_argument
@@ -75,7 +79,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   choices = ("sliding", "disjoint")
   window = f"{of}: windows that follow each other; --text has both where there is no memory"
   option("--window", choices=choices, help=window)
-  option("--context", metavar="C,...", type=numbers, help="losses by how many tokens are read")
+  option("--context", metavar="16,32,64", type=ranges, help="losses by how many tokens are read")
   stride = "with --context --window sliding, in tokens; default: half the shortest"
   option("--stride", metavar="S", type=int, help=stride)
   option("--positions", metavar="N", type=int, help="with --context: how many tokens are scored")
@@ -90,54 +94,36 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   if not args.runs or (len(args.runs) > 1 and not (args.recl or args.records)):
     parser.error("name one run; several are for --recl and --records")
   args.run = Path(args.runs[0])
-  check_text(parser, args)
-  check_contexts(parser, args)
-  others = ("without", "layers", "heads", "grid", "text", "context", "recl")
-  if args.lengths and (given := [name for name in others if getattr(args, name)]):
-    parser.error(f"--lengths stands alone: leave out --{given[0]}")
-  check_records(parser, args)
+  check_together(parser, args)
+  parser.check_least(args, segment=2, stride=1, positions=1)
+  if args.records and args.records.suffix != ".parquet":
+    parser.error(f"--records {args.records}: give it the ending .parquet")
   if (args.layers or args.heads) and not (args.without or args.grid):
     parser.error("--layers and --heads say where a term is off, so they need --without or --grid")
+  if args.stride is not None and args.window != "sliding":
+    parser.error("--stride is for --window sliding")
+  if args.per_token and len(args.memory or [0]) > 1:
+    parser.error("--per-token is for one --memory")
   return args
 
 
-def check_records(parser: Parser, args: argparse.Namespace) -> None:
-  """Refuses --records of what no report shows."""
-  others = ("text", "context", "recl", "lengths")
-  if args.records and (given := [name for name in others if getattr(args, name)]):
-    parser.error(f"--records keeps scores of a split: leave out --{given[0]}")
-  if args.records and args.records.suffix != ".parquet":
-    parser.error(f"--records {args.records}: give it the ending .parquet")
+def check_together(parser: Parser, args: argparse.Namespace) -> None:
+  """Refuses options that say nothing of what is measured."""
+  names = filter(None, dict.fromkeys([*MEASURED, *itertools.chain(*MEASURED.values())]))
+  given = [name for name in names if getattr(args, name) not in (None, False, [])]
+  asked = next((name for name in given if name in MEASURED), "")
+  for name in given:
+    if name == asked or name in MEASURED[asked]:
+      continue
+    if asked:
+      parser.error(f"{flag(name)} means nothing with {flag(asked)}: leave it out")
+    owners = [flag(each) for each, options in MEASURED.items() if name in options]
+    parser.error(f"{flag(name)} is for {' or '.join(owners)}")
 
 
-def check_text(parser: Parser, args: argparse.Namespace) -> None:
-  """Refuses options that mean nothing with --text, or without it."""
-  about = ("per_token", "segment", *(() if args.context else ("memory", "window")))
-  if args.text is None and (given := [name for name in about if getattr(args, name)]):
-    parser.error(f"--{given[0].replace('_', '-')} is for --text FILE")
-  if args.text is not None and (args.without or args.grid):
-    parser.error("--text measures the whole model, so leave out --without and --grid")
-  parser.check_least(args, segment=2)
-  if args.per_token and len(args.memory or [0]) > 1:
-    parser.error("--per-token is for one --memory")
-
-
-def check_contexts(parser: Parser, args: argparse.Namespace) -> None:
-  """Refuses options that mean nothing with --context or --recl, or without them."""
-  flag = "--context" if args.context else "--recl"
-  if args.context or args.recl:
-    others = ["without", "layers", "heads", "grid", "text", *(["recl"] if args.context else [])]
-    others += ["options"] if args.recl else []
-    if given := [name for name in others if getattr(args, name)]:
-      parser.error(f"{flag} stands alone: leave out {given[0]}")
-  for name in ("stride", "positions"):
-    if getattr(args, name) is not None and not args.context:
-      parser.error(f"--{name} is for --context")
-  parser.check_least(args, stride=1, positions=1)
-  if args.stride is not None and args.window != "sliding":
-    parser.error("--stride is for --window sliding")
-  if args.context is not None and (not args.context or args.context[0] < 1):
-    parser.error("--context: name numbers from 1 up")
+def flag(name: str) -> str:
+  """An option as it is typed."""
+  return "OPTION=VALUE" if name == "options" else f"--{name.replace('_', '-')}"
 
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
@@ -169,8 +155,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
 def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
   """A run, with the options that it is to be measured with."""
   from posexp.training.devices import prepare
-  from posexp.training.options import with_options
-  from posexp.training.restore import open_language_model, open_trained
+  from posexp.training.restore import open_language_model, open_trained, with_options
 
   prepare()
   trained = open_trained(path) if args.text is None else open_language_model(path)
@@ -190,6 +175,11 @@ def without_terms(
   from posexp.analysis import ablation
 
   switches = ablation.Switches(trained)
+  if (args.without or args.grid) and not switches.by_layer:
+    raise UserError(
+      "--without and --grid switch off terms of attention, which "
+      f"model={trained.spec.size.backbone} does not have; leave them out"
+    )
   chosen = switches.off(args.without, args.layers, args.heads)
   offs = list(switches.grid(chosen)) if args.grid else [chosen] * bool(args.without)
   on, *rest = ablation.measure(trained, args.split, [*map(switches.scale, [None, *offs])])
@@ -224,11 +214,11 @@ def kept(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def effective_lengths(args: argparse.Namespace) -> dict[str, Any]:
   """Prints the relative effective context lengths of runs, and returns them by the runs' names."""
-  from posexp.reporting import contexts
+  from posexp.reporting import effective_lengths
   from posexp.runs import read_run
 
-  found = contexts.effective_lengths([*map(read_run, args.runs)], args.split)
-  print(contexts.length_table(found))
+  found = effective_lengths.effective_lengths([*map(read_run, args.runs)], args.split)
+  print(effective_lengths.length_table(found))
   return found
 
 

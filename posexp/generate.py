@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posexp.config.arguments import Parser, run
+from posexp.data.lines import standard_input
 from posexp.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -31,11 +32,7 @@ Nothing but RUN is read: the weights are those of its best checkpoint.
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-  """What was typed.
-
-  Raises:
-    UserError: it cannot be understood.
-  """
+  """What was typed; UserError if it cannot be understood."""
   parser = Parser("generate", "Writes on with the best checkpoint of a language model.", EXAMPLES)
   option = parser.add_argument
   option("run", metavar="RUN", type=Path, help="the folder of a run")
@@ -68,20 +65,6 @@ class Printer:
     sys.stdout.flush()
 
 
-def given_prompt(prompt: str | None) -> str:
-  """What was typed, or else all of standard input, less the end of its last line.
-
-  Raises:
-    UserError: it is not UTF-8.
-  """
-  if prompt is not None:
-    return prompt
-  try:
-    return sys.stdin.buffer.read().decode().removesuffix("\n").removesuffix("\r")
-  except UnicodeDecodeError:
-    raise UserError("standard input: not valid UTF-8; is it text?") from None
-
-
 def drawn(args: argparse.Namespace, trained: TrainedModel, prompt: list[int]) -> Iterator[Any]:
   """What follows the prompt, --tokens times: a token for each sample, int [samples].
 
@@ -108,7 +91,9 @@ def generate(args: argparse.Namespace) -> None:
   Raises:
     UserError: the run cannot be opened, the prompt cannot be read, or an option is wrong.
   """
-  prompt = given_prompt(args.prompt)
+  prompt = args.prompt
+  if prompt is None:
+    prompt = standard_input().removesuffix("\n").removesuffix("\r")
   from posexp.data.corpus import kept_vocabulary
   from posexp.data.vocabulary import END
   from posexp.training.devices import prepare

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from posexp import storage
@@ -55,9 +54,9 @@ def inspect(argv: list[str]) -> list[Path]:
   if against := [Path(path) for path in given.get("against", "").strip("[]").split(",") if path]:
     if folder is None:
       raise UserError("against= compares trained runs: name one with run=FOLDER, too")
-    from posexp.analysis import likeness
+    from posexp.analysis import head_distances
 
-    lines, files = likeness.compare(folder, against, out)
+    lines, files = head_distances.compare(folder, against, out)
   else:
     from posexp.analysis import inspection
 
@@ -69,10 +68,7 @@ def inspect(argv: list[str]) -> list[Path]:
 
 def main() -> None:
   """The command line."""
-  if {"-h", "--help"} & set(sys.argv[1:]):
-    print(HELP, end="")
-  else:
-    run(inspect)
+  run(inspect, HELP)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from posexp.config.arguments import Parser, run
 from posexp.data import trees
-from posexp.data.lines import given_lines, windows
+from posexp.data.lines import windows
 from posexp.errors import printable, writing
 
 EXAMPLES = """\
@@ -27,11 +27,7 @@ those of its best checkpoint.
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-  """What was typed.
-
-  Raises:
-    UserError: it cannot be understood.
-  """
+  """What was typed; UserError if it cannot be understood."""
   parser = Parser("parse", "Parses sentences with the best checkpoint of a parser.", EXAMPLES)
   option = parser.add_argument
   option("run", metavar="RUN", type=Path, help="the folder of a run")
@@ -52,13 +48,12 @@ def parse(args: argparse.Namespace) -> None:
   Raises:
     UserError: the run cannot be opened, or what is to be parsed cannot be read.
   """
-  first, every = windows(given_lines(args.texts), args.texts, args.batch)
+  rows, every = windows(args.texts, args.batch)
   from posexp.analysis.line_parsing import LineParser
   from posexp.training.devices import prepare
   from posexp.training.restore import open_parser
 
   prepare()
-  rows = max(1, min(args.batch, len(first)))
   parser = LineParser(open_parser(args.run, rows), rows)
   for window in every:
     for tree in parser(window):

@@ -21,6 +21,7 @@ from posexp.errors import WAYS_OUT, UserError
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 COLORS = (BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#D55E00", "#6A3D9A", "#8C564B")
 GRAY = "#888888"
+DASHES = ("-", "--", ":")
 STYLE = {
   "font.size": 9,
   "axes.titlesize": 9,
@@ -82,6 +83,12 @@ def numbers(axes: Axes, values: np.ndarray, form: str, dark: np.ndarray, size: i
   for (row, column), value in np.ma.ndenumerate(values):
     look = {"color": "w" if dark[row, column] else "k", "fontsize": size}
     axes.text(column, row, f"{value:{form}}", ha="center", va="center", **look)
+
+
+def line_style(rank: int) -> dict[str, str]:
+  """The color and the dashes of one line among many."""
+  dashes = DASHES[rank // len(COLORS) % len(DASHES)]
+  return {"color": COLORS[rank % len(COLORS)], "linestyle": dashes}
 
 
 def log2_axis(axes: Axes, ticks: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ from posexp import storage
 from posexp.config.arguments import Parser, names, run
 from posexp.errors import UserError, counted, near, writing
 from posexp.runs import Run, read_runs
+from posexp.runs.context_losses import with_context_losses
 from posexp.runs.records import held, read_records, write_records
 
 if TYPE_CHECKING:
@@ -34,45 +35,25 @@ Groups are compared on the seeds that they share (paired t tests, Holm's correct
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-  """What was typed.
-
-  Raises:
-    UserError: it cannot be understood.
-  """
+  """What was typed; UserError if it cannot be understood."""
   parser = Parser(
     "report", "Turns runs into tables with error bars, tests, figures and one web page.", EXAMPLES
   )
-  parser.add_argument(
-    "runs",
-    nargs="*",
-    type=Path,
-    default=[Path("runs")],
-    help="folders, or files of --records; default: runs",
-  )
-  parser.add_argument(
-    "--by", metavar="KEY,...", type=names, help="options to group by; default: those that differ"
-  )
-  parser.add_argument(
-    "--where",
-    metavar="OPTION=VALUE",
-    action="append",
-    default=[],
-    help="only runs with this value of an option; may be given several times",
-  )
-  parser.add_argument("--metric", help="of summary.json; default: what the task is mainly about")
-  parser.add_argument(
-    "--baseline", metavar="GROUP", help="what others are compared with; default: sinusoidal or none"
-  )
-  parser.add_argument(
-    "--out", metavar="DIR", type=Path, default=Path("report"), help="for files; default: report"
-  )
-  parser.add_argument("--no-files", action="store_true", help="print the report, and no more")
-  parser.add_argument(
-    "--records",
-    metavar="FILE",
-    type=Path,
-    help="also keep config, summary and metrics of all finished runs in this Parquet file",
-  )
+  option = parser.add_argument
+  what = "folders, or files of --records; default: runs"
+  option("runs", nargs="*", type=Path, default=[Path("runs")], help=what)
+  by = "options to group by; default: those that differ"
+  option("--by", metavar="KEY,...", type=names, help=by)
+  only = "only runs with this value of an option; may be given several times"
+  option("--where", metavar="OPTION=VALUE", action="append", default=[], help=only)
+  option("--metric", help="of summary.json; default: what the task is mainly about")
+  base = "what others are compared with; default: sinusoidal or none"
+  option("--baseline", metavar="GROUP", help=base)
+  out = "for files; default: report"
+  option("--out", metavar="DIR", type=Path, default=Path("report"), help=out)
+  option("--no-files", action="store_true", help="print the report, and no more")
+  keep = "also keep config, summary and metrics of all finished runs in this Parquet file"
+  option("--records", metavar="FILE", type=Path, help=keep)
   args = parser.parse_args(list(argv))
   if args.records is not None and args.records.suffix != ".parquet":
     raise UserError(f"--records {args.records}: give it the ending .parquet")
@@ -85,15 +66,13 @@ def given(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
   Raises:
     UserError: there are none.
   """
-  from posexp.reporting import contexts
-
   kept = [file for path in paths if (file := held(path)) is not None]
   runs = [run for file in kept for run in read_records(file)]
   folders = [path for path in paths if held(path) is None]
   if not folders:
     return runs, []
   found, notes = read_runs(folders)
-  found, damaged = contexts.added(found)
+  found, damaged = with_context_losses(found)
   return [*runs, *found], [*notes, *damaged]
 
 

@@ -34,11 +34,7 @@ SENT, THERE, FAILED = "sent", "in W&B already", "not sent"
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-  """What was typed.
-
-  Raises:
-    UserError: it cannot be understood.
-  """
+  """What was typed; UserError if it cannot be understood."""
   parser = Parser("sync", "Sends runs, and their means over seeds, to Weights & Biases.", EXAMPLES)
   parser.add_argument(
     "runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs"

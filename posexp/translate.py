@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexp.config.arguments import Parser, run
-from posexp.data.lines import given_lines, windows
+from posexp.data.lines import windows
 from posexp.errors import UserError, counted, near, printable
 
 if TYPE_CHECKING:
@@ -31,11 +31,7 @@ but RUN is read: the weights are those of its best checkpoint.
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-  """What was typed.
-
-  Raises:
-    UserError: it cannot be understood.
-  """
+  """What was typed; UserError if it cannot be understood."""
   parser = Parser(
     "translate", "Translates texts with the best checkpoint of a translation run.", EXAMPLES
   )
@@ -58,13 +54,12 @@ def translate(args: argparse.Namespace) -> None:
   Raises:
     UserError: the run cannot be opened, or what is to be translated cannot be read.
   """
-  first, every = windows(given_lines(args.texts), args.texts, args.batch)
+  rows, every = windows(args.texts, args.batch)
   from posexp.analysis.line_translation import LineTranslator
   from posexp.training.devices import prepare
   from posexp.training.restore import open_translator
 
   prepare()
-  rows = max(1, min(args.batch, len(first)))
   trained = open_translator(args.run, rows)
   search = trained.setup.task.search
   if args.beam is not None:
@@ -97,10 +92,10 @@ def translate(args: argparse.Namespace) -> None:
 def draw(trained: TrainedModel, number: int, text: str, found: Hypothesis) -> None:
   """Draws the attention of one translation, in the run's folder."""
   from posexp import plotting, storage
-  from posexp.analysis import attention, figures
+  from posexp.analysis import attention_weights, encoding_figures
 
-  for each in attention.of_translation(trained, found.source, found.target):
-    figure = figures.weight_map(each, f"line {number}: {text}")
+  for each in attention_weights.of_translation(trained, found.source, found.target):
+    figure = encoding_figures.weight_map(each, f"line {number}: {text}")
     folder = storage.unlinked(trained.run.path / "figures")
     for path in plotting.save(figure, folder, f"line-{number}-{each.name}"):
       print(near(path), file=sys.stderr)

@@ -68,7 +68,7 @@ PARTS: Mapping[str, Callable[[Frames], bool]] = {
   "norms": within("LayerNorm."),
   "words": within("TokenEmbedding."),
   "linear maps": within("Linear."),
-  "attention": within("Attention.", "Relation."),
+  "attention": within("MultiHeadAttention.", "Relation."),
 }
 REST = "all else"
 PRODUCTS = "products of "

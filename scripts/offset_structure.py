@@ -24,7 +24,7 @@ import numpy as np
 from posexp.analysis import probe
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
-from posexp.models.block import Attention
+from posexp.models.block import MultiHeadAttention
 from posexp.runs import Run, read_runs
 from posexp.runs.identity import settings
 from posexp.runs.metrics import Metric
@@ -59,7 +59,7 @@ def measured(trained: TrainedModel) -> Iterator[Run]:
     yield Run(run.path, config, settings(config), summary | {"headline": ["test/offset_share"]})
 
 
-def mapped(vectors: np.ndarray, layer: Attention) -> list[np.ndarray]:
+def mapped(vectors: np.ndarray, layer: MultiHeadAttention) -> list[np.ndarray]:
   """Queries and keys of nothing but positions [L,F]."""
   inputs = vectors.astype(np.float32)
   return [np.asarray(each(inputs), np.float64) for each in (layer.query, layer.key)]

@@ -11,7 +11,7 @@ from posexp.encodings.disentangled import TUPE, DeBERTa
 from posexp.encodings.distance import FIRE
 from posexp.encodings.naive import Index, Normalized
 from posexp.encodings.relative import RPR, TransformerXL
-from posexp.encodings.streams import Split
+from posexp.encodings.split import Split
 
 # Options beside the defaults. An encoding that is not here is tested with its defaults only.
 VARIANTS = {

@@ -70,6 +70,21 @@ def home(tmp_path_factory):
     yield path
 
 
+@pytest.fixture(scope="module")
+def opened_once():
+  """A run that a module's tests have opened is not restored again by what opens it likewise."""
+  import order
+
+  with order.opened_once():
+    yield
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+  """A cache of a test's own."""
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def end_wandb():
   """Ends W&B's process, if there is one."""
   if "wandb" in sys.modules:
@@ -91,6 +106,13 @@ def apart(tmp_path, monkeypatch):
   end_wandb()  # which a test may have begun that has no user of its own
   yield
   end_wandb()
+
+
+@pytest.fixture
+def light(apart, monkeypatch):
+  """W&B does not look at the machine that it runs on, for which no test asks."""
+  for what in ("STATS", "META", "MACHINE_INFO"):
+    monkeypatch.setenv(f"WANDB_X_DISABLE_{what}", "true")
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import order
 
-from posexp.data import grammar, scan, trees
+from posexp.data import grammar, trees
+from posexp.tasks import scan
 
 # Without an encoding, whose parameters are not counted against a model without one. Files that type
 # it with one task find on disk what the first of them compiled.

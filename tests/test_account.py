@@ -44,7 +44,7 @@ FileNames
 2 "lib/optax/transforms/_clipping.py"
 
 FunctionNames
-1 "Attention.__call__"
+1 "MultiHeadAttention.__call__"
 2 "clip"
 
 FileLocations
@@ -58,7 +58,7 @@ StackFrames
 %computation (x: f32[]) -> f32[] {
 """
   attention, clip = (
-    ("models/block.py", "Attention.__call__"),
+    ("models/block.py", "MultiHeadAttention.__call__"),
     ("lib/optax/transforms/_clipping.py", "clip"),
   )
   assert account.frames(text) == {"1": (attention,), "2": (clip, attention)}

@@ -12,9 +12,7 @@ from posexp.tasks import byte_ngrams
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "a", "dog", "saw", "it"]
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def witten_bell(train, context, symbol):

@@ -73,7 +73,7 @@ def test_parsers_are_compared_by_f1_over_all_brackets(tmp_path, capsys):
     capsys.readouterr().out.split()
   )
   write(tmp_path / "none", [row | {"gold": "two"} for row in parses(0)[0]], kind="parsing")
-  with pytest.raises(UserError, match="no whole numbers in matched, gold, predicted"):
+  with pytest.raises(UserError, match="no numbers in matched, gold, predicted"):
     typed(*runs)
 
 

@@ -21,9 +21,9 @@ from posexp.analysis.context import Curve
 from posexp.config import resolve
 from posexp.config.command_line import compose
 from posexp.errors import UserError
-from posexp.reporting import contexts
+from posexp.reporting import effective_lengths
 from posexp.runs import read_run
-from posexp.runs.contexts import bits_per_byte, read_context_losses, write_context_losses
+from posexp.runs.context_losses import bits_per_byte, read_context_losses, write_context_losses
 from posexp.tasks import make_task, windows
 from posexp.train import train
 from posexp.training.restore import open_trained
@@ -36,10 +36,7 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _opened_once():
-  with order.opened_once():
-    yield
+pytestmark = pytest.mark.usefixtures("opened_once")
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +196,7 @@ def paper(group, i, share, step, c):
   return None
 
 
-@pytest.mark.parametrize("share", contexts.SHARES)
+@pytest.mark.parametrize("share", effective_lengths.SHARES)
 def test_effective_lengths_are_those_of_the_paper(share):
   draw = np.random.default_rng(1)
   text = draw.gamma(2, 1, 200)
@@ -211,7 +208,7 @@ def test_effective_lengths_are_those_of_the_paper(share):
     }
     for end in ends
   ]
-  found = [contexts.relative_effective_length(group, i, share) for i in range(3)]
+  found = [effective_lengths.relative_effective_length(group, i, share) for i in range(3)]
   wanted = [paper(group, i, share, 100, 100) for i in range(3)]
   assert [None if each.reached_end else each.tokens for each in found] == wanted
   assert found[0].tokens < found[1].tokens < found[2].tokens
@@ -293,11 +290,11 @@ def test_damaged_losses_are_one_sentence(tmp_path, damage):
 @pytest.mark.parametrize(
   ("argv", "message"),
   [
-    ("--memory 8", "--memory is for --text FILE"),
-    ("--context 8 --without position", "--context stands alone: leave out without"),
+    ("--memory 8", "--memory is for --text or --context"),
+    ("--context 8 --without position", "--without means nothing with --context"),
     ("--context 8 --stride 2", "--stride is for --window sliding"),
     ("--positions 8", "--positions is for --context"),
-    ("--context 0,8", "--context: name numbers from 1 up"),
+    ("--context 0,8", "argument --context: invalid ranges value"),
     ("--context 8 RUN", "name one run; several are for --recl"),
     ("--context 100000", "a context of 100,000 tokens: only 0 of the "),
     ("--context 100000 --window disjoint", "a window of 100,000 tokens: test has "),

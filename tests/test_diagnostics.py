@@ -12,7 +12,7 @@ from posexp.encodings import RPR, Encoding
 from posexp.errors import UserError
 from posexp.models.positions import Positions
 from posexp.models.transformer import Size
-from posexp.tasks import diagnostics
+from posexp.tasks import diagnostic_tasks
 from posexp.tasks.diagnostic import reach
 from posexp.tasks.echo import EchoData
 
@@ -46,32 +46,35 @@ def is_recalled(x, y, n):
 
 
 CASES = {
-  "majority": (diagnostics.Majority(), lambda x, y, n: y == (np.mean(x) > 0.5) and x.mean() != 0.5),
-  "even_pairs": (diagnostics.EvenPairs(), lambda x, y, n: y == (np.diff(x) != 0).sum() % 2),
-  "parity": (diagnostics.Parity(), lambda x, y, n: y == sum(x) % 2),
-  "tally": (diagnostics.Tally(), lambda x, y, n: len(set(x)) == 1 and [*x] == [*y]),
-  "copy": (diagnostics.Copy(), lambda x, y, n: [*x] == [*y]),
-  "reverse": (diagnostics.Copy(reverse=True), lambda x, y, n: [*x] == [*y][::-1]),
+  "majority": (
+    diagnostic_tasks.Majority(),
+    lambda x, y, n: y == (np.mean(x) > 0.5) and x.mean() != 0.5,
+  ),
+  "even_pairs": (diagnostic_tasks.EvenPairs(), lambda x, y, n: y == (np.diff(x) != 0).sum() % 2),
+  "parity": (diagnostic_tasks.Parity(), lambda x, y, n: y == sum(x) % 2),
+  "tally": (diagnostic_tasks.Tally(), lambda x, y, n: len(set(x)) == 1 and [*x] == [*y]),
+  "copy": (diagnostic_tasks.Copy(), lambda x, y, n: [*x] == [*y]),
+  "reverse": (diagnostic_tasks.Copy(reverse=True), lambda x, y, n: [*x] == [*y][::-1]),
   "distinct": (
-    diagnostics.Copy(kinds=100, distinct=True),
+    diagnostic_tasks.Copy(kinds=100, distinct=True),
     lambda x, y, n: [*x] == [*y] and len(set(x)) == n,
   ),
-  "addition": (diagnostics.Addition(hints=False), is_sum),
+  "addition": (diagnostic_tasks.Addition(hints=False), is_sum),
   "printed": (
-    diagnostics.Addition(reversed=False, hints=False),
+    diagnostic_tasks.Addition(reversed=False, hints=False),
     lambda x, y, n: is_sum(np.array([*x[n - 1 :: -1], 10, *x[:n:-1]]), y[::-1], n),
   ),
-  "hints": (diagnostics.Addition(lengths=(8, 30)), is_hinted_sum),
-  "recall": (diagnostics.Recall(), is_recalled),
+  "hints": (diagnostic_tasks.Addition(lengths=(8, 30)), is_hinted_sum),
+  "recall": (diagnostic_tasks.Recall(), is_recalled),
   "induction": (
-    diagnostics.Induction(),
+    diagnostic_tasks.Induction(),
     lambda x, y, n: len(x) == n + 2 and [y] == [x[1:][x[:-1] == 16]] and x[-1] == 16,
   ),
   "missing_duplicate": (
-    diagnostics.MissingDuplicate(),
+    diagnostic_tasks.MissingDuplicate(),
     lambda x, y, n: [*np.where(x == 2, y, x)] == [*np.roll(np.where(x == 2, y, x), n)],
   ),
-  "bucket_sort": (diagnostics.BucketSort(), lambda x, y, n: sorted(x) == [*y]),
+  "bucket_sort": (diagnostic_tasks.BucketSort(), lambda x, y, n: sorted(x) == [*y]),
 }
 
 
@@ -95,12 +98,12 @@ def test_chance_is_that_of_the_best_guess_from_a_bag():
     for x in itertools.product(range(2), repeat=n):
       bags.setdefault(sum(x), []).append(x[0] ^ x[-1])
     right = sum(max(sum(each), len(each) - sum(each)) for each in bags.values())
-    assert diagnostics.EvenPairs().chance(n) == pytest.approx(right / 2**n)
+    assert diagnostic_tasks.EvenPairs().chance(n) == pytest.approx(right / 2**n)
 
 
 def test_chance_where_a_marked_symbol_is_asked_for_is_that_of_the_most_frequent():
-  assert diagnostics.Induction().chance(1) == 1
-  assert diagnostics.Induction().chance(2) == pytest.approx((1 + 1 / 16) / 2, abs=0.01)
+  assert diagnostic_tasks.Induction().chance(1) == 1
+  assert diagnostic_tasks.Induction().chance(2) == pytest.approx((1 + 1 / 16) / 2, abs=0.01)
 
 
 def drawn(task, **options):
@@ -110,7 +113,7 @@ def drawn(task, **options):
 
 
 def test_rows_are_input_and_answer_of_which_the_answer_counts():
-  data = drawn(diagnostics.Copy())
+  data = drawn(diagnostic_tasks.Copy())
   for batch in [next(data.batches(4, seed=0, start=0)), *data.evaluation("beyond", 4)]:
     for tokens, labels, mask in zip(batch["tokens"], batch["labels"], batch["mask"], strict=True):
       if not mask.any():
@@ -126,7 +129,7 @@ def test_rows_are_input_and_answer_of_which_the_answer_counts():
 
 
 def test_a_question_stands_behind_the_separator():
-  data = drawn(diagnostics.Recall(), question=1)
+  data = drawn(diagnostic_tasks.Recall(), question=1)
   for batch in data.evaluation("beyond", 4):
     for row in np.flatnonzero(batch["weight"]):
       tokens, mask = batch["tokens"][row], batch["mask"][row]
@@ -139,7 +142,7 @@ def test_a_question_stands_behind_the_separator():
 
 
 def test_splits_are_the_same_for_every_run_and_training_is_of_its_seed():
-  one, other = drawn(diagnostics.Copy()), drawn(diagnostics.Copy())
+  one, other = drawn(diagnostic_tasks.Copy()), drawn(diagnostic_tasks.Copy())
   for split in ("validation", "test", "beyond"):
     pairs = zip(one.evaluation(split, 4), other.evaluation(split, 5), strict=False)
     for a, b in itertools.islice(pairs, 1):
@@ -151,7 +154,7 @@ def test_splits_are_the_same_for_every_run_and_training_is_of_its_seed():
 
 
 def test_classifiers_read_the_input_alone():
-  data = drawn(diagnostics.EvenPairs(), form="encoder")
+  data = drawn(diagnostic_tasks.EvenPairs(), form="encoder")
   for batch in data.evaluation("beyond", 4):
     for row in np.flatnonzero(batch["weight"]):
       x = batch["tokens"][row][batch["mask"][row]]
@@ -165,7 +168,7 @@ def test_classifiers_read_the_input_alone():
 @functools.cache
 def model(encoding=None, **options):
   """A decoder of copies, untrained, with weights so large that its answers differ."""
-  task = diagnostics.Copy(longest=3, lengths=(3, 5, 9), examples=6)
+  task = diagnostic_tasks.Copy(longest=3, lengths=(3, 5, 9), examples=6)
   data = task.prepare(None)
   spec = data.model(encoding or Encoding(), TINY, Positions(**options))
   built = spec.build(nnx.Rngs(0))
@@ -226,7 +229,7 @@ def test_reach_is_the_longest_length_without_a_gap():
 )
 def test_options_that_do_not_suit(task, options, message):
   with pytest.raises((ValueError, UserError), match=message):
-    getattr(diagnostics, task)(**options)
+    getattr(diagnostic_tasks, task)(**options)
 
 
 # Echo

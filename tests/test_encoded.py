@@ -22,9 +22,7 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def trained(given=PAIRS, vocab_size=300):

@@ -14,7 +14,7 @@ from posexp.encodings.base import Encoding, LayerNorm, Relation
 from posexp.encodings.complex_order import Complex, ComplexLinear
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
-from posexp.encodings.streams import Split, SplitLinear
+from posexp.encodings.split import Split, SplitLinear
 from posexp.models.transformer import Size, Stack
 
 B, Q, K, H, D = 2, 5, 7, 2, 8

@@ -6,7 +6,6 @@ import re
 import shutil
 
 import numpy as np
-import order
 import pytest
 from flax import nnx
 from order import compilations
@@ -21,8 +20,7 @@ from posexp.report import arguments as report_arguments
 from posexp.report import report
 from posexp.runs.records import read_records
 from posexp.train import train
-from posexp.training.options import with_options
-from posexp.training.restore import open_trained, terms_of
+from posexp.training.restore import open_trained, terms_of, with_options
 
 WORDS = ["good", "bad", "film", "plot", "very", "not", "really", "a", "the", "it", "was"]
 OPTIONS = [
@@ -41,10 +39,7 @@ OPTIONS = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _opened_once():
-  with order.opened_once():
-    yield
+pytestmark = pytest.mark.usefixtures("opened_once")
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +227,7 @@ def test_the_terms_are_those_of_the_model(trained):
     ("--layers 1", "--layers and --heads say where a term is off, so they need --without"),
     ("--without position --heads x", "argument --heads: invalid numbers value: 'x'"),
     ("--records without.csv", "--records without.csv: give it the ending .parquet"),
-    ("--records x.parquet --context 8", "--records keeps scores of a split: leave out --context"),
+    ("--records x.parquet --context 8", "--records means nothing with --context"),
     ("--split dev", "argument --split: invalid choice: 'dev'"),
   ],
 )

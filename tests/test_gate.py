@@ -12,7 +12,7 @@ from run_folders import sweep, write
 
 from posexp.errors import UserError
 from posexp.report import arguments, report
-from posexp.reporting import heat_maps, lengths
+from posexp.reporting import heat_maps
 from posexp.reporting.results import results
 from posexp.reporting.significance import over_seeds, permutation
 from posexp.runs import read_run, read_runs
@@ -147,7 +147,7 @@ def test_a_mean_of_fewer_lengths_is_said_to_be_one(runs, capsys):
 def test_a_grid_has_the_farthest_first_and_says_what_cannot_be_measured(runs):
   diagnostic(runs, "learned", [1.0, 1.0], [0.95, 0.97], lengths=(24,))
   (found,) = results(read_runs([runs])[0])
-  grid = lengths.grid(found)
+  grid = heat_maps.grid(found)
   assert [group.label for group in grid.groups] == ["rpr", "learned", "none", "rope"]
   assert (grid.titles, grid.trained) == (["10", "20", "24", "40"], 2)
   assert [cell.state for cell in grid.cells[1]] == ["measured"] * 3 + ["not applicable"]
@@ -160,14 +160,14 @@ def test_a_grid_has_the_farthest_first_and_says_what_cannot_be_measured(runs):
 
 def test_there_is_no_grid_where_what_is_beyond_has_the_lengths_of_training(tmp_path):
   runs = diagnostic(tmp_path / "runs", "rpr", [1.0], [0.5], lengths=(10, 20))
-  assert lengths.grid(results(read_runs([runs])[0])[0]) is None
+  assert heat_maps.grid(results(read_runs([runs])[0])[0]) is None
   runs = diagnostic(tmp_path / "longer", "rpr", [1.0], [0.5])
-  assert lengths.grid(results(read_runs([runs])[0])[0]).titles == ["10", "20", "24", "40"]
+  assert heat_maps.grid(results(read_runs([runs])[0])[0]).titles == ["10", "20", "24", "40"]
 
 
 def test_a_heat_map_has_a_number_in_each_cell_that_has_one_and_the_line_at_its_place(runs):
   (found,) = results(read_runs([runs])[0])
-  left, right = heat_maps.heat_map(lengths.grid(found)).axes[:2]
+  left, right = heat_maps.heat_map(heat_maps.grid(found)).axes[:2]
   assert [text.get_text() for text in left.texts[:8]] == ["100"] * 2 + ["99"] * 2 + ["73"] * 2 + [
     "57"
   ] * 2
@@ -184,8 +184,8 @@ def test_several_tasks_are_on_one_page_with_how_far_groups_reach(reported):
   assert {path.name for path in (out / "figures").iterdir()} == files
   page = (out / "report.html").read_text()
   assert page.index("Groups by length") < page.index("How far groups reach")
-  grids = [lengths.grid(each) for each in found]
-  reaches = lengths.reaches(grids)
+  grids = [heat_maps.grid(each) for each in found]
+  reaches = heat_maps.reaches(grids)
   assert reaches.tasks == ["copy", "tally"]
   assert {key: cell.state for key, cell in reaches.cells.items()} == {
     ("copy", "rpr"): "measured",

@@ -66,9 +66,7 @@ configs:
 """
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def parquet(columns, features=None):

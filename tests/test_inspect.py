@@ -13,7 +13,7 @@ from flax import nnx
 from scipy.spatial import distance
 
 from posexp import evaluate, inspect, plotting
-from posexp.analysis import attention, card, inspection, likeness, probe
+from posexp.analysis import attention_weights, card, head_distances, inspection, probe
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL
@@ -188,7 +188,9 @@ def test_a_run_is_looked_into(encoding, classifier, tmp_path, monkeypatch, capsy
 def test_attention_on_text_adds_up(classifier):
   run = open_trained(classifier("rpr"))
   batches = list(run.data.texts("validation", run.snapshot.batch_size))
-  found = attention.by_offset(run.snapshot.model(), run.spec.positions, batches, len(batches))
+  found = attention_weights.by_offset(
+    run.snapshot.model(), run.spec.positions, batches, len(batches)
+  )
   np.testing.assert_allclose(found.mass.sum(-1), 1, atol=1e-5)
   assert found.uniform.sum() == pytest.approx(1, abs=1e-5)
   assert found.examples == run.data.sizes["validation"]
@@ -210,7 +212,9 @@ def language_model(tmp_path_factory):
 def test_attention_into_a_memory_adds_up(language_model):
   run = open_trained(language_model)
   batches = list(run.data.texts("validation", 4))
-  found = attention.by_offset(run.snapshot.model(), run.spec.positions, batches, len(batches) - 2)
+  found = attention_weights.by_offset(
+    run.snapshot.model(), run.spec.positions, batches, len(batches) - 2
+  )
   assert (found.length, found.offsets.min()) == (16, -39)
   np.testing.assert_allclose(found.mass.sum(-1), 1, atol=1e-5)
   assert found.mass[..., found.offsets > 0].max() == 0
@@ -251,7 +255,7 @@ def test_heads_are_as_far_apart_as_scipy_says():
   for row, query in np.argwhere(real):
     pair = first[row, :, None, query], second[row, None, :, query]
     expected += distance.jensenshannon(*pair, base=2, axis=-1)
-  np.testing.assert_allclose(likeness.summed(first, second, real), expected, rtol=1e-5)
+  np.testing.assert_allclose(head_distances.summed(first, second, real), expected, rtol=1e-5)
 
 
 def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys):

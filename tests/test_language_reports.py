@@ -13,7 +13,7 @@ from posexp.errors import UserError
 from posexp.report import arguments, report
 from posexp.reporting import figures
 from posexp.reporting.charts import charts
-from posexp.runs.contexts import ContextLosses, write_context_losses
+from posexp.runs.context_losses import ContextLosses, write_context_losses
 
 TEXT = "naïve – " * 300
 CUT = 16
@@ -89,7 +89,7 @@ def test_other_texts_are_not_compared(tmp_path):
     compared(a, same_size)
   rows = (a / "predictions" / "test.jsonl").read_text().replace('"bytes": 16', '"bytes": -1')
   (a / "predictions" / "test.jsonl").write_text(rows)
-  with pytest.raises(UserError, match="its predictions of test have no numbers in loss and bytes"):
+  with pytest.raises(UserError, match="its predictions of test have no numbers in loss, bytes"):
     compared(a, same_size)
 
 

@@ -7,7 +7,6 @@ import shutil
 import sys
 
 import numpy as np
-import order
 import pytest
 from order import command, only
 
@@ -28,10 +27,7 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _opened_once():
-  with order.opened_once():
-    yield
+pytestmark = pytest.mark.usefixtures("opened_once")
 
 
 def words(count, seed):
@@ -97,7 +93,7 @@ def test_the_text_of_the_test_split_costs_what_the_run_says(trained, home, text,
 def test_windows_count_every_token_once_with_the_context_that_they_say(trained, text, say):
   model = scoring.reading(open_language_model(trained), SEGMENT, 0)
   tokens = np.array(kept_vocabulary(trained).encode(text[:85]))
-  disjoint, sliding = (scoring.score(model, tokens, SEGMENT, way) for way in scoring.WINDOWS)
+  disjoint, sliding = (scoring.token_losses(model, tokens, SEGMENT, way) for way in scoring.WINDOWS)
   assert disjoint.context.tolist() == [1 + place % SEGMENT for place in range(85)]
   assert sliding.context.tolist() == [*range(1, 9), *([5, 6, 7, 8] * 22)[: 85 - 8]]
   same = disjoint.context == sliding.context
@@ -124,7 +120,7 @@ def test_parts_of_characters_are_shown_as_bytes():
       return bytes(ids)
 
   tokens = np.frombuffer("é\n\u202e".encode(), np.uint8)
-  costs = scoring.Costs("", tokens, np.ones(len(tokens)), np.ones(len(tokens), int))
+  costs = scoring.TokenLosses("", tokens, np.ones(len(tokens)), np.ones(len(tokens), int))
   shown = [line.split("\t")[3] for line in scoring.lines(Bytes(), costs)][1:]
   assert shown == [r'"\\xc3"', r'"\\xa9"', r'"\n"', r'"\\xe2"', r'"\\x80"', r'"\\xae"']
 
@@ -202,10 +198,10 @@ def test_a_character_is_printed_when_it_is_whole(capsys):
     (evaluate, "RUN --text -", "standard input: not valid UTF-8"),
     (evaluate, "RUN --text test.txt --segment 9999999", "segments of 9999999: segment must"),
     (evaluate, "RUN --text test.txt --segment 1", "--segment must be at least 2, not 1"),
-    (evaluate, "RUN --text test.txt --grid", "--text measures the whole model"),
+    (evaluate, "RUN --text test.txt --grid", "--grid means nothing with --text"),
     (evaluate, "RUN --text test.txt --per-token --memory 1,2", "--per-token is for one --memory"),
     (evaluate, "RUN --text test.txt --window sliding", "--window is for a model without a memory"),
-    (evaluate, "RUN --per-token", "--per-token is for --text FILE"),
+    (evaluate, "RUN --per-token", "--per-token is for --text"),
   ],
 )
 def test_mistakes_are_one_sentence(module, argv, message, trained, home, monkeypatch, capsys):
@@ -221,5 +217,5 @@ def test_mistakes_are_one_sentence(module, argv, message, trained, home, monkeyp
 
 
 def test_bytes_that_no_token_stands_for_count_8_bits_each():
-  costs = scoring.Costs("at once", np.arange(2), np.zeros(2), np.ones(2))
+  costs = scoring.TokenLosses("at once", np.arange(2), np.zeros(2), np.ones(2))
   assert "3.4286" in scoring.table("the dog", [costs], 3)

@@ -10,7 +10,7 @@ from posexp.config.arguments import ranges
 from posexp.errors import UserError
 from posexp.evaluate import arguments
 from posexp.models.positions import Positions
-from posexp.tasks.diagnostics import Copy
+from posexp.tasks.diagnostic_tasks import Copy
 from posexp.training.evaluation import gathered
 
 
@@ -90,5 +90,5 @@ def test_lengths_are_numbers_and_ranges_with_both_ends():
   for wrong in ("0", "9:5", "a", "1:9:0", "", "1:2:3:4", "1:1000000000000"):
     with pytest.raises(UserError, match="--lengths"):
       typed("--lengths", wrong)
-  with pytest.raises(UserError, match="--lengths stands alone"):
+  with pytest.raises(UserError, match="--grid means nothing with --lengths"):
     typed("--lengths", "5", "--grid")

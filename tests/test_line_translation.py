@@ -5,7 +5,7 @@ import pytest
 from states import assert_equal
 from translators import untrained
 
-from posexp.analysis import attention
+from posexp.analysis import attention_weights
 from posexp.analysis.line_translation import LineTranslator
 from posexp.data import batches
 from posexp.errors import UserError
@@ -48,5 +48,5 @@ def test_an_encoding_s_positions_are_enough(tmp_path):
   assert len(found.source) == 20
   assert 1 <= len(found.target) <= 20
   assert found.cut
-  for seen in attention.of_translation(opened, found.source, found.target):
+  for seen in attention_weights.of_translation(opened, found.source, found.target):
     np.testing.assert_allclose(seen.weights.sum(-1), 1, atol=1e-5)

@@ -14,8 +14,7 @@ from posexp.models.transformer import Size
 from posexp.training.devices import mesh_for
 from posexp.training.evaluation import Snapshot
 from posexp.training.optimizer import Training
-from posexp.training.options import other_parameters, with_options
-from posexp.training.restore import TrainedModel
+from posexp.training.restore import TrainedModel, other_parameters, with_options
 from posexp.training.setup import Setup
 from posexp.training.step import State, keys, program, split
 

@@ -20,9 +20,7 @@ PAIRS = [
 NAMES = "name hub subset revision train validation test source target max_length"
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def task(**options):

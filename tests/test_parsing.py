@@ -10,7 +10,6 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
-import order
 import pytest
 from order import MODEL, command, only
 
@@ -19,9 +18,9 @@ from posexp.data import grammar, trees
 from posexp.errors import UserError
 from posexp.runs import read_run
 from posexp.runs.predictions import load_predictions
-from posexp.tasks import treebanks
+from posexp.tasks import tree_sources
 from posexp.tasks.contract import result_table
-from posexp.tasks.treebanks import Grammar
+from posexp.tasks.tree_sources import Grammar
 from posexp.training.restore import open_trained
 
 
@@ -76,10 +75,10 @@ def test_the_ceiling_reads_what_the_parser_reads(drawn, monkeypatch, inputs, wor
     seen.append(see)
     return data.trees_of["test"][0], 0.0
 
-  monkeypatch.setattr(treebanks.best_trees, "best", best)
-  monkeypatch.setattr(treebanks.storage, "cached", lambda _, compute, *parts: compute())
+  monkeypatch.setattr(tree_sources.best_trees, "best", best)
+  monkeypatch.setattr(tree_sources.storage, "cached", lambda _, compute, *parts: compute())
   one = dataclasses.replace(data, inputs=inputs, trees_of={"test": data.trees_of["test"][:1]})
-  assert treebanks._ceiling(one)["f1"] == 1
+  assert tree_sources._ceiling(one)["f1"] == 1
   assert seen == [{"see_words": words, "see_tags": tags}]
 
 
@@ -133,10 +132,7 @@ def test_predictions_count_what_the_metrics_are_made_of(drawn):
 # Sentences of one's own
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _opened_once():
-  with order.opened_once():
-    yield
+pytestmark = pytest.mark.usefixtures("opened_once")
 
 
 @pytest.fixture(scope="module")

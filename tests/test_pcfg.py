@@ -10,7 +10,7 @@ import pytest
 from posexp.data import grammar, trees
 from posexp.tasks import pcfg
 from posexp.tasks.brackets import Branching
-from posexp.tasks.pcfg import PCFG, Lexicon, rules
+from posexp.tasks.pcfg import PCFG, Emissions, rules
 
 pytestmark = pytest.mark.usefixtures("home")  # where scores are kept
 
@@ -76,11 +76,11 @@ def most_probable(tags, weights):
 
 def test_the_best_tree_is_as_probable_as_any(given, weights):
   found = PCFG.of(given)
-  lexicon = Lexicon.of(given, [tag for (tag,) in found.symbols[: found.tags]])
+  emissions = Emissions.of(given, [tag for (tag,) in found.symbols[: found.tags]])
   sentences = [tree for tree in given if 4 <= len(tree.words) <= 9][:12]
   assert len(sentences) == 12
   for tree in sentences:
-    spans = found.parse(lexicon.of_tags(tree.tags))
+    spans = found.parse(emissions.of_tags(tree.tags))
     parsed = trees.of_chains(tree.words, tree.tags, spans)
     probability = sum(weights[rule] for rule in rules(parsed))
     assert probability == pytest.approx(most_probable(tree.tags, weights), abs=1e-4)
@@ -98,8 +98,8 @@ def test_words_alone_are_parsed_too(given):
 
 def test_unknown_words_are_what_words_look_like_that_stand_there_once():
   line = "(S (NP (NNP Anna) (NNP Emma)) (VP (VBD walked) (RB slowly) (RB quickly) (CD 12)))"
-  lexicon = Lexicon.of(read(line), ["CD", "NNP", "RB", "VBD"])
-  found = np.exp(lexicon.of_words(["Anna", "badly", "Ilma", "37", "Xerxes", "the"]))
+  emissions = Emissions.of(read(line), ["CD", "NNP", "RB", "VBD"])
+  found = np.exp(emissions.of_words(["Anna", "badly", "Ilma", "37", "Xerxes", "the"]))
   names = found.argmax(1).tolist()
   assert names[:5] == [1, 2, 1, 0, 1]
   np.testing.assert_allclose(found[0], [0, 0.5, 0, 0])
@@ -110,11 +110,11 @@ def test_unknown_words_are_what_words_look_like_that_stand_there_once():
 def test_what_the_grammar_does_not_give_has_another_tree(given, monkeypatch):
   found = PCFG.of(given)
   tags = [tag for (tag,) in found.symbols[: found.tags]]
-  lexicon = Lexicon.of(given, tags)
-  assert found.parse(lexicon.of_tags(("DT",) * 3)) is None
+  emissions = Emissions.of(given, tags)
+  assert found.parse(emissions.of_tags(("DT",) * 3)) is None
   (tree,) = read("(S (DT a) (DT b) (DT c))")
   perfect = pcfg.scores(given, [tree], lambda *_: tree, see_tags=True)
   assert perfect["exact_match"] == 1
-  assert found.parse(lexicon.of_tags(("NEVER", *given[0].tags[1:]))) is not None  # may be any tag
+  assert found.parse(emissions.of_tags(("NEVER", *given[0].tags[1:]))) is not None  # may be any tag
   monkeypatch.setattr(pcfg, "LONGEST", 1)
   assert pcfg.scores(given, given[:9], lambda *_: tree, see_tags=True)["exact_match"] == 0

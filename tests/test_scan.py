@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from posexp.data import scan
 from posexp.data.drawn import EOS, FIRST, SEP
 from posexp.errors import UserError
+from posexp.tasks import scan
 from posexp.tasks.scan import SYMBOLS, Scan, blind
 
 TURNS = {"left": "I_TURN_LEFT", "right": "I_TURN_RIGHT"}

@@ -183,7 +183,7 @@ def test_a_job_that_nobody_knows_any_more_is_submitted_again(cluster, clock):
 
 
 def test_a_queued_job_goes_on_where_it_was_even_if_it_began_afresh(cluster):
-  task = slurm.Task(train, {"version": 1})
+  task = slurm.ResumableTraining(train, {"version": 1})
   member = Member(1, "seed=0", "encoding=none", {"seed": 0, "rerun": True}, Path("runs"))
   assert task.checkpoint(member) == (task, member)
   assert member.config == {"seed": 0, "rerun": False}

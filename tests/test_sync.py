@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import run_folders
 from scipy import stats
-from tracked import CONFIG, LIGHT, steps_of, train, wandb_sync
+from tracked import CONFIG, steps_of, train, wandb_sync
 from wandb_stub import Refused
 
 from posexp import sync
@@ -18,10 +18,7 @@ from posexp.runs import folder
 SCORES = {("rpr", 2): [0.5, 0.6, 0.9], ("rpr", 4): [0.8], "none": [0.4]}
 
 
-@pytest.fixture(autouse=True)
-def _light(apart, monkeypatch):
-  for name in LIGHT:
-    monkeypatch.setenv(name, "true")
+pytestmark = pytest.mark.usefixtures("light")
 
 
 def send(*typed):

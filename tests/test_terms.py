@@ -16,7 +16,7 @@ from posexp.encodings.distance import Sandwich
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
-from posexp.encodings.streams import Split
+from posexp.encodings.split import Split
 from posexp.models.transformer import Size, Stack
 
 B, L, H, D, LAYERS = 2, 6, 4, 8, 2

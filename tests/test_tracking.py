@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tracked import CONFIG, LIGHT, steps_of, train
+from tracked import CONFIG, steps_of, train
 from wandb_stub import API_KEY, Refused
 
 from posexp import sync
@@ -20,11 +20,7 @@ from posexp.errors import UserError
 from posexp.runs import RunWriter, digest, folder
 from posexp.tracking import connection, tracker, wandb_run
 
-
-@pytest.fixture(autouse=True)
-def _light(apart, monkeypatch):
-  for name in LIGHT:
-    monkeypatch.setenv(name, "true")
+pytestmark = pytest.mark.usefixtures("light")
 
 
 def send(line):

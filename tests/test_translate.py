@@ -59,10 +59,7 @@ def home(tmp_path_factory):
     yield path
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _opened_once():
-  with order.opened_once():
-    yield
+pytestmark = pytest.mark.usefixtures("opened_once")
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +161,7 @@ def test_an_input_is_read_a_window_at_a_time(run, monkeypatch, capsys):
       read.append(number)
       yield Line(f"text {number}", "one two")
 
-  monkeypatch.setattr(translate, "given_lines", lambda _: endless())
+  monkeypatch.setattr("posexp.data.lines.given_lines", lambda _: endless())
   with pytest.raises(UserError, match="enough"):
     typed(run, "--batch", "2")
   assert before == [0, 4, 4, 4]
@@ -180,7 +177,7 @@ def test_lines_that_are_typed_are_answered_one_by_one(run, monkeypatch, capsys):
     answered.append(len(capsys.readouterr().out.splitlines()))
 
   monkeypatch.setattr(sys, "stdin", Input([], terminal=True))
-  monkeypatch.setattr(translate, "given_lines", lambda _: lines())
+  monkeypatch.setattr("posexp.data.lines.given_lines", lambda _: lines())
   typed(run)
   assert answered == [0, 1, 1, 1]
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from posexp.data import best_trees, grammar, trees
-from posexp.data.treebank import INPUTS, UNKNOWN, UNKNOWN_TAG, Lexicon, Sentences
+from posexp.data.encoded_trees import INPUTS, UNKNOWN, UNKNOWN_TAG, Lexicon, Sentences
 from posexp.data.trees import Tree
 from posexp.errors import UserError
 from posexp.tasks import brackets
-from posexp.tasks.treebanks import Craft, Files, Grammar
+from posexp.tasks.tree_sources import Craft, Files, Grammar
 
 DRAWN = grammar.draw(200, seed=1)
 

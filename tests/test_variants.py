@@ -11,7 +11,7 @@ from posexp.encodings import Encoding, Span
 from posexp.encodings.complex_order import Complex, OneLinear
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
-from posexp.encodings.streams import Split
+from posexp.encodings.split import Split
 from posexp.models.transformer import Size, Stack
 
 B, L, H, D, VOCAB = 2, 6, 2, 4, 11

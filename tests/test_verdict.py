@@ -2,7 +2,7 @@
 
 import pytest
 
-from posexp.reporting import verdict
+from posexp.reporting import comparison
 from posexp.reporting.text import one_line
 
 
@@ -60,7 +60,7 @@ def result(difference, p, over=None, seeds=1):
   ],
 )
 def test_the_verdict_is_a_plain_sentence(given, said):
-  assert verdict.verdict(given) == said
+  assert comparison.verdict(given) == said
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,6 @@ CONFIG = {
   "rerun": False,
   "wandb": {"mode": "auto", "project": "posexp"},
 }
-# W&B need not look at the machine that it runs on, for which no test asks.
-LIGHT = tuple(f"WANDB_X_DISABLE_{what}" for what in ("STATS", "META", "MACHINE_INFO"))
 FACTS = {"parameters": 1234, "devices": "1 cpu"}
 
 

@@ -11,16 +11,15 @@ from matplotlib.figure import Figure
 from tabulate import tabulate
 
 from posexp import plotting
+from posexp.encodings.span import TermScale
 from posexp.errors import UserError
 from posexp.runs import Run
 from posexp.runs.identity import settings
-from posexp.runs.metrics import METRICS, Score, score
+from posexp.runs.metrics import COST, METRICS, Score, score
 from posexp.tasks.contract import Outputs
 from posexp.training.restore import TrainedModel, terms_of
 
-COST = ("time/", "memory/")
 CHANGES = ("examples", "change", "error", "other")  # what a row says of its difference
-TermScale = dict[str, np.ndarray]  # by term, float32 [layers,H]: 1 where it is on, 0 where off
 
 
 class Off(NamedTuple):
@@ -38,7 +37,6 @@ class Switches:
     self.by_layer = terms_of(trained.spec)
     terms = tuple(dict.fromkeys(itertools.chain.from_iterable(self.by_layer)))
     heads = tuple(range(getattr(trained.spec.size, "num_heads", 0)))
-    self.network = trained.spec.size.backbone
     self.known = Off(terms, tuple(range(len(self.by_layer))), heads)
 
   def off(
@@ -52,8 +50,6 @@ class Switches:
     Raises:
       UserError: there is no such term, layer or head.
     """
-    if terms and not self.by_layer:
-      self.refuse()
     chosen = self.known._asdict()
     for name, given in (("terms", terms), ("layers", layers), ("heads", heads)):
       for each in given or ():
@@ -66,24 +62,15 @@ class Switches:
     return Off(**chosen)
 
   def scale(self, off: Off | None = None) -> TermScale:
-    """All terms on but for what is off."""
+    """1 for what is on and 0 for what is off, float32 [layers,H] of each term."""
     shape = len(self.known.layers), len(self.known.heads)
     scale = {term: np.ones(shape, np.float32) for term in self.known.terms}
     for term in off.terms if off else ():
       scale[term][np.ix_(off.layers, off.heads)] = 0
     return scale
 
-  def refuse(self) -> None:
-    """Raises UserError: there is nothing to switch off."""
-    raise UserError(
-      f"--without and --grid switch off terms of attention, which model={self.network} does not "
-      "have; leave them out"
-    )
-
   def grid(self, within: Off) -> Iterator[Off]:
     """For each term: every head of every layer, every layer, and all of these at once."""
-    if not self.by_layer:
-      self.refuse()
     for term in within.terms:
       layers = tuple(layer for layer in within.layers if term in self.by_layer[layer])
       for layer, head in itertools.product(layers, within.heads):

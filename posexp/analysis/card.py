@@ -30,29 +30,8 @@ WIDTH = 96  # of a line
 INDENT = 17  # of the text after a row's label
 
 
-def lines(name: str, model: ProbeModel, profile: Profile, options: str) -> list[str]:
-  """The card as it is printed: the docstring of the encoding, then the labeled rows.
-
-  `profile` is of the model's first layer.
-  """
-  return card(name, model.encoding, {"options": options} | rows(model, profile))
-
-
-def lines_without_attention(
-  name: str, encoding: Encoding, backbone: str, options: str
-) -> list[str]:
-  """The card of an encoding in a network that has no attention."""
-  parts = [part for part in ("embed", "linear") if overrides(encoding, part)]
-  rows = {
-    "options": options,
-    "enters": "; ".join(PARTS[part] for part in parts) or "nowhere",
-    "attention": f"none in model={backbone}, so what acts there is left out",
-  }
-  return card(name, encoding, rows)
-
-
-def card(name: str, encoding: Encoding, rows: dict[str, str]) -> list[str]:
-  """The name, what the encoding says of itself, and rows with labels."""
+def lines(name: str, encoding: Encoding, rows: dict[str, str]) -> list[str]:
+  """The card as it is printed: the name, the docstring of the encoding, and labeled rows."""
   kind = type(encoding)
   about = "no positions" if kind is Encoding else inspect.getdoc(kind) or ""
   found = [name, textwrap.indent(about, "  "), ""]
@@ -66,15 +45,29 @@ def overrides(encoding: Encoding, part: str) -> bool:
   return getattr(type(encoding), part) is not getattr(Encoding, part)
 
 
+def rows_without_attention(encoding: Encoding, backbone: str) -> dict[str, str]:
+  """The rows of an encoding in a network that has no attention."""
+  found = [part for part in ("embed", "linear") if overrides(encoding, part)]
+  return {
+    "enters": entered(found),
+    "attention": f"none in model={backbone}, so what acts there is left out",
+  }
+
+
+def entered(parts: list[str]) -> str:
+  """The parts of a Transformer in words."""
+  return "; ".join(PARTS[part] for part in parts) or "nowhere"
+
+
 def rows(model: ProbeModel, profile: Profile) -> dict[str, str]:
-  """The rows of the card; what an encoding does is measured."""
+  """The rows of the card, measured; `profile` is of the model's first layer."""
   encoding, stack = model
   refusals = {
     mode: probe.refusal(encoding, dataclasses.replace(stack.size, memory=slots), causal)
     for mode, causal, slots in (("encoder", False, 0), ("decoder", True, 0), ("memory", True, 1))
   }
   return {
-    "enters": "; ".join(PARTS[part] for part in parts(model)) or "nowhere",
+    "enters": entered(parts(model)),
     "terms": ", ".join(stack.relation.terms),
     **costs(model),
     **coverage(model, profile),

@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from posexp.analysis import properties
-from posexp.analysis.properties import Case, Difference, stack
+from posexp.analysis.properties import Case, Violation, stack
 from posexp.encodings import Encoding
 
 
 class Property(NamedTuple):
   """A property, and where it is asked for."""
 
-  check: Callable[[Case], Iterator[Difference]]
+  check: Callable[[Case], Iterator[Violation]]
   decoder: bool = True  # of causal attention
   encoder: bool = True  # of attention to both sides
   declared: str = ""  # only of an encoding that declares this: `relative` or `recurrent`
@@ -90,15 +90,15 @@ def is_defined(case: Case) -> bool:
   return True
 
 
-def fails(each: Property, case: Case) -> Difference | None:
+def fails(each: Property, case: Case) -> Violation | None:
   """The first difference that a property finds; an exception is one, too."""
   try:
     return next(each.check(case), None)
   except Exception as error:
-    return Difference(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+    return Violation(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
 
-def shrink(each: Property, case: Case) -> tuple[Case, Difference]:
+def shrink(each: Property, case: Case) -> tuple[Case, Violation]:
   """The smallest case that fails: of the fewest layers, then heads, then tokens."""
   sizes = itertools.product((1, case.layers), (1, case.heads), range(2, case.length + 1))
   for layers, heads, length in sizes:

@@ -11,22 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 from scipy import special
-from tabulate import tabulate
 
 from posexp import plotting, storage
-from posexp.analysis.figures import band
+from posexp.analysis.encoding_figures import band
 from posexp.errors import UserError, near
 from posexp.plotting import COLORS, GRAY, log2_axis, panels
 from posexp.reporting.significance import LEVEL
-from posexp.reporting.text import wrapped
-from posexp.runs.contexts import bits_per_byte, write_context_losses
+from posexp.reporting.text import tabulated, wrapped
+from posexp.runs.context_losses import bits_per_byte, write_context_losses
 from posexp.tasks import windows
 from posexp.tasks.language_modeling import LanguageModeling
-from posexp.training.options import with_options
-from posexp.training.restore import TrainedModel
+from posexp.training.restore import TrainedModel, with_options
 
 TOKENS = 65_536  # that windows which follow each other score
-NOT_APPLICABLE = "n/a"
 
 
 class Curve(NamedTuple):
@@ -148,25 +145,20 @@ def table(curves: Sequence[Curve]) -> str:
   """A row for each context of each curve."""
   rows: list[list[str]] = []
   for curve in curves:
-    before = None
-    for context in sorted([*curve.nats, *curve.refused]):
-      row = [curve.name, f"{context:,}"]
-      if context in curve.refused:
-        rows.append([*row, NOT_APPLICABLE, "", curve.refused[context]])
-        continue
-      row += [_pm(curve.mean(context), curve.half(curve.nats[context]))]
-      row += [f"{bits_per_byte(curve.nats[context], curve.bytes):.4f}"]
-      rows.append([*row, "" if before is None else _pm(*curve.gain(context, before), "+")])
-      before = context
+    for before, context in itertools.pairwise([None, *curve.nats]):
+      nats = curve.nats[context]
+      loss, bits = _pm(curve.mean(context), curve.half(nats)), bits_per_byte(nats, curve.bytes)
+      gain = "" if before is None else _pm(*curve.gain(context, before), "+")
+      rows.append([curve.name, f"{context:,}", loss, f"{bits:.4f}", gain])
+    rows += [[curve.name, f"{each:,}", "n/a", "", why] for each, why in curve.refused.items()]
   heads = ["", "context", "loss (nats)", "bits per byte", "gain of a doubling"]
-  return tabulate(rows, heads, "plain", disable_numparse=True, colalign=["left", *["right"] * 4])
+  return tabulated((heads, rows), "plain")
 
 
 def place_table(name: str, parts: Mapping[str, tuple[float, float]]) -> str:
   """A row for each part of the windows of one curve."""
   rows = [[part, _pm(*found)] for part, found in parts.items()]
-  heads = [f"place in the window, {name}", "loss (nats)"]
-  return tabulate(rows, heads, "plain", disable_numparse=True, colalign=["left", "right"])
+  return tabulated(([f"place in the window, {name}", "loss (nats)"], rows), "plain")
 
 
 def _pm(value: float, half: float, sign: str = "") -> str:
@@ -211,7 +203,8 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   drawn = [curve for curve in curves if curve.nats]
   if drawn:
     xlabel = f"tokens in a {args.window} window" if args.window else "tokens before the target"
-    marks = _trained_on(trained)
+    segment, memory = trained.data.length, trained.run.config["model"]["memory"]
+    marks = sorted({segment, segment + memory})  # what attention saw
     folder = storage.unlinked(trained.run.path / "figures")
     name = "-".join(["context", *([args.window] if args.window else []), _file(args, trained)])
     made = plotting.save(figure(title, drawn, xlabel, marks, parts), folder, name)
@@ -225,12 +218,6 @@ def _file(args: argparse.Namespace, model: TrainedModel) -> str:
   if model.spec.size.memory != model.run.config["model"]["memory"]:
     options.append(f"model.memory={model.spec.size.memory}")
   return ",".join(dict.fromkeys([args.split, *options]))
-
-
-def _trained_on(trained: TrainedModel) -> list[int]:
-  """The segment, and how much attention saw of segment and memory."""
-  segment = trained.data.length
-  return sorted({segment, segment + trained.run.config["model"]["memory"]})
 
 
 def _title(

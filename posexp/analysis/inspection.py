@@ -14,12 +14,12 @@ from matplotlib.figure import Figure
 
 from posexp import config as configuration
 from posexp import plotting
-from posexp.analysis import attention, card, figures, probe
+from posexp.analysis import attention_weights, card, encoding_figures, probe
 from posexp.analysis.probe import ProbeModel, Profile
 from posexp.encodings import Encoding, make_encoding
 from posexp.errors import UserError
 from posexp.models.backbones import make_size, refusal
-from posexp.models.transformer import Size
+from posexp.models.transformer import Size, Stack
 from posexp.training.devices import prepare
 from posexp.training.restore import TrainedModel, open_trained
 
@@ -46,17 +46,18 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
     stack = trained and trained.snapshot.model().stacks[0]
     model = ProbeModel(encoding, stack) if trained else probe.untrained(encoding, size)
     profiles = layer_profiles(model, trained)
-    lines = card.lines(name, model, next(iter(profiles.values())), options)
+    rows = card.rows(model, next(iter(profiles.values())))
     drawn = draw(title, model, profiles, trained)
   else:
     if why := refusal(name, encoding, size):
       raise UserError(why)
     embed = trained.snapshot.model().embed if trained else probe.embedding(encoding, size.d_model)
-    lines = card.lines_without_attention(name, encoding, size.backbone, options)
+    rows = card.rows_without_attention(encoding, size.backbone)
     drawn = itertools.chain(
       draw_vectors(title, encoding, vectors_of(embed, encoding, trained), size.d_model),
       draw_frequencies(title, embed, trained),
     )
+  lines = card.lines(name, encoding, {"options": options} | rows)
   return lines, [path for title, each in drawn for path in plotting.save(each, out, title)]
 
 
@@ -76,21 +77,18 @@ def draw(
   """All figures that there are for an encoding, by name."""
   encoding, stack = model
   vectors = vectors_of(stack.embed, encoding, trained)
-  if has_positions(vectors):
-    yield from draw_vectors(name, encoding, vectors, stack.size.d_model, stack.causal)
-    shares = probe.shares_by_maps(vectors, stack.blocks[0].attention)
-    yield "share-of-offset", figures.shares(name, shares)
+  yield from draw_vectors(name, encoding, vectors, stack.size.d_model, stack)
   if any(each.spread >= card.ROUNDING for each in profiles.values()):
     at = -next(iter(profiles.values())).offsets.min()
     # Where offsets are not all that matters, another query would have other logits.
     asked = name if encoding.relative else f"{name}, query at position {at}"
     for layer, profile in profiles.items():
       ending = f"-{layer.replace(' ', '-')}" if trained else ""
-      figure = figures.logits_by_offset(f"{asked}, {layer}", profile, LENGTH)
+      figure = encoding_figures.logits_by_offset(f"{asked}, {layer}", profile, LENGTH)
       yield f"logits-by-offset{ending}", figure
-    yield "weights-by-offset", figures.weights_by_offset(asked, profiles, LENGTH)
+    yield "weights-by-offset", encoding_figures.weights_by_offset(asked, profiles, LENGTH)
   if tables := probe.tables(stack):
-    yield "rows", figures.rows(name, tables)
+    yield "rows", encoding_figures.rows(name, tables)
   if trained:
     batches: dict[int, list] = {}
     for batch in trained.data.texts("validation", trained.snapshot.batch_size):
@@ -99,8 +97,10 @@ def draw(
     filling = -(-stack.size.memory // length)  # batches until a memory holds all that it can
     read = most[: filling + MOST_BATCHES]
     whole, positions = trained.snapshot.model(), trained.spec.positions
-    found = attention.by_offset(whole, positions, read, MOST_BATCHES)
-    drawn = figures.attention_by_distance if stack.causal else figures.attention_on_text
+    found = attention_weights.by_offset(whole, positions, read, MOST_BATCHES)
+    drawn = (
+      encoding_figures.attention_by_distance if stack.causal else encoding_figures.attention_on_text
+    )
     yield "attention-on-text", drawn(name, found, trained.data.item)
     yield from draw_frequencies(name, stack.embed, trained)
 
@@ -113,19 +113,18 @@ def vectors_of(
   return probe.position_vectors(embed, probe.available(encoding, LENGTH), word)
 
 
-def has_positions(vectors: np.ndarray) -> bool:
-  """Whether the vectors [L,F] of positions are not all alike."""
-  return np.ptp(vectors, axis=0).max() > 1e-9
-
-
 def draw_vectors(
-  name: str, encoding: Encoding, vectors: np.ndarray, width: int, causal: bool = False
+  name: str, encoding: Encoding, vectors: np.ndarray, width: int, stack: Stack | None = None
 ) -> Iterator[tuple[str, Figure]]:
-  """What stands at the input, with attention or without."""
-  if has_positions(vectors):
-    yield "vectors", figures.vectors(name, vectors)
-    variants = probe.variants(encoding, width, causal, len(vectors))
-    yield "products-by-offset", figures.products_by_offset(name, variants)
+  """The vectors [L,F] of positions, and what the first layer of a stack makes of them."""
+  if np.ptp(vectors, axis=0).max() < 1e-9:  # there are none
+    return
+  yield "vectors", encoding_figures.vectors(name, vectors)
+  variants = probe.variants(encoding, width, stack is not None and stack.causal, len(vectors))
+  yield "products-by-offset", encoding_figures.products_by_offset(name, variants)
+  if stack is not None:
+    shares = probe.shares_by_maps(vectors, stack.blocks[0].attention)
+    yield "share-of-offset", encoding_figures.shares(name, shares)
 
 
 def draw_frequencies(
@@ -135,4 +134,4 @@ def draw_frequencies(
   frequency = getattr(embed, "frequency", None)
   if trained and isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
     table = np.asarray(frequency[...], np.float64)
-    yield "frequencies-by-word", figures.frequencies(name, table, trained.data.word_counts)
+    yield "frequencies-by-word", encoding_figures.frequencies(name, table, trained.data.word_counts)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posexp.data import batches, trees
-from posexp.data.treebank import TAGGED, Sentences, kept_lexicon
+from posexp.data.encoded_trees import TAGGED, Sentences, kept_lexicon
 from posexp.data.trees import Tree
 from posexp.errors import UserError, counted
 from posexp.tasks.treebank_data import tree_of

@@ -22,7 +22,7 @@ from posexp.encodings.base import Encoding, TokenEmbedding
 from posexp.encodings.rngs import GivenRngs, Rngs, abstract_model, keys_at
 from posexp.encodings.span import Span
 from posexp.errors import UserError
-from posexp.models.block import Attention
+from posexp.models.block import MultiHeadAttention
 from posexp.models.transformer import Size, Stack
 from posexp.training.step import keys
 
@@ -222,7 +222,7 @@ class Shares(NamedTuple):
   heads: list[float]
 
 
-def shares_by_maps(vectors: np.ndarray, layer: Attention) -> dict[str, Shares]:
+def shares_by_maps(vectors: np.ndarray, layer: MultiHeadAttention) -> dict[str, Shares]:
   """Shares of positions [L,F] for W_Q, W_K of several kinds, those of a layer among them."""
   width, draw = vectors.shape[1], np.random.default_rng(0)
   rotated = vectors @ np.linalg.qr(draw.normal(size=(width, width)))[0]

@@ -1,6 +1,6 @@
 """What must hold of every encoding in a Transformer, as functions that find counterexamples.
 
-A property is a function of a `Case` that yields a `Difference` for each violation it finds.
+A property is a function of a `Case` that yields a `Violation` for each violation it finds.
 Most runs eagerly and in few shapes: an operation is then compiled once for all properties and
 encodings, which is several times faster than compiling each model. What has shapes of its own is
 compiled as a whole, since each of its operations would be compiled for it alone.
@@ -70,7 +70,7 @@ class Case:
     return Size(**{"d_model": self.d_model} | sizes | options)
 
 
-class Difference(NamedTuple):
+class Violation(NamedTuple):
   """Where a property is violated, and by how much."""
 
   what: str
@@ -138,10 +138,10 @@ def compare(what: str, got: Array, expected: Array, tolerance: float = EXACT):
   apart = np.where(np.isnan(apart), np.inf, apart)
   if apart.max(initial=0) > tolerance:
     row, place, *_ = np.unravel_index(apart.argmax(), apart.shape)
-    yield Difference(f"{what}: row {row}, token {place}", float(apart.max()))
+    yield Violation(f"{what}: row {row}, token {place}", float(apart.max()))
 
 
-def padding(case: Case) -> Iterator[Difference]:
+def padding(case: Case) -> Iterator[Violation]:
   """Padding after a sequence changes none of its outputs."""
   model, tokens = stack(case), tokens_of(case)
   alone = compiled(model, "__call__", tokens[:, : case.part])
@@ -150,7 +150,7 @@ def padding(case: Case) -> Iterator[Difference]:
   yield from compare(f"{case.length - case.part} padded", padded, alone)
 
 
-def batch_mates(case: Case) -> Iterator[Difference]:
+def batch_mates(case: Case) -> Iterator[Violation]:
   """Outputs do not depend on the other rows of a batch, nor on their length."""
   model, tokens = stack(case), tokens_of(case)
   alone = compiled(model, "__call__", tokens[:, : case.part])[:1]
@@ -158,7 +158,7 @@ def batch_mates(case: Case) -> Iterator[Difference]:
   yield from compare("beside another", model(others, case.mask)[:1, : case.part], alone)
 
 
-def cached_decoding(case: Case) -> Iterator[Difference]:
+def cached_decoding(case: Case) -> Iterator[Violation]:
   """Decoding with a cache gives the outputs of the whole sequence at once."""
   model, tokens = stack(case), tokens_of(case)
   yield from compare("token by token", decoded(model, tokens), model(tokens))
@@ -168,7 +168,7 @@ def cached_decoding(case: Case) -> Iterator[Difference]:
   yield from compare(f"a prompt of {case.part} from position 3 on", found, whole)
 
 
-def cross_attention(case: Case) -> Iterator[Difference]:
+def cross_attention(case: Case) -> Iterator[Violation]:
   """Decoding with a source gives the outputs of one pass; padding of the source changes nothing."""
   for norm in ("pre", "post"):
     model, tokens = stack(case, cross=True, norm=norm), tokens_of(case)
@@ -183,7 +183,7 @@ def cross_attention(case: Case) -> Iterator[Difference]:
     yield from compare("other padding", model(tokens, source=elsewhere), whole)
 
 
-def memory(case: Case) -> Iterator[Difference]:
+def memory(case: Case) -> Iterator[Violation]:
   """Segments with a memory give the outputs of the whole sequence. Declared by `recurrent`."""
   if not case.encoding.relative:
     # Positions count from the memory's first slot, so that what it holds was made at others: the
@@ -199,21 +199,21 @@ def memory(case: Case) -> Iterator[Difference]:
   yield from compare(f"then one of {case.length - part}", second, whole[:, part:])
 
 
-def explicit_positions(case: Case) -> Iterator[Difference]:
+def explicit_positions(case: Case) -> Iterator[Violation]:
   """Explicit positions 0, 1, 2, … give the same outputs as no positions."""
   model, tokens = stack(case), tokens_of(case)
   given = jnp.arange(case.length)[None] + jnp.zeros((B, 1), int)
   yield from compare("given", model(tokens, positions=given), model(tokens))
 
 
-def shift(case: Case) -> Iterator[Difference]:
+def shift(case: Case) -> Iterator[Violation]:
   """A shift of all positions changes nothing. Declared by `relative`."""
   model, tokens = stack(case), tokens_of(case)
   moved = jnp.arange(case.length)[None] + jnp.array([[0], [37]])
   yield from compare("by 37", model(tokens, positions=moved), model(tokens))
 
 
-def spans(case: Case) -> Iterator[Difference]:
+def spans(case: Case) -> Iterator[Violation]:
   """Attention among some positions equals attention among all with the others masked."""
   graphdef, state = nnx.split(stack(case, max_position=REACH))
   whole = case.length + case.part
@@ -245,7 +245,7 @@ def spans(case: Case) -> Iterator[Difference]:
     yield from compare(name, got[name], expected[:, query])
 
 
-def long_texts(case: Case) -> Iterator[Difference]:
+def long_texts(case: Case) -> Iterator[Violation]:
   """The form of attention for long sequences equals the definition, gradients included."""
   tokens = tokens_of(case)
   draw = np.random.default_rng(6)
@@ -282,10 +282,10 @@ def long_texts(case: Case) -> Iterator[Difference]:
     largest = max(1.0, float(jnp.abs(slope[...]).max()))
     apart = float(jnp.abs(slope[...] - other[...]).max())
     if not apart < 10 * EXACT * largest:
-      yield Difference(f"gradient of {'/'.join(map(str, path))}", apart)
+      yield Violation(f"gradient of {'/'.join(map(str, path))}", apart)
 
 
-def gradients(case: Case) -> Iterator[Difference]:
+def gradients(case: Case) -> Iterator[Violation]:
   """The gradient of every parameter is that of finite differences."""
   model, tokens = stack(case), tokens_of(case)
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
@@ -319,25 +319,25 @@ def gradients(case: Case) -> Iterator[Difference]:
       apart = min(apart, abs((ends[0] - ends[1]) / (2 * STEP) - (slope * way).sum()))
     if not apart < slack:
       name, norm = "/".join(map(str, path)), np.linalg.norm(slope)
-      yield Difference(f"{name}, whose gradient is {norm:.3g} long", apart)
+      yield Violation(f"{name}, whose gradient is {norm:.3g} long", apart)
 
 
-def bfloat16(case: Case) -> Iterator[Difference]:
+def bfloat16(case: Case) -> Iterator[Violation]:
   """In bfloat16 outputs follow those in float32, and parameters stay in float32."""
   tokens = tokens_of(case)
   full, half = stack(case), stack(case, dtype="bfloat16")
   for path, x in paths(half).items():
     if x.dtype != np.float32:
-      yield Difference(f"{path} is {x.dtype}")
+      yield Violation(f"{path} is {x.dtype}")
   expected, got = full(tokens, case.mask), half(tokens, case.mask)
   if got.dtype != jnp.bfloat16:
-    yield Difference(f"outputs are {got.dtype}")
+    yield Violation(f"outputs are {got.dtype}")
   error = np.sqrt(np.mean(np.square(np.asarray(got, np.float64) - expected)))
   if not error < HALF * np.std(expected):
-    yield Difference("outputs, in standard deviations", float(error / np.std(expected)))
+    yield Violation("outputs, in standard deviations", float(error / np.std(expected)))
 
 
-def same_start(case: Case) -> Iterator[Difference]:
+def same_start(case: Case) -> Iterator[Violation]:
   """Parameters that every Transformer has start with the same values as without positions."""
 
   def start(encoding: Encoding) -> dict[str, np.ndarray]:
@@ -350,10 +350,10 @@ def same_start(case: Case) -> Iterator[Difference]:
     if path in own and plain[path].shape == own[path].shape:
       apart = np.abs(plain[path] - own[path]).max()
       if apart > 0:
-        yield Difference(path, float(apart))
+        yield Violation(path, float(apart))
 
 
-def terms(case: Case) -> Iterator[Difference]:
+def terms(case: Case) -> Iterator[Violation]:
   """With all terms switched on, outputs are those without switches; with one off, finite."""
   model, tokens = stack(case), tokens_of(case)
   names = model.blocks[0].attention.relation.terms
@@ -362,4 +362,4 @@ def terms(case: Case) -> Iterator[Difference]:
   for name in names:
     output = model(tokens, term_scale=every | {name: jnp.zeros((case.layers, case.heads))})
     if not jnp.isfinite(output).all():
-      yield Difference(f"{name} off: not finite")
+      yield Violation(f"{name} off: not finite")

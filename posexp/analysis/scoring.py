@@ -16,19 +16,18 @@ from tabulate import tabulate
 from posexp.data import files
 from posexp.data.corpus import kept_vocabulary
 from posexp.data.examples import Batch
+from posexp.data.lines import standard_input
 from posexp.data.streams import LEAST, Plan, Stream
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError, printable
 from posexp.tasks.contract import perplexity
-from posexp.training.options import with_options
-from posexp.training.restore import TrainedModel
+from posexp.training.restore import TrainedModel, with_options
 
 Window = Literal["sliding", "disjoint"]
 WINDOWS: tuple[Window, ...] = ("disjoint", "sliding")
-INPUT = "standard input"
 
 
-class Costs(NamedTuple):
+class TokenLosses(NamedTuple):
   """What a text costs, token by token, each [N]."""
 
   how: str  # in which way it was read
@@ -50,12 +49,9 @@ def read_text(path: str) -> str:
   """
   if path != "-":
     return b"".join(files.blocks(path)).decode()
-  try:
-    text = sys.stdin.buffer.read().decode()
-  except UnicodeDecodeError:
-    raise UserError(f"{INPUT}: not valid UTF-8; is it text?") from None
+  text = standard_input()
   if not text.strip():
-    raise UserError(f"{INPUT}: there is no text; give some")
+    raise UserError("standard input: there is no text; give some")
   return text
 
 
@@ -76,9 +72,9 @@ def reading(trained: TrainedModel, segment: int, memory: int | None = None) -> T
   return trained
 
 
-def score(
+def token_losses(
   trained: TrainedModel, tokens: np.ndarray, segment: int, window: Window = "disjoint"
-) -> Costs:
+) -> TokenLosses:
   """What the tokens of a text cost, int [N], as one document.
 
   With a memory the text is read in segments, in lanes like the test split. Without one it is read
@@ -100,7 +96,7 @@ def score(
   if trained.spec.size.same_length:
     seen = np.minimum(seen, memory)
   counts = seen > 0
-  return Costs(how, np.asarray(tokens), found["nll"][counts], seen[counts])
+  return TokenLosses(how, np.asarray(tokens), found["nll"][counts], seen[counts])
 
 
 def _rows(trained: TrainedModel, useful: int) -> int:
@@ -132,7 +128,7 @@ def _noted(batches: Iterable[Batch], memory: int, seen: np.ndarray) -> Iterator[
     before = np.minimum(before + mask.shape[1], memory)
 
 
-def table(text: str, scores: Sequence[Costs], unspelled: int = 0) -> str:
+def table(text: str, scores: Sequence[TokenLosses], unspelled: int = 0) -> str:
   """A row for each way in which a text was read.
 
   Bits are 8 more for each of the `unspelled` bytes, which no token stands for.
@@ -149,7 +145,7 @@ def table(text: str, scores: Sequence[Costs], unspelled: int = 0) -> str:
   return f"{counts}\n{tabulate(rows, heads, 'plain', floatfmt=formats)}"
 
 
-def lines(vocabulary: Vocabulary, costs: Costs) -> Iterator[str]:
+def lines(vocabulary: Vocabulary, costs: TokenLosses) -> Iterator[str]:
   """Columns with tabs between: each token as a string of JSON, its nats, bits and context.
 
   Bytes that are no whole character stand there as \\xe2.
@@ -166,7 +162,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   """Does what `posexp.evaluate --text` says, and prints it.
 
   Returns:
-    `ways`: the `Costs` of each way in which the text was read.
+    `ways`: the `TokenLosses` of each way in which the text was read.
 
   Raises:
     UserError: the text cannot be read, or the model cannot read so.
@@ -183,7 +179,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
       raise UserError("--window is for a model without a memory; --memory 0 reads without it")
     ways = ("disjoint",) if remembers else WINDOWS
     ways = [args.window] if args.window else ways[-1:] if args.per_token else ways
-    found += [score(model, tokens, segment, way) for way in ways]
+    found += [token_losses(model, tokens, segment, way) for way in ways]
   lost = vocabulary.unknown([text.encode()])
   about = table(text, found, sum(map(len, lost)))
   if lost:

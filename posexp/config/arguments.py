@@ -82,10 +82,16 @@ def flush_output() -> None:
     raise
 
 
-def run(work: Callable[[list[str]], Any]) -> None:
-  """Does the work of a command line; a UserError is one line on stderr and exit status 2."""
+def run(work: Callable[[list[str]], Any], text: str = "") -> None:
+  """Does the work of a command line; a UserError is one line on stderr and exit status 2.
+
+  `text` is what --help prints where `work` does not.
+  """
   try:
-    work(sys.argv[1:])
+    if text and {"-h", "--help"} & set(sys.argv[1:]):
+      print(text, end="")
+    else:
+      work(sys.argv[1:])
     flush_output()
   except UserError as error:
     print(f"posexp: error: {error}", file=sys.stderr)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from posexp.data.examples import Batch, Examples, Pairs
+from posexp.errors import UserError
 
 BUCKETS = 3  # each costs seconds of compilation; a fourth saves less than a tenth of the tokens
 GRANULE = 8  # lengths are multiples of it
@@ -120,6 +121,14 @@ class Bucketed:
 
   def rows_of(self, batch_size: int) -> np.ndarray:
     raise NotImplementedError
+
+  def steps_per_epoch(self, batch_size: int) -> int:
+    """Full batches; UserError if there is none."""
+    if batch_size > self.sizes["train"]:
+      raise UserError(
+        f"train.batch_size={batch_size}: there are only {self.sizes['train']} training examples"
+      )
+    return self.sizes["train"] // batch_size
 
   def evaluation(
     self, split: str, batch_size: int, only: np.ndarray | None = None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from posexp.data import files
+from posexp.errors import UserError
 
 WINDOW = 16  # batches of lines that are read at a time, and sorted by length
 
@@ -33,16 +34,22 @@ def given_lines(texts: Sequence[str]) -> Iterator[Line]:
     yield Line(f"{source} {number}", line.removesuffix("\n").removesuffix("\r"))
 
 
-def windows(
-  lines: Iterator[Line], texts: Sequence[str], batch: int
-) -> tuple[list[Line], Iterator[list[Line]]]:
-  """The first window of the lines that were given, and then all of them, the first one too.
+def standard_input() -> str:
+  """All of it; UserError if it is not UTF-8."""
+  try:
+    return sys.stdin.buffer.read().decode()
+  except UnicodeDecodeError:
+    raise UserError("standard input: not valid UTF-8; is it text?") from None
 
-  The first is read now, before work that takes long. It is empty where lines are typed on a
+
+def windows(texts: Sequence[str], batch: int) -> tuple[int, Iterator[list[Line]]]:
+  """How many rows a batch needs, at most `batch`, and the lines of `given_lines` in windows.
+
+  The first window is read now, before work that takes long. It is empty where lines are typed on a
   terminal: then each is a window, so that it is answered at once.
   """
-  typed = not texts and sys.stdin.isatty()
+  lines, typed = given_lines(texts), not texts and sys.stdin.isatty()
   size = 1 if typed else WINDOW * batch
   rest = iter(lambda: [*itertools.islice(lines, size)], [])
   first = [] if typed else next(rest, [])
-  return first, itertools.chain([first], rest)
+  return max(1, min(batch, len(first))), itertools.chain([first], rest)

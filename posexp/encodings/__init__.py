@@ -14,7 +14,7 @@ from posexp.encodings.distance import FIRE, KERPLE, Sandwich
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rotary import RoPE, XPos
-from posexp.encodings.streams import Split
+from posexp.encodings.split import Split
 from posexp.errors import UserError
 
 ENCODINGS: dict[str, type[Encoding]] = {

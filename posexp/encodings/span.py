@@ -14,6 +14,8 @@ from jax import Array
 
 from posexp.kernels.diagonals import products, skewed
 
+TermScale = dict[str, Array]  # the factor of each term for each head, [H], if not 1
+
 
 @struct.dataclass
 class Span:
@@ -28,7 +30,7 @@ class Span:
   mask: Array  # bool [B,1 or Q,K]; True where the query may look at the key
   causal: bool = struct.field(pytree_node=False, default=False)  # and at no key ahead of it
   shared: Any = None  # what `Encoding.shared` made of this span, the same for every layer
-  term_scale: dict[str, Array] | None = None  # the factor of each term for each head, [H], if not 1
+  term_scale: TermScale | None = None
   max_position: int | None = struct.field(pytree_node=False, default=None)  # positions are below it
   # Positions go up one by one and are the same for the whole batch: offsets lie on diagonals.
   consecutive: bool = struct.field(pytree_node=False, default=False)

@@ -70,7 +70,7 @@ def drop(x: Array, rate: float, rngs: Rngs | None) -> Array:
   return attention.Dropout(rate, rngs.dropout())(x)
 
 
-class Attention(nnx.Module):
+class MultiHeadAttention(nnx.Module):
   """Multi-head attention. Projections have no bias, as in the paper."""
 
   def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: Rngs):
@@ -138,12 +138,14 @@ class Block(nnx.Module):
     def norm() -> Callable[[Array], Array]:
       return encoding.norm(size.d_model, epsilon=size.norm_epsilon, rngs=rngs.fork())
 
-    self.attention = Attention(encoding, size, causal=causal, cross=False, rngs=rngs.fork())
+    self.attention = MultiHeadAttention(
+      encoding, size, causal=causal, cross=False, rngs=rngs.fork()
+    )
     self.attention_norm = norm()
     self.feed_forward = FeedForward(encoding, size, rngs=rngs.fork())
     self.feed_forward_norm = norm()
     if cross:
-      self.cross = Attention(encoding, size, causal=False, cross=True, rngs=rngs.fork())
+      self.cross = MultiHeadAttention(encoding, size, causal=False, cross=True, rngs=rngs.fork())
       self.cross_norm = norm()
     else:
       self.cross = self.cross_norm = None

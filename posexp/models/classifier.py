@@ -14,6 +14,7 @@ from jax import Array
 from posexp.data.word_vectors import WordVectors
 from posexp.encodings.base import Encoding, Linear
 from posexp.encodings.rngs import Rngs, abstract_model
+from posexp.encodings.span import TermScale
 from posexp.errors import UserError
 from posexp.models.backbones import AnySize, Backbone, FastTextSize, mean, order_blind
 from posexp.models.block import drop
@@ -99,7 +100,7 @@ class Classifier(nnx.Module):
     tokens: Array,
     mask: Array,
     *,
-    term_scale: dict[str, Array] | None = None,
+    term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
     """tokens [B,L], mask bool [B,L] with a real token in every row -> logits [B,C], float32.
@@ -136,7 +137,7 @@ class Classifier(nnx.Module):
     return {name: (value * weight).sum() / total for name, value in values.items()}, total, carry
 
   def predict(
-    self, batch: dict[str, Array], carry: tuple = (), term_scale: dict[str, Array] | None = None
+    self, batch: dict[str, Array], carry: tuple = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], tuple]:
     """For every example: its loss [B] and the class with the largest logit, answer [B]."""
     logits = self(batch["tokens"], batch["mask"], term_scale=term_scale)

@@ -12,6 +12,7 @@ from jax import Array
 
 from posexp.encodings.base import Encoding, Linear
 from posexp.encodings.rngs import Rngs
+from posexp.encodings.span import TermScale
 from posexp.models import cross_entropy
 from posexp.models.cross_entropy import Reader
 from posexp.models.positions import CONSECUTIVE, Positions
@@ -97,7 +98,7 @@ class LanguageModel(nnx.Module):
     batch: dict[str, Array],
     carry: Carry,
     *,
-    term_scale: dict[str, Array] | None = None,
+    term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> tuple[Array, Carry]:
     """The stack's output [B,T,F], and the next memory."""
@@ -143,7 +144,7 @@ class LanguageModel(nnx.Module):
     return {name: value / jnp.maximum(total, 1) for name, value in values.items()}, total, carry
 
   def predict(
-    self, batch: dict[str, Array], carry: Carry = (), term_scale: dict[str, Array] | None = None
+    self, batch: dict[str, Array], carry: Carry = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], Carry]:
     """For every target, each [B,T]: its nll in nats, 0 where none counts; and whether it is right.
 

@@ -54,7 +54,9 @@ class Attention(nnx.Module):
     size = Size(d_model=d_model, num_heads=num_heads, dropout=dropout)
     # Each layer draws anew: a fork of the user's streams has those of an encoding, too.
     streams = Rngs(params=rngs.params(), encoding=rngs.params())
-    self.attention = block.Attention(encoding, size, causal=causal, cross=False, rngs=streams)
+    self.attention = block.MultiHeadAttention(
+      encoding, size, causal=causal, cross=False, rngs=streams
+    )
     self.shared: Any = (
       encoding.shared(num_heads, whole(d_model, num_heads), causal=causal, rngs=streams)
       if share_with is None

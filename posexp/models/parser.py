@@ -18,6 +18,7 @@ from jax import Array
 
 from posexp.encodings.base import Encoding, LayerNorm, Linear, TokenEmbedding
 from posexp.encodings.rngs import Rngs
+from posexp.encodings.span import TermScale
 from posexp.kernels.gradients import matmul
 from posexp.models import chart
 from posexp.models.positions import CONSECUTIVE, Positions
@@ -137,7 +138,7 @@ class Parser(nnx.Module):
     tokens: Array,
     mask: Array,
     *,
-    term_scale: dict[str, Array] | None = None,
+    term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
     """Fenceposts float32 [B,N+1,F] of tokens [B,L] or [B,L,I] with mask bool [B,L].
@@ -172,7 +173,7 @@ class Parser(nnx.Module):
     return {"loss": (values * weight).sum() / count}, count, carry
 
   def predict(
-    self, batch: dict[str, Array], carry: tuple = (), term_scale: dict[str, Array] | None = None
+    self, batch: dict[str, Array], carry: tuple = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], tuple]:
     """For every sentence its loss [B], and the spans (i, j, label) of its best tree [B,2N−1,3].
 

@@ -71,7 +71,7 @@ def draw(logits: Array, place: Array, options: dict[str, Array]) -> Array:
   return jnp.take_along_axis(token, drawn[:, None], axis=-1)[:, 0].astype(jnp.int32)
 
 
-class Functions(NamedTuple):
+class CacheFunctions(NamedTuple):
   """Compiled functions of (params, settings, …)."""
 
   empty: Callable[..., Cache]  # rows -> a cache of M + T slots
@@ -95,7 +95,7 @@ def _empty(model: LanguageModel, segment: int, rows: int) -> Cache:
 
 
 @functools.lru_cache(maxsize=16)
-def functions(graphdef: nnx.GraphDef, segment: int) -> Functions:
+def functions(graphdef: nnx.GraphDef, segment: int) -> CacheFunctions:
   """Those of a model whose segments have so many tokens.
 
   `advance` reads tokens [B,Q], of which the first `count` are of the text, and draws what follows
@@ -129,7 +129,7 @@ def functions(graphdef: nnx.GraphDef, segment: int) -> Functions:
     # What was read beyond `count` is overwritten, and not seen before.
     return after.replace(length=cache.length + count), token, log_p
 
-  return Functions(empty, turn, advance)
+  return CacheFunctions(empty, turn, advance)
 
 
 def generate(

@@ -22,7 +22,7 @@ from jax import Array
 
 from posexp.encodings.base import Encoding, Relation, whole
 from posexp.encodings.rngs import Rngs
-from posexp.encodings.span import Span
+from posexp.encodings.span import Span, TermScale
 from posexp.models import attention
 from posexp.models.block import Block, Size, drop
 
@@ -49,7 +49,7 @@ class Memory:
     return self.replace(documents=jnp.where(fresh[:, None], -1, self.documents))
 
 
-def of_layer(span: Span, term_scale: dict[str, Array] | None, i: int, dtype: Any) -> Span:
+def of_layer(span: Span, term_scale: TermScale | None, i: int, dtype: Any) -> Span:
   """The span with the factors [layers,H] of the terms of layer i."""
   if term_scale is None:
     return span
@@ -136,7 +136,7 @@ class Stack(nnx.Module):
     *,
     positions: Array | None = None,
     source: tuple | None = None,
-    term_scale: dict[str, Array] | None = None,
+    term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
     """The whole sequence at once: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
@@ -207,7 +207,7 @@ class Stack(nnx.Module):
     *,
     documents: Array | None = None,
     positions: Array | None = None,
-    term_scale: dict[str, Array] | None = None,
+    term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> tuple[Array, Memory]:
     """The next segment [B,L] of a sequence -> ([B,L,F], memory) (Dai et al. 2019, section 3.2).

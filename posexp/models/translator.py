@@ -11,6 +11,7 @@ from jax import Array
 
 from posexp.encodings.base import Encoding, Linear
 from posexp.encodings.rngs import Rngs
+from posexp.encodings.span import TermScale
 from posexp.models import cross_entropy
 from posexp.models.cross_entropy import Reader
 from posexp.models.positions import CONSECUTIVE, Positions
@@ -83,7 +84,7 @@ class Translator(nnx.Module):
     source: Array,
     mask: Array,
     *,
-    term_scale: dict[str, Array] | None = None,
+    term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> tuple:
     """Source tokens [B,S] with their mask: what every layer of the decoder attends to."""
@@ -97,11 +98,7 @@ class Translator(nnx.Module):
     return Reader(self.head.matrix(), self.head.bias[...])
 
   def hidden(
-    self,
-    batch: dict[str, Array],
-    *,
-    term_scale: dict[str, Array] | None = None,
-    rngs: Rngs | None = None,
+    self, batch: dict[str, Array], *, term_scale: TermScale | None = None, rngs: Rngs | None = None
   ) -> Array:
     """The decoder's output [B,T,F]. `term_scale` [layers,H]: of the encoder, then the decoder."""
     first = second = None
@@ -124,9 +121,7 @@ class Translator(nnx.Module):
       rngs=rngs,
     )
 
-  def __call__(
-    self, batch: dict[str, Array], *, term_scale: dict[str, Array] | None = None
-  ) -> Array:
+  def __call__(self, batch: dict[str, Array], *, term_scale: TermScale | None = None) -> Array:
     """Logits float32 [B,T,V] of the labels."""
     return self.reader.logits(self.hidden(batch, term_scale=term_scale))
 
@@ -149,7 +144,7 @@ class Translator(nnx.Module):
     return {name: value / total for name, value in values.items()}, total, carry
 
   def predict(
-    self, batch: dict[str, Array], carry: tuple = (), term_scale: dict[str, Array] | None = None
+    self, batch: dict[str, Array], carry: tuple = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], tuple]:
     """For every pair, each [B]: its loss (the sum over its tokens), tokens, and right ones."""
     nll, right = cross_entropy.scores(self(batch, term_scale=term_scale), batch["labels"])

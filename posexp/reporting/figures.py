@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from posexp.plotting import BLUE, COLORS, GRAY, log2_axis
-from posexp.reporting import heat_maps, lengths
+from posexp.plotting import BLUE, GRAY, line_style, log2_axis
+from posexp.reporting import heat_maps
 from posexp.reporting.charts import Chart, Point, charts
 from posexp.reporting.grouping import Group
 from posexp.reporting.results import Results
@@ -25,7 +25,6 @@ ROWS = 40  # groups in a figure with a row for each
 TICKS = 16  # values that an axis names; of more it names powers of ten
 SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
 LINE = 26  # letters of a group's name in a line beside its row
-DASHES = ("-", "--", ":")
 # Names of groups come from run folders: a $ in them begins no formula.
 PLAIN = {"text.parse_math": False, "legend.fontsize": 8}
 MARKERS = "os^Dv<>PX*"  # more than there are colors, so that ten groups look different
@@ -61,11 +60,11 @@ def heat_map_name(task: str) -> str:
 def wide_figures(tasks: Sequence[Results]) -> dict[str, Figure]:
   """The scores of tasks by length, by the name of a file: a heat map of each; of several tasks also
   all curves, and how far each group reaches."""
-  grids = [found for results in tasks if (found := lengths.grid(results)) is not None]
+  grids = [found for results in tasks if (found := heat_maps.grid(results)) is not None]
   found = {heat_map_name(each.task): heat_maps.heat_map(each) for each in grids}
   if len(grids) > 1:
     found["lengths"] = heat_maps.small_multiples(grids)
-  reaches = lengths.reaches(grids)
+  reaches = heat_maps.reaches(grids)
   if len(reaches.tasks) > 1:
     found["reach"] = heat_maps.reach_map(reaches)
   return found
@@ -156,24 +155,17 @@ def _ends(chart: Chart, points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray
 
 def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
   """The points of a series, with bars of their intervals, or a band along steps."""
-  color = COLORS[rank % len(COLORS)]
-  # Points side by side are not joined: lines of equal scores would not lie on each other.
-  dashes = "none" if chart.kind == "parts" else DASHES[rank // len(COLORS) % len(DASHES)]
-  look = {"color": color, "linestyle": dashes, "label": short(points[0].series, 56)}
+  line = line_style(rank) | {"label": short(points[0].series, 56)}
+  if chart.kind == "parts":  # side by side: lines of equal scores would not lie on each other
+    line["linestyle"] = "none"
   x = [point.x for point in points]
   y, low, high = _ends(chart, points)
   if chart.kind in ("steps", "contexts"):
-    axes.plot(x, y, **look)
-    axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
+    axes.plot(x, y, **line)
+    axes.fill_between(x, low, high, color=line["color"], alpha=0.18, linewidth=0)
   else:
-    axes.errorbar(
-      x,
-      y,
-      yerr=np.maximum([y - low, high - y], 0),
-      marker=MARKERS[rank % len(MARKERS)],
-      capsize=2.5,
-      **look,
-    )
+    off, marker = np.maximum([y - low, high - y], 0), MARKERS[rank % len(MARKERS)]
+    axes.errorbar(x, y, yerr=off, marker=marker, capsize=2.5, **line)
 
 
 def _scale(axes: Axes, values: Sequence[float]) -> None:

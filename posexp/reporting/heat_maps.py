@@ -1,23 +1,30 @@
-"""Heat maps of scores by group and length, with their curves, as papers show extrapolation."""
+"""Scores by group and length, those of training and longer ones, as heat maps with their curves."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from posexp.plotting import COLORS, GRAY, heat, numbers
-from posexp.reporting.lengths import Cell, Grid, Reaches
-from posexp.reporting.significance import Estimate
+from posexp.plotting import GRAY, heat, line_style, numbers
+from posexp.reporting import scores
+from posexp.reporting.grouping import Group
+from posexp.reporting.results import Results
+from posexp.reporting.significance import Estimate, over_seeds
 from posexp.reporting.text import short
+from posexp.runs import Run
+from posexp.runs.metrics import METRICS, Score
+from posexp.tasks.diagnostic import REACHED
 
+SPLITS = ("test", "beyond")
 MOST = 10  # curves in a panel
 NAME = 28  # letters of a group
-DASHES = ("-", "--", ":")
 CMAP = "YlGnBu"  # of 0 light, of 1 dark, also in print
 FAILED = "#d4d4d4"
 LOOKS = {
@@ -30,6 +37,109 @@ CAPTION = (
   "hatched: not applicable. Thin lines are seeds, dotted those that did not learn; bands are the "
   "range of seeds, or bootstrap intervals of 5 and more."
 )
+
+
+class Cell(NamedTuple):
+  """What a group scores at a length: a mean of the seeds that count, which may be of none."""
+
+  found: Estimate
+  runs: int  # that have a score there, whether it counts or not
+
+  @property
+  def state(self) -> str:
+    """ "measured", "not learned", or "not applicable": where no run has a score."""
+    return "measured" if self.found.n else "not learned" if self.runs else "not applicable"
+
+
+class Grid(NamedTuple):
+  """A score by group and length; the farthest reaching group comes first."""
+
+  task: str
+  groups: list[Group]
+  lengths: list[Score]  # the columns, all lengths of training before longer ones
+  trained: int  # how many of these are of training
+  cells: list[list[Cell]]  # by group and length
+  chance: list[float | None]  # by length: the level of a model that is blind to order
+
+  @property
+  def titles(self) -> list[str]:
+    """Of columns."""
+    return [each.part for each in self.lengths]
+
+  @property
+  def places(self) -> np.ndarray:
+    """Where columns stand on an axis: at their length, the middle of a range, float [lengths]."""
+    return np.array([np.mean([*map(int, re.findall(r"\d+", part))]) for part in self.titles])
+
+
+def grid(results: Results) -> Grid | None:
+  """The score of a task by length; None where it is not measured in and beyond training by it, or
+  where what is beyond training is not so by its length."""
+  parts = scores.by_part(results.score, results.runs)
+  if not all(split in parts and scores.lengths(parts[split]) for split in SPLITS):
+    return None
+  lengths = [score for split in SPLITS for score in parts[split]]
+  if len({score.part for score in lengths}) < len(lengths):
+    return None
+  groups = [group for group in results.groups if group.repeats]
+  rows = [[_cell(group, score) for score in lengths] for group in groups]
+  order = sorted(range(len(groups)), key=lambda row: _order(groups[row], lengths), reverse=True)
+  chance = [_chance(results.runs, score) for score in lengths]
+  ranked, cells = [groups[row] for row in order], [rows[row] for row in order]
+  return Grid(results.task, ranked, lengths, len(parts["test"]), cells, chance)
+
+
+def _cell(group: Group, score: Score) -> Cell:
+  runs = [run for run in group.repeats.values() if run.score(score.key) is not None]
+  counting = group.counting(score)
+  values = [run.score(score.key) for run in runs if run in counting]
+  return Cell(over_seeds(values) if values else Estimate(0), len(runs))
+
+
+def _order(group: Group, lengths: Sequence[Score]) -> tuple[int, float]:
+  """How many lengths from the first on are reached, by the seeds that learned, and the sum of their
+  scores."""
+  runs = group.counting(lengths[-1])
+  if not runs:
+    return -1, 0.0
+  means = np.mean([[run.score(score.key) or 0.0 for score in lengths] for run in runs], axis=0)
+  return int(np.cumprod(means >= REACHED).sum()), float(means.sum())
+
+
+def _chance(runs: Sequence[Run], score: Score) -> float | None:
+  return next((value for run in runs if (value := run.score(f"chance/{score.key}"))), None)
+
+
+class Reaches(NamedTuple):
+  """How far groups reach in each of several tasks."""
+
+  tasks: list[str]
+  labels: list[str]
+  cells: dict[tuple[str, str], Cell]  # by task and label
+  longest: dict[str, float]  # the largest length that a task was tested at
+
+
+def reaches(grids: Sequence[Grid]) -> Reaches:
+  """Of the groups of several tasks that have a `reach`, the farthest reaching first.
+
+  Groups of different tasks are the same where they have the same label.
+  """
+  key = Score("beyond/reach", METRICS["reach"], "beyond")
+  cells = {
+    (each.task, group.label): _cell(group, key)
+    for each in grids
+    for group in each.groups
+    if any(run.score(key.key) is not None for run in group.runs)
+  }
+  tasks = list(dict.fromkeys(task for task, _ in cells))
+  longest = {each.task: float(each.places.max()) for each in grids}
+
+  def order(label: str) -> float:
+    found = [(task, cells[task, label]) for task in tasks if (task, label) in cells]
+    return sum((cell.found.mean or 0.0) / longest[task] for task, cell in found)
+
+  labels = list(dict.fromkeys(label for _, label in cells))
+  return Reaches(tasks, sorted(labels, key=order, reverse=True), cells, longest)
 
 
 def heat_map(grid: Grid) -> Figure:
@@ -92,25 +202,24 @@ def mosaic(
   axes.spines[:].set_visible(False)
 
 
-def curves(axes: Axes, grid: Grid, looks: Mapping[str, int] | None = None) -> None:
+def curves(axes: Axes, grid: Grid, ranks: Mapping[str, int] | None = None) -> None:
   """The means of groups over length with bands, every seed, and the level of chance.
 
-  `looks` numbers the labels of groups, where several panels share them.
+  `ranks` numbers the labels of groups, where several panels share them.
   """
   places = grid.places
   for rank, (group, cells) in enumerate(zip(grid.groups[:MOST], grid.cells, strict=False)):
-    rank = (looks or {}).get(group.label, rank)
-    look = {"color": COLORS[rank % len(COLORS)], "linestyle": DASHES[rank // len(COLORS) % 3]}
+    line = line_style((ranks or {}).get(group.label, rank))
     for run in group.repeats.values():
       y = [100 * _or_nan(run.score(score.key)) for score in grid.lengths]
       failed = run.learned(grid.lengths[-1].split) is False
-      axes.plot(places, y, **look | {"linestyle": ":"} if failed else look, alpha=0.35, lw=0.6)
+      axes.plot(places, y, **line | ({"linestyle": ":"} if failed else {}), alpha=0.35, lw=0.6)
     mean, low, high = (
       100 * np.array([_or_nan(getattr(cell.found, end)) for cell in cells])
       for end in ("mean", "low", "high")
     )
-    axes.plot(places, mean, lw=1.6, label=short(group.label, NAME), **look)
-    axes.fill_between(places, low, high, color=look["color"], alpha=0.12, linewidth=0)
+    axes.plot(places, mean, lw=1.6, label=short(group.label, NAME), **line)
+    axes.fill_between(places, low, high, color=line["color"], alpha=0.12, linewidth=0)
   if any(grid.chance):
     chance = [100 * _or_nan(each) for each in grid.chance]
     axes.plot(places, chance, color=GRAY, linestyle="-.", lw=1, label="blind to order")
@@ -123,14 +232,14 @@ def small_multiples(grids: Sequence[Grid]) -> Figure:
   columns = 2 if len(grids) in (2, 4) else 3
   rows = math.ceil(len(grids) / columns)
   labels = dict.fromkeys(group.label for grid in grids for group in grid.groups[:MOST])
-  looks = {label: rank for rank, label in enumerate(labels)}
+  ranks = {label: rank for rank, label in enumerate(labels)}
   legend_rows = math.ceil((len(labels) + 1) / 5)
   size = (3.3 * columns + 0.3, 2.3 * rows + 0.4 + 0.22 * legend_rows)
   figure = Figure(figsize=size, layout="constrained")
   panels = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
   handles = {}
   for axes, grid in zip(panels, grids, strict=False):
-    curves(axes, grid, looks)
+    curves(axes, grid, ranks)
     axes.set_title(short(grid.task, 40))
     axes.set_xlabel("length")
     handles |= {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from posexp.runs import Run
-from posexp.runs.metrics import Score, declared, score
+from posexp.runs.metrics import COST, Score, declared, score
 from posexp.tasks import TASKS
 
 
@@ -20,7 +20,7 @@ def measured(runs: Iterable[Run]) -> dict[str, Score]:
   found: dict[str, Score] = {}
   for run in runs:
     for key in run.summary or {}:
-      if key in found or "/" not in key or key.startswith(("time/", "memory/")):
+      if key in found or "/" not in key or key.startswith(COST):
         continue
       if run.score(key) is not None:
         found[key] = score(key, table)

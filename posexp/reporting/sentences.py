@@ -87,24 +87,21 @@ def method(results: Results) -> str:
   """How the sentences and intervals come about."""
   tests = sum(outcome(group, results) != "not tested" for group in results.ranked)
   if results.gated:
-    text = (
-      f"Means of {results.score.title} over the seeds that learned: {_asked(results)}. Seeds may "
-      "lie near 0 and near 1, so intervals are percentile bootstraps over seeds (95 %), too narrow "
-      f"for few of them, or the range of fewer than {MANY} seeds."
+    means = (
+      f"over the seeds that learned: {_asked(results)}. Seeds may lie near 0 and near 1, so "
+      "intervals are percentile bootstraps over seeds (95 %), too narrow for few of them, or the "
+      f"range of fewer than {MANY} seeds."
     )
-    if tests:
-      text += (
-        f" Differences to {results.baseline.label} (--baseline names another group): permutation "
-        f"tests of the seeds that learned with Holm's correction for {counted(tests, 'test')}; "
-        "fewer than 4 seeds of each cannot give p < 0.05."
-      )
-    return text
-  text = f"Means of {results.score.title} over seeds with 95 % t intervals."
+    test = "permutation tests of the seeds that learned"
+    limit = "; fewer than 4 seeds of each cannot give p < 0.05."
+  else:
+    means, test = "over seeds with 95 % t intervals.", "paired t tests on shared seeds"
+    limit = f". Seeds needed: for a power of 80 % at the level 0.05/{tests}."
+  text = f"Means of {results.score.title} {means}"
   if tests:
     text += (
-      f" Differences to {results.baseline.label} (--baseline names another group): paired t tests "
-      f"on shared seeds with Holm's correction for {counted(tests, 'test')}. Seeds needed: for a "
-      f"power of 80 % at the level 0.05/{tests}."
+      f" Differences to {results.baseline.label} (--baseline names another group): {test} with "
+      f"Holm's correction for {counted(tests, 'test')}{limit}"
     )
   return text
 

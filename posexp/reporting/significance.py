@@ -144,24 +144,22 @@ def corpus_measure(metric: Any, hypotheses: Sequence[str], references: Sequence[
   )
 
 
+def ratio_measure(amounts: np.ndarray, sizes: np.ndarray) -> Measure:
+  """A sum over examples by the sum of their sizes, from [N] each."""
+  statistics = np.stack([amounts, sizes], axis=1).astype(float)
+  return Measure(statistics, lambda sums: float(sums[0] / max(sums[1], 1.0)))
+
+
 def share_measure(right: np.ndarray) -> Measure:
   """The per cent of examples that are right, from bool [N]."""
-  statistics = np.stack([right, np.ones(len(right))], axis=1).astype(float)
-  return Measure(statistics, lambda sums: float(100 * sums[0] / sums[1]), right)
+  return ratio_measure(100 * right, np.ones(len(right)))._replace(right=right)
 
 
 def f1_measure(counts: np.ndarray) -> Measure:
   """F1 in per cent of what is matched, what should be found and what is, int [N,3], from the sums
   over examples."""
   matched, gold, predicted = counts.T
-  statistics = np.stack([2 * matched, gold + predicted], axis=1).astype(float)
-  return Measure(statistics, lambda sums: float(100 * sums[0] / max(sums[1], 1.0)))
-
-
-def ratio_measure(amounts: np.ndarray, sizes: np.ndarray) -> Measure:
-  """A sum over examples by the sum of their sizes, from [N] each."""
-  statistics = np.stack([amounts, sizes], axis=1).astype(float)
-  return Measure(statistics, lambda sums: float(sums[0] / max(sums[1], 1.0)))
+  return ratio_measure(200 * matched, gold + predicted)
 
 
 def resample(measures: Sequence[Measure], samples: int) -> np.ndarray:

@@ -25,6 +25,8 @@ class Metric(NamedTuple):
     return 2 if self.percent else len(format(0.0, self.format).partition(".")[2])
 
 
+COST = ("time/", "memory/")  # what begins the keys of what a run cost, which no two runs share
+
 METRICS = {
   metric.name: metric
   for metric in (

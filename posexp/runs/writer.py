@@ -22,7 +22,7 @@ from posexp import storage
 from posexp.errors import WAYS_OUT, UserError
 from posexp.runs.checkpoints import Checkpoints, Rank
 from posexp.runs.identity import digest
-from posexp.runs.metrics import Score, score
+from posexp.runs.metrics import COST, Score, score
 from posexp.runs.run import Broken, read_config, read_rows, read_summary
 
 ROWS = "metrics.jsonl"
@@ -257,7 +257,7 @@ def _identity(config: Mapping[str, Any]) -> tuple[str, Any]:
 
 def _timeless(summary: Mapping[str, Any]) -> dict[str, Any]:
   """A summary without the values of what is measured in time or in memory."""
-  return {k: None if k.startswith(("time/", "memory/")) else summary[k] for k in summary}
+  return {k: None if k.startswith(COST) else summary[k] for k in summary}
 
 
 _item = operator.methodcaller("item")  # a scalar of numpy or jax as Python's own

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import signal
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydra.core.utils import configure_log
@@ -13,11 +15,11 @@ from omegaconf import OmegaConf
 from posexp.config import command_line, options, resolve
 from posexp.config.arguments import flush_output
 from posexp.config.help import help_text
-from posexp.errors import UserError, refused
+from posexp.errors import UserError, near, refused
+from posexp.runs import read_runs
 from posexp.sweeps.jobs import members
-from posexp.sweeps.results import results
 from posexp.sweeps.supervise import supervise, trainer_for
-from posexp.sweeps.sweep import Sweep, Train
+from posexp.sweeps.sweep import DONE, Member, Sweep, Train
 
 log = logging.getLogger("posexp")
 SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
@@ -82,12 +84,25 @@ def _launch(train: Train, lost: set[str]) -> int:
     return 0
   sweep = Sweep(found)
   supervise(sweep, *trainer)
-  for line in results(sweep.runs):
+  for line in _means(sweep.runs):
     log.info("%s", line)
   if sweep.failed:
     names = "; ".join(member.options for member in sweep.failed)
     _say(f"error: {len(sweep.failed)} of {len(sweep.runs)} runs failed: {names}")
   return 1 if sweep.failed else 0
+
+
+def _means(runs: Sequence[Member]) -> Iterator[str]:
+  """The means of the finished runs, as a report has them: a table for each task."""
+  paths = [member.path for member in runs if member.state == DONE and member.finished]
+  if not paths:
+    return
+  from posexp.reporting import results, tables, text
+
+  for each in results.results(read_runs(paths)[0]):
+    yield from ("", each.title, text.tabulated(tables.score_table(each), "plain"))
+  folders = dict.fromkeys(near(path.parents[2]) for path in paths)
+  yield f"more: python -m posexp.report {shlex.join(folders)}"
 
 
 def _note_lost_lines(lost: set[str]) -> None:

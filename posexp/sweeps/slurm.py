@@ -70,7 +70,7 @@ def _submit(members: Sequence[Member], train: Train, output: Path, cfg: DictConf
   submitit = _submitit()
   launcher = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
   options = {key: value for key, value in launcher.items() if value not in (None, {})}
-  task = Task(train, OmegaConf.to_container(cfg.hydra.job_logging, resolve=True))
+  task = ResumableTraining(train, OmegaConf.to_container(cfg.hydra.job_logging, resolve=True))
   try:
     executor = submitit.AutoExecutor(
       output, cluster="slurm", slurm_max_num_timeout=options.pop("max_num_timeout")
@@ -97,7 +97,7 @@ def _outcome(job: Any) -> tuple[str, str]:
   return (FAILED if reason else DONE), reason
 
 
-class Task:
+class ResumableTraining:
   """What a job does: it trains the run of a member, and goes on with it when queued again."""
 
   def __init__(self, train: Train, logs: dict[str, Any]):

@@ -5,7 +5,7 @@ from typing import Any
 
 from posexp.config import build, look_up, plugins
 from posexp.tasks.contract import Task
-from posexp.tasks.diagnostics import (
+from posexp.tasks.diagnostic_tasks import (
   Addition,
   BucketSort,
   Copy,
@@ -23,7 +23,7 @@ from posexp.tasks.number_words import Numbers
 from posexp.tasks.scan import Scan
 from posexp.tasks.text_classification import TextClassification
 from posexp.tasks.translation import Corpus
-from posexp.tasks.treebanks import Craft, Files, Grammar
+from posexp.tasks.tree_sources import Craft, Files, Grammar
 
 TASKS = {
   "text_classification": TextClassification,

@@ -12,11 +12,11 @@ import numpy as np
 from posexp.data import batches
 from posexp.data.examples import Batch, Examples
 from posexp.data.splits import Rows
-from posexp.errors import UserError
 from posexp.runs.predictions import write_predictions
 from posexp.tasks.contract import Outputs, Snapshot, Task, prefixed
 
 if TYPE_CHECKING:
+  from posexp.encodings.span import TermScale
   from posexp.models.classifier import ClassifierSpec
 
 
@@ -79,13 +79,6 @@ class LabeledData(batches.Bucketed):
   def rows_of(self, batch_size: int) -> np.ndarray:
     return np.full(len(self.bucket_lengths), batch_size)
 
-  def steps_per_epoch(self, batch_size: int) -> int:
-    if batch_size > self.sizes["train"]:
-      raise UserError(
-        f"train.batch_size={batch_size}: there are only {self.sizes['train']} training examples"
-      )
-    return self.sizes["train"] // batch_size
-
   def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
     """Full batches; `labels` and `weight` [B] beside what the contract asks for."""
     self.steps_per_epoch(batch_size)
@@ -107,11 +100,7 @@ class Classification(Task):
     return ClassifierSpec(2, 2, encoding, size, positions=positions)
 
   def predict(
-    self,
-    data: LabeledData,
-    snapshot: Snapshot,
-    split: str,
-    term_scale: dict[str, Any] | None = None,
+    self, data: LabeledData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
   ) -> Outputs:
     """For every example: loss, label, answer, and whether it is right, [N] each."""
     found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)

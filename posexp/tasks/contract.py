@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
   from posexp.encodings import Encoding
   from posexp.encodings.rngs import Rngs
+  from posexp.encodings.span import TermScale
   from posexp.models.positions import Positions
   from posexp.models.transformer import Size, Stack
 
@@ -98,7 +99,7 @@ class Model(Protocol):
     """
 
   def predict(
-    self, batch: dict[str, Array], carry: Any, term_scale: dict[str, Array] | None = None
+    self, batch: dict[str, Array], carry: Any, term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], Any]:
     """What is measured of every row, [B] or [B,...] each, and the next carry.
 
@@ -115,9 +116,7 @@ class Snapshot(Protocol):
   def model(self) -> nnx.Module:
     """The model itself."""
 
-  def predict(
-    self, batches: Iterable[Batch], term_scale: dict[str, Array] | None = None
-  ) -> Outputs:
+  def predict(self, batches: Iterable[Batch], term_scale: TermScale | None = None) -> Outputs:
     """What `Model.predict` gives for all examples, in the order of the data, and their `index`."""
 
   def map(
@@ -204,7 +203,7 @@ class Task(Protocol):
     """
 
   def predict(
-    self, data: Any, snapshot: Snapshot, split: str, term_scale: dict[str, Array] | None = None
+    self, data: Any, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
   ) -> Outputs:
     """For every example: `loss`, `answer`, how many `tokens`, and how many `right`, [N] each."""
 

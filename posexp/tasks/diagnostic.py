@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from posexp.data.drawn import FIRST, Answers, Drawn, Example
 from posexp.data.examples import Batch
 from posexp.runs.predictions import write_predictions
 from posexp.tasks.contract import ModelSpec, Outputs, Snapshot, Task, metric_of, prefixed
+
+if TYPE_CHECKING:
+  from posexp.encodings.span import TermScale
 
 Length = Annotated[int, between(1, 4096)]
 LENGTHS = (5, 10, 15, 20, 21, 22, 23, 24, 26, 28, 30, 32, 36, 40, 50, 60, 80, 100)
@@ -115,11 +118,7 @@ class Answering(Task):
     return spec(self.form, 2, 2, encoding, size, positions, slots=None)
 
   def predict(
-    self,
-    data: DrawnData,
-    snapshot: Snapshot,
-    split: str,
-    term_scale: dict[str, Any] | None = None,
+    self, data: DrawnData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
   ) -> Outputs:
     """For every example, [N] each: `loss`, the `tokens` that count, how many are `right`, whether
     all of them are (`exact`), whether all but the end are (`oracle`), and its `length`."""

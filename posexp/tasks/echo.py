@@ -21,6 +21,7 @@ from posexp.data.splits import EVALUATED
 from posexp.tasks.contract import Outputs, Snapshot, Task, result_table
 
 if TYPE_CHECKING:
+  from posexp.encodings.span import TermScale
   from posexp.models.language_model import LanguageModelSpec
 
 EPOCH = 1_000  # steps that count as one: streams never end
@@ -148,11 +149,7 @@ class Echo(Task):
     return EchoData(self.symbols, self.back, self.segment)
 
   def predict(
-    self,
-    data: EchoData,
-    snapshot: Snapshot,
-    split: str,
-    term_scale: dict[str, Any] | None = None,
+    self, data: EchoData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
   ) -> Outputs:
     """For every segment, [N] each: `loss`, `tokens` that count, and how many are `right`."""
     found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)

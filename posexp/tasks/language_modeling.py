@@ -19,7 +19,7 @@ from posexp.data.splits import EVALUATED
 from posexp.data.streams import Stream
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
-from posexp.runs.contexts import write_context_losses
+from posexp.runs.context_losses import write_context_losses
 from posexp.runs.predictions import write_predictions
 from posexp.tasks import byte_ngrams, windows
 from posexp.tasks.contract import (

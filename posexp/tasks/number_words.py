@@ -1,19 +1,198 @@
-"""Numbers, years and dates, written out in two languages: translation where order is all."""
+"""Numbers, years and dates, written out in two languages: translation where order is all.
+
+They are generated, and need no files.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Iterator
-from typing import Annotated, ClassVar
+import math
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
 
 from posexp import storage
+from posexp.config import nearest
 from posexp.config.checks import Name, Whole, at_most
-from posexp.data import number_words
+from posexp.data.splits import draw, key
+from posexp.errors import UserError
 from posexp.tasks.translation import Splits, Translation, Vocabulary
+
+YEARS = range(1000, 2100)  # never drawn as numbers, so that no text has two translations
+DAYS = range(datetime.date(1900, 1, 1).toordinal(), datetime.date(2100, 1, 1).toordinal())
+SHARE = 0.2  # of the examples that are dates, and that are years, of which there are only 1,100
+HELD_OUT = 0.05  # the share of the values in validation, and in test
+BEYOND = 300  # numbers at most for each count of digits beyond training
+FEWEST = 200  # examples; with fewer, a split might be empty
+PLACES = 15  # at most: for longer numbers, languages lack words
+
+Triple = tuple[str, str, str]  # source, target, group
+
+
+def generate(
+  source: str,
+  target: str,
+  *,
+  examples: int,
+  digits: int,
+  places: int,
+  beyond: tuple[int, ...],
+  seed: int,
+) -> dict[str, list[Triple]]:
+  """Splits train, validation, test and beyond: rows of source text, target text and group.
+
+  The first three share `examples` rows. Their numbers have at most `places` digits, of which 1 to
+  `digits` are not zero; those of beyond have as many nonzero digits as `beyond` says, so that known
+  words make sentences longer than any in training. A value's split is a function of the value: the
+  same in each language, for each seed and each number of examples. The group is "numbers", "years"
+  or "dates", and in beyond the count of nonzero digits.
+
+  Raises:
+    UserError: there is no such language, or it lacks words.
+  """
+  sides = [_writers(source, "source"), _writers(target, "target")]
+  random = np.random.default_rng(seed)
+  years, days = (
+    (values.start + random.permutation(len(values))[: round(SHARE * examples)]).tolist()
+    for values in (YEARS, DAYS)
+  )
+  numbers = _numbers(_wanted(examples), digits, places, random)
+  values = [("numbers", value) for value in numbers] + [("years", value) for value in years]
+  values += [("dates", datetime.date.fromordinal(day)) for day in days]
+
+  splits = {name: [] for name in ("train", "validation", "test", "beyond")}
+  for i in random.permutation(len(values)).tolist():
+    group, value = values[i]
+    splits[_split(value)].append((*(write[group](value) for write in sides), group))
+  for count in dict.fromkeys(beyond):
+    wanted = min(BEYOND, _available(count, places))
+    for value in _with_nonzero(count, places, wanted, random):
+      splits["beyond"].append((*(write["numbers"](value) for write in sides), str(count)))
+  return splits
+
+
+def languages() -> list[str]:
+  """The languages that `generate` knows: those that have words for numbers, years and dates."""
+  import num2words
+
+  return [code for code in sorted(num2words.CONVERTER_CLASSES) if _known(code)]
+
+
+def _writers(code: str, option: str) -> dict[str, Callable[[Any], str]]:
+  """What writes a value of each group in a language, which an option of the task names."""
+  if not _known(code):
+    known = languages()
+    near = nearest(code, known)
+    raise UserError(
+      f"task.{option}={code}: the generator has no such language"
+      + (f" (did you mean {near}?)" if near else "")
+      + f"; it has {', '.join(known)}"
+    )
+
+  def words(value: int, form: str) -> str:
+    from num2words import num2words
+
+    try:
+      return num2words(value, lang=code, to=form)
+    except Exception as error:  # each language fails in its own way where it has no words
+      raise UserError(
+        f"task.{option}={code}: this language has no words for {value}; "
+        "choose a smaller task.places or another language"
+      ) from error
+
+  return {
+    "numbers": functools.partial(words, form="cardinal"),
+    "years": functools.partial(words, form="year"),
+    "dates": functools.partial(_date, code=code),
+  }
+
+
+def _known(code: str) -> bool:
+  import babel
+  import num2words
+
+  if code not in num2words.CONVERTER_CLASSES:  # num2words itself would take en for en_XX
+    return False
+  try:
+    babel.Locale.parse(code)
+    num2words.num2words(YEARS[0], lang=code, to="year")
+    num2words.num2words(90_210, lang=code)
+  except Exception:  # each converter fails in its own way where it has no words
+    return False
+  return True
+
+
+def _date(day: datetime.date, code: str) -> str:
+  from babel.dates import format_date
+
+  form = "full" if draw(key(day.isoformat()), "format") < 0.5 else "long"
+  return format_date(day, form, locale=code)
+
+
+def _split(value: int | datetime.date) -> str:
+  drawn = draw(key(str(value)), "numbers")
+  return "test" if drawn < HELD_OUT else "validation" if drawn < 2 * HELD_OUT else "train"
+
+
+def _wanted(examples: int) -> int:
+  """How many of the examples are numbers, neither years nor dates."""
+  return examples - sum(min(len(values), round(SHARE * examples)) for values in (YEARS, DAYS))
+
+
+def _numbers(wanted: int, digits: int, places: int, random: np.random.Generator) -> list[int]:
+  """Distinct numbers, each count of nonzero digits as often as any, if it has as many numbers."""
+  available = {count: _available(count, places) for count in range(1, digits + 1)}
+  numbers = []
+  # What the scarcest counts lack is shared by the rest.
+  for i, count in enumerate(sorted(available, key=available.get)):
+    share = min(available[count], -(-(wanted - len(numbers)) // (digits - i)))
+    numbers += _with_nonzero(count, places, share, random)
+  return numbers
+
+
+def _with_nonzero(count: int, places: int, wanted: int, random: np.random.Generator) -> list[int]:
+  """`wanted` distinct numbers, none of them a year, with exactly `count` nonzero digits."""
+  found: dict[int, None] = {}
+  size = 2 * wanted + 100
+  while len(found) < wanted:
+    # The places with the smallest draws get a digit, the others zero.
+    chosen = random.random((size, places)).argsort(axis=1).argsort(axis=1) < count
+    values = (random.integers(1, 10, (size, places)) * chosen) @ 10 ** np.arange(places)
+    found |= dict.fromkeys(value for value in values.tolist() if value not in YEARS)
+  return list(found)[:wanted]
+
+
+def _available(count: int, places: int) -> int:
+  """How many numbers have exactly `count` nonzero digits in `places` places, years left out."""
+  years = sum(len(str(year).replace("0", "")) == count for year in YEARS if year < 10**places)
+  return math.comb(places, count) * 9**count - years
+
+
+def check_sizes(examples: int, digits: int, places: int, beyond: tuple[int, ...]) -> None:
+  """Raises ValueError for options of `generate` that are out of range."""
+  if examples < FEWEST:
+    raise ValueError(f"examples must be at least {FEWEST}, not {examples}")
+  if not 1 <= places <= PLACES:
+    raise ValueError(f"places must be from 1 to {PLACES}, not {places}")
+  if not 1 <= digits <= places:
+    raise ValueError(f"digits must be from 1 to places, which is {places}, not {digits}")
+  for count in beyond:
+    if not digits < count <= places:
+      raise ValueError(
+        f"beyond must hold counts above digits={digits} and up to places={places}, not {count}"
+      )
+  available = sum(_available(count, places) for count in range(1, digits + 1))
+  if (wanted := _wanted(examples)) > available:
+    raise ValueError(
+      f"examples must be fewer: {wanted:,} of them would be numbers, but only {available:,} have "
+      f"up to {digits} nonzero digits in {places} places"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +212,7 @@ class Numbers(Translation):
 
   def __post_init__(self):
     super().__post_init__()
-    number_words.check(self.examples, self.digits, self.places, self.beyond)
+    check_sizes(self.examples, self.digits, self.places, self.beyond)
 
   def splits(self):
     options = {
@@ -45,9 +224,7 @@ class Numbers(Translation):
     }
     makers = [importlib.metadata.version(each) for each in ("num2words", "babel", "numpy")]
     parts = makers, self.source, self.target, options
-    rows = storage.cached(
-      "numbers", lambda: number_words.generate(self.source, self.target, **options), *parts
-    )
+    rows = storage.cached("numbers", lambda: generate(self.source, self.target, **options), *parts)
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     rows = {split: each for split, each in rows.items() if each}  # there may be nothing beyond
     found = {split: functools.partial(_sides, each) for split, each in rows.items()}
@@ -55,6 +232,6 @@ class Numbers(Translation):
     return Splits(found, [], groups, digest)
 
 
-def _sides(rows: list[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
+def _sides(rows: list[Triple]) -> Iterator[tuple[str, str]]:
   for source, target, _ in rows:
     yield source, target

@@ -14,8 +14,8 @@ import numpy as np
 from posexp import storage
 from posexp.config.checks import Count, Name, check
 from posexp.data import trees
+from posexp.data.encoded_trees import FIRST, TAGGED, Lexicon, kept_lexicon
 from posexp.data.splits import EVALUATED, arrange
-from posexp.data.treebank import FIRST, TAGGED, Lexicon, kept_lexicon
 from posexp.data.trees import Tree
 from posexp.errors import UserError
 from posexp.runs.predictions import write_predictions
@@ -24,6 +24,7 @@ from posexp.tasks.contract import Outputs, Snapshot, Task, metric_of, prefixed, 
 from posexp.tasks.treebank_data import TreebankData, parser_spec
 
 if TYPE_CHECKING:
+  from posexp.encodings.span import TermScale
   from posexp.models.parser import ParserSpec
 
 MEASURED = ("f1", "recall", "precision", "exact_match", "unlabeled_f1")
@@ -74,11 +75,7 @@ class Parsing(Task):
     return _prepared(self, digest, lexicon.json)
 
   def predict(
-    self,
-    data: TreebankData,
-    snapshot: Snapshot,
-    split: str,
-    term_scale: dict[str, Any] | None = None,
+    self, data: TreebankData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
   ) -> Outputs:
     """For every sentence, [N,...] each: `loss`, the `spans` of its tree, and its `counts` of
     brackets; those that are right (`right`), and those of both trees (`tokens`), halved; and a

@@ -44,9 +44,9 @@ def scores(
 
   def compute() -> dict[str, float]:
     grammar, found = PCFG.of(train), []
-    lexicon = Lexicon.of(train, [tag for (tag,) in grammar.symbols[: grammar.tags]])
+    emissions = Emissions.of(train, [tag for (tag,) in grammar.symbols[: grammar.tags]])
     for tree in test:
-      seen = lexicon.of_tags(tree.tags) if see_tags else lexicon.of_words(tree.words)
+      seen = emissions.of_tags(tree.tags) if see_tags else emissions.of_words(tree.words)
       spans = grammar.parse(seen) if len(seen) <= LONGEST else None
       side = tree.words, tree.tags
       found.append(otherwise(*side) if spans is None else trees.of_chains(*side, spans))
@@ -175,7 +175,7 @@ def _columns(rows: list[tuple], count: int) -> tuple[np.ndarray, ...]:
   return *(np.array(each, np.int64) for each in symbols), np.array(weights, np.float32)
 
 
-class Lexicon(NamedTuple):
+class Emissions(NamedTuple):
   """With which log probability tags give words, of T tags."""
 
   number: dict[str, int]  # of each tag

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from posexp.data import batches, trees
+from posexp.data.encoded_trees import UNKNOWN, Lexicon, Sentences
 from posexp.data.examples import Batch
 from posexp.data.splits import EVALUATED, SPLITS
-from posexp.data.treebank import UNKNOWN, Lexicon, Sentences
 from posexp.data.trees import Tree
-from posexp.errors import UserError
 from posexp.tasks.brackets import Branching
 
 if TYPE_CHECKING:
@@ -113,13 +112,6 @@ class TreebankData(batches.Bucketed):
         size //= 2
       rows.append(size)
     return np.array(rows)
-
-  def steps_per_epoch(self, batch_size: int) -> int:
-    if batch_size > self.sizes["train"]:
-      raise UserError(
-        f"train.batch_size={batch_size}: there are only {self.sizes['train']} training sentences"
-      )
-    return self.sizes["train"] // batch_size
 
   def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
     """Full batches, as `Sentences.batch` gives them."""

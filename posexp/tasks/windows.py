@@ -15,7 +15,7 @@ from posexp.data.examples import Batch
 from posexp.data.streams import Stream
 from posexp.data.vocabulary import END
 from posexp.errors import UserError
-from posexp.runs.contexts import ContextLosses
+from posexp.runs.context_losses import ContextLosses
 from posexp.tasks.contract import Snapshot
 
 POSITIONS = 1024  # targets that are drawn, where there are as many
@@ -61,7 +61,7 @@ def losses(
   `last` int [N] are the places of their last targets. Contexts up to `longest` share a program
   where there is a memory; without one each has its own.
   """
-  from posexp.models.windows import window_losses
+  from posexp.models.window_losses import window_losses
 
   memory = snapshot.model().stack.size.memory
   width = -(-(longest or context) // stream.segment) * stream.segment if memory else context

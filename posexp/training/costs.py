@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import posexp
+from posexp.runs.metrics import COST
 
 if TYPE_CHECKING:
   from jax.sharding import Mesh
@@ -41,7 +42,7 @@ def of_run(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
   """What a run cost, from its rows."""
   found: dict[str, float] = {}
   for row in history:
-    found |= {name: row[name] for name in row if name.startswith(("time/", "memory/"))}
+    found |= {name: row[name] for name in row if name.startswith(COST)}
   found.pop("time/tokens_per_second", None)
   return found
 

@@ -11,6 +11,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from posexp.data.examples import Batch
+from posexp.encodings.span import TermScale
 from posexp.tasks.contract import Outputs
 from posexp.training.devices import shard
 from posexp.training.processes import fetch
@@ -38,9 +39,7 @@ class Snapshot(NamedTuple):
     """The model itself."""
     return nnx.merge(self.graphdef, self.state.params, self.state.settings)
 
-  def predict(
-    self, batches: Iterable[Batch], term_scale: dict[str, Array] | None = None
-  ) -> Outputs:
+  def predict(self, batches: Iterable[Batch], term_scale: TermScale | None = None) -> Outputs:
     """What the model predicts for every example, in the order of the data, [N] or [N,...] each.
 
     `term_scale` says how much of each term of its relations it keeps, as in `Stack`.

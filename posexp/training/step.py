@@ -25,6 +25,7 @@ from jax.sharding import Mesh
 from posexp.data.examples import Batch
 from posexp.data.side_by_side import cores
 from posexp.encodings.rngs import STREAMS, GivenRngs, Path, Rngs, abstract_model, keys_at
+from posexp.encodings.span import TermScale
 from posexp.kernels.target import compiling
 from posexp.tasks.contract import ModelSpec
 from posexp.training.devices import by_rows, check_memory, replicated, shardings
@@ -260,7 +261,7 @@ class Functions:
     )
 
   def predict(
-    self, state: State, batch: Batch, carry: Any = (), term_scale: dict[str, Array] | None = None
+    self, state: State, batch: Batch, carry: Any = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], Any]:
     """What the model predicts for every row, and the next carry."""
     return nnx.merge(self.graphdef, state.params, state.settings).predict(batch, carry, term_scale)

@@ -1,8 +1,7 @@
-"""What runs have measured by context: for the report, and relative effective context lengths."""
+"""Relative effective context lengths of language models (Dai et al. 2019)."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -14,30 +13,13 @@ from posexp.errors import UserError
 from posexp.reporting.grouping import names_of
 from posexp.reporting.text import CELL, tabulated
 from posexp.runs import Run
-from posexp.runs.contexts import ContextLosses, read_context_losses
+from posexp.runs.context_losses import ContextLosses, read_context_losses
 
 SHARES = (1.0, 0.5, 0.1)  # of the targets, those that are hardest with little context
 LEAST_GAIN = 0.01  # of the perplexity
 
 
-def added(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-  """Runs with what they have measured on test by context in their summaries, and notes.
-
-  Of a run that is damaged in this, what its summary says alone is there.
-  """
-  found, notes = [], []
-  for run in runs:
-    if run.summary is not None:
-      try:
-        if (measured := read_context_losses(run.path, "test")) is not None:
-          run = dataclasses.replace(run, summary=run.summary | measured.scores())
-      except UserError as error:
-        notes.append(str(error))
-    found.append(run)
-  return found, notes
-
-
-class Length(NamedTuple):
+class EffectiveLength(NamedTuple):
   """A relative effective context length."""
 
   tokens: int
@@ -49,7 +31,7 @@ class Length(NamedTuple):
 
 def relative_effective_length(
   group: Sequence[Mapping[int, np.ndarray]], member: int, share: float
-) -> Length:
+) -> EffectiveLength:
   """How long a context is of use to one model of a group (Dai et al. 2019, appendix C).
 
   `group` has the nats [N] of each model by context, of the same targets. Beginning with the
@@ -64,11 +46,11 @@ def relative_effective_length(
     base = best[hard].mean()
     gained = np.minimum(best, own[longer])[hard].mean()
     if 1 - math.exp(gained - base) < LEAST_GAIN:
-      return Length(context, False)
-  return Length(contexts[-1], True)
+      return EffectiveLength(context, False)
+  return EffectiveLength(contexts[-1], True)
 
 
-def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Length]]:
+def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[EffectiveLength]]:
   """Of runs, which are one group: for each share of the targets, by a short name of the run.
 
   Raises:
@@ -95,7 +77,7 @@ def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Length]]
   }
 
 
-def length_table(found: Mapping[str, Sequence[Length]]) -> str:
+def length_table(found: Mapping[str, Sequence[EffectiveLength]]) -> str:
   """A row for each run."""
   heads = ["relative effective context length", *(f"r = {share:g}" for share in SHARES)]
   return tabulated((heads, [[title, *map(str, each)] for title, each in found.items()]), "plain")

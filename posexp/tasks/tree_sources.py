@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from posexp import storage
 from posexp.config.checks import Count, Name, Whole, at_least, at_most
 from posexp.data import best_trees, files, grammar, trees
+from posexp.data.encoded_trees import TAGGED
 from posexp.data.splits import SPLITS
-from posexp.data.treebank import TAGGED
 from posexp.errors import UserError
 from posexp.tasks import brackets
 from posexp.tasks.contract import Snapshot, prefixed

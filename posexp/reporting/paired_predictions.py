@@ -26,13 +26,13 @@ class Columns(NamedTuple):
   answer: str
   metrics: tuple[str, ...]  # rows of the table of metrics
   items: str  # what an example is
-  joined: bool = False  # examples are parts of one text, with `loss` and `bytes`
-  counts: tuple[str, ...] = ()  # columns of whole numbers, of whose sums the metrics are made
+  numbers: tuple[str, ...] = ()  # columns of numbers of which the metrics are made
+  joined: bool = False  # examples are parts of one text; its numbers are nats and bytes
 
   @property
   def needed(self) -> set[str]:
     """The columns by which they are known."""
-    return {self.reference, self.answer, *self.counts, *(("bytes",) if self.joined else ())}
+    return {self.reference, self.answer, *self.numbers}
 
 
 COLUMNS = (
@@ -40,7 +40,9 @@ COLUMNS = (
     "translation", "source", "reference", "hypothesis", ("bleu", "chrf", "exact_match"), "sentences"
   ),
   Columns("classification", "text", "label", "prediction", ("accuracy",), "texts"),
-  Columns("language modeling", "", "text", "loss", ("bits_per_byte",), "segments", joined=True),
+  Columns(
+    "language modeling", "", "text", "loss", ("bits_per_byte",), "segments", ("loss", "bytes"), True
+  ),
   Columns(
     "parsing",
     "text",
@@ -48,16 +50,10 @@ COLUMNS = (
     "parse",
     ("f1", "exact_match"),
     "sentences",
-    counts=("matched", "gold", "predicted"),
+    ("matched", "gold", "predicted"),
   ),
   Columns(
-    "answers",
-    "input",
-    "reference",
-    "exact",
-    ("exact_match",),
-    "examples",
-    counts=("right", "tokens"),
+    "answers", "input", "reference", "exact", ("exact_match",), "examples", ("right", "tokens")
   ),
 )
 
@@ -192,28 +188,24 @@ def _read(run: Run, split: str) -> tuple[Columns, list[Prediction]]:
     raise UserError(f"{run.path} has no predictions of the split {split}{there}")
   for columns in COLUMNS:
     if all(columns.needed <= row.keys() for row in rows):
-      names = columns.source, columns.reference, columns.answer
-      texts = ([str(row.get(name, "")) for name in names] for row in rows)
-      if columns.counts:
-        counts = [tuple(row[name] for name in columns.counts) for row in rows]
-        if not all(type(each) is int and each >= 0 for of_row in counts for each in of_row):
-          raise UserError(
-            f"{run.path}: its predictions of {split} have no whole numbers in "
-            f"{', '.join(columns.counts)}"
-          )
-        pairs = zip(texts, counts, strict=True)
-        return columns, [Prediction(*each, counts=of_row) for each, of_row in pairs]
-      if not columns.joined:
-        return columns, [Prediction(*each) for each in texts]
-      if not all(_is_part(row) for row in rows):
-        raise UserError(f"{run.path}: its predictions of {split} have no numbers in loss and bytes")
-      pairs = zip(texts, rows, strict=True)
-      return columns, [Prediction(*each, row["loss"], row["bytes"]) for each, row in pairs]
+      found = [_prediction(row, columns) for row in rows]
+      if None in found:
+        names = ", ".join(columns.numbers)
+        raise UserError(f"{run.path}: its predictions of {split} have no numbers in {names}")
+      return columns, found
   wanted = " or ".join(f"{each.reference} and {each.answer}" for each in COLUMNS)
   raise UserError(f"{run.path}: its predictions cannot be compared, for want of columns {wanted}")
 
 
-def _is_part(row: Mapping[str, Any]) -> bool:
-  """Whether a row says what a part of a text cost, and how long it is."""
-  loss, size = row["loss"], row["bytes"]
-  return storage.is_number(loss) and math.isfinite(loss) and type(size) is int and size >= 0
+def _prediction(row: Mapping[str, Any], columns: Columns) -> Prediction | None:
+  """A row; None if what must be a number is none."""
+  names = columns.source, columns.reference, columns.answer
+  texts, numbers = [str(row.get(name, "")) for name in names], [row[n] for n in columns.numbers]
+  whole = numbers[1:] if columns.joined else numbers
+  if not all(type(each) is int and each >= 0 for each in whole):
+    return None
+  if not columns.joined:
+    return Prediction(*texts, counts=tuple(numbers))
+  nats, size = numbers
+  finite = storage.is_number(nats) and math.isfinite(nats)
+  return Prediction(*texts, nats, size) if finite else None

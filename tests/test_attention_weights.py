@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from translators import TEXTS, untrained
 
-from posexp.analysis import attention, figures
+from posexp.analysis import attention_weights, encoding_figures
 from posexp.analysis.line_translation import LineTranslator
 from posexp.data.tokenizer import EOS
 from posexp.encodings import Span
@@ -28,10 +28,10 @@ def found(tmp_path_factory):
 def test_maps_are_of_the_translation_that_was_found(found):
   opened, said = found
   for each in said[0], said[3]:
-    batch = attention.pair(each.source, each.target)
+    batch = attention_weights.pair(each.source, each.target)
     loss = opened.snapshot.program.predict(opened.snapshot.state, batch)[0]["loss"]
     assert -float(loss[0]) == pytest.approx(each.score, abs=1e-4)
-    encoder, decoder, cross = attention.of_translation(opened, each.source, each.target)
+    encoder, decoder, cross = attention_weights.of_translation(opened, each.source, each.target)
     s, t = len(each.source), len(each.target)
     assert encoder.weights.shape == (1, 2, s, s)
     assert decoder.weights.shape == (1, 2, t, t)
@@ -49,7 +49,7 @@ def test_maps_are_the_weights_of_the_model(found):
   """Those of the first layer of the encoder, from its parts."""
   opened, said = found
   each = max(said, key=lambda one: len(one.source))
-  seen, *_ = attention.of_translation(opened, each.source, each.target)
+  seen, *_ = attention_weights.of_translation(opened, each.source, each.target)
 
   @nnx.jit
   def weights(model, tokens):
@@ -68,9 +68,9 @@ def test_names_of_tokens_are_no_mathematics(found):
   opened, _ = found
   # What is written is "$5$", whatever the model would have said.
   tokens = LineTranslator(opened, Search(1), 1).target.ids(["$5$"])[0]
-  *_, cross = attention.of_translation(opened, [*tokens, EOS], [*tokens, EOS])
+  *_, cross = attention_weights.of_translation(opened, [*tokens, EOS], [*tokens, EOS])
   svg = io.StringIO()
-  figures.weight_map(cross, "line 1: a price of $5$").savefig(svg, format="svg")
+  encoding_figures.weight_map(cross, "line 1: a price of $5$").savefig(svg, format="svg")
   assert "a price of $5$" in svg.getvalue()
   assert "".join(cross.keys[:-1]) == "␣$5$"
 
@@ -79,6 +79,6 @@ def test_pieces_are_what_tokens_say(found):
   opened, _ = found
   (tokens,) = LineTranslator(opened, Search(1), 1).source.ids(["one [EOS] $"])
   source, _ = tokenizers(opened.setup.task, opened.run.path)
-  names = attention.token_names(source, tokens)
+  names = attention_weights.token_names(source, tokens)
   assert "".join(names).replace("␣", " ") == " one [EOS] $"
-  assert attention.token_names(source, [1, EOS]) == ["[BOS]", "[EOS]"]
+  assert attention_weights.token_names(source, [1, EOS]) == ["[BOS]", "[EOS]"]

@@ -19,9 +19,10 @@ from flax import nnx
 from jax import Array
 
 from posexp import plotting
-from posexp.analysis import figures
-from posexp.analysis.attention import seen_by
+from posexp.analysis import encoding_figures
+from posexp.analysis.attention_weights import seen_by
 from posexp.errors import UserError
+from posexp.reporting.text import tabulated
 from posexp.training.devices import prepare
 from posexp.training.restore import TrainedModel, open_trained
 
@@ -58,14 +59,13 @@ def compare(run: Path, against: Sequence[Path], out: Path) -> tuple[list[str], l
   heads = len(nearest) // layers
   rows = [f"layer {layer}, head {head}" for layer in range(layers) for head in range(heads)]
   name = one.run.config["encoding"]
-  width = max(14, *map(len, named)) + 2
+  cells = [[f"{value:.3f}" for value in values] for values in (*nearest, nearest.mean(0))]
+  body = [[row, *values] for row, values in zip([*rows, "mean"], cells, strict=True)]
   lines = [
     f"{name}: Jensen-Shannon distance of each head to the nearest of its layer in others",
-    " " * 18 + "".join(f"{each:>{width}}" for each in named),
+    tabulated((["", *named], body), "plain"),
   ]
-  for row, values in [*zip(rows, nearest, strict=True), ("mean", nearest.mean(0))]:
-    lines.append(f"{row:<18}" + "".join(f"{value:>{width}.3f}" for value in values))
-  drawn = figures.likeness(name, rows, [*named], nearest)
+  drawn = encoding_figures.likeness(name, rows, [*named], nearest)
   return lines, plotting.save(drawn, out, "attention-likeness")
 
 

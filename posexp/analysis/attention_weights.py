@@ -71,7 +71,7 @@ def seen_by(
   return seen, carry
 
 
-class ByOffset(NamedTuple):
+class AttentionByOffset(NamedTuple):
   """Attention on real sequences, by layer, head and how far the key is from the query."""
 
   offsets: np.ndarray  # int [O], in tokens
@@ -84,7 +84,7 @@ class ByOffset(NamedTuple):
 
 def by_offset(
   model: nnx.Module, positions: Positions, batches: list[dict[str, Any]], most: int
-) -> ByOffset:
+) -> AttentionByOffset:
   """Runs a model on batches of equal length, one after another; the last `most` of them count."""
 
   @nnx.jit
@@ -115,10 +115,10 @@ def by_offset(
   )
   in_memory = sums["mass"][..., :memory].sum((-2, -1)) / queries
   examples = int(sums["examples"])
-  return ByOffset(offsets, mass / queries, uniform / queries, examples, length, in_memory)
+  return AttentionByOffset(offsets, mass / queries, uniform / queries, examples, length, in_memory)
 
 
-class Map(NamedTuple):
+class AttentionMap(NamedTuple):
   """The weights of one kind of attention in a translation; a row is a query's, and sums to 1."""
 
   name: str  # "cross", "encoder" or "decoder"
@@ -129,7 +129,7 @@ class Map(NamedTuple):
 
 def of_translation(
   trained: TrainedModel, source: Sequence[int], target: Sequence[int]
-) -> list[Map]:
+) -> list[AttentionMap]:
   """One pass over a translation and its source, tokens as a `LineTranslator` gives them."""
   batch = pair(source, target, trained.spec.encoding.limit)
   state = trained.snapshot.state
@@ -139,7 +139,7 @@ def of_translation(
   read = token_names(second, [BOS, *target[:-1]])
   axes = {"encoder": (texts, texts), "decoder": (written, read), "cross": (written, texts)}
   return [
-    Map(name, found[:, :, : len(queries), : len(keys)], queries, keys)
+    AttentionMap(name, found[:, :, : len(queries), : len(keys)], queries, keys)
     for (name, (queries, keys)), found in zip(axes.items(), jax.device_get(seen), strict=True)
   ]
 
@@ -161,7 +161,7 @@ def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None)
 
 @functools.lru_cache(maxsize=4)
 def weights(graphdef: nnx.GraphDef) -> Callable[..., tuple[Array, Array, Array]]:
-  """(params, settings, a batch of one pair) -> the weights of each `Map`, padding included."""
+  """(params, settings, a batch of one pair) -> the weights of each map, padding included."""
 
   @jax.jit
   def look(params: Any, settings: Any, batch: dict[str, Array]) -> tuple[Array, Array, Array]:

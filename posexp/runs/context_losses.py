@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ import numpy as np
 
 from posexp import storage
 from posexp.errors import UserError
+from posexp.runs.run import Run
 
 
 class ContextLosses(NamedTuple):
@@ -77,3 +80,20 @@ def read_context_losses(folder: Path, name: str) -> ContextLosses | None:
       f"{path} is damaged; python -m posexp.evaluate RUN --context measures it again"
     ) from error
   return found
+
+
+def with_context_losses(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+  """Runs with what they have measured on test by context in their summaries, and notes.
+
+  Of a run that is damaged in this, what its summary says alone is there.
+  """
+  found, notes = [], []
+  for run in runs:
+    if run.summary is not None:
+      try:
+        if (measured := read_context_losses(run.path, "test")) is not None:
+          run = dataclasses.replace(run, summary=run.summary | measured.scores())
+      except UserError as error:
+        notes.append(str(error))
+    found.append(run)
+  return found, notes

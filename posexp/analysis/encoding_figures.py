@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import softmax
 
-from posexp.analysis.attention import ByOffset, Map
+from posexp.analysis.attention_weights import AttentionByOffset, AttentionMap
 from posexp.analysis.probe import Profile, Shares, inner_products, relative_to_zero
 from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, heat, numbers, panels
 
@@ -118,7 +118,7 @@ def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Fi
   return by_head(title, lines, "offset (key − query)", "attention weight")
 
 
-def attention_on_text(name: str, found: ByOffset, item: str, near: int = 32) -> Figure:
+def attention_on_text(name: str, found: AttentionByOffset, item: str, near: int = 32) -> Figure:
   """Attention at offsets up to `near` on real sequences, which are called `item`."""
   title = f"{name}: attention by offset on {found.examples} {item}s of the validation split"
   chosen = np.abs(found.offsets) <= near
@@ -129,7 +129,7 @@ def attention_on_text(name: str, found: ByOffset, item: str, near: int = 32) -> 
   return by_head(title, lines, "offset (key − query), in tokens", "share of attention")
 
 
-def attention_by_distance(name: str, found: ByOffset, item: str) -> Figure:
+def attention_by_distance(name: str, found: AttentionByOffset, item: str) -> Figure:
   """Attention of a causal stack by distance on real sequences, with the border of its memory."""
   back = found.offsets <= 0
   distance, visible = -found.offsets[back], found.uniform[back]
@@ -230,7 +230,7 @@ def _legend(figure: Figure) -> None:
   figure.legend(handles, labels, loc="outside lower left", ncols=int(figure.get_figwidth() / 1.5))
 
 
-def weight_map(found: Map, title: str) -> Figure:
+def weight_map(found: AttentionMap, title: str) -> Figure:
   """Weights [layers,H,Q,K], a panel for each head of each layer, in one scale of color."""
   layers, heads, *_ = found.weights.shape
   queries, keys = found.queries, found.keys

@@ -79,7 +79,7 @@ class Split(Encoding):
     if self.form != "factored":
       return Relation()
     half(head_dim)
-    return Streams(STREAMS if self.attention == "both" else (self.attention,))
+    return Factored(STREAMS if self.attention == "both" else (self.attention,))
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Rows(embed.vector) if self.form == "position_only" else None
@@ -93,7 +93,7 @@ class SplitLinear(Paired):
     return (a, jnp.zeros_like(a)), (jnp.zeros_like(b), b)
 
 
-class Streams(Relation):
+class Factored(Relation):
   """q·k of the chosen streams, each on the scale of both."""
 
   def __init__(self, terms: tuple[str, ...]):
