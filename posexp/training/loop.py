@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
 import jax
+from jax.sharding import Mesh
 
 from posexp.errors import UserError, counted
 from posexp.runs import RunWriter
@@ -28,6 +29,9 @@ from posexp.training.stopping import StopRequests
 log = logging.getLogger("posexp")
 
 SOON = 50  # batches whose shapes are compiled ahead
+
+Batches = Iterator[tuple[dict[str, jax.Array], int]]  # on their devices, with their real tokens
+Shapes = list[dict[str, jax.ShapeDtypeStruct]]  # of batches, each once
 
 
 class Tracker(Protocol):
@@ -81,17 +85,20 @@ def run_training(
     data = setup.task.prepare(run.path)
   spec = setup.model_for(data)
   mesh = mesh_for(data.rows_of(setup.training.batch_size), setup.training.accumulate)
-  facts = matching.facts(spec, data.length, setup.size)
   rhythm = Rhythm.of(setup, data)
-  facts |= {"steps": rhythm.steps}
-  facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   step = run.checkpoints.find("latest") or 0
   run.rewind(step, rhythm.rows(step))
+  program = setup.program(spec, data, mesh)
+  batches, upcoming = batches_after(setup, data, mesh, step, rhythm.steps)
+  key = keys(setup.config["seed"])["dropout"]
+  program.update.begin(program.shapes, upcoming[:1], key)  # while all else is made ready
+  facts = matching.facts(spec, data.length, setup.size)
+  facts |= {"steps": rhythm.steps}
+  facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   with track(facts=facts) as tracker:
     terminal.header(setup.config, data, spec, facts, run.path, tracker.line)
-    program = setup.program(spec, data, mesh)
     job = Job(run, setup, data, program, rhythm, tracker, started)
-    state = fit(job, step)
+    state = fit(job, step, batches, upcoming)
     summary = conclude(job, state) | facts | declared(job.setup.task)
     tracker.summarize(summary)
     tracker.samples(load_samples(run.output))
@@ -134,13 +141,14 @@ class Rhythm(NamedTuple):
     return {step: self.evaluates(step) for step in range(1, until + 1) if self.logs(step)}
 
 
-def fit(job: Job, step: int) -> State:
-  """Trains from `step`, the newest checkpoint's or 0, until the last step or out of patience."""
+def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
+  """Trains from `step`, the newest checkpoint's or 0, until the last step or out of patience.
+
+  `ready` and `upcoming` are as `batches_after` gives them.
+  """
   run, program, rhythm, seed = job.run, job.program, job.rhythm, job.setup.config["seed"]
   key, steps = keys(seed)["dropout"], rhythm.steps
   learning_rate = make_schedule(job.setup.training, steps)
-  ready, upcoming = batches_after(job, step)
-  program.update.begin(program.shapes, upcoming[:1], key)  # while the state is made
   state = run.checkpoints.restore(program.shapes) if step else program.init(seed)
   if step:
     log.info("going on from step %d", step)
@@ -210,19 +218,15 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
 
 
 def batches_after(
-  job: Job, step: int
-) -> tuple[Iterator[tuple[dict[str, jax.Array], int]], list[dict[str, jax.ShapeDtypeStruct]]]:
-  """The batches after a step, on their devices, with how many tokens each has; and the shapes of
-  the first ones, each once, to be compiled ahead.
+  setup: Setup, data: Data, mesh: Mesh, step: int, steps: int
+) -> tuple[Batches, Shapes]:
+  """The batches after a step, up to `steps`, and the shapes of the first ones, to be compiled ahead.
 
   No shapes on a GPU or TPU, where XLA times kernels while it compiles, and none of several
   processes, which have to compile in one order.
   """
-  mesh = job.program.mesh
-  batches = job.data.batches(
-    job.setup.training.batch_size, seed=job.setup.config["seed"], start=step
-  )
-  soon = list(itertools.islice(batches, min(SOON, job.rhythm.steps - step)))
+  batches = data.batches(setup.training.batch_size, seed=setup.config["seed"], start=step)
+  soon = list(itertools.islice(batches, min(SOON, steps - step)))
   ready = shard(itertools.chain(soon, batches), mesh)
   if mesh.devices.flat[0].platform != "cpu" or not by_rows(mesh).is_fully_addressable:
     return ready, []
