@@ -10,19 +10,23 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from posexp import storage
-from posexp.data import documents, files, sources, store, tokenizer, vocabulary
+from posexp.data import documents, files, side_by_side, sources, store, tokenizer, vocabulary
 from posexp.data.documents import Documents
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 
+Result = TypeVar("Result")
+
 SEPARATOR = np.array([END])
 BATCH = 1_000  # pieces that are tokenized at a time
+LARGE = 1 << 22  # bytes of a split from which on another process works on it, for a second or more
 CHECKED = 1 << 20  # bytes of the training text that are decoded again; of other splits, all
 
 
@@ -94,9 +98,9 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
 
   def trained(_: int) -> str:
     kind, size = task.tokenizer, task.vocab_size
-    train = functools.partial(vocabulary.trained, kind, found["train"].texts(), size)
+    train = functools.partial(_called, _trained, found["train"], kind, size)
     name = f"vocabularies/{digest}-{kind}-{size}"
-    return train() if kind == "byte" else storage.cached(name, train)
+    return vocabulary.trained(kind, (), size) if kind == "byte" else storage.cached(name, train)
 
   (text,) = tokenizer.kept(folder, ["tokenizer"], trained, Vocabulary.opened)
   opened = Vocabulary.opened(text)
@@ -104,7 +108,7 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
   for split, source in found.items():
     tokens, abouts[split] = store.opened(
       f"tokens/{storage.digest(digest, split, text)}",
-      functools.partial(_write, split=split, source=source, opened=opened),
+      functools.partial(_called, _write, source, split, text),
       functools.partial(_read, dtype=_dtype(opened)),
     )
     texts[split] = Text(tokens, source, abouts[split]["unspelled"])
@@ -152,8 +156,21 @@ def _read(folder: Path, dtype: str) -> tuple[np.ndarray, dict]:
   return tokens, about
 
 
-def _write(folder: Path, split: str, source: Documents, opened: Vocabulary) -> None:
-  """Writes the tokens of a split, and checks that they stand for its text."""
+def _called(function: Callable[..., Result], source: Documents, *arguments: Any) -> Result:
+  """`function(source, *arguments)`, in another process where it takes long."""
+  if len(source.content) > LARGE:
+    return side_by_side.elsewhere(function, source, *arguments)
+  return function(source, *arguments)
+
+
+def _trained(source: Documents, kind: str, size: int | None) -> str:
+  return vocabulary.trained(kind, source.texts(), size)
+
+
+def _write(source: Documents, split: str, text: str, folder: Path) -> None:
+  """Writes the tokens of a split by the JSON of a vocabulary, and checks that they stand for its
+  text."""
+  opened = Vocabulary.opened(text)
   checked = CHECKED if split == "train" else len(source.content)
   count = done = unknown = unspelled = 0
   exact = True

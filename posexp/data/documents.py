@@ -5,7 +5,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,10 +33,17 @@ class Documents(NamedTuple):
   chars: int
   words: int
 
+  def __reduce__(self):
+    return _mapped, (self.content.filename, *self[1:])  # the content stays where it is
+
   def texts(self) -> Iterator[memoryview]:
     """The documents, one by one."""
     view = memoryview(self.content)
     return (view[start:end] for start, end in itertools.pairwise(self.starts.tolist()))
+
+
+def _mapped(path: Path, *rest: Any) -> Documents:
+  return Documents(np.memmap(path, np.uint8, "r"), *rest)
 
 
 def blocks(content: np.ndarray) -> Iterator[np.ndarray]:
@@ -68,11 +75,11 @@ def _read(folder: Path) -> tuple[dict[str, Documents], list[str]]:
   found = {}
   for split in SPLITS:
     counts = about[split]
-    content = np.memmap(folder / f"{split}.text", np.uint8, "r")
     starts = np.load(folder / f"{split}.starts.npy")
-    if len(content) != counts["bytes"] or (starts[0], starts[-1]) != (0, len(content)):
+    found[split] = _mapped(folder / f"{split}.text", starts, counts["chars"], counts["words"])
+    size = len(found[split].content)
+    if size != counts["bytes"] or (starts[0], starts[-1]) != (0, size):
       raise ValueError("other counts than bytes")
-    found[split] = Documents(content, starts, counts["chars"], counts["words"])
   return found, [*about["notes"]]
 
 

@@ -1,4 +1,4 @@
-"""A function of many items in several processes, for work that threads of one cannot share."""
+"""Functions called in other processes, for work that threads of one cannot share."""
 
 import contextlib
 import itertools
@@ -50,6 +50,21 @@ def mapped(
       yield _answer(*each, here)
 
 
+def elsewhere(function: Callable[..., Result], *arguments: Any) -> Result:
+  """`function(*arguments)`, a function of a module, called in another process.
+
+  Threads that compile in this one would take turns with it, at Python and at malloc.
+  """
+  with _worker(TOKENIZERS_PARALLELISM="true") as worker:  # where no other tokenizes beside it
+    _send(worker, (_taking_all, (function,)))
+    _send(worker, arguments)
+    return _answer(worker, arguments, _taking_all(function))
+
+
+def _taking_all(function: Callable[..., Result]) -> Callable[[tuple], Result]:
+  return lambda arguments: function(*arguments)
+
+
 def cores() -> int:
   """How many cores this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -67,14 +82,14 @@ def serve(asked: BinaryIO, answers: BinaryIO) -> None:
 
 
 @contextlib.contextmanager
-def _worker() -> Iterator[subprocess.Popen]:
+def _worker(**environment: str) -> Iterator[subprocess.Popen]:
   path = os.pathsep.join(filter(None, sys.path))
   worker = subprocess.Popen(
     [sys.executable, "-c", SERVE],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     stderr=subprocess.DEVNULL,  # errors are raised again in this process
-    env=os.environ | {"PYTHONPATH": path},
+    env=os.environ | {"PYTHONPATH": path} | environment,
   )
   try:
     yield worker

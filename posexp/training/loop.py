@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from posexp.errors import UserError, counted
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
-from posexp.tasks.contract import Data, declared, prefixed
+from posexp.tasks.contract import Data, ModelSpec, declared, prefixed
 from posexp.training import costs, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
 from posexp.training.evaluation import Snapshot
@@ -81,17 +81,16 @@ def run_training(
   Raises:
     UserError: the data are not in order, or the loss is no longer finite.
   """
+  step = run.checkpoints.find("latest") or 0
+  foreseen = setup.task.foreseen(setup.training.batch_size) if setup.training.steps else None
+  if foreseen and step < setup.training.steps:
+    begin(setup, foreseen, step)  # compiled while the data are read, and found below
   with processes.main_process_first():
     data = setup.task.prepare(run.path)
-  spec = setup.model_for(data)
-  mesh = mesh_for(data.rows_of(setup.training.batch_size), setup.training.accumulate)
   rhythm = Rhythm.of(setup, data)
-  step = run.checkpoints.find("latest") or 0
   run.rewind(step, rhythm.rows(step))
-  program = setup.program(spec, data, mesh)
-  batches, upcoming = batches_after(setup, data, mesh, step, rhythm.steps)
-  key = keys(setup.config["seed"])["dropout"]
-  program.update.begin(program.shapes, upcoming[:1], key)  # while all else is made ready
+  spec, program, batches, upcoming = begin(setup, data, step)
+  mesh = program.mesh
   facts = matching.facts(spec, data.length, setup.size)
   facts |= {"steps": rhythm.steps}
   facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
@@ -104,6 +103,17 @@ def run_training(
     tracker.samples(load_samples(run.output))
   run.finish(summary)  # after the tracker has it all: a finished run is not opened again
   return summary
+
+
+def begin(setup: Setup, data: Data, step: int) -> tuple[ModelSpec, Program, Batches, Shapes]:
+  """The model for some data and its program, of which the step after `step` begins to be compiled;
+  and what `batches_after` gives."""
+  spec = setup.model_for(data)
+  mesh = mesh_for(data.rows_of(setup.training.batch_size), setup.training.accumulate)
+  program = setup.program(spec, data, mesh)
+  batches, upcoming = batches_after(setup, data, mesh, step)
+  program.update.begin(program.shapes, upcoming[:1], keys(setup.config["seed"])["dropout"])
+  return spec, program, batches, upcoming
 
 
 class Rhythm(NamedTuple):
@@ -217,16 +227,14 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   return summary | costs.of_run(run.history)
 
 
-def batches_after(
-  setup: Setup, data: Data, mesh: Mesh, step: int, steps: int
-) -> tuple[Batches, Shapes]:
-  """The batches after a step, up to `steps`, and the shapes of the first ones, to be compiled ahead.
+def batches_after(setup: Setup, data: Data, mesh: Mesh, step: int) -> tuple[Batches, Shapes]:
+  """The batches after a step, and the shapes of the first ones, to be compiled ahead.
 
   No shapes on a GPU or TPU, where XLA times kernels while it compiles, and none of several
   processes, which have to compile in one order.
   """
   batches = data.batches(setup.training.batch_size, seed=setup.config["seed"], start=step)
-  soon = list(itertools.islice(batches, min(SOON, steps - step)))
+  soon = list(itertools.islice(batches, min(SOON, setup.steps(data) - step)))
   ready = shard(itertools.chain(soon, batches), mesh)
   if mesh.devices.flat[0].platform != "cpu" or not by_rows(mesh).is_fully_addressable:
     return ready, []
