@@ -1,6 +1,7 @@
 """The documents of a corpus, byte for byte: written once from their source to files, in splits."""
 
 import contextlib
+import functools
 import itertools
 import json
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.data import sources, splits, store
+from posexp.data import side_by_side, sources, splits, store
 from posexp.data.splits import SPLITS
 from posexp.errors import UserError
 
@@ -65,7 +66,9 @@ def read(task) -> tuple[dict[str, Documents], list[str], str]:
     UserError: for what is missing, broken, or too short.
   """
   digest = storage.digest(sources.documents_digest(task), sorted(sources.given(task)))
-  found, notes = store.opened(f"documents/{digest}", lambda folder: _write(folder, task), _read)
+  # A package is a few seconds' work; a process of its own, half a second's.
+  fill = functools.partial(side_by_side.elsewhere, _write) if task.package else _write
+  found, notes = store.opened(f"documents/{digest}", lambda folder: fill(folder, task), _read)
   return found, notes, digest
 
 

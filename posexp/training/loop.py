@@ -84,7 +84,8 @@ def run_training(
   step = run.checkpoints.find("latest") or 0
   foreseen = setup.task.foreseen(setup.training.batch_size) if setup.training.steps else None
   if foreseen and step < setup.training.steps:
-    begin(setup, foreseen, step)  # compiled while the data are read, and found below
+    _, program, *_ = begin(setup, foreseen, step)  # which is found again below
+    program.update.threads.submit(program.compiled_init)
   with processes.main_process_first():
     data = setup.task.prepare(run.path)
   rhythm = Rhythm.of(setup, data)
