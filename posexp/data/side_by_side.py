@@ -17,19 +17,24 @@ Result = TypeVar("Result")
 # Processes of multiprocessing would run the user's script once more, from its beginning.
 SERVE = f"import sys; from {__name__} import serve; serve(sys.stdin.buffer, sys.stdout.buffer)"
 MOST = 8  # processes; the one that reads the items keeps no more of them busy
-ALONE = 50  # items at first, which are done before other processes would be of use
+ALONE = 50  # items at first, of a thousand pairs each, say
 
 
 def mapped(
-  make: Callable[..., Callable[[Item], Result]], arguments: tuple, items: Iterable[Item]
+  make: Callable[..., Callable[[Item], Result]],
+  arguments: tuple,
+  items: Iterable[Item],
+  alone: int = ALONE,
 ) -> Iterator[Result]:
   """`make(*arguments)(item)` for each item, in their order, by a process for each core.
+
+  The first `alone` are done in this one, before others would be of use.
 
   `make` is a function of a module, and is called once in each process. What a process that ended
   was asked for is done in this one.
   """
   here, items = make(*arguments), iter(items)
-  yield from map(here, itertools.islice(items, ALONE))
+  yield from map(here, itertools.islice(items, alone))
   count = min(cores(), MOST)
   following = list(itertools.islice(items, 1))
   if count == 1 or not following:
