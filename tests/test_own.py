@@ -42,9 +42,12 @@ def typed(line, monkeypatch, trained=True):
   return out.getvalue()
 
 
+@contextlib.contextmanager
 def ready():
   """In it a run ends where its first step would be: the data are read and the model is built."""
-  return mock.patch("posexp.training.loop.fit", side_effect=UserError(READY))
+  end = mock.patch("posexp.training.loop.fit", side_effect=UserError(READY))
+  with mock.patch("posexp.training.step.Step.begin"), end:
+    yield
 
 
 @pytest.fixture

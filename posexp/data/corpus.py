@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from posexp import storage
-from posexp.data import documents, files, sources, store, tokenizer, vocabulary
+from posexp.data import documents, files, side_by_side, sources, store, tokenizer, vocabulary
 from posexp.data.documents import Documents
+from posexp.data.side_by_side import mapped
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 
+Batch = tuple[int, list[bool], list[bytes]]  # the bytes before it, and what `_pieces` gives
+
 SEPARATOR = np.array([END])
-BATCH = 1_000  # pieces that are tokenized at a time
+BATCH = 1 << 18  # bytes that are tokenized at a time
+ALONE = 16  # batches at first, before other processes would be of use
+LARGE = 1 << 22  # bytes of a text that another process trains a vocabulary on, for a second or more
 CHECKED = 1 << 20  # bytes of the training text that are decoded again; of other splits, all
 
 
@@ -93,10 +98,13 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
   found, notes, digest = documents.read(task)
 
   def trained(_: int) -> str:
-    kind, size = task.tokenizer, task.vocab_size
-    train = functools.partial(vocabulary.trained, kind, found["train"].texts(), size)
-    name = f"vocabularies/{digest}-{kind}-{size}"
-    return train() if kind == "byte" else storage.cached(name, train)
+    source, kind, size = found["train"], task.tokenizer, task.vocab_size
+    if kind == "byte":
+      return vocabulary.trained(kind, (), size)
+    train = functools.partial(_trained, source, kind, size)
+    if len(source.content) > LARGE:
+      train = functools.partial(side_by_side.elsewhere, _trained, source, kind, size)
+    return storage.cached(f"vocabularies/{digest}-{kind}-{size}", train)
 
   (text,) = tokenizer.kept(folder, ["tokenizer"], trained, Vocabulary.opened)
   opened = Vocabulary.opened(text)
@@ -104,7 +112,7 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
   for split, source in found.items():
     tokens, abouts[split] = store.opened(
       f"tokens/{storage.digest(digest, split, text)}",
-      functools.partial(_write, split=split, source=source, opened=opened),
+      functools.partial(_write, split=split, source=source, text=text),
       functools.partial(_read, dtype=_dtype(opened)),
     )
     texts[split] = Text(tokens, source, abouts[split]["unspelled"])
@@ -152,39 +160,88 @@ def _read(folder: Path, dtype: str) -> tuple[np.ndarray, dict]:
   return tokens, about
 
 
-def _write(folder: Path, split: str, source: Documents, opened: Vocabulary) -> None:
-  """Writes the tokens of a split, and checks that they stand for its text."""
+def _trained(source: Documents, kind: str, size: int | None) -> str:
+  return vocabulary.trained(kind, source.texts(), size)
+
+
+def _write(folder: Path, split: str, source: Documents, text: str) -> None:
+  """Writes the tokens of a split by the JSON of a vocabulary, and checks that they stand for its
+  text."""
   checked = CHECKED if split == "train" else len(source.content)
+  opened = Vocabulary.opened(text)
   count = done = unknown = unspelled = 0
   exact = True
   with open(folder / "tokens", "wb") as file:
-    stream = _pieces(source)
-    while batch := list(itertools.islice(stream, BATCH)):
-      begins, pieces = zip(*batch, strict=True)
+    parts = mapped(_tokenizing, (text, checked), _batches(source), alone=ALONE)
+    while True:
       try:
-        found = opened.tokens(pieces)
+        if (part := next(parts, None)) is None:
+          break
       except vocabulary.UnknownCharacter as error:
-        place = done + sum(map(len, pieces[: error.number])) + error.offset
+        place = done + error.offset
         raise UserError(f"the {split} split, after {place:,} bytes: {error}") from None
-      if done < checked:
-        pairs = zip(found, pieces, strict=True)
-        exact &= all(opened.decode(ids.tolist()) == piece for ids, piece in pairs)
-      separated = [
-        part
-        for first, ids in zip(begins, found, strict=True)
-        for part in ((SEPARATOR, ids) if first else (ids,))
-      ]
-      tokens = np.concatenate(separated).astype(_dtype(opened))
-      tokens.tofile(file)
-      count += len(tokens)
-      done += sum(map(len, pieces))
-      lost = opened.unknown(pieces)
-      unknown += len(lost)
-      unspelled += sum(map(len, lost))
+      part.tokens.tofile(file)
+      count += len(part.tokens)
+      done += part.bytes
+      unknown += part.unknown
+      unspelled += part.unspelled
+      exact &= part.exact
   if opened.exact and not exact:
     raise UserError(f"the tokenizer of the run does not give back the text of the {split} split")
   about = {"tokens": count, "unknown": unknown, "unspelled": unspelled, "exact": exact}
   (folder / "about.json").write_text(json.dumps(about))
+
+
+class Part(NamedTuple):
+  """The tokens of a batch of pieces, and counts of it."""
+
+  tokens: np.ndarray
+  bytes: int
+  unknown: int
+  unspelled: int
+  exact: bool  # as far as it was checked
+
+
+def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
+  """The function from batches, of which those that begin before `checked` bytes are decoded again,
+  to their tokens."""
+  opened = Vocabulary.opened(text)
+
+  def tokenized(batch: Batch) -> Part:
+    start, begins, pieces = batch
+    try:
+      found = opened.tokens(pieces)
+    except vocabulary.UnknownCharacter as error:
+      error.offset += sum(map(len, pieces[: error.number]))
+      raise
+    exact = start >= checked or all(
+      opened.decode(ids.tolist()) == piece for ids, piece in zip(found, pieces, strict=True)
+    )
+    separated = [
+      part
+      for first, ids in zip(begins, found, strict=True)
+      for part in ((SEPARATOR, ids) if first else (ids,))
+    ]
+    tokens = np.concatenate(separated).astype(_dtype(opened))
+    lost = opened.unknown(pieces)
+    return Part(tokens, sum(map(len, pieces)), len(lost), sum(map(len, lost)), exact)
+
+  return tokenized
+
+
+def _batches(source: Documents) -> Iterator[Batch]:
+  """The text in batches of pieces."""
+  start = size = 0
+  begins, pieces = [], []
+  for begin, piece in _pieces(source):
+    begins.append(begin)
+    pieces.append(piece)
+    size += len(piece)
+    if size >= BATCH:
+      yield start, begins, pieces
+      start, size, begins, pieces = start + size, 0, [], []
+  if pieces:
+    yield start, begins, pieces
 
 
 def _pieces(source: Documents) -> Iterator[tuple[bool, bytes]]:

@@ -1,16 +1,17 @@
 """The documents of a corpus, byte for byte: written once from their source to files, in splits."""
 
 import contextlib
+import functools
 import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from posexp import storage
-from posexp.data import sources, splits, store
+from posexp.data import side_by_side, sources, splits, store
 from posexp.data.splits import SPLITS
 from posexp.errors import UserError
 
@@ -33,10 +34,17 @@ class Documents(NamedTuple):
   chars: int
   words: int
 
+  def __reduce__(self):
+    return _mapped, (self.content.filename, *self[1:])  # the content stays where it is
+
   def texts(self) -> Iterator[memoryview]:
     """The documents, one by one."""
     view = memoryview(self.content)
     return (view[start:end] for start, end in itertools.pairwise(self.starts.tolist()))
+
+
+def _mapped(path: Path, *rest: Any) -> Documents:
+  return Documents(np.memmap(path, np.uint8, "r"), *rest)
 
 
 def blocks(content: np.ndarray) -> Iterator[np.ndarray]:
@@ -58,7 +66,9 @@ def read(task) -> tuple[dict[str, Documents], list[str], str]:
     UserError: for what is missing, broken, or too short.
   """
   digest = storage.digest(sources.documents_digest(task), sorted(sources.given(task)))
-  found, notes = store.opened(f"documents/{digest}", lambda folder: _write(folder, task), _read)
+  # A package is a few seconds' work; a process of its own, half a second's.
+  fill = functools.partial(side_by_side.elsewhere, _write) if task.package else _write
+  found, notes = store.opened(f"documents/{digest}", lambda folder: fill(folder, task), _read)
   return found, notes, digest
 
 
@@ -68,11 +78,11 @@ def _read(folder: Path) -> tuple[dict[str, Documents], list[str]]:
   found = {}
   for split in SPLITS:
     counts = about[split]
-    content = np.memmap(folder / f"{split}.text", np.uint8, "r")
     starts = np.load(folder / f"{split}.starts.npy")
-    if len(content) != counts["bytes"] or (starts[0], starts[-1]) != (0, len(content)):
+    found[split] = _mapped(folder / f"{split}.text", starts, counts["chars"], counts["words"])
+    size = len(found[split].content)
+    if size != counts["bytes"] or (starts[0], starts[-1]) != (0, size):
       raise ValueError("other counts than bytes")
-    found[split] = Documents(content, starts, counts["chars"], counts["words"])
   return found, [*about["notes"]]
 
 

@@ -1,4 +1,4 @@
-"""A function of many items in several processes, for work that threads of one cannot share."""
+"""Functions called in other processes, for work that threads of one cannot share."""
 
 import contextlib
 import itertools
@@ -17,19 +17,24 @@ Result = TypeVar("Result")
 # Processes of multiprocessing would run the user's script once more, from its beginning.
 SERVE = f"import sys; from {__name__} import serve; serve(sys.stdin.buffer, sys.stdout.buffer)"
 MOST = 8  # processes; the one that reads the items keeps no more of them busy
-ALONE = 50  # items at first, which are done before other processes would be of use
+ALONE = 50  # items at first, of a thousand pairs each, say
 
 
 def mapped(
-  make: Callable[..., Callable[[Item], Result]], arguments: tuple, items: Iterable[Item]
+  make: Callable[..., Callable[[Item], Result]],
+  arguments: tuple,
+  items: Iterable[Item],
+  alone: int = ALONE,
 ) -> Iterator[Result]:
   """`make(*arguments)(item)` for each item, in their order, by a process for each core.
+
+  The first `alone` are done in this one, before others would be of use.
 
   `make` is a function of a module, and is called once in each process. What a process that ended
   was asked for is done in this one.
   """
   here, items = make(*arguments), iter(items)
-  yield from map(here, itertools.islice(items, ALONE))
+  yield from map(here, itertools.islice(items, alone))
   count = min(cores(), MOST)
   following = list(itertools.islice(items, 1))
   if count == 1 or not following:
@@ -50,6 +55,21 @@ def mapped(
       yield _answer(*each, here)
 
 
+def elsewhere(function: Callable[..., Result], *arguments: Any) -> Result:
+  """`function(*arguments)`, a function of a module, called in another process.
+
+  Threads that compile in this one would take turns with it, at Python and at malloc.
+  """
+  with _worker(TOKENIZERS_PARALLELISM="true") as worker:  # where no other tokenizes beside it
+    _send(worker, (_taking_all, (function,)))
+    _send(worker, arguments)
+    return _answer(worker, arguments, _taking_all(function))
+
+
+def _taking_all(function: Callable[..., Result]) -> Callable[[tuple], Result]:
+  return lambda arguments: function(*arguments)
+
+
 def cores() -> int:
   """How many cores this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -67,14 +87,14 @@ def serve(asked: BinaryIO, answers: BinaryIO) -> None:
 
 
 @contextlib.contextmanager
-def _worker() -> Iterator[subprocess.Popen]:
+def _worker(**environment: str) -> Iterator[subprocess.Popen]:
   path = os.pathsep.join(filter(None, sys.path))
   worker = subprocess.Popen(
     [sys.executable, "-c", SERVE],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     stderr=subprocess.DEVNULL,  # errors are raised again in this process
-    env=os.environ | {"PYTHONPATH": path},
+    env=os.environ | {"PYTHONPATH": path} | environment,
   )
   try:
     yield worker

@@ -174,6 +174,11 @@ class Merges(Vocabulary):
     return [np.array(ids, np.int32) for ids in found]
 
 
+def foreseen(kind: str, vocab_size: int | None) -> int | None:
+  """How many tokens `trained` gives of a long text; None where the text decides."""
+  return {"byte": 257, "bpe": vocab_size or MERGES}.get(kind)
+
+
 def trained(kind: str, documents: Iterable[bytes | memoryview], vocab_size: int | None) -> str:
   """The JSON of a vocabulary, trained on the documents of the training text.
 

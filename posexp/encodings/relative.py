@@ -15,7 +15,6 @@ from posexp.encodings.base import Encoding, Relation, Setting, scaled
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import Span
-from posexp.kernels import rpr
 from posexp.kernels.gradients import add_bias, matmul
 from posexp.kernels.lookup import by_key, by_offset
 from posexp.kernels.target import target
@@ -108,6 +107,8 @@ class ClippedOffset(Relation):
     if self.terms == ("content",):
       return super().fused(q, k, v, span)
     tables = self.tables_of(span)
+    from posexp.kernels import rpr  # with a compiler of JAX's that nothing else needs
+
     return rpr.attend(
       scaled(q),
       k,

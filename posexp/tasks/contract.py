@@ -195,6 +195,11 @@ class Task(Protocol):
   def smallest_model(self, encoding: Encoding, size: Size, positions: Positions) -> ModelSpec:
     """A model with tiny vocabularies, to check that one can be built before data are prepared."""
 
+  def foreseen(self, batch_size: int) -> Data | None:
+    """Data of no content, with a model and batches as those of the real ones will have, if the
+    options alone say these. The step of training is compiled for them while data are prepared."""
+    return None
+
   def prepare(self, folder: Path) -> Data:
     """The data. What belongs to the run, such as its tokenizer, is written to its folder.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from posexp.config.checks import Count, Name, between, check, only_with
-from posexp.data import corpus
+from posexp.data import corpus, vocabulary
 from posexp.data.corpus import Text
 from posexp.data.examples import Batch, numbered
 from posexp.data.splits import EVALUATED
@@ -156,14 +156,21 @@ class LanguageModeling(Task):
       )
     return LanguageModelSpec(2, encoding, size, positions)
 
+  def foreseen(self, batch_size: int) -> TextData | None:
+    if (size := vocabulary.foreseen(self.tokenizer, self.vocab_size)) is None:
+      return None
+    text = np.full(batch_size * self.segment + 1, END)  # of one segment a lane
+    stream = Stream(text, self.segment, self.documents)
+    return TextData({}, {"train": stream}, Vocabulary([b""] * size), self.scored)
+
   def prepare(self, folder: Path) -> TextData:
-    splits, vocabulary, notes = corpus.prepare(self, folder)
+    splits, opened, notes = corpus.prepare(self, folder)
     streams = {
       split: Stream(text.tokens, self.segment, self.documents) for split, text in splits.items()
     }
     if self.contexts:
       windows.drawn(streams["test"], max(self.contexts))  # which refuses a text that is too short
-    return TextData(splits, streams, vocabulary, self.scored, tuple(notes))
+    return TextData(splits, streams, opened, self.scored, tuple(notes))
 
   def predict(
     self,

@@ -5,6 +5,7 @@ They are generated, and need no files.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import datetime
 import functools
@@ -95,11 +96,16 @@ def _writers(code: str, option: str) -> dict[str, Callable[[Any], str]]:
       + f"; it has {', '.join(known)}"
     )
 
-  def words(value: int, form: str) -> str:
-    from num2words import num2words
+  import num2words
 
+  # Most of the time would go to names of larger numbers, which are tried for each part of a number.
+  converter = copy.copy(num2words.CONVERTER_CLASSES[code])
+  if cards := getattr(converter, "cards", None):
+    converter.cards = {number: card for number, card in cards.items() if number < 10**PLACES}
+
+  def words(value: int, form: str) -> str:
     try:
-      return num2words(value, lang=code, to=form)
+      return getattr(converter, f"to_{form}")(value)
     except Exception as error:  # each language fails in its own way where it has no words
       raise UserError(
         f"task.{option}={code}: this language has no words for {value}; "

@@ -47,8 +47,9 @@ def prepare() -> None:
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
   # What a full disk has cut off is compiled instead.
   warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
-  if not gc.get_freeze_count():  # what is imported stays: to look through it takes 5 % of a start
+  if not gc.get_freeze_count():
     gc.freeze()
+  gc.enable()
   if platform.libc_ver()[0] == "glibc":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     keep_freed_memory(ctypes.CDLL(None))

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
 import jax
+from jax.sharding import Mesh
 
 from posexp.errors import UserError, counted
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
-from posexp.tasks.contract import Data, declared, prefixed
+from posexp.tasks.contract import Data, ModelSpec, declared, prefixed
 from posexp.training import costs, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
 from posexp.training.evaluation import Snapshot
@@ -28,6 +29,9 @@ from posexp.training.stopping import StopRequests
 log = logging.getLogger("posexp")
 
 SOON = 50  # batches whose shapes are compiled ahead
+
+Batches = Iterator[tuple[dict[str, jax.Array], int]]  # on their devices, with their real tokens
+Shapes = list[dict[str, jax.ShapeDtypeStruct]]  # of batches, each once
 
 
 class Tracker(Protocol):
@@ -77,26 +81,40 @@ def run_training(
   Raises:
     UserError: the data are not in order, or the loss is no longer finite.
   """
+  step = run.checkpoints.find("latest") or 0
+  foreseen = setup.task.foreseen(setup.training.batch_size) if setup.training.steps else None
+  if foreseen and step < setup.training.steps:
+    _, program, *_ = begin(setup, foreseen, step)  # which is found again below
+    program.update.threads.submit(program.compiled_init)
   with processes.main_process_first():
     data = setup.task.prepare(run.path)
-  spec = setup.model_for(data)
-  mesh = mesh_for(data.rows_of(setup.training.batch_size), setup.training.accumulate)
-  facts = matching.facts(spec, data.length, setup.size)
   rhythm = Rhythm.of(setup, data)
+  run.rewind(step, rhythm.rows(step))
+  spec, program, batches, upcoming = begin(setup, data, step)
+  mesh = program.mesh
+  facts = matching.facts(spec, data.length, setup.size)
   facts |= {"steps": rhythm.steps}
   facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
-  step = run.checkpoints.find("latest") or 0
-  run.rewind(step, rhythm.rows(step))
   with track(facts=facts) as tracker:
     terminal.header(setup.config, data, spec, facts, run.path, tracker.line)
-    program = setup.program(spec, data, mesh)
     job = Job(run, setup, data, program, rhythm, tracker, started)
-    state = fit(job, step)
+    state = fit(job, step, batches, upcoming)
     summary = conclude(job, state) | facts | declared(job.setup.task)
     tracker.summarize(summary)
     tracker.samples(load_samples(run.output))
   run.finish(summary)  # after the tracker has it all: a finished run is not opened again
   return summary
+
+
+def begin(setup: Setup, data: Data, step: int) -> tuple[ModelSpec, Program, Batches, Shapes]:
+  """The model for some data and its program, of which the step after `step` begins to be compiled;
+  and what `batches_after` gives."""
+  spec = setup.model_for(data)
+  mesh = mesh_for(data.rows_of(setup.training.batch_size), setup.training.accumulate)
+  program = setup.program(spec, data, mesh)
+  batches, upcoming = batches_after(setup, data, mesh, step)
+  program.update.begin(program.shapes, upcoming[:1], keys(setup.config["seed"])["dropout"])
+  return spec, program, batches, upcoming
 
 
 class Rhythm(NamedTuple):
@@ -134,13 +152,14 @@ class Rhythm(NamedTuple):
     return {step: self.evaluates(step) for step in range(1, until + 1) if self.logs(step)}
 
 
-def fit(job: Job, step: int) -> State:
-  """Trains from `step`, the newest checkpoint's or 0, until the last step or out of patience."""
+def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
+  """Trains from `step`, the newest checkpoint's or 0, until the last step or out of patience.
+
+  `ready` and `upcoming` are as `batches_after` gives them.
+  """
   run, program, rhythm, seed = job.run, job.program, job.rhythm, job.setup.config["seed"]
   key, steps = keys(seed)["dropout"], rhythm.steps
   learning_rate = make_schedule(job.setup.training, steps)
-  ready, upcoming = batches_after(job, step)
-  program.update.begin(program.shapes, upcoming[:1], key)  # while the state is made
   state = run.checkpoints.restore(program.shapes) if step else program.init(seed)
   if step:
     log.info("going on from step %d", step)
@@ -209,20 +228,14 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   return summary | costs.of_run(run.history)
 
 
-def batches_after(
-  job: Job, step: int
-) -> tuple[Iterator[tuple[dict[str, jax.Array], int]], list[dict[str, jax.ShapeDtypeStruct]]]:
-  """The batches after a step, on their devices, with how many tokens each has; and the shapes of
-  the first ones, each once, to be compiled ahead.
+def batches_after(setup: Setup, data: Data, mesh: Mesh, step: int) -> tuple[Batches, Shapes]:
+  """The batches after a step, and the shapes of the first ones, to be compiled ahead.
 
   No shapes on a GPU or TPU, where XLA times kernels while it compiles, and none of several
   processes, which have to compile in one order.
   """
-  mesh = job.program.mesh
-  batches = job.data.batches(
-    job.setup.training.batch_size, seed=job.setup.config["seed"], start=step
-  )
-  soon = list(itertools.islice(batches, min(SOON, job.rhythm.steps - step)))
+  batches = data.batches(setup.training.batch_size, seed=setup.config["seed"], start=step)
+  soon = list(itertools.islice(batches, min(SOON, setup.steps(data) - step)))
   ready = shard(itertools.chain(soon, batches), mesh)
   if mesh.devices.flat[0].platform != "cpu" or not by_rows(mesh).is_fully_addressable:
     return ready, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 from jax.sharding import Mesh
 
 from posexp.config import build, plugins, unknown_name
@@ -19,7 +20,7 @@ from posexp.models.positions import Positions
 from posexp.tasks import make_task
 from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.training.devices import check_memory
-from posexp.training.matching import counts, matched
+from posexp.training.matching import matched
 from posexp.training.optimizer import Training
 from posexp.training.step import Program, parameters, program
 
@@ -114,15 +115,16 @@ class Setup(NamedTuple):
     Raises:
       UserError: a device cannot hold the model, or a batch.
     """
-    self.check_fits(int(counts(spec, data.length)["parameters"]))
     rows = int(data.rows_of(self.training.batch_size).max())
+    made = program(spec, self.training, self.steps(data), mesh, rows)  # in shape only
+    self.check_fits(sum(leaf.size for leaf in jax.tree.leaves(made.shapes.params)))
     tokens = rows // self.training.accumulate * min(data.length, GRANULE)  # at the least
     check_memory(
       4 * PER_TOKEN * tokens * spec.size.d_model * getattr(spec.size, "num_layers", 1),
       f"train.batch_size={self.training.batch_size}: a step on {rows:,} rows",
       "choose a smaller one",
     )
-    return program(spec, self.training, self.steps(data), mesh, rows)
+    return made
 
   def model_for(self, data: Data) -> ModelSpec:
     """The model for these data, with the width that was matched.

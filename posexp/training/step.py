@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -65,7 +66,7 @@ class Step:
   def __init__(self, update: Callable[[State, Batch, Array], State]):
     self.jitted = update
     # XLA compiles a program on more than one core: on two, two at a time take as long.
-    self._threads = ThreadPoolExecutor(max(1, cores() // 2))
+    self.threads = ThreadPoolExecutor(max(1, cores() // 2))
     self._begun: dict[tuple[int, ...], Future[int]] = {}  # by the shape of the batches
     self._temporary: dict[tuple[int, ...], int] = {}  # bytes, of those that were called
     self.seconds = 0.0  # in which calls waited for compilation, in this process
@@ -82,7 +83,7 @@ class Step:
     """
     for batch in batches:
       if (shape := batch["mask"].shape) not in self._begun:
-        self._begun[shape] = self._threads.submit(self._compile, state, batch, key)
+        self._begun[shape] = self.threads.submit(self._compile, state, batch, key)
 
   def _compile(self, state: State, batch: Batch, key: Array) -> int:
     """What a step needs on a device beside its inputs and outputs, in bytes."""
@@ -109,6 +110,7 @@ class Program(NamedTuple):
   graphdef: nnx.GraphDef  # the structure of the model
   mesh: Mesh  # the devices
   shapes: State  # those of a state, and its devices
+  compiled_init: Callable[[], Any]  # what `init` calls, compiled by whichever thread comes first
   init: Callable[[int], State]  # from the seed
   carry: Callable[[int], Any]  # the initial carry, from the number of rows
   update: Step
@@ -158,10 +160,18 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
     lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
     *(state, where),
   )
+  lock = threading.Lock()
+  compiled_once = functools.cache(lambda: init.lower(keys_at(paths, keys(0))).compile())
+
+  def compiled_init() -> Callable[[list[Array]], State]:
+    with lock:
+      return compiled_once()
+
+  def init_from(seed: int) -> State:
+    return compiled_init()(keys_at(paths, keys(seed)))
+
   functions = compiled(Functions(graphdef, names, training, steps, mesh))
-  return Program(
-    graphdef, mesh, shapes, lambda seed: init(keys_at(paths, keys(seed))), carry, *functions
-  )
+  return Program(graphdef, mesh, shapes, compiled_init, init_from, carry, *functions)
 
 
 def layout(state: State, mesh: Mesh, divided: bool) -> State:
