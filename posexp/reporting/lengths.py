@@ -20,15 +20,24 @@ SPLITS = ("test", "beyond")
 
 
 class Cell(NamedTuple):
-  """What a group scores at a length: a mean of the seeds that count, which may be of none."""
+  """What a group scores at a length."""
 
-  found: Estimate
+  values: list[float]  # of the seeds that count, which may be none
   runs: int  # that have a score there, whether it counts or not
+
+  @property
+  def mean(self) -> float | None:
+    return float(np.mean(self.values)) if self.values else None
+
+  @property
+  def found(self) -> Estimate:
+    """The mean and its interval, which takes a thousand times as long."""
+    return over_seeds(self.values) if self.values else Estimate(0)
 
   @property
   def state(self) -> str:
     """ "measured", "not learned", or "not applicable": where no run has a score."""
-    return "measured" if self.found.n else "not learned" if self.runs else "not applicable"
+    return "measured" if self.values else "not learned" if self.runs else "not applicable"
 
 
 class Grid(NamedTuple):
@@ -70,10 +79,11 @@ def grid(results: Results) -> Grid | None:
 
 
 def _cell(group: Group, score: Score) -> Cell:
-  runs = [run for run in group.repeats.values() if run.score(score.key) is not None]
-  counting = group.counting(score)
-  values = [run.score(score.key) for run in runs if run in counting]
-  return Cell(over_seeds(values) if values else Estimate(0), len(runs))
+  values, every = (
+    [value for run in runs if (value := run.score(score.key)) is not None]
+    for runs in (group.counting(score), group.repeats.values())
+  )
+  return Cell(values, len(every))
 
 
 def _order(group: Group, lengths: Sequence[Score]) -> tuple[int, float]:
@@ -116,7 +126,7 @@ def reaches(grids: Sequence[Grid]) -> Reaches:
 
   def order(label: str) -> float:
     found = [(task, cells[task, label]) for task in tasks if (task, label) in cells]
-    return sum((cell.found.mean or 0.0) / longest[task] for task, cell in found)
+    return sum((cell.mean or 0.0) / longest[task] for task, cell in found)
 
   labels = list(dict.fromkeys(label for _, label in cells))
   return Reaches(tasks, sorted(labels, key=order, reverse=True), cells, longest)
