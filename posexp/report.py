@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,8 +114,9 @@ def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) 
   from posexp.reporting.page import page
 
   storage.write(out / "report.md", text)
-  storage.write(out / "report.html", page(tasks, notes))
-  for name, figure in wide_figures(tasks).items():
+  wide = wide_figures(tasks)
+  storage.write(out / "report.html", page(tasks, notes, wide))
+  for name, figure in wide.items():
     plotting.save(figure, out / "figures", name, kinds=("png", "pdf"))
   storage.write(out / "report.tex", tables.latex(tasks))
   tables.group_data(tasks).to_csv(out / "groups.csv", index=False, errors="replace")
@@ -123,6 +125,7 @@ def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) 
 
 def main() -> None:
   """The command line."""
+  gc.disable()  # or the rows of all runs would be walked again and again
   run(lambda argv: report(arguments(argv)))
 
 

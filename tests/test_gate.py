@@ -9,12 +9,13 @@ import json
 import numpy as np
 import pytest
 from run_folders import sweep, write
+from scipy import stats
 
 from posexp.errors import UserError
 from posexp.report import arguments, report
 from posexp.reporting import heat_maps
 from posexp.reporting.results import results
-from posexp.reporting.significance import over_seeds, permutation
+from posexp.reporting.significance import SEED, over_seeds, permutation
 from posexp.runs import read_run, read_runs
 
 GATES = {"beyond": {"metric": "test/exact_match", "least": 0.95}}
@@ -134,6 +135,24 @@ def test_a_permutation_test_counts_all_ways_to_deal_the_seeds():
   assert found.mean == pytest.approx(np.mean(a) - np.mean(b))
   assert p == pytest.approx(min(1, 2 * above))
   assert permutation([1.0], b)[1] is None
+
+
+def test_what_is_drawn_of_seeds_is_what_scipy_draws():
+  draw = np.random.default_rng(3)
+  a, b = draw.random(9), draw.random(8) + 0.2  # more than 9,999 ways to deal them
+  options = {"confidence_level": 0.95, "method": "percentile", "rng": SEED}
+  theirs = stats.bootstrap((a,), np.mean, **options).confidence_interval
+  assert over_seeds(a.tolist())[3:] == pytest.approx(tuple(theirs), rel=1e-12)
+  test = stats.permutation_test((a, b), lambda x, y, axis: x.mean(axis) - y.mean(axis), rng=SEED)
+  assert permutation(a.tolist(), b.tolist())[1] == pytest.approx(test.pvalue, rel=1e-12)
+
+
+def test_a_heat_map_of_many_groups_shows_the_first_and_says_so(runs, monkeypatch):
+  monkeypatch.setattr(heat_maps, "ROWS", 2)
+  (found,) = results(read_runs([runs])[0])
+  figure = heat_maps.heat_map(lengths.grid(found))
+  assert figure.get_suptitle().endswith("by length (%), the first 2 of 3 groups")
+  assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["rpr", "none (3 of 5)"]
 
 
 def test_a_mean_of_fewer_lengths_is_said_to_be_one(runs, capsys):

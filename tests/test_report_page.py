@@ -191,7 +191,7 @@ def test_a_page_shows_the_first_of_many_runs(tmp_path, monkeypatch):
   sweep(tmp_path, {"rpr": A})
   monkeypatch.setattr(page, "ROWS", 3)
   (found,) = results(read_runs([tmp_path])[0])
-  _, _, after = page.page([found], []).partition("The first 3 of 4 runs; runs.csv has all")
+  _, _, after = page.page([found], [], {}).partition("The first 3 of 4 runs; runs.csv has all")
   assert after.partition("What they have in common")[0].count("<tr>") == 1 + 3
 
 

@@ -21,7 +21,6 @@ from posexp.reporting.results import Results
 from posexp.reporting.text import short
 
 MOST = 10  # groups in a figure with a color for each
-ROWS = 40  # groups in a figure with a row for each
 TICKS = 16  # values that an axis names; of more it names powers of ten
 SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
 LINE = 26  # letters of a group's name in a line beside its row
@@ -30,8 +29,8 @@ PLAIN = {"text.parse_math": False, "legend.fontsize": 8}
 MARKERS = "os^Dv<>PX*"  # more than there are colors, so that ten groups look different
 CAPTION = (
   "Means over seeds with 95 % intervals, as bars or as bands; gray: single seeds; dashed: the "
-  f"baseline. Of more than {ROWS} groups the best have a row, of more than {MOST} the best and the "
-  "baseline a color."
+  f"baseline. Of more than {heat_maps.ROWS} groups the best have a row, of more than {MOST} the "
+  "best and the baseline a color."
 )
 
 
@@ -78,7 +77,7 @@ def draw(chart: Chart, base: Group) -> str:
   of_score = f"{chart.y.title}{' (%)' if chart.y.metric.percent else ''}"
   if chart.kind == "names":
     axes.set_xlabel(of_score)
-    _rows(axes, chart._replace(points=chart.points[:ROWS]), base)
+    _rows(axes, chart._replace(points=chart.points[: heat_maps.ROWS]), base)
     return svg(figure)
   axes.set_xlabel(short(chart.x, 56))
   axes.set_ylabel(of_score)

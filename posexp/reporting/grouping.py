@@ -110,20 +110,22 @@ def split_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], 
 
 def differing(runs: Sequence[Run]) -> list[str]:
   """The options in which runs differ. One of an encoding counts among the runs of that alone."""
+  runs = [*{id(run.settings): run for run in runs}.values()]  # settings of seeds are one object
   encodings = {run.encoding for run in runs}
   found = []
   for key in dict.fromkeys(key for run in runs for key in run.settings if key != FOLD):
     section = key.partition(".")[0]
     asked = [run for run in runs if section not in encodings or run.encoding == section]
     values = [run.settings.get(key, MISSING) for run in asked]
-    if any(not _alike(value, values[0]) for value in values):
+    first = values[0]
+    if any(value is not first and not _alike(value, first) for value in values):
       found.append(key)
   return found
 
 
 def _alike(a: Any, b: Any) -> bool:
-  """Whether two values are typed the same; most are, and the same object."""
-  return a is b or (type(a) is type(b) and a == b) or as_typed(a) == as_typed(b)
+  """Whether two values are typed the same."""
+  return (type(a) is type(b) and a == b) or as_typed(a) == as_typed(b)
 
 
 def distinguishing(runs: Sequence[Run]) -> list[str]:

@@ -24,6 +24,7 @@ from posexp.tasks.diagnostic import REACHED
 
 SPLITS = ("test", "beyond")
 MOST = 10  # curves in a panel
+ROWS = 40  # groups in a map
 NAME = 28  # letters of a group
 CMAP = "YlGnBu"  # of 0 light, of 1 dark, also in print
 FAILED = "#d4d4d4"
@@ -40,15 +41,24 @@ CAPTION = (
 
 
 class Cell(NamedTuple):
-  """What a group scores at a length: a mean of the seeds that count, which may be of none."""
+  """What a group scores at a length."""
 
-  found: Estimate
+  values: list[float]  # of the seeds that count, which may be none
   runs: int  # that have a score there, whether it counts or not
+
+  @property
+  def mean(self) -> float | None:
+    return float(np.mean(self.values)) if self.values else None
+
+  @property
+  def found(self) -> Estimate:
+    """The mean and its interval, which takes a thousand times as long."""
+    return over_seeds(self.values) if self.values else Estimate(0)
 
   @property
   def state(self) -> str:
     """ "measured", "not learned", or "not applicable": where no run has a score."""
-    return "measured" if self.found.n else "not learned" if self.runs else "not applicable"
+    return "measured" if self.values else "not learned" if self.runs else "not applicable"
 
 
 class Grid(NamedTuple):
@@ -90,10 +100,11 @@ def grid(results: Results) -> Grid | None:
 
 
 def _cell(group: Group, score: Score) -> Cell:
-  runs = [run for run in group.repeats.values() if run.score(score.key) is not None]
-  counting = group.counting(score)
-  values = [run.score(score.key) for run in runs if run in counting]
-  return Cell(over_seeds(values) if values else Estimate(0), len(runs))
+  values, every = (
+    [value for run in runs if (value := run.score(score.key)) is not None]
+    for runs in (group.counting(score), group.repeats.values())
+  )
+  return Cell(values, len(every))
 
 
 def _order(group: Group, lengths: Sequence[Score]) -> tuple[int, float]:
@@ -136,7 +147,7 @@ def reaches(grids: Sequence[Grid]) -> Reaches:
 
   def order(label: str) -> float:
     found = [(task, cells[task, label]) for task in tasks if (task, label) in cells]
-    return sum((cell.found.mean or 0.0) / longest[task] for task, cell in found)
+    return sum((cell.mean or 0.0) / longest[task] for task, cell in found)
 
   labels = list(dict.fromkeys(label for _, label in cells))
   return Reaches(tasks, sorted(labels, key=order, reverse=True), cells, longest)
@@ -144,12 +155,15 @@ def reaches(grids: Sequence[Grid]) -> Reaches:
 
 def heat_map(grid: Grid) -> Figure:
   """The score in every cell in per cent, and beside it the curves."""
+  every = len(grid.groups)
+  grid = grid._replace(groups=grid.groups[:ROWS], cells=grid.cells[:ROWS])
   rows, columns = len(grid.groups), len(grid.lengths)
   widths = [1.9 + 0.34 * columns, 4.2]
   figure = Figure(figsize=(sum(widths) + 0.3, max(2.9, 1.3 + 0.3 * rows)), layout="constrained")
   left, right = figure.subplots(1, 2, width_ratios=widths)
   metric = grid.lengths[0].metric
-  figure.suptitle(f"{short(grid.task, 40)}: {metric.title} by length (%)", fontsize=10)
+  of = _of(rows, every)
+  figure.suptitle(f"{short(grid.task, 40)}: {metric.title} by length (%){of}", fontsize=10)
   mosaic(left, grid.cells, [1.0] * columns, 100)
   left.set_xticks(range(columns), grid.titles)
   left.set_yticks(range(rows), names(grid))
@@ -160,6 +174,11 @@ def heat_map(grid: Grid) -> Figure:
   right.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
   _explain(figure, grid.cells)
   return figure
+
+
+def _of(shown: int, every: int) -> str:
+  """What a title adds where not all groups are shown."""
+  return f", the first {shown} of {every:,} groups" if shown < every else ""
 
 
 def _explain(figure: Figure, cells: Sequence[Sequence[Cell]]) -> None:
@@ -185,7 +204,7 @@ def mosaic(
   axes: Axes, cells: Sequence[Sequence[Cell]], whole: Sequence[float], factor: float
 ) -> None:
   """Cells with their means times `factor`, in colors from 0 to the `whole` of their column."""
-  means = np.array([[cell.found.mean or 0.0 for cell in row] for row in cells])
+  means = np.array([[cell.mean or 0.0 for cell in row] for row in cells])
   shares = means / np.array(whole)
   heat(axes, shares, cmap=CMAP, limits=(0.0, 1.0))
   written = np.ma.array(factor * means)
@@ -252,15 +271,16 @@ def small_multiples(grids: Sequence[Grid]) -> Figure:
 
 def reach_map(found: Reaches) -> Figure:
   """How far each group reaches in each task, colored by the share of the longest tested length."""
-  none = Cell(Estimate(0), 0)
-  cells = [[found.cells.get((task, label), none) for task in found.tasks] for label in found.labels]
-  size = (1.9 + 0.95 * len(found.tasks), 1.2 + 0.3 * len(found.labels))
+  labels, none = found.labels[:ROWS], Cell([], 0)
+  cells = [[found.cells.get((task, label), none) for task in found.tasks] for label in labels]
+  size = (1.9 + 0.95 * len(found.tasks), 1.2 + 0.3 * len(labels))
   figure = Figure(figsize=(max(4.0, size[0]), size[1]), layout="constrained")
   axes = figure.subplots()
   mosaic(axes, cells, [found.longest[task] for task in found.tasks], 1)
   axes.set_xticks(range(len(found.tasks)), [short(task, 14) for task in found.tasks])
-  axes.set_yticks(range(len(found.labels)), [short(label, NAME) for label in found.labels])
-  axes.set_title("reach: the length up to which exact match is at least 90 %")
+  axes.set_yticks(range(len(labels)), [short(label, NAME) for label in labels])
+  of = _of(len(labels), len(found.labels))
+  axes.set_title(f"reach: the length up to which exact match is at least 90 %{of}")
   _explain(figure, cells)
   return figure
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from posexp.reporting import heat_maps, sentences, tables
-from posexp.reporting.figures import CAPTION, figures, heat_map_name, svg, wide_figures
-from posexp.reporting.grouping import differing, value_of
+from posexp.reporting.figures import CAPTION, figures, heat_map_name, svg
+from posexp.reporting.grouping import value_of
 from posexp.reporting.results import Results
 from posexp.reporting.text import Table, one_line, tabulated
 
@@ -20,9 +20,8 @@ ROWS = 1000  # of runs, that a browser shows at once
 STYLE = Path(__file__).with_name("page.css")
 
 
-def page(tasks: Sequence[Results], notes: Sequence[str]) -> str:
-  """The whole page."""
-  wide = wide_figures(tasks)
+def page(tasks: Sequence[Results], notes: Sequence[str], wide: Mapping[str, Figure]) -> str:
+  """The whole page; `wide` has the figures of `wide_figures`."""
   title = escape(", ".join(results.task for results in tasks))
   parts = [
     "<!doctype html>",
@@ -56,8 +55,8 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
   title = f"The first {ROWS:,} of {len(runs):,} runs; runs.csv has all"
   title = title if len(runs) > ROWS else f"All {len(runs)} runs"
   yield _details(title, (list(cells.columns), cells.values.tolist()))
-  run, differ = results.runs[0], differing(results.runs)
-  common = [[key, value_of(run, key)] for key in run.settings if key not in differ]
+  run = results.runs[0]
+  common = [[key, value_of(run, key)] for key in run.settings if key not in results.differing]
   yield _details("What they have in common", (["option", "value"], common))
   yield "</section>"
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from posexp.errors import UserError
 from posexp.reporting import grouping, scores
@@ -59,19 +60,28 @@ class Results:
     return grouping.gated(self.runs, self.score)
 
   @functools.cached_property
+  def differing(self) -> list[str]:
+    """The options in which its runs differ."""
+    return grouping.differing(self.runs)
+
+  @functools.cached_property
+  def costs(self) -> dict[Path, dict[str, float | None]]:
+    """Those of each run, by its path."""
+    return {run.path: costs(run) for run in self.runs}
+
+  @functools.cached_property
   def rows(self) -> list[dict[str, Any]]:
     """Of each run: where it is, what came of it, its options that differ, scores and costs."""
-    keys, measured = grouping.differing(self.runs), scores.measured(self.runs)
-    rows = []
+    measured, rows = scores.measured(self.runs), []
     for group in self.groups:
       counted = {run.path for run in group.counted.values()}
       for run in group.runs:
         row = {"task": self.task, "group": group.label, "seed": run.seed, "state": run.state}
         row |= {"failure": run.failure, "counted": run.path in counted, "path": str(run.path)}
         row |= {"learned": run.learned(self.score.split)} if self.gated else {}
-        row |= {key: grouping.value_of(run, key) for key in keys}
+        row |= {key: grouping.value_of(run, key) for key in self.differing}
         row |= {key: run.score(key) for key in measured}
-        rows.append(row | costs(run))
+        rows.append(row | self.costs[run.path])
     return rows
 
   def shown(self, found: Estimate, sign: str = "") -> str:
@@ -136,8 +146,10 @@ def _of_task(
     named = [group for group in found.ranked if group.label == baseline]
     found.baseline = named[0] if named else grouping.default_baseline(found.ranked)
     for group in found.ranked:
-      rows = pd.DataFrame([costs(run) for run in group.counted.values()], dtype=float)
-      group.costs = rows.mean().dropna().to_dict()
+      rows = [found.costs[run.path] for run in group.counted.values()]
+      for heading in rows[0]:
+        if known := [row[heading] for row in rows if row[heading] is not None]:
+          group.costs[heading] = float(np.mean(known))
     _compare(found.ranked, found.baseline, score.key, paired=not found.gated)
   return found
 
@@ -173,7 +185,7 @@ def costs(run: Run) -> dict[str, float | None]:
   """What a run cost, by heading; tokens/s is the median over training."""
   found = {heading: run.score(key) for heading, key in COSTS.items()}
   _, rates = scores.curve([run], "time/tokens_per_second")
-  found["tokens/s"] = float(np.median(rates)) if rates.size else None
+  found["tokens/s"] = statistics.median(rates[0].tolist()) if rates.size else None
   if found["peak MiB"] is not None:
     found["peak MiB"] /= 2**20
   return found

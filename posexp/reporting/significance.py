@@ -9,6 +9,8 @@ and McNemar's exact test.
 from __future__ import annotations
 
 import bisect
+import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +23,7 @@ POWER = 0.8
 MANY = 5  # seeds, from which on a bootstrap over them says more than their range
 MOST_SEEDS = 1000  # beyond which it does not matter how many would be needed
 SEED = 12345  # of the bootstrap: sacrebleu's default
+DRAWS = 9999  # of scores of seeds: scipy's default
 
 
 class Estimate(NamedTuple):
@@ -65,11 +68,15 @@ def over_seeds(values: Sequence[float]) -> Estimate:
     return found
   low, high = min(values), max(values)
   if found.n >= MANY:
-    from scipy import stats  # which takes a second
-
-    options = {"confidence_level": 1 - LEVEL, "method": "percentile", "rng": SEED}
-    low, high = stats.bootstrap((values,), np.mean, **options).confidence_interval
+    means = np.asarray(values, float)[_draws(found.n)].mean(axis=1)
+    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
   return found._replace(low=float(low), high=float(high))
+
+
+@functools.lru_cache(maxsize=32)
+def _draws(n: int) -> np.ndarray:
+  """Draws of n values with replacement, int [DRAWS,n]: those of scipy.stats.bootstrap."""
+  return np.random.default_rng(SEED).integers(0, n, (DRAWS, n))
 
 
 def permutation(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float | None]:
@@ -78,13 +85,26 @@ def permutation(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float
   found = Estimate(min(len(a), len(b)), float(np.mean(a) - np.mean(b)))
   if found.n < 2:
     return found, None
-  from scipy import stats
+  dealt = np.array([*a, *b], float)[_deals(len(a), len(b))]
+  chance = dealt[:, : len(a)].mean(axis=1) - dealt[:, len(a) :].mean(axis=1)
+  # What is equal must count as such, however the sums were rounded.
+  equal = 1e-12 * np.abs(dealt[0]).max()
+  strayed = min((chance <= found.mean + equal).sum(), (chance >= found.mean - equal).sum())
+  itself = len(chance) == DRAWS  # all ways have what was found among them, draws need not
+  return found, float(min(1, 2 * (strayed + itself) / (len(chance) + itself)))
 
-  def difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
-    return x.mean(axis) - y.mean(axis)
 
-  test = stats.permutation_test((a, b), difference, vectorized=True, rng=SEED)
-  return found, float(test.pvalue)
+@functools.lru_cache(maxsize=32)
+def _deals(a: int, b: int) -> np.ndarray:
+  """Ways to deal a + b values into a and b of them, int [ways,a+b]: all, or DRAWS where these are
+  too many, as scipy.stats.permutation_test draws them."""
+  n = range(a + b)
+  if math.comb(a + b, a) > DRAWS:
+    draw = np.random.default_rng(SEED)
+    return np.array([draw.permutation(len(n)) for _ in range(DRAWS)])
+  return np.array(
+    [[*one, *(each for each in n if each not in one)] for one in itertools.combinations(n, a)]
+  )
 
 
 def paired_t(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float | None]:
