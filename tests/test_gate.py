@@ -150,7 +150,7 @@ def test_what_is_drawn_of_seeds_is_what_scipy_draws():
 def test_a_heat_map_of_many_groups_shows_the_first_and_says_so(runs, monkeypatch):
   monkeypatch.setattr(heat_maps, "ROWS", 2)
   (found,) = results(read_runs([runs])[0])
-  figure = heat_maps.heat_map(lengths.grid(found))
+  figure = heat_maps.heat_map(heat_maps.grid(found))
   assert figure.get_suptitle().endswith("by length (%), the first 2 of 3 groups")
   assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["rpr", "none (3 of 5)"]
 
