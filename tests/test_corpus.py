@@ -14,10 +14,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from posexp.data import corpus, documents, tokenizer, vocabulary
+from posexp.data import corpus, documents, side_by_side, tokenizer, vocabulary
 from posexp.data.splits import SPLITS
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
+from posexp.tasks.language_modeling import LanguageModeling
 
 TEXT = "".join(f" Line {i} of naïve 漢字 \U0001f600, it 's <unk> \n" for i in range(200))
 ROWS = [f"  Document {i}: naïve 漢字,\r\n\ttwice [END] " for i in range(200)]
@@ -225,6 +226,39 @@ def test_a_prepared_corpus_is_read_again_and_a_damaged_one_is_made_again(tmp_pat
     for split, text in again.items():
       np.testing.assert_array_equal(text.tokens, first[split].tokens)
       assert content(text) == content(first[split])
+
+
+@pytest.mark.parametrize("kind", ["bpe", "word"])
+def test_a_large_text_has_the_same_vocabulary_and_tokens(tmp_path, monkeypatch, kind):
+  write(
+    tmp_path / "train.txt", " ".join(f"{number} ways, Ωδή {number % 7}" for number in range(3_000))
+  )
+  size = 300 if kind == "bpe" else None
+  small, opened, _ = prepare(tmp_path, train="train.txt", tokenizer=kind, vocab_size=size)
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "large"))
+  monkeypatch.setattr(corpus, "LARGE", 0)
+  monkeypatch.setattr(corpus, "ALONE", 1)
+  monkeypatch.setattr(corpus, "BATCH", 10_000)
+  monkeypatch.setattr(side_by_side, "cores", lambda: 2)
+  large, again, _ = prepare(tmp_path, "large", train="train.txt", tokenizer=kind, vocab_size=size)
+  assert again._table == opened._table
+  for split in SPLITS:
+    np.testing.assert_array_equal(large[split].tokens, small[split].tokens)
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+@pytest.mark.parametrize("cut", ["stream", "reset", "mask"])
+def test_batches_are_as_foreseen(tmp_path, kind, cut):
+  write(tmp_path / "train.txt", " ".join(map(str, range(2_000))))
+  size = 260 if kind == "bpe" else None
+  task = LanguageModeling(
+    train="train.txt", tokenizer=kind, vocab_size=size, segment=8, documents=cut
+  )
+  foreseen, data = task.foreseen(4), task.prepare(tmp_path / "run")
+  assert foreseen.vocabulary.size == data.vocabulary.size
+  first, second = (next(each.batches(4, seed=0)) for each in (foreseen, data))
+  kinds = [{name: (x.shape, x.dtype) for name, x in each.items()} for each in (first, second)]
+  assert kinds[0] == kinds[1]
 
 
 def test_a_run_keeps_its_vocabulary_and_no_other(tmp_path):

@@ -244,6 +244,13 @@ def test_an_error_of_another_process_is_raised_in_this_one(monkeypatch):
     list(side_by_side.mapped(functools.partial, (operator.truediv, 1), [2, 1, 0, 1, 1]))
 
 
+def test_a_function_is_called_in_another_process_and_its_error_raised_in_this_one():
+  assert side_by_side.elsewhere(os.getpid) != os.getpid()
+  assert side_by_side.elsewhere(operator.sub, 5, 3) == 2
+  with pytest.raises(ZeroDivisionError):
+    side_by_side.elsewhere(operator.truediv, 1, 0)
+
+
 def test_pairs_are_encoded_alike_by_several_processes(monkeypatch):
   pairs = many(60)
   alone = encode(pairs, max_length=15)

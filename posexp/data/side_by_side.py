@@ -24,17 +24,17 @@ def mapped(
   make: Callable[..., Callable[[Item], Result]],
   arguments: tuple,
   items: Iterable[Item],
-  alone: int = ALONE,
+  alone: int | None = None,
 ) -> Iterator[Result]:
   """`make(*arguments)(item)` for each item, in their order, by a process for each core.
 
-  The first `alone` are done in this one, before others would be of use.
+  The first `alone`, or `ALONE`, are done in this one, before others would be of use.
 
   `make` is a function of a module, and is called once in each process. What a process that ended
   was asked for is done in this one.
   """
   here, items = make(*arguments), iter(items)
-  yield from map(here, itertools.islice(items, alone))
+  yield from map(here, itertools.islice(items, ALONE if alone is None else alone))
   count = min(cores(), MOST)
   following = list(itertools.islice(items, 1))
   if count == 1 or not following:

@@ -85,7 +85,7 @@ def run_training(
   foreseen = setup.task.foreseen(setup.training.batch_size) if setup.training.steps else None
   if foreseen and step < setup.training.steps:
     _, program, *_ = begin(setup, foreseen, step)  # which is found again below
-    program.update.threads.submit(program.compiled_init)
+    program.update.threads.submit(program.compile_init)
   with processes.main_process_first():
     data = setup.task.prepare(run.path)
   rhythm = Rhythm.of(setup, data)

@@ -110,7 +110,7 @@ class Program(NamedTuple):
   graphdef: nnx.GraphDef  # the structure of the model
   mesh: Mesh  # the devices
   shapes: State  # those of a state, and its devices
-  compiled_init: Callable[[], Any]  # what `init` calls, compiled by whichever thread comes first
+  compile_init: Callable[[], None]  # ahead of `init`, on a thread
   init: Callable[[int], State]  # from the seed
   carry: Callable[[int], Any]  # the initial carry, from the number of rows
   update: Step
@@ -160,18 +160,18 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
     lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
     *(state, where),
   )
-  lock = threading.Lock()
-  compiled_once = functools.cache(lambda: init.lower(keys_at(paths, keys(0))).compile())
+  lock = threading.Lock()  # who wants a state waits for what another thread compiles
 
-  def compiled_init() -> Callable[[list[Array]], State]:
+  def compile_init() -> None:
     with lock:
-      return compiled_once()
+      init.lower(keys_at(paths, keys(0))).compile()  # which `init` finds
 
   def init_from(seed: int) -> State:
-    return compiled_init()(keys_at(paths, keys(seed)))
+    with lock:
+      return init(keys_at(paths, keys(seed)))
 
   functions = compiled(Functions(graphdef, names, training, steps, mesh))
-  return Program(graphdef, mesh, shapes, compiled_init, init_from, carry, *functions)
+  return Program(graphdef, mesh, shapes, compile_init, init_from, carry, *functions)
 
 
 def layout(state: State, mesh: Mesh, divided: bool) -> State:
