@@ -60,11 +60,11 @@ parts:
   attention  one layer's attention by its definition, in blocks and by kernels, by length
 
 examples:
-  make gpu                                        all parts on this GPU
-  make gpu ARGS="--parts check,attention"         some of them; files of the others stay
-  python scripts/gpu.py --rehearse --out /tmp/gpu without a GPU, at tiny sizes
+  make gpu                                            all parts on this GPU
+  make gpu ARGS="--parts check,attention"             some of them; files of the others stay
+  python scripts/gpu.py --rehearse --out rehearsal    on a CPU, at tiny sizes
 
-All parts should take about 20 minutes on an H100 (check 4, steps 5, search 2, seeds 2, attention
+All parts should take about 20 minutes on an H100 (check 5, steps 5, search 2, seeds 2, attention
 8), nearly all of it for compiling: that is an estimate, and no GPU has measured it yet. Each folder
 runs in a process of its own, so that the rest goes on if one fails; the exit status is then 1.
 """
@@ -207,8 +207,8 @@ def main(argv: list[str]) -> bool:
   found = apart(device)  # this process leaves the GPU, and its memory, to those that measure
   if found.platform != "gpu" and not args.rehearse:
     print(
-      "JAX finds no GPU here, so nothing was checked or measured "
-      "(--rehearse --out FOLDER goes through it all on this CPU)"
+      "JAX finds no GPU here (`make gpu` installs JAX for one of NVIDIA's), so nothing was checked "
+      "or measured; --rehearse --out FOLDER goes through all of it on this CPU"
     )
     return True
   slug = re.sub(r"[^a-z0-9]+", "-", found.name.lower()).strip("-")

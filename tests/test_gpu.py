@@ -36,7 +36,7 @@ def here(monkeypatch):
 @pytest.mark.usefixtures("here")
 def test_without_a_gpu_it_says_so_and_all_is_well(capsys):
   assert gpu.main([])
-  assert capsys.readouterr().out.startswith("JAX finds no GPU here, so nothing was checked")
+  assert capsys.readouterr().out.startswith("JAX finds no GPU here")
 
 
 @pytest.mark.parametrize(

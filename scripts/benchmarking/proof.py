@@ -30,7 +30,7 @@ from posexp.models.transformer import Size, Stack
 SIZE = Size(d_model=512, num_heads=8, d_ff=64, num_layers=1, dropout=0.0, attention="reference")
 FUSED = {"attention": "fused", "dtype": "bfloat16"}
 WORDS, BATCH = 100, 4
-LENGTHS = (31, 256, 1000)  # odd; a multiple of the kernel's block; neither
+LENGTHS = (255, 1024)  # odd, and whole blocks of the kernels
 MORE = {"rpr": ({"keys": False}, {"values": False}, {"share": "none"})}  # beside the defaults
 FACTOR, LEAST = 2.0, 0.01
 # Errors relative to the definition in float32: of the kernel, then of the definition in bfloat16.
