@@ -71,7 +71,8 @@ runs in a process of its own, so that the rest goes on if one fails; the exit st
 ABOUT = """\
 A default should change where another way is at least 1.05 times as fast, its slow quartile against
 the default's fast one; all else stays. `none` stands for every encoding of the embedding alone.
-`fused` is for dropout=0 and consecutive positions; memory is in the tables."""
+`fused` is for dropout=0 and consecutive positions. bfloat16 rounds what layers pass on: whether a
+model learns as well in it, its own runs must say. Memory is in the tables."""
 
 
 class Device(NamedTuple):

@@ -6,12 +6,13 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from benchmarking.cases import IN_TURN, PASSES, VMAP
+from benchmarking.cases import IN_TURN, PASSES, SEARCHES, VMAP
 from benchmarking.rows import Row
 from posexp.models.attention import LONG
 
 WORTH = 1.05  # times as fast a way must be before it becomes the default, the quartiles apart
-SHAPE = ("pass", "model", "encoding", "options", "attention", "d_model", "length", "batch", "beam")
+SHAPE = ("pass", "model", "encoding", "options", "attention", "dtype", "d_model", "heads")
+SHAPE += ("length", "batch", "beam", "seeds", "by")
 
 
 class Choice(NamedTuple):
@@ -45,8 +46,11 @@ def choice(new: Row, old: Row, by: str, at: str, **texts: str) -> Choice:
 def advice(
   rows: Sequence[Row], checks: Sequence[Row] = (), long: int = LONG["gpu"]
 ) -> list[Advice]:
-  """All that the rows say. `checks` are of `proof`: without them all forms of attention are right;
-  else those of an encoding and model of which one differs, or none was checked, are left out."""
+  """All that the rows say.
+
+  `checks` are those of `proof`. With them the kernels of an encoding and model count if all of its
+  checks found them equal; without any they count, and that is said.
+  """
   own = [row for row in rows if row["by"] in ("posexp", IN_TURN, VMAP)]
   found = (told(forms(own, checks, long), "L"), told(dtypes(own), "d_model"))
   return [*itertools.chain(*found, told(seeds(own), "d_model"))]
@@ -69,43 +73,48 @@ def forms(rows: Sequence[Row], checks: Sequence[Row], long: int) -> Iterator[Cho
     others = [row for form, row in of.items() if form not in {now, "reference"} | wrong]
     if now in of and others:
       best = min(others, key=lambda row: row["ratio"])
+      unproved = best["attention"] == "fused" and not checks
       yield choice(
         best, of[now], "ratio", "length",
         title=f"attention, {model}, {dtype}, {heads} heads × {width // heads}",
-        change=f"`model.attention=auto` should be {best['attention']}",
+        change=f"`model.attention=auto` should be {best['attention']}"
+        + unproved * " (not checked yet: --parts check)",
         default=f"what it is now (reference below {long:,} tokens, then blocked)",
       )  # fmt: skip
 
 
 def dtypes(rows: Sequence[Row]) -> Iterator[Choice]:
   """bfloat16 against float32, in whole models."""
-  whole = [row for row in rows if row["by"] == "posexp" and row["pass"] != "attention"]
-  plain = {tuple(row[key] for key in SHAPE): row for row in whole if row["dtype"] == "float32"}
-  for row in whole:
-    old = plain.get(tuple(row[key] for key in SHAPE))
-    if row["dtype"] == "bfloat16" and old is not None:
-      yield choice(
-        row, old, "seconds", "d_model",
-        title=f"{PASSES[row['pass']]}, {row['model']}, L={row['length']}, B={row['batch']}",
-        change="`model.dtype` should be bfloat16",
-        default="float32",
-      )  # fmt: skip
+  whole = [row for row in rows if row["pass"] in ("step", *SEARCHES)]
+  for new, old in beside(whole, "dtype", "bfloat16", "float32"):
+    yield choice(
+      new, old, "seconds", "d_model",
+      title=f"{PASSES[new['pass']]}, {new['model']}, L={new['length']}, B={new['batch']}",
+      change="`model.dtype` should be bfloat16",
+      default="float32",
+    )  # fmt: skip
 
 
 def seeds(rows: Sequence[Row]) -> Iterator[Choice]:
   """Seeds in one program against one after another."""
-  keys = (*SHAPE, "dtype", "seeds")
-  turns = {tuple(row[key] for key in keys): row for row in rows if row["by"] == IN_TURN}
+  for new, old in beside(rows, "by", VMAP, IN_TURN):
+    shape = f"{new['model']}, {new['dtype']}, L={new['length']}, B={new['batch']}"
+    yield choice(
+      new, old, "ratio", "d_model",
+      title=f"{new['seeds']} seeds, {shape}",
+      change="they should be one program",
+      default="one seed after another",
+    )  # fmt: skip
+
+
+def beside(rows: Sequence[Row], name: str, new: str, old: str) -> Iterator[tuple[Row, Row]]:
+  """Rows in which a column is `new`, each with the one that is `old` and the same otherwise."""
+  keys = [key for key in SHAPE if key != name]
+  found = {tuple(row[key] for key in keys): row for row in rows if row[name] == old}
   for row in rows:
-    old = turns.get(tuple(row[key] for key in keys))
-    if row["by"] == VMAP and old is not None:
-      yield choice(
-        row, old, "ratio", "d_model",
-        title=f"{row['seeds']} seeds, {row['model']}, {row['dtype']}, "
-        f"L={row['length']}, B={row['batch']}",
-        change="they should be one program",
-        default="one seed after another",
-      )  # fmt: skip
+    other = found.get(tuple(row[key] for key in keys))
+    if row[name] == new and other is not None:
+      yield row, other
 
 
 def told(choices: Iterable[Choice], at: str) -> Iterator[Advice]:
