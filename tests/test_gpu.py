@@ -177,8 +177,8 @@ def test_seeds_go_in_one_program_where_that_is_faster():
   ]
   slow = [row | {"seeds": 2} for row in found if row["d_model"] == 256]
   assert texts(defaults.advice(slow), change=False) == [
-    "2 seeds, encoder, bfloat16, L=32, B=8, none: one seed after another stays; the other way is "
-    "0.83 times as fast."
+    "2 seeds, encoder, bfloat16, L=32, B=8, none: one seed after another stays: nothing is surely "
+    "faster (0.83 times as fast)."
   ]
 
 

@@ -140,7 +140,7 @@ def told(choices: Iterable[Choice], at: str) -> Iterator[Advice]:
     if sentence:
       yield Advice(True, f"{title}, {names}: {sentence}: {fast} as {default}.")
     else:
-      yield Advice(False, f"{title}, {names}: {default} stays; the other way is {fast}.")
+      yield Advice(False, f"{title}, {names}: {default} stays: nothing is surely faster ({fast}).")
 
 
 def where(some: Sequence[int], all: Sequence[int], at: str) -> str:
