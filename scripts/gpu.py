@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -221,10 +222,12 @@ def main(argv: list[str]) -> bool:
   went_well = True
   for name in (name for name in WORK if name.partition("/")[0] in args.parts):
     print(f"\n{name}", flush=True)
+    began = time.monotonic()
     try:
       mine = apart(do, name, out, args.rehearse)
     except Exception as error:  # the process died, or the device with it
       mine = {"all that is missing": reason(error)}
+    print(f"{name}: {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
     went_well &= not mine
     failures = [row for row in failures if row["part"] != name]
     failures += [{"part": name, "what": what, "reason": why} for what, why in mine.items()]
