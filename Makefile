@@ -2,7 +2,7 @@
 # make test                                 run the tests
 # make lint                                 check style
 # make docs                                 build the guides of docs/ into site/
-# make gpu EXTRA=cuda                     check the attention kernels that only a GPU can run
+# make gpu                                  check and measure this GPU; ARGS="--help" says more
 # make lock                                 renew requirements.lock
 #
 # Each first installs what it needs into .venv, once. PYTHON=python3.12 names another Python.
@@ -12,6 +12,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready$(EXTRA:%=-%)
 UV := $(BIN)/uv --quiet pip
+
+# CUDA is gigabytes: it is installed where there is a GPU of NVIDIA's, under Linux or WSL.
+CUDA := $(if $(wildcard /dev/nvidia[0-9]* /dev/dxg),cuda)
 
 .PHONY: help train test lint docs gpu lock
 
@@ -31,8 +34,9 @@ docs:
 	@$(MAKE) --no-print-directory EXTRA=docs .venv/ready-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && echo "site/index.html"
 
-gpu: $(READY)
-	@$(BIN)/python scripts/gpu.py
+gpu:
+	@$(MAKE) -s --no-print-directory EXTRA=$(CUDA) .venv/ready$(CUDA:%=-%)
+	@$(BIN)/python scripts/gpu.py $(ARGS)
 
 lock: $(READY)
 	@$(UV) compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \

@@ -20,7 +20,8 @@ from posexp.training.devices import prepare
 CHOICES = {"passes": list(cases.PASSES), "dtype": ["float32", "bfloat16"]}
 MODELS = ("auto", "encoder", "decoder", "translator")
 RECURRING = {"forward", "step"}  # passes in which a model may have a memory
-COUNTS = ("heads", "layers", "d_ff", "batch", "beam", "rounds", "lengths", "d_model", "seeds")
+COUNTS = ("heads", "layers", "d_ff", "batch", "tokens", "beam", "rounds", "lengths", "d_model")
+COUNTS += ("seeds",)
 EXAMPLES = (
   "passes:\n"
   + "\n".join(f"  {name:<10} {what}" for name, what in cases.PASSES.items())
@@ -53,7 +54,8 @@ def parser_of(script: str, description: str, examples: str) -> Parser:
   add("--passes", type=names, default=["step"], help="see below; default: step")
   add("--lengths", type=numbers, default=[256], help="tokens in a sequence; default: 256")
   add("--texts", type=Path, metavar="FILE", help="lines, each as long as its words")
-  add("--batch", type=int, help="sequences in a batch; default: 2048 tokens in all")
+  add("--batch", type=int, help="sequences in a batch; default: as many as have --tokens")
+  add("--tokens", type=int, default=2048, help="of a batch without --batch; default: 2048")
   add("--d-model", type=numbers, default=[256], help="default: 256")
   add("--heads", type=int, default=4, help="default: 4")
   add("--layers", type=int, default=4, help="default: 4")
@@ -120,8 +122,12 @@ def peer_of(args: argparse.Namespace) -> Peer | None:
   return Peer(X_TRANSFORMERS, args.peer_python, *machine) if args.peers else None
 
 
-def benchmark(args: argparse.Namespace, command: str) -> list[dict]:
+def benchmark(
+  args: argparse.Namespace, command: str, failed: dict[str, str] | None = None
+) -> list[dict]:
   """Measures, prints each measurement as it comes, writes all to a folder; returns the rows.
+
+  What fails ends the benchmark, or, if `failed` is given, goes there with the reason.
 
   Raises:
     UserError: something that was asked for does not exist, or the folder cannot be written.
@@ -138,7 +144,7 @@ def benchmark(args: argparse.Namespace, command: str) -> list[dict]:
   rows: list[dict] = []
   stopped = False
   try:
-    for found in measure(groups, peer, args.rounds, args.seconds):
+    for found in measure(groups, peer, args.rounds, args.seconds, failed):
       rows += found
       print("\n".join(map(tables.line, found)), flush=True)
       output.write_tables(args.out, rows, about)

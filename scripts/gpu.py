@@ -1,121 +1,242 @@
-"""Checks the attention kernels that only a GPU can run against the definition: `make gpu`.
-
-RPR's Pallas kernel and cuDNN's attention run on a GPU alone. Every encoding that has one of them
-runs as one layer in bfloat16, forward and backward, with `attention=fused` and by the definition.
-Both are compared with the definition in float32: the kernel's error may be at most `FACTOR` times
-that of the definition in bfloat16, or `LEAST`. Encoders have padding, decoders are causal.
-"""
+"""Check and measure what only a GPU can show, and say which defaults should change: `make gpu`."""
 
 from __future__ import annotations
 
-import dataclasses
+import argparse
+import contextlib
+import multiprocessing
+import os
+import re
+import shlex
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
 
+import benchmark
 import jax
-import jax.numpy as jnp
-import numpy as np
-from benchmarking.cases import with_positions
-from flax import nnx
-from jax import Array
-from tabulate import tabulate
+from benchmarking import chips, output, proof, rows
+from benchmarking.cases import JAX
+from benchmarking.defaults import advice
+from benchmarking.measure import reason
+from benchmarking.rows import Row
 
-from posexp.encodings import ENCODINGS, Encoding
-from posexp.encodings.rngs import Rngs
-from posexp.kernels.target import target
-from posexp.models.transformer import Size, Stack
+from posexp.config import unknown_name
+from posexp.config.arguments import Parser, names, run
+from posexp.encodings import ENCODINGS
+from posexp.errors import UserError
+from posexp.kernels.target import Target
+from posexp.models import attention
 
-SIZE = Size(d_model=512, num_heads=8, d_ff=64, num_layers=1, dropout=0.0, attention="reference")
-WORDS, BATCH = 100, 4
-LENGTHS = (31, 256, 1000)  # odd; a multiple of the kernel's block; neither
-MORE = {"rpr": ({"keys": False}, {"values": False}, {"share": "none"})}  # beside the defaults
-FACTOR, LEAST = 2.0, 0.01
-# Errors relative to the definition in float32: of the kernel, then of the definition in bfloat16.
-HEADS = ("", "model", "L", "output", "bfloat16", "gradients", "bfloat16 ", "equal")
+ENOUGH = "--rounds 5 --seconds 0.1"
+FORMS = f"--passes attention --d-model 512 --heads 8 --tokens 16384 {ENOUGH} --option rpr.k=16"
+ALL_FORMS = f"{FORMS} --attention reference,blocked,fused --dtype bfloat16"
+# What is done, each in a folder of its own, by the options of scripts/benchmark.py. RPR comes last:
+# if its kernel brings the process down, the others' rows are there. A name's part is its first one.
+WORK = {
+  "check": "",
+  "steps": "--passes step --encodings rope,rpr --option rpr.k=16 --d-model 64,128,256,512 "
+  f"--heads 8 --lengths 256 --batch 64 --dtype float32,bfloat16 {ENOUGH}",
+  "search": "--passes decode,beam --encodings rope --layers 3 --lengths 32 --batch 128 "
+  f"--dtype float32,bfloat16 {ENOUGH}",
+  "seeds": "--passes seeds --seeds 2,8 --encodings none --d-model 64,128,256,512 --layers 2 "
+  f"--lengths 32 --batch 32 {ENOUGH}",
+  "attention": f"{ALL_FORMS} --encodings rope,alibi,t5,transformer_xl,rpr "
+  "--lengths 128,512,2048,8192",
+  "attention/causal": f"{ALL_FORMS} --encodings rope,rpr --model decoder --lengths 512,2048,8192",
+  "attention/float32": f"{FORMS} --attention reference,blocked --encodings rpr "
+  "--lengths 512,2048,8192",
+}
+TINY = "--heads 2 --layers 1 --vocabulary 20 --batch 2 --rounds 3 --seconds 0"  # a rehearsal
+TINY_CHECK = ("none", "t5", "cope", "rpr"), (7,)
+PARTS = list(dict.fromkeys(name.partition("/")[0] for name in WORK))
+EXAMPLES = """\
+parts:
+  check      attention by every kernel against its definition: forward, gradients, bfloat16, masks
+  steps      training steps and MFU
+  search     greedy and beam search
+  seeds      several seeds in one program against one after another
+  attention  one layer's attention by its definition, in blocks and by kernels, by length
+
+examples:
+  make gpu                                            all parts on this GPU
+  make gpu ARGS="--parts check,attention"             some of them; files of the others stay
+  python scripts/gpu.py --rehearse --out rehearsal    on a CPU, at tiny sizes
+
+All parts should take about 20 minutes on an H100 (check 5, steps 5, search 2, seeds 2, attention
+8), nearly all of it for compiling: that is an estimate, and no GPU has measured it yet. Each folder
+runs in a process of its own, so that the rest goes on if one fails; the exit status is then 1.
+"""
+ABOUT = """\
+A default should change where another way is at least 1.05 times as fast, its slow quartile against
+the default's fast one; all else stays. `none` stands for every encoding of the embedding alone.
+`fused` is for dropout=0 and consecutive positions. bfloat16 rounds what layers pass on: whether a
+model learns as well in it, its own runs must say. Memory is in the tables."""
 
 
-def variants() -> Iterator[tuple[str, Encoding]]:
-  """Every encoding with its default options, and some with others."""
-  for name, encoding in ENCODINGS.items():
-    for options in ({}, *MORE.get(name, ())):
-      shown = " ".join(f"{key}={value}" for key, value in options.items())
-      yield f"{name} {shown}".strip(), with_positions(name, encoding(**options), LENGTHS[-1], "")
+class Device(NamedTuple):
+  platform: str
+  name: str
 
 
-def layer(
-  encoding: Encoding, causal: bool, tokens: Array, mask: Array, **options: str
-) -> list[np.ndarray]:
-  """The output of one layer at real tokens, [B,L,F], and the gradients of its parameters.
+def device() -> Device:
+  """The first device of this process; UserError if JAX does not start."""
+  try:
+    return Device(jax.default_backend(), jax.devices()[0].device_kind)
+  except RuntimeError as error:  # as with JAX_PLATFORMS=cuda and no GPU
+    raise UserError(reason(error)) from error
+
+
+def apart(work: Callable[..., Any], *args: Any) -> Any:
+  """The result of work in a process of its own, which alone ends if the GPU does not survive it.
 
   Raises:
-    ValueError: the encoding has no kernel.
+    BrokenProcessPool: the process died.
   """
-  size = dataclasses.replace(SIZE, **options)
-  stack = Stack(WORDS, encoding, size, causal=causal, rngs=Rngs(params=0, encoding=1))
-  graphdef, params, others = nnx.split(stack, nnx.Param, ...)
-  toward = jax.random.normal(jax.random.key(1), (*tokens.shape, SIZE.d_model))
-
-  @jax.jit
-  def both(params: nnx.State) -> tuple[nnx.State, Array]:
-    def loss(params: nnx.State) -> tuple[Array, Array]:
-      found = nnx.merge(graphdef, params, others)(tokens, mask).astype(jnp.float32)
-      found = jnp.where(mask[..., None], found, 0)
-      return (found * toward).sum(), found
-
-    return jax.grad(loss, has_aux=True)(params)
-
-  grads, found = both(params)
-  return [np.asarray(x, np.float64) for x in (found, *jax.tree.leaves(grads))]
+  with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    return pool.submit(work, *args).result()
 
 
-def distance(these: list[np.ndarray], those: list[np.ndarray]) -> float:
-  """The largest difference of two lists of arrays, in norms relative to those of the second."""
-  norms = [np.linalg.norm(each) for each in those]
-  least = 1e-3 * max(norms)  # gradients that are all but zero count by the others' size
-  pairs = zip(these, those, norms, strict=True)
-  return max(np.linalg.norm(a - b) / max(norm, least) for a, b, norm in pairs)
+def do(name: str, out: Path, rehearse: bool) -> dict[str, str]:
+  """Does one of `WORK`, writes its files, and returns what failed, with the reasons."""
+  folder = out / name
+  for file in folder.glob("*.csv"):
+    file.unlink()
+  # XLA takes what cuDNN would get, and interprets the kernel of RPR.
+  stand_in = mock.patch.object(attention, "target", return_value=Target("gpu"))
+  with stand_in if rehearse else contextlib.nullcontext():
+    if name == "check":
+      return check(folder, *(TINY_CHECK if rehearse else (ENCODINGS, proof.LENGTHS)))
+    argv, failed = [*WORK[name].split(), "--out", str(folder)], {}
+    if rehearse:
+      sizes = (
+        "--d-model 16 --lengths 8,16" if "attention" in name else "--d-model 16,32 --lengths 8"
+      )
+      argv += f"{TINY} {sizes}".split()
+    said = shlex.join(["python", "scripts/benchmark.py", *argv])
+    benchmark.benchmark(benchmark.arguments(argv), said, failed)
+    return failed
 
 
-def compare(encoding: Encoding, causal: bool, length: int) -> list[float]:
-  """How far the kernel and the definition in bfloat16 are from the definition: of the output, then
-  of the gradients."""
-  draw = np.random.default_rng(length)
-  tokens = jnp.asarray(draw.integers(4, WORDS, (BATCH, length)), jnp.int32)
-  mask = jnp.arange(length) < jnp.asarray([length, length // 2, 1, length - 1])[:, None]
-  fused = layer(encoding, causal, tokens, mask, attention="fused", dtype="bfloat16")
-  rounded = layer(encoding, causal, tokens, mask, dtype="bfloat16")
-  with jax.default_matmul_precision("highest"):  # else products of float32 are of TensorFloat-32
-    exact = layer(encoding, causal, tokens, mask)
-  parts = (slice(0, 1), slice(1, None))
-  return [distance(each[part], exact[part]) for part in parts for each in (fused, rounded)]
+def check(folder: Path, encodings: Iterable[str], lengths: Sequence[int]) -> dict[str, str]:
+  """Compares kernels with their definition, tells and writes it; returns what differs."""
+  found: list[Row] = []
+  for row in proof.check(encodings, lengths):
+    found.append(row)
+    print(f"  {proof.label(row)}: {row['equal']}", flush=True)
+    parts = ["# Kernels of attention against the definition", proof.table(found).markdown()]
+    without = [proof.label(each) for each in found if each["equal"] == "no kernel"]
+    parts += [f"Without a kernel: {'; '.join(without)}."] if without else []
+    csv = rows.as_csv(found, proof.COLUMNS)
+    output.write(folder, {"check.csv": csv, "check.md": "\n\n".join(parts) + "\n"})
+  return {proof.label(row): row["reason"] for row in found if row["equal"] == "no"}
 
 
-def main() -> None:
-  """Prints a table; exit status 1 if a kernel differs from its definition."""
-  if target().platform != "gpu":
+def page(out: Path, title: str, failures: list[Row]) -> str:
+  """What all files of a folder say, in short; Markdown."""
+  checks = rows.read(out / "check" / "check.csv")
+  measured = {name: rows.read(out / name / "benchmark.csv") for name in WORK}
+  found = advice([row for each in measured.values() for row in each], checks)
+  reasons: dict[str, list[str]] = {}
+  for each in failures:
+    reasons.setdefault(each["reason"], []).append(f"{each['part']}: {each['what']}")
+  sections = {
+    "Defaults that should change": [each.text for each in found if each.change],
+    "Defaults that stay": [each.text for each in found if not each.change],
+    "What failed": [f"{why}\n  - " + "\n  - ".join(what) for why, what in reasons.items()],
+    "What was measured": [*figures(checks, measured, title)],
+  }
+  parts = [f"# {title}", f"{output.versions()}.", ABOUT]
+  for heading, lines in sections.items():
+    parts += [f"## {heading}", "\n".join(f"- {line}" for line in lines or ["nothing"])]
+  return "\n\n".join(parts) + "\n"
+
+
+def figures(checks: list[Row], measured: dict[str, list[Row]], name: str) -> Iterator[str]:
+  """A line for each folder, and one for what MFU is reckoned with."""
+  if checks:
+    compared = [row["equal"] for row in checks if row["length"]]
+    equal = compared.count("yes")
+    yield f"[check](check/check.md): {equal} of {len(compared)} comparisons are equal"
+  peaks: dict[str, float] = {}
+  for folder, found in measured.items():
+    for row in found:
+      peaks[row["dtype"]] = max(peaks.get(row["dtype"], 0), row["ceiling_gflops_per_s"] / 1e3)
+    if own := [row for row in found if row["by"] != JAX]:
+      by, form = (
+        ("rows_per_s", "{:,.0f} sentences/s") if folder == "search" else ("mfu", "MFU {:.1%}")
+      )
+      best = max(own, key=lambda row: row[by])
+      where = f"{best['label']}, {best['dtype']}, d_model {best['d_model']}, L={best['length']}"
+      yield f"[{folder}]({folder}/benchmark.md): at the best {form.format(best[by])} ({where})"
+  if peaks:
+    reached = ", ".join(f"{peak:,.3g} TFLOP/s in {dtype}" for dtype, peak in peaks.items())
+    makers = chips.peak(name)
+    makers = f"; its maker says {makers / 1e12:,.0f} in bfloat16" if makers else ""
+    yield f"a large matrix product, of which MFU is a share, reaches {reached}{makers}"
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
+  """The options; UserError if they cannot be understood."""
+  parser = Parser("", "Checks and measures this GPU, and says which defaults to change.", EXAMPLES)
+  parser.prog = "python scripts/gpu.py"
+  add = parser.add_argument
+  add("--parts", type=names, default=PARTS, help=f"of {','.join(PARTS)}; default: all")
+  add("--out", type=Path, help="a folder; default: docs/benchmarks/DEVICE")
+  add("--rehearse", action="store_true", help="tiny, and the CPU in place of a GPU; needs --out")
+  args = parser.parse_args(argv)
+  for part in args.parts or [""]:
+    if part not in PARTS:
+      raise unknown_name("part", part, PARTS)
+  if args.rehearse and not args.out:
+    parser.error("--rehearse needs --out, for what it writes is of no GPU")
+  return args
+
+
+def main(argv: list[str]) -> bool:
+  """Does all that is asked for, and whether all of it went well.
+
+  Raises:
+    UserError: an option cannot be understood, or the folder cannot be written.
+  """
+  args = arguments(argv)
+  # One GPU: models would divide their batches among all of them, and attention would not.
+  os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+  if args.rehearse:
+    os.environ["JAX_PLATFORMS"] = "cpu"
+  found = apart(device)  # this process leaves the GPU, and its memory, to those that measure
+  if found.platform != "gpu" and not args.rehearse:
     print(
-      "JAX finds no GPU here, so no kernel was checked (make gpu EXTRA=cuda installs JAX for it)"
+      "JAX finds no GPU here (`make gpu` installs JAX for one of NVIDIA's), so nothing was checked "
+      "or measured; --rehearse --out FOLDER goes through all of it on this CPU"
     )
-    return
-  rows, without, failed = [], [], False
-  for name, encoding in variants():
-    for model, causal in (("encoder", False), ("decoder", True)):
-      if encoding.causal_only and not causal:
-        continue
-      try:
-        for length in LENGTHS:
-          found = compare(encoding, causal, length)
-          equal = all(a <= max(FACTOR * b, LEAST) for a, b in (found[:2], found[2:]))
-          failed |= not equal
-          figures = [f"{each:.1e}" for each in found]
-          rows.append([name, model, length, *figures, "yes" if equal else "NO"])
-          print(f"{name}, {model}, L={length}: {rows[-1][-1]}", file=sys.stderr, flush=True)
-      except ValueError as error:
-        without.append(f"{name}, {model}: {str(error).splitlines()[0]}")
-  print(tabulate(rows, HEADS, disable_numparse=True))
-  print("\nwithout a kernel:", *without, sep="\n  ")
-  sys.exit(failed)
+    return True
+  slug = re.sub(r"[^a-z0-9]+", "-", found.name.lower()).strip("-")
+  out = args.out or Path("docs/benchmarks") / slug
+  output.check_writable(out)
+  title = found.name if not args.rehearse else "A rehearsal: nothing here was measured on a GPU"
+  failures = rows.read(out / "failures.csv")
+  went_well = True
+  for name in (name for name in WORK if name.partition("/")[0] in args.parts):
+    print(f"\n{name}", flush=True)
+    began = time.monotonic()
+    try:
+      mine = apart(do, name, out, args.rehearse)
+    except Exception as error:  # the process died, or the device with it
+      mine = {"all that is missing": reason(error)}
+    print(f"{name}: {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
+    went_well &= not mine
+    failures = [row for row in failures if row["part"] != name]
+    failures += [{"part": name, "what": what, "reason": why} for what, why in mine.items()]
+    text = page(out, title, failures)
+    kept = rows.as_csv(failures, ("part", "what", "reason"))
+    output.write(out, {"README.md": text, "failures.csv": kept})
+  print(f"\n{text}\nin {out}", flush=True)
+  return went_well
 
 
 if __name__ == "__main__":
-  main()
+  run(lambda argv: main(argv) or sys.exit(1))

@@ -8,7 +8,7 @@ import sys
 import benchmark
 import jax
 import pytest
-from benchmarking import cases, programs, timing
+from benchmarking import cases, programs, tables, timing
 from benchmarking.cases import Case
 from benchmarking.peers import AUTHORS, X_TRANSFORMERS, Way, request
 from benchmarking.rows import COLUMNS
@@ -265,6 +265,17 @@ def test_each_round_has_all_in_an_order_of_its_own_and_ratios_are_taken_within_i
   turns = ["".join(order[i : i + 4]) for i in range(2, len(order), 4)]
   assert set(turns) == {"aabb", "bbaa"}
   assert timing.ratios(found["b"], found["a"], "wall") == (3.0, 2.25, 3.75)
+
+
+def test_seeds_in_one_program_are_held_against_as_many_in_turn():
+  shape = dict.fromkeys(tables.SHAPE, 1) | {"encoding": "none"}
+  ratios = {(2, cases.IN_TURN): 1, (2, cases.VMAP): 0.5, (8, cases.IN_TURN): 4, (8, cases.VMAP): 1}
+  rows = [
+    shape | {"seeds": seeds, "by": way, "seconds": each, "ratio": each, "cpu_ratio": 2 * each}
+    for (seeds, way), each in ratios.items()
+  ]
+  found = [(line[2], line[-2], line[-1]) for line in tables.by_seeds(rows)]
+  assert found == [("2", "2.00", "2.00"), ("8", "4.00", "4.00")]
 
 
 @pytest.mark.parametrize(("model", "halves"), [("encoder", 0), ("decoder", 1), ("translator", 1)])

@@ -27,7 +27,6 @@ PASSES = {  # in searches every translation is as long as its source
 SEARCHES = ("decode", "beam")
 IN_TURN, VMAP = "one after another", "in one program"  # ways to train several seeds
 JAX = "jax.nn.dot_product_attention"  # another implementation of the pass attention
-TOKENS = 2048  # in a batch whose size is not given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +144,7 @@ def plan(args: argparse.Namespace) -> tuple[list[list[Case]], list[str]]:
       of = (name, options, fitting)
       for model, attention in itertools.product(models, args.attention):
         size = size_of(args, dtype, d_model, attention)
-        batch = args.batch or max(1, TOKENS // length)
+        batch = args.batch or max(1, args.tokens // length)
         texts = whole_batches(lines, batch, model) if lines and work == "step" else lines
         case = Case(work, model, *of, size, length, batch, args.vocabulary, lines=texts)
         for each in variants(case, args):

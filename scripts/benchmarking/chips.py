@@ -51,3 +51,8 @@ def described(gpu: str) -> str:
   """One of `GPUS`, in the words in which XLA wants it."""
   name, chip = GPUS[gpu]
   return HOPPER.format(name=name, **chip._asdict())
+
+
+def peak(device: str) -> float | None:
+  """FLOPs a second in bfloat16 of a device of `GPUS`, by its name."""
+  return next((chip.flops for name, chip in GPUS.values() if name == device), None)

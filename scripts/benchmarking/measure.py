@@ -23,9 +23,15 @@ class Stopped(Exception):
 
 
 def measure(
-  groups: list[list[Case]], peer: Peer | None, count: int, seconds: float
+  groups: list[list[Case]],
+  peer: Peer | None,
+  count: int,
+  seconds: float,
+  failed: dict[str, str] | None = None,
 ) -> Iterator[list[Row]]:
   """The rows of each group, from `count` rounds of so many seconds for each case.
+
+  A case that cannot be compiled or run goes to `failed`, with the reason, if that is given.
 
   Raises:
     UserError: the sizes do not fit an encoding.
@@ -35,24 +41,49 @@ def measure(
     for group in groups:
       print(group[0].title, flush=True)
       try:
-        ready = {case: prepared(case, Path(folder)) for case in group}
+        ready = all_prepared(group, Path(folder), failed)
         if peer is not None:
           ready |= peer.prepare(group)
       except KeyboardInterrupt:
         raise Stopped from None
+      if not ready:
+        continue
       product, flops = programs.ceiling(group[0].size.dtype)
       works = {case: found.timed for case, found in ready.items()} | {CEILING: product}
       most = STARTS if group[0].work == "start" else count
       spent, whole = rounds(works, min(count, most), seconds)
       if peer is not None:
         peer.forget()
-      baseline, ceiling = (group[0], spent[group[0]]), (spent[CEILING], flops)
+      first = next(iter(ready))
+      baseline, ceiling = (first, spent[first]), (spent[CEILING], flops)
       if spent[CEILING]:
         yield [row(case, ready[case].facts, spent[case], baseline, ceiling) for case in ready]
       if not whole:
         raise Stopped
       ready.clear()  # or the arrays of two groups would be in memory at once
       works.clear()
+
+
+def all_prepared(
+  group: list[Case], folder: Path, failed: dict[str, str] | None
+) -> dict[Case, Ready]:
+  """The cases of a group, less those that failed where failures are kept."""
+  ready = {}
+  for case in group:
+    try:
+      ready[case] = prepared(case, folder)
+    except Exception as error:  # whatever a compiler or a device says no with
+      if failed is None:
+        raise
+      failed[f"{case.label}: {case.title}"] = reason(error)
+      print(f"  {case.label}: not measured: {reason(error)}", flush=True)
+  return ready
+
+
+def reason(error: Exception) -> str:
+  """What an exception says, in a line."""
+  said = next(iter(str(error).splitlines()), "")
+  return said if isinstance(error, UserError | ValueError) else f"{type(error).__name__}: {said}"
 
 
 def prepared(case: Case, folder: Path) -> Ready:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarking.cases import SEARCHES, Case
 from benchmarking.timing import Spent, middle, ratios
@@ -20,6 +21,9 @@ COLUMNS = (
   *("temporaries_mib", "gflops_compiled", "gflops", "mfu", "ceiling_gflops_per_s"),
   *("compile_s", "first_s", "parameters"),
 )
+
+TEXTS = {"group", "pass", "model", "encoding", "options", "attention", "by", "label", "against"}
+TEXTS |= {"dtype", "equal", "reason", "part", "what"}
 
 Row = dict[str, object]
 
@@ -88,3 +92,17 @@ def as_csv(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> str:
   writer.writeheader()
   writer.writerows(rows)
   return out.getvalue()
+
+
+def read(path: Path) -> list[Row]:
+  """The rows of a file that `as_csv` made; none if it is not there."""
+
+  def value(name: str, text: str) -> object:
+    if name in TEXTS:
+      return text
+    return None if text == "" else int(text) if text.isdigit() else float(text)
+
+  if not path.exists():
+    return []
+  with path.open(encoding="utf-8", newline="") as file:
+    return [{name: value(name, row[name]) for name in row} for row in csv.DictReader(file)]

@@ -126,6 +126,6 @@ def by_seeds(rows: Sequence[Row]) -> Iterator[list[str]]:
       str(row["seeds"]),
       number(row["seconds"]),
       number(together["seconds"]),
-      f"{1 / together['ratio']:.2f}",
-      f"{1 / together['cpu_ratio']:.2f}",
+      f"{row['ratio'] / together['ratio']:.2f}",
+      f"{row['cpu_ratio'] / together['cpu_ratio']:.2f}",
     ]
