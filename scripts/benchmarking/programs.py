@@ -214,7 +214,7 @@ def attention(case: Case) -> Work:
     )
     if not stack.relation.uses_hidden:
       q, k = None, k[..., :0]
-    form = form_of(size.attention, stack.relation, case.length, case.length)
+    form = form_of(size.attention, case.length, case.length)
     return attend(stack.relation, q, k, v, span, form=form)
 
   @jax.jit
