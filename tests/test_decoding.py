@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import DEFAULTS, UNDEFINED
@@ -20,7 +21,7 @@ from posexp.encodings import Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR
 from posexp.encodings.rngs import Rngs
-from posexp.models.decoding import ROOM, Search, searcher
+from posexp.models.decoding import BLOCK, ROOM, Search, largest, searcher
 from posexp.models.transformer import Size, Stack
 from posexp.models.translator import TranslatorSpec
 
@@ -187,6 +188,23 @@ def in_a_bucket(batch):
   return {**padded, "weight": np.pad(batch["weight"], (0, 1))}
 
 
+def test_a_large_vocabulary():
+  model = subject(RPR(), vocab=(BEAM + 2) * BLOCK + 5, end=2.0)
+  batch = some_batch(vocab=40)
+  assert_found(model.search(WIDE, batch), plain(model, batch, BEAM))
+
+
+@pytest.mark.parametrize("width", [5, 3 * BLOCK, 4 * BLOCK, 9 * BLOCK + 7])
+@pytest.mark.parametrize("kinds", [3, 10**6])  # of values: with few, many are equal
+def test_the_largest_are_those_of_a_sorted_list(width, kinds):
+  x = np.random.default_rng(0).integers(0, kinds, (40, 2, width)).astype(np.float32)
+  x[0, :, BLOCK:] = -np.inf
+  value, index = map(np.asarray, largest(jnp.asarray(x), 3, first=2))
+  order = 2 + np.argsort(-x[..., 2:], axis=-1, kind="stable")[..., :3]
+  assert (index == order).all()
+  assert (value == np.take_along_axis(x, order, axis=-1)).all()
+
+
 def test_post_norm():
   model, batch = subject(RPR(), norm="post", num_layers=2), some_batch()
   assert_found(model.search(WIDE, batch), plain(model, batch, BEAM))
@@ -284,6 +302,7 @@ def test_a_shape_is_compiled_once():
 
 SHARDED = """
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from posexp.training.devices import mesh_for, shard
 from posexp.encodings.rngs import Rngs

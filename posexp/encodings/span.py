@@ -51,6 +51,8 @@ class Span:
   @property
   def farthest(self) -> int:
     """The largest possible offset in either direction; K − 1 where positions are consecutive."""
+    if self.max_position and not self.consecutive:
+      return self.max_position - 1
     return max(self.max_position or 0, self.query.shape[1], self.key.shape[1]) - 1
 
   @property

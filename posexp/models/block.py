@@ -174,11 +174,7 @@ class Block(nnx.Module):
 
     x = add(x, self.attention_norm, lambda y: self.attention(y, k, v, span, rngs))
     if self.cross is not None:
-      x = add(x, self.cross_norm, lambda y: self.across(y, *source, rngs))
+      *keys_values, there = source
+      there = there.replace(query=jnp.zeros((1, x.shape[1]), int))  # places do not matter
+      x = add(x, self.cross_norm, lambda y: self.cross(y, *keys_values, there, rngs))
     return add(x, self.feed_forward_norm, lambda y: self.feed_forward(y, rngs))
-
-  def across(self, x: Array, k: Array, v: Array, span: Span, rngs: Rngs | None) -> Array:
-    """x [B·N,Q,F] attends to a source [B,S,H,D], which N rows share; their places do not matter."""
-    rows = x.reshape(len(k), -1, x.shape[-1])
-    span = span.replace(query=jnp.zeros((1, rows.shape[1]), int))
-    return self.cross(rows, k, v, span, rngs).reshape(x.shape)

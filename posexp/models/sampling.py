@@ -111,9 +111,9 @@ def functions(graphdef: nnx.GraphDef, segment: int) -> CacheFunctions:
   def turn(params: Any, settings: Any, cache: Cache) -> Cache:
     model = nnx.merge(graphdef, params, settings)
     filled = jnp.minimum(cache.length, model.stack.size.memory)
-    keys, values = jax.tree.map(
-      lambda slots: jnp.roll(slots, filled - cache.length, axis=1), (cache.keys, cache.values)
-    )
+    by = filled - cache.length
+    keys = tuple(jnp.roll(each, by, axis=3) for each in cache.keys)
+    values = tuple(jnp.roll(each, by, axis=2) for each in cache.values)
     return Cache(keys, values, _positions(model, segment, filled), filled)
 
   @functools.partial(jax.jit, donate_argnums=2)

@@ -6,7 +6,7 @@ Modes differ only in where keys and values come from and in the span that is lai
 |----------|-------------------------------|----------------------------------------------------|
 | encoder  | the sequence                  | its positions; real tokens                         |
 | causal   | the sequence                  | … that are not ahead                               |
-| step     | the cache, this step's added  | the cache's slots that are filled and not ahead    |
+| step     | the cache, this step's added  | its slots that are not ahead, or the ones to see   |
 | recur    | [memory; segment]             | what the memory holds and what is not ahead        |
 | cross    | the encoder's output          | the source's real tokens; no offsets               |
 """
@@ -29,10 +29,10 @@ from posexp.models.block import Block, Size, drop
 
 @struct.dataclass
 class Cache:
-  """Keys and values of all slots so far, one pair [B,K,H,D] for each layer."""
+  """Keys and values of all slots so far, for each layer, as products read them."""
 
-  keys: tuple[Array, ...]
-  values: tuple[Array, ...]
+  keys: tuple[Array, ...]  # [B,H,D,K]
+  values: tuple[Array, ...]  # [B,H,K,D]
   positions: Array  # int [1 or B,K]: where each slot stands
   length: Array  # int: how many slots are filled
 
@@ -171,8 +171,13 @@ class Stack(nnx.Module):
       x = block(x, k, v, here, source and source[i], rngs)
     return self.finish(x)
 
-  def step(self, tokens: Array, cache: Cache, *, source: tuple | None = None):
+  def step(
+    self, tokens: Array, cache: Cache, *, source: tuple | None = None, seen: Array | None = None
+  ) -> tuple[Array, Cache]:
     """The next tokens [B,Q] of a cached sequence -> ([B,Q,F], cache); NaN once it is full.
+
+    With `seen`, bool [B,Q,K], they are alternatives for one place instead. Each sees the slots that
+    `seen` says, its own among them.
 
     Raises:
       ValueError: more tokens than the cache has slots.
@@ -185,18 +190,21 @@ class Stack(nnx.Module):
     positions = cache.positions[:, own]
     # JAX clamps indices: without NaN a full cache would silently overwrite its last slots.
     x = jnp.where(own[:, None] < size, self.read(tokens, positions, None), jnp.nan)
-    filled = slots <= own[:, None]
-    if self.size.same_length:
-      filled &= slots > own[:, None] - self.size.memory
-    span = Span(positions, cache.positions, filled[None], max_position=self.max_position)
-    span = self.ready(span)
+    alternatives = 1 if seen is None else tokens.shape[1]
+    if seen is None:
+      seen = (slots <= own[:, None])[None]
+      if self.size.same_length:
+        seen &= slots > own[:, None] - self.size.memory
+    reach = self.max_position or size // alternatives
+    span = self.ready(Span(positions, cache.positions, seen, max_position=reach))
     keys, values = list(cache.keys), list(cache.values)
     for i, block in enumerate(self.blocks):
       k, v = block.attention.keys_values(block.context(x))
-      start = (0, cache.length, 0, 0)
-      keys[i] = jax.lax.dynamic_update_slice(keys[i], k.astype(keys[i].dtype), start)
-      values[i] = jax.lax.dynamic_update_slice(values[i], v.astype(values[i].dtype), start)
-      x = block(x, keys[i], values[i], span, source and source[i])
+      k, v = k.transpose(0, 2, 3, 1).astype(keys[i].dtype), v.swapaxes(1, 2).astype(values[i].dtype)
+      keys[i] = jax.lax.dynamic_update_slice(keys[i], k, (0, 0, 0, cache.length))
+      values[i] = jax.lax.dynamic_update_slice(values[i], v, (0, 0, cache.length, 0))
+      k, v = keys[i].transpose(0, 3, 1, 2), values[i].swapaxes(1, 2)
+      x = block(x, k, v, span, source and source[i])
     length = cache.length + tokens.shape[1]
     return self.finish(x), Cache(tuple(keys), tuple(values), cache.positions, length)
 
@@ -274,9 +282,12 @@ class Stack(nnx.Module):
       self.check(length)
       positions = jnp.arange(length)[None]
     size = self.size
-    shape = (batch, length, size.num_heads, size.d_model // size.num_heads)
+    heads, head_dim = size.num_heads, size.d_model // size.num_heads
     # Separate buffers: a donated one may not appear twice.
-    keys, values = (tuple(jnp.zeros(shape, size.dtype) for _ in self.blocks) for _ in range(2))
+    keys, values = (
+      tuple(jnp.zeros((batch, heads, *shape), size.dtype) for _ in self.blocks)
+      for shape in ((head_dim, length), (length, head_dim))
+    )
     return Cache(keys, values, positions, jnp.zeros((), jnp.int32))
 
   def empty_memory(self, batch: int, length: int) -> Memory:
