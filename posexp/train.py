@@ -7,9 +7,10 @@ import dataclasses
 import functools
 import gc
 import logging
-import sys
+import os
 from typing import Any
 
+from posexp.config.arguments import flush_output
 from posexp.errors import near
 from posexp.sweeps.launch import launch
 
@@ -19,7 +20,12 @@ log = logging.getLogger("posexp")
 def main() -> None:
   """The command line."""
   gc.disable()  # what is imported stays: to look through it, again and again, takes 5 % of a start
-  sys.exit(launch(train))
+  status = launch(train)
+  if status:  # the interpreter would wait for all that threads still compile
+    logging.shutdown()
+    with contextlib.suppress(OSError):
+      flush_output()
+    os._exit(status)
 
 
 def train(config: dict[str, Any]) -> dict[str, Any]:

@@ -156,3 +156,14 @@ def test_a_mistake_ends_the_real_command_with_one_line(home):
   status, out, err = Command(home, "mistake", "task.train=tran.jsonl").end()
   assert (status, out) == (2, "")
   assert err == f"posexp: error: tran.jsonl: there is no such file (looked in {home})\n"
+
+
+def test_a_mistake_ends_the_process_whatever_a_thread_still_compiles(home):
+  busy = "import time, concurrent.futures as futures\n"
+  busy += "futures.ThreadPoolExecutor().submit(time.sleep, 3600)"
+  command = Command(home, "mistaken", *RUN, "train.average=99", before=busy)
+  status, _, err = command.end()
+  assert status == 2
+  assert err.startswith(
+    "posexp: error: train.average=99: of 140 steps the run is evaluated 12 times"
+  )
