@@ -1,48 +1,20 @@
-"""Sweeps: what becomes of each run, what is skipped, retried and said, and the named ones."""
+"""Sweeps: what becomes of each run, what is skipped, retried and said."""
 
-import copy
-import datetime
-import functools
 import random
 import re
 import shlex
 import statistics
 from pathlib import Path
-from unittest import mock
 
 import jax
 import pytest
-from hydra.types import RunMode
-from omegaconf import OmegaConf
 from order import command
 
-from posexp.config import CONFIGS, command_line, resolve
+from posexp.config import command_line, resolve
 from posexp.config.command_line import compose
-from posexp.encodings import ENCODINGS, make_encoding
 from posexp.runs import RunWriter, folder, read_run
 from posexp.sweeps.jobs import members
 from posexp.sweeps.sweep import Member, forget
-from posexp.tasks import make_task
-
-EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small form
-  "complex_order_ablation": (14, 5),
-  "complex_order_backbones": (20, 5),
-  "complex_order_lm": (4, 3),
-  "content_position": (4, 5),
-  "content_position_parsing": (5, 5),
-  "context_length": (13, 5),
-  "field_translation": (17, 5),
-  "naive_positions": (5, 5),
-  "seven_encodings_trec": (7, 5),
-  "shaw_absolute": (2, 10),
-  "shaw_clip_k": (6, 5),
-  "shaw_keys_values": (4, 10),
-  "sinusoid_base": (6, 5),
-  "sinusoid_combination": (3, 10),
-  "transformer_xl_recurrence": (12, 5),
-  "transformer_xl_terms": (7, 5),
-  "transformer_xl_terms_lm": (7, 5),
-}
 
 
 class Trainer:
@@ -225,40 +197,6 @@ def test_runs_that_differ_in_values_alone_are_composed_once(monkeypatch):
   assert len(asked) == 2
 
 
-# Named experiments
-
-
-composed = functools.cache(compose)
-
-
-def quickly(overrides):
-  """The config that overrides give: files are read once, and values are set in a copy.
-
-  The options of every encoding are in each config, so that its name is such a value too.
-  """
-  read = command_line.read(overrides)
-  files = tuple(o.input_line for o in read if o.key_or_group in ("experiment", "model", "task"))
-  cfg = copy.deepcopy(composed(files))
-  for o in read:
-    if o.input_line not in files:
-      OmegaConf.update(cfg, o.key_or_group, o.value())
-  return cfg
-
-
-@functools.cache
-def planned(*argv):
-  """The runs of a sweep, less duplicates, which only options of some encodings make."""
-  args = command_line.parse(argv)
-  with (
-    mock.patch("posexp.sweeps.jobs.compose", quickly),
-    mock.patch.object(command_line, "compose", quickly),
-  ):
-    found = members(args, command_line.shared(args.overrides))
-  distinct = [member for member in found if member.duplicate_of is None]
-  assert len(distinct) == len(found) or "complex.order" in str(argv) + found[0].options
-  return distinct
-
-
 def test_a_number_is_the_same_option_in_quotes():
   args = command_line.parse(["-m", "encoding=rpr", 'rpr.k=4,"4"', 'rpr.keys=true,"TRUE"'])
   found = members(args, command_line.shared(args.overrides))
@@ -274,128 +212,3 @@ def test_a_process_keeps_the_programs_of_eight_groups(monkeypatch):
   for number in range(40):
     forget(groups, Member(number, "", f"rpr.k={number // 2}", {}, Path()))  # two seeds each
   assert cleared == [16, 32]
-
-
-def test_the_experiments_are_these():
-  names = {file.stem for file in (CONFIGS / "experiment").glob("*.yaml")}
-  asked = (*EXPERIMENTS, "diagnostics")
-  assert names == {name + end for name in asked for end in ("", "_small")}
-
-
-@pytest.mark.parametrize(("size", "tasks", "encodings"), [("", 7, 20), ("_small", 4, 8)])
-def test_diagnostics_are_all_tasks_with_all_encodings(size, tasks, encodings):
-  params = composed((f"experiment=diagnostics{size}",)).hydra.sweeper.params
-  names = params.encoding.split(",")
-  assert {*names} <= {*ENCODINGS}
-  assert (len({*params.task.split(",")}), len({*names})) == (tasks, encodings)
-  runs = planned(f"experiment=diagnostics{size}", "encoding=none,rpr", "seeds=1")
-  assert len({(run.config["task"]["name"], run.config["encoding"]) for run in runs}) == 2 * tasks
-  assert {run.config["model"]["d_model"] for run in runs} == {64}
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_is_a_sweep_of_different_runs(name):
-  files = [f"task.train={__file__}"] if name in PARSED else []  # only its digest is asked for
-  runs = planned(f"experiment={name}", *files, "seeds=1")
-  assert len(runs) == len({member.path.parent for member in runs}) == EXPERIMENTS[name][0]
-  for member in runs:
-    make_encoding(member.config)
-
-
-def test_the_run_of_an_experiment_is_as_typed_alone():
-  """One of each of four experiments drawn by date."""
-  chance = random.Random(str(datetime.date.today()))
-  for name in chance.sample([name for name in EXPERIMENTS if name not in PARSED], 4):
-    typed = f"experiment={name}"
-    run = chance.choice(planned(typed, "seeds=1"))
-    assert run.config == resolve(compose([typed, *shlex.split(run.options)]))
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_its_small_size_varies_the_same_with_less_of_everything_else(name):
-  large, small = (composed((f"experiment={name}{size}",)) for size in ("", "_small"))
-  assert small.hydra.mode == large.hydra.mode == RunMode.MULTIRUN
-  assert large.seeds == EXPERIMENTS[name][1]
-  assert small.hydra.sweeper.params == large.hydra.sweeper.params
-  config = resolve(small)
-  tasks = {"numbers": TRANSLATED, "reviews": MODELED, "grammar": PARSED}
-  expected = next((task for task, names in tasks.items() if name in names), "mr")
-  assert make_task(config).name == expected
-  make_encoding(config)
-  assert config["model"]["d_model"] == 64
-  assert small.seeds in (3, large.seeds)
-
-
-MODELED = (
-  "complex_order_lm",
-  "context_length",
-  "transformer_xl_recurrence",
-  "transformer_xl_terms_lm",
-)
-PARSED = ("content_position_parsing",)
-TRANSLATED = (
-  "field_translation",
-  "naive_positions",
-  "shaw_absolute",
-  "shaw_clip_k",
-  "shaw_keys_values",
-  "sinusoid_base",
-  "sinusoid_combination",
-)
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_an_experiment_says_what_it_asks_how_long_it_takes_and_what_is_published(name):
-  text = (CONFIGS / f"experiment/{name}.yaml").read_text()
-  question, run, time, published = re.findall(r"^# (?!@)(?! )(.*)", text, re.MULTILINE)[:4]
-  assert question.endswith("?")
-  assert run.split(" task.train=")[0] == f"Run: python -m posexp.train experiment={name}"
-  assert re.match(r"Time: .*\d+ (minutes|hours)", time)
-  assert published.startswith("Published: ")
-  small = (CONFIGS / f"experiment/{name}_small.yaml").read_text()
-  assert f"\n# Run: python -m posexp.train experiment={name}_small\n" in small
-  assert re.search(r"\n# Time: .*\d+ minutes", small)
-  assert "params" not in small
-
-
-def test_what_is_typed_wins_over_an_experiment():
-  runs = planned("experiment=shaw_clip_k", "rpr.k=2,3", "task=mr", "train.epochs=1", "seeds=2")
-  assert [m.options for m in runs] == [f"rpr.k={k} seed={s}" for k in (2, 3) for s in (0, 1)]
-  config = runs[0].config
-  assert (config["task"]["name"], config["train"]["epochs"]) == ("mr", 1)
-  assert config["rpr"]["table"] == 64
-
-
-def test_all_k_of_shaw_s_table_share_one_program():
-  import jax
-  from flax import nnx
-
-  found = set()
-  for member in planned("experiment=shaw_clip_k", "seeds=1"):
-    relation = make_encoding(member.config).relation(2, 8, causal=False, rngs=nnx.Rngs(0))
-    graphdef, state = nnx.split(relation)
-    found.add((graphdef, str(jax.tree.map(lambda leaf: leaf.shape, nnx.to_pure_dict(state)))))
-  assert len(found) == 1
-
-
-def test_the_rows_of_the_complex_order_table():
-  rows = {
-    (
-      c["order"],
-      c["initial_phase"],
-      c["shared_period"],
-      c["shared_amplitude"],
-      c["weights"],
-    )
-    for c in (m.config["complex"] for m in planned("experiment=complex_order_ablation", "seeds=1"))
-  }
-  parts = [
-    (True, False, "none", "none"),
-    (True, True, "none", "none"),
-    (True, False, "dimension", "none"),
-    (True, False, "word", "none"),
-    (True, False, "none", "dimension"),
-    (True, False, "none", "word"),
-    (False, False, "none", "none"),
-  ]
-  assert rows == {(*part, weights) for part in parts for weights in ("complex", "shared")}
