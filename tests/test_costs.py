@@ -151,6 +151,7 @@ def test_a_step_may_be_compiled_before_there_is_a_state():
   )
   with compilations() as counts:
     step.begin(*shapes, key)
+    step.await_xla()
     assert [float(step(state, batch, key)) for batch in (batches[2], batches[0])] == [9, 8]
   assert counts["update"] == 2
   with pytest.raises(ValueError, match="no step on 3 tokens"):
@@ -162,7 +163,7 @@ def test_a_run_and_its_summary_tell_their_costs(home):
   assert command(*options, "-m", "seed=0,1", "runs=seeds").status == 0
   runs = [read_run(path) for path in sorted(home.glob("seeds/*/*/*/seed=*"))]
   first, second = (run.summary for run in runs)
-  assert 0.01 < first["time/compile_seconds"] < first["time/first_step_seconds"] + 60
+  assert 0 < first["time/compile_seconds"] < first["time/first_step_seconds"] + 60
   assert second["time/compile_seconds"] == 0  # the first left the program
   assert second["time/first_step_seconds"] < 60
   assert first["memory/temporary_bytes"] == second["memory/temporary_bytes"] > 0

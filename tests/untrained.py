@@ -21,7 +21,7 @@ from posexp.training.step import Program, keys, split
 
 def state(compiled: Program, spec: ModelSpec) -> Any:
   """The state of a model with weights from N(0, 0.3²)."""
-  shapes, draw = jax.eval_shape(lambda: compiled.init(3)), np.random.default_rng(3)
+  shapes, draw = compiled.shapes, np.random.default_rng(3)
 
   def weights(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
     return draw.normal(0, 0.3, leaf.shape).astype(leaf.dtype)

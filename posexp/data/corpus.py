@@ -22,11 +22,12 @@ from posexp.data.side_by_side import mapped
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 
+_opened = functools.lru_cache(2)(Vocabulary.opened)  # it remembers the words of other splits
 Batch = tuple[int, list[bool], list[bytes]]  # the bytes before it, and what `_pieces` gives
 
 SEPARATOR = np.array([END])
 BATCH = 1 << 18  # bytes that are tokenized at a time
-ALONE = 16  # batches at first, before other processes would be of use
+ALONE = 128  # batches at first: each further process would meet the words of a text anew
 LARGE = 1 << 22  # bytes of a text that another process trains a vocabulary on, for a second or more
 CHECKED = 1 << 20  # bytes of the training text that are decoded again; of other splits, all
 
@@ -107,7 +108,7 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
     return storage.cached(f"vocabularies/{digest}-{kind}-{size}", train)
 
   (text,) = tokenizer.kept(folder, ["tokenizer"], trained, Vocabulary.opened)
-  opened = Vocabulary.opened(text)
+  opened = _opened(text)
   texts, abouts = {}, {}
   for split, source in found.items():
     tokens, abouts[split] = store.opened(
@@ -168,7 +169,7 @@ def _write(folder: Path, split: str, source: Documents, text: str) -> None:
   """Writes the tokens of a split by the JSON of a vocabulary, and checks that they stand for its
   text."""
   checked = CHECKED if split == "train" else len(source.content)
-  opened = Vocabulary.opened(text)
+  opened = _opened(text)
   count = done = unknown = unspelled = 0
   exact = True
   with open(folder / "tokens", "wb") as file:
@@ -205,7 +206,7 @@ class Part(NamedTuple):
 def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
   """The function from batches, of which those that begin before `checked` bytes are decoded again,
   to their tokens."""
-  opened = Vocabulary.opened(text)
+  opened = _opened(text)
 
   def tokenized(batch: Batch) -> Part:
     start, begins, pieces = batch

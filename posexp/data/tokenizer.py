@@ -1,11 +1,14 @@
 """Tokenizers: words or byte-level BPE, trained on the training split and kept as JSON."""
 
+import bisect
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from posexp import storage
 from posexp.errors import UserError
@@ -20,10 +23,13 @@ ENDS = ["[PAD]", "[BOS]", "[EOS]"]  # those of translation; bytes need no [UNK]
 END = "[END]"  # the only one of language modeling
 LEAST = len(ENDS) + 256  # the smallest vocabulary of translation
 MOST = 10_000_000  # of any vocabulary, for which room is made before there are any words
-BEFORE_BLANK = re.compile("(?<=[!-~])(?= )")
+# A text up to a blank that follows a letter, a digit or a mark of ASCII, where all of our tokenizers
+# end a word. The first alternative is quick, and enough but for blanks in a row and the like.
+PART = re.compile(r" ?[^ ]*[!-~](?= )|.+?(?:(?<=[!-~])(?= )|\Z)", re.DOTALL)
 # Of a large text a BPE is trained on so many characters of pairs, or bytes of running text.
 TRAINED_ON = 32 << 20
 KNOWN = 2**22  # characters whose tokens are remembered, before all of them are forgotten
+TOGETHER = 100  # parts of texts that are tokenized as one, in half of the time
 KINDS = {"word": len(SPECIAL) + 1, "bpe": len(SPECIAL) + 256}  # the smallest vocabulary of each
 
 
@@ -151,9 +157,9 @@ def kept(
 class Encoder:
   """Token ids of texts.
 
-  Texts repeat their words: what stands between two blanks is tokenized once, which takes 0.4 of the
-  time on 30 MB of reviews. It is cut only where all of our tokenizers cut, before a blank that
-  follows a letter, a digit or a mark of ASCII.
+  Texts repeat their words: what stands between two blanks is tokenized once, in half of the time
+  that 30 MB of reviews take otherwise. It is cut only where all of our tokenizers cut, before a
+  blank that follows a letter, a digit or a mark of ASCII.
   """
 
   def __init__(self, json: str):
@@ -161,21 +167,36 @@ class Encoder:
 
     self.library = Tokenizer.from_str(json)
     self.library.encode_special_tokens = True  # a "[PAD]" in a text is five characters
-    self._known: dict[str, list[int]] = {}
+    self._known: dict[str, bytes] = {}  # uint32 ids, which are quickly joined as bytes
     self._room = KNOWN
 
-  def ids(self, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids by text, without special tokens."""
-    parted = [BEFORE_BLANK.split(text) for text in texts]
+  def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+    """Token ids by text, uint32 [its tokens] each, without special tokens."""
+    parted = [PART.findall(text) or [text] for text in texts]
     if self._room < 0:
       self._known, self._room = {}, KNOWN
-    if new := [*set().union(*parted).difference(self._known)]:
-      found = self.library.encode_batch_fast(new, add_special_tokens=False)
-      self._known.update(zip(new, (each.ids for each in found), strict=True))
+    every = itertools.chain.from_iterable(parted)
+    if new := [*{*itertools.filterfalse(self._known.__contains__, every)}]:
+      self._known.update(self._tokenized(new))
       self._room -= sum(map(len, new))
     return [
-      [*itertools.chain.from_iterable(map(self._known.__getitem__, parts))] for parts in parted
+      np.frombuffer(b"".join(map(self._known.__getitem__, parts)), np.uint32) for parts in parted
     ]
+
+  def _tokenized(self, parts: list[str]) -> Iterator[tuple[str, bytes]]:
+    """Each part with its ids; those from within a text are put end to end again."""
+    within, others = [], []
+    for part in parts:
+      (within if part[:1] == " " and "!" <= part[-1] <= "~" else others).append(part)
+    groups = [within[start : start + TOGETHER] for start in range(0, len(within), TOGETHER)]
+    groups += [[part] for part in others]
+    found = self.library.encode_batch([*map("".join, groups)], add_special_tokens=False)
+    for group, tokens in zip(groups, found, strict=True):
+      ids, starts = np.array(tokens.ids, np.uint32), [start for start, _ in tokens.offsets]
+      ends = itertools.accumulate(map(len, group))
+      cuts = [0, *(bisect.bisect_left(starts, end) for end in ends)]
+      for part, cut in zip(group, itertools.pairwise(cuts), strict=True):
+        yield part, ids[slice(*cut)].tobytes()
 
 
 class Tokenizer:
@@ -207,7 +228,7 @@ class Tokenizer:
 
   def ids(self, texts: list[str]) -> list[list[int]]:
     """Token ids by text; [CLS] before them where it was trained so, and no other special token."""
-    return [self._prefix + ids for ids in self._encoder.ids(texts)]
+    return [self._prefix + ids.tolist() for ids in self._encoder.ids(texts)]
 
   def decode(self, ids: Iterable[int]) -> str:
     """The text of token ids, without special tokens and the blank before the first word."""

@@ -170,8 +170,7 @@ class Merges(Vocabulary):
     super().__init__([b"", *(b"".join(map(bytes_of.__getitem__, name)) for name in names)])
 
   def tokens(self, pieces):
-    found = self._encoder.ids([piece.decode() for piece in pieces])
-    return [np.array(ids, np.int32) for ids in found]
+    return self._encoder.ids([piece.decode() for piece in pieces])
 
 
 def foreseen(kind: str, vocab_size: int | None) -> int | None:

@@ -91,6 +91,7 @@ def run_training(
   rhythm = Rhythm.of(setup, data)
   run.rewind(step, rhythm.rows(step))
   spec, program, batches, upcoming = begin(setup, data, step)
+  program.update.await_xla()
   mesh = program.mesh
   facts = matching.facts(spec, data.length, setup.size)
   facts |= {"steps": rhythm.steps}
@@ -174,9 +175,9 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
       batch, tokens = meter.next(batches, state)
       state = program.update(state, batch, key)
       compiling.cancel()
-      program.update.begin(program.shapes, upcoming, key)  # meanwhile
       step += 1
-      meter.count(tokens, state)
+      meter.count(tokens, state)  # which waits for the first step: nothing is to take cores from it
+      program.update.begin(program.shapes, upcoming, key)  # meanwhile
       bar.update()
       stops = stop.asked()
       evaluates, row = rhythm.evaluates(step), {}

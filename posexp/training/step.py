@@ -12,7 +12,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import jax
@@ -67,6 +67,7 @@ class Step:
     self.jitted = update
     # XLA compiles a program on more than one core: on two, two at a time take as long.
     self.threads = ThreadPoolExecutor(max(1, cores() // 2))
+    self._lowered: list[Future[Any]] = []  # the last that was begun
     self._begun: dict[tuple[int, ...], Future[int]] = {}  # by the shape of the batches
     self._temporary: dict[tuple[int, ...], int] = {}  # bytes, of those that were called
     self.seconds = 0.0  # in which calls waited for compilation, in this process
@@ -83,12 +84,21 @@ class Step:
     """
     for batch in batches:
       if (shape := batch["mask"].shape) not in self._begun:
-        self._begun[shape] = self.threads.submit(self._compile, state, batch, key)
+        lowered = self.threads.submit(self.jitted.lower, state, batch, key)
+        self._lowered = [lowered]
+        self._begun[shape] = self.threads.submit(self._compile, lowered.result)
 
-  def _compile(self, state: State, batch: Batch, key: Array) -> int:
+  def await_xla(self) -> None:
+    """Waits until what was begun is traced, and XLA has it, which needs no Python.
+
+    What else is traced meanwhile would take turns with it.
+    """
+    wait(self._lowered)  # an error is raised where the step is called
+
+  def _compile(self, lowered: Callable[[], Any]) -> int:
     """What a step needs on a device beside its inputs and outputs, in bytes."""
     # The jitted function finds what is compiled here, and has less to do for a call.
-    program = self.jitted.lower(state, batch, key).compile()
+    program = lowered().compile()
     return getattr(program.memory_analysis(), "temp_size_in_bytes", 0)
 
   def __call__(self, state: State, batch: Batch, key: Array) -> State:
@@ -96,7 +106,8 @@ class Step:
       jax.block_until_ready(state)  # the time of steps before this one is not that of compiling
       since = time.perf_counter()
       begun = self._begun.get(shape)
-      temporary = begun.result() if begun else self._compile(state, batch, key)
+      lower = functools.partial(self.jitted.lower, state, batch, key)
+      temporary = begun.result() if begun else self._compile(lower)
       self.seconds += time.perf_counter() - since
       what = f"train.batch_size: a step on {shape[0]:,} rows of {shape[1]:,} tokens"
       check_memory(temporary, what, "lower it, or raise train.accumulate")
@@ -153,18 +164,16 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
   def carry(rows: int) -> Any:
     return jax.jit(lambda: model.initial_carry(rows), out_shardings=by_rows(mesh))()
 
-  state = jax.eval_shape(start, keys_at(paths, keys(0)))
+  given = [jax.eval_shape(jax.random.key, 0)] * len(paths)
+  state = jax.eval_shape(start, given)
   where = layout(state, mesh, training.shard == "parameters")
-  init = jax.jit(start, out_shardings=where)
-  shapes = jax.tree.map(
-    lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-    *(state, where),
-  )
+  init = jax.jit(start, out_shardings=where, compiler_options=quickly(mesh))
+  shapes = jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), state, where)
   lock = threading.Lock()  # who wants a state waits for what another thread compiles
 
   def compile_init() -> None:
     with lock:
-      init.lower(keys_at(paths, keys(0))).compile()  # which `init` finds
+      init.lower(given).compile()  # which `init` finds
 
   def init_from(seed: int) -> State:
     with lock:
@@ -172,6 +181,12 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
 
   functions = compiled(Functions(graphdef, names, training, steps, mesh))
   return Program(graphdef, mesh, shapes, compile_init, init_from, carry, *functions)
+
+
+def quickly(mesh: Mesh) -> dict[str, int] | None:
+  """What XLA is to compile a program with that is called once: on a CPU, without vectorizing it."""
+  on_cpu = mesh.devices.flat[0].platform == "cpu"
+  return {"xla_backend_optimization_level": 1} if on_cpu else None  # 0 would round differently
 
 
 def layout(state: State, mesh: Mesh, divided: bool) -> State:

@@ -99,8 +99,8 @@ def compiled(case: Case, mesh: Mesh) -> tuple[Any, float]:
   def described(x: Any, where: NamedSharding) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
 
-  state = jax.eval_shape(lambda: program.init(0))
-  state = jax.tree.map(described, state, devices.shardings(state, mesh, divide=False))
+  state, where = program.shapes, devices.shardings(program.shapes, mesh, divide=False)
+  state = jax.tree.map(described, state, where)
   divided = NamedSharding(mesh, PartitionSpec("data"))
   batch = jax.tree.map(lambda x: described(x, divided), programs.batch(case))
   key = jax.eval_shape(lambda: step.keys(0)["dropout"])
