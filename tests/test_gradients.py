@@ -55,6 +55,11 @@ FUNCTIONS = {
     lambda x: jax.nn.softmax(jnp.where(VISIBLE, x, -1e30)),
     (2, 5, 3, 7),
   ),
+  "wave": (
+    lambda x: jnp.stack(gradients.wave(x)),
+    lambda x: jnp.stack([jnp.cos(x), jnp.sin(x)]),
+    (2, 3, 5),
+  ),
   "norm": (
     lambda x, a, b: gradients.normalized(x, a, b, 1, 1e-6),
     lambda x, a, b: norm(x, a, b, 1),
