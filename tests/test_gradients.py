@@ -55,6 +55,11 @@ FUNCTIONS = {
     lambda x: jax.nn.softmax(jnp.where(VISIBLE, x, -1e30)),
     (2, 5, 3, 7),
   ),
+  "wave": (
+    lambda x: jnp.stack(gradients.wave(x)),
+    lambda x: jnp.stack([jnp.cos(x), jnp.sin(x)]),
+    (2, 3, 5),
+  ),
   "norm": (
     lambda x, a, b: gradients.normalized(x, a, b, 1, 1e-6),
     lambda x, a, b: norm(x, a, b, 1),
@@ -198,3 +203,13 @@ def test_likelihood_in_parts_is_that_of_all_logits(monkeypatch, at_once, label_s
   np.testing.assert_allclose(sums.nll, (nll * weight).sum(), rtol=1e-5)
   np.testing.assert_allclose(sums.right, ((log_p.argmax(-1) == labels) * weight).sum())
   assert not of_nll.any()
+
+
+def test_of_equally_likely_words_the_first_is_the_likeliest():
+  logits = jnp.asarray(DRAW.integers(0, 3, (50, 4, 6)).astype(np.float32))
+  labels = jnp.asarray(DRAW.integers(0, 6, (50, 4)))
+  right = cross_entropy.scores(logits, labels)[1]
+  np.testing.assert_array_equal(right, np.argmax(logits, -1) == labels)
+  ties = (logits == logits.max(-1, keepdims=True)).sum(-1) > 1
+  assert (right & ties).any()
+  assert (~right & ties).any()

@@ -16,7 +16,7 @@ from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, summed
 from posexp.encodings.paired import Paired, half, interleave
 from posexp.encodings.relative import Biases, FourTerms, TransformerXL
 from posexp.encodings.rngs import Rngs
-from posexp.kernels.gradients import scores
+from posexp.kernels.gradients import scores, wave
 
 Shared = Literal["none", "word", "dimension"]
 
@@ -274,6 +274,6 @@ class ComplexEmbedding(nnx.Module):
       phase = phase + of(self.phase)
     amplitude = of(self.amplitude) * self.scale
     shape = (*tokens.shape, self.pairs)
-    real, imaginary = amplitude * jnp.cos(phase), amplitude * jnp.sin(phase)
+    real, imaginary = (amplitude * part for part in wave(phase))
     waves = interleave(jnp.broadcast_to(real, shape), jnp.broadcast_to(imaginary, shape))
     return summed(waves, tokens)

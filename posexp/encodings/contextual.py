@@ -12,6 +12,7 @@ from jax import Array
 
 from posexp.config.checks import at_least
 from posexp.encodings.base import Encoding, Relation, Span
+from posexp.kernels.gradients import matmul
 from posexp.kernels.lookup import looked_up
 
 
@@ -45,13 +46,15 @@ class Counted(Relation):
   def score(self, q, k, span):
     every = span.replace(term_scale=None)  # gates need q·k even where its term is off
     logits = super().score(q, k, every)
-    by_row = jnp.einsum("bqhd,rd->bhqr", q, self.rows[...].astype(q.dtype))
+    rows = self.rows[...][: k.shape[1] + 1].astype(q.dtype)  # there are no more gates than keys
+    by_row = matmul(q.swapaxes(1, 2), rows.T)
     place = self.place(logits, span)
     below = jnp.floor(place)
     share = (place - below).astype(q.dtype)
     row = below.astype(jnp.int32)
-    last = len(self.rows[...]) - 1
-    lower, upper = (looked_up(by_row, index) for index in (row, jnp.minimum(row + 1, last)))
+    lower, upper = (
+      looked_up(by_row, index) for index in (row, jnp.minimum(row + 1, len(rows) - 1))
+    )
     position = lower + share * (upper - lower)
     return span.keep("content") * logits + span.keep("position") * position
 

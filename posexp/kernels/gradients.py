@@ -115,26 +115,56 @@ def normalized(x: Array, scale: Array, bias: Array, parts: int, epsilon: float) 
 
 
 def mean(x: Array, parts: int) -> Array:
-  """Of the interleaved vectors of x [...,F], each in its place: [...,1 or F]."""
-  if parts == 1:
-    return x.mean(-1, keepdims=True)
+  """Of each of the interleaved vectors of x [...,F]: [...,parts]."""
   # Part by part: the same sum with parts side by side takes a CPU four times as long.
-  means = [x[..., part::parts].mean(-1) for part in range(parts)]
-  return jnp.tile(jnp.stack(means, -1), x.shape[-1] // parts)
+  return jnp.stack([x[..., part::parts].mean(-1) for part in range(parts)], -1)
+
+
+def spread(x: Array, features: int) -> Array:
+  """x [...,parts] where the features of each part are: [...,1 or features]."""
+  *_, parts = x.shape
+  if parts == 1:
+    return x
+  # Chosen, not copied to their places by `tile`, which takes a CPU up to six times as long.
+  of = jnp.arange(features) % parts
+  return jnp.select([of == part for part in range(parts)], jnp.split(x, parts, -1))
 
 
 def normalized_forward(x, scale, bias, parts, epsilon):
-  x = x - mean(x, parts)
+  x = x - spread(mean(x, parts), x.shape[-1])
   steepness = jax.lax.rsqrt(mean(x * x, parts) + epsilon)
-  unit = x * steepness
+  unit = x * spread(steepness, x.shape[-1])
   return unit * scale + bias, (unit, steepness, scale)
 
 
 def normalized_backward(parts, epsilon, kept, grad):
   unit, steepness, scale = kept
+
+  def shared(x: Array) -> Array:
+    return spread(mean(x, parts), x.shape[-1])
+
   of_unit = grad * scale
-  of_x = steepness * (of_unit - mean(of_unit, parts) - unit * mean(of_unit * unit, parts))
+  of_x = of_unit - shared(of_unit) - unit * shared(of_unit * unit)
+  of_x = spread(steepness, grad.shape[-1]) * of_x
   return of_x, total(grad * unit, scale.shape), total(grad, scale.shape)
 
 
 normalized.defvjp(normalized_forward, normalized_backward)
+
+
+@jax.custom_vjp
+def wave(phase: Array) -> tuple[Array, Array]:
+  """cos and sin of phases [...,M].
+
+  They stay as one array: apart, XLA would compute them again in every kernel that reads them.
+  """
+  both = jnp.concatenate([jnp.cos(phase), jnp.sin(phase)], -1).reshape(*phase.shape[:-1], 2, -1)
+  return both[..., 0, :], both[..., 1, :]
+
+
+def wave_forward(phase: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+  found = wave(phase)
+  return found, found
+
+
+wave.defvjp(wave_forward, lambda kept, grad: (grad[1] * kept[0] - grad[0] * kept[1],))
