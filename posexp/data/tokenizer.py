@@ -23,7 +23,7 @@ ENDS = ["[PAD]", "[BOS]", "[EOS]"]  # those of translation; bytes need no [UNK]
 END = "[END]"  # the only one of language modeling
 LEAST = len(ENDS) + 256  # the smallest vocabulary of translation
 MOST = 10_000_000  # of any vocabulary, for which room is made before there are any words
-# A text up to a blank that follows a letter, a digit or a mark of ASCII, where all of our tokenizers
+# A text up to a blank that follows a letter, a digit or a mark of ASCII, where our tokenizers all
 # end a word. The first alternative is quick, and enough but for blanks in a row and the like.
 PART = re.compile(r" ?[^ ]*[!-~](?= )|.+?(?:(?<=[!-~])(?= )|\Z)", re.DOTALL)
 # Of a large text a BPE is trained on so many characters of pairs, or bytes of running text.
