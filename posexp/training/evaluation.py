@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +18,9 @@ from posexp.tasks.contract import Outputs
 from posexp.training.devices import shard
 from posexp.training.processes import fetch
 from posexp.training.step import Program, State
+
+# Batches of `map` on a CPU, whose cores one search leaves idle: two take 0.7 of the time.
+AT_ONCE = 2
 
 
 class Snapshot(NamedTuple):
@@ -62,9 +67,20 @@ class Snapshot(NamedTuple):
   ) -> Outputs:
     """As `predict`, of any `function(params, settings, batch)` that gives arrays [B,...]."""
     params, settings = self.state.params, self.state.settings
-    return gathered(
-      (batch, function(params, settings, batch)) for batch, _ in shard(batches, self.mesh)
-    )
+    on_cpu = self.mesh.size == 1 and self.mesh.devices.flat[0].platform == "cpu"
+
+    def found() -> Iterator[tuple[Batch, dict[str, Array]]]:
+      begun: deque[tuple[Batch, Future[dict[str, Array]]]] = deque()
+      with ThreadPoolExecutor(AT_ONCE if on_cpu else 1) as threads:
+        for batch, _ in shard(batches, self.mesh):
+          begun.append((batch, threads.submit(function, params, settings, batch)))
+          if len(begun) > AT_ONCE:
+            batch, outputs = begun.popleft()
+            yield batch, outputs.result()
+        for batch, outputs in begun:
+          yield batch, outputs.result()
+
+    return gathered(found())
 
 
 def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> Outputs:

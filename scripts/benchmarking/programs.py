@@ -27,8 +27,10 @@ from posexp.models.classifier import ClassifierSpec
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.transformer import Stack
 from posexp.models.translator import TranslatorSpec
-from posexp.tasks.contract import ModelSpec
+from posexp.tasks.contract import ModelSpec, Outputs
+from posexp.tasks.translation import decode
 from posexp.training import devices, step
+from posexp.training.evaluation import Snapshot
 from posexp.training.optimizer import Training
 
 STEPS = 10_000  # of the schedule, which no measurement comes to the end of
@@ -236,7 +238,7 @@ class AsLong(decoding.Search):
 def sources(case: Case) -> list[dict[str, np.ndarray]]:
   """Batches of random tokens, of which those of lines are made as in evaluation."""
   if not case.lines:
-    return [batch(case)]
+    return [batch(case) | {"index": np.arange(case.batch)}]
   draw = np.random.default_rng(0)
   lines = Sequences.of([draw.integers(EOS + 1, case.vocabulary, n - 1) for n in case.lines])
   pairs = Pairs(lines, lines)
@@ -250,14 +252,14 @@ def search(case: Case) -> Work:
   state = program.init(0)
   params = jax.tree.map(lambda leaf: leaf, state.params)
   params["head"]["bias"] = params["head"]["bias"].at[EOS].set(-1e9)
-  find = decoding.searcher(program.graphdef, AsLong(case.beam))
-  ready = [each for each, _ in devices.shard(sources(case), program.mesh)]
+  snapshot = Snapshot(program, state.replace(params=params), case.batch)
+  batches = sources(case)
 
-  def once() -> list[dict[str, Array]]:
-    return [find(params, state.settings, each) for each in ready]
+  def once() -> Outputs:
+    return decode(snapshot, batches, AsLong(case.beam))
 
   began = time.perf_counter()
-  jax.block_until_ready(once())
+  once()
   return repeated(once), None, facts_of(params, time.perf_counter() - began)
 
 
