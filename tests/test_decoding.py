@@ -302,7 +302,6 @@ def test_a_shape_is_compiled_once():
 
 SHARDED = """
 import jax
-import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from posexp.training.devices import mesh_for, shard
 from posexp.encodings.rngs import Rngs

@@ -160,7 +160,7 @@ def test_a_mistake_ends_the_real_command_with_one_line(home):
 
 def test_a_mistake_ends_the_process_whatever_a_thread_still_compiles(home):
   busy = "import time, concurrent.futures as futures\n"
-  busy += "futures.ThreadPoolExecutor().submit(time.sleep, 3600)"
+  busy += "futures.ThreadPoolExecutor().submit(time.sleep, 400)"
   command = Command(home, "mistaken", *RUN, "train.average=99", before=busy)
   status, _, err = command.end()
   assert status == 2

@@ -22,7 +22,7 @@ from posexp.data.side_by_side import mapped
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 
-_opened = functools.lru_cache(2)(Vocabulary.opened)  # it remembers the words of other splits
+_opened = functools.lru_cache(1)(Vocabulary.opened)  # it remembers the words of other splits
 Batch = tuple[int, list[bool], list[bytes]]  # the bytes before it, and what `_pieces` gives
 
 SEPARATOR = np.array([END])

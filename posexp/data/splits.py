@@ -17,11 +17,10 @@ Split = Callable[[], Iterator[Row]]  # a split that may not fit in memory; each 
 SPLITS = ("train", "validation", "test")
 EVALUATED = ("validation", "test")
 MARKS = bytes(code for code in range(128) if not chr(code).isalnum())
-KEPT = 1 << 17  # texts, of which keys and splits are remembered
 HELD_OUT = 0.1  # the share of the training rows that stands in for a missing split
 
 
-@functools.lru_cache(KEPT)  # arranging asks for the key of each text several times
+@functools.lru_cache(maxsize=1 << 17)  # arranging asks for the key of each text several times
 def key(text: str) -> bytes:
   """sha256 of the letters and digits of a text, lower-cased; texts with one key count as equal."""
   text = text.lower()
@@ -67,8 +66,7 @@ def arrange(
     pooled = tuple(given.values())
     given = {"train": lambda: itertools.chain.from_iterable(stream() for stream in pooled)}
   missing = [name for name in ("test", "validation") if name not in given]
-  # Each split asks for that of every row.
-  split_of = functools.lru_cache(KEPT)(functools.partial(_split_of, missing=missing, fold=fold))
+  split_of = functools.partial(_split_of, missing=missing, fold=fold)
 
   def part(name: str) -> Iterator[Row]:
     return (row for row in given["train"]() if keep(row) and split_of(row[0]) == name)

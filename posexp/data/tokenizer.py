@@ -29,7 +29,7 @@ PART = re.compile(r" ?[^ ]*[!-~](?= )|.+?(?:(?<=[!-~])(?= )|\Z)", re.DOTALL)
 # Of a large text a BPE is trained on so many characters of pairs, or bytes of running text.
 TRAINED_ON = 32 << 20
 KNOWN = 2**22  # characters whose tokens are remembered, before all of them are forgotten
-TOGETHER = 100  # parts of texts that are tokenized as one, in half of the time
+TOGETHER = 100  # parts of texts that are tokenized as one, in 0.6 of the time
 KINDS = {"word": len(SPECIAL) + 1, "bpe": len(SPECIAL) + 256}  # the smallest vocabulary of each
 
 

@@ -55,15 +55,17 @@ def prepare() -> None:
   gc.enable()
   if platform.libc_ver()[0] == "glibc":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    keep_freed_memory(ctypes.CDLL(None))
+    keep_freed_memory()
 
 
-def keep_freed_memory(libc: ctypes.CDLL) -> None:
-  """Makes malloc keep freed memory, in huge pages where the system has them.
+@functools.cache  # once in a process: what is taken at first serves the other runs of a sweep
+def keep_freed_memory() -> None:
+  """Makes glibc's malloc keep freed memory, in huge pages where the system has them.
 
   Huge pages are advised for half of the machine's memory, which is not taken before it is used; a
   thread takes what every run uses, since a virtual machine may need 3 ms for each MB.
   """
+  libc = ctypes.CDLL(None)
   for option, value in KEEP_FREED:
     libc.mallopt(option, value)
   libc.malloc.restype = ctypes.c_void_p

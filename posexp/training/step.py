@@ -184,7 +184,7 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
 
 
 def quickly(mesh: Mesh) -> dict[str, int] | None:
-  """What XLA is to compile a program with that is called once: on a CPU, without vectorizing it."""
+  """Options of XLA for a program that is called once: on a CPU, it need not run as fast."""
   on_cpu = mesh.devices.flat[0].platform == "cpu"
   return {"xla_backend_optimization_level": 1} if on_cpu else None  # 0 would round differently
 
