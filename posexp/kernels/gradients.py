@@ -30,13 +30,19 @@ def matmul(x: Array, kernel: Array) -> Array:
   return x @ kernel
 
 
+def across_rows(x: Array, y: Array) -> Array:
+  """xᵀ y for x [R,M] and y [R,N]: [M,N]."""
+  # The barrier keeps the transposition out of the product, which takes up to 1.5 times as long with it.
+  return jax.lax.optimization_barrier(x.T) @ y
+
+
 def matmul_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
   x, kernel = kept
   rows, grads = (each.reshape(-1, each.shape[-1]) for each in (x, grad))
   if rows.shape[1] <= grads.shape[1]:
-    of_kernel = rows.T @ grads
-  else:  # a tall result takes longer; the barrier keeps the transposition out of the product
-    of_kernel = jax.lax.optimization_barrier(grads.T @ rows).T
+    of_kernel = across_rows(rows, grads)
+  else:  # a tall result takes longer
+    of_kernel = jax.lax.optimization_barrier(across_rows(grads, rows)).T
   return (grads @ kernel.T).reshape(x.shape), of_kernel
 
 
