@@ -61,9 +61,15 @@ def of_optimizer(frames: Frames) -> bool:
   return any("/optax/" in file and "/losses/" not in file for file, _ in frames)
 
 
+def of_output(frames: Frames) -> bool:
+  """Whether a call is to the linear map onto a vocabulary and its loss."""
+  return any(file.endswith("/cross_entropy.py") for file, _ in frames)
+
+
 # The first that holds is the part of a kernel.
 PARTS: Mapping[str, Callable[[Frames], bool]] = {
   "optimizer": of_optimizer,
+  "output words": of_output,
   "dropout": within("Dropout."),
   "norms": within("LayerNorm."),
   "words": within("TokenEmbedding."),
@@ -72,6 +78,8 @@ PARTS: Mapping[str, Callable[[Frames], bool]] = {
 }
 REST = "all else"
 PRODUCTS = "products of "
+MULTIPLY = ("linear maps", "attention", "output words")  # their products are parts of their own
+AROUND = ("while", "conditional", "call")  # no kernels, but what launches them
 
 
 class Part(NamedTuple):
@@ -112,19 +120,18 @@ def kernels(compiled: jax.stages.Compiled) -> dict[str, tuple[str, float, float]
   found = {}
   for name, of in program.computations.items():
     for each in () if name in fused else of.values():
-      if each.op in hlo.FREE:
+      if each.op in (*hlo.FREE, *AROUND):
         continue
       behind = calls.get(each.attribute(r"stack_frame_id=(\d+)"), ())
       part = next((part for part, holds in PARTS.items() if holds(behind)), REST)
       flops, _ = program.products(of, each)
-      moved = program.moved(of, each) if name == program.entry else 0.0
-      product = flops and part in ("linear maps", "attention")
-      found[each.name] = PRODUCTS + part if product else part, flops, moved
+      product = flops and part in MULTIPLY
+      found[each.name] = PRODUCTS + part if product else part, flops, program.moved(of, each)
   return found
 
 
-def traced(call: Callable[[int], None]) -> dict[str, float]:
-  """Seconds of each kernel in a step, the median of all steps."""
+def traced(call: Callable[[int], None]) -> dict[str, tuple[float, float]]:
+  """How often a step launches each kernel, and the seconds of each time, their median."""
   options = jax.profiler.ProfileOptions()
   options.python_tracer_level = 0  # it would take the core from the kernels
   with tempfile.TemporaryDirectory() as folder:
@@ -137,7 +144,7 @@ def traced(call: Callable[[int], None]) -> dict[str, float]:
   for event in events:
     if event.get("ph") == "X":
       spent.setdefault(event["name"], []).append(event["dur"] / 1e6)
-  return {name: median(each) * len(each) / STEPS for name, each in spent.items()}
+  return {name: (len(each) / STEPS, median(each)) for name, each in spent.items()}
 
 
 def account(case: Case) -> tuple[dict[str, Part], float]:
@@ -148,10 +155,11 @@ def account(case: Case) -> tuple[dict[str, Part], float]:
   call(STEPS)
   step = (time.perf_counter() - began) / STEPS
   known, parts = kernels(compiled), {}
-  for name, seconds in traced(call).items():
+  for name, (times, seconds) in traced(call).items():
     if name in known:
       part, *work = known[name]
-      parts[part] = parts.get(part, Part(0, 0, 0)).plus(Part(seconds, *work))
+      of_all = Part(*(times * each for each in (seconds, *work)))
+      parts[part] = parts.get(part, Part(0, 0, 0)).plus(of_all)
   return parts, step
 
 

@@ -5,14 +5,20 @@ import benchmark
 import pytest
 from benchmarking import cases, programs
 
+from posexp.models import cross_entropy
+
 SIZE = ["--d-model", "16", "--heads", "2", "--layers", "1", "--vocabulary", "20", "--batch", "2"]
+
+
+def case_of(*options: str) -> cases.Case:
+  argv = [*SIZE, "--encodings", "none", "--lengths", "8", "--dropout", "0.1", *options]
+  [[case]], _ = cases.plan(benchmark.arguments(argv))
+  return case
 
 
 @pytest.fixture(scope="module")
 def known():
-  argv = [*SIZE, "--encodings", "none", "--lengths", "8", "--dropout", "0.1"]
-  [[case]], _ = cases.plan(benchmark.arguments(argv))
-  _, compiled, _ = programs.train(case)
+  _, compiled, _ = programs.train(case_of())
   return account.kernels(compiled)
 
 
@@ -34,6 +40,15 @@ def test_products_of_linear_maps_have_the_work_of_their_matrices(known):
   tokens, rows = 2 * 8, 2
   # XLA may also sum the gradients of biases by products.
   assert flops == pytest.approx(3 * 2 * (tokens * matrices + rows * head), rel=0.01)
+
+
+def test_a_loop_counts_as_the_kernels_of_all_its_turns(monkeypatch):
+  monkeypatch.setattr(cross_entropy, "AT_ONCE", 2 * 2 * 20)  # four turns of two tokens
+  case = case_of("--model", "decoder")
+  parts, _ = account.account(case)
+  product = 2 * 2 * 8 * 16 * 20
+  assert parts["products of output words"].flops == pytest.approx(3 * product, rel=0.01)
+  assert not any(name.startswith("while") for name in account.kernels(programs.train(case)[1]))
 
 
 def test_the_calls_behind_a_kernel_are_read_from_the_programs_text():
