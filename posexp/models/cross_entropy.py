@@ -88,10 +88,10 @@ def forward(hidden, reader, labels, weight, label_smoothing):
     rows, labels, weight = part
     logits = reader.logits(rows)
     top = logits.max(-1, keepdims=True)
-    # Kept, as XLA would compute them for the sum and for the gradient: 0.8 of the time.
-    powers = jax.lax.optimization_barrier(jnp.exp(logits - top))
-    of_all = powers.sum(-1, keepdims=True)
-    normalizer = (jnp.log(of_all) + top)[..., 0]
+    # Without the barrier, XLA computes them for the sum and again for the gradient: 1.2 times as long.
+    exponentials = jax.lax.optimization_barrier(jnp.exp(logits - top))
+    partition = exponentials.sum(-1, keepdims=True)
+    normalizer = (jnp.log(partition) + top)[..., 0]
     nll, right = against(labels, logits, normalizer)
     # The mean of −log p over the vocabulary, without forming the smoothed distribution.
     uniform = normalizer - logits.mean(-1)
@@ -100,7 +100,7 @@ def forward(hidden, reader, labels, weight, label_smoothing):
     words = jnp.arange(logits.shape[-1])
     target = jnp.where(words == labels[..., None], 1 - label_smoothing, 0)
     target += label_smoothing / len(words)
-    of_logits = (powers / of_all - target) * weight[..., None]
+    of_logits = (exponentials / partition - target) * weight[..., None]
     of_bias = total(of_logits, words.shape)
     of_logits = of_logits.astype(rows.dtype)
     of_rows = of_logits @ reader.kernel.T.astype(rows.dtype)
