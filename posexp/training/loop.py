@@ -191,11 +191,11 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
       if evaluates:
         row |= validation_metrics(job, state)
         best = all(run.rank(row) > before for before in run.ranks)
-        terminal.evaluation(job.setup.task, step, steps, row, best)
       if row:
         run.log(step, row)
         job.tracker.log(step, row)
       if evaluates:
+        terminal.evaluation(job.setup.task, steps, run.history, best)
         run.save(step, state, row)
         meter.restart()
       elif stops:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -99,22 +100,36 @@ def at_bar(bar: tqdm, row: Mapping[str, float]) -> None:
   bar.set_postfix_str(f"loss {row['train/loss']:.3f}, {rate:,.0f} tokens/s")
 
 
-def evaluation(task: Task, step: int, steps: int, row: Mapping[str, float], best: bool) -> None:
-  """A line for one evaluation, each metric with one decimal fewer than in the final table."""
+def evaluation(task: Task, steps: int, history: Sequence[Mapping[str, float]], best: bool) -> None:
+  """A line for the evaluation of the last row, each metric with one decimal fewer than in the final
+  table; of training, the means over the steps since the evaluation before."""
+  row = history[-1]
   found = []
   for name in task.followed:
     metric = metric_of(task, name)
     decimals = len(format(0.0, metric.format).partition(".")[2]) - 1
     found.append(f"{metric.title} {row[f'validation/{name}']:.{decimals}f}")
+  begun, rows = since_evaluation(history)
+  counts = np.diff([begun, *(each["step"] for each in rows)])
+  loss = np.average([each["train/loss"] for each in rows], weights=counts)
+  rates = np.array([each["time/tokens_per_second"] for each in rows])
   parts = [
-    f"step {step:>{len(str(steps))}}/{steps}",
-    f"train loss {row['train/loss']:.3f}",
+    f"step {row['step']:>{len(str(steps))}}/{steps}",
+    f"train loss {loss:.3f}",
     f"validation {found[0]}",
     *found[1:],
-    f"{row['time/tokens_per_second']:,.0f} tokens/s",
+    f"{counts.sum() / (counts / rates).sum():,.0f} tokens/s",
     *["best"] * best,
   ]
   log.info("%s", "   ".join(parts))
+
+
+def since_evaluation(
+  history: Sequence[Mapping[str, float]],
+) -> tuple[float, Sequence[Mapping[str, float]]]:
+  """The step of the evaluation before that of the last row, or 0, and the rows after it."""
+  before = [number for number, row in enumerate(history[:-1]) if "validation/loss" in row]
+  return (history[before[-1]]["step"], history[before[-1] + 1 :]) if before else (0, history)
 
 
 def result(lines: Iterable[str]) -> None:
