@@ -111,14 +111,16 @@ def evaluation(task: Task, steps: int, history: Sequence[Mapping[str, float]], b
     found.append(f"{metric.title} {row[f'validation/{name}']:.{decimals}f}")
   begun, rows = since_evaluation(history)
   counts = np.diff([begun, *(each["step"] for each in rows)])
-  loss = np.average([each["train/loss"] for each in rows], weights=counts)
-  rates = np.array([each["time/tokens_per_second"] for each in rows])
+  loss, rate = (
+    np.average([each[name] for each in rows], weights=counts)
+    for name in ("train/loss", "time/tokens_per_second")
+  )
   parts = [
     f"step {row['step']:>{len(str(steps))}}/{steps}",
     f"train loss {loss:.3f}",
     f"validation {found[0]}",
     *found[1:],
-    f"{counts.sum() / (counts / rates).sum():,.0f} tokens/s",
+    f"{rate:,.0f} tokens/s",
     *["best"] * best,
   ]
   log.info("%s", "   ".join(parts))
