@@ -116,9 +116,12 @@ def is_plain(value: Any, depth: int = DEPTH) -> bool:
 
   Text with surrogates and numbers beyond those of a float are not plain.
   """
-  if isinstance(value, list | dict):
-    parts = [*value, *value.values()] if isinstance(value, dict) else value
-    return depth > 0 and all(is_plain(part, depth - 1) for part in parts)
+  if isinstance(value, dict):
+    return is_plain([*value], depth) and is_plain([*value.values()], depth)
+  if isinstance(value, list):
+    if set(map(type, value)) == {str}:  # the names of a mapping, looked at in one go
+      value = ["".join(value)]
+    return depth > 0 and all(type(part) is float or is_plain(part, depth - 1) for part in value)
   if isinstance(value, str):
     return not SURROGATES.search(value)
   if isinstance(value, int):

@@ -104,6 +104,8 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   """A config with full keys: {"rpr": {"k": 4}} as {"rpr.k": 4}."""
   found: dict[str, Any] = {}
   for key, value in config.items():
-    nested = isinstance(value, Mapping)
-    found |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    if isinstance(value, Mapping):
+      found |= flat(value, f"{prefix}{key}.")
+    else:
+      found[f"{prefix}{key}"] = value
   return found

@@ -123,6 +123,7 @@ def svg(figure: Figure) -> str:
   """A figure as text."""
   out = io.StringIO()
   figure.savefig(out, format="svg", metadata={"Date": None})
+  figure.set_layout_engine("none")  # other formats have the same layout
   return out.getvalue()
 
 

@@ -68,7 +68,7 @@ class Grid(NamedTuple):
   groups: list[Group]
   lengths: list[Score]  # the columns, all lengths of training before longer ones
   trained: int  # how many of these are of training
-  cells: list[list[Cell]]  # by group and length
+  cells: list[list[Cell]]  # by group and length, of as many groups as are shown
   chance: list[float | None]  # by length: the level of a model that is blind to order
 
   @property
@@ -92,11 +92,10 @@ def grid(results: Results) -> Grid | None:
   if len({score.part for score in lengths}) < len(lengths):
     return None
   groups = [group for group in results.groups if group.repeats]
-  rows = [[_cell(group, score) for score in lengths] for group in groups]
-  order = sorted(range(len(groups)), key=lambda row: _order(groups[row], lengths), reverse=True)
+  groups.sort(key=lambda group: _order(group, lengths), reverse=True)
+  cells = [[_cell(group, score) for score in lengths] for group in groups[:ROWS]]
   chance = [_chance(results.runs, score) for score in lengths]
-  ranked, cells = [groups[row] for row in order], [rows[row] for row in order]
-  return Grid(results.task, ranked, lengths, len(parts["test"]), cells, chance)
+  return Grid(results.task, groups, lengths, len(parts["test"]), cells, chance)
 
 
 def _cell(group: Group, score: Score) -> Cell:
@@ -156,7 +155,7 @@ def reaches(grids: Sequence[Grid]) -> Reaches:
 def heat_map(grid: Grid) -> Figure:
   """The score in every cell in per cent, and beside it the curves."""
   every = len(grid.groups)
-  grid = grid._replace(groups=grid.groups[:ROWS], cells=grid.cells[:ROWS])
+  grid = grid._replace(groups=grid.groups[:ROWS])
   rows, columns = len(grid.groups), len(grid.lengths)
   widths = [1.9 + 0.34 * columns, 4.2]
   figure = Figure(figsize=(sum(widths) + 0.3, max(2.9, 1.3 + 0.3 * rows)), layout="constrained")

@@ -49,11 +49,11 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
   drawn = "".join(_figure(title, svg) for title, svg in figures(results))
   yield f'<h2>Figures</h2><p class="small">{CAPTION}</p><div class="figures">{drawn}</div>'
   yield f"<h2>Costs</h2>{_table(tables.cost_table(results))}<h2>Runs</h2>"
-  runs = tables.run_data([results])
-  cells = runs[:ROWS].astype(object)
+  cells = tables.sheet(results.rows[:ROWS]).astype(object)
   cells = cells.where(cells.notna(), "").astype(str)
-  title = f"The first {ROWS:,} of {len(runs):,} runs; runs.csv has all"
-  title = title if len(runs) > ROWS else f"All {len(runs)} runs"
+  count = len(results.rows)
+  title = f"The first {ROWS:,} of {count:,} runs; runs.csv has all"
+  title = title if count > ROWS else f"All {count} runs"
   yield _details(title, (list(cells.columns), cells.values.tolist()))
   run = results.runs[0]
   common = [[key, value_of(run, key)] for key in run.settings if key not in results.differing]

@@ -102,20 +102,22 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
       row |= {"difference_low": against.estimate.low, "difference_high": against.estimate.high}
       row |= {"p": against.p, "p_holm": against.holm, "seeds_needed": against.needed}
       rows.append(row | group.costs)
-  return _sheet(rows)
+  return sheet(rows)
 
 
 def run_data(tasks: Sequence[Results]) -> pd.DataFrame:
   """A row for each run: where it is, what came of it, its options that differ, scores and costs."""
-  return _sheet([row for results in tasks for row in results.rows])
+  return sheet([row for results in tasks for row in results.rows])
 
 
-def _sheet(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def sheet(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
   """Rows of values by column; texts that a spreadsheet would take for formulas begin with '."""
 
   def quoted(value: Any) -> Any:
     formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if formula and number(value) is None else value
 
-  quoted_rows = [{quoted(key): quoted(value) for key, value in row.items()} for row in rows]
-  return pd.DataFrame(quoted_rows).convert_dtypes()
+  found = pd.DataFrame(rows)
+  for name in found.select_dtypes(exclude="number"):
+    found[name] = found[name].map(quoted)
+  return found.convert_dtypes().rename(columns=quoted)
