@@ -2,7 +2,6 @@
 
 import datetime
 import functools
-import inspect
 import math
 import re
 
@@ -249,8 +248,7 @@ def test_forward_and_backward_lower_to_triton(dtype):
   target = "__gpu$xla.gpu.triton"
   unchecked = [jax.export.DisabledSafetyCheck.custom_call(target)]
   h100 = {"device_kind": "NVIDIA H100 80GB HBM3", "num_cores": None, "platform": "cuda"}
-  asked = inspect.signature(jax.sharding.AbstractDevice).parameters  # JAX 0.10.0: no platform
-  device = jax.sharding.AbstractDevice(**{name: h100[name] for name in asked})
+  device = jax.sharding.AbstractDevice(**h100)
   mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=device)
   with jax.sharding.use_abstract_mesh(mesh):
     exported = jax.export.export(function, platforms=["cuda"], disabled_checks=unchecked)(*shapes)
