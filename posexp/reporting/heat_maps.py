@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -251,8 +252,10 @@ def small_multiples(grids: Sequence[Grid]) -> Figure:
   rows = math.ceil(len(grids) / columns)
   labels = dict.fromkeys(group.label for grid in grids for group in grid.groups[:MOST])
   ranks = {label: rank for rank, label in enumerate(labels)}
-  legend_rows = math.ceil((len(labels) + 1) / 5)
-  size = (3.3 * columns + 0.3, 2.3 * rows + 0.4 + 0.22 * legend_rows)
+  width = 3.3 * columns + 0.3
+  longest = max((len(short(label, NAME)) for label in labels), default=0)
+  in_a_row = min(int(width / (0.6 + 0.07 * longest)), 5)  # names in the legend
+  size = (width, 2.3 * rows + 0.4 + 0.22 * math.ceil((len(labels) + 1) / in_a_row))
   figure = Figure(figsize=size, layout="constrained")
   panels = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
   handles = {}
@@ -264,7 +267,7 @@ def small_multiples(grids: Sequence[Grid]) -> Figure:
   for axes in panels[len(grids) :]:
     axes.set_axis_off()
   figure.supylabel(f"{grids[0].lengths[0].metric.title} (%)", fontsize=9)
-  figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=5)
+  figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=in_a_row)
   return figure
 
 
@@ -279,7 +282,8 @@ def reach_map(found: Reaches) -> Figure:
   axes.set_xticks(range(len(found.tasks)), [short(task, 14) for task in found.tasks])
   axes.set_yticks(range(len(labels)), [short(label, NAME) for label in labels])
   of = _of(len(labels), len(found.labels))
-  axes.set_title(f"reach: the length up to which exact match is at least 90 %{of}")
+  title = f"reach: the length up to which exact match is at least 90 %{of}"
+  figure.suptitle(textwrap.fill(title, int(12 * figure.get_figwidth())), fontsize=10)
   _explain(figure, cells)
   return figure
 
