@@ -14,6 +14,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+import posexp
+
 ROOT = Path(__file__).parents[1]
 CONFIGS = {str(file.relative_to(ROOT)) for file in ROOT.glob("configs/**/*.yaml")}
 
@@ -98,7 +100,8 @@ def test_configs_are_found_from_anywhere_and_those_of_the_user_beside_them(home,
   assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_wheel_has_the_license_and_the_command(wheel):
+def test_a_wheel_has_the_version_the_license_and_the_command(wheel):
+  assert wheel.name.startswith(f"posexp-{posexp.__version__}-")
   with zipfile.ZipFile(wheel) as archive:
     names = archive.namelist()
     scripts = next(name for name in names if name.endswith("entry_points.txt"))
