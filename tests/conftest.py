@@ -20,10 +20,19 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
   os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 
+def pytest_addoption(parser):
+  parser.addoption("--seed", type=int, default=0, help="chooses among the cases of some tests")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+  terminalreporter.write_line(f"cases chosen by --seed {config.getoption('seed')}")
+
+
 def pytest_configure(config):
   """What is compiled and prepared is shared by all processes of these tests, and by these alone."""
   if "PYTEST_XDIST_WORKER" in os.environ:
     return
+  os.environ["POSEXP_TESTS_SEED"] = str(config.getoption("seed"))
   folder = Path(tempfile.mkdtemp(prefix="posexp-tests-"))
   config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
   os.environ["XDG_CACHE_HOME"] = str(folder / "cache")

@@ -1,6 +1,5 @@
 """Attention in blocks equals its definition, and forms nothing of queries times keys."""
 
-import datetime
 import itertools
 import math
 import re
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from seed import SEED
 
 from posexp.encodings import ENCODINGS, Span
 from posexp.encodings.base import Relation
@@ -57,7 +57,6 @@ QUICK = [
   (Complex(score="modulus"), False),
 ]
 OTHERS = [pair for pair in itertools.product(VARIANTS, (True, False)) if pair not in QUICK]
-DAY = datetime.date.today().toordinal()
 
 
 def built(encoding, causal):
@@ -145,8 +144,7 @@ def test_blocks_give_what_the_definition_gives_and_so_do_their_gradients(encodin
 
 
 def test_blocks_of_a_case_drawn_give_it_too():
-  encoding, consecutive = OTHERS[np.random.default_rng(DAY).integers(len(OTHERS))]
-  print(f"drawn from seed {DAY}: {encoding}, consecutive={consecutive}")
+  encoding, consecutive = OTHERS[np.random.default_rng(SEED).integers(len(OTHERS))]
   test_blocks_give_what_the_definition_gives_and_so_do_their_gradients(encoding, consecutive)
 
 

@@ -1,11 +1,11 @@
 """Counts of parameters and FLOPs, and the widths at which encodings are equal in one of them."""
 
 import dataclasses
-import datetime
 import itertools
 
 import numpy as np
 import pytest
+from seed import SEED
 
 from posexp.config import resolve
 from posexp.config.command_line import compose
@@ -44,9 +44,7 @@ MATCHED = [*zip(ENCODERS, itertools.cycle(["parameters", "flops"]), strict=False
 
 
 def test_encodings_drawn_are_within_a_percent_of_the_reference():
-  day = datetime.date.today().toordinal()
-  print(f"drawn from seed {day}:")
-  for number in np.random.default_rng(day).choice(len(MATCHED), 4, replace=False):
+  for number in np.random.default_rng(SEED).choice(len(MATCHED), 4, replace=False):
     print(*MATCHED[number])
     test_every_encoding_is_within_a_percent_of_the_reference(*MATCHED[number])
 

@@ -1,7 +1,6 @@
 """The compiled half of training: what its state is made of, and over how many devices it goes."""
 
 import dataclasses
-import datetime
 import json
 import platform
 import random
@@ -13,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 from commands import on_eight_devices
+from seed import SEED
 
 from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
@@ -189,7 +189,7 @@ def test_batches_without_equal_parts_are_refused():
 
 # The relations whose tables might be exchanged, one of them drawn by date.
 RELATIONS = ("rpr", "transformer_xl")
-DRAWN = random.Random(str(datetime.date.today())).choice(RELATIONS)
+DRAWN = random.Random(SEED).choice(RELATIONS)
 EIGHT = """
 import json, sys
 import jax, numpy as np
