@@ -232,12 +232,15 @@ def test_folds_repeat_a_measurement_as_seeds_do(tmp_path, said):
 
 
 def test_what_makes_runs_unlike_is_noted(tmp_path, said):
-  sweep(tmp_path, {"sinusoidal": B}, **{"task.train": "/data/a.jsonl"})
-  sweep(tmp_path, {"rpr": A}, **{"task.train": "/data/b.jsonl", "devices": "1 H100"})
+  sweep(tmp_path, {"sinusoidal": B}, **{"task.train": "/data/a.jsonl"}, versions="posexp 8")
+  facts = {"devices": "1 H100", "versions": "posexp 9", "processor": "Z80"}
+  sweep(tmp_path, {"rpr": A}, **{"task.train": "/data/b.jsonl"}, **facts)
   write(tmp_path, "rpr", 9, float("nan"), **{"task.train": "/data/b.jsonl"})
   text = said(tmp_path)
   assert "Groups differ in more than in encoding: task.train." in text
   assert "Seconds and rates are of different devices: 1 H100, 1 cpu." in text
+  assert "different versions, whose numbers may differ: posexp 8, posexp 9." in text
+  assert "different processors" not in text  # one of the two groups does not say
   assert "rpr: left out seed 9 (without test/accuracy)." in text
   assert "| rpr | 6 | 92.67 |" in text
 

@@ -20,7 +20,13 @@ from posexp.runs import Run
 from posexp.runs.metrics import METRICS
 from posexp.tasks import bleu
 
-FACTS = ("parameters", "flops_per_token", "devices")  # of a summary, shown if they differ
+FACTS = (
+  "parameters",
+  "flops_per_token",
+  "devices",
+  "processor",
+  "versions",
+)
 NAME = 24  # letters that the name of a run may have
 SAMPLES = 1000  # of the bootstrap
 TEXT = 2_000  # letters that are shown of a text

@@ -21,6 +21,12 @@ VERBS = {  # how a group compares with the baseline
   "not tested": "cannot be tested against",
 }
 
+MIXED = {  # facts of a summary that all runs of a comparison should share
+  "devices": "Seconds and rates are of different devices",
+  "processor": "Runs were trained on different processors, which round differently",
+  "versions": "Runs were trained by different versions, whose numbers may differ",
+}
+
 
 def answer(results: Results) -> str:
   """The answer in one sentence, or two with a baseline."""
@@ -135,11 +141,10 @@ def notes(results: Results) -> Iterator[str]:
       f"Groups were tested on different texts, of {listed([*texts])} bytes: bits per byte of two "
       "texts say nothing of each other, so they are not compared."
     )
-  devices = {
-    str(run.summary["devices"]) for run in results.runs if "devices" in (run.summary or {})
-  }
-  if len(devices) > 1:
-    yield f"Seconds and rates are of different devices: {listed(sorted(devices))}."
+  for fact, mixed in MIXED.items():
+    values = {str(run.summary[fact]) for run in results.runs if fact in (run.summary or {})}
+    if len(values) > 1:
+      yield f"{mixed}: {listed(sorted(values))}."
 
 
 def _left_out(group: Group, of: Score) -> Iterator[str]:

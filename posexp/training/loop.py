@@ -25,6 +25,7 @@ from posexp.training.optimizer import make_schedule
 from posexp.training.setup import Setup
 from posexp.training.step import Program, State, keys
 from posexp.training.stopping import StopRequests
+from posexp.training.versions import processor, versions
 
 log = logging.getLogger("posexp")
 
@@ -96,6 +97,7 @@ def run_training(
   facts = matching.facts(spec, data.length, setup.size)
   facts |= {"steps": rhythm.steps}
   facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
+  facts |= {"processor": processor(), "versions": versions()}
   with track(facts=facts) as tracker:
     terminal.header(setup.config, data, spec, facts, run.path, tracker.line)
     job = Job(run, setup, data, program, rhythm, tracker, started)

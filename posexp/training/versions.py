@@ -1,0 +1,46 @@
+"""Which software and which processor trained a run, so that its numbers can be made again."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import posexp
+
+PACKAGES = ("jax", "flax", "optax", "numpy")  # whose versions move the last digits of a result
+
+
+def versions() -> str:
+  """Returns the versions that decide a result: "posexp 0.2.0, jax 0.10.2, …, Python 3.11.7".
+
+  In a checkout the version of posexp is followed by the commit, and by a plus where files differ
+  from it: "posexp 0.2.0 (1a2b3c4d5e+)".
+  """
+  commit = _commit(Path(posexp.__file__).parents[1])
+  parts = [f"posexp {posexp.__version__}{f' ({commit})' if commit else ''}"]
+  parts += [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
+  return ", ".join([*parts, f"Python {platform.python_version()}"])
+
+
+def processor() -> str:
+  """Returns the name of this machine's processor, or its architecture where it has no name."""
+  try:
+    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+  except OSError:  # another system than Linux
+    found = None
+  return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _commit(checkout: Path) -> str | None:
+  """The commit of a checkout of posexp; None for an installed package, or without git."""
+  if not (checkout / ".git").exists():
+    return None
+  describe = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=10", "--exclude=*"]
+  try:
+    done = subprocess.run([*describe, "--dirty=+"], capture_output=True, text=True, timeout=5)
+  except (OSError, subprocess.TimeoutExpired):
+    return None
+  return done.stdout.strip() or None
