@@ -1,0 +1,116 @@
+"""What runs hold on disk, and room that can be had: `python -m posexp.clean RUNS --keep best`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from posexp import storage
+from posexp.config.arguments import Parser, run
+from posexp.errors import refused
+from posexp.runs import Run, lock, read_runs
+
+EXAMPLES = """\
+examples:
+  python -m posexp.clean                        what runs/ holds; nothing is removed
+  python -m posexp.clean runs/mr --keep best    removes what only training would go on from
+  python -m posexp.clean runs/mr --keep none    removes all checkpoints of finished runs
+
+Only checkpoints of finished runs are removed. posexp.report, posexp.compare and posexp.sync never
+need them. The best one, or those that train.average has averaged, is what posexp.evaluate,
+posexp.inspect, posexp.translate, posexp.generate and posexp.parse open. An unfinished run goes on
+from its checkpoints and keeps all of them.
+"""
+KEPT = ("best", "none")  # the choices of --keep
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+  """Returns what was typed; raises UserError if it cannot be understood."""
+  about = "Says what runs hold on disk, and removes checkpoints that nothing needs."
+  parser = Parser("clean", about, EXAMPLES)
+  parser.add_argument(
+    "runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs"
+  )
+  keep = "which checkpoint of each finished run stays; without it nothing is removed"
+  parser.add_argument("--keep", choices=KEPT, help=keep)
+  return parser.parse_args(list(argv))
+
+
+def clean(args: argparse.Namespace) -> int:
+  """Prints what runs hold by task, and removes checkpoints if asked to.
+
+  Returns:
+    The bytes that were freed.
+
+  Raises:
+    UserError: there are no runs, or a checkpoint cannot be removed.
+  """
+  runs, notes = read_runs(args.runs)
+  print("\n".join([*_table(runs), *notes]))
+  if args.keep is None:
+    for keep in KEPT:
+      size = sum(sum(map(_size, spare(each, keep))) for each in runs)
+      typed = shlex.join(str(path) for path in args.runs)
+      print(f"python -m posexp.clean {typed} --keep {keep}   # frees {_megabytes(size)}")
+    return 0
+  freed = sum(_free(each, args.keep) for each in runs)
+  print(f"freed {_megabytes(freed)}")
+  return freed
+
+
+def spare(run: Run, keep: str) -> list[Path]:
+  """Returns the checkpoints of a run that only training would need, or all with `keep` "none"."""
+  if run.summary is None:
+    return []
+  best = {*run.summary.get("averaged", ()), run.summary.get("step")} if keep == "best" else set()
+  found = (run.path / "checkpoints").iterdir() if (run.path / "checkpoints").is_dir() else ()
+  return sorted(path for path in found if path.name.isdigit() and int(path.name) not in best)
+
+
+def _free(run: Run, keep: str) -> int:
+  """Removes what a run can spare while no other process has its folder; returns the bytes."""
+  if not (paths := spare(run, keep)):
+    return 0
+  size = sum(map(_size, paths))
+  with lock(run.path):
+    for path in paths:
+      storage.unlinked(path.parent)
+      # Renamed first: half a checkpoint under its own name would be taken for a damaged one.
+      trash = path.with_name(f".{path.name}.tmp")
+      try:
+        path.rename(trash)
+      except OSError as error:
+        raise refused(error) from error
+      storage.remove(trash)
+  return size
+
+
+def _table(runs: Sequence[Run]) -> Iterable[str]:
+  yield f"{'task':<24}{'runs':>6}{'unfinished':>12}{'checkpoints':>14}{'all else':>12}"
+  for task in sorted({run.task for run in runs}):
+    own = [run for run in runs if run.task == task]
+    unfinished = sum(run.summary is None for run in own)
+    held = sum(_size(run.path / "checkpoints") for run in own)
+    other = sum(_size(run.path) for run in own) - held
+    sizes = f"{_megabytes(held):>14}{_megabytes(other):>12}"
+    yield f"{task:<24}{len(own):>6}{unfinished:>12}{sizes}"
+
+
+def _size(path: Path) -> int:
+  """Returns the bytes of the files in a folder, at any depth."""
+  return sum(each.lstat().st_size for each in path.rglob("*") if not each.is_dir())
+
+
+def _megabytes(size: int) -> str:
+  return f"{size / 1e6:,.1f} MB"
+
+
+def main() -> None:
+  """The command line."""
+  run(lambda argv: clean(arguments(argv)))
+
+
+if __name__ == "__main__":
+  main()
