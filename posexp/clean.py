@@ -89,11 +89,11 @@ def _free(run: Run, keep: str) -> int:
 
 def _table(runs: Sequence[Run]) -> Iterable[str]:
   yield f"{'task':<24}{'runs':>6}{'unfinished':>12}{'checkpoints':>14}{'all else':>12}"
-  for task in sorted({run.task for run in runs}):
-    own = [run for run in runs if run.task == task]
-    unfinished = sum(run.summary is None for run in own)
-    held = sum(_size(run.path / "checkpoints") for run in own)
-    other = sum(_size(run.path) for run in own) - held
+  for task in sorted({each.task for each in runs}):
+    own = [each for each in runs if each.task == task]
+    unfinished = sum(each.summary is None for each in own)
+    held = sum(_size(each.path / "checkpoints") for each in own)
+    other = sum(_size(each.path) for each in own) - held
     sizes = f"{_megabytes(held):>14}{_megabytes(other):>12}"
     yield f"{task:<24}{len(own):>6}{unfinished:>12}{sizes}"
 
