@@ -1,10 +1,14 @@
 """The optimizer: its schedule, its clipping, what weight decay acts on, and its options."""
 
+import inspect
 import math
+import typing
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import optax.contrib
 import pytest
 
 from posexp.config import build
@@ -12,7 +16,7 @@ from posexp.encodings import ENCODINGS
 from posexp.encodings.rngs import Rngs
 from posexp.errors import UserError
 from posexp.models.transformer import Size, Stack
-from posexp.training.optimizer import Training, decayed, make_optimizer, make_schedule
+from posexp.training.optimizer import Name, Training, decayed, make_optimizer, make_schedule
 from posexp.training.step import keys, split
 
 
@@ -48,6 +52,61 @@ def test_equal_options_give_the_same_objects():
   assert make_schedule(Training(), 9) is make_schedule(Training(), 9)
   assert make_optimizer(Training(), 9) is make_optimizer(Training(), 9)
   assert make_optimizer(Training(), 9) is not make_optimizer(Training(clip=None), 9)
+
+
+PARAMS = {"kernel": jnp.ones((3, 2)), "table": jnp.ones((3, 2))}
+
+
+def stepped(training):
+  optimizer = make_optimizer(training, 2)
+  grads = jax.tree.map(lambda leaf: jnp.linspace(-1, 1, leaf.size).reshape(leaf.shape), PARAMS)
+  return optimizer.update(grads, optimizer.init(PARAMS), PARAMS)[0]
+
+
+@pytest.mark.parametrize("name", typing.get_args(Name))
+def test_each_optimizer_is_that_of_optax_and_decays_only_matrices_of_linear_maps(name):
+  given = {"clip": None, "schedule": "constant", "warmup": 0, "learning_rate": 0.5}
+  plain = stepped(Training(optimizer=name, weight_decay=0.0, **given))
+  make = getattr(optax, name, None) or getattr(optax.contrib, name)
+  taken = inspect.signature(make).parameters
+  decays = "weight_decay" in taken
+  ours = ({"b2": 0.98} if name == "adamw" else {}) | ({"weight_decay": 0.0} if decays else {})
+  optimizer = make(0.5, **ours)
+  grads = jax.tree.map(lambda leaf: jnp.linspace(-1, 1, leaf.size).reshape(leaf.shape), PARAMS)
+  expected = optimizer.update(grads, optimizer.init(PARAMS), PARAMS)[0]
+  jax.tree.map(np.testing.assert_array_equal, plain, expected)
+  if decays:
+    decayed = stepped(Training(optimizer=name, weight_decay=0.1, **given))
+    assert (decayed["kernel"] != plain["kernel"]).any()
+    assert (decayed["table"] == plain["table"]).all()
+  else:
+    with pytest.raises(
+      UserError, match=r"train\.weight_decay=0\.1 must be 0 with train\.optimizer"
+    ):
+      build(Training, {"optimizer": name}, "train")
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"b3": 1}, "must be those of optax: adamw takes b1, b2, eps, .*, not 'b3'"),
+    ({"learning_rate": 1}, "not 'learning_rate'"),
+    ({"b1": "abc"}, r"=\{b1:abc\}: optax's adamw says: "),
+    ({"b1": [1, 2]}, "optax's adamw says: "),
+    (3, "=3: must be a mapping or null"),
+  ],
+)
+def test_options_that_optax_refuses_are_one_sentence(options, message):
+  with pytest.raises(UserError, match=rf"^train\.optimizer_options.*{message}"):
+    build(Training, {"optimizer_options": options}, "train")
+
+
+def test_options_of_the_optimizer_are_obeyed():
+  momentum = stepped(Training(optimizer="lion", optimizer_options={"b1": 0.5}, weight_decay=0.0))
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(momentum))
+  one = make_optimizer(Training(optimizer_options={"b2": 0.9}), 9)
+  assert one is not make_optimizer(Training(), 9)
+  assert one is make_optimizer(Training(optimizer_options={"b2": 0.9}), 9)
 
 
 @pytest.mark.parametrize("name", list(ENCODINGS))

@@ -21,6 +21,8 @@ FILES = ("train", "validation", "test", "folder")  # options of a task that are 
 NEUTRAL = {
   "train.shard": ("none", "parameters"),
   "train.accumulate": (1,),
+  "train.optimizer": ("adamw",),
+  "train.optimizer_options": (None,),
   "model.backbone": ("transformer",),
   "model.vectors": (None,),
   "model.norm_epsilon": (1e-6,),

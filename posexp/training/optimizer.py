@@ -1,15 +1,27 @@
-"""AdamW, its schedule, and the options of training."""
+"""The optimizer, its schedule, and the options of training."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Annotated, Literal
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import jax
 import optax
+import optax.contrib
 
-from posexp.config.checks import Count, Positive, Share, Whole, at_least, check
+from posexp.config.checks import Count, Positive, Share, Whole, at_least, check, show
+
+# Optimizers of optax and optax.contrib that need gradients, parameters and a learning rate alone.
+Name = Literal[
+  "adabelief", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "ademamix",
+  "adopt", "amsgrad", "lamb", "lars", "lion", "muon", "nadam", "nadamw", "radam", "rmsprop", "sgd",
+  "signum", "yogi",
+]  # fmt: skip
+OURS = {"adamw": {"b2": 0.98}}  # defaults that are not optax's
+MASKS = ("mask", "weight_decay_mask")  # names of the argument that says what weight decay acts on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +31,8 @@ class Training:
   batch_size: Count = 32
   epochs: Count = 6
   steps: Count | None = None  # overrides epochs
+  optimizer: Name = "adamw"
+  optimizer_options: dict[str, Any] | None = dataclasses.field(default=None, hash=False)
   learning_rate: Positive = 1e-3
   schedule: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
   warmup: Whole = 100
@@ -33,7 +47,50 @@ class Training:
   shard: Literal["none", "parameters"] = "none"  # what is divided beside the batches
 
   def __post_init__(self):
+    """Raises ValueError for an option that the optimizer does not have, or refuses."""
     check(self)
+    make, given = _maker(self.optimizer), self.optimizer_options or {}
+    taken = {"learning_rate", "weight_decay", *MASKS}
+    known = [name for name in inspect.signature(make).parameters if name not in taken]
+    if wrong := [name for name in given if name not in known]:
+      raise ValueError(
+        f"optimizer_options must be those of optax: {self.optimizer} takes {', '.join(known)}, "
+        f"not {wrong[0]!r}"
+      )
+    if self.weight_decay and not _decay(self):
+      raise ValueError(
+        f"weight_decay={self.weight_decay:g} must be 0 with train.optimizer={self.optimizer}, "
+        "which does not let one choose the weights that decay"
+      )
+    if given:
+      self._try(make, given)
+
+  def _try(self, make: Callable[..., optax.GradientTransformation], given: dict[str, Any]) -> None:
+    """Raises ValueError where an optimizer cannot take a step with what it is given."""
+
+    def step(params: dict[str, jax.Array]) -> Any:
+      optimizer = make(1.0, **given)
+      return optimizer.update(params, optimizer.init(params), params)
+
+    try:
+      jax.eval_shape(step, {"kernel": jax.ShapeDtypeStruct((2, 2), "float32")})
+    except Exception as error:  # of whatever class optax, JAX or Python raises
+      why = str(error).partition("\n")[0]
+      raise ValueError(
+        f"optimizer_options={show(given)}: optax's {self.optimizer} says: {why}"
+      ) from None
+
+
+def _maker(name: str) -> Callable[..., optax.GradientTransformation]:
+  """Returns the function of optax with this name."""
+  return getattr(optax, name, None) or getattr(optax.contrib, name)
+
+
+def _decay(options: Training) -> dict[str, Any]:
+  """Returns the arguments for weight decay; none where the optimizer cannot choose the weights."""
+  given = inspect.signature(_maker(options.optimizer)).parameters
+  masks = [mask for mask in MASKS if mask in given and "weight_decay" in given]
+  return {"weight_decay": options.weight_decay, masks[0]: decayed} if masks else {}
 
 
 @functools.lru_cache
@@ -66,14 +123,11 @@ def decayed(params) -> object:
 
 @functools.lru_cache
 def make_optimizer(options: Training, steps: int) -> optax.GradientTransformation:
-  """AdamW (Loshchilov & Hutter 2019), gradients clipped by their global norm.
+  """Returns the optimizer of optax that `options` name, after clipping by the global norm.
 
   Equal options give the same object, so that compiled steps are shared between runs.
   """
   clip = optax.identity() if options.clip is None else optax.clip_by_global_norm(options.clip)
-  return optax.chain(
-    clip,
-    optax.adamw(
-      make_schedule(options, steps), b2=0.98, weight_decay=options.weight_decay, mask=decayed
-    ),
-  )
+  chosen = OURS.get(options.optimizer, {}) | (options.optimizer_options or {})
+  optimizer = _maker(options.optimizer)(make_schedule(options, steps), **_decay(options), **chosen)
+  return optax.chain(clip, optimizer)

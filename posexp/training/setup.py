@@ -25,7 +25,7 @@ from posexp.training.optimizer import Training
 from posexp.training.step import Program, parameters, program
 
 PER_TOKEN = 8  # vectors that a layer keeps of each token for its gradient, at the least
-COPIES = 4  # of the weights: themselves, their gradients and both moments of Adam
+COPIES = 3  # of the weights: themselves, their gradients and, at the least, one moment
 
 
 class Setup(NamedTuple):
