@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,12 @@ def writing(option: str, path: Path) -> Iterator[None]:
 def counted(number: int, what: str) -> str:
   """1 layer, 2 layers."""
   return f"{number} {what}{'s' * (number != 1)}"
+
+
+def pasted(path: Path) -> str:
+  """Returns `near` for a command line: quoted, and no flag."""
+  shown = near(path)
+  return shlex.quote(f"./{shown}" if shown.startswith("-") else shown)
 
 
 def near(path: Path) -> str:

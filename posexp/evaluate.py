@@ -90,7 +90,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   args = parser.parse_intermixed_args(argv)
   args.options, args.runs = [], []
   for word in args.words:
-    (args.options if OPTION.fullmatch(word) else args.runs).append(word)
+    is_option = OPTION.fullmatch(word) and not Path(word).exists()
+    (args.options if is_option else args.runs).append(word)
   if not args.runs or (len(args.runs) > 1 and not (args.recl or args.records)):
     parser.error("name one run; several are for --recl and --records")
   args.run = Path(args.runs[0])

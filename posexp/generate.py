@@ -23,7 +23,7 @@ examples:
   python -m posexp.generate RUN "This film" --tokens 500 --temperature 0.8 --top-p 0.95
   python -m posexp.generate RUN "This film" --samples 4 --seed 1
   python -m posexp.generate RUN < start.txt
-  python -m posexp.generate RUN ""                    a document from its first token on
+  python -m posexp.generate RUN ""                    # a document from its first token on
 
 The text is a document: it ends where the model ends it. A model with a memory reads it in segments,
 as in training; one without, in windows of a segment, each half a segment after the one before it.

@@ -8,7 +8,7 @@ from pathlib import Path
 from posexp import storage
 from posexp.config import plugins
 from posexp.config.arguments import run
-from posexp.config.command_line import config_of_one
+from posexp.config.command_line import config_of_one, without_flag
 from posexp.errors import UserError, near
 from posexp.runs import read_run
 
@@ -18,8 +18,8 @@ SVG. Nothing is trained.
 
   python -m posexp.inspect encoding=rpr rpr.k=4
   python -m posexp.inspect encoding=sinusoidal sinusoidal.base=100 model.d_model=64
-  python -m posexp.inspect runs/mr/rpr/437f7d2f65d9/seed=0     also of what was trained
-  python -m posexp.inspect FOLDER against=[FOLDER2,FOLDER3]    whose heads attend alike
+  python -m posexp.inspect runs/mr/rpr/437f7d2f65d9/seed=0     # also of what was trained
+  python -m posexp.inspect FOLDER against=[FOLDER2,FOLDER3]    # whose heads attend alike
 
 Options are those of posexp.train (see its --help), and
   FOLDER, or run=FOLDER
@@ -36,11 +36,16 @@ def inspect(argv: list[str]) -> list[Path]:
   Raises:
     UserError: an option does not exist or does not suit, or the run cannot be opened.
   """
-  argv = [f"run={word}" if os.path.isdir(word) else word for word in argv]
+  argv = [f"run={word}" if os.path.isdir(word) else word for word in without_flag(argv)]
   own = [word for word in argv if word.startswith(("run=", "against=", "out="))]
   given = dict(word.split("=", 1) for word in own)
   if len(given) < len(own):
     raise UserError(f"{' '.join(own)}: name each once, and runs to compare with by against=[A,B]")
+  listed = given.get("against", "")
+  listed = listed[1:-1] if listed[:1] + listed[-1:] == "[]" else listed
+  against = [Path(name) for name in listed.split(",")] if "against" in given else []
+  if Path() in against or "" in given.values():
+    raise UserError(f"{' '.join(own)}: the name of a folder is missing")
   options = [word for word in argv if word not in own]
   folder, out = (Path(given[key]) if given.get(key) else None for key in ("run", "out"))
   others = [word for word in options if not word.startswith("plugins=")]
@@ -51,7 +56,7 @@ def inspect(argv: list[str]) -> list[Path]:
     config = read_run(folder).config
   own = storage.unlinked(folder / "figures") if folder else None
   out = out or own or Path("inspect", config["encoding"])
-  if against := [Path(path) for path in given.get("against", "").strip("[]").split(",") if path]:
+  if against:
     if folder is None:
       raise UserError("against= compares trained runs: name one with run=FOLDER, too")
     from posexp.analysis import head_distances

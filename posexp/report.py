@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  python -m posexp.report                                      all of runs/, by what differs
+  python -m posexp.report                                      # all of runs/, by what differs
   python -m posexp.report runs/ --by encoding,rpr.k --metric test/accuracy
   python -m posexp.report runs/numbers --metric beyond/exact_match --baseline "rpr k=4"
   python -m posexp.report runs/mr --where model.backbone=cnn --by encoding
   python -m posexp.report runs/trec --no-files
-  python -m posexp.report runs/trec --records trec.parquet     for others, who then type
+  python -m posexp.report runs/trec --records trec.parquet     # for others, who then type
   python -m posexp.report trec.parquet
 
 The report is printed, and goes to the folder of --out: as Markdown, a page in HTML with figures, a

@@ -22,9 +22,9 @@ from posexp.tracking.wandb_run import WandbOptions, WandbRun, is_synced
 
 EXAMPLES = """\
 examples:
-  python -m posexp.sync                              all of runs/
+  python -m posexp.sync                              # all of runs/
   python -m posexp.sync runs/mr --project ablations --entity my-team
-  python -m posexp.sync runs/mr --dry-run            says what would be sent
+  python -m posexp.sync runs/mr --dry-run            # says what would be sent
 
 Each run is sent as training would have sent it, also if it was trained without W&B; rows that W&B
 has are not sent again. Every group, runs that differ in their seeds alone, is a run of its own as

@@ -192,7 +192,22 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
       "rpr.k is set, but encoding=none; choose encoding=rpr or drop rpr.k",
     ),
     ("seed=0,1", "seed=0,1 is a sweep: add -m to run each value, or write seed=[...] for a list"),
-    ("task.name=a=b", "task.name=a=b: cannot be read; quote the value, as in 'task.name=\"a=b\"'"),
+    ("runs=[a=b", "runs=[a=b: cannot be read; quote the value, as in 'runs=\"[a=b\"'"),
+    ("=rpr", "=rpr: a name is missing before the =, as in encoding=rpr"),
+    ("seed=choice()", "seed=choice(): empty choice is not legal"),
+    ("-m seed=range(3,1)", "seed=range(3,1): there is no value in it, so no run"),
+    ("-m seed=range(0)", "seed=range(0): there is no value in it, so no run"),
+    ("seed=${oc.env:NO_SUCH_VARIABLE}", "seed: Environment variable 'NO_SUCH_VARIABLE' not found"),
+    ("-m seeds=${oc.env:NO_SUCH_VARIABLE}", "Environment variable 'NO_SUCH_VARIABLE' not found"),
+    ("seeds=2000000000", "seeds=2000000000: a sweep has at most 10,000 runs; type fewer seeds"),
+    ("~positions", "~positions: this can be changed and not removed; leave it out"),
+    ("~seed", "~seed: this can be changed and not removed; leave it out"),
+    ("hydra.sweep.dir=x", "hydra.sweep.dir=x has no effect on one run: add -m "),
+    ("-m seed=0,1 hydra.sweep.dir=x", "hydra.sweep.dir=x: hydra.sweep.dir has no effect with "),
+    ("-m seed=0,1 +hydra.launcher.name=x", "+hydra.launcher.name=x: hydra.launcher.name has no ef"),
+    ("hydra.searchpath=[file://nothing]", "hydra.searchpath=nothing: there is no such folder"),
+    ("--plugins a.py", "plugins=a.py: No such file or directory"),
+    ("plugins=[a=b.py]", "plugins=a=b.py: No such file or directory"),
     ("encoding={rpr:1}", "encoding={rpr:1}: choose one encoding by its name; -m with a list of "),
     ("encoding=[rpr,none]", "encoding=[rpr,none]: choose one encoding by its name; -m with a "),
     ("-m seed=range(0,1,0)", "seed=range(0,1,0): not a range from one number to another"),
@@ -230,6 +245,23 @@ def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, mes
   status, configs, out, err = command(*argv.replace("MINE", MINE).split())
   assert (status, configs, out) == (2, [], "")
   assert err.startswith(f"posexp: error: {message}")
+  assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+  "option",
+  [
+    "hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "hydra.run.dir=x", "hydra.sweep.subdir=x",
+    "hydra.launcher._target_=nothing.Here", "hydra.job.chdir=true", "+hydra.callbacks.x=1",
+    "hydra.output_subdir=x", "hydra={run:{dir:x}}", "hydra/callbacks=x", "++hydra.job.env_set.A=b",
+    "hydra/hydra_logging=none", "hydra.help.header=x", "hydra.job.name=x",
+  ],
+)  # fmt: skip
+@pytest.mark.parametrize("sweep", [[], ["-m", "seed=0,1"]])
+def test_an_option_of_hydra_that_is_not_heeded_is_refused(command, option, sweep):
+  status, configs, out, err = command(*sweep, option)
+  assert (status, configs, out) == (2, [], "")
+  assert err.startswith(f"posexp: error: {option}: posexp does not heed this option of Hydra's; ")
   assert err.count("\n") == 1
 
 

@@ -1,6 +1,7 @@
 """Encodings and tasks of one's own, from a file or from an installed package."""
 
 import copy
+import importlib
 import re
 import textwrap
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 from hydra.core.config_store import ConfigStore
 
-from posexp.config import plugins, resolve
+from posexp.config import command_line, plugins, resolve
 from posexp.config.command_line import compose
 from posexp.encodings import make_encoding
 from posexp.errors import UserError
@@ -164,6 +165,30 @@ def test_files_are_a_list_and_no_sweep():
   done = order.command("-m", "plugins=a.py,b.py")
   assert done.err == "posexp: error: plugins=a.py,b.py: write a list, plugins=[a.py,b.py]\n"
   assert "plugins=a.py: No such file" in order.command("plugins=[a.py,b.py]").err
+
+
+@pytest.mark.parametrize("name", ["evaluate", "translate", "generate", "parse", "inspect", "check"])
+@pytest.mark.parametrize(
+  ("typed", "files"),
+  [
+    (["plugins=a.py"], ["a.py"]),
+    (["--plugins", "a.py"], ["a.py"]),
+    (["--plugins=a.py,b.py"], ["a.py", "b.py"]),
+    (["plugins=[a.py,b.py]"], ["a.py", "b.py"]),
+    (["plugins=a=b (1).py"], ["a=b (1).py"]),
+    (["--plugins", "runs/x/seed=0.py"], ["runs/x/seed=0.py"]),
+  ],
+)
+def test_files_are_named_in_one_way_in_every_command(monkeypatch, name, typed, files):
+  loaded = []
+  monkeypatch.setattr("posexp.config.plugins.load", lambda given: loaded.extend(given))
+  if name in ("inspect", "check"):  # as train
+    command_line.parse([*typed, "encoding=rpr"])
+  else:
+    importlib.import_module(f"posexp.{name}").arguments(["RUN", *typed])
+  assert loaded == files
+  with pytest.raises(UserError, match=r"write a list, plugins=\[a\.py,b\.py\]"):
+    command_line.parse(["plugins=", "encoding=rpr"])
 
 
 def test_an_installed_package_offers_encodings_by_entry_points(monkeypatch, tmp_path):

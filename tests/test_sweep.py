@@ -197,6 +197,26 @@ def test_runs_that_differ_in_values_alone_are_composed_once(monkeypatch):
   assert len(asked) == 2
 
 
+@pytest.mark.parametrize(
+  "typed",
+  [
+    {"encoding": "rope", "rope.share": "0.5,0.3,0.1"},
+    {"encoding": "binary", "binary.bits": "8,20", "model.d_model": "16"},
+    {"encoding": "rope,alibi,xpos", "seed": "0,1"},
+    {"task": "tiny_shakespeare", "encoding": "learned", "learned.length": "64,128,256"},
+  ],
+)
+def test_the_order_of_values_decides_nothing(typed):
+  found = []
+  for step in (1, -1):
+    argv = [f"{key}={','.join(value.split(',')[::step])}" for key, value in typed.items()]
+    args = command_line.parse(["-m", *argv])
+    runs = members(args, command_line.shared(args.overrides))
+    found.append({frozenset(run.options.split()): run.unsuited for run in runs})
+  assert found[0] == found[1]
+  assert {bool(why) for why in found[0].values()} == {True, False}
+
+
 def test_a_number_is_the_same_option_in_quotes():
   args = command_line.parse(["-m", "encoding=rpr", 'rpr.k=4,"4"', 'rpr.keys=true,"TRUE"'])
   found = members(args, command_line.shared(args.overrides))

@@ -7,10 +7,9 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from posexp.config import plugins
 from posexp.errors import UserError, refused
 
 MOST = 10_000  # numbers that a range may have
@@ -28,13 +27,20 @@ class Parser(argparse.ArgumentParser):
     )
 
   def add_plugins(self) -> None:
-    """Takes `--plugins FILE,...`, which is loaded as soon as it is read."""
+    """Takes `plugins=FILE` or `--plugins FILE,...`, which is loaded as soon as it is read."""
     self.add_argument(
       "--plugins",
       metavar="FILE,...",
-      type=lambda text: plugins.load(names(text)),
-      help="files with the encodings and tasks of one's own that the run was trained with",
+      type=_load,
+      help="files with the encodings and tasks of one's own that the run was trained with; also "
+      "plugins=FILE",
     )
+
+  def parse_known_args(self, args: Sequence[str], namespace: Any = None) -> Any:
+    taken = "--plugins" in self._option_string_actions
+    end = (args.index("--") if "--" in args else len(args)) if taken else 0
+    words = [f"--{word}" if word.startswith("plugins=") else word for word in args[:end]]
+    return super().parse_known_args([*words, *args[end:]], namespace)
 
   def check_least(self, args: argparse.Namespace, **least: int) -> None:
     """Refuses numbers that are less than they may be."""
@@ -46,9 +52,23 @@ class Parser(argparse.ArgumentParser):
     raise UserError(f"{message}; --help shows how it is used")
 
 
+def _load(files: str) -> None:
+  from posexp.config import command_line  # only then: with Hydra it takes a while to import
+
+  words = command_line.without_flag(["--plugins", files])
+  command_line.load_plugins(*command_line.read(words))
+
+
 def names(text: str) -> list[str]:
-  """The names in a list with commas."""
-  return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+  """The names in a list with commas.
+
+  Raises:
+    ArgumentTypeError: one is empty.
+  """
+  found = [name.strip() for name in text.split(",")]
+  if not all(found):
+    raise argparse.ArgumentTypeError(f"a name is missing in {text!r}")
+  return list(dict.fromkeys(found))
 
 
 def numbers(text: str) -> list[int]:

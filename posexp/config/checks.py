@@ -13,6 +13,8 @@ import contextlib
 import dataclasses
 import functools
 import math
+import re
+import shlex
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -29,6 +31,13 @@ SWITCHES = {"true": True, "yes": True, "on": True, "y": True}
 SWITCHES |= {"false": False, "no": False, "off": False, "n": False}
 SHOWN = 100  # characters of a value in a message
 NAME = 200  # bytes of a folder's name; file systems take 255
+# Texts that Hydra's grammar reads as something else; in a list, all but these words.
+MISREAD = re.compile(
+  r"""\s*['"[{]|.*(,|\$\{|\\[\\()[\]{}:=,\s])|\s*(?-i:null)\s*$|"""
+  r"(choice|range|interval|glob|sort|shuffle|tag|int|str|float|bool)\s*\(",
+  re.IGNORECASE | re.DOTALL,
+)
+BARE = re.compile(r"(?!null$)[\w./+@%*?|-]+")
 TYPES = {
   int: "an integer", float: "a number", bool: "true or false", str: "text", list: "a list",
   tuple: "a list", dict: "a mapping", type(None): "null",
@@ -157,6 +166,7 @@ def converted(value: Any, hint: Any) -> Any:
   if origin in (typing.Union, types.UnionType):
     return _one_of_types(value, hint, inner)
   if origin is Literal:
+    value = value.strip() if isinstance(value, str) else value
     if value not in inner:
       typed = brief(value, repr if isinstance(value, str) else show)
       raise ValueError(f"must be one of {', '.join(inner)}, not {typed}")
@@ -215,21 +225,27 @@ def _number(value: Any) -> float:
 def _switch(value: Any) -> bool:
   if isinstance(value, bool):
     return value
-  if not isinstance(value, str) or value.lower() not in SWITCHES:
+  read = value.strip().lower() if isinstance(value, str) else None
+  if read not in SWITCHES:
     raise TypeError("must be true or false")
-  return SWITCHES[value.lower()]
+  return SWITCHES[read]
 
 
 def _text(value: Any) -> str:
   if not isinstance(value, str | Real):
     raise TypeError("must be text")
-  text = str(value)
+  text = value if isinstance(value, str) else show(value)
   if "\0" in text or any("\ud800" <= each <= "\udfff" for each in text):
     raise ValueError(f"must be text in UTF-8, not {brief(value, ascii)}")
   return text
 
 
-SCALARS = {int: _integer, float: _number, bool: _switch, str: _text}
+def _nothing(value: Any) -> None:
+  if value is not None and not (isinstance(value, str) and value.strip().lower() == "null"):
+    raise TypeError("must be null")
+
+
+SCALARS = {int: _integer, float: _number, bool: _switch, str: _text, type(None): _nothing}
 
 
 def describe(hint: Any) -> str:
@@ -246,15 +262,31 @@ def describe(hint: Any) -> str:
   return TYPES.get(origin) or f"a {getattr(origin, '__name__', origin)}"
 
 
-def show(value: Any) -> str:
-  """A value as one types it on the command line."""
+def show(value: Any, inside: bool = False) -> str:
+  """Returns a value as one types it behind an option and "="; `inside`: in a list or a mapping."""
   if value is None or isinstance(value, bool):
     return {None: "null", True: "true", False: "false"}[value]
   if isinstance(value, list | tuple):
-    return f"[{','.join(map(show, value))}]"
+    return f"[{','.join(show(item, True) for item in value)}]"
   if isinstance(value, Mapping):
-    return "{" + ",".join(f"{key}:{show(item)}" for key, item in value.items()) + "}"
+    return "{" + ",".join(f"{key}:{show(item, True)}" for key, item in value.items()) + "}"
+  if isinstance(value, str) and (not BARE.fullmatch(value) if inside else MISREAD.match(value)):
+    return quoted(value)
   return str(value)
+
+
+def quoted(text: str) -> str:
+  """Returns a text in the quotation marks of Hydra's grammar."""
+  from hydra.core.override_parser.types import Quote, QuotedString
+
+  mark = Quote.single if '"' in text and "'" not in text else Quote.double
+  text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)  # which would be an interpolation
+  return QuotedString(text, mark).with_quotes()
+
+
+def typed(key: str, value: Any) -> str:
+  """Returns an option with a value, to be pasted into a shell."""
+  return shlex.quote(f"{key}={show(value)}")
 
 
 def show_options(options: Mapping[str, Any] | None) -> str:
@@ -262,11 +294,11 @@ def show_options(options: Mapping[str, Any] | None) -> str:
   return ", ".join(f"{key}={show(value)}" for key, value in (options or {}).items())
 
 
-def brief(value: Any, text: Callable[[Any], str] = show) -> str:
+def brief(value: Any, text: Callable[[Any], str] | None = None) -> str:
   """A value in a message: of a long one the beginning, on one line."""
   if isinstance(value, int) and abs(value) >= 10**SHOWN:
     return f"a number of over {SHOWN} digits"
-  shown = text(value)
+  shown = text(value) if text else value if isinstance(value, str) else show(value)
   if len(shown) > SHOWN:
     shown = f"{shown[:SHOWN]}…"
   return printable(shown)

@@ -13,22 +13,24 @@ from typing import Any, NoReturn
 import hydra
 import yaml
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import (
+  ConfigAttributeError,
+  ConfigKeyError,
+  InterpolationResolutionError,
+  OmegaConfBaseException,
+)
 
 from posexp import config
-from posexp.config import plugins
-from posexp.config.checks import brief
+from posexp.config import plugins, sources
+from posexp.config.checks import brief, quoted, show, typed
+from posexp.config.composed import reason
+from posexp.config.overrides import is_spelled, put, read
 from posexp.config.schema import flat
 from posexp.errors import UserError
 
-# What holds a letter beyond ASCII, between what Hydra's grammar separates values by.
-FOREIGN = re.compile(
-  r"(?:[^][{}(),:=\s][^][{}(),:=]*)?[^][{}(),:=\s\0-\x7f](?:[^][{}(),:=]*[^][{}(),:=\s])?"
-)
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
@@ -51,48 +53,46 @@ def parse(argv: Sequence[str]) -> Namespace:
   parser.add_argument("--help", "-h", action="store_true")
   parser.add_argument("--cfg", "-c", choices=["job"])
   parser.add_argument("--multirun", "-m", action="store_true")
-  args = parser.parse_intermixed_args(argv)
+  args = parser.parse_intermixed_args(without_flag(argv))
   if args.cfg and args.multirun:
     raise UserError("--cfg shows the config of one run: leave -m out")
   args.overrides = read(args.overrides)
   last = {o.key_or_group: o for o in args.overrides}
   for o in args.overrides:
+    if o.key_or_group.startswith("hydra"):
+      sources.check_heeded(o.key_or_group, brief(o.input_line))
     counts = last[o.key_or_group].input_line
     if o.is_sweep_override() and counts != o.input_line:
       print(
         f"posexp: of {brief(o.input_line)} and {brief(counts)} the last counts", file=sys.stderr
       )
     if o.key_or_group == "plugins":
-      if o.is_sweep_override():
-        raise UserError(f"{o.input_line}: write a list, plugins=[a.py,b.py]")
-      files = o.value() or []
-      plugins.load(map(str, files) if isinstance(files, list) else [str(files)])
+      load_plugins(o)
   return args
 
 
-def read(lines: Iterable[str]) -> list[Override]:
-  """Overrides by Hydra's grammar.
+def without_flag(argv: Sequence[str]) -> list[str]:
+  """Returns what was typed with `plugins=[FILE,...]` in place of `--plugins FILE,...`."""
+  words, left = [], iter(argv)
+  for word in left:
+    flag, equals, files = word.partition("=")
+    if flag == "--plugins":
+      files = files if equals else next(left, "")
+      word = f"plugins={files}" if files.startswith("[") else f"plugins=[{files}]"
+    words.append(word)
+  return words
+
+
+def load_plugins(o: Override) -> None:
+  """Loads the files of `plugins=FILE` or `plugins=[A.py,B.py]`.
 
   Raises:
-    UserError: one cannot be read.
+    UserError: they are no list, or cannot be loaded.
   """
-  return [_read(line) for line in lines]
-
-
-def _read(line: str) -> Override:
-  key, equals, value = line.partition("=")
-  if not equals and not line.startswith("~"):
-    raise UserError(f"{brief(key)}: write options as option=value, as in encoding=rpr")
-  if not set(value) & set("\"'"):
-    value = FOREIGN.sub(lambda text: QuotedString(text[0], Quote.double).with_quotes(), value)
-  try:
-    return OverridesParser.create().parse_override(key + equals + value)
-  except (HydraException, ArithmeticError, RecursionError, ValueError) as error:
-    if not key.isascii():
-      raise UserError(f"{brief(line)}: there is no such option; --help lists them") from error
-    quoted = brief("'" + key + '="' + value + "\"'")
-    message = f"{brief(line)}: cannot be read; quote the value, as in {quoted}"
-    raise UserError(message) from error
+  files = o.value() if isinstance(o.value(), list) else [o.value()]
+  if o.is_sweep_override() or not files or "" in files:
+    raise UserError(f"{o.input_line}: write a list, plugins=[a.py,b.py]")
+  plugins.load(str(file) for file in files if file is not None)
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
@@ -101,28 +101,53 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   Raises what Hydra raises, and UserError if a choice is no name.
   """
   groups = {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
-  for o in read(overrides):
-    if o.key_or_group not in groups or o.is_delete() or o.is_sweep_override():
+  given, lines, texts = read(overrides), [], {}
+  for o in given:
+    if o.key_or_group in groups:
+      lines.append(_choice(o))
       continue
-    none = o.value() is None and o.key_or_group == "experiment"
-    if not none and not isinstance(o.value(), str):
-      raise UserError(
-        f"{brief(o.input_line)}: choose one {o.key_or_group} by its name; -m with a list of names, "
-        f"{o.key_or_group}=A,B, runs each"
-      )
+    texts.pop(o.key_or_group, None)
+    if is_spelled(o):
+      texts[o.key_or_group] = o
+    else:
+      lines.append(o.input_line)
   try:
+    sources.register()
     plugins.store(config.CONFIGS)
     ConfigStore.instance().store("encodings", config.encodings_node())  # which no file holds
     with hydra.initialize_config_dir(str(config.CONFIGS), job_name="posexp", version_base="1.3"):
-      return hydra.compose("train", list(overrides), return_hydra_config=True)
+      cfg = hydra.compose("train", lines, return_hydra_config=True)
   except ValueError as error:  # what Hydra raises for a choice of null
-    null = [o.input_line for o in read(overrides) if o.value() is None] or overrides
+    null = [o.input_line for o in given if o.value() is None] or overrides
     raise UserError(f"{brief(' '.join(null))}: {error}") from error
+  for o in texts.values():
+    put(cfg, o)
+  return cfg
+
+
+def _choice(o: Override) -> str:
+  """Returns the line that chooses a file of a group, by a name that may look like a number."""
+  value = o.value()
+  if o.type is not OverrideType.CHANGE or o.is_sweep_override():
+    return o.input_line
+  if value is None and o.key_or_group == "experiment":
+    return o.input_line
+  if isinstance(value, list | dict | None):
+    raise UserError(
+      f"{brief(o.input_line)}: choose one {o.key_or_group} by its name; -m with a list of names, "
+      f"{o.key_or_group}=A,B, runs each"
+    )
+  return f"{o.get_key_element()}={quoted(show(value).strip())}"
 
 
 def shared(overrides: Iterable[Override]) -> DictConfig:
   """The config of a single run, or what all runs of a sweep share."""
-  return compose([o.input_line for o in overrides if not o.is_sweep_override()])
+  given = [o for o in overrides if not o.is_sweep_override()]
+  cfg = compose([o.input_line for o in given])
+  for o in given:
+    if o.is_delete() and "." not in o.key_or_group:
+      raise UserError(f"{o.input_line}: this can be changed and not removed; leave it out")
+  return cfg
 
 
 def config_of_one(argv: Sequence[str], command: str) -> dict[str, Any]:
@@ -144,11 +169,13 @@ def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
   """Raises UserError for an override that the single run with this config would not heed."""
   for o in overrides:
     if o.is_sweep_override():
+      text = o.input_line.partition("=")[2]
       raise UserError(
         f"{o.input_line} is a sweep: add -m to run each value, or write "
-        f"{o.get_key_element()}=[...] for a list"
+        f"{o.get_key_element()}=[...] for a list, or {typed(o.key_or_group, text)} for a text"
       )
-    if o.key_or_group == "workers" and o.value() not in (1, None):
+    of_sweeps = o.key_or_group.startswith(("hydra.sweep.", "hydra.sweeper."))
+    if of_sweeps or (o.key_or_group == "workers" and o.value() not in (1, None)):
       raise UserError(f"{o.input_line} has no effect on one run: add -m for a sweep, or drop it")
   check_heeded(overrides, [str(cfg.get("encoding"))])
 
@@ -181,6 +208,8 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
     return config.unknown_name(group, name, error.options)
   if isinstance(error, yaml.YAMLError):
     return UserError(f"a config file is not valid YAML: {' '.join(str(error).split())}")
+  if isinstance(error, InterpolationResolutionError):
+    return UserError(": ".join(filter(None, [error.full_key, reason(error)])))
   match = re.match(r"Could not override '(.*)'", str(error))
   if match and isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError):
     value = next((o.value() for o in overrides if o.key_or_group == match[1]), "")

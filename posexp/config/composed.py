@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -68,19 +69,21 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
       or cannot be.
   """
   try:
-    config = {key: _plain(value) for key, value in cfg.items() if key != "hydra"}
+    unread = {"hydra", *encodings_node()} - {str(cfg.get("encoding"))}
+    config = {key: _plain(cfg[key]) for key in cfg if key not in unread}
   except MissingMandatoryValue as error:
     raise UserError(f"{error.full_key} is missing: set {error.full_key}=...") from error
   except OmegaConfBaseException as error:
-    raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+    raise UserError(f"{error.full_key}: {reason(error)}") from error
   for key in SECTIONS:
     if not isinstance(config.get(key), Mapping):
       raise UserError(f"{key}={brief(config.get(key))}: it must be a section with options")
   fields = [field.name for field in dataclasses.fields(RunOptions)]
   known = {*SECTIONS, *fields, *encodings_node(), "encoding", "positions", "plugins"}
-  there = [option for option in flat(config) if option.partition(".")[0] in known]
   for key in config:
     if key not in known:
+      there = [*flat(config), *flat(OmegaConf.to_container(encodings_node()))]
+      there = [option for option in there if option.partition(".")[0] in known]
       raise unknown_option(str(key), config[key], there)
   given = {name: config[name] for name in fields if name in config}
   config |= dataclasses.asdict(build(RunOptions, given, where=""))
@@ -89,9 +92,14 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
   if used := plugins.record(config):
     config["plugins"] = used
   chosen = config.get("encoding")
-  unread = encodings_node().keys() - {chosen}
   first = [key for key in ("encoding", chosen, "task", "model", "positions") if key in config]
-  return {key: config[key] for key in dict.fromkeys([*first, *config]) if key not in unread}
+  return {key: config[key] for key in dict.fromkeys([*first, *config])}
+
+
+def reason(error: OmegaConfBaseException) -> str:
+  """Returns why a value cannot be resolved, without the words of OmegaConf around it."""
+  said = str(error).splitlines()[0]
+  return re.sub(r'^\w+ raised while resolving interpolation: "?(.*?)"?$', r"\1", said)
 
 
 def _plain(value: Any) -> Any:

@@ -23,6 +23,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from posexp.config.checks import show, typed
 from posexp.config.schema import defaults
 from posexp.errors import UserError, near
 
@@ -142,9 +143,10 @@ def check(group: str, config: Mapping[str, Any]) -> None:
   if plugin is None and "package" in wanted:
     raise UserError(f"{group} {name} is of the package {wanted['package']}, which is not installed")
   if plugin is None:
+    flag = f"--plugins {quote(show([file])[1:-1])}"
     raise UserError(
       f"{group} {name} is not one of posexp's: it was loaded from {file}; name that file, with "
-      f"--plugins {quote(file)}, or with plugins={quote(file)} where a command has no flags"
+      f"{flag}, or with {typed('plugins', file)}"
     )
   if plugin.sha256 != wanted["sha256"]:
     raise UserError(

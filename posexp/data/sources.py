@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from posexp import storage
 from posexp.config import nearest
+from posexp.config.checks import typed
 from posexp.data import files, hub
 from posexp.data.splits import SPLITS, Row, Rows, Split, key
 from posexp.errors import UserError
@@ -274,7 +275,11 @@ def _pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
   if near and near != near.strip():
     way_out = f"take the blanks out of {near!r}"
   else:
-    way_out = f"did you mean task.{option}={near}" if near else f"set task.{option} to one of them"
+    way_out = (
+      f"did you mean {typed(f'task.{option}', near)}"
+      if near
+      else f"set task.{option} to one of them"
+    )
   raise UserError(f"{where}: no column {name!r}, but {there or 'none at all'}; {way_out}")
 
 

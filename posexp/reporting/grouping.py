@@ -77,7 +77,8 @@ def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
     if not equals:
       raise UserError(f"--where {typed}: write it as OPTION=VALUE, as in encoding=rpr")
     values = list(dict.fromkeys(as_typed(options[key]) for _, options in found if key in options))
-    meant = next((each for each in values if _same(each, value)), None)
+    alike = [each for each in values if each == value] + [v for v in values if _same(v, value)]
+    meant = next(iter(alike), None)
     if meant is None:
       known = list(dict.fromkeys(option for run in runs for option in run.settings))
       hint = f"there are {', '.join(values)}" if values else did_you_mean(key, known)

@@ -9,21 +9,26 @@ import math
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hydra.core.override_parser.types import Glob, Override, OverrideType
+from hydra.core.override_parser.types import (
+  Glob,
+  Override,
+  OverrideType,
+  QuotedString,
+  Transformer,
+)
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from posexp.config import RunOptions, build, resolve
-from posexp.config.command_line import check_heeded, compose, read
+from posexp.config.checks import show
+from posexp.config.command_line import check_heeded, compose
+from posexp.config.overrides import put, read
 from posexp.errors import Unsuited, UserError
 from posexp.runs import folder
 from posexp.sweeps.sweep import DONE, Member
-
-if TYPE_CHECKING:  # it imports Flax, which a refused sweep need not wait for
-  from posexp.training.setup import Setup
 
 MOST = 10_000  # runs of a sweep
 SINGLE = ("experiment", "seeds", "runs")  # a sweep takes one value of these
@@ -42,7 +47,10 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   if columns is None:
     return None
   if (runs := math.prod(map(len, columns.values()))) > MOST:
-    raise UserError(f"these are {runs:,} runs, and a sweep has at most {MOST:,}: type fewer values")
+    most = max(columns, key=lambda key: len(columns[key]))
+    raise UserError(
+      f"these are {runs:,} runs, and a sweep has at most {MOST:,}: type fewer values of {most}"
+    )
   varied = [key for key, column in columns.items() if len(column) > 1] or list(columns)
   config_of = _composer(columns)
   digests: dict[str, dict[str, str | None]] = {}
@@ -93,7 +101,7 @@ def _composer(columns: dict[str, list[str]]) -> Callable[[dict[str, str]], DictC
       composed[choices] = compose(tuple(job.values()))
     for line in job.values():
       if line in values:
-        OmegaConf.update(composed[choices], values[line].key_or_group, values[line].value())
+        put(composed[choices], values[line])
     return composed[choices]
 
   return config_of
@@ -110,7 +118,13 @@ def _identified(
   from posexp.training.setup import Setup
 
   setup = Setup.of(config)
-  if (structure := _structure(setup)) not in built:
+  options = dataclasses.asdict(setup.encoding).items()
+  chosen = {key: value for key, value in options if type(value) not in (int, float)}
+  # A model takes a tenth of a second: of a thousand values of `rpr.k`, none of which its parts
+  # refuse, one is enough.
+  kinds = setup.config["encoding"], type(setup.task), getattr(setup.task, "form", None)
+  structure = (*kinds, str(chosen), setup.size, setup.positions, setup.refusals())
+  if structure not in built:
     setup.least_parameters()
     built.add(structure)
   files = [setup.config["task"], setup.size.vectors]
@@ -118,15 +132,6 @@ def _identified(
   if asked not in digests:
     digests[asked] = setup.data_digests()
   return setup.config, folder(setup.config, **digests[asked])
-
-
-def _structure(setup: Setup) -> tuple[Any, ...]:
-  """What two runs have in common if both or neither of their models can be built: for that takes a
-  tenth of a second, and of a thousand values of `rpr.k` one is enough."""
-  options = dataclasses.asdict(setup.encoding).items()
-  chosen = {key: value for key, value in options if type(value) not in (int, float)}
-  kinds = setup.config["encoding"], type(setup.task), getattr(setup.task, "form", None)
-  return (*kinds, str(chosen), setup.size, setup.positions)
 
 
 def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None:
@@ -142,11 +147,20 @@ def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None
   params = shared.hydra.sweeper.get("params") or {}
   of_file = read(f"{key}={value}" for key, value in params.items())
   columns = {o.get_key_element(): list(_values(o)) for o in [*of_file, *args.overrides]}
+  if seeds and seeds > MOST:
+    raise UserError(f"seeds={seeds}: a sweep has at most {MOST:,} runs; type fewer seeds")
   if seeds and "seed" in columns:
     raise UserError(f"seeds={seeds} stands for seeds 0 to {seeds - 1}: drop it, or drop seed=...")
   if seeds:
-    columns["seed"] = [f"seed={seed}" for seed in range(min(seeds, MOST + 1))]
+    columns["seed"] = [f"seed={seed}" for seed in range(seeds)]
   return columns
+
+
+def _spelled(value: Any) -> str:
+  """Returns a value of a sweep as one types it; what holds an interpolation, as Hydra does."""
+  text = value.text if isinstance(value, QuotedString) else value
+  plain = isinstance(text, str) and "${" not in text
+  return show(text) if plain else Transformer.str(value)
 
 
 def _values(o: Override) -> Iterable[str]:
@@ -158,7 +172,9 @@ def _values(o: Override) -> Iterable[str]:
     raise UserError(f"{o.input_line}: not a list of values; write them out, or use range(...)")
   # One more than there may be: range(0,1e12) is never written out.
   try:
-    values = list(itertools.islice(o.sweep_string_iterator(), MOST + 1))
+    values = list(itertools.islice(o.sweep_iterator(_spelled), MOST + 1))
   except (ArithmeticError, HydraException, ValueError) as error:
     raise UserError(f"{o.input_line}: not a range from one number to another") from error
+  if not values:
+    raise UserError(f"{o.input_line}: there is no value in it, so no run")
   return [f"{o.get_key_element()}={value}" for value in values]

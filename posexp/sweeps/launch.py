@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from omegaconf import OmegaConf
 from posexp.config import command_line, options, resolve
 from posexp.config.arguments import flush_output
 from posexp.config.help import help_text
-from posexp.errors import UserError, near, refused
+from posexp.errors import UserError, pasted, refused
 from posexp.runs import read_runs
 from posexp.sweeps.jobs import members
 from posexp.sweeps.supervise import supervise, trainer_for
@@ -67,8 +66,10 @@ def _launch(train: Train, lost: set[str]) -> int:
       command_line.check_single(args.overrides, cfg)
       config = resolve(cfg)
     else:
-      _make_folder(found[0].config["runs"])
-      trainer = trainer_for(train, len(found), cfg)
+      _make_folder("runs", found[0].config["runs"])
+      trainer = trainer_for(train, len(found), cfg, args.overrides)
+      if trainer[1]:  # other processes print into files
+        _make_folder("hydra.sweep.dir", cfg.hydra.sweep.dir)
     logging.raiseExceptions = False  # a line that cannot be printed or kept ends nothing
     try:
       configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
@@ -101,8 +102,8 @@ def _means(runs: Sequence[Member]) -> Iterator[str]:
 
   for each in results.results(read_runs(paths)[0]):
     yield from ("", each.title, text.tabulated(tables.score_table(each), "plain"))
-  folders = dict.fromkeys(near(path.parents[2]) for path in paths)
-  yield f"more: python -m posexp.report {shlex.join(folders)}"
+  folders = dict.fromkeys(pasted(path.parents[2]) for path in paths)
+  yield f"more: python -m posexp.report {' '.join(folders)}"
 
 
 def _note_lost_lines(lost: set[str]) -> None:
@@ -132,11 +133,12 @@ def _flushed(lost: set[str]) -> int:
   return int(bool(lost))
 
 
-def _make_folder(runs: str) -> None:
+def _make_folder(option: str, path: str) -> None:
   try:
-    Path(runs).mkdir(parents=True, exist_ok=True)
+    Path(path).mkdir(parents=True, exist_ok=True)
   except OSError as error:
-    raise UserError(f"runs={runs}: cannot keep runs there: {error.strerror}") from error
+    what = "runs" if option == "runs" else "files"
+    raise UserError(f"{option}={path}: cannot keep {what} there: {error.strerror}") from error
 
 
 def _say(message: str) -> None:

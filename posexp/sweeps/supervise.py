@@ -12,12 +12,14 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from posexp.config import RunOptions, build
+from posexp.config.checks import brief
 from posexp.errors import UserError
 from posexp.sweeps.slurm import train_by_slurm
 from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Report, Sweep, Train, attempt, forget
@@ -28,8 +30,12 @@ log = logging.getLogger("posexp")
 Trainer = Callable[[Sequence[Member]], Iterator[Report | None]]
 
 
-def trainer_for(train: Train, runs: int, cfg: DictConfig) -> tuple[Trainer, bool]:
+def trainer_for(
+  train: Train, runs: int, cfg: DictConfig, overrides: Sequence[Override] = ()
+) -> tuple[Trainer, bool]:
   """Who trains so many runs, by the config that they share, and whether a live table shows them.
+
+  `overrides` are what was typed, none of which may be without effect.
 
   Raises:
     UserError: the options do not go together.
@@ -41,6 +47,14 @@ def trainer_for(train: Train, runs: int, cfg: DictConfig) -> tuple[Trainer, bool
       f"hydra/launcher={launcher}: of Hydra's launchers posexp knows slurm alone; workers=auto "
       "trains several runs at once on this machine"
     )
+  here = workers == 1 and launcher == "basic"  # one by one
+  idle = {"hydra.launcher.": launcher == "basic", "hydra.sweep.": here, "hydra.sweeper.m": not here}
+  for o in overrides:
+    if any(o.key_or_group.startswith(key) and idle[key] for key in idle):
+      raise UserError(
+        f"{brief(o.input_line)}: {o.key_or_group} has no effect with hydra/launcher={launcher} "
+        f"workers={workers}; leave it out"
+      )
   if workers != 1 and launcher == "slurm":
     raise UserError(f"workers={workers} are processes of this machine: drop it, or drop slurm")
   if launcher == "slurm":

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp.errors import UserError, near
+from posexp.errors import UserError, pasted
 from posexp.runs import RunWriter
 from posexp.tracking import connection
 from posexp.tracking.wandb_run import MODES, WandbOptions, WandbRun, run_settings
@@ -104,4 +103,4 @@ def start(
 
 def _sync_command(folder: Path) -> str:
   """The command that sends a run from its folder."""
-  return shlex.join(["python", "-m", "posexp.sync", near(folder)])
+  return f"python -m posexp.sync {pasted(folder)}"

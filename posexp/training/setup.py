@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from posexp.config.schema import flat
 from posexp.data import files
 from posexp.data.batches import GRANULE
 from posexp.encodings import Encoding, all_encodings, make_encoding
+from posexp.encodings.rngs import GivenRngs
 from posexp.errors import Unsuited, UserError
 from posexp.models.backbones import AnySize, make_size, refusal
 from posexp.models.positions import Positions
@@ -88,6 +90,18 @@ class Setup(NamedTuple):
       except ValueError as error:
         raise Unsuited(f"model: {error}") from error
 
+  def refusals(self) -> tuple[str, ...]:
+    """Returns why the task or a part of the encoding refuses its sizes: "" for each that does not.
+
+    It takes a small part of the time of a model. Where the answers of two runs that differ in
+    numbers alone are equal, both or neither of their models can be built.
+    """
+    try:
+      self.task.smallest_model(self.encoding, self.size, self.positions)
+    except Exception as error:  # raised again by `least_parameters`
+      return (str(error),)
+    return _refusals(self.encoding, getattr(self.size, "num_heads", 1), self.size.d_model)
+
   def check_fits(self, parameters: int) -> None:
     """Raises UserError where a device cannot hold a model of so many while it is trained."""
     names = ("d_model", *filter(None, [self.size.varied]), "num_layers")
@@ -156,6 +170,30 @@ class Setup(NamedTuple):
         "task=text_classification does with task.tokenizer=word; leave it at null"
       )
     return matched(spec, data.length)
+
+
+@functools.lru_cache(maxsize=1024)
+def _refusals(encoding: Encoding, heads: int, features: int) -> tuple[str, ...]:
+  keys, answers = GivenRngs(()), []  # none: who comes to draw weights has looked at the sizes
+
+  def ask() -> None:
+    for causal in (False, True):
+      for part, args, given in (
+        ("embed", (4, features), {"scale": 1.0, "causal": causal}),
+        ("vector", (features,), {}),  # which `embed` adds to what it draws
+        ("linear", (features, features), {}),
+        ("relation", (heads, features // heads), {"causal": causal}),
+      ):
+        try:
+          if hasattr(encoding, part):
+            getattr(encoding, part)(*args, **given, rngs=keys)
+        except StopIteration:
+          answers.append("")
+        except Exception as error:  # the model raises it, too
+          answers.append(str(error))
+
+  jax.eval_shape(ask)
+  return tuple(answers)
 
 
 def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:

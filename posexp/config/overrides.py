@@ -1,0 +1,141 @@
+"""Overrides, `option=value`, by Hydra's grammar; but a text keeps the spelling that was typed.
+
+Hydra guesses the type of a value: 2026_11 is the number 202611, 1.10 is 1.1, NULL is nothing. Here
+such a value is the text itself, and `put` takes Hydra's guess where a number or a switch stands.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from antlr4 import CommonTokenStream, InputStream
+from hydra.core.override_parser.overrides_parser import OverridesParser, create_functions
+from hydra.core.override_parser.overrides_visitor import HydraErrorListener, HydraOverrideVisitor
+from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
+from hydra.errors import ConfigCompositionException, HydraException
+from hydra.grammar.gen.OverrideLexer import OverrideLexer
+from hydra.grammar.gen.OverrideParser import OverrideParser
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+
+from posexp.config.checks import MISREAD, brief, quoted, show, typed
+from posexp.errors import UserError
+
+# What holds a letter beyond ASCII, between what Hydra's grammar separates values by.
+FOREIGN = re.compile(
+  r"(?:[^][{}(),:=\s][^][{}(),:=]*)?[^][{}(),:=\s\0-\x7f](?:[^][{}(),:=]*[^][{}(),:=\s])?"
+)
+UNREADABLE = HydraException, ArithmeticError, RecursionError, ValueError
+OF_TEXTS = "choice", "shuffle"  # functions whose arguments are values, and no bounds of numbers
+
+
+class _Visitor(HydraOverrideVisitor):
+  """Takes a value as it is spelled where Hydra would give a number or a switch of another look."""
+
+  guessing = False  # in the arguments of a function such as range(...)
+
+  def visitPrimitive(self, ctx: Any) -> Any:
+    value, text = super().visitPrimitive(ctx), ctx.getText().strip()
+    if self.guessing or isinstance(value, str | QuotedString):
+      return value
+    endless = isinstance(value, float) and not math.isfinite(value)
+    return text if endless or show(value) != text else value
+
+  def visitFunction(self, ctx: Any) -> Any:
+    before, self.guessing = self.guessing, ctx.getChild(0).getText() not in OF_TEXTS
+    try:
+      return super().visitFunction(ctx)
+    finally:
+      self.guessing = before
+
+
+def _parsed(line: str) -> Override:
+  """Raises one of UNREADABLE."""
+  lexer = OverrideLexer(InputStream(line))
+  parser = OverrideParser(CommonTokenStream(lexer))
+  for each in (lexer, parser):
+    each.removeErrorListeners()
+    each.addErrorListener(HydraErrorListener())
+  found = _Visitor(create_functions()).visit(parser.override())
+  found.input_line = line
+  found.validate()
+  source = line.partition("=")[2]
+  if isinstance(found._value, str) and source != found._value == source.strip():
+    found._value = QuotedString(source, Quote.double)  # with the blanks around it
+  return found
+
+
+def read(lines: Iterable[str]) -> list[Override]:
+  """Returns the overrides that these lines say.
+
+  A value that the grammar does not know is a text: `task.train=café (copie).csv`, `runs=a=b`.
+
+  Raises:
+    UserError: a line cannot be read, or can be read in more than one way.
+  """
+  return [_read(line) for line in lines]
+
+
+def _read(line: str) -> Override:
+  key, equals, value = line.partition("=")
+  if not equals and not line.startswith("~"):
+    raise UserError(f"{brief(key)}: write options as option=value, as in encoding=rpr")
+  if not key.strip("+~ "):
+    raise UserError(f"{brief(line)}: a name is missing before the =, as in encoding=rpr")
+  reasons = []
+  for each in _readings(value):
+    try:
+      return _parsed(key + equals + each)
+    except UNREADABLE as error:
+      reasons.append(error)
+  if not key.isascii():
+    raise UserError(f"{brief(line)}: there is no such option; --help lists them") from reasons[0]
+  if " while evaluating " in str(reasons[0]):  # choice()
+    raise UserError(f"{brief(line)}: {reasons[0].__cause__}") from reasons[0]
+  message = f"{brief(line)}: cannot be read; quote the value, as in {typed(key, value)}"
+  raise UserError(message) from reasons[0]
+
+
+def _readings(value: str) -> Iterator[str]:
+  """Yields what the grammar may know: the value as it is, and with its texts in quotes."""
+  yield value
+  if not set(value) & set("\"'"):
+    yield FOREIGN.sub(lambda text: quoted(text[0]), value)
+  inner = value.strip()
+  ends = inner[:1] + inner[-1:]
+  parts = inner[1:-1].split(",") if ends == "[]" else inner.split(",")
+  even = all(part.count(a) == part.count(b) for part in parts for a, b in ("[]", "{}", "()"))
+  if (even or parts == [inner]) and not any(map(MISREAD.match, parts)):
+    parts = [value] if parts == [inner] else [part.strip() for part in parts]
+    listed = ",".join(map(quoted, parts))
+    yield f"[{listed}]" if ends == "[]" else listed
+
+
+def is_spelled(o: Override) -> bool:
+  """Returns whether the spelling of a value of a run's own options differs from Hydra's guess."""
+  change = o.type in (OverrideType.CHANGE, OverrideType.FORCE_ADD) and not o.is_sweep_override()
+  return change and not o.is_hydra_override() and o.value() != _guessed(o)
+
+
+def _guessed(o: Override) -> Any:
+  return OverridesParser.create().parse_override(o.input_line).value()
+
+
+def put(cfg: DictConfig, o: Override) -> None:
+  """Sets an option as Hydra does, but a text to what was typed.
+
+  Where a number or a switch stands, or a list of them, Hydra's guess takes its place.
+
+  Raises what Hydra raises.
+  """
+  now = OmegaConf.select(cfg, o.key_or_group, throw_on_resolution_failure=False)
+  value = o.value()
+  if isinstance(now[0] if isinstance(now, ListConfig) and now else now, int | float):
+    value = _guessed(o)
+  try:
+    OmegaConf.update(cfg, o.key_or_group, value, force_add=o.is_force_add())
+  except (ConfigAttributeError, ConfigKeyError) as error:
+    raise ConfigCompositionException(f"Could not override '{o.key_or_group}'.") from error

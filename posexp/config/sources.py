@@ -1,0 +1,102 @@
+"""Config files of the user's own: experiments are global, and texts stay as they are written.
+
+YAML 1.1 guesses types: 2026_11 is the number 202611, 1:30 is 90, `on` is true. In these files such
+a value is a text, which becomes a number or a switch where an option asks for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra._internal.core_plugins import file_config_source
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader
+
+from posexp.config.checks import show
+from posexp.config.schema import flat
+from posexp.errors import UserError, near
+
+# Options of Hydra that posexp heeds, with all that is in them.
+HEEDED = (
+  "hydra.mode", "hydra.searchpath", "hydra.verbose", "hydra.job_logging", "hydra.sweep.dir",
+  "hydra.sweeper.params", "hydra.sweeper.max_batch_size", "hydra.launcher",
+)  # fmt: skip
+GROUPS = "hydra/launcher", "hydra/job_logging"
+
+
+def check_heeded(key: str, where: str) -> None:
+  """Raises UserError for an option of Hydra that would change nothing; `where` is how it is set."""
+  section = key.partition("@")[0]
+  if section == "hydra.launcher._target_" or not (
+    section in GROUPS or any(f"{section}.".startswith(f"{each}.") for each in HEEDED)
+  ):
+    raise UserError(
+      f"{where}: posexp does not heed this option of Hydra's; leave it out (it heeds "
+      f"{', '.join([*HEEDED, *GROUPS])})"
+    )
+
+
+class FileConfigSource(file_config_source.FileConfigSource):
+  """A folder that Hydra reads YAML files from; those of posexp are read as Hydra reads them."""
+
+  def __init__(self, provider: str, path: str):
+    super().__init__(provider, path)
+    if provider.startswith("hydra.searchpath") and not Path(self.path).is_dir():
+      raise UserError(f"hydra.searchpath={self.path}: there is no such folder")
+
+  def load_config(self, config_path: str) -> ConfigResult:
+    """Returns a file's config.
+
+    Raises:
+      UserError: it is no mapping in UTF-8, or has options of Hydra's that are not heeded.
+      YAMLError: it is not valid YAML.
+    """
+    if self.provider == "main":
+      return super().load_config(config_path)
+    file = Path(self.path, self._normalize_file_name(config_path))
+    try:
+      found = super().load_config(config_path)
+      text = file.read_text(encoding="utf-8")
+      spelled = yaml.load(text, _Loader)  # a subclass of SafeLoader
+      if not isinstance(spelled, Mapping | None):
+        raise ValueError("it is none")
+    except (OSError, ValueError) as error:
+      raise UserError(f"{near(file)}: a config file is a mapping in UTF-8: {error}") from error
+    if config_path.startswith("experiment/") and found.header.get("package") is None:
+      found.header["package"] = "_global_"
+    if spelled:
+      native, found.config = found.config, OmegaConf.create(spelled)
+      if "hydra" in native:
+        params = OmegaConf.select(found.config, "hydra.sweeper.params")
+        found.config.hydra = native.hydra
+        if params:
+          found.config.hydra.sweeper.params = params
+        for key in flat(OmegaConf.to_container(native.hydra), "hydra."):
+          check_heeded(key, f"{near(file)}, {key}")
+    return found
+
+
+_Loader = get_yaml_loader()
+
+
+def _scalar(loader: Any, node: yaml.ScalarNode) -> Any:
+  value = NATIVE[node.tag](loader, node)
+  return value if node.value in ("", "~") or show(value) == node.value else node.value
+
+
+NATIVE = {
+  f"tag:yaml.org,2002:{kind}": _Loader.yaml_constructors[f"tag:yaml.org,2002:{kind}"]
+  for kind in ("int", "float", "bool", "null")
+}
+for tag in NATIVE:
+  _Loader.add_constructor(tag, _scalar)
+
+
+def register() -> None:
+  """Has Hydra read files by this module."""
+  SourcesRegistry.instance().types["file"] = FileConfigSource

@@ -1,0 +1,222 @@
+"""Texts keep the spelling that was typed, and what is printed to be pasted means what it says."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import order
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from posexp.config import command_line, resolve
+from posexp.config.checks import show, typed
+from posexp.config.command_line import compose
+from posexp.config.overrides import put, read
+from posexp.data import sources
+from posexp.errors import UserError
+from posexp.sweeps.jobs import _values, members
+from posexp.tracking.tracker import WandbOptions
+
+ROOT = Path(__file__).parents[1]
+# Which Hydra's grammar or YAML takes for something else, or for a number of another look.
+NAMES = [
+  "2026_11", "2026_11_26", "12e4567", "1.10", "3.10", "1_1", "1e3", "007", "0x10", "inf", "NaN",
+  "-inf", "NULL", "Null", "None", "TRUE", "on", "yes", "1:30", "2026-11-26", "+5", ".5", "5.",
+]  # fmt: skip
+# Which a shell or Hydra's grammar takes to pieces.
+HOSTILE = [
+  "", " ", "a ", " a", "a,b", "[a]", "[2026] a", "{a: b}", "(a)", "a(b", "a=b", "x/seed=0", "it's",
+  '"a"', "'a'", "\"a'", "$HOME", "${x}", "\\${x}", "a${", "\\", "a\\", "\\\\", "C:\\new\\", "\\(",
+  "!a", "-x", "--x", "~x", "#a", "a;b|c&d", "`a`", "*?<>", "a\tb", "null", " null", "true", "f(x)",
+  "choice(a)", "range(0,3)", "int(3)", "café (copie).csv", "日本 [1]", "é,b", "😀=1", "a: b", "%@^",
+]  # fmt: skip
+TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"], include_characters="\t"), max_size=12)
+
+
+def given_by(*lines):
+  """What a text, a list of texts and numbers become in a config without files."""
+  cfg = OmegaConf.create({"text": None, "texts": [], "number": 1.0, "numbers": [1], "count": None})
+  for o in read(lines):
+    put(cfg, o)
+  return OmegaConf.to_container(cfg, resolve=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_looks_like_a_number_stays_as_it_is_typed(name):
+  found = given_by(f"text={name}", f"texts=[{name}, a]", f"number={name}")
+  assert (found["text"], found["texts"]) == (name, [name, "a"])
+  assert WandbOptions(notes=found["text"]).notes == name
+  assert show(name) == name
+  assert _values(read([f"text={name},b"])[0]) == [f"text={name}", "text=b"]
+
+
+@pytest.mark.parametrize(
+  ("line", "value"),
+  [
+    ("text=null", None), ("text='null'", "null"), ("text=true", True), ("text=3", 3),
+    ("text='1.10 '", "1.10 "), ("text=1.10 ", "1.10 "), ("text= a b ", " a b "), ("text=", ""),
+    ("number=1e-3", 0.001), ("number=0.10", 0.1), ("number=1_0", 10), ("numbers=[1_0]", [10]),
+    ("text=[a=b.py,x (1).csv]", ["a=b.py", "x (1).csv"]), ("text=[a,'b,c']", ["a", "b,c"]),
+  ],
+)  # fmt: skip
+def test_what_a_value_is(line, value):
+  found = given_by(line)[line.partition("=")[0]]
+  assert (found, type(found)) == (value, type(value))
+
+
+def check_pasted(text):
+  for key, value in (("text", text), ("texts", [text, "b"])):
+    (line,) = shlex.split(typed(key, value))
+    found = given_by(line)[key]
+    shown = [found] if key == "text" else found
+    assert [each if isinstance(each, str) else show(each) for each in shown] == (
+      [text] if key == "text" else value
+    ), line
+    assert found is not None
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, *NAMES])
+def test_an_option_that_is_shown_can_be_pasted(text):
+  check_pasted(text)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(TEXT)
+def test_an_option_with_any_text_can_be_pasted(text):
+  check_pasted(text)
+
+
+@pytest.mark.parametrize("text", [each for each in HOSTILE if not set(each) & set(",[]{}'\"")])
+def test_what_the_grammar_does_not_know_is_a_text_or_refused_with_what_to_type(text):
+  try:
+    found = given_by(f"text={text}")["text"]
+  except UserError as error:
+    (line,) = shlex.split(str(error).rpartition("as in ")[2])
+    found = given_by(line)["text"]
+  except Exception as error:  # ${x} refers to nothing here; a function gives what it gives
+    assert "${x}" in text or "Sweep" in str(error), text
+    return
+  assert found == text or text in ("null", " null", "true", "int(3)", "\\(", "\\\\", "\\${x}")
+
+
+def test_the_column_that_was_probably_meant_can_be_pasted():
+  for name in ('"text"', "text (1)", "a,text", "te xt", "1_1"):
+    with pytest.raises(UserError) as error:
+      sources._pick({name: 0}, name + "s", "text", "file")
+    (line,) = shlex.split(str(error.value).rpartition("did you mean ")[2])
+    assert read([line])[0].value() == name
+
+
+TYPED = ["wandb.project=2026_11", "wandb.tags=[2026_11_26,12e4567,1.10]", "wandb.notes=3.10"]
+
+
+def test_texts_of_a_run_and_of_a_sweep_stay_texts(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  wandb = resolve(compose(TYPED))["wandb"]
+  assert (wandb["project"], wandb["notes"]) == ("2026_11", "3.10")
+  assert wandb["tags"] == ["2026_11_26", "12e4567", "1.10"]
+  args = command_line.parse(
+    ["-m", "wandb.notes=1.10,007", "train.learning_rate=1e-3,2e-3", *TYPED[:1]]
+  )
+  found = members(args, command_line.shared(args.overrides))
+  assert [run.config["wandb"]["notes"] for run in found] == ["1.10", "1.10", "007", "007"]
+  assert found[0].options == "wandb.notes=1.10 train.learning_rate=1e-3"
+  assert [run.config["train"]["learning_rate"] for run in found[:2]] == [0.001, 0.002]
+
+
+# Files
+
+
+FILE = "mine/experiment/a.yaml"
+MINE = "hydra.searchpath=[file://mine]"
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+  """A function that writes an experiment of the user's own."""
+  monkeypatch.chdir(tmp_path)
+
+  def write(name, content):
+    path = Path("mine/experiment", f"{name}.yaml")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+  return write
+
+
+def test_texts_of_a_file_are_as_they_are_written(mine):
+  names = ", ".join(NAMES)
+  mine(
+    "2026_11", f"seed: 3\nwandb: {{tags: [{names}]}}\ntrain: {{learning_rate: 2e-3, steps: 1_0}}\n"
+  )
+  config = resolve(compose([MINE, "experiment=2026_11"]))
+  assert (config["seed"], config["wandb"]["tags"]) == (3, NAMES)
+  assert config["train"]["learning_rate"] == "2e-3"  # a number, once it is read
+  mine("sweep", "hydra: {mode: MULTIRUN, sweeper: {params: {wandb.notes: 1.10, seed: '0,1'}}}\n")
+  args = command_line.parse([MINE, "experiment=sweep"])
+  found = members(args, command_line.shared(args.overrides))
+  assert [run.config["wandb"]["notes"] for run in found] == ["1.10", "1.10"]
+
+
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    (b"seed: caf\xe9\n", f"{FILE}: a config file is a mapping in UTF-8"),
+    ("- 1\n", f"{FILE}: a config file is a mapping in UTF-8"),
+    ("seed\n", f"{FILE}: a config file is a mapping in UTF-8"),
+    ("seed: ${oc.env:NO_SUCH_VARIABLE}\n", "seed: Environment variable 'NO_SUCH_VARIABLE' not f"),
+    ("hydra: {run: {dir: x}}\n", f"{FILE}, hydra.run.dir: posexp does not heed"),
+    ("a: 3\n", "a=3: there is no option a; did you mean transformer_xl.a?"),
+  ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_obeyed_is_named(mine, content, message):
+  mine("a", content)
+  typed = order.command(MINE, "experiment=a", "--cfg", "job")
+  if typed.status == 0:
+    typed = order.command(MINE, "experiment=a")
+  assert (typed.status, typed.err.count("\n")) == (2, 1)
+  assert typed.err.startswith(f"posexp: error: {message}")
+
+
+# Documents
+
+
+def documents():
+  """Each command line in a block of README.md and docs."""
+  for file in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for block in re.findall(
+      r"^```\w*\n(.*?)^```$", file.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    ):
+      for line in block.replace("\\\n", " ").splitlines():
+        if line.startswith("python -m posexp."):
+          yield pytest.param(line, id=f"{file.name}: {line[17:50]}")
+
+
+@pytest.mark.parametrize("line", documents())
+def test_a_command_of_the_documents_is_read_as_it_is_pasted(line, monkeypatch):
+  name, *argv = shlex.split(line.partition(" < ")[0], comments=True)[2:]
+  monkeypatch.setattr("posexp.config.plugins.load", lambda files: [*files])
+  if hasattr(module := importlib.import_module(name), "arguments"):
+    module.arguments(argv)
+  else:
+    own = ("RUN", "FOLDER", "runs/", "run=", "against=", "out=")
+    command_line.parse([word for word in argv if not word.startswith(own)])
+
+
+def test_the_experiment_in_the_documents_is_a_sweep(mine):
+  text = (ROOT / "docs/sweeps.md").read_text("utf-8")
+  name, content = re.search(
+    r'^```yaml title="mine/experiment/(\w+).yaml"\n(.*?)^```', text, re.M | re.S
+  ).groups()
+  assert yaml.safe_load(content)
+  command = next(line for line in text.splitlines() if line.endswith(f"experiment={name}"))
+  for written in (content, content.partition("\n")[2]):  # with its first line, and without
+    mine(name, written)
+    args = command_line.parse(shlex.split(command)[3:])
+    found = members(args, command_line.shared(args.overrides))
+    assert [run.config["rpr"]["k"] for run in found] == [2] * 3 + [4] * 3 + [8] * 3
+    assert {run.config["wandb"]["project"] for run in found} == {"2026_11"}
