@@ -183,7 +183,7 @@ def test_the_config_of_each_run_is_as_hydra_composes_it(more):
   args = command_line.parse(["-m", *VARIED, "seed=0,3", "model.dropout=0.2", *more])
   found = members(args, command_line.shared(args.overrides))
   assert len(found) == 32
-  for run in random.Random(0).sample(found, 2):
+  for run in random.Random(len(more)).sample(found, 1):
     assert run.config == resolve(compose([*shlex.split(run.options), "model.dropout=0.2", *more]))
 
 
