@@ -47,6 +47,7 @@ def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
   names = names_of(first, NAME)
   language = first[0].settings.get("task.target") or ""
   measures = [[_measures(side, columns.metrics, language) for side in pair] for pair in rows]
+  metrics = [name for name in columns.metrics if name in measures[0][0]]
   notes += _unspelled(pairs, measures, split)
   headline = scores.headline([run for pair in pairs for run in pair])
   about = headline.metric.name if headline else None
@@ -66,8 +67,8 @@ def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
       for key in known[0] | known[1]
       if known[0].get(key) != known[1].get(key)
     },
-    "metric": about if about in columns.metrics else columns.metrics[0],
-    "metrics": {name: _compared(name, measures) for name in columns.metrics},
+    "metric": about if about in metrics else metrics[0],
+    "metrics": {name: _compared(name, measures) for name in metrics},
     "shown": _most_different(rows[0], measures[0])[:examples],
   }
 
@@ -97,11 +98,14 @@ def _measures(rows: Sequence[Prediction], metrics: Sequence[str], language: str)
   answers, references = [row.answer for row in rows], [row.reference for row in rows]
   found = {}
   for name in metrics:
-    if name in ("bleu", "chrf"):
+    if name == "bleu":
+      tokenize = bleu.tokenizer(references, language)
+      if bleu.applies(references, tokenize):
+        found[name] = significance.corpus_measure(bleu.bleu(tokenize), answers, references)
+    elif name == "chrf":
       import sacrebleu
 
-      metric = bleu.bleu(language) if name == "bleu" else sacrebleu.CHRF()
-      found[name] = significance.corpus_measure(metric, answers, references)
+      found[name] = significance.corpus_measure(sacrebleu.CHRF(), answers, references)
     elif name == "bits_per_byte":
       bits = np.array([row.nats for row in rows]) / math.log(2)
       found[name] = significance.ratio_measure(bits, np.array([row.bytes for row in rows]))

@@ -2,36 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 WORDS = 5  # a step of source lengths
-# Languages without blanks. sacrebleu's own choices for Japanese and Korean need libraries of C.
-TOKENIZE = {"zh": "zh", "ja": "char", "ko": "char"}
+ORDER = 4  # BLEU counts runs of up to four tokens, so that a reference must have as many
+# How Unicode's names begin for letters that make words without blanks, and for Korean ones.
+UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "BOPOMOFO", "HANGUL", "YI ", "THAI")
+UNSPACED += ("LAO", "KHMER", "MYANMAR", "TIBETAN", "TAI ", "NEW TAI", "JAVANESE", "BALINESE", "VAI")
+JAPANESE = re.compile(r"(ja|jpn?|japanese)(?![a-z])", re.IGNORECASE)
 
 
-def bleu(language: str) -> Any:
-  """sacrebleu's BLEU for detokenized text in a language."""
+def tokenizer(references: Iterable[str], language: str = "") -> str:
+  """Returns the name of sacrebleu's tokenizer for the script of the references.
+
+  It is `zh` for Chinese characters, `char` for other scripts without blanks between words and for
+  Korean, and `13a` where most words are written otherwise. (sacrebleu's own choices for Japanese
+  and Korean need C libraries.) `language` matters only for Japanese without kana, which is `char`.
+  """
+  text = " ".join(references)
+  letters = Counter(text)
+  unspaced = {
+    each: count
+    for each, count in letters.items()
+    if each.isalpha() and unicodedata.name(each, "").startswith(UNSPACED)
+  }
+  total = sum(unspaced.values())
+  rest = text.translate(dict.fromkeys(map(ord, unspaced), " "))
+  if total <= sum(1 for _ in re.finditer(r"[^\W\d_]+", rest)):
+    return "13a"
+  # The tokenizer `zh` knows the characters of the first plane of Unicode alone.
+  others = sum(
+    count
+    for each, count in unspaced.items()
+    if each > "\uffff" or not unicodedata.name(each).startswith("CJK")
+  )
+  return "char" if 10 * others > total or JAPANESE.match(language) else "zh"
+
+
+def bleu(tokenize: str) -> Any:
+  """Returns sacrebleu's BLEU for detokenized text."""
   import sacrebleu
 
-  return sacrebleu.BLEU(tokenize=TOKENIZE.get(language, "13a"))
+  return sacrebleu.BLEU(tokenize=tokenize)
 
 
-def corpus(hypotheses: Sequence[str], references: Sequence[str], language: str) -> dict[str, float]:
-  """`bleu` and `chrf`, both from 0 to 100, and `exact_match`, a share, of a corpus."""
+def applies(references: Iterable[str], tokenize: str) -> bool:
+  """Returns whether BLEU says anything: it is 0 even for copies of references that are shorter."""
+  split = bleu(tokenize).tokenizer
+  return any(len(split(each).split()) >= ORDER for each in references)
+
+
+def corpus(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> dict[str, float]:
+  """Returns `bleu`, where it applies, and `chrf`, both from 0 to 100, and `exact_match`, a share."""
   import sacrebleu
 
+  found = {}
+  if applies(references, tokenize):
+    found["bleu"] = bleu(tokenize).corpus_score(hypotheses, [references]).score
   equal = sum(map(str.__eq__, map(str.strip, hypotheses), map(str.strip, references)))
-  return {
-    "bleu": bleu(language).corpus_score(hypotheses, [references]).score,
+  return found | {
     "chrf": sacrebleu.CHRF().corpus_score(hypotheses, [references]).score,
     "exact_match": equal / len(references),
   }
 
 
-def signature(language: str, references: Sequence[str]) -> str:
-  """What to quote beside a BLEU score: the version of sacrebleu and all its choices."""
-  metric = bleu(language)
+def signature(tokenize: str, references: Sequence[str]) -> str:
+  """Returns what to quote beside a BLEU score: the version of sacrebleu and all its choices."""
+  metric = bleu(tokenize)
   metric.corpus_score(references, [references])
   return str(metric.get_signature())
 
@@ -54,12 +95,12 @@ def by_group(groups: Sequence[str]) -> dict[str, list[int]]:
 
 
 def of_groups(
-  groups: dict[str, list[int]], hypotheses: Sequence[str], references: Sequence[str], language: str
+  groups: dict[str, list[int]], hypotheses: Sequence[str], references: Sequence[str], tokenize: str
 ) -> dict[str, float]:
   """What `corpus` gives for each group, as "bleu/<group>", and its size as "examples/<group>"."""
   found: dict[str, float] = {}
   for group, rows in groups.items():
-    one = corpus([hypotheses[row] for row in rows], [references[row] for row in rows], language)
+    one = corpus([hypotheses[row] for row in rows], [references[row] for row in rows], tokenize)
     found |= {f"{name}/{group}": value for name, value in one.items()}
     found[f"examples/{group}"] = len(rows)
   return found

@@ -219,6 +219,10 @@ class Task(Protocol):
     """The metrics of a split that are followed during training."""
     return self.scores(self.predict(data, snapshot, split))
 
+  def chosen_by(self, data: Any) -> str:
+    """Returns the metric that chooses the checkpoint: `score`, where that applies to the data."""
+    return self.score
+
   def conclude(self, data: Any, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """The part of the summary that is measured once: metrics by "test/<name>".
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from posexp.data import batches, tokenizer
 from posexp.data.examples import Batch, Pairs
 from posexp.errors import UserError
+from posexp.tasks import bleu
 
 if TYPE_CHECKING:
   from posexp.models.translator import TranslatorSpec
@@ -36,6 +38,12 @@ class ParallelData(batches.Bucketed):
 
   item: ClassVar[str] = "sentence"
   unit: ClassVar[str] = "tokens"
+
+  @functools.cached_property
+  def tokenize(self) -> str:
+    """The tokenizer of BLEU, which all splits and parts of splits share."""
+    texts = (text.target for texts in self.texts_of.values() for text in texts)
+    return bleu.tokenizer(texts, self.languages[1])
 
   @property
   def about(self) -> tuple[str, str]:

@@ -29,6 +29,7 @@ from posexp.tasks.contract import (
   perplexity,
   prefixed,
   result_table,
+  score_of,
 )
 from posexp.tasks.parallel import ParallelData, TextPair
 
@@ -144,14 +145,24 @@ class Translation(Task):
 
   def measure(self, data: ParallelData, snapshot: Snapshot, split: str) -> dict[str, float]:
     """The metrics that are followed during training: those of decoding of greedy translations."""
+    rows, references = self._followed(data, split)
+    greedy = dataclasses.replace(self.search, beam=1)
+    hypotheses, _ = self.translate(data, snapshot, split, greedy, rows)
+    decoded = bleu.corpus(hypotheses, references, data.tokenize)
+    return self.scores(self.predict(data, snapshot, split)) | decoded
+
+  def _followed(self, data: ParallelData, split: str) -> tuple[np.ndarray, list[str]]:
+    """The pairs that are translated during training, and their references."""
     texts = data.texts_of[split]
     # Evenly over the split, since many a corpus is in some order.
     step = max(len(texts) / self.bleu_pairs, 1)
     rows = np.unique(np.arange(0, len(texts), step).astype(int))
-    greedy = dataclasses.replace(self.search, beam=1)
-    hypotheses, _ = self.translate(data, snapshot, split, greedy, rows)
-    decoded = bleu.corpus(hypotheses, [texts[row].target for row in rows], self.target)
-    return self.scores(self.predict(data, snapshot, split)) | decoded
+    return rows, [texts[row].target for row in rows]
+
+  def chosen_by(self, data: ParallelData) -> str:
+    """Returns `score`, or chrF where the references are too short for BLEU."""
+    references = self._followed(data, "validation")[1]
+    return self.score if bleu.applies(references, data.tokenize) else "validation/chrf"
 
   def predicted(self, summary: Mapping[str, Any]) -> list[str]:
     return [split for split in _decoded(summary) if split != "validation"]
@@ -170,12 +181,13 @@ class Translation(Task):
       write_hypotheses(folder, split, texts, hypotheses, found)
       references = [text.target for text in texts]
       measured = self.scores(self.predict(data, snapshot, split))
-      measured |= bleu.corpus(hypotheses, references, self.target)
+      measured |= bleu.corpus(hypotheses, references, data.tokenize)
       groups = bleu.by_group([text.group for text in texts])
       groups = groups or bleu.by_length([text.source for text in texts])
-      measured |= bleu.of_groups(groups, hypotheses, references, self.target)
+      measured |= bleu.of_groups(groups, hypotheses, references, data.tokenize)
       summary |= prefixed(split, measured)
-    summary["bleu_signature"] = bleu.signature(self.target, references)
+    if any(name.endswith("/bleu") for name in summary):
+      summary["bleu_signature"] = bleu.signature(data.tokenize, references)
     summary["time/sentences_per_second"] = sentences / seconds
     return summary
 
@@ -190,7 +202,8 @@ class Translation(Task):
     rate = summary["time/sentences_per_second"]
     yield ""
     yield f"{rate:,.1f} sentences/s were translated, compilation included"
-    yield f"BLEU's signature: {summary['bleu_signature']}"
+    signed = summary.get("bleu_signature")
+    yield f"BLEU's signature: {signed}" if signed else "BLEU does not apply to references so short"
 
   def _parts(self, summary: Mapping[str, Any], split: str) -> Iterator[str]:
     """The metrics of each group of a split, or of each range of lengths."""
@@ -203,9 +216,8 @@ class Translation(Task):
     rows = {title: parts, "sentences": [f"{summary[f'{prefix}{part}']:,}" for part in parts]}
     for name in DECODED if words else DECODED[1:]:  # groups may be single words, without BLEU
       metric = metric_of(self, name)
-      rows[metric.title] = [
-        format(summary[f"{split}/{name}/{part}"], metric.format) for part in parts
-      ]
+      values = [summary.get(f"{split}/{name}/{part}") for part in parts]
+      rows[metric.title] = ["-" if each is None else format(each, metric.format) for each in values]
     yield ""
     widths = [max(9, 2 + len(part)) for part in parts]
     for label, cells in rows.items():
@@ -216,7 +228,7 @@ class Translation(Task):
 
 def _decoded(summary: Mapping[str, Any]) -> list[str]:
   """The splits that were translated."""
-  return [key.removesuffix("/bleu") for key in summary if key.endswith("/bleu")]
+  return [key.removesuffix("/chrf") for key in summary if key.endswith("/chrf")]
 
 
 def decode(snapshot: Snapshot, batches: Iterator[Batch], search: Search) -> Outputs:
@@ -295,13 +307,31 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
       texts_of[split] = [
         TextPair(*pair, group) for pair, group in zip(found(), groups, strict=False)
       ]
-  return ParallelData(
+  data = ParallelData(
     languages=(task.source, task.target),
     tokenizers=opened,
     notes=tuple(notes),
     texts_of=texts_of,
     examples=examples,
   )
+  return dataclasses.replace(data, notes=(*notes, *_without_bleu(task, data)))
+
+
+def _without_bleu(task: Translation, data: ParallelData) -> Iterator[str]:
+  """A note on splits whose references are too short for BLEU, and on what chooses instead of it."""
+  short = [
+    split
+    for split, texts in data.texts_of.items()
+    if not bleu.applies((text.target for text in texts), data.tokenize)
+  ]
+  chosen = score_of(task, task.chosen_by(data)).title
+  replaced = f"; {chosen} chooses the checkpoint" if task.chosen_by(data) != task.score else ""
+  if short or replaced:
+    where = ", ".join(short) or f"the {task.bleu_pairs:,} pairs that are translated during training"
+    yield (
+      f"BLEU does not apply to {where}: no reference has {bleu.ORDER} tokens "
+      f"(tok:{data.tokenize}){replaced}"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from posexp.errors import UserError, counted
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
-from posexp.tasks.contract import Data, ModelSpec, declared, prefixed
+from posexp.tasks.contract import Data, ModelSpec, declared, prefixed, score_of
 from posexp.training import costs, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
 from posexp.training.evaluation import Snapshot
@@ -90,6 +90,7 @@ def run_training(
   with processes.main_process_first():
     data = setup.task.prepare(run.path)
   rhythm = Rhythm.of(setup, data)
+  run.metric = score_of(setup.task, setup.task.chosen_by(data))
   run.rewind(step, rhythm.rows(step))
   spec, program, batches, upcoming = begin(setup, data, step)
   program.update.await_xla()

@@ -106,6 +106,8 @@ def evaluation(task: Task, steps: int, history: Sequence[Mapping[str, float]], b
   row = history[-1]
   found = []
   for name in task.followed:
+    if f"validation/{name}" not in row:
+      continue
     metric = metric_of(task, name)
     decimals = len(format(0.0, metric.format).partition(".")[2]) - 1
     found.append(f"{metric.title} {row[f'validation/{name}']:.{decimals}f}")
