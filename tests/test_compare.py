@@ -22,6 +22,16 @@ def bad(tmp_path):
   return write(tmp_path / "bad", translations(range(14, 40)), encoding="sinusoidal")
 
 
+def test_references_too_short_for_bleu_are_compared_by_chrf(tmp_path):
+  short = [" ".join(each.split()[3:]) for each in REFERENCES]
+  rows = [{"source": f"{i}", "reference": text} for i, text in enumerate(short)]
+  said = [[row | {"hypothesis": row["reference"][:end]} for row in rows] for end in (None, 3)]
+  found = typed(*(write(tmp_path / name, each) for name, each in zip("ab", said, strict=True)))
+  assert [*found["metrics"]] == ["chrf", "exact_match"]
+  assert found["metrics"]["chrf"]["a"]["value"] == 100
+  assert " chrF (over 60 sentences" in found["verdict"]
+
+
 def test_numbers_in_words_are_compared_by_exact_match(tmp_path):
   a = write(tmp_path / "a", translations(range(10, 15)), kind="numbers")
   b = write(tmp_path / "b", translations(range(14, 40)), kind="numbers", encoding="none")

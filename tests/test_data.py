@@ -1,9 +1,12 @@
 """Files, splits, tokenizers and batches."""
 
+import csv
 import gzip
 import hashlib
+import io
 import itertools
 import json
+import random
 import re
 import types
 
@@ -12,7 +15,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from posexp.data import batches, sources, splits, tokenizer
+from posexp.data import batches, files, lines, sources, splits, tokenizer
 from posexp.data.examples import Examples
 from posexp.errors import UserError
 from posexp.tasks import text_classification
@@ -64,9 +67,89 @@ def test_every_kind_of_line_ending_parts_rows(tmp_path):
     assert read(tmp_path / "a.csv") == [(f"x{end}", "1"), ("y", "2")]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path):
-  (tmp_path / "a.csv").write_text("text,label\nx,1\n", encoding="utf-8-sig")
-  assert read(tmp_path / "a.csv") == [("x", "1")]
+XY = [("x", "1"), ("y", "2")]
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "expected"),
+  [
+    ("a.csv", "\ufefftext,label\nx,1\ny,2\n", XY),
+    ("a.csv", "text,label\r\nx,1\r\ny,2\r\n\r\n  \r\n,,\r\n", XY),
+    # As R writes them: with row names, and all texts quoted.
+    ("a.csv", '"","text","label"\n"1","x","1"\n"2","y","2"\n', XY),
+    ("a.csv", '"text","label"\n"Mazda RX4","x, or","1"\n', [("x, or", "1")]),
+    ("a.tsv", "text\tlabel\n1\tx\t1\n2\ty\t2\n", XY),
+    ("a.tsv", '"text"\t"label"\n"x"\t1\n"y"\t2\n', XY),
+    ("a.tsv", '\ufeff"text"\t"label"\r"x"\t"1"\r"y"\t"2"\r', XY),
+    ("a.tsv", '"text"\t"label"\n"1"\t"say \\"x\\""\t"1"\n', [('say "x"', "1")]),
+    ("a.tsv", '"text"\t"label"\n"C:\\"\t"1"\n', [("C:\\", "1")]),
+    # As pandas and Excel write them: quoted where a field needs it.
+    ("a.tsv", 'text\tlabel\n"say ""x"""\t1\ny\t2\n', [('say "x"', "1"), ("y", "2")]),
+    ("a.tsv", 'text\tlabel\n"x\ny"\t1\ny\t2\n', [("x\ny", "1"), ("y", "2")]),
+    ("a.tsv", 'text\tlabel\n"x\ty"\t1\ny\t2\n', [("x\ty", "1"), ("y", "2")]),
+    ("a.tsv", 'text\tlabel\n"x, y"\t1\ny\t2\n', [("x, y", "1"), ("y", "2")]),
+    # Quotation marks that are text.
+    ("a.tsv", 'text\tlabel\n"Stop!"\t1\ny\t2\n', [('"Stop!"', "1"), ("y", "2")]),
+    ("a.tsv", 'text\tlabel\n"Oh, no"\t1\ny, z\t2\n', [('"Oh, no"', "1"), ("y, z", "2")]),
+    ("a.tsv", 'text\tlabel\n"x ""y"""\t1\n5" y\t2\n', [('"x ""y"""', "1"), ('5" y', "2")]),
+    ("a.tsv", 'text\tlabel\n"x\t1\ny"\t2\n', [('"x', "1"), ('y"', "2")]),
+    ("a.tsv", 'text\tlabel\n""x""\t1\n"y\t2\n', [('""x""', "1"), ('"y', "2")]),
+  ],
+)
+def test_tables_are_read_as_people_have_them(tmp_path, name, content, expected):
+  (tmp_path / name).write_text(content, encoding="utf-8", newline="")
+  assert read(tmp_path / name) == expected
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC, csv.QUOTE_NONE])
+def test_a_tsv_gives_back_what_was_written(tmp_path, quoting):
+  draw = random.Random(0)
+  letters = 'ab .,"\\' + ("é" if quoting == csv.QUOTE_NONE else "\n")
+  for _ in range(60):
+    texts = ["".join(draw.choices(letters, k=draw.randint(1, 9))) for _ in range(8)]
+    # Among texts that are written as they are, one shows that no marks enclose fields.
+    rows = [(text, draw.choice("01")) for text in [*texts, 'a 5" b']]
+    with open(tmp_path / "a.tsv", "w", encoding="utf-8", newline="") as file:
+      mark = None if quoting == csv.QUOTE_NONE else '"'
+      write = csv.writer(file, "excel-tab", quoting=quoting, quotechar=mark, lineterminator="\n")
+      write.writerows([("text", "label"), *rows])
+    assert read(tmp_path / "a.tsv") == rows
+
+
+def test_columns_without_a_header_are_chosen_by_number(tmp_path):
+  path = tmp_path / "a.csv"
+  path.write_text("pos,good film\nneg,bad film\npos,fine film\n")
+  with pytest.raises(UserError, match=r"looks like a row .*, as in task.text=2 task.label=1$"):
+    read(path)
+  assert read(path, "2", "1")[0] == ("good film", "pos")
+  assert len(read(path, "2", "1")) == 3
+  (note,) = files.notes(str(path), {"text": "2", "label": "1"})
+  assert note == f"{path}: columns by number, so the first row is data: pos, good film"
+  path.write_text("1,2\npos,good film\n")  # names, as pandas gives them
+  assert read(path, "2", "1") == [("good film", "pos")]
+
+
+def test_how_quotation_marks_are_read_is_part_of_the_digest(tmp_path):
+  found = set()
+  for content in ('text\tlabel\n"""x"""\t1\n', "text\tlabel\nx\t1\n"):
+    (tmp_path / "a.tsv").write_text(content)
+    bare = hashlib.sha256(content.encode()).hexdigest()
+    found.add(
+      files.digest({"train": str(tmp_path / "a.tsv")})
+      == hashlib.sha256(f"train:{bare}\n".encode()).hexdigest()
+    )
+    assert len([*files.notes(str(tmp_path / "a.tsv"), {})]) == ('"' in content)
+  assert found == {True, False}
+
+
+def test_running_text_has_no_byte_order_mark(tmp_path, monkeypatch):
+  (tmp_path / "a.txt").write_text("\ufeffThe cat", encoding="utf-8")
+  assert b"".join(files.blocks(str(tmp_path / "a.txt"))) == b"The cat"
+  data = "\ufeffThe cat\n".encode()
+  monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+  assert lines.standard_input() == "The cat\n"
+  monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+  assert [line.text for line in lines.given_lines([])] == ["The cat"]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +180,23 @@ def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path):
     ("a.csv", b"text,label\nx,1\ny\n", r"line 3: 1 fields where the header has 2"),
     ("a.csv", b'text,label\n"x,1\ny,2\n', "broken CSV"),
     ("a.csv", b"text,label\nx,1\n\xff\xfe,1\n", r"a\.csv, line 3: not valid UTF-8"),
+    ("a.csv", b'"text";"label"\r\n"x";"1"\r\n', "line 1: columns parted by ';'; part them by"),
+    ("a.csv", b'"text"\t"label"\n"x"\t"1"\n', r"line 1: columns parted by '\\t'; part them by"),
+    ("a.csv", b'text;"label, kind"\nx;1\n', "line 1: columns parted by ';'; part them by"),
+    ("a.csv", b"text,label\nWell, x,1\nOh, y,2\n", "line 2: 3 fields where the header has 2"),
+    ("a.csv", b"text,label\n3, x,1\nOh, y,2\n", "line 3: 3 fields where the header has 2"),
+    ("a.csv", b"text,label\nx,1,\ny,2,\n", "line 2: 3 fields where the header has 2"),
+    ("a.csv", b"TEXT,label\nx,1\n", "did you mean task.text=TEXT"),
+    (
+      "a.csv",
+      b"a b c d,1\nx y z u v,2\n",
+      "if the file has no header, .* task.text=1 task.label=2",
+    ),
+    ("a.csv", b"How was it for you?,1st\nx,1\n", "1st; set task.text to one of them"),
+    ("a.tsv", b'"text"\t"label"\n"a "x" b"\t"1"\n', "the header is quoted, but not all fields"),
+    ("a.csv", "text,label\nx,1\n".encode("utf-16"), "line 1: not valid UTF-8; save the file as"),
+    ("a.csv", "text,label\nx,1\n".encode("utf-16-le"), "line 1: holds a zero byte; is it UTF-16?"),
+    ("a.csv", "text,label\nné,1\n".encode("latin-1"), "line 2: not valid UTF-8; save the file as"),
     ("a.jsonl.gz", b"not gzip", "not a whole gzip file"),
     ("a.jsonl.gz", gzip.compress(b'{"text": "x"}' * 99, mtime=0)[:-9], "not a whole gzip file"),
     ("a.parquet", b"not parquet", "not a whole Parquet file"),

@@ -7,7 +7,7 @@ import num2words
 import pytest
 
 from posexp.errors import UserError
-from posexp.tasks import number_words
+from posexp.tasks import bleu, number_words
 from posexp.tasks.number_words import Numbers
 
 SIZES = {"examples": 2_000, "digits": 5, "places": 9, "beyond": (6, 9)}
@@ -202,3 +202,19 @@ def test_one_language_is_not_two():
 def test_options_out_of_range(options, message):
   with pytest.raises(ValueError, match=f"^{message}"):
     Numbers(**SIZES | options)
+
+
+def test_a_perfect_translation_has_bleu_100_or_none_in_every_language():
+  day = datetime.date(1987, 3, 4)
+  values = {"numbers": [8_090_901_108, 705_034_900, 7], "years": [1234, 1987], "dates": [day]}
+  applies = set()
+  for code in number_words.languages():
+    write = number_words._writers(code, "target")
+    found = {group: [write[group](each) for each in values[group]] for group in values}
+    tokenize = bleu.tokenizer([text for texts in found.values() for text in texts], code)
+    for group, texts in found.items():
+      score = bleu.corpus(texts, texts, tokenize).get("bleu")
+      assert score is None or score == pytest.approx(100), (code, group)
+      applies |= {(code, group)} if score else set()
+  assert {("en", "numbers"), ("ko", "years"), ("th", "years"), ("ja", "years")} <= applies
+  assert ("de", "years") not in applies

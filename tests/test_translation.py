@@ -23,8 +23,9 @@ from posexp.data.tokenizer import EOS
 from posexp.errors import UserError
 from posexp.runs import read_run
 from posexp.runs.checkpoints import Checkpoints
-from posexp.tasks import make_task
+from posexp.tasks import bleu, make_task
 from posexp.tasks.translation import Corpus, tokenizers
+from posexp.training import terminal
 from posexp.training.evaluation import gathered
 from posexp.training.restore import open_trained
 
@@ -243,6 +244,59 @@ def test_numbers_are_measured_in_groups_and_beyond_training(home, tmp_path):
   assert summary["beyond/exact_match/3"] == pytest.approx(2 / 3)
   assert summary["beyond/loss"] == 2
   assert re.search(r"^beyond +3$", "\n".join(task.table(summary)), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+  ("language", "text", "expected"),
+  [
+    *(
+      (name, "今天天气很好，我们去公园。", "zh") for name in ("zh", "zh-CN", "zho_Hans", "yue", "b")
+    ),
+    ("target", "我们使用 TensorFlow 和 PyTorch 训练模型", "zh"),
+    ("en", "The actor 成龙 was born here", "13a"),
+    ("zh", "Guten Tag, Frau Müller", "13a"),
+    ("ja", "東京都千代田区", "char"),
+    ("ja_JP", "東京都千代田区", "char"),
+    ("jav", "東京都千代田区", "zh"),
+    ("b", "私は東京に住んでいます", "char"),
+    ("ko", "나는 서울에 산다", "char"),
+    ("b", "แปดร้อยเก้าล้าน", "char"),
+    ("b", "ຂ້ອຍມັກອ່ານ", "char"),
+    ("b", "ខ្ញុំស្រឡាញ់", "char"),
+    ("b", "ကျွန်တော်", "char"),
+    ("b", "བོད་སྐད་ཡིག", "char"),
+    ("hi", "नमस्ते दुनिया", "13a"),
+    ("de", "12 34 56", "13a"),
+  ],
+)
+def test_bleu_follows_the_script_of_the_references(language, text, expected):
+  assert bleu.tokenizer([text], language) == expected
+  if expected != "13a":
+    assert bleu.corpus([text], [text], expected)["bleu"] == pytest.approx(100)
+
+
+def test_where_bleu_does_not_apply_chrf_chooses_and_it_is_said(home, tmp_path, caplog):
+  rows = [f"{a} {b} {c}\t{c} {b} {a}" for a in WORDS for b in WORDS for c in WORDS]
+  (tmp_path / "a.tsv").write_text("\n".join(["en\tde", *rows]))
+  config = [f"task.train={tmp_path / 'a.tsv'}", "task=translation", "task.vocab_size=300"]
+  task = make_task(resolve(compose(config)))
+  data = task.prepare(tmp_path)
+  assert task.chosen_by(data) == "validation/chrf"
+  assert data.notes[-1] == (
+    "BLEU does not apply to validation, test: no reference has 4 tokens (tok:13a); validation chrF "
+    "chooses the checkpoint"
+  )
+  summary = {"step": 1, "validation/chrf": 5.0} | task.conclude(data, Oracle(), tmp_path)
+  assert not any("bleu" in name for name in summary)
+  table = "\n".join(task.table(summary))
+  assert re.search("^BLEU +-$", table, re.MULTILINE)
+  assert "BLEU does not apply" in table
+  row = {"step": 2, "validation/loss": 1.0, "validation/accuracy": 0.5, "train/loss": 1.0}
+  row |= {"validation/exact_match": 0.5, "time/tokens_per_second": 1.0}
+  with caplog.at_level("INFO", "posexp"):
+    terminal.evaluation(task, 2, [row], best=True)
+  assert "exact match 0.500" in caplog.text
+  assert "BLEU" not in caplog.text
 
 
 @pytest.mark.slow

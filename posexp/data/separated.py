@@ -126,7 +126,7 @@ def _check_header(
   if not _is_data(columns) or any(nearest(name, header) for name in wanted.values()):
     return
   order = [*range(1, len(columns) + 1)]
-  if "label" in wanted:  # texts are long, and labels are few
+  if "text" in wanted:  # texts are long, and labels are few
     order.sort(key=lambda number: -sum(map(len, columns[number - 1])))
     order[1:] = sorted(order[1:], key=lambda number: len(set(columns[number - 1])))
   numbers = [f"task.{option}={at}" for option, at in zip(wanted, order, strict=False)]
