@@ -119,11 +119,11 @@ def test_a_tsv_gives_back_what_was_written(tmp_path, quoting):
 def test_columns_without_a_header_are_chosen_by_number(tmp_path):
   path = tmp_path / "a.csv"
   path.write_text("pos,good film\nneg,bad film\npos,fine film\n")
-  with pytest.raises(UserError, match=r"looks like a row .*, as in task.text=2 task.label=1$"):
+  with pytest.raises(UserError, match=r"has no header, .*, as in task.text=2 task.label=1$"):
     read(path)
   assert read(path, "2", "1")[0] == ("good film", "pos")
   assert len(read(path, "2", "1")) == 3
-  (note,) = files.notes(str(path), {"text": "2", "label": "1"})
+  (note,) = files.notes(str(path), ["2", "1"])
   assert note == f"{path}: columns by number, so the first row is data: pos, good film"
   path.write_text("1,2\npos,good film\n")  # names, as pandas gives them
   assert read(path, "2", "1") == [("good film", "pos")]
@@ -138,7 +138,7 @@ def test_how_quotation_marks_are_read_is_part_of_the_digest(tmp_path):
       files.digest({"train": str(tmp_path / "a.tsv")})
       == hashlib.sha256(f"train:{bare}\n".encode()).hexdigest()
     )
-    assert len([*files.notes(str(tmp_path / "a.tsv"), {})]) == ('"' in content)
+    assert len([*files.notes(str(tmp_path / "a.tsv"), [])]) == ('"' in content)
   assert found == {True, False}
 
 
@@ -192,8 +192,8 @@ def test_running_text_has_no_byte_order_mark(tmp_path, monkeypatch):
       b"a b c d,1\nx y z u v,2\n",
       "if the file has no header, .* task.text=1 task.label=2",
     ),
-    ("a.csv", b"How was it for you?,1st\nx,1\n", "1st; set task.text to one of them"),
-    ("a.tsv", b'"text"\t"label"\n"a "x" b"\t"1"\n', "the header is quoted, but not all fields"),
+    ("a.csv", b"review,class\nx,1\n", "set task.text to one of them, or, if the file has no"),
+    ("a.tsv", b'"text"\t"label"\n"a "x" b"\t"1"\n', "quotation marks are text here"),
     ("a.csv", "text,label\nx,1\n".encode("utf-16"), "line 1: not valid UTF-8; save the file as"),
     ("a.csv", "text,label\nx,1\n".encode("utf-16-le"), "line 1: holds a zero byte; is it UTF-16?"),
     ("a.csv", "text,label\nné,1\n".encode("latin-1"), "line 2: not valid UTF-8; save the file as"),

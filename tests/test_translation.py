@@ -283,7 +283,7 @@ def test_where_bleu_does_not_apply_chrf_chooses_and_it_is_said(home, tmp_path, c
   data = task.prepare(tmp_path)
   assert task.chosen_by(data) == "validation/chrf"
   assert data.notes[-1] == (
-    "BLEU does not apply to validation, test: no reference has 4 tokens (tok:13a); validation chrF "
+    "BLEU does not apply to validation, test: no reference has 4 tokens; validation chrF "
     "chooses the checkpoint"
   )
   summary = {"step": 1, "validation/chrf": 5.0} | task.conclude(data, Oracle(), tmp_path)

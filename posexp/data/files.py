@@ -14,7 +14,7 @@ import stat
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +23,7 @@ from posexp.data.separated import LINE
 from posexp.errors import UserError
 
 Records = Iterator[tuple[str, dict]]  # ("line 7", {column: value})
-Wanted = Mapping[str, str]  # the columns that are read, by the options that name them
+Wanted = Collection[str]  # the columns that are read
 
 BLOCK = 1 << 20  # bytes of running text that are read at a time
 LONGEST = 2_000_000  # letters of a text
@@ -33,7 +33,7 @@ PARQUET_ROWS = 16  # rows in memory at a time; each may be long
 TWICE = object()  # the value of a column that a row has more than once
 
 
-def records(path: str, wanted: Wanted | None = None) -> Records:
+def records(path: str, wanted: Wanted = ()) -> Records:
   """Reads the rows of a table one by one, each with its place in the file.
 
   Without a header, the columns of a CSV or TSV are named 1, 2, ..., if those are `wanted`.
@@ -43,7 +43,7 @@ def records(path: str, wanted: Wanted | None = None) -> Records:
   """
   parse, place = reader(path), ""
   with _filled(path) as file:
-    for place, record in parse(path, file, wanted or {}):
+    for place, record in parse(path, file, wanted):
       yield place, record
   if not place:
     raise UserError(f"{path}: no rows below the header; give a file with at least one")
@@ -193,12 +193,6 @@ def lines(path: str, file: BinaryIO) -> Iterator[str]:
     if number == 1 and "\0" in text:
       raise UserError(f"{path}, line 1: holds a zero byte; is it UTF-16? Save the file as UTF-8")
     yield text
-
-
-def starts_with_mark(path: str) -> bool:
-  """Returns whether a file begins with a byte order mark."""
-  with opened(path) as file:
-    return file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
 def blocks(path: str) -> Iterator[bytes]:

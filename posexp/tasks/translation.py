@@ -159,10 +159,14 @@ class Translation(Task):
     rows = np.unique(np.arange(0, len(texts), step).astype(int))
     return rows, [texts[row].target for row in rows]
 
-  def chosen_by(self, data: ParallelData) -> str:
-    """Returns `score`, or chrF where the references are too short for BLEU."""
-    references = self._followed(data, "validation")[1]
-    return self.score if bleu.applies(references, data.tokenize) else "validation/chrf"
+  def without_bleu(self, data: ParallelData) -> list[str]:
+    """Returns the splits whose references are too short for BLEU, as far as they are followed."""
+    references = {split: [text.target for text in texts] for split, texts in data.texts_of.items()}
+    references["validation"] = self._followed(data, "validation")[1]
+    return [each for each in references if not bleu.applies(references[each], data.tokenize)]
+
+  def chosen_by(self, data):
+    return "validation/chrf" if "validation" in self.without_bleu(data) else self.score
 
   def predicted(self, summary: Mapping[str, Any]) -> list[str]:
     return [split for split in _decoded(summary) if split != "validation"]
@@ -314,24 +318,12 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
     texts_of=texts_of,
     examples=examples,
   )
-  return dataclasses.replace(data, notes=(*notes, *_without_bleu(task, data)))
-
-
-def _without_bleu(task: Translation, data: ParallelData) -> Iterator[str]:
-  """A note on splits whose references are too short for BLEU, and on what chooses instead of it."""
-  short = [
-    split
-    for split, texts in data.texts_of.items()
-    if not bleu.applies((text.target for text in texts), data.tokenize)
-  ]
-  chosen = score_of(task, task.chosen_by(data)).title
-  replaced = f"; {chosen} chooses the checkpoint" if task.chosen_by(data) != task.score else ""
-  if short or replaced:
-    where = ", ".join(short) or f"the {task.bleu_pairs:,} pairs that are translated during training"
-    yield (
-      f"BLEU does not apply to {where}: no reference has {bleu.ORDER} tokens "
-      f"(tok:{data.tokenize}){replaced}"
-    )
+  if short := task.without_bleu(data):
+    note = f"BLEU does not apply to {', '.join(short)}: no reference has {bleu.ORDER} tokens"
+    chosen = score_of(task, task.chosen_by(data)).title
+    note += f"; {chosen} chooses the checkpoint" if task.chosen_by(data) != task.score else ""
+    data = dataclasses.replace(data, notes=(*notes, note))
+  return data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -357,4 +349,4 @@ class Corpus(Translation):
     given = sources.pairs(self)
     names = {"rows": "pairs", "texts": "sources"}
     splits, notes = arrange(given, keep=sources.full, digest=digest, **names)
-    return Splits(splits, [*sources.notes(self, "source", "target"), *notes], {}, digest)
+    return Splits(splits, [*sources.notes(self), *notes], {}, digest)
