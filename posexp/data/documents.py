@@ -69,7 +69,7 @@ def read(task) -> tuple[dict[str, Documents], list[str], str]:
   # A package is a few seconds' work; a process of its own, half a second's.
   fill = functools.partial(side_by_side.elsewhere, _write) if task.package else _write
   found, notes = store.opened(f"documents/{digest}", lambda folder: fill(folder, task), _read)
-  return found, [*sources.notes(task), *notes], digest
+  return found, [*sources.notes(task, "text"), *notes], digest
 
 
 def _read(folder: Path) -> tuple[dict[str, Documents], list[str]]:

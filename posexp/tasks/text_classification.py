@@ -120,7 +120,7 @@ def _rows(
     {split: functools.partial(iter, found) for split, found in given.items()},
     fold=(task.fold, task.folds) if task.folds else None,
   )
-  notes = [*sources.notes(task), *notes]
+  notes = [*sources.notes(task, "text"), *notes]
   rows = {split: list(stream()) for split, stream in streams.items()}
   if len(seen := {label for _, label in rows["train"]}) < 2:
     raise UserError(

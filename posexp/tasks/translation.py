@@ -349,4 +349,4 @@ class Corpus(Translation):
     given = sources.pairs(self)
     names = {"rows": "pairs", "texts": "sources"}
     splits, notes = arrange(given, keep=sources.full, digest=digest, **names)
-    return Splits(splits, [*sources.notes(self), *notes], {}, digest)
+    return Splits(splits, [*sources.notes(self, "source"), *notes], {}, digest)
