@@ -256,16 +256,11 @@ def _json_lines(path: str, file: BinaryIO, wanted: Wanted) -> Records:
 
 def _csv(path: str, file: BinaryIO, wanted: Wanted) -> Records:
   """Rows below a header; "NA" and "null" are texts like any other."""
-  return _separated(path, file, wanted, ",", "doubled")
+  return separated.rows(path, lines(path, file), wanted, ",", "doubled", _record)
 
 
 def _tsv(path: str, file: BinaryIO, wanted: Wanted) -> Records:
-  return _separated(path, file, wanted, "\t", quoting(path))
-
-
-def _separated(path: str, file: BinaryIO, wanted: Wanted, *dialect: str) -> Records:
-  for line, fields in separated.rows(path, lines(path, file), wanted, *dialect):
-    yield f"line {line}", _record(fields)
+  return separated.rows(path, lines(path, file), wanted, "\t", quoting(path), _record)
 
 
 @functools.lru_cache

@@ -10,10 +10,12 @@ import codecs
 import csv
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import BinaryIO
 
 from posexp.errors import UserError
+
+Make = Callable[[Iterable[tuple[str, str]]], dict]
 
 LINE = 1 << 26  # bytes of the longest line, and letters of the longest field
 RECORD = 10_000  # lines of a row of a .tsv
@@ -28,9 +30,14 @@ NEEDLESS, BY_COMMA, COMMA = (
 
 
 def rows(
-  path: str, lines: Iterable[str], wanted: Collection[str], separator: str, quotes: str
-) -> Iterator[tuple[int, Iterable[tuple[str, str]]]]:
-  """Reads the rows below a header: the line of each, and its fields with the names of columns.
+  path: str,
+  lines: Iterable[str],
+  wanted: Collection[str],
+  separator: str,
+  quotes: str,
+  record: Make,
+) -> Iterator[tuple[str, dict]]:
+  """Reads the rows below a header: the place of each, and its fields by the names of columns.
 
   A first column without a name, as R writes row names, is named "". If all columns of `wanted` are
   numbers and none of them is in the header, the first row is data and columns are named 1, 2, ...
@@ -41,14 +48,13 @@ def rows(
     wanted: the columns that are going to be read.
     separator: what stands between fields.
     quotes: how fields are quoted: "doubled", "escaped", or "" if quotation marks are text.
+    record: makes a row of its fields with the names of their columns.
 
   Raises:
     UserError: a row is broken or of another length than the header, or the separator is another.
   """
   parts = _parts(lines, quotes)
-  head = [next(parts, "")]
-  while not head[-1].strip() and (more := next(parts, "")):
-    head.append(more)
+  head = _until_text(parts)
   quoting = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
   where, header = f"{path}, line {len(head)}", []
   csv.field_size_limit(LINE)
@@ -61,7 +67,7 @@ def rows(
     _check_separator(where, head[-1], header, separator, wanted)
     numbers = [str(number) for number in range(1, len(header) + 1)]
     if wanted and set(wanted) <= set(numbers) - set(header):
-      yield table.line_num, zip(numbers, header, strict=True)
+      yield f"line {table.line_num}", record(zip(numbers, header, strict=True))
       header, fresh = numbers, False
     begun = table.line_num + 1
     for fields in table:
@@ -70,7 +76,7 @@ def rows(
         numbered = fields[0].isdecimal()
         header = [""] * (numbered or (bool(quotes) and head[-1].startswith('"'))) + header
       if len(fields) == len(header) and (not numbered or fields[0].isdecimal()):
-        yield table.line_num, zip(header, fields, strict=True)
+        yield f"line {table.line_num}", record(zip(header, fields, strict=True))
         fresh = False
       elif any(map(str.strip, fields)):
         raise UserError(
@@ -80,16 +86,22 @@ def rows(
       begun = table.line_num + 1
   except csv.Error as error:
     _check_separator(where, head[-1], header, separator, wanted)
-    raise UserError(
-      f"{path}, line {begun}: broken CSV: {error}; is a quote open, or one within a field not "
-      "doubled?"
-    ) from None
+    way_out = "is a quote open, or one within a field not doubled?"
+    raise UserError(f"{path}, line {begun}: broken CSV: {error}; {way_out}") from None
 
 
 def _parts(lines: Iterable[str], quotes: str) -> Iterator[str]:
   """Lines, which a carriage return alone ends too; escaped quotation marks become doubled ones."""
   parts = (part for line in lines for part in re.split(r"(?<=\r)(?=[^\n])", line))
   return (part.replace('\\"', '""') for part in parts) if quotes == "escaped" else parts
+
+
+def _until_text(parts: Iterator[str]) -> list[str]:
+  """The first line that is not blank, behind those that are."""
+  head = [next(parts, "")]
+  while not head[-1].strip() and (more := next(parts, "")):
+    head.append(more)
+  return head
 
 
 def _check_separator(
