@@ -3,12 +3,13 @@
 import dataclasses
 import hashlib
 import json
+import re
 
 import pytest
 from omegaconf import OmegaConf
 
 from posexp.config import CONFIGS
-from posexp.data import sources
+from posexp.data import sources, writing
 from posexp.errors import UserError
 from posexp.tasks import TASKS, bag_of_words
 from posexp.tasks.text_classification import TextClassification
@@ -145,6 +146,61 @@ def test_empty_and_long_texts_are_counted(tmp_path):
   assert data.longest == 4
 
 
+WHO = [f"今天,{one}追了{two}{i}号狗。" for i in range(9) for one in "王李张" for two in "大小黑白"]
+SEQUENCES = ["".join("ACGT"[i // 4**place % 4] for place in range(5)) * 4 for i in range(120)]
+
+
+@pytest.mark.parametrize(
+  ("texts", "typed", "kind", "note"),
+  [
+    ([f"the cat sat {i % 9} {i % 7} {i % 5}" for i in range(120)], {}, "word", None),
+    (WHO, {}, "char", "no blanks part the words: texts are read by characters"),
+    (SEQUENCES, {}, "char", "no blanks part the words: texts are read by characters"),
+    (WHO, {"tokenizer": "word"}, "word", r"no blanks part the words: a text has 4\.0 on average, "
+     r"and 2\d% of the words to validate on are not in the vocabulary; task\.tokenizer=char or b"),
+    (SEQUENCES, {"tokenizer": "word"}, "word", "a text has 1.0 on average, and 100% of the words"),
+    ([f"w{i} v{i} the end" for i in range(120)], {}, "word", "^50% of the words to validate on"),
+    (WHO, {"tokenizer": "bpe", "vocab_size": 9_000}, "bpe", r"vocab_size=9000: the BPE has \d+ t"),
+    (WHO, {"tokenizer": "bpe"}, "bpe", None),
+  ],
+)  # fmt: skip
+def test_the_tokenizer_suits_the_text_or_a_note_says_that_it_does_not(
+  tmp_path, texts, typed, kind, note
+):
+  rows = [(text, "ab"[number % 2]) for number, text in enumerate(texts)]
+  task = TextClassification(train=write(tmp_path / "a.jsonl", rows), **typed).settled()
+  assert task.tokenizer == kind
+  notes = task.prepare(tmp_path / "run").notes[2:]
+  assert len(notes) == (note is not None)
+  assert all(re.search(note, each) for each in notes)
+
+
+def test_rows_that_contradict_each_other_are_counted(tmp_path):
+  train = [*ROWS, ("The film", "p"), ("the  film", "n"), ("a  film", "p"), ("a film", "p")]
+  files = {name: write(tmp_path / name, rows) for name, rows in {
+    "a.jsonl": train, "b.jsonl": [("THE FILM", "p")], "c.jsonl": [("the film!", "n")],
+  }.items()}  # fmt: skip
+  splits = dict(zip(("train", "validation", "test"), files.values(), strict=True))
+  notes = TextClassification(**splits).prepare(tmp_path / "run").notes
+  assert "3 rows have a text that also stands there with another label" in notes
+
+
+@pytest.mark.parametrize(
+  ("texts", "labels", "characters"),
+  [
+    (["शाम पिता फूल", "शाम पति फूल"], "fh", False),
+    (["كَتَبَ الوَلَدُ", "كُتُبُ الوَلَدُ"], "vn", False),
+    (["GCGCAT" * 4, "ATATGC" * 4], "gc", True),
+    (["这双鞋子特别的好", "这双鞋子特别的坏"], "pn", True),
+  ],
+)
+def test_a_bag_holds_what_a_model_reads(texts, labels, characters):
+  rows = [*zip(texts, labels, strict=True)] * 20
+  assert writing.parts_words(texts) is not characters
+  measured = bag_of_words.bag_of_words({"train": rows, "test": rows}, characters)
+  assert measured["test"]["accuracy"] == 1.0
+
+
 def test_folds_pool_all_that_is_given(tmp_path):
   task = own(tmp_path, test=write(tmp_path / "t.jsonl", [("one more", "n")]), folds=4, fold=0)
   parts = [dataclasses.replace(task, fold=fold).prepare(tmp_path / str(fold)) for fold in range(4)]
@@ -155,7 +211,7 @@ def test_folds_pool_all_that_is_given(tmp_path):
 @pytest.mark.parametrize(
   ("given", "message"),
   [
-    ({"tokenizer": "char"}, "tokenizer must be one of word, bpe, not 'char'"),
+    ({"tokenizer": "c"}, "tokenizer must be one of auto, word, char, bpe, not 'c'"),
     ({"folds": 10, "fold": 10}, "fold must be 0 to 9, not 10"),
     ({"folds": 10}, "fold must be 0 to 9, not None"),
     ({"folds": 1, "fold": 0}, "folds must be at least 2"),

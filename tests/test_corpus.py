@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import re
 import types
 
 import numpy as np
@@ -137,6 +138,56 @@ def test_what_words_do_not_give_back_is_said(tmp_path):
   assert len(notes) == 2
   assert "are <unk> (1 of test)" in notes[0]
   assert "the words of test do not give back the exact text" in notes[1]
+
+
+def test_characters_that_training_lacks_are_counted_and_cost_their_bytes(tmp_path):
+  files = {split: f"{split}.txt" for split in SPLITS}
+  texts = ("abc é\n", "ab\n", "a漢b\U0001f600 漢\n")
+  for split, text in zip(SPLITS, texts, strict=True):
+    write(tmp_path / f"{split}.txt", text)
+  found, opened, notes = prepare(tmp_path, tokenizer="char", **files)
+  assert [text.unspelled for text in found.values()] == [0, 0, 3 + 4 + 3]
+  assert notes == [
+    "characters that are not in the vocabulary are <unk> (3 of test); bits per byte of test count "
+    "8 bits for each of their bytes, and those of validation leave them out"
+  ]
+  assert opened.decode(found["test"].tokens.tolist()).decode() == "a\ufffdb\ufffd \ufffd\n"
+  # The token of what is unknown is the last, so that others keep theirs, and stands only where
+  # there is any.
+  known = Vocabulary.opened(vocabulary.trained("char", [texts[0].encode()], None))
+  assert (known.size, opened.size) == (1 + 6, 1 + 6 + 1)
+  assert known.encode(texts[0]) == opened.encode(texts[0])
+  with pytest.raises(UserError, match=r"the character '漢' \(U\+6F22\) is none of the 6"):
+    known.encode("漢")
+
+
+@pytest.mark.parametrize(
+  ("text", "given", "note"),
+  [
+    ("今天,王伟追了小狗。\n今天,小狗追了王伟。\n" * 40, {"tokenizer": "word"}, "no blanks part"),
+    ("".join(f"w{i} v{i} x{i} the\n" for i in range(99)), {"tokenizer": "word"}, r"\d\d% of the w"),
+    ("the cat " * 99, {"tokenizer": "word"}, None),
+    ("the cat " * 99, {"tokenizer": "bpe", "vocab_size": 300}, r"=300: the BPE has 2\d\d tokens"),
+    ("the cat " * 99, {"tokenizer": "bpe"}, None),
+    ("जीजा कुकौनिरु " * 99, {"tokenizer": "bpe", "vocab_size": 265}, None),
+  ],
+)  # fmt: skip
+def test_a_vocabulary_that_does_not_suit_the_text_is_noted(tmp_path, text, given, note):
+  write(tmp_path / "a.txt", text)
+  task = LanguageModeling(train="a.txt", **given)
+  *_, notes = corpus.prepare(task, tmp_path / "run")
+  said = [each for each in notes if "task." in each]
+  assert len(said) == (note is not None)
+  assert all(re.search(note, each) for each in said)
+
+
+def test_documents_that_symbols_tell_apart_are_split_as_others_are(tmp_path):
+  rows = [" ".join(signs) for signs in itertools.product("()", repeat=9)]
+  write(tmp_path / "a.parquet", table(rows))
+  texts, _, _ = prepare(tmp_path, train="a.parquet", text="said")
+  sizes = [len(text.source.starts) - 1 for text in texts.values()]
+  assert sum(sizes) == len(rows)
+  assert all(0.02 < size / len(rows) < 0.09 for size in sizes[1:])
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
@@ -300,8 +351,6 @@ def test_the_digest_is_that_of_the_files_alone(tmp_path):
     ("a.jsonl", '{"x": ""}\n{"x": null}', {"text": "x"}, "the train split has 0 bytes of text"),
     ("a.csv", "x\n", {"text": "x"}, r"a\.csv: no rows below the header"),
     ("a.parquet", b"PAR1", {"text": "x"}, r"a\.parquet: not a whole Parquet file"),
-    ("a.txt", "abc " * 50 + "漢", {"tokenizer": "char"},
-     r"the test split, after 8 bytes: the character '漢' \(U\+6F22\) is none of the 4"),
   ],
 )  # fmt: skip
 def test_bad_text_is_one_sentence_with_its_place(tmp_path, name, content, given, message):

@@ -9,13 +9,14 @@ import json
 import random
 import re
 import types
+import unicodedata
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from posexp.data import batches, files, lines, sources, splits, tokenizer
+from posexp.data import batches, files, lines, sources, splits, tokenizer, writing
 from posexp.data.examples import Examples
 from posexp.errors import UserError
 from posexp.tasks import text_classification
@@ -259,7 +260,11 @@ def test_folds_are_disjoint_cover_everything_and_hold_out_validation_alike():
 
 
 def test_given_splits_stay_and_repeated_texts_are_noted():
-  given = {"train": rows(50), "validation": rows(3, "v"), "test": [("Text 7!", "1"), ("new", "1")]}
+  given = {
+    "train": rows(50),
+    "validation": rows(3, "v"),
+    "test": [("TEXT  7", "1"), ("text 7!", "1")],
+  }
   parts, notes = arrange(given)
   assert parts == given
   assert notes == ["1 test texts also stand in the training split"]
@@ -273,7 +278,7 @@ def test_a_split_without_rows_is_an_error():
 CORPUS = ["The cat sat.", "the cat ran!", "a Dog sat", "the dog's café"]
 
 
-@pytest.mark.parametrize("kind", ["word", "bpe"])
+@pytest.mark.parametrize("kind", ["word", "char", "bpe"])
 @pytest.mark.parametrize("cls", [False, True])
 def test_tokenizers_are_deterministic_and_begin_with_the_special_tokens(kind, cls):
   trained = [tokenizer.train(CORPUS, kind, 300, 1, cls) for _ in range(2)]
@@ -290,7 +295,7 @@ def test_tokenizers_are_deterministic_and_begin_with_the_special_tokens(kind, cl
 
 
 @pytest.mark.parametrize("known", [0, tokenizer.KNOWN])
-@pytest.mark.parametrize("kind", ["word", "bpe", "translation", "exact"])
+@pytest.mark.parametrize("kind", ["word", "char", "bpe", "translation", "exact", "unmarked"])
 def test_a_text_has_the_tokens_that_the_library_gives_to_all_of_it(kind, known, monkeypatch):
   monkeypatch.setattr(tokenizer, "KNOWN", known)
   parts = [
@@ -304,6 +309,10 @@ def test_a_text_has_the_tokens_that_the_library_gives_to_all_of_it(kind, known, 
   texts = ["".join(draw(parts, size)) for size in range(60) for _ in range(5)]
   if kind == "translation":
     trained = tokenizer.train_bpe([texts], 400)
+  elif kind == "unmarked":
+    trained = tokenizer.train(
+      [text.replace("\u0301", "") for text in texts], "bpe", 400, 1, cls=False
+    )
   elif kind == "exact":
     trained = tokenizer.train_exact_bpe(texts, 400)
   else:
@@ -435,6 +444,96 @@ def test_evaluation_shows_every_example_once_in_one_order(count):
 @pytest.mark.parametrize(
   "text", ["It's 2_000 K.", "Ein Maß—für Ä_ü", "K\u212a I\u0130 \u00b2", "", " _\t"]
 )
-def test_equal_texts_are_those_of_the_same_letters_and_digits(text):
-  letters = re.sub(r"[\W_]+", "", text.lower())
+def test_near_duplicates_are_those_of_the_same_letters_and_digits(text):
+  letters = re.sub(r"[\W_]+", "", unicodedata.normalize("NFC", text.lower()))
   assert splits.key(text) == hashlib.sha256(letters.encode()).digest()
+
+
+@pytest.mark.parametrize(
+  ("one", "other", "equal"),
+  [
+    ("The  Cat\n", "the cat", True), ("cafe\u0301", "CAFÉ", True), ("\u1100\u1161", "가", True),
+    ("3 + 4", "3 - 4", False), ("C", "C++", False), ("-5", "5", False), ("1.5", "15", False),
+    ("( ( ) )", "( ) ( )", False), ("😀", "😂", False), ("x < y", "x > y", False),
+    ("कि", "का", False), ("don't", "dont", False), ("→", "←", False), ("cote", "coté", False),
+  ],
+)  # fmt: skip
+def test_texts_are_equal_but_for_case_blanks_and_how_accents_are_written(one, other, equal):
+  assert (splits.exact_key(one) == splits.exact_key(other)) is equal
+  _, notes = arrange({"train": [(one, "a")], "validation": [("z", "a")], "test": [(other, "a")]})
+  assert notes == ["1 test texts also stand in the training split"] * equal
+
+
+@pytest.mark.parametrize(
+  ("alphabet", "form"),
+  [
+    ("()", "{}"),
+    ("()", "Is this balanced? {}"),
+    ("😀😂😭", "{}"),
+    ("+-*/", "1 {} 2"),
+    ("→←", "A{}B"),
+  ],
+)
+def test_texts_that_symbols_tell_apart_are_split_as_others_are(alphabet, form):
+  texts = [form.format("".join(signs)) for signs in itertools.product(alphabet, repeat=8)][:900]
+  given = [(text, "a") for text in [*texts, *texts[::3]]]
+  parts, _ = arrange({"train": given})
+  found = {split: {text for text, _ in part} for split, part in parts.items()}
+  assert sum(map(len, found.values())) == len({*texts})
+  assert all(0 < len(found[split]) <= 0.2 * len(texts) for split in ("validation", "test"))
+  backwards, _ = arrange({"train": given[::-1]})
+  assert {split: {text for text, _ in part} for split, part in backwards.items()} == found
+
+
+@pytest.mark.parametrize(
+  ("text", "words"),
+  [
+    ("शाम पिता गाड़ी", ["शाम", "पिता", "गाड़ी"]),
+    ("كَتَبَ الوَلَدُ", ["كَتَبَ", "الوَلَدُ"]),
+    ("e\u0301te\u0301, a\u0300", ["e\u0301te\u0301", ",", "a\u0300"]),
+    ("می\u200cخواهم", ["می\u200cخواهم"]),
+    ("don't 12² _x ❤\ufe0f!", ["don", "'", "t", "12²", "_x", "❤\ufe0f!"]),
+  ],
+)
+def test_marks_belong_to_their_letters(text, words):
+  assert re.findall(writing.word_pattern(), text) == words
+  longest = max(len(run[0]) for run in writing.bpe_words().finditer(text))
+  assert longest == max(map(len, re.findall(r"[^\W\d_](?:[^\W\d_]|\W(?<![\s,'!]))*", text)))
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_a_bpe_merges_across_marks_and_is_as_ever_without_them(prefix, monkeypatch):
+  marked = ["जीजा कुकौनिरु खाटिसीजो", "كَتَبَ الوَلَدُ الدَّرْسَ", "e\u0301te\u0301 de\u0301ja\u0300"] * 9
+  plain = [*CORPUS, *["It's 2_000 K.\n", " x²  y—z 漢字 한국어 ½ 😀!"]]
+  found = tokenizer.Encoder(tokenizer._bpe(marked, 900, 2, ["[END]"], prefix).to_str())
+  assert [*map(len, found.ids(marked[:3]))] == [3, 3, 2]  # a token a word
+  monkeypatch.setattr(writing, "has_marks", lambda texts: True)
+  always = tokenizer.Encoder(tokenizer._bpe(plain, 330, 1, ["[END]"], prefix).to_str())
+  monkeypatch.setattr(writing, "has_marks", lambda texts: False)
+  never = tokenizer.Encoder(tokenizer._bpe(plain, 330, 1, ["[END]"], prefix).to_str())
+  for one, other in zip(always.ids(plain), never.ids(plain), strict=True):
+    assert one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize(
+  ("texts", "parted"),
+  [
+    (["the cat sat on the mat", "playing"], True),
+    (["Donaudampfschifffahrt ist schön"], True),
+    (["epäjärjestelmällisesti hän meni kauppaan"], True),
+    (["오늘 날씨가 정말 좋네요"], True),
+    (["तमिल नाडु की राजधानी"], True),
+    (["这 款 游戏 特别 的 坏 。", "这款 游戏 特别 好 。"], True),
+    (["https://a.example.com/b?c=d", "3+4-5*2", "f(x)=x+1"], True),
+    (["( ( ) )", "😀 😂"], True),
+    ([""], True),
+    (["今天,王伟追了小狗。"], False),
+    (["今日はとても良い天気ですね。"], False),
+    (["วันนี้อากาศดีมาก แล้วกลับบ้าน"], False),
+    (["我觉得这个 camera 非常好用，推荐购买"], False),
+    (["ACGTTGCAACGTTAGC", "MKTAYIAKQRQISFVKSHFSRQ"], False),
+    (["(()(())())(())"], False),
+  ],
+)
+def test_text_without_blanks_is_noticed(texts, parted):
+  assert writing.parts_words(texts * 3) is parted

@@ -186,7 +186,11 @@ def test_what_is_held_out_is_as_in_classification_and_equal_sources_share_a_spli
 
 
 def test_given_splits_stay_and_repeated_sources_are_noted():
-  given = {"train": many(50), "validation": many(3, "v"), "test": [("Text 7!", "a"), ("new", "b")]}
+  given = {
+    "train": many(50),
+    "validation": many(3, "v"),
+    "test": [("TEXT  7", "a"), ("text 7!", "b")],
+  }
   parts, notes = arranged(**given)
   assert parts == given
   assert notes == ["1 test sources also stand in the training split"]

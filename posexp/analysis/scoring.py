@@ -183,7 +183,8 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   lost = vocabulary.unknown([text.encode()])
   about = table(text, found, sum(map(len, lost)))
   if lost:
-    about += f"\n{len(lost):,} words are not in the vocabulary; each of their bytes counts 8 bits"
+    what = f"{len(lost):,} {vocabulary.units}"
+    about += f"\n{what} are not in the vocabulary; each of their bytes counts 8 bits"
   elif vocabulary.decode(tokens.tolist()) != text.encode():
     about += "\nthe tokens do not give back the text, by whose bytes and characters bits divide"
   if args.per_token:

@@ -16,7 +16,16 @@ from typing import NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.data import documents, files, side_by_side, sources, store, tokenizer, vocabulary
+from posexp.data import (
+  documents,
+  files,
+  side_by_side,
+  sources,
+  store,
+  tokenizer,
+  vocabulary,
+  writing,
+)
 from posexp.data.documents import Documents
 from posexp.data.side_by_side import mapped
 from posexp.data.vocabulary import END, Vocabulary
@@ -52,6 +61,10 @@ class Text:
   def words(self) -> int:
     """What stands between blanks, and one for each end of a line."""
     return self.source.words
+
+  @property
+  def beginning(self) -> str:
+    return self.source.content[: writing.SAMPLE].tobytes().decode(errors="ignore")
 
 
 def check_options(task) -> None:
@@ -102,9 +115,9 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
     source, kind, size = found["train"], task.tokenizer, task.vocab_size
     if kind == "byte":
       return vocabulary.trained(kind, (), size)
-    train = functools.partial(_trained, source, kind, size)
+    train = functools.partial(_trained, found, kind, size)
     if len(source.content) > LARGE:
-      train = functools.partial(side_by_side.elsewhere, _trained, source, kind, size)
+      train = functools.partial(side_by_side.elsewhere, _trained, found, kind, size)
     return storage.cached(f"vocabularies/{digest}-{kind}-{size}", train)
 
   (text,) = tokenizer.kept(folder, ["tokenizer"], trained, Vocabulary.opened)
@@ -117,7 +130,9 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
       functools.partial(_read, dtype=_dtype(opened)),
     )
     texts[split] = Text(tokens, source, abouts[split]["unspelled"])
-  return texts, opened, [*notes, *_losses(abouts)]
+  if task.tokenizer == "bpe":
+    notes += tokenizer.fewer(opened.size, task.vocab_size)
+  return texts, opened, [*notes, *_losses(opened, texts, abouts)]
 
 
 def kept_vocabulary(folder: Path) -> Vocabulary:
@@ -130,16 +145,21 @@ def kept_vocabulary(folder: Path) -> Vocabulary:
   return Vocabulary.opened(text)
 
 
-def _losses(abouts: dict[str, dict]) -> Iterator[str]:
-  """Sentences on what the tokens do not give back of the text."""
-  unknown = [
-    f"{about['unknown']:,} of {split}" for split, about in abouts.items() if about["unknown"]
-  ]
-  if unknown:
+def _losses(opened: Vocabulary, texts: dict[str, Text], abouts: dict[str, dict]) -> Iterator[str]:
+  """Yields sentences on what the tokens do not give back of the text."""
+  counts = {split: about["unknown"] for split, about in abouts.items()}
+  if unknown := [f"{count:,} of {split}" for split, count in counts.items() if count]:
     yield (
-      f"words that are not in the vocabulary are <unk> ({', '.join(unknown)}); bits per byte of "
-      "test count 8 bits for each of their bytes, and those of validation leave them out"
+      f"{opened.units} that are not in the vocabulary are <unk> "
+      f"({', '.join(unknown)}); bits per byte of test count 8 bits for each of their bytes, and "
+      "those of validation leave them out"
     )
+  if opened.units != "words":
+    return
+  validation = texts["validation"]
+  yield from writing.misfit(
+    counts["validation"], max(1, validation.words), 1, writing.parts_words([validation.beginning])
+  )
   inexact = [split for split, about in abouts.items() if not about["exact"]]
   if inexact:
     yield (
@@ -161,8 +181,9 @@ def _read(folder: Path, dtype: str) -> tuple[np.ndarray, dict]:
   return tokens, about
 
 
-def _trained(source: Documents, kind: str, size: int | None) -> str:
-  return vocabulary.trained(kind, source.texts(), size)
+def _trained(found: dict[str, Documents], kind: str, size: int | None) -> str:
+  others = (text for split, each in found.items() if split != "train" for text in each.texts())
+  return vocabulary.trained(kind, found["train"].texts(), size, others)
 
 
 def _write(folder: Path, split: str, source: Documents, text: str) -> None:

@@ -19,8 +19,6 @@ SHARE = 0.05  # of the training text, held out for each split that is not given
 BLOCK = 1 << 24  # bytes that are counted at a time
 LEAST = 2  # bytes of a split: one is predicted from the other
 
-key = splits.key.__wrapped__  # what the cache of the other holds on to are the texts themselves
-
 
 class Documents(NamedTuple):
   """The documents of a split, end to end, and counts of their text.
@@ -65,7 +63,8 @@ def read(task) -> tuple[dict[str, Documents], list[str], str]:
   Raises:
     UserError: for what is missing, broken, or too short.
   """
-  digest = storage.digest(sources.documents_digest(task), sorted(sources.given(task)))
+  given = sorted(sources.given(task))
+  digest = storage.digest(sources.documents_digest(task), given, splits.RECIPE)
   # A package is a few seconds' work; a process of its own, half a second's.
   fill = functools.partial(side_by_side.elsewhere, _write) if task.package else _write
   found, notes = store.opened(f"documents/{digest}", lambda folder: fill(folder, task), _read)
@@ -103,7 +102,7 @@ class _Writer:
     self.file.write(document)
     self.starts.append(self.file.tell())
     if remember:
-      self.keys.add(key(document.decode()))
+      self.keys.add(splits.exact_key(document.decode()))
 
   def add_single(self, blocks: Iterable[bytes]) -> None:
     self.file.writelines(blocks)
@@ -145,16 +144,17 @@ def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: lis
   if texts.single:
     writers["train"].add_single(texts.parts)
     return True
-  start = list(itertools.islice(texts.parts, 2))
+  start = [*itertools.islice(texts.parts, 2), *splits.beginning(texts.parts)]
+  key = splits.assigning_key(document.decode() for document in start)
   for document in itertools.chain(start, texts.parts):
-    split = "train"
-    if (missing and len(start) > 1) or any(writer.keys for writer in writers.values()):
-      found = key(document.decode())
-      if len(start) > 1:
-        drawn = (name for name in missing if splits.draw(found, name) < SHARE)
-        split = next(drawn, "train")
-      for name in writers.keys() - missing:
-        writers[name].repeated += found in writers[name].keys
+    split, text = "train", document.decode()
+    if missing and len(start) > 1:
+      found = key(text)
+      split = next((name for name in missing if splits.draw(found, name) < SHARE), "train")
+    if remembering := [writer for writer in writers.values() if writer.keys]:
+      found = splits.exact_key(text)
+      for writer in remembering:
+        writer.repeated += found in writer.keys
     writers[split].add(document, remember=False)
   return len(start) == 1
 

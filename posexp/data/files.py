@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from posexp.data import separated
+from posexp.data import separated, writing
 from posexp.data.separated import LINE
 from posexp.errors import UserError
 
@@ -28,7 +28,6 @@ Wanted = Collection[str]  # the columns that are read
 BLOCK = 1 << 20  # bytes of running text that are read at a time
 LONGEST = 2_000_000  # letters of a text
 WORD = 20_000  # letters of a word: a byte-level BPE takes time with their square
-RUNS = re.compile(r"[^\W\d_]+|\d+|\s+|(?:[^\w\s]|_)+")  # what it takes for words
 PARQUET_ROWS = 16  # rows in memory at a time; each may be long
 TWICE = object()  # the value of a column that a row has more than once
 
@@ -223,7 +222,7 @@ def blocks(path: str) -> Iterator[bytes]:
 def check_length(text: str, what: str) -> None:
   """Raises UserError for a text, named `what`, that is too long to become tokens."""
   if len(text) > WORD:
-    word = max(len(run[0]) for run in RUNS.finditer(text))
+    word = max(len(run[0]) for run in writing.bpe_words().finditer(text))
     if len(text) > LONGEST or word > WORD:
       long = f"{len(text):,} letters" if word <= WORD else f"a word of {word:,} letters"
       raise UserError(f"{what} has {long}, which is too long; part or remove it")

@@ -4,8 +4,10 @@ import functools
 import hashlib
 import itertools
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from posexp import storage
 from posexp.errors import UserError
@@ -18,17 +20,53 @@ SPLITS = ("train", "validation", "test")
 EVALUATED = ("validation", "test")
 MARKS = bytes(code for code in range(128) if not chr(code).isalnum())
 HELD_OUT = 0.1  # the share of the training rows that stands in for a missing split
+RECIPE = "NFC, exact"  # names how texts are compared; what is cached of splits depends on it
+FIRST = 10_000  # texts that decide by which key all of them are assigned to splits
+MERGED = 0.1
 
 
-@functools.lru_cache(maxsize=1 << 17)  # arranging asks for the key of each text several times
 def key(text: str) -> bytes:
-  """sha256 of the letters and digits of a text, lower-cased; texts with one key count as equal."""
-  text = text.lower()
+  """Returns sha256 of the letters and digits of a text, lower-cased: near duplicates share it."""
+  text = _lowered(text)
   if text.isascii():  # in a quarter of the time
     kept = text.encode().translate(None, MARKS)
   else:
     kept = re.sub(r"[\W_]+", "", text).encode()
   return hashlib.sha256(kept).digest()
+
+
+def exact_key(text: str) -> bytes:
+  """Returns sha256 of a text, lower-cased and with single blanks: equal texts share a key."""
+  return hashlib.sha256(" ".join(_lowered(text).split()).encode()).digest()
+
+
+def _lowered(text: str) -> str:
+  """Returns a text in lower case, in which é is one character (Unicode's NFC)."""
+  text = text.lower()
+  return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def assigning_key(texts: Iterable[str]) -> Callable[[str], bytes]:
+  """Returns the key by which texts like these are assigned to splits.
+
+  It is `key`, unless that merges more than `MERGED` of the texts that differ, as it does where
+  symbols tell texts apart: brackets, formulas, emoji.
+  """
+  texts = [*texts]
+  merged = len({*map(key, texts)}) < (1 - MERGED) * len({*map(exact_key, texts)})
+  return exact_key if merged else key
+
+
+T = TypeVar("T", str, bytes)
+
+
+def beginning(texts: Iterable[T]) -> Iterator[T]:
+  """Yields the first texts: at most `FIRST`, and none after the first 4 MiB."""
+  room = 1 << 22
+  for text in itertools.islice(texts, FIRST):
+    yield text
+    if (room := room - len(text)) < 0:
+      return
 
 
 def draw(key: bytes, purpose: str) -> float:
@@ -65,43 +103,58 @@ def arrange(
   if fold:
     pooled = tuple(given.values())
     given = {"train": lambda: itertools.chain.from_iterable(stream() for stream in pooled)}
-  missing = [name for name in ("test", "validation") if name not in given]
-  split_of = functools.partial(_split_of, missing=missing, fold=fold)
+  missing = tuple(name for name in ("test", "validation") if name not in given)
 
-  def part(name: str) -> Iterator[Row]:
-    return (row for row in given["train"]() if keep(row) and split_of(row[0]) == name)
-
-  def compute() -> list[str]:
-    sizes, repeated, dropped = _counts(given, keep, split_of)
-    for name in ("train", "test", "validation"):
-      if not sizes[name]:
-        empty = f", as {dropped:,} training {rows} have an empty side" if dropped else ""
-        more = "give more data, as equal texts count once,"
-        raise UserError(f"the {name} split has no rows{empty}; {more} or set task.{name}")
-    notes = [f"{dropped:,} training {rows} have an empty side and are dropped"] if dropped else []
-    for name in missing:
-      how = f"a tenth of the training {rows}, held out by content hash"
-      if fold and name == "test":
-        how = f"fold {fold[0]} of {fold[1]} over all {sizes.total():,} {rows}"
-      notes.append(f"the {name} split is {how}")
-    for name in EVALUATED:
-      if repeated[name]:
-        notes.append(f"{repeated[name]:,} {name} {texts} also stand in the training split")
-    return notes
+  def compute() -> list:
+    first = beginning(row[0] for row in given["train"]() if keep(row))
+    exact = bool(missing) and assigning_key(first) is exact_key
+    return [exact, _notes(given, rows, texts, keep, (exact, missing, fold))]
 
   parts = digest, missing, *(fold or ())
-  notes = storage.cached("splits", compute, *parts) if digest else compute()
+  exact, notes = storage.cached("arranged", compute, RECIPE, *parts) if digest else compute()
+
+  def part(name: str) -> Iterator[Row]:
+    chosen = (row for row in given["train"]() if keep(row))
+    return (row for row in chosen if _split_of(row[0], exact, missing, fold) == name)
+
   held = {name: functools.partial(part, name) for name in ("train", *missing)}
   return {name: held.get(name) or given[name] for name in SPLITS}, notes
 
 
-def _split_of(text: str, missing: list[str], fold: tuple[int, int] | None) -> str:
-  """The split that a training row with this text goes to."""
+def _notes(
+  given: dict[str, Split], rows: str, texts: str, keep: Callable[[Row], bool], how: tuple
+) -> list[str]:
+  """Returns what `arrange` says; `how` are the other arguments of `_split_of`."""
+  *_, missing, fold = how
+  sizes, repeated, dropped = _counts(given, keep, lambda text: _split_of(text, *how))
+  for name in ("train", "test", "validation"):
+    if not sizes[name]:
+      empty = f", as {dropped:,} training {rows} have an empty side" if dropped else ""
+      more = "give more data, as equal texts count once,"
+      raise UserError(f"the {name} split has no rows{empty}; {more} or set task.{name}")
+  notes = [f"{dropped:,} training {rows} have an empty side and are dropped"] if dropped else []
+  for name in missing:
+    how = f"a tenth of the training {rows}, held out by content hash"
+    if fold and name == "test":
+      how = f"fold {fold[0]} of {fold[1]} over all {sizes.total():,} {rows}"
+    notes.append(f"the {name} split is {how}")
+  for name in EVALUATED:
+    if repeated[name]:
+      notes.append(f"{repeated[name]:,} {name} {texts} also stand in the training split")
+  return notes
+
+
+@functools.lru_cache(maxsize=1 << 17)  # each of several passes asks for the split of each text
+def _split_of(
+  text: str, exact: bool, missing: tuple[str, ...], fold: tuple[int, int] | None
+) -> str:
+  """Returns the split that a training row with this text goes to."""
+  found = exact_key(text) if exact and missing else key(text) if missing else b""
   for name in missing:
     if fold and name == "test":
-      chosen = int(draw(key(text), "fold") * fold[1]) == fold[0]
+      chosen = int(draw(found, "fold") * fold[1]) == fold[0]
     else:
-      chosen = draw(key(text), name) < HELD_OUT
+      chosen = draw(found, name) < HELD_OUT
     if chosen:
       return name
   return "train"
@@ -112,7 +165,7 @@ def _counts(
 ) -> tuple[Counter, Counter, int]:
   """By split, its rows and those whose text is also trained on; and the dropped training rows."""
   others = {
-    name: Counter(key(text) for text, _ in stream())
+    name: Counter(exact_key(text) for text, _ in stream())
     for name, stream in given.items()
     if name != "train"
   }
@@ -124,7 +177,8 @@ def _counts(
       continue
     name = split_of(row[0])
     sizes[name] += 1
-    if name == "train":
+    if name == "train" and others:
+      found = exact_key(row[0])
       for other, keys in others.items():
-        repeated[other] += keys.pop(key(row[0]), 0)
+        repeated[other] += keys.pop(found, 0)
   return sizes, repeated, dropped

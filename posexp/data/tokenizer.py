@@ -1,4 +1,4 @@
-"""Tokenizers: words or byte-level BPE, trained on the training split and kept as JSON."""
+"""Tokenizers of words, characters or byte-level BPE, trained on the training split."""
 
 import bisect
 import hashlib
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posexp import storage
+from posexp.data import writing
 from posexp.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,30 +31,63 @@ PART = re.compile(r" ?[^ ]*[!-~](?= )|.+?(?:(?<=[!-~])(?= )|\Z)", re.DOTALL)
 TRAINED_ON = 32 << 20
 KNOWN = 2**22  # characters whose tokens are remembered, before all of them are forgotten
 TOGETHER = 100  # parts of texts that are tokenized as one, in 0.6 of the time
-KINDS = {"word": len(SPECIAL) + 1, "bpe": len(SPECIAL) + 256}  # the smallest vocabulary of each
+# The smallest vocabulary of each.
+KINDS = {"word": 4, "char": 4, "bpe": len(SPECIAL) + 256}
+# What a BPE takes for words where marks are usual: as GPT-2's, but marks stay with their letters.
+WORDS = (
+  r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200c}\x{200d}]*| ?\p{N}+| ?[^\s\p{L}\p{N}]+"
+  r"|\s+(?!\S)|\s+"
+)
 
 
 def train(texts: Iterable[str], kind: str, vocab_size: int, min_count: int, cls: bool) -> str:
   """The JSON of a tokenizer for classification; the same texts always give the same one.
 
-  `word` lower-cases and parts words from punctuation, `bpe` is byte-level and keeps case. Tokens
-  (of BPE: merges) seen fewer than `min_count` times are left out. `cls` puts [CLS] before a text.
+  `word` lower-cases and parts words from punctuation; `char` and `bpe`, which is byte-level, keep
+  case. Tokens (of BPE: merges) seen fewer than `min_count` times are left out. `cls` puts [CLS]
+  before a text.
   """
-  from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+  from tokenizers import processors
 
   if kind == "bpe":
     tokenizer = _bpe(texts, vocab_size, min_count, SPECIAL)
   else:
-    tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNK]))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    options = {"vocab_size": vocab_size, "min_frequency": min_count, "show_progress": False}
-    trainer = trainers.WordLevelTrainer(special_tokens=SPECIAL, **options)
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer = _listed(texts, kind, vocab_size, min_count, SPECIAL)
   if cls:
     tokenizer.post_processor = processors.TemplateProcessing(
       single=f"{SPECIAL[CLS]} $A", special_tokens=[(SPECIAL[CLS], CLS)]
     )
+  return tokenizer.to_str()
+
+
+def _listed(
+  texts: Iterable[str], kind: str, vocab_size: int, min_count: int, special: list[str]
+) -> "tokenizers.Tokenizer":
+  """Returns a tokenizer of the most frequent words or characters."""
+  from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+  tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNK]))
+  if kind == "word":
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+  else:
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+  options = {"vocab_size": vocab_size, "min_frequency": min_count, "show_progress": False}
+  trainer = trainers.WordLevelTrainer(special_tokens=special, **options)
+  tokenizer.train_from_iterator(texts, trainer)
+  return tokenizer
+
+
+def train_char(rows: Iterable[Sequence[str]], vocab_size: int) -> str:
+  """Returns the JSON of a tokenizer of characters for translation, as `train_bpe` does.
+
+  Characters that are seen once or not at all are [UNK], the token after those of `ENDS`.
+  """
+  from tokenizers import decoders
+
+  texts, special = itertools.chain.from_iterable(evenly(rows)), [*ENDS, SPECIAL[UNK]]
+  tokenizer = _listed(texts, "char", vocab_size, 2, special)
+  tokenizer.decoder = decoders.Fuse()
   return tokenizer.to_str()
 
 
@@ -94,10 +128,17 @@ def evenly(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
 def _bpe(
   texts: Iterable[str], vocab_size: int, min_count: int, special: list[str], prefix: bool = True
 ) -> "tokenizers.Tokenizer":
-  from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+  from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
+  texts = [*texts]
   tokenizer = Tokenizer(models.BPE())
-  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+  if writing.has_marks(texts):
+    parts = pre_tokenizers.Split(Regex(WORDS), "isolated")
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    blank = pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*[blank] * prefix, parts, letters])
+  else:  # in less time
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
   trainer = trainers.BpeTrainer(
     vocab_size=vocab_size,
     min_frequency=min_count,
@@ -107,6 +148,14 @@ def _bpe(
   )
   tokenizer.train_from_iterator(texts, trainer)
   return tokenizer
+
+
+def fewer(found: int, asked: int | None, default: int | None = None) -> list[str]:
+  """Returns a note if a BPE has fewer tokens than `vocab_size` was set to, or none."""
+  if asked in (None, default) or found >= asked:
+    return []
+  why = "no more pairs of tokens stand often enough within words of the training text"
+  return [f"task.vocab_size={asked}: the BPE has {found:,} tokens, as {why}"]
 
 
 def kept(

@@ -40,7 +40,8 @@ class UnknownCharacter(UserError):
 class Vocabulary:
   """Tokens and the bytes that they stand for."""
 
-  exact: ClassVar[bool] = True  # whether `decode(encode(text))` is the text, whatever it is
+  units: ClassVar[str] = "tokens"  # what is unknown, if anything is
+  exact: bool = True  # whether `decode(encode(text))` is the text, whatever it is
 
   def __init__(self, table: list[bytes]):
     """`table` has the bytes of each token; those of END are none."""
@@ -77,7 +78,7 @@ class Vocabulary:
     raise NotImplementedError
 
   def unknown(self, pieces: Iterable[bytes]) -> list[bytes]:
-    """The words of pieces of text that become <unk>, but for those that are written so."""
+    """The words or characters of pieces of text that are unknown, but for a word written <unk>."""
     return []
 
   def encode(self, text: str) -> list[int]:
@@ -104,11 +105,20 @@ class Bytes(Vocabulary):
 
 
 class Characters(Vocabulary):
-  """The characters of the training text, in the order of their code points from token 1 on."""
+  """The characters of the training text, in the order of their code points from token 1 on.
 
-  def __init__(self, characters: str):
-    super().__init__([b"", *(each.encode() for each in characters)])
-    self._ids = np.zeros(CODE_POINTS, np.int32)
+  Where other splits have more of them, a last token stands for any `unknown` one, and is decoded
+  as U+FFFD.
+  """
+
+  units = "characters"
+
+  def __init__(self, characters: str, unknown: bool = False):
+    super().__init__([b"", *(each.encode() for each in characters + "\ufffd" * unknown)])
+    self.exact = not unknown
+    self._known = np.zeros(CODE_POINTS, bool)
+    self._known[_code_points(characters)] = True
+    self._ids = np.full(CODE_POINTS, 1 + len(characters) if unknown else 0, np.int32)
     self._ids[_code_points(characters)] = 1 + np.arange(len(characters))
 
   def tokens(self, pieces):
@@ -121,6 +131,10 @@ class Characters(Vocabulary):
         raise UnknownCharacter(chr(points[number][before]), self.size - 1, number, offset)
     return found
 
+  def unknown(self, pieces):
+    points = (_code_points(piece.decode()) for piece in pieces)
+    return [chr(point).encode() for each in points for point in each[~self._known[each]].tolist()]
+
 
 class Words(Vocabulary):
   """What stands between blanks, and the ends of lines, as WikiText and PTB are tokenized.
@@ -129,6 +143,7 @@ class Words(Vocabulary):
   before it and the end of a line with one, too, which gives back the lines of these two exactly.
   """
 
+  units = "words"
   exact = False
 
   def __init__(self, words: list[str]):
@@ -178,7 +193,12 @@ def foreseen(kind: str, vocab_size: int | None) -> int | None:
   return {"byte": 257, "bpe": vocab_size or MERGES}.get(kind)
 
 
-def trained(kind: str, documents: Iterable[bytes | memoryview], vocab_size: int | None) -> str:
+def trained(
+  kind: str,
+  documents: Iterable[bytes | memoryview],
+  vocab_size: int | None,
+  others: Iterable[bytes | memoryview] = (),
+) -> str:
   """The JSON of a vocabulary, trained on the documents of the training text.
 
   Args:
@@ -187,14 +207,15 @@ def trained(kind: str, documents: Iterable[bytes | memoryview], vocab_size: int 
     documents: read once, and not at all for bytes.
     vocab_size: of `bpe` its tokens, END among them (None: `MERGES`); of `word` at most so many
       tokens are kept, those of the most frequent words (None: all words).
+    others: documents of other splits. Where they have more characters, these become one token.
   """
   content: dict[str, object] = {"kind": kind}
   parts = itertools.chain.from_iterable(map(pieces, documents))
   if kind == "char":
-    seen = np.zeros(CODE_POINTS, bool)
-    for part in parts:
-      seen[_code_points(part.decode())] = True
+    seen = _characters(parts)
     content["characters"] = "".join(map(chr, np.flatnonzero(seen)))
+    if (_characters(itertools.chain.from_iterable(map(pieces, others))) & ~seen).any():
+      content["unknown"] = True
   elif kind == "word":
     counts: Counter[bytes] = Counter()
     for part in parts:
@@ -239,6 +260,14 @@ def _first(parts: Iterable[bytes], most: int) -> Iterator[bytes]:
     most -= len(part)
     if most <= 0:
       return
+
+
+def _characters(parts: Iterable[bytes]) -> np.ndarray:
+  """Returns which characters stand in parts of a text, bool [CODE_POINTS]."""
+  seen = np.zeros(CODE_POINTS, bool)
+  for part in parts:
+    seen[_code_points(part.decode())] = True
+  return seen
 
 
 def _code_points(text: str) -> np.ndarray:

@@ -40,7 +40,10 @@ NEUTRAL = {
   "normalized.at": ("input",),
   "sinusoidal.at": ("input",),
   "task.contexts": (None,),
+  "task.tokenizer": ("bpe",),
 }
+# Where the section has had this other option longer; elsewhere the option has always been there.
+BESIDE = {"task.tokenizer": "joint"}
 
 
 def digest(
@@ -70,7 +73,7 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
   for option, neutral in NEUTRAL.items():
     section, _, key = option.partition(".")
     given = kept.get(section) or {}
-    if key in given and given[key] in neutral:
+    if key in given and given[key] in neutral and BESIDE.get(option, key) in given:
       kept[section] = {other: given[other] for other in given if other != key}
   for group, plugin in config.get("plugins", {}).items():
     section = "task" if group == "task" else plugin["name"]

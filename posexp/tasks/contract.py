@@ -192,6 +192,13 @@ class Task(Protocol):
     """
     return None
 
+  def settled(self) -> Task:
+    """Returns the task with what its data decide in place of options that are `auto`.
+
+    It is asked before the run has a folder, and must take no time to speak of.
+    """
+    return self
+
   def smallest_model(self, encoding: Encoding, size: Size, positions: Positions) -> ModelSpec:
     """A model with tiny vocabularies, to check that one can be built before data are prepared."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from posexp.config.checks import Count, Name, between, check, only_with
-from posexp.data import corpus, vocabulary
+from posexp.data import corpus, vocabulary, writing
 from posexp.data.corpus import Text
 from posexp.data.examples import Batch, numbered
 from posexp.data.splits import EVALUATED
@@ -225,11 +225,12 @@ class LanguageModeling(Task):
     nats = found["loss"].sum()
     # Of the exact text, which words may not give back: what they leave out is spelled in bytes.
     bits = nats / math.log(2) + 8 * text.unspelled
+    parted = text.bytes < WORDY * text.words and writing.parts_words([text.beginning])
     measured = self.scores(found) | {
       "bits_per_byte": float(bits / text.bytes),
       "bits_per_char": float(bits / text.chars),
       # Without blanks, as in Japanese, a line would be a word.
-      "word_perplexity": perplexity(nats / text.words) if text.bytes < WORDY * text.words else None,
+      "word_perplexity": perplexity(nats / text.words) if parted else None,
     }
     counted = {"bytes": text.bytes, "words": text.words, "tokens": int(found["tokens"].sum())}
     write_predictions(folder, "test", segments(data, found))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import itertools
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from posexp import storage
 from posexp.config.checks import Count, Name, at_least, at_most, check, only_with
-from posexp.data import sources, splits, tokenizer
+from posexp.data import files, sources, splits, tokenizer, writing
 from posexp.data.splits import EVALUATED, Rows
 from posexp.errors import UserError, counted
 from posexp.tasks import bag_of_words
@@ -36,7 +38,7 @@ class TextClassification(Classification):
   label: Annotated[str, only_with("train")] = "label"
   folds: Annotated[int, at_least(2)] | None = None
   fold: Annotated[int | None, only_with("folds")] = None
-  tokenizer: Literal["word", "bpe"] = "word"
+  tokenizer: Literal["auto", "word", "char", "bpe"] = "auto"
   vocab_size: Annotated[int, at_most(tokenizer.MOST)] = 20_000
   min_count: Count = 2
   max_length: Count | None = None
@@ -48,10 +50,9 @@ class TextClassification(Classification):
     sources.check(self, "training examples")
     if self.folds and (self.fold is None or not 0 <= self.fold < self.folds):
       raise ValueError(f"fold must be 0 to {self.folds - 1}, not {self.fold}")
-    if self.vocab_size < (least := tokenizer.KINDS[self.tokenizer]):
-      raise ValueError(
-        f"vocab_size must be at least {least} for {self.tokenizer}, not {self.vocab_size}"
-      )
+    kind = "word" if self.tokenizer == "auto" else self.tokenizer
+    if self.vocab_size < (least := tokenizer.KINDS[kind]):
+      raise ValueError(f"vocab_size must be at least {least} for {kind}, not {self.vocab_size}")
     if self.max_length is not None and self.max_length < 1 + self.cls:
       raise ValueError(f"max_length must be at least {1 + self.cls}, not {self.max_length}")
 
@@ -63,32 +64,42 @@ class TextClassification(Classification):
     """
     return None if self.package or self.hub else sources.labeled_digest(self)
 
+  def settled(self) -> TextClassification:
+    """Returns the task with `word` for `tokenizer=auto`, or with `char` where the texts of the file
+    that is trained on have no blanks between words."""
+    if self.tokenizer != "auto":
+      return self
+    parted = self.hub or not self.train or _parts_words(self, files.version(self.train))
+    return dataclasses.replace(self, tokenizer="word" if parted else "char")
+
   def prepare(self, folder: Path) -> LabeledData:
     """The data, tokenized by folder/tokenizer.json, which is trained if it is missing.
 
     Raises:
       UserError: for data that is missing, broken or of no use, and for another run's tokenizer.
     """
-    digest = self.data_digest()
-    (text,) = tokenizer.kept(folder, ["tokenizer"], lambda _: _trained(self, digest))
-    return _prepared(self, digest, text)
+    task, digest = self.settled(), self.data_digest()
+    (text,) = tokenizer.kept(folder, ["tokenizer"], lambda _: _trained(task, digest))
+    return _prepared(task, digest, text)
 
   def conclude(self, data: LabeledData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """The metrics of the test split, and those of a bag of words on validation and test."""
     summary = super().conclude(data, snapshot, folder)
-    floor = bag_of_words.bag_of_words(data.rows)
+    parted = writing.parts_words(text for text, _ in data.rows["train"])
+    floor = bag_of_words.bag_of_words(data.rows, self.tokenizer == "char" or not parted)
     for split in EVALUATED:
       summary |= {f"baseline/{split}/{name}": value for name, value in floor[split].items()}
-    return summary
+    return summary | ({} if parted else {"baseline/of": "characters"})
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    """The best checkpoint on both splits, beside the bag of words."""
+    """The best checkpoint on both splits, beside the bag of words or characters."""
+    bag = "characters" if self.tokenizer == "char" else summary.get("baseline/of", "words")
     rows = [("", name) for name in ("accuracy", "macro_f1", "loss")]
     rows += [("baseline/", name) for name in ("accuracy", "macro_f1")]
     yield f"{'at step ' + format(summary['step'], ','):<34}{'validation':>12}{'test':>10}"
     for prefix, name in rows:
       metric = metric_of(self, name)
-      label = f"{'bag of words, ' if prefix else ''}{metric.title}"
+      label = f"{f'bag of {bag}, ' if prefix else ''}{metric.title}"
       cells = (format(summary[f"{prefix}{split}/{name}"], metric.format) for split in EVALUATED)
       yield f"{label:<34}" + "{:>12}{:>10}".format(*cells)
     ahead = [
@@ -116,6 +127,9 @@ def _rows(
         f"they have {names}"
       )
   _check_filled(task, given["train"])
+  labels_of = defaultdict(set)
+  for text, label in itertools.chain(*given.values()):
+    labels_of[splits.exact_key(text)].add(label)
   streams, notes = splits.arrange(
     {split: functools.partial(iter, found) for split, found in given.items()},
     fold=(task.fold, task.folds) if task.folds else None,
@@ -133,6 +147,11 @@ def _rows(
   for split in EVALUATED:
     if unseen := sum(label not in seen for _, label in rows[split]):
       notes.append(f"{counted(unseen, f'{split} text')} with a label that no training text has")
+  both = sum(
+    len(labels_of[splits.exact_key(text)]) > 1 for text, _ in itertools.chain(*given.values())
+  )
+  if both:
+    notes.append(f"{both:,} rows have a text that also stands there with another label")
   if task.hub and not task.folds and task.test not in (None, "test"):
     notes.insert(0, f"the test split is the hub's split {task.test!r}")
   return rows, tuple(_ordered(labels)), notes
@@ -152,7 +171,32 @@ def _ordered(labels: set[str]) -> list[str]:
 def _trained(task: TextClassification, digest: str | None) -> str:
   texts = [text for text, _ in _rows(task, digest)[0]["train"]]
   options = (task.tokenizer, task.vocab_size, task.min_count, task.cls)
-  return storage.cached("tokenizers", lambda: tokenizer.train(texts, *options), texts, *options)
+  parts = tokenizer.WORDS, texts, *options
+  return storage.cached("tokenizers", lambda: tokenizer.train(texts, *options), *parts)
+
+
+@functools.lru_cache(maxsize=64)
+def _parts_words(task: TextClassification, version: tuple[int, int, int] | None) -> bool:
+  """Returns whether blanks part the words of the first training texts. `version` is that of their
+  file, and only for the cache. A file that is not in order is for `prepare` to refuse."""
+  texts: list[str] = []
+  with contextlib.suppress(UserError):
+    texts += splits.beginning(text for text, _ in sources.labeled(task)["train"]())
+  return writing.parts_words(texts)
+
+
+def _fitting(
+  task: TextClassification, rows: dict[str, Rows], opened: tokenizer.Tokenizer, ids: list[list[int]]
+) -> list[str]:
+  """Returns notes on how the tokenizer suits the texts; `ids` are the tokens of validation."""
+  if task.tokenizer == "bpe":
+    return tokenizer.fewer(opened.vocab_size, task.vocab_size, TextClassification.vocab_size)
+  parted = writing.parts_words(text for text, _ in rows["train"])
+  if task.tokenizer == "char":
+    how = "no blanks part the words: texts are read by characters (task.tokenizer=char)"
+    return [] if parted else [how]
+  tokens = [*itertools.chain.from_iterable(ids)]
+  return writing.misfit(tokens.count(tokenizer.UNK), len(tokens), len(ids), parted)
 
 
 @functools.lru_cache(maxsize=2)
@@ -167,6 +211,7 @@ def _prepared(task: TextClassification, digest: str | None, text: str) -> Labele
   for counts, what in counted:
     if found := ", ".join(f"{count:,} {split}" for split, count in counts.items() if count):
       notes = [*notes, f"{found} texts are {what}"]
+  notes = [*notes, *_fitting(task, rows, opened, ids["validation"])]
   return LabeledData.of(
     rows,
     ids,

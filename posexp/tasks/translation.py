@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from posexp import storage
 from posexp.config.checks import Bound, Count, Name, at_least, at_most, check, only_with
 from posexp.data import batches, encoded, sources, tokenizer
 from posexp.data.examples import Batch
-from posexp.data.splits import Split, arrange
+from posexp.data.splits import RECIPE, SPLITS, Split, arrange
 from posexp.runs.metrics import Metric
 from posexp.runs.predictions import write_predictions
 from posexp.tasks import bleu
@@ -65,6 +65,7 @@ class Translation(Task):
   source: str = "en"
   target: str = "de"
   vocab_size: Vocabulary = 8_000
+  tokenizer: Literal["bpe", "char"] = "bpe"
   joint: bool = True
   max_length: Annotated[int, TWO] | None = 128
   beam: int = 4
@@ -284,8 +285,9 @@ def _trained(task: Translation, given: Splits, side: int | None) -> str:
     return pairs if side is None else ((pair[side],) for pair in pairs)
 
   # A minute's work on millions of pairs, which runs that differ elsewhere share.
-  parts = given.digest, task.vocab_size, side, tokenizer.TRAINED_ON
-  return storage.cached("tokenizers", lambda: tokenizer.train_bpe(rows(), task.vocab_size), *parts)
+  train = tokenizer.train_char if task.tokenizer == "char" else tokenizer.train_bpe
+  parts = given.digest, task.tokenizer, tokenizer.WORDS, task.vocab_size, side, tokenizer.TRAINED_ON
+  return storage.cached("tokenizers", lambda: train(rows(), task.vocab_size), *parts)
 
 
 @functools.lru_cache(maxsize=2)
@@ -300,6 +302,9 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
     for split, found in given.pairs.items()
   }
   notes = list(given.notes)
+  if task.tokenizer == "bpe":
+    found = min(each.vocab_size for each in opened)
+    notes += tokenizer.fewer(found, task.vocab_size, type(task).vocab_size)
   for split, found in examples.items():
     if found.long:
       what = "dropped" if split == "train" else "cut for the model"
@@ -347,6 +352,8 @@ class Corpus(Translation):
   def splits(self):
     digest = sources.pairs_digest(self)
     given = sources.pairs(self)
+    if len(given) < len(SPLITS):
+      digest = storage.digest(digest, RECIPE)
     names = {"rows": "pairs", "texts": "sources"}
     splits, notes = arrange(given, keep=sources.full, digest=digest, **names)
     return Splits(splits, [*sources.notes(self, "source"), *notes], {}, digest)

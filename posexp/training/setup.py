@@ -45,7 +45,7 @@ class Setup(NamedTuple):
     """Raises UserError for options that do not exist or do not suit, by their full names."""
     parts = {
       str(config["encoding"]): make_encoding(config),
-      "task": make_task(config),
+      "task": make_task(config).settled(),
       "model": make_size(config),
       "positions": build(Positions, config.get("positions"), "positions"),
       "train": build(Training, config.get("train"), "train"),
