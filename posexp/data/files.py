@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import json
 import os
-import re
 import shutil
 import stat
 import tempfile
