@@ -50,6 +50,13 @@ def test_how_devices_share_the_work_does_not_change_the_digest():
   assert of(accumulate=2) != digest(CONFIG)  # other units are dropped
 
 
+def test_a_translator_without_the_option_of_a_tokenizer_has_the_digest_of_a_bpe():
+  joint = with_task(joint=True)
+  assert digest(with_task(joint=True, tokenizer="bpe")) == digest(joint)
+  assert digest(with_task(joint=True, tokenizer="char")) != digest(joint)
+  assert digest(with_task(tokenizer="bpe")) != digest(CONFIG)  # others have always had it
+
+
 def test_one_number_has_one_digest():
   assert digest({**CONFIG, "train": {"learning_rate": 0.001, "clip": 1}}) == digest(CONFIG)
   assert digest({**CONFIG, "rpr": {"k": 1, "keys": True}}) != digest(
