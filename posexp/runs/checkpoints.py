@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import math
 import os
 import re
 import sys
+import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,16 +18,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posexp import storage
-from posexp.errors import UserError
+from posexp.errors import AGAIN, WAYS_OUT, UserError
 
 # Orbax takes a second to import, and a finished run needs none of it: it is imported where used.
 
 WRITING = "could not be written ({reason}); those that were whole before it are kept"
-READING = (
-  "is damaged ({reason}); remove it to go on from the checkpoint before it, or rerun=true starts "
-  "the run afresh"
-)
+READING = "is damaged ({reason}); {advice}, or rerun=true starts the run afresh"
+REFUSED = "cannot be read ({reason}); {advice}"  # which says nothing of the checkpoint itself
 
+# Orbax takes `*`, `?` and `[` in a path for a pattern, and TensorStore changes or refuses others.
+PLAIN = re.compile(r"(?!/(gs|s3|az|hf)/|.*__lock)([A-Za-z]:)?[\w ./=-]*")
 CHECKSUM = "crc32"  # of a checkpoint's metadata: Orbax reads arrays whose bytes have changed
 
 
@@ -116,6 +118,11 @@ class Checkpoints:
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), template
     )
     with self._explained(READING, step):
+      arrays = self._manager.directory / str(step) / "default"
+      if not (arrays / "manifest.ocdbt").exists() and any(arrays.glob("ocdbt.process_*")):
+        if self.read_only:
+          raise UserError(f"{self.folder / str(step)} is in parts; the training command joins them")
+        ocp.StandardCheckpointHandler().finalize(arrays)
       metadata = self._manager.metadata(step)
       if difference := _difference(_shapes(metadata.item_metadata.tree), _shapes(wanted)):
         raise UserError(
@@ -140,6 +147,8 @@ class Checkpoints:
     if manager := vars(self).pop("_manager", None):
       with self._explained(WRITING, self._saving):
         manager.close()
+    if link := vars(self).pop("_link", None):
+      link.cleanup()
 
   @functools.cached_property
   def _manager(self) -> Any:
@@ -159,7 +168,23 @@ class Checkpoints:
     )
     # Named here, since metadata could otherwise be read only after a save.
     handler = ocp.StandardCheckpointHandler()
-    return ocp.CheckpointManager(self.folder.absolute(), options=options, item_handlers=handler)
+    return ocp.CheckpointManager(self._plain_folder(), options=options, item_handlers=handler)
+
+  def _plain_folder(self) -> Path:
+    """The folder by an absolute path without special characters: its own, or that of a link."""
+    folder = self.folder.absolute()
+    if PLAIN.fullmatch(folder.as_posix()):
+      return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    place = None if PLAIN.fullmatch(Path(tempfile.gettempdir()).as_posix()) else "/tmp"
+    self._link = tempfile.TemporaryDirectory(prefix="posexp-", dir=place)
+    link = Path(self._link.name, folder.name)
+    link.symlink_to(folder, target_is_directory=True)
+    return link
+
+  def _steps(self) -> list[int]:
+    """The steps of the checkpoints in the folder, whole or not, in ascending order."""
+    return sorted(int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdecimal())
 
   @property
   def _ranks(self) -> dict[int, Rank]:
@@ -174,10 +199,20 @@ class Checkpoints:
       raise
     except Exception as error:
       number = re.search(r"os_error_code='(\d+)'", str(error))
+      code = int(number[1]) if number else getattr(error, "errno", None)
       first = getattr(error, "strerror", None) or str(error).partition("\n")[0][:100]
-      reason = os.strerror(int(number[1])) if number else first or type(error).__name__
-      what = f"a checkpoint in {self.folder}" if step is None else f"{self.folder / str(step)}"
-      raise UserError(f"{what} {message.format(reason=reason)}") from error
+      reason = os.strerror(code) if number else first or type(error).__name__
+      what, steps = f"a checkpoint in {self.folder}", self._steps()
+      if step is not None:
+        what = f"{self.folder / str(step)}"
+      advice = "put it back"
+      if not self.read_only and len(steps) > 1 and step == steps[-1]:
+        advice = "move it away to go on from the checkpoint before it"
+      if message is READING and code in WAYS_OUT.keys() - {errno.EISDIR}:
+        message, advice = REFUSED, WAYS_OUT[code]
+      elif message is READING and (isinstance(error, MemoryError) or "EXHAUSTED" in str(error)):
+        message, reason, advice = REFUSED, "out of memory", f"free some, {AGAIN}"
+      raise UserError(f"{what} {message.format(reason=reason, advice=advice)}") from error
 
 
 def _hush() -> None:
