@@ -156,16 +156,19 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
 def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
   """A run, with the options that it is to be measured with."""
   from posexp.training.devices import prepare
-  from posexp.training.restore import open_language_model, open_trained, with_options
+  from posexp.training.restore import OF_DATA, open_language_model, open_trained, with_options
 
   prepare()
-  trained = open_trained(path) if args.text is None else open_language_model(path)
-  if args.options:
-    given = command_line.read(args.options)
-    if several := [each.input_line for each in given if each.is_sweep_override()]:
-      raise UserError(f"{several[0]}: give one value; each command measures one")
-    trained = with_options(trained, {each.key_or_group: each.value() for each in given})
-  return trained
+  given = command_line.read(args.options)
+  if several := [each.input_line for each in given if each.is_sweep_override()]:
+    raise UserError(f"{several[0]}: give one value; each command measures one")
+  options = {each.key_or_group: each.value() for each in given}
+  if args.text is not None:
+    trained = open_language_model(path)
+  else:
+    moved = {key: options.pop(key) for key in OF_DATA if key in options}
+    trained = open_trained(path, moved)
+  return with_options(trained, options) if options else trained
 
 
 def without_terms(

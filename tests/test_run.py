@@ -232,6 +232,7 @@ def test_a_torn_last_row_is_dropped(tmp_path, torn):
     file.write(torn)
   assert [row["step"] for row in read_run(tmp_path).history] == [1, 2]
   with RunWriter(tmp_path, CONFIG) as run:
+    run.rewind(2)
     run.log(3, {"a": 3})
   rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   assert rows == [{"step": 1, "a": 1}, {"step": 2, "a": 2}, {"step": 3, "a": 3}]

@@ -1,13 +1,14 @@
 """The folders of runs: their identity, how training writes them, and how they are read back."""
 
 from posexp.runs.identity import BOOKKEEPING, FILES, digest, folder
-from posexp.runs.run import Broken, Run, read_config, read_run, read_runs, read_summary
-from posexp.runs.writer import ReadOnlyRun, RunWriter, lock
+from posexp.runs.run import Broken, Run, read_config, read_rows, read_run, read_runs, read_summary
+from posexp.runs.writer import Elsewhere, ReadOnlyRun, RunWriter, lock
 
 __all__ = [
   "BOOKKEEPING",
   "FILES",
   "Broken",
+  "Elsewhere",
   "ReadOnlyRun",
   "Run",
   "RunWriter",
@@ -15,6 +16,7 @@ __all__ = [
   "folder",
   "lock",
   "read_config",
+  "read_rows",
   "read_run",
   "read_runs",
   "read_summary",

@@ -76,7 +76,7 @@ class Checkpoints:
     if not any(self.folder.glob("[0-9]*")):
       return None
     with self._explained(READING):
-      best = _best(self._ranks)  # of the latest, too, so that damaged ranks are noticed before work
+      best = best_of(self._ranks)  # which notices damaged ranks before any work
       return self._manager.latest_step() if which == "latest" else best
 
   def restore(self, template: Any, which: str = "latest") -> Any:
@@ -110,13 +110,17 @@ class Checkpoints:
     return states[-1].replace(params=mean), steps
 
   def load(self, step: int, template: Any) -> Any:
-    """The state of a step, as `restore`."""
+    """The state of a step, as `restore`; UserError if there is none."""
     import jax
     import orbax.checkpoint as ocp
 
     wanted = jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), template
     )
+    if step not in self._steps():
+      raise UserError(
+        f"{self.folder / str(step)} is lost; put it back, or rerun=true starts the run afresh"
+      )
     with self._explained(READING, step):
       arrays = self._manager.directory / str(step) / "default"
       if not (arrays / "manifest.ocdbt").exists() and any(arrays.glob("ocdbt.process_*")):
@@ -239,11 +243,12 @@ class _NewestAndBest:
 
   def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
     ranks = _finite({each.step: each.metrics for each in checkpoints})
-    kept = {checkpoints[-1].step, _best(ranks), *sorted(ranks, reverse=True)[: self.ranked]}
+    kept = {checkpoints[-1].step, best_of(ranks), *sorted(ranks, reverse=True)[: self.ranked]}
     return [each.step in kept for each in checkpoints]
 
 
-def _best(ranks: Mapping[int, Rank]) -> int | None:
+def best_of(ranks: Mapping[int, Rank]) -> int | None:
+  """The step with the best rank, of equals the earliest; None if there is none."""
   return max(ranks, key=lambda step: (ranks[step], -step), default=None)
 
 

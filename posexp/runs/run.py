@@ -5,6 +5,7 @@
       metrics.jsonl     one row a line: {"step": 50, "train/loss": 0.61, "time/seconds": 7.4}
       checkpoints/      the newest and the best
       summary.json      the result; only a finished run has one
+      run.sha256        the digests of these files, once the run has finished
       train.log         what the run printed, and how it failed
 
 The folder follows from the config, so that the same command finds it again. On one kind of
@@ -32,6 +33,7 @@ from posexp.errors import UserError, refused
 from posexp.runs.checkpoints import Checkpoints
 from posexp.runs.identity import settings
 from posexp.runs.metrics import is_metric
+from posexp.runs.seal import CONFIG, ROWS, SUMMARY, is_sealed
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 REQUIRED = {"seed": int, "encoding": str, "task.kind": str, "task.name": str | int | float}
@@ -116,17 +118,19 @@ class Run:
   def restore(self, template: Any, which: str = "best") -> Any:
     """The "best" or the "latest" checkpoint, laid out like `template`; None if there is none.
 
-    The best of a run with `train.average` is the mean that was measured at its end. The run may be
-    in training meanwhile.
+    The best of a finished run is the one that its summary is of; with `train.average` it is the
+    mean that was measured at its end. The run may be in training meanwhile.
 
     Raises:
-      UserError: the checkpoint is of another model, or cannot be read.
+      UserError: the checkpoint is of another model, is lost, or cannot be read.
     """
     average = self.settings.get("train.average") if which == "best" else None
     checkpoints = Checkpoints(self.path / "checkpoints", read_only=True)
     with contextlib.closing(checkpoints):
       if average and checkpoints.find(which) is not None:
         return checkpoints.average(template, average)[0]
+      if which == "best" and "step" in (self.summary or {}):
+        return checkpoints.load(self.summary["step"], template)
       return checkpoints.restore(template, which)
 
 
@@ -188,11 +192,22 @@ def read_config(path: Path) -> dict[str, Any] | None:
   """The config in a run's folder; None if there is none.
 
   Raises:
-    Broken: it is no config, or one of another version.
+    Broken: it is no config, one of another version, or was changed after the run had finished.
     UserError: it cannot be read.
   """
-  data = storage.read(path / "config.yaml")
+  data = _written(path, CONFIG)
   return None if data is None else parsed_config(path, data)
+
+
+def _written(path: Path, name: str) -> bytes | None:
+  """The content of a file of a run that training can make again; None if there is none."""
+  data = storage.read(path / name)
+  if data is not None and not is_sealed(path, name, data):
+    raise Broken(
+      f"{path}: its {name} is not the one of run.sha256; the training command, typed again, makes "
+      "it again"
+    )
+  return data
 
 
 def parsed_config(path: Path, data: bytes) -> dict[str, Any]:
@@ -256,10 +271,10 @@ def read_summary(path: Path) -> dict[str, Any] | None:
   """The summary in a run's folder; None if the run has not finished.
 
   Raises:
-    Broken: it is no summary.
+    Broken: it is no summary, or not the one that the run has written.
     UserError: it cannot be read.
   """
-  data = storage.read(path / "summary.json")
+  data = _written(path, SUMMARY)
   return None if data is None else parsed_summary(path, data)
 
 
@@ -297,14 +312,21 @@ def _is_gate(gate: Any) -> bool:
 def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
   """The rows of metrics.jsonl up to the first that is damaged, and what that is.
 
-  The last line may be half a row: the run is writing it, or was killed while it did.
+  The last line may be half a row: the run is writing it, or was killed while it did. None of a
+  finished run's rows is read where one was changed.
   """
-  return parsed_rows(path, storage.read(path / "metrics.jsonl") or b"")
+  data = storage.read(path / ROWS) or b""
+  if is_sealed(path, ROWS, data):
+    return parsed_rows(path, data)
+  return [], UserError(
+    f"{path / ROWS}: not the rows of run.sha256; put back the file that was changed, or "
+    "rerun=true starts the run afresh"
+  )
 
 
 def parsed_rows(path: Path, data: bytes) -> tuple[list[dict[str, Any]], UserError | None]:
   """As `read_rows`, of what the metrics.jsonl of the run in a folder holds."""
-  file = path / "metrics.jsonl"
+  file = path / ROWS
   *lines, unfinished = data.split(b"\n")
   rows: list[dict[str, Any]] = []
   for number, line in enumerate(lines, start=1):

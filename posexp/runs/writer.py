@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import operator
 import os
 import shutil
@@ -20,16 +19,16 @@ from omegaconf import OmegaConf
 
 from posexp import storage
 from posexp.errors import WAYS_OUT, UserError
-from posexp.runs.checkpoints import Checkpoints, Rank
+from posexp.runs.checkpoints import Checkpoints, Rank, best_of
 from posexp.runs.identity import digest
 from posexp.runs.metrics import COST, Score, score
 from posexp.runs.run import Broken, read_config, read_rows, read_summary
+from posexp.runs.seal import CONFIG, ROWS, SEAL, SUMMARY, seal
 
-ROWS = "metrics.jsonl"
 ACCURACY = score("validation/accuracy")
 OWNED = (  # what `rerun` removes, in this order
-  "summary.json", "checkpoints", "metrics.jsonl", "config.yaml", "tokenizer.*", "predictions",
-  "context", "figures", "train.log", "wandb",
+  SUMMARY, SEAL, "checkpoints", ROWS, CONFIG, "tokenizer.*", "predictions", "context", "figures",
+  "train.log", "wandb",
 )  # fmt: skip
 
 
@@ -61,6 +60,7 @@ class RunWriter:
   ):
     self.path = Path(path)
     self.output = self.path  # where this process writes its files
+    self.started = True  # whether a step was ever taken: if not, a mistake leaves no folder behind
     self.metric = metric
     self.history: list[dict[str, Any]] = []
     self.checkpoints = Checkpoints(self.path / "checkpoints", ranked=ranked)
@@ -88,6 +88,9 @@ class RunWriter:
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Adds a row to metrics.jsonl, which a kill afterwards does not lose."""
     text = json.dumps({"step": step, **metrics}, default=_item)
+    if (self.output / SEAL).exists():  # a finished run that has lost its checkpoints
+      self._unseal()
+    self.started = True
     with self._writing(), (self.output / ROWS).open("a", encoding="utf-8") as file:
       file.write(text + "\n")
     self.history.append(json.loads(text))
@@ -119,12 +122,18 @@ class RunWriter:
     A checkpoint without metrics is kept while it is the newest, and is never the best.
     """
     self._sync()
+    self.started = True
     self.checkpoints.save(step, state, None if metrics is None else self.rank(metrics))
 
   def rank(self, row: Mapping[str, float]) -> Rank:
     """How good the state of an evaluation is: the greatest rank is the best."""
     sign = 1 if self.metric.metric.higher_is_better else -1
     return Rank(sign * row[self.metric.key], -row["validation/loss"])
+
+  def restore_best(self, template: Any) -> Any:
+    """The state of the best evaluation, as `Checkpoints.load`."""
+    ranks = {row["step"]: self.rank(row) for row in self.history if self.metric.key in row}
+    return self.checkpoints.load(best_of(ranks), template)
 
   @property
   def ranks(self) -> list[Rank]:
@@ -138,9 +147,18 @@ class RunWriter:
     text = json.dumps(summary, indent=2, default=_item) + "\n"
     with contextlib.suppress(Broken):
       if _timeless(read_summary(self.path) or {}) == _timeless(json.loads(text)):
-        return
+        text = (self.path / SUMMARY).read_text("utf-8")
     with self._writing():
-      storage.write(self.output / "summary.json", text)
+      seal(self.output, text)
+      storage.write(self.output / SUMMARY, text)
+
+  def _unseal(self) -> None:
+    """Has the run count as unfinished again, if its summary is not the one that it wrote."""
+    try:
+      read_summary(self.output)
+    except Broken:
+      storage.remove(self.output / SUMMARY)
+    storage.remove(self.output / SEAL)
 
   def _sync(self) -> None:
     """Has the rows on disk; UserError if they are gone."""
@@ -148,8 +166,10 @@ class RunWriter:
       os.fsync(file.fileno())
 
   def _open(self, stack: contextlib.ExitStack) -> None:
+    made = [each for each in self.path.parents if not each.exists()]
     self.path.mkdir(parents=True, exist_ok=True)
     stack.enter_context(lock(self.path))
+    stack.push(lambda kind, *_: self._leave(kind, made))
     if self._rerun:
       self._clear()
     for left in (*self.path.glob(".*.tmp"), *self.path.glob("predictions/.*.tmp"), self._trash):
@@ -162,13 +182,26 @@ class RunWriter:
         f"{self.path} holds a run of another config (see its config.yaml); move it away, or "
         "rerun=true overwrites it"
       )
-    if config is None or not (self.path / "summary.json").exists():
-      storage.write(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(self._config)))
+    if config is None or not (self.path / SUMMARY).exists():
+      storage.write(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(self._config)))
     self.history, self._damage = read_rows(self.path)
     if self._damage is None:
-      self.rewind(math.inf)
+      (self.path / ROWS).touch()
+    kept = any(any(self.path.glob(name)) for name in (SUMMARY, SEAL, "checkpoints/*"))
+    self.started = kept or bool(self.history or self._damage)
     storage.check(self.path / "train.log")
     stack.enter_context(_journal(self.path / "train.log"))
+
+  def _leave(self, error: type[BaseException] | None, made: list[Path]) -> None:
+    """Removes what there is of a run that was refused, or stopped, before its first step."""
+    mistake = error and issubclass(error, UserError | OSError | KeyboardInterrupt | SystemExit)
+    if mistake and not self.started:
+      self._clear()
+      for name in (".pid", ".lock"):
+        storage.remove(self.path / name)
+      for each in (self.path, *made):
+        with contextlib.suppress(OSError):  # something else is in it
+          each.rmdir()
 
   def _clear(self) -> None:
     # By renaming, so that a kill leaves no checkpoint of which half is gone.
@@ -206,8 +239,10 @@ class ReadOnlyRun(RunWriter):
   def _open(self, stack: contextlib.ExitStack) -> None:
     self.output = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     self.history, self._damage = read_rows(self.path)
-    if self._damage is None:
-      self.rewind(math.inf)
+
+
+class Elsewhere(UserError):
+  """Another process trains the run."""
 
 
 @contextlib.contextmanager
@@ -215,14 +250,14 @@ def lock(path: Path) -> Iterator[None]:
   """Holds a run's folder for this process; the system frees it when the process ends, even killed.
 
   Raises:
-    UserError: another process holds it.
+    Elsewhere: another process holds it.
   """
   holder = path / ".pid"
   try:
     held = FileLock(path / ".lock").acquire(blocking=False)
   except Timeout:
     pid = (storage.read(holder) or b"unknown").decode(errors="replace")
-    raise UserError(
+    raise Elsewhere(
       f"{path} is being trained by another process (pid {pid}); wait for it, or stop it"
     ) from None
   with held:

@@ -18,7 +18,7 @@ from posexp.errors import UserError, pasted, refused
 from posexp.runs import read_runs
 from posexp.sweeps.jobs import members
 from posexp.sweeps.supervise import supervise, trainer_for
-from posexp.sweeps.sweep import DONE, Member, Sweep, Train
+from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, Member, Sweep, Train
 
 log = logging.getLogger("posexp")
 SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
@@ -87,10 +87,13 @@ def _launch(train: Train, lost: set[str]) -> int:
   supervise(sweep, *trainer)
   for line in _means(sweep.runs):
     log.info("%s", line)
-  if sweep.failed:
-    names = "; ".join(member.options for member in sweep.failed)
-    _say(f"error: {len(sweep.failed)} of {len(sweep.runs)} runs failed: {names}")
-  return 1 if sweep.failed else 0
+  if elsewhere := sweep.in_state(ELSEWHERE):
+    names = "; ".join(member.options for member in elsewhere)
+    log.info("another process still trains %s; the same command shows them later", names)
+  if failed := sweep.in_state(FAILED):
+    names = "; ".join(member.options for member in failed)
+    _say(f"error: {len(failed)} of {len(sweep.runs)} runs failed: {names}")
+  return 1 if failed else 0
 
 
 def _means(runs: Sequence[Member]) -> Iterator[str]:

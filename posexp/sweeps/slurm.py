@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.errors import UserError, near
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Member, Report, Train, attempt
+from posexp.sweeps.sweep import FAILED, RUNNING, WAITING, Member, Report, Train, attempt
 
 log = logging.getLogger("posexp")
 
@@ -90,11 +90,10 @@ def _submit(members: Sequence[Member], train: Train, output: Path, cfg: DictConf
 
 def _outcome(job: Any) -> tuple[str, str]:
   try:
-    reason = job.result()
+    return job.result()
   except Exception:  # submitit's own, of several lines
     said = near(job.paths.stderr)
-    reason = f"Slurm's job {job.job_id} ended as {job.state}; what it said is in {said}"
-  return (FAILED if reason else DONE), reason
+    return FAILED, f"Slurm's job {job.job_id} ended as {job.state}; what it said is in {said}"
 
 
 class ResumableTraining:
@@ -104,7 +103,7 @@ class ResumableTraining:
     self.train = train
     self.logs = logs
 
-  def __call__(self, member: Member) -> str:
+  def __call__(self, member: Member) -> tuple[str, str]:
     logging.config.dictConfig(self.logs)
     # It comes before USR2 when another job takes the place, and is no reason to end for good.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

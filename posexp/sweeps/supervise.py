@@ -22,7 +22,7 @@ from posexp.config import RunOptions, build
 from posexp.config.checks import brief
 from posexp.errors import UserError
 from posexp.sweeps.slurm import train_by_slurm
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Report, Sweep, Train, attempt, forget
+from posexp.sweeps.sweep import RUNNING, Member, Report, Sweep, Train, attempt, forget
 from posexp.sweeps.workers import devices, train_in_workers
 
 log = logging.getLogger("posexp")
@@ -71,18 +71,21 @@ def train_here(members: Sequence[Member], train: Train) -> Iterator[Report]:
   for member in members:
     yield member, RUNNING, ""
     forget(groups, member)
-    reason = attempt(train, member)
-    yield member, FAILED if reason else DONE, reason
+    yield member, *attempt(train, member)
 
 
 def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> None:
-  """Has the runs of a sweep trained that are to be trained, and says what becomes of them."""
-  table = live_table(sweep, live and terminal())
-  with table as draw, contextlib.closing(trainer(sweep.to_train())) as reports:
-    for report in reports:
-      if report is not None:
-        sweep.turn(*report)
-      draw()
+  """Has the runs of a sweep trained that are to be trained, and says what becomes of them.
+
+  Those that another process trains meanwhile are looked at again at the end.
+  """
+  with live_table(sweep, live and terminal()) as draw:
+    for members in (sweep.to_train, sweep.left):
+      with contextlib.closing(trainer(members())) as reports:
+        for report in reports:
+          if report is not None:
+            sweep.turn(*report)
+          draw()
 
 
 @contextlib.contextmanager

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from posexp.errors import UserError, counted, near, refused
-from posexp.runs import read_run, read_summary
+from posexp.runs import Elsewhere, lock, read_run, read_summary
+from posexp.runs.seal import is_whole
 
 log = logging.getLogger("posexp")
 
-DONE, RUNNING, FAILED, WAITING = STATES = ("done", "running", "failed", "waiting")
+STATES = ("done", "running", "elsewhere", "failed", "waiting")
+DONE, RUNNING, ELSEWHERE, FAILED, WAITING = STATES
 
 KEPT = 8  # groups of a sweep whose compiled programs one process keeps
 
@@ -35,14 +37,25 @@ class Member:
   duplicate_of: Member | None = None  # the first member that is the same run
   unsuited: str = ""  # why there can be no such run
   state: str = WAITING
-  reason: str = ""  # of a failure
+  reason: str = ""  # of a failure, or why it is not trained here
 
   @property
   def finished(self) -> bool:
-    """Whether there is a summary that is whole."""
+    """Whether there is a summary, and nothing of the run was changed since."""
     try:
-      return read_summary(self.path) is not None
+      return read_summary(self.path) is not None and is_whole(self.path)
     except UserError:  # training makes it again, or says what is wrong
+      return False
+
+  @property
+  def held(self) -> bool:
+    """Whether another process trains it at this moment."""
+    try:
+      with lock(self.path):
+        return False
+    except Elsewhere:
+      return True
+    except OSError:  # its folder is gone
       return False
 
   @property
@@ -58,17 +71,19 @@ class Member:
 Report = tuple[Member, str, str]  # a member, its new state, and the reason for it
 
 
-def attempt(train: Train, member: Member) -> str:
-  """Trains a run; returns why it failed, or "" if it did not.
+def attempt(train: Train, member: Member) -> tuple[str, str]:
+  """Trains a run; returns its state, and the reason for it: DONE, FAILED or ELSEWHERE.
 
   The traceback of an unexpected exception is in the train.log of the run.
   """
   try:
     train(member.config)
+  except Elsewhere as error:
+    return ELSEWHERE, str(error)
   except UserError as error:
-    return str(error)
+    return FAILED, str(error)
   except OSError as error:
-    return str(refused(error))
+    return FAILED, str(refused(error))
   except Exception as error:
     file = member.path / "train.log"
     written = file.read_text("utf-8", errors="replace") if file.exists() else ""
@@ -76,8 +91,8 @@ def attempt(train: Train, member: Member) -> str:
       file.parent.mkdir(parents=True, exist_ok=True)
       file.write_text(written + traceback.format_exc(), "utf-8")
     first = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}; its traceback is in {near(file)}"
-  return ""
+    return FAILED, f"{type(error).__name__}: {first}; its traceback is in {near(file)}"
+  return DONE, ""
 
 
 def forget(groups: set[str], member: Member) -> None:
@@ -100,9 +115,9 @@ class Sweep:
     self.members = members
     self.runs = [m for m in members if m.duplicate_of is None and not m.unsuited]
 
-  @property
-  def failed(self) -> list[Member]:
-    return [member for member in self.runs if member.state == FAILED]
+  def in_state(self, state: str) -> list[Member]:
+    """The runs that are in a state."""
+    return [member for member in self.runs if member.state == state]
 
   def to_train(self) -> list[Member]:
     """The runs that are to be trained; says of all others why not."""
@@ -115,11 +130,19 @@ class Sweep:
         self._say(member, f"{member.options}: finished already, in {near(member.path)}")
     return [member for member in self.runs if member.state != DONE]
 
+  def left(self) -> list[Member]:
+    """The runs that another process trained before and that nobody trains now, unfinished."""
+    for member in self.in_state(ELSEWHERE):
+      if member.finished:
+        self.turn(member, DONE)
+    return [member for member in self.in_state(ELSEWHERE) if not member.held]
+
   def turn(self, member: Member, state: str, reason: str = "") -> None:
     """Notes and says that a run is in another state."""
     member.state, member.reason = state, reason
-    texts = {RUNNING: member.options, DONE: "done", WAITING: reason, FAILED: f"failed: {reason}"}
-    self._say(member, texts[state], logging.ERROR if state == FAILED else logging.INFO)
+    texts = {RUNNING: member.options, DONE: "done", WAITING: reason}
+    text = texts.get(state, f"{state}: {reason}")
+    self._say(member, text, logging.ERROR if state == FAILED else logging.INFO)
 
   def _say(self, member: Member, text: str, level: int = logging.INFO) -> None:
     log.log(level, "job %d/%d: %s", member.number, len(self.members), text)
@@ -146,5 +169,5 @@ class Sweep:
         if seeds := ", ".join(member.seed for member in group if member.state == state):
           parts.append(f"{state} (seed {seeds})")
       yield f"  {name:<{width}}  {', '.join(parts)}"
-    for member in self.failed:
+    for member in self.in_state(FAILED):
       yield f"  failed: {member.options}: {member.reason}"

@@ -22,7 +22,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.errors import UserError, near
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Report, Train, attempt, forget
+from posexp.sweeps.sweep import FAILED, RUNNING, Member, Report, Train, attempt, forget
 
 log = logging.getLogger("posexp")
 
@@ -100,11 +100,11 @@ def train_in_workers(
         member, number = busy.pop(future)
         idle.append(number)
         try:
-          reason = future.result()
+          state, reason = future.result()
         except BrokenExecutor:
           del pools[number]
-          reason = f"its process died; what it said is in {near(files[number])}"
-        yield member, FAILED if reason else DONE, reason
+          state, reason = FAILED, f"its process died; what it said is in {near(files[number])}"
+        yield member, state, reason
       yield None
   except BaseException:
     log.info("stopping: what is in training is saved first")
@@ -131,13 +131,13 @@ def _begin(device: dict[str, str], file: str, logs: dict[str, Any]) -> None:
   logging.config.dictConfig(logs)
 
 
-def _train(train: Train, member: Member) -> str:
-  """In the process of a worker: trains a run; returns why it failed, or ""."""
+def _train(train: Train, member: Member) -> tuple[str, str]:
+  """In the process of a worker: as `attempt`."""
   try:
     forget(_groups, member)
     return attempt(train, member)
   except SystemExit:
-    return "its process was asked to end"
+    return FAILED, "its process was asked to end"
   finally:
     if not multiprocessing.parent_process().is_alive():
       os._exit(128 + signal.SIGTERM)  # nobody hears the answer

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from posexp.data.examples import Batch
 from posexp.data.splits import EVALUATED
 from posexp.errors import near
-from posexp.runs import Broken, read_config, read_summary
+from posexp.runs import Broken, read_config, read_rows, read_summary
 from posexp.runs.metrics import METRICS, Metric, Score, score
 from posexp.runs.predictions import are_whole
 
@@ -249,22 +249,25 @@ class Task(Protocol):
 
 
 def finished(task: Task, folder: Path) -> dict[str, Any] | None:
-  """The summary of a run that has finished; None where files of it are lost or damaged, too.
+  """The summary of a finished run; None where files of it are lost, damaged or changed, too.
 
   Training then makes them again, from the best checkpoint.
 
   Raises:
-    UserError: they cannot be read.
+    UserError: they cannot be read, or the rows of metrics.jsonl, which nothing makes again, were
+      changed.
   """
   try:
     if (summary := read_summary(folder)) is None:
       return None
     whole = read_config(folder) is not None and are_whole(folder, task.predicted(summary))
     if whole and [*task.table(summary)]:
+      if damage := read_rows(folder)[1]:
+        raise damage
       return summary
   except (Broken, LookupError, TypeError, ValueError):
     pass
-  log.info("%s: lost or damaged files of a finished run are made again", near(folder))
+  log.info("%s: lost or changed files of a finished run are made again", near(folder))
   return None
 
 

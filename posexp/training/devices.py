@@ -45,7 +45,8 @@ def prepare() -> None:
   the library that tokenizes would wait for each other then, and take 1.7 times as long as one.
   """
   cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(storage.cache_folder() / "jax")
-  jax.config.update("jax_compilation_cache_dir", cache)
+  if not storage.SURROGATES.search(cache):  # XLA takes no path that is not UTF-8
+    jax.config.update("jax_compilation_cache_dir", cache)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
   # What a full disk has cut off is compiled instead.

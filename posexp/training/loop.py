@@ -178,6 +178,7 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
       batch, tokens = meter.next(batches, state)
       state = program.update(state, batch, key)
       compiling.cancel()
+      run.started = True
       step += 1
       meter.count(tokens, state)  # which waits for the first step: nothing is to take cores from it
       program.update.begin(program.shapes, upcoming, key)  # meanwhile
@@ -220,7 +221,7 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   if count:
     best, summary["averaged"] = run.checkpoints.average(state, count)
   else:
-    best = run.checkpoints.restore(state, "best")
+    best = run.restore_best(state)
   model = job.snapshot(best)
   summary["step"] = int(best.step)
   if count:

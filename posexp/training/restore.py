@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from posexp.config.schema import flat
 from posexp.data.corpus import kept_vocabulary
 from posexp.data.encoded_trees import kept_lexicon
 from posexp.data.tokenizer import Tokenizer
@@ -23,7 +24,7 @@ from posexp.encodings import make_encoding
 from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError, near
 from posexp.models.backbones import make_size
-from posexp.runs import Run, digest, read_run
+from posexp.runs import FILES, Run, digest, read_run
 from posexp.tasks.contract import Data, ModelSpec
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.tasks.parsing import Parsing
@@ -36,6 +37,7 @@ from posexp.training.step import Program, keys, program, split
 
 # Options of the model that no weight knows.
 OF_MODEL = ("memory", "same_length", "attention", "window", "window_ends")
+OF_DATA = (*(f"task.{name}" for name in FILES), "model.vectors")  # paths, which no digest has
 
 
 class TrainedModel(NamedTuple):
@@ -48,17 +50,34 @@ class TrainedModel(NamedTuple):
   data: Data | None = None  # None of a model that was opened without
 
 
-def open_trained(path: Path | str) -> TrainedModel:
+def open_trained(path: Path | str, moved: Mapping[str, Any] | None = None) -> TrainedModel:
   """Opens a run that has finished or was stopped, and restores a checkpoint.
+
+  `moved` says where the data are now, by the options of OF_DATA: {"task.train": "new.csv"}.
 
   Raises:
     UserError: there is no run, it has no checkpoint yet, or its data are gone or are others.
   """
-  run, setup = _described(path)
+  run, setup = _described(path, moved=moved)
   identity, task = run.path.resolve().parent.name, setup.task
   known = re.fullmatch("[0-9a-f]{12}", identity)
-  if known and digest(run.config, **setup.data_digests()) != identity:
-    raise UserError(f"{path}: the data are not those that the run was trained on")
+  typed = " ".join(f"{key}={value}" for key, value in (moved or {}).items())
+  if typed and not known:
+    raise UserError(
+      f"{typed}: {path} is not in a folder named by its digest, which would tell whether these are "
+      "its data; move it back, or lay the data where they were"
+    )
+  try:
+    same = not known or digest(run.config, **setup.data_digests()) == identity
+  except UserError as error:
+    keys = [key for key in OF_DATA if flat(run.config).get(key)]
+    if typed or not keys:
+      raise
+    options = " ".join(f"{key}=..." for key in keys)
+    raise UserError(f"{error}; where the data have moved, {options} says where to") from error
+  if not same:
+    what = typed or f"{path}: the data, or its config.yaml,"
+    raise UserError(f"{what} are not those that the run was trained on")
   data = task.prepare(run.path)
   spec, rows = setup.model_for(data), data.rows_of(setup.training.batch_size)
   snapshot = _restored(run, setup, setup.program(spec, data, mesh_for(rows)))
@@ -107,9 +126,17 @@ def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
   return [tuple(block.attention.relation.terms) for stack in stacks for block in stack.blocks]
 
 
-def _described(path: Path | str, kind: type | None = None, needed: str = "") -> tuple[Run, Setup]:
+def _described(
+  path: Path | str,
+  kind: type | None = None,
+  needed: str = "",
+  moved: Mapping[str, Any] | None = None,
+) -> tuple[Run, Setup]:
   """A run, and what it was to do; UserError unless it has a checkpoint and is of the `kind`."""
   run = read_run(path)
+  for key, value in (moved or {}).items():
+    section, _, option = key.partition(".")
+    run.config[section] = run.config[section] | {option: value}
   setup = Setup.of(run.config)
   if kind is not None and not isinstance(setup.task, kind):
     raise UserError(f"{path} is a run of {run.config['task']['kind']}; {needed}")
