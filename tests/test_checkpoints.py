@@ -1,9 +1,12 @@
 """Checkpoints: which are kept, what can go on from them, and what a kill leaves."""
 
+import errno
 import functools
 import resource
 import shutil
 import signal
+import tempfile
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -93,6 +96,84 @@ def saved(tmp_path_factory):
   with RunWriter(path, CONFIG) as run:
     save(run, 1, 0.5)
   return path
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("thesis [2026]", "[!a]*?", "**", "a\\b", "line\nend \"q\" 'q'", "gs:", "x.__lock", "\udcff"),
+    *("{a,b} {0} %s 100% #1 ~ $HOME é 日本", "-rf", "/".join(["x" * 99] * 35)),
+  ],
+)
+def test_a_folder_may_have_any_name(tmp_path, monkeypatch, name):
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+  folder = tmp_path / name
+  with RunWriter(folder, CONFIG) as run:
+    run.save(1, make_state(1), evaluated(0.5))
+    run.save(2, make_state(2), evaluated(0.4))
+  assert kept(folder) == [1, 2]
+  with RunWriter(folder, CONFIG) as run:
+    assert_equal(run.checkpoints.restore(make_state(9)), make_state(2))
+  assert_equal(read_run(folder).restore(make_state(9)), make_state(1))
+  assert [path.name for path in tmp_path.iterdir()] == [name.partition("/")[0]]  # no link is left
+
+
+def test_a_link_is_not_made_in_a_folder_that_needs_one(tmp_path, monkeypatch):
+  (tmp_path / "[t]").mkdir()
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "[t]"))
+  checkpoints = Checkpoints(tmp_path / "[x]")
+  checkpoints.save(1, make_state(1))
+  checkpoints.close()
+  assert_equal(Checkpoints(tmp_path / "[x]").restore(make_state(9)), make_state(1))
+
+
+def test_parts_that_were_never_joined_are_joined_when_a_run_goes_on(saved, tmp_path):
+  shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+  arrays = tmp_path / "checkpoints/1/default"
+  (arrays / "manifest.ocdbt").unlink()
+  shutil.rmtree(arrays / "d")
+  with pytest.raises(UserError, match="1 is in parts; the training command joins them"):
+    read_run(tmp_path).restore(make_state(9))
+  with RunWriter(tmp_path, CONFIG) as run:
+    assert_equal(run.checkpoints.restore(make_state(9)), make_state(1))
+  assert_equal(read_run(tmp_path).restore(make_state(9)), make_state(1))
+
+
+def test_what_is_advised_about_damage_is_true(tmp_path):
+  """Only the newest of several can be moved away; what the system refuses is no damage."""
+  with RunWriter(tmp_path, CONFIG) as run:
+    save(run, 1, 0.9)
+    save(run, 2, 0.5)
+  for step in (1, 2):
+    (tmp_path / f"checkpoints/{step}/default/_METADATA").write_bytes(b"\0")
+  with RunWriter(tmp_path, CONFIG) as run:
+    with pytest.raises(UserError, match=r"2 is damaged \(.*\); move it away to go on from"):
+      run.checkpoints.restore(make_state(9))
+    with pytest.raises(UserError, match=r"1 is damaged \(.*\); put it back, or rerun=true"):
+      run.checkpoints.restore(make_state(9), "best")
+    for error in (OSError(errno.EMFILE, "Too many open files"), MemoryError()):
+      with (
+        mock.patch.object(run.checkpoints._manager, "metadata", side_effect=error),
+        pytest.raises(UserError, match=r"2 cannot be read \(.*\); .*the same command goes on"),
+      ):
+        run.checkpoints.restore(make_state(9))
+  shutil.rmtree(tmp_path / "checkpoints/2")
+  with RunWriter(tmp_path, CONFIG) as run, pytest.raises(UserError, match="put it back"):
+    run.checkpoints.restore(make_state(9))
+
+
+def test_the_best_that_is_lost_is_not_replaced_by_another(tmp_path):
+  with RunWriter(tmp_path, CONFIG) as run:
+    for step, accuracy in ((1, 0.9), (2, 0.5)):
+      run.log(step, evaluated(accuracy))
+      save(run, step, accuracy)
+    assert_equal(run.restore_best(make_state(9)), make_state(1))
+    run.finish({"step": 1, SCORE: 0.9})
+  shutil.rmtree(tmp_path / "checkpoints/1")
+  with RunWriter(tmp_path, CONFIG) as run, pytest.raises(UserError, match="1 is lost; put it back"):
+    run.restore_best(make_state(9))
+  with pytest.raises(UserError, match="1 is lost; put it back"):
+    read_run(tmp_path).restore(make_state(9))
 
 
 def without_blocks(state):

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import time
@@ -107,10 +108,11 @@ def result(path: Path) -> dict[str, str]:
   return found | {key: repr(value) for key, value in summary.items()}
 
 
-def is_trusted(file: str, command: str) -> bool:
+def is_trusted(file: str, command: str, state: str) -> bool:
   """Whether other numbers in a file are taken as they are."""
   sweep = command == "sweep" and file.startswith("predictions")
-  return sweep or file in ("metrics.jsonl", "summary.json") or file.startswith("checkpoints")
+  rows = file == "metrics.jsonl" and state == "unfinished"
+  return sweep or rows or file.startswith("checkpoints")
 
 
 GOOD = {}  # the results of runs that nothing has damaged
@@ -136,7 +138,11 @@ def answer(case: Case, command: str, harmed: str) -> str:
   trains = case.state == "unfinished" and command in ("train", "sweep")
   if changed and (not trains or found.status != 0):
     return f"status {found.status}, changed {changed}: {found.err}"
-  again = found.status == 0 and command in ("train", "sweep") and not is_trusted(harmed, command)
+  again = (
+    found.status == 0
+    and command in ("train", "sweep")
+    and not is_trusted(harmed, command, case.state)
+  )
   if again and result(case.path) != GOOD[case.kind]:
     differs = sorted(set(result(case.path).items()) ^ set(GOOD[case.kind].items()))
     return f"ends as another run: {differs}: {found.out[-500:]}"
@@ -194,17 +200,84 @@ def test_a_row_before_the_checkpoint_is_missed(home, kind):
   assert contents(case.path, MADE) == before
 
 
-def test_a_changed_prediction_is_noticed_and_made_again(home):
+def edited(file, *values):
+  """Changes a value of a file, as with an editor."""
+  before, after = values
+  found, count = re.subn(before, after, file.read_text())
+  assert count
+  file.write_text(found)
+
+
+CHANGED = {  # a file of a finished run, its edit, and the commands that read it
+  "summary.json": (
+    [r'("test/accuracy": )[\d.]+', r"\g<1>0.125"],
+    ("evaluate", "compare", "report", "sync"),
+  ),
+  "config.yaml": ([r"d_ff: \d+", "d_ff: 64"], ("evaluate", "inspect", "compare", "report", "sync")),
+  "predictions/test.jsonl": ([r'("prediction": )"\w"', r'\1"c"'], ("compare",)),
+  "metrics.jsonl": ([r'("validation/accuracy": )[\d.]+', r"\g<1>0.125"], ("report", "sync")),
+}
+
+
+@pytest.mark.parametrize("file", [*CHANGED, "last row"])
+def test_what_was_changed_in_a_finished_run_is_never_its_result(home, file):
+  edit, commands = CHANGED.get(file, ([r".*\n$", ""], ("report", "sync")))
+  file = "metrics.jsonl" if file == "last row" else file
   case = Case("classes", "finished")
-  file = case.path / "predictions/test.jsonl"
-  rows = [json.loads(line) for line in file.read_text().splitlines()]
-  rows[3]["prediction"] = rows[4]["prediction"] + "!"
-  file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-  found = typed(*case.commands()["compare"])
-  assert (found.status, found.err.count("\n")) == (2, 1)
-  assert f"{file}: not what the run has predicted" in found.err
-  assert typed(*case.commands()["train"])[::2] == (0, "")
-  assert result(case.path) == GOOD["classes"]
+  edited(case.path / file, *edit)
+  before = contents(case.path, MADE)
+  for command in commands:
+    found = typed(*case.commands()[command])
+    assert found.status == 2, (command, found)
+    assert str(case.path) in found.err
+    assert file in found.err
+  again = [typed(*case.commands()[command]) for command in ("sweep", "train")]
+  if file == "metrics.jsonl":  # which nothing can make again
+    assert [found.status for found in again] == [1, 2]
+    assert f"{case.path / file}: not the rows of run.sha256" in again[1].err
+    assert contents(case.path, MADE) == before
+  else:
+    assert again[1][::2] == (0, "")
+    assert "12.50" not in again[0].out
+    assert result(case.path) == GOOD["classes"]
+    assert typed(*case.commands()["compare"])[::2] == (0, "")
+
+
+def test_rows_are_not_dropped_where_they_are_missed(home):
+  case = Case("classes", "finished")
+  for name in ("summary.json", "run.sha256"):  # as of an earlier version
+    (case.path / name).unlink()
+  edited(case.path / "metrics.jsonl", r".*\n$", "")
+  before = contents(case.path, MADE)
+  found = typed(*case.commands()["train"])
+  assert found.status == 2
+  assert "the row of step 6 is lost; put the file back" in found.err
+  assert contents(case.path, MADE) == before
+
+
+def test_moved_data_are_read_where_they_are_if_they_are_the_same(home):
+  case = Case("classes", "finished")
+  run, moved, other = case.path, Path("moved.jsonl"), Path("other.jsonl")
+  os.rename("train.jsonl", moved)
+  other.write_text(moved.read_text().replace("red", "blue"))
+  for words, message in (
+    ([], "where the data have moved, task.train=... task.validation=... task.test=... says"),
+    ([f"task.train={other}"], f"task.train={other} are not those that the run was trained on"),
+    ([f"task.train={moved}", "seed=1"], "name one run"),
+    ([f"task.train={moved}", "task.min_count=2"], "task.min_count: a run of none can be measured"),
+    ([f"task.train={moved}", "train.steps=2"], "train.steps: a run of none can be measured"),
+  ):
+    found = typed("evaluate", run, *words)
+    assert found.status == 2, found
+    assert message in found.err
+  found = typed("evaluate", run, f"task.train={moved}")
+  shutil.copytree(run, "renamed")
+  unknown = typed("evaluate", "renamed", f"task.train={moved}")
+  os.rename(moved, "train.jsonl")
+  assert found == typed("evaluate", run)
+  assert found[::2] == (0, "")
+  assert unknown.status == 2
+  assert "renamed is not in a folder named by its digest" in unknown.err
 
 
 @pytest.mark.parametrize(("kind", "state"), [("classes", "unfinished"), ("pairs", "finished")])

@@ -1,5 +1,6 @@
 """A run's folder: its identity, its lock, its rows and its summary."""
 
+import contextlib
 import json
 import logging
 import os
@@ -200,6 +201,27 @@ def test_what_posexp_logs_and_how_a_run_fails_is_in_its_own_log(tmp_path):
   assert "step 3" in text
   assert "ZeroDivisionError: why" in text
   assert "of another run" not in text
+
+
+@pytest.mark.parametrize("error", [UserError("no column"), KeyboardInterrupt(), OSError(28, "x")])
+def test_a_start_that_fails_leaves_no_folder(tmp_path, error):
+  def fail(name, config=CONFIG, rows=0):
+    with contextlib.suppress(type(error), UserError), RunWriter(tmp_path / name, config) as run:
+      (run.path / "tokenizer.json").touch()
+      for step in range(rows):
+        run.log(step, {"a": 1})
+      raise error
+
+  fail("a/b/c")
+  assert not any(tmp_path.iterdir())
+  fail("step", rows=1)
+  fail("step")
+  fail("step", {**CONFIG, "seed": 1})  # another run's, which is refused
+  assert read_run(tmp_path / "step").history == [{"step": 0, "a": 1}]
+  (tmp_path / "left").mkdir()
+  (tmp_path / "left/notes.txt").touch()
+  fail("left")
+  assert [path.name for path in (tmp_path / "left").iterdir()] == ["notes.txt"]
 
 
 def test_reading_what_is_no_run(tmp_path):

@@ -1,5 +1,6 @@
 """Sweeps: what becomes of each run, what is skipped, retried and said."""
 
+import contextlib
 import random
 import re
 import shlex
@@ -44,6 +45,34 @@ def trainer(tmp_path, monkeypatch):
   made = Trainer()
   monkeypatch.setattr("posexp.train.train", made)
   return made
+
+
+# Elsewhere
+
+
+@pytest.mark.parametrize("end", ["finished", "stopped", "trained still"])
+def test_a_run_that_another_process_trains_is_no_failure(trainer, monkeypatch, end):
+  argv = ["-m", "encoding=rpr", "seed=0,1"]
+  args = command_line.parse(argv)
+  first = members(args, command_line.shared(args.overrides))[0]
+  with contextlib.ExitStack() as other:
+    run = other.enter_context(RunWriter(first.path, first.config))
+    run.log(1, {"a": 1})
+
+    def meanwhile(config):
+      if config["seed"] == 1 and end != "trained still":
+        if end == "finished":
+          run.finish(scores("rpr", 0))
+        other.close()
+      return trainer(config)
+
+    monkeypatch.setattr("posexp.train.train", meanwhile)
+    typed = command(*argv)
+  assert (typed.status, typed.err) == (0, "")
+  assert f"job 1/2: elsewhere: {first.path} is being trained by another process" in typed.out
+  assert typed.out.count("job 1/2: done") == (end != "trained still")
+  assert ("another process still trains seed=0" in typed.out) == (end == "trained still")
+  assert trainer.trained.count(("rpr", 0)) == (2 if end == "stopped" else 1)
 
 
 # Seeds

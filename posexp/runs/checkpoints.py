@@ -182,7 +182,7 @@ class Checkpoints:
     folder.mkdir(parents=True, exist_ok=True)
     place = None if PLAIN.fullmatch(Path(tempfile.gettempdir()).as_posix()) else "/tmp"
     self._link = tempfile.TemporaryDirectory(prefix="posexp-", dir=place)
-    link = Path(self._link.name, folder.name)
+    link = Path(self._link.name, "checkpoints")
     link.symlink_to(folder, target_is_directory=True)
     return link
 
