@@ -167,7 +167,7 @@ def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
     trained = open_language_model(path)
   else:
     moved = {key: options.pop(key) for key in OF_DATA if key in options}
-    trained = open_trained(path, moved)
+    trained = open_trained(path, moved) if moved else open_trained(path)
   return with_options(trained, options) if options else trained
 
 

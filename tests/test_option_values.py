@@ -125,10 +125,10 @@ def test_names_and_paths_need_no_quotes(home, name):
   order.write(home)
   Path("訓練 é.jsonl").write_bytes(Path("train.jsonl").read_bytes())
   data = ["task=text_classification", "task.train=訓練 é.jsonl", "wandb.mode=disabled"]
-  with mock.patch("posexp.training.loop.run_training", side_effect=UserError(READY)):
+  with mock.patch("posexp.training.loop.run_training", side_effect=UserError(READY)) as begun:
     status, _, err = command(*data, "runs=ラン フォルダ", f"task.name={name}")
   assert (status, err) == (2, f"posexp: error: {READY}\n")
-  assert len(list(Path("ラン フォルダ", name).glob("*/*/seed=0/config.yaml"))) == 1
+  assert begun.call_args[0][0].path.parts[:2] == ("ラン フォルダ", name)
 
 
 @pytest.mark.parametrize(
