@@ -48,7 +48,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   only = "only runs with this value of an option; may be given several times"
   option("--where", metavar="OPTION=VALUE", action="append", default=[], help=only)
   option("--metric", help="of summary.json; default: what the task is mainly about")
-  base = "what others are compared with; default: sinusoidal or none"
+  base = "what others are compared with; default: sinusoidal or none, of several the best on "
+  base += "validation, or else the first in the order of the options"
   option("--baseline", metavar="GROUP", help=base)
   out = "for files; default: report"
   option("--out", metavar="DIR", type=Path, default=Path("report"), help=out)
@@ -84,11 +85,12 @@ def report(args: argparse.Namespace) -> list[Results]:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
   from posexp.reporting import grouping, tables
-  from posexp.reporting.results import results
+  from posexp.reporting.results import results, unmeasured
 
   runs, notes = given(args.runs)
   runs = grouping.chosen(runs, args.where)
   tasks = results(runs, args.by, args.metric, args.baseline)
+  notes += unmeasured(runs)
   text = tables.document(tasks, notes)
   print(text)
   if not args.no_files:

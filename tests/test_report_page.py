@@ -1,5 +1,6 @@
 """The page of a report: what is on it, that it stands alone, and how a browser lays it out."""
 
+import html
 import html.parser
 import re
 import shutil
@@ -10,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from run_folders import sweep, write
 
+from posexp import plotting
 from posexp.report import arguments, report
 from posexp.reporting import figures, page
 from posexp.reporting.charts import charts
@@ -168,15 +170,46 @@ def test_each_group_has_a_row_with_its_seeds_their_mean_and_its_interval(tmp_pat
   assert line == found.baseline.estimate.mean * 100
 
 
-def test_options_that_span_decades_have_a_logarithmic_axis():
-  for values, scale in (
-    ([0.0, 1.0, 64.0], "symlog"),
-    ([1.0, 10.0], "symlog"),
-    ([-1.0, 5.0], "linear"),
-  ):
-    axes = Figure().subplots()
-    figures._scale(axes, values)
-    assert axes.get_xscale() == scale
+@pytest.mark.parametrize(
+  ("values", "title", "scale", "names"),
+  [
+    ([0.0, 1.0, 64.0], "rpr.k", "symlog", ["0", "1", "64"]),
+    ([1.0, 10.0], "rpr.k", "symlog", ["1", "10"]),
+    ([-1.0, 5.0], "x.bias", "linear", ["-1", "5"]),
+    ([0.004, 0.008], "train.learning_rate", "symlog", ["0.004", "0.008"]),
+    ([1e-05, 3e-05, 1e-04], "train.learning_rate", "symlog", ["1e-05", "3e-05", "0.0001"]),
+    ([0.1, 0.3], "model.dropout", "linear", ["0.1", "0.3"]),
+    ([0.1, 0.2, 0.3], "model.dropout", "linear", ["0.1", "0.2", "0.3"]),
+    ([2.0, 4.0, 8.0], "rpr.k", "symlog", ["2", "4", "8"]),
+    ([1.0, 2.0, 5.0], "rpr.k", "symlog", ["1", "2", "5"]),
+    ([16.0, 64.0, 128.0], "model.d_model", "linear", ["16", "64", "128"]),
+    ([100.0, 10_000.0, 1_000_000.0], "sinusoidal.base", "symlog", ["100", "10000", "1000000"]),
+    ([512.0, 513.0, 2048.0], "learned.length", "linear", ["513", "2048"]),  # no room for 512
+    ([5000.0, 6000.0], "FLOPs/token", "linear", ["5k", "6k"]),
+  ],
+)
+def test_an_axis_has_the_scale_and_the_names_of_its_values(values, title, scale, names):
+  axes = Figure().subplots()
+  figures._scale(axes, values, title)
+  assert axes.get_xscale() == scale
+  assert [each.get_text() for each in axes.get_xticklabels()] == names
+
+
+@pytest.mark.parametrize("name", ["_mine", "$x$", "a\\b", "100%", "a_b^c", "{}"])
+def test_a_name_is_drawn_as_it_is(tmp_path, name):
+  write(tmp_path, name, 0, 0.5)
+  write(tmp_path, "none", 0, 0.6)
+  (found,) = results(read_runs([tmp_path])[0])
+  for chart in charts(found, figures.shown(found)):
+    if chart.kind in ("names", "steps"):
+      drawn = html.unescape(figures.draw(chart, found.baseline))
+      assert re.search(rf"<text [^>]*>\s*{re.escape(name)}</text>", drawn), chart.title
+
+
+def test_lines_of_many_groups_look_different():
+  looks = [tuple(plotting.line_style(rank).values()) for rank in range(24)]
+  assert len({*looks}) == 24
+  assert len({*looks[: figures.MOST]}) == figures.MOST
 
 
 def test_an_axis_names_few_values():

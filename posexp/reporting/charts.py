@@ -37,8 +37,8 @@ class Chart(NamedTuple):
 
 
 def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[Chart]:
-  """The charts of a task that have points. Those with a line for each group are of all groups, or
-  of these alone."""
+  """The charts of a task that have points. Those with a line for each group are of all groups that
+  have a mean, or of these alone, which need no mean for curves of training."""
   every, of = results.ranked, results.score
   groups = every if groups is None else groups
   table = declared(run.summary for run in results.runs)
@@ -49,7 +49,11 @@ def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[
   for parts in scores.by_part(of, results.runs).values():
     found.append(_by_part(groups, parts))
   for cost in ("FLOPs/token", "seconds"):
-    costly = [Point(g, g.label, g.costs[cost], g.estimate) for g in groups if cost in g.costs]
+    costly = [
+      Point(g, g.label, g.costs[cost], g.estimate)
+      for g in groups
+      if g.estimate is not None and cost in g.costs
+    ]
     found.append(Chart("numbers", cost, of, costly))
   return (chart for chart in found if chart.points)
 

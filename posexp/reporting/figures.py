@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import matplotlib
 import numpy as np
@@ -13,19 +13,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from posexp.plotting import BLUE, GRAY, line_style, log2_axis
+from posexp.plotting import BLUE, GRAY, fit_fonts, legend_label, line_style, log2_axis
 from posexp.reporting import heat_maps
 from posexp.reporting.charts import Chart, Point, charts
-from posexp.reporting.grouping import Group
-from posexp.reporting.results import Results
+from posexp.reporting.grouping import Group, as_typed
+from posexp.reporting.results import COSTS, Results
 from posexp.reporting.text import short
 
 MOST = 10  # groups in a figure with a color for each
-TICKS = 16  # values that an axis names; of more it names powers of ten
+TICKS = 16  # values that an axis names; of more it names some that are round
+LETTER = 0.022  # of the width of an axis
 SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
 LINE = 26  # letters of a group's name in a line beside its row
-# Names of groups come from run folders: a $ in them begins no formula.
-PLAIN = {"text.parse_math": False, "legend.fontsize": 8}
+PLAIN = {"legend.fontsize": 8}
 MARKERS = "os^Dv<>PX*"  # more than there are colors, so that ten groups look different
 CAPTION = (
   "Means over seeds with 95 % intervals, as bars or as bands; gray: single seeds; dashed: the "
@@ -36,7 +36,7 @@ CAPTION = (
 
 def shown(results: Results) -> list[Group]:
   """The groups that figures show in colors, in the order of their scores."""
-  groups = results.ranked
+  groups = [group for group in results.groups if group.repeats]  # also what has not learned
   if results.baseline in groups[MOST:]:
     return [*groups[: MOST - 1], results.baseline]
   return groups[:MOST]
@@ -70,8 +70,8 @@ def wide_figures(tasks: Sequence[Results]) -> dict[str, Figure]:
 
 
 @matplotlib.rc_context(PLAIN)
-def draw(chart: Chart, base: Group) -> str:
-  """A chart as an SVG."""
+def draw(chart: Chart, base: Group | None) -> str:
+  """A chart as an SVG; curves of training alone need no baseline."""
   figure = Figure(figsize=SIZE, layout="constrained")
   axes = figure.subplots()
   of_score = f"{chart.y.title}{' (%)' if chart.y.metric.percent else ''}"
@@ -93,7 +93,7 @@ def draw(chart: Chart, base: Group) -> str:
   if chart.kind == "parts":
     axes.set_xticks(range(len(places)), [short(each, 24) for each in places])
   elif chart.kind == "numbers":
-    _scale(axes, sorted(places))
+    _scale(axes, sorted(places), chart.x)
   elif chart.kind == "contexts":
     log2_axis(axes, sorted(places))
   if chart.y.metric.percent:  # an interval may go beyond what a score can be
@@ -121,6 +121,7 @@ def distinct(labels: Sequence[str]) -> list[str]:
 
 def svg(figure: Figure) -> str:
   """A figure as text."""
+  fit_fonts(figure)
   out = io.StringIO()
   figure.savefig(out, format="svg", metadata={"Date": None})
   figure.set_layout_engine("none")  # other formats have the same layout
@@ -155,7 +156,7 @@ def _ends(chart: Chart, points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray
 
 def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
   """The points of a series, with bars of their intervals, or a band along steps."""
-  line = line_style(rank) | {"label": short(points[0].series, 56)}
+  line = line_style(rank) | {"label": legend_label(short(points[0].series, 56))}
   if chart.kind == "parts":  # side by side: lines of equal scores would not lie on each other
     line["linestyle"] = "none"
   x = [point.x for point in points]
@@ -168,12 +169,41 @@ def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
     axes.errorbar(x, y, yerr=off, marker=marker, capsize=2.5, **line)
 
 
-def _scale(axes: Axes, values: Sequence[float]) -> None:
-  """A logarithmic axis where values span decades; 0 then has a place of its own."""
+def _scale(axes: Axes, values: Sequence[float], title: str = "") -> None:
+  """Makes an axis logarithmic for learning rates, and where values span decades or stand more
+  evenly so; 0 then has a place of its own. Few values are named, options as one types them."""
   positive = [value for value in values if value > 0]
-  if values[0] >= 0 and positive and positive[-1] >= 10 * positive[0]:
+  logarithmic = (
+    values[0] >= 0
+    and positive
+    and (positive[-1] >= 10 * positive[0] or title.endswith("learning_rate") or _even(values))
+  )
+  if logarithmic:
     axes.set_xscale("symlog", linthresh=positive[0], linscale=0.5)
-    if len(values) <= TICKS:
-      axes.set_xticks(values)
-      axes.minorticks_off()
-  axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.minorticks_off()
+  shown = EngFormatter(sep="") if title in COSTS else lambda value: as_typed(float(f"{value:.12g}"))
+  axes.xaxis.set_major_formatter(lambda value, _: shown(value))
+  if len(values) <= TICKS:
+    axes.set_xticks(_apart(axes, values, shown))
+
+
+def _even(values: Sequence[float]) -> bool:
+  """Whether three or more positive values stand more evenly on a logarithmic axis."""
+  if len(values) < 3 or values[0] <= 0:
+    return False
+  plain, logs = np.diff(values), np.diff(np.log(values))
+  return bool(np.ptp(logs) / logs.mean() < min(0.5, np.ptp(plain) / plain.mean()))
+
+
+def _apart(axes: Axes, values: Sequence[float], shown: Callable[[float], str]) -> list[float]:
+  """The values whose names have room on the axis, the last one among them."""
+  places = axes.xaxis.get_transform().transform(np.array(values, float))
+  room = LETTER * (places[-1] - places[0])
+  letters = [len(shown(value)) for value in values]
+  kept: list[int] = []
+  for at in reversed(range(len(values))):
+    after = kept[-1] if kept else None
+    need = room * (1 + letters[at] / 2 + letters[after or 0] / 2)
+    if after is None or places[after] - places[at] >= need:
+      kept.append(at)
+  return [values[at] for at in reversed(kept)]

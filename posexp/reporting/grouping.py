@@ -14,7 +14,8 @@ from posexp.errors import UserError
 from posexp.reporting.significance import Estimate, estimate, over_seeds
 from posexp.reporting.text import MISSING, did_you_mean, short
 from posexp.runs import FILES, Run
-from posexp.runs.metrics import Score
+from posexp.runs.metrics import METRICS, Score
+from posexp.runs.metrics import score as score_of
 
 FOLD = "task.fold"  # the option that repeats a measurement, as the seed does
 PATHS = tuple(f"task.{name}" for name in FILES)  # where data are says nothing of what they are
@@ -29,7 +30,7 @@ class Difference:
   estimate: Estimate
   p: float | None  # None of one seed, and where all seeds give the same difference
   holm: float | None = None  # p, corrected for all groups that were tested
-  needed: int | None = None  # pairs of seeds for a power of 80 %; None if beyond all reason
+  needed: int | None = None  # pairs of seeds for a power of 80 %; None of few, or beyond reason
 
 
 @dataclasses.dataclass
@@ -183,9 +184,20 @@ def grouped(runs: Sequence[Run], by: Sequence[str], score: Score) -> list[Group]
     for run in [] if mixed else scored:
       repeats.setdefault((run.seed, run.settings.get(FOLD)), run)
     counted = {k: run for k, run in repeats.items() if run.learned(score.split) is not False}
-    found = of_seeds([run.score(score.key) for run in counted.values()]) if counted else None
+    values = [run.score(score.key) for run in counted.values()]
+    found = possible(of_seeds(values), score) if counted else None
     groups.append(Group(named, label(named, members), members, repeats, counted, mixed, found))
   return groups
+
+
+def possible(found: Estimate, score: Score) -> Estimate:
+  """Returns an estimate whose interval ends where values of the score do: shares at 0 and 1,
+  posexp's own metrics at 0."""
+  least = 0.0 if score.metric.percent or score.metric in METRICS.values() else -math.inf
+  most = 1.0 if score.metric.percent else math.inf
+  if found.low is None or not least <= found.mean <= most:
+    return found
+  return found._replace(low=max(found.low, least), high=min(found.high, most))
 
 
 def gated(runs: Sequence[Run], score: Score) -> bool:
@@ -206,18 +218,38 @@ def _mixed(runs: Sequence[Run], by: Sequence[str]) -> dict[str, Counter]:
   return mixed
 
 
-def default_baseline(groups: Sequence[Group]) -> Group:
-  """The baseline, where none was named: sinusoidal or none if each is one group, or else the first
-  in the order of the values that they are grouped by, numbers by size and before names."""
+def default_baseline(groups: Sequence[Group], score: Score) -> tuple[Group, str]:
+  """Returns the baseline where none was named, and by which rule it was chosen among several.
+
+  It is the group of sinusoidal, or else of none. Of several, which differ in other options, it is
+  the best on validation. Where no group is of these, or every group, it is the first in the order
+  of the values that they are grouped by, numbers by size and before names.
+  """
   for encoding in ("sinusoidal", "none"):
     found = [group for group in groups if {run.encoding for run in group.runs} == {encoding}]
     if len(found) == 1:
-      return found[0]
+      return found[0], ""
+    if 0 < len(found) < len(groups):
+      best, title = _best(found, score)
+      return best, f"of {len(found)} groups of {encoding} the best by {title}"
 
   def order(group: Group) -> list[tuple[bool, float, str]]:
     return [(number(each) is None, number(each) or 0.0, each) for each in group.values.values()]
 
-  return min(groups, key=order)
+  return min(groups, key=order), "the first in the order of its options" if len(groups) > 1 else ""
+
+
+def _best(groups: Sequence[Group], score: Score) -> tuple[Group, str]:
+  """Returns the best group, and by which score: on validation, if all runs have one."""
+  name, table = score.metric.name, METRICS | {score.metric.name: score.metric}
+  for key in (f"validation/{name}", "validation/loss", score.key):
+    values = [[run.score(key) for run in group.counted.values()] for group in groups]
+    if not any(None in each for each in values):
+      break
+  of = score_of(key, table)
+  sign = 1 if of.metric.higher_is_better else -1
+  means = [sign * sum(each) / len(each) for each in values]
+  return groups[means.index(max(means))], of.title
 
 
 def number(text: str) -> float | None:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from posexp.plotting import GRAY, heat, line_style, numbers
+from posexp.plotting import GRAY, heat, legend_label, line_style, numbers
 from posexp.reporting import scores
 from posexp.reporting.grouping import Group
 from posexp.reporting.results import Results
@@ -237,7 +237,7 @@ def curves(axes: Axes, grid: Grid, ranks: Mapping[str, int] | None = None) -> No
       100 * np.array([_or_nan(getattr(cell.found, end)) for cell in cells])
       for end in ("mean", "low", "high")
     )
-    axes.plot(places, mean, lw=1.6, label=short(group.label, NAME), **line)
+    axes.plot(places, mean, lw=1.6, label=legend_label(short(group.label, NAME)), **line)
     axes.fill_between(places, low, high, color=line["color"], alpha=0.12, linewidth=0)
   if any(grid.chance):
     chance = [100 * _or_nan(each) for each in grid.chance]

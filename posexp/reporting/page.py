@@ -47,8 +47,14 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
   if heat_map is not None:
     yield from _lengths({"groups by length": heat_map})
   drawn = "".join(_figure(title, svg) for title, svg in figures(results))
-  yield f'<h2>Figures</h2><p class="small">{CAPTION}</p><div class="figures">{drawn}</div>'
-  yield f"<h2>Costs</h2>{_table(tables.cost_table(results))}<h2>Runs</h2>"
+  yield "<h2>Figures</h2>"
+  if drawn:
+    yield f'<p class="small">{CAPTION}</p><div class="figures">{drawn}</div>'
+  else:
+    yield f"<p>{escape(sentences.undrawn(results))}</p>"
+  costs = tables.cost_table(results)
+  known = _table(costs) if costs[1] else f"<p>{escape(sentences.uncosted(results))}</p>"
+  yield f"<h2>Costs</h2>{known}<h2>Runs</h2>"
   cells = tables.sheet(results.rows[:ROWS]).astype(object)
   cells = cells.where(cells.notna(), "").astype(str)
   count = len(results.rows)

@@ -6,16 +6,25 @@ import dataclasses
 import functools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from posexp.errors import UserError
+from posexp.errors import UserError, counted
 from posexp.reporting import grouping, scores
 from posexp.reporting.grouping import Difference, Group
-from posexp.reporting.significance import LEVEL, Estimate, holm, paired_t, permutation, seeds_needed
+from posexp.reporting.significance import (
+  FEWEST,
+  LEVEL,
+  Estimate,
+  holm,
+  paired_t,
+  permutation,
+  seeds_needed,
+)
 from posexp.reporting.text import did_you_mean
 from posexp.runs import Run
 from posexp.runs.metrics import Score
@@ -40,6 +49,8 @@ class Results:
   groups: list[Group]
   baseline: Group | None  # None where no group has a mean
   never_begun: list[Run]  # that failed before their first row, and are in no group
+  rule: str = ""  # by which the baseline was chosen among several groups
+  chosen: bool = False  # whether a user chose the options of `by`
 
   @property
   def title(self) -> str:
@@ -65,6 +76,38 @@ class Results:
     return grouping.differing(self.runs)
 
   @functools.cached_property
+  def unequal(self) -> list[str]:
+    """What groups that have a mean differ in beyond what is compared: options of the task, the
+    model and the training that are not in `by`, those of `uncrossed`, "seeds"."""
+    groups = self.ranked
+    runs = [run for group in groups for run in group.counted.values()]
+    found = [
+      key
+      for key in grouping.differing(runs)
+      if key not in self.by and key.partition(".")[0] in ("task", "model", "train")
+    ]
+    found += self.uncrossed
+    seeds = {frozenset(group.repeats) for group in groups}
+    return found + ["seeds"] * (len(seeds) > 1)
+
+  @functools.cached_property
+  def uncrossed(self) -> list[str]:
+    """The options, other than those of encodings and those that a user asked for, that take other
+    values in some groups than in others that are alike but for them."""
+    encodings = {"encoding", *(run.encoding for run in self.runs)}
+    found = []
+    for key in [] if self.chosen else self.by:
+      if key.partition(".")[0] in encodings:
+        continue
+      values: dict[tuple[str, ...], set[str]] = {}
+      for group in self.ranked:
+        others = tuple(value for other, value in group.values.items() if other != key)
+        values.setdefault(others, set()).add(group.values[key])
+      if any(each != next(iter(values.values())) for each in values.values()):
+        found.append(key)
+    return found
+
+  @functools.cached_property
   def costs(self) -> dict[Path, dict[str, float | None]]:
     """Those of each run, by its path."""
     return {run.path: costs(run) for run in self.runs}
@@ -88,7 +131,9 @@ class Results:
     """A mean with half of its interval, "92.50 ± 4.21", or with both of its ends where it need not
     be in the middle; `sign` is "+" for differences."""
     mean = self.score.number(found.mean, sign)
-    if self.gated and found.low is not None:
+    if found.low is not None and (
+      self.gated or abs(found.low + found.high - 2 * found.mean) > 1e-6 * found.half
+    ):
       return f"{mean} ({self.score.number(found.low)} to {self.score.number(found.high)})"
     return mean if found.half is None else f"{mean} ± {self.score.number(found.half)}"
 
@@ -106,7 +151,10 @@ def results(
   """
   measured = scores.measured(runs)
   if not measured:
-    raise UserError("none of the runs has finished: their scores are measured at the end")
+    raise UserError(
+      f"none of the runs has finished, and scores are measured at the end: {standing(runs)}; the "
+      "command that began them goes on"
+    )
   if key is not None and key not in measured:
     hint = did_you_mean(key, list(measured))
     raise UserError(f"--metric {key}: no run has such a metric; {hint}")
@@ -125,7 +173,7 @@ def results(
       found.append(_of_task(task, members, score, by, baseline))
   labels = dict.fromkeys(group.label for each in found for group in each.ranked)
   if baseline is not None and baseline not in labels:
-    hint = did_you_mean(baseline, list(labels))
+    hint = did_you_mean(baseline, list(labels)) if labels else "no group has a mean"
     raise UserError(f"--baseline {baseline}: it is no group; {hint}")
   return found
 
@@ -137,19 +185,20 @@ def _of_task(
   never_begun: list[Run] = []
   for run in runs:
     (begun if run.state != "failed" or run.step else never_begun).append(run)
-  keys = list(by or grouping.distinguishing(begun))
+  keys = list(dict.fromkeys(by or grouping.distinguishing(begun)))
   groups = grouping.grouped(begun, keys, score)
   sign = -1 if score.metric.higher_is_better else 1
   groups.sort(key=lambda each: sign * each.estimate.mean if each.estimate else math.inf)
-  found = Results(task, score, keys, groups, None, never_begun)
+  found = Results(task, score, keys, groups, None, never_begun, chosen=bool(by))
+  for group in groups:
+    rows = [found.costs[run.path] for run in (group.counted or group.repeats).values()]
+    for heading in rows[0] if rows else ():
+      if known := [row[heading] for row in rows if row[heading] is not None]:
+        group.costs[heading] = float(np.mean(known))
   if found.ranked:
-    named = [group for group in found.ranked if group.label == baseline]
-    found.baseline = named[0] if named else grouping.default_baseline(found.ranked)
-    for group in found.ranked:
-      rows = [found.costs[run.path] for run in group.counted.values()]
-      for heading in rows[0]:
-        if known := [row[heading] for row in rows if row[heading] is not None]:
-          group.costs[heading] = float(np.mean(known))
+    found.baseline = next((group for group in found.ranked if group.label == baseline), None)
+    if found.baseline is None:
+      found.baseline, found.rule = grouping.default_baseline(found.ranked, score)
     _compare(found.ranked, found.baseline, score.key, paired=not found.gated)
   return found
 
@@ -176,9 +225,36 @@ def _compare(groups: Sequence[Group], base: Group, key: str, paired: bool) -> No
         tested.append(group.difference)
   for each, p in zip(tested, holm([each.p for each in tested]), strict=True):
     each.holm = p
-    if p >= LEVEL and paired:
+    if p >= LEVEL and paired and each.estimate.n >= FEWEST:
       # At the strictest of Holm's levels, by which what has been found needs no more seeds.
       each.needed = seeds_needed(each.estimate.mean, each.estimate.sd, LEVEL / len(tested))
+
+
+def standing(runs: Sequence[Run]) -> str:
+  """Returns where runs without a score stand: "2 unfinished, at steps 10 to 20; 1 failed: ..."."""
+  parts = []
+  if steps := sorted(run.step for run in runs if run.state == "unfinished"):
+    at = f"steps {steps[0]:,} to {steps[-1]:,}" if steps[-1] > steps[0] else f"step {steps[0]:,}"
+    parts.append(f"{len(steps)} unfinished, at {at}")
+  if failures := Counter(run.failure[:120] for run in runs if run.state == "failed"):
+    why, count = failures.most_common(1)[0]
+    most = f", {count} of them" if len(failures) > 1 else ""
+    parts.append(f"{failures.total()} failed{most}: {why}")
+  if rest := len(runs) - len(steps) - failures.total():
+    parts.append(f"{rest} finished without a score")
+  return "; ".join(parts)
+
+
+def unmeasured(runs: Sequence[Run]) -> list[str]:
+  """Returns a note on each task of which no run has finished."""
+  tasks: dict[str, list[Run]] = {}
+  for run in runs:
+    tasks.setdefault(run.task, []).append(run)
+  return [
+    f"{task}: none of {counted(len(members), 'run')} has finished: {standing(members)}."
+    for task, members in tasks.items()
+    if all(run.summary is None for run in members)
+  ]
 
 
 def costs(run: Run) -> dict[str, float | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 
@@ -9,8 +10,8 @@ from posexp.errors import counted
 from posexp.reporting.grouping import PATHS, Group, differing, distinguishing, text_size
 from posexp.reporting.results import Results
 from posexp.reporting.scores import by_part
-from posexp.reporting.significance import LEVEL, MANY, MOST_SEEDS
-from posexp.reporting.text import listed, p_value
+from posexp.reporting.significance import FEWEST, LEVEL, MANY, MOST_SEEDS
+from posexp.reporting.text import MISSING, listed, p_value
 from posexp.runs import Run
 from posexp.runs.metrics import Score, score
 
@@ -29,19 +30,34 @@ MIXED = {  # facts of a summary that all runs of a comparison should share
 
 
 def answer(results: Results) -> str:
-  """The answer in one sentence, or two with a baseline."""
+  """Returns which group is the best, whether groups are on equal terms, and how they compare with
+  the baseline; or why there is none and what to type."""
   if not results.ranked and any(group.repeats for group in results.groups):
     return f"No group of {results.task} has learned it: {_asked(results)}."
   if not results.ranked:
-    return f"No group of {results.task} has a mean."
+    keys = list(dict.fromkeys(key for group in results.groups for key in group.mixed))
+    mixed = f"each mixes runs of different {listed(keys)}{_apart(results)}"
+    return f"No group of {results.task} has a mean: {mixed}."
   best, base = results.ranked[0], results.baseline
   counts = Counter(outcome(group, results) for group in results.ranked if group is not base)
   others = ", ".join(f"{counts[each]} {each}" for each in VERBS if counts[each])
   against = f" Against {base.label}: {others}." if others else ""
-  groups = counted(len(results.ranked), "group")
   found = results.shown(best.estimate)
   of = f"{learned(best)} seeds learned" if results.gated else f"n = {best.estimate.n}"
-  return f"{best.label} is first of {groups} with {found}, {of}.{against}"
+  equal = [group.label for group in results.ranked if group.estimate.mean == best.estimate.mean]
+  if len(results.ranked) == 1:
+    found = f"{best.label} is the only group with a mean: {found}, {of}"
+  elif len(equal) > 1:
+    mean = results.score.number(best.estimate.mean)
+    found = f"{' and '.join(equal[:2])} " if len(equal) == 2 else f"{listed(equal, 3)} "
+    found += f"are equal and first of {len(results.ranked)} groups with {mean}"
+  else:
+    found = f"{best.label} is first of {len(results.ranked)} groups with {found}, {of}"
+  if results.unequal:
+    found += f", on unequal terms: groups differ in {listed(results.unequal)}"
+  missing = [group.label for group in results.groups if group.estimate is None]
+  without = f" Without a mean: {listed(missing)}." if missing else ""
+  return f"{found}.{against}{without}"
 
 
 def learned(group: Group, none: str = "") -> str:
@@ -83,15 +99,20 @@ def _difference(group: Group, results: Results) -> str:
   if results.gated:
     return f"{text}, n = {len(group.counted)} and {len(results.baseline.counted)}."
   text += f", n = {found.estimate.n}"
-  if kind == "not told apart":
+  if kind == "not told apart" and found.estimate.n >= FEWEST:
     needed = f"about {found.needed:,}" if found.needed else f"more than {MOST_SEEDS:,}"
     text += f"; {needed} seeds would be needed for a difference of that size"
   return f"{text}."
 
 
+def tested(results: Results) -> list[Group]:
+  """Returns the groups that have a test against the baseline."""
+  return [group for group in results.ranked if outcome(group, results) != "not tested"]
+
+
 def method(results: Results) -> str:
   """How the sentences and intervals come about."""
-  tests = sum(outcome(group, results) != "not tested" for group in results.ranked)
+  tests = len(tested(results))
   if results.gated:
     means = (
       f"over the seeds that learned: {_asked(results)}. Seeds may lie near 0 and near 1, so "
@@ -103,13 +124,31 @@ def method(results: Results) -> str:
   else:
     means, test = "over seeds with 95 % t intervals.", "paired t tests on shared seeds"
     limit = f". Seeds needed: for a power of 80 % at the level 0.05/{tests}."
+    if tests and max(group.difference.estimate.n for group in tested(results)) < FEWEST:
+      limit = f"; fewer than {FEWEST} seeds cannot say how many would be needed."
   text = f"Means of {results.score.title} {means}"
-  if tests:
-    text += (
-      f" Differences to {results.baseline.label} (--baseline names another group): {test} with "
-      f"Holm's correction for {counted(tests, 'test')}{limit}"
-    )
+  if len(results.ranked) > 1:
+    rule = f"{results.rule}; " if results.rule else ""
+    text += f" Differences to {results.baseline.label} ({rule}--baseline names another group)"
+    how = f": {test} with Holm's correction for {counted(tests, 'test')}{limit}"
+    text += how if tests else " without a test, for want of seeds that vary."
   return text
+
+
+def undrawn(results: Results) -> str:
+  """Returns why there is no figure of a task."""
+  if any(group.repeats for group in results.groups):
+    return (
+      "Nothing to draw: one group has a score, and its seeds have logged no two steps in common."
+    )
+  return f"Nothing to draw: no group is of runs that are alike{_apart(results)}."
+
+
+def uncosted(results: Results) -> str:
+  """Returns why there are no costs of a task."""
+  if any(group.repeats for group in results.groups):
+    return "No costs: the summaries of the runs have none."
+  return f"No costs: no group is of runs that are alike{_apart(results)}."
 
 
 def notes(results: Results) -> Iterator[str]:
@@ -129,6 +168,12 @@ def notes(results: Results) -> Iterator[str]:
   kept = [run for group in results.groups for run in group.counted.values()]
   if extra := [key for key in differing(kept) if key not in results.by]:
     yield f"Groups differ in more than in {', '.join(results.by)}: {listed(extra, 8)}."
+  for key in results.uncrossed:
+    often = Counter(group.values[key] for group in results.ranked).most_common(1)[0][0]
+    yield (
+      f"Some groups have values of {key} that others lack; {_where(key, often)} compares those "
+      "that have the same."
+    )
   reasons: dict[str, list[str]] = {}
   for run in results.never_begun:
     name = f"{run.path.parent.name}/{run.path.name}"
@@ -190,11 +235,28 @@ def _mixture(group: Group, results: Results) -> str:
   for key, values in group.mixed.items():
     shown = listed([f"{value} ({counted(n, 'run')})" for value, n in values.most_common()])
     parts.append(f"{key} = {shown}")
+  return f"{group.label} mixes {'; '.join(parts)}: it has no mean{_way_out(group, results)}."
+
+
+def _apart(results: Results) -> str:
+  """What to type for a mean where all groups are mixed."""
+  return next((way for each in results.groups if (way := _way_out(each, results))), "")
+
+
+def _way_out(group: Group, results: Results) -> str:
+  """What to type for a mean of the parts of a mixed group."""
   finished = [run for run in group.runs if run.score(results.score.key) is not None]
   keys = [key for key in distinguishing(finished) if key in group.mixed]
   keys = keys or [key for key in differing(finished) if key in PATHS][:1]
-  way_out = f"; --by {','.join([*results.by, *keys])} takes it apart" if keys else ""
-  return f"{group.label} mixes {'; '.join(parts)}: it has no mean{way_out}."
+  if not keys:
+    return "; name the folders of like runs alone" if group.mixed else ""
+  value = group.mixed[keys[0]].most_common(1)[0][0] if keys[0] in group.mixed else None
+  chosen = "" if value in (None, MISSING) else f", {_where(keys[0], value)} chooses a part"
+  return f"; --by {','.join([*results.by, *keys])} takes it apart{chosen}"
+
+
+def _where(key: str, value: str) -> str:
+  return f"--where {shlex.quote(f'{key}={value}')}"
 
 
 def _repeats(group: Group) -> str:

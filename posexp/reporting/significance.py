@@ -21,6 +21,7 @@ from scipy import special
 LEVEL = 0.05
 POWER = 0.8
 MANY = 5  # seeds, from which on a bootstrap over them says more than their range
+FEWEST = 3  # seeds, from which on their differences say how many would be needed
 MOST_SEEDS = 1000  # beyond which it does not matter how many would be needed
 SEED = 12345  # of the bootstrap: sacrebleu's default
 DRAWS = 9999  # of scores of seeds: scipy's default

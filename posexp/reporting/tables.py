@@ -11,7 +11,7 @@ from posexp.reporting import sentences
 from posexp.reporting.grouping import Difference, Group, number
 from posexp.reporting.results import Results
 from posexp.reporting.significance import Estimate
-from posexp.reporting.text import MISSING, Table, markdown, p_number, tabulated, wrapped
+from posexp.reporting.text import MISSING, Table, markdown, one_line, p_number, tabulated, wrapped
 
 UNTESTED = Difference(Estimate(0), None)
 
@@ -45,10 +45,10 @@ def _score_row(group: Group, results: Results) -> list[str]:
 
 def cost_table(results: Results) -> Table:
   """What the groups cost, as far as anything is known."""
-  names = list(dict.fromkeys(name for group in results.ranked for name in group.costs))
+  groups = [group for group in results.groups if group.costs]
+  names = list(dict.fromkeys(name for group in groups for name in group.costs))
   rows = [
-    [group.label, *(_cell(group.costs.get(name), _cost) for name in names)]
-    for group in results.ranked
+    [group.label, *(_cell(group.costs.get(name), _cost) for name in names)] for group in groups
   ]
   return ["", *names], rows
 
@@ -73,16 +73,21 @@ def _section(results: Results) -> Iterator[str]:
   yield wrapped(markdown(sentences.answer(results)))
   yield tabulated(score_table(results), "pipe")
   yield "\n".join(wrapped(markdown(each), "- ") for each in sentences.differences(results))
-  yield tabulated(cost_table(results), "pipe")
+  costs = cost_table(results)
+  yield tabulated(costs, "pipe") if costs[1] else wrapped(markdown(sentences.uncosted(results)))
   yield wrapped(markdown(sentences.method(results)))
   yield "\n".join(wrapped(markdown(f"Note: {each}"), "- ") for each in sentences.notes(results))
 
 
 def latex(tasks: Sequence[Results]) -> str:
-  """A booktabs table for each task."""
-  tables = [tabulated(score_table(results), "latex_booktabs") for results in tasks]
-  text = "\n\n".join(["% needs \\usepackage{booktabs}", *tables]) + "\n"
-  return text.replace(" -", " $-$").replace("±", r"$\pm$").replace(MISSING, "---")
+  """A booktabs table for each task, after a comment with its answer."""
+  parts = ["% needs \\usepackage{booktabs}"]
+  for results in tasks:
+    said = one_line(sentences.answer(results)).replace("\\", "")
+    table = tabulated(score_table(results), "latex_booktabs")
+    table = table.replace(" -", " $-$").replace("±", r"$\pm$").replace(MISSING, "---")
+    parts.append(f"% {said}\n{table}")
+  return "\n\n".join(parts) + "\n"
 
 
 def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
@@ -94,6 +99,7 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
       found, against = group.estimate or Estimate(0), group.difference or UNTESTED
       row = {"task": results.task, "metric": results.score.key, "group": group.label}
       row |= group.values | found._asdict() | {"mixed": bool(group.mixed), "baseline": base}
+      row |= {"unequal": ", ".join(results.unequal) or None}
       if results.gated:
         row |= {"learned": len(group.counted), "seeds": len(group.repeats)}
       else:
