@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from posexp import storage
 from posexp.config import plugins
 from posexp.config.arguments import run
 from posexp.config.command_line import config_of_one, without_flag
-from posexp.errors import UserError, near
+from posexp.errors import UserError, counted, near
 from posexp.runs import read_run
 
 HELP = """\
@@ -26,7 +29,7 @@ Options are those of posexp.train (see its --help), and
                a run, finished or stopped: its encoding, its trained weights, its validation texts
   against=FOLDER, or a list [A,B]: trained runs of the same data to which the run's attention is
                compared, head by head, and nothing else is shown
-  out=FOLDER   for the figures (default: inspect/ENCODING, or figures in the folder of the run)
+  out=FOLDER   for the figures (default: inspect/ENCODING/OPTIONS, or figures in the run's folder)
 """
 
 
@@ -55,7 +58,8 @@ def inspect(argv: list[str]) -> list[Path]:
   if folder:
     config = read_run(folder).config
   own = storage.unlinked(folder / "figures") if folder else None
-  out = out or own or Path("inspect", config["encoding"])
+  out = out or own or Path("inspect", config["encoding"], folder_name(others))
+  before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
   if against:
     if folder is None:
       raise UserError("against= compares trained runs: name one with run=FOLDER, too")
@@ -68,7 +72,19 @@ def inspect(argv: list[str]) -> list[Path]:
     with plugins.explained(config):
       lines, files = inspection.inspect(config, folder, out)
   print(*lines, "", *map(near, files), sep="\n")
+  if replaced := [
+    path for path in files if before.get(path, path.read_bytes()) != path.read_bytes()
+  ]:
+    count = counted(len(replaced), "file")
+    print(f"replaced {count} that showed something else; out=FOLDER keeps both")
   return files
+
+
+def folder_name(options: Sequence[str]) -> str:
+  """Returns a folder's name for options as typed, other than the encoding; "" without any."""
+  typed = ",".join(sorted(word for word in options if not word.startswith("encoding=")))
+  name = re.sub(r"[^\w.,=+-]", "-", typed)[:80]
+  return name if name == typed else f"{name}-{hashlib.sha256(typed.encode()).hexdigest()[:8]}"
 
 
 def main() -> None:

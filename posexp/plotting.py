@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import re
 import textwrap
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +14,13 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ft2font import FT2Font
 from matplotlib.image import AxesImage
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
 
 from posexp.errors import WAYS_OUT, UserError
 
@@ -32,13 +40,26 @@ STYLE = {
   "grid.color": "#e5e5e5",
   "grid.linewidth": 0.6,
   "legend.frameon": False,
+  "text.parse_math": False,  # a $ in a name is a dollar, nothing is a formula
+  "text.usetex": False,
   "svg.fonttype": "none",  # text stays text
   "svg.hashsalt": "posexp",  # equal figures are equal files
 }
 
 matplotlib.rcParams.update(STYLE)  # nothing else draws in these processes
-# The font may lack a script, which a browser shows in the SVG all the same.
-warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")
+warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")  # `fit_fonts` says it in words
+
+logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # another weight will do
+
+log = logging.getLogger("posexp")
+PACKAGES = {  # with fonts for scripts
+  **dict.fromkeys(("CJK", "Hiragana", "Katakana", "Hangul"), "fonts-noto-cjk"),
+  "symbol": "fonts-symbola",
+}
+NOT_PLAIN = "(?i)bold|italic|oblique|color"  # in the name of a font's file
+_fonts: dict[str, set[str]] = {}  # characters that the default font lacks and another font has
+_without_font: set[str] = set()
+_said: set[str] = set()  # scripts
 
 
 def panels(
@@ -73,6 +94,8 @@ def heat(
     values, cmap=cmap, vmin=low, vmax=high, aspect=aspect, interpolation="nearest"
   )
   axes.grid(False)
+  for axis in (axes.xaxis, axes.yaxis):  # no tick between two cells
+    axis.set_major_locator(MaxNLocator(integer=True))
   if label:
     axes.figure.colorbar(image, ax=axes, label=label)
   return image
@@ -98,6 +121,78 @@ def log2_axis(axes: Axes, ticks: Sequence[int]) -> None:
   axes.minorticks_off()
 
 
+def legend_label(label: str) -> str:
+  """Returns a label for a legend, which leaves out labels that begin with _."""
+  return f" {label}" if label.startswith("_") else label
+
+
+def fit_fonts(figure: Figure) -> set[str]:
+  """Draws each text with installed fonts that have its characters, where the default font lacks
+  some; returns the characters that no font has."""
+  texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
+  default = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
+  lacking = _lacking({each for text in texts for each in text.get_text()}, default)
+  if new := lacking - _without_font - set().union(*_fonts.values()):
+    _find_fonts(new)
+  families = [family for family, known in _fonts.items() if known & lacking]
+  for text in texts if families else ():
+    text.set_fontfamily(list(dict.fromkeys([*text.get_fontfamily(), *families])))
+  return lacking & _without_font
+
+
+def _lacking(characters: set[str], font: FT2Font) -> set[str]:
+  """The characters that can be seen and that a font does not have."""
+  return {
+    each
+    for each in characters
+    if not font.get_char_index(ord(each))
+    and unicodedata.category(each)[0] not in "CZ"
+    and not "\ufe00" <= each <= "\ufe0f"  # selects how the character before it looks
+  }
+
+
+def _find_fonts(characters: set[str]) -> None:
+  """Notes which installed fonts have characters, as few as suffice, and what none has."""
+  names = {entry.fname: entry.name for entry in font_manager.fontManager.ttflist}
+  covered = {}
+  for path in {*names, *font_manager.findSystemFonts()}:  # matplotlib keeps an old list
+    if path.startswith(matplotlib.get_data_path()) or re.search(NOT_PLAIN, path):
+      continue
+    with contextlib.suppress(OSError, RuntimeError):  # of a broken file
+      font = FT2Font(path)
+      covered[path] = characters - _lacking(characters, font) if font.scalable else set()
+  while rest := [(len(has & characters), "Sans" in path, path) for path, has in covered.items()]:
+    count, _, path = max(rest)
+    if not count:
+      break
+    if path not in names:
+      font_manager.fontManager.addfont(path)
+      entries = font_manager.fontManager.ttflist
+      names[path] = next(entry.name for entry in entries if entry.fname == path)
+    _fonts.setdefault(names[path], set()).update(covered[path])
+    characters = characters - covered.pop(path)
+  _without_font.update(characters)
+
+
+def _warn_of_boxes(characters: set[str]) -> None:
+  """Says once of each script that no font has its characters."""
+  for script in sorted({*map(_script, characters)} - _said):
+    some = "".join(sorted(each for each in characters if _script(each) == script)[:4])
+    log.warning(
+      f"no installed font has the {script} characters {some}: PNG and PDF show boxes; install one, "
+      f"such as Debian's package {PACKAGES.get(script, 'fonts-noto-core')}"
+    )
+    _said.add(script)
+
+
+def _script(character: str) -> str:
+  """The script of a character, which its name in Unicode begins with, or "symbol"."""
+  if unicodedata.category(character)[0] not in "LMN":
+    return "symbol"
+  name = re.split("[ -]", unicodedata.name(character, "unknown"))[0]
+  return name if name == "CJK" else name.capitalize()
+
+
 def save(
   figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("png", "svg")
 ) -> list[Path]:
@@ -107,6 +202,9 @@ def save(
     UserError: the folder cannot be written.
   """
   paths = [folder / f"{name}.{kind}" for kind in kinds]
+  missing = fit_fonts(figure)
+  if {*kinds} - {"svg"}:  # which a browser draws with its own fonts
+    _warn_of_boxes(missing)
   try:
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:

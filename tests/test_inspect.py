@@ -10,10 +10,19 @@ import numpy as np
 import pytest
 import untrained
 from flax import nnx
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
 from scipy.spatial import distance
 
 from posexp import evaluate, inspect, plotting
-from posexp.analysis import attention_weights, card, head_distances, inspection, probe
+from posexp.analysis import (
+  attention_weights,
+  card,
+  encoding_figures,
+  head_distances,
+  inspection,
+  probe,
+)
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL
@@ -71,7 +80,8 @@ def test_behavior_is_measured(encoding):
 def test_costs_are_those_beside_none():
   found = card.costs(shapes(Learned()))
   assert found["parameters"] == f"{512 * 32:+,} against none"
-  assert set(card.costs(shapes(RPR()))) == {"parameters", "FLOPs"}
+  assert "over 64 tokens" in card.costs(shapes(RPR()))["FLOPs"]
+  assert "over 20 tokens" in card.costs(shapes(Learned(length=20)))["FLOPs"]
 
 
 @pytest.mark.parametrize(
@@ -118,6 +128,133 @@ def test_position_vectors_are_those_of_the_formula():
   found = probe.position_vectors(probe.untrained(Sinusoidal(layout="half"), SIZE).stack.embed, 10)
   phase = np.arange(10)[:, None] * 10000.0 ** (-np.arange(16) / 16)
   np.testing.assert_allclose(found, np.hstack([np.sin(phase), np.cos(phase)]), atol=1e-6)
+
+
+def test_figures_of_a_run_show_its_table_and_no_other(monkeypatch):
+  encoding, (_, start) = Learned(length=16), probe.untrained(Learned(length=16), SIZE)
+  stack = probe.perturbed(start)
+  (table,) = [
+    np.asarray(leaf[...], np.float64)
+    for _, leaf in nnx.to_flat_state(nnx.state(stack.embed, nnx.Param))
+    if leaf[...].shape == (16, 32)
+  ]
+  found, other = (
+    dict(inspection.draw_vectors("learned", encoding, vectors, 32, trained, None))
+    for vectors, trained in (
+      (inspection.vectors_of(stack.embed, encoding, None), True),
+      (inspection.vectors_of(start.embed, encoding, None), False),
+    )
+  )
+  np.testing.assert_allclose(found["vectors"].axes[0].images[0].get_array(), table, atol=1e-5)
+  (axes,) = found["products-by-offset"].axes
+  (line,) = axes.lines
+  np.testing.assert_allclose(line.get_ydata(), probe.inner_products(table)[0], atol=1e-5)
+  assert axes.get_title() == "those of the run, d = 32"
+  (axes,) = other["products-by-offset"].axes
+  assert axes.get_title() == "by width"
+  for each in axes.lines:
+    assert np.abs(each.get_ydata() - line.get_ydata()).max() > 0.01
+
+
+def test_rows_are_offsets_where_a_table_has_them():
+  for k, count, xlabel, first in ((3, 7, "offset (key − query)", -3), (None, 7, "row", 0)):
+    (axes,) = encoding_figures.rows("x", {"keys": np.ones((count, 4))}, k).axes
+    assert (axes.get_xlabel(), axes.lines[0].get_xdata()[0]) == (xlabel, first)
+
+
+def test_all_heads_are_drawn_each_in_its_own_look():
+  lines = {"layer 0": (np.arange(3), np.ones((12, 3)), None)}
+  (axes,) = encoding_figures.by_head("x", lines, "x", "y").axes
+  assert len({(each.get_color(), each.get_linestyle()) for each in axes.lines}) == 12
+
+
+def test_a_heat_map_has_no_tick_between_cells():
+  axes = plotting.Figure().subplots()
+  plotting.heat(axes, np.ones((3, 4)))
+  assert {*axes.get_xticks(), *axes.get_yticks()} <= {*range(-1, 6)}
+
+
+@pytest.mark.parametrize(
+  ("options", "name"),
+  [
+    ([], ""),
+    (["encoding=rpr"], ""),
+    (["model.d_model=4", "encoding=rpr"], "model.d_model=4"),
+    (["rpr.k=2", "model=tiny"], "model=tiny,rpr.k=2"),
+    (["plug=a/b"], "plug=a-b-3497e227"),
+  ],
+)
+def test_other_options_have_a_folder_of_their_own(options, name):
+  assert inspect.folder_name(options) == name
+  long = [f"rpr.k={number:090}" for number in range(2)]
+  assert len({inspect.folder_name([each]) for each in long}) == 2
+
+
+def test_figures_are_not_replaced_without_a_word(tmp_path, monkeypatch, capsys):
+  drawn = ["one", "one", "two"]
+
+  def draw(config, run, out):
+    (tmp_path / "rows.svg").write_text(drawn.pop(0))
+    return ["card"], [tmp_path / "rows.svg"]
+
+  monkeypatch.setattr(inspection, "inspect", draw)
+  for said in (False, False, True):
+    inspect.inspect(["encoding=rpr", f"out={tmp_path}"])
+    assert ("replaced 1 file that showed something else" in capsys.readouterr().out) == said
+
+
+def small_font(path, family, characters):
+  """Writes a font in which each of some characters is a filled square."""
+  build, pen = FontBuilder(1000, isTTF=True), TTGlyphPen(None)
+  pen.moveTo((0, 0))
+  for place in ((0, 900), (900, 900), (900, 0)):
+    pen.lineTo(place)
+  pen.closePath()
+  names = {f"u{ord(each):X}": ord(each) for each in characters}
+  build.setupGlyphOrder([".notdef", *names])
+  build.setupCharacterMap({code: name for name, code in names.items()})
+  build.setupGlyf(dict.fromkeys([".notdef", *names], pen.glyph()))
+  build.setupHorizontalMetrics(dict.fromkeys([".notdef", *names], (1000, 0)))
+  build.setupHorizontalHeader(ascent=900, descent=-100)
+  build.setupNameTable({"familyName": family, "styleName": "Regular", "psName": family})
+  build.setupOS2()
+  build.setupPost()
+  build.save(path)
+
+
+@pytest.mark.parametrize(
+  ("text", "script"), [("北京", "CJK"), ("नम", "Devanagari"), ("สว", "Thai"), ("🦊", "symbol")]
+)
+def test_text_is_drawn_in_a_font_that_has_it_or_that_is_said(
+  tmp_path, monkeypatch, caplog, text, script
+):
+  for name, empty in (("_fonts", {}), ("_without_font", set()), ("_said", set())):
+    monkeypatch.setattr(plotting, name, empty)
+  installed = []
+  monkeypatch.setattr(plotting.font_manager, "findSystemFonts", lambda: installed)
+  monkeypatch.setattr(plotting.font_manager.fontManager, "ttflist", [
+    each for each in plotting.font_manager.fontManager.ttflist if "DejaVu" in each.name
+  ])  # fmt: skip
+
+  def drawn(name):
+    figure, _ = plotting.panels(1, 1, width=2, height=1, title=text)
+    files = plotting.save(figure, tmp_path, name, kinds=("png", "svg", "pdf"))
+    return [file.read_bytes() for file in files]
+
+  boxes, *_ = drawn("without")
+  drawn("again")
+  (said,) = caplog.messages
+  assert said.startswith(f"no installed font has the {script} characters {''.join(sorted(text))}")
+  assert "install one, such as Debian's package fonts-" in said
+  family = f"Squares{script}"
+  small_font(tmp_path / "a.ttf", family, text)
+  installed.append(str(tmp_path / "a.ttf"))
+  plotting._without_font.clear()
+  squares, svg, pdf = drawn("with")
+  assert squares != boxes
+  assert f"'{family}'" in svg.decode()
+  assert family in pdf.decode("latin-1")
+  assert len(caplog.messages) == 1
 
 
 def test_vectors_that_are_multiplied_with_words_are_found_too():

@@ -25,6 +25,7 @@ PARTS = {
   "shared": "what all layers share of it",
 }
 ROUNDING = 1e-4  # differences below are rounding
+WORDS = 8  # of the text of which behavior is measured
 LENGTH = 64  # tokens of the sequence of which FLOPs are counted
 WIDTH = 96  # of a line
 INDENT = 17  # of the text after a row's label
@@ -59,8 +60,9 @@ def entered(parts: list[str]) -> str:
   return "; ".join(PARTS[part] for part in parts) or "nowhere"
 
 
-def rows(model: ProbeModel, profile: Profile) -> dict[str, str]:
-  """The rows of the card, measured; `profile` is of the model's first layer."""
+def rows(model: ProbeModel, profile: Profile, text: np.ndarray | None = None) -> dict[str, str]:
+  """The rows of the card, measured; `profile` is of the model's first layer, and `text` as in
+  `behavior`."""
   encoding, stack = model
   refusals = {
     mode: probe.refusal(encoding, dataclasses.replace(stack.size, memory=slots), causal)
@@ -72,7 +74,7 @@ def rows(model: ProbeModel, profile: Profile) -> dict[str, str]:
     **costs(model),
     **coverage(model, profile),
     **{mode: f"no: {why}" if why else "yes" for mode, why in refusals.items()},
-    **behavior(model),
+    **behavior(model, text),
   }
 
 
@@ -90,16 +92,17 @@ def parts(model: ProbeModel) -> list[str]:
 def costs(model: ProbeModel) -> dict[str, str]:
   """What the encoding adds to the parameters and FLOPs of a stack without positions."""
   size = dataclasses.replace(model.stack.size, attention="reference")
-  inputs = (jax.ShapeDtypeStruct((1, LENGTH), jnp.int32),)
+  length = probe.available(model.encoding, LENGTH)
+  inputs = (jax.ShapeDtypeStruct((1, length), jnp.int32),)
   own, none = (
-    matching.costs(probe.builder(each, size, model.stack.causal), inputs, LENGTH)
+    matching.costs(probe.builder(each, size, model.stack.causal), inputs, length)
     for each in (model.encoding, Encoding())
   )
   parameters, flops = (own[each] - none[each] for each in ("parameters", "flops"))
   return {
     "parameters": f"{parameters:+,} against none",
     "FLOPs": f"{flops / 1e3:+,.1f} k a token against none ({flops / none['flops']:+.1%}), forward, "
-    f"over {LENGTH} tokens",
+    f"over {length} tokens",
   }
 
 
@@ -134,16 +137,22 @@ def last_distinct(logits: np.ndarray) -> int:
   return int(np.flatnonzero(apart)[-1]) + 1 if apart.any() else 0
 
 
-def behavior(model: ProbeModel) -> dict[str, str]:
-  """How permuting words and shifting positions change the outputs of a stack, measured.
+def behavior(model: ProbeModel, text: np.ndarray | None = None) -> dict[str, str]:
+  """Returns how permuting words and shifting positions change the outputs of a stack, measured.
 
-  The stack is untrained, and all of its weights are `perturbed`.
+  The stack is that of the model, which reads the words of `text`, int [1,L] or [1,L,I]. Without a
+  text it is untrained, all of its weights are `perturbed`, and it reads any words.
   """
-  encoding, size = model.encoding, model.stack.size
-  stack = probe.perturbed(probe.untrained(encoding, size, model.stack.causal).stack)
-  length = probe.available(encoding, 8)
+  encoding, size, stack = model.encoding, model.stack.size, model.stack
+  if text is None:
+    stack = probe.perturbed(probe.untrained(encoding, size, stack.causal).stack)
+    text = np.random.default_rng(0).permutation(np.arange(1, VOCABULARY))[None, :WORDS]
+    weights = "random weights"
+  else:
+    weights = "the trained weights, on the first words of a validation text"
+  length = probe.available(encoding, text.shape[1])
   shift = probe.available(encoding, length + 3) - length
-  tokens = np.random.default_rng(0).permutation(np.arange(1, VOCABULARY))[None, :length]
+  tokens = text[:, :length]
   order, positions = np.roll(np.arange(length), 3), np.arange(length)[None]
   limit = ROUNDING if size.dtype == "float32" else 0.05
 
@@ -162,4 +171,5 @@ def behavior(model: ProbeModel) -> dict[str, str]:
   return {
     "permuting words": change(permuted, whole[:, order]) or "permutes the outputs",
     "shifting all": change(shifted, whole) or "changes nothing",
+    "measured with": weights,
   }

@@ -15,7 +15,7 @@ from scipy import special
 from posexp import plotting, storage
 from posexp.analysis.encoding_figures import band
 from posexp.errors import UserError, near
-from posexp.plotting import COLORS, GRAY, log2_axis, panels
+from posexp.plotting import COLORS, GRAY, line_style, log2_axis, panels
 from posexp.reporting.significance import LEVEL
 from posexp.reporting.text import tabulated, wrapped
 from posexp.runs.context_losses import bits_per_byte, write_context_losses
@@ -268,11 +268,11 @@ def figure(
   lengths `trained_on`.
   """
   found, (axes,) = panels(1, 1 + bool(parts), width=5.0, height=3.4, title=title)
-  for curve, color in zip(curves, COLORS * len(curves), strict=False):
+  for rank, curve in enumerate(curves):
     contexts, halves = [*curve.nats], curve.bands()
     mean = np.array([curve.mean(context) for context in contexts])
     half = np.nan_to_num([halves[context] for context in contexts])
-    look = {"color": color, "marker": "o", "markersize": 3, "label": curve.name}
+    look = line_style(rank) | {"marker": "o", "markersize": 3, "label": curve.name}
     band(axes[0], np.array(contexts), mean, mean - half, mean + half, **look)
   every = sorted({context for curve in curves for context in curve.nats})
   log2_axis(axes[0], every)

@@ -15,7 +15,7 @@ from scipy.special import softmax
 
 from posexp.analysis.attention_weights import AttentionByOffset, AttentionMap
 from posexp.analysis.probe import Profile, Shares, inner_products, relative_to_zero
-from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, heat, numbers, panels
+from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, heat, line_style, numbers, panels
 
 # Inches of attention maps: of a token where there is room, of a row of panels, between two names.
 TOKEN, WIDEST, APART = 0.14, 30.0, 0.09
@@ -34,8 +34,10 @@ def vectors(name: str, found: np.ndarray) -> Figure:
   return figure
 
 
-def products_by_offset(name: str, variants: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
-  """Inner product against offset, a panel for each option that is varied."""
+def products_by_offset(
+  name: str, variants: Mapping[str, Mapping[str | None, np.ndarray]]
+) -> Figure:
+  """Inner product against offset, a panel for each option that is varied, by its title."""
   title = (
     f"{name}: inner product of two positions' vectors by their offset\n"
     "mean over positions, band from the 10th to the 90th percent; 1 is a vector with itself"
@@ -46,7 +48,8 @@ def products_by_offset(name: str, variants: Mapping[str, Mapping[str, np.ndarray
       mean, low, high = inner_products(found)
       band(each, np.arange(len(mean)), mean, low, high, color=color, label=label)
     each.set(xlabel="offset", title=varied)
-    each.legend()
+    if None not in members:
+      each.legend()
   axes[0][0].set_ylabel("pᵢ · pⱼ / mean |p|²")
   return figure
 
@@ -82,10 +85,12 @@ def logits_by_offset(name: str, profile: Profile, near: int) -> Figure:
   if len(profile.terms) > 1:
     drawn = {term: each for term, each in profile.terms.items() if np.abs(each).max() > 1e-6}
     rows |= {f"term {term}": {None: each} for term, each in drawn.items()}
-  heads = min(profile.logits.shape[1], len(COLORS))
+  every = profile.logits.shape[1]
+  heads = min(every, len(COLORS))
   title = (
     f"{name}: logit by offset (key − query), whole less that at offset 0, and each term alone\n"
     "mean over random queries and keys, band of ± 1 standard deviation"
+    f"{f'; the first {heads} of {every} heads' if every > heads else ''}"
   )
   figure, axes = panels(
     len(rows), heads, width=2.6, height=2.1, sharex=True, sharey="row", title=title
@@ -150,6 +155,7 @@ def attention_by_distance(name: str, found: AttentionByOffset, item: str) -> Fig
     axes.set_xlim(0, distance.max())
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylim(max(drawn[drawn > 0].min(), 1e-6), 1)
     if memory:
       axes.axvline(found.length - 0.5, color=GRAY, linewidth=0.8)
@@ -169,16 +175,18 @@ def likeness(name: str, rows: list[str], columns: list[str], found: np.ndarray) 
   return figure
 
 
-def rows(name: str, tables: Mapping[str, np.ndarray]) -> Figure:
-  """The length of every row of the tables [...,rows,D] that the encoding trains."""
+def rows(name: str, tables: Mapping[str, np.ndarray], k: int | None) -> Figure:
+  """The length of every row of the tables [...,rows,D] that the encoding trains; those of 2k + 1
+  rows are of the offsets −k … k."""
   lines = {}
   for table_name, table in tables.items():
     count = table.shape[-2]
-    first = -(count // 2) if count % 2 else 0  # an odd number is of offsets −k … k
+    first = -k if k is not None and count == 2 * k + 1 else 0
     lengths = np.linalg.norm(table, axis=-1).reshape(-1, count)
     lines[table_name] = first + np.arange(count), lengths, None
   title = f"{name}: length of each row of its tables"
-  return by_head(title, lines, "row, or offset", "length of the vector")
+  xlabel = "row" if all(x[0] == 0 for x, *_ in lines.values()) else "offset (key − query)"
+  return by_head(title, lines, xlabel, "length of the vector")
 
 
 def by_head(
@@ -190,9 +198,9 @@ def by_head(
   """A panel for each label with x [O], a line for each head of [H,O], and one of uniform [O]."""
   figure, axes = panels(1, len(lines), width=4.2, height=3.0, sharey=True, title=title)
   for each, (label, (x, values, uniform)) in zip(axes[0], lines.items(), strict=True):
-    for head, (line, color) in enumerate(zip(values, COLORS, strict=False)):
+    for head, line in enumerate(values):
       name = f"head {head}" if len(values) > 1 else None
-      each.plot(x, line, color=color, linewidth=1.3, label=name)
+      each.plot(x, line, linewidth=1.3, label=name, **line_style(head))
     if uniform is not None:
       each.plot(x, uniform, ":", color=GRAY, label="uniform")
     each.set(title=label, xlabel=xlabel)
@@ -215,6 +223,8 @@ def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
     axes.plot(counts[seen], quantile, ".", color=color, markersize=3, alpha=0.5, label=label)
   axes.set(xscale="log", xlabel="how often the word occurs in the training texts")
   axes.set(yscale="log", ylabel="|ω| (radians a position)")
+  axes.xaxis.set_major_formatter("{x:g}")
+  axes.yaxis.set_major_formatter("{x:g}")
   _legend(figure)
   return figure
 
@@ -236,7 +246,7 @@ def weight_map(found: AttentionMap, title: str) -> Figure:
   queries, keys = found.queries, found.keys
   inch = min(TOKEN, WIDEST / (heads * len(keys)), WIDEST / (layers * len(queries)))
   width, height = (max(inch * len(tokens), 0.9) for tokens in (keys, queries))
-  title = textwrap.shorten(title, 200, placeholder=" …").replace("$", r"\$")
+  title = textwrap.shorten(title, 200, placeholder=" …")
   what = "cross-attention" if found.name == "cross" else f"self-attention of the {found.name}"
   figure, axes = panels(
     layers,
@@ -254,8 +264,6 @@ def weight_map(found: AttentionMap, title: str) -> Figure:
     each.set_xticks(range(0, len(keys), every), keys[::every], rotation=90, fontsize=7)
     each.set_yticks(range(0, len(queries), every), queries[::every], fontsize=7)
     each.tick_params(length=0)
-    for label in (*each.get_xticklabels(), *each.get_yticklabels()):
-      label.set_parse_math(False)  # a $ is a dollar
     each.set_title(f"head {head}" if layer == 0 else "")
     each.set_ylabel(f"layer {layer}" if head == 0 else "")
   figure.supylabel("token that is read" if found.name == "encoder" else "token that is written")

@@ -41,24 +41,37 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
   name, encoding, size = config["encoding"], make_encoding(config), make_size(config)
   trained = run and open_trained(run)
   options = configuration.show_options(config.get(name)) or "none"
-  title = f"{name}, {'trained' if trained else 'untrained'}"
+  title = (
+    f"{name}, trained (step {trained.snapshot.state.step:,})" if trained else f"{name}, untrained"
+  )
   if isinstance(size, Size):
     stack = trained and trained.snapshot.model().stacks[0]
     model = ProbeModel(encoding, stack) if trained else probe.untrained(encoding, size)
     profiles = layer_profiles(model, trained)
-    rows = card.rows(model, next(iter(profiles.values())))
-    drawn = draw(title, model, profiles, trained)
+    rows = card.rows(model, next(iter(profiles.values())), trained and _a_text(trained))
+    several = trained and len(trained.snapshot.model().stacks) > 1
+    drawn = draw(f"{title}, encoder" if several else title, model, profiles, trained)
   else:
     if why := refusal(name, encoding, size):
       raise UserError(why)
     embed = trained.snapshot.model().embed if trained else probe.embedding(encoding, size.d_model)
     rows = card.rows_without_attention(encoding, size.backbone)
     drawn = itertools.chain(
-      draw_vectors(title, encoding, vectors_of(embed, encoding, trained), size.d_model),
+      draw_vectors(
+        title, encoding, vectors_of(embed, encoding, trained), size.d_model, bool(trained)
+      ),
       draw_frequencies(title, embed, trained),
     )
   lines = card.lines(name, encoding, {"options": options} | rows)
   return lines, [path for title, each in drawn for path in plotting.save(each, out, title)]
+
+
+def _a_text(trained: TrainedModel) -> np.ndarray:
+  """Returns the first words, int [1,L] or [1,L,I], of a text of the validation split."""
+  batch = next(iter(trained.data.texts("validation", trained.snapshot.batch_size)))
+  lengths = np.asarray(batch["mask"]).sum(axis=1)
+  row = int(lengths.argmax())
+  return np.asarray(batch["tokens"])[row : row + 1, : min(int(lengths[row]), card.WORDS)]
 
 
 def layer_profiles(model: ProbeModel, trained: TrainedModel | None) -> dict[str, Profile]:
@@ -77,7 +90,7 @@ def draw(
   """All figures that there are for an encoding, by name."""
   encoding, stack = model
   vectors = vectors_of(stack.embed, encoding, trained)
-  yield from draw_vectors(name, encoding, vectors, stack.size.d_model, stack)
+  yield from draw_vectors(name, encoding, vectors, stack.size.d_model, bool(trained), stack)
   if any(each.spread >= card.ROUNDING for each in profiles.values()):
     at = -next(iter(profiles.values())).offsets.min()
     # Where offsets are not all that matters, another query would have other logits.
@@ -88,7 +101,7 @@ def draw(
       yield f"logits-by-offset{ending}", figure
     yield "weights-by-offset", encoding_figures.weights_by_offset(asked, profiles, LENGTH)
   if tables := probe.tables(stack):
-    yield "rows", encoding_figures.rows(name, tables)
+    yield "rows", encoding_figures.rows(name, tables, getattr(encoding, "k", None))
   if trained:
     batches: dict[int, list] = {}
     for batch in trained.data.texts("validation", trained.snapshot.batch_size):
@@ -114,13 +127,22 @@ def vectors_of(
 
 
 def draw_vectors(
-  name: str, encoding: Encoding, vectors: np.ndarray, width: int, stack: Stack | None = None
+  name: str,
+  encoding: Encoding,
+  vectors: np.ndarray,
+  width: int,
+  trained: bool,
+  stack: Stack | None = None,
 ) -> Iterator[tuple[str, Figure]]:
-  """The vectors [L,F] of positions, and what the first layer of a stack makes of them."""
+  """The vectors [L,F] of positions, and what the first layer of a stack makes of them. Other widths
+  and bases stand beside those that are not trained."""
   if np.ptp(vectors, axis=0).max() < 1e-9:  # there are none
     return
   yield "vectors", encoding_figures.vectors(name, vectors)
-  variants = probe.variants(encoding, width, stack is not None and stack.causal, len(vectors))
+  if trained:
+    variants = {f"those of the run, d = {width}": {None: vectors}}
+  else:
+    variants = probe.variants(encoding, width, stack is not None and stack.causal, len(vectors))
   yield "products-by-offset", encoding_figures.products_by_offset(name, variants)
   if stack is not None:
     shares = probe.shares_by_maps(vectors, stack.blocks[0].attention)
