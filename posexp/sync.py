@@ -30,6 +30,7 @@ Each run is sent as training would have sent it, also if it was trained without 
 has are not sent again. Every group, runs that differ in their seeds alone, is a run of its own as
 well, of the type "aggregate": means, standard deviations, n and 95 % intervals, and their tables.
 """
+SENDING = {"mode": "online"}  # whatever the mode of training
 SENT, THERE, FAILED = "sent", "in W&B already", "not sent"
 
 
@@ -39,8 +40,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument(
     "runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs"
   )
-  parser.add_argument("--project", help="default: that of each run, wandb.project")
-  parser.add_argument("--entity", help="user or team; default: that of each run, wandb.entity")
+  parser.add_argument("--project", help="default: that of each run, or WANDB_PROJECT, or posexp")
+  parser.add_argument("--entity", help="user or team; default: that of each run, or WANDB_ENTITY")
   parser.add_argument("--dry-run", action="store_true", help="send nothing")
   return parser.parse_args(list(argv))
 
@@ -99,7 +100,7 @@ class Sender:
     """
     try:
       section = {**(each.config.get("wandb") or {}), **self.asked}
-      options = build(WandbOptions, section, "wandb")
+      options = wandb_run.with_environment(build(WandbOptions, section | SENDING, "wandb"))
       if isinstance(each, Run):
         folder, content = each.path / "wandb", wandb_run.extent(each.step, each.summary is not None)
         what, send = counted(len(each.history), "row"), self._send_run
@@ -108,7 +109,9 @@ class Sender:
         what, send = f"aggregate of {len(each.runs)}", self._send_group
       if is_synced(folder, self.server, options, content):
         return THERE, THERE
-      return SENT, f"{what}, {'to be sent' if self.dry else send(each, options)}"
+      line = f"{what}, {'to be sent' if self.dry else send(each, options)}"
+      connection.heard.log()
+      return SENT, line
     except ConnectionError as error:
       raise UserError(f"{error}: the rest is not sent") from error
     except Exception as error:

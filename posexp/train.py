@@ -41,6 +41,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   from posexp.runs import ReadOnlyRun, RunWriter, folder
   from posexp.tasks.contract import finished, score_of
   from posexp.tracking import tracker
+  from posexp.tracking.wandb_run import with_environment
   from posexp.training import costs, devices, processes, terminal
   from posexp.training.loop import run_training
   from posexp.training.setup import Setup
@@ -52,7 +53,8 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     setup = Setup.of(config)
     config = setup.config
     task, average = setup.task, setup.training.average or 0
-    wandb = build(tracker.WandbOptions, config["wandb"], "wandb")
+    wandb = with_environment(build(tracker.WandbOptions, config["wandb"], "wandb"))
+    config["wandb"] = dataclasses.asdict(wandb)
     path = folder(config, **setup.data_digests())
     if config["distributed"] == "auto":
       processes.join(path)
@@ -71,6 +73,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
         summary = run_training(run, setup, track, begun)
     else:
       log.info("finished already, in %s; rerun=true trains it again", near(path))
+      tracker.repeat(wandb, config, path)
     terminal.result(task.table(summary))
     return summary
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from posexp.reporting.results import Results, results
 from posexp.runs import read_runs
 from posexp.tracking import connection
 from posexp.tracking.aggregates import COLUMNS, table_name
-from posexp.tracking.wandb_run import WandbOptions
+from posexp.tracking.wandb_run import PROJECT
 
 EXAMPLES = """\
 It groups runs by what differs between them, encoding and rpr.k for example, and holds scores by
@@ -68,7 +69,9 @@ def main(argv: Sequence[str]) -> None:
   parser = Parser("", "Saves a workspace of W&B for each task of some runs.", EXAMPLES)
   parser.prog = "python scripts/wandb_workspace.py"
   parser.add_argument("runs", metavar="RUNS", nargs="*", type=Path, help="folders; default: runs")
-  parser.add_argument("--project", default=WandbOptions.project, help="default: %(default)s")
+  parser.add_argument(
+    "--project", default=os.environ.get("WANDB_PROJECT") or PROJECT, help="default: %(default)s"
+  )
   parser.add_argument("--entity", help="user or team; default: yourself")
   args = parser.parse_args(list(argv))
   tasks = results(read_runs(args.runs or [Path("runs")])[0])

@@ -1,5 +1,6 @@
 """What Weights & Biases gets of a run, seen by a stub of its server."""
 
+import dataclasses
 import json
 import logging
 import re
@@ -31,7 +32,7 @@ def send(line):
   assert sync.sync(sync.arguments([path]))["not sent"] == 0
 
 
-def said(caplog):
+def said_by_posexp(caplog):
   return [record.getMessage() for record in caplog.records if record.name == "posexp"]
 
 
@@ -283,7 +284,7 @@ def test_a_server_that_is_gone_at_the_end_costs_no_run(stub, monkeypatch, caplog
   stub.stream = lambda *_: time.sleep(20)
   with caplog.at_level(logging.WARNING, "posexp"):
     train([10, 20])
-  [message] = said(caplog)
+  [message] = said_by_posexp(caplog)
   assert "Timed out" in message
   stub.stream = answer
   send(message)
@@ -300,7 +301,7 @@ def test_a_connection_that_breaks_costs_no_run_and_no_next_one(stub, caplog):
 
   with caplog.at_level(logging.WARNING, "posexp"):
     train([10], during=break_off)
-  [message] = said(caplog)
+  [message] = said_by_posexp(caplog)
   assert "W&B gets no more of this run" in message
   train([10], config={**CONFIG, "seed": 2}, mode="online")
   assert list(stub.runs.values())[-1].exit_code == 0
@@ -320,6 +321,73 @@ def test_disabled_costs_nothing(tmp_path):
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
   assert (done.returncode, done.stdout, done.stderr) == (0, "disabled\ndisabled\n", "")
   assert not list((tmp_path / "a/b/c/d").glob("*/wandb"))
+
+
+@pytest.mark.parametrize(
+  ("said", "typed", "found"),
+  [
+    ({"MODE": "dryrun"}, {}, {"mode": "offline"}),
+    ({"MODE": "run"}, {}, {"mode": "online"}),
+    ({"MODE": "disabled"}, {}, {"mode": "disabled"}),
+    ({"MODE": "dryrun"}, {"mode": "online"}, {"mode": "online"}),
+    ({"MODE": "unknown"}, {"mode": "disabled"}, {"mode": "disabled"}),
+    ({"MODE": ""}, {}, {"mode": "auto"}),
+    ({"DISABLED": "true"}, {}, {"mode": "disabled"}),
+    ({"DISABLED": "true"}, {"mode": "offline"}, {"mode": "offline"}),
+    ({"DISABLED": "false"}, {}, {"mode": "auto"}),
+    ({"PROJECT": "my-thesis"}, {}, {"project": "my-thesis"}),
+    ({"PROJECT": "my-thesis"}, {"project": "posexp"}, {"project": "posexp"}),
+    ({}, {}, {"project": None, "tags": (), "mode": "auto"}),
+    ({"TAGS": "a, b,"}, {}, {"tags": ("a", "b")}),
+    ({"TAGS": "a"}, {"tags": ("c",)}, {"tags": ("c",)}),
+    ({"ENTITY": "team", "NOTES": "why"}, {}, {"entity": "team", "notes": "why"}),
+    ({"ENTITY": "team", "NOTES": "why"}, {"notes": "own"}, {"entity": "team", "notes": "own"}),
+    ({"MODE": "onlin"}, {}, "WANDB_MODE=onlin: there are online, offline, disabled, dryrun, run"),
+    ({"MODE": "shared"}, {}, "WANDB_MODE=shared: there are online"),
+    ({"PROJECT": "a/b"}, {}, "WANDB_PROJECT: project must be a name without"),
+    ({"TAGS": "x" * 65}, {}, "WANDB_TAGS: tags must have 1 to 64 letters"),
+  ],
+)
+def test_what_is_typed_goes_before_the_environment(apart, monkeypatch, said, typed, found):
+  for name, value in said.items():
+    monkeypatch.setenv(f"WANDB_{name}", value)
+  options = build(tracker.WandbOptions, typed, "wandb")
+  if isinstance(found, str):
+    with pytest.raises(UserError, match=found):
+      wandb_run.with_environment(options)
+  else:
+    heeded = dataclasses.asdict(wandb_run.with_environment(options))
+    assert {key: heeded[key] for key in found} == found
+    assert digest({**CONFIG, "wandb": heeded}) == digest(CONFIG)
+
+
+def test_what_the_environment_says_of_a_run_is_heeded_or_said(stub, monkeypatch, caplog):
+  said = {"PROJECT": "my-thesis", "RUN_GROUP": "ours", "NAME": "first", "JOB_TYPE": "ablation"}
+  for name, value in {**said, "TAGS": "a,b", "RUN_ID": "mine", "DIR": "/elsewhere"}.items():
+    monkeypatch.setenv(f"WANDB_{name}", value)
+  with caplog.at_level(logging.WARNING, "posexp"):
+    train([10], during=lambda: __import__("wandb").termwarn("something is odd"))
+  logged = stub.runs["mine"]
+  assert (logged.project, logged.field("groupName")) == ("my-thesis", "ours")
+  assert (logged.field("displayName"), logged.field("jobType")) == ("first", "ablation")
+  assert logged.field("tags") == ["mr", "rpr", "a", "b"]
+  assert said_by_posexp(caplog) == [
+    f"WANDB_DIR is not heeded: what W&B keeps of a run is in {folder(CONFIG)}",
+    "W&B: something is odd",
+  ]
+
+
+def test_an_agent_that_repeats_a_finished_config_gets_its_result(stub, monkeypatch):
+  tracker.repeat(tracker.WandbOptions(), CONFIG, folder(CONFIG))  # no agent, nothing to do
+  train([10, 20], mode="disabled")
+  for name, value in {"SWEEP_ID": "grid", "RUN_ID": "trial", "PROJECT": "swept"}.items():
+    monkeypatch.setenv(f"WANDB_{name}", value)
+  tracker.repeat(tracker.WandbOptions(), CONFIG, folder(CONFIG))
+  [(name, logged)] = stub.runs.items()
+  assert (name, logged.project, logged.exit_code) == ("trial", "swept", 0)
+  assert steps_of(logged) == [10, 20]
+  assert logged.summary["test/accuracy"] == 0.5
+  assert logged.config["rpr"]["k"] == 4
 
 
 def test_auto_does_what_the_environment_says(stub, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,8 @@ def _launch(train: Train, lost: set[str]) -> int:
       config = resolve(cfg)
     else:
       _make_folder("runs", found[0].config["runs"])
+      if "WANDB_RUN_ID" in os.environ and found[0].config["wandb"]["mode"] != "disabled":
+        raise UserError("WANDB_RUN_ID names one run of W&B: unset it, or leave -m and seeds out")
       trainer = trainer_for(train, len(found), cfg, args.overrides)
       if trainer[1]:  # other processes print into files
         _make_folder("hydra.sweep.dir", cfg.hydra.sweep.dir)

@@ -6,6 +6,7 @@ W&B takes two seconds to import, which wandb.mode=disabled need not: `load` impo
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import time
@@ -14,6 +15,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+log = logging.getLogger("posexp")
 QUIET = {"silent": True, "quiet": True, "console": "off"}
 FINISH = {"finish_timeout": 60.0, "finish_timeout_raises": True}  # seconds, to send what is left
 
@@ -27,10 +29,41 @@ def load() -> Any:
   return wandb
 
 
+class Heard:
+  """Keeps the warnings and errors that W&B would have printed, to be logged or forgotten."""
+
+  def __init__(self):
+    self.messages: list[str] = []
+
+  def info(self, message: str) -> None:
+    """Forgets a message at once."""
+
+  def warning(self, message: str) -> None:
+    """Keeps a message, without the words that W&B begins its lines with."""
+    self.messages.append(re.sub(r"(^|\n)wandb: (WARNING|ERROR) ", r"\1", message))
+
+  error = warning
+
+  def log(self) -> None:
+    """Logs what was kept."""
+    while self.messages:
+      log.warning("W&B: %s", self.messages.pop(0))
+
+
+heard = Heard()
+
+
+def session(**settings: Any) -> Any:
+  """W&B's session with these settings, whose warnings go to `heard`."""
+  wandb = load()
+  found = wandb.setup(settings=wandb.Settings(**QUIET, **settings))
+  wandb.termsetup(found.settings, heard)
+  return found
+
+
 def server_url() -> str:
   """Where W&B is, by its settings."""
-  wandb = load()
-  return wandb.setup(settings=wandb.Settings(**QUIET)).settings.base_url
+  return session().settings.base_url
 
 
 def connect(deadline: float) -> Any:
@@ -40,11 +73,10 @@ def connect(deadline: float) -> Any:
     ConnectionError: the server does not answer before the deadline, by `time.monotonic`.
     Exception: an error of W&B, of any class.
   """
-  wandb = load()
-  session = wandb.setup(settings=wandb.Settings(**QUIET, mode="online"))
+  wandb, url = load(), session(mode="online").settings.base_url
   if not wandb.login(prompt=False, verify=False):
     raise wandb.Error("not logged in")
-  reach(session.settings.base_url, deadline)
+  reach(url, deadline)
   return wandb
 
 
@@ -58,14 +90,16 @@ def open_online(settings: Mapping[str, Any], deadline: float) -> Any:
 def open_offline(settings: Mapping[str, Any]) -> Any:
   """A run of W&B on disk, from arguments of `wandb.init`."""
   wandb = load()
-  wandb.setup(settings=wandb.Settings(**QUIET))
+  session()
   return wandb.init(**settings, mode="offline", settings=wandb.Settings(**QUIET, **FINISH))
 
 
 def reset() -> None:
-  """Ends W&B's process, which counts a failed run as in use, or has failed itself."""
+  """Ends W&B's process, which counts a failed run as in use, or has failed itself. The error, and
+  not the warnings before it, says why."""
   import wandb
 
+  heard.messages.clear()
   with contextlib.suppress(Exception):
     wandb.teardown()
   wandb.run = None  # else no later login is possible

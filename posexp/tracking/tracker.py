@@ -9,11 +9,25 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp.errors import UserError, pasted
-from posexp.runs import RunWriter
-from posexp.tracking import connection
-from posexp.tracking.wandb_run import MODES, WandbOptions, WandbRun, run_settings
+from posexp.errors import UserError, near, pasted
+from posexp.runs import Run, RunWriter, read_run
+from posexp.runs.predictions import load_samples
+from posexp.tracking import connection, wandb_run
+from posexp.tracking.wandb_run import (
+  WandbOptions,
+  WandbRun,
+  run_settings,
+  with_environment,
+)
 
+# What W&B's variables say of a run, by the argument of `wandb.init`.
+SAID = {
+  "id": "WANDB_RUN_ID",
+  "name": "WANDB_NAME",
+  "group": "WANDB_RUN_GROUP",
+  "job_type": "WANDB_JOB_TYPE",
+}
+UNHEEDED = ("WANDB_DIR", "WANDB_RESUME")  # a run's folder has its data, and it always goes on
 START = 3.0  # seconds of the timeout that are kept for starting offline
 
 log = logging.getLogger("posexp")
@@ -52,6 +66,7 @@ class Tracker:
       return
     try:
       method(self._run, *args)
+      connection.heard.log()
     except Exception as error:  # W&B's have no class in common
       folder, self._run = self._run.folder, None
       connection.reset()
@@ -62,22 +77,45 @@ class Tracker:
       )
 
 
+def repeat(options: WandbOptions, config: Mapping[str, Any], folder: Path) -> None:
+  """Logs a finished run again where an agent of W&B has named the run that waits for its result.
+
+  Raises:
+    UserError: as `start` does.
+  """
+  if {"WANDB_SWEEP_ID", "WANDB_RUN_ID"} & os.environ.keys():
+    run = read_run(folder)
+    with start(options, config=config, facts=wandb_run.facts(run.summary), run=run) as opened:
+      opened.summarize(run.summary)
+      opened.samples(load_samples(folder))
+    log.info("wandb: %s", opened.line)
+
+
 def start(
-  options: WandbOptions, *, config: Mapping[str, Any], facts: Mapping[str, Any], run: RunWriter
+  options: WandbOptions,
+  *,
+  config: Mapping[str, Any],
+  facts: Mapping[str, Any],
+  run: RunWriter | Run,
 ) -> Tracker:
   """Opens the run in W&B, and logs the rows of its history that W&B does not have; `facts` are
-  those of `run_settings`.
+  those of `run_settings`. What W&B's environment says of the run counts.
 
   Raises:
     UserError: wandb.mode=online, and W&B cannot be reached; or nothing can be written.
   """
   deadline = time.monotonic() + options.timeout - START
+  options = with_environment(options)
   mode = options.mode
-  if mode == "auto" and os.environ.get("WANDB_MODE") in MODES:
-    mode = os.environ["WANDB_MODE"]
   if mode == "disabled":
     return Tracker()
+  for name in UNHEEDED:
+    if name in os.environ:
+      log.warning("%s is not heeded: what W&B keeps of a run is in %s", name, near(run.path))
   settings, why = run_settings(options, config, facts, run.path), ""
+  settings |= {key: os.environ[name] for key, name in SAID.items() if os.environ.get(name)}
+  if "WANDB_SWEEP_ID" in os.environ:  # which has them
+    settings |= {"id": None, "entity": options.entity, "project": options.project}
   if mode != "offline":
     try:
       opened = WandbRun(connection.open_online(settings, deadline), run.path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import secrets
 import shutil
@@ -16,11 +17,12 @@ from typing import Any, Literal, get_args
 
 from posexp import storage
 from posexp.config.checks import Positive, check
-from posexp.errors import printable
+from posexp.errors import UserError, printable
 from posexp.runs import BOOKKEEPING
 
 Mode = Literal["auto", "online", "offline", "disabled"]
-MODES = get_args(Mode)
+MODES = {mode: mode for mode in get_args(Mode)[1:]} | {"dryrun": "offline", "run": "online"}
+PROJECT = "posexp"  # where none is named
 # Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
 RESULTS = (
   *("step", "stopped_at", "averaged", "bleu_signature", "generated"),
@@ -35,7 +37,7 @@ class WandbOptions:
   """The options of the section `wandb`."""
 
   mode: Mode = "auto"
-  project: str = "posexp"
+  project: str | None = None
   entity: str | None = None
   tags: tuple[str, ...] = ()
   notes: str | None = None
@@ -43,10 +45,34 @@ class WandbOptions:
 
   def __post_init__(self):
     check(self)
-    if not self.project or set(self.project) & set("/\\#?%:"):
+    if self.project is not None and (not self.project or set(self.project) & set("/\\#?%:")):
       raise ValueError(f"project must be a name without any of / \\ # ? % :, not {self.project!r}")
     if any(not 1 <= len(tag) <= 64 for tag in self.tags):
       raise ValueError("tags must have 1 to 64 letters each")
+
+
+def with_environment(options: WandbOptions) -> WandbOptions:
+  """Returns options with what W&B's environment variables say, where nothing was typed.
+
+  Raises:
+    UserError: a variable has a value that W&B does not know.
+  """
+  said = {name.lower(): os.environ.get(f"WANDB_{name}") for name in ("PROJECT", "ENTITY", "NOTES")}
+  said["tags"] = tuple(filter(None, map(str.strip, os.environ.get("WANDB_TAGS", "").split(","))))
+  found = {key: value for key, value in said.items() if value and not getattr(options, key)}
+  mode = os.environ.get("WANDB_MODE")
+  if os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes"):
+    mode = "disabled"
+  if options.mode == "auto" and mode:
+    if mode not in MODES:
+      raise UserError(
+        f"WANDB_MODE={mode}: there are {', '.join(MODES)}; set one of these, or type wandb.mode=..."
+      )
+    found["mode"] = MODES[mode]
+  try:
+    return dataclasses.replace(options, **found)
+  except ValueError as error:
+    raise UserError(f"WANDB_{str(error).partition(' ')[0].upper()}: {error}") from error
 
 
 class WandbRun:
@@ -67,14 +93,14 @@ class WandbRun:
     """
     for row in history:
       self.log(row["step"], row)
-    for offline in self.folder.glob("wandb/offline-run-*"):
+    for offline in self.folder.glob(f"wandb/offline-run-*-{self.run.id}"):
       if offline.name != Path(self.run.dir).parent.name:
         shutil.rmtree(offline, ignore_errors=True)
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Adds a row, unless W&B has the step already, from before the run was stopped."""
     self._step = step
-    if step >= self.run.step:
+    if step >= max(self.run.step, self.run.starting_step):
       self.run.log({"step": step, **metrics}, step=step, commit=True)
 
   def summarize(self, summary: Mapping[str, Any]) -> None:
@@ -114,7 +140,7 @@ def is_synced(folder: Path, server: str, options: WandbOptions, content: Any) ->
     found = json.loads((folder / "sent.json").read_bytes())
   except (OSError, ValueError):
     return False
-  place = {"server": server, "project": options.project, "content": content}
+  place = {"server": server, "project": options.project or PROJECT, "content": content}
   return found == place | {"entity": options.entity or found.get("entity")}
 
 
@@ -151,7 +177,7 @@ def settings(
     "group": printable(f"{task}/{encoding}/{group}")[:NAME],
     "name": printable(f"{task}/{encoding}/{group}/{name}")[-NAME:],
     "tags": list(dict.fromkeys([printable(task)[:64], printable(encoding)[:64], *options.tags])),
-    "project": options.project,
+    "project": options.project or PROJECT,
     "entity": options.entity,
     "reinit": "finish_previous",
   }
