@@ -301,7 +301,7 @@ REPORTS = [
   ({"rpr": [0.5, 0.5], "none": [0.5, 0.5]}, [], ["are equal and first of 2 groups"], ["nan"]),
   ({"a": [1.0], "b": [1.0], "c": [1.0], "d": [1.0]}, [], ["a, b, c and 1 more are equal"], []),
   ({"rpr": [0.0, 0.0]}, [], ["rpr is the only group with a mean: 0.00, n = 2."], ["nan"]),
-  (fewer_rows, [], ["Nothing to draw: one group has a score"], []),
+  (fewer_rows, [], ["No figures: the seeds of a group have logged"], []),
   (rates, [], ["against sinusoidal learning_rate=0.004", "the best by validation accuracy"], []),
   (
     lambda root: rates(root, (0.8, 0.9)),
@@ -362,7 +362,7 @@ def test_a_report_of_anything_has_no_empty_part_and_says_what_to_type(
   assert kept in printed
   plain = " ".join(html.unescape(re.sub("<[^>]*>", " ", page)).split())
   for text in (" ".join(kept.replace("\\", "").split()), plain):
-    alone = "-" if text is plain else "Nothing to draw"  # which is said of a page's figures
+    alone = "-" if text is plain else "No figures"  # which is said of a page's figures
     assert [each for each in there if each not in text and not each.startswith(alone)] == []
     assert [each for each in absent if each in text] == []
   assert not re.search(r"^\|[^\n]*\n\|[-:| ]*\n(?!\|)", kept, re.M)  # a table without rows

@@ -51,9 +51,9 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
   if drawn:
     yield f'<p class="small">{CAPTION}</p><div class="figures">{drawn}</div>'
   else:
-    yield f"<p>{escape(sentences.undrawn(results))}</p>"
+    yield f"<p>{escape(sentences.missing(results, 'figures'))}</p>"
   costs = tables.cost_table(results)
-  known = _table(costs) if costs[1] else f"<p>{escape(sentences.uncosted(results))}</p>"
+  known = _table(costs) if costs[1] else f"<p>{escape(sentences.missing(results, 'costs'))}</p>"
   yield f"<h2>Costs</h2>{known}<h2>Runs</h2>"
   cells = tables.sheet(results.rows[:ROWS]).astype(object)
   cells = cells.where(cells.notna(), "").astype(str)

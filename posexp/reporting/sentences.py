@@ -135,20 +135,11 @@ def method(results: Results) -> str:
   return text
 
 
-def undrawn(results: Results) -> str:
-  """Returns why there is no figure of a task."""
+def missing(results: Results, what: str) -> str:
+  """Returns why a report has nothing of `what` for a task, and what to type."""
   if any(group.repeats for group in results.groups):
-    return (
-      "Nothing to draw: one group has a score, and its seeds have logged no two steps in common."
-    )
-  return f"Nothing to draw: no group is of runs that are alike{_apart(results)}."
-
-
-def uncosted(results: Results) -> str:
-  """Returns why there are no costs of a task."""
-  if any(group.repeats for group in results.groups):
-    return "No costs: the summaries of the runs have none."
-  return f"No costs: no group is of runs that are alike{_apart(results)}."
+    return f"No {what}: the seeds of a group have logged too little in common."
+  return f"No {what}: no group is of runs that are alike{_apart(results)}."
 
 
 def notes(results: Results) -> Iterator[str]:

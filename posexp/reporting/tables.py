@@ -74,7 +74,9 @@ def _section(results: Results) -> Iterator[str]:
   yield tabulated(score_table(results), "pipe")
   yield "\n".join(wrapped(markdown(each), "- ") for each in sentences.differences(results))
   costs = cost_table(results)
-  yield tabulated(costs, "pipe") if costs[1] else wrapped(markdown(sentences.uncosted(results)))
+  yield (
+    tabulated(costs, "pipe") if costs[1] else wrapped(markdown(sentences.missing(results, "costs")))
+  )
   yield wrapped(markdown(sentences.method(results)))
   yield "\n".join(wrapped(markdown(f"Note: {each}"), "- ") for each in sentences.notes(results))
 
