@@ -1,4 +1,5 @@
-# make train ARGS="encoding=rpr rpr.k=4"   train, measure and log; ARGS="--help" lists the options
+# make train encoding=rpr rpr.k=4           train, measure and log; ARGS="--help" lists the options
+# make train ARGS="-m seed=0,1,2"           the same with flags, which make would take for its own
 # make test                                 run the tests
 # make lint                                 check style
 # make docs                                 build the guides of docs/ into site/
@@ -16,16 +17,34 @@ UV := $(BIN)/uv --quiet pip
 # CUDA is gigabytes: it is installed where there is a GPU of NVIDIA's, under Linux or WSL.
 CUDA := $(if $(wildcard /dev/nvidia[0-9]* /dev/dxg),cuda)
 
+# Options of posexp that were typed as they are, each quoted for the shell. In MAKEOVERRIDES, which
+# make has of them, a blank is "\ ", which ␠ stands for meanwhile, and $ is doubled.
+comma := ,
+empty :=
+blank := $(empty) $(empty)
+OWN := ARGS=% PYTHON=% EXTRA=% BIN=% READY=% UV=% CUDA=%
+TYPED := $(filter-out $(OWN),$(subst $$$$,$$,$(subst \$(blank),␠,$(MAKEOVERRIDES))))
+TYPED := $(foreach each,$(TYPED),'$(subst ␠,$(blank),$(subst ','\'',$(each)))')
+HINT := flags go into ARGS, as in make train ARGS="-m seed=0,1"
+
+# Make would look at a word that is neither a target nor an option after training.
+GOALS := help train test lint docs gpu lock $(READY) .venv/ready-%
+ifneq ($(filter-out $(GOALS),$(MAKECMDGOALS)),)
+  $(error $(filter-out $(GOALS),$(MAKECMDGOALS)): no target of make; write options as \
+    option=value, as in make train encoding=rpr, and other arguments as in make test ARGS="-x")
+endif
+
 .PHONY: help train test lint docs gpu lock
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile
+	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
 
 train: $(READY)
-	@$(BIN)/python -m posexp.train $(ARGS)
+	@$(BIN)/python -m posexp.train $(TYPED) $(ARGS)$(if $(findstring $(comma),$(TYPED)), || \
+	  { status=$$?; echo '$(HINT)' >&2; exit $$status; })
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(TYPED) $(ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -36,7 +55,7 @@ docs:
 
 gpu:
 	@$(MAKE) -s --no-print-directory EXTRA=$(CUDA) .venv/ready$(CUDA:%=-%)
-	@$(BIN)/python scripts/gpu.py $(ARGS)
+	@$(BIN)/python scripts/gpu.py $(TYPED) $(ARGS)
 
 lock: $(READY)
 	@$(UV) compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \

@@ -8,20 +8,21 @@ import textwrap
 from posexp import config as configuration
 from posexp.config import plugins
 from posexp.config.arguments import run
-from posexp.config.command_line import config_of_one
+from posexp.config.command_line import OptionsParser, config_of_one
 from posexp.errors import UserError
+from posexp.status import doing
 
-HELP = """\
-posexp.check builds small models with a positional encoding and measures what must hold of them:
-that padding, the other rows of a batch, cached keys and memories change nothing, that gradients are
-right, and more. It takes about a minute.
-
+WHAT = """\
+Builds small models with a positional encoding and measures what must hold of them: that padding,
+the other rows of a batch, cached keys and memories change nothing, that gradients are right, and
+more. It takes about a minute."""
+EXAMPLES = """\
+examples:
   python -m posexp.check encoding=rpr rpr.k=4
   python -m posexp.check encoding=distance distance.price=0.2 plugins=distance.py
 
-Options are those of posexp.train (see its --help); only the encoding's are read. If a property does
-not hold, its smallest counterexample is shown, and the exit status is 1. Shifts and memories are
-tested only of an encoding that is declared `relative` or `recurrent`.
+If a property does not hold, its smallest counterexample is shown, and the exit status is 1. Shifts
+and memories are tested only of an encoding that is declared `relative` or `recurrent`.
 """
 WIDTH = 100  # of a line
 
@@ -32,7 +33,8 @@ def check(argv: list[str]) -> bool:
   Raises:
     UserError: the options are wrong, or no model can be built with the encoding.
   """
-  config = config_of_one(argv, "check")
+  options = "options of python -m posexp.train; only those of the encoding are read"
+  config = config_of_one(argv, OptionsParser("check", WHAT, EXAMPLES, options))
   import jax
 
   from posexp.analysis.conformance import examine
@@ -42,6 +44,7 @@ def check(argv: list[str]) -> bool:
   name, failed = config["encoding"], 0
   given = configuration.show_options(config.get(name))
   print(f"{name}{f': {given}' if given else ''}")
+  doing("building small models")
   try:
     with plugins.explained(config):
       for outcome in examine(make_encoding(config)):
@@ -50,6 +53,7 @@ def check(argv: list[str]) -> bool:
         indent = " " * len(start)
         wrap = textwrap.TextWrapper(WIDTH, subsequent_indent=indent, break_on_hyphens=False)
         print(wrap.fill(start + outcome.detail), flush=True)
+        doing("measuring the next property")
   except ValueError as error:
     raise UserError(f"{name}: {error}") from error
   verb = "does" if failed == 1 else "do"
@@ -59,7 +63,7 @@ def check(argv: list[str]) -> bool:
 
 def main() -> None:
   """The command line."""
-  run(lambda argv: check(argv) or sys.exit(1), HELP)
+  run(lambda argv: check(argv) or sys.exit(1), "building small models")
 
 
 if __name__ == "__main__":

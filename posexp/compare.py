@@ -67,7 +67,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
   """The command line."""
-  run(lambda argv: compare(arguments(argv)))
+  run(lambda argv: compare(arguments(argv)), "comparing predictions")
 
 
 if __name__ == "__main__":

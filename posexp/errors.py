@@ -78,6 +78,13 @@ def pasted(path: Path) -> str:
   return shlex.quote(f"./{shown}" if shown.startswith("-") else shown)
 
 
+def lasting(seconds: float) -> str:
+  """90 s, 12 min, 2.5 h."""
+  if seconds < 100:
+    return f"{seconds:.0f} s"
+  return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3_600:.1f} h"
+
+
 def near(path: Path) -> str:
   """A path as short as the current directory allows, to be shown."""
   try:

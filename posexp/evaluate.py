@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from posexp.config import command_line
 from posexp.config.arguments import Parser, names, numbers, ranges, run
 from posexp.errors import UserError, counted, near, writing
+from posexp.status import doing
 
 if TYPE_CHECKING:
   from posexp.runs import Run
@@ -168,7 +169,9 @@ def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
   else:
     moved = {key: options.pop(key) for key in OF_DATA if key in options}
     trained = open_trained(path, moved) if moved else open_trained(path)
-  return with_options(trained, options) if options else trained
+  trained = with_options(trained, options) if options else trained
+  doing(f"measuring {near(path)}")
+  return trained
 
 
 def without_terms(
@@ -228,7 +231,7 @@ def effective_lengths(args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
   """The command line."""
-  run(lambda argv: evaluate(arguments(argv)))
+  run(lambda argv: evaluate(arguments(argv)), "opening the run")
 
 
 if __name__ == "__main__":

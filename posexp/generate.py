@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from posexp.config.arguments import Parser, run
 from posexp.data.lines import standard_input
 from posexp.errors import UserError, printable
+from posexp.status import doing
 
 if TYPE_CHECKING:
   from posexp.training.restore import TrainedModel
@@ -103,6 +104,7 @@ def generate(args: argparse.Namespace) -> None:
   trained = open_language_model(args.run)
   vocabulary = kept_vocabulary(trained.run.path)
   columns = drawn(args, trained, vocabulary.encode(prompt))
+  doing("drawing the first token")
   if args.samples > 1:
     columns = list(columns)
   for row in range(args.samples):
@@ -120,7 +122,7 @@ def generate(args: argparse.Namespace) -> None:
 def main() -> None:
   """The command line."""
   sys.stdout.reconfigure(encoding="utf-8")
-  run(lambda argv: generate(arguments(argv)))
+  run(lambda argv: generate(arguments(argv)), "opening the run")
 
 
 if __name__ == "__main__":

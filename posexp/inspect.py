@@ -11,25 +11,26 @@ from pathlib import Path
 from posexp import storage
 from posexp.config import plugins
 from posexp.config.arguments import run
-from posexp.config.command_line import config_of_one, without_flag
+from posexp.config.command_line import OptionsParser, config_of_one, without_flag
 from posexp.errors import UserError, counted, near
 from posexp.runs import read_run
 
-HELP = """\
-posexp.inspect shows what a positional encoding is: a card on the terminal and figures as PNG and
-SVG. Nothing is trained.
-
+WHAT = """\
+Shows what a positional encoding is: a card on the terminal, and figures as PNG and SVG. Nothing is
+trained."""
+EXAMPLES = """\
+examples:
   python -m posexp.inspect encoding=rpr rpr.k=4
   python -m posexp.inspect encoding=sinusoidal sinusoidal.base=100 model.d_model=64
-  python -m posexp.inspect runs/mr/rpr/437f7d2f65d9/seed=0     # also of what was trained
-  python -m posexp.inspect FOLDER against=[FOLDER2,FOLDER3]    # whose heads attend alike
+  python -m posexp.inspect runs/mr/rpr/437f7d2f65d9/seed=0   # also of what was trained
+  python -m posexp.inspect RUN against=[RUN_2,RUN_3]         # whose heads attend alike
 
-Options are those of posexp.train (see its --help), and
-  FOLDER, or run=FOLDER
-               a run, finished or stopped: its encoding, its trained weights, its validation texts
-  against=FOLDER, or a list [A,B]: trained runs of the same data to which the run's attention is
-               compared, head by head, and nothing else is shown
-  out=FOLDER   for the figures (default: inspect/ENCODING/OPTIONS, or figures in the run's folder)
+Options are those of python -m posexp.train, whose --help lists them, and
+  RUN or run=RUN    a run, finished or stopped: its encoding, its trained weights, its validation
+                    texts
+  against=RUN       or against=[A,B], trained runs of the same data: the run's attention is compared
+                    with theirs, head by head, and nothing else is shown
+  out=FOLDER        for the figures; default: inspect/ENCODING/OPTIONS, or the run's figures
 """
 
 
@@ -39,7 +40,8 @@ def inspect(argv: list[str]) -> list[Path]:
   Raises:
     UserError: an option does not exist or does not suit, or the run cannot be opened.
   """
-  argv = [f"run={word}" if os.path.isdir(word) else word for word in without_flag(argv)]
+  parser = OptionsParser("inspect", WHAT, EXAMPLES, "an encoding with its options, or a run")
+  argv = [f"run={word}" if is_path(word) else word for word in without_flag(argv)]
   own = [word for word in argv if word.startswith(("run=", "against=", "out="))]
   given = dict(word.split("=", 1) for word in own)
   if len(given) < len(own):
@@ -54,7 +56,7 @@ def inspect(argv: list[str]) -> list[Path]:
   others = [word for word in options if not word.startswith("plugins=")]
   if folder and others:
     raise UserError(f"run={folder} has options of its own: leave {others[0]} out")
-  config = config_of_one(options, "inspect")
+  config = config_of_one(options, parser)
   if folder:
     config = read_run(folder).config
   own = storage.unlinked(folder / "figures") if folder else None
@@ -87,9 +89,14 @@ def folder_name(options: Sequence[str]) -> str:
   return name if name == typed else f"{name}-{hashlib.sha256(typed.encode()).hexdigest()[:8]}"
 
 
+def is_path(word: str) -> bool:
+  """Whether a word names a run, which may be missing, and no option; a run's folder has a =."""
+  return os.path.exists(word) or "/" in word.partition("=")[0].removeprefix("hydra/")
+
+
 def main() -> None:
   """The command line."""
-  run(inspect, HELP)
+  run(inspect, "looking at the encoding")
 
 
 if __name__ == "__main__":

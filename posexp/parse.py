@@ -9,7 +9,8 @@ from pathlib import Path
 from posexp.config.arguments import Parser, run
 from posexp.data import trees
 from posexp.data.lines import windows
-from posexp.errors import printable, writing
+from posexp.errors import counted, printable, writing
+from posexp.status import doing
 
 EXAMPLES = """\
 examples:
@@ -56,6 +57,7 @@ def parse(args: argparse.Namespace) -> None:
   prepare()
   parser = LineParser(open_parser(args.run, rows), rows)
   for window in every:
+    doing(f"parsing {counted(len(window), 'sentence')}" if window else "")
     for tree in parser(window):
       written = trees.indented if args.texts else trees.brackets
       print("\n".join(map(printable, written(tree).split("\n"))) if tree else "")
@@ -81,7 +83,7 @@ def draw(tree: trees.Tree, file: Path) -> None:
 def main() -> None:
   """The command line."""
   sys.stdout.reconfigure(encoding="utf-8")  # as what comes in
-  run(lambda argv: parse(arguments(argv)))
+  run(lambda argv: parse(arguments(argv)), "opening the run")
 
 
 if __name__ == "__main__":

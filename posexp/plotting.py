@@ -23,6 +23,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from posexp.errors import WAYS_OUT, UserError
+from posexp.status import doing
 
 # Okabe and Ito's colors, told apart by all readers, and two more; gray is for what things are
 # compared with.
@@ -201,6 +202,7 @@ def save(
   Raises:
     UserError: the folder cannot be written.
   """
+  doing(f"drawing {name}")
   paths = [folder / f"{name}.{kind}" for kind in kinds]
   missing = fit_fonts(figure)
   if {*kinds} - {"svg"}:  # which a browser draws with its own fonts

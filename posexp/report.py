@@ -1,4 +1,4 @@
-"""From runs to an answer: `python -m posexp.report RUNS --by encoding,rpr.k`."""
+"""Turn runs into tables, tests and figures: `python -m posexp.report RUNS --by encoding,rpr.k`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from posexp.errors import UserError, counted, near, writing
 from posexp.runs import Run, read_runs
 from posexp.runs.context_losses import with_context_losses
 from posexp.runs.records import held, read_records, write_records
+from posexp.status import doing
 
 if TYPE_CHECKING:
   from posexp.reporting.results import Results
@@ -89,11 +90,13 @@ def report(args: argparse.Namespace) -> list[Results]:
 
   runs, notes = given(args.runs)
   runs = grouping.chosen(runs, args.where)
+  doing("comparing the groups")
   tasks = results(runs, args.by, args.metric, args.baseline)
   notes += unmeasured(runs)
   text = tables.document(tasks, notes)
   print(text)
   if not args.no_files:
+    doing("drawing the figures")
     with writing("--out", args.out):
       write(tasks, notes, text, args.out)
     print(f"written: {near(args.out)}/report.html, .md and .tex, groups.csv and runs.csv")
@@ -128,7 +131,7 @@ def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) 
 def main() -> None:
   """The command line."""
   gc.disable()  # or the rows of all runs would be walked again and again
-  run(lambda argv: report(arguments(argv)))
+  run(lambda argv: report(arguments(argv)), "reading the runs")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from posexp.errors import UserError, refused
+from posexp.status import doing
 
 DEPTH = 8  # levels of lists and mappings in what is read
 SURROGATES = re.compile("[\ud800-\udfff]")  # letters that UTF-8 cannot hold
@@ -158,6 +159,7 @@ def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
   with contextlib.suppress(UserError, ValueError):
     if (data := read(path)) is not None:
       return parse(data)
+  doing(f"preparing the {name.partition('/')[0]}, once")
   value = compute()
   with contextlib.suppress(OSError):
     write(path, json.dumps(value, ensure_ascii=False))

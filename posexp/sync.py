@@ -1,4 +1,4 @@
-"""Runs sent to Weights & Biases after the fact: `python -m posexp.sync runs/mr`."""
+"""Send runs to Weights & Biases after the fact: `python -m posexp.sync runs/mr`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posexp import storage
 from posexp.config import build
@@ -17,8 +18,10 @@ from posexp.errors import UserError, counted, near
 from posexp.runs import Run, lock, read_runs
 from posexp.runs.predictions import load_samples
 from posexp.tracking import connection, wandb_run
-from posexp.tracking.aggregates import COLUMNS, Aggregate, aggregates
 from posexp.tracking.wandb_run import WandbOptions, WandbRun, is_synced
+
+if TYPE_CHECKING:
+  from posexp.tracking.aggregates import Aggregate
 
 EXAMPLES = """\
 examples:
@@ -55,6 +58,8 @@ def sync(args: argparse.Namespace) -> Counter:
   Raises:
     UserError: there are no runs, W&B does not answer, or the project's name is not valid.
   """
+  from posexp.tracking.aggregates import aggregates
+
   runs, notes = read_runs(args.runs)
   for note in notes:
     print(f"note: {note}")
@@ -136,6 +141,8 @@ class Sender:
 
   def _send_group(self, group: Aggregate, options: WandbOptions) -> str:
     """Sends a group; returns its address."""
+    from posexp.tracking.aggregates import COLUMNS
+
     folder = storage.unlinked(group.path / ".aggregate")
     folder.mkdir(exist_ok=True)
     settings = wandb_run.settings(options, group.config, group.path.name, "aggregate")
@@ -153,7 +160,7 @@ class Sender:
 
 def main() -> None:
   """The command line; the exit status is 1 if anything could not be sent."""
-  run(lambda argv: sys.exit(1 if sync(arguments(argv))[FAILED] else 0))
+  run(lambda argv: sys.exit(1 if sync(arguments(argv))[FAILED] else 0), "reading the runs")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,8 @@ import logging
 import os
 from typing import Any
 
-from posexp.config.arguments import flush_output
 from posexp.errors import near
-from posexp.sweeps.launch import launch
+from posexp.status import doing
 
 log = logging.getLogger("posexp")
 
@@ -20,7 +19,12 @@ log = logging.getLogger("posexp")
 def main() -> None:
   """The command line."""
   gc.disable()  # what is imported stays: to look through it, again and again, takes 5 % of a start
+  doing("reading the options")
+  from posexp.config.arguments import flush_output
+  from posexp.sweeps.launch import launch
+
   status = launch(train)
+  doing("")
   if status:  # the interpreter would wait for all that threads still compile
     logging.shutdown()
     with contextlib.suppress(OSError):
@@ -37,6 +41,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     UserError: the config, the data or the run's folder are not in order, or there is a mistake in
       an encoding or a task of the user's own.
   """
+  doing("loading JAX and Flax")
   from posexp.config import build, plugins
   from posexp.runs import ReadOnlyRun, RunWriter, folder
   from posexp.tasks.contract import finished, score_of

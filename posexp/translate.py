@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from posexp.config.arguments import Parser, run
 from posexp.data.lines import windows
 from posexp.errors import UserError, counted, near, printable
+from posexp.status import doing
 
 if TYPE_CHECKING:
   from posexp.analysis.line_translation import Hypothesis
@@ -71,6 +72,7 @@ def translate(args: argparse.Namespace) -> None:
   numbers, drawn, cut = itertools.count(1), 0, 0
   for window in every:
     texts = [line.text for line in window]
+    doing(f"translating {counted(len(texts), 'line')}" if texts else "")
     found = translator(texts)
     for each in found:
       score = f"{each.score:.4f}" if each else ""  # a blank line has none
@@ -104,7 +106,7 @@ def draw(trained: TrainedModel, number: int, text: str, found: Hypothesis) -> No
 def main() -> None:
   """The command line."""
   sys.stdout.reconfigure(encoding="utf-8")  # as what comes in
-  run(lambda argv: translate(arguments(argv)))
+  run(lambda argv: translate(arguments(argv)), "opening the run")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,13 @@ Repositories = dict[str, dict[str, bytes]]
 
 
 @contextlib.contextmanager
-def serve(repositories: Repositories, commit: str) -> Iterator[str]:
-  """The address of a hub that holds `repositories`: main at `commit`, a branch at its reverse."""
+def serve(
+  repositories: Repositories, commit: str, broken: tuple[int, bytes] | None = None
+) -> Iterator[str]:
+  """The address of a hub that holds `repositories`: main at `commit`, a branch at its reverse.
+
+  A `broken` one has the same status and content for whatever it is asked.
+  """
 
   class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -23,6 +28,8 @@ def serve(repositories: Repositories, commit: str) -> Iterator[str]:
       self.do_GET()
 
     def do_GET(self):
+      if broken:
+        return self.reply(*broken, {})
       api = self.path.startswith("/api/")
       path = urlsplit(self.path).path.removeprefix("/api").strip("/")
       # datasets/org/name/resolve/COMMIT/FILE and the like; a branch may have slashes in its name

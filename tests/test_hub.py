@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from posexp.config import resolve
 from posexp.config.command_line import compose
 from posexp.data import sources
-from posexp.data.hub import answers
+from posexp.data.hub import trouble
 from posexp.errors import UserError
 from posexp.tasks import make_task
 
@@ -215,6 +216,26 @@ def test_a_hub_that_does_not_answer_is_given_up_within_seconds(tmp_path, monkeyp
 def test_offline_by_choice_asks_nobody(monkeypatch):
   monkeypatch.setenv("HF_HUB_OFFLINE", "1")
   with hub.serve({}, COMMIT) as endpoint:
-    assert not answers(endpoint)
+    assert "HF_HUB_OFFLINE is set" in trouble(endpoint, "org/absent")
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    assert answers(endpoint)  # a 404 is an answer
+    assert trouble(endpoint, "org/absent") == ""  # a 404 is an answer
+
+
+@pytest.mark.parametrize(
+  ("broken", "said"),
+  [
+    ((500, b"oops"), "answers 500 at http"),
+    ((503, b""), "answers 503 at http"),
+    ((429, b"{}"), "answers 429 at http"),
+    ((200, b"<html>log in</html>"), "is not what answers at http"),
+    ((200, b""), "is not what answers at http"),
+  ],
+)
+def test_a_hub_that_fails_is_one_sentence_at_once(tmp_path, monkeypatch, broken, said):
+  with hub.serve({}, COMMIT, broken) as endpoint:
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(UserError) as error:
+      make_task(resolve(compose(["task=trec"]))).prepare(tmp_path)
+  assert f"the Hugging Face hub {said}" in str(error.value)
+  assert re.search(r"or give files of your own with task=text_\w+ .* task=mr", str(error.value))
+  assert len(str(error.value)) < 300

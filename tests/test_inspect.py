@@ -438,7 +438,7 @@ def test_figures_are_drawn(encoding, drawn, tmp_path, capsys):
     ("rpr.k=4", "rpr.k is set, but encoding=sinusoidal; choose encoding=rpr or drop rpr.k"),
     ("encoding=rpr rpr.k=-1", "rpr.k must be at least 0, not -1"),
     ("encoding=sinusoidal model.d_model=30", "model.d_model=30 is not divisible by num_heads=4"),
-    ("run=nowhere", "nowhere is not a run's folder: it has no config.yaml"),
+    ("run=nowhere", "nowhere: there is no such folder"),
     ("run=x rpr.k=4 encoding=rpr", "run=x has options of its own: leave rpr.k=4 out"),
     ("x" * 300, "x" * 40),  # longer than a path may be
     (". .", "run=. run=.: name each once, and runs to compare with by against=[A,B]"),

@@ -191,7 +191,7 @@ def test_a_character_is_printed_when_it_is_whole(capsys):
     (generate, "RUN a --memory -1", "model.memory must be from 0"),
     (generate, "RUN caty", "the character 'y' (U+0079) is none of the 12"),
     (generate, "RUN", "standard input: not valid UTF-8"),
-    (generate, "nowhere x", "nowhere is not a run's folder"),
+    (generate, "nowhere x", "nowhere: there is no such folder"),
     (evaluate, "RUN --text gone.txt", "gone.txt: there is no such file"),
     (evaluate, "RUN --text empty.txt", "empty.txt: the file is empty"),
     (evaluate, "RUN --text binary", "binary, line 1: not valid UTF-8"),

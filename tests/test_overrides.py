@@ -3,6 +3,7 @@
 import importlib
 import re
 import shlex
+import types
 from pathlib import Path
 
 import order
@@ -117,7 +118,7 @@ def test_what_the_grammar_does_not_know_is_a_text_or_refused_with_what_to_type(t
 def test_the_column_that_was_probably_meant_can_be_pasted():
   for name in ('"text"', "text (1)", "a,text", "te xt", "1_1"):
     with pytest.raises(UserError) as error:
-      sources._pick({name: 0}, name + "s", "text", "file")
+      sources._pick(types.SimpleNamespace(text=f"{name}s"), {name: 0}, "text", "file")
     (line,) = shlex.split(str(error.value).rpartition("did you mean ")[2])
     assert read([line])[0].value() == name
 
@@ -179,7 +180,7 @@ def test_texts_of_a_file_are_as_they_are_written(mine):
     ("seed\n", f"{FILE}: a config file is a mapping in UTF-8"),
     ("seed: ${oc.env:NO_SUCH_VARIABLE}\n", "seed: Environment variable 'NO_SUCH_VARIABLE' not f"),
     ("hydra: {run: {dir: x}}\n", f"{FILE}, hydra.run.dir: posexp does not heed"),
-    ("a: 3\n", "a=3: there is no option a; did you mean transformer_xl.a?"),
+    ("a: 3\n", "a=3: there is no option a; did you mean transformer_xl.a, with encoding=transformer_xl?"),
   ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_obeyed_is_named(mine, content, message):

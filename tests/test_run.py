@@ -232,6 +232,32 @@ def test_reading_what_is_no_run(tmp_path):
 # Rows
 
 
+@pytest.mark.parametrize(
+  ("path", "message"),
+  [
+    ("nothing", "nothing: there is no such folder"),
+    ("empty", "empty is not a run's folder: it has no config.yaml"),
+    (
+      "a b/seed=0/config.yaml",
+      "a b/seed=0/config.yaml is a file: name the folder of a run, 'a",
+    ),
+    ("file", "file is a file: name the folder of a run"),
+    ("a b", "a b is not a run's folder, but holds some: name one, as 'a b/seed=0', 'a b/seed=1'"),
+    (".", ". is not a run's folder, but holds some: name one, as 'a b/seed=0', 'a b/seed=1', c/d/"),
+  ],
+)
+def test_what_is_no_run_is_told_with_the_runs_that_were_meant(tmp_path, monkeypatch, path, message):
+  monkeypatch.chdir(tmp_path)
+  for name in ("a b/seed=0", "a b/seed=1", "c/d/seed=0", "e/seed=0", "empty"):
+    (tmp_path / name).mkdir(parents=True)
+    if name != "empty":
+      (tmp_path / name / "config.yaml").touch()
+  (tmp_path / "file").touch()
+  with pytest.raises(UserError) as error:
+    read_run(path)
+  assert str(error.value).startswith(message)
+
+
 def test_rows_come_back_bit_by_bit(tmp_path):
   values = {"a": 0.1 + 0.2, "b": np.float32(0.1), "c": jnp.float32(1 / 3), "d": 5e-324, "n": 3}
   with RunWriter(tmp_path, CONFIG) as run:

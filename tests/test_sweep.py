@@ -1,6 +1,7 @@
 """Sweeps: what becomes of each run, what is skipped, retried and said."""
 
 import contextlib
+import logging
 import random
 import re
 import shlex
@@ -15,7 +16,7 @@ from posexp.config import command_line, resolve
 from posexp.config.command_line import compose
 from posexp.runs import RunWriter, folder, read_run
 from posexp.sweeps.jobs import members
-from posexp.sweeps.sweep import Member, forget
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Sweep, forget
 
 
 class Trainer:
@@ -122,6 +123,16 @@ TABLE = [
 ]
 
 
+def test_a_run_that_is_done_says_how_long_the_others_will_take(caplog, tmp_path):
+  sweep = Sweep([Member(number, "", "", {}, tmp_path / str(number)) for number in range(1, 5)])
+  sweep.begun -= 100
+  with caplog.at_level(logging.INFO, logger="posexp"):
+    for member, state in zip(sweep.runs, (DONE, FAILED, RUNNING, DONE), strict=True):
+      sweep.turn(member, state, "why")
+  assert caplog.messages[0] == "job 1/4: done; about 5 min left"
+  assert caplog.messages[3] == "job 4/4: done; about 33 s left"
+
+
 def test_a_sweep_says_what_becomes_of_its_runs(trainer):
   trainer.broken["rpr", 1] = ValueError("a first line\nand a second")
   status, out, err = command(*SWEEP)
@@ -133,11 +144,11 @@ def test_a_sweep_says_what_becomes_of_its_runs(trainer):
     "job 3/8: encoding=none rpr.k=4 seed=0: the same run as job 1",
     "job 4/8: encoding=none rpr.k=4 seed=1: the same run as job 2",
     "job 1/8: encoding=none rpr.k=2 seed=0",
-    "job 1/8: done",
+    "job 1/8: done, test accuracy 50.00",
     "job 2/8: encoding=none rpr.k=2 seed=1",
-    "job 2/8: done",
+    "job 2/8: done, test accuracy 51.00",
     "job 5/8: encoding=rpr rpr.k=2 seed=0",
-    "job 5/8: done",
+    "job 5/8: done, test accuracy 80.00",
   ]
   assert lines[10] == f"job 6/8: {reason} {folders[0]}/train.log"
   assert lines[14] == f"job 8/8: {reason} {folders[1]}/train.log"

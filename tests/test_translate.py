@@ -225,7 +225,7 @@ def test_maps_are_drawn_of_the_first_lines(run, say, monkeypatch):
     ("RUN one --beam 101", "--beam must be at most 100, not 101"),
     ("RUN one --batch 2.5", "argument --batch: invalid int value: '2.5'"),
     ("", "the following arguments are required: RUN"),
-    ("nowhere one", "nowhere is not a run's folder: it has no config.yaml"),
+    ("nowhere one", "nowhere: there is no such folder"),
     ("RUN", "standard input, line 2: not valid UTF-8; save the file as UTF-8"),
   ],
 )

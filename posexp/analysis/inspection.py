@@ -20,6 +20,7 @@ from posexp.encodings import Encoding, make_encoding
 from posexp.errors import UserError
 from posexp.models.backbones import make_size, refusal
 from posexp.models.transformer import Size, Stack
+from posexp.status import doing
 from posexp.training.devices import prepare
 from posexp.training.restore import TrainedModel, open_trained
 
@@ -40,6 +41,7 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
   jax.config.update("jax_disable_most_optimizations", True)
   name, encoding, size = config["encoding"], make_encoding(config), make_size(config)
   trained = run and open_trained(run)
+  doing("measuring what the figures show")
   options = configuration.show_options(config.get(name)) or "none"
   title = (
     f"{name}, trained (step {trained.snapshot.state.step:,})" if trained else f"{name}, untrained"

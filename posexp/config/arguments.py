@@ -1,4 +1,4 @@
-"""Command lines beside that of training: how they are read, and how they end."""
+"""What all commands have in common: their help, how they are read, and how they end."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import argparse
 import contextlib
 import itertools
 import os
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from posexp.errors import UserError, refused
+from posexp.status import doing
 
 MOST = 10_000  # numbers that a range may have
 
@@ -18,13 +22,17 @@ MOST = 10_000  # numbers that a range may have
 class Parser(argparse.ArgumentParser):
   """A parser for `python -m posexp.<name>` whose mistakes are UserErrors."""
 
-  def __init__(self, name: str, description: str, examples: str):
+  def __init__(self, name: str, description: str, examples: str, **kwargs: Any):
     super().__init__(
       prog=f"python -m posexp.{name}",
       description=description,
       epilog=examples,
       formatter_class=argparse.RawDescriptionHelpFormatter,
+      **kwargs,
     )
+
+  def format_help(self) -> str:
+    return within(super().format_help())
 
   def add_plugins(self) -> None:
     """Takes `plugins=FILE` or `--plugins FILE,...`, which is loaded as soon as it is read."""
@@ -88,6 +96,25 @@ def ranges(text: str) -> list[int]:
   return sorted(found)
 
 
+def within(text: str) -> str:
+  """A text with no line wider than the terminal, or than 100 characters where there is none.
+
+  A command stays on one line, so that it can be pasted, and what explains it goes below.
+  """
+  width, lines = shutil.get_terminal_size((100, 24)).columns, []
+  for line in text.splitlines():
+    gaps = [found.end() for found in re.finditer(" {2,}(# )?", line)]
+    indent = " " * max([gap for gap in gaps if gap < width / 2], default=0)
+    command = re.fullmatch(r"( +python .*?\S)(?: {2,}(.*))?", line)
+    if len(line) <= width:
+      lines.append(line)
+    elif command:
+      lines += [command[1], *filter(None, [command[2] and f"{'':<8}{command[2]}"])]
+    else:
+      lines += textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
+  return "\n".join(lines) + "\n"
+
+
 def flush_output() -> None:
   """Prints what is still in the buffer of standard output.
 
@@ -102,16 +129,14 @@ def flush_output() -> None:
     raise
 
 
-def run(work: Callable[[list[str]], Any], text: str = "") -> None:
+def run(work: Callable[[list[str]], Any], first: str = "") -> None:
   """Does the work of a command line; a UserError is one line on stderr and exit status 2.
 
-  `text` is what --help prints where `work` does not.
+  `first` is what a terminal shows until the work says more.
   """
   try:
-    if text and {"-h", "--help"} & set(sys.argv[1:]):
-      print(text, end="")
-    else:
-      work(sys.argv[1:])
+    doing(first)
+    work(sys.argv[1:])
     flush_output()
   except UserError as error:
     print(f"posexp: error: {error}", file=sys.stderr)
@@ -125,3 +150,5 @@ def run(work: Callable[[list[str]], Any], text: str = "") -> None:
     sys.exit(2)
   except KeyboardInterrupt:
     sys.exit(130)
+  finally:
+    doing("")

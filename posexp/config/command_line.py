@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import hydra
 import yaml
@@ -25,38 +24,67 @@ from omegaconf.errors import (
 
 from posexp import config
 from posexp.config import plugins, sources
+from posexp.config.arguments import Parser
 from posexp.config.checks import brief, quoted, show, typed
 from posexp.config.composed import reason
 from posexp.config.overrides import is_spelled, put, read
-from posexp.config.schema import flat
+from posexp.config.schema import closest, flat
 from posexp.errors import UserError
+
+DESCRIPTION = """\
+Trains a small Transformer with one of several positional encodings, on equal terms, and measures
+it. The same command again goes on where it was stopped, or shows what came of it."""
+USAGE = """python -m posexp.train [-m] [--cfg job] [OPTION=VALUE ...]
+       python -m posexp.train --help [SECTION ...]"""
+EXAMPLES = """\
+examples:
+  python -m posexp.train encoding=rpr rpr.k=4                       # one run
+  python -m posexp.train -m encoding=none,sinusoidal,rpr seed=0,1,2 # nine, one after another
+  python -m posexp.train -m encoding=rpr rpr.k=2,4,8 seeds=5        # fifteen, with means at the end
+  python -m posexp.train -m encoding=rpr rpr.k=2,4,8 workers=auto   # a process for each device
+  python -m posexp.train experiment=shaw_clip_k                     # a sweep that is kept in a file
+  python -m posexp.train encoding=rpr --cfg job                     # only the config of a run
+"""
 
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
-class _Parser(argparse.ArgumentParser):
-  def error(self, message: str) -> NoReturn:
-    if message.startswith("unrecognized arguments: "):
-      flag = message.partition(": ")[2].split()[0]
-      message = f"{flag}: no such flag; write options as option=value, as in encoding=rpr"
-    raise UserError(message)
+class OptionsParser(Parser):
+  """A parser of flags and of options as Hydra has them; `options` says of these what is read."""
+
+  def __init__(self, name: str, description: str, examples: str, options: str, **kwargs: Any):
+    super().__init__(name, description, examples, allow_abbrev=False, **kwargs)
+    self.add_argument("overrides", metavar="OPTION=VALUE", nargs="*", help=options)
 
 
-def parse(argv: Sequence[str]) -> Namespace:
+def trainer() -> OptionsParser:
+  """The parser of `posexp.train`."""
+  about = "options and their values; --help lists them"
+  parser = OptionsParser("train", DESCRIPTION, EXAMPLES, about, add_help=False, usage=USAGE)
+  option = parser.add_argument
+  option("-h", "--help", action="store_true", help="print this, or the sections that are named")
+  option("-m", "--multirun", action="store_true", help="train each combination of several values")
+  option("--cfg", "-c", choices=["job"], help="print the config of the run and train nothing")
+  return parser
+
+
+def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace:
   """The flags, and the `overrides`, which may stand on both sides of them; loads plugins.
+
+  With `--help`, words without a value are `sections`, those of which help is asked for.
 
   Raises:
     UserError: a flag does not exist or does not go with another, or an override cannot be read.
   """
-  parser = _Parser(add_help=False, allow_abbrev=False)
-  parser.add_argument("overrides", nargs="*")
-  parser.add_argument("--help", "-h", action="store_true")
-  parser.add_argument("--cfg", "-c", choices=["job"])
-  parser.add_argument("--multirun", "-m", action="store_true")
-  args = parser.parse_intermixed_args(without_flag(argv))
-  if args.cfg and args.multirun:
+  argv = without_flag(argv)
+  args, unknown = (parser or trainer()).parse_known_intermixed_args(argv)
+  words = [word for word in args.overrides if "=" not in word and not word.startswith("~")]
+  args.sections = words if parser is None and args.help else []
+  for word in [*unknown, *(word for word in words if word not in args.sections)]:
+    raise _no_option(word, [*argv, ""][argv.index(word) + 1], args.overrides)
+  if parser is None and args.cfg and args.multirun:
     raise UserError("--cfg shows the config of one run: leave -m out")
-  args.overrides = read(args.overrides)
+  args.overrides = read(word for word in args.overrides if word not in args.sections)
   last = {o.key_or_group: o for o in args.overrides}
   for o in args.overrides:
     if o.key_or_group.startswith("hydra"):
@@ -66,9 +94,36 @@ def parse(argv: Sequence[str]) -> Namespace:
       print(
         f"posexp: of {brief(o.input_line)} and {brief(counts)} the last counts", file=sys.stderr
       )
+    value = None if o.is_delete() else o.value()
+    if o.key_or_group == "seeds" and (o.is_sweep_override() or isinstance(value, list)):
+      these = o.input_line.partition("=")[2].strip("[]")
+      raise UserError(
+        f"{brief(o.input_line)}: seeds is how many there are, as seeds=3 for the seeds 0 to 2; for "
+        f"these, write -m seed={these}"
+      )
     if o.key_or_group == "plugins":
       load_plugins(o)
   return args
+
+
+def _no_option(word: str, after: str, typed: Iterable[str]) -> UserError:
+  """The error for a word that is neither a flag nor an option with a value.
+
+  It names the option that was probably meant, with the value of the flag, or the word after it.
+  """
+  flag, equals, value = word.partition("=")
+  value = value if equals else "" if "=" in after or after.startswith("-") else after
+  name = flag.lstrip("-").replace("-", "_")
+  groups = {file.stem: file.parent.name for file in sorted(config.CONFIGS.glob("*/*.yaml"))[::-1]}
+  known, others = _known_options(read(line for line in typed if "=" in line))
+  if name in groups and not value:
+    name, value = groups[name], name
+  close = [name] if name in known else closest(name, [], known, others)
+  meant = f"{close[0]}={value or '...'}" if close else "encoding=rpr"
+  if close and close[0] in others:
+    meant = f"encoding={close[0].partition('.')[0]} {meant}"
+  what = f"{brief(word)}:{' no such flag;' * word.startswith('-')}"
+  return UserError(f"{what} write options as option=value, as in {meant}")
 
 
 def without_flag(argv: Sequence[str]) -> list[str]:
@@ -150,15 +205,15 @@ def shared(overrides: Iterable[Override]) -> DictConfig:
   return cfg
 
 
-def config_of_one(argv: Sequence[str], command: str) -> dict[str, Any]:
+def config_of_one(argv: Sequence[str], parser: OptionsParser) -> dict[str, Any]:
   """What a command that looks at one encoding was asked for: the config that training would have.
 
   Raises:
     UserError: an option does not exist or does not suit, or there is a flag of sweeps.
   """
-  args = parse(argv)
-  if args.multirun or args.cfg:
-    raise UserError(f"posexp.{command} looks at one encoding: leave -m and --cfg out")
+  if {"-m", "--multirun", "-c", "--cfg"} & {*argv}:
+    raise UserError(f"{parser.prog} looks at one encoding: leave -m and --cfg out")
+  args = parse(argv, parser)
   with explained(args.overrides):
     cfg = shared(args.overrides)
     check_single(args.overrides, cfg)
@@ -213,17 +268,23 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
   match = re.match(r"Could not override '(.*)'", str(error))
   if match and isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError):
     value = next((o.value() for o in overrides if o.key_or_group == match[1]), "")
-    return config.unknown_option(match[1], value, _known_options(overrides, but=match[1]))
+    others = [o for o in overrides if o.key_or_group != match[1]]
+    return config.unknown_option(match[1], value, *_known_options(others))
   lines = [line for e in (error, error.__cause__) if e for line in str(e).splitlines()[:1]]
   return UserError(": ".join(line for line in lines if line))
 
 
-def _known_options(overrides: Sequence[Override], but: str) -> list[str]:
-  """The full keys of all options, and the groups, under the choices that were typed."""
-  choices = [o for o in overrides if "." not in o.key_or_group and o.key_or_group != but]
+def _known_options(overrides: Iterable[Override]) -> tuple[list[str], list[str]]:
+  """The full keys of all options, and the groups, under the choices that were typed; and the
+  options of encodings that were not chosen."""
+  choices = [o for o in overrides if "." not in o.key_or_group]
   with contextlib.suppress(*CONFIG_ERRORS, UserError):
     cfg = shared(choices)
     groups = [group for group in cfg.hydra.runtime.choices if "/" not in group]
     keys = flat(OmegaConf.to_container(config.options(cfg)))
-    return [*keys, *flat(OmegaConf.to_container(cfg.hydra.launcher), "hydra.launcher."), *groups]
-  return []
+    of_launcher = flat(OmegaConf.to_container(cfg.hydra.launcher), "hydra.launcher.")
+    swept = " ".join(o.input_line for o in choices if o.key_or_group == "encoding")
+    unread = config.encodings_node().keys() - {cfg.encoding, *re.findall(r"\w+", swept)}
+    others = [key for key in keys if key.partition(".")[0] in unread]
+    return [*(key for key in keys if key not in others), *of_launcher, *groups], others
+  return [], []

@@ -80,11 +80,14 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
       raise UserError(f"{key}={brief(config.get(key))}: it must be a section with options")
   fields = [field.name for field in dataclasses.fields(RunOptions)]
   known = {*SECTIONS, *fields, *encodings_node(), "encoding", "positions", "plugins"}
+  unread = encodings_node().keys() - {config.get("encoding")}
+  every = [*flat(config), *flat(OmegaConf.to_container(encodings_node()))]
+  sections = {option: option.partition(".")[0] for option in every}
   for key in config:
     if key not in known:
-      there = [*flat(config), *flat(OmegaConf.to_container(encodings_node()))]
-      there = [option for option in there if option.partition(".")[0] in known]
-      raise unknown_option(str(key), config[key], there)
+      there = [option for option, section in sections.items() if section in known - unread]
+      others = [option for option, section in sections.items() if section in unread]
+      raise unknown_option(str(key), config[key], there, others)
   given = {name: config[name] for name in fields if name in config}
   config |= dataclasses.asdict(build(RunOptions, given, where=""))
   for key in ("seeds", "workers", "plugins"):  # of a sweep, or read already

@@ -1,33 +1,30 @@
-"""What `--help` prints: examples, the choices, and every option with its value and its comment."""
+"""What `posexp.train --help` prints: an index of sections, and the choices and options of each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from posexp.config import plugins
+from posexp.config.arguments import within
+from posexp.config.command_line import trainer
 from posexp.config.composed import encodings_node, options
+from posexp.config.schema import nearest
+from posexp.errors import UserError
 
-INTRODUCTION = """\
-posexp trains a small Transformer with one of several positional encodings, on equal terms, and
-measures it. The same command again goes on where it was stopped, or shows what came of it.
-
-  python -m posexp.train encoding=rpr rpr.k=4                         one run
-  python -m posexp.train -m encoding=none,sinusoidal,rpr seed=0,1,2   nine, one after another
-  python -m posexp.train -m encoding=rpr rpr.k=2,4,8 seeds=5          fifteen, with means at the end
-  python -m posexp.train -m encoding=rpr rpr.k=2,4,8 workers=auto     a process for each device
-  python -m posexp.train experiment=shaw_clip_k                       a sweep that is kept in a file
-  python -m posexp.train encoding=rpr --cfg job                       only the config of a run
-"""
 LINE = re.compile(r"(?P<indent> *)(?P<key>[\w.-]+):(?P<value>.*?)(?:\s+#\s(?P<comment>.*))?$")
 
 
-def help_text(cfg: DictConfig) -> str:
-  """The whole of it, for a composed config with its node `hydra`."""
+def help_text(cfg: DictConfig, asked: Sequence[str] = ()) -> str:
+  """All of it, or the sections that are asked for, for a composed config with its node `hydra`.
+
+  Raises:
+    UserError: there is no such section.
+  """
   sources = cfg.hydra.runtime.config_sources
   folders = [Path(source.path) for source in sources if source.schema == "file"]
   choices: dict[str, dict[str, Path]] = {}
@@ -37,19 +34,32 @@ def help_text(cfg: DictConfig) -> str:
   comments = _comments([*(folder / "train.yaml" for folder in folders), *_files(cfg, choices)])
   for group in plugins.TABLES:
     choices[group] |= {name: plugin.file for name, plugin in plugins.found(group).items()}
-  lines = [INTRODUCTION, "Choices:"]
-  lines += [f"  {group}={'|'.join(names)}" for group, names in sorted(choices.items())]
-  lines += ["", "Experiments, as in experiment=shaw_clip_k; NAME_small in 6 to 60 minutes:"]
+  sections = {group: [f"{group}=NAME: {', '.join(each)}"] for group, each in choices.items()}
   large = [name for name in experiments if not name.endswith("_small")]
   width = max(map(len, large), default=0)
-  lines += [f"  {name:<{width}}  {_question(experiments[name])}".rstrip() for name in large]
-  lines += ["", "Options, as in train.epochs=3, and their values:"]
+  questions = [f"  {name:<{width}}  {_question(experiments[name])}".rstrip() for name in large]
+  what = "experiment=NAME, a sweep that is kept in a file; NAME_small in 6 to 60 minutes:"
+  sections["experiment"] = [what, *questions]
   values = OmegaConf.to_container(options(cfg))
-  ordered = sorted(values, key=lambda key: key in encodings_node())  # their options last
-  for path, line in _paths(yaml.safe_dump({key: values[key] for key in ordered}, sort_keys=False)):
-    comment = comments.get(path)
-    lines.append(f"  {line:<26}  # {comment}" if comment else f"  {line}")
-  return "\n".join(lines)
+  for path, line in _paths(yaml.safe_dump(values, sort_keys=False)):
+    section, comment = path.partition(".")[0], comments.get(path)
+    section = section if section in sections or isinstance(values[section], dict) else "run"
+    sections.setdefault(section, []).append(
+      f"  {line:<26}  # {comment}" if comment else f"  {line}"
+    )
+  own = sorted(sections.keys() & encodings_node().keys())
+  order = ["run", *sorted(sections.keys() - {"run", *own}), *own]
+  for name in asked:
+    if name not in sections:
+      close = f"did you mean {near}? " if (near := nearest(name, sections)) else ""
+      raise UserError(f"--help {name}: no such section; {close}--help alone has an index")
+  index = f"""
+sections, each by itself with --help SECTION, as in --help {own[0]}:
+  {", ".join(order[: -len(own)])}
+  of encodings: {", ".join(own)}"""
+  begin = [] if asked else [trainer().format_help() + index]
+  shown = ["\n".join(sections[name]) for name in asked or order]
+  return within("\n\n".join([*begin, *shown]))
 
 
 def _question(file: Path) -> str:

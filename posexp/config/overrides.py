@@ -84,7 +84,7 @@ def _read(line: str) -> Override:
   if not equals and not line.startswith("~"):
     raise UserError(f"{brief(key)}: write options as option=value, as in encoding=rpr")
   if not key.strip("+~ "):
-    raise UserError(f"{brief(line)}: a name is missing before the =, as in encoding=rpr")
+    raise UserError(f"{brief(line)}: a name is missing before =, as in encoding={value or 'rpr'}")
   reasons = []
   for each in _readings(value):
     try:

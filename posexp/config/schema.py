@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from posexp.config.checks import annotations, brief, check, converted
 from posexp.errors import UserError
 
 T = TypeVar("T")
+LISTED = 150  # characters of a list of names in a message
 MISSING = "???"  # OmegaConf's mark of a value that is still to be given
 
 
@@ -62,26 +64,42 @@ def defaults(cls: type) -> dict[str, Any]:
   return found
 
 
-def unknown_option(key: str, value: Any, options: Sequence[str]) -> UserError:
-  """The error for an option that does not exist; `options` are the full keys of those that do."""
+def unknown_option(
+  key: str, value: Any, options: Sequence[str], others: Sequence[str] = ()
+) -> UserError:
+  """The error for an option that does not exist.
+
+  `options` are the full keys of those that do, and `others` those of encodings that are not chosen.
+  """
   section, _, name = key.rpartition(".")
-  parts = {option: option.rpartition(".") for option in options}
-  siblings = {end: option for option, (parent, _, end) in parts.items() if parent == section}
-  same = [option for option, (_, _, end) in parts.items() if end == name]
-  if close := " or ".join(same) or siblings.get(nearest(name, siblings)):
-    way_out = f"did you mean {close}?"
+  siblings = [
+    o for o in (*options, *(others if section else ())) if o.rpartition(".")[0] == section
+  ]
+  if close := closest(name, siblings, options, () if section else others):
+    close = [f"{o}, with encoding={o.partition('.')[0]}," if o in others else o for o in close]
+    way_out = f"did you mean {' or '.join(close[:3]).removesuffix(',')}?"
   elif section and siblings:
-    way_out = f"the options of {section} are {', '.join(siblings)}"
+    way_out = (
+      f"the options of {section} are {', '.join(each.rpartition('.')[2] for each in siblings)}"
+    )
   else:
     way_out = "--help lists the options"
   return UserError(f"{key}={brief(value)}: there is no option {key}; {way_out}")
 
 
 def unknown_name(group: str, name: Any, names: Sequence[str]) -> UserError:
-  """The error for a choice that does not exist; `names` are those that do."""
-  close = nearest(str(name), names)
-  hint = f"; did you mean {close}?" if close else ""
-  return UserError(f"{group}={brief(name)}: no such {group}{hint} (known: {', '.join(names)})")
+  """The error for a choice that does not exist; `names` are those that do.
+
+  Of many names it has the nearest few, and where all of them stand.
+  """
+  typed, known = str(name), f" (known: {', '.join(names)})"
+  close = difflib.get_close_matches(typed, names, 1, cutoff=0.8)
+  close = close or sorted((each for each in names if typed and typed in each), key=len)[:3]
+  close = close or difflib.get_close_matches(typed, names, 1)
+  hint = f"; did you mean {' or '.join(close)}?" if close else ""
+  if len(known) > LISTED:
+    known = f" ({len(names)} are known: python -m posexp.train --help {group.partition('.')[0]})"
+  return UserError(f"{group}={brief(name)}: no such {group}{hint}{known}")
 
 
 def look_up(table: Mapping[str, T], name: Any, key: str) -> T:
@@ -93,6 +111,36 @@ def look_up(table: Mapping[str, T], name: Any, key: str) -> T:
   if not isinstance(name, str) or name not in table:
     raise unknown_name(key, name, list(table))
   return table[name]
+
+
+def exact(name: str | None, options: Iterable[str]) -> list[str]:
+  """The options, by their full keys, of this name in any section."""
+  return [option for option in options if option.rpartition(".")[2] == name]
+
+
+def closest(
+  name: str, siblings: Sequence[str], options: Sequence[str], others: Sequence[str] = ()
+) -> list[str]:
+  """The options, by their full keys, that a name probably stands for, preferably `siblings`.
+
+  First those of this name in another section, be it of `others`, then those of which it has the
+  initials (lr: train.learning_rate), then those with words that begin so (layers:
+  model.num_layers), then the one that is spelled most alike.
+  """
+  words = name.split("_")
+
+  def has_initials(end: str) -> bool:
+    return "_" in end and "".join(word[:1] for word in end.split("_")) == name
+
+  def has_words(end: str) -> bool:
+    return len(name) > 2 and all(any(e.startswith(w) for e in end.split("_")) for w in words)
+
+  found = exact(name, options) or exact(name, others)
+  for fits, some in itertools.product((has_initials, has_words), (siblings, options)):
+    found = found or [option for option in some if fits(option.rpartition(".")[2])]
+  for some in (siblings, options):
+    found = found or exact(nearest(name, (each.rpartition(".")[2] for each in some)), some)
+  return list(dict.fromkeys(found))
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -10,6 +10,7 @@ import queue
 import re
 import ssl
 import sys
+import textwrap
 import threading
 import urllib.error
 import urllib.request
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from posexp.data import store
 from posexp.data.splits import Row, Split
 from posexp.errors import UserError
+from posexp.status import doing
 
 if TYPE_CHECKING:
   import datasets
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 Parse = Callable[[str, dict, str], Row]  # of the split, a row's columns and its place for errors
 
 PATIENCE = 3.0  # seconds in which the hub must answer
+REASON = 200  # characters of the reason of another library for not loading
 
 
 class Query(NamedTuple):
@@ -116,11 +119,11 @@ def _load(query: Query, way_out: str) -> "datasets.DatasetDict":
   """All splits, on disk, at the commit of the query or at what its branch stands for now."""
   endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
   option = f"task.hub={query.repository}"
-  if not answers(f"{endpoint}/api/datasets/{query.repository}"):
-    raise UserError(
-      f"{option}: the Hugging Face hub does not answer at {endpoint}; connect once (the data is "
-      f"kept from then on), or give files of your own with {way_out}, which needs no network"
-    )
+  ways = f"or give files of your own with {way_out}, which needs no network"
+  doing(f"asking {endpoint} for {query.repository}")
+  if why := trouble(endpoint, query.repository):
+    raise UserError(f"{option}: the Hugging Face hub {why} (the data is kept from then on), {ways}")
+  doing(f"downloading {query.repository} from {endpoint}")
   import datasets
   import huggingface_hub
 
@@ -134,8 +137,10 @@ def _load(query: Query, way_out: str) -> "datasets.DatasetDict":
       query.repository, query.subset, revision=commit, data_files=query.data_files
     )
   except Exception as error:  # of many libraries: network, repository, format
-    reason = str(error.__cause__ or error).strip().split("\n")[0]
-    raise UserError(f"{option}: cannot be loaded at {query.revision}: {reason}") from error
+    reason = textwrap.shorten(str(error.__cause__ or error), REASON, placeholder=" …")
+    raise UserError(
+      f"{option}: cannot be loaded at {query.revision}: {reason}; check its name, try again, {ways}"
+    ) from error
   # Where the hub fails, `datasets` takes the newest copy that it has, of any commit.
   files = itertools.chain.from_iterable(data.cache_files for data in loaded.values())
   if {Path(file["filename"]).parent.name for file in files} != {commit}:
@@ -143,25 +148,32 @@ def _load(query: Query, way_out: str) -> "datasets.DatasetDict":
   return loaded
 
 
-def answers(url: str) -> bool:
-  """Whether any answer comes from `url` within `PATIENCE` seconds, through a proxy or not."""
+def trouble(endpoint: str, repository: str) -> str:
+  """Why a hub cannot be asked for a data set, and what to do; "" if it answers as a hub does.
+
+  It must answer within `PATIENCE` seconds, through a proxy or not.
+  """
   if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
-    return False
-  answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    return "is not asked, as HF_HUB_OFFLINE is set; unset it to connect once"
+  answer: queue.SimpleQueue[str] = queue.SimpleQueue()
+  silent = f"does not answer at {endpoint}; connect once"
 
   def ask() -> None:
     try:
-      urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
-    except urllib.error.HTTPError:
-      answer.put(True)  # an answer all the same; loading will say what is wrong
+      with urllib.request.urlopen(
+        f"{endpoint}/api/datasets/{repository}", timeout=PATIENCE
+      ) as found:
+        page = found.read(1) != b"{"
+      answer.put(f"is not what answers at {endpoint}; log in to the network once" if page else "")
+    except urllib.error.HTTPError as error:  # of others, loading will say what is wrong
+      busy = error.code == 429 or error.code >= 500
+      answer.put(f"answers {error.code} at {endpoint}; try again later" if busy else "")
     except (OSError, ValueError, http.client.HTTPException) as error:
-      answer.put(isinstance(getattr(error, "reason", None), ssl.SSLError))
-    else:
-      answer.put(True)
+      answer.put("" if isinstance(getattr(error, "reason", None), ssl.SSLError) else silent)
 
   # In a thread of its own, because no timeout covers the look-up of the host's name.
   threading.Thread(target=ask, daemon=True).start()
   try:
     return answer.get(timeout=PATIENCE)
   except queue.Empty:
-    return False
+    return silent

@@ -13,6 +13,7 @@ import numpy as np
 from posexp import storage
 from posexp.data import writing
 from posexp.errors import UserError
+from posexp.status import doing
 
 if TYPE_CHECKING:
   import tokenizers
@@ -49,6 +50,7 @@ def train(texts: Iterable[str], kind: str, vocab_size: int, min_count: int, cls:
   """
   from tokenizers import processors
 
+  doing("training the tokenizer")
   if kind == "bpe":
     tokenizer = _bpe(texts, vocab_size, min_count, SPECIAL)
   else:
@@ -130,6 +132,7 @@ def _bpe(
 ) -> "tokenizers.Tokenizer":
   from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
+  doing("training the tokenizer")
   texts = [*texts]
   tokenizer = Tokenizer(models.BPE())
   if writing.has_marks(texts):

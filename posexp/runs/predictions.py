@@ -15,6 +15,7 @@ from typing import Any
 
 from posexp import storage
 from posexp.errors import UserError
+from posexp.status import doing
 
 AGAIN = "the training command, typed again, makes it again"
 DIGEST = re.compile("[0-9a-f]{64}")
@@ -25,6 +26,7 @@ SEAL = ".sha256"
 
 def write_predictions(folder: Path, split: str, rows: Iterable[Mapping[str, Any]]) -> None:
   """Writes a row for each example, in the order of the split; all rows have the same columns."""
+  doing(f"writing predictions/{split}.jsonl")
   text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
   file = _file(folder, split)
   storage.write(file, text)

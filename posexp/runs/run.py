@@ -18,11 +18,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -39,6 +41,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 REQUIRED = {"seed": int, "encoding": str, "task.kind": str, "task.name": str | int | float}
 SECTIONS = ("task", "model", "positions", "train", "wandb", "plugins")
 PLUGIN = ("name", "path", "sha256")  # what config.yaml says of a plugin
+NAMED = 3  # runs that an error names
 SHALLOW = 100  # levels of a YAML text that no parser stumbles over
 BEGIN = re.compile(r"(?<=\n)(?=[A-Za-z_])")  # of a section in a YAML text
 NESTED = re.compile(rf"^[ \t]{{{SHALLOW}}}", re.MULTILINE)
@@ -141,9 +144,9 @@ def read_run(path: Path | str) -> Run:
     UserError: there is no run, or its config or its summary is damaged.
   """
   path = Path(path)
-  config = read_config(path)
+  config = read_config(path) if path.is_dir() else None
   if config is None:
-    raise UserError(f"{path} is not a run's folder: it has no config.yaml")
+    raise _no_run(path)
   return Run(path, config, settings(config), read_summary(path))
 
 
@@ -158,7 +161,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
   runs, wrong = [], []
   for path in paths:
     if not path.is_dir():
-      raise UserError(f"{path}: there is no such folder")
+      raise _no_run(path)
     folders |= {os.path.realpath(folder): folder for folder in _folders(path, wrong)}
   for folder in folders.values():
     try:
@@ -174,6 +177,22 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     none = f"{there}: no runs found; python -m posexp.train keeps them in runs/"
     raise UserError(wrong[0] if wrong else none)
   return runs, [f"left out: {each}" for each in wrong]
+
+
+def _no_run(path: Path) -> UserError:
+  """The error for a path that is no run's folder, with the runs that were probably meant."""
+  if path.is_file():
+    inside = (path.parent / "config.yaml").exists()
+    return UserError(
+      f"{path} is a file: name the folder of a run{f', {quote(str(path.parent))}' * inside}"
+    )
+  if not path.is_dir():
+    return UserError(f"{path}: there is no such folder")
+  below = [quote(str(each)) for each in itertools.islice(_folders(path, []), NAMED + 1)]
+  if not below:
+    return UserError(f"{path} is not a run's folder: it has no config.yaml")
+  names = ", ".join([*below[:NAMED], "..."][: len(below)])
+  return UserError(f"{path} is not a run's folder, but holds some: name one, as {names}")
 
 
 def _folders(path: Path, wrong: list[str]) -> Iterator[Path]:

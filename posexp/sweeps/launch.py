@@ -60,7 +60,7 @@ def _launch(train: Train, lost: set[str]) -> int:
   with command_line.explained(args.overrides):
     cfg = command_line.shared(args.overrides)
     if args.help:
-      print(help_text(cfg))
+      print(help_text(cfg, args.sections), end="")
       return 0
     found = None if args.cfg else members(args, cfg)
     if found is None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from posexp.errors import UserError, counted, near, refused
+from posexp.errors import UserError, counted, lasting, near, refused
 from posexp.runs import Elsewhere, lock, read_run, read_summary
 from posexp.runs.seal import is_whole
 
@@ -108,12 +109,24 @@ def forget(groups: set[str], member: Member) -> None:
     groups.intersection_update([member.group])
 
 
+def _outcome(member: Member) -> str:
+  """The score of a finished run that its task is about; "" if it has none."""
+  with contextlib.suppress(UserError, OSError):
+    if (run := read_run(member.path)).summary is not None:
+      from posexp.reporting import scores  # slow to import, and a sweep may be refused before it
+
+      if (about := scores.headline([run])) is not None:
+        return f", {about.title} {about.number(run.score(about.key))}"
+  return ""
+
+
 class Sweep:
   """The runs of a sweep, and what is said of them while they are trained."""
 
   def __init__(self, members: Sequence[Member]):
     self.members = members
     self.runs = [m for m in members if m.duplicate_of is None and not m.unsuited]
+    self.begun, self.ended = time.monotonic(), 0  # and how many runs have ended since then
 
   def in_state(self, state: str) -> list[Member]:
     """The runs that are in a state."""
@@ -140,9 +153,18 @@ class Sweep:
   def turn(self, member: Member, state: str, reason: str = "") -> None:
     """Notes and says that a run is in another state."""
     member.state, member.reason = state, reason
-    texts = {RUNNING: member.options, DONE: "done", WAITING: reason}
+    self.ended += state in (DONE, FAILED)
+    texts = {RUNNING: member.options, WAITING: reason}
     text = texts.get(state, f"{state}: {reason}")
+    if state == DONE:
+      text = f"done{_outcome(member)}{self._left()}"
     self._say(member, text, logging.ERROR if state == FAILED else logging.INFO)
+
+  def _left(self) -> str:
+    """About how long the rest will take, by the runs that have ended; "" if it is hardly any."""
+    rest = sum(member.state in (WAITING, RUNNING) for member in self.runs)
+    seconds = (time.monotonic() - self.begun) / self.ended * rest
+    return f"; about {lasting(seconds)} left" if seconds >= 10 else ""
 
   def _say(self, member: Member, text: str, level: int = logging.INFO) -> None:
     log.log(level, "job %d/%d: %s", member.number, len(self.members), text)

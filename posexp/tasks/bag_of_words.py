@@ -6,6 +6,7 @@ from typing import Any
 from posexp import storage
 from posexp.data import writing
 from posexp.data.splits import Rows
+from posexp.status import doing
 
 RECIPE = "binary words with marks, or counts of characters, L2, C=1, F1 over the classes that occur"
 
@@ -30,6 +31,7 @@ def _fit(splits: dict[str, Rows], options: dict[str, Any]) -> dict[str, dict[str
   from sklearn.metrics import accuracy_score, f1_score
   from threadpoolctl import threadpool_limits
 
+  doing("fitting a bag of words")
   vectorizer = CountVectorizer(**options)
   texts, labels = zip(*splits["train"], strict=True)
   model = LogisticRegression(C=1, max_iter=1000)

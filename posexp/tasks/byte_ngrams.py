@@ -10,6 +10,7 @@ from posexp import storage
 from posexp.data.corpus import Text
 from posexp.data.documents import Documents, blocks
 from posexp.data.vocabulary import END
+from posexp.status import doing
 
 ORDER = 5  # symbols of context
 BITS = 9  # of a symbol: END is 0, byte b is b + 1
@@ -37,6 +38,7 @@ def baselines(texts: dict[str, Text]) -> dict[str, dict[str, float]]:
 
 
 def _measure(train: np.ndarray, source: Documents) -> dict[str, float]:
+  doing("counting n-grams of bytes")
   size = len(source.content)
   likelihoods = probabilities(train, _symbols(source), ORDER)[1:]  # the first END is given
   packer = bz2.BZ2Compressor()

@@ -21,6 +21,7 @@ from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 from posexp.runs.context_losses import write_context_losses
 from posexp.runs.predictions import write_predictions
+from posexp.status import doing
 from posexp.tasks import byte_ngrams, windows
 from posexp.tasks.contract import (
   Outputs,
@@ -288,6 +289,7 @@ def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]
   """
   from posexp.models import sampling
 
+  doing("going on with beginnings of the test split")
   tokens, decode = data.streams["test"].tokens, data.vocabulary.decode
   given = min(PROMPT, data.length // 2, len(tokens) - 1)
   begins = np.flatnonzero(tokens[: len(tokens) - given] == END)[:PROMPTS] + 1

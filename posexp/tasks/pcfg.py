@@ -17,6 +17,7 @@ from posexp import storage
 from posexp.data import trees
 from posexp.data.best_trees import BinaryRules, raised
 from posexp.data.trees import JOIN, Span, Tree, chains
+from posexp.status import doing
 from posexp.tasks import brackets
 
 RECIPE = "parents, one sibling, relative frequencies; unknown words by shape and two letters"
@@ -43,6 +44,7 @@ def scores(
   lines = [list(map(trees.brackets, each)) for each in (train, test)]
 
   def compute() -> dict[str, float]:
+    doing("parsing with a PCFG of the training trees")
     grammar, found = PCFG.of(train), []
     emissions = Emissions.of(train, [tag for (tag,) in grammar.symbols[: grammar.tags]])
     for tree in test:

@@ -16,6 +16,7 @@ from posexp.data.streams import Stream
 from posexp.data.vocabulary import END
 from posexp.errors import UserError
 from posexp.runs.context_losses import ContextLosses
+from posexp.status import doing
 from posexp.tasks.contract import Snapshot
 
 POSITIONS = 1024  # targets that are drawn, where there are as many
@@ -109,6 +110,7 @@ def by_context(
   Raises:
     UserError: the text is too short.
   """
+  doing("measuring losses by context")
   longest = max(contexts)
   place = drawn(stream, longest, positions)
   nats = {

@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from posexp.errors import UserError, counted
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
+from posexp.status import doing
 from posexp.tasks.contract import Data, ModelSpec, declared, prefixed, score_of
 from posexp.training import costs, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
@@ -87,8 +88,10 @@ def run_training(
   if foreseen and step < setup.training.steps:
     _, program, *_ = begin(setup, foreseen, step)  # which is found again below
     program.update.threads.submit(program.compile_init)
+  doing("reading the data")
   with processes.main_process_first():
     data = setup.task.prepare(run.path)
+  doing("building the model")
   rhythm = Rhythm.of(setup, data)
   run.metric = score_of(setup.task, setup.task.chosen_by(data))
   run.rewind(step, rhythm.rows(step))
@@ -164,6 +167,7 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
   run, program, rhythm, seed = job.run, job.program, job.rhythm, job.setup.config["seed"]
   key, steps = keys(seed)["dropout"], rhythm.steps
   learning_rate = make_schedule(job.setup.training, steps)
+  doing("compiling the model")
   state = run.checkpoints.restore(program.shapes) if step else program.init(seed)
   if step:
     log.info("going on from step %d", step)
@@ -216,7 +220,8 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
 
   With `train.average` it is the mean of the last evaluated checkpoints that is measured.
   """
-  run, task, count = job.run, job.setup.task, job.setup.training.average
+  run, data, task, count = job.run, job.data, job.setup.task, job.setup.training.average
+  doing(f"testing on {data.sizes['test']:,} {data.item}s")
   summary: dict[str, Any] = {"stopped_at": int(state.step)}
   if count:
     best, summary["averaged"] = run.checkpoints.average(state, count)
@@ -225,11 +230,11 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   model = job.snapshot(best)
   summary["step"] = int(best.step)
   if count:
-    row = prefixed("validation", task.measure(job.data, model, "validation"))
+    row = prefixed("validation", task.measure(data, model, "validation"))
   else:
     row = next(row for row in run.history if row["step"] == summary["step"])
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
-  summary |= task.conclude(job.data, model, run.output)
+  summary |= task.conclude(data, model, run.output)
   return summary | costs.of_run(run.history)
 
 
@@ -267,6 +272,7 @@ def training_metrics(state: State) -> dict[str, float]:
 
 def validation_metrics(job: Job, state: State) -> dict[str, float]:
   """The metrics of the validation split; UserError if the loss is not finite."""
+  doing(f"validating on {job.data.sizes['validation']:,} {job.data.item}s")
   measured = job.setup.task.measure(job.data, job.snapshot(state), "validation")
   if not math.isfinite(measured["loss"]):
     raise not_finite("validation loss", int(state.step))

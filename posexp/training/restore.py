@@ -25,6 +25,7 @@ from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError, near
 from posexp.models.backbones import make_size
 from posexp.runs import FILES, Run, digest, read_run
+from posexp.status import doing
 from posexp.tasks.contract import Data, ModelSpec
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.tasks.parsing import Parsing
@@ -59,6 +60,7 @@ def open_trained(path: Path | str, moved: Mapping[str, Any] | None = None) -> Tr
     UserError: there is no run, it has no checkpoint yet, or its data are gone or are others.
   """
   run, setup = _described(path, moved=moved)
+  doing(f"reading the data of {near(run.path)}")
   identity, task = run.path.resolve().parent.name, setup.task
   known = re.fullmatch("[0-9a-f]{12}", identity)
   typed = " ".join(f"{key}={value}" for key, value in (moved or {}).items())
@@ -178,6 +180,7 @@ def _without_data(run: Run, spec: ModelSpec) -> ModelSpec:
 
 def _restored(run: Run, setup: Setup, compiled: Program) -> Snapshot:
   """The model with the weights of a checkpoint, whole on every device."""
+  doing(f"restoring the weights of {near(run.path)}")
   template = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(compiled.mesh)),
     compiled.shapes,

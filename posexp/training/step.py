@@ -28,6 +28,7 @@ from posexp.data.side_by_side import cores
 from posexp.encodings.rngs import STREAMS, GivenRngs, Path, Rngs, abstract_model, keys_at
 from posexp.encodings.span import TermScale
 from posexp.kernels.target import compiling
+from posexp.status import doing
 from posexp.tasks.contract import ModelSpec
 from posexp.training.devices import by_rows, check_memory, replicated, shardings
 from posexp.training.optimizer import Training, make_optimizer
@@ -104,6 +105,7 @@ class Step:
   def __call__(self, state: State, batch: Batch, key: Array) -> State:
     if (shape := batch["mask"].shape) not in self._temporary:
       jax.block_until_ready(state)  # the time of steps before this one is not that of compiling
+      doing(f"compiling a step on texts of {shape[1]} tokens")
       since = time.perf_counter()
       begun = self._begun.get(shape)
       lower = functools.partial(self.jitted.lower, state, batch, key)

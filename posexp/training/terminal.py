@@ -67,7 +67,7 @@ def header(
 
 @contextlib.contextmanager
 def progress(step: int, steps: int) -> Iterator[tqdm]:
-  """A progress bar in a terminal, and nothing where output is piped."""
+  """A progress bar in a terminal from the first step on, and nothing where output is piped."""
   with (
     logging_redirect_tqdm(),
     tqdm(
@@ -76,6 +76,7 @@ def progress(step: int, steps: int) -> Iterator[tqdm]:
       disable=None if is_main_process() else True,
       dynamic_ncols=True,
       leave=False,
+      delay=1e-9,  # seconds: until the first step another line says what is done
     ) as bar,
   ):
     yield bar
