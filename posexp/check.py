@@ -8,6 +8,7 @@ import textwrap
 from posexp import config as configuration
 from posexp.config import plugins
 from posexp.config.arguments import run
+from posexp.config.checks import as_typed
 from posexp.config.command_line import OptionsParser, config_of_one
 from posexp.errors import UserError
 from posexp.status import doing
@@ -21,8 +22,9 @@ examples:
   python -m posexp.check encoding=rpr rpr.k=4
   python -m posexp.check encoding=distance distance.price=0.2 plugins=distance.py
 
-If a property does not hold, its smallest counterexample is shown, and the exit status is 1. Shifts
-and memories are tested only of an encoding that is declared `relative` or `recurrent`.
+positions.reach=20000 with positions=randomized asks for positions below 20,000. If a property does not hold, its smallest
+counterexample is shown, and the exit status is 1. Shifts and memories are tested only of an
+encoding that is declared `relative` or `recurrent`.
 """
 WIDTH = 100  # of a line
 
@@ -33,21 +35,29 @@ def check(argv: list[str]) -> bool:
   Raises:
     UserError: the options are wrong, or no model can be built with the encoding.
   """
-  options = "options of python -m posexp.train; only those of the encoding are read"
+  options = "options of python -m posexp.train; those of the encoding and of positions are read"
   config = config_of_one(argv, OptionsParser("check", WHAT, EXAMPLES, options))
   import jax
 
   from posexp.analysis.conformance import examine
-  from posexp.encodings import make_encoding
+  from posexp.encodings import check_limit, make_encoding
+  from posexp.encodings.sinusoids import REACH
+  from posexp.models.block import Size
+  from posexp.models.positions import Positions
 
   jax.config.update("jax_disable_most_optimizations", True)  # each program runs but a few times
   name, failed = config["encoding"], 0
   given = configuration.show_options(config.get(name))
-  print(f"{name}{f': {given}' if given else ''}")
+  encoding = make_encoding(config)
+  positions = configuration.build(Positions, config.get("positions"), "positions")
+  reach = positions.reach
+  far = "" if reach is None else f", {positions.kind} positions below {reach:,}"
+  print(f"{name}{f': {given}' if given else ''}{far}")
   doing("building small models")
   try:
+    check_limit(encoding, reach or 0, f"positions are drawn from {reach}", "lower positions.reach")
     with plugins.explained(config):
-      for outcome in examine(make_encoding(config)):
+      for outcome in examine(encoding, reach or REACH):
         failed += outcome.status == "fails"
         start = f"{outcome.name:<19} {outcome.status:<13} "
         indent = " " * len(start)
@@ -55,7 +65,7 @@ def check(argv: list[str]) -> bool:
         print(wrap.fill(start + outcome.detail), flush=True)
         doing("measuring the next property")
   except ValueError as error:
-    raise UserError(f"{name}: {error}") from error
+    raise UserError(as_typed(str(error), {name: encoding, "model": Size()})) from error
   verb = "does" if failed == 1 else "do"
   print(f"{failed} {verb} not hold" if failed else "all of it holds")
   return not failed

@@ -218,7 +218,9 @@ def test_a_mean_sees_order_where_positions_are_multiplied(name, options, blind):
   )
 
 
-def test_a_text_beyond_the_positions_is_refused():
+def test_padding_may_go_on_beyond_the_positions_and_tokens_there_give_nan():
   made = model(encoding("learned", length=4), SIZES["cnn"])
-  with pytest.raises(ValueError, match="a text of 5 tokens, but the encoding has 4 positions"):
-    made(np.ones((1, 5), int), np.ones((1, 5), bool))
+  tokens, mask = np.ones((2, 6), int), np.arange(6) < np.array([[4], [5]])
+  fits, too_long = np.asarray(made(tokens, mask))
+  np.testing.assert_allclose(fits, made(tokens[:1, :4], mask[:1, :4])[0], atol=1e-5)
+  assert np.isnan(too_long).all()

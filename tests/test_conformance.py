@@ -20,6 +20,7 @@ from seed import SEED
 from small import SMALL, B, L, case_of, rngs, some_tokens, stack
 
 from posexp.analysis import conformance, properties
+from posexp.analysis.far_positions import far_positions
 from posexp.analysis.properties import EXACT, VOCAB, paths
 from posexp.encodings import ENCODINGS, Encoding, additive, distance, relative, rotary
 from posexp.encodings.sinusoids import sinusoids
@@ -67,6 +68,7 @@ ASKED = {
   properties.gradients: SOME,
   properties.same_start: SOME,
   properties.terms: SOME,
+  far_positions: DEFAULTS,
 }
 # Where others than these are drawn: each way to enter attention over a source; relations that do
 # not have all their formula compared, with few queries and with gaps, by tests/oracle.py.
@@ -78,6 +80,7 @@ FEW = {
   properties.explicit_positions: UNLIKE,
   properties.cross_attention: ("learned", "transformer_xl", "complex", "split", "cope"),
   properties.spans: ("none", "rpr", "transformer_xl", "complex", "split"),
+  far_positions: ("xpos",),
 }
 BOTH = {properties.batch_mates, properties.explicit_positions}
 ONCE = {*ASKED} - BOTH  # of one side alone

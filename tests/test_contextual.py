@@ -44,5 +44,3 @@ def test_gates_read_contents_that_are_switched_off():
 def test_what_cope_refuses():
   with pytest.raises(ValueError, match=r"^rows must be at least 2, not 1$"):
     CoPE(1)
-  with pytest.raises(ValueError, match=r"^cope is defined for causal attention only[^.\n]+$"):
-    CoPE().relation(2, 8, causal=False, rngs=None)

@@ -13,8 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from posexp.analysis import properties
+from posexp.analysis.far_positions import far_positions
 from posexp.analysis.properties import Case, Violation, stack
 from posexp.encodings import Encoding
+from posexp.encodings.sinusoids import REACH
 
 
 class Property(NamedTuple):
@@ -45,6 +47,7 @@ PROPERTIES = (
   Property(properties.explicit_positions),
   Property(properties.shift, declared="relative"),
   Property(properties.spans),
+  Property(far_positions),
   Property(properties.long_texts),
   Property(properties.gradients),
   Property(properties.bfloat16),
@@ -61,8 +64,10 @@ class Outcome(NamedTuple):
   detail: str  # what holds, or the smallest counterexample
 
 
-def examine(encoding: Encoding) -> Iterator[Outcome]:
-  """Every property of one encoding, with the smallest counterexample of what does not hold.
+def examine(encoding: Encoding, reach: int = REACH) -> Iterator[Outcome]:
+  """Yields every property of one encoding, with the smallest counterexample if it does not hold.
+
+  Positions that are far apart are below `reach`.
 
   Raises:
     ValueError: no model can be built with the encoding.
@@ -71,7 +76,8 @@ def examine(encoding: Encoding) -> Iterator[Outcome]:
   if not defined:
     stack(Case(encoding, encoding.causal_only))  # says why
   for each in PROPERTIES:
-    cases = [Case(encoding, causal) for causal in each.sides(encoding) if causal in defined]
+    sides = [causal for causal in each.sides(encoding) if causal in defined]
+    cases = [Case(encoding, causal, reach=reach) for causal in sides]
     failed = next((case for case in cases if fails(each, case)), None)
     if failed is not None:
       smallest, found = shrink(each, failed)

@@ -63,12 +63,12 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
 
 def beyond_positions(trained: TrainedModel, task: Diagnostic) -> dict[int, str]:
   """Of lengths that need more positions than the model has, why they cannot be measured."""
-  spec, widths = trained.spec, task.prepare(trained.run.path).drawn.widths
+  spec, tokens = trained.spec, task.prepare(trained.run.path).drawn.tokens
   limit = spec.positions.limit(spec.encoding.limit)
   return {
-    length: f"takes rows of {widths[length]:,} tokens, and there are {limit:,} positions"
+    length: f"takes {tokens[length]:,} tokens, and there are {limit:,} positions"
     for length in task.lengths
-    if limit is not None and widths[length] > limit
+    if limit is not None and tokens[length] > limit
   }
 
 

@@ -18,6 +18,8 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from posexp.config.checks import as_typed
+from posexp.encodings import name_of
 from posexp.encodings.base import Encoding, TokenEmbedding
 from posexp.encodings.rngs import GivenRngs, Rngs, abstract_model, keys_at
 from posexp.encodings.span import Span
@@ -64,7 +66,7 @@ def untrained(encoding: Encoding, size: Size, causal: bool | None = None) -> Pro
   if causal is None:
     causal = bool(refusal(encoding, size, causal=False))
     if causal and (why := refusal(encoding, size, causal=True)):
-      raise UserError(f"model: {why}")
+      raise UserError(as_typed(why, {name_of(encoding): encoding, "model": size}))
   return ProbeModel(encoding, _built(encoding, size, causal))
 
 

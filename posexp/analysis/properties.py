@@ -23,6 +23,7 @@ from jax import Array
 from posexp.analysis.probe import perturbed
 from posexp.encodings import Encoding, Span
 from posexp.encodings.rngs import Rngs
+from posexp.encodings.sinusoids import REACH
 from posexp.errors import counted
 from posexp.models import attention
 from posexp.models.transformer import Size, Stack
@@ -30,7 +31,7 @@ from posexp.models.transformer import Size, Stack
 VOCAB, HEAD_DIM, D_FF, B = 23, 8, 32, 2
 EXACT = 2e-5  # float32's rounding in outputs of size 1
 HALF = 0.03  # bfloat16's, of the outputs' standard deviation
-REACH = 64  # positions are below it where they have gaps
+GAPS = 64  # positions are below it where they have gaps
 STEP = 1e-3  # of finite differences
 SLACK = 0.01  # between these and a gradient, of the gradient's norm
 
@@ -44,6 +45,7 @@ class Case:
   length: int = 6
   layers: int = 2
   heads: int = 4
+  reach: int = REACH  # positions are below it
 
   def __str__(self):
     side = "causal" if self.causal else "both sides"
@@ -63,6 +65,11 @@ class Case:
   @property
   def d_model(self) -> int:
     return self.heads * HEAD_DIM
+
+  @property
+  def most(self) -> int:
+    """How many positions there are."""
+    return min(self.reach, self.encoding.limit or self.reach)
 
   def size(self, **options: Any) -> Size:
     """The options of the model."""
@@ -215,7 +222,7 @@ def shift(case: Case) -> Iterator[Violation]:
 
 def spans(case: Case) -> Iterator[Violation]:
   """Attention among some positions equals attention among all with the others masked."""
-  graphdef, state = nnx.split(stack(case, max_position=REACH))
+  graphdef, state = nnx.split(stack(case, max_position=GAPS))
   whole = case.length + case.part
   key = np.unique(np.linspace(0, whole - 1, case.length).astype(int))
   draw = np.random.default_rng(4)
@@ -232,7 +239,7 @@ def spans(case: Case) -> Iterator[Violation]:
 
     def attended(query: np.ndarray, key: np.ndarray, mask: np.ndarray, **options: Any) -> Array:
       places = jnp.asarray(query)[None], jnp.asarray(key)[None]
-      span = Span(*places, jnp.asarray(mask), case.causal, max_position=REACH, **options)
+      span = Span(*places, jnp.asarray(mask), case.causal, max_position=GAPS, **options)
       span = model.ready(span)
       mine = None if q is None else q[:, query]
       return layer.relation.attend(mine, k[:, key], v[:, key], span, lambda weights: weights)
@@ -253,7 +260,7 @@ def long_texts(case: Case) -> Iterator[Violation]:
   gaps = jnp.asarray(np.cumsum(draw.integers(1, 4, case.length)))[None]
 
   def found(form: str) -> tuple[dict[str, Array], list]:
-    model = stack(case, max_position=REACH, attention=form)
+    model = stack(case, max_position=GAPS, attention=form)
     graphdef, params, rest = nnx.split(model, nnx.Param, ...)
 
     def outputs(params):
@@ -354,7 +361,7 @@ def same_start(case: Case) -> Iterator[Violation]:
 
 
 def terms(case: Case) -> Iterator[Violation]:
-  """With all terms switched on, outputs are those without switches; with one off, finite."""
+  """With all terms switched on, outputs are those without switches; with one off, finite others."""
   model, tokens = stack(case), tokens_of(case)
   names = model.blocks[0].attention.relation.terms
   every = {name: jnp.ones((case.layers, case.heads)) for name in names}
@@ -363,3 +370,5 @@ def terms(case: Case) -> Iterator[Violation]:
     output = model(tokens, term_scale=every | {name: jnp.zeros((case.layers, case.heads))})
     if not jnp.isfinite(output).all():
       yield Violation(f"{name} off: not finite")
+    elif jnp.array_equal(output, model(tokens, term_scale=every)):
+      yield Violation(f"{name} off: nothing changes")

@@ -26,6 +26,7 @@ from posexp.errors import UNPRINTABLE, printable
 N = TypeVar("N", int, float)
 
 LARGEST = 2**31 - 1  # int32, in which JAX counts
+OPTION = re.compile(r"(?<![\w.])(?P<name>[a-z]\w*)(?:=(?P<value>[^\s,;:()]+))?(?![\w.=])")
 FLOAT32 = 3.4028235e38  # the largest number of this type
 SWITCHES = {"true": True, "yes": True, "on": True, "y": True}
 SWITCHES |= {"false": False, "no": False, "off": False, "n": False}
@@ -287,6 +288,31 @@ def quoted(text: str) -> str:
 def typed(key: str, value: Any) -> str:
   """Returns an option with a value, to be pasted into a shell."""
   return shlex.quote(f"{key}={show(value)}")
+
+
+def as_typed(message: str, parts: Mapping[str, Any]) -> str:
+  """Returns what a part of a model refuses, with each option as it is typed.
+
+  `parts` are dataclasses by their sections: with {"binary": Binary(17), "model": size} `bits=17 are
+  more than d_model` becomes `binary.bits=17 are more than model.d_model`. The name of an option may
+  also begin the message. Where none is named, options of the model with one of its numbers are.
+  """
+  names = {section: {each.name for each in dataclasses.fields(parts[section])} for section in parts}
+
+  def option(found: re.Match) -> str:
+    name, value = found["name"], found["value"]
+    given = [section for section in parts if name in names[section]]
+    same = [each for each in given if show(getattr(parts[each], name)) == value]
+    word = value is None and found.start() > 0 and not ("_" in name and given == ["model"])
+    return found[0] if word or not given else f"{(same or given)[0]}.{found[0]}"
+
+  told = OPTION.sub(option, message)
+  if any(f"{section}." in told for section in parts):
+    return told
+  model, numbers = parts["model"], re.findall(r"\d+", message)
+  sizes = ((name, show(getattr(model, name))) for name in sorted(names["model"]))
+  found = ", ".join(f"model.{name}={value}" for name, value in sizes if value in numbers)
+  return f"model: {message}{f' ({found})' if found else ''}"
 
 
 def show_options(options: Mapping[str, Any] | None) -> str:

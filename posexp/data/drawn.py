@@ -59,16 +59,25 @@ class Answers:
 
     W is for all that are trained on, so that few shapes are compiled.
     """
-    needed = {length: self._tokens(length) for each in self.lengths.values() for length in each}
-    least = max(needed[length] for length in self.lengths["train"])
-    least = -(-least // GRANULE) * GRANULE
+    least = -(-self.trained // GRANULE) * GRANULE
     return {
-      length: least << max(0, (-(-n // least) - 1).bit_length()) for length, n in needed.items()
+      length: least << max(0, (-(-n // least) - 1).bit_length())
+      for length, n in self.tokens.items()
     }
 
-  def _tokens(self, length: int) -> int:
-    x, y = self.longest(length)
-    return 1 + len(x) + (1 + len(y)) * (self.form == "decoder")
+  @functools.cached_property
+  def tokens(self) -> dict[int, int]:
+    """The most tokens that an example of each length has."""
+    found = {}
+    for length in sorted({length for each in self.lengths.values() for length in each}):
+      x, y = self.longest(length)
+      found[length] = 1 + len(x) + (1 + len(y)) * (self.form == "decoder")
+    return found
+
+  @property
+  def trained(self) -> int:
+    """The most tokens of an example that is trained on."""
+    return max(self.tokens[length] for length in self.lengths["train"])
 
   def batches(self, rows: int, *, seed: int, start: int) -> Iterator[Batch]:
     """Batches without end from step `start` on; their lengths are mixed."""
@@ -90,11 +99,14 @@ class Answers:
     """Examples as tokens, with rows of padding.
 
     Returns weight float32 [B], index int32 [B] (−1 for padding), tokens int32 [B,L]; for a decoder
-    labels int32 [B,L], mask bool [B,L] of the targets that count, and fresh bool [B]; for a
-    classifier mask bool [B,L] of real tokens and labels int32 [B].
+    labels int32 [B,L], mask bool [B,L] of the targets that count, fresh bool [B], and slots int32
+    [B], the tokens that random positions are drawn for: those of the longest row of training, so
+    that gaps say nothing of a row's length, or the row's own where they are more; for a classifier
+    mask bool [B,L] of real tokens and labels int32 [B].
     """
     tokens = np.full((rows, width + 1), PAD, np.int32)
     mask = np.zeros((rows, width + 1), bool)
+    slots = np.full(rows, self.trained, np.int32)
     for row, (x, y) in enumerate(examples):
       given, answer = [BOS, *(x + FIRST)], []
       if self.form == "decoder":
@@ -103,9 +115,11 @@ class Answers:
       end = len(given) + len(answer)
       tokens[row, :end] = [*given, *answer]
       mask[row, len(given) if answer else 0 : end] = True
+      slots[row] = max(self.trained, end - 1)
     batch = {"tokens": tokens[:, :-1]} | numbered(index, rows)
     if self.form == "decoder":
-      return batch | {"labels": tokens[:, 1:], "mask": mask[:, 1:], "fresh": np.ones(rows, bool)}
+      batch |= {"labels": tokens[:, 1:], "mask": mask[:, 1:], "fresh": np.ones(rows, bool)}
+      return batch | {"slots": slots}
     mask[len(examples) :, 0] = True  # attention needs a key in every row
     labels = np.array([int(y[0]) for _, y in examples], np.int32)
     return batch | {"mask": mask[:, :-1], "labels": np.pad(labels, (0, rows - len(labels)))}

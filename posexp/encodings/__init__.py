@@ -1,9 +1,10 @@
 """The table of encodings: the name on the command line, and the class."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from posexp.config import build, look_up, plugins
+from posexp.config import build, look_up, plugins, show
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.base import Encoding, Relation, Span
 from posexp.encodings.bias import T5, ALiBi
@@ -47,8 +48,11 @@ __all__ = [
   "Relation",
   "Span",
   "all_encodings",
+  "check_declared",
+  "check_limit",
   "encoding",
   "make_encoding",
+  "name_of",
 ]
 
 
@@ -72,6 +76,47 @@ def encoding(name: str, **options: Any) -> Encoding:
     UserError: there is no such encoding, or an option of it is wrong.
   """
   return make_encoding({"encoding": name, name: options})
+
+
+def check_declared(encoding: Encoding, features: int, *, causal: bool) -> None:
+  """Checks self-attention of width `features` against what the encoding's class declares.
+
+  Raises:
+    ValueError: it is `causal_only` and this is an encoder, or `paired` and the width is odd.
+  """
+  if encoding.causal_only and not causal:
+    name, ways = name_of(encoding), []
+    for field in dataclasses.fields(encoding):
+      if isinstance(value := getattr(encoding, field.name), bool):
+        other = dataclasses.replace(encoding, **{field.name: not value})
+        ways += [f", unless {name}.{field.name}={show(not value)}"] * (not other.causal_only)
+    raise ValueError(
+      f"{name} is defined for causal attention only, not for an encoder{''.join(ways)}"
+    )
+  if encoding.paired and features % 2:
+    raise ValueError(f"d_model={features} must be even: {name_of(encoding)} has features in pairs")
+
+
+def check_limit(encoding: Encoding, positions: int, why: str, lower: str) -> None:
+  """Checks that an encoding has so many positions.
+
+  Raises:
+    ValueError: it has fewer; `why` says who needs them, and `lower` how to need fewer.
+  """
+  if encoding.limit is None or positions <= encoding.limit:
+    return
+  name, option = name_of(encoding), encoding.limited_by
+  has, ways = f"{name} has", lower
+  if option in {field.name for field in dataclasses.fields(encoding)}:
+    has = f"{name}.{option}={getattr(encoding, option)} gives"
+    ways = f"raise {name}.{option}, or {lower}"
+  raise ValueError(f"{has} {encoding.limit} positions: {why}; {ways}")
+
+
+def name_of(encoding: Encoding) -> str:
+  """Returns the name of an encoding on the command line, or that of its class if it has none."""
+  names = (name for name, cls in all_encodings().items() if cls is type(encoding))
+  return next(names, type(encoding).__name__)
 
 
 def make_encoding(config: Mapping[str, Any]) -> Encoding:

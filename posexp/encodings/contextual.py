@@ -30,8 +30,6 @@ class CoPE(Encoding):
   rows: Annotated[int, at_least(2)] = 64
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    if not causal:
-      raise ValueError("cope is defined for causal attention only, not for an encoder")
     return Counted(self.rows, head_dim)
 
 

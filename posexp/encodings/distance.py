@@ -36,8 +36,6 @@ class KERPLE(Encoding):
     return not self.symmetric
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    if self.causal_only and not causal:
-      raise ValueError("kerple is causal, unless kerple.symmetric=true lets an encoder use it")
     return Biased()
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
@@ -93,8 +91,6 @@ class FIRE(Encoding):
   share_layers: bool = False
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    if not causal:
-      raise ValueError("fire is defined for causal attention only, not for an encoder")
     return Biased(None if self.share_layers else self.network(num_heads, rngs))
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, ClassVar, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from posexp.config.checks import Base, Bound, Positive, at_least, only_with
 from posexp.encodings.base import Encoding, Relation, Span, scaled
-from posexp.encodings.sinusoids import frequencies, sinusoids
+from posexp.encodings.sinusoids import REACH, frequencies, sinusoids
 
 STEEP = 60.0  # the exponent of xPos' factors is below it; float32 overflows at 88
+PARTS = 16  # of a text, each with factors of its own; each is compiled
+FASTEST = 1e30  # a rate of decay by which nothing is left of the next position
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,8 +109,6 @@ class XPos(Encoding):
   gamma: Positive = 0.4
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    if not causal:
-      raise ValueError("xpos is defined for causal attention only, not for an encoder")
     return Decay(self, head_dim)
 
 
@@ -117,18 +118,41 @@ class Decay(Rotation):
   def __init__(self, encoding: XPos, head_dim: int):
     super().__init__(frequencies(head_dim, encoding.base), head_dim, "interleaved")
     zeta = (np.arange(0, 1, 2 / head_dim) + encoding.gamma) / (1 + encoding.gamma)
-    self.rate = tuple((np.log(zeta) / encoding.scale_base).tolist())
+    self.rate = tuple(np.maximum(np.log(zeta) / encoding.scale_base, -FASTEST).tolist())
 
   def score(self, q, k, span):
-    # Where planes shrink fast, few queries at a time have factors that do not overflow.
-    queries, size = q.shape[1], max(1, int(-2 * STEEP / min(self.rate)))
-    if queries <= size or not span.consecutive:
+    # A factor for each query and one for each key do not overflow within so many positions.
+    steepest, queries = -min(self.rate), q.shape[1]
+    size = queries if steepest == 0 else max(1, int(min(2 * STEEP / steepest, REACH)))
+    known = span.consecutive or span.max_position is not None
+    if queries == 1 or steepest * (span.farthest if known else REACH) <= 2 * STEEP:
       return super().score(q, k, span)
+    if not span.consecutive or queries > PARTS * size:
+      return self.by_plane(q, k, span)
     parts = (slice(start, start + size) for start in range(0, queries, size))
     ask = super().score
     return jnp.concatenate(
       [ask(q[:, part], k, span.replace(query=span.query[:, part])) for part in parts], axis=2
     )
+
+  def by_plane(self, q: Array, k: Array, span: Span) -> Array:
+    """The logits [B,H,Q,K], summed plane by plane: each pair has a factor, which is at most 1."""
+    distance = jnp.maximum(-span.offset, 0).astype(jnp.float32)[:, None]
+
+    def planes(x: Array) -> Array:  # [M,B,L,H,2]
+      return jnp.moveaxis(x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2), -2, 0)
+
+    @jax.checkpoint
+    def of_plane(rate: Array, q: Array, k: Array) -> Array:
+      return jnp.exp(rate * distance) * jnp.einsum("bqhc,bkhc->bhqk", q, k)
+
+    query = planes(span.keep("rotated", axis=2) * scaled(self.turn(q, span.query)))
+    given = jnp.asarray(self.rate, jnp.float32), query, planes(self.turn(k, span.key))
+    shape = len(q), q.shape[2], q.shape[1], k.shape[1]
+    total, _ = jax.lax.scan(
+      lambda total, plane: (total + of_plane(*plane), None), jnp.zeros(shape), given
+    )
+    return total.astype(q.dtype)
 
   def turned(self, q, k, span):
     # Counted from the middle of the queries, factors stay small at any position, and in no logit

@@ -169,17 +169,17 @@ class Backbone(nnx.Module):
   ) -> Array:
     """tokens [B,L], mask bool [B,L] of real tokens, which come first -> [B,S], float32.
 
-    Raises:
-      ValueError: the text is longer than the encoding's positions.
+    A text with more tokens than the encoding has positions gives NaN.
     """
-    length = tokens.shape[1]
+    beyond = mask[:, :0]
     if positions is None:
-      if self.limit is not None and length > self.limit:
-        raise ValueError(f"a text of {length} tokens, but the encoding has {self.limit} positions")
-      positions = jnp.arange(length)[None]
+      most = self.limit or tokens.shape[1]
+      tokens, mask, beyond = tokens[:, :most], mask[:, :most], mask[:, most:]
+      positions = jnp.arange(tokens.shape[1])[None]
     # Large ones, by which rare words are told apart from the start, are learned by heart.
     x = self.embed(tokens, positions, mask) * self.size.input_scale
-    return self.reader(x.astype(self.size.dtype), mask).astype(jnp.float32)
+    found = self.reader(x.astype(self.size.dtype), mask).astype(jnp.float32)
+    return jnp.where(beyond.any(1, keepdims=True), jnp.nan, found) if beyond.shape[1] else found
 
 
 def mean(x: Array, mask: Array) -> Array:

@@ -12,6 +12,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Count, Share, between, check, only_with
+from posexp.encodings import check_declared
 from posexp.encodings.base import Encoding, Relation, whole
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
@@ -77,6 +78,8 @@ class MultiHeadAttention(nnx.Module):
     self.num_heads = size.num_heads
     self.dropout, self.form = size.dropout, size.attention
     head_dim = whole(size.d_model, size.num_heads)
+    if not cross:
+      check_declared(encoding, size.d_model, causal=causal)
 
     def linear() -> Callable[[Array], Array]:
       return encoding.linear(size.d_model, size.d_model, bias=False, rngs=rngs.fork())

@@ -16,7 +16,7 @@ from posexp.encodings.span import TermScale
 from posexp.models import cross_entropy
 from posexp.models.cross_entropy import Reader
 from posexp.models.positions import CONSECUTIVE, Positions
-from posexp.models.transformer import Memory, Size, Stack
+from posexp.models.transformer import Memory, Size, Stack, filled_up
 
 Carry = Memory | tuple[()]  # no buffers where there is no memory
 
@@ -33,7 +33,6 @@ class LanguageModelSpec:
   size: Size
   positions: Positions = CONSECUTIVE
   scored: Literal["full", "half"] = "full"  # which targets of a segment training counts
-  slots: int | None = None  # tokens that random positions are drawn for; None: those there are
 
   def build(self, rngs: Rngs) -> LanguageModel:
     """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
@@ -58,7 +57,8 @@ class LanguageModel(nnx.Module):
   A batch has, of B lanes, tokens and labels int [B,T]; mask bool [B,T] of the targets that count;
   weight [B], 0 for a row without any; fresh bool [B] where nothing stands before the segment; and,
   where tokens see their own document alone, documents int [B,T]. Without a memory these have
-  positions of their own, from 0.
+  positions of their own, from 0. `slots` int [B], where a batch has it, is how many tokens random
+  positions are drawn for, of which a row has the first ones; else they are those that are read.
 
   Raises:
     ValueError: the size does not suit the encoding.
@@ -76,7 +76,7 @@ class LanguageModel(nnx.Module):
       rngs=rngs.fork(),
     )
     self.head = Linear(spec.size.d_model, spec.vocab_size, rngs=rngs.fork())
-    self.positions, self.scored, self.slots = spec.positions, spec.scored, spec.slots
+    self.positions, self.scored = spec.positions, spec.scored
 
   @property
   def stacks(self) -> tuple[Stack, ...]:
@@ -105,20 +105,18 @@ class LanguageModel(nnx.Module):
     tokens, documents = batch["tokens"], batch.get("documents")
     memory = carry.cleared(batch["fresh"]) if carry else self.stack.empty_memory(len(tokens), 0)
     length = memory.documents.shape[1] + tokens.shape[1]
-    every = jnp.ones((1, max(length, self.slots or 0)), bool)
-    if rngs is not None:
-      positions = self.positions.training(every, rngs.positions)
-    else:
-      positions = self.positions.evaluating(every)
-    if positions is not None:
-      # Those of as many tokens whatever the batch: their gaps would say how long its rows are.
-      positions = positions[:, :length]
-    elif documents is not None and not carry:
+    slots = batch.get("slots", jnp.array([length]))
+    if rngs is not None:  # one draw for all rows
+      slots = slots.max(keepdims=True)
+    positions = self.positions.of(jnp.arange(length) < slots[:, None], rngs)
+    if positions is None and documents is not None and not carry:
       positions = since_start(documents)
+    if positions is None and not carry and self.stack.limit and "mask" in batch:
+      tokens = tokens[:, : self.stack.limit]
     hidden, memory = self.stack.recur(
       tokens, memory, documents=documents, positions=positions, term_scale=term_scale, rngs=rngs
     )
-    return hidden, memory if carry else ()
+    return filled_up(hidden, batch.get("mask", tokens)), memory if carry else ()
 
   def __call__(self, tokens: Array) -> Array:
     """Logits float32 [B,T,V] of what follows each token of a text's first segment."""

@@ -82,7 +82,13 @@ class Attention(nnx.Module):
       positions = jnp.arange(x.shape[1])[None]
     real = jnp.ones((1, x.shape[1]), bool) if mask is None else mask
     span = Span(
-      positions, positions, real[:, None], self.causal, consecutive=consecutive, padding_last=True
+      positions,
+      positions,
+      real[:, None],
+      self.causal,
+      max_position=None if consecutive else x.shape[1],
+      consecutive=consecutive,
+      padding_last=True,
     )
     span = ready(span, self.shared, self.attention.form)
     return self.attention(x, *self.attention.keys_values(x), span, rngs)

@@ -55,10 +55,11 @@ class Positions:
   def training(self, mask: Array, key: Callable[[], Array]) -> Array | None:
     """Positions int [1 or B,L] for mask bool [B,L], in which tokens come before padding.
 
-    None means that they are consecutive. `key` gives a random key where one is needed.
+    None means that they are consecutive. `key` gives a random key where one is needed. Padding
+    may be longer than `reach`, and stands at the last position.
 
     Raises:
-      ValueError: there are more tokens than positions.
+      ValueError: there are more tokens than positions, as far as is known while compiling.
     """
     if self.kind == "consecutive":
       return None
@@ -66,7 +67,9 @@ class Positions:
     if self.kind == "randomized":
       return drawn(mask, key(), self.reach)
     length = mask.shape[1]
-    return jnp.arange(length)[None] + jax.random.randint(key(), (), 0, self.reach - length + 1)
+    last = max(self.reach - length, 0)
+    first = jax.random.randint(key(), (), 0, last + 1)
+    return jnp.minimum(jnp.arange(length)[None] + first, self.reach - 1)
 
   def evaluating(self, mask: Array) -> Array | None:
     """As `training`, always the same. Positions do not depend on padding."""
@@ -88,9 +91,9 @@ class Positions:
     return min((each for each in (of_encoding, reach) if each is not None), default=None)
 
   def check(self, mask: Array) -> None:
-    """Raises ValueError where there are more tokens than positions."""
-    if mask.shape[1] > self.reach:
-      raise ValueError(f"reach={self.reach} positions, but texts of {mask.shape[1]} tokens")
+    """Raises ValueError where a mask that is no tracer has more tokens than there are positions."""
+    if not isinstance(mask, jax.core.Tracer) and (count := mask.sum(1).max()) > self.reach:
+      raise ValueError(f"reach={self.reach} positions, but texts of {count} tokens")
 
 
 CONSECUTIVE = Positions()
@@ -100,6 +103,7 @@ def drawn(mask: Array, key: Array, reach: int) -> Array:
   """For n tokens the n first of a random order of all positions, sorted: int [B,L]."""
   length = mask.shape[1]
   order = jax.random.permutation(key, reach)[:length]
+  order = jnp.pad(order, (0, length - len(order)), constant_values=reach - 1)
   chosen = jnp.arange(length) < mask.sum(1, keepdims=True)
   # Padding stands at the last position: at one that exists, for a NaN would come through the mask.
   return jnp.sort(jnp.where(chosen, order, reach - 1), axis=1)

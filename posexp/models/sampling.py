@@ -22,6 +22,7 @@ from jax import Array
 
 from posexp.config.checks import Count, at_least, between, check
 from posexp.data.vocabulary import END
+from posexp.errors import UserError
 from posexp.models.language_model import LanguageModel
 from posexp.models.transformer import Cache
 
@@ -54,7 +55,10 @@ class Sampling:
 
 
 def draw(logits: Array, place: Array, options: dict[str, Array]) -> Array:
-  """A token for every row of logits [B,V], a function of (seed, row, place): int32 [B]."""
+  """Returns a token for every row of logits [B,V], a function of (seed, row, place): int32 [B].
+
+  It is −1 where the logits are not finite; see `check_drawn`.
+  """
   token = jnp.argsort(logits, axis=-1, descending=True)
   ordered = jnp.take_along_axis(logits, token, axis=-1)
   rank = jnp.arange(logits.shape[-1])
@@ -68,7 +72,19 @@ def draw(logits: Array, place: Array, options: dict[str, Array]) -> Array:
   keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(len(logits)))
   drawn = jax.vmap(jax.random.categorical)(keys, scaled)
   drawn = jnp.where(options["temperature"] > 0, drawn, 0)
-  return jnp.take_along_axis(token, drawn[:, None], axis=-1)[:, 0].astype(jnp.int32)
+  token = jnp.take_along_axis(token, drawn[:, None], axis=-1)[:, 0].astype(jnp.int32)
+  return jnp.where(jnp.isfinite(logits).all(-1), token, -1)
+
+
+def check_drawn(tokens: np.ndarray) -> np.ndarray:
+  """Returns drawn tokens; UserError where logits were not finite."""
+  if tokens.min(initial=0) < 0:
+    raise UserError(
+      "the model's logits are not finite here, so no token follows; its weights diverged or its "
+      "sums overflow at these positions: try another step or segment, and `python -m posexp.check` "
+      "with the options of encoding and positions"
+    )
+  return tokens
 
 
 class CacheFunctions(NamedTuple):
@@ -176,7 +192,7 @@ def generate(
       cache, token, log_p = compiled.advance(
         params, settings, cache, tokens, np.int32(len(columns)), np.int32(done), options
       )
-    text.append(np.asarray(token))
+    text.append(check_drawn(np.asarray(token)))
     yield text[-1], np.asarray(log_p)
 
 

@@ -73,6 +73,19 @@ def visible(real: Array, size: Size) -> Array:
   return (near | ~real[:, :, None]) & real[:, None]
 
 
+def filled_up(hidden: Array, mask: Array) -> Array:
+  """Adds outputs [B,L,F] for the tokens of mask bool [1 or B,L] that have no position.
+
+  They are 0 for padding, and NaN for a token, which should not be there.
+  """
+  rest = mask[:, hidden.shape[1] :, None]
+  if not rest.shape[1]:
+    return hidden
+  rest = jnp.where(rest, jnp.nan, jnp.zeros((), hidden.dtype))
+  rest = jnp.broadcast_to(rest, (len(hidden), rest.shape[1], hidden.shape[2]))
+  return jnp.concatenate([hidden, rest], axis=1)
+
+
 class Stack(nnx.Module):
   """An encoder, a decoder or a language model, without what reads its output."""
 
@@ -141,7 +154,7 @@ class Stack(nnx.Module):
   ) -> Array:
     """The whole sequence at once: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
 
-    Padding comes after the real tokens.
+    Padding comes after the real tokens, and may go on beyond the encoding's positions.
 
     `term_scale` [layers,H] says how much of each named term of the relation every head keeps.
 
@@ -150,6 +163,15 @@ class Stack(nnx.Module):
     """
     length = tokens.shape[1]
     consecutive = positions is None
+    if consecutive and mask is not None and length > (self.limit or length):
+      read = self(
+        tokens[:, : self.limit],
+        mask[:, : self.limit],
+        source=source,
+        term_scale=term_scale,
+        rngs=rngs,
+      )
+      return filled_up(read, mask)
     if consecutive:
       self.check(length)
       positions = jnp.arange(length)[None]

@@ -27,7 +27,7 @@ class TranslatorSpec:
   encoding: Encoding
   size: Size
   positions: Positions = CONSECUTIVE
-  slots: int | None = None  # target tokens that random positions are drawn for; None: all
+  slots: int | None = None  # target tokens that random positions are drawn for; None: those read
 
   @property
   def vocab_size(self) -> int:
@@ -110,8 +110,9 @@ class Translator(nnx.Module):
     positions, length = None, batch["target"].shape[1]
     if rngs is not None:
       # Those of as many tokens whatever the batch: their gaps would say how long its targets are.
-      every = jnp.ones((1, max(length, self.slots or 0)), bool)
-      positions = self.positions.training(every, rngs.positions)
+      slots = self.slots or length
+      drawn_for = jnp.arange(max(length, slots))[None] < slots
+      positions = self.positions.training(drawn_for, rngs.positions)
     return self.decoder(
       batch["target"],
       batch["mask"],

@@ -144,7 +144,7 @@ class RunWriter:
     """Writes the summary, the last thing that a run does; one that says the same stays."""
     self.checkpoints.wait()
     self._sync()
-    text = json.dumps(summary, indent=2, default=_item) + "\n"
+    text = json.dumps(summary, indent=2, default=_item, allow_nan=False) + "\n"
     with contextlib.suppress(Broken):
       if _timeless(read_summary(self.path) or {}) == _timeless(json.loads(text)):
         text = (self.path / SUMMARY).read_text("utf-8")

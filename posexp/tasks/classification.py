@@ -103,7 +103,7 @@ class Classification(Task):
     self, data: LabeledData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
   ) -> Outputs:
     """For every example: loss, label, answer, and whether it is right, [N] each."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
     label = data.examples[split].labels
     right = found["answer"] == label
     return found | {"label": label, "right": right, "tokens": np.ones(len(label), int)}

@@ -116,8 +116,14 @@ class Snapshot(Protocol):
   def model(self) -> nnx.Module:
     """The model itself."""
 
-  def predict(self, batches: Iterable[Batch], term_scale: TermScale | None = None) -> Outputs:
-    """What `Model.predict` gives for all examples, in the order of the data, and their `index`."""
+  def predict(
+    self, batches: Iterable[Batch], term_scale: TermScale | None = None, split: str = ""
+  ) -> Outputs:
+    """Returns what `Model.predict` gives for all examples, in the order of the data, and `index`.
+
+    Raises:
+      UserError: a number of it is not finite; the message names the `split`.
+    """
 
   def map(
     self, function: Callable[[Any, Any, dict[str, Array]], dict[str, Array]], batches: Any

@@ -64,7 +64,9 @@ class DrawnData:
   def length(self) -> int:
     return max(self.drawn.widths.values())
 
-  longest = length
+  @property
+  def longest(self) -> int:
+    return max(self.drawn.tokens.values())
 
   @property
   def word_counts(self) -> np.ndarray:
@@ -73,7 +75,7 @@ class DrawnData:
 
   def model(self, encoding, size, positions) -> ModelSpec:
     given = self.vocab_size, self.classes, encoding, size, positions
-    return spec(self.drawn.form, *given, slots=self.length)
+    return spec(self.drawn.form, *given)
 
   def rows_of(self, batch_size: int) -> np.ndarray:
     return np.array([batch_size])
@@ -90,16 +92,14 @@ class DrawnData:
   texts = evaluation
 
 
-def spec(
-  form: str, vocab_size: int, classes: int, encoding, size, positions, *, slots: int | None
-) -> ModelSpec:
-  """A decoder whose random positions are those of `slots` tokens, or a classifier of BOS."""
+def spec(form: str, vocab_size: int, classes: int, encoding, size, positions) -> ModelSpec:
+  """A decoder, or a classifier of BOS."""
   from posexp.models.classifier import ClassifierSpec
   from posexp.models.language_model import LanguageModelSpec
 
   if form == "encoder":
     return ClassifierSpec(vocab_size, classes, encoding, size, first=True, positions=positions)
-  return LanguageModelSpec(vocab_size, encoding, size, positions, slots=slots)
+  return LanguageModelSpec(vocab_size, encoding, size, positions)
 
 
 class Answering(Task):
@@ -115,14 +115,14 @@ class Answering(Task):
   form: str  # "decoder" or "encoder"
 
   def smallest_model(self, encoding, size, positions) -> ModelSpec:
-    return spec(self.form, 2, 2, encoding, size, positions, slots=None)
+    return spec(self.form, 2, 2, encoding, size, positions)
 
   def predict(
     self, data: DrawnData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
   ) -> Outputs:
     """For every example, [N] each: `loss`, the `tokens` that count, how many are `right`, whether
     all of them are (`exact`), whether all but the end are (`oracle`), and its `length`."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
     lengths, examples = data.drawn.splits[split]
     if self.form == "encoder":
       right = found["answer"] == np.array([int(y[0]) for _, y in examples])

@@ -152,7 +152,7 @@ class Echo(Task):
     self, data: EchoData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
   ) -> Outputs:
     """For every segment, [N] each: `loss`, `tokens` that count, and how many are `right`."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
     place = np.arange(len(found["index"])) % data.held * data.segment
     right = found["right"].sum(1)
     return {

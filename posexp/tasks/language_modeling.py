@@ -148,13 +148,11 @@ class LanguageModeling(Task):
     return corpus.data_digest(self)
 
   def smallest_model(self, encoding, size, positions) -> LanguageModelSpec:
+    from posexp.encodings import check_limit
     from posexp.models.language_model import LanguageModelSpec
 
-    if encoding.limit is not None and size.memory + self.segment > encoding.limit:
-      raise ValueError(
-        f"memory={size.memory} and task.segment={self.segment} are more tokens than the encoding's "
-        f"{encoding.limit} positions; raise its {encoding.limited_by}, or lower these"
-      )
+    why = f"model.memory={size.memory} and task.segment={self.segment} are more tokens"
+    check_limit(encoding, size.memory + self.segment, why, "lower these")
     return LanguageModelSpec(2, encoding, size, positions)
 
   def foreseen(self, batch_size: int) -> TextData | None:
@@ -184,7 +182,7 @@ class LanguageModeling(Task):
     """For every segment of a split, or the first `most`, [N] each: `loss`, the sum over its targets
     in nats, how many `tokens` they are, how many of these are `right`, their `bytes` and `chars`.
     """
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size, most), term_scale)
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size, most), term_scale, split)
     right = found["right"].sum(1)
     return {
       "index": found["index"],
@@ -310,7 +308,8 @@ def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]
   found = snapshot.map(
     lambda params, settings, batch: {"tokens": go_on(params, settings, batch["tokens"])}, batches
   )
-  for index, (prompt, drawn) in enumerate(zip(prompts, found["tokens"], strict=True)):
+  written = sampling.check_drawn(found["tokens"])
+  for index, (prompt, drawn) in enumerate(zip(prompts, written, strict=True)):
     drawn = drawn[: np.argmax(drawn == END)] if END in drawn else drawn
     texts = (decode(each.tolist()).decode(errors="replace") for each in (prompt, drawn))
     yield {"index": index} | dict(zip(("prompt", "text"), texts, strict=True))

@@ -58,7 +58,8 @@ class ParallelData(batches.Bucketed):
     from posexp.models.translator import TranslatorSpec
 
     source, target = (each.vocab_size for each in self.tokenizers)
-    return TranslatorSpec(source, target, encoding, size, positions, slots=self.length)
+    longest = int(self.examples["train"].lengths.max())
+    return TranslatorSpec(source, target, encoding, size, positions, slots=longest)
 
   @property
   def word_counts(self) -> np.ndarray:

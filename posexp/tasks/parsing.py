@@ -80,7 +80,7 @@ class Parsing(Task):
     """For every sentence, [N,...] each: `loss`, the `spans` of its tree, and its `counts` of
     brackets; those that are right (`right`), and those of both trees (`tokens`), halved; and a
     number that tells its tree from others (`answer`)."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
     counts = brackets.counts(data.trees_of[split], data.parses(split, found["spans"]))
     matched, gold, predicted = counts.T[:3]
     sizes = {"right": matched, "tokens": (gold + predicted) / 2}

@@ -131,7 +131,7 @@ class Translation(Task):
     term_scale: dict[str, Any] | None = None,
   ) -> Outputs:
     """For every pair: loss, number of tokens, and how many of them are right, [N] each."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
     return found | {"answer": found["right"]}
 
   def scores(self, found: Outputs) -> dict[str, float]:

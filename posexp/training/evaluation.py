@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
@@ -14,6 +16,7 @@ from jax.sharding import Mesh
 
 from posexp.data.examples import Batch
 from posexp.encodings.span import TermScale
+from posexp.errors import UserError
 from posexp.tasks.contract import Outputs
 from posexp.training.devices import shard
 from posexp.training.processes import fetch
@@ -21,6 +24,16 @@ from posexp.training.step import Program, State
 
 # Batches of `map` on a CPU, whose cores one search leaves idle: two take 0.7 of the time.
 AT_ONCE = 2
+
+DIVERGED = 1e6  # no weight of a model that learns is as large
+SMALLER = (
+  "its weights have diverged; try a smaller train.learning_rate, a longer train.warmup or "
+  "a smaller train.clip"
+)
+OVERFLOWS = (
+  "its weights are finite, so its sums overflow at these lengths or positions; `python -m "
+  "posexp.check` with the options of encoding and positions finds what overflows"
+)
 
 
 class Snapshot(NamedTuple):
@@ -44,10 +57,16 @@ class Snapshot(NamedTuple):
     """The model itself."""
     return nnx.merge(self.graphdef, self.state.params, self.state.settings)
 
-  def predict(self, batches: Iterable[Batch], term_scale: TermScale | None = None) -> Outputs:
-    """What the model predicts for every example, in the order of the data, [N] or [N,...] each.
+  def predict(
+    self, batches: Iterable[Batch], term_scale: TermScale | None = None, split: str = ""
+  ) -> Outputs:
+    """Returns what the model predicts for every example, in the order of the data, [N] or [N,...].
 
-    `term_scale` says how much of each term of its relations it keeps, as in `Stack`.
+    `term_scale` says how much of each term of its relations it keeps, as in `Stack`; `split` is the
+    name of the examples in an error.
+
+    Raises:
+      UserError: a number of it is not finite.
     """
 
     def outputs() -> Iterator[tuple[Batch, dict[str, Array]]]:
@@ -58,7 +77,7 @@ class Snapshot(NamedTuple):
         found, carry = self.program.predict(self.state, batch, carry, term_scale)
         yield batch, found
 
-    return gathered(outputs())
+    return self.finite(gathered(outputs()), split)
 
   def map(
     self,
@@ -80,7 +99,22 @@ class Snapshot(NamedTuple):
         for batch, outputs in begun:
           yield batch, outputs.result()
 
-    return gathered(found())
+    return self.finite(gathered(found()))
+
+  def finite(self, found: Outputs, split: str = "") -> Outputs:
+    """Returns what was found; UserError where a number is not finite, for it is no result."""
+    for name, column in found.items():
+      wrong = ~np.isfinite(column).reshape(len(column), -1).all(1)
+      if wrong.any():
+        where = f"of the {split} split " if split else ""
+        params = jax.tree.leaves(self.state.params)
+        diverged = not all(jnp.abs(each).max(initial=0) < DIVERGED for each in params)
+        raise UserError(
+          f"{name} is not finite for {wrong.sum():,} of {len(wrong):,} examples {where}(the first "
+          f"is number {wrong.argmax()}) at step {int(self.state.step):,}, so there is no result: "
+          + (SMALLER if diverged else OVERFLOWS)
+        )
+    return found
 
 
 def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> Outputs:

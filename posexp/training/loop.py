@@ -9,6 +9,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple, Protocol, Self
 
 import jax
@@ -30,6 +31,8 @@ from posexp.training.versions import processor, versions
 
 log = logging.getLogger("posexp")
 
+LOOK = "`python -m posexp.check` with the options of encoding and positions finds what overflows"
+START = f"the model overflows with the weights that it starts from; {LOOK}"
 SOON = 50  # batches whose shapes are compiled ahead
 
 Batches = Iterator[tuple[dict[str, jax.Array], int]]  # on their devices, with their real tokens
@@ -230,11 +233,12 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   model = job.snapshot(best)
   summary["step"] = int(best.step)
   if count:
-    row = prefixed("validation", task.measure(data, model, "validation"))
+    row = validation_metrics(job, best)
   else:
     row = next(row for row in run.history if row["step"] == summary["step"])
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
   summary |= task.conclude(data, model, run.output)
+  check_finite(summary)
   return summary | costs.of_run(run.history)
 
 
@@ -265,25 +269,36 @@ def training_metrics(state: State) -> dict[str, float]:
   """
   window = jax.device_get(state.window)
   if window.broken >= 0:
-    raise not_finite("loss", window.broken)
+    raise not_finite(window.broken)
   weight = window.weight or 1.0  # streams may begin with tokens that do not count
   return {f"train/{name}": float(total / weight) for name, total in window.sums.items()}
 
 
 def validation_metrics(job: Job, state: State) -> dict[str, float]:
-  """The metrics of the validation split; UserError if the loss is not finite."""
+  """Returns the metrics of the validation split; UserError if one is not finite."""
   doing(f"validating on {job.data.sizes['validation']:,} {job.data.item}s")
   measured = job.setup.task.measure(job.data, job.snapshot(state), "validation")
-  if not math.isfinite(measured["loss"]):
-    raise not_finite("validation loss", int(state.step))
-  return prefixed("validation", measured)
+  return check_finite(prefixed("validation", measured))
 
 
-def not_finite(loss: str, step: int) -> UserError:
-  """The error for a loss that no training comes back from."""
+def check_finite(metrics: dict[str, Any]) -> dict[str, Any]:
+  """Returns the metrics; UserError if one is not finite, for it is no result."""
+  for name, value in metrics.items():
+    if isinstance(value, Real) and not math.isfinite(value):
+      raise UserError(
+        f"{name} is {value}, which is no result; the task must measure a finite number there"
+      )
+  return metrics
+
+
+def not_finite(step: int) -> UserError:
+  """Returns the error for a loss that no training comes back from."""
+  if step == 1:  # no weight has changed yet
+    return UserError(f"the loss is not finite at step 1, before any option of train acts: {START}")
   return UserError(
-    f"the {loss} is not finite at step {step}; what was saved before is kept: try a smaller "
-    "train.learning_rate, a longer train.warmup or a smaller train.clip"
+    f"the loss is not finite at step {step}; what was saved before is kept: try a smaller "
+    "train.learning_rate, a longer train.warmup or a smaller train.clip; if they change nothing, "
+    f"{LOOK}"
   )
 
 

@@ -76,7 +76,7 @@ def _counted(spec: ModelSpec, length: int) -> dict[str, float]:
   whole_only = {"attention": "reference"} if hasattr(spec.size, "attention") else {}
   size = dataclasses.replace(spec.size, **whole_only)
   whole = dataclasses.replace(spec, size=size, positions=CONSECUTIVE)
-  length = spec.size.counted_at or length
+  length = min(spec.size.counted_at or length, spec.encoding.limit or length)
   return costs(whole.build, spec.inputs(length), length)
 
 

@@ -10,11 +10,11 @@ import jax
 from jax.sharding import Mesh
 
 from posexp.config import build, plugins, unknown_name
-from posexp.config.checks import LARGEST, check_effective
+from posexp.config.checks import LARGEST, as_typed, check_effective
 from posexp.config.schema import flat
 from posexp.data import files
 from posexp.data.batches import GRANULE
-from posexp.encodings import Encoding, all_encodings, make_encoding
+from posexp.encodings import Encoding, all_encodings, check_limit, make_encoding
 from posexp.encodings.rngs import GivenRngs
 from posexp.errors import Unsuited, UserError
 from posexp.models.backbones import AnySize, make_size, refusal
@@ -88,7 +88,8 @@ class Setup(NamedTuple):
       try:
         return parameters(self.task.smallest_model(self.encoding, self.size, self.positions))
       except ValueError as error:
-        raise Unsuited(f"model: {error}") from error
+        parts = {self.config["encoding"]: self.encoding, "model": self.size, "task": self.task}
+        raise Unsuited(as_typed(str(error), parts)) from error
 
   def refusals(self) -> tuple[str, ...]:
     """Returns why the task or a part of the encoding refuses its sizes: "" for each that does not.
@@ -147,23 +148,22 @@ class Setup(NamedTuple):
       UserError: sequences are longer than the encoding's positions or than those that are drawn
         from, positions are drawn from farther than the encoding has them, or no width matches.
     """
-    name, encoding, reach = self.config["encoding"], self.encoding, self.positions.reach
-    texts = f"the longest {data.item} has {data.longest} tokens, in batches of length {data.length}"
+    reach = self.positions.reach
+    texts = f"the longest {data.item} has {data.longest} tokens"
     cut = hasattr(self.task, "max_length")
     shorten = "cut texts with task.max_length" if cut else f"leave longer {data.item}s out"
-    if reach is not None and data.length > reach:
+    if reach is not None and data.longest > reach:
       raise UserError(
-        f"positions.reach={reach}: {texts}; set positions.reach={data.length} or more, or {shorten}"
+        f"positions.reach={reach}: {texts}; set positions.reach={data.longest} or more, or "
+        f"{shorten}"
       )
-    if encoding.limit is not None and max(data.length, reach or 0) > encoding.limit:
-      option = f"{name}.{encoding.limited_by}"
-      why = texts if reach is None else f"positions are drawn from {reach}"
-      lower = shorten if reach is None else "lower positions.reach"
-      raise UserError(
-        f"{option}={getattr(encoding, encoding.limited_by)} gives {encoding.limit} positions: "
-        f"{why}; raise {option}, or {lower}"
-      )
-    spec = data.model(encoding, self.size, self.positions)
+    drawn = f"positions are drawn from {reach}"
+    why, lower = (texts, shorten) if reach is None else (drawn, "lower positions.reach")
+    try:
+      check_limit(self.encoding, max(data.longest, reach or 0), why, lower)
+    except ValueError as error:
+      raise UserError(str(error)) from None
+    spec = data.model(self.encoding, self.size, self.positions)
     if self.size.vectors and getattr(spec, "vectors", None) is None:
       raise UserError(
         f"model.vectors={self.size.vectors} is for tasks that classify words, as "

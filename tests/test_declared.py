@@ -1,0 +1,209 @@
+"""What the class of an encoding declares is obeyed, also of one of the user's own."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import posexp
+from posexp.analysis import properties
+from posexp.analysis.conformance import PROPERTIES
+from posexp.analysis.far_positions import far_positions
+from posexp.analysis.probe import refusal
+from posexp.config import plugins
+from posexp.encodings import ENCODINGS, Encoding, Relation, check_limit
+from posexp.encodings.rngs import Rngs, abstract_model
+from posexp.models.classifier import ClassifierSpec
+from posexp.models.language_model import LanguageModelSpec
+from posexp.models.positions import Positions
+from posexp.models.transformer import Size, Stack
+from posexp.models.translator import TranslatorSpec
+
+SIZE = Size(d_model=8, num_heads=2, d_ff=8, num_layers=1, dropout=0.0)
+
+
+def declared(**facts):
+  """An encoding that declares these, and has one switch and a number."""
+
+  @dataclasses.dataclass(frozen=True)
+  class Own(Encoding):
+    both: bool = False
+    rows: int = 12
+
+  for name, fact in facts.items():
+    setattr(Own, name, fact)
+  return Own()
+
+
+def why(build):
+  """The sentence by which a model is refused, or None."""
+  try:
+    abstract_model(build)
+  except ValueError as error:
+    return str(error)
+  return None
+
+
+@pytest.fixture(autouse=True)
+def named(monkeypatch):
+  """The encoding is the user's own, called `own`."""
+
+  def table(group, built_in):
+    return built_in | {"own": Named.cls} if group == "encoding" else built_in
+
+  monkeypatch.setattr(plugins, "table", table)
+
+
+class Named:
+  cls = Encoding
+
+
+def own(**facts):
+  encoding = declared(**facts)
+  Named.cls = type(encoding)
+  return encoding
+
+
+CAUSAL = "own is defined for causal attention only, not for an encoder"
+NO_MEMORY = "memory=4 would give what the memory holds the same absolute positions"
+
+
+def stack(encoding, causal, **size):
+  return lambda rngs: Stack(
+    9, encoding, dataclasses.replace(SIZE, **size), causal=causal, rngs=rngs
+  )
+
+
+@pytest.mark.parametrize(
+  ("facts", "build", "message"),
+  [
+    ({"causal_only": True}, lambda e: ClassifierSpec(9, 2, e, SIZE).build, CAUSAL),
+    ({"causal_only": True}, lambda e: TranslatorSpec(9, 9, e, SIZE).build, CAUSAL),
+    ({"causal_only": True}, lambda e: lambda r: posexp.Attention(e, 8, 2, rngs=r), CAUSAL),
+    ({"causal_only": True}, lambda e: LanguageModelSpec(9, e, SIZE).build, None),
+    (
+      {"causal_only": property(lambda self: not self.both)},
+      lambda e: stack(e, causal=False),
+      f"{CAUSAL}, unless own.both=true",
+    ),
+    ({"paired": True}, lambda e: stack(e, True, d_model=7, num_heads=1), "d_model=7 must be even"),
+    ({"paired": True}, lambda e: stack(e, True), None),
+    ({"relative": False}, lambda e: stack(e, True, memory=4), NO_MEMORY),
+    ({"recurrent": False}, lambda e: stack(e, True, memory=4), NO_MEMORY),
+    ({"relative": False, "recurrent": True}, lambda e: stack(e, True, memory=4), None),
+  ],
+)
+def test_a_model_is_refused_as_is_declared(facts, build, message):
+  encoding = own(**facts)
+  found = why(build(encoding))
+  assert found == message or found.startswith(message)
+
+
+@pytest.mark.parametrize(
+  ("facts", "message"),
+  [
+    ({"limit": 12}, "own has 12 positions: texts are long; cut them"),
+    (
+      {"limit": 12, "limited_by": "rows"},
+      "own.rows=12 gives 12 positions: texts are long; raise own.rows, or cut them",
+    ),
+    ({"limit": 12, "limited_by": "nothing"}, "own has 12 positions: texts are long; cut them"),
+    ({}, None),
+  ],
+)
+def test_a_limit_is_told_by_its_option(facts, message):
+  encoding = own(**facts)
+  check_limit(encoding, 12, "", "")
+  if message is None:
+    return check_limit(encoding, 10**9, "", "")
+  with pytest.raises(ValueError, match=f"^{message}$"):
+    check_limit(encoding, 13, "texts are long", "cut them")
+  model = Stack(9, encoding, SIZE, causal=True, rngs=Rngs(params=0, encoding=1))
+  with pytest.raises(
+    ValueError, match="a sequence of 13 tokens, but the encoding has 12 positions"
+  ):
+    jax.eval_shape(model, jnp.ones((1, 13), int))
+  assert Positions("randomized", 20, "drawn").limit(encoding.limit) == 12
+  return None
+
+
+@pytest.mark.parametrize("fact", [True, False])
+def test_the_check_asks_for_what_is_declared(fact):
+  asked = {each.name: each for each in PROPERTIES}
+  encoding = own(relative=fact, causal_only=not fact)
+  assert asked["shift"].sides(encoding) == ([True, False] if fact else [])
+  assert asked["memory"].sides(encoding) == ([True] if fact else [])
+  assert asked["padding"].sides(encoding) == ([True, False] if fact else [True])
+  assert bool(refusal(encoding, SIZE, causal=False)) == (not fact)
+
+
+@pytest.mark.parametrize("name", [n for n, cls in ENCODINGS.items() if cls().causal_only])
+def test_built_in_encodings_are_refused_by_their_declaration(name):
+  found = why(stack(ENCODINGS[name](), causal=False))
+  assert found.startswith(f"{name} is defined for causal attention only, not for an encoder")
+  assert ("kerple.symmetric=true" in found) == (name == "kerple")
+
+
+class Kept(Relation):
+  """Declares a term; `obeys` its switch or forgets it."""
+
+  terms: ClassVar[tuple[str, ...]] = ("content", "extra")
+  obeys: ClassVar[bool] = True
+
+  def score(self, q, k, span):
+    extra = -0.3 * jnp.abs(span.offset)[:, None]
+    return super().score(q, k, span) + (span.keep("extra") if self.obeys else 1) * extra
+
+
+class Forgotten(Kept):
+  obeys: ClassVar[bool] = False
+
+
+class Blind(Relation):
+  """Its queries and keys are not made of hidden states."""
+
+  uses_hidden: ClassVar[bool] = False
+
+  def score(self, q, k, span):
+    shape = len(k), k.shape[2], *span.offset.shape[1:]
+    return span.keep("content") * jnp.broadcast_to(-0.3 * jnp.abs(span.offset)[:, None], shape)
+
+
+@pytest.mark.parametrize(
+  ("relation", "found"), [(Kept, []), (Forgotten, ["extra off: nothing changes"]), (Blind, [])]
+)
+def test_terms_and_hidden_states_are_those_that_a_relation_declares(relation, found):
+  encoding = own(relation=lambda self, *_, **__: relation())
+  case = properties.Case(encoding, causal=True, length=4, layers=1, heads=2)
+  assert [each.what for each in properties.terms(case)] == found
+  attention = properties.stack(case).blocks[0].attention
+  assert (attention.query is None) == (not relation.uses_hidden)
+  assert list(far_positions(case)) == []
+
+
+def whole_span(relation):
+  """Factors over all positions at once, as exp(rate · position): they overflow."""
+
+  class Whole(Relation):
+    def qk_and_bias(self, q, k, span):
+      query, key, bias = super().qk_and_bias(q, k, span)
+      first = span.query[:, :1]
+
+      def factor(positions, sign):
+        return jnp.exp(sign * relation * (positions - first))[:, :, None, None]
+
+      return query * factor(span.query, -1), key * factor(span.key, 1), bias
+
+  return Whole()
+
+
+@pytest.mark.parametrize(
+  ("rate", "reach", "found"),
+  [(0.01, 64, False), (0.01, 262_144, True), (0.5, 262_144, True), (0.5, 512, True)],
+)
+def test_the_check_finds_logits_that_overflow_far_away(rate, reach, found):
+  encoding = own(relation=lambda self, *_, **__: whole_span(rate), causal_only=True)
+  case = properties.Case(encoding, causal=True, length=3, layers=1, heads=1, reach=reach)
+  assert bool(list(far_positions(case))) == found
