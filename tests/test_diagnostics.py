@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -211,6 +212,23 @@ def test_random_positions_do_not_tell_the_answers_length(evaluation):
   }
   narrow = predict(built, batch)["nll"]
   np.testing.assert_allclose(predict(built, wide)["nll"][:, :8], narrow, atol=1e-5)
+
+
+def test_positions_of_training_reach_what_is_tested():
+  task = diagnostic_tasks.Tally(longest=6, lengths=(6, 12, 40), examples=4)
+  drawn = task.prepare(None).drawn
+  train = next(drawn.batches(8, seed=0, start=0))
+  assert set(train["slots"]) == {drawn.trained} == {2 + 2 * 6}
+  for split, lengths in {"test": [6], "beyond": [12, 40]}.items():
+    for batch in drawn.evaluation(split, 4):
+      assert set(batch["slots"]) <= {2 + 2 * length for length in lengths}
+  draw = Positions("randomized", 512).training
+  last = [
+    int(draw(np.arange(16)[None] < drawn.trained, lambda seed=seed: jax.random.key(seed))[0, 13])
+    for seed in range(100)
+  ]
+  assert 0.9 * 512 < np.mean(last) < 0.96 * 512  # 14/15 of the reach
+  assert max(last) > 500
 
 
 def test_reach_is_the_longest_length_without_a_gap():

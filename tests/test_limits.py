@@ -15,6 +15,9 @@ from small import SMALL, L, rngs, some_tokens, stack
 from posexp.analysis.properties import VOCAB
 from posexp.encodings import ENCODINGS
 from posexp.encodings.disentangled import TUPE
+from posexp.encodings.rngs import Rngs
+from posexp.models.language_model import LanguageModelSpec
+from posexp.models.positions import Positions
 from posexp.models.transformer import Size, Stack
 
 LIMITED = [case for case in DEFAULTS if case.values[0].limit is not None]
@@ -45,6 +48,59 @@ def test_beyond_the_limit_is_an_error(encoding):
     message = f"a sequence of {limit + 1} tokens, but the encoding has {limit} positions"
     with pytest.raises(ValueError, match=message):
       shape_of(use)
+
+
+LIMIT = 4
+SHORT = {"learned": {"length": LIMIT}, "binary": {"bits": 2}, "split": {"length": LIMIT}}
+SHORT |= {"tupe": {"length": LIMIT}}
+assert SHORT.keys() == {case.id for case in LIMITED}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_padding_needs_no_position(name):
+  encoding = ENCODINGS[name](**SHORT[name])
+  mask = np.arange(L) < np.array([[LIMIT], [2], [LIMIT + 1]])
+  tokens = some_tokens(rows=3)
+  encoder, decoder = (built(encoding, causal=causal) for causal in (False, True))
+
+  @jax.jit
+  def both(model):
+    return model(tokens[:2], mask[:2]), model(tokens[:2, :LIMIT], mask[:2, :LIMIT])
+
+  for model in (encoder, decoder):
+    padded, alone = both(model)
+    np.testing.assert_array_equal(padded[:, :LIMIT], alone)
+    assert not np.asarray(padded[:, LIMIT:]).any()
+  # A token there has no position, and no plausible output.
+  outputs = np.asarray(encoder(tokens, mask))[2]
+  assert np.isnan(outputs[LIMIT]).all()
+  assert np.isfinite(outputs[:LIMIT]).all()
+
+  spec = LanguageModelSpec(VOCAB, encoding, Size(**SMALL))
+  model = spec.build(rngs())
+  batch = {"tokens": tokens[:2], "labels": tokens[:2], "mask": mask[:2], "weight": np.ones(2)}
+  batch |= {"fresh": np.ones(2, bool)}
+
+  streams = Rngs(dropout=0, positions=1)
+
+  @nnx.jit
+  def sloped(model):
+    return nnx.value_and_grad(
+      lambda model: model.loss(batch, (), label_smoothing=0.0, rngs=streams)[0]["loss"]
+    )(model)
+
+  loss, slopes = sloped(model)
+  assert np.isfinite(loss)
+  assert all(np.isfinite(each).all() for each in jax.tree.leaves(slopes))
+
+
+@pytest.mark.parametrize("kind", ["randomized", "shifted"])
+def test_padding_may_be_longer_than_the_reach(kind):
+  positions = Positions(kind, LIMIT)
+  mask = np.arange(L) < np.array([[LIMIT], [2]])
+  found = np.asarray(positions.training(mask, lambda: jax.random.key(0)))
+  assert found.max() == LIMIT - 1
+  assert found[0, :LIMIT].tolist() == [*range(LIMIT)]
 
 
 @pytest.mark.parametrize("encoding", LIMITED)

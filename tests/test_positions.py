@@ -16,6 +16,7 @@ from posexp.encodings.additive import Learned
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rngs import Rngs
 from posexp.models.classifier import ClassifierSpec
+from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import Positions, drawn, spaced
 from posexp.models.transformer import Size, Stack
 from posexp.models.translator import TranslatorSpec
@@ -235,6 +236,54 @@ def test_all_k_of_rpr_train_in_one_program():
   assert len(set(losses)) == 3
 
 
+LONGEST, REACHED = 4, 4096  # tokens of the longest example of training, and the reach
+
+
+@pytest.mark.parametrize("width", [LONGEST, 8, 64])
+@pytest.mark.parametrize("kind", ["classifier", "translator", "segments", "diagnostic"])
+def test_a_row_of_training_has_positions_over_the_whole_reach(kind, width, monkeypatch):
+  positions = Positions("randomized", REACHED, "consecutive")
+  real = np.arange(width) < LONGEST
+  tokens = jnp.where(real, 1, 0)[None]
+  seen = []
+
+  def watched(self, tokens, *args, positions=None, **options):
+    seen.append(positions)
+    return jnp.zeros((*tokens.shape, 32)), None
+
+  def drawn(seed):
+    seen.clear()
+    rngs = Rngs(positions=seed, dropout=0)
+    if kind == "classifier":
+      return positions.training(jnp.asarray(real)[None], rngs.positions)
+    if kind == "translator":
+      pair = {"source": tokens, "source_mask": real[None], "target": tokens, "mask": real[None]}
+      built.hidden(pair, rngs=rngs)
+      return seen[-1]
+    batch = {"tokens": tokens[:, :LONGEST] if kind == "segments" else tokens}
+    if kind == "diagnostic":
+      batch |= {"slots": jnp.array([LONGEST]), "mask": real[None]}
+    built.hidden(batch, (), rngs=rngs)
+    return seen[-1]
+
+  monkeypatch.setattr(Stack, "__call__", watched)
+  monkeypatch.setattr(
+    Stack,
+    "recur",
+    lambda self, tokens, memory, **options: watched(self, tokens, positions=options["positions"]),
+  )
+  monkeypatch.setattr(Stack, "source", lambda *_: ())
+  spec = {
+    "translator": TranslatorSpec(VOCAB, VOCAB, RPR(), SIZE, positions, LONGEST),
+  }.get(kind, LanguageModelSpec(VOCAB, RPR(), SIZE, positions))
+  built = spec.build(nnx.Rngs(0))
+  found = np.array([drawn(seed)[0][:LONGEST] for seed in range(60)])
+  assert (np.diff(found, axis=1) > 0).all()
+  mean = REACHED * np.arange(1, LONGEST + 1) / (LONGEST + 1)
+  # The order statistics of a uniform sample, within four standard errors.
+  np.testing.assert_allclose(found.mean(0), mean, atol=4 * 0.2 * REACHED / 60**0.5)
+
+
 def test_random_positions_do_not_tell_a_translator_how_long_its_target_is():
   @functools.cache
   def built(positions, slots):
@@ -253,7 +302,7 @@ def test_random_positions_do_not_tell_a_translator_how_long_its_target_is():
 
   positions = dataclasses.replace(RANDOMIZED, evaluation="consecutive")
   short = hidden(positions, 12, 4, 4)
-  for width, length in ((L, 4), (L, L)):
+  for width, length in ((L, 4), (L, L), (16, 4)):
     np.testing.assert_allclose(hidden(positions, 12, width, length), short, atol=2e-5)
   assert not np.allclose(hidden(positions, None, L, L), short, atol=1e-3)
   plain = hidden(Positions(), None, L, L)

@@ -1,0 +1,99 @@
+"""A message names an option as it is typed, and what is not finite is no result."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posexp.config.checks import typed
+from posexp.encodings import encoding
+from posexp.encodings.rngs import abstract_model
+from posexp.errors import UserError
+from posexp.models.block import Size
+from posexp.models.positions import Positions
+from posexp.models.sampling import Sampling, check_drawn, draw
+from posexp.models.transformer import Stack
+from posexp.training.evaluation import Snapshot
+from posexp.training.loop import check_finite, not_finite
+
+SMALL = {"d_model": 16, "num_heads": 2, "d_ff": 16, "num_layers": 1}
+
+
+@pytest.mark.parametrize(
+  ("name", "options", "size", "names"),
+  [
+    ("binary", {"bits": 17}, {}, ["binary.bits=17", "model.d_model"]),
+    ("rope", {"share": 0.1}, {}, ["rope.share=0.1"]),
+    ("normalized", {}, {}, ["normalized.length must"]),
+    ("alibi", {"two_sided": "divided"}, {"num_heads": 1, "causal": False}, ["alibi.two_sided=div"]),
+    ("complex", {}, {"d_ff": 15}, ["model.d_ff=15"]),
+    ("complex", {}, {"d_model": 15, "num_heads": 1}, ["model.d_model=15"]),
+    ("split", {}, {"d_model": 15, "num_heads": 1}, ["model.d_model=15"]),
+    ("sinusoidal", {}, {"d_model": 15, "num_heads": 1}, ["model.d_model=15"]),
+    ("learned", {}, {"memory": 4}, ["model.memory=4", "sinusoidal.at=attention"]),
+    ("rpr", {}, {"window": 3}, ["model.window=3"]),
+    ("rpr", {}, {"attention": "fused"}, ["model.attention=fused"]),
+    ("split", {}, {"attention": "fused"}, ["model.attention=fused"]),
+  ],
+)
+def test_an_option_is_named_as_it_is_typed(name, options, size, names):
+  chosen, causal = encoding(name, **options), size.get("causal", True)
+  size = Size(**SMALL | {key: value for key, value in size.items() if key != "causal"})
+  with pytest.raises(ValueError, match=r"\w") as refused:
+    abstract_model(lambda rngs: Stack(9, chosen, size, causal=causal, rngs=rngs))
+  told = typed(str(refused.value), {name: chosen, "model": size})
+  for each in names:
+    assert each in told
+
+
+@pytest.mark.parametrize(
+  ("message", "told"),
+  [
+    ("share=0.5 is odd", "rope.share=0.5 is odd"),
+    ("share must be odd", "rope.share must be odd"),
+    ("rope.share=0.5 is odd", "rope.share=0.5 is odd"),
+    ("its share of d_model", "its share of model.d_model"),
+    ("price is odd", "model: price is odd"),
+    ("set task.length=3", "set task.length=3"),
+  ],
+)
+def test_options_in_any_message(message, told):
+  size = Size(**SMALL)
+  parts = {"rope": encoding("rope", share=0.5), "model": size, "task": Positions()}
+  assert typed(message, parts) == told
+
+
+def snapshot(weight):
+  state = type("State", (), {"params": {"w": jnp.array([weight])}, "step": jnp.array(3)})
+  return Snapshot(None, state, 4)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+  ("weight", "advice"),
+  [(1.0, "its sums overflow"), (np.nan, "try a smaller"), (1e30, "try a smaller")],
+)
+def test_what_is_not_finite_is_no_result(wrong, weight, advice):
+  fine = {"loss": np.ones((3, 2), np.float32), "answer": np.arange(3)}
+  assert snapshot(weight).finite(fine, "beyond") is fine
+  fine["loss"][1, 1] = wrong
+  with pytest.raises(UserError, match=f"so there is no result: its .*{advice}") as refused:
+    snapshot(weight).finite(fine, "beyond")
+  where = "1 of 3 examples of the beyond split (the first is number 1) at step 3"
+  assert f"loss is not finite for {where}" in str(refused.value)
+  with pytest.raises(UserError, match=r"^beyond/loss is (nan|inf|-inf), which is no result"):
+    check_finite({"test/loss": 1.0, "gates": {}, "beyond/loss": wrong})
+
+
+def test_a_loss_that_is_not_finite_at_once_is_not_blamed_on_the_learning_rate():
+  assert "learning_rate" not in str(not_finite(1))
+  assert "posexp.check" in str(not_finite(1))
+  assert "train.learning_rate" in str(not_finite(2))
+
+
+def test_no_token_is_drawn_from_logits_that_are_not_finite():
+  logits = jnp.array([[0.0, 9.0, 1.0], [0.0, jnp.nan, 1.0]])
+  found = np.asarray(draw(logits, jnp.array(0), Sampling(temperature=0).options()))
+  assert found.tolist() == [1, -1]
+  assert check_drawn(found[:1]) is not None
+  with pytest.raises(UserError, match="the model's logits are not finite here"):
+    check_drawn(found)
