@@ -22,9 +22,9 @@ examples:
   python -m posexp.check encoding=rpr rpr.k=4
   python -m posexp.check encoding=distance distance.price=0.2 plugins=distance.py
 
-positions.reach=20000 with positions=randomized asks for positions below 20,000. If a property does not hold, its smallest
-counterexample is shown, and the exit status is 1. Shifts and memories are tested only of an
-encoding that is declared `relative` or `recurrent`.
+positions.reach=20000 with positions=randomized asks for positions below 20,000. If a property does
+not hold, its smallest counterexample is shown, and the exit status is 1. Shifts and memories are
+tested only of an encoding that is declared `relative` or `recurrent`.
 """
 WIDTH = 100  # of a line
 
