@@ -1,1 +1,1 @@
-"""Products and attention made fast; what each computes is said in one line."""
+"""Products and attention made fast; one line says what each computes."""

@@ -1,4 +1,4 @@
-"""cuDNN's kernel of attention: what it is given, so that it computes what a relation defines.
+"""cuDNN's attention kernel, with the arguments that make it compute what a relation defines.
 
 Shapes: B batch, Q queries, K keys, H heads, D width of a head.
 """
@@ -15,10 +15,9 @@ from posexp.kernels.target import target
 
 
 def attend(q: Array, k: Array, v: Array, bias: Array | None, visible: Array, causal: bool) -> Array:
-  """The softmax of q [B,Q,H,E] · k [B,K,H,E] + bias [1 or B,H,Q,K], times v [B,K,H,D]: [B,Q,H,D].
+  """Returns softmax(q [B,Q,H,E] · k [B,K,H,E] + bias [1 or B,H,Q,K]) · v [B,K,H,D], [B,Q,H,D].
 
-  `visible` and `causal` are as in `arguments`. Without a GPU the same arguments go to what XLA
-  makes of them.
+  `visible` and `causal` are as in `arguments`. Without a GPU, XLA implements the same call.
   """
   implementation = "cudnn" if target().platform == "gpu" else "xla"
   given = arguments(q, k, v, bias, visible, causal)
@@ -29,12 +28,12 @@ def attend(q: Array, k: Array, v: Array, bias: Array | None, visible: Array, cau
 def arguments(
   q: Array, k: Array, v: Array, bias: Array | None, visible: Array, causal: bool
 ) -> dict[str, Any]:
-  """The arguments of `jax.nn.dot_product_attention`.
+  """Returns the arguments of `jax.nn.dot_product_attention`.
 
-  `visible` is the number of keys of each sequence, int [1 or B], after which padding comes, or a
-  mask, bool [1 or B,1 or Q,K]. With `causal`, query i sees keys 0 to i of these. Numbers and
-  `causal` cost nothing. A mask gets a row for each query and is added to the bias by cuDNN, which
-  computes a gradient of the sum, used or not.
+  `visible` is the number of keys of each sequence before padding, int [1 or B], or a mask, bool
+  [1 or B,1 or Q,K]. With `causal`, query i sees only keys 0 to i of these. Key counts and `causal`
+  cost nothing. A mask gets one row per query; cuDNN adds it to the bias and always computes the
+  gradient of the sum.
   """
   queries, keys = q.shape[1], k.shape[1]
   more_queries, more_keys = queries % 2, keys % 2  # JAX refuses to train with odd lengths

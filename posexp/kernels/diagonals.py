@@ -1,4 +1,4 @@
-"""Products by offset: of consecutive positions, those of one offset lie on a diagonal.
+"""Products by offset: at consecutive positions, the pairs of one offset lie on a diagonal.
 
 Shapes: B batch, Q queries, K keys, H heads, D width of a head, N parts.
 """
@@ -10,13 +10,13 @@ from jax import Array
 
 from posexp.kernels.target import target
 
-TOGETHER = 64  # queries that meet the rows of offsets in one product
+TOGETHER = 64  # the most queries in one product with the rows of offsets
 
 
 def products(x: Array, rows: Array, keys: int) -> Array:
-  """y[…,i,j] = x[i] · rows[j − i + Q − 1], [B,H,Q,K], of x [B,Q,H,D] and rows [Q+K−1,H,D].
+  """Returns y[…,i,j] = x[i] · rows[j − i + Q − 1], [B,H,Q,K], for x [B,Q,H,D], rows [Q+K−1,H,D].
 
-  Some queries at a time need few more rows than there are keys; all of them need twice as many.
+  A block of few queries needs few more rows than there are keys; all queries at once need Q more.
   """
   queries = x.shape[1]
   count = -(-queries // TOGETHER)
@@ -30,14 +30,14 @@ def products(x: Array, rows: Array, keys: int) -> Array:
 
 
 def skewed(x: Array, keys: int) -> Array:
-  """[...,Q,Q+K−1] -> [...,Q,K] with y[i, j] = x[i, j − i + Q − 1]: diagonals become columns."""
+  """Turns diagonals into columns: [...,Q,Q+K−1] -> [...,Q,K], y[i, j] = x[i, j − i + Q − 1]."""
   return shifted(jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]), keys)
 
 
 def shifted(x: Array, keys: int) -> Array:
-  """`skewed`, of x [...,Q,Q+K] whose last column counts for nothing.
+  """Computes `skewed` for x [...,Q,Q+K], whose last column is ignored.
 
-  Read as one row, every next query begins one place further to the left.
+  In the flattened array, each query's row begins one place further left than the row before.
   """
   *outer, queries, width = x.shape
   flat = x.reshape(*outer, queries * width)[..., queries - 1 : queries * width - 1]
@@ -46,7 +46,7 @@ def shifted(x: Array, keys: int) -> Array:
 
 @jax.custom_vjp
 def diagonals(x: Array, rows: Array) -> Array:
-  """x [B,N,Q,H,D] times rows [N,Q+K,H,D] of offsets, of which the last counts for nothing.
+  """Multiplies x [B,N,Q,H,D] by rows [N,Q+K,H,D] of offsets; the last row is ignored.
 
   y[…,i,j] = x[i] · rows[j − i + Q − 1], [B,H,N,Q,K].
   """
@@ -64,7 +64,7 @@ def forward(x, rows):
 def backward(kept, grad):
   x, rows = kept
   batch, heads, parts, queries, keys = grad.shape
-  # Where each product of a query and an offset went: a look-up is faster than shifting rows.
+  # The index in `grad` of each pair of query and offset: a look-up is faster than shifting rows.
   i, r = np.arange(queries)[:, None], np.arange(queries + keys)
   j = r + i - (queries - 1)
   there = (j >= 0) & (j < keys)
@@ -76,7 +76,7 @@ def backward(kept, grad):
     flat = jnp.where(there, flat, 0).reshape(parts, heads, -1, *there.shape)
     return flat.transpose(2, 0, 1, 3, 4)
 
-  # XLA does not divide an axis that is made of both sequences and heads.
+  # By rows, since XLA cannot partition an axis that merges sequences and heads.
   flat = target().by_rows(placed)(grad).transpose(1, 2, 0, 3, 4)
   flat = flat.reshape(parts, heads, batch * queries, queries + keys)
   of_x = (flat @ rows.transpose(0, 2, 1, 3)).reshape(parts, heads, batch, queries, -1)

@@ -1,8 +1,8 @@
-"""Functions whose gradients are written out, where what JAX derives takes longer.
+"""Functions with gradients written by hand, where those that JAX derives are slower.
 
-A product of matrices costs a CPU up to 2.5 times as much when its operands lie in memory the other
-way around, and a sum over leading axes up to fifty times as much as the same sum by a product. Each
-function says in one line what it computes. Shapes are as in `posexp.encodings.base`.
+On a CPU, a matrix product takes up to 2.5 times as long if its operands have the other memory
+layout, and a sum over leading axes up to fifty times as long as the same sum by a product. Each
+docstring gives the formula. Shapes are as in `posexp.encodings.base`.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from jax import Array
 from posexp.kernels.target import target
 
 LEAST = jnp.finfo(jnp.float32).min
-CACHED = 2**18  # numbers of float32 that stay in the cache of a core
+CACHED = 2**18  # float32 numbers that fit in one core's cache
 
 
 def total(x: Array, shape: tuple[int, ...]) -> Array:
-  """x [...,*shape] summed over its leading axes: [*shape], of which the first may be 1."""
+  """Sums x [...,*shape] over its leading axes: [*shape], whose first size may be 1."""
   rows = x.reshape(-1, math.prod(shape))
   ones = jnp.ones(len(rows), x.dtype)
   return jnp.matmul(ones, rows, precision=jax.lax.Precision.HIGHEST).reshape(shape)
 
 
 def across_rows(x: Array, y: Array) -> Array:
-  """xᵀ y for x [R,M] and y [R,N]: [M,N], in the way that takes a CPU least time."""
+  """Returns xᵀ y for x [R,M] and y [R,N]: [M,N], by the product that is fastest on a CPU."""
   if target().platform != "cpu":
     return x.T @ y
   if x.shape[1] > y.shape[1]:  # a tall result takes longer
     return jax.lax.optimization_barrier(across_rows(y, x)).T
-  # Transposed ahead of the product: a step of a small model takes 0.94 to 1.00 of the time, but one
-  # whose rows leave the cache 1.02.
+  # Transposing before the product multiplies the time of a small model's step by 0.94 to 1.00, but
+  # by 1.02 if its rows do not fit in the cache.
   transposed = x.T if x.size > CACHED else jax.lax.optimization_barrier(x.T)
   return transposed @ y
 
 
 @jax.custom_vjp
 def matmul(x: Array, kernel: Array) -> Array:
-  """x [...,M] @ kernel [M,N]."""
+  """Returns x [...,M] @ kernel [M,N]."""
   return x @ kernel
 
 
@@ -56,7 +56,7 @@ matmul.defvjp(lambda x, kernel: (matmul(x, kernel), (x, kernel)), matmul_backwar
 
 @jax.custom_vjp
 def add_bias(x: Array, shared: Array) -> Array:
-  """x [...,*S] + shared [*S] or [1,*S], or shared of the shape of x."""
+  """Returns x [...,*S] + shared, which is [*S], [1,*S] or of the shape of x."""
   return x + shared
 
 
@@ -70,7 +70,7 @@ add_bias.defvjp(lambda x, shared: (add_bias(x, shared), (x[:0], shared)), add_bi
 
 
 def scores(q: Array, k: Array) -> Array:
-  """q [B,Q,H,D] · k [B,K,H,D]: [B,H,Q,K]. Either may have one row for the whole batch."""
+  """Returns q [B,Q,H,D] · k [B,K,H,D]: [B,H,Q,K]. Either may have one row for the whole batch."""
   batch = max(len(q), len(k))
   return _scores(*(jnp.broadcast_to(each, (batch, *each.shape[1:])) for each in (q, k)))
 
@@ -82,12 +82,12 @@ def _scores(q: Array, k: Array) -> Array:
 
 @jax.custom_vjp
 def weighted_sum(weights: Array, v: Array) -> Array:
-  """Values v [B,K,H,D] summed by weights [B,H,Q,K]: [B,Q,H,D]."""
+  """Sums v [B,K,H,D] over keys with weights [B,H,Q,K]: [B,Q,H,D]."""
   return (weights @ v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 
 
 def sum_by_key(weights: Array, x: Array) -> Array:
-  """x [B,Q,H,D] summed by weights [B,H,Q,K] over queries: [B,K,H,D]."""
+  """Sums x [B,Q,H,D] over queries with weights [B,H,Q,K]: [B,K,H,D]."""
   return (x.transpose(0, 2, 3, 1) @ weights).transpose(0, 3, 1, 2)
 
 
@@ -103,7 +103,7 @@ weighted_sum.defvjp(
 
 @jax.custom_vjp
 def softmax(logits: Array, visible: Array) -> Array:
-  """The softmax over keys [B,H,Q,K] of those that are visible, bool [B,1,1 or Q,K]."""
+  """Returns the softmax of logits [B,H,Q,K] over the `visible` keys, bool [B,1,1 or Q,K]."""
   return jax.nn.softmax(jnp.where(visible, logits, LEAST), axis=-1)
 
 
@@ -121,22 +121,22 @@ softmax.defvjp(softmax_forward, softmax_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def normalized(x: Array, scale: Array, bias: Array, parts: int, epsilon: float) -> Array:
-  """(x − mean) / √(variance + epsilon) · scale + bias, of each of `parts` interleaved vectors."""
+  """Returns (x − mean) / √(variance + epsilon) · scale + bias for `parts` interleaved vectors."""
   return normalized_forward(x, scale, bias, parts, epsilon)[0]
 
 
 def mean(x: Array, parts: int) -> Array:
-  """Of each of the interleaved vectors of x [...,F]: [...,parts]."""
-  # Part by part: the same sum with parts side by side takes a CPU four times as long.
+  """Returns the mean of each of the interleaved vectors of x [...,F]: [...,parts]."""
+  # Part by part: one sum for all parts side by side takes a CPU four times as long.
   return jnp.stack([x[..., part::parts].mean(-1) for part in range(parts)], -1)
 
 
 def spread(x: Array, features: int) -> Array:
-  """x [...,parts] where the features of each part are: [...,1 or features]."""
+  """Repeats x [...,parts] for the features of each part: [...,features]; [...,1] for one part."""
   *_, parts = x.shape
   if parts == 1:
     return x
-  # Chosen, not copied to their places by `tile`, which takes a CPU up to six times as long.
+  # By `select`, since `tile` takes a CPU up to six times as long.
   of = jnp.arange(features) % parts
   return jnp.select([of == part for part in range(parts)], jnp.split(x, parts, -1))
 
@@ -165,9 +165,9 @@ normalized.defvjp(normalized_forward, normalized_backward)
 
 @jax.custom_vjp
 def wave(phase: Array) -> tuple[Array, Array]:
-  """cos and sin of phases [...,M].
+  """Returns cos and sin of phases [...,M].
 
-  They stay as one array: apart, XLA would compute them again in every kernel that reads them.
+  One array holds both: otherwise XLA would compute them again in every kernel that reads them.
   """
   both = jnp.concatenate([jnp.cos(phase), jnp.sin(phase)], -1).reshape(*phase.shape[:-1], 2, -1)
   return both[..., 0, :], both[..., 1, :]

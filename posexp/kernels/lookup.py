@@ -1,4 +1,4 @@
-"""Numbers of each query, looked up for each key: by an index, or by the clipped offset."""
+"""Look-ups of a query's numbers for each key, by an index or by the clipped offset."""
 
 import functools
 
@@ -9,12 +9,12 @@ from jax import Array
 
 from posexp.kernels.target import target
 
-LARGEST = np.iinfo(np.int32).max  # of an index
+LARGEST = np.iinfo(np.int32).max  # the largest index
 
 
 def looked_up(values: Array, index: Array) -> Array:
-  """Of values [B,H,Q,R] those of an index, int [1 or B,1 or H,Q,K] below R: [B,H,Q,K]."""
-  # XLA would gather all values on every device, since `at` makes one axis of them.
+  """Looks up values [B,H,Q,R] by an index, int [1 or B,1 or H,Q,K] below R: [B,H,Q,K]."""
+  # By rows: `at` flattens the values, so XLA would gather all of them on every device.
   by_rows = target().by_rows
   if len(index) == 1:
     return by_rows(lambda values: at(values, index))(values)
@@ -22,10 +22,10 @@ def looked_up(values: Array, index: Array) -> Array:
 
 
 def at(values: Array, index: Array) -> Array:
-  """`looked_up`, on one device."""
+  """Computes `looked_up` on one device."""
   batch, heads, queries, width = values.shape
   index = jnp.arange(queries)[:, None] * width + index
-  # One index of all values: one that batch and heads shared would have them come last in memory.
+  # One index into all values: if batch and heads shared one, they would come last in memory.
   rows = jnp.arange(batch * heads, dtype=jnp.uint32) * np.uint32(queries * width)
   index = rows.reshape(batch, heads, 1, 1) + index.astype(jnp.uint32)
   return values.ravel().at[index].get(mode="promise_in_bounds")
@@ -33,22 +33,22 @@ def at(values: Array, index: Array) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def by_key(values: Array, offset: Array, consecutive: bool) -> Array:
-  """Of values [B,H,Q,2f+1] of the offsets from −f to f each key's own: [B,H,Q,K].
+  """Looks up values [B,H,Q,2f+1] of the offsets −f … f by each key's offset: [B,H,Q,K].
 
-  Offsets, int [1 or B,Q,K], are clipped at f; if `consecutive`, they go up by one in every row.
+  Offsets, int [1 or B,Q,K], are clipped to ±f; if `consecutive`, they rise by one along each row.
   """
   return looked_up(values, column(offset, values.shape[-1] // 2))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def by_offset(weights: Array, offset: Array, consecutive: bool, far: int) -> Array:
-  """The transpose of `by_key`: weights [B,H,Q,K] summed by offset, [B,H,Q,2f+1]."""
+  """Sums weights [B,H,Q,K] by offset: [B,H,Q,2f+1], with f = `far`; the transpose of `by_key`."""
   *outer, queries, keys = weights.shape
   if not consecutive or queries * keys > LARGEST:
     values = jax.ShapeDtypeStruct((*outer, queries, 2 * far + 1), weights.dtype)
     index = column(offset, far)
     return jax.linear_transpose(lambda x: looked_up(x, index), values)(weights)[0]
-  # All but the two farthest are the offset of one key, or of none.
+  # At most one key has a given offset, except for the two farthest offsets.
   key = jnp.arange(1 - far, far) - offset[0, :, :1]
   index = jnp.where((key >= 0) & (key < keys), jnp.arange(queries)[:, None] * keys + key, -1)
   rows = weights.reshape(-1, queries * keys)
@@ -61,7 +61,7 @@ def by_offset(weights: Array, offset: Array, consecutive: bool, far: int) -> Arr
 
 
 def column(offset: Array, far: int) -> Array:
-  """Where each offset, int [1 or B,Q,K], stands among those from −far to far: [1 or B,1,Q,K]."""
+  """Returns the index of each offset, int [1 or B,Q,K], among −far … far: [1 or B,1,Q,K]."""
   return (far + jnp.clip(offset, -far, far))[:, None]
 
 

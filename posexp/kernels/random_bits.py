@@ -1,8 +1,8 @@
-"""Random bits for dropout, which cost a fraction of Threefry's.
+"""Random bits for dropout, at a fraction of the cost of Threefry.
 
-JAX's own bits are those of a cipher of 20 rounds. On a CPU they cost a small model 8 to 17 % of
-the CPU time of a training step and 40 to 48 % of that in which it is compiled (docs/cost.md). What
-masks need is less: that each is fair, and that no two of one run have anything in common.
+JAX's own bits come from a cipher of 20 rounds. On a CPU they take 8 to 17 % of the CPU time of a
+small model's training step and 40 to 48 % of that of its compilation (docs/cost.md). Masks need
+less: each must be fair, and the masks of one run must be unrelated.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from jax import Array
 
 
 def random_bits(key: Array, shape: tuple[int, ...]) -> Array:
-  """Uniform uint32 of this shape, a pure function of the key and of each number's place.
+  """Returns uniform uint32 of this shape, a pure function of the key and of each number's place.
 
-  Two rounds of an integer hash of the place (Wellons 2018, "lowbias32"), each behind a word of the
-  key. They are the same on every device, however arrays are divided. Keys should themselves be
-  random, as those that `jax.random.fold_in` gives.
+  The place passes through two rounds of an integer hash (Wellons 2018, "lowbias32"), each after a
+  word of the key is mixed in. The bits do not depend on how arrays are sharded. Keys must be random
+  themselves, such as those of `jax.random.fold_in`.
   """
   words = jax.random.key_data(key).ravel()
   place = jnp.zeros(shape, jnp.uint32)
@@ -30,7 +30,7 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _mixed(x: Array) -> Array:
-  """A bijection of 32 bits in which each bit of the result depends on all of the input's."""
+  """Maps 32 bits one to one; each bit of the result depends on all bits of the input."""
   x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
   x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
   return x ^ (x >> 16)

@@ -1,9 +1,9 @@
-"""RPR as a kernel for GPUs: attention with clipped offsets that forms nothing of shape [Q,K].
+"""RPR as a GPU kernel: attention with clipped offsets that forms no array of shape [Q,K].
 
-The softmax is taken online and the backward pass computes logits again. What a query has by offset,
-products with vectors or sums of weights, has a column for each of the 2f+1 clipped ones. An offset
-between −f and f is that of one key: such a pair has a place of its own in there, to read from and
-to write to. All pairs of a block that is farther off share one column, and nothing is looked up.
+The softmax is computed online, and the backward pass recomputes logits. Arrays by offset (a query's
+products with vectors, or sums of its weights) have a column for each of the 2f+1 clipped offsets.
+Offsets between −f and f belong to one key each, so such a pair reads and writes an entry of its
+own. All pairs of a farther block share one column and need no look-up.
 
 Shapes: B batch, Q queries, K keys, H heads, D width of a head, R = 2f+1 clipped offsets.
 """
@@ -23,7 +23,7 @@ from jax.experimental.pallas import triton as plgpu
 from posexp.kernels.target import Target
 
 BLOCK = 64  # queries, or keys, in a block
-NARROWEST = 16  # head that the matrix units of a GPU take
+NARROWEST = 16  # the least width of a head in the matrix units of a GPU
 LEAST = float(jnp.finfo(jnp.float32).min)
 dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
 
@@ -32,12 +32,12 @@ def attend(
   q: Array, k: Array, v: Array, keys: Array | None, values: Array | None, mask: Array,
   first: Array, *, causal: bool, target: Target,
 ) -> Array:  # fmt: skip
-  """q [B,Q,H,D], scaled already, attends to k, v [B,K,H,D]: [B,Q,H,D].
+  """Computes attention of q [B,Q,H,D], already scaled, to k, v [B,K,H,D]: [B,Q,H,D].
 
-  keys and values are the vectors, [R,D] or [H,R,D], of the offsets from −f to f, as which all that
-  are farther count; f is at least 1, and one of the two may be None. `first` is the offset int []
-  of key 0 from query 0. The mask bool [B,K] is True for real keys, of which every query sees at
-  least one. On a CPU the kernel is interpreted.
+  `keys` and `values` are the vectors, [R,D] or [H,R,D], of the offsets −f … f with f ≥ 1; farther
+  offsets are clipped. One of the two may be None. `first`, int [], is the offset of key 0 from
+  query 0. The mask, bool [B,K], is True for real keys; every query must see at least one. On a CPU
+  the kernel is interpreted.
   """
   batch, queries, _, width = q.shape
   vectors = jnp.zeros_like(values) if keys is None else keys
@@ -54,39 +54,39 @@ def attend(
 
 
 def product(formula: str, x: Array, vectors: Array, dtype: jnp.dtype) -> Array:
-  """x times vectors [R,D], or [H,R,D] of each head."""
+  """Multiplies x by vectors, [R,D] for all heads or [H,R,D] for each."""
   formula = formula.replace(",rd", ",hrd") if vectors.ndim == 3 else formula
   return jnp.einsum(formula, x, vectors.astype(x.dtype), preferred_element_type=dtype)
 
 
 def filled(x: Array, axis: int, size: int) -> Array:
-  """x with zeros at the end of an axis, up to a multiple of a size."""
+  """Pads the end of an axis of x with zeros, to a multiple of `size`."""
   return jnp.pad(x, [(0, -n % size if i == axis else 0) for i, n in enumerate(x.shape)])
 
 
 class Inputs(NamedTuple):
-  """What attends to what, in whole blocks. A kernel has references to what is its head's."""
+  """The inputs of attention, padded to whole blocks. A kernel has references to its head's part."""
 
   first: Array  # [B,1]
   q: Array
   k: Array
   v: Array
   mask: Array
-  by_offset: Array  # [B,Q,H,R], what logits have besides
+  by_offset: Array  # [B,Q,H,R], added to the logits
 
 
 class Saved(NamedTuple):
-  """What the kernels of the backward pass read of each query."""
+  """The numbers of each query that the backward kernels read."""
 
   out_grad: Array  # [B,Q,H,D]
-  weights_grad: Array  # [B,Q,H,R], of weights summed by offset
+  weights_grad: Array  # [B,Q,H,R], the gradient of weights summed by offset
   log_total: Array  # [B,Q,H]
   level: Array  # [B,Q,H], Σ_k weight · its gradient
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def summed(causal: bool, target: Target, x: Inputs) -> tuple[Array, Array]:
-  """v summed by weights, [B,Q,H,D], and weights summed by offset, [B,Q,H,R]."""
+  """Returns v summed by weights, [B,Q,H,D], and the weights summed by offset, [B,Q,H,R]."""
   return forward(causal, target, x)[0]
 
 
@@ -115,9 +115,9 @@ summed.defvjp(forward, backward)
 
 
 def launch(kernel: Callable, causal: bool, target: Target, outputs: tuple, *inputs: Any) -> tuple:
-  """What a kernel makes of all blocks of all heads: arrays like `outputs`.
+  """Runs a kernel on all blocks of all heads and returns arrays like `outputs`.
 
-  The first of these is an array or None: the kernel writes to some of its places only.
+  The first output is None or an array with initial values: the kernel writes only some entries.
   """
 
   def launched(*inputs: Any) -> tuple:
@@ -139,18 +139,18 @@ def launch(kernel: Callable, causal: bool, target: Target, outputs: tuple, *inpu
 
 
 def of_head(x: Array) -> pl.BlockSpec:
-  """Of x [B,L], [B,L,H] or [B,L,H,N] what one head has: [L] or [L,N]."""
+  """Returns the spec of one head's part of x [B,L], [B,L,H] or [B,L,H,N]: [L] or [L,N]."""
   shape = tuple(None if axis in (0, 2) else size for axis, size in enumerate(x.shape))
   return pl.BlockSpec(shape, lambda _, head, text: (text, 0, head, 0)[: len(shape)])
 
 
 def block(i: Array) -> pl.Slice:
-  """Block i of queries or keys."""
+  """Returns the slice of block i of queries or keys."""
   return pl.ds(i * BLOCK, BLOCK)
 
 
 def forward_kernel(causal, _, x, found, out, log_total):
-  """`found` is the logarithm of weights by offset, before they are divided by their total."""
+  """Computes outputs; `found` gets the log of weights by offset, not yet divided by their total."""
   i, head = pl.program_id(0), Head(x, causal)
   query = x.q[block(i)]
 
@@ -175,7 +175,7 @@ def forward_kernel(causal, _, x, found, out, log_total):
 
 
 def query_kernel(causal, _, x, saved, of_offsets, of_q):
-  """Gradients of queries, and of what logits have by offset."""
+  """Computes gradients of queries and of the per-offset logits."""
   i, head = pl.program_id(0), Head(x, causal)
   query, grad = x.q[block(i)], saved.out_grad[block(i)]
 
@@ -195,7 +195,7 @@ def query_kernel(causal, _, x, saved, of_offsets, of_q):
 
 
 def key_kernel(causal, _, x, saved, __, of_k, of_v):
-  """Gradients of keys and values."""
+  """Computes gradients of keys and values."""
   j, head = pl.program_id(0), Head(x, causal)
   key, value = x.k[block(j)], x.v[block(j)]
 
@@ -212,35 +212,35 @@ def key_kernel(causal, _, x, saved, __, of_k, of_v):
 
 
 class Head:
-  """Which blocks there are for a kernel. On side −1 all offsets count as −f, on side 1 as f."""
+  """A head's loops over blocks. On side −1 all offsets are clipped to −f, on side 1 to f."""
 
   def __init__(self, x: Inputs, causal: bool):
     self.x, self.causal, self.first = x, causal, x.first[0]
     self.far = x.by_offset.shape[1] // 2
     self.sides = (-1, 0) if causal else (-1, 0, 1)
-    self.ahead = 1 if causal else self.far  # from this offset on pairs are alike, or not seen
+    self.ahead = 1 if causal else self.far  # from this offset on, pairs are alike or invisible
 
   def over_keys(self, i: Array, step: Callable, carry: Any) -> Any:
-    """carry after step(tile, carry) with queries i and all keys that they may see."""
+    """Returns carry after step(tile, carry) for queries i and all keys that they may see."""
     ranges = near(i * BLOCK - self.first, self.x.k.shape[0] // BLOCK, self.far, self.ahead)
     return self.over(ranges, lambda side, j, carry: step(Tile(self, i, j, side), carry), carry)
 
   def over_queries(self, j: Array, step: Callable, carry: Any) -> Any:
-    """carry after step(tile, carry) with keys j and all queries that may see them."""
+    """Returns carry after step(tile, carry) for keys j and all queries that may see them."""
     ranges = near(j * BLOCK + self.first, self.x.q.shape[0] // BLOCK, self.ahead, self.far)[::-1]
     return self.over(ranges, lambda side, i, carry: step(Tile(self, i, j, side), carry), carry)
 
   def over(self, ranges: tuple, step: Callable, carry: Any) -> Any:
-    """carry after step(side, block, carry) with the blocks in each side's range."""
+    """Returns carry after step(side, block, carry) for the blocks in each side's range."""
     for side in self.sides:
       carry = jax.lax.fori_loop(*ranges[side + 1], functools.partial(step, side), carry)
     return carry
 
 
 def near(base: Array, count: int, before: int, after: int) -> tuple:
-  """The ranges of blocks before, near and behind a block of tokens that begins at `base`.
+  """Returns the ranges of blocks before, near and after a block of tokens that begins at `base`.
 
-  A near one has a token that is less than `before` before or less than `after` after one of these.
+  A near block has a token less than `before` before, or less than `after` after, one of these.
   """
   start = jax.lax.div(jnp.maximum(base - before + 1, 0), BLOCK)
   stop = jax.lax.div(jnp.maximum(base + BLOCK + after - 1, 0) + BLOCK - 1, BLOCK)
@@ -249,7 +249,7 @@ def near(base: Array, count: int, before: int, after: int) -> tuple:
 
 
 class Tile:
-  """The pairs of queries i and keys j."""
+  """The pairs of the queries in block i and the keys in block j."""
 
   def __init__(self, head: Head, i: Array, j: Array, side: int):
     self.head, self.side = head, side
@@ -259,18 +259,18 @@ class Tile:
     self.place = row, jnp.clip(self.offset, -head.far, head.far) + head.far
 
   def look_up(self, by_offset: Array) -> Array:
-    """Of values [Q,R] each pair's own: [rows,columns], or [rows,1] where they share one."""
+    """Looks up [Q,R] for each pair: [rows,columns], or [rows,1] where all pairs share a column."""
     if self.side:
       return by_offset[self.rows, self.head.far * (1 + self.side)][:, None]
     return plgpu.load(by_offset.at[self.place])
 
   def put(self, by_offset: Array, x: Array) -> None:
-    """Writes x [rows,columns] into [Q,R] where a pair has a place of its own."""
+    """Writes x [rows,columns] into [Q,R] for the pairs that have an entry of their own."""
     if not self.side:
       plgpu.store(by_offset.at[self.place], x, mask=jnp.abs(self.offset) < self.head.far)
 
   def ends(self, x: Array) -> tuple[Array, Array]:
-    """x [rows,columns] summed over the offsets that count as −f, and as f: [rows] each."""
+    """Sums x [rows,columns] over the offsets clipped to −f, and over those to f: [rows] each."""
     if self.side:
       total, none = x.sum(1), jnp.zeros(BLOCK)
       return (total, none) if self.side < 0 else (none, total)
@@ -278,7 +278,7 @@ class Tile:
     return tuple(jnp.where(each, x, 0).sum(1) for each in there)
 
   def logits(self, query: Array, key: Array) -> Array:
-    """[rows,columns]."""
+    """Returns the masked logits, [rows,columns]."""
     visible = self.head.x.mask[self.columns][None]
     if self.head.causal:
       visible &= self.offset <= 0
@@ -286,7 +286,7 @@ class Tile:
     return jnp.where(visible, logits, LEAST)
 
   def backward(self, saved: Saved, query: Array, key: Array, grad: Array, value: Array) -> tuple:
-    """Weights and gradients of logits, [rows,columns]."""
+    """Returns weights and gradients of logits, [rows,columns] each."""
     weights = jnp.exp(self.logits(query, key) - saved.log_total[self.rows][:, None])
     of_weights = dot(grad, value.T) + self.look_up(saved.weights_grad)
     return weights, weights * (of_weights - saved.level[self.rows][:, None])

@@ -1,4 +1,4 @@
-"""What a program is compiled for, which is not always what this machine has."""
+"""The device that a program is compiled for, which this machine need not have."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from jax.sharding import Mesh, PartitionSpec
 
 
 class Target(NamedTuple):
-  """The kind of device, and the devices that share the rows of a batch, where that is known."""
+  """The kind of device, and the devices that share the rows of a batch if they are known."""
 
   platform: str  # cpu, gpu or tpu
   mesh: Mesh | None = None
 
   def by_rows(self, f: Callable[..., Any]) -> Callable[..., Any]:
-    """f of arrays that all have a row for every sequence, each device at its own rows.
+    """Makes each device apply f to its own rows of arrays with one row per sequence.
 
-    XLA cannot divide a kernel that it did not make: it would gather the kernel's arguments, and
-    every device would attend to the whole batch.
+    XLA cannot partition a kernel that it did not generate: it would gather the kernel's arguments,
+    and every device would attend to the whole batch.
     """
     if self.mesh is None or self.mesh.size == 1:
       return f
@@ -34,13 +34,13 @@ _chosen: ContextVar[Target | None] = ContextVar("target", default=None)
 
 
 def target() -> Target:
-  """The target of the program that is traced: JAX's own choice, unless `compiling` says another."""
+  """Returns the target of the program being traced: set by `compiling`, else JAX's default."""
   return _chosen.get() or Target(jax.default_backend())
 
 
 @contextlib.contextmanager
 def compiling(mesh: Mesh) -> Iterator[None]:
-  """What is built and traced within is for the devices of a mesh."""
+  """Sets the target of all programs built and traced within to the devices of a mesh."""
   before = _chosen.set(Target(mesh.devices.flat[0].platform, mesh))
   try:
     yield
