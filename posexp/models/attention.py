@@ -1,8 +1,8 @@
-"""The forms of attention: by the definition, at once or some queries at a time, or a GPU's kernel.
+"""The forms of attention: the definition, at once or in blocks of queries, or a GPU's kernel.
 
-In blocks of queries nothing as large as queries times keys is kept: each block attends to its keys
-by the definition itself, and the backward pass computes it again (Chen et al. 2016, section 4). So
-it is exact for every encoding, whatever its logits depend on.
+Blocked attention keeps nothing as large as queries times keys: each block attends to its keys by
+the definition, and the backward pass computes it again (Chen et al. 2016, section 4). So it is
+exact for every encoding, whatever its logits depend on.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from posexp.kernels.random_bits import random_bits
 from posexp.kernels.target import target
 
 ROWS = 512  # queries in a block
-# The parts of a causal sequence, the blocks of which see keys up to the part's end alone. With four
-# they see 5/8 of all keys; more parts are more to compile. A part has two blocks at least: the
-# backward pass of a single one would keep what it is to compute again.
+# The most parts of a causal sequence. Blocks of a part see only keys up to its end: with four parts
+# 5/8 of all keys. More parts take longer to compile. A part has at least two blocks; with one, XLA
+# keeps what the backward pass should recompute.
 PARTS = 4
-# The length from which attention is in blocks. On a CPU that is hardly ever faster, but from here
-# on every layer would keep a gigabyte of weights for eight sequences.
+# The length from which attention is blocked. On a CPU that is rarely faster, but from here on every
+# layer would keep a gigabyte of weights for eight sequences.
 LONG = {"cpu": 2048, "gpu": 4096}
 
 
 def form_of(chosen: str, queries: int, keys: int) -> str:
-  """How attention is computed: by its definition (`reference`), `blocked` or `fused`."""
+  """Returns the form of attention: `reference` (its definition), `blocked` or `fused`."""
   if chosen != "auto":
     return "reference" if queries == 1 else chosen
   long = min(queries, keys) >= LONG.get(target().platform, LONG["gpu"])
@@ -39,7 +39,7 @@ def form_of(chosen: str, queries: int, keys: int) -> str:
 
 
 def ready(span: Span, shared: Callable[[Span], Any] | None, chosen: str) -> Span:
-  """A span of self-attention with what its layers share, or what makes that of each block."""
+  """Adds to a span what its layers share or, for blocks, the function that computes it."""
   if form_of(chosen, span.query.shape[1], span.key.shape[1]) == "blocked":
     return span.replace(shared_fn=shared)
   return span if shared is None else span.replace(shared=shared(span))
@@ -48,7 +48,7 @@ def ready(span: Span, shared: Callable[[Span], Any] | None, chosen: str) -> Span
 def check(
   form: str, relation: Relation, head_dim: int, dtype: str, dropout: float, max_position: int | None
 ) -> None:
-  """Raises ValueError where a relation cannot be computed in the form that was chosen."""
+  """Raises ValueError if a relation cannot be computed in the chosen form."""
   if form != "fused":
     return
   for fits, needs in (
@@ -64,7 +64,7 @@ def check(
 
 
 class Dropout(NamedTuple):
-  """Dropout: each number is 0 with a probability of `rate`, to a multiple of 2^-32."""
+  """Dropout: each number is 0 with probability `rate`, rounded to a multiple of 2^-32."""
 
   rate: float
   key: Array
@@ -83,7 +83,7 @@ def attend(
   dropout: Dropout | None = None,
   form: str = "reference",
 ) -> Array:
-  """q [B,Q,H,D] attends to k, v [B,K,H,D], in the form that `form_of` says: [B,Q,H,D]."""
+  """Computes attention of q [B,Q,H,D] to k, v [B,K,H,D] in a form of `form_of`: [B,Q,H,D]."""
   if form == "fused":
     return relation.fused(q, k, v, span)
   if form == "blocked":
@@ -94,8 +94,8 @@ def attend(
 def blocked(
   relation: Relation, q: Array | None, k: Array, v: Array, span: Span, dropout: Dropout | None
 ) -> Array:
-  """Attention of one block of queries after the other: [B,Q,H,D]."""
-  masks = span.mask if span.mask.shape[1] > 1 else None  # one for each query
+  """Computes attention one block of queries after another: [B,Q,H,D]."""
+  masks = span.mask if span.mask.shape[1] > 1 else None  # one row per query
   span = span.replace(max_position=span.farthest + 1)
 
   def part(first: int, end: int, rows: int) -> Array:
@@ -121,14 +121,14 @@ def blocked(
 
 
 def seen_to_its_end(span: Span) -> bool:
-  """Whether it is known, when the program is compiled, that no query sees a later key."""
+  """Returns True if it is known at trace time that no query sees a later key."""
   return span.causal and span.own
 
 
 def parts(span: Span) -> Iterator[tuple[int, int, int]]:
-  """The first query, the end and the queries in a block of each part.
+  """Yields the first query, the end and the block size of each part.
 
-  Queries that do not fill a block are the last part.
+  The last part holds the queries that do not fill a block.
   """
   queries = span.query.shape[1]
   blocks = queries // ROWS

@@ -1,10 +1,10 @@
 """Networks without attention that read a text to classify it: FastText, CNN and LSTM.
 
-They ask the encoding for its embedding and its linear maps, and for nothing else; so a complex
-encoding makes each of them complex (Wang et al. 2020, appendix B), and one that acts in attention
-alone does not suit them (`refusal`). A class is read off the vector that is left of a text.
+They use only the encoding's embedding and linear maps. So a complex encoding makes each of them
+complex (Wang et al. 2020, appendix B), and an encoding that acts in attention alone does not suit
+them (`refusal`). A class is read from the vector that a network makes of a text.
 
-Shapes: B batch, L length, F d_model, S the width of what is left of a text.
+Shapes: B batch, L length, F d_model, S the width of a text's vector.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from posexp.models.recurrent import LSTM
 
 @dataclasses.dataclass(frozen=True)
 class WithoutAttention:
-  """The options of every such network, the same for every encoding."""
+  """The options of every network without attention, the same for every encoding."""
 
   backbone: ClassVar[str]
-  varied: ClassVar[str | None]  # the width that is chosen for equal counts
-  counted_at: ClassVar[int | None] = None  # tokens for which FLOPs are counted, if always as many
+  varied: ClassVar[str | None]  # the width that `match` chooses
+  counted_at: ClassVar[int | None] = None  # the length at which FLOPs are counted, if it is fixed
 
   d_model: Width = 300
-  dropout: Share = 0.5  # of what is left of a text
-  input_scale: Positive = 0.15  # what embedded words, of variance 1 at the start, are multiplied by
+  dropout: Share = 0.5  # of a text's vector
+  input_scale: Positive = 0.15  # multiplies embedded words, whose variance is 1 at the start
   dtype: Literal["float32", "bfloat16"] = "float32"
   vectors: str | None = None  # see posexp/data/word_vectors.py
   match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py
@@ -48,16 +48,16 @@ class WithoutAttention:
     check(self)
 
   def reader(self, encoding: Encoding, rngs: Rngs) -> Callable[[Array, Array], Array]:
-    """(x [B,L,F], mask bool [B,L]) -> [B,S]; ValueError where widths do not suit the encoding."""
+    """Builds (x [B,L,F], mask bool [B,L]) -> [B,S]; ValueError if widths do not suit."""
     raise NotImplementedError
 
   @property
   def width(self) -> int:
-    """S."""
+    """The width of a text's vector, S."""
     raise NotImplementedError
 
   def about(self, match: str = "") -> str:
-    """A line of the header; `match` stands behind the width that was chosen."""
+    """Returns a line for the header; `match` is text to put after the matched width."""
     raise NotImplementedError
 
 
@@ -86,7 +86,7 @@ class CNNSize(WithoutAttention):
   backbone: ClassVar[str] = "cnn"
   varied: ClassVar[str] = "filters"
 
-  filters: Width = 100  # of each width
+  filters: Width = 100  # per width
   widths: tuple[Count, ...] = (3, 4, 5)  # words that a filter spans
 
   def __post_init__(self):
@@ -135,10 +135,10 @@ BACKBONES: dict[str, type[AnySize]] = {
 
 
 def make_size(config: Mapping[str, Any]) -> AnySize:
-  """The network that a run's config names, with its options.
+  """Builds the options of the network that a run's config names.
 
   Raises:
-    UserError: there is no such network, or an option of it is wrong.
+    UserError: the network does not exist, or an option is wrong.
   """
   section = dict(config.get("model") or {})
   return build(
@@ -147,10 +147,10 @@ def make_size(config: Mapping[str, Any]) -> AnySize:
 
 
 class Backbone(nnx.Module):
-  """What all of them are: embedded words, and what reads them."""
+  """A network without attention: an embedding of words, and the reader of a `size`."""
 
   def __init__(self, vocab_size: int, encoding: Encoding, size: WithoutAttention, *, rngs: Rngs):
-    """`rngs` has the streams `params` and `encoding`.
+    """Builds the network; `rngs` has the streams `params` and `encoding`.
 
     Raises:
       ValueError: the size does not suit the encoding.
@@ -167,7 +167,7 @@ class Backbone(nnx.Module):
     *,
     positions: Array | None = None,
   ) -> Array:
-    """tokens [B,L], mask bool [B,L] of real tokens, which come first -> [B,S], float32.
+    """Reads tokens [B,L], mask bool [B,L] of real tokens, which come first -> [B,S], float32.
 
     A text with more tokens than the encoding has positions gives NaN.
     """
@@ -183,15 +183,15 @@ class Backbone(nnx.Module):
 
 
 def mean(x: Array, mask: Array) -> Array:
-  """The mean over real tokens, x [B,L,F] -> [B,F], in float32."""
+  """Returns the mean over real tokens, x [B,L,F] -> [B,F], in float32."""
   counted = mask[:, :, None].astype(jnp.float32)
   return (x * counted).sum(1) / counted.sum(1)
 
 
 class Filters(nnx.Module):
-  """relu(filter) at every window of words within a text, and the maximum over windows.
+  """The maximum of relu(filter) over all windows of words within a text.
 
-  A text that is shorter than a filter has one window, filled up with zeros.
+  A text shorter than a filter has one window, padded with zeros.
   """
 
   def __init__(self, encoding: Encoding, size: CNNSize, *, rngs: Rngs):
@@ -224,10 +224,10 @@ class LastState(nnx.Module):
 
 
 def refusal(name: str, encoding: Encoding, size: AnySize) -> str | None:
-  """Why an encoding, of this name, does not suit the network; None if it does.
+  """Returns why the encoding of this name does not suit the network; None if it does.
 
-  Without attention an encoding must act in its embedding or its linear maps, or nowhere, and so
-  must each of its options that is not at its default.
+  Without attention, an encoding may act only in its embedding and linear maps, and so may each
+  option that is not at its default.
   """
   if not isinstance(size, WithoutAttention):
     return None
@@ -252,7 +252,7 @@ def refusal(name: str, encoding: Encoding, size: AnySize) -> str | None:
 
 
 def _each_at_default(encoding: Encoding) -> Iterator[tuple[str, Encoding]]:
-  """Each option that has another value than its default, and the encoding where it has that."""
+  """Yields each option that is not at its default, and the encoding with the default there."""
   for field in dataclasses.fields(encoding):
     if field.default is dataclasses.MISSING or getattr(encoding, field.name) == field.default:
       continue
@@ -263,17 +263,17 @@ def _each_at_default(encoding: Encoding) -> Iterator[tuple[str, Encoding]]:
 
 
 class Parts(NamedTuple):
-  """The structure of the parts of a Transformer that an encoding gives; equal ones do the same."""
+  """The structure of the parts that an encoding gives a Transformer; equal ones do the same."""
 
   input: Any  # the embedding and linear maps
   attention: Any
   norms: Any
-  uses_hidden: bool  # whether queries and keys are made of what the input becomes
+  uses_hidden: bool  # True if queries and keys come from hidden states
 
 
 @functools.lru_cache(maxsize=64)
 def _parts(encoding: Encoding) -> Parts:
-  """Nothing is allocated."""
+  """Builds an encoding's parts in shape only: nothing is allocated."""
   heads, features, causal = 2, 256, encoding.causal_only
 
   def build(rngs: Rngs) -> list[list[Any]]:
@@ -293,9 +293,9 @@ def _parts(encoding: Encoding) -> Parts:
 
 @functools.lru_cache(maxsize=64)
 def order_blind(encoding: Encoding) -> bool:
-  """Whether the mean of embedded words is the same in any order, whatever the weights.
+  """Returns True if the mean of embedded words is the same in any order, whatever the weights.
 
-  It is, but for its rounding, where positions are only added to words.
+  That holds, up to rounding, if positions are only added to words.
   """
   if encoding.limit == 1:
     return True

@@ -1,4 +1,4 @@
-"""The parts of a Transformer: attention, the feed-forward network and the block of both."""
+"""The parts of a Transformer: attention, the feed-forward network and a block of both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Size:
   """The options of a Transformer, the same for every encoding."""
 
   backbone: ClassVar[str] = "transformer"  # among those of posexp/models/backbones.py
-  varied: ClassVar[str] = "d_ff"  # the width that is chosen for equal counts
+  varied: ClassVar[str] = "d_ff"  # the width that `match` chooses
   counted_at: ClassVar[None] = None
 
   d_model: Width = 128
@@ -46,7 +46,7 @@ class Size:
   same_length: Annotated[bool, only_with("memory")] = False  # each token sees `memory` keys
   match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py
   match_to: Annotated[str, only_with("match")] = "none"
-  vectors: str | None = None  # of a classifier: see posexp/data/word_vectors.py
+  vectors: str | None = None  # for a classifier: see posexp/data/word_vectors.py
 
   def __post_init__(self):
     check(self)
@@ -54,18 +54,18 @@ class Size:
 
   @property
   def width(self) -> int:
-    """Of what a class is read off."""
+    """The width of the vector from which a class is read."""
     return self.d_model
 
   def about(self, match: str = "") -> str:
-    """A line of the header; `match` stands behind the width that was chosen."""
+    """Returns a line for the header; `match` is text to put after the matched width."""
     heads, layers = counted(self.num_heads, "head"), counted(self.num_layers, "layer")
     width = f"d_ff {self.d_ff}{match}"
     return f"d_model {self.d_model}, {heads}, {layers}, {width}, {self.norm}-norm, {self.dtype}"
 
 
 def drop(x: Array, rate: float, rngs: Rngs | None) -> Array:
-  """Dropout. No `rngs`, no dropout: that is what evaluation is."""
+  """Applies dropout; without `rngs`, as in evaluation, returns x."""
   if rngs is None or rate == 0:
     return x
   return attention.Dropout(rate, rngs.dropout())(x)
@@ -95,23 +95,23 @@ class MultiHeadAttention(nnx.Module):
     self.relation.bind(self.query, self.key)
 
   def heads(self, x: Array) -> Array:
-    """[B,L,F] -> [B,L,H,D]."""
+    """Splits features into heads, [B,L,F] -> [B,L,H,D]."""
     return x.reshape(*x.shape[:-1], self.num_heads, -1)
 
   def keys_values(self, x: Array) -> tuple[Array, Array]:
-    """Keys and values, x [B,K,F] -> two [B,K,H,D], before positions enter.
+    """Returns keys and values of x [B,K,F], [B,K,H,D] each, before positions enter.
 
-    Keys are [B,K,H,0] if the relation does not make them of hidden states.
+    Keys are [B,K,H,0] if the relation does not compute them from hidden states.
     """
     v = self.heads(self.value(x))
     return v[..., :0] if self.key is None else self.heads(self.key(x)), v
 
   def queries(self, x: Array) -> Array | None:
-    """Queries, x [B,Q,F] -> [B,Q,H,D]; None if they are not made of hidden states."""
+    """Returns queries [B,Q,H,D] of x [B,Q,F]; None if they do not come from hidden states."""
     return None if self.query is None else self.heads(self.query(x))
 
   def __call__(self, x: Array, k: Array, v: Array, span: Span, rngs: Rngs | None = None) -> Array:
-    """x [B,Q,F] attends to k, v [B,K,H,D]: [B,Q,F]."""
+    """Computes attention of x [B,Q,F] to k, v [B,K,H,D]: [B,Q,F]."""
     dropout = None
     if rngs is not None and self.dropout:
       dropout = attention.Dropout(self.dropout, rngs.dropout())
@@ -156,7 +156,7 @@ class Block(nnx.Module):
     self.dropout = size.dropout
 
   def context(self, x: Array) -> Array:
-    """The input of self-attention's keys and values, for x [B,L,F]."""
+    """Returns the input of self-attention's keys and values for x [B,L,F]."""
     return self.attention_norm(x) if self.pre else x
 
   def __call__(
@@ -168,7 +168,7 @@ class Block(nnx.Module):
     source: tuple[Array, Array, Span] | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
-    """x [B,Q,F], with keys and values [B,K,H,D] of its context: [B,Q,F]."""
+    """Applies the block to x [B,Q,F], given keys and values [B,K,H,D] of the context: [B,Q,F]."""
 
     def add(x: Array, norm: Callable[[Array], Array], f: Callable[[Array], Array]) -> Array:
       if self.pre:
@@ -178,6 +178,6 @@ class Block(nnx.Module):
     x = add(x, self.attention_norm, lambda y: self.attention(y, k, v, span, rngs))
     if self.cross is not None:
       *keys_values, there = source
-      there = there.replace(query=jnp.zeros((1, x.shape[1]), int))  # places do not matter
+      there = there.replace(query=jnp.zeros((1, x.shape[1]), int))  # positions do not matter
       x = add(x, self.cross_norm, lambda y: self.cross(y, *keys_values, there, rngs))
     return add(x, self.feed_forward_norm, lambda y: self.feed_forward(y, rngs))

@@ -1,4 +1,4 @@
-"""A classifier: a network that makes a vector of a text, and a class read off it."""
+"""A classifier: a network that turns a text into a vector, and a linear map to classes."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class ClassifierSpec:
   num_classes: int
   encoding: Encoding
   size: AnySize
-  first: bool = False  # is the class of a Transformer read at the first token?
+  first: bool = False  # True if a Transformer's class is read at the first token
   positions: Positions = CONSECUTIVE
-  vectors: WordVectors | None = None  # which words start from
+  vectors: WordVectors | None = None  # the initial vectors of words
 
   def build(self, rngs: Rngs) -> Classifier:
-    """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
+    """Builds the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     model = Classifier(self, rngs=rngs)
     if self.vectors is not None:
       start_from(self.vectors, model.embed, getattr(self.size, "input_scale", 1.0))
     return model
 
   def read_vectors(self, path: str, words: Sequence[str]) -> WordVectors:
-    """The vectors that a file has for the words of the vocabulary.
+    """Reads the vectors that a file has for the words of the vocabulary.
 
     Raises:
-      UserError: the file cannot be read or has another width, or no word has a row of its own.
+      UserError: the file cannot be read or has another width, or words have no vectors to replace.
     """
     embed = abstract_model(self.build).embed
     table = word_table(embed)
@@ -57,22 +57,22 @@ class ClassifierSpec:
 
   @property
   def notes(self) -> tuple[str, ...]:
-    """What the header says of the model."""
+    """Remarks on the model for the header."""
     found = [] if self.vectors is None else [self.vectors.note]
     if isinstance(self.size, FastTextSize) and order_blind(self.encoding):
       found.append("the mean of words is the same in any order, and positions only add to it")
     return tuple(found)
 
   def inputs(self, length: int) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """The shapes of what the model is called with: one sequence of `length` tokens."""
+    """Returns the shapes of the model's inputs: one sequence of `length` tokens."""
     shape = (1, length)
     return jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, bool)
 
 
 class Classifier(nnx.Module):
-  """An encoder whose output is averaged over real tokens, or read at the first one ([CLS]).
+  """A classifier by an encoder, averaged over real tokens or read at the first one ([CLS]).
 
-  Or another network, which makes a vector of the whole text by itself.
+  A network without attention takes the encoder's place if `size` says so.
   """
 
   def __init__(self, spec: ClassifierSpec, *, rngs: Rngs):
@@ -87,12 +87,12 @@ class Classifier(nnx.Module):
 
   @property
   def embed(self) -> Callable[..., Array]:
-    """What embeds its tokens."""
+    """The embedding of tokens."""
     return (self.stack if self.stacks else self.network).embed
 
   @property
   def stacks(self) -> tuple[Stack, ...]:
-    """The encoder alone, if it is a Transformer."""
+    """The encoder, if it is a Transformer."""
     return (self.stack,) if hasattr(self, "stack") else ()
 
   def __call__(
@@ -103,9 +103,9 @@ class Classifier(nnx.Module):
     term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
-    """tokens [B,L], mask bool [B,L] with a real token in every row -> logits [B,C], float32.
+    """Maps tokens [B,L], mask bool [B,L] with a real token in every row, to logits float32 [B,C].
 
-    `rngs` are for training: the stream `dropout`, and `positions` where these are random.
+    `rngs` are for training: the stream `dropout` and, if positions are random, `positions`.
     """
     positions = self.positions.of(mask, rngs)
     if not self.stacks:
@@ -119,13 +119,13 @@ class Classifier(nnx.Module):
   metrics = ("loss", "accuracy")
 
   def initial_carry(self, rows: int) -> tuple:
-    """Nothing: batches have nothing to do with each other."""
+    """Returns (), since batches are independent."""
     return ()
 
   def loss(
     self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, tuple]:
-    """Means over a batch of tokens [B,L], mask [B,L], labels [B], weight [B]; and the weight."""
+    """Returns means over tokens [B,L], mask [B,L], labels [B], weight [B]; their weight; carry."""
     logits = self(batch["tokens"], batch["mask"], rngs=rngs)
     labels, weight = batch["labels"], batch["weight"]
     targets = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), label_smoothing)
@@ -139,16 +139,16 @@ class Classifier(nnx.Module):
   def predict(
     self, batch: dict[str, Array], carry: tuple = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], tuple]:
-    """For every example: its loss [B] and the class with the largest logit, answer [B]."""
+    """Returns the loss [B] of each example and its likeliest class, `answer` [B]; and carry."""
     logits = self(batch["tokens"], batch["mask"], term_scale=term_scale)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
     return {"loss": loss, "answer": logits.argmax(-1)}, carry
 
 
 def word_table(embed: Callable[..., Array]) -> tuple[nnx.Param, float] | None:
-  """The table [V,D] of word vectors of an embedding, and what multiplies it; None if none has one.
+  """Returns an embedding's table [V,D] of word vectors and its factor; None if it has no table.
 
-  It is that of the first of its modules with a `word_table` and a `scale`.
+  The table is that of the first module with a `word_table` and a `scale`.
   """
   for _, module in nnx.iter_modules(embed) if isinstance(embed, nnx.Module) else ():
     if hasattr(module, "word_table"):
@@ -157,9 +157,9 @@ def word_table(embed: Callable[..., Array]) -> tuple[nnx.Param, float] | None:
 
 
 def start_from(vectors: WordVectors, embed: Callable[..., Array], input_scale: float) -> None:
-  """Words begin with their vectors, and all others as large as these (Kim 2014, section 3.2).
+  """Sets words to their vectors, and scales all others to the same size (Kim 2014, section 3.2).
 
-  Embedded words are multiplied by `input_scale`, which leaves the vectors as they are.
+  Embedded words are later multiplied by `input_scale`, which is therefore divided out here.
   """
   table, scale = word_table(embed)
   drawn = table[...] * (vectors.scale / input_scale)

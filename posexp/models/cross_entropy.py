@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary: of training in parts, so that no logits [B,T,V] are formed.
+"""Cross-entropy over a vocabulary; training takes it in parts, without logits [B,T,V].
 
 Shapes: B batch, T tokens, F model width, V words.
 """
@@ -14,39 +14,39 @@ from jax import Array
 
 from posexp.kernels.gradients import total
 
-# Logits that are formed at once: 16 MiB stay in the cache of a CPU.
+# The most logits to form at once: 16 MiB fit in a CPU's cache.
 AT_ONCE = 2**22
 
 
 class Reader(NamedTuple):
-  """What reads words off a model's output: a linear map onto a vocabulary."""
+  """An output layer: a linear map onto a vocabulary."""
 
   kernel: Array  # [F,V]
   bias: Array  # [V]
 
   def logits(self, hidden: Array) -> Array:
-    """Logits float32 [...,V] of hidden [...,F]."""
+    """Returns logits float32 [...,V] of hidden [...,F]."""
     kernel = self.kernel.astype(hidden.dtype)
     return jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + self.bias
 
 
 class Sums(NamedTuple):
-  """Over tokens, each times its weight."""
+  """Weighted sums over tokens."""
 
   loss: Array  # in nats, against smoothed labels
   nll: Array  # in nats, against the labels
-  right: Array  # is the label the likeliest word?
+  right: Array  # tokens whose label is the likeliest word
 
 
 def scores(logits: Array, labels: Array) -> tuple[Array, Array]:
-  """−log p of the labels, in nats, and whether these are the likeliest words, each [B,T]."""
+  """Returns −log p of the labels in nats, and whether they are the likeliest words, [B,T] each."""
   return against(labels, logits, jax.nn.logsumexp(logits, axis=-1))
 
 
 def against(labels: Array, logits: Array, normalizer: Array) -> tuple[Array, Array]:
-  """As `scores`, with the log of the sum of e^logits [B,T]."""
+  """Computes `scores` from the normalizer, log Σ e^logits [B,T]."""
   found = jnp.take_along_axis(logits, labels[..., None], axis=-1)
-  # `argmax(-1) == labels`, for which the first of equals counts, takes a CPU nine times as long.
+  # The same as `argmax(-1) == labels`, ties included, which takes a CPU nine times as long.
   before = jnp.arange(logits.shape[-1]) < labels[..., None]
   right = ~jnp.where(before, logits >= found, logits > found).any(-1)
   return normalizer - found[..., 0], right
@@ -55,9 +55,9 @@ def against(labels: Array, logits: Array, normalizer: Array) -> tuple[Array, Arr
 def summed(
   hidden: Array, reader: Reader, labels: Array, weight: Array, label_smoothing: float
 ) -> Sums:
-  """Of tokens hidden [B,T,F] with labels int [B,T] and weight [B,T]. Only `loss` has a gradient.
+  """Returns sums over hidden [B,T,F], labels int [B,T], weight [B,T]. Only `loss` has a gradient.
 
-  Label smoothing gives that share of the probability to all words alike (Szegedy et al. 2016).
+  Label smoothing spreads that share of the probability evenly over all words (Szegedy et al. 2016).
   """
   batch, length, _ = hidden.shape
   parts = -(-hidden[..., 0].size * len(reader.bias) // AT_ONCE)
@@ -68,7 +68,7 @@ def summed(
     x = jnp.pad(x, [(0, 0), (0, more), *[(0, 0)] * (x.ndim - 2)])
     return x.reshape(batch, -1, size, *x.shape[2:]).swapaxes(0, 1)
 
-  # Cut along T: of every part each device of a batch then has its own rows.
+  # Cut along T, so that each device has its own rows of every part.
   tokens = cut(hidden), cut(labels), cut(weight.astype(jnp.float32))
   loss, rest = in_parts(tokens[0], reader, *tokens[1:], label_smoothing)
   return Sums(loss, *jax.lax.stop_gradient(rest))
@@ -76,19 +76,19 @@ def summed(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def in_parts(hidden, reader, labels, weight, label_smoothing):
-  """`Sums` as (loss, (nll, right)), from tokens cut into parts: hidden [parts,B,t,F]."""
+  """Returns `Sums` as (loss, (nll, right)), over tokens cut into parts: hidden [parts,B,t,F]."""
   return forward(hidden, reader, labels, weight, label_smoothing)[0]
 
 
 def forward(hidden, reader, labels, weight, label_smoothing):
-  """The sums and the gradient of the loss, which would need the logits again later."""
+  """Computes the sums, and the gradient of the loss while the logits are there."""
 
   def step(carry, part):
     sums, of_reader = carry
     rows, labels, weight = part
     logits = reader.logits(rows)
     top = logits.max(-1, keepdims=True)
-    # Without the barrier, XLA computes them for the sum and again for the gradient.
+    # Without the barrier, XLA computes exponentials for the sum and again for the gradient.
     exponentials = jax.lax.optimization_barrier(jnp.exp(logits - top))
     partition = exponentials.sum(-1, keepdims=True)
     normalizer = (jnp.log(partition) + top)[..., 0]

@@ -1,10 +1,10 @@
 """Decoding: beam search over a key/value cache, compiled from the source to the hypothesis.
 
-Greedy search is a beam of 1. All shapes are static: a row has `beam` hypotheses from first to last,
-and one that is finished stays among them and goes on with [PAD].
+Greedy search is a beam of 1. All shapes are static: a row always has `beam` hypotheses, and a
+finished one stays among them and continues with [PAD].
 
-The hypotheses of a row share its cache, where each token that was read keeps its slot. What changes
-is only which slots a hypothesis sees: those of its own tokens.
+The hypotheses of a row share its cache, where each token that was read keeps its slot. A hypothesis
+sees only the slots of its own tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from posexp.encodings.span import Span
 from posexp.models.transformer import Cache
 from posexp.models.translator import Translator
 
-BLOCK = 64  # words that `largest` looks at as one
+BLOCK = 64  # words in a block of `largest`
 ROOM = 8  # slots of the first cache beyond the length of the source
 
 Sources = tuple[tuple[Array, Array, Span], ...]  # keys, values and their span, for every layer
@@ -35,9 +35,9 @@ Sources = tuple[tuple[Array, Array, Span], ...]  # keys, values and their span, 
 class Search:
   """The options of a search.
 
-  Each row keeps its `beam` best hypotheses, by log p / ((5 + n)/6)^length_penalty (Wu et al. 2016,
-  eq. 14) of n tokens, [EOS] counted. One that reaches `max_length` tokens is cut there, without
-  [EOS]. The default is 2s + 8 for a source of s tokens, its [EOS] counted, so that padding does
+  Each row keeps its `beam` best hypotheses by log p / ((5 + n)/6)^length_penalty (Wu et al. 2016,
+  eq. 14) for n tokens including [EOS]. A hypothesis of `max_length` tokens is cut there, without
+  [EOS]. The default is 2s + 8 for a source of s tokens including its [EOS], so that padding does
   not matter. No hypothesis is longer than the encoding has positions.
   """
 
@@ -49,48 +49,48 @@ class Search:
     check(self)
 
   def most(self, source: Array | int) -> Array | int:
-    """How many tokens a hypothesis may have, for the number of tokens of its source."""
+    """Returns the most tokens of a hypothesis, given the number of tokens of its source."""
     return 2 * source + 8 if self.max_length is None else self.max_length
 
   def rank(self, score: Array, length: Array) -> Array:
-    """What hypotheses are compared by: log p, less unfavorable to long ones."""
+    """Returns the score that ranks hypotheses: log p, corrected for length."""
     return score / ((5 + length) / 6) ** self.length_penalty
 
 
 @struct.dataclass
 class Beams:
-  """The hypotheses of all rows, in each row the best one first."""
+  """The hypotheses of all rows, the best one of each row first."""
 
-  step: Array  # int: how many tokens the unfinished ones have
-  most: Array  # int [B,1]: how many tokens they may have
+  step: Array  # int: the number of tokens of each unfinished hypothesis
+  most: Array  # int [B,1]: the most tokens of a hypothesis
   tokens: Array  # int [B,K,1+T], [BOS] first
   score: Array  # Σ log p, float32 [B,K]; −∞ where there is no hypothesis
   length: Array  # int [B,K], [EOS] counted
   done: Array  # bool [B,K]
-  seen: Array  # bool [B,K,S]: whether a slot of the cache has one of its tokens
+  seen: Array  # bool [B,K,S]: True where a slot of the cache has one of its tokens
   cache: Cache  # of B rows, K slots for each step
 
   @property
   def unfinished(self) -> Array:
-    """bool []: whether any hypothesis goes on."""
+    """True, bool [], while any hypothesis continues."""
     return ~(self.done | jnp.isneginf(self.score)).all()
 
 
 class Searcher(NamedTuple):
-  """(params, settings, batch) -> what is found: see `__call__`."""
+  """A compiled beam search, called with (params, settings, batch)."""
 
   begin: Callable[..., tuple[Beams, Sources]]
   advance: Callable[..., tuple[Beams, dict[str, Array], Array]]
 
   def __call__(self, params: Any, settings: Any, batch: dict[str, Array]) -> dict[str, Array]:
-    """The best hypothesis for every row of source [B,S], source_mask [B,S] and weight [B].
+    """Returns the best hypothesis for each row of source [B,S], source_mask [B,S] and weight [B].
 
-    tokens int32 [B,T] end with [EOS], unless they were cut, and [PAD] follows; length int32 [B]
-    counts [EOS]; score float32 [B] is Σ log p, not penalized; steps int32 is how many passes the
-    decoder made. A row of weight 0 has no tokens.
+    tokens int32 [B,T] end with [EOS], unless cut, and [PAD] follows; length int32 [B] counts [EOS];
+    score float32 [B] is Σ log p without penalty; steps int32 is the number of decoder passes. A row
+    of weight 0 has no tokens.
 
-    The whole cache is read at every step. So it has room for a translation a little longer than
-    its source first, and for the longest where one needs it.
+    Every step reads the whole cache. So the cache first has room for a translation slightly longer
+    than its source, and for the longest one only if needed.
 
     Raises:
       ValueError: the encoding has too few positions for the source.
@@ -106,7 +106,7 @@ class Searcher(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def searcher(graphdef: nnx.GraphDef, search: Search) -> Searcher:
-  """The search of a model of this structure, compiled once for each shape of a batch."""
+  """Returns the search for a model of this structure, compiled once per shape of a batch."""
 
   @jax.jit
   def begin(params: Any, settings: Any, batch: dict[str, Array]) -> tuple[Beams, Sources]:
@@ -129,7 +129,7 @@ def searcher(graphdef: nnx.GraphDef, search: Search) -> Searcher:
 
 
 def begun(model: Translator, batch: dict[str, Array], search: Search) -> tuple[Beams, Sources]:
-  """Hypotheses without a token, and what every layer of the decoder attends to."""
+  """Returns hypotheses without tokens, and the encoded source for every decoder layer."""
   mask, limit = batch["source_mask"], model.decoder.limit
   (rows, width), beam = mask.shape, search.beam
   size = search.most(width) if limit is None else min(search.most(width), limit)
@@ -137,7 +137,7 @@ def begun(model: Translator, batch: dict[str, Array], search: Search) -> tuple[B
     step=jnp.zeros((), jnp.int32),
     most=jnp.minimum(search.most(mask.sum(1, keepdims=True)), size),
     tokens=jnp.full((rows, beam, 1 + size), PAD, jnp.int32).at[:, :, 0].set(BOS),
-    score=jnp.full((rows, beam), -jnp.inf).at[:, 0].set(0),  # they are one to begin with
+    score=jnp.full((rows, beam), -jnp.inf).at[:, 0].set(0),  # all start equal: one is enough
     length=jnp.zeros((rows, beam), jnp.int32),
     done=jnp.broadcast_to(batch["weight"][:, None] == 0, (rows, beam)),
     seen=jnp.zeros((rows, beam, 0), bool),
@@ -147,7 +147,7 @@ def begun(model: Translator, batch: dict[str, Array], search: Search) -> tuple[B
 
 
 def advanced(model: Translator, beams: Beams, source: Sources, slots: int, search: Search) -> Beams:
-  """The hypotheses when all are finished, or have so many tokens."""
+  """Extends hypotheses until all are finished or have `slots` tokens."""
   rows, beam = beams.done.shape
   places = jnp.arange(slots * beam)
 
@@ -183,7 +183,7 @@ def advanced(model: Translator, beams: Beams, source: Sources, slots: int, searc
 
 
 def moved(cache: Cache, room: Cache) -> Cache:
-  """What a cache holds, in one with more slots that holds nothing."""
+  """Copies a cache into a larger empty one."""
   keys, values = jax.tree.map(
     lambda wide, held: jax.lax.dynamic_update_slice(wide, held, (0, 0, 0, 0)),
     (room.keys, room.values),
@@ -193,7 +193,7 @@ def moved(cache: Cache, room: Cache) -> Cache:
 
 
 def continuations(logits: Array, done: Array, beam: int) -> tuple[Array, Array]:
-  """The best ways on, at most `beam`, from hypotheses with logits [B,K,V]: log p, token [B,K,C]."""
+  """Returns log p and token, [B,K,C], of the C ≤ `beam` best continuations by logits [B,K,V]."""
   total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
   best, token = largest(logits, min(beam, logits.shape[-1]), first=EOS)  # not [PAD], not [BOS]
   stay = jnp.where(jnp.arange(best.shape[-1]) == 0, 0, -jnp.inf)
@@ -202,9 +202,9 @@ def continuations(logits: Array, done: Array, beam: int) -> tuple[Array, Array]:
 
 
 def largest(x: Array, count: int, *, first: int) -> tuple[Array, Array]:
-  """`jax.lax.top_k` of x [...,V] without the `first` ones: values and indices, [...,count].
+  """Computes `jax.lax.top_k` of x [...,V] without the `first` ones: values, indices [...,count].
 
-  They are in the blocks with the largest maxima, which a CPU finds in a third of the time.
+  It searches only the blocks with the largest maxima, which takes a CPU a third of the time.
   """
   index = jnp.arange(x.shape[-1])
   blocks = x.shape[-1] // BLOCK

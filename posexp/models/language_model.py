@@ -1,4 +1,4 @@
-"""A language model: a causal stack that reads a text in segments, with a memory or without."""
+"""A language model: a causal stack that reads a text in segments, with or without a memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from posexp.models.cross_entropy import Reader
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.transformer import Memory, Size, Stack, filled_up
 
-Carry = Memory | tuple[()]  # no buffers where there is no memory
+Carry = Memory | tuple[()]  # (), so no buffers, without a memory
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelSpec:
   """All that a language model is built from; equal specifications build equal models.
 
-  No parameter depends on `size.memory`: a model is measured with another one by replacing it.
+  No parameter depends on `size.memory`, so a trained model can be measured with another memory.
   """
 
   vocab_size: int
@@ -35,11 +35,11 @@ class LanguageModelSpec:
   scored: Literal["full", "half"] = "full"  # which targets of a segment training counts
 
   def build(self, rngs: Rngs) -> LanguageModel:
-    """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
+    """Builds the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     return LanguageModel(self, rngs=rngs)
 
   def check(self, segment: int) -> None:
-    """Raises ValueError where a memory and a segment are longer than the positions."""
+    """Raises ValueError if memory and segment have more tokens than there are positions."""
     slots, limit = self.size.memory + segment, self.encoding.limit
     if self.positions.evaluation == "consecutive" and limit is not None and slots > limit:
       raise ValueError(f"{slots} tokens, but the encoding has {limit} positions")
@@ -47,12 +47,12 @@ class LanguageModelSpec:
       raise ValueError(f"{slots} tokens, but positions.reach={self.positions.reach}")
 
   def inputs(self, length: int) -> tuple[jax.ShapeDtypeStruct]:
-    """The shapes of what the model is called with: one segment of `length` tokens."""
+    """Returns the shapes of the model's inputs: one segment of `length` tokens."""
     return (jax.ShapeDtypeStruct((1, length), jnp.int32),)
 
 
 class LanguageModel(nnx.Module):
-  """Says of every token of a segment which one follows (Dai et al. 2019, section 3).
+  """A predictor of the next token at every token of a segment (Dai et al. 2019, section 3).
 
   A batch has, of B lanes, tokens and labels int [B,T]; mask bool [B,T] of the targets that count;
   weight [B], 0 for a row without any; fresh bool [B] where nothing stands before the segment; and,
@@ -80,16 +80,16 @@ class LanguageModel(nnx.Module):
 
   @property
   def stacks(self) -> tuple[Stack, ...]:
-    """The one that there is."""
+    """The only stack."""
     return (self.stack,)
 
   @property
   def reader(self) -> Reader:
-    """What reads tokens off the stack's output."""
+    """The output layer."""
     return Reader(self.head.matrix(), self.head.bias[...])
 
   def initial_carry(self, rows: int) -> Carry:
-    """A memory that holds nothing."""
+    """Returns an empty memory, or () if the model has none."""
     slots = self.stack.size.memory
     return self.stack.empty_memory(rows, slots) if slots else ()
 
@@ -101,7 +101,7 @@ class LanguageModel(nnx.Module):
     term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> tuple[Array, Carry]:
-    """The stack's output [B,T,F], and the next memory."""
+    """Returns the stack's output [B,T,F] and the next memory."""
     tokens, documents = batch["tokens"], batch.get("documents")
     memory = carry.cleared(batch["fresh"]) if carry else self.stack.empty_memory(len(tokens), 0)
     length = memory.documents.shape[1] + tokens.shape[1]
@@ -119,34 +119,34 @@ class LanguageModel(nnx.Module):
     return filled_up(hidden, batch.get("mask", tokens)), memory if carry else ()
 
   def __call__(self, tokens: Array) -> Array:
-    """Logits float32 [B,T,V] of what follows each token of a text's first segment."""
+    """Returns logits float32 [B,T,V] of the token after each one of a text's first segment."""
     batch = {"tokens": tokens, "fresh": jnp.ones(len(tokens), bool)}
     return self.reader.logits(self.hidden(batch, self.initial_carry(len(tokens)))[0])
 
   def loss(
     self, batch: dict[str, Array], carry: Carry, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, Carry]:
-    """Means over the targets that count, and how many they are.
+    """Returns means over the targets that count, the number of these, and the next memory.
 
     "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
     """
     weight = batch["mask"] * batch["weight"][:, None]
-    if self.scored == "half":  # those that have seen half a segment at least
+    if self.scored == "half":  # only targets that see at least half a segment
       length = weight.shape[1]
       weight *= jnp.arange(length) >= length // 2
     total = weight.sum()
     hidden, carry = self.hidden(batch, carry, rngs=rngs)
     sums = cross_entropy.summed(hidden, self.reader, batch["labels"], weight, label_smoothing)
     values = {"loss": sums.loss, "nll": sums.nll, "accuracy": sums.right}
-    # The last segment of a text may have nothing that counts.
+    # The last segment of a text may have no target that counts.
     return {name: value / jnp.maximum(total, 1) for name, value in values.items()}, total, carry
 
   def predict(
     self, batch: dict[str, Array], carry: Carry = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], Carry]:
-    """For every target, each [B,T]: its nll in nats, 0 where none counts; and whether it is right.
+    """Returns each target's nll in nats, 0 if it does not count, and whether it is right, [B,T].
 
-    The logits of a segment are formed whole.
+    All logits of a segment are formed at once.
     """
     hidden, carry = self.hidden(batch, carry, term_scale=term_scale)
     nll, right = cross_entropy.scores(self.reader.logits(hidden), batch["labels"])
@@ -155,7 +155,7 @@ class LanguageModel(nnx.Module):
 
 
 def since_start(documents: Array) -> Array:
-  """Of each token of documents int [B,T], how many of its document stand before it."""
+  """Counts the tokens before each one in its document, for documents int [B,T]."""
   place = jnp.arange(documents.shape[1])
   starts = jnp.diff(documents, axis=1, prepend=-1) != 0
   return place - jax.lax.cummax(jnp.where(starts, place, 0), axis=1)

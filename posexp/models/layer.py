@@ -1,4 +1,4 @@
-"""Attention with an encoding for a Flax module of one's own."""
+"""An attention layer with an encoding, for any Flax module."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from posexp.models.block import Size
 
 
 class Attention(nnx.Module):
-  """Multi-head self-attention whose positions are those of an encoding.
+  """Multi-head self-attention with the positions of an encoding.
 
     attention = posexp.Attention(posexp.encoding("rpr", k=4), 64, 4, causal=True, rngs=nnx.Rngs(0))
     y = attention(x)  # [B,L,64]
 
-  What the layers of a model share by the encoding's paper (Transformer-XL's u and v, T5's table)
-  each layer here has on its own, unless it is given the layer with which it shares it.
+  Some encodings share parameters among layers (Transformer-XL's u and v, T5's table). Each layer
+  here has its own, unless `share_with` is a layer to share them with.
   """
 
   def __init__(
@@ -37,14 +37,14 @@ class Attention(nnx.Module):
     share_with: Attention | None = None,
     rngs: nnx.Rngs,
   ):
-    """Builds the layer from `rngs`, of which the default stream is enough.
+    """Builds the layer; the default stream of `rngs` is enough.
 
     Raises:
-      ValueError: the encoding enters by the embedding or by linear maps and not by attention, or
-        the width does not suit it.
+      ValueError: the encoding acts in the embedding or in linear maps, not in attention alone, or
+        the width does not suit the encoding.
     """
     for part in ("embed", "linear"):
-      if part == "embed" and encoding.relative:  # which puts no position there
+      if part == "embed" and encoding.relative:  # a relative one puts no position there
         continue
       if getattr(type(encoding), part) is not getattr(Encoding, part):
         raise ValueError(
@@ -52,7 +52,7 @@ class Attention(nnx.Module):
           "needs posexp.Stack"
         )
     size = Size(d_model=d_model, num_heads=num_heads, dropout=dropout)
-    # Each layer draws anew: a fork of the user's streams has those of an encoding, too.
+    # Each layer draws new keys, also for the stream `encoding`, which `rngs` need not have.
     streams = Rngs(params=rngs.params(), encoding=rngs.params())
     self.attention = block.MultiHeadAttention(
       encoding, size, causal=causal, cross=False, rngs=streams
@@ -72,10 +72,9 @@ class Attention(nnx.Module):
     positions: Array | None = None,
     rngs: nnx.Rngs | None = None,
   ) -> Array:
-    """x [B,L,F], mask bool [B,L] of real tokens, which come before padding -> [B,L,F].
+    """Computes attention of x [B,L,F], mask bool [B,L] of real tokens, padding last -> [B,L,F].
 
-    `positions` int [1 or B,L] are 0, 1, 2, … unless they are given, and then below L. Dropout needs
-    `rngs`.
+    `positions`, int [1 or B,L] and below L, default to 0, 1, 2, … Dropout needs `rngs`.
     """
     consecutive = positions is None
     if positions is None:

@@ -1,7 +1,7 @@
 """A constituency parser: an encoder, scores of labeled spans, the best tree (Kitaev & Klein 2018).
 
-A sentence stands between START and STOP. Between two neighbors of these is a fencepost, and a span
-of words is the difference of its two fenceposts.
+A sentence stands between START and STOP. A fencepost lies between two neighboring tokens, and the
+vector of a span of words is the difference of its two fenceposts.
 
 Shapes: B sentences, N words of the longest one, L = N + 2 tokens, F width, K labels, S spans.
 """
@@ -31,29 +31,29 @@ class ParserSpec:
   """All that a parser is built from; equal specifications build equal models."""
 
   vocab_size: int  # of words and tags together
-  num_labels: int  # label 0 is that of no phrase
+  num_labels: int  # including label 0, which means no phrase
   encoding: Encoding
   size: Size
-  unknown: int  # the word that stands for those that are not known
+  unknown: int  # the token for unknown words
   loss: Literal["margin", "crf"] = "margin"
   hidden: int = 250  # the width of the network that scores labels
   positions: Positions = CONSECUTIVE
-  characters: int | None = None  # the width of a letter, where words are read letter by letter
+  characters: int | None = None  # the width of a letter's vector, if words are read by letters
 
   def build(self, rngs: Rngs) -> Parser:
-    """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
+    """Builds the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     return Parser(self, rngs=rngs)
 
   def inputs(self, length: int) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """The shapes of what the model is called with: one sentence of `length` tokens."""
+    """Returns the shapes of the model's inputs: one sentence of `length` tokens."""
     tokens = jax.ShapeDtypeStruct((1, length, 2), jnp.int32)
     return tokens, jax.ShapeDtypeStruct((1, length), bool)
 
 
 class Letters(nnx.Module):
-  """The vector of a word, made of its letters: the last states of an LSTM in either direction.
+  """A word's vector made of its letters: the last states of an LSTM in each direction.
 
-  As the CharLSTM of Kitaev & Klein 2018 (section 4.3), but that whole letters are not dropped.
+  Like the CharLSTM of Kitaev & Klein 2018 (section 4.3), but without dropout of whole letters.
   """
 
   def __init__(self, letters: int, width: int, features: int, *, rngs: Rngs):
@@ -65,7 +65,7 @@ class Letters(nnx.Module):
     self.backward = LSTM(linear, width, features - half, backward=True, rngs=rngs.fork())
 
   def __call__(self, tokens: Array, *_: Array | None) -> Array:
-    """Letters int [B,L,C], 0 behind the last one -> [B,L,F]."""
+    """Reads letters int [B,L,C], 0 after the last one -> [B,L,F]."""
     letters = tokens.reshape(-1, tokens.shape[-1])
     x, mask = self.table[...][letters], letters > 0
     last = [lstm(x, mask)[1] for lstm in (self.forward, self.backward)]
@@ -75,8 +75,8 @@ class Letters(nnx.Module):
 class Scorer(nnx.Module):
   """The scores of labels of a span: M2 relu(norm(M1 v + c1)) + c2, and 0 for label 0 (section 2.3).
 
-  v is a difference of fenceposts, and so is M1 v: M1 is applied to N + 1 fenceposts and not to
-  N (N + 1) / 2 spans.
+  v is a difference of fenceposts, so M1 is applied to N + 1 fenceposts instead of N (N + 1) / 2
+  spans.
   """
 
   def __init__(self, features: int, hidden: int, num_labels: int, *, rngs: Rngs):
@@ -85,27 +85,27 @@ class Scorer(nnx.Module):
     self.second = Linear(hidden, num_labels - 1, rngs=rngs.fork())
 
   def project(self, fenceposts: Array) -> Array:
-    """M1 of fenceposts, [...,F] -> [...,hidden]."""
+    """Multiplies fenceposts by M1, [...,F] -> [...,hidden]."""
     return matmul(fenceposts, self.first.kernel[...])
 
   def __call__(self, difference: Array) -> Array:
-    """Scores [...,K], of differences [...,hidden] of what `project` gave."""
+    """Returns scores [...,K] of differences [...,hidden] of projected fenceposts."""
     hidden = jax.nn.relu(self.norm(difference + self.first.bias[...]))
     scores = self.second(hidden)
     return jnp.pad(scores, [(0, 0)] * (scores.ndim - 1) + [(1, 0)])
 
 
 class Parser(nnx.Module):
-  """Learns to score gold trees above all others, by a margin or as a CRF.
+  """A parser that learns to score gold trees above all others, by a margin or as a CRF.
 
-  A batch has tokens int [B,L,I], a word and where I = 2 its tag, which are summed, or the letters
-  of a word; mask bool [B,L] of START, words and STOP; gold int [B,N,N], the label of the words i to
-  j inclusive, 0 where there is none, and −1 for one that no tree can have; weight [B]; and `rare`
-  [B,L], the probability with which the first of I becomes the unknown word in training.
+  A batch has tokens int [B,L,I]: a word and, if I = 2, its tag, whose vectors are summed, or the
+  letters of a word; mask bool [B,L] of START, words and STOP; gold int [B,N,N], the label of the
+  words i to j inclusive, 0 for no phrase and −1 for one that no tree can have; weight [B]; and
+  `rare` [B,L], the probability that the first of I becomes the unknown word in training.
 
   Raises:
-    ValueError: the size does not suit the encoding, or cannot be halved, or the encoding has no
-      vectors of words that letters could make.
+    ValueError: the size does not suit the encoding or cannot be halved, or the encoding has no
+      word vectors for letters to replace.
   """
 
   metrics = ("loss",)
@@ -126,11 +126,11 @@ class Parser(nnx.Module):
 
   @property
   def stacks(self) -> tuple[Stack, ...]:
-    """The encoder alone."""
+    """The only stack, the encoder."""
     return (self.stack,)
 
   def initial_carry(self, rows: int) -> tuple:
-    """Nothing: batches have nothing to do with each other."""
+    """Returns (), since batches are independent."""
     return ()
 
   def __call__(
@@ -141,10 +141,10 @@ class Parser(nnx.Module):
     term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
-    """Fenceposts float32 [B,N+1,F] of tokens [B,L] or [B,L,I] with mask bool [B,L].
+    """Computes fenceposts float32 [B,N+1,F] of tokens [B,L] or [B,L,I] with mask bool [B,L].
 
-    A fencepost is the first half of the token before it and the second half of the one behind it.
-    `rngs` are for training: the stream `dropout`, and `positions` where these are random.
+    A fencepost is the first half of the token before it and the second half of the token after it.
+    `rngs` are for training: the stream `dropout` and, if positions are random, `positions`.
     """
     positions = self.positions.of(mask, rngs)
     hidden = self.stack(tokens, mask, positions=positions, term_scale=term_scale, rngs=rngs)
@@ -154,11 +154,11 @@ class Parser(nnx.Module):
   def loss(
     self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, tuple]:
-    """The mean over sentences, and how many they are; there are no labels that could be smoothed.
+    """Returns the mean over sentences, the number of these, and carry; label smoothing is ignored.
 
-    "loss" is the score of the best tree, 1 added for each span whose label is not gold's, less the
-    score of the gold one; as a CRF, −log p of the gold tree, each way to make it binary being one
-    of those that share its probability.
+    "loss" is the score of the best tree, plus 1 for each span whose label is not gold's, minus the
+    score of the gold tree. As a CRF it is −log p of the gold tree made binary; all its binary forms
+    count as separate trees of equal probability.
     """
     tokens, mask = batch["tokens"], batch["mask"]
     unknown = uniform(rngs.dropout(), *mask.shape) < batch["rare"]
@@ -175,9 +175,9 @@ class Parser(nnx.Module):
   def predict(
     self, batch: dict[str, Array], carry: tuple = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], tuple]:
-    """For every sentence its loss [B], and the spans (i, j, label) of its best tree [B,2N−1,3].
+    """Returns each sentence's loss [B] and best tree, spans (i, j, label) [B,2N−1,3]; and carry.
 
-    Spans are half-open, of words counted from 0; those with label 0 mean nothing.
+    Spans are half-open, of words counted from 0; those with label 0 are not phrases.
     """
     projected = self.scorer.project(self(batch["tokens"], batch["mask"], term_scale=term_scale))
     gold, lengths = jnp.asarray(batch["gold"], jnp.int32), words_of(batch["mask"])
@@ -185,7 +185,7 @@ class Parser(nnx.Module):
     return {"loss": self.losses(projected, gold, lengths), "spans": spans}, carry
 
   def parse(self, projected: Array, lengths: Array) -> Array:
-    """The best trees of projected fenceposts [B,N+1,·], int [B,2N−1,3]."""
+    """Returns the best trees of projected fenceposts [B,N+1,·], int [B,2N−1,3]."""
     scores = chart.of_differences(lambda each: self.scorer(each).max(-1), projected)
     spans = chart.best_trees(scores, lengths)
     labels = with_root(self.scores(projected, spans)).argmax(-1)
@@ -193,23 +193,23 @@ class Parser(nnx.Module):
     return jnp.concatenate([spans, labels[..., None]], axis=-1)
 
   def scores(self, projected: Array, spans: Array) -> Array:
-    """The scores of labels [B,S,K] of spans int [B,S,2], from projected fenceposts [B,N+1,·]."""
+    """Returns label scores [B,S,K] of spans int [B,S,2], from projected fenceposts [B,N+1,·]."""
     start, end = jnp.moveaxis(jax.nn.one_hot(spans, projected.shape[1]), 2, 0)
-    # A product, for the gradient of a lookup would write one number after the other.
+    # A product, since the gradient of a look-up would write one number after another.
     return self.scorer(jnp.matmul(end - start, projected, precision=jax.lax.Precision.HIGHEST))
 
   def reduced(self, scores: Array, gold: Array) -> Array:
-    """What scores of labels [...,K] come to in the loss, where gold int [...] is the right one."""
+    """Reduces label scores [...,K] to one number for the loss, given gold labels int [...]."""
     if self.kind == "crf":
       return jax.nn.logsumexp(scores, axis=-1)
     labels = jnp.arange(scores.shape[-1])
     return jnp.where(labels == gold[..., None], scores, scores + 1).max(-1)
 
   def losses(self, projected: Array, gold: Array, lengths: Array) -> Array:
-    """The loss of each sentence [B], of projected fenceposts [B,N+1,·].
+    """Returns the loss of each sentence [B], from projected fenceposts [B,N+1,·].
 
-    Of a margin only the spans of the best tree and of the gold one have a gradient. These are
-    scored again, which costs less than to keep what a gradient through the chart would need.
+    With a margin, only the spans of the best tree and of the gold tree have a gradient. Scoring
+    these again costs less than keeping what a gradient through the chart would need.
     """
     row = jnp.arange(len(gold))
     labeled, labels = labeled_spans(gold)
@@ -230,10 +230,10 @@ class Parser(nnx.Module):
 
 
 def read_letters(stack: Stack, letters: int, width: int, rngs: Rngs) -> None:
-  """Has a stack read words by their letters, each of which has a vector of this width.
+  """Makes a stack read words by their letters, each with a vector of this width.
 
   Raises:
-    ValueError: its embedding is not made of a vector for each word.
+    ValueError: the stack's embedding has no vector for each word.
   """
   embed = stack.embed
   words = getattr(embed, "words", embed)
@@ -247,7 +247,7 @@ def read_letters(stack: Stack, letters: int, width: int, rngs: Rngs) -> None:
 
 
 def uniform(key: Array, rows: int, columns: int) -> Array:
-  """Numbers in [0, 1), float32 [rows,columns]; each is the same however many there are."""
+  """Draws numbers in [0, 1), float32 [rows,columns]; none depends on the size of the array."""
 
   def number(row: Array, column: Array) -> Array:
     return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, row), column))
@@ -257,20 +257,20 @@ def uniform(key: Array, rows: int, columns: int) -> Array:
 
 
 def words_of(mask: Array) -> Array:
-  """How many words stand between START and STOP, int [B]; 1 in a row that is padding alone."""
+  """Counts the words between START and STOP, int [B]; 1 in a row that is all padding."""
   return jnp.maximum(mask.sum(1, dtype=jnp.int32) - 2, 1)
 
 
 def with_root(scores: Array) -> Array:
-  """Scores [B,S,K] of spans of which the first is the whole sentence, which has a label."""
+  """Excludes label 0 for the first of the spans, the whole sentence, from scores [B,S,K]."""
   return scores.at[:, 0, 0].set(chart.NEVER)
 
 
 def labeled_spans(gold: Array) -> tuple[Array, Array]:
-  """The spans [B,2N−1,2] and labels [B,2N−1] of gold int [B,N,N]; the rest has the label 0."""
+  """Returns spans [B,2N−1,2] and labels [B,2N−1] of gold int [B,N,N]; label 0 fills the rest."""
   batch, size, _ = gold.shape
   flat = gold.reshape(batch, -1)
-  # What fills up lies beyond the last place.
+  # The filling lies beyond the last place.
   fill = size * size
   place = jax.vmap(lambda row: jnp.flatnonzero(row > 0, size=2 * size - 1, fill_value=fill))(flat)
   labels = jnp.take_along_axis(flat, place, axis=1, mode="fill", fill_value=0)

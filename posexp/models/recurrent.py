@@ -1,4 +1,4 @@
-"""Recurrent networks, made of linear maps that an encoding may replace."""
+"""A recurrent network made of linear maps that an encoding may replace."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class LSTM(nnx.Module):
   """Long short-term memory (Hochreiter & Schmidhuber 1997; Gers et al. 2000), in one direction.
 
   c' = σ(f + 1) c + σ(i) tanh(g) and h' = σ(o) tanh(c'), with [i; f; g; o] = x W + h U + b. Gates
-  act on each number, so that of complex features they act on each part. With `backward` the last
-  token is read first.
+  act on each number, so on both parts of a complex feature. With `backward` the last token is read
+  first.
   """
 
   def __init__(
@@ -29,19 +29,19 @@ class LSTM(nnx.Module):
     backward: bool = False,
     rngs: Rngs,
   ):
-    """`linear` is the factory of an encoding, such as `Encoding().linear`.
+    """Builds the maps with `linear`, an encoding's factory such as `Encoding().linear`.
 
     Raises:
-      ValueError: the widths do not suit it.
+      ValueError: the widths do not suit `linear`.
     """
     self.input = linear(in_features, 4 * hidden, rngs=rngs.fork())
     self.recurrent = linear(hidden, 4 * hidden, bias=False, rngs=rngs.fork())
     self.hidden, self.backward = hidden, backward
 
   def __call__(self, x: Array, mask: Array) -> tuple[Array, Array]:
-    """x [B,L,F], mask bool [B,L] of real tokens -> states [B,L,H], and the last one [B,H].
+    """Reads x [B,L,F], mask bool [B,L] of real tokens -> states [B,L,H] and the last one [B,H].
 
-    Padding leaves the state as it is, wherever it stands.
+    Padding leaves the state unchanged, wherever it stands.
     """
 
     def step(state: tuple[Array, Array], given: tuple[Array, Array]):

@@ -1,10 +1,10 @@
-"""Text out of a language model: tokens drawn one by one, over cached keys and values.
+"""Text from a language model: tokens drawn one by one, over cached keys and values.
 
 A text is read in segments of T tokens, as in training. The cache has room for the M slots of the
-memory and for a segment. Keys and values of a memory are those of the tokens that it stands for,
-since positions enter later: when a segment is full, the last M slots are the memory of the next
-one. Without a memory the text is read in windows of T tokens, each T/2 after the one before it.
-So each token has the distribution that `LanguageModel.predict` gives for the text cut in this way.
+memory and for a segment. Positions enter after keys and values, so the cached ones also serve as
+those of a memory: when a segment is full, its last M slots are the memory of the next one. Without
+a memory the text is read in windows of T tokens, each T/2 after the one before. So each token has
+the distribution that `LanguageModel.predict` gives for the text cut in this way.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from posexp.models.transformer import Cache
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """How a token is drawn from p: at `temperature` from p^(1/temperature), at 0 the likeliest.
+  """The options for drawing a token from p^(1/temperature), or the likeliest at temperature 0.
 
-  Only the `top_k` likeliest may be drawn, and of these only the nucleus: the fewest that hold at
-  least the share `top_p` of what they all have (Holtzman et al. 2020, section 3.1).
+  Only the `top_k` likeliest tokens may be drawn, and of these only the nucleus: the fewest that
+  hold at least the share `top_p` of their total probability (Holtzman et al. 2020, section 3.1).
   """
 
   temperature: Annotated[float, at_least(0)] = 1.0
@@ -44,7 +44,7 @@ class Sampling:
     check(self)
 
   def options(self) -> dict[str, np.ndarray]:
-    """What is traced, so that other options are not compiled anew."""
+    """Returns the options as arrays to trace, so that other values are not compiled anew."""
     most = 2**31 - 1 if self.top_k is None else self.top_k
     return {
       "temperature": np.float32(self.temperature),
@@ -62,11 +62,11 @@ def draw(logits: Array, place: Array, options: dict[str, Array]) -> Array:
   token = jnp.argsort(logits, axis=-1, descending=True)
   ordered = jnp.take_along_axis(logits, token, axis=-1)
   rank = jnp.arange(logits.shape[-1])
-  below = ordered - ordered[:, :1]  # so that a small temperature makes nothing infinite but these
+  below = ordered - ordered[:, :1]  # ≤ 0: a small temperature makes them −∞ at worst
   scaled = below / jnp.where(options["temperature"] > 0, options["temperature"], 1)
   scaled = jnp.where(rank < options["top_k"], scaled, -jnp.inf)
   share = jax.nn.softmax(scaled, axis=-1)
-  before = jnp.cumsum(share, axis=-1) - share  # what the likelier ones hold
+  before = jnp.cumsum(share, axis=-1) - share  # the share of the likelier tokens
   scaled = jnp.where((before < options["top_p"]) | (rank == 0), scaled, -jnp.inf)
   key = jax.random.fold_in(jax.random.key(options["seed"]), place)
   keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(len(logits)))
@@ -91,12 +91,12 @@ class CacheFunctions(NamedTuple):
   """Compiled functions of (params, settings, …)."""
 
   empty: Callable[..., Cache]  # rows -> a cache of M + T slots
-  turn: Callable[..., Cache]  # the cache of a full segment -> that of the next one, which is empty
+  turn: Callable[..., Cache]  # a cache with a full segment -> one with its memory alone
   advance: Callable[..., tuple[Cache, Array, Array]]
 
 
 def _positions(model: LanguageModel, segment: int, filled: Array | int) -> Array:
-  """Where slots stand, int [1,M+T]; as in `Stack.recur` the segment stands after M slots."""
+  """Returns the positions of slots, int [1,M+T]; as in `Stack.recur`, M come before the segment."""
   memory = model.stack.size.memory
   slots = jnp.arange(memory + segment)
   table = model.positions.evaluating(jnp.ones((1, len(slots)), bool))
@@ -105,16 +105,16 @@ def _positions(model: LanguageModel, segment: int, filled: Array | int) -> Array
 
 
 def _empty(model: LanguageModel, segment: int, rows: int) -> Cache:
-  """A cache of M + T slots."""
+  """Returns an empty cache of M + T slots."""
   places = _positions(model, segment, 0)
   return model.stack.empty_cache(rows, places.shape[1], places)
 
 
 @functools.lru_cache(maxsize=16)
 def functions(graphdef: nnx.GraphDef, segment: int) -> CacheFunctions:
-  """Those of a model whose segments have so many tokens.
+  """Returns the compiled functions of a model with segments of this many tokens.
 
-  `advance` reads tokens [B,Q], of which the first `count` are of the text, and draws what follows
+  `advance` reads tokens [B,Q], of which the first `count` belong to the text, and draws the token
   at `place`: (cache, token int32 [B], its log p float32 [B]).
   """
 
@@ -142,7 +142,7 @@ def functions(graphdef: nnx.GraphDef, segment: int) -> CacheFunctions:
     logits = model.reader.logits(last)[:, 0]
     token = draw(logits, place, options)
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], axis=-1)[:, 0]
-    # What was read beyond `count` is overwritten, and not seen before.
+    # Slots beyond `count` are overwritten before any token can see them.
     return after.replace(length=cache.length + count), token, log_p
 
   return CacheFunctions(empty, turn, advance)
@@ -158,24 +158,23 @@ def generate(
   rows: int = 1,
   sampling: Sampling = Sampling(),
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """What follows END and a prompt, token by token without end, for so many rows.
+  """Draws the text after END and a prompt, token by token without end.
 
   Args:
-    graphdef, params, settings: the parts of a `LanguageModel`, which has positions for its memory
+    graphdef, params, settings: the parts of a `LanguageModel` with enough positions for its memory
       and a segment.
-    prompt: its tokens.
-    segment: how many tokens are read at once, T.
-    rows: how many texts are drawn.
-    sampling: how.
+    prompt: the tokens of the prompt.
+    segment: the number of tokens that are read at once, T.
+    rows: the number of texts to draw.
+    sampling: the options for drawing a token.
 
   Yields:
-    The next token of each row int32 [rows], and the logarithms of what the model gave for it,
-    before `sampling`, float32 [rows].
+    The next token of each row, int32 [rows], and its log p before `sampling`, float32 [rows].
   """
   memory = nnx.merge(graphdef, params, settings).stack.size.memory
   compiled, options, stride = functions(graphdef, segment), sampling.options(), segment // 2
   text = [np.full(rows, token, np.int32) for token in (END, *prompt)]
-  begin = done = 0  # where the segment begins, and what has been read
+  begin = done = 0  # the first token of the segment, and the number of tokens read
   cache = compiled.empty(params, settings, rows)
   while True:
     over = len(text) - begin - segment
@@ -198,10 +197,10 @@ def generate(
 
 @functools.lru_cache(maxsize=16)
 def continuer(graphdef: nnx.GraphDef, segment: int, count: int) -> Callable[..., Array]:
-  """A compiled function(params, settings, prompts int32 [B,P]) of what follows END and a prompt.
+  """Compiles (params, settings, prompts int32 [B,P]) -> tokens after END and each prompt.
 
-  It draws what `generate` does by default, int32 [B,`count`], as long as all that is read fits in
-  a segment: `count` is at most T − P.
+  The function draws int32 [B,`count`], like `generate` by default. All tokens that it reads must
+  fit in a segment: `count` is at most T − P.
   """
 
   @jax.jit
@@ -226,7 +225,7 @@ def continuer(graphdef: nnx.GraphDef, segment: int, count: int) -> Callable[...,
 
 
 def until_ended(columns: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-  """Columns of tokens, int [rows] each, up to that in which the last row has its END."""
+  """Yields columns of tokens, int [rows] each, until every row has had its END."""
   ended: np.ndarray | bool = False
   for column in columns:
     yield column

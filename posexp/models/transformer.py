@@ -1,6 +1,6 @@
-"""The Transformer (Vaswani et al. 2017), which asks its encoding for parts and never which it is.
+"""The Transformer (Vaswani et al. 2017), made of its encoding's parts, whichever encoding it is.
 
-Modes differ only in where keys and values come from and in the span that is laid out for them:
+Modes differ only in the source of keys and values and in the span that they get:
 
 | mode     | keys and values of            | span                                               |
 |----------|-------------------------------|----------------------------------------------------|
@@ -29,38 +29,38 @@ from posexp.models.block import Block, Size, drop
 
 @struct.dataclass
 class Cache:
-  """Keys and values of all slots so far, for each layer, as products read them."""
+  """Keys and values of all slots for each layer, in the layout that products read."""
 
   keys: tuple[Array, ...]  # [B,H,D,K]
   values: tuple[Array, ...]  # [B,H,K,D]
-  positions: Array  # int [1 or B,K]: where each slot stands
-  length: Array  # int: how many slots are filled
+  positions: Array  # int [1 or B,K]: the position of each slot
+  length: Array  # int: the number of filled slots
 
 
 @struct.dataclass
 class Memory:
-  """The inputs [B,M,F] of every layer for what came before; gradients stop here."""
+  """The inputs [B,M,F] of every layer for earlier tokens; gradients stop here."""
 
   layers: tuple[Array, ...]
-  documents: Array  # int [B,M]: the document that each slot belongs to, −1 while it holds nothing
+  documents: Array  # int [B,M]: the document of each slot, −1 if the slot is empty
 
   def cleared(self, fresh: Array) -> Memory:
-    """With nothing in the rows where `fresh`, bool [B]."""
+    """Empties the rows where `fresh`, bool [B], is True."""
     return self.replace(documents=jnp.where(fresh[:, None], -1, self.documents))
 
 
 def of_layer(span: Span, term_scale: TermScale | None, i: int, dtype: Any) -> Span:
-  """The span with the factors [layers,H] of the terms of layer i."""
+  """Adds layer i's factors of terms, of [layers,H] for each term, to the span."""
   if term_scale is None:
     return span
   return span.replace(term_scale={term: each[i].astype(dtype) for term, each in term_scale.items()})
 
 
 def visible(real: Array, size: Size) -> Array:
-  """Which keys each query may look at, bool [1 or B,1 or L,L]; real tokens bool [1 or B,L] are.
+  """Returns which keys each query may see, bool [1 or B,1 or L,L], of real tokens bool [1 or B,L].
 
-  Of a window (Kitaev & Klein 2018, section 4.2) those that are at most so many places away; where
-  its ends are relaxed, the first and the last two tokens see all, and all see them.
+  With a window (Kitaev & Klein 2018, section 4.2) it sees keys at most so many places away; with
+  relaxed ends, the first two and the last two tokens also see all tokens and are seen by all.
   """
   if size.window is None:
     return real[:, None]
@@ -69,7 +69,7 @@ def visible(real: Array, size: Size) -> Array:
   if size.window_ends == "relaxed":
     end = (place < 2) | (place >= real.sum(1, keepdims=True) - 2)
     near = near | end[:, :, None] | end[:, None]
-  # Padding may be far from every real token, but has to see one.
+  # Padding may be far from every real token, but each query must see a key.
   return (near | ~real[:, :, None]) & real[:, None]
 
 
@@ -87,7 +87,7 @@ def filled_up(hidden: Array, mask: Array) -> Array:
 
 
 class Stack(nnx.Module):
-  """An encoder, a decoder or a language model, without what reads its output."""
+  """An encoder, a decoder or a language model, without the output layer."""
 
   def __init__(
     self,
@@ -102,10 +102,10 @@ class Stack(nnx.Module):
   ):
     """Builds the stack; `rngs` has the streams `params` and `encoding`.
 
-    Positions that it is given must be below `max_position`; None means that they are consecutive.
+    Positions given to the stack must be below `max_position`; None means consecutive positions.
 
     Raises:
-      ValueError: the size does not suit the encoding, or what the stack is for.
+      ValueError: the size does not suit the encoding or the kind of stack.
     """
     if not isinstance(size, Size):
       raise ValueError(f"model={size.backbone} classifies and can do nothing else")
@@ -152,7 +152,7 @@ class Stack(nnx.Module):
     term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
-    """The whole sequence at once: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
+    """Reads a whole sequence: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
 
     Padding comes after the real tokens, and may go on beyond the encoding's positions.
 
@@ -196,10 +196,10 @@ class Stack(nnx.Module):
   def step(
     self, tokens: Array, cache: Cache, *, source: tuple | None = None, seen: Array | None = None
   ) -> tuple[Array, Cache]:
-    """The next tokens [B,Q] of a cached sequence -> ([B,Q,F], cache); NaN once it is full.
+    """Reads the next tokens [B,Q] of a cached sequence -> ([B,Q,F], cache); NaN once it is full.
 
-    With `seen`, bool [B,Q,K], they are alternatives for one place instead. Each sees the slots that
-    `seen` says, its own among them.
+    With `seen`, bool [B,Q,K], the tokens are alternatives for one place instead. Each sees the
+    slots where `seen` is True, which must include its own.
 
     Raises:
       ValueError: more tokens than the cache has slots.
@@ -240,17 +240,17 @@ class Stack(nnx.Module):
     term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> tuple[Array, Memory]:
-    """The next segment [B,L] of a sequence -> ([B,L,F], memory) (Dai et al. 2019, section 3.2).
+    """Reads the next segment [B,L] -> ([B,L,F], memory) (Dai et al. 2019, section 3.2).
 
-    Tokens see what stands before them, in the memory too; with `documents` int [B,L] only what is
-    of their own document, where −1 is padding, which other tokens do not see. `positions` int
-    [1 or B,M+L] are those of the memory's slots and of the segment; None means that they are
-    consecutive. `term_scale` is as in `__call__`. With `size.same_length` a token sees M keys at
-    the most, itself among them, wherever in the segment it stands, as in the authors' code for
-    PyTorch; in that for TensorFlow, M + 1.
+    Tokens see all tokens before them, including the memory's; with `documents` int [B,L], only
+    those of their own document. Document −1 is padding, which no other token sees. `positions` int
+    [1 or B,M+L] are those of the memory's slots and the segment; None means consecutive ones.
+    `term_scale` is as in `__call__`. With `size.same_length` a token sees at most M keys including
+    its own, wherever it stands in the segment, as in the authors' PyTorch code; in their TensorFlow
+    code it sees M + 1.
 
     Raises:
-      ValueError: memory and segment are longer than the encoding's positions.
+      ValueError: memory and segment together are longer than the encoding's positions.
     """
     past, length = memory.documents.shape[1], tokens.shape[1]
     consecutive = positions is None
@@ -283,7 +283,7 @@ class Stack(nnx.Module):
     return self.finish(x), Memory(tuple(layers), held[:, length:])
 
   def source(self, encoded: Array, mask: Array) -> tuple:
-    """Keys and values, for every layer, of an encoder's output [B,S,F] with its mask [B,S].
+    """Returns every layer's keys and values of an encoder's output [B,S,F] with mask [B,S].
 
     Padding comes after the real tokens.
     """
@@ -295,7 +295,7 @@ class Stack(nnx.Module):
     return tuple((*block.cross.keys_values(encoded), span) for block in self.blocks)
 
   def empty_cache(self, batch: int, length: int, positions: Array | None = None) -> Cache:
-    """Room for `length` tokens.
+    """Returns an empty cache for `length` tokens.
 
     Raises:
       ValueError: the encoding has fewer positions.
@@ -313,13 +313,13 @@ class Stack(nnx.Module):
     return Cache(keys, values, positions, jnp.zeros((), jnp.int32))
 
   def empty_memory(self, batch: int, length: int) -> Memory:
-    """A memory of `length` slots in which nothing is filled yet."""
+    """Returns an empty memory of `length` slots."""
     shape = (batch, length, self.size.d_model)
     layers = tuple(jnp.zeros(shape, self.size.dtype) for _ in self.blocks)
     return Memory(layers, jnp.full((batch, length), -1, jnp.int32))
 
   def check(self, length: int) -> None:
-    """Raises ValueError where the encoding has fewer than `length` positions."""
+    """Raises ValueError if the encoding has fewer than `length` positions."""
     if self.limit is not None and length > self.limit:
       raise ValueError(
         f"a sequence of {length} tokens, but the encoding has {self.limit} positions"
@@ -328,20 +328,20 @@ class Stack(nnx.Module):
   def read(
     self, tokens: Array, positions: Array, rngs: Rngs | None, mask: Array | None = None
   ) -> Array:
-    """The embedded tokens [B,L,F], in the dtype of all that follows."""
+    """Embeds tokens: [B,L,F], in the dtype of the blocks."""
     embedded = self.embed(tokens, positions, mask)
     return drop(embedded, self.size.dropout, rngs).astype(self.size.dtype)
 
   def ready(self, span: Span, *, whole_only: bool = False) -> Span:
-    """The span of self-attention with what its layers share, or what makes that of each block."""
+    """Adds to a span what its layers share, or the function for it: see `attention.ready`."""
     form = "reference" if whole_only else self.size.attention
     return attention.ready(span, self.shared, form)
 
   @property
   def relation(self) -> Relation:
-    """Of the first layer, as of all others."""
+    """The relation of the first layer; all layers have one of the same kind."""
     return self.blocks[0].attention.relation
 
   def finish(self, x: Array) -> Array:
-    """The stream after the last layer, normalized."""
+    """Normalizes the last layer's output, if blocks normalize their inputs."""
     return x if self.norm is None else self.norm(x)

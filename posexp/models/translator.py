@@ -31,25 +31,25 @@ class TranslatorSpec:
 
   @property
   def vocab_size(self) -> int:
-    """Of the tokens that it writes."""
+    """The size of the target's vocabulary."""
     return self.target_vocab
 
   def build(self, rngs: Rngs) -> Translator:
-    """The model, with weights drawn from `rngs`; ValueError if the sizes do not suit."""
+    """Builds the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     return Translator(self, rngs=rngs)
 
   def inputs(self, length: int) -> tuple[dict[str, jax.ShapeDtypeStruct]]:
-    """The shapes of what the model is called with: one pair of `length` tokens each."""
+    """Returns the shapes of the model's inputs: one pair of `length` tokens each."""
     tokens, mask = (jax.ShapeDtypeStruct((1, length), kind) for kind in (jnp.int32, bool))
     return ({"source": tokens, "source_mask": mask, "target": tokens, "mask": mask},)
 
 
 class Translator(nnx.Module):
-  """An encoder, and a causal decoder that attends to what it encoded (Vaswani et al. 2017).
+  """An encoder, and a causal decoder that attends to its output (Vaswani et al. 2017).
 
   A batch has source int [B,S] with source_mask bool [B,S]; target int [B,T], which begins with
-  [BOS], with mask bool [B,T]; labels int [B,T], the token that follows each of target; and weight
-  [B], 0 for a padded row. Both masks have a real token in every row, tokens before padding.
+  [BOS], with mask bool [B,T]; labels int [B,T], the token after each target token; and weight [B],
+  0 for a padded row. Both masks have a real token in every row, and padding last.
 
   Raises:
     ValueError: the size does not suit the encoding, or positions are not consecutive in evaluation.
@@ -87,20 +87,20 @@ class Translator(nnx.Module):
     term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> tuple:
-    """Source tokens [B,S] with their mask: what every layer of the decoder attends to."""
+    """Encodes source tokens [B,S] with their mask into keys and values for every decoder layer."""
     positions = None if rngs is None else self.positions.training(mask, rngs.positions)
     encoded = self.encoder(source, mask, positions=positions, term_scale=term_scale, rngs=rngs)
     return self.decoder.source(encoded, mask)
 
   @property
   def reader(self) -> Reader:
-    """What reads target words off the decoder's output."""
+    """The output layer of the decoder."""
     return Reader(self.head.matrix(), self.head.bias[...])
 
   def hidden(
     self, batch: dict[str, Array], *, term_scale: TermScale | None = None, rngs: Rngs | None = None
   ) -> Array:
-    """The decoder's output [B,T,F]. `term_scale` [layers,H]: of the encoder, then the decoder."""
+    """Returns the decoder's output [B,T,F]. `term_scale` [layers,H] begins with the encoder's."""
     first = second = None
     if term_scale is not None:
       layers = len(self.encoder.blocks)
@@ -123,17 +123,17 @@ class Translator(nnx.Module):
     )
 
   def __call__(self, batch: dict[str, Array], *, term_scale: TermScale | None = None) -> Array:
-    """Logits float32 [B,T,V] of the labels."""
+    """Returns logits float32 [B,T,V] of the labels."""
     return self.reader.logits(self.hidden(batch, term_scale=term_scale))
 
   def initial_carry(self, rows: int) -> tuple:
-    """Nothing: batches have nothing to do with each other."""
+    """Returns (), since batches are independent."""
     return ()
 
   def loss(
     self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, tuple]:
-    """Means over the real target tokens of a batch, and how many they are.
+    """Returns means over the real target tokens of a batch, the number of these, and carry.
 
     "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
     """
@@ -147,7 +147,7 @@ class Translator(nnx.Module):
   def predict(
     self, batch: dict[str, Array], carry: tuple = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], tuple]:
-    """For every pair, each [B]: its loss (the sum over its tokens), tokens, and right ones."""
+    """Returns each pair's summed loss, tokens and right tokens, [B] each; and carry."""
     nll, right = cross_entropy.scores(self(batch, term_scale=term_scale), batch["labels"])
     mask = batch["mask"]
     found = {"loss": nll * mask, "tokens": mask, "right": right & mask}

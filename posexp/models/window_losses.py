@@ -1,4 +1,4 @@
-"""What a language model makes of windows of a text: nothing before a window counts.
+"""Losses of a language model on windows of a text, without the text before a window.
 
 Shapes: B windows, W their width in tokens, T a segment.
 """
@@ -22,13 +22,13 @@ from posexp.models.language_model import LanguageModel
 def window_losses(
   graphdef: nnx.GraphDef, segment: int, scored: int
 ) -> Callable[..., dict[str, Array]]:
-  """(params, settings, batch) -> the nll in nats of the last `scored` targets of each window.
+  """Compiles (params, settings, batch) -> nll in nats of the last `scored` targets per window.
 
-  A batch has tokens and labels int [B,W] and, where a token sees some of those before it alone,
-  documents int [B,W]. A model without a memory reads a window at once. With one, W are some
-  segments, each window ends with the last of them, and what stands before it has the document −1:
-  the memory begins empty, and segments of nothing else are not read. Its result may be wider than
-  asked: whole segments, or `scored` of each.
+  A batch has tokens and labels int [B,W] and, if tokens do not see all tokens before them,
+  documents int [B,W]. A model without a memory reads a window at once. With a memory, W is a
+  multiple of the segment, windows end at W, and tokens before a window have document −1: the memory
+  starts empty, and segments without a window are not read. The result may then be wider than asked:
+  it has up to `scored` targets of each segment.
   """
 
   @jax.jit
@@ -41,13 +41,13 @@ def window_losses(
 
 
 def at_once(model: LanguageModel, batch: dict[str, Array], _: int, scored: int) -> Array:
-  """Of windows that are read whole, float32 [B,scored]."""
+  """Returns the nll of windows that are read whole, float32 [B,scored]."""
   hidden, _ = model.hidden(batch, ())
   return nll(model, hidden[:, -scored:], batch["labels"][:, -scored:])
 
 
 def in_segments(model: LanguageModel, batch: dict[str, Array], segment: int, scored: int) -> Array:
-  """Of windows that are read with a memory, float32 [B,W/T·min(T,scored)], 0 where none is read."""
+  """Returns the nll of windows read with a memory, float32 [B,W/T·min(T,scored)], 0 if not read."""
   (rows, width), scored = batch["tokens"].shape, min(segment, scored)
   first = jnp.argmax((batch["documents"] >= 0).any(0)) // segment
 
@@ -67,7 +67,7 @@ def in_segments(model: LanguageModel, batch: dict[str, Array], segment: int, sco
 
 
 def nll(model: LanguageModel, hidden: Array, labels: Array) -> Array:
-  """−log p of labels int [B,T], float32 [B,T]; few logits are formed at a time."""
+  """Returns −log p of labels int [B,T], float32 [B,T]; only few logits are formed at a time."""
   reader = model.reader
   at_once = max(1, AT_ONCE // (len(labels) * len(reader.bias)))
   found = jax.lax.map(
