@@ -1,18 +1,18 @@
 """What training a run costs: seconds, tokens per second, compilation and memory.
 
 time/seconds              training with its evaluations, over all sessions of the run
-time/tokens_per_second    real tokens since the row before, without evaluation and waiting for what
-                          is compiled; on a CPU other shapes are compiled meanwhile, which slows
+time/tokens_per_second    non-padding tokens since the last row, excluding evaluation and waiting
+                          for compilation; on a CPU, compiling other shapes at the same time slows
                           the first steps
-time/compile_seconds      for which steps waited until their program was compiled; near 0 where an
-                          earlier run of the process has compiled it
-time/input_seconds        for which devices waited for a batch, at the most
+time/compile_seconds      time that steps waited for their program to be compiled; near 0 if an
+                          earlier run of the process compiled it
+time/input_seconds        time that devices waited for batches, at most
 time/first_step_seconds   from the start of the process, or of the job in a sweep, to the end of
                           the first step
-memory/temporary_bytes    what the step needs on a device beside its inputs and outputs, according
-                          to its compiler
-memory/peak_bytes         the most that a device had in use, where it counts (GPU, TPU); left out
-                          where an earlier run of the process had as much
+memory/temporary_bytes    memory of a device that the step needs besides inputs and outputs,
+                          according to the compiler
+memory/peak_bytes         the most memory of a device in use, if it counts that (GPU, TPU); left out
+                          if an earlier run of the process used as much
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _process = [posexp.BEGUN]
 
 
 def job_begins() -> float:
-  """The time at which this job began; the first job of a process begins with the process."""
+  """Returns the time at which this job began; a process's first job begins with the process."""
   return _process.pop() if _process else time.perf_counter()
 
 
 def of_run(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-  """What a run cost, from its rows."""
+  """Returns the costs of a run, from its rows."""
   found: dict[str, float] = {}
   for row in history:
     found |= {name: row[name] for name in row if name.startswith(COST)}
@@ -48,7 +48,7 @@ def of_run(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 class Meter:
-  """Counts the costs of a run while it is trained."""
+  """A counter of the costs of a run while it is trained."""
 
   def __init__(self, history: Sequence[Mapping[str, Any]], step: Step, mesh: Mesh, begun: float):
     self.step = step
@@ -62,11 +62,11 @@ class Meter:
     self.restart()
 
   def restart(self) -> None:
-    """Begins to count anew, after something that was not training."""
+    """Restarts the count, after something other than training."""
     self.since, self.compiling, self.tokens = time.perf_counter(), self.step.seconds, 0
 
   def next(self, batches: Iterator[tuple[Batch, int]], state: State) -> tuple[Batch, int]:
-    """The next batch and its tokens; devices that had done all steps before it have waited."""
+    """Returns the next batch and its tokens; counts the wait if devices have finished all steps."""
     since = time.perf_counter()
     found = next(batches)
     if state.step.is_ready():
@@ -74,14 +74,14 @@ class Meter:
     return found
 
   def count(self, tokens: int, state: State) -> None:
-    """Counts a step on so many tokens."""
+    """Counts a step on this many tokens."""
     self.tokens += tokens
     if "time/first_step_seconds" not in self.earlier:
       state.step.block_until_ready()
       self.earlier["time/first_step_seconds"] = time.perf_counter() - self.begun
 
   def read(self) -> dict[str, float]:
-    """The costs since the beginning and since the last row, for a row of the log."""
+    """Returns the costs since the beginning and since the last row, for a row of the log."""
     now, compiling = time.perf_counter(), self.step.seconds
     rate = self.tokens / (now - self.since - (compiling - self.compiling))
     self.restart()
@@ -98,5 +98,5 @@ class Meter:
     return row | ({"memory/peak_bytes": peak} if peak > self.peak else {})
 
   def _peak(self) -> int:
-    """Bytes; 0 where devices do not count them."""
+    """Returns the peak of bytes in use; 0 if devices do not count them."""
     return max((each.memory_stats() or {}).get("peak_bytes_in_use", 0) for each in self.devices)

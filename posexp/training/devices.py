@@ -1,4 +1,4 @@
-"""The devices of a run: which there are, and which part of its arrays each of them holds."""
+"""The devices of a run, and the part of its arrays that each device holds."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from posexp.errors import UserError
 # mallopt(3): one arena (M_ARENA_MAX), no mmap (M_MMAP_MAX), no trimming (M_TRIM_THRESHOLD).
 KEEP_FREED = ((-8, 1), (-4, 0), (-1, -1))
 HUGE = 2**21  # bytes of a huge page
-SOON = 2**27  # bytes that every run takes until its first step
+SOON = 2**27  # bytes that every run uses before its first step
 POPULATE = 23  # MADV_POPULATE_WRITE, of Linux 5.14
 CONTROL_GROUPS = (
   "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )  # fmt: skip
-SMALL = 2**8  # numbers; arrays of fewer are whole on every device
+SMALL = 2**8  # arrays of fewer numbers are whole on every device
 
 
 def prepare() -> None:
-  """Settings of this process, to be made before JAX first uses a device.
+  """Sets up this process; call it before JAX first uses a device.
 
   Compiled programs are cached on disk, so that the next process starts in seconds. Freed memory is
-  kept: the temporaries of a step are one block of hundreds of MB, which glibc would return to the
-  system, and a CPU would spend an eighth of each step on getting its pages again. The threads of
-  the library that tokenizes would wait for each other then, and take 1.7 times as long as one.
+  kept: the temporaries of a step are one block of hundreds of MB. glibc would return it to the
+  system, and a CPU would spend an eighth of each step on getting the pages back. With memory kept,
+  the tokenizer's threads wait for each other and take 1.7 times as long as one, so it uses one.
   """
   cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(storage.cache_folder() / "jax")
   if not storage.SURROGATES.search(cache):  # XLA takes no path that is not UTF-8
     jax.config.update("jax_compilation_cache_dir", cache)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-  # What a full disk has cut off is compiled instead.
+  # A cached program that a full disk cut off is compiled again.
   warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
   if not gc.get_freeze_count():
     gc.freeze()
@@ -59,12 +59,12 @@ def prepare() -> None:
     keep_freed_memory()
 
 
-@functools.cache  # once in a process: what is taken at first serves the other runs of a sweep
+@functools.cache  # once per process: later runs of a sweep use the same memory
 def keep_freed_memory() -> None:
-  """Makes glibc's malloc keep freed memory, in huge pages where the system has them.
+  """Makes glibc's malloc keep freed memory, in huge pages if the system has them.
 
-  Huge pages are advised for half of the machine's memory, which is not taken before it is used; a
-  thread takes what every run uses, since a virtual machine may need 3 ms for each MB.
+  Advises huge pages for half of the machine's memory, without allocating it yet. A thread touches
+  the part that every run uses, since a virtual machine may need 3 ms for each MB.
   """
   libc = ctypes.CDLL(None)
   for option, value in KEEP_FREED:
@@ -76,7 +76,7 @@ def keep_freed_memory() -> None:
     libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size - HUGE), mmap.MADV_HUGEPAGE)
     libc.free(ctypes.c_void_p(heap))
 
-    def take() -> None:  # page by page, since other threads ask for memory meanwhile
+    def take() -> None:  # page by page, since other threads also ask for memory
       for page in range(start, start + min(SOON, size - HUGE), HUGE):
         libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(HUGE), POPULATE)
 
@@ -84,7 +84,7 @@ def keep_freed_memory() -> None:
 
 
 def check_memory(need: int, what: str, way_out: str) -> None:
-  """Raises UserError where a device has less memory than the bytes that `what` needs."""
+  """Raises UserError if a device has fewer bytes of memory than `what` needs."""
   limit = memory()
   if need > limit:
     raise UserError(
@@ -95,7 +95,7 @@ def check_memory(need: int, what: str, way_out: str) -> None:
 
 @functools.cache
 def memory() -> int:
-  """Bytes of a device; those of the machine, or of this process's control group, for a CPU."""
+  """Returns a device's memory in bytes; for a CPU the machine's, or the control group's limit."""
   counted = jax.local_devices()[0].memory_stats() or {}
   if "bytes_limit" in counted:
     return counted["bytes_limit"]
@@ -107,12 +107,12 @@ def memory() -> int:
 
 
 def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:
-  """A row of devices for batches of the sizes `rows`, each accumulated in so many `parts`.
+  """Returns a row of devices for batches of the sizes `rows`, each accumulated in `parts` parts.
 
-  It has as many devices of every process as divide the part of each batch evenly.
+  It has the most devices of every process among which the parts of all batches divide evenly.
 
   Raises:
-    UserError: a batch does not divide into so many parts, or among the processes.
+    UserError: a batch does not divide into these parts, or among the processes.
   """
   whole = math.gcd(*np.asarray(rows).ravel().tolist())
   sizes = ", ".join(map(str, np.unique(rows)))
@@ -135,20 +135,20 @@ def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """The sharding of arrays that are whole on every device."""
+  """Returns the sharding of arrays that are whole on every device."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
-  """The sharding of arrays that are divided by their first dimension."""
+  """Returns the sharding of arrays that are divided by their first dimension."""
   return NamedSharding(mesh, PartitionSpec("data"))
 
 
 def shardings(tree: Any, mesh: Mesh, divide: bool) -> Any:
-  """The sharding of each array of a tree: whole on every device, or, to `divide`, in parts.
+  """Returns the sharding of each array of a tree: whole on every device, or divided if `divide`.
 
-  An array is divided along the largest of the dimensions that the devices divide. Where they divide
-  none, and where an array is small, it is whole on every device.
+  An array is divided along its largest dimension that is a multiple of the number of devices. Small
+  arrays, and arrays without such a dimension, are whole on every device.
   """
 
   def sharding(leaf: Any) -> NamedSharding:
@@ -161,9 +161,9 @@ def shardings(tree: Any, mesh: Mesh, divide: bool) -> Any:
 
 
 def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Array], int]]:
-  """Each batch divided among the devices, and its number of real tokens, one batch ahead of use.
+  """Yields each batch divided among the devices, and its real tokens, one batch ahead of use.
 
-  Every process gets the whole batches and feeds its own devices.
+  Every process receives whole batches and feeds its own devices.
   """
   sharding = by_rows(mesh)
 

@@ -1,6 +1,6 @@
-"""How large a model is and what it costs, and widths at which encodings are equal in one of these.
+"""Parameter and FLOP counts, and the width that makes two encodings equal in one of them.
 
-Everything here is worked out from shapes: nothing is allocated and nothing is compiled.
+Everything is computed from shapes: nothing is allocated or compiled.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from posexp.training.step import split
 if TYPE_CHECKING:
   from posexp.tasks.contract import ModelSpec
 
-TOLERANCE = 0.01  # how far from the reference a matched count may be
+TOLERANCE = 0.01  # largest relative distance of a matched count from the reference
 
 
 def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> dict[str, float]:
-  """`parameters`, and `flops`: operations of a forward pass, for each of its `length` tokens.
+  """Returns `parameters`, and `flops`: operations of a forward pass per each of `length` tokens.
 
-  `inputs` are the shapes of what the model is called with. Operations are those that JAX's cost
-  analysis counts in the program before it is optimized: an addition and a multiplication are one
-  each, and zeros that are multiplied count like other numbers.
+  `inputs` are the shapes of the model's inputs. JAX's cost analysis counts operations in the
+  program before it is optimized: an addition and a multiplication are one each, and zeros that are
+  multiplied count like other numbers.
   """
   graphdef, *state = split(abstract_model(build))
 
@@ -51,13 +51,13 @@ def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> di
 
 @functools.lru_cache
 def counts(spec: ModelSpec, length: int) -> dict[str, float]:
-  """The `costs` of a model, for inputs of `length` tokens, cached if all of its code is posexp's.
+  """Returns the `costs` of a model for inputs of `length` tokens, cached if its code is posexp's.
 
   Raises:
     ValueError: the size does not suit the encoding.
   """
   own = {type(part).__module__.partition(".")[0] for part in (spec, spec.encoding, spec.size)}
-  vectors = getattr(spec, "vectors", None)  # what they hold, their text does not say
+  vectors = getattr(spec, "vectors", None)  # their repr does not show their values
   if own != {"posexp"} or vectors is not None:
     return _counted(spec, length)
   parts = repr(spec), length, _code(), jax.__version__, flax.__version__
@@ -66,13 +66,13 @@ def counts(spec: ModelSpec, length: int) -> dict[str, float]:
 
 @functools.cache
 def _code() -> str:
-  """A digest of posexp itself."""
+  """Returns a digest of posexp's source."""
   files = sorted(Path(posexp.__file__).parent.rglob("*.py"))
   return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _counted(spec: ModelSpec, length: int) -> dict[str, float]:
-  # The analysis counts a loop over blocks once: the definition has all operations in sight.
+  # The analysis counts a loop over blocks only once, so attention is counted by its definition.
   whole_only = {"attention": "reference"} if hasattr(spec.size, "attention") else {}
   size = dataclasses.replace(spec.size, **whole_only)
   whole = dataclasses.replace(spec, size=size, positions=CONSECUTIVE)
@@ -81,7 +81,7 @@ def _counted(spec: ModelSpec, length: int) -> dict[str, float]:
 
 
 def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
-  """Both counts of a model, and those of no encoding at the size that was `given`."""
+  """Returns both counts of a model, and those of `none` at the size that was `given`."""
   given = dataclasses.replace(given, match="none", match_to="none")
   none = dataclasses.replace(spec, encoding=Encoding(), size=given)
   own, none = counts(spec, length), counts(none, length)
@@ -98,7 +98,7 @@ def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
 
 @functools.lru_cache
 def attention_of(spec: ModelSpec, length: int) -> str:
-  """How the model attends to inputs of `length` tokens: `attention.form_of` them, or "none"."""
+  """Returns the form of attention for inputs of `length` tokens; "none" without attention."""
   stacks = abstract_model(spec.build).stacks
   if not stacks:
     return "none"
@@ -106,14 +106,14 @@ def attention_of(spec: ModelSpec, length: int) -> str:
 
 
 def matched(spec: ModelSpec, length: int) -> ModelSpec:
-  """The model with that width at which it has as many parameters or FLOPs as the reference.
+  """Returns the model with the width that gives it the reference's parameters or FLOPs.
 
   The width is `size.varied`, d_ff of a Transformer. The reference is the encoding `size.match_to`,
-  with its default options and the width as given; FLOPs are those of inputs of `length` tokens.
-  What is returned asks for no matching.
+  with its default options and the width as given; FLOPs are those of inputs of `length` tokens. The
+  returned model has match="none".
 
   Raises:
-    UserError: no width comes within 1 % of it.
+    UserError: no width comes within 1 % of the reference.
   """
   size = spec.size
   plain = dataclasses.replace(spec, size=dataclasses.replace(size, match="none", match_to="none"))
@@ -146,13 +146,13 @@ def matched(spec: ModelSpec, length: int) -> ModelSpec:
 
 
 def closest(at: Callable[[int], float], goal: float) -> int:
-  """The width at which a count that grows with it comes near a goal.
+  """Returns the width at which a count that grows with it comes near a goal.
 
   Raises:
     ValueError: no width up to 64 suits the encoding.
   """
   step = width_step(at)
-  # Both counts are straight lines in the width of a Transformer, and nearly so in that of others.
+  # Both counts are linear in the width of a Transformer, and nearly linear in that of others.
   slope = (at(3 * step) - at(step)) / (2 * step)
   width = step * max(1, round((goal - at(step)) / (slope * step)) + 1)
   for _ in range(10):
@@ -164,10 +164,10 @@ def closest(at: Callable[[int], float], goal: float) -> int:
 
 
 def width_step(at: Callable[[int], float]) -> int:
-  """The least number of which every multiple is a width that the encoding can have.
+  """Returns the least number whose multiples are all widths that suit the encoding.
 
   Raises:
-    ValueError: no width up to 64 suits it.
+    ValueError: no width up to 64 suits the encoding.
   """
   for step in (1, 2, 4, 8, 16, 32, 64):
     try:

@@ -14,14 +14,14 @@ import optax.contrib
 
 from posexp.config.checks import Count, Positive, Share, Whole, at_least, check, show
 
-# Optimizers of optax and optax.contrib that need gradients, parameters and a learning rate alone.
+# Optimizers of optax and optax.contrib that need only gradients, parameters and a learning rate.
 Name = Literal[
   "adabelief", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "ademamix",
   "adopt", "amsgrad", "lamb", "lars", "lion", "muon", "nadam", "nadamw", "radam", "rmsprop", "sgd",
   "signum", "yogi",
 ]  # fmt: skip
 OURS = {"adamw": {"b2": 0.98}}  # defaults that are not optax's
-MASKS = ("mask", "weight_decay_mask")  # names of the argument that says what weight decay acts on
+MASKS = ("mask", "weight_decay_mask")  # names of the argument for the weights that decay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,17 +37,17 @@ class Training:
   schedule: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
   warmup: Whole = 100
   weight_decay: Annotated[float, at_least(0)] = 0.1
-  clip: Positive | None = 1.0  # largest norm of a gradient; None is any
+  clip: Positive | None = 1.0  # largest norm of a gradient; None: unlimited
   label_smoothing: Share = 0.0
   evaluate_every: Count | None = None  # steps; None is once an epoch
   log_every: Count = 50
   patience: Count | None = None  # evaluations without a better one; None never stops early
-  average: Count | None = None  # the last evaluated checkpoints, instead of the best one
-  accumulate: Count = 1  # parts of a batch that a step works on, one after the other
-  shard: Literal["none", "parameters"] = "none"  # what is divided beside the batches
+  average: Count | None = None  # average so many of the last checkpoints, instead of the best one
+  accumulate: Count = 1  # parts of a batch that a step works on, one after another
+  shard: Literal["none", "parameters"] = "none"  # divided among devices besides the batches
 
   def __post_init__(self):
-    """Raises ValueError for an option that the optimizer does not have, or refuses."""
+    """Raises ValueError for an option that the optimizer lacks or refuses."""
     check(self)
     make, given = _maker(self.optimizer), self.optimizer_options or {}
     taken = {"learning_rate", "weight_decay", *MASKS}
@@ -66,7 +66,7 @@ class Training:
       self._try(make, given)
 
   def _try(self, make: Callable[..., optax.GradientTransformation], given: dict[str, Any]) -> None:
-    """Raises ValueError where an optimizer cannot take a step with what it is given."""
+    """Raises ValueError if an optimizer cannot take a step with the `given` options."""
 
     def step(params: dict[str, jax.Array]) -> Any:
       optimizer = make(1.0, **given)
@@ -87,7 +87,7 @@ def _maker(name: str) -> Callable[..., optax.GradientTransformation]:
 
 
 def _decay(options: Training) -> dict[str, Any]:
-  """Returns the arguments for weight decay; none where the optimizer cannot choose the weights."""
+  """Returns the arguments for weight decay; none if the optimizer cannot choose the weights."""
   given = inspect.signature(_maker(options.optimizer)).parameters
   masks = [mask for mask in MASKS if mask in given and "weight_decay" in given]
   return {"weight_decay": options.weight_decay, masks[0]: decayed} if masks else {}
@@ -95,10 +95,10 @@ def _decay(options: Training) -> dict[str, Any]:
 
 @functools.lru_cache
 def make_schedule(options: Training, steps: int) -> optax.Schedule:
-  """Learning rate by step: it rises linearly for `warmup` steps, then falls until `steps`.
+  """Returns the learning rate by step: linear warmup for `warmup` steps, then a fall to `steps`.
 
-  `rsqrt` falls as √(warmup / step) (Vaswani et al. 2017, section 5.3, with the peak for scale). It
-  is compiled whole: on the host each of its operations would be compiled by itself.
+  `rsqrt` falls as √(warmup / step) (Vaswani et al. 2017, section 5.3, scaled to the peak). The
+  schedule is jitted as a whole: on the host each of its operations would be compiled by itself.
   """
   peak, warmup = options.learning_rate, min(options.warmup, steps - 1)
   fall = {
@@ -113,10 +113,10 @@ def make_schedule(options: Training, steps: int) -> optax.Schedule:
 
 
 def decayed(params) -> object:
-  """Which parameters weight decay acts on: matrices of linear maps.
+  """Returns the mask of parameters that decay: the matrices of linear maps.
 
-  Not on vectors of words and positions, norms, biases, periods and phases, where it would pull
-  toward a meaning.
+  Vectors of words and positions, norms, biases, periods and phases do not decay, since 0 is no
+  neutral value for them.
   """
   return jax.tree_util.tree_map_with_path(lambda path, _: "kernel" in str(path[-1]), params)
 

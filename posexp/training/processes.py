@@ -1,8 +1,8 @@
 """The processes that train a run together: which one this is, and how they act as one.
 
-There are several where the environment says so: the tasks of a Slurm step (`srun -n 4 ...`), or
+The environment tells their number: the tasks of a Slurm step (`srun -n 4 ...`), or else
 JAX_COORDINATOR_ADDRESS (host:port of the main process), JAX_NUM_PROCESSES and JAX_PROCESS_ID. All
-are given the same command, and see the same folder of runs, in which the main process alone writes.
+get the same command and see the same folder of runs, in which only the main process writes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from posexp.errors import UserError
 log = logging.getLogger("posexp")
 
 EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-LATE = 3  # steps after which a stop flag is read, so that no process waits for another
+LATE = 3  # steps before a stop flag is read, so that no process waits for another
 
 
 class ProcessInfo(NamedTuple):
-  """One process among those that train a run."""
+  """One of the processes that train a run."""
 
   rank: int = 0  # 0 is the main process
   count: int = 1
-  address: str | None = None  # of the main process; None: JAX finds it as Slurm says
+  address: str | None = None  # of the main process; None: JAX gets it from Slurm
 
 
-_joined = ProcessInfo()  # this process, once it has met the others
+_joined = ProcessInfo()  # this process, once it is connected to the others
 
 
 def process_info() -> ProcessInfo:
-  """What the environment says of this process.
+  """Reads from the environment which process this is.
 
   Raises:
     UserError: the environment is incomplete or contradicts itself.
@@ -51,16 +51,16 @@ def process_info() -> ProcessInfo:
     if rank >= count:
       raise UserError(f"JAX_PROCESS_ID={rank}: must be below JAX_NUM_PROCESSES={count}")
     return ProcessInfo(rank, count, address)
-  # srun alone sets the number of tasks: a shell in an allocation is no task of it.
+  # Only srun sets the number of tasks: a shell in an allocation is not a task.
   tasks = os.environ.get("SLURM_STEP_NUM_TASKS")
   return ProcessInfo(int(os.environ["SLURM_PROCID"]), int(tasks)) if tasks else ProcessInfo()
 
 
 def join(identity: Any) -> None:
-  """Connects to the other processes, if there are any; to be called before JAX is used.
+  """Connects to the other processes, if there are any; call it before JAX is used.
 
   Raises:
-    UserError: they do not come, or train a run of another `identity`.
+    UserError: the other processes do not come, or train a run of another `identity`.
   """
   info = process_info()
   if info.count == 1:
@@ -80,7 +80,7 @@ def _connect(info: ProcessInfo) -> None:
 
   global _joined
   if info.rank:
-    log.addFilter(lambda record: record.levelno >= logging.ERROR)  # the main process says the rest
+    log.addFilter(lambda record: record.levelno >= logging.ERROR)  # the main process logs the rest
   jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
   method = "deactivate" if info.address else "slurm"
   try:
@@ -95,7 +95,7 @@ def _connect(info: ProcessInfo) -> None:
 
 
 def _leave(*error: Any) -> None:
-  """Prints an exception and exits at once: JAX would wait for the others, and they for this one."""
+  """Prints an exception and exits at once; else this process and the others would wait forever."""
   sys.__excepthook__(*error)
   sys.stdout.flush()
   sys.stderr.flush()
@@ -107,16 +107,16 @@ def _several() -> bool:
 
 
 def is_main_process() -> bool:
-  """Whether this process writes files and prints."""
+  """Returns True in the one process that writes files and prints."""
   return _joined.rank == 0
 
 
 @contextlib.contextmanager
 def main_process_first() -> Iterator[None]:
-  """The main process goes through the block alone, then the others do.
+  """Runs the block in the main process first, then in the others.
 
   Raises:
-    UserError: in the others, if the main process fails in it.
+    UserError: in the others, if the main process fails in the block.
   """
   if not _several():
     yield
@@ -134,7 +134,7 @@ def main_process_first() -> Iterator[None]:
 
 
 def fetch(arrays: Any) -> Any:
-  """A tree of arrays on the host, whole where parts of them are in other processes."""
+  """Copies a tree of arrays to the host, with the parts that other processes hold."""
   import jax
   from jax.experimental import multihost_utils
 
@@ -147,15 +147,15 @@ def fetch(arrays: Any) -> Any:
 
 
 class StopFlag:
-  """Whether any process was asked to stop. All processes get the same answer at the same step."""
+  """A flag that any process was asked to stop, read by all processes at the same step."""
 
   def __init__(self):
     self._pending: collections.deque[Any] = collections.deque()
 
   def step(self, mine: bool) -> bool:
-    """To be called in every step, with whether this process was asked.
+    """Returns whether any process was asked `LATE` steps ago; a single process learns it at once.
 
-    Returns what was true of any process `LATE` steps ago; of a process alone, its own at once.
+    Call it in every step; `mine` says whether this process was asked.
     """
     if not _several():
       return mine
@@ -163,12 +163,12 @@ class StopFlag:
     return len(self._pending) > LATE and bool(self._pending.popleft())
 
   def read(self, mine: bool) -> bool:
-    """What is true of any process now."""
+    """Returns whether any process has been asked by now."""
     return bool(_any_process(mine)) if _several() else mine
 
 
 def _any_process(mine: bool) -> Any:
-  """Whether it is true of any process, as an array that is not waited for."""
+  """Returns whether `mine` is True in any process, as an array, without waiting for it."""
   import jax
   import jax.numpy as jnp
   from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -179,7 +179,7 @@ def _any_process(mine: bool) -> Any:
 
 
 def _gathered(number: int) -> Any:
-  """A number of each process."""
+  """Gathers a number from each process."""
   from jax.experimental import multihost_utils
 
   return multihost_utils.process_allgather(np.uint32(number)).ravel()

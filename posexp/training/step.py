@@ -1,8 +1,7 @@
-"""The compiled half of training: the state, the step that changes it, and what a model predicts.
+"""The compiled half of training: the state, the step that changes it, and a model's predictions.
 
-Randomness has one owner, the seed. Weights are drawn from keys of the seed, dropout and positions
-from (seed, step), batches from (seed, step). No generator is stored, so that a state is all that a
-checkpoint needs.
+All randomness comes from the seed: weights are drawn from keys of the seed; dropout, positions and
+batches from (seed, step). No generator is stored, so a checkpoint needs nothing but the state.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from posexp.tasks.contract import ModelSpec
 from posexp.training.devices import by_rows, check_memory, replicated, shardings
 from posexp.training.optimizer import Training, make_optimizer
 
-POSITIONS = 2**31  # dropout's draws of a step are counted from 0
-GATHERED = "gathered"  # the name of parameters that were divided
+POSITIONS = 2**31  # far from the numbers of dropout's draws in a step, which count from 0
+GATHERED = "gathered"  # the checkpoint's name for divided parameters made whole
 
 
 @struct.dataclass
@@ -43,12 +42,12 @@ class Window:
 
   sums: dict[str, Array]  # each metric, times the weight of its batch
   weight: Array
-  broken: Array  # the first step whose loss is not finite; −1 while there is none
+  broken: Array  # the first step whose loss is not finite; −1 if all are finite
 
 
 @struct.dataclass
 class State:
-  """All that training carries from step to step."""
+  """Everything that training carries from step to step."""
 
   step: Array
   params: Any
@@ -59,29 +58,29 @@ class State:
 
 
 class Step:
-  """The step of training: from a state, which is donated, a batch and the key of dropout, a state.
+  """The training step: (state, batch, key of dropout) -> state; the old state is donated.
 
-  It is compiled ahead when a batch has a new shape, so that the costs of this are known.
+  It is compiled explicitly for each new shape of a batch, so that the cost of this is known.
   """
 
   def __init__(self, update: Callable[[State, Batch, Array], State]):
     self.jitted = update
-    # XLA compiles a program on more than one core: on two, two at a time take as long.
+    # XLA compiles on several cores: on two cores, two programs at a time save nothing.
     self.threads = ThreadPoolExecutor(max(1, cores() // 2))
-    self._lowered: list[Future[Any]] = []  # the last that was begun
+    self._lowered: list[Future[Any]] = []  # the last program that was begun
     self._begun: dict[tuple[int, ...], Future[int]] = {}  # by the shape of the batches
-    self._temporary: dict[tuple[int, ...], int] = {}  # bytes, of those that were called
-    self.seconds = 0.0  # in which calls waited for compilation, in this process
+    self._temporary: dict[tuple[int, ...], int] = {}  # bytes, by shapes that were called
+    self.seconds = 0.0  # for which calls waited for compilation in this process
 
   @property
   def temporary_bytes(self) -> int:
-    """What a step needs on a device beside its inputs and outputs, at the most."""
+    """The most bytes that a step needs on a device besides its inputs and outputs."""
     return max(self._temporary.values(), default=0)
 
   def begin(self, state: State, batches: Iterable[Batch], key: Array) -> None:
-    """Begins to compile what is called with such batches, on threads.
+    """Begins to compile the step for such batches, on threads.
 
-    States and batches are given by their shapes and devices (`jax.ShapeDtypeStruct`).
+    State and batches are given by their shapes and devices (`jax.ShapeDtypeStruct`).
     """
     for batch in batches:
       if (shape := batch["mask"].shape) not in self._begun:
@@ -90,15 +89,15 @@ class Step:
         self._begun[shape] = self.threads.submit(self._compile, lowered.result)
 
   def await_xla(self) -> None:
-    """Waits until what was begun is traced, and XLA has it, which needs no Python.
+    """Waits until the last program begun is traced and handed to XLA, which needs no Python.
 
-    What else is traced meanwhile would take turns with it.
+    Tracing anything else meanwhile would slow down both.
     """
     wait(self._lowered)  # an error is raised where the step is called
 
   def _compile(self, lowered: Callable[[], Any]) -> int:
-    """What a step needs on a device beside its inputs and outputs, in bytes."""
-    # The jitted function finds what is compiled here, and has less to do for a call.
+    """Compiles a step; returns the bytes it needs on a device besides its inputs and outputs."""
+    # The jitted function finds this program, and is faster to call than the program.
     program = lowered().compile()
     return getattr(program.memory_analysis(), "temp_size_in_bytes", 0)
 
@@ -122,7 +121,7 @@ class Program(NamedTuple):
 
   graphdef: nnx.GraphDef  # the structure of the model
   mesh: Mesh  # the devices
-  shapes: State  # those of a state, and its devices
+  shapes: State  # the shapes and devices of a state
   compile_init: Callable[[], None]  # ahead of `init`, on a thread
   init: Callable[[int], State]  # from the seed
   carry: Callable[[int], Any]  # the initial carry, from the number of rows
@@ -132,21 +131,21 @@ class Program(NamedTuple):
 
 
 def keys(seed: int) -> dict[str, Array]:
-  """The random keys of a run, by stream."""
+  """Returns the random keys of a run, by stream."""
   return dict(zip(STREAMS, jax.random.split(jax.random.key(seed), len(STREAMS)), strict=True))
 
 
 def split(model: nnx.Module) -> tuple[nnx.GraphDef, Any, Any]:
-  """The structure, the parameters and the settings of a model."""
+  """Returns the structure, the parameters and the settings of a model."""
   graphdef, params, settings = nnx.split(model, nnx.Param, ...)
   return graphdef, nnx.as_pure(params), nnx.as_pure(settings)
 
 
 @functools.lru_cache(maxsize=8)
 def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: int = 1) -> Program:
-  """What a run calls; each function is compiled when it is first called, for equal runs once.
+  """Returns the functions that a run calls, compiled at their first call, once for equal runs.
 
-  `rows` are those of a batch, for a model that carries something from step to step.
+  `rows` is the number of rows of a batch, for a model that carries something from step to step.
   """
   paths: list[Path] = []  # of the keys that weights are drawn from
   with compiling(mesh):
@@ -159,7 +158,7 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
     _, params, settings = split(spec.build(GivenRngs(given)))
     step, carry = jnp.zeros((), jnp.int32), model.initial_carry(rows)
     state = State(step, params, settings, optimizer.init(params), empty(names), carry)
-    # A weak type would not come back from a checkpoint, and what it is given to be compiled twice.
+    # Checkpoints lose weak types; the step would then be compiled twice.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), state)
 
   @functools.cache
@@ -171,7 +170,7 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
   where = layout(state, mesh, training.shard == "parameters")
   init = jax.jit(start, out_shardings=where, compiler_options=quickly(mesh))
   shapes = jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), state, where)
-  lock = threading.Lock()  # who wants a state waits for what another thread compiles
+  lock = threading.Lock()  # `init` waits for the thread that compiles it
 
   def compile_init() -> None:
     with lock:
@@ -186,19 +185,19 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
 
 
 def quickly(mesh: Mesh) -> dict[str, int] | None:
-  """Options of XLA for a program that is called once: on a CPU, it need not run as fast."""
+  """Returns XLA's options for a program that is called once and, on a CPU, need not be fast."""
   on_cpu = mesh.devices.flat[0].platform == "cpu"
   return {"xla_backend_optimization_level": 1} if on_cpu else None  # 0 would round differently
 
 
 def layout(state: State, mesh: Mesh, divided: bool) -> State:
-  """Where the arrays of a state are kept: its carry by rows, all others as `shardings` says."""
+  """Returns the sharding of a state: its carry by rows, all other arrays as in `shardings`."""
   rest = shardings(state.replace(carry=()), mesh, divided)
   return rest.replace(carry=jax.tree.map(lambda _: by_rows(mesh), state.carry))
 
 
 def empty(names: Iterable[str]) -> Window:
-  """A window on no step at all."""
+  """Returns a window over no steps."""
   return Window({name: jnp.zeros(()) for name in names}, jnp.zeros(()), jnp.full((), -1, jnp.int32))
 
 
@@ -213,7 +212,7 @@ class Functions:
   mesh: Mesh
 
   def update(self, state: State, batch: Batch, key: Array) -> State:
-    """A step of training."""
+    """Takes a step of training."""
     gradient = self.gradient if self.training.accumulate == 1 else self.mean_gradient
     optimizer = make_optimizer(self.training, self.steps)
     of_step = jax.random.fold_in(key, state.step)
@@ -231,7 +230,7 @@ class Functions:
   def gradient(
     self, state: State, batch: Batch, carry: Any, key: Array
   ) -> tuple[Any, dict[str, Array], Array, Any]:
-    """The gradient of the loss of a batch, its metrics, their weight, and the next carry."""
+    """Returns the gradient of a batch's loss, its metrics, their weight, and the next carry."""
 
     def loss(params: Any) -> tuple[Array, tuple]:
       if self.divided:
@@ -243,7 +242,7 @@ class Functions:
       values, weight, after = model.loss(batch, carry, label_smoothing=smoothing, rngs=rngs)
       return values["loss"], (values, weight, after)
 
-    if self.divided:  # parameters are gathered again in the backward pass, and not kept for it
+    if self.divided:  # gather parameters again in the backward pass instead of keeping them
       policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
       loss = jax.checkpoint(loss, policy=policy)
     grads, (values, weight, after) = jax.grad(loss, has_aux=True)(state.params)
@@ -253,7 +252,7 @@ class Functions:
   def mean_gradient(
     self, state: State, batch: Batch, carry: Any, key: Array
   ) -> tuple[Any, dict[str, Array], Array, Any]:
-    """As `gradient`, from one part of the batch after the other."""
+    """Computes `gradient` from one part of the batch after another."""
     count = self.training.accumulate
 
     def parts(x: Array) -> Array:  # a part has rows of every device: rows i, i + n, i + 2n, …
@@ -264,7 +263,7 @@ class Functions:
 
     def add(total: Any, part: Any) -> tuple[Any, Any]:
       number, batch, carry = part
-      empty = batch["weight"].sum() == 0  # it has no mean
+      empty = batch["weight"].sum() == 0  # its mean is undefined
       batch = batch | {"weight": jnp.where(empty, 1, batch["weight"])}
       part_key = jax.random.fold_in(key, number)
       *means, weight, after = self.gradient(state, batch, carry, part_key)
@@ -278,7 +277,7 @@ class Functions:
     return *jax.tree.map(lambda each: each / weight, sums), weight, jax.tree.map(whole, after)
 
   def counted(self, state: State, values: dict[str, Array], weight: Array) -> Window:
-    """The window with the metrics of one more step."""
+    """Adds the metrics of one more step to the window."""
     before = state.window
     fine = jnp.isfinite(values["loss"]) | (before.broken >= 0)
     return Window(
@@ -290,18 +289,18 @@ class Functions:
   def predict(
     self, state: State, batch: Batch, carry: Any = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], Any]:
-    """What the model predicts for every row, and the next carry."""
+    """Returns the model's predictions for every row, and the next carry."""
     return nnx.merge(self.graphdef, state.params, state.settings).predict(batch, carry, term_scale)
 
   @property
   def divided(self) -> bool:
-    """Whether parameters are divided among the devices."""
+    """True if parameters are divided among the devices."""
     return self.training.shard == "parameters"
 
 
 @functools.lru_cache(maxsize=8)
 def compiled(functions: Functions) -> tuple[Step, Callable, Callable]:
-  """update, clear and predict of a `Program`: the same objects for models of equal structure."""
+  """Returns update, clear and predict of a `Program`: the same objects for equal `functions`."""
 
   @functools.partial(jax.jit, donate_argnums=0)
   def clear(state: State) -> State:
@@ -313,9 +312,9 @@ def compiled(functions: Functions) -> tuple[Step, Callable, Callable]:
 
 @functools.lru_cache(maxsize=32)
 def parameters(spec: ModelSpec) -> int:
-  """How many parameters a model has; nothing is allocated.
+  """Counts the parameters of a model; nothing is allocated.
 
   Raises:
-    ValueError: the model cannot be built; the sentence says which sizes do not suit.
+    ValueError: the model cannot be built; the message says which sizes do not suit.
   """
   return sum(leaf.size for leaf in jax.tree.leaves(split(abstract_model(spec.build))[1]))

@@ -1,4 +1,4 @@
-"""Stopping when asked: SIGTERM, Ctrl-C and USR2 wait for the end of a step."""
+"""Stopping on request: SIGTERM, Ctrl-C and USR2 take effect at the end of a step."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from posexp.training.processes import StopFlag
 
 log = logging.getLogger("posexp")
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # USR2: clusters, before time is up
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # clusters send USR2 before time is up
 
 
 class StopRequests:
-  """Signals that ask to stop, heard within the context, by whichever process of a run gets them.
+  """The requests to stop, by signals to any process of a run, within the context.
 
-  A second signal does what it did before. One that is ignored, as Ctrl-C is in the background jobs
-  of a script, stays so.
+  After the first signal, the earlier handlers are back in place. A signal that was ignored, as
+  Ctrl-C is in the background jobs of a script, stays ignored.
   """
 
   def __init__(self):
@@ -40,17 +40,17 @@ class StopRequests:
     self.__exit__()
 
   def asked(self) -> bool:
-    """Whether to stop after this step, the same in all processes; to be called once in each step.
+    """Returns whether to stop after this step, the same in all processes; call it once per step.
 
-    A signal may come between any two lines, so the answer is kept for the rest of the step.
+    A signal may come between any two lines, so keep the answer for the rest of the step.
     """
     return self._flag.step(bool(self._received))
 
   def obey(self, step: int, steps: int) -> None:
-    """Ends the process as the signal would have done, if there was one."""
+    """Ends the process as the signal would have done, if any process received one."""
     if not self._flag.read(bool(self._received)):
       return
     log.info("stopped at step %d of %d, which is saved", step, steps)
     number = self._received[0] if self._received else signal.SIGTERM
     signal.raise_signal(number)
-    sys.exit(128 + number)  # where that is bypassed, as schedulers' wrappers do
+    sys.exit(128 + number)  # if the signal is ignored, as by schedulers' wrappers
