@@ -1,4 +1,4 @@
-"""Which examples make a batch: those of like length together, in a few fixed shapes."""
+"""Batches of examples of similar length, in a few fixed shapes."""
 
 import functools
 import itertools
@@ -10,14 +10,14 @@ from posexp.data.examples import Batch, Examples, Pairs
 from posexp.errors import UserError
 
 BUCKETS = 3  # each costs seconds of compilation; a fourth saves less than a tenth of the tokens
-GRANULE = 8  # lengths are multiples of it
+GRANULE = 8  # lengths of batches are multiples of it
 CANDIDATES = 32  # lengths considered; longer texts get a coarser granule
 
 
 def buckets(lengths: np.ndarray, longest: int) -> np.ndarray:
-  """At most `BUCKETS` lengths of batches, the last for `longest` tokens, with the least padding.
+  """Returns at most `BUCKETS` lengths of batches, int in order, with the least padding.
 
-  `lengths` int [N] are those of the training examples; int [buckets] is returned, in order.
+  The last holds `longest` tokens. `lengths` int [N] are those of the training examples.
   """
   granule = GRANULE * -(-longest // (GRANULE * CANDIDATES))
   units, counts = np.unique(-(-lengths // granule), return_counts=True)
@@ -33,20 +33,20 @@ def buckets(lengths: np.ndarray, longest: int) -> np.ndarray:
 
 
 def padded_length(count: int, limit: int | None = None) -> int:
-  """The length of a batch for `count` tokens in use: GRANULE times a power of two, at most `limit`,
-  so that a few programs serve all lengths."""
+  """Returns the length of a batch for `count` tokens: GRANULE times a power of two, so that few
+  programs serve all lengths, and at most `limit`."""
   length = GRANULE << max(0, (count - 1) // GRANULE).bit_length()
   return length if limit is None else min(length, limit)
 
 
 def rows_of(ends: np.ndarray, tokens: int) -> np.ndarray:
-  """Rows of a batch of about `tokens` tokens in each bucket, int [buckets]."""
+  """Returns the rows of a batch of about `tokens` tokens in each bucket, int [buckets]."""
   rows = np.maximum(tokens // ends, 1)
   return np.where(rows < GRANULE, rows, rows // GRANULE * GRANULE)
 
 
 def steps_of(lengths: np.ndarray, ends: np.ndarray, rows: np.ndarray) -> int:
-  """Batches in an epoch that shows every example; rows int [buckets] by bucket."""
+  """Counts the batches of an epoch that shows every example; rows int [buckets] by bucket."""
   counts = np.bincount(np.searchsorted(ends, lengths), minlength=len(ends))
   steps = left = 0
   for count, size in zip(counts.tolist(), rows.tolist(), strict=True):
@@ -58,12 +58,12 @@ def steps_of(lengths: np.ndarray, ends: np.ndarray, rows: np.ndarray) -> int:
 def training(
   examples: Examples | Pairs, ends: np.ndarray, rows: int | np.ndarray, *, seed: int, start: int
 ) -> Iterator[Batch]:
-  """Batches of `rows` without end from step `start` on, a pure function of (seed, step).
+  """Yields batches of `rows` without end from step `start` on, a pure function of (seed, step).
 
-  What is left over in a bucket goes to the next longer one. Where `rows` is one number for all
-  buckets, every batch is full: N mod rows examples, drawn anew in each epoch, are left out of it.
-  Where it is int [buckets], every example is seen once in an epoch of `steps_of` batches, and one
-  of the longest is padded with rows of weight 0.
+  Examples left over in a bucket go to the next longer one. If `rows` is one number for all buckets,
+  every batch is full, and each epoch leaves out N mod rows examples, drawn anew. If it is int
+  [buckets], an epoch of `steps_of` batches shows every example once, and one of the longest batches
+  is padded with rows of weight 0.
   """
   count = len(examples.lengths)
   if isinstance(rows, int):
@@ -87,10 +87,10 @@ def evaluation(
   rows: int | np.ndarray,
   only: np.ndarray | None = None,
 ) -> Iterator[Batch]:
-  """Every example once, always in the same order; the last batch is padded with weight 0.
+  """Yields every example once, always in the same order; the last batch is padded with weight 0.
 
-  `rows` are those of a batch, one number for all buckets or int [buckets]. `only`, int [n], gives
-  the examples where they are not all.
+  `rows` of a batch is one number for all buckets or int [buckets]. `only`, int [n], selects
+  examples.
   """
   order = np.arange(len(examples.lengths)) if only is None else only
   for planned in _plan(order, examples.lengths, ends, rows):
@@ -98,7 +98,7 @@ def evaluation(
 
 
 class Bucketed:
-  """Data whose batches are of a few lengths; subclasses hold the examples and say `rows_of`."""
+  """Data with batches of a few lengths; subclasses hold the examples and define `rows_of`."""
 
   examples: Mapping[str, Examples | Pairs]  # by split
 
@@ -112,7 +112,7 @@ class Bucketed:
 
   @functools.cached_property
   def bucket_lengths(self) -> np.ndarray:
-    """Those of the batches, int [buckets]."""
+    """The lengths of batches, int [buckets]."""
     return buckets(self.examples["train"].lengths, self.longest)
 
   @property
@@ -123,7 +123,7 @@ class Bucketed:
     raise NotImplementedError
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    """Full batches; UserError if there is none."""
+    """Counts the full batches of an epoch; UserError if there is none."""
     if batch_size > self.sizes["train"]:
       raise UserError(
         f"train.batch_size={batch_size}: there are only {self.sizes['train']} training examples"
@@ -133,7 +133,7 @@ class Bucketed:
   def evaluation(
     self, split: str, batch_size: int, only: np.ndarray | None = None
   ) -> Iterator[Batch]:
-    """Every example of a split once, or `only` those; the last batch is padded with weight 0."""
+    """Yields every example of a split, or of `only`, once; pads the last batch with weight 0."""
     rows = self.rows_of(batch_size)
     return evaluation(self.examples[split], self.bucket_lengths, rows, only)
 
@@ -141,9 +141,9 @@ class Bucketed:
 
 
 def by_length(lengths: np.ndarray, only: np.ndarray | None = None) -> np.ndarray:
-  """Examples, or `only` those, in order of their lengths int [N].
+  """Returns all examples, or those of `only`, in order of their lengths int [N].
 
-  A search goes on until the last row of a batch is finished, so that rows should end together.
+  A search continues until the last row of a batch is finished, so its rows should end together.
   """
   order = np.arange(len(lengths)) if only is None else only
   return order[np.argsort(lengths[order], kind="stable")]
@@ -152,7 +152,7 @@ def by_length(lengths: np.ndarray, only: np.ndarray | None = None) -> np.ndarray
 def _plan(
   order: np.ndarray, lengths: np.ndarray, ends: np.ndarray, rows: int | np.ndarray
 ) -> Iterator[tuple[np.ndarray, int, int]]:
-  """(examples, length, rows) of each batch; the last one alone may have fewer examples."""
+  """Yields (examples, length, rows) of each batch; only the last may have fewer examples."""
   bucket = np.searchsorted(ends, lengths[order])
   left = order[:0]
   for i, (end, size) in enumerate(np.broadcast(ends, rows)):

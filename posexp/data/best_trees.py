@@ -1,8 +1,8 @@
-"""The most probable tree of a sentence under `posexp.data.grammar`: how well one can parse at best.
+"""The most probable tree of a sentence under `posexp.data.grammar`: the best that parsing can do.
 
 Trees are found in a chart (CKY), [N,N+1,S] for N words and S symbols: cell (i, w) holds the log
-probability of each symbol's best tree over w words from i on. Rules of more than two children
-become several; chains of rules with one child are summed up beforehand.
+probability of each symbol's best tree over w words from i on. Rules with more than two children are
+split into several; chains of rules with one child are summed beforehand.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from posexp.data import grammar
 from posexp.data.trees import Phrase, Tree
 
 NEVER = -np.inf
-REST = "@ "  # the symbol of the last children of a rule begins so: it is no phrase
+REST = "@ "  # begins the symbol for the last children of a rule, which are not a phrase
 
 
 class BinaryRules(NamedTuple):
-  """R rules with two children, by the symbol that they make."""
+  """R rules with two children, sorted by the symbol that they make."""
 
-  left: np.ndarray  # int [R], that symbol, in order
+  left: np.ndarray  # int [R], the symbols that they make
   children: np.ndarray  # int [2,R]
   weight: np.ndarray  # [R], log probabilities
 
   def fill(self, chart: np.ndarray, best: np.ndarray, w: int, splits: Iterable[int]) -> None:
-    """Raises the cells of w words to what can be made of two of `best`, the first of them with as
-    many words as one of `splits` says."""
+    """Updates the cells of w words with the best trees of two parts from `best`, the first part of
+    k words for each k of `splits`."""
     rows, found = len(best) - w + 1, None
     first, second = self.children
     for k in splits:
@@ -39,8 +39,8 @@ class BinaryRules(NamedTuple):
       raised(chart[:rows, w], self.left, found + self.weight)
 
   def parts(self, best: np.ndarray, i: int, w: int, symbol: int) -> list[tuple[int, int, int]]:
-    """The second and the first part of a symbol's best tree over w words from i on, if it is of
-    several: (i, w, symbol) each."""
+    """Returns the second and the first part, (i, w, symbol) each, of a symbol's best tree over w
+    words from i on; [] for one word."""
     if w == 1:
       return []
     chosen = slice(*np.searchsorted(self.left, (symbol, symbol + 1)))
@@ -53,7 +53,7 @@ class BinaryRules(NamedTuple):
 
 
 def raised(cells: np.ndarray, left: np.ndarray, values: np.ndarray) -> None:
-  """Raises cells [I,S] to the best values [I,R] of rules that make the symbols `left`, in order."""
+  """Updates cells [I,S] with the best values [I,R] of rules that make the sorted symbols `left`."""
   if len(left):
     starts = np.flatnonzero(np.diff(left, prepend=-1))
     made = left[starts]
@@ -71,7 +71,7 @@ class Compiled(NamedTuple):
 
 @functools.cache
 def compiled() -> Compiled:
-  """The grammar, with at most two children a rule."""
+  """Turns the grammar into rules with at most two children."""
   single: list[tuple[str, str, float]] = []
   double: dict[tuple[str, str, str], float] = {}
   for left, right, weight in grammar.rules():
@@ -109,14 +109,14 @@ def _chains(single: list[tuple[int, int, float]], size: int) -> tuple[np.ndarray
 def best(
   words: Sequence[str], tags: Sequence[str], *, see_words: bool, see_tags: bool
 ) -> tuple[Tree, float]:
-  """The most probable tree with these words, these tags, or both, and its log probability.
+  """Returns the most probable tree with these words, tags or both, and its log probability.
 
   Raises:
-    ValueError: the grammar does not give such a sentence.
+    ValueError: the grammar does not generate such a sentence.
   """
   g, n = compiled(), len(words)
-  cells = np.full((n, n + 1, len(g.symbols)), NEVER)  # (i, w), before chains are put above
-  best = cells.copy()  # after
+  cells = np.full((n, n + 1, len(g.symbols)), NEVER)  # (i, w), without chains
+  best = cells.copy()  # with chains
   for i, (word, tag) in enumerate(zip(words, tags, strict=True)):
     for symbol, shares in grammar.words().items():
       if not see_tags or grammar.label(symbol) == tag:
@@ -132,7 +132,7 @@ def best(
 
 
 def _phrases(g: Compiled, cells: np.ndarray, best: np.ndarray) -> tuple[Phrase, ...]:
-  """The phrases of the best tree, parents before their children."""
+  """Returns the phrases of the best tree, parents before their children."""
   found = []
   todo = [(0, len(cells), g.symbols.index(grammar.START))]
   while todo:

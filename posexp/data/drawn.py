@@ -1,7 +1,7 @@
-"""Examples that are drawn: an input, and the answer that a decoder writes behind it.
+"""Examples drawn at random: an input, and the answer that a decoder writes after it.
 
-A row is BOS x SEP y EOS, of which y and EOS count; or, for a classifier, BOS x with the class y.
-Where the input ends with a question, SEP stands before it: BOS x SEP question y EOS.
+A row is BOS x SEP y EOS, where y and EOS count; or, for a classifier, BOS x with the class y. If
+the input ends with a question, SEP precedes the question: BOS x SEP question y EOS.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ PAD, BOS, SEP, EOS = range(4)
 FIRST = 4  # the token of symbol 0
 
 Example = tuple[np.ndarray, np.ndarray]  # symbols of the input and of the answer, int each
-Draw = Callable[[np.random.Generator, int], Example]  # one of a length
+Draw = Callable[[np.random.Generator, int], Example]  # an example of a length
 
 
 class Answers:
-  """Examples as batches; subclasses say where they come from.
+  """Batches of examples; subclasses say where the examples come from.
 
-  Batches of training are a pure function of (seed, step); the examples of other splits are the same
+  Training batches are a pure function of (seed, step); the examples of other splits are the same
   for every run.
   """
 
   lengths: dict[str, tuple[int, ...]]  # of the examples of each split
   form: Literal["decoder", "encoder"]
-  question: int  # how many of the input's last symbols ask for the answer
+  question: int  # the number of the input's last symbols that ask for the answer
   epoch: int  # examples of training that count as an epoch
 
   item: ClassVar[str] = "example"
-  source: ClassVar[str]  # how examples of training are found
+  source: ClassVar[str]  # how training examples are found
 
   @property
   def splits(self) -> dict[str, tuple[np.ndarray, list[Example]]]:
-    """The lengths, int [N], and the examples of each split but that of training."""
+    """The lengths, int [N], and the examples of each split but `train`."""
     raise NotImplementedError
 
   def training(self, random: np.random.Generator, rows: int) -> list[Example]:
-    """So many examples to train on."""
+    """Draws `rows` examples to train on."""
     raise NotImplementedError
 
   def longest(self, length: int) -> Example:
-    """An example of a length, of which none has more tokens."""
+    """Returns an example with the most tokens of all examples of a length."""
     raise NotImplementedError
 
   @functools.cached_property
   def widths(self) -> dict[int, int]:
-    """Tokens of a batch for examples of each length: the least of W, 2W, 4W, … that holds them.
+    """The width of a batch for examples of each length: the least of W, 2W, 4W, … that holds them.
 
-    W is for all that are trained on, so that few shapes are compiled.
+    W holds all training examples, so that few shapes are compiled.
     """
     least = -(-self.trained // GRANULE) * GRANULE
     return {
@@ -80,14 +80,14 @@ class Answers:
     return max(self.tokens[length] for length in self.lengths["train"])
 
   def batches(self, rows: int, *, seed: int, start: int) -> Iterator[Batch]:
-    """Batches without end from step `start` on; their lengths are mixed."""
+    """Yields batches of mixed lengths without end from step `start` on."""
     width = self.widths[self.lengths["train"][-1]]
     for step in itertools.count(start):
       drawn = self.training(np.random.default_rng([seed, step]), rows)
       yield self.batch(drawn, np.arange(rows), width, rows)
 
   def evaluation(self, split: str, rows: int) -> Iterator[Batch]:
-    """Every example of a split once, narrow ones first."""
+    """Yields every example of a split once, narrow ones first."""
     lengths, examples = self.splits[split]
     widths = np.array([self.widths[length] for length in lengths.tolist()])
     for width in np.unique(widths).tolist():
@@ -96,7 +96,7 @@ class Answers:
         yield self.batch([examples[i] for i in chosen], chosen, width, rows)
 
   def batch(self, examples: Sequence[Example], index: np.ndarray, width: int, rows: int) -> Batch:
-    """Examples as tokens, with rows of padding.
+    """Turns examples into a batch of tokens, with rows of padding.
 
     Returns weight float32 [B], index int32 [B] (−1 for padding), tokens int32 [B,L]; for a decoder
     labels int32 [B,L], mask bool [B,L] of the targets that count, fresh bool [B], and slots int32
@@ -127,16 +127,16 @@ class Answers:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn(Answers):
-  """Examples of the lengths that splits have, made anew in each step of training."""
+  """Examples of the lengths of each split, made anew in each step of training."""
 
   name: str
   draw: Draw
-  lengths: dict[str, tuple[int, ...]]  # of each split: those that are drawn from
+  lengths: dict[str, tuple[int, ...]]  # of each split, to draw from
   counts: dict[str, int]  # examples of validation, and of each length of other splits
   form: Literal["decoder", "encoder"]
   question: int = 0
 
-  epoch: ClassVar[int] = 10_000  # as they never end
+  epoch: ClassVar[int] = 10_000  # since examples never end
   source: ClassVar[str] = "drawn anew in each step"
 
   def training(self, random, rows):
@@ -152,7 +152,7 @@ class Drawn(Answers):
     for split in self.lengths.keys() - {"train"}:
       random = np.random.default_rng(zlib.crc32(f"{self.name} {split}".encode()))
       choices, count = self.lengths[split], self.counts[split]
-      # Of validation, as of training, the lengths are drawn, too.
+      # Validation draws its lengths, like training.
       mixed = split == "validation"
       lengths = random.choice(choices, count) if mixed else np.repeat(choices, count)
       found[split] = lengths, [self.draw(random, length) for length in lengths.tolist()]
@@ -161,7 +161,7 @@ class Drawn(Answers):
 
 @dataclasses.dataclass(frozen=True)
 class Listed(Answers):
-  """Examples of a fixed set, whose length is that of the answer; any may be drawn in each step."""
+  """Examples of a fixed set, any of which a step may draw; their length is that of the answer."""
 
   examples: dict[str, list[Example]]  # of each split
 

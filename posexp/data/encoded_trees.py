@@ -15,29 +15,29 @@ from posexp.data import tokenizer
 from posexp.data.examples import Batch, numbered
 from posexp.data.trees import Tree, chains
 
-# Words and tags share a table, so that their rows can be summed where they are looked up.
+# Words and tags share a table, so that one look-up can sum their rows.
 PAD, START, STOP, UNKNOWN = range(4)
 START_TAG, STOP_TAG, UNKNOWN_TAG = range(4, 7)
 FIRST = 7  # then come tags, then words
-INPUTS = {"words": [0], "tags": [1], "both": [0, 1]}  # of the ids of a token, word and tag
-TAGGED = ("tags", "both")  # the inputs that tell tags
-LETTERS = 24  # of a word that are read at most: as many from its beginning as from its end
-FIRST_LETTER = 4  # the ids of letters come behind PAD, START, STOP and UNKNOWN
-UNSEEN = -1  # the label of a span whose chain training never saw
+INPUTS = {"words": [0], "tags": [1], "both": [0, 1]}  # columns of a token's ids, word and tag
+TAGGED = ("tags", "both")  # the inputs with tags
+LETTERS = 24  # of a word that are read at most, half from its beginning and half from its end
+FIRST_LETTER = 4  # the ids of letters come after PAD, START, STOP and UNKNOWN
+UNSEEN = -1  # the label of a span whose chain is not in the training trees
 
 
 @dataclasses.dataclass(frozen=True)
 class Lexicon:
-  """What the training trees hold."""
+  """The words, tags and labels of the training trees."""
 
-  words: dict[str, tuple[int, str]]  # how often each stands there, and its most frequent tag
+  words: dict[str, tuple[int, str]]  # the count of each, and its most frequent tag
   tags: tuple[str, ...]
   labels: tuple[str, ...]  # chains; the first is the empty label, of no phrase
-  rare_tag: str  # the most frequent one of words that stand there once
+  rare_tag: str  # the most frequent tag of words that occur once
 
   @classmethod
   def of(cls, trees: Iterable[Tree]) -> Lexicon:
-    """Words, tags and labels, the most frequent first."""
+    """Collects words, tags and labels, the most frequent first."""
     tagged: dict[str, Counter] = {}
     labels: Counter = Counter()
     for tree in trees:
@@ -56,7 +56,7 @@ class Lexicon:
 
   @classmethod
   def opened(cls, text: str) -> Lexicon:
-    """From what `json` gives; an error of some class where it is none."""
+    """Reads a lexicon from its `json`; raises an error of any class if the text is damaged."""
     given = json.loads(text)
     words = {str(word): (int(count), str(tag)) for word, (count, tag) in given["words"].items()}
     return cls(words, tuple(given["tags"]), tuple(given["labels"]), given["rare_tag"])
@@ -66,7 +66,7 @@ class Lexicon:
     return json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=0) + "\n"
 
   def rows(self, inputs: str) -> int:
-    """How many ids there are."""
+    """Counts the ids."""
     if inputs == "characters":
       return FIRST_LETTER + len(self.letter_ids)
     return FIRST + len(self.tags) + len(self.words)
@@ -90,19 +90,19 @@ class Lexicon:
 
   @functools.cached_property
   def rare(self) -> np.ndarray:
-    """With which probability a word is not known in a step of training, float32 [V]: 1/(1+count)
-    (Kitaev & Klein 2018); 0 of what is no word."""
+    """The probability that a word becomes unknown in a training step, float32 [V]: 1/(1+count)
+    (Kitaev & Klein 2018); 0 for ids that are not words."""
     counts = np.array([count for count, _ in self.words.values()], np.float64)
     of_words = 1 / (1 + counts)
     return np.concatenate([np.zeros(FIRST + len(self.tags)), of_words]).astype(np.float32)
 
   def tag(self, word: str) -> str:
-    """The tag that a word most often has."""
+    """Returns the most frequent tag of a word, or of rare words if the word is unknown."""
     return self.words[word][1] if word in self.words else self.rare_tag
 
   def ids(self, words: Sequence[str], tags: Sequence[str], inputs: str) -> np.ndarray:
-    """What is read of words and their tags, int32 [N,I]: ids of words, of tags or of both, or else
-    those of the letters of a word, with PAD behind the last."""
+    """Returns the ids to read of N words, int32 [N,I]: of words, of tags, of both, or of letters,
+    with PAD after a word's last letter."""
     if inputs == "characters":
       found = np.full((len(words), self.letters_read), PAD, np.int32)
       for row, word in zip(found, words, strict=True):
@@ -116,22 +116,22 @@ class Lexicon:
     return np.array([of_words, of_tags], np.int32).T[:, INPUTS[inputs]]
 
   def ends(self, inputs: str) -> np.ndarray:
-    """The same of START and of STOP, int32 [2,I]."""
+    """Returns the ids of START and of STOP, int32 [2,I]."""
     if inputs == "characters":
       return np.pad(np.array([[START], [STOP]], np.int32), ((0, 0), (0, self.letters_read - 1)))
     return np.array([(START, START_TAG), (STOP, STOP_TAG)], np.int32)[:, INPUTS[inputs]]
 
   @functools.cached_property
   def letters_read(self) -> int:
-    """Letters of the longest word that is read whole."""
+    """The most letters that are read of a word."""
     return min(max(map(len, self.words)), LETTERS)
 
 
 def kept_lexicon(folder: Path, made: Callable[[], Lexicon] | None = None) -> Lexicon:
-  """That of a run, from its folder; `made` gives it where it is missing.
+  """Opens the lexicon in the folder of a run; `made` builds it if it is missing.
 
   Raises:
-    UserError: it is missing and cannot be made, damaged or another run's.
+    UserError: the lexicon is damaged or another run's, or missing without `made`.
   """
   trained = None if made is None else lambda _: made().json
   (text,) = tokenizer.kept(folder, ["tokenizer"], trained, Lexicon.opened)
@@ -139,7 +139,7 @@ def kept_lexicon(folder: Path, made: Callable[[], Lexicon] | None = None) -> Lex
 
 
 def _ordered(counts: Counter) -> tuple[str, ...]:
-  """The most frequent first; those that are as frequent by the alphabet."""
+  """Sorts by falling count, then by the alphabet."""
   return tuple(sorted(counts, key=lambda each: (-counts[each], each)))
 
 
@@ -152,11 +152,11 @@ class Sentences:
   spans: np.ndarray  # int32 [spans,3]: first word, last word, label
   span_starts: np.ndarray  # int64 [N+1]
   ends: np.ndarray  # int32 [2,I], the ids of START and of STOP
-  rare: np.ndarray  # float32 [V], with which probability a word is replaced
+  rare: np.ndarray  # float32 [V], the probability that a word is replaced
 
   @classmethod
   def of(cls, trees: Iterable[Tree], lexicon: Lexicon, inputs: str, *, train: bool) -> Sentences:
-    """Each word is what `Lexicon.ids` gives; while training alone it may become unknown."""
+    """Turns trees into numbers by `Lexicon.ids`; words may become unknown only in `train`."""
     tokens: list[np.ndarray] = []
     spans: list[np.ndarray] = []
     for tree in trees:
@@ -178,16 +178,16 @@ class Sentences:
 
   @functools.cached_property
   def lengths(self) -> np.ndarray:
-    """int64 [N], tokens of each sentence, START and STOP among them."""
+    """The number of tokens of each sentence including START and STOP, int64 [N]."""
     return np.diff(self.starts) + 2
 
   def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
-    """The sentences `rows`, padded to `length` tokens and with rows of weight 0 to `size`.
+    """Returns the sentences `rows`, padded to `length` tokens, and to `size` rows with weight 0.
 
-    Returns, with L = `length` and N = L − 2 words: tokens int32 [B,L,I], mask bool [B,L], rare
-    float32 [B,L], gold int16 [B,N,N] (the label of the words i to j, both included; 0 where there
-    is no phrase), weight float32 [B] and index int32 [B], the place in the split (−1 for a padded
-    row, which holds one unknown word).
+    The batch has, with L = `length` and N = L − 2 words: tokens int32 [B,L,I], mask bool [B,L],
+    rare float32 [B,L], gold int16 [B,N,N] (the label of the words i to j inclusive; 0 for no
+    phrase), weight float32 [B] and index int32 [B], the place in the split (−1 for a padded row,
+    which holds one unknown word).
     """
     fill = size - len(rows)
     place = np.arange(length - 2)

@@ -1,4 +1,4 @@
-"""Tokenized splits, and the batches of given rows of them."""
+"""Tokenized splits, and batches of given rows."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ class Sequences:
 
   @classmethod
   def of(cls, ids: list[list[int]], *columns: np.ndarray) -> Self:
-    """Sequences of token ids, and the fields that a subclass adds."""
+    """Concatenates sequences of token ids; `columns` are the fields that a subclass adds."""
     tokens = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
     return cls(tokens, np.cumsum([0, *map(len, ids)], dtype=np.int64), *columns)
 
@@ -32,10 +32,10 @@ class Sequences:
   def padded(
     self, rows: np.ndarray, length: int, size: int, end: int | None = None
   ) -> tuple[np.ndarray, np.ndarray]:
-    """The sequences `rows`, each with the token `end` after it: ids int32 [B, L] and mask [B, L].
+    """Returns the sequences `rows`, each with `end` after it: ids int32 [B, L] and mask [B, L].
 
-    B is `size`, and more than the rows is padding. The mask of every row has a True, even of a
-    padded one: without any, attention would divide by zero.
+    B is `size`; rows beyond the sequences are padding. The mask has a True in every row, even in
+    padding, or attention would divide by zero.
     """
     place, count = np.arange(length), self.lengths[rows, None]
     at = np.minimum(self.starts[rows, None] + place, len(self.tokens) - 1)
@@ -52,7 +52,7 @@ class Sequences:
 
 
 def numbered(rows: np.ndarray, size: int) -> Batch:
-  """What each batch says of its rows: weight float32 [B] (0 for a padded row), index int32 [B]."""
+  """Returns weight float32 [B] and index int32 [B] of a batch's rows; 0 and −1 in a padded row."""
   fill = (0, size - len(rows))
   return {
     "weight": np.pad(np.ones(len(rows), np.float32), fill),
@@ -62,15 +62,15 @@ def numbered(rows: np.ndarray, size: int) -> Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Examples(Sequences):
-  """A tokenized split of labeled texts, none of them without tokens."""
+  """A tokenized split of labeled texts, each with at least one token."""
 
   labels: np.ndarray  # int32 [N]
 
   def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
-    """The examples `rows`, padded to `length` tokens and with rows of weight 0 to `size`.
+    """Returns the examples `rows`, padded to `length` tokens, and to `size` rows with weight 0.
 
-    Returns tokens int32 [B, L], mask bool [B, L], labels int32 [B], weight float32 [B] and index
-    int32 [B], the place in the split (-1 for a padded row).
+    The batch has tokens int32 [B, L], mask bool [B, L], labels int32 [B], weight float32 [B] and
+    index int32 [B], the place in the split (-1 for a padded row).
     """
     tokens, mask = self.padded(rows, length, size)
     labels = np.pad(self.labels[rows], (0, size - len(rows)))
@@ -87,13 +87,13 @@ class Pairs:
 
   @functools.cached_property
   def lengths(self) -> np.ndarray:
-    """int64 [N], tokens of the longer side and its special token."""
+    """The tokens of each pair's longer side, with its special token, int64 [N]."""
     return np.maximum(self.source.lengths, self.target.lengths) + 1
 
   def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
-    """The pairs `rows`, padded to `length` tokens and with rows of weight 0 to `size`.
+    """Returns the pairs `rows`, padded to `length` tokens, and to `size` rows with weight 0.
 
-    Returns int32 [B, L]: source (its tokens, then [EOS]), target ([BOS], then its tokens) and
+    The batch has int32 [B, L]: source (its tokens, then [EOS]), target ([BOS], then its tokens) and
     labels (the target's tokens, then [EOS]); bool [B, L]: source_mask and mask, of target and
     labels; weight float32 [B], and index int32 [B], the place in the split (-1 for a padded row).
     """

@@ -1,9 +1,9 @@
-"""Sentences with their trees, drawn from a small grammar of English, and its own best trees.
+"""Sentences with their trees, drawn from a small grammar of English.
 
 The grammar is ambiguous where English is: in where a prepositional phrase or a clause belongs, and
-in what `and` joins. Words say something of that and never all: a telescope is more often what one
-sees with than what a man has. So not even the grammar finds all trees again, which tells how well
-any parser can do.
+in what `and` joins. Words hint at the answer but do not decide it: one sees with a telescope more
+often than a man has one. So even the grammar's own best trees (`best_trees.py`) are sometimes
+wrong, which bounds how well any parser can do.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 
 from posexp.data.trees import Phrase, Tree
 
-LONGEST = 40  # words of a sentence
+LONGEST = 40  # words of a sentence at most
 START = "S/root"
 
-# Weight and children of each rule. What stands behind a slash is not seen, nor are symbols that
-# begin with _.
+# Weight and children of each rule. Trees do not show the part of a symbol after a slash, nor
+# symbols that begin with _.
 RULES = """
 S/root: 76 _subject VP . | 8 SBAR/when , _subject VP . | 6 PP/time , _subject VP . | 6 S , CC S .
 S: 1 _subject VP
@@ -61,7 +61,7 @@ ADJP: 5 JJ/state | 3 RB/degree JJ/state | 2 JJ/state CC JJ/state
 ADVP: 1 RB
 """
 
-# The words of each tag: the second stands half as often as the first, the third a third as often.
+# The words of each tag: the second is half as frequent as the first, the third a third as frequent.
 WORDS = """
 .: .
 ,: ,
@@ -105,7 +105,7 @@ VB/be: be seem look
 
 
 class Rule(NamedTuple):
-  """A symbol and what it may consist of, with the logarithm of the probability."""
+  """A symbol and children that it may have, with the log probability."""
 
   left: str
   right: tuple[str, ...]
@@ -114,7 +114,7 @@ class Rule(NamedTuple):
 
 @functools.cache
 def rules() -> tuple[Rule, ...]:
-  """All rules but those that give words."""
+  """Returns all rules but those that give words."""
   found = []
   for line in _lines(RULES):
     left, _, text = line.partition(": ")
@@ -126,7 +126,7 @@ def rules() -> tuple[Rule, ...]:
 
 @functools.cache
 def words() -> dict[str, dict[str, float]]:
-  """By symbol, the probability of each word."""
+  """Returns the probability of each word, by symbol."""
   found = {}
   for line in _lines(WORDS):
     symbol, _, text = line.partition(": ")
@@ -137,12 +137,12 @@ def words() -> dict[str, dict[str, float]]:
 
 
 def _lines(text: str) -> list[str]:
-  """Lines, with those that are indented joined to the one above."""
+  """Splits text into lines, and joins indented ones to the line above."""
   return text.strip().replace("\n  ", " ").split("\n")
 
 
 def label(symbol: str) -> str:
-  """What is seen of a symbol; "" of one that is not."""
+  """Returns the part of a symbol that trees show; "" for a hidden symbol."""
   return "" if symbol.startswith("_") else symbol.partition("/")[0]
 
 
@@ -150,7 +150,7 @@ def label(symbol: str) -> str:
 
 
 def draw(count: int, seed: int) -> list[Tree]:
-  """So many different sentences with their trees."""
+  """Draws `count` different sentences with their trees."""
   random = np.random.default_rng(seed)
   found: dict[tuple[str, ...], Tree] = {}
   while len(found) < count:
@@ -162,7 +162,7 @@ def draw(count: int, seed: int) -> list[Tree]:
 
 @functools.cache
 def _choices() -> dict[str, tuple[np.ndarray, list]]:
-  """By symbol, the sums of probabilities, and what they are of: children, or a word."""
+  """Returns, by symbol, cumulative probabilities and their options: children, or words."""
   found: dict[str, tuple[np.ndarray, list]] = {}
   for left, group in itertools.groupby(rules(), key=lambda rule: rule.left):
     members = list(group)
@@ -174,12 +174,12 @@ def _choices() -> dict[str, tuple[np.ndarray, list]]:
 
 
 def _drawn(random: np.random.Generator) -> Tree | None:
-  """A tree; None if it gets too long."""
+  """Draws a tree; None if it gets too long."""
   choices = _choices()
   said: list[str] = []
   tags: list[str] = []
   phrases: list[Phrase] = []
-  todo: list[str | tuple[int, Phrase]] = [START]  # or a phrase whose end comes, and its place
+  todo: list[str | tuple[int, Phrase]] = [START]  # symbols, or a phrase to end and its place
   while todo:
     each = todo.pop()
     if not isinstance(each, str):

@@ -1,4 +1,4 @@
-"""Functions called in other processes, for work that threads of one cannot share."""
+"""Calls of functions in other processes, for work that threads of one process cannot share."""
 
 import contextlib
 import itertools
@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Processes of multiprocessing would run the user's script once more, from its beginning.
+# The processes of multiprocessing would run the user's script again, from its beginning.
 SERVE = f"import sys; from {__name__} import serve; serve(sys.stdin.buffer, sys.stdout.buffer)"
-MOST = 8  # processes; the one that reads the items keeps no more of them busy
-ALONE = 50  # items at first, of a thousand pairs each, say
+MOST = 8  # processes: the one that reads the items cannot keep more of them busy
+ALONE = 50  # items that this process does first, of a thousand pairs each for example
 
 
 def mapped(
@@ -26,12 +26,12 @@ def mapped(
   items: Iterable[Item],
   alone: int | None = None,
 ) -> Iterator[Result]:
-  """`make(*arguments)(item)` for each item, in their order, by a process for each core.
+  """Yields `make(*arguments)(item)` for each item, in order, computed by one process per core.
 
-  The first `alone`, or `ALONE`, are done in this one, before others would be of use.
+  This process does the first `alone` items, by default `ALONE`, since others take time to start.
 
-  `make` is a function of a module, and is called once in each process. What a process that ended
-  was asked for is done in this one.
+  `make` must be a function of a module and is called once in each process. If a process ends
+  early, this process does its item.
   """
   here, items = make(*arguments), iter(items)
   yield from map(here, itertools.islice(items, ALONE if alone is None else alone))
@@ -44,7 +44,7 @@ def mapped(
     workers = [stack.enter_context(_worker()) for _ in range(count)]
     for each in workers:
       _send(each, (make, arguments))
-    # A worker has one item at a time and reads when it is written to: none waits for another.
+    # A worker has one item at a time and reads when it is written to, so that no pipe blocks.
     asked: deque[tuple[subprocess.Popen, Item]] = deque()
     for worker, item in zip(itertools.cycle(workers), itertools.chain(following, items)):
       if len(asked) == count:
@@ -56,11 +56,11 @@ def mapped(
 
 
 def elsewhere(function: Callable[..., Result], *arguments: Any) -> Result:
-  """`function(*arguments)`, a function of a module, called in another process.
+  """Calls `function(*arguments)`, a function of a module, in another process.
 
-  Threads that compile in this one would take turns with it, at Python and at malloc.
+  In this process, it would compete with threads that compile, for Python and for malloc.
   """
-  with _worker(TOKENIZERS_PARALLELISM="true") as worker:  # where no other tokenizes beside it
+  with _worker(TOKENIZERS_PARALLELISM="true") as worker:  # no other process tokenizes meanwhile
     _send(worker, (_taking_all, (function,)))
     _send(worker, arguments)
     return _answer(worker, arguments, _taking_all(function))
@@ -71,12 +71,12 @@ def _taking_all(function: Callable[..., Result]) -> Callable[[tuple], Result]:
 
 
 def cores() -> int:
-  """How many cores this process may use."""
+  """Counts the cores that this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def serve(asked: BinaryIO, answers: BinaryIO) -> None:
-  """In a worker: answers until nothing more is asked, or nobody listens."""
+  """Answers requests in a worker, until there are no more or nobody listens."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes `asked`
   with contextlib.suppress(EOFError, BrokenPipeError):
     make, arguments = pickle.load(asked)

@@ -1,4 +1,4 @@
-"""Cached folders, for files that are too large for memory."""
+"""Cached folders for files that are too large for memory."""
 
 import functools
 import os
@@ -15,13 +15,13 @@ Content = TypeVar("Content")
 
 
 def kept(name: str, fill: Callable[[Path], None]) -> Path:
-  """The folder cached under `name`; `fill` writes its files where there is none yet.
+  """Returns the folder cached under `name`; `fill` writes its files if it does not exist.
 
-  It is there whole or not at all. Where the cache cannot be written, the folder is a temporary one,
+  The folder is complete or absent. If the cache cannot be written, the folder is a temporary one,
   removed when the process ends.
 
   Raises:
-    UserError: there is no room for it anywhere.
+    UserError: there is no room for the folder anywhere.
   """
   for root in (storage.cache_folder, lambda: Path(_scratch().name)):
     try:
@@ -35,10 +35,10 @@ def kept(name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def opened(name: str, fill: Callable[[Path], None], read: Callable[[Path], Content]) -> Content:
-  """What `read` makes of the folder cached under `name`, which is filled again if it is damaged.
+  """Returns `read` of the folder cached under `name`, which is filled again if it is damaged.
 
   Raises:
-    UserError: there is no room for it anywhere.
+    UserError: there is no room for the folder anywhere.
   """
   folder = kept(name, fill)
   try:

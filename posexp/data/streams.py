@@ -1,7 +1,7 @@
 """A text in lanes of segments, as a recurrent language model reads it.
 
-The text of N tokens has N − 1 targets, each token but the first. Segment j has those from jT on.
-A lane is a run of neighboring segments, and a step takes the next one of every lane.
+A text of N tokens has N − 1 targets, each token but the first. Segment j has T targets from jT on.
+A lane is a run of neighboring segments, and a step takes the next segment of every lane.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from posexp.data.examples import Batch
 from posexp.data.vocabulary import END
 
-LEAST = 32  # segments of a lane in evaluation: few lanes begin without a memory
+LEAST = 32  # fewest segments of a lane in evaluation, so that few segments lack a memory
 
 
 class Plan(NamedTuple):
@@ -24,15 +24,15 @@ class Plan(NamedTuple):
 
   start: np.ndarray  # int64 [n]: the place of the first token
   count: np.ndarray  # int64 [n]: targets
-  fresh: np.ndarray  # bool [n]: a document begins, and what stands before it does not count
+  fresh: np.ndarray  # bool [n]: a document begins, and tokens before it are out of sight
 
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-  """The tokens of a split, and how they are cut.
+  """The tokens of a split, with the way to cut them.
 
-  `documents`: in a `stream` tokens see whatever stands before them; with `mask` their own document
-  alone; with `reset` each document begins a segment and an empty memory.
+  With documents="stream", tokens see all tokens before them; with "mask", only those of their own
+  document; with "reset", each document begins a segment with an empty memory.
   """
 
   tokens: np.ndarray  # int [N], END before each document
@@ -41,19 +41,19 @@ class Stream:
 
   @functools.cached_property
   def starts(self) -> np.ndarray:
-    """Where documents begin, int64 [documents]."""
+    """The places where documents begin, int64 [documents]."""
     return np.flatnonzero(self.tokens == END)
 
   @property
   def targets(self) -> int:
-    """Tokens that are predicted."""
+    """The number of tokens that are predicted."""
     return len(self.tokens) - 1
 
   def plan(self, random: np.random.Generator | None = None) -> Plan:
-    """All segments: of the text from its beginning, or as it is drawn for an epoch.
+    """Returns all segments: of the text from its beginning or, with `random`, drawn for an epoch.
 
-    Drawn, the text begins anywhere, and goes on with its beginning after its end; `reset` puts the
-    documents in any order.
+    When drawn, the text begins anywhere and wraps around at its end; with "reset", the documents
+    are shuffled instead.
     """
     if self.documents == "reset":
       return self._by_document(random)
@@ -73,11 +73,11 @@ class Stream:
     return Plan(begin[of] + place, np.minimum(targets[of] - place, self.segment), number == 0)
 
   def batch(self, plan: Plan, rows: np.ndarray, fresh: bool) -> Batch:
-    """The segments `rows` int [B]; one that the plan lacks is of padding alone.
+    """Returns a batch of the segments `rows` int [B]; rows beyond the plan are padding.
 
-    Returns tokens and labels int32 [B,T], mask bool [B,T] of the targets, weight float32 [B], fresh
-    bool [B], index int32 [B] (−1 for padding), and, with `mask`, documents int32 [B,T]. `fresh` is
-    whether all lanes begin here.
+    It has tokens and labels int32 [B,T], mask bool [B,T] of the targets, weight float32 [B], fresh
+    bool [B], index int32 [B] (−1 for padding) and, with "mask", documents int32 [B,T]. `fresh` is
+    True if all lanes begin here.
     """
     real = rows < len(plan.start)
     row = np.where(real, rows, 0)
@@ -99,15 +99,15 @@ class Stream:
 
   @functools.cached_property
   def segments(self) -> int:
-    """How many there are in a pass."""
+    """The number of segments in a pass."""
     return len(self.plan().start)
 
   def steps(self, lanes: int) -> int:
-    """How many steps a pass takes."""
+    """Counts the steps of a pass."""
     return -(-self.segments // lanes)
 
   def training(self, lanes: int, *, seed: int, start: int) -> Iterator[Batch]:
-    """Batches without end from step `start` on, a pure function of (seed, step)."""
+    """Yields batches without end from step `start` on, a pure function of (seed, step)."""
     steps = self.steps(lanes)
     epoch, done = divmod(start, steps)
     while True:
@@ -117,9 +117,9 @@ class Stream:
       epoch, done = epoch + 1, 0
 
   def evaluation(self, rows: int, most: int | None = None) -> Iterator[Batch]:
-    """Every segment once, or the first `most`, in batches of `rows`.
+    """Yields every segment once, or the first `most`, in batches of `rows`.
 
-    A short text has fewer lanes than rows, so that few of its tokens lack what stands before them.
+    A short text gets fewer lanes than rows, so that few of its segments lack a memory.
     """
     plan = self.plan()
     if most is not None:
@@ -133,7 +133,7 @@ class Stream:
       yield self.batch(plan, chosen, step == 0)
 
   def totals(self, of_token: np.ndarray) -> np.ndarray:
-    """The sum over each segment's targets, int64 [segments], of a number of each token, int [V]."""
+    """Sums a number of each token, int [V], over each segment's targets: int64 [segments]."""
     start, count, _ = self.plan()
     before = np.concatenate([[0], np.cumsum(of_token[self.tokens], dtype=np.int64)])
     return before[start + count + 1] - before[start + 1]

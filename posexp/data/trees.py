@@ -1,7 +1,7 @@
-"""Constituency trees: read from brackets, cleaned, taken apart into labeled spans and put together.
+"""Constituency trees: read from brackets, cleaned, split into labeled spans and put together.
 
-A tree is kept flat, as its words and the spans of its phrases, so that nothing here recurses: trees
-may be nested as deeply as they like.
+A tree is stored flat, as its words and the spans of its phrases. So nothing here recurses, and
+trees may be nested to any depth.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from posexp.data import files
 from posexp.errors import UserError, counted
 
 TOP = "TOP"
-TOPS = ("", TOP, "ROOT", "S1", "VROOT")  # what treebanks call the bracket around a sentence
-TRACE = "-NONE-"  # the tag of what is not heard: traces and empty elements
+TOPS = ("", TOP, "ROOT", "S1", "VROOT")  # labels of the bracket around a sentence in treebanks
+TRACE = "-NONE-"  # the tag of traces and empty elements, which are not spoken
 JOIN = "::"  # between the labels of phrases over the same words, outermost first
 TOKEN = re.compile(r"[()]|[^\s()]+")
-WIDTH = 80  # columns of a line, where a tree is written over several
+WIDTH = 80  # columns of a line when a tree takes several
 ESCAPES = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
 
 Span = tuple[int, int]  # of words, half-open
 
 
 class Phrase(NamedTuple):
-  """The words from `start` on, before `end`, have this label."""
+  """A label of the words from `start` up to `end`."""
 
   start: int
   end: int
@@ -51,10 +51,10 @@ class Tree:
 
 
 def paths(given: str | Sequence[str]) -> list[str]:
-  """Files by their names or globs, those of a glob in order.
+  """Returns files by their names or globs, those of a glob in order.
 
   Raises:
-    UserError: a glob fits no file.
+    UserError: a glob matches no file.
   """
   found: list[str] = []
   for name in (given,) if isinstance(given, str) else given:
@@ -69,10 +69,10 @@ def paths(given: str | Sequence[str]) -> list[str]:
 
 
 def read(names: Iterable[str]) -> Iterator[Tree]:
-  """The cleaned trees of files, as they are or gzipped, one after the other; see `clean`.
+  """Yields the cleaned trees of files, plain or gzipped, one after another; see `clean`.
 
   Raises:
-    UserError: naming the file and the line of what cannot be read; or a file has no tree.
+    UserError: a file cannot be read (the message names the line), or has no tree.
   """
   for name in names:
     empty = True
@@ -85,7 +85,7 @@ def read(names: Iterable[str]) -> Iterator[Tree]:
             f"{name}, line {line}: a tree without a phrase; above its words at least one bracket "
             "must stand that is not the top"
           )
-        if cleaned.words:  # else there were but traces
+        if cleaned.words:  # else it had only traces
           yield cleaned
     if empty:
       raise UserError(f"{name}: the file has no tree; give one with at least one")
@@ -97,17 +97,17 @@ class _Open:
 
   line: int
   start: int
-  place: int  # of its phrase among those of the tree
+  place: int  # of its phrase among the tree's phrases
   atoms: list[str]  # its label, or its tag and its word
   children: int = 0
 
 
 def parsed(name: str, lines: Iterable[str]) -> Iterator[tuple[int, Tree]]:
-  """The trees of a file as they stand there, each with the line on which it begins.
+  """Yields the trees of a file as written, each with the line on which it begins.
 
   Raises:
-    UserError: naming the file and the line, for brackets that do not close or open, a leaf without
-      a word, words and phrases mixed.
+    UserError: brackets do not match, a leaf has no word, or a bracket mixes words and phrases; the
+      message names the file and the line.
   """
   stack: list[_Open] = []
   words: list[str] = []
@@ -133,9 +133,9 @@ def parsed(name: str, lines: Iterable[str]) -> Iterator[tuple[int, Tree]]:
         if closed.children:
           label = _label(where, closed.atoms)
           phrases[closed.place] = Phrase(closed.start, len(words), label)
-        elif len(closed.atoms) > 1:  # a word of several parts is one
+        elif len(closed.atoms) > 1:  # several parts make one word
           phrases.pop()
-          tags.append(sys.intern(closed.atoms[0]))  # a treebank holds few different ones
+          tags.append(sys.intern(closed.atoms[0]))  # a treebank has few different tags and words
           words.append(sys.intern("_".join(closed.atoms[1:])))
         else:
           shown = f"({''.join(closed.atoms)})"
@@ -165,12 +165,12 @@ def _label(where: str, atoms: Sequence[str]) -> str:
 
 
 def clean(tree: Tree) -> Tree:
-  """A tree as parsers learn it, by the rules of Kitaev & Klein's code.
+  """Returns a tree as parsers learn it, by the rules of Kitaev & Klein's code.
 
-  Traces go, with every phrase that they leave empty. Labels are cut at the first - or =, and of
-  alternatives A|B the first stays; -LRB- and the like are kept. The bracket around a sentence goes
-  where it has one child, and is called TOP where it has several. Phrases over the same words stay,
-  also those of one label.
+  Traces are removed, with every phrase that they leave empty. Labels are cut at the first - or =,
+  and of alternatives A|B the first is kept; -LRB- and the like stay as they are. The bracket around
+  a sentence is removed if it has one child, and called TOP if it has several. Phrases over the same
+  words are kept, even with equal labels.
   """
   heard = [int(tag != TRACE) for tag in tree.tags]
   place = [0, *itertools.accumulate(heard)]
@@ -191,12 +191,12 @@ def clean(tree: Tree) -> Tree:
 
 
 def bare(label: str) -> str:
-  """A label without functions and indices: NP of NP-SBJ-1 and of NP=2, PRT of PRT|ADVP."""
+  """Removes functions and indices from a label: NP of NP-SBJ-1 and of NP=2, PRT of PRT|ADVP."""
   return label if label.startswith("-") else re.split(r"[-=|]", label, maxsplit=1)[0]
 
 
 def chains(tree: Tree) -> dict[Span, str]:
-  """The labels of each span that has any, joined: "S::VP" where a VP alone makes an S."""
+  """Returns the joined labels of each span that has any: "S::VP" where a VP alone makes an S."""
   found: dict[Span, str] = {}
   for start, end, label in tree.phrases:
     above = found.get((start, end))
@@ -205,23 +205,23 @@ def chains(tree: Tree) -> dict[Span, str]:
 
 
 def of_chains(words: Sequence[str], tags: Sequence[str], spans: Mapping[Span, str]) -> Tree:
-  """The tree of what `chains` gives; no two spans may cross."""
+  """Builds a tree from spans as returned by `chains`; no two spans may cross."""
   ordered = sorted(spans.items(), key=lambda item: (item[0][0], -item[0][1]))
   phrases = (Phrase(*span, label) for span, chain in ordered for label in chain.split(JOIN))
   return Tree(tuple(words), tuple(tags), tuple(phrases))
 
 
 class _Piece(NamedTuple):
-  """A bracket of a tree that is written: a phrase, or a word with its tag."""
+  """A bracket of a tree to write: a phrase, or a word with its tag."""
 
   depth: int
   begin: int  # its place in the line
   end: int
-  head: str  # "(NP", or all of a word's
+  head: str  # "(NP", or the whole bracket of a word
 
 
 def _written(tree: Tree) -> tuple[str, list[_Piece]]:
-  """A tree on a line, and its brackets in the order in which they open."""
+  """Writes a tree on one line; returns it and its brackets in the order in which they open."""
   phrases = tree.phrases
   if not phrases or phrases[0].label != TOP:
     phrases = (Phrase(0, len(tree.words), TOP), *phrases)
@@ -252,12 +252,12 @@ def _written(tree: Tree) -> tuple[str, list[_Piece]]:
 
 
 def brackets(tree: Tree) -> str:
-  """A tree on one line, with TOP around it, as EVALB reads it."""
+  """Writes a tree on one line, with TOP around it, as EVALB reads it."""
   return _written(tree)[0]
 
 
 def indented(tree: Tree) -> str:
-  """A tree over several lines: what fits into `WIDTH` columns stands on one."""
+  """Writes a tree on several lines; a part that fits into `WIDTH` columns takes one line."""
   line, pieces = _written(tree)
   rows: list[str] = []
   done = 0
@@ -268,11 +268,11 @@ def indented(tree: Tree) -> str:
     shown = line[begin:end] if fits else head
     if fits:
       done = end
-      shown += re.match(r"\)*", line[end:])[0]  # what this is the end of
+      shown += re.match(r"\)*", line[end:])[0]  # closes the brackets that end here
     rows.append("  " * depth + shown)
   return "\n".join(rows)
 
 
 def escaped(word: str) -> str:
-  """A word as treebanks write it: -LRB- for a bracket."""
+  """Writes a word as treebanks do: -LRB- for an opening bracket."""
   return re.sub(r"[()\[\]{}]", lambda found: ESCAPES[found[0]], word)

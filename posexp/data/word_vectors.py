@@ -1,7 +1,7 @@
-"""Vectors of words that were trained elsewhere: text files of word2vec and GloVe, also gzipped.
+"""Pretrained word vectors: text files of word2vec and GloVe, also gzipped.
 
-A line is a word and its numbers, with single blanks between them; a first line of word2vec says how
-many words and numbers there are. A word may have blanks of its own.
+A line is a word and its numbers, separated by single blanks; the first line of word2vec has the
+numbers of words and of dimensions. A word may contain blanks.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from posexp.errors import UserError
 class WordVectors:
   """The vectors of those words of a vocabulary that a file has."""
 
-  rows: np.ndarray = dataclasses.field(compare=False)  # int [N]: which words of the vocabulary
+  rows: np.ndarray = dataclasses.field(compare=False)  # int [N]: ids of the words
   values: np.ndarray = dataclasses.field(compare=False)  # float32 [N,D]
-  note: str  # how many words were found, a sentence
-  sha256: str  # of the arrays, by which vectors are equal
+  note: str  # a sentence on how many words were found
+  sha256: str  # of the arrays, compared in their place
 
   @classmethod
   def read(cls, path: str, words: Sequence[str], width: int, taker: str) -> WordVectors:
-    """The vectors of `words`, whose numbers in the vocabulary are their places here.
+    """Reads the vectors of `words`, the vocabulary in the order of its ids.
 
-    `width` is that of `taker`, which an error names.
+    `width` is the width that `taker` needs, which an error names.
 
     Raises:
-      UserError: the file cannot be read, a line has another width or what is no number, or no
+      UserError: the file cannot be read, a line has another width or anything but numbers, or no
         word is found.
     """
     return _read(path, files.version(path), tuple(words), width, taker)
 
   @property
   def scale(self) -> float:
-    """The root of the mean square of all numbers."""
+    """The root mean square of all numbers."""
     return float(np.sqrt(np.mean(np.square(self.values, dtype=np.float64))))
 
 
@@ -70,7 +70,7 @@ def _read(
 
 
 def _lines(path: str) -> Iterator[tuple[str, list[str]]]:
-  """The fields of each line that is not empty, less a first line of word2vec, with its place."""
+  """Yields place and fields of each line that is not empty, without word2vec's first line."""
   with files.opened(path) as file:
     for number, line in enumerate(files.lines(path, file), start=1):
       fields = line.rstrip().split(" ")
