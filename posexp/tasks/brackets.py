@@ -1,8 +1,8 @@
-"""How well trees agree with those of a treebank, as EVALB counts it with COLLINS.prm.
+"""Agreement of trees with those of a treebank, as EVALB counts it with COLLINS.prm.
 
-Words with a tag of punctuation are removed before spans are numbered; neither they nor TOP count as
-brackets; ADVP and PRT are equal; each phrase of several over the same words counts by itself. F1 is
-of the sums over all sentences. A sentence without a word but punctuation is skipped.
+Words with a tag of punctuation are removed before spans are numbered; neither these words nor TOP
+count as brackets; ADVP and PRT are equal; several phrases over the same words each count. F1 is
+computed from sums over all sentences. A sentence of punctuation alone is skipped.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from posexp.data.trees import TOP, TRACE, Phrase, Tree, chains
 PUNCTUATION = frozenset((",", ":", "``", "''", "."))  # tags
 UNCOUNTED = PUNCTUATION | {TOP, TRACE}
 EQUAL = {"PRT": "ADVP"}
-ENDS = (10, 20, 30, 40)  # words of the longest sentences of each group; others are the last
+ENDS = (10, 20, 30, 40)  # words of the longest sentences of each group but the last
 
 
 class Counts(NamedTuple):
-  """What is counted of a sentence; all 0 where it is skipped."""
+  """The counts of a sentence; all 0 if it is skipped."""
 
   matched: int = 0
   gold: int = 0  # brackets of the treebank
@@ -34,7 +34,7 @@ class Counts(NamedTuple):
 
 
 def counts(gold: Iterable[Tree], predicted: Iterable[Tree]) -> np.ndarray:
-  """`Counts` int [N,6] of trees against those of the treebank, which have their words and tags."""
+  """Returns `Counts` int [N,6] of trees against the treebank's, which have the same words."""
   return np.array([_counts(*pair) for pair in zip(gold, predicted, strict=True)])
 
 
@@ -65,7 +65,7 @@ def _spans(found: Counter) -> Counter:
 
 
 def scores(counted: np.ndarray) -> dict[str, float]:
-  """F1, recall, precision, exact match and F1 without labels, from `Counts` int [N,6]."""
+  """Returns F1, recall, precision, exact match and F1 without labels, from `Counts` int [N,6]."""
   matched, gold, predicted, unlabeled, valid, exact = np.sum(counted, axis=0, dtype=int).tolist()
   return {
     "f1": 2 * matched / max(gold + predicted, 1),
@@ -77,10 +77,10 @@ def scores(counted: np.ndarray) -> dict[str, float]:
 
 
 def by_length(lengths: np.ndarray, counted: np.ndarray) -> dict[str, Any]:
-  """F1 of sentences of 1-10 words, of 11-20 and so on, and how many there are, where there are any.
+  """Returns F1 and the number of sentences of 1-10 words, of 11-20 and so on, if there are any.
 
   Args:
-    lengths: words of each sentence, punctuation too, int [N].
+    lengths: words of each sentence, including punctuation, int [N].
     counted: `Counts` int [N,6].
   """
   found: dict[str, Any] = {}
@@ -94,14 +94,14 @@ def by_length(lengths: np.ndarray, counted: np.ndarray) -> dict[str, Any]:
 
 
 class Branching(NamedTuple):
-  """Trees that know nothing but which side a language branches to."""
+  """A baseline that knows only to which side a language branches."""
 
   root: str  # over all words
   inner: str  # over the words from each but the first to the last
 
   @classmethod
   def of(cls, trees: Iterable[Tree]) -> Branching:
-    """The labels that most often stand over whole sentences, and over the ends of them."""
+    """Finds the most frequent labels of whole sentences, and of phrases at their ends."""
     roots: Counter = Counter()
     ends: Counter = Counter()
     for tree in trees:
@@ -114,7 +114,7 @@ class Branching(NamedTuple):
     return cls(_most(roots), _most(ends or roots))
 
   def __call__(self, words: Sequence[str], tags: Sequence[str]) -> Tree:
-    """Right-branching, but for a final mark of punctuation."""
+    """Builds a right-branching tree, apart from a final mark of punctuation."""
     last = _last(tags)
     inner = (Phrase(start, last, self.inner) for start in range(1, last - 1))
     return Tree(tuple(words), tuple(tags), (Phrase(0, len(words), self.root), *inner))

@@ -1,4 +1,4 @@
-"""Diagnostics: what order is worth, isolated, and what is left of it beyond the training length."""
+"""Diagnostics: each isolates one use of order, within and beyond the lengths of training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posexp.tasks.diagnostic import Diagnostic, Length
 
 @dataclasses.dataclass(frozen=True)
 class Majority(Diagnostic):
-  """Which of two symbols stands there more often; a control, for which no order is needed."""
+  """The more frequent of two symbols; a control, which needs no order."""
 
   name: Name = "majority"
 
@@ -30,7 +30,7 @@ class Majority(Diagnostic):
 
 @dataclasses.dataclass(frozen=True)
 class EvenPairs(Diagnostic):
-  """Whether the first and the last of n bits differ (Delétang et al. 2023)."""
+  """The difference of the first and the last of n bits, 0 or 1 (Delétang et al. 2023)."""
 
   name: Name = "even_pairs"
 
@@ -39,7 +39,7 @@ class EvenPairs(Diagnostic):
     return x, x[:1] ^ x[-1:]
 
   def chance(self, n):
-    """By the number of ones, which order does not change: the likelier answer of each."""
+    """Returns the accuracy of the likelier answer by the number of ones, which needs no order."""
     if n == 1:
       return 1.0
     ways = [math.comb(n - 2, ones - 1) if 0 < ones < n else 0 for ones in range(n + 1)]
@@ -49,7 +49,7 @@ class EvenPairs(Diagnostic):
 
 @dataclasses.dataclass(frozen=True)
 class Parity(Diagnostic):
-  """Whether the number of ones is odd; a negative control, which nobody should extrapolate."""
+  """The parity of the number of ones; a negative control, which no model should extrapolate."""
 
   name: Name = "parity"
 
@@ -63,7 +63,7 @@ class Parity(Diagnostic):
 
 @dataclasses.dataclass(frozen=True)
 class Tally(Diagnostic):
-  """One symbol n times, to be written n times: counting and stopping (Kazemnejad et al. 2023)."""
+  """One symbol n times, to write n times: counting and stopping (Kazemnejad et al. 2023)."""
 
   symbols: ClassVar[int] = 16
   name: Name = "tally"
@@ -75,8 +75,8 @@ class Tally(Diagnostic):
 
 @dataclasses.dataclass(frozen=True)
 class Copy(Diagnostic):
-  """n symbols of `kinds`, to be written again, from the last one on with `reverse`; `distinct` ones
-  stand there once each (Huang et al. 2024)."""
+  """n symbols of `kinds`, to write again, with `reverse` from the last one on; with `distinct` each
+  symbol occurs at most once (Huang et al. 2024)."""
 
   name: Name = "copy"
   kinds: Count = 8
@@ -101,8 +101,8 @@ class Copy(Diagnostic):
 class Addition(Diagnostic):
   """Two numbers of n digits and their sum, which has one digit more, all padded with zeros.
 
-  Digits stand from the least on with `reversed`. With `hints` each stands behind a symbol that says
-  its place, from a random one on, so that digits of one significance share it (Zhou et al. 2024).
+  With `reversed` the least digit comes first. With `hints` each digit follows a symbol for its
+  place, counted from a random one, so that digits of one significance share it (Zhou et al. 2024).
   """
 
   name: Name = "addition"
@@ -138,7 +138,7 @@ class Addition(Diagnostic):
 
 @dataclasses.dataclass(frozen=True)
 class Recall(Diagnostic):
-  """`pairs` of a key and its value, n fillers, and a key again: its value (Arora et al. 2023)."""
+  """The value of a key: `pairs` of key and value, n fillers, and the key (Arora et al. 2023)."""
 
   KINDS: ClassVar[int] = 32
   symbols: ClassVar[int] = 3 * KINDS
@@ -162,7 +162,7 @@ class Recall(Diagnostic):
 
 @dataclasses.dataclass(frozen=True)
 class Induction(Diagnostic):
-  """n symbols, a mark before one of them, and the mark again: that symbol (Gu & Dao 2023)."""
+  """The symbol after a mark: n symbols, a mark before one, and the mark again (Gu & Dao 2023)."""
 
   KINDS: ClassVar[int] = 16
   symbols: ClassVar[int] = KINDS + 1
@@ -174,14 +174,14 @@ class Induction(Diagnostic):
     return np.append(np.insert(x, place, self.KINDS), self.KINDS), x[place : place + 1]
 
   def chance(self, n):
-    """That of the symbol which stands there most often, in 10,000 draws."""
+    """Returns the mean share of the most frequent symbol, over 10,000 draws."""
     counts = np.random.default_rng(0).multinomial(n, [1 / self.KINDS] * self.KINDS, size=10_000)
     return float(counts.max(axis=1).mean() / n)
 
 
 @dataclasses.dataclass(frozen=True)
 class MissingDuplicate(Diagnostic):
-  """n bits twice, of which one is hidden: that one (Delétang et al. 2023)."""
+  """The hidden bit of n bits that are written twice (Delétang et al. 2023)."""
 
   symbols: ClassVar[int] = 3
   name: Name = "missing_duplicate"
@@ -191,12 +191,12 @@ class MissingDuplicate(Diagnostic):
     return np.where(np.arange(2 * n) == place, 2, x), x[place : place + 1]
 
   def chance(self, n):
-    return 1.0  # the number of ones is odd where a one is missing
+    return 1.0  # the number of ones is odd if a one is missing
 
 
 @dataclasses.dataclass(frozen=True)
 class BucketSort(Diagnostic):
-  """n of five symbols, to be written in order (Delétang et al. 2023)."""
+  """n of five symbols, to write in order (Delétang et al. 2023)."""
 
   symbols: ClassVar[int] = 5
   name: Name = "bucket_sort"

@@ -1,7 +1,7 @@
-"""Echo: endless streams of symbols, of which the one some steps back is to be named.
+"""Echo: endless streams of symbols; the task is to name the symbol some steps back.
 
-It asks what a memory is for: with segments of T tokens and no memory, a symbol k steps back is in
-sight of T − k tokens of a segment alone, and of none where k is T or more.
+It shows what a memory is for: with segments of T tokens and no memory, only T − k tokens of a
+segment see the symbol k steps back, and none do if k ≥ T.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
   from posexp.encodings.span import TermScale
   from posexp.models.language_model import LanguageModelSpec
 
-EPOCH = 1_000  # steps that count as one: streams never end
+EPOCH = 1_000  # steps that count as an epoch, since streams never end
 LANES = 64  # of an evaluated split
 
 
 @dataclasses.dataclass(frozen=True)
 class EchoData:
-  """Streams, ready for a language model: lane b of segment s is a function of (seed, s)."""
+  """Streams, ready for a language model; segment s of all lanes is a function of (seed, s)."""
 
   symbols: int
   back: int
@@ -42,7 +42,7 @@ class EchoData:
 
   @property
   def held(self) -> int:
-    """Segments of each lane of an evaluated split: most of them lie behind `back` tokens."""
+    """The segments of each lane of an evaluated split: most come after its first `back` tokens."""
     return 4 + 2 * -(-self.back // self.segment)
 
   @property
@@ -70,7 +70,7 @@ class EchoData:
   def ceiling(self) -> float:
     """The accuracy that no model without a memory can exceed on an evaluated split.
 
-    The first `back` tokens of a lane do not count; in endless ones it would be less.
+    The first `back` tokens of a lane do not count; in endless lanes the ceiling would be lower.
     """
     visible = self.held * max(self.segment - self.back, 0)
     seen = visible / (self.held * self.segment - self.back)
@@ -92,7 +92,7 @@ class EchoData:
       yield self.batch((seed,), batch_size, step)
 
   def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
-    """Lanes of the split, as many at a time as a batch has rows."""
+    """Yields lanes of the split, as many at a time as a batch has rows."""
     name = zlib.crc32(split.encode())
     for first in range(0, LANES, batch_size):
       lanes = np.arange(first, first + batch_size)
@@ -105,7 +105,7 @@ class EchoData:
   texts = evaluation
 
   def batch(self, key: tuple[int, ...], rows: int, step: int) -> Batch:
-    """Segment `step` of every lane; the first `back` tokens of a lane do not count."""
+    """Returns segment `step` of every lane; the first `back` tokens of a lane do not count."""
     before = -(-self.back // self.segment)
     drawn = [
       np.random.default_rng([*key, max(segment, 0)]).integers(
@@ -170,7 +170,7 @@ class Echo(Task):
     }
 
   def conclude(self, data: EchoData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """The metrics of the test split, and what no model without a memory exceeds."""
+    """Returns the metrics of the test split, and the ceiling of models without a memory."""
     found = super().conclude(data, snapshot, folder)
     return found | {"ceiling/without_memory": data.ceiling}
 

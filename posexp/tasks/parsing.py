@@ -1,4 +1,4 @@
-"""Constituency parsing: a tree for each sentence, as Kitaev & Klein (2018) do it."""
+"""Constituency parsing: a tree for each sentence (Kitaev & Klein 2018)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Treebank = dict[str, list[Tree]]  # by split
 
 @dataclasses.dataclass(frozen=True)
 class Parsing(Task):
-  """How a parser is trained and measured; subclasses say where the trees come from. configs/task
-  explains each option."""
+  """The task of a parser; subclasses say where the trees come from. configs/task explains each
+  option."""
 
   score: ClassVar[str] = "validation/f1"
   headline: ClassVar[tuple[str, ...]] = ("test/f1", "test/exact_match")
@@ -49,14 +49,14 @@ class Parsing(Task):
   pcfg: bool = True
 
   def __post_init__(self):
-    """Raises ValueError for an option that is wrong for any data."""
+    """Raises ValueError if an option is wrong for any data."""
     check(self)
 
   def treebank(self) -> tuple[Treebank, Sequence[str]]:
-    """The trees of each split, and notes.
+    """Returns the trees of each split, and notes.
 
     Raises:
-      UserError: for data that are missing, broken or of no use.
+      UserError: data are missing, broken or useless.
     """
     raise NotImplementedError
 
@@ -64,11 +64,11 @@ class Parsing(Task):
     return parser_spec(self, FIRST + 2, 2, encoding, size, positions)
 
   def prepare(self, folder: Path) -> TreebankData:
-    """The data, in numbers by folder/tokenizer.json, which is made of the training trees if it is
-    missing.
+    """Prepares the data with the lexicon in folder/tokenizer.json, which is built from the training
+    trees if it is missing.
 
     Raises:
-      UserError: for data that are missing, broken or of no use, and for another run's lexicon.
+      UserError: data are missing, broken or useless, or the lexicon is another run's.
     """
     digest = self.data_digest()
     lexicon = kept_lexicon(folder, lambda: Lexicon.of(_kept(self, digest)[0]["train"]))
@@ -88,7 +88,7 @@ class Parsing(Task):
     return found | sizes | {"answer": answer, "counts": counts}
 
   def scores(self, found: Outputs) -> dict[str, float]:
-    """The loss of a sentence, and what EVALB says of all."""
+    """Returns the mean loss of a sentence, and EVALB's scores of all."""
     loss = float(np.mean(found["loss"], dtype=np.float64))
     return {"loss": loss} | brackets.scores(found["counts"])
 
@@ -96,8 +96,8 @@ class Parsing(Task):
     return ("test",)
 
   def conclude(self, data: TreebankData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """The metrics of the test split, by length too, and those of right-branching trees and of a
-    PCFG; the trees are written."""
+    """Returns the metrics of the test split, also by length, and those of right-branching trees and
+    of a PCFG; writes the trees."""
     found = self.predict(data, snapshot, "test")
     gold = data.trees_of["test"]
     write_trees(folder, gold, data.parses("test", found["spans"]), found)
@@ -115,7 +115,7 @@ class Parsing(Task):
     return summary
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    """The best checkpoint on both splits, the baselines, and F1 by length."""
+    """Yields the results of the best checkpoint on both splits, the baselines, and F1 by length."""
     yield from result_table(self, summary, EVALUATED, (*MEASURED, "loss"))
     for name in ("f1", "unlabeled_f1"):
       values = (summary[f"baseline/{split}/{name}"] for split in EVALUATED)
@@ -135,8 +135,8 @@ class Parsing(Task):
 
 
 def write_trees(folder: Path, gold: Sequence[Tree], parses: Sequence[Tree], found: Outputs) -> None:
-  """Writes predictions of the test split, and the trees of the treebank and of the parser, a line
-  each for EVALB."""
+  """Writes predictions of the test split, and the trees of the treebank and of the parser, one per
+  line for EVALB."""
   rows = []
   for name, side in (("gold", gold), ("parsed", parses)):
     lines = "".join(f"{trees.brackets(tree)}\n" for tree in side)
@@ -152,7 +152,7 @@ def write_trees(folder: Path, gold: Sequence[Tree], parses: Sequence[Tree], foun
 
 
 def held_out(given: Mapping[str, Sequence[Tree]]) -> tuple[Treebank, list[str]]:
-  """All splits, a tenth of the training trees in those that are not given, and notes.
+  """Returns all splits, and notes; a split that is not given gets a tenth of the training trees.
 
   Raises:
     UserError: a split would have no trees.
@@ -167,8 +167,8 @@ def held_out(given: Mapping[str, Sequence[Tree]]) -> tuple[Treebank, list[str]]:
 
 @functools.lru_cache(maxsize=2)
 def _kept(task: Parsing, digest: str | None) -> tuple[Treebank, tuple[str, ...]]:
-  """The trees of each split, those of training that are not too long, and notes. `digest` is only
-  for the cache: with other contents of the files, they are read again."""
+  """Returns the trees of each split, without too long training trees, and notes. `digest` is only
+  for the cache: files with other contents are read again."""
   treebank, notes = task.treebank()
   short = [tree for tree in treebank["train"] if len(tree.words) <= task.longest]
   if not short:

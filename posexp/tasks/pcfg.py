@@ -1,8 +1,8 @@
-"""A baseline parser: a probabilistic context-free grammar, read off the training trees.
+"""A baseline parser: a probabilistic context-free grammar, estimated from the training trees.
 
-Chains of phrases are one label, and a symbol holds the label right above it, too (Johnson 1998).
-Rules of more than two children become several, X -> a @a, @a -> b @b, @b -> c d, whose new symbols
-know X and the child before them alone. Probabilities are relative frequencies.
+Chains of phrases are one label, and a symbol also holds the label right above it (Johnson 1998).
+Rules with more than two children are split, X -> a @a, @a -> b @b, @b -> c d, into new symbols that
+know only X and the child before them. Probabilities are relative frequencies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from posexp.status import doing
 from posexp.tasks import brackets
 
 RECIPE = "parents, one sibling, relative frequencies; unknown words by shape and two letters"
-LONGEST = 100  # words; a chart takes time with their third power
+LONGEST = 100  # words; the time of a chart grows with their third power
 NEVER = np.float32(-np.inf)
 ROOT = ("",)
 
@@ -36,10 +36,10 @@ def scores(
   *,
   see_tags: bool,
 ) -> dict[str, float]:
-  """What `brackets.scores` says of the most probable trees of a test split, cached by content.
+  """Returns `brackets.scores` of the most probable trees of a test split, cached by content.
 
-  The grammar sees the gold tags of words, or the words alone. Sentences that it does not give, or
-  of over `LONGEST` words, get the tree of `otherwise`.
+  The grammar sees the gold tags of words, or only the words. Sentences that it does not generate,
+  or of over `LONGEST` words, get the tree of `otherwise`.
   """
   lines = [list(map(trees.brackets, each)) for each in (train, test)]
 
@@ -58,7 +58,7 @@ def scores(
 
 
 def rules(tree: Tree) -> Iterator[Rule]:
-  """The rules that make a tree, with one or two children each."""
+  """Yields the rules that make a tree, with one or two children each."""
   labels = chains(tree)
   ordered = sorted(labels, key=lambda span: (span[0], -span[1]))
   parents: dict[Span, str] = {}
@@ -89,17 +89,17 @@ def rules(tree: Tree) -> Iterator[Rule]:
 
 
 class PCFG(NamedTuple):
-  """A grammar as arrays, of S symbols, of which the tags come first; rules by what they make."""
+  """A grammar of S symbols as arrays: tags come first, and rules are sorted by what they make."""
 
   symbols: list[Symbol]
-  tags: int  # how many symbols are tags
+  tags: int  # the number of symbols that are tags
   root: np.ndarray  # [S], the log probability that a symbol makes a sentence
   rules: BinaryRules
   single: tuple[np.ndarray, np.ndarray, np.ndarray]  # symbols over one tag, these tags, weights
 
   @classmethod
   def of(cls, given: Iterable[Tree]) -> Self:
-    """The grammar of some trees."""
+    """Estimates the grammar of some trees."""
     counts = Counter(rule for tree in given for rule in rules(tree))
     totals: Counter = Counter()
     for (left, _), count in counts.items():
@@ -121,7 +121,7 @@ class PCFG(NamedTuple):
     return cls(symbols, tags, root, binary, _columns(rows[1], 3))
 
   def parse(self, seen: np.ndarray) -> dict[Span, str] | None:
-    """The labels of the spans of the best tree; None where there is none.
+    """Returns the labels of the spans of the best tree; None if there is no tree.
 
     Args:
       seen: [N,T], the log probability of each of N words given each tag.
@@ -134,7 +134,7 @@ class PCFG(NamedTuple):
     parts = self._possible((best[:, 1] > NEVER).any(0))
     for w in range(2, n + 1):
       for (first_is_tag, second_is_tag), rules in parts.items():
-        # A tag stands over one word.
+        # A tag covers one word.
         splits = {1} if first_is_tag else range(1, w)
         splits = set(splits) & {w - 1} if second_is_tag else splits
         rules.fill(best, best, w, splits)
@@ -142,7 +142,7 @@ class PCFG(NamedTuple):
     return self._spans(best, top) if (self.root + best[0, n])[top] > NEVER else None
 
   def _possible(self, symbols: np.ndarray) -> dict[tuple[bool, bool], BinaryRules]:
-    """Rules whose children can be made of some symbols, bool [S], by which of these are tags."""
+    """Groups the rules that `symbols`, bool [S], can lead to, by which children are tags."""
     made, (left, children, weight) = symbols, self.rules
     while True:
       chosen = made[children].all(0)
@@ -171,22 +171,22 @@ class PCFG(NamedTuple):
 
 
 def _columns(rows: list[tuple], count: int) -> tuple[np.ndarray, ...]:
-  """Rows, in order, as arrays: the last one of weights, the others of symbols."""
+  """Sorts rows and turns their columns into arrays: the last of weights, the others of symbols."""
   columns = zip(*sorted(rows), strict=True) if rows else [()] * count
   *symbols, weights = columns
   return *(np.array(each, np.int64) for each in symbols), np.array(weights, np.float32)
 
 
 class Emissions(NamedTuple):
-  """With which log probability tags give words, of T tags."""
+  """Log probabilities of words given each of T tags."""
 
   number: dict[str, int]  # of each tag
   known: dict[str, np.ndarray]  # by word, [T]
-  unknown: dict[tuple, np.ndarray]  # by what one sees of a word, of words that stand there once
+  unknown: dict[tuple, np.ndarray]  # by `looks`, from words that occur once
 
   @classmethod
   def of(cls, given: Iterable[Tree], tags: Sequence[str]) -> Self:
-    """Relative frequencies in trees."""
+    """Estimates relative frequencies in trees."""
     number = {tag: i for i, tag in enumerate(tags)}
     counts = Counter(pair for tree in given for pair in zip(tree.words, tree.tags, strict=True))
     totals, often = Counter(), Counter()
@@ -205,14 +205,14 @@ class Emissions(NamedTuple):
     return cls(number, *logs)
 
   def of_tags(self, tags: Sequence[str]) -> np.ndarray:
-    """[N,T] of words with these tags; a tag that no training tree has may be any."""
+    """Returns [N,T] of words with these tags; a tag that no training tree has may be any."""
     found = np.full((len(tags), len(self.number)), NEVER)
     for row, tag in zip(found, tags, strict=True):
       row[self.number.get(tag, slice(None))] = 0
     return found
 
   def of_words(self, words: Sequence[str]) -> np.ndarray:
-    """[N,T] of words; one that no training tree has is what those that look like it are."""
+    """Returns [N,T] of words; an unknown word gets the numbers of words that look like it."""
     anything = np.zeros(len(self.number))
     rows = []
     for word in words:
@@ -222,6 +222,6 @@ class Emissions(NamedTuple):
 
 
 def looks(word: str) -> tuple[tuple, ...]:
-  """What one sees of a word, the most telling first."""
+  """Returns features of a word's spelling, the most specific first."""
   shape = word[0].isupper(), any(each.isdigit() for each in word), "-" in word
   return (*shape, word[-2:].lower()), shape, ()

@@ -1,6 +1,6 @@
-"""SCAN: commands to be carried out that are longer than any, or composed as none, of training.
+"""SCAN: commands that are longer than those of training, or composed in new ways.
 
-Commands are of a small grammar, and stand for actions (Lake & Baroni 2018).
+Commands come from a small grammar, and mean actions (Lake & Baroni 2018).
 
     phrase    walk | walk left | walk opposite left | walk around left | turn left | …
     sentence  phrase | phrase twice | phrase thrice
@@ -35,7 +35,7 @@ SYMBOLS = {symbol: i for i, symbol in enumerate((*WORDS, *ACTIONS))}
 ALIASES = {action.removeprefix("I_"): action for action in ACTIONS}
 ALIASES |= {"LTURN": "I_TURN_LEFT", "RTURN": "I_TURN_RIGHT"}  # as the paper prints them
 TESTED = 0.2  # the share of commands that the split `simple` tests
-HELD_OUT = 0.05  # of training commands, for validation and, but with `simple`, for the test
+HELD_OUT = 0.05  # of training commands, for validation and, except with `simple`, for the test
 
 Split = Literal["simple", "length", "add_jump", "add_turn_left"]
 Pair = tuple[str, str]  # "jump twice", "I_JUMP I_JUMP"
@@ -43,7 +43,7 @@ Pair = tuple[str, str]  # "jump twice", "I_JUMP I_JUMP"
 
 @functools.cache
 def commands() -> dict[str, str]:
-  """The actions of all commands."""
+  """Returns the actions of all commands."""
   phrases = dict(VERBS)
   for side, turn in SIDES.items():
     for verb, action in {**VERBS, "turn": ""}.items():
@@ -65,11 +65,11 @@ def commands() -> dict[str, str]:
 
 
 def published(split: Split, longest: int) -> tuple[list[Pair], list[Pair]]:
-  """The commands of a split of the paper that are trained on, and those that are tested.
+  """Returns the training commands and the test commands of a split of the paper.
 
   `length` trains on up to `longest` actions, 22 in the paper. `add_jump` and `add_turn_left` train
-  on no command with that phrase but the phrase itself, which is a tenth of all examples. `simple`
-  tests a fifth of all, chosen by a hash: the paper's own choice was random.
+  on that phrase only by itself, repeated to a tenth of all examples. `simple` tests a fifth of all
+  commands, chosen by a hash; the paper chose at random.
   """
   phrase = split.removeprefix("add_").replace("_", " ")
 
@@ -90,9 +90,9 @@ def published(split: Split, longest: int) -> tuple[list[Pair], list[Pair]]:
 
 
 def hold_out(pairs: list[Pair], *splits: str) -> dict[str, list[Pair]]:
-  """Training commands, and what is held out of them for other splits by a hash of the command.
+  """Divides training commands among `train` and other splits, by a hash of the command.
 
-  Single actions, by which words are learned, stay in training.
+  Single actions, from which words are learned, stay in training.
   """
   found: dict[str, list[Pair]] = {split: [] for split in ("train", *splits)}
   for command, actions in pairs:
@@ -103,10 +103,10 @@ def hold_out(pairs: list[Pair], *splits: str) -> dict[str, list[Pair]]:
 
 
 def read(path: str) -> list[Pair]:
-  """The commands of a file, one a line: `IN: jump twice OUT: I_JUMP I_JUMP`, or `JUMP JUMP`.
+  """Reads the commands of a file, one a line: `IN: jump twice OUT: I_JUMP I_JUMP`, or `JUMP JUMP`.
 
   Raises:
-    UserError: naming the file and the line of what is no such command.
+    UserError: a line is not such a command; the message names the file and the line.
   """
   with files.opened(path) as file:
     return [*_parsed(path, files.lines(path, file))]
@@ -133,9 +133,9 @@ def _parsed(path: str, lines: Iterator[str]) -> Iterator[Pair]:
 class Scan(Answering):
   """The actions of a command, whose number is its length (Lake & Baroni 2018).
 
-  The commands are those of a `split` of the paper, or of the files `train` and `test`. What the
-  paper tests is the split `beyond`, but where it is like what is trained on (`simple`); the others
-  are held out of training.
+  The commands are those of a `split` of the paper, or of the files `train` and `test`. The paper's
+  test commands are the split `beyond`, or `test` if they are like those of training (`simple`); the
+  other splits are held out of training.
   """
 
   form: ClassVar[str] = "decoder"
@@ -162,7 +162,7 @@ class Scan(Answering):
     return _prepared(self, self.data_digest())
 
   def pairs(self) -> dict[str, list[Pair]]:
-    """The commands of each split, with their actions.
+    """Returns the commands of each split, with their actions.
 
     Raises:
       UserError: a file is missing or broken, or has too few commands to hold some out.
@@ -183,8 +183,7 @@ class Scan(Answering):
 
 @functools.lru_cache(maxsize=2)
 def _prepared(task: Scan, digest: str | None) -> DrawnData:
-  """The data. `digest` is only for the cache: with other contents of the files, they are read
-  again."""
+  """Returns the data. `digest` is only for the cache: files with other contents are read again."""
   pairs = task.pairs()
   examples = {split: [_example(*pair) for pair in each] for split, each in pairs.items()}
   everything = {pair for each in pairs.values() for pair in each}
@@ -200,9 +199,9 @@ def _example(command: str, actions: str) -> Example:
 
 
 def blind(pairs: Iterable[Pair]) -> dict[int, float]:
-  """By the number of actions, the exact match of the best guess from the bag of a command's words.
+  """Returns, by number of actions, the exact match of the best guess from a command's bag of words.
 
-  Of commands of the same words, the guess is what most of them mean.
+  The guess is the most frequent meaning among commands of the same words and length.
   """
   meanings: dict[tuple[int, tuple[str, ...]], Counter] = {}
   for command, actions in pairs:

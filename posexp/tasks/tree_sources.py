@@ -1,4 +1,4 @@
-"""Where trees come from: the user's files, the release of CRAFT, or a grammar in the package."""
+"""The sources of trees: the user's files, the release of CRAFT, or a grammar in the package."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Names = str | tuple[str, ...] | None  # of files, or globs
 
 @dataclasses.dataclass(frozen=True)
 class FromFiles(Parsing):
-  """Trees of the user's files; subclasses say which."""
+  """Trees of the user's files; subclasses say which files."""
 
   def paths(self) -> dict[str, list[str]]:
-    """The files of each split that is given.
+    """Returns the files of each split that is given.
 
     Raises:
-      UserError: there are none.
+      UserError: there are no files.
     """
     raise NotImplementedError
 
@@ -100,7 +100,7 @@ class Grammar(Parsing):
     return held_out({"train": grammar.draw(self.examples, self.data_seed)})
 
   def conclude(self, data: TreebankData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """As of any treebank, with what the grammar itself reaches on the test split."""
+    """Concludes as for any treebank, and adds the grammar's own scores on the test split."""
     return super().conclude(data, snapshot, folder) | prefixed("ceiling/test", _ceiling(data))
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -113,7 +113,7 @@ class Grammar(Parsing):
 
 
 def _ceiling(data: TreebankData) -> dict[str, float]:
-  """What the most probable trees score that agree with the inputs, cached by content."""
+  """Returns the scores of the most probable trees given the inputs, cached by content."""
   gold = data.trees_of["test"]
   given = list(map(trees.brackets, gold))
   see = {"see_words": data.inputs != "tags", "see_tags": data.inputs in TAGGED}

@@ -1,4 +1,4 @@
-"""A treebank that is ready for a parser."""
+"""A treebank as data for a parser."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ READ = {
   "both": "words and gold tags",
   "characters": "the letters of words",
 }
-LETTER = 64  # the width of a letter (Kitaev & Klein 2018)
-WIDER = 3  # how much longer the batches of sentences are that are longer than those of training
+LETTER = 64  # the width of a letter's vector (Kitaev & Klein 2018)
+WIDER = 3  # the ratio of successive lengths of batches beyond those of training
 FEWEST = 8  # rows of these batches at least, so that several devices can share them
 
 
@@ -38,7 +38,7 @@ class TreebankData(batches.Bucketed):
   inputs: str
   loss: str
   hidden: int
-  train: Sequence[Tree]  # those of training
+  train: Sequence[Tree]  # the training trees
   trees_of: dict[str, list[Tree]]  # of the splits that are evaluated
   examples: dict[str, Sentences]
   branching: Branching
@@ -51,8 +51,8 @@ class TreebankData(batches.Bucketed):
   def of(
     cls, given: Mapping[str, Sequence[Tree]], lexicon: Lexicon, notes: Sequence[str], **options: Any
   ) -> Self:
-    """From the trees of each split, those of `train` less the ones that are too long. `options` are
-    `inputs`, `loss` and `hidden`."""
+    """Builds the data from trees by split; too long training trees are already removed. `options`
+    are `inputs`, `loss` and `hidden`."""
     trees_of = {split: list(given[split]) for split in EVALUATED}
     return cls(
       lexicon=lexicon,
@@ -78,13 +78,13 @@ class TreebankData(batches.Bucketed):
 
   @functools.cached_property
   def training_lengths(self) -> np.ndarray:
-    """Those of the batches in training, int [buckets]."""
+    """The lengths of batches in training, int [buckets]."""
     lengths = self.examples["train"].lengths
     return batches.buckets(lengths, int(lengths.max()))
 
   @functools.cached_property
   def bucket_lengths(self) -> np.ndarray:
-    """Lengths of training, and those that longer sentences need."""
+    """The lengths of batches in training, and those that longer sentences need."""
     found = self.training_lengths.tolist()
     granule = batches.GRANULE
     while found[-1] < self.longest:
@@ -102,8 +102,8 @@ class TreebankData(batches.Bucketed):
     return parser_spec(self, *sizes, encoding, size, positions)
 
   def rows_of(self, batch_size: int) -> np.ndarray:
-    """Sentences beyond those of training make smaller batches, since a chart takes memory and time
-    with the square of their length, and more."""
+    """Returns rows by length: fewer for sentences longer than in training, since a chart's memory
+    and time grow with the square of the length, or faster."""
     most = 2 * batch_size * int(self.training_lengths[-1]) ** 2
     rows = []
     for length in self.bucket_lengths.tolist():
@@ -114,26 +114,26 @@ class TreebankData(batches.Bucketed):
     return np.array(rows)
 
   def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
-    """Full batches, as `Sentences.batch` gives them."""
+    """Yields full batches of `Sentences.batch`."""
     self.steps_per_epoch(batch_size)
     ends = self.training_lengths
     return batches.training(self.examples["train"], ends, batch_size, seed=seed, start=start)
 
   def parses(self, split: str, spans: np.ndarray) -> list[Tree]:
-    """The trees of what a parser predicts, spans int [N,S,3], of all sentences of a split."""
+    """Builds the trees of predicted spans, int [N,S,3], for all sentences of a split."""
     pairs = zip(self.trees_of[split], spans, strict=True)
     return [tree_of(self.lexicon, tree.words, tree.tags, found) for tree, found in pairs]
 
 
 def tree_of(lexicon: Lexicon, words: Sequence[str], tags: Sequence[str], spans: np.ndarray) -> Tree:
-  """The tree of spans int [S,3]: first word, the one after the last, label; 0 is no phrase."""
+  """Builds the tree of spans int [S,3]: first word, one past the last, label (0 is no phrase)."""
   labels = lexicon.labels
   found = {(i, j): labels[label] for i, j, label in spans.tolist() if label}
   return trees.of_chains(words, tags, found)
 
 
 def parser_spec(options: Any, vocab_size, num_labels, encoding, size, positions) -> ParserSpec:
-  """A parser by the `inputs`, `loss` and `hidden` of some options."""
+  """Returns a parser's specification, with the `inputs`, `loss` and `hidden` of some options."""
   from posexp.models.parser import ParserSpec
 
   return ParserSpec(
@@ -150,7 +150,7 @@ def parser_spec(options: Any, vocab_size, num_labels, encoding, size, positions)
 
 
 def _unknown(trees_of: Mapping[str, Sequence[Tree]], lexicon: Lexicon) -> Iterator[str]:
-  """Sentences on what the training trees lack."""
+  """Yields sentences on words, tags and labels that the training trees lack."""
   for split, given in trees_of.items():
     words = [word for tree in given for word in tree.words]
     tags = {tag for tree in given for tag in tree.tags} - set(lexicon.tags)

@@ -1,7 +1,7 @@
-"""How much of a text a language model needs: the losses of the same targets by their context.
+"""The context that a language model needs: losses of the same targets by their context.
 
-The context of a target is how many tokens the model reads before it. Windows begin that many tokens
-before, wherever segments and documents begin; what stands before a window is not known.
+The context of a target is the number of tokens that the model reads before it. Windows begin that
+many tokens before, wherever segments and documents begin; earlier tokens are not read.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from posexp.runs.context_losses import ContextLosses
 from posexp.status import doing
 from posexp.tasks.contract import Snapshot
 
-POSITIONS = 1024  # targets that are drawn, where there are as many
+POSITIONS = 1024  # targets to draw, if there are as many
 
 
 def drawn(stream: Stream, longest: int, count: int | None = None) -> np.ndarray:
-  """The places of `count` targets, drawn from those with `longest` tokens before them: int64 [N].
+  """Draws the places of `count` targets with at least `longest` tokens before them: int64 [N].
 
   Raises:
-    UserError: the text is too short for that.
+    UserError: the text is too short.
   """
   found = len(stream.tokens) - longest
   if found < (count or 1):
@@ -41,7 +41,7 @@ def drawn(stream: Stream, longest: int, count: int | None = None) -> np.ndarray:
 
 
 def refused(snapshot: Snapshot, stream: Stream, context: int) -> str | None:
-  """Why the model cannot read so many tokens, in a few words; None if it can."""
+  """Returns why the model cannot read a context of this length, in a few words; None if it can."""
   model = snapshot.model()
   most, memory = model.positions.limit(model.stack.limit), model.stack.size.memory
   needed = memory + stream.segment if memory else context
@@ -57,10 +57,10 @@ def losses(
   scored: int = 1,
   longest: int | None = None,
 ) -> np.ndarray:
-  """−log p in nats of the last `scored` targets of windows of `context` tokens: float32 [N,scored].
+  """Returns −log p in nats of the last `scored` targets of N windows: float32 [N,scored].
 
-  `last` int [N] are the places of their last targets. Contexts up to `longest` share a program
-  where there is a memory; without one each has its own.
+  Windows have `context` tokens; `last` int [N] are the places of their last targets. With a memory,
+  contexts up to `longest` share a program; without one, each has its own.
   """
   from posexp.models.window_losses import window_losses
 
@@ -75,7 +75,7 @@ def losses(
 def _batches(
   stream: Stream, last: np.ndarray, context: int, width: int, rows: int, memory: int
 ) -> Iterator[Batch]:
-  """Windows that end before the places `last`, filled up in front to `width` tokens."""
+  """Yields windows that end before the places `last`, padded in front to `width` tokens."""
   for first in range(0, len(last), rows):
     index = first + np.arange(rows)
     ends = last[np.minimum(index, len(last) - 1), None]
@@ -103,9 +103,9 @@ def by_context(
   contexts: Sequence[int],
   positions: int | None = None,
 ) -> ContextLosses:
-  """Of the same targets, drawn at random, with each of these contexts that the model can read.
+  """Returns losses of the same random targets with each of the contexts that the model can read.
 
-  `bytes_of` int [V] says how many bytes each token of the vocabulary stands for.
+  `bytes_of` int [V] is the number of bytes of each token of the vocabulary.
 
   Raises:
     UserError: the text is too short.
