@@ -1,4 +1,4 @@
-"""What a trained model attends to: on a split, by offset, and while it writes a translation."""
+"""The attention of a trained model: on a split, by offset, and while it writes a translation."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from posexp.training.restore import TrainedModel
 
 
 class Seen(NamedTuple):
-  """What one layer attends to."""
+  """The attention of one layer."""
 
   weights: Array  # [B,H,Q,K]
   visible: Array  # bool [B,Q,K]: the keys that each query may look at
 
 
 def watch(stack: Stack) -> tuple[list[Seen], list[Seen]]:
-  """What is seen of self-attention and of cross-attention, a list by layer of each.
+  """Makes a stack record its self-attention and cross-attention; returns a list by layer of each.
 
-  They are filled when the stack, which is changed, computes attention: by its definition.
+  The lists are filled when the stack, which is changed, computes attention, now by definition.
   """
   stack.size = dataclasses.replace(stack.size, attention="reference")
   own: list[Seen] = []
@@ -41,7 +41,7 @@ def watch(stack: Stack) -> tuple[list[Seen], list[Seen]]:
 
   def watched(relation: Relation, seen: list[Seen], q, k, v, span, dropout):
     weights = relation.weights(q, k, span)
-    # Both may be the same for the whole batch.
+    # The batch may share weights and mask.
     (batch, keys, heads, _), queries = v.shape, weights.shape[2]
     weights = jnp.broadcast_to(weights, (batch, heads, queries, keys))
     seen.append(Seen(weights, jnp.broadcast_to(span.visible, (batch, queries, keys))))
@@ -57,10 +57,10 @@ def watch(stack: Stack) -> tuple[list[Seen], list[Seen]]:
 def seen_by(
   model: nnx.Module, batch: dict[str, Array], carry: Any, positions: Positions
 ) -> tuple[list[Seen], Any]:
-  """What each layer of a model's first stack attends to in evaluation, and the next carry.
+  """Returns the attention of each layer of a model's first stack in evaluation, and the next carry.
 
-  An encoder reads a batch's `tokens` and `mask`; a causal stack what its model reads, after what
-  the model carries.
+  An encoder reads a batch's `tokens` and `mask`; a causal stack reads what its model reads, after
+  the carry.
   """
   model = nnx.clone(model)
   stack = model.stacks[0]
@@ -72,20 +72,20 @@ def seen_by(
 
 
 class AttentionByOffset(NamedTuple):
-  """Attention on real sequences, by layer, head and how far the key is from the query."""
+  """Attention on real sequences, by layer, head and offset of the key from the query."""
 
   offsets: np.ndarray  # int [O], in tokens
-  mass: np.ndarray  # [layers,H,O]: of a query's attention, on average over queries
-  uniform: np.ndarray  # [O]: the same, if every visible key weighed alike
+  mass: np.ndarray  # [layers,H,O]: share of a query's attention, averaged over queries
+  uniform: np.ndarray  # [O]: the same if all visible keys had equal weights
   examples: int
-  length: int  # tokens of a sequence, or of a segment: keys farther back stand in a memory
-  in_memory: np.ndarray  # [layers,H]: of a query's attention, on average over queries
+  length: int  # tokens of a sequence, or of a segment: keys before it are in a memory
+  in_memory: np.ndarray  # [layers,H]: share of a query's attention, averaged over queries
 
 
 def by_offset(
   model: nnx.Module, positions: Positions, batches: list[dict[str, Any]], most: int
 ) -> AttentionByOffset:
-  """Runs a model on batches of equal length, one after another; the last `most` of them count."""
+  """Measures a model on batches of equal length, one after another; only the last `most` count."""
 
   @nnx.jit
   def look(model: Any, batch: dict[str, Array], carry: Any):
@@ -123,14 +123,14 @@ class AttentionMap(NamedTuple):
 
   name: str  # "cross", "encoder" or "decoder"
   weights: np.ndarray  # [layers,H,Q,K]
-  queries: list[str]  # Q tokens; in the decoder those that are written
+  queries: list[str]  # Q tokens; in the decoder the written ones
   keys: list[str]  # K tokens
 
 
 def of_translation(
   trained: TrainedModel, source: Sequence[int], target: Sequence[int]
 ) -> list[AttentionMap]:
-  """One pass over a translation and its source, tokens as a `LineTranslator` gives them."""
+  """Returns the attention in one pass over source and translation, tokens of a `LineTranslator`."""
   batch = pair(source, target, trained.spec.encoding.limit)
   state = trained.snapshot.state
   seen = weights(trained.snapshot.graphdef)(state.params, state.settings, batch)
@@ -145,7 +145,7 @@ def of_translation(
 
 
 def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None) -> dict[str, Any]:
-  """The batch of a source and its translation, both of which end with [EOS] or were cut."""
+  """Returns the batch of a source and its translation, which both end with [EOS] or were cut."""
 
   def row(tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     length = padded_length(len(tokens), limit)
@@ -161,7 +161,7 @@ def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None)
 
 @functools.lru_cache(maxsize=4)
 def weights(graphdef: nnx.GraphDef) -> Callable[..., tuple[Array, Array, Array]]:
-  """(params, settings, a batch of one pair) -> the weights of each map, padding included."""
+  """Compiles (params, settings, batch of one pair) -> the weights of each map, with padding."""
 
   @jax.jit
   def look(params: Any, settings: Any, batch: dict[str, Array]) -> tuple[Array, Array, Array]:
@@ -176,6 +176,6 @@ def weights(graphdef: nnx.GraphDef) -> Callable[..., tuple[Array, Array, Array]]
 
 
 def token_names(tokenizer: str, tokens: Sequence[int]) -> list[str]:
-  """The text of each token, from a tokenizer's JSON; ␣ stands where a word begins."""
+  """Returns the text of each token, by a tokenizer's JSON; ␣ marks the beginning of a word."""
   opened, decoder = tokenizers.Tokenizer.from_str(tokenizer), tokenizers.decoders.ByteLevel()
   return [decoder.decode([opened.id_to_token(each)]).replace(" ", "␣") for each in tokens]

@@ -1,4 +1,4 @@
-"""How far a trained language model sees: the loss of the same targets by what it may read."""
+"""The reach of a trained language model: the loss of the same targets by their context."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from posexp.tasks import windows
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.restore import TrainedModel, with_options
 
-TOKENS = 65_536  # that windows which follow each other score
+TOKENS = 65_536  # the targets that consecutive windows score
 
 
 class Curve(NamedTuple):
-  """What one model makes of the same N targets with each context that it can read."""
+  """The losses of one model on the same N targets, with each context that it can read."""
 
   name: str  # "memory 128" or "no memory"
   nats: dict[int, np.ndarray]  # by context, float64 [N]
-  bytes: np.ndarray  # int [N]: that each target stands for
-  refused: dict[int, str]  # why it cannot read others
-  blocks: int  # the targets are in so many runs of neighbors, of one length; N where drawn apart
+  bytes: np.ndarray  # int [N]: the bytes of each target
+  refused: dict[int, str]  # by context, why the model cannot read it
+  blocks: int  # the number of equal runs of neighboring targets; N if they are drawn apart
 
   def mean(self, context: int) -> float:
     return float(self.nats[context].mean())
 
   def half(self, values: np.ndarray) -> float:
-    """Half the 95 % interval of the mean of values [N]: t, over the means of blocks."""
+    """Returns half the 95 % interval of the mean of values [N]: t, over the means of blocks."""
     means = values.reshape(self.blocks, -1).mean(1)
     if self.blocks < 2:
       return math.nan
@@ -47,12 +47,12 @@ class Curve(NamedTuple):
     return float(t * means.std(ddof=1) / math.sqrt(self.blocks))
 
   def gain(self, context: int, before: int) -> tuple[float, float]:
-    """What a doubling of the context takes off the loss, between two, and half its interval."""
+    """Returns the drop of the loss per doubling of the context, and half its interval."""
     values = (self.nats[before] - self.nats[context]) / math.log2(context / before)
     return float(values.mean()), self.half(values)
 
   def bands(self) -> dict[int, float]:
-    """Half the interval of each mean without what targets share (Cousineau 2005, Morey 2008)."""
+    """Returns half-intervals of means without what contexts share (Cousineau 2005, Morey 2008)."""
     count = len(self.nats)
     if count < 2:
       return {context: self.half(each) for context, each in self.nats.items()}
@@ -62,7 +62,7 @@ class Curve(NamedTuple):
 
 
 def with_memory(trained: TrainedModel, memory: int) -> TrainedModel:
-  """The same weights with a memory of another length; UserError where there can be none."""
+  """Returns the same weights with a memory of another length; UserError if there can be none."""
   if memory == trained.spec.size.memory:
     return trained
   return with_options(trained, {"model.memory": memory})
@@ -71,7 +71,7 @@ def with_memory(trained: TrainedModel, memory: int) -> TrainedModel:
 def exact(
   trained: TrainedModel, split: str, contexts: Sequence[int], positions: int | None
 ) -> tuple[windows.ContextLosses, Curve]:
-  """Losses of targets drawn at random, each with exactly so many tokens before it.
+  """Returns losses of targets drawn at random, each with exactly a context's tokens before it.
 
   Raises:
     UserError: the split is too short for the longest context.
@@ -86,11 +86,11 @@ def exact(
 def consecutive(
   trained: TrainedModel, split: str, contexts: Sequence[int], targets: int, stride: int | None
 ) -> Curve:
-  """Losses of neighboring targets, in windows of each of these lengths.
+  """Returns losses of neighboring targets, in windows of each of these lengths.
 
-  Windows follow each other, and all of their targets count; or, with a stride, the last so many of
-  each (of windows no longer than that, all). The same targets are scored with all lengths: the
-  first that have the longest window before them.
+  Windows follow each other, and all of their targets count; with a stride, longer windows overlap,
+  and only the last `stride` targets of each count. All lengths score the same targets: the first
+  that have the longest window before them.
 
   Raises:
     UserError: the split is too short.
@@ -126,9 +126,9 @@ def _name(trained: TrainedModel) -> str:
 
 
 def by_place(curve: Curve, context: int) -> dict[str, tuple[float, float]]:
-  """The mean loss in parts of the windows of a length, and half its interval over windows.
+  """Returns the mean loss in parts of the windows of a length, and half its interval over windows.
 
-  The parts are the places 0–15, 16–31, 32–63, and so on, of windows that follow each other.
+  The parts are the places 0–15, 16–31, 32–63, and so on, of consecutive windows.
   """
   rows = curve.nats[context]
   rows = rows[: len(rows) // context * context].reshape(-1, context)
@@ -142,7 +142,7 @@ def by_place(curve: Curve, context: int) -> dict[str, tuple[float, float]]:
 
 
 def table(curves: Sequence[Curve]) -> str:
-  """A row for each context of each curve."""
+  """Formats a row for each context of each curve."""
   rows: list[list[str]] = []
   for curve in curves:
     for before, context in itertools.pairwise([None, *curve.nats]):
@@ -156,7 +156,7 @@ def table(curves: Sequence[Curve]) -> str:
 
 
 def place_table(name: str, parts: Mapping[str, tuple[float, float]]) -> str:
-  """A row for each part of the windows of one curve."""
+  """Formats a row for each part of the windows of one curve."""
   rows = [[part, _pm(*found)] for part, found in parts.items()]
   return tabulated(([f"place in the window, {name}", "loss (nats)"], rows), "plain")
 
@@ -166,15 +166,15 @@ def _pm(value: float, half: float, sign: str = "") -> str:
 
 
 def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
-  """Does what `posexp.evaluate --context` says; prints tables and draws a figure.
+  """Carries out `posexp.evaluate --context`: prints tables and draws a figure.
 
   Losses with exact contexts are kept in the run's folder, for the report and for RECL.
 
   Returns:
-    The numbers, with plain values only.
+    The numbers, as plain values.
 
   Raises:
-    UserError: the run is not one of language, a split is too short, or there can be no such memory.
+    UserError: the run is not of a language model, a split is too short, or the memory is refused.
   """
   if not isinstance(trained.setup.task, LanguageModeling):
     kind = trained.run.config["task"]["kind"]
@@ -204,7 +204,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   if drawn:
     xlabel = f"tokens in a {args.window} window" if args.window else "tokens before the target"
     segment, memory = trained.data.length, trained.run.config["model"]["memory"]
-    marks = sorted({segment, segment + memory})  # what attention saw
+    marks = sorted({segment, segment + memory})  # the spans of attention in training
     folder = storage.unlinked(trained.run.path / "figures")
     name = "-".join(["context", *([args.window] if args.window else []), _file(args, trained)])
     made = plotting.save(figure(title, drawn, xlabel, marks, parts), folder, name)
@@ -213,7 +213,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
 
 
 def _file(args: argparse.Namespace, model: TrainedModel) -> str:
-  """The name of what is kept: the split, and what is not as it was trained."""
+  """Returns the name of a kept file: the split, and options that differ from training."""
   options = [word.replace("/", " ") for word in args.options]
   if model.spec.size.memory != model.run.config["model"]["memory"]:
     options.append(f"model.memory={model.spec.size.memory}")
@@ -243,7 +243,7 @@ def _title(
 def result(
   trained: TrainedModel, args: argparse.Namespace, curves: Sequence[Curve], parts: Mapping
 ) -> dict[str, Any]:
-  """The numbers, with plain values only."""
+  """Returns the numbers, as plain values."""
   return {
     "encoding": trained.run.config["encoding"],
     "step": int(trained.snapshot.state.step),
@@ -262,10 +262,9 @@ def result(
 def figure(
   title: str, curves: Sequence[Curve], xlabel: str, trained_on: Sequence[int], parts: Mapping
 ) -> Figure:
-  """The loss by context, a line for each curve; and by place in the windows, where `parts` has it.
+  """Draws the loss by context, a line for each curve, and by place in the windows, for `parts`.
 
-  Bands are of what differs between contexts, not of what all share. Dotted lines stand at the
-  lengths `trained_on`.
+  Bands leave out the spread that all contexts share. Dotted lines mark the lengths `trained_on`.
   """
   found, (axes,) = panels(1, 1 + bool(parts), width=5.0, height=3.4, title=title)
   for rank, curve in enumerate(curves):

@@ -1,7 +1,7 @@
-"""Which heads of two trained models attend alike: the positions that a model without any found.
+"""Distances between the heads of trained models, which show heads that attend alike.
 
 Kazemnejad et al. 2023, section 5: a decoder without positions learns heads that attend like those
-of models with them. Two heads are as far apart as their attention is on the same queries.
+of models with positions. Two heads are as far apart as their attention on the same queries.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from posexp.reporting.text import tabulated
 from posexp.training.devices import prepare
 from posexp.training.restore import TrainedModel, open_trained
 
-MOST_BATCHES = 4  # that are looked at
+MOST_BATCHES = 4  # batches to look at
 
 
 def compare(run: Path, against: Sequence[Path], out: Path) -> tuple[list[str], list[Path]]:
-  """For each layer and head of a run, how near the nearest head of the same layer of others is.
+  """Compares each head of a run with the nearest head of the same layer of other runs.
 
   Returns:
     The lines of a table, and the files of a heat map.
@@ -70,9 +70,9 @@ def compare(run: Path, against: Sequence[Path], out: Path) -> tuple[list[str], l
 
 
 def distances(one: TrainedModel, other: TrainedModel) -> np.ndarray:
-  """The distance of every pair of heads of a layer on validation texts, [layers,H,H'].
+  """Returns the distance of every pair of heads of a layer on validation texts, [layers,H,H'].
 
-  It is the root of the Jensen-Shannon divergence in bits, from 0 to 1, on average over the queries
+  It is the root of the Jensen-Shannon divergence in bits, from 0 to 1, averaged over the queries
   that count.
   """
   total, queries = 0.0, 0
@@ -91,7 +91,7 @@ def distances(one: TrainedModel, other: TrainedModel) -> np.ndarray:
 
 @jax.jit
 def summed(first: Array, second: Array, real: Array) -> Array:
-  """Distances [H,H'] of attention [B,H,Q,K] and [B,H',Q,K], summed over queries bool [B,Q]."""
+  """Sums distances [H,H'] of attention [B,H,Q,K] and [B,H',Q,K] over queries bool [B,Q]."""
   p, q = first[:, :, None], second[:, None]
   middle = (p + q) / 2
   divergence = (jax.scipy.special.rel_entr(p, middle) + jax.scipy.special.rel_entr(q, middle)) / 2
@@ -100,7 +100,7 @@ def summed(first: Array, second: Array, real: Array) -> Array:
 
 
 def watching(trained: TrainedModel) -> Callable[[Any, Any], tuple[list[Array], Any]]:
-  """(batch, carry) -> weights [B,H,Q,K] of each layer of the first stack, and the next carry."""
+  """Compiles (batch, carry) -> weights [B,H,Q,K] of each layer of the first stack, next carry."""
 
   @nnx.jit
   def look(model: Any, batch: dict[str, Array], carry: Any) -> tuple[list[Array], Any]:

@@ -1,4 +1,4 @@
-"""How one trained model of a diagnostic does at lengths of one's own choice."""
+"""The accuracy of a trained model of a diagnostic at lengths that the user chooses."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Row = dict[str, Any]
 
 
 def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
-  """Does what `posexp.evaluate --lengths` says, and prints it.
+  """Carries out `posexp.evaluate --lengths`, and prints the result.
 
-  The examples are drawn for these lengths, the same for every run; the score within the lengths of
-  training, on which the gate depends, is that of validation.
+  The examples are drawn for these lengths, the same for every run. The gate depends on the score
+  within the lengths of training, which is that of validation.
 
   Returns:
     A row for each length, whether the task was `learned`, and the `reach` among these lengths.
 
   Raises:
-    UserError: the run is not one of a diagnostic, or its positions end before all lengths.
+    UserError: the run is not of a diagnostic, or its positions end before all lengths.
   """
   task = trained.setup.task
   if not isinstance(task, Diagnostic):
@@ -73,7 +73,7 @@ def beyond_positions(trained: TrainedModel, task: Diagnostic) -> dict[int, str]:
 
 
 def measured(trained: TrainedModel, task: Diagnostic) -> list[Row]:
-  """Each length's exact match, also without the end, and token accuracy; shares have intervals."""
+  """Returns exact match by length, also without the end, with intervals, and token accuracy."""
   data, rows = task.prepare(trained.run.path), []
   for split in [split for split in ("test", "beyond") if split in data.drawn.splits]:
     found = task.predict(data, trained.snapshot, split)
@@ -87,7 +87,7 @@ def measured(trained: TrainedModel, task: Diagnostic) -> list[Row]:
 
 
 def share(right: Sequence[bool]) -> dict[str, float]:
-  """The share of examples that are right, and its 95 % interval (Wilson 1927)."""
+  """Returns the share of examples that are right, and its 95 % interval (Wilson 1927)."""
   from scipy import stats
 
   count = int(sum(right))
@@ -96,7 +96,7 @@ def share(right: Sequence[bool]) -> dict[str, float]:
 
 
 def table(result: dict[str, Any], longest: int) -> str:
-  """A row for each length in per cent, and what the gate says."""
+  """Formats a row for each length in per cent, and the result of the gate."""
   rows = []
   for length, row in result["lengths"].items():
     cells = [_interval(row[name]) for name in MEASURES]

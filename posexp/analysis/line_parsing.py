@@ -15,10 +15,10 @@ from posexp.training.restore import TrainedModel
 
 
 class LineParser:
-  """Parses lists of sentences with a trained model."""
+  """A parser of lists of sentences, with a trained model."""
 
   def __init__(self, trained: TrainedModel, rows: int):
-    """Batches have `rows` rows, a multiple of the devices of the model's snapshot."""
+    """Prepares to parse batches of `rows` rows, a multiple of the devices of the snapshot."""
     self.snapshot, self.rows = trained.snapshot, rows
     self.lexicon = kept_lexicon(trained.run.path)
     self.inputs = trained.setup.task.inputs
@@ -27,10 +27,10 @@ class LineParser:
     self.unknown: set[str] = set()  # words without tags that no training tree has
 
   def __call__(self, lines: Sequence[tuple[str, str]]) -> list[Tree | None]:
-    """The tree of each line, which is given with its name; None for one that is blank.
+    """Returns the tree of each line, which is given with its name; None for a blank line.
 
     Raises:
-      UserError: a line has some tags and lacks others, has one that is not known, or is too long.
+      UserError: a line has some tags and lacks others, has an unknown tag, or is too long.
     """
     given = [self.tagged(name, line.split()) for name, line in lines]
     real = [place for place, words in enumerate(given) if words]
@@ -48,7 +48,7 @@ class LineParser:
     return found
 
   def tagged(self, name: str, words: Sequence[str]) -> list[tuple[str, str]]:
-    """Words with their tags: those behind their slashes, or else the most frequent ones."""
+    """Returns words with their tags: those after their slashes, or else the most frequent ones."""
     if self.limit is not None and len(words) > self.limit - 2:
       raise UserError(
         f"{name}: {len(words):,} words, and the positions of the run are enough for "

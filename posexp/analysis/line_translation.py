@@ -21,14 +21,14 @@ class Hypothesis(NamedTuple):
   score: float  # Σ log p
   source: list[int]  # the tokens that were read, [EOS] last
   target: list[int]  # the tokens that were written, [EOS] last unless it was cut
-  cut: bool  # the source is longer than what was read
+  cut: bool  # True if only a part of the source was read
 
 
 class LineTranslator:
-  """Translates lists of lines with a trained model."""
+  """A translator of lists of lines, with a trained model."""
 
   def __init__(self, trained: TrainedModel, search: Search, rows: int):
-    """Batches have `rows` rows, a multiple of the devices of the model's snapshot."""
+    """Prepares to translate batches of `rows` rows, a multiple of the devices of the snapshot."""
     self.snapshot, self.search, self.rows = trained.snapshot, search, rows
     self.source, self.target = map(Tokenizer, tokenizers(trained.setup.task, trained.run.path))
     self.limit = trained.spec.encoding.limit
@@ -36,7 +36,7 @@ class LineTranslator:
     self.most = min(limits, default=sys.maxsize)  # tokens of a source that are read, with [EOS]
 
   def __call__(self, lines: Sequence[str]) -> list[Hypothesis | None]:
-    """The translation of each line; None for one that is blank."""
+    """Returns the translation of each line; None for a blank line."""
     real = [place for place, line in enumerate(lines) if line.strip()]
     translations: list[Hypothesis | None] = [None] * len(lines)
     if not real:

@@ -1,6 +1,6 @@
-"""What an encoding does, measured on the parts of a stack, of every encoding in the same way.
+"""Measurements of an encoding on the parts of a stack, the same for every encoding.
 
-Nothing here knows an encoding by name, so a new one has its card and its figures by existing.
+Nothing here knows an encoding by name, so a new one gets its card and figures without more code.
 
 Shapes: N draws, H heads, O offsets, L positions, F model width. Offsets are key − query.
 """
@@ -35,19 +35,19 @@ BASES = (100.0, 10_000.0, 1_000_000.0)
 
 
 class ProbeModel(NamedTuple):
-  """A stack to be examined: untrained, or that of a run."""
+  """A stack to examine: untrained, or that of a run."""
 
   encoding: Encoding
   stack: Stack
 
 
 def builder(encoding: Encoding, size: Size, causal: bool) -> Callable[[Rngs], Stack]:
-  """A function that builds an untrained stack."""
+  """Returns a function that builds an untrained stack."""
   return lambda rngs: Stack(VOCABULARY, encoding, size, causal=causal, rngs=rngs)
 
 
 def refusal(encoding: Encoding, size: Size, causal: bool) -> str | None:
-  """Why this encoding cannot have an encoder, or a decoder; None where it can."""
+  """Returns why this encoding cannot have an encoder, or a decoder; None if it can."""
   try:
     abstract_model(builder(encoding, size, causal))
   except ValueError as error:
@@ -56,12 +56,13 @@ def refusal(encoding: Encoding, size: Size, causal: bool) -> str | None:
 
 
 def untrained(encoding: Encoding, size: Size, causal: bool | None = None) -> ProbeModel:
-  """A stack with the weights that training starts from.
+  """Returns a stack with the weights that training starts from.
 
-  It is `causal` or an encoder; None is an encoder, or a decoder if there is no encoder.
+  It is a decoder if `causal` is True, an encoder if False. None means an encoder, or a decoder if
+  the encoding allows no encoder.
 
   Raises:
-    UserError: there is none.
+    UserError: the encoding allows neither.
   """
   if causal is None:
     causal = bool(refusal(encoding, size, causal=False))
@@ -78,11 +79,11 @@ def _built(encoding: Encoding, size: Size, causal: bool) -> Stack:
 
 
 def perturbed(stack: Stack, seed: int = 0) -> Stack:
-  """The stack with noise added to all weights, since many tables start at zero."""
+  """Adds noise to all weights of a stack, since many tables start at zero."""
   draw = np.random.default_rng(seed)
   graphdef, params, others = nnx.split(stack, nnx.Param, ...)
 
-  def noisy(x: Array) -> Array:  # by NumPy, for which there is nothing to compile
+  def noisy(x: Array) -> Array:  # by NumPy, which compiles nothing
     noise = draw.normal(size=x.shape).astype(x.dtype)
     return jnp.asarray(np.asarray(x) + x.dtype.type(0.1) * noise)
 
@@ -90,15 +91,15 @@ def perturbed(stack: Stack, seed: int = 0) -> Stack:
 
 
 def available(encoding: Encoding, length: int) -> int:
-  """`length`, or the number of positions that the encoding has if these are fewer."""
+  """Returns `length`, or the number of the encoding's positions if these are fewer."""
   return length if encoding.limit is None else min(length, encoding.limit)
 
 
 class Profile(NamedTuple):
   """The logits of one layer's relation by offset, for random queries and keys.
 
-  All keys of a draw are the same vector, so that offsets alone make logits differ. The vectors
-  are what the layer's own projections make of inputs from N(0, 1), as a norm gives them.
+  All keys of a draw are the same vector, so that only offsets make logits differ. The vectors are
+  the layer's own projections of inputs from N(0, 1), like those that a norm gives.
   """
 
   offsets: np.ndarray  # int [O]
@@ -114,7 +115,7 @@ class Profile(NamedTuple):
 
 
 def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
-  """Offsets back to −(length − 1), and as far ahead in an encoder; fewer if positions end before.
+  """Measures logits at offsets back to −(length − 1), and ahead in an encoder, within the limit.
 
   The query stands at the last position in a decoder, in the middle in an encoder.
   """
@@ -149,15 +150,15 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
 
 
 def relative_to_zero(logits: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-  """Logits [...,O] less that at offset 0: softmax depends on differences only."""
+  """Subtracts the logit at offset 0 from logits [...,O]: softmax depends on differences only."""
   return logits - logits[..., offsets == 0]
 
 
 def position_vectors(embed: Callable[..., Array], length: int, word: int = 1) -> np.ndarray:
-  """The vectors [L,F] that an embedding gives to positions, apart from words, in float64.
+  """Returns the vectors [L,F] that an embedding gives to positions, apart from words, in float64.
 
-  Word vectors are set to 0; where that leaves nothing, since positions are multiplied with them,
-  to 1. An embedding without a table of words shows the positions of `word`.
+  Word vectors are set to 0 or, if that leaves nothing since positions multiply them, to 1. An
+  embedding without a table of words shows the positions of `word`.
   """
   tokens, positions = jnp.full((1, length, 1), word), jnp.arange(length)[None]
   for value in (0.0, 1.0):
@@ -173,7 +174,7 @@ def position_vectors(embed: Callable[..., Array], length: int, word: int = 1) ->
 
 
 def embedding(encoding: Encoding, width: int) -> Callable[..., Array]:
-  """An embedding with the weights that training starts from."""
+  """Returns an embedding with the weights that training starts from."""
   rngs = Rngs(params=0, encoding=1)
   return encoding.embed(VOCABULARY, width, scale=width**0.5, causal=encoding.causal_only, rngs=rngs)
 
@@ -181,9 +182,9 @@ def embedding(encoding: Encoding, width: int) -> Callable[..., Array]:
 def variants(
   encoding: Encoding, width: int, causal: bool, length: int
 ) -> dict[str, dict[str, np.ndarray]]:
-  """Position vectors of untrained embeddings of several widths, and of several bases if any.
+  """Returns position vectors of untrained embeddings of several widths and, if any, bases.
 
-  By what is varied, then by its value.
+  The keys are what is varied, then its value.
   """
 
   def vectors(width: int, **options: float) -> np.ndarray:
@@ -199,9 +200,9 @@ def variants(
 
 
 def inner_products(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """The mean inner product of vectors [L,F] at offsets 0 … L/2, and its 10th and 90th percentile.
+  """Returns mean, 10th and 90th percentile of inner products of vectors [L,F] at offsets 0 … L/2.
 
-  In units of the vectors' mean square.
+  They are in units of the vectors' mean square.
   """
   gram = vectors @ vectors.T / np.mean(np.sum(vectors**2, axis=1))
   diagonals = [np.diagonal(gram, offset) for offset in range(len(vectors) // 2 + 1)]
@@ -210,7 +211,7 @@ def inner_products(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def share_by_offset(scores: np.ndarray) -> float:
-  """The share of the variance of scores [L,L] that a function of j − i alone explains."""
+  """Returns the share of the variance of scores [L,L] that a function of j − i alone explains."""
   total = np.sum((scores - scores.mean()) ** 2)
   diagonals = [np.diagonal(scores, offset) for offset in range(1 - len(scores), len(scores))]
   left = sum(np.sum((each - each.mean()) ** 2) for each in diagonals)
@@ -225,7 +226,7 @@ class Shares(NamedTuple):
 
 
 def shares_by_maps(vectors: np.ndarray, layer: MultiHeadAttention) -> dict[str, Shares]:
-  """Shares of positions [L,F] for W_Q, W_K of several kinds, those of a layer among them."""
+  """Returns the shares of positions [L,F] for W_Q, W_K of several kinds, among them a layer's."""
   width, draw = vectors.shape[1], np.random.default_rng(0)
   rotated = vectors @ np.linalg.qr(draw.normal(size=(width, width)))[0]
   found = {
@@ -244,7 +245,7 @@ def shares_by_maps(vectors: np.ndarray, layer: MultiHeadAttention) -> dict[str, 
 
 
 def tables(stack: Stack) -> dict[str, np.ndarray]:
-  """Tables of vectors [..., rows, D] that the first layer's relation, or all layers, train."""
+  """Returns trained tables of vectors [..., rows, D], of the first layer's relation or shared."""
   found, head_dim = {}, stack.size.d_model // stack.size.num_heads
   for label, module in (("", stack.relation), ("shared ", stack.shared)):
     if isinstance(module, nnx.Module):

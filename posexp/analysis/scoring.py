@@ -1,4 +1,4 @@
-"""What a language model makes of a text of one's own: bits per byte, and what each token costs."""
+"""Scores of a user's text by a language model: bits per byte, and the loss of each token."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ WINDOWS: tuple[Window, ...] = ("disjoint", "sliding")
 
 
 class TokenLosses(NamedTuple):
-  """What a text costs, token by token, each [N]."""
+  """The losses of a text by token, [N] each."""
 
-  how: str  # in which way it was read
+  how: str  # the way in which the text was read
   tokens: np.ndarray  # int
   nats: np.ndarray  # −ln p, float32
-  context: np.ndarray  # int: how many tokens before it attention could see, END before the text too
+  context: np.ndarray  # int: tokens before each, including END, that attention could see
 
   @property
   def total(self) -> float:
-    """Of all tokens, in nats."""
+    """The loss of all tokens, in nats."""
     return float(self.nats.sum(dtype=np.float64))
 
 
 def read_text(path: str) -> str:
-  """A text file, byte for byte; - is standard input.
+  """Reads a text file, byte for byte; - is standard input.
 
   Raises:
-    UserError: it cannot be read, is empty or blank, or is no text in UTF-8.
+    UserError: the text cannot be read, is empty or blank, or is not UTF-8.
   """
   if path != "-":
     return b"".join(files.blocks(path)).decode()
@@ -56,7 +56,7 @@ def read_text(path: str) -> str:
 
 
 def reading(trained: TrainedModel, segment: int, memory: int | None = None) -> TrainedModel:
-  """A language model that reads segments of so many tokens, perhaps with another memory.
+  """Returns a language model that reads segments of this length, perhaps with another memory.
 
   Raises:
     UserError: the segment is too long for any model, or the encoding allows no memory, or has too
@@ -75,11 +75,11 @@ def reading(trained: TrainedModel, segment: int, memory: int | None = None) -> T
 def token_losses(
   trained: TrainedModel, tokens: np.ndarray, segment: int, window: Window = "disjoint"
 ) -> TokenLosses:
-  """What the tokens of a text cost, int [N], as one document.
+  """Returns the losses of a text, tokens int [N], as one document.
 
   With a memory the text is read in segments, in lanes like the test split. Without one it is read
-  in windows of a segment each, which are `disjoint`, or stand half a window apart and count only
-  what the window before has not: `sliding`.
+  in windows of a segment each, which are `disjoint`, or `sliding`: half a window apart, and each
+  counts only the targets that the window before it does not.
   """
   memory = trained.spec.size.memory
   stream = Stream(np.concatenate([[END], tokens]), segment)
@@ -100,12 +100,12 @@ def token_losses(
 
 
 def _rows(trained: TrainedModel, useful: int) -> int:
-  """Of a batch: a power of two, so that few programs are compiled, or as many as the run has."""
+  """Returns the rows of a batch: a power of two, to compile few programs, or as in the run."""
   return min(trained.snapshot.batch_size, 1 << max(0, useful - 1).bit_length())
 
 
 def windows(stream: Stream, stride: int, rows: int) -> Iterator[Batch]:
-  """Windows of a segment, `stride` apart, that each count what the one before them has not."""
+  """Yields windows of a segment, `stride` apart; each counts only targets new to it."""
   size = stream.segment
   start = np.arange(0, max(1, stream.targets - size + stride), stride)
   plan = Plan(start, np.minimum(stream.targets - start, size), np.ones(len(start), bool))
@@ -116,7 +116,7 @@ def windows(stream: Stream, stride: int, rows: int) -> Iterator[Batch]:
 
 
 def _noted(batches: Iterable[Batch], memory: int, seen: np.ndarray) -> Iterator[Batch]:
-  """The batches; of each target that counts `seen` is told how many tokens before it are seen."""
+  """Yields the batches; notes in `seen` how many tokens each target that counts can see."""
   before = 0
   for batch in batches:
     mask, index = batch["mask"], batch["index"]
@@ -129,9 +129,9 @@ def _noted(batches: Iterable[Batch], memory: int, seen: np.ndarray) -> Iterator[
 
 
 def table(text: str, scores: Sequence[TokenLosses], unspelled: int = 0) -> str:
-  """A row for each way in which a text was read.
+  """Formats a row for each way in which a text was read.
 
-  Bits are 8 more for each of the `unspelled` bytes, which no token stands for.
+  Each byte without a token (`unspelled`) adds 8 bits.
   """
   size, chars = len(text.encode()), len(text)
   rows = []
@@ -146,9 +146,9 @@ def table(text: str, scores: Sequence[TokenLosses], unspelled: int = 0) -> str:
 
 
 def lines(vocabulary: Vocabulary, costs: TokenLosses) -> Iterator[str]:
-  """Columns with tabs between: each token as a string of JSON, its nats, bits and context.
+  """Yields lines of columns with tabs between: nats, bits, context and the token as JSON.
 
-  Bytes that are no whole character stand there as \\xe2.
+  Bytes that are not a whole character appear as \\xe2.
   """
   yield "nats\tbits\tcontext\ttoken"
   columns = (each.tolist() for each in (costs.tokens, costs.nats, costs.context))
@@ -159,13 +159,13 @@ def lines(vocabulary: Vocabulary, costs: TokenLosses) -> Iterator[str]:
 
 
 def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
-  """Does what `posexp.evaluate --text` says, and prints it.
+  """Carries out `posexp.evaluate --text`, and prints the result.
 
   Returns:
     `ways`: the `TokenLosses` of each way in which the text was read.
 
   Raises:
-    UserError: the text cannot be read, or the model cannot read so.
+    UserError: the text cannot be read, or the model cannot read it in this way.
   """
   text = read_text(args.text)
   vocabulary = kept_vocabulary(trained.run.path)

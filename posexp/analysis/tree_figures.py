@@ -11,7 +11,7 @@ from posexp import plotting
 from posexp.data.trees import Tree
 
 LETTER = 0.09  # inches of a letter
-ROW = 0.42  # inches between a phrase and what it consists of
+ROW = 0.42  # inches between a phrase and its parts
 
 
 class Node(NamedTuple):
@@ -24,7 +24,7 @@ class Node(NamedTuple):
 
 
 def nodes(tree: Tree) -> list[Node]:
-  """Words first, then phrases, children before their parents."""
+  """Returns the words, then the phrases, children before their parents."""
   depths = np.zeros(len(tree.words), int)
   of_phrases = []
   for start, end, _ in tree.phrases:
@@ -36,7 +36,7 @@ def nodes(tree: Tree) -> list[Node]:
     width = max(len(word), len(tag)) + 2
     found.append(Node(f"{tag}\n{word}", edge + width / 2, depth, ()))
     edge += width
-  above = list(range(len(found)))  # the node that stands highest over each word so far
+  above = list(range(len(found)))  # the highest node over each word so far
   for (start, end, label), depth in zip(reversed(tree.phrases), reversed(of_phrases), strict=True):
     children = tuple(dict.fromkeys(above[start:end]))
     x = (found[children[0]].x + found[children[-1]].x) / 2
@@ -46,7 +46,7 @@ def nodes(tree: Tree) -> list[Node]:
 
 
 def drawn(tree: Tree) -> Figure:
-  """A tree with its root on top, and each phrase below the one that it is part of."""
+  """Draws a tree with its root on top, and each phrase below the one that contains it."""
   placed = nodes(tree)
   width = sum(max(map(len, node.text.split("\n"))) + 2 for node in placed if not node.children)
   deepest = max(node.depth for node in placed)
