@@ -1,4 +1,4 @@
-"""A vector per position that meets the word's, at the input or in every layer's attention."""
+"""A vector per position, combined with the word's at the input or in every layer's attention."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import Span
 
-# Of positions [1 or B,L] and, or None, the mask [B,L] of real tokens: [1 or B,L,F].
+# (positions [1 or B,L], mask [B,L] of real tokens or None) -> [1 or B,L,F].
 Vector = Callable[[Array, Array | None], Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class Absolute(Encoding):
-  """A vector p per position, and how it meets the word's vector w.
+  """A vector p per position, combined with the word's vector w.
 
   `combine` is `sum`, w + p; `concat`, [w; p] W with a trained W; or `product`, w · p in every
-  channel. `at=attention` leaves the stream alone and adds p to what queries and keys are made of,
-  in every layer (position-infused attention, Press et al. 2021, section 5.1):
+  channel. `at=attention` leaves the stream alone and adds p to the inputs of queries and keys, in
+  every layer (position-infused attention, Press et al. 2021, section 5.1):
   e_ij = (x_i + p_i) W_Q · (x_j + p_j) W_K / √d, with values x_j W_V. So a memory can be read again.
   """
 
@@ -45,7 +45,7 @@ class Absolute(Encoding):
     return self.at == "attention"
 
   def vector(self, features: int, rngs: Rngs) -> Vector:
-    """What gives the positions' vectors."""
+    """Builds the map from positions to their vectors."""
     raise NotImplementedError
 
   def embed(self, vocab_size, features, *, scale, causal=False, rngs):
@@ -65,7 +65,7 @@ class Absolute(Encoding):
 
 
 class WordAndPosition(nnx.Module):
-  """join(word, vector(position)): their sum, unless `join` is another function of [...,F] twice."""
+  """join(word, vector(position)), [...,F] each; `join` is their sum by default."""
 
   def __init__(
     self,
@@ -104,7 +104,7 @@ class Rows(nnx.Module):
 
 
 class Infused(Relation):
-  """(q_i + p_i W_Q)·(k_j + p_j W_K) / √d, with the maps that q and k were made by.
+  """(q_i + p_i W_Q)·(k_j + p_j W_K) / √d, with the layer's own maps of queries and keys.
 
   Its terms are the four products of the sum, each on or off.
   """
@@ -138,8 +138,8 @@ class Infused(Relation):
 class Learned(Absolute):
   """x = w + P[pos], P a trained table of `length` rows (Gehring et al. 2017; Devlin et al. 2019).
 
-  Rows start from N(0, 0.02²), as in BERT; for a product, where that would put the words out, from
-  N(1, 0.02²). There is nothing beyond the last row: longer inputs are an error.
+  Rows start from N(0, 0.02²), as in BERT; for a product, where that would nearly erase the words,
+  from N(1, 0.02²). There is nothing beyond the last row: longer inputs are an error.
   """
 
   length: Count = 512
@@ -154,7 +154,7 @@ class Learned(Absolute):
 
 
 class Table(nnx.Module):
-  """A trained row per position; NaN, never another position's row, where there is none."""
+  """A trained row per position; beyond the table NaN, never another position's row."""
 
   def __init__(self, length: int, features: int, *, mean: float = 0.0, stddev: float, rngs: Rngs):
     init = nnx.initializers.normal(stddev)
@@ -169,9 +169,9 @@ class Table(nnx.Module):
 class Sinusoidal(Absolute):
   """x = w + PE(pos), PE the sines and cosines of pos · base^(−2m/d) (Vaswani et al. 2017, 3.5).
 
-  `layout` is how they lie in the vector: `interleaved` (sin, cos, sin, cos, as printed in the
-  paper) or `half` (all sines, then all cosines, as in its released code, which also divides by
-  d/2 − 1 where the paper has d/2: this is the paper's).
+  `layout` is their order in the vector: `interleaved` (sin, cos, sin, cos, as printed in the paper)
+  or `half` (all sines, then all cosines, as in its released code). The code also divides by d/2 − 1
+  where the paper has d/2; this follows the paper.
   """
 
   base: Base = 10000.0

@@ -17,8 +17,8 @@ from posexp.encodings.base import Encoding, Relation, Span
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import REACH
 
-MOST_BUCKETS = 1024  # their starts are worked out in whole numbers of that many digits
-FAR = -1e30  # a weight of 0, and still a number when a switch multiplies it by 0
+MOST_BUCKETS = 1024  # their starts are computed with integers of about as many digits
+FAR = -1e30  # gives a weight of 0, but is finite: a term that is off multiplies it by 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +26,8 @@ class ALiBi(Encoding):
   """Attention with linear biases: e_ij = q·k/√d − m_h (i − j) (Press et al. 2022, section 3).
 
   m_h = 2^(−8h/H) for h = 1 … H. The paper is causal; `two_sided` says what an encoder does:
-  `symmetric` takes |i − j|, which cannot tell left from right, `direction` brings what is on the
-  left half a step nearer, |i − j| − [i > j]/2 (as Ruoss et al. 2023 do), and `divided` lets the
+  `symmetric` takes |i − j|, which cannot tell left from right, `direction` brings keys on the left
+  half a step nearer, |i − j| − [i > j]/2 (as Ruoss et al. 2023 do), and `divided` lets the
   first half of the heads see only the left and the second half only the right, with the slopes of
   H/2 heads each, as the first author proposed. `learned` trains the slopes from there, one set
   for all layers, which the paper tried and dropped. Its code adds m_h j, the same up to a constant
@@ -45,7 +45,7 @@ class ALiBi(Encoding):
 
 
 class Biased(Relation):
-  """q·k / √d + a bias [1 or B,H,Q,K]: the layer's own, or else the one that layers share."""
+  """q·k / √d + a bias [1 or B,H,Q,K]: the layer's own, or the one that all layers share."""
 
   terms = ("content", "bias")
 
@@ -59,12 +59,12 @@ class Biased(Relation):
 
 
 def distance(span: Span) -> Array:
-  """|i − j| in float32, [1 or B,1,Q,K]."""
+  """Returns |i − j| in float32, [1 or B,1,Q,K]."""
   return jnp.abs(span.offset)[:, None].astype(jnp.float32)
 
 
 def slopes(num_heads: int) -> np.ndarray:
-  """2^(−8h/H) for h = 1 … H; where H is no power of two, as in the authors' code.
+  """Returns 2^(−8h/H) for h = 1 … H if H is a power of two; else slopes as in the authors' code.
 
   There, the slopes of the next lower power of two, P, are followed by every second one of 2P.
   """
@@ -77,7 +77,7 @@ def slopes(num_heads: int) -> np.ndarray:
 
 
 class Slopes(nnx.Module):
-  """−slope · distance, a slope for each head."""
+  """−slope · distance, with a slope for each head."""
 
   def __init__(self, num_heads: int, *, causal: bool, two_sided: str, learned: bool):
     self.divided = two_sided == "divided" and not causal
@@ -107,7 +107,7 @@ class T5(Encoding):
   """A bias per bucket of offsets: e_ij = q·k/√d + b_h[bucket(j − i)] (Raffel et al. 2020, 2.1).
 
   Half of the buckets hold one distance each, the others grow geometrically up to `max_distance`,
-  beyond which all is one bucket. In an encoder each side has half of the buckets. All layers share
+  beyond which is a single bucket. In an encoder each side has half of the buckets. All layers share
   the table, which starts from N(0, 1/d_model), as in the released code. T5 itself leaves out 1/√d
   and draws smaller queries instead; here contents are scaled as in every other encoding.
   """
@@ -127,7 +127,7 @@ class T5(Encoding):
 
 
 def bucket_starts(buckets: int, max_distance: int) -> list[int]:
-  """The least distance of each bucket: 0, 1, 2 … in the first half, then growing geometrically.
+  """Returns the least distance of each bucket: 0, 1, 2 … in the first half, then geometric.
 
   Half of the buckets, e, hold one distance each. Bucket e + s of the other m starts where
   m·log(n/e)/log(max_distance/e) reaches s. Some starts are whole numbers, which rounding may miss
@@ -143,7 +143,7 @@ def bucket_starts(buckets: int, max_distance: int) -> list[int]:
 
 
 def buckets_by_offset(buckets: int, max_distance: int, *, causal: bool) -> np.ndarray:
-  """The bucket of each offset from −max_distance to max_distance, int32 [2·max_distance+1].
+  """Returns the bucket of each offset −max_distance … max_distance, int32 [2·max_distance+1].
 
   Without `causal` the first half of the buckets is for keys on the left, the second for those on
   the right; the first bucket of the second half is never used.
@@ -175,6 +175,6 @@ class Buckets(nnx.Module):
 
 
 def check_buckets(buckets: int, max_distance: int) -> None:
-  """Raises ValueError where buckets end too soon."""
+  """Raises ValueError if the range of buckets ends too soon."""
   if max_distance <= buckets // 2:
     raise ValueError(f"max_distance must be above half of the buckets, not {max_distance}")

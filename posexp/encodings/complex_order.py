@@ -26,7 +26,7 @@ class Complex(Encoding):
   """Word order in complex embeddings, and a truly complex network (Wang et al. 2020).
 
   Word j is r_j e^{i(ω_j pos + θ_j)} in every dimension. With order=false it is the paper's
-  vanilla, r_j e^{iω_j}, a phase that ignores the position. `initial_phase` adds θ (the paper is
+  vanilla, r_j e^{iω_j}, a phase that ignores the position. `initial_phase` adds θ (the paper does
   better without). Period and amplitude have a value for each word and dimension (`none`), or share
   one among all words (`word`) or all dimensions of a word (`dimension`).
 
@@ -38,15 +38,15 @@ class Complex(Encoding):
 
   `distances=transformer_xl` adds the terms of Transformer-XL (section 4.3): u, v and W_kR R are
   real, and both parts of a query meet them. `real` sums (q + u)·k + (q + v)·W_kR R over the parts,
-  the others take |⟨q + u(1 + i), k⟩| + |(q + v(1 + i)) W_kR R|. `wrap` has waves begin again after
-  so many positions. That code does it with each segment; so a memory can be read, if it and the
-  segment are multiples of it.
+  the others take |⟨q + u(1 + i), k⟩| + |(q + v(1 + i)) W_kR R|. `wrap` is the number of positions
+  after which waves restart, as that code does at each segment. So a memory can be read, if its
+  length and the segment's are multiples of `wrap`.
 
-  Not as the authors' code: positions start at 0 and go up (one of its models counts down), ω is
-  trained in every model, and a residual adds what came in. Nor as its language model, in which
-  pre-norm layers have no residual, one part of the score is a product that counts twice in place of
-  another, roots have an infinite slope at 0, the output is a modulus over 1.5, and a layer of each
-  block is never read.
+  Unlike the authors' code, positions start at 0 and go up (one of its models counts down), ω is
+  trained in every model, and a residual adds its own input. These parts of its language model are
+  left out: pre-norm layers without a residual, a score in which one product counts twice in place
+  of another, roots with an infinite slope at 0, an output that is a modulus over 1.5, and a layer
+  in each block that is never read.
   """
 
   relative: ClassVar[bool] = False
@@ -102,7 +102,7 @@ class Complex(Encoding):
     return biases(TransformerXL().terms, num_heads, self.terms(head_dim)[1], rngs=rngs)
 
   def terms(self, head_dim: int) -> tuple[type[FourTerms], int]:
-    """The relation with distances, and the width of u and v."""
+    """Returns the relation with distances, and the width of u and v."""
     return (FourTerms, head_dim) if self.network == "real" else (TERMS[self.score], half(head_dim))
 
   def cross(self, num_heads, head_dim):
@@ -156,17 +156,17 @@ class Modulus(RealPart):
 
 
 def turned(q: Array) -> Array:
-  """i q, of complex numbers [...,2n] as pairs: Re⟨iq, k⟩ is −Im⟨q, k⟩."""
+  """Returns i q, for complex numbers [...,2n] as pairs: Re⟨iq, k⟩ is −Im⟨q, k⟩."""
   return interleave(-q[..., 1::2], q[..., 0::2])
 
 
 def conjugate(z: Array) -> Array:
-  """Of complex numbers [...,2n] as pairs."""
+  """Returns the conjugates of complex numbers [...,2n] as pairs."""
   return z * np.tile([1, -1], z.shape[-1] // 2).astype(z.dtype)
 
 
 def modulus(real: Array, imaginary: Array) -> Array:
-  """√(x² + y²), in float32."""
+  """Returns √(x² + y²), in float32."""
   real, imaginary = real.astype(jnp.float32), imaginary.astype(jnp.float32)
   square = real * real + imaginary * imaginary
   # The root's slope at 0 is infinite: the inner `where` keeps NaN out of the gradient.
@@ -174,7 +174,7 @@ def modulus(real: Array, imaginary: Array) -> Array:
 
 
 class Unconjugated(Modulus):
-  """|Σ q k| / √n, without the conjugate: what the authors' code computes."""
+  """|Σ q k| / √n, without the conjugate, as in the authors' code."""
 
   def score(self, q, k, span):
     return super().score(q, conjugate(k), span)
@@ -214,7 +214,7 @@ class ModulusTerms(FourTerms):
 
 
 class UnconjugatedTerms(ModulusTerms):
-  """As the code has it, without the conjugate of k."""
+  """`ModulusTerms` without the conjugate of k, as in the authors' code."""
 
   def score(self, q, k, span):
     return super().score(q, conjugate(k), span)
@@ -224,7 +224,7 @@ TERMS = {"real": RealTerms, "modulus": ModulusTerms, "unconjugated": Unconjugate
 
 
 def falling(key: Array, shape: tuple[int, int]) -> Array:
-  """Frequencies 10000^(−c/n) for dimension c of n; with one dimension, drawn from that range."""
+  """Returns frequencies 10000^(−c/n) for dimension c of n; drawn from that range if n is 1."""
   rows, pairs = shape
   exponent = jnp.arange(pairs) / pairs if pairs > 1 else jax.random.uniform(key, shape)
   return jnp.broadcast_to(10000.0**-exponent, (rows, pairs))
@@ -255,7 +255,7 @@ class ComplexEmbedding(nnx.Module):
 
   @property
   def word_table(self) -> nnx.Param:
-    """Amplitudes, as in `TokenEmbedding`."""
+    """The amplitudes; see `TokenEmbedding`."""
     return self.amplitude
 
   def __call__(self, tokens: Array, positions: Array, mask: Array | None = None) -> Array:

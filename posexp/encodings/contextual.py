@@ -1,4 +1,4 @@
-"""Positions counted in what was read, not in tokens: CoPE."""
+"""Positions that count chosen keys instead of all tokens: CoPE."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class CoPE(Encoding):
   """Contextual position encoding (Golovneva et al. 2024, eq. 3 to 6).
 
   e_ij = q_i·k_j/√d + q_i·p[n_ij], n_ij = Σ_{t=j}^{i} g_it, g_it = σ(q_i·k_t/√d): a query counts
-  only those keys that its gates let through, be they words, verbs or sentences. Between two rows
-  of p they are interpolated, and beyond the last of `rows` a key stands at the last. p is shared
+  only those keys that its gates let through, such as words, verbs or sentences. Between two whole
+  numbers, rows of p are interpolated; beyond the last of `rows`, the last one is used. p is shared
   by heads, starts from 0, and its product is not scaled, as in the authors' code. Causal only.
   """
 
@@ -34,7 +34,7 @@ class CoPE(Encoding):
 
 
 class Counted(Relation):
-  """q·k and q·p, p the vector of a key's position: the sum of the gates from it to the query."""
+  """q·k + q·p, with p the vector of a key's position: the sum of the gates from it to the query."""
 
   terms = ("content", "position")
 
@@ -42,7 +42,7 @@ class Counted(Relation):
     self.rows = nnx.Param(jnp.zeros((rows, head_dim)))
 
   def score(self, q, k, span):
-    every = span.replace(term_scale=None)  # gates need q·k even where its term is off
+    every = span.replace(term_scale=None)  # gates need q·k even if its term is off
     logits = super().score(q, k, every)
     rows = self.rows[...][: k.shape[1] + 1].astype(q.dtype)  # there are no more gates than keys
     by_row = matmul(q.swapaxes(1, 2), rows.T)
@@ -57,7 +57,7 @@ class Counted(Relation):
     return span.keep("content") * logits + span.keep("position") * position
 
   def place(self, logits: Array, span: Span) -> Array:
-    """How far each key is from the query, in gates, at most the last row: float32 [B,H,Q,K]."""
+    """Returns the distance of each key in gates, at most the last row: float32 [B,H,Q,K]."""
     gates = jnp.where(span.visible[:, None], jax.nn.sigmoid(logits.astype(jnp.float32)), 0)
     count = jax.lax.cumsum(gates, axis=3, reverse=True)
     return jnp.minimum(count, len(self.rows[...]) - 1)

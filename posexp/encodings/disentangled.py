@@ -1,4 +1,4 @@
-"""Words and positions that meet in terms of their own: DeBERTa and TUPE."""
+"""Words and positions in separate terms of the logits: DeBERTa and TUPE."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class DeBERTa(Encoding):
   e_ij = (q_i·k_j + q_i·K_δ(i,j) + k_j·Q_δ(j,i)) / √(t d), with K = P W_K and Q = P W_Q, W_K and
   W_Q of each layer, P [2k, d_model] of all layers, δ(i, j) = clip(i − j + k, 0, 2k − 1), and t the
   number of terms that are on. `log_buckets` b > 0 makes offsets beyond b/2 share rows of a table
-  of 2b, on a logarithmic scale up to k, and `normalized` has P pass a LayerNorm, both as in
+  of 2b, on a logarithmic scale up to k, and `normalized` applies a LayerNorm to P, both as in
   DeBERTa-v2. The released code looks up Q at δ(i, j) too, contrary to the paper: that is
-  `mirrored=false`. `biases` gives W_K and W_Q its biases, which the paper does not print.
+  `mirrored=false`. `biases` adds that code's biases of W_K and W_Q, which the paper does not print.
   """
 
   k: Annotated[int, between(1, REACH)] = 512
@@ -54,7 +54,7 @@ class DeBERTa(Encoding):
     return ("content", *(term for term in positional if getattr(self, term)))
 
   def row(self, distance: Array) -> Array:
-    """δ: the row of P for each distance, int."""
+    """Returns δ, the row of P for each distance, int."""
     half = self.log_buckets or self.k
     if self.log_buckets:
       far = jnp.minimum(jnp.abs(distance), self.k)
@@ -72,17 +72,17 @@ class DeBERTa(Encoding):
 
 
 def projection(features: int, *, bias: bool, rngs: Rngs) -> Linear:
-  """A linear map that only this encoding has."""
+  """Returns a linear map that only this encoding has."""
   return Linear(features, features, bias=bias, rngs=Rngs(params=rngs.encoding()))
 
 
 @functools.cache
 def log_buckets(half: int, max_distance: int) -> np.ndarray:
-  """The bucket of each distance from 0 to max_distance, int32.
+  """Returns the bucket of each distance from 0 to max_distance, int32.
 
   Distances up to e = half/2 have a bucket each, and further ones bucket e + s with
-  s = ceil(log(n/e) / log((max_distance − 1)/e) · (e − 1)). That is compared in integers, for some
-  are whole before they are rounded up, which floating point may miss.
+  s = ceil(log(n/e) / log((max_distance − 1)/e) · (e − 1)). Integers are compared, since floating
+  point may miss values that are whole before they are rounded up.
   """
   exact, distances = half // 2, range(max_distance + 1)
   buckets = list(range(exact + 1))
@@ -108,7 +108,7 @@ class RelativeTable(nnx.Module):
 
 
 class Disentangled(Relation):
-  """q·k, q·P W_K and k·P W_Q, all on the scale of as many terms as there are."""
+  """q·k, q·P W_K and k·P W_Q, all over √(t d) for t terms."""
 
   def __init__(self, encoding: DeBERTa, num_heads: int, head_dim: int, *, rngs: Rngs):
     self.encoding = encoding
@@ -136,9 +136,9 @@ class Disentangled(Relation):
     return span.keep("content", axis=2) * (q * scale), k, sum(bias) if bias else None
 
   def looked_up(self, x: Array, project: Linear, span: Span, *, mirrored: bool) -> Array:
-    """x [B,Q,H,D] times each distance's projected row: [B,H,Q,K].
+    """Multiplies x [B,Q,H,D] by each distance's projected row: [B,H,Q,K].
 
-    Distance is key − query, or, `mirrored`, query − key.
+    Distance is key − query or, if `mirrored`, query − key.
     """
     sign = -1 if mirrored else 1
     table, window = span.shared.astype(x.dtype), sign * span.window
@@ -160,10 +160,10 @@ class TUPE(Encoding):
   """Untied positional encoding (Ke et al. 2021, eq. 7, 8 and 10).
 
   e_ij = q·k/√(2d) + (p_i U_Q)·(p_j U_K)/√(2d) + b[bucket(j − i)], the last two computed once for
-  all layers; nothing is added to words. `length` positions, normalized before U_Q and U_K, which
-  have biases, both as in the authors' code. `untie_cls` gives position 0 two numbers per head in
-  place of its products, for what [CLS] asks of all and what all ask of it: use it with
-  task.cls=true. `buckets` > 0 adds T5's bias, which makes TUPE-A TUPE-R.
+  all layers; nothing is added to words. The vectors of `length` positions are normalized before U_Q
+  and U_K, which have biases, both as in the authors' code. `untie_cls` replaces the products of
+  position 0 by two numbers per head, for [CLS] as a query and as a key: use it with task.cls=true.
+  `buckets` > 0 adds T5's bias, which turns TUPE-A into TUPE-R.
   """
 
   relative: ClassVar[bool] = False
@@ -205,13 +205,13 @@ class Untied(Relation):
 
 
 class PositionLogits(nnx.Module):
-  """What positions ask of positions, [1 or B,H,Q,K], and a number per bucket of offsets or None."""
+  """The logits of positions, [1 or B,H,Q,K], and the biases of buckets of offsets or None."""
 
   def __init__(self, encoding: TUPE, num_heads: int, head_dim: int, *, rngs: Rngs):
     features = num_heads * head_dim
     self.num_heads, self.encoding = num_heads, encoding
     self.table = Table(encoding.length + encoding.untie_cls, features, stddev=0.02, rngs=rngs)
-    self.norm = LayerNorm(features, epsilon=1e-5)  # the authors' code's: rows start small
+    self.norm = LayerNorm(features, epsilon=1e-5)  # as in the authors' code: rows start small
     self.query = projection(features, bias=True, rngs=rngs)
     self.key = projection(features, bias=True, rngs=rngs)
     init = nnx.initializers.normal(0.02)
@@ -223,7 +223,7 @@ class PositionLogits(nnx.Module):
     key = self.projected(self.key, self.rows(span.key))
     position = scores(query, key)
     if self.encoding.untie_cls:
-      # Rows 0 and 1 stand for [CLS]: 0·0 is what it asks of all, 1·1 what all others ask of it.
+      # Rows 0 and 1 stand for [CLS]: 0·0 is its logit as a query of all, 1·1 as a key of others.
       rows = self.norm(self.table.rows[:2])
       both = self.projected(self.query, rows) * self.projected(self.key, rows)
       from_cls, to_cls = both.sum(-1)[:, :, None, None]
@@ -232,17 +232,17 @@ class PositionLogits(nnx.Module):
     return position, self.bias(span)
 
   def rows(self, positions: Array) -> Array:
-    """The normalized vectors of positions [1 or B,L]; NaN where there are none."""
+    """Returns the normalized vectors of positions [1 or B,L]; NaN where there are none."""
     first = int(self.encoding.untie_cls)
     return self.norm(self.table(jnp.where(positions < 0, -1, positions + first)))
 
   def projected(self, project: Linear, rows: Array) -> Array:
-    """[...,F] -> [...,H,D], on the scale of a product over √(2d)."""
+    """Projects rows [...,F] -> [...,H,D], scaled for a product over √(2d)."""
     heads = project(rows).reshape(*rows.shape[:-1], self.num_heads, -1)
     return heads * (2 * heads.shape[-1]) ** -0.25
 
   def bias(self, span: Span) -> Array | None:
-    """The bias of each bucket of offsets, [1 or B,H,Q,K]."""
+    """Returns the bias of each key's bucket of offsets, [1 or B,H,Q,K], or None."""
     if self.biases is None:
       return None
     reach, buckets = self.encoding.max_distance, self.encoding.buckets

@@ -16,7 +16,7 @@ from posexp.encodings.bias import Biased, distance
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
-LEAST = 0.01  # of KERPLE's parameters
+LEAST = 0.01  # the least value of KERPLE's parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class KERPLE(Encoding):
 
   e_ij = q·k/√d − p log(1 + a|i − j|) (`log`) or − a|i − j|^p (`power`, p at most 2), with a and p
   for each head, shared by all layers as in the authors' code, from U(0, 1) and U(0, 2), and at
-  least 0.01. The paper and its code are causal: an encoder must ask for `symmetric`.
+  least 0.01. The paper and its code are causal: an encoder needs `symmetric`.
   """
 
   kind: Literal["log", "power"] = "log"
@@ -43,7 +43,7 @@ class KERPLE(Encoding):
 
 
 def held(param: nnx.Param, most: float = jnp.inf) -> Array:
-  """A parameter kept from LEAST to `most`; its gradient passes, so that it can come back."""
+  """Clips a parameter to LEAST … `most`; the gradient passes, so that it can come back."""
   value = param[...]
   return value + jax.lax.stop_gradient(jnp.clip(value, LEAST, most) - value)
 
@@ -61,7 +61,7 @@ class Kernel(nnx.Module):
     return span.of_offsets(self.value)
 
   def value(self, offset: Array) -> Array:
-    """Of each head, for offsets int [...]: [H,...]."""
+    """Returns the bias of each head for offsets int [...]: [H,...]."""
     far = jnp.abs(offset).astype(jnp.float32)
     p, a = held(self.p, jnp.inf if self.kind == "log" else 2.0), held(self.a)
     p, a = (jnp.expand_dims(each, tuple(range(1, 1 + far.ndim))) for each in (p, a))
@@ -76,11 +76,11 @@ class FIRE(Encoding):
   """Functional interpolation for relative positions (Li et al. 2024, eq. 3 to 5).
 
   e_ij = q·k/√d + f_h(ψ(i − j) / ψ(max(i, L))), ψ(x) = log(1 + |c|x), f a network 1 → width → H
-  with ReLU. c starts at 0.1, and L at `threshold` as a trained multiple of it. Beyond L distances
-  count in proportion to the query's position, so offsets alone decide only up to there. With a
-  memory that is counted from the memory's first slot, so that the farthest key there can be counts
-  as 1 in every segment; from a text's start, all distances would go to 0. Causal only, since the
-  future has no such proportion. `share_layers`: one f for all layers.
+  with ReLU. c starts at 0.1, and L at `threshold` as a trained multiple of it. Beyond L, distances
+  count in proportion to the query's position, so only up to L do offsets alone decide. With a
+  memory, positions are counted from the memory's first slot, so that the farthest possible key
+  counts as 1 in every segment; from a text's start, all distances would go to 0. Causal only, since
+  the future has no such proportion. `share_layers`: one f for all layers.
   """
 
   relative: ClassVar[bool] = False
@@ -97,7 +97,7 @@ class FIRE(Encoding):
     return self.network(num_heads, rngs) if self.share_layers else None
 
   def network(self, num_heads: int, rngs: Rngs) -> Interpolation:
-    """f, ψ and L."""
+    """Builds f, ψ and L."""
     return Interpolation(num_heads, self.width, self.threshold, rngs=rngs)
 
 
@@ -130,10 +130,10 @@ class Interpolation(nnx.Module):
     return self.network(x)
 
   def network(self, x: Array) -> Array:
-    """out · relu(x·in + bias) + bias for x [1 or B,1,Q,K]: [1 or B,H,Q,K].
+    """Returns out · relu(x·in + bias) + bias for x [1 or B,1,Q,K]: [1 or B,H,Q,K].
 
-    That is a straight line for each head between those x where a unit sets in or out, so that
-    nothing of [Q,K,width] is formed: each x finds its piece, and then its slope and its level.
+    For each head this is a straight line between the x at which units turn on or off. So nothing of
+    [Q,K,width] is formed: each x finds its piece, and then the slope and level of that piece.
     """
     weight, bias, out = self.kernel_in[...], self.bias_in[...], self.kernel_out[...]
     bend = jnp.where(weight == 0, jnp.inf, -bias / jnp.where(weight == 0, 1.0, weight))
@@ -154,7 +154,7 @@ class Sandwich(Encoding):
 
   e_ij = q·k/√d + (Σ_t cos((i − j) base^(−2t/width)) − width/2) · H / (8h), t = 1 … width/2, for
   head h = 1 … H: 0 on the diagonal and below it elsewhere. Nothing is trained. `width` is the
-  paper's d̄. It is the same to both sides, so an encoder can use it, where the paper is causal.
+  paper's d̄. The paper is causal, but the bias is symmetric, so an encoder can use it.
   """
 
   width: Annotated[int, even_from(2), at_most(2**12)] = 128
@@ -168,7 +168,7 @@ class Sandwich(Encoding):
 
 
 class Products(nnx.Module):
-  """Inner products of sinusoidal positions, less those with themselves, steeper in early heads."""
+  """Inner products of sinusoidal positions, minus that at offset 0, steeper in early heads."""
 
   def __init__(self, num_heads: int, width: int, base: float):
     self.num_heads, self.width, self.base = num_heads, width, base

@@ -1,4 +1,4 @@
-"""Vectors per position that came to mind first, and explain why the others exist."""
+"""The first ideas for a vector per position, which explain why the others exist."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from posexp.encodings.sinusoids import even
 class Index(Absolute):
   """x = w + scale · i · u: the position itself, along a direction u.
 
-  It has no bound: at i = √d it is as large as a word that is not yet trained, and LayerNorm shrinks
-  words the more the farther they stand. `direction` is `alternating`, the unit vector
-  u = (1, −1, 1, −1, …)/√d, or `constant`, u = (1, 1, …): i added to every channel. LayerNorm takes
-  out what all channels have in common, so it deletes a constant exactly: a pre-norm Transformer
-  never sees it, a post-norm one in its first layer only.
+  It has no bound: at i = √d it is as large as an untrained word, and the later a word stands, the
+  more LayerNorm shrinks it. `direction` is `alternating`, the unit vector
+  u = (1, −1, 1, −1, …)/√d, or `constant`, u = (1, 1, …): i added to every channel. LayerNorm
+  removes the mean of all channels, so it deletes a constant exactly: a pre-norm Transformer never
+  sees it, and a post-norm one only in its first layer.
   """
 
   scale: Positive = 1.0
   direction: Literal["alternating", "constant"] = "alternating"
 
   def number(self, positions: Array, mask: Array | None) -> Array:
-    """The number of each position, float32 [1 or B,L]."""
+    """Returns the number of each position, float32 [1 or B,L]."""
     return positions.astype(jnp.float32)
 
   def vector(self, features, rngs):
@@ -57,9 +57,9 @@ class Ray(nnx.Module):
 class Normalized(Index):
   """x = w + scale · (i / len) · u: bounded, but the step from word to word depends on the length.
 
-  `len` is the number of real tokens of the sequence, or `length` where that is given. A causal
-  stack needs it given: i/len would tell every token how many are still to come. `direction` is as
-  of `index`; positions beyond a given length pass 1.
+  `len` is the number of real tokens of the sequence, or `length` if that is given. A causal stack
+  needs `length`: i/len would tell every token how many are still to come. `direction` is as in
+  `index`; beyond a given length, i/len exceeds 1.
   """
 
   length: Count | None = None
@@ -87,9 +87,9 @@ class Normalized(Index):
 class Binary(Absolute):
   """x = w + (b_0, b_1, …, 0, 0, …), b_m = ⌊i / 2^m⌋ mod 2: the position in binary.
 
-  The least significant bit comes first, and zeros fill the vector up. `signed` maps bits to ±1.
-  Neighbors may be far apart: from 7 to 8 four bits flip. After 2^bits positions it would begin
-  anew, so longer inputs are an error.
+  The least significant bit comes first, and zeros fill the rest. `signed` maps bits to ±1.
+  Neighbors may be far apart: from 7 to 8 four bits flip. After 2^bits positions the vectors would
+  repeat, so longer inputs are an error.
   """
 
   limited_by: ClassVar[str] = "bits"
@@ -107,7 +107,7 @@ class Binary(Absolute):
 
 
 class Bits(nnx.Module):
-  """The binary digits of a position, the least significant first; NaN where they do not suffice."""
+  """The binary digits of a position, the least significant first; NaN if it has too many."""
 
   def __init__(self, bits: int, features: int, signed: bool):
     self.bits, self.features, self.signed = bits, features, signed
@@ -124,16 +124,16 @@ class Bits(nnx.Module):
 class Clock(Absolute):
   """x = w + (sin 2πi/T_0, cos 2πi/T_0, sin 2πi/T_1, …), T_j = period · base^j: hands of a clock.
 
-  Periods grow by the factor `base` from hand to hand, which is not divided by d as in
-  `sinusoidal`. So all but the first few hands stand still, however wide the vector is. With period
-  and base 60 they are those of a clock that ticks once a word: seconds, minutes, … Distances wrap
-  with the hands. Angles are computed in float64; at a period of 1 the first hand never moves.
+  Periods grow by the factor `base` from hand to hand, not by base^(2/d) as in `sinusoidal`. So all
+  but the first few hands stand still, however wide the vector is. With period and base 60 they are
+  those of a clock that ticks once a word: seconds, minutes, … Distances wrap with the hands. Angles
+  are computed in float64; at a period of 1 the first hand never moves.
   """
 
   base: Base = 60.0
   period: Positive = 60.0
 
   def vector(self, features, rngs):
-    # A power that float64 cannot hold is 0 here, and so is the angle.
+    # A power too small for float64 is 0, and so is the angle.
     turns = self.base ** -np.arange(even(features) // 2, dtype=np.float64) / self.period
     return Sinusoid(2 * np.pi * turns)

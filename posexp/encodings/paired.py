@@ -3,7 +3,7 @@
 F features are F/2 pairs, neighbors in memory, so that cutting them into heads leaves every pair
 whole. A linear map that treats all pairs alike has 2×2 blocks, made of two matrices A and B:
 [[A, B], [−B, A]] is complex multiplication, [[A, 0], [0, B]] keeps the two streams apart. The dot
-product of two such vectors is Re⟨q, k⟩ in the one case and content + position in the other.
+product of two such vectors is Re⟨q, k⟩ for complex numbers, and content + position for streams.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from posexp.encodings.rngs import Rngs
 
 
 def half(features: int) -> int:
-  """The number of pairs.
+  """Returns the number of pairs.
 
   Raises:
     ValueError: features is odd.
@@ -28,12 +28,12 @@ def half(features: int) -> int:
 
 
 def interleave(first: Array, second: Array) -> Array:
-  """Two arrays [..., M] as pairs that are neighbors, [..., 2M]."""
+  """Interleaves two arrays [..., M] into pairs of neighbors, [..., 2M]."""
   return jnp.stack(jnp.broadcast_arrays(first, second), axis=-1).reshape(*first.shape[:-1], -1)
 
 
 class Paired(Linear):
-  """Two matrices A, B [in/2, out/2] that make a map of pairs."""
+  """A map of pairs, made of two matrices A, B [in/2, out/2]."""
 
   def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: Rngs):
     shape = (half(in_features), half(out_features))
@@ -43,11 +43,11 @@ class Paired(Linear):
 
   @staticmethod
   def init() -> nnx.Initializer:
-    """Draws A and B."""
+    """Returns the initializer of A and B."""
     return nnx.initializers.glorot_uniform()
 
   def blocks(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """The four blocks: row is the part that comes in, column the part that goes out."""
+    """Returns the four blocks: a row per part of the input, a column per part of the output."""
     raise NotImplementedError
 
   def matrix(self) -> Array:

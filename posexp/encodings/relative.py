@@ -78,7 +78,7 @@ class ClippedOffset(Relation):
     self.tables = Tables(encoding, num_heads, head_dim, rngs=rngs) if own else None
 
   def tables_of(self, span: Span) -> Tables:
-    """The layer's own, or those of all layers."""
+    """Returns the layer's own tables, or those that all layers share."""
     return span.shared if self.tables is None else self.tables
 
   def score(self, q, k, span):
@@ -102,12 +102,12 @@ class ClippedOffset(Relation):
     return summed + product(found, values).swapaxes(1, 2)
 
   def fused(self, q, k, v, span):
-    if span.mask.shape[1] > 1:  # a mask for each query, which the kernel does not take
+    if span.mask.shape[1] > 1:  # the kernel takes one mask for all queries
       return self.attend(q, k, v, span, lambda weights: weights)
     if self.terms == ("content",):
       return super().fused(q, k, v, span)
     tables = self.tables_of(span)
-    from posexp.kernels import rpr  # with a compiler of JAX's that nothing else needs
+    from posexp.kernels import rpr  # imports a compiler of JAX that nothing else needs
 
     return rpr.attend(
       scaled(q),
@@ -141,16 +141,16 @@ class Tables(nnx.Module):
 
   @property
   def far(self) -> int:
-    """The offset, at least 1, as which all larger ones count."""
+    """The bound, at least 1, to which offsets are clipped."""
     return max(self.largest + (self.beyond == "zero"), 1)
 
   @property
   def offsets(self) -> Array:
-    """As which all offsets count, int [R]."""
+    """The distinct clipped offsets, int [R]."""
     return jnp.arange(-self.far, self.far + 1)
 
   def row(self, offset: Array) -> Array:
-    """The row of each offset; one that no table has where there is no vector."""
+    """Returns the row of each offset, or a row beyond the table if the offset has no vector."""
     k = self.k[...]
     row = jnp.clip(offset, -k, k) + self.largest
     return row if self.beyond == "last" else jnp.where(jnp.abs(offset) > k, len(self), row)
@@ -159,7 +159,7 @@ class Tables(nnx.Module):
     return 2 * self.largest + 1
 
   def at(self, table: nnx.Param, offsets: Array) -> Array:
-    """The vectors of offsets int [R]: [R,D] or [H,R,D]."""
+    """Returns the vectors of offsets int [R]: [R,D] or [H,R,D]."""
     return jnp.take(table[...], self.row(offsets), axis=-2, mode="fill", fill_value=0)
 
   def __call__(self, span: Span) -> Tables:
@@ -167,7 +167,7 @@ class Tables(nnx.Module):
 
 
 def product(x: Array, vectors: Array) -> Array:
-  """x [B,H,Q,M] times vectors [M,N] of all heads, or [H,M,N] of each."""
+  """Multiplies x [B,H,Q,M] by vectors, [M,N] for all heads or [H,M,N] for each."""
   return matmul(x, vectors) if vectors.ndim == 2 else x @ vectors
 
 
@@ -176,11 +176,11 @@ class TransformerXL(Encoding):
   """Relative encoding with a content and a position bias (Dai et al. 2019, section 3.3).
 
   A_ij = (a) q_i·k_j + (b) q_i·W_kR R(i−j) + (c) u·k_j + (d) v·W_kR R(i−j), all over √d, with R the
-  sinusoids of the distance. `share_biases` is whether all layers share u and v, as the paper
-  prints them; its TensorFlow code shares them in the character-level models only (`untie_r`), that
-  for PyTorch always. In an encoder, where the paper does not go, distances are signed. `clamp` has
-  distances beyond it count as it, in an encoder to either side (`clamp_len` in the authors' code,
-  for memories longer than in training).
+  sinusoids of the distance. `share_biases` makes all layers share u and v, as the paper prints
+  them; its TensorFlow code shares them only in character-level models (`untie_r`), its PyTorch code
+  always. In an encoder, which the paper does not treat, distances are signed. `clamp` is the
+  largest distance, in an encoder on either side; farther ones are clipped to it (`clamp_len` in the
+  authors' code, for memories longer than in training).
   """
 
   a: bool = True
@@ -234,18 +234,18 @@ class FourTerms(Relation):
     return jnp.broadcast_to(query, q.shape), k, bias
 
   def query(self, span: Span, q: Array, own: str, bias: Array | None, common: str) -> Array:
-    """(q + bias) / √d, less what is off: [1 or B,1 or Q,H,D]; `own`, `common` are their terms."""
+    """Adds q and bias, if their terms `own` and `common` are on, / √d: [1 or B,1 or Q,H,D]."""
     asked = span.keep(own, axis=2) * q if own in self.terms else jnp.zeros_like(q[:1, :1])
     if common in self.terms:
       asked = add_bias(asked, span.keep(common, axis=2) * bias.astype(q.dtype)[None, None])
     return scaled(asked)
 
   def distances(self, span: Span, dtype: Any) -> Array:
-    """W_kR R(i−j), [R,H,D], of the offsets of the window."""
+    """Returns W_kR R(i−j), [R,H,D], for the offsets of the window."""
     distance = -span.window
     if self.clamp is not None:
       distance = jnp.clip(distance, None if self.causal else -self.clamp, self.clamp)
-    # sin(−x) = −sin x and cos(−x) = cos x: where both x and −x occur, one product serves both.
+    # sin(−x) = −sin x and cos(−x) = cos x: if both x and −x occur, one product serves both.
     size, index = jnp.abs(distance), jnp.arange(len(distance))
     if span.own or not span.consecutive:
       size, index = jnp.arange(span.farthest + 1), size
@@ -258,12 +258,12 @@ class FourTerms(Relation):
     return jnp.sign(distance).astype(dtype)[:, None, None] * sin + cos
 
   def by_distance(self, position: Array, span: Span) -> Array:
-    """position · W_kR R(i−j), [B,H,Q,K], with position [1 or B,1 or Q,H,D]."""
+    """Returns position · W_kR R(i−j), [B,H,Q,K], for position [1 or B,1 or Q,H,D]."""
     return span.products(position, self.distances(span, position.dtype))
 
 
 class Biases(nnx.Module):
-  """u and v [H,D], added to every query where it meets contents and distances."""
+  """u and v [H,D], added to every query in its products with contents and with distances."""
 
   def __init__(self, terms: str, num_heads: int, head_dim: int, *, rngs: Rngs):
     init = nnx.initializers.normal(0.02)

@@ -16,10 +16,10 @@ STREAMS = ("params", "encoding", "dropout")  # of a run
 class Rngs:
   """Streams of keys by name: `rngs.params()` is the next key of one, `rngs.fork()` new streams.
 
-  `flax.nnx.Rngs` gives the same keys and may stand wherever these do, but it counts them in arrays:
-  under a trace JAX goes through all that was traced before, each time that one is set, for a
-  message that nobody reads. Most of the time in which a model was built went there. Flax's modules
-  take these where they draw weights; `nnx.Dropout` takes a key, `rngs=rngs.dropout()`.
+  `flax.nnx.Rngs` gives the same keys and may be used instead, but it counts them in arrays. Each
+  time one is set under a trace, JAX searches all that was traced before, only to prepare an error
+  message; building a model spent most of its time there. Flax's modules take these streams where
+  they draw weights; `nnx.Dropout` takes a key, `rngs=rngs.dropout()`.
   """
 
   def __init__(self, **keys: Array | int):
@@ -41,7 +41,7 @@ class Rngs:
     return self._drawn[name] - 1
 
   def fork(self) -> Rngs:
-    """Streams of the same names, each from the next key of its own."""
+    """Returns streams of the same names, each from its next key."""
     return Rngs(**{name: self._next(name) for name in self._keys})
 
 
@@ -49,7 +49,7 @@ Path = tuple[str | int, ...]  # of a key: its stream, then the count of each key
 
 
 class RecordingRngs(Rngs):
-  """Streams that give the same key each time, and note in `paths` which would have been due."""
+  """Streams that give the same key each time, and record in `paths` which key was due."""
 
   def __init__(self, paths: list[Path], **forked: Path):
     super().__init__(**dict.fromkeys(forked, 0))
@@ -69,7 +69,7 @@ class RecordingRngs(Rngs):
 class GivenRngs(Rngs):
   """Streams whose keys are given, in the order in which they will be drawn.
 
-  What draws weights compiles in about half the time if it need not make its keys, too.
+  A program that draws weights compiles in about half the time if it does not derive the keys.
   """
 
   def __init__(self, keys: Iterable[Array]):
@@ -85,7 +85,7 @@ class GivenRngs(Rngs):
 
 
 def keys_at(paths: Iterable[Path], first: Mapping[str, Array]) -> list[Array]:
-  """The keys at these paths of `Rngs(**first)`."""
+  """Returns the keys at these paths of `Rngs(**first)`."""
   made = {(name,): key for name, key in first.items()}
 
   def key(path: Path) -> Array:
@@ -97,7 +97,7 @@ def keys_at(paths: Iterable[Path], first: Mapping[str, Array]) -> list[Array]:
 
 
 def abstract_model(build: Callable[[Rngs], Any], paths: list[Path] | None = None) -> Any:
-  """What `build` makes, in shape only; `paths` gets those of the keys that weights are drawn from.
+  """Builds a model in shape only; adds the path of each key that is drawn to `paths`.
 
   Nothing is allocated.
   """

@@ -1,4 +1,4 @@
-"""sin and cos of a position's phase, right at every position."""
+"""sin and cos of a position's phase, accurate at every position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REACH = STRIDE * STRIDE  # positions beyond ±REACH give NaN
 
 
 def even(features: int) -> int:
-  """The number of features, which sines and cosines halve.
+  """Returns `features`, half of which are sines and half cosines.
 
   Raises:
     ValueError: features is odd.
@@ -22,7 +22,7 @@ def even(features: int) -> int:
 
 
 def frequencies(features: int, base: float) -> np.ndarray:
-  """base^(−2m/features) for m = 0 … features/2 − 1, float64 (Vaswani et al. 2017, section 3.5).
+  """Returns base^(−2m/features), m = 0 … features/2 − 1, float64 (Vaswani et al. 2017, 3.5).
 
   Raises:
     ValueError: features is odd.
@@ -31,11 +31,11 @@ def frequencies(features: int, base: float) -> np.ndarray:
 
 
 def sinusoids(positions: Array, omega: np.ndarray) -> tuple[Array, Array]:
-  """sin and cos of positions [...] times omega [M], each float32 [...,M].
+  """Returns sin and cos of positions [...] times omega [M], each float32 [...,M].
 
   A phase computed in float32 is off by 4e-4 at position 5000. Here position = 512 a + b, and the
-  sines of the two parts, from float64 tables, meet in the angle-sum identity: the error stays at
-  float32's rounding wherever the position is, and no longest length need be known.
+  angle-sum identity combines the sines of the two parts, from float64 tables: the error stays at
+  float32's rounding at every position, and no longest length need be known.
   """
   magnitude = jnp.abs(positions)
   coarse, fine = magnitude // STRIDE, magnitude % STRIDE

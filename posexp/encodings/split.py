@@ -26,18 +26,17 @@ STREAMS = ("content", "position")
 
 @dataclasses.dataclass(frozen=True)
 class Split(Encoding):
-  """How content meets position, in the four forms that Kitaev & Klein 2018 compare (section 3).
+  """Content and position, in the four forms that Kitaev & Klein 2018 compare (section 3).
 
   `factored`: two streams of half the width, and every map is block-diagonal, in attention and in
   the feed-forward network, so q·k = q_c·k_c + q_p·k_p. `attention` keeps both terms or only one.
   `concatenated`: x = [w; p], halves of the width, and ordinary maps, which mix them. `added`:
-  x = w + p. `position_only`: x = w + p, but queries and keys are made of p, the table's row itself
-  in every layer, and only values of the stream.
+  x = w + p. `position_only`: x = w + p, but in every layer queries and keys are made of p, the
+  table's row itself, and only values are made of the stream.
 
-  Positions are learned, `length` of them, from N(0, 1). `norms` are those of
-  `factored`: `separate` norms each stream on its own, `joint` both together, as the authors do, by
-  which words leak into the position stream. Logits are divided by √D, where the authors' code of
-  2018 divides by √d_model.
+  Positions are learned, `length` of them, from N(0, 1). `norms` are for `factored`: `separate`
+  norms each stream on its own; `joint` norms both together, as the authors do, so that words leak
+  into the position stream. Logits are divided by √D; the authors' code of 2018 divides by √d_model.
   """
 
   relative: ClassVar[bool] = False
@@ -111,7 +110,7 @@ class Factored(Relation):
 
 
 class PositionOnly(Relation):
-  """W_Q p_i · W_K p_j / √D: the same weights for every text, as a convolution has."""
+  """W_Q p_i · W_K p_j / √D: the same weights for every text, as in a convolution."""
 
   terms: ClassVar[tuple[str, ...]] = ("position",)
   uses_hidden: ClassVar[bool] = False
