@@ -1,1 +1,1 @@
-"""Products and attention made fast; one line says what each computes."""
+"""Fast products and attention."""

@@ -1,1 +1,1 @@
-"""Models: the Transformer stack, attention, decoding, and what reads their output."""
+"""Models: the Transformer stack, attention, decoding, and models with an output layer."""

@@ -115,7 +115,7 @@ def best_trees(scores: Array, lengths: Array) -> Array:
   """Returns the spans (i, j) of each sentence's best tree, int [B,2N−1,2].
 
   A span precedes its left part, which precedes its right part; (0, 0) fills the rest. Gradients do
-  not flow through the search: that of a tree's score is 1 for each of its spans.
+  not flow through the search: the gradient of a tree's score is 1 for each of its spans.
   """
   size, batch, _ = scores.shape
   tables = inside(jax.lax.stop_gradient(scores), lambda sums: sums.max(0))

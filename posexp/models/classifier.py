@@ -70,7 +70,7 @@ class ClassifierSpec:
 
 
 class Classifier(nnx.Module):
-  """A classifier by an encoder, averaged over real tokens or read at the first one ([CLS]).
+  """A classifier of an encoder's output, averaged over real tokens or read at the first ([CLS]).
 
   A network without attention takes the encoder's place if `size` says so.
   """

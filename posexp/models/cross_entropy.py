@@ -81,7 +81,7 @@ def in_parts(hidden, reader, labels, weight, label_smoothing):
 
 
 def forward(hidden, reader, labels, weight, label_smoothing):
-  """Computes the sums, and the gradient of the loss while the logits are there."""
+  """Computes the sums and the gradient of the loss at once, so that logits need not be kept."""
 
   def step(carry, part):
     sums, of_reader = carry

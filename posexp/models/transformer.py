@@ -7,7 +7,7 @@ Modes differ only in the source of keys and values and in the span that they get
 | encoder  | the sequence                  | its positions; real tokens                         |
 | causal   | the sequence                  | … that are not ahead                               |
 | step     | the cache, this step's added  | its slots that are not ahead, or the ones to see   |
-| recur    | [memory; segment]             | what the memory holds and what is not ahead        |
+| recur    | [memory; segment]             | the memory's slots, and keys that are not ahead    |
 | cross    | the encoder's output          | the source's real tokens; no offsets               |
 """
 
@@ -59,7 +59,7 @@ def of_layer(span: Span, term_scale: TermScale | None, i: int, dtype: Any) -> Sp
 def visible(real: Array, size: Size) -> Array:
   """Returns which keys each query may see, bool [1 or B,1 or L,L], of real tokens bool [1 or B,L].
 
-  With a window (Kitaev & Klein 2018, section 4.2) it sees keys at most so many places away; with
+  With a window w (Kitaev & Klein 2018, section 4.2) it sees keys at most w places away; with
   relaxed ends, the first two and the last two tokens also see all tokens and are seen by all.
   """
   if size.window is None:

@@ -1,4 +1,4 @@
-"""What training a run costs: seconds, tokens per second, compilation and memory.
+"""The costs of training a run: seconds, tokens per second, compilation and memory.
 
 time/seconds              training with its evaluations, over all sessions of the run
 time/tokens_per_second    non-padding tokens since the last row, excluding evaluation and waiting

@@ -42,7 +42,7 @@ class Training:
   evaluate_every: Count | None = None  # steps; None is once an epoch
   log_every: Count = 50
   patience: Count | None = None  # evaluations without a better one; None never stops early
-  average: Count | None = None  # average so many of the last checkpoints, instead of the best one
+  average: Count | None = None  # the last evaluated checkpoints to average; None takes the best
   accumulate: Count = 1  # parts of a batch that a step works on, one after another
   shard: Literal["none", "parameters"] = "none"  # divided among devices besides the batches
 
@@ -95,7 +95,7 @@ def _decay(options: Training) -> dict[str, Any]:
 
 @functools.lru_cache
 def make_schedule(options: Training, steps: int) -> optax.Schedule:
-  """Returns the learning rate by step: linear warmup for `warmup` steps, then a fall to `steps`.
+  """Returns the learning rate by step: a linear rise for `warmup` steps, a fall until `steps`.
 
   `rsqrt` falls as √(warmup / step) (Vaswani et al. 2017, section 5.3, scaled to the peak). The
   schedule is jitted as a whole: on the host each of its operations would be compiled by itself.
@@ -115,8 +115,8 @@ def make_schedule(options: Training, steps: int) -> optax.Schedule:
 def decayed(params) -> object:
   """Returns the mask of parameters that decay: the matrices of linear maps.
 
-  Vectors of words and positions, norms, biases, periods and phases do not decay, since 0 is no
-  neutral value for them.
+  Vectors of words and positions, norms, biases, periods and phases do not decay, since 0 has a
+  meaning for them.
   """
   return jax.tree_util.tree_map_with_path(lambda path, _: "kernel" in str(path[-1]), params)
 

@@ -33,7 +33,7 @@ from posexp.training.devices import by_rows, check_memory, replicated, shardings
 from posexp.training.optimizer import Training, make_optimizer
 
 POSITIONS = 2**31  # far from the numbers of dropout's draws in a step, which count from 0
-GATHERED = "gathered"  # the checkpoint's name for divided parameters made whole
+GATHERED = "gathered"  # jax.checkpoint's name for divided parameters made whole
 
 
 @struct.dataclass
