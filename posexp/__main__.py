@@ -18,12 +18,11 @@ def main() -> None:
     del sys.argv[1]
     runpy.run_module(f"posexp.{name}", run_name="__main__", alter_sys=True)
   elif name in ("-h", "--help"):
-    print("usage: python -m posexp COMMAND ...; COMMAND --help says more\n")
+    lines = ["usage: python -m posexp COMMAND ...; COMMAND --help says more", ""]
     for each in COMMANDS:
-      about = ast.get_docstring(
-        ast.parse(Path(__file__).with_name(f"{each}.py").read_text("utf-8"))
-      )
-      print(f"  {each:<10} {' '.join(about.split()).partition(':')[0]}")
+      module = ast.parse(Path(__file__).with_name(f"{each}.py").read_text("utf-8"))
+      lines.append(f"  {each:<10} {' '.join(ast.get_docstring(module).split()).partition(':')[0]}")
+    print("\n".join(lines))
   else:
     print(f"posexp: error: {name}: no such command, but {', '.join(COMMANDS)}", file=sys.stderr)
     sys.exit(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -28,7 +29,7 @@ def doing(what: str) -> None:
     return
   with _lock:
     for each in {sys.__stdout__, stream} - {None, *_writes}:
-      _writes[each], each.write = each.write, _wiping(each.write)
+      _writes[each], each.write = each.write, functools.partial(_after_wiping, each.write)
     _wipe()
     if what:
       _gone = threading.Event()
@@ -36,15 +37,11 @@ def doing(what: str) -> None:
       threading.Thread(target=_count, args=(what, _gone), daemon=True).start()
 
 
-def _wiping(write: Callable[[str], int]) -> Callable[[str], int]:
-  """A stream's `write` that wipes the line first."""
-
-  def wiped(text: str) -> int:
-    with _lock:
-      _wipe()
-      return write(text)
-
-  return wiped
+def _after_wiping(write: Callable[[str], int], text: str) -> int:
+  """What a stream's `write` gives for a text, once the line is wiped."""
+  with _lock:
+    _wipe()
+    return write(text)
 
 
 def _wipe() -> None:

@@ -14,7 +14,6 @@ from posexp.config import resolve
 from posexp.config.command_line import compose
 from posexp.runs import folder
 from posexp.tasks import make_task
-from posexp.training import terminal
 from posexp.training.restore import open_trained
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -144,15 +143,3 @@ def test_a_checkpoint_of_another_model_is_refused(whole):
   assert status == 2
   assert re.match(r"posexp: error: other/.*/12 is a checkpoint of another model or version: ", err)
   assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("canceled", [True, False])
-def test_a_first_step_that_takes_long_is_explained_until_it_is_done(monkeypatch, caplog, canceled):
-  monkeypatch.setattr(terminal, "SILENCE", 0.1)
-  caplog.set_level("INFO")
-  with terminal.first_step() as timer:
-    if canceled:
-      timer.cancel()
-    timer.join(60)
-  assert (caplog.messages == []) == canceled
-  assert canceled or caplog.messages[0].startswith("compiling; ")

@@ -1,14 +1,16 @@
 """What a terminal shows while a command works, and how that line goes away."""
 
+import contextlib
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from posexp.__main__ import COMMANDS
+from posexp import __main__
 from posexp.status import doing
 
 # What has been imported when the first character is written.
@@ -69,10 +71,17 @@ def test_a_command_says_what_it_does_before_it_imports_what_takes_long(command):
   assert (status, "[]" in text) == (0, True), text
 
 
-def test_all_commands_are_listed(capsys):
-  scripts = (Path(__file__).parents[1] / "pyproject.toml").read_text()
-  assert {f"posexp-{name}" for name in COMMANDS} == {
-    line.split(" ")[0] for line in scripts.splitlines() if line.startswith("posexp-")
-  }
-  modules = {file.stem for file in (Path(__file__).parents[1] / "posexp").glob("*.py")}
-  assert modules >= {*COMMANDS}
+def test_posexp_lists_its_commands_and_takes_one(monkeypatch, capsys):
+  root = Path(__file__).parents[1]
+  scripts = re.findall(r"^posexp-(\w+) = ", (root / "pyproject.toml").read_text(), re.MULTILINE)
+  assert {*scripts} == {*__main__.COMMANDS}
+  for argv, status in ([], None), (["trian"], 2), (["report", "--help"], 0):
+    monkeypatch.setattr(sys, "argv", ["posexp", *argv])
+    with pytest.raises(SystemExit) if status is not None else contextlib.nullcontext() as end:
+      __main__.main()
+    assert (end and end.value.code) == status
+  out, err = capsys.readouterr()
+  listed, help_of_report = out.split("usage: python -m posexp.report")
+  assert re.findall(r"^  (\w+) +[A-Z]\w+", listed, re.MULTILINE) == [*__main__.COMMANDS]
+  assert "examples:" in help_of_report
+  assert err.startswith("posexp: error: trian: no such command, but train, evaluate")

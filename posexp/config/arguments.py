@@ -105,13 +105,10 @@ def within(text: str) -> str:
   for line in text.splitlines():
     gaps = [found.end() for found in re.finditer(" {2,}(# )?", line)]
     indent = " " * max([gap for gap in gaps if gap < width / 2], default=0)
-    command = re.fullmatch(r"( +python .*?\S)(?: {2,}(.*))?", line)
-    if len(line) <= width:
-      lines.append(line)
-    elif command:
-      lines += [command[1], *filter(None, [command[2] and f"{'':<8}{command[2]}"])]
+    if len(line) > width and line.startswith("  python "):
+      lines += re.sub(r"(?<=\S) {2,}", f"\n{'':<8}", line).split("\n")
     else:
-      lines += textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
+      lines += textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
   return "\n".join(lines) + "\n"
 
 

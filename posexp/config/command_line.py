@@ -212,7 +212,7 @@ def config_of_one(argv: Sequence[str], parser: OptionsParser) -> dict[str, Any]:
     UserError: an option does not exist or does not suit, or there is a flag of sweeps.
   """
   if {"-m", "--multirun", "-c", "--cfg"} & {*argv}:
-    raise UserError(f"{parser.prog} looks at one encoding: leave -m and --cfg out")
+    raise UserError(f"{parser.prog.split()[-1]} looks at one encoding: leave -m and --cfg out")
   args = parse(argv, parser)
   with explained(args.overrides):
     cfg = shared(args.overrides)

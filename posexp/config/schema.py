@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from posexp.config.checks import annotations, brief, check, converted
@@ -113,11 +113,6 @@ def look_up(table: Mapping[str, T], name: Any, key: str) -> T:
   return table[name]
 
 
-def exact(name: str | None, options: Iterable[str]) -> list[str]:
-  """The options, by their full keys, of this name in any section."""
-  return [option for option in options if option.rpartition(".")[2] == name]
-
-
 def closest(
   name: str, siblings: Sequence[str], options: Sequence[str], others: Sequence[str] = ()
 ) -> list[str]:
@@ -129,18 +124,21 @@ def closest(
   """
   words = name.split("_")
 
-  def has_initials(end: str) -> bool:
-    return "_" in end and "".join(word[:1] for word in end.split("_")) == name
+  def fits(end: str) -> tuple[bool, bool]:
+    own = end.split("_")
+    initials = "_" in end and "".join(word[:1] for word in own) == name
+    return initials, len(name) > 2 and all(any(o.startswith(w) for o in own) for w in words)
 
-  def has_words(end: str) -> bool:
-    return len(name) > 2 and all(any(e.startswith(w) for e in end.split("_")) for w in words)
+  def ending(ends: Callable[[str], bool], some: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(each for each in some if ends(each.rpartition(".")[2])))
 
-  found = exact(name, options) or exact(name, others)
-  for fits, some in itertools.product((has_initials, has_words), (siblings, options)):
-    found = found or [option for option in some if fits(option.rpartition(".")[2])]
+  found = ending(name.__eq__, options) or ending(name.__eq__, others)
+  for rank, some in itertools.product((0, 1), (siblings, options)):
+    found = found or ending(lambda end, rank=rank: fits(end)[rank], some)
   for some in (siblings, options):
-    found = found or exact(nearest(name, (each.rpartition(".")[2] for each in some)), some)
-  return list(dict.fromkeys(found))
+    alike = nearest(name, (each.rpartition(".")[2] for each in some))
+    found = found or ending(lambda end, alike=alike: end == alike, some)
+  return found
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -178,13 +178,11 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
   with (
     StopRequests() as stop,
     terminal.progress(step, steps) as bar,
-    terminal.first_step() as compiling,
     contextlib.closing(ready) as batches,
   ):
     while step < steps and not exhausted(job):
       batch, tokens = meter.next(batches, state)
       state = program.update(state, batch, key)
-      compiling.cancel()
       run.started = True
       step += 1
       meter.count(tokens, state)  # which waits for the first step: nothing is to take cores from it

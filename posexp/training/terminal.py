@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from posexp.tasks.contract import Data, ModelSpec, Task, metric_of
 from posexp.training.processes import is_main_process
 
 log = logging.getLogger("posexp")
-
-SILENCE = 10.0  # seconds before the first step after which it is said what takes so long
 
 
 def header(
@@ -80,19 +77,6 @@ def progress(step: int, steps: int) -> Iterator[tqdm]:
     ) as bar,
   ):
     yield bar
-
-
-@contextlib.contextmanager
-def first_step() -> Iterator[threading.Timer]:
-  """Until this timer is canceled, or the block ends, it waits to say what takes so long."""
-  said = "compiling; other runs of these sizes will find it done"
-  timer = threading.Timer(SILENCE, log.info, [said])
-  timer.daemon = True
-  timer.start()
-  try:
-    yield timer
-  finally:
-    timer.cancel()
 
 
 def at_bar(bar: tqdm, row: Mapping[str, float]) -> None:
