@@ -3,9 +3,11 @@
 import dataclasses
 
 import pytest
+from omegaconf import OmegaConf
 
-from posexp.config import CONFIGS, build, encodings_node, resolve, unknown_option
+from posexp.config import CONFIGS, build, encodings_node, options, resolve, unknown_option
 from posexp.config.command_line import compose
+from posexp.config.schema import closest, flat
 from posexp.encodings import make_encoding
 from posexp.errors import UserError
 from posexp.tasks import make_task
@@ -203,3 +205,15 @@ def test_an_unknown_encoding_or_task_names_the_nearest():
     make_encoding({"encoding": "rprr"})
   with pytest.raises(UserError, match=r"did you mean text_classification\?"):
     make_task({"task": {"kind": "text_classifcation"}})
+
+
+def test_each_option_is_found_by_its_name_its_initials_and_its_words():
+  keys = [*flat(OmegaConf.to_container(options(compose()))), "encoding"]
+  names = {key: key.rpartition(".")[2] for key in keys}
+  for key, name in names.items():
+    words = name.split("_")
+    initials = "".join(word[0] for word in words)
+    tries = [name, *(word for word in words if len(word) > 3 and word not in names.values())]
+    tries += [initials] if len(words) > 1 and initials not in names.values() else []
+    for typed in tries:
+      assert key in closest(typed, [], keys), typed
