@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -53,8 +54,9 @@ def _wipe() -> None:
 def _draw(text: str) -> None:
   """Puts a text in place of the line; what is printed next stands there again."""
   width = shutil.get_terminal_size().columns - 1  # a longer line could not be wiped
-  _writes[sys.__stderr__](f"\r\x1b[K{text[:width]}")
-  sys.__stderr__.flush()
+  with contextlib.suppress(OSError):  # a terminal that is gone ends no training
+    _writes[sys.__stderr__](f"\r\x1b[K{text[:width]}")
+    sys.__stderr__.flush()
 
 
 def _count(what: str, gone: threading.Event) -> None:
