@@ -20,7 +20,7 @@ class Forgetful:
   batch_size = 7
   state = types.SimpleNamespace(step=3)
 
-  def predict(self, batches, term_scale=None):
+  def predict(self, batches, term_scale=None, split=""):
     def found():
       for batch in batches:
         right = batch["mask"].copy()

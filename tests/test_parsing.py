@@ -32,7 +32,7 @@ class Oracle:
   def __init__(self, data, wrong=0):
     self.data, self.wrong = data, wrong
 
-  def predict(self, batches, term_scale=None):
+  def predict(self, batches, term_scale=None, split=""):
     rows = [
       (index, gold)
       for batch in batches

@@ -221,7 +221,7 @@ class Oracle:
 
     return gathered((batch, found(batch)) for batch in batches)
 
-  def predict(self, batches, term_scale=None):
+  def predict(self, batches, term_scale=None, split=""):
     def found(batch):
       tokens = batch["mask"].sum(1)
       return {"loss": 2.0 * tokens, "tokens": tokens, "right": tokens}

@@ -7,6 +7,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -105,10 +106,11 @@ class LanguageModel(nnx.Module):
     tokens, documents = batch["tokens"], batch.get("documents")
     memory = carry.cleared(batch["fresh"]) if carry else self.stack.empty_memory(len(tokens), 0)
     length = memory.documents.shape[1] + tokens.shape[1]
-    slots = batch.get("slots", jnp.array([length]))
-    if rngs is not None:  # one draw for all rows
-      slots = slots.max(keepdims=True)
-    positions = self.positions.of(jnp.arange(length) < slots[:, None], rngs)
+    counted = np.ones((1, length), bool)
+    if "slots" in batch:  # training has one draw for all rows
+      slots = batch["slots"] if rngs is None else batch["slots"].max(keepdims=True)
+      counted = jnp.arange(length) < slots[:, None]
+    positions = self.positions.of(counted, rngs)
     if positions is None and documents is not None and not carry:
       positions = since_start(documents)
     if positions is None and not carry and self.stack.limit and "mask" in batch:
