@@ -35,7 +35,7 @@ examples:
   python scripts/benchmark.py --encodings transformer_xl --model decoder --memory 128 \
     --lengths 128 --authors ~/transformer-xl/pytorch --peer-python ~/torch/bin/python
   python scripts/benchmark.py --encodings rpr --passes seeds --d-model 32,128
-  python scripts/benchmark.py --ahead h100 --encodings rpr --dtype bfloat16 --attention fused
+  python scripts/benchmark.py --ahead h100 --encodings fused_rpr --dtype bfloat16 --attention fused
 
 The cases of a table are timed in turn, round by round. Ratios are taken within a round, to none
 with the first of --attention, and shown as a median with the quartiles. On a busy machine the ratio

@@ -19,23 +19,23 @@ from unittest import mock
 import benchmark
 import jax
 from benchmarking import chips, output, proof, rows
-from benchmarking.cases import JAX
+from benchmarking.cases import BY_NAME, JAX
 from benchmarking.defaults import advice
 from benchmarking.measure import reason
 from benchmarking.rows import Row
 
 from posexp.config import unknown_name
 from posexp.config.arguments import Parser, names, run
-from posexp.encodings import ENCODINGS
 from posexp.errors import UserError
 from posexp.kernels.target import Target
 from posexp.models import attention
 
 ENOUGH = "--rounds 5 --seconds 0.1"
-FORMS = f"--passes attention --d-model 512 --heads 8 --tokens 16384 {ENOUGH} --option rpr.k=16"
+FORMS = f"--passes attention --d-model 512 --heads 8 --tokens 16384 {ENOUGH}"
 ALL_FORMS = f"{FORMS} --attention reference,blocked,fused --dtype bfloat16"
-# What is done, each in a folder of its own, by the options of scripts/benchmark.py. RPR comes last:
-# if its kernel brings the process down, the others' rows are there. A name's part is its first one.
+# What is done, each in a folder of its own, by the options of scripts/benchmark.py. A folder's part
+# is the first part of its name. `fused_rpr` comes last: if its kernel brings the process down, the
+# others' rows are there.
 WORK = {
   "check": "",
   "steps": "--passes step --encodings rope,rpr --option rpr.k=16 --d-model 64,128,256,512 "
@@ -44,14 +44,15 @@ WORK = {
   f"--dtype float32,bfloat16 {ENOUGH}",
   "seeds": "--passes seeds --seeds 2,8 --encodings none --d-model 64,128,256,512 --layers 2 "
   f"--lengths 32 --batch 32 {ENOUGH}",
-  "attention": f"{ALL_FORMS} --encodings rope,alibi,t5,transformer_xl,rpr "
+  "attention": f"{ALL_FORMS} --encodings rope,alibi,t5,transformer_xl,fused_rpr "
   "--lengths 128,512,2048,8192",
-  "attention/causal": f"{ALL_FORMS} --encodings rope,rpr --model decoder --lengths 512,2048,8192",
+  "attention/causal": f"{ALL_FORMS} --encodings rope,fused_rpr --model decoder "
+  "--lengths 512,2048,8192",
   "attention/float32": f"{FORMS} --attention reference,blocked --encodings rpr "
   "--lengths 512,2048,8192",
 }
 TINY = "--heads 2 --layers 1 --vocabulary 20 --batch 2 --rounds 3 --seconds 0"  # a rehearsal
-TINY_CHECK = ("none", "t5", "cope", "rpr"), (7,)
+TINY_CHECK = ("none", "t5", "cope", "fused_rpr"), (7,)
 PARTS = list(dict.fromkeys(name.partition("/")[0] for name in WORK))
 EXAMPLES = """\
 parts:
@@ -105,11 +106,11 @@ def do(name: str, out: Path, rehearse: bool) -> dict[str, str]:
   folder = out / name
   for file in folder.glob("*.csv"):
     file.unlink()
-  # XLA takes what cuDNN would get, and interprets the kernel of RPR.
+  # XLA takes what cuDNN would get, and interprets the kernel of `fused_rpr`.
   stand_in = mock.patch.object(attention, "target", return_value=Target("gpu"))
   with stand_in if rehearse else contextlib.nullcontext():
     if name == "check":
-      return check(folder, *(TINY_CHECK if rehearse else (ENCODINGS, proof.LENGTHS)))
+      return check(folder, *(TINY_CHECK if rehearse else (BY_NAME, proof.LENGTHS)))
     argv, failed = [*WORK[name].split(), "--out", str(folder)], {}
     if rehearse:
       sizes = (

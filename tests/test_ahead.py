@@ -125,10 +125,11 @@ def test_the_table_has_a_row_for_each_encoding_and_form(tmp_path, monkeypatch):
 def test_what_cannot_be_compiled_has_a_note_and_no_row(tmp_path, monkeypatch):
   here = Mesh(np.array(jax.devices()[:1]), ("data",))
   monkeypatch.setattr(ahead, "mesh_of", lambda count, name: here)
-  argv = ["--ahead", "h200", "--encodings", "cope", "--attention", "fused"]
+  argv = ["--ahead", "h200", "--encodings", "cope,rpr", "--attention", "fused"]
   assert run(tmp_path, *argv) == []
   text = (tmp_path / "ahead.md").read_text(encoding="utf-8")
-  assert "- cope fused: attention=fused needs an encoding that its kernels know" in text
+  for name in ("cope", "rpr"):
+    assert f"- {name} fused: attention=fused needs an encoding that its kernels know" in text
 
 
 @pytest.mark.parametrize(
@@ -162,17 +163,17 @@ def compiler():
 
 
 @pytest.mark.parametrize("model", ["encoder", "decoder", "translator"])
-@pytest.mark.parametrize("name", ["none", "t5", "rpr"])
+@pytest.mark.parametrize("name", ["none", "t5", "fused_rpr"])
 def test_fused_attention_compiles_for_a_gpu(compiler, tmp_path, name, model):
   argv = ["--encodings", name, "--model", model, "--dtype", "bfloat16", "--lengths", "31"]
   *_, found = run(tmp_path, *argv, "--ahead", "h100", "--attention", "fused", "--batch", "2")
   assert found["encoding"] == name
   own = "causal_" * (model == "decoder") + "forward_kernel"
-  assert (own if name == "rpr" else "cuDNN backward") in found["attention_kernels"]
+  assert (own if name == "fused_rpr" else "cuDNN backward") in found["attention_kernels"]
 
 
 def test_several_gpus_exchange_sums_alone(compiler, tmp_path):
-  argv = ["--encodings", "rpr", "--dtype", "bfloat16", "--attention", "fused,reference"]
+  argv = ["--encodings", "fused_rpr", "--dtype", "bfloat16", "--attention", "fused,reference"]
   found = run(tmp_path, *argv, "--ahead", "8xh100", "--batch", "16")
   assert len(found) == 4
   for each in found:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from fused_rpr import FusedRPR
 from seed import SEED
 
 from posexp.encodings import ENCODINGS, Span
@@ -47,6 +48,7 @@ MANY = [
   TransformerXL(a=False, b=False, c=False),
 ]
 
+FUSED = [*MANY, FusedRPR(k=3, table=5, share="layers"), FusedRPR(k=40, keys=False)]
 # Beside the defaults, which tests/test_long_attention.py has.
 VARIANTS = [each for each in MANY if not each.relative or each != type(each)()]
 # Those that differ most from each other, and one that is drawn.
@@ -152,12 +154,12 @@ def test_blocks_of_a_case_drawn_give_it_too():
   "encoding",
   [
     *MANY[1:13:6],
-    MANY[19],
-    *(pytest.param(MANY[n], marks=pytest.mark.slow) for n in (4, 10, 13, 16)),
+    *MANY[12:20:7],
+    *(pytest.param(FUSED[n], marks=pytest.mark.slow) for n in (4, 10, 20, 21)),
   ],
 )
 def test_what_kernels_are_given_makes_what_the_definition_gives(encoding):
-  seed = MANY.index(encoding)
+  seed = FUSED.index(encoding)
   span, causal, q, k, v, asked = drawn(seed, encoding, consecutive=True)
   parts = built(encoding, causal)
   if not nnx.merge(*parts)[0].supports_fused:
@@ -169,7 +171,7 @@ def test_what_kernels_are_given_makes_what_the_definition_gives(encoding):
 
 
 @pytest.mark.parametrize(
-  ("encoding", "causal"), [(MANY[5], True), (MANY[13], False), (TransformerXL(), True)]
+  ("encoding", "causal"), [(MANY[5], True), (FUSED[20], False), (TransformerXL(), True)]
 )
 def test_kernels_take_texts_with_padding_behind_them(encoding, causal):
   length = 7 + causal
@@ -183,7 +185,7 @@ def test_kernels_take_texts_with_padding_behind_them(encoding, causal):
 
 
 def test_a_mask_for_each_query_is_kept():
-  parts, arrays = built(RPR(k=2), False), jnp.ones((4, 2, 5, H, D))
+  parts, arrays = built(FusedRPR(k=2), False), jnp.ones((4, 2, 5, H, D))
   mask = jnp.asarray(np.random.default_rng(0).random((2, 5, 5)) < 0.5) | jnp.eye(5, dtype=bool)
   span = Span(jnp.arange(5)[None], jnp.arange(5)[None], mask)
 

@@ -43,7 +43,7 @@ def test_without_a_gpu_it_says_so_and_all_is_well(capsys):
   ("argv", "message"),
   [
     (["--parts", "step"], "did you mean steps?"),
-    (["--parts", ""], "no such part"),
+    (["--parts", ""], "a name is missing"),
     (["--rehearse"], "--rehearse needs --out"),
   ],
 )

@@ -1,9 +1,10 @@
-"""The kernel of RPR equals its definition, forms nothing of queries times keys, and lowers."""
+"""The kernel of `fused_rpr` equals its definition, forms nothing of queries × keys, and lowers."""
 
 import functools
 import math
 import re
 
+import fused_rpr
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 from commands import on_eight_devices
 from seed import SEED
 
-from posexp.kernels import rpr
 from posexp.kernels.target import Target
 
 B, H, BLOCK = 2, 2, 16
@@ -20,7 +20,7 @@ B, H, BLOCK = 2, 2, 16
 @pytest.fixture
 def small(monkeypatch):
   """Blocks so small that short texts have several: far to the left, near and far to the right."""
-  monkeypatch.setattr(rpr, "BLOCK", BLOCK)
+  monkeypatch.setattr(fused_rpr, "BLOCK", BLOCK)
 
 
 def definition(q, k, v, keys, values, mask, first, *, causal, asked=None):
@@ -97,7 +97,7 @@ def sloped(attend, arrays, asked, others, causal):
 
 
 def interpreted(*arrays, causal):
-  return rpr.attend(*arrays, causal=causal, target=Target("cpu"))
+  return fused_rpr.attend(*arrays, causal=causal, target=Target("cpu"))
 
 
 compiled = jax.jit(interpreted, static_argnames="causal")
@@ -154,7 +154,7 @@ def test_the_kernel_gives_what_the_definition_gives_and_so_do_its_gradients(name
 def test_blocks_that_are_not_near_share_a_clipped_offset():
   count, before, after = 20, 3, 5
   base = np.arange(-50, 400)[:, None, None]
-  _, (start, stop), _ = rpr.near(base, count, before, after)
+  _, (start, stop), _ = fused_rpr.near(base, count, before, after)
   start, stop = np.asarray(start)[..., 0], np.asarray(stop)[..., 0]
   offset = np.arange(BLOCK * count) - np.arange(BLOCK)[:, None] - base
   offset = offset.reshape(len(base), BLOCK, count, BLOCK)
@@ -187,18 +187,18 @@ EIGHT = """
 import sys
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-sys.path.insert(0, sys.argv[1])
-from test_kernel import definition, drawn, rpr, sloped
+sys.path[:0] = [sys.argv[1], "scripts"]
+from test_kernel import definition, drawn, fused_rpr, sloped
 from posexp.kernels.target import Target
 
-rpr.BLOCK = 16
+fused_rpr.BLOCK = 16
 arrays, asked, (mask, first) = drawn(0, 20, 20, 3, 8, causal=False)
 rows = lambda x: np.concatenate([x[:1] * n for n in range(1, 9)]) / np.float32(8)
 q, k, v, asked = map(rows, (*arrays[:3], asked))
 mask = np.repeat(mask[:1], 8, axis=0)
 
 def attend(*inputs, causal):
-  return rpr.attend(*inputs, causal=causal, target=Target("cpu", mesh))
+  return fused_rpr.attend(*inputs, causal=causal, target=Target("cpu", mesh))
 
 def both(q, k, v, mask, asked):
   return sloped(attend, [q, k, v, *arrays[3:]], asked, (mask, first), False)
@@ -227,7 +227,7 @@ def gradients(length, platform, dtype=jnp.float32):
 
   def of(arrays, mask, first):
     def loss(arrays):
-      out = rpr.attend(*arrays, mask, first, causal=False, target=Target(platform))
+      out = fused_rpr.attend(*arrays, mask, first, causal=False, target=Target(platform))
       return out.astype(jnp.float32).sum()
 
     return jax.grad(loss)(arrays)

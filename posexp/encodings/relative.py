@@ -17,7 +17,6 @@ from posexp.encodings.sinusoids import frequencies, sinusoids
 from posexp.encodings.span import Span
 from posexp.kernels.gradients import add_bias, matmul
 from posexp.kernels.lookup import by_key, by_offset
-from posexp.kernels.target import target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,26 +99,6 @@ class ClippedOffset(Relation):
     found = span.keep("values") * found.astype(v.dtype)
     values = tables.at(tables.values, tables.offsets).astype(v.dtype)
     return summed + product(found, values).swapaxes(1, 2)
-
-  def fused(self, q, k, v, span):
-    if span.mask.shape[1] > 1:  # the kernel takes one mask for all queries
-      return self.attend(q, k, v, span, lambda weights: weights)
-    if self.terms == ("content",):
-      return super().fused(q, k, v, span)
-    tables = self.tables_of(span)
-    from posexp.kernels import rpr  # imports a compiler of JAX that nothing else needs
-
-    return rpr.attend(
-      scaled(q),
-      k,
-      v,
-      None if tables.keys is None else tables.at(tables.keys, tables.offsets),
-      None if tables.values is None else tables.at(tables.values, tables.offsets),
-      jnp.broadcast_to(span.mask[:, 0], k.shape[:2]),
-      span.key[0, 0] - span.query[0, 0],
-      causal=span.causal,
-      target=target(),
-    )
 
 
 class Tables(nnx.Module):

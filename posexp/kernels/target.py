@@ -20,8 +20,7 @@ class Target(NamedTuple):
   def by_rows(self, f: Callable[..., Any]) -> Callable[..., Any]:
     """Makes each device apply f to its own rows of arrays with one row per sequence.
 
-    XLA cannot partition a kernel that it did not generate: it would gather the kernel's arguments,
-    and every device would attend to the whole batch.
+    XLA gathers the arguments of what it cannot divide, and every device computes the whole batch.
     """
     if self.mesh is None or self.mesh.size == 1:
       return f

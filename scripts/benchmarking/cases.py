@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import fused_rpr
 from omegaconf import OmegaConf
 
 from posexp import config
@@ -15,6 +16,8 @@ from posexp.encodings import ENCODINGS, Encoding
 from posexp.errors import UserError
 from posexp.models.transformer import Size
 
+# By name also what `all` leaves out.
+BY_NAME = {**ENCODINGS, **fused_rpr.ENCODINGS}
 PASSES = {  # in searches every translation is as long as its source
   "attention": "one layer's attention alone, forward and backward",
   "forward": "forward pass of evaluation",
@@ -190,8 +193,8 @@ def encodings(names: Sequence[str], options: Sequence[str]) -> dict[str, tuple[s
   """
   chosen = dict.fromkeys(["none", *(ENCODINGS if list(names) == ["all"] else names)])
   for name in chosen:
-    if name not in ENCODINGS:
-      raise config.unknown_name("encoding", name, list(ENCODINGS))
+    if name not in BY_NAME:
+      raise config.unknown_name("encoding", name, list(BY_NAME))
   typed: dict[str, list[str]] = {name: [] for name in chosen}
   for option in options:
     name, dot, rest = option.partition(".")
@@ -203,7 +206,7 @@ def encodings(names: Sequence[str], options: Sequence[str]) -> dict[str, tuple[s
   found = {}
   for name, values in typed.items():
     section = OmegaConf.to_container(OmegaConf.from_dotlist(values))
-    found[name] = " ".join(values), config.build(ENCODINGS[name], section, name)
+    found[name] = " ".join(values), config.build(BY_NAME[name], section, name)
   return found
 
 

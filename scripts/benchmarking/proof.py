@@ -18,11 +18,11 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from benchmarking.cases import with_positions
+from benchmarking.cases import BY_NAME, with_positions
 from benchmarking.measure import reason
 from benchmarking.rows import Row
 from benchmarking.tables import Table
-from posexp.encodings import ENCODINGS, Encoding
+from posexp.encodings import Encoding
 from posexp.encodings.base import Relation
 from posexp.encodings.rngs import Rngs
 from posexp.models.transformer import Size, Stack
@@ -31,7 +31,7 @@ SIZE = Size(d_model=512, num_heads=8, d_ff=64, num_layers=1, dropout=0.0, attent
 FUSED = {"attention": "fused", "dtype": "bfloat16"}
 WORDS, BATCH = 100, 4
 LENGTHS = (255, 1024)  # odd, and whole blocks of the kernels
-MORE = {"rpr": ({"keys": False}, {"values": False}, {"share": "none"})}  # beside the defaults
+MORE = {"fused_rpr": ({"keys": False}, {"values": False}, {"share": "none"})}  # beside the defaults
 FACTOR, LEAST = 2.0, 0.01
 # Errors relative to the definition in float32: of the kernel, then of the definition in bfloat16.
 ERRORS = ("output", "output_bfloat16", "gradients", "gradients_bfloat16")
@@ -102,7 +102,7 @@ def check(encodings: Iterable[str], lengths: Sequence[int]) -> Iterator[Row]:
   for name in encodings:
     for options in ({}, *MORE.get(name, ())):
       typed = " ".join(f"{key}={value}" for key, value in options.items())
-      fitting = with_positions(name, ENCODINGS[name](**options), max(lengths), "")
+      fitting = with_positions(name, BY_NAME[name](**options), max(lengths), "")
       for model, causal in (("encoder", False), ("decoder", True)):
         if fitting.causal_only and not causal:
           continue

@@ -1,4 +1,8 @@
-"""RPR as a GPU kernel: attention with clipped offsets that forms no array of shape [Q,K].
+"""The encoding `fused_rpr`: RPR with a kernel for GPUs, which forms nothing of shape [Q,K].
+
+This file is a plugin, and no part of the package until a GPU has proven the kernel:
+
+    python -m posexp.train plugins=scripts/fused_rpr.py encoding=fused_rpr model.attention=fused ...
 
 The softmax is computed online, and the backward pass recomputes logits. Arrays by offset (a query's
 products with vectors, or sums of its weights) have a column for each of the 2f+1 clipped offsets.
@@ -10,6 +14,7 @@ Shapes: B batch, Q queries, K keys, H heads, D width of a head, R = 2f+1 clipped
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,12 +25,44 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from posexp.kernels.target import Target
+from posexp.encodings.base import scaled
+from posexp.encodings.relative import RPR, ClippedOffset
+from posexp.kernels.target import Target, target
 
 BLOCK = 64  # queries, or keys, in a block
 NARROWEST = 16  # the least width of a head in the matrix units of a GPU
 LEAST = float(jnp.finfo(jnp.float32).min)
 dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class FusedRPR(RPR):
+  """RPR, with the same options, whose attention has a form `fused` as well."""
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return FusedOffset(self, num_heads, head_dim, rngs=rngs)
+
+
+class FusedOffset(ClippedOffset):
+  """A clipped offset's vectors, which a kernel adds to keys and values."""
+
+  def fused(self, q, k, v, span):
+    if span.mask.shape[1] > 1:  # a mask for each query, which the kernel does not take
+      return self.attend(q, k, v, span, lambda weights: weights)
+    if self.terms == ("content",):
+      return super().fused(q, k, v, span)
+    tables = self.tables_of(span)
+    return attend(
+      scaled(q),
+      k,
+      v,
+      None if tables.keys is None else tables.at(tables.keys, tables.offsets),
+      None if tables.values is None else tables.at(tables.values, tables.offsets),
+      jnp.broadcast_to(span.mask[:, 0], k.shape[:2]),
+      span.key[0, 0] - span.query[0, 0],
+      causal=span.causal,
+      target=target(),
+    )
 
 
 def attend(
@@ -290,3 +327,6 @@ class Tile:
     weights = jnp.exp(self.logits(query, key) - saved.log_total[self.rows][:, None])
     of_weights = dot(grad, value.T) + self.look_up(saved.weights_grad)
     return weights, weights * (of_weights - saved.level[self.rows][:, None])
+
+
+ENCODINGS = {"fused_rpr": FusedRPR}
