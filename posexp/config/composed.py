@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posexp.config import plugins
-from posexp.config.checks import LARGEST, Count, between, brief, check
+from posexp.config.checks import LARGEST, Count, between, brief
 from posexp.config.schema import build, flat, unknown_option
 from posexp.errors import UserError
 
@@ -54,7 +54,6 @@ class RunOptions:
   distributed: Literal["auto", "off"] = "auto"
 
   def __post_init__(self):
-    check(self)
     if not self.runs:
       raise ValueError("runs must name a folder")
     if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 1):
