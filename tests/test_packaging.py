@@ -96,7 +96,7 @@ def test_configs_are_found_from_anywhere_and_those_of_the_user_beside_them(home,
   four, three = map(yaml.safe_load, configs)
   assert (four["encoding"], four["rpr"]["k"], four["task"]["name"]) == ("rpr", 4, "mr")
   assert (three["encoding"], three["rpr"]["k"]) == ("rpr", 3)
-  assert "  encoding=" in shown
+  assert "\n  encoding" in shown
   assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

@@ -149,7 +149,7 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(text, message):
   [
     ("return Price(1)", "distance.py, line 24: NameError: name 'Price' is not defined"),
     ("pass", "encoding distance of distance.py: AttributeError: 'NoneType' object has no"),
-    ("raise ValueError('price is odd')", "model: price is odd"),
+    ("raise ValueError('price is odd')", "distance.price is odd"),
   ],
 )
 @pytest.mark.parametrize("sweep", [[], ["-m", "distance.price=1,2"]])
