@@ -171,7 +171,7 @@ def test_jobs_go_on_without_the_command_and_are_found_again(cluster, clock):
 def test_a_user_s_mistake_in_a_job_is_its_sentence(cluster):
   _, out, _ = command("-m", "hydra/launcher=slurm", "seed=2,3")
   assert "\njob 1/2: failed: it cannot be\n" in out
-  assert "\njob 2/2: done\n" in out
+  assert "\njob 2/2: done, test accuracy 50.00\n" in out
 
 
 def test_a_job_that_nobody_knows_any_more_is_submitted_again(cluster, clock):

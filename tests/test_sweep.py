@@ -17,6 +17,7 @@ from posexp.config.command_line import compose
 from posexp.runs import RunWriter, folder, read_run
 from posexp.sweeps.jobs import members
 from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Sweep, forget
+from posexp.training.setup import Setup
 
 
 class Trainer:
@@ -133,11 +134,16 @@ def test_a_run_that_is_done_says_how_long_the_others_will_take(caplog, tmp_path)
   assert caplog.messages[3] == "job 4/4: done; about 33 s left"
 
 
+def as_run(*overrides):
+  """The config of a run, with the tokenizer that suits its text."""
+  return Setup.of(resolve(compose(overrides))).config
+
+
 def test_a_sweep_says_what_becomes_of_its_runs(trainer):
   trainer.broken["rpr", 1] = ValueError("a first line\nand a second")
   status, out, err = command(*SWEEP)
   lines = out.splitlines()
-  folders = [folder(resolve(compose(["encoding=rpr", f"rpr.k={k}", "seed=1"]))) for k in (2, 4)]
+  folders = [folder(as_run("encoding=rpr", f"rpr.k={k}", "seed=1")) for k in (2, 4)]
   reason = "failed: ValueError: a first line; its traceback is in"
   assert lines[:9] == [
     "sweep     6 runs: 6 waiting; 2 duplicates",
@@ -170,8 +176,7 @@ def test_a_sweep_says_what_becomes_of_its_runs(trainer):
   assert trainer.trained == [("rpr", 1), ("rpr", 1)]
   assert out.splitlines()[0] == "sweep     6 runs: 4 done, 2 waiting; 2 duplicates"
   assert out.splitlines()[1] == (
-    "job 1/8: encoding=none rpr.k=2 seed=0: finished already, in "
-    f"{folder(resolve(compose(['encoding=none'])))}"
+    f"job 1/8: encoding=none rpr.k=2 seed=0: finished already, in {folder(as_run('encoding=none'))}"
   )
   assert len(out.splitlines()) == 1 + 8 + 2 + 7
   assert out.splitlines()[11:14] == TABLE
@@ -224,7 +229,7 @@ def test_the_config_of_each_run_is_as_hydra_composes_it(more):
   found = members(args, command_line.shared(args.overrides))
   assert len(found) == 32
   for run in random.Random(len(more)).sample(found, 1):
-    assert run.config == resolve(compose([*shlex.split(run.options), "model.dropout=0.2", *more]))
+    assert run.config == as_run(*shlex.split(run.options), "model.dropout=0.2", *more)
 
 
 def test_runs_that_differ_in_values_alone_are_composed_once(monkeypatch):
