@@ -191,20 +191,12 @@ def _write(folder: Path, split: str, source: Documents, text: str) -> None:
   text."""
   checked = CHECKED if split == "train" else len(source.content)
   opened = _opened(text)
-  count = done = unknown = unspelled = 0
+  count = unknown = unspelled = 0
   exact = True
   with open(folder / "tokens", "wb") as file:
-    parts = mapped(_tokenizing, (text, checked), _batches(source), alone=ALONE)
-    while True:
-      try:
-        if (part := next(parts, None)) is None:
-          break
-      except vocabulary.UnknownCharacter as error:
-        place = done + error.offset
-        raise UserError(f"the {split} split, after {place:,} bytes: {error}") from None
+    for part in mapped(_tokenizing, (text, checked), _batches(source), alone=ALONE):
       part.tokens.tofile(file)
       count += len(part.tokens)
-      done += part.bytes
       unknown += part.unknown
       unspelled += part.unspelled
       exact &= part.exact
@@ -218,7 +210,6 @@ class Part(NamedTuple):
   """The tokens of a batch of pieces, and counts of it."""
 
   tokens: np.ndarray
-  bytes: int
   unknown: int
   unspelled: int
   exact: bool  # as far as it was checked
@@ -231,11 +222,7 @@ def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
 
   def tokenized(batch: Batch) -> Part:
     start, begins, pieces = batch
-    try:
-      found = opened.tokens(pieces)
-    except vocabulary.UnknownCharacter as error:
-      error.offset += sum(map(len, pieces[: error.number]))
-      raise
+    found = opened.tokens(pieces)
     exact = start >= checked or all(
       opened.decode(ids.tolist()) == piece for ids, piece in zip(found, pieces, strict=True)
     )
@@ -246,7 +233,7 @@ def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
     ]
     tokens = np.concatenate(separated).astype(_dtype(opened))
     lost = opened.unknown(pieces)
-    return Part(tokens, sum(map(len, pieces)), len(lost), sum(map(len, lost)), exact)
+    return Part(tokens, len(lost), sum(map(len, lost)), exact)
 
   return tokenized
 

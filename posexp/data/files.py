@@ -221,7 +221,7 @@ def blocks(path: str) -> Iterator[bytes]:
 def check_length(text: str, what: str) -> None:
   """Raises UserError for a text, named `what`, that is too long to become tokens."""
   if len(text) > WORD:
-    word = max(len(run[0]) for run in writing.bpe_words().finditer(text))
+    word = writing.longest_word(text[:LONGEST])
     if len(text) > LONGEST or word > WORD:
       long = f"{len(text):,} letters" if word <= WORD else f"a word of {word:,} letters"
       raise UserError(f"{what} has {long}, which is too long; part or remove it")

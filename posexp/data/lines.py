@@ -29,8 +29,8 @@ def given_lines(texts: Sequence[str]) -> Iterator[Line]:
   source = "text" if texts else "standard input, line"
   lines = texts or files.lines("standard input", sys.stdin.buffer)
   for number, line in enumerate(lines, start=1):
-    files.check_length(line, f"{source} {number}")
     files.utf8(line, f"{source} {number}")
+    files.check_length(line, f"{source} {number}")
     yield Line(f"{source} {number}", line.removesuffix("\n").removesuffix("\r"))
 
 

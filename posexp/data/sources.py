@@ -313,11 +313,11 @@ def _text(value: Any, max_length: int | None, what: str, where: str) -> str:
   if not isinstance(value, str | None):
     raise UserError(f"{where}: the {what} is {value!r}; it must be a string")
   value = value or ""
+  files.utf8(value, where)
   files.check_length(value, f"{where}: the {what}")
   if len(value) > UNCUT and not max_length:
     raise UserError(
       f"{where}: the {what} has {len(value):,} letters; set task.max_length, the tokens to which "
       "texts are cut"
     )
-  files.utf8(value, where)
   return value

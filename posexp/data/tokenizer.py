@@ -34,11 +34,6 @@ KNOWN = 2**22  # characters whose tokens are remembered, before all of them are 
 TOGETHER = 100  # parts of texts that are tokenized as one, in 0.6 of the time
 # The smallest vocabulary of each.
 KINDS = {"word": 4, "char": 4, "bpe": len(SPECIAL) + 256}
-# What a BPE takes for words where marks are usual: as GPT-2's, but marks stay with their letters.
-WORDS = (
-  r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200c}\x{200d}]*| ?\p{N}+| ?[^\s\p{L}\p{N}]+"
-  r"|\s+(?!\S)|\s+"
-)
 
 
 def train(texts: Iterable[str], kind: str, vocab_size: int, min_count: int, cls: bool) -> str:
@@ -136,7 +131,7 @@ def _bpe(
   texts = [*texts]
   tokenizer = Tokenizer(models.BPE())
   if writing.has_marks(texts):
-    parts = pre_tokenizers.Split(Regex(WORDS), "isolated")
+    parts = pre_tokenizers.Split(Regex(writing.WORDS), "isolated")
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     blank = pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*[blank] * prefix, parts, letters])

@@ -26,17 +26,6 @@ PIECE = 1 << 14  # bytes that are tokenized at a time; words are not cut unless 
 CODE_POINTS = 0x110000
 
 
-class UnknownCharacter(UserError):
-  """A character that the vocabulary lacks, at byte `offset` of piece `number`."""
-
-  def __init__(self, character: str, known: int, number: int, offset: int):
-    self.number, self.offset = number, offset
-    super().__init__(
-      f"the character {character!r} (U+{ord(character):04X}) is none of the {known:,} of the "
-      "training text; task.tokenizer=byte or bpe reads any text"
-    )
-
-
 class Vocabulary:
   """Tokens and the bytes that they stand for."""
 
@@ -124,11 +113,13 @@ class Characters(Vocabulary):
   def tokens(self, pieces):
     points = [_code_points(piece.decode()) for piece in pieces]
     found = [self._ids[each] for each in points]
-    for number, ids in enumerate(found):
+    for each, ids in zip(points, found, strict=True):
       if not ids.all():
-        before = int(np.argmin(ids))
-        offset = len(pieces[number].decode()[:before].encode())
-        raise UnknownCharacter(chr(points[number][before]), self.size - 1, number, offset)
+        point = int(each[np.argmin(ids)])
+        raise UserError(
+          f"the character {chr(point)!r} (U+{point:04X}) is none of the {self.size - 1:,} of the "
+          "training text; task.tokenizer=byte or bpe reads any text"
+        )
     return found
 
   def unknown(self, pieces):

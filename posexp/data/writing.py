@@ -1,12 +1,15 @@
 """How text is written: marks that belong to letters, and words that no blanks part."""
 
-import functools
-import itertools
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
-JOINERS = "\u200c\u200d"  # zero-width: within words of Persian and Hindi
+# What a BPE takes for words where marks are usual: as GPT-2's, but marks stay with their letters.
+WORDS = (
+  r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200c}\x{200d}]*| ?\p{N}+| ?[^\s\p{L}\p{N}]+"
+  r"|\s+(?!\S)|\s+"
+)
 # What is written without blanks, and the characters of its words on average or a little above.
 UNPARTED = (
   (re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"), 2),  # Han, kana
@@ -19,32 +22,31 @@ SAMPLE = 100_000  # characters that decide
 UNKNOWN = 0.3  # of all words, from which on a note says so
 
 
-@functools.cache
-def marks() -> str:
-  """Returns all characters that belong to the letter before them, to stand in a regex class."""
-  points = map(chr, itertools.chain(range(0x300, 0x20000), range(0xE0100, 0xE01F0)))
-  return "".join(each for each in points if unicodedata.category(each)[0] == "M") + JOINERS
+def words(text: str) -> list[str]:
+  """Returns the words of a text, with their marks, and its other characters in a row."""
+  from tokenizers import pre_tokenizers
+
+  return [word for word, _ in pre_tokenizers.Whitespace().pre_tokenize_str(text)]
 
 
-@functools.cache
-def word_pattern() -> str:
-  """Returns a regex of words, with their marks, and of other characters in a row."""
-  return rf"\w[\w{marks()}]*|[^\w\s]+"
+def longest_word(text: str) -> int:
+  """Returns the characters of the longest of a text's words, as a byte-level BPE has them."""
+  from tokenizers import Regex, pre_tokenizers
 
-
-@functools.cache
-def bpe_words() -> re.Pattern[str]:
-  """Returns a regex of what a byte-level BPE takes for words."""
-  return re.compile(rf"[^\W\d_](?:[^\W\d_]|[{marks()}])*|\d+|\s+|(?:[^\w\s]|_)+")
+  parts = pre_tokenizers.Split(Regex(WORDS), "isolated").pre_tokenize_str(text)
+  return max((len(word.removeprefix(" ")) for word, _ in parts), default=0)
 
 
 def has_marks(texts: Sequence[str]) -> bool:
-  """Returns whether marks are usual in texts: one in a thousand characters, after a letter."""
+  """Returns whether marks of letters are usual in texts: one in a thousand characters."""
   some = texts[:: 1 + len(texts) // 1000]
-  if not (others := [text for text in some if not text.isascii()]):
-    return False
-  marked = re.compile(rf"[^\W\d_][{marks()}]")
-  return 1000 * sum(len(marked.findall(text)) for text in others) > sum(map(len, some))
+  counts = Counter("".join(text for text in some if not text.isascii()))
+  marks = sum(
+    count
+    for each, count in counts.items()
+    if unicodedata.category(each)[0] == "M" and not "\ufe00" <= each <= "\ufe0f"  # of emoji
+  )
+  return 1000 * marks > sum(map(len, some))
 
 
 def parts_words(texts: Iterable[str]) -> bool:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 WORDS = 5  # a step of source lengths
 ORDER = 4  # BLEU counts runs of up to four tokens, so that a reference must have as many
-# How Unicode's names begin for letters that make words without blanks, and for Korean ones.
-UNSPACED = (
-  "CJK",
-  "HIRAGANA",
-  "KATAKANA",
-  "HALFWIDTH KATAKANA",
-  "BOPOMOFO",
-  "HANGUL",
-  "YI ",
-  "THAI",
+# Chinese characters that sacrebleu's `zh` parts, and letters of other scripts that make words
+# without blanks, or with few, as Korean ones do.
+HAN = re.compile("[\u2e80-\u2fdf\u3400-\u9fff\uf900-\ufaff]")
+UNSPACED = re.compile(
+  "[\u0e00-\u109f\u1100-\u11ff\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u1b00-\u1b7f\u3040-\u31ff"
+  "\ua000-\ua63f\ua980-\ua9ff\uaa60-\uaadf\uac00-\ud7ff\uff66-\uffdc\U00020000-\U0003ffff]"
 )
-UNSPACED += ("LAO", "KHMER", "MYANMAR", "TIBETAN", "TAI ", "NEW TAI", "JAVANESE", "BALINESE", "VAI")
 JAPANESE = re.compile(r"(ja|jpn?|japanese)(?![a-z])", re.IGNORECASE)
 
 
@@ -32,24 +25,11 @@ def tokenizer(references: Iterable[str], language: str = "") -> str:
   Korean, and `13a` where most words are written otherwise. (sacrebleu's own choices for Japanese
   and Korean need C libraries.) `language` matters only for Japanese without kana, which is `char`.
   """
-  text = " ".join(references)
-  letters = Counter(text)
-  unspaced = {
-    each: count
-    for each, count in letters.items()
-    if each.isalpha() and unicodedata.name(each, "").startswith(UNSPACED)
-  }
-  total = sum(unspaced.values())
-  rest = text.translate(dict.fromkeys(map(ord, unspaced), " "))
-  if total <= sum(1 for _ in re.finditer(r"[^\W\d_]+", rest)):
+  rest, han = HAN.subn(" ", " ".join(references))
+  rest, others = UNSPACED.subn(" ", rest)
+  if han + others <= sum(1 for _ in re.finditer(r"[^\W\d_]+", rest)):
     return "13a"
-  # The tokenizer `zh` knows the characters of the first plane of Unicode alone.
-  others = sum(
-    count
-    for each, count in unspaced.items()
-    if each > "\uffff" or not unicodedata.name(each).startswith("CJK")
-  )
-  return "char" if 10 * others > total or JAPANESE.match(language) else "zh"
+  return "char" if 10 * others > han + others or JAPANESE.match(language) else "zh"
 
 
 def bleu(tokenize: str) -> Any:

@@ -171,7 +171,7 @@ def _ordered(labels: set[str]) -> list[str]:
 def _trained(task: TextClassification, digest: str | None) -> str:
   texts = [text for text, _ in _rows(task, digest)[0]["train"]]
   options = (task.tokenizer, task.vocab_size, task.min_count, task.cls)
-  parts = tokenizer.WORDS, texts, *options
+  parts = writing.WORDS, texts, *options
   return storage.cached("tokenizers", lambda: tokenizer.train(texts, *options), *parts)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from posexp import storage
 from posexp.config.checks import Bound, Count, Name, at_least, at_most, check, only_with
-from posexp.data import batches, encoded, sources, tokenizer
+from posexp.data import batches, encoded, sources, tokenizer, writing
 from posexp.data.examples import Batch
 from posexp.data.splits import RECIPE, SPLITS, Split, arrange
 from posexp.runs.metrics import Metric
@@ -286,7 +286,7 @@ def _trained(task: Translation, given: Splits, side: int | None) -> str:
 
   # A minute's work on millions of pairs, which runs that differ elsewhere share.
   train = tokenizer.train_char if task.tokenizer == "char" else tokenizer.train_bpe
-  parts = given.digest, task.tokenizer, tokenizer.WORDS, task.vocab_size, side, tokenizer.TRAINED_ON
+  parts = given.digest, task.tokenizer, writing.WORDS, task.vocab_size, side, tokenizer.TRAINED_ON
   return storage.cached("tokenizers", lambda: train(rows(), task.vocab_size), *parts)
 
 
