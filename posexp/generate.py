@@ -92,9 +92,10 @@ def generate(args: argparse.Namespace) -> None:
   Raises:
     UserError: the run cannot be opened, the prompt cannot be read, or an option is wrong.
   """
-  prompt = args.prompt
-  if prompt is None:
+  if args.prompt is None:
     prompt = standard_input().removesuffix("\n").removesuffix("\r")
+  else:
+    prompt = args.prompt.removeprefix("\ufeff")
   from posexp.data.corpus import kept_vocabulary
   from posexp.data.vocabulary import END
   from posexp.training.devices import prepare

@@ -237,7 +237,7 @@ def test_documents_that_stand_in_two_splits_are_counted(tmp_path):
 
 
 def test_bytes_are_those_of_the_file_and_not_of_its_lines(tmp_path):
-  text = "\ufeffa\r\nb\rc\n\n\n  d\t\x85\u2028"
+  text = "a\r\nb\rc\n\n\n  d\t\x85\u2028\ufeff"
   for split in SPLITS:
     write(tmp_path / split, text)
   texts, opened, notes = prepare(tmp_path, **{split: split for split in SPLITS})

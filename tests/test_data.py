@@ -76,6 +76,9 @@ XY = [("x", "1"), ("y", "2")]
   [
     ("a.csv", "\ufefftext,label\nx,1\ny,2\n", XY),
     ("a.csv", "text,label\r\nx,1\r\ny,2\r\n\r\n  \r\n,,\r\n", XY),
+    # As Excel writes them where commas stand in numbers.
+    ("a.csv", "\ufeffsep=;\r\ntext;label\r\nx;1\r\ny;2\r\n", XY),
+    ("a.csv", '"sep=,"\ntext,label\nx,1\ny,2\n', XY),
     # As R writes them: with row names, and all texts quoted.
     ("a.csv", '"","text","label"\n"1","x","1"\n"2","y","2"\n', XY),
     ("a.csv", '"text","label"\n"Mazda RX4","x, or","1"\n', [("x, or", "1")]),
@@ -172,7 +175,8 @@ def test_running_text_has_no_byte_order_mark(tmp_path, monkeypatch):
       b'{"text": "x", "label": 1}\n{"text": "y"\n',
       r"a\.jsonl, line 2: not a JSON object",
     ),
-    ("a.jsonl", b"[1]\n", "line 1: not a JSON object"),
+    ("a.jsonl", b"[1]\n", "line 1: not a JSON object; each line must be one, as DataFrame.to_json"),
+    ("a.csv", b"\nsep=|\ntext|label\nx\n", "line 4: 1 fields where the header has 2"),
     ("a.jsonl", b'{"txt": "x", "label": 1}', r"no column 'text', but txt, label; .*task\.text=txt"),
     ("a.csv", b"text,kind\nx,1\n", r"line 2: no column 'label', but text, kind; set task\.label"),
     ("a.jsonl", b'{"text": "x", "label": null}', "line 1: the label is None"),

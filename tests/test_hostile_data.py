@@ -113,10 +113,10 @@ def row(text, label=1):
 
 LONG = "x" * 10_000_000
 SIZES = [
-  (row(LONG), "line 3: the text has a word of 10,000,000 letters"),
+  (row(LONG), "line 3: the text has 10,000,000 letters"),
   (row("a b " * 100_000), "line 3: .*400,000 .*set task.max_length"),
   (row("a b " * 600_000), "line 3: .*2,400,000 letters, which is too"),
-  (row("x", LONG), "line 3: the label has a word of 10,000,000 letters"),
+  (row("x", LONG), "line 3: the label has 10,000,000 letters"),
   (row(10**4_000), "line 3: the text is 1000"),
   (json.dumps({LONG: "x"}), "line 3: no column 'text', but xxx.*set task.text to one of them$"),
   ("[" * 10_000_000, "line 3: nested too deeply"),

@@ -220,11 +220,11 @@ def blocks(path: str) -> Iterator[bytes]:
 
 def check_length(text: str, what: str) -> None:
   """Raises UserError for a text, named `what`, that is too long to become tokens."""
-  if len(text) > WORD:
-    word = writing.longest_word(text[:LONGEST])
-    if len(text) > LONGEST or word > WORD:
-      long = f"{len(text):,} letters" if word <= WORD else f"a word of {word:,} letters"
-      raise UserError(f"{what} has {long}, which is too long; part or remove it")
+  long = f"{len(text):,} letters" if len(text) > LONGEST else ""
+  if not long and len(text) > WORD and (word := writing.longest_word(text)) > WORD:
+    long = f"a word of {word:,} letters"
+  if long:
+    raise UserError(f"{what} has {long}, which is too long; part or remove it")
 
 
 def _record(columns: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -248,7 +248,8 @@ def _json_lines(path: str, file: BinaryIO, wanted: Wanted) -> Records:
     except RecursionError:
       raise UserError(f"{path}, line {number}: nested too deeply to be read") from None
     if not isinstance(record, dict):
-      raise UserError(f"{path}, line {number}: not a JSON object; each line must be one")
+      way_out = "each line must be one, as DataFrame.to_json writes them with lines=True"
+      raise UserError(f"{path}, line {number}: not a JSON object; {way_out}")
     yield f"line {number}", record
 
 

@@ -27,7 +27,8 @@ def given_lines(texts: Sequence[str]) -> Iterator[Line]:
     UserError: a line is not UTF-8 or too long.
   """
   source = "text" if texts else "standard input, line"
-  lines = texts or files.lines("standard input", sys.stdin.buffer)
+  typed = [text.removeprefix("\ufeff") for text in texts]
+  lines = typed or files.lines("standard input", sys.stdin.buffer)
   for number, line in enumerate(lines, start=1):
     files.utf8(line, f"{source} {number}")
     files.check_length(line, f"{source} {number}")

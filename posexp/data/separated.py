@@ -54,17 +54,18 @@ def rows(
     UserError: a row is broken or of another length than the header, or the separator is another.
   """
   parts = _parts(lines, quotes)
-  head = _until_text(parts)
+  skipped, line = next((each for each in enumerate(parts) if each[1].strip()), (0, ""))
+  if named := re.fullmatch(r'"?sep=([,;\t|])"?\s*', line):  # for Excel, which shows no such row
+    separator, skipped, line = named[1], skipped + 1, next(parts, "")
   quoting = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-  where, header = f"{path}, line {len(head)}", []
+  where, header = f"{path}, line {skipped + 1}", []
   csv.field_size_limit(LINE)
-  table = csv.reader(
-    itertools.chain(head, parts), strict=True, delimiter=separator, quoting=quoting
-  )
+  parts = itertools.chain(["\n"] * skipped, [line], parts)
+  table = csv.reader(parts, strict=True, delimiter=separator, quoting=quoting)
   begun, fresh, numbered = 1, True, False  # `begun` is the line on which a row begins
   try:
     header = next(filter(None, table), [])
-    _check_separator(where, head[-1], header, separator, wanted)
+    _check_separator(where, line, header, separator, wanted)
     numbers = [str(number) for number in range(1, len(header) + 1)]
     if wanted and set(wanted) <= set(numbers) - set(header):
       yield f"line {table.line_num}", record(zip(numbers, header, strict=True))
@@ -74,7 +75,7 @@ def rows(
       if fresh and len(fields) == len(header) + 1 and fields[-1]:
         # Row names are numbers, or quoted as the header is; else it may be a text with a comma.
         numbered = fields[0].isdecimal()
-        header = [""] * (numbered or (bool(quotes) and head[-1].startswith('"'))) + header
+        header = [""] * (numbered or (bool(quotes) and line.startswith('"'))) + header
       if len(fields) == len(header) and (not numbered or fields[0].isdecimal()):
         yield f"line {table.line_num}", record(zip(header, fields, strict=True))
         fresh = False
@@ -85,7 +86,7 @@ def rows(
         )
       begun = table.line_num + 1
   except csv.Error as error:
-    _check_separator(where, head[-1], header, separator, wanted)
+    _check_separator(where, line, header, separator, wanted)
     way_out = "is a quote open, or one within a field not doubled?"
     raise UserError(f"{path}, line {begun}: broken CSV: {error}; {way_out}") from None
 
@@ -94,14 +95,6 @@ def _parts(lines: Iterable[str], quotes: str) -> Iterator[str]:
   """Lines, which a carriage return alone ends too; escaped quotation marks become doubled ones."""
   parts = (part for line in lines for part in re.split(r"(?<=\r)(?=[^\n])", line))
   return (part.replace('\\"', '""') for part in parts) if quotes == "escaped" else parts
-
-
-def _until_text(parts: Iterator[str]) -> list[str]:
-  """The first line that is not blank, behind those that are."""
-  head = [next(parts, "")]
-  while not head[-1].strip() and (more := next(parts, "")):
-    head.append(more)
-  return head
 
 
 def _check_separator(
