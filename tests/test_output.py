@@ -110,8 +110,8 @@ def test_a_finished_run_shows_its_result_again(whole):
     ("model.d_model=18 encoding=complex", "model: "),
     ("model.d_model=18 encoding=split", "model: "),
     (
-      "encoding=learned learned.length=7",
-      "learned.length=7 gives 7 positions: the longest text has ",
+      "encoding=learned learned.length=6",
+      "learned.length=6 gives 6 positions: the longest text has ",
     ),
     ("train.batch_size=401", "train.batch_size=401: there are only 400 training examples"),
     ("train.schedule=cosin", "train.schedule must be one of cosine, linear, rsqrt, constant, not "),
