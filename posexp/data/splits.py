@@ -60,13 +60,17 @@ def assigning_key(texts: Iterable[str]) -> Callable[[str], bytes]:
 T = TypeVar("T", str, bytes)
 
 
+def within(texts: Iterable[T], size: int) -> Iterator[T]:
+  """Yields texts until they have `size` characters or bytes, of which the last may have more."""
+  for text in texts:
+    yield text
+    if (size := size - len(text)) <= 0:
+      return
+
+
 def beginning(texts: Iterable[T]) -> Iterator[T]:
   """Yields the first texts: at most `FIRST`, and none after the first 4 MiB."""
-  room = 1 << 22
-  for text in itertools.islice(texts, FIRST):
-    yield text
-    if (room := room - len(text)) < 0:
-      return
+  return within(itertools.islice(texts, FIRST), 1 << 22)
 
 
 def draw(key: bytes, purpose: str) -> float:

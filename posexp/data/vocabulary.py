@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from posexp.data import tokenizer
+from posexp.data import splits, tokenizer
 from posexp.data.files import utf8
 from posexp.errors import UserError
 
@@ -216,7 +216,7 @@ def trained(
     names = sorted(counts, key=lambda word: (-counts[word], word))[:most]
     content["words"] = [name.decode() for name in names]
   elif kind == "bpe":
-    start = (part.decode() for part in _first(parts, tokenizer.TRAINED_ON))
+    start = (part.decode() for part in splits.within(parts, tokenizer.TRAINED_ON))
     content["bpe"] = tokenizer.train_exact_bpe(start, vocab_size or MERGES)
   return json.dumps(content, ensure_ascii=False)
 
@@ -243,14 +243,6 @@ def _whole(piece: bytes) -> bytes:
   lead = piece[end - 1]
   size = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
   return piece if end - 1 + size == len(piece) else piece[: end - 1]
-
-
-def _first(parts: Iterable[bytes], most: int) -> Iterator[bytes]:
-  for part in parts:
-    yield part
-    most -= len(part)
-    if most <= 0:
-      return
 
 
 def _characters(parts: Iterable[bytes]) -> np.ndarray:

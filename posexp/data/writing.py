@@ -5,18 +5,25 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from posexp.data import splits
+
 # What a BPE takes for words where marks are usual: as GPT-2's, but marks stay with their letters.
 WORDS = (
   r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200c}\x{200d}]*| ?\p{N}+| ?[^\s\p{L}\p{N}]+"
   r"|\s+(?!\S)|\s+"
 )
-# What is written without blanks, and the characters of its words on average or a little above.
-UNPARTED = (
-  (re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"), 2),  # Han, kana
-  (re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"), 5),  # Thai, Lao, Burmese, Khmer
+# What a tokenizer takes for a word if no blanks part it, and how many characters its words have on
+# average, at most: in Chinese and Japanese; Thai, Lao, Burmese and Khmer; others; and marks.
+HAN, THAI = (
+  "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
+  "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff",
 )
-# What else a tokenizer takes for a word, and lengths that no language reaches on average.
-RUNS = ((re.compile(r"\w+"), 12), (re.compile(r"[^\w\s]+"), 4))
+RUNS = (
+  (re.compile(f"[{HAN}]+"), 1.6),
+  (re.compile(f"[{THAI}]+"), 5),
+  (re.compile(rf"[^\W{HAN}{THAI}]+"), 12),
+  (re.compile(rf"[^\w\s{THAI}]+"), 4),
+)
 CLOSE = 1.3  # times as many words as are found: they are not parted
 SAMPLE = 100_000  # characters that decide
 UNKNOWN = 0.3  # of all words, from which on a note says so
@@ -55,25 +62,12 @@ def parts_words(texts: Iterable[str]) -> bool:
   The texts are read up to `SAMPLE` characters. Words that stand together are noticed by their
   length: a Chinese word has two characters, and DNA none that are words.
   """
-  found, expected, seen = 0, 0.0, 0
-  counts = [[0, 0] for _ in RUNS]  # how many runs, and their characters
-  for text in texts:
-    rest = text = text[:SAMPLE]
-    for letters, size in () if text.isascii() else UNPARTED:
-      rest, count = letters.subn(" ", rest)
-      if count:
-        found += sum(letters.search(chunk) is not None for chunk in text.split())
-        expected += count / size
-    for (run, _), count in zip(RUNS, counts, strict=True):
-      parts = run.findall(rest)
-      count[0] += len(parts)
-      count[1] += sum(map(len, parts))
-    seen += len(text)
-    if seen >= SAMPLE:
-      break
-  for (_, longest), (number, size) in zip(RUNS, counts, strict=True):
-    found += number
-    expected += max(number, size / longest)
+  sample = " ".join(splits.within((text[:SAMPLE] for text in texts), SAMPLE))
+  found, expected = 0, 0.0
+  for run, longest in RUNS:
+    parts = run.findall(sample)
+    found += len(parts)
+    expected += max(len(parts), sum(map(len, parts)) / longest)
   return expected <= CLOSE * found
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -127,9 +127,8 @@ def _rows(
         f"they have {names}"
       )
   _check_filled(task, given["train"])
-  labels_of = defaultdict(set)
-  for text, label in itertools.chain(*given.values()):
-    labels_of[splits.exact_key(text)].add(label)
+  keys = [(splits.exact_key(text), label) for text, label in itertools.chain(*given.values())]
+  labels_of = Counter(key for key, _ in {*keys})
   streams, notes = splits.arrange(
     {split: functools.partial(iter, found) for split, found in given.items()},
     fold=(task.fold, task.folds) if task.folds else None,
@@ -147,10 +146,7 @@ def _rows(
   for split in EVALUATED:
     if unseen := sum(label not in seen for _, label in rows[split]):
       notes.append(f"{counted(unseen, f'{split} text')} with a label that no training text has")
-  both = sum(
-    len(labels_of[splits.exact_key(text)]) > 1 for text, _ in itertools.chain(*given.values())
-  )
-  if both:
+  if both := sum(labels_of[key] > 1 for key, _ in keys):
     notes.append(f"{both:,} rows have a text that also stands there with another label")
   if task.hub and not task.folds and task.test not in (None, "test"):
     notes.insert(0, f"the test split is the hub's split {task.test!r}")
