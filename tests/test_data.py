@@ -143,6 +143,8 @@ def test_how_quotation_marks_are_read_is_part_of_the_digest(tmp_path):
       == hashlib.sha256(f"train:{bare}\n".encode()).hexdigest()
     )
     assert len([*files.notes(str(tmp_path / "a.tsv"), [])]) == ('"' in content)
+  (tmp_path / "a.tsv").write_text('text\tlabel\n"x"\t1\n')
+  assert "are part of the texts" in "".join(files.notes(str(tmp_path / "a.tsv"), []))
   assert found == {True, False}
 
 

@@ -20,13 +20,9 @@ Make = Callable[[Iterable[tuple[str, str]]], dict]
 LINE = 1 << 26  # bytes of the longest line, and letters of the longest field
 RECORD = 10_000  # lines of a row of a .tsv
 
-# Fields of a .tsv: rows of them; one that is quoted though it needs not be, unless commas need it;
-# one that commas alone need; and one with commas that is not quoted.
-ROWS = re.compile(rb'(?:(?:"[^"]*+(?:""[^"]*+)*+"|[^"\t\r\n]*+)(?:\t|\r\n?|\n|\Z))*')
-NEEDLESS, BY_COMMA, COMMA = (
-  re.compile(rb"(?<![^\t\r\n])%b(?![^\t\r\n])" % field)
-  for field in (rb'"[^"\t\r\n,]+"', rb'"[^"\t\r\n]*,[^"\t\r\n]*"', rb'[^"\t\r\n]*,[^"\t\r\n]*')
-)
+# A quoted field of a .tsv, and what need not be quoted there unless it has commas.
+QUOTED = re.compile(rb'(?<![^\t\r\n])"((?:[^"]|"")*+)"(?![^\t\r\n])')
+PLAIN = re.compile(rb'[^"\t\r\n]*')
 
 
 def rows(
@@ -142,18 +138,18 @@ def _records(file: BinaryIO, *, escaped: bool) -> Iterator[bytes]:
 
 def _encloses(records: Iterator[bytes]) -> bool:
   header = next(records).removeprefix(codecs.BOM_UTF8)
-  needless = by_comma = comma = ragged = False
+  comma = ragged = False  # a field with commas is not quoted; lines are no rows
+  plain = set()  # whether fields have commas that are quoted, but for those that must be
   for record in itertools.chain([header], records):
-    if b'"' not in record:
-      comma |= b"," in record
-      continue
-    if not ROWS.fullmatch(record):
+    rest = QUOTED.sub(b"", record)
+    if b'"' in rest:
       return False
-    needless |= bool(NEEDLESS.search(record))
-    by_comma |= bool(BY_COMMA.search(record))
-    comma |= bool(COMMA.search(record))
-    found = [line.count(b"\t") for line in record.splitlines()]
-    whole = set(found) == {header.count(b"\t")}
-    ragged |= not whole
-    needless |= whole and len(found) > 1  # two texts may just have a quotation mark each
-  return header.startswith(b'"') or ragged or not (needless or (by_comma and comma))
+    comma |= b"," in rest
+    if found := QUOTED.findall(record):
+      plain |= {b"," in field for field in found if PLAIN.fullmatch(field)}
+      tabs = [line.count(b"\t") for line in record.splitlines()]
+      if set(tabs) != {header.count(b"\t")}:
+        ragged = True
+      elif len(tabs) > 1:  # two texts may just have a quotation mark each
+        plain.add(False)
+  return header.startswith(b'"') or ragged or not (False in plain or (comma and True in plain))
