@@ -98,9 +98,8 @@ def notes(path: str, wanted: Wanted) -> Iterator[str]:
     named, numbered = next(records(path))[1], next(records(path, wanted))[1]
     if named.keys() != numbered.keys():
       yield f"{path}: columns by number, so the first row is data: {', '.join(named)[:60]}"
-    if _ending(path) == ".tsv" and any(
-      str(each)[:1] == '"' == str(each)[-1:] for each in named.values()
-    ):
+    marked = any(str(each)[:1] == '"' == str(each)[-1:] for each in named.values())
+    if marked and _ending(path) == ".tsv" and not quoting(path):
       yield f"{path}: quotation marks are part of the texts, as not all fields are in them"
 
 
