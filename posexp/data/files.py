@@ -12,13 +12,12 @@ import shutil
 import stat
 import tempfile
 import zlib
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from posexp.data import separated, writing
-from posexp.data.separated import LINE
+from posexp.data.separated import LINE, by_name
 from posexp.errors import UserError
 
 Records = Iterator[tuple[str, dict]]  # ("line 7", {column: value})
@@ -28,7 +27,6 @@ BLOCK = 1 << 20  # bytes of running text that are read at a time
 LONGEST = 2_000_000  # letters of a text
 WORD = 20_000  # letters of a word: a byte-level BPE takes time with their square
 PARQUET_ROWS = 16  # rows in memory at a time; each may be long
-TWICE = object()  # the value of a column that a row has more than once
 
 
 def records(path: str, wanted: Wanted = ()) -> Records:
@@ -230,22 +228,12 @@ def check_length(text: str, what: str) -> None:
     raise UserError(f"{what} has {long}, which is too long; part or remove it")
 
 
-def _record(columns: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-  """A row of named values; TWICE stands for those that share a name."""
-  columns = list(columns)
-  found = dict(columns)
-  if len(found) < len(columns):
-    counts = Counter(name for name, _ in columns)
-    found |= {name: TWICE for name, count in counts.items() if count > 1}
-  return found
-
-
 def _json_lines(path: str, file: BinaryIO, wanted: Wanted) -> Records:
   for number, line in enumerate(lines(path, file), start=1):
     if not line.strip():
       continue
     try:
-      record = json.loads(line, object_pairs_hook=_record)
+      record = json.loads(line, object_pairs_hook=by_name)
     except ValueError:
       record = None
     except RecursionError:
@@ -258,11 +246,11 @@ def _json_lines(path: str, file: BinaryIO, wanted: Wanted) -> Records:
 
 def _csv(path: str, file: BinaryIO, wanted: Wanted) -> Records:
   """Rows below a header; "NA" and "null" are texts like any other."""
-  return separated.rows(path, lines(path, file), wanted, ",", "doubled", _record)
+  return separated.rows(path, lines(path, file), wanted, ",", "doubled")
 
 
 def _tsv(path: str, file: BinaryIO, wanted: Wanted) -> Records:
-  return separated.rows(path, lines(path, file), wanted, "\t", quoting(path), _record)
+  return separated.rows(path, lines(path, file), wanted, "\t", quoting(path))
 
 
 @functools.lru_cache
@@ -284,7 +272,7 @@ def _parquet(path: str, file: BinaryIO, wanted: Wanted) -> Records:
       for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=PARQUET_ROWS):
         columns = [column.to_pylist() for column in batch.columns]
         for values in zip(*columns, strict=True):
-          yield f"row {next(number)}", _record(zip(batch.schema.names, values, strict=True))
+          yield f"row {next(number)}", by_name(zip(batch.schema.names, values, strict=True))
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError):
       raise UserError(f"{path}: not a whole Parquet file; make it again") from None
 

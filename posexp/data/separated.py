@@ -10,19 +10,29 @@ import codecs
 import csv
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import BinaryIO
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, BinaryIO
 
 from posexp.errors import UserError
 
-Make = Callable[[Iterable[tuple[str, str]]], dict]
-
 LINE = 1 << 26  # bytes of the longest line, and letters of the longest field
 RECORD = 10_000  # lines of a row of a .tsv
+TWICE = object()  # the value of a column that a row has more than once
 
 # A quoted field of a .tsv, and what need not be quoted there unless it has commas.
 QUOTED = re.compile(rb'(?<![^\t\r\n])"((?:[^"]|"")*+)"(?![^\t\r\n])')
 PLAIN = re.compile(rb'[^"\t\r\n]*')
+
+
+def by_name(columns: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+  """Returns a row of named values; TWICE stands for those that share a name."""
+  columns = list(columns)
+  found = dict(columns)
+  if len(found) < len(columns):
+    counts = Counter(name for name, _ in columns)
+    found |= {name: TWICE for name, count in counts.items() if count > 1}
+  return found
 
 
 def rows(
@@ -31,7 +41,6 @@ def rows(
   wanted: Collection[str],
   separator: str,
   quotes: str,
-  record: Make,
 ) -> Iterator[tuple[str, dict]]:
   """Reads the rows below a header: the place of each, and its fields by the names of columns.
 
@@ -44,7 +53,6 @@ def rows(
     wanted: the columns that are going to be read.
     separator: what stands between fields.
     quotes: how fields are quoted: "doubled", "escaped", or "" if quotation marks are text.
-    record: makes a row of its fields with the names of their columns.
 
   Raises:
     UserError: a row is broken or of another length than the header, or the separator is another.
@@ -64,7 +72,7 @@ def rows(
     _check_separator(where, line, header, separator, wanted)
     numbers = [str(number) for number in range(1, len(header) + 1)]
     if wanted and set(wanted) <= set(numbers) - set(header):
-      yield f"line {table.line_num}", record(zip(numbers, header, strict=True))
+      yield f"line {table.line_num}", by_name(zip(numbers, header, strict=True))
       header, fresh = numbers, False
     begun = table.line_num + 1
     for fields in table:
@@ -73,7 +81,7 @@ def rows(
         numbered = fields[0].isdecimal()
         header = [""] * (numbered or (bool(quotes) and line.startswith('"'))) + header
       if len(fields) == len(header) and (not numbered or fields[0].isdecimal()):
-        yield f"line {table.line_num}", record(zip(header, fields, strict=True))
+        yield f"line {table.line_num}", by_name(zip(header, fields, strict=True))
         fresh = False
       elif any(map(str.strip, fields)):
         raise UserError(

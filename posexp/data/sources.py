@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from posexp import storage
 from posexp.config import nearest
 from posexp.config.checks import typed
-from posexp.data import files, hub
+from posexp.data import files, hub, separated
 from posexp.data.splits import SPLITS, Row, Rows, Split, key
 from posexp.errors import UserError
 
@@ -279,7 +279,7 @@ def _pair(task, split: str, record: dict, where: str) -> Row:
 def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
   """The value of the column that an option of the task names."""
   name = getattr(task, option)
-  if columns.get(name) is files.TWICE:
+  if columns.get(name) is separated.TWICE:
     raise UserError(f"{where}: the column {name!r} stands there twice; rename or remove one")
   if name in columns:
     return columns[name]
