@@ -105,9 +105,8 @@ class Characters(Vocabulary):
   def __init__(self, characters: str, unknown: bool = False):
     super().__init__([b"", *(each.encode() for each in characters + "\ufffd" * unknown)])
     self.exact = not unknown
-    self._known = np.zeros(CODE_POINTS, bool)
-    self._known[_code_points(characters)] = True
-    self._ids = np.full(CODE_POINTS, 1 + len(characters) if unknown else 0, np.int32)
+    self._lost = 1 + len(characters) if unknown else 0
+    self._ids = np.full(CODE_POINTS, self._lost, np.int32)
     self._ids[_code_points(characters)] = 1 + np.arange(len(characters))
 
   def tokens(self, pieces):
@@ -124,7 +123,11 @@ class Characters(Vocabulary):
 
   def unknown(self, pieces):
     points = (_code_points(piece.decode()) for piece in pieces)
-    return [chr(point).encode() for each in points for point in each[~self._known[each]].tolist()]
+    return [
+      chr(point).encode()
+      for each in points
+      for point in each[self._ids[each] == self._lost].tolist()
+    ]
 
 
 class Words(Vocabulary):
