@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from posexp import storage
 from posexp.config.checks import Count, Name, at_least, at_most, check, only_with
-from posexp.data import files, sources, splits, tokenizer, writing
+from posexp.data import sources, splits, tokenizer, writing
 from posexp.data.splits import EVALUATED, Rows
 from posexp.errors import UserError, counted
 from posexp.tasks import bag_of_words
@@ -69,7 +69,10 @@ class TextClassification(Classification):
     that is trained on have no blanks between words."""
     if self.tokenizer != "auto":
       return self
-    parted = self.hub or not self.train or _parts_words(self, files.version(self.train))
+    parted = True
+    if self.train and not self.hub:
+      with contextlib.suppress(UserError):  # which `prepare` raises
+        parted = writing.parts_words(text for text, _ in sources.labeled(self)["train"]())
     return dataclasses.replace(self, tokenizer="word" if parted else "char")
 
   def prepare(self, folder: Path) -> LabeledData:
@@ -169,16 +172,6 @@ def _trained(task: TextClassification, digest: str | None) -> str:
   options = (task.tokenizer, task.vocab_size, task.min_count, task.cls)
   parts = writing.WORDS, texts, *options
   return storage.cached("tokenizers", lambda: tokenizer.train(texts, *options), *parts)
-
-
-@functools.lru_cache(maxsize=64)
-def _parts_words(task: TextClassification, version: tuple[int, int, int] | None) -> bool:
-  """Returns whether blanks part the words of the first training texts. `version` is that of their
-  file, and only for the cache. A file that is not in order is for `prepare` to refuse."""
-  texts: list[str] = []
-  with contextlib.suppress(UserError):
-    texts += splits.beginning(text for text, _ in sources.labeled(task)["train"]())
-  return writing.parts_words(texts)
 
 
 def _fitting(
