@@ -156,6 +156,7 @@ def test_running_text_has_no_byte_order_mark(tmp_path, monkeypatch):
   assert lines.standard_input() == "The cat\n"
   monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
   assert [line.text for line in lines.given_lines([])] == ["The cat"]
+  assert [line.text for line in lines.given_lines(["\ufeffThe cat"])] == ["The cat"]
 
 
 @pytest.mark.parametrize(

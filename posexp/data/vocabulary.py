@@ -122,12 +122,8 @@ class Characters(Vocabulary):
     return found
 
   def unknown(self, pieces):
-    points = (_code_points(piece.decode()) for piece in pieces)
-    return [
-      chr(point).encode()
-      for each in points
-      for point in each[self._ids[each] == self._lost].tolist()
-    ]
+    points = _code_points(b"".join(pieces).decode())
+    return [chr(each).encode() for each in points[self._ids[points] == self._lost].tolist()]
 
 
 class Words(Vocabulary):
