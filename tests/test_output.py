@@ -13,8 +13,8 @@ from order import SHORT, Typed, command, only, result, summaries
 from posexp.config import resolve
 from posexp.config.command_line import compose
 from posexp.runs import folder
-from posexp.tasks import make_task
 from posexp.training.restore import open_trained
+from posexp.training.setup import Setup
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -134,8 +134,8 @@ def test_mistakes_are_one_line(options, argv, message):
 def test_a_checkpoint_of_another_model_is_refused(whole):
   argv, _, _ = whole
   # Put by hand where the run of another k belongs.
-  config = resolve(compose([*argv, "rpr.k=3", "runs=other"]))
-  path = folder(config, make_task(config).data_digest())
+  setup = Setup.of(resolve(compose([*argv, "rpr.k=3", "runs=other"])))
+  path = folder(setup.config, setup.task.data_digest())
   path.mkdir(parents=True)
   (path / "checkpoints").symlink_to((only("whole") / "checkpoints").absolute())
   shutil.copy(only("whole") / "metrics.jsonl", path)
