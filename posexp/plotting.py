@@ -53,14 +53,9 @@ warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")  # `fit_fonts` says i
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # another weight will do
 
 log = logging.getLogger("posexp")
-PACKAGES = {  # with fonts for scripts
-  **dict.fromkeys(("CJK", "Hiragana", "Katakana", "Hangul"), "fonts-noto-cjk"),
-  "symbol": "fonts-symbola",
-}
 NOT_PLAIN = "(?i)bold|italic|oblique|color"  # in the name of a font's file
-_fonts: dict[str, set[str]] = {}  # characters that the default font lacks and another font has
-_without_font: set[str] = set()
-_said: set[str] = set()  # scripts
+_families: dict[str, str | None] = {}  # the font that has a character, if one is installed
+_said: set[str] = set()  # characters that no font has
 
 
 def panels(
@@ -133,12 +128,12 @@ def fit_fonts(figure: Figure) -> set[str]:
   texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
   default = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
   lacking = _lacking({each for text in texts for each in text.get_text()}, default)
-  if new := lacking - _without_font - set().union(*_fonts.values()):
+  if new := lacking - _families.keys():
     _find_fonts(new)
-  families = [family for family, known in _fonts.items() if known & lacking]
+  families = {_families[each] for each in lacking} - {None}
   for text in texts if families else ():
-    text.set_fontfamily(list(dict.fromkeys([*text.get_fontfamily(), *families])))
-  return lacking & _without_font
+    text.set_fontfamily([*text.get_fontfamily(), *sorted(families)])
+  return {each for each in lacking if _families[each] is None}
 
 
 def _lacking(characters: set[str], font: FT2Font) -> set[str]:
@@ -153,45 +148,31 @@ def _lacking(characters: set[str], font: FT2Font) -> set[str]:
 
 
 def _find_fonts(characters: set[str]) -> None:
-  """Notes which installed fonts have characters, as few as suffice, and what none has."""
-  names = {entry.fname: entry.name for entry in font_manager.fontManager.ttflist}
-  covered = {}
-  for path in {*names, *font_manager.findSystemFonts()}:  # matplotlib keeps an old list
-    if path.startswith(matplotlib.get_data_path()) or re.search(NOT_PLAIN, path):
-      continue
+  """Notes which installed font has each character, one that has many of them before others."""
+  manager, found = font_manager.fontManager, []
+  for path in {*font_manager.findSystemFonts()} - {entry.fname for entry in manager.ttflist}:
     with contextlib.suppress(OSError, RuntimeError):  # of a broken file
-      font = FT2Font(path)
-      covered[path] = characters - _lacking(characters, font) if font.scalable else set()
-  while rest := [(len(has & characters), "Sans" in path, path) for path, has in covered.items()]:
-    count, _, path = max(rest)
-    if not count:
-      break
-    if path not in names:
-      font_manager.fontManager.addfont(path)
-      entries = font_manager.fontManager.ttflist
-      names[path] = next(entry.name for entry in entries if entry.fname == path)
-    _fonts.setdefault(names[path], set()).update(covered[path])
-    characters = characters - covered.pop(path)
-  _without_font.update(characters)
+      manager.addfont(path)  # which was installed after matplotlib had listed them
+  for entry in manager.ttflist:
+    if entry.fname.startswith(matplotlib.get_data_path()) or re.search(NOT_PLAIN, entry.fname):
+      continue
+    with contextlib.suppress(OSError, RuntimeError):
+      font = FT2Font(entry.fname)
+      has = characters - _lacking(characters, font) if font.scalable else set()
+      found.append((len(has), "Sans" in entry.name, entry.name, has))
+  _families.update(dict.fromkeys(characters))
+  for *_, name, has in sorted(found, key=lambda each: each[:3]):
+    _families.update(dict.fromkeys(has, name))
 
 
 def _warn_of_boxes(characters: set[str]) -> None:
-  """Says once of each script that no font has its characters."""
-  for script in sorted({*map(_script, characters)} - _said):
-    some = "".join(sorted(each for each in characters if _script(each) == script)[:4])
+  """Says, once for all figures, that no font has some characters."""
+  if characters and not _said:
     log.warning(
-      f"no installed font has the {script} characters {some}: PNG and PDF show boxes; install one, "
-      f"such as Debian's package {PACKAGES.get(script, 'fonts-noto-core')}"
+      f"no installed font has {' '.join(sorted(characters)[:8])}: PNG and PDF show boxes; install "
+      "one, such as Debian's packages fonts-noto-cjk, fonts-noto-core and fonts-symbola"
     )
-    _said.add(script)
-
-
-def _script(character: str) -> str:
-  """The script of a character, which its name in Unicode begins with, or "symbol"."""
-  if unicodedata.category(character)[0] not in "LMN":
-    return "symbol"
-  name = re.split("[ -]", unicodedata.name(character, "unknown"))[0]
-  return name if name == "CJK" else name.capitalize()
+  _said.update(characters)
 
 
 def save(
