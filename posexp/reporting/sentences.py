@@ -152,9 +152,10 @@ def notes(results: Results) -> Iterator[str]:
       yield f"{group.label}: left out {listed(left)}."
     if not results.gated and group.counted and group.counted.keys() != base.counted.keys():
       shared = group.counted.keys() & base.counted.keys()
+      alone = f"{counted(len(shared), 'seed')}: their difference is that of these alone"
       yield (
         f"{group.label} ({_repeats(group)}) and {base.label} ({_repeats(base)}) share "
-        f"{counted(len(shared), 'seed')}: their difference is that of these alone."
+        f"{alone if shared else 'no seed, so they are not compared'}."
       )
   kept = [run for group in results.groups for run in group.counted.values()]
   if extra := [key for key in differing(kept) if key not in results.by]:
