@@ -115,7 +115,7 @@ class Sender:
       if is_synced(folder, self.server, options, content):
         return THERE, THERE
       line = f"{what}, {'to be sent' if self.dry else send(each, options)}"
-      connection.heard.log()
+      connection.heard.flush()
       return SENT, line
     except ConnectionError as error:
       raise UserError(f"{error}: the rest is not sent") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import logging.handlers
 import os
 import re
 import time
@@ -29,25 +30,18 @@ def load() -> Any:
   return wandb
 
 
-class Heard:
+class Heard(logging.handlers.MemoryHandler):
   """Keeps the warnings and errors that W&B would have printed, to be logged or forgotten."""
 
   def __init__(self):
-    self.messages: list[str] = []
+    super().__init__(capacity=1000, flushLevel=logging.CRITICAL + 1, target=log)
+    self.logger = logging.Logger(log.name, logging.WARNING)
+    self.logger.addHandler(self)
 
-  def info(self, message: str) -> None:
-    """Forgets a message at once."""
-
-  def warning(self, message: str) -> None:
-    """Keeps a message, without the words that W&B begins its lines with."""
-    self.messages.append(re.sub(r"(^|\n)wandb: (WARNING|ERROR) ", r"\1", message))
-
-  error = warning
-
-  def log(self) -> None:
-    """Logs what was kept."""
-    while self.messages:
-      log.warning("W&B: %s", self.messages.pop(0))
+  def handle(self, record: logging.LogRecord) -> bool:
+    """Keeps a message, in place of the words that W&B begins its lines with."""
+    record.msg = re.sub(r"^wandb: (WARNING|ERROR) ", "W&B: ", record.msg, flags=re.M)
+    return super().handle(record)
 
 
 heard = Heard()
@@ -57,7 +51,7 @@ def session(**settings: Any) -> Any:
   """W&B's session with these settings, whose warnings go to `heard`."""
   wandb = load()
   found = wandb.setup(settings=wandb.Settings(**QUIET, **settings))
-  wandb.termsetup(found.settings, heard)
+  wandb.termsetup(found.settings, heard.logger)
   return found
 
 
@@ -99,7 +93,7 @@ def reset() -> None:
   not the warnings before it, says why."""
   import wandb
 
-  heard.messages.clear()
+  heard.buffer.clear()
   with contextlib.suppress(Exception):
     wandb.teardown()
   wandb.run = None  # else no later login is possible

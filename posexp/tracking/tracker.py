@@ -66,7 +66,7 @@ class Tracker:
       return
     try:
       method(self._run, *args)
-      connection.heard.log()
+      connection.heard.flush()
     except Exception as error:  # W&B's have no class in common
       folder, self._run = self._run.folder, None
       connection.reset()
