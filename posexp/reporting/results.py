@@ -79,16 +79,14 @@ class Results:
   def unequal(self) -> list[str]:
     """What groups that have a mean differ in beyond what is compared: options of the task, the
     model and the training that are not in `by`, those of `uncrossed`, "seeds"."""
-    groups = self.ranked
-    runs = [run for group in groups for run in group.counted.values()]
+    runs = [run for group in self.ranked for run in group.counted.values()]
     found = [
       key
       for key in grouping.differing(runs)
       if key not in self.by and key.partition(".")[0] in ("task", "model", "train")
     ]
-    found += self.uncrossed
-    seeds = {frozenset(group.repeats) for group in groups}
-    return found + ["seeds"] * (len(seeds) > 1)
+    seeds = {frozenset(group.repeats) for group in self.ranked}
+    return [*found, *self.uncrossed, *["seeds"] * (len(seeds) > 1)]
 
   @functools.cached_property
   def uncrossed(self) -> list[str]:
@@ -97,13 +95,11 @@ class Results:
     encodings = {"encoding", *(run.encoding for run in self.runs)}
     found = []
     for key in [] if self.chosen else self.by:
-      if key.partition(".")[0] in encodings:
-        continue
       values: dict[tuple[str, ...], set[str]] = {}
       for group in self.ranked:
         others = tuple(value for other, value in group.values.items() if other != key)
         values.setdefault(others, set()).add(group.values[key])
-      if any(each != next(iter(values.values())) for each in values.values()):
+      if key.partition(".")[0] not in encodings and len({*map(frozenset, values.values())}) > 1:
         found.append(key)
     return found
 
@@ -163,11 +159,8 @@ def results(
     if each not in options:
       hint = did_you_mean(each, options)
       raise UserError(f"--by {each}: no option by which runs can be grouped; {hint}")
-  tasks: dict[str, list[Run]] = {}
-  for run in runs:
-    tasks.setdefault(run.task, []).append(run)
   found = []
-  for task, members in tasks.items():
+  for task, members in by_task(runs).items():
     score = scores.headline(members) if key is None else scores.measured(members).get(key)
     if score is not None:
       found.append(_of_task(task, members, score, by, baseline))
@@ -230,6 +223,14 @@ def _compare(groups: Sequence[Group], base: Group, key: str, paired: bool) -> No
       each.needed = seeds_needed(each.estimate.mean, each.estimate.sd, LEVEL / len(tested))
 
 
+def by_task(runs: Sequence[Run]) -> dict[str, list[Run]]:
+  """Returns the runs of each task, by its name."""
+  tasks: dict[str, list[Run]] = {}
+  for run in runs:
+    tasks.setdefault(run.task, []).append(run)
+  return tasks
+
+
 def standing(runs: Sequence[Run]) -> str:
   """Returns where runs without a score stand: "2 unfinished, at steps 10 to 20; 1 failed: ..."."""
   parts = []
@@ -247,12 +248,9 @@ def standing(runs: Sequence[Run]) -> str:
 
 def unmeasured(runs: Sequence[Run]) -> list[str]:
   """Returns a note on each task of which no run has finished."""
-  tasks: dict[str, list[Run]] = {}
-  for run in runs:
-    tasks.setdefault(run.task, []).append(run)
   return [
     f"{task}: none of {counted(len(members), 'run')} has finished: {standing(members)}."
-    for task, members in tasks.items()
+    for task, members in by_task(runs).items()
     if all(run.summary is None for run in members)
   ]
 
