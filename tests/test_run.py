@@ -224,6 +224,16 @@ def test_a_start_that_fails_leaves_no_folder(tmp_path, error):
   assert [path.name for path in (tmp_path / "left").iterdir()] == ["notes.txt"]
 
 
+def test_a_summary_stays_that_differs_in_costs_and_in_place_alone(tmp_path):
+  first = {"test/accuracy": 0.5, "time/seconds": 9.0, "devices": "1 cpu", "versions": "posexp 1"}
+  elsewhere = {**first, "time/seconds": 1.0, "versions": "posexp 2", "processor": "Z80"}
+  better = {**first, "test/accuracy": 0.6}
+  for summary, kept in ((first, first), (elsewhere, first), (better, better)):
+    with RunWriter(tmp_path, CONFIG) as run:
+      run.finish(summary)
+    assert read_run(tmp_path).summary == kept
+
+
 def test_reading_what_is_no_run(tmp_path):
   with pytest.raises(UserError, match=r"no config\.yaml"):
     read_run(tmp_path)
@@ -237,6 +247,7 @@ def test_reading_what_is_no_run(tmp_path):
   [
     ("nothing", "nothing: there is no such folder"),
     ("empty", "empty is not a run's folder: it has no config.yaml"),
+    ("rows", "rows is not a run's folder: it has no config.yaml"),
     (
       "a b/seed=0/config.yaml",
       "a b/seed=0/config.yaml is a file: name the folder of a run, 'a",
@@ -253,6 +264,8 @@ def test_what_is_no_run_is_told_with_the_runs_that_were_meant(tmp_path, monkeypa
     if name != "empty":
       (tmp_path / name / "config.yaml").touch()
   (tmp_path / "file").touch()
+  (tmp_path / "rows").mkdir()
+  (tmp_path / "rows/metrics.jsonl").touch()  # of a run that has lost its config
   with pytest.raises(UserError) as error:
     read_run(path)
   assert str(error.value).startswith(message)

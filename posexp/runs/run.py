@@ -188,7 +188,8 @@ def _no_run(path: Path) -> UserError:
     )
   if not path.is_dir():
     return UserError(f"{path}: there is no such folder")
-  below = [quote(str(each)) for each in itertools.islice(_folders(path, []), NAMED + 1)]
+  folders = (each for each in _folders(path, []) if each != path)  # one without its config
+  below = [quote(str(each)) for each in itertools.islice(folders, NAMED + 1)]
   if not below:
     return UserError(f"{path} is not a run's folder: it has no config.yaml")
   names = ", ".join([*below[:NAMED], "..."][: len(below)])

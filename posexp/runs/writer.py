@@ -25,6 +25,7 @@ from posexp.runs.metrics import COST, Score, score
 from posexp.runs.run import Broken, read_config, read_rows, read_summary
 from posexp.runs.seal import CONFIG, ROWS, SEAL, SUMMARY, seal
 
+PLACE = ("devices", "processor", "versions")  # facts of a summary: where a run was trained
 ACCURACY = score("validation/accuracy")
 OWNED = (  # what `rerun` removes, in this order
   SUMMARY, SEAL, "checkpoints", ROWS, CONFIG, "tokenizer.*", "predictions", "context", "figures",
@@ -146,7 +147,7 @@ class RunWriter:
     self._sync()
     text = json.dumps(summary, indent=2, default=_item, allow_nan=False) + "\n"
     with contextlib.suppress(Broken):
-      if _timeless(read_summary(self.path) or {}) == _timeless(json.loads(text)):
+      if _results(read_summary(self.path) or {}) == _results(json.loads(text)):
         text = (self.path / SUMMARY).read_text("utf-8")
     with self._writing():
       seal(self.output, text)
@@ -290,9 +291,9 @@ def _identity(config: Mapping[str, Any]) -> tuple[str, Any]:
   return digest(config, data_digest=""), config.get("seed")
 
 
-def _timeless(summary: Mapping[str, Any]) -> dict[str, Any]:
-  """A summary without the values of what is measured in time or in memory."""
-  return {k: None if k.startswith(COST) else summary[k] for k in summary}
+def _results(summary: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a summary without the costs and the place of the training."""
+  return {k: v for k, v in summary.items() if not k.startswith(COST) and k not in PLACE}
 
 
 _item = operator.methodcaller("item")  # a scalar of numpy or jax as Python's own
