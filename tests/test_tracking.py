@@ -331,6 +331,8 @@ def test_disabled_costs_nothing(tmp_path):
     ({"MODE": "disabled"}, {}, {"mode": "disabled"}),
     ({"MODE": "dryrun"}, {"mode": "online"}, {"mode": "online"}),
     ({"MODE": "unknown"}, {"mode": "disabled"}, {"mode": "disabled"}),
+    ({"MODE": "disabled", "TAGS": "x" * 65}, {}, {"mode": "disabled"}),
+    ({"PROJECT": "a/b"}, {"mode": "disabled"}, {"mode": "disabled", "project": None}),
     ({"MODE": ""}, {}, {"mode": "auto"}),
     ({"DISABLED": "true"}, {}, {"mode": "disabled"}),
     ({"DISABLED": "true"}, {"mode": "offline"}, {"mode": "offline"}),

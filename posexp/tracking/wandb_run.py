@@ -72,6 +72,8 @@ def with_environment(options: WandbOptions) -> WandbOptions:
   try:
     return dataclasses.replace(options, **found)
   except ValueError as error:
+    if "disabled" in (options.mode, found.get("mode")):  # then nothing else counts
+      return dataclasses.replace(options, mode="disabled")
     raise UserError(f"WANDB_{str(error).partition(' ')[0].upper()}: {error}") from error
 
 
