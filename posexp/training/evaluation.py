@@ -26,14 +26,10 @@ from posexp.training.step import Program, State
 AT_ONCE = 2
 
 DIVERGED = 1e6  # no weight of a model that learns is as large
-SMALLER = (
-  "its weights have diverged; try a smaller train.learning_rate, a longer train.warmup or "
-  "a smaller train.clip"
-)
-OVERFLOWS = (
-  "its weights are finite, so its sums overflow at these lengths or positions; `python -m "
-  "posexp.check` with the options of encoding and positions finds what overflows"
-)
+SMALLER = "try a smaller train.learning_rate, a longer train.warmup or a smaller train.clip"
+LOOK = "`python -m posexp.check` with the options of encoding and positions finds what overflows"
+DIVERGING = f"its weights have diverged; {SMALLER}"
+OVERFLOWING = f"its weights are finite, so its sums overflow at these lengths or positions; {LOOK}"
 
 
 class Snapshot(NamedTuple):
@@ -112,7 +108,7 @@ class Snapshot(NamedTuple):
         raise UserError(
           f"{name} is not finite for {wrong.sum():,} of {len(wrong):,} examples {where}(the first "
           f"is number {wrong.argmax()}) at step {int(self.state.step):,}, so there is no result: "
-          + (SMALLER if diverged else OVERFLOWS)
+          + (DIVERGING if diverged else OVERFLOWING)
         )
     return found
 

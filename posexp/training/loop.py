@@ -22,7 +22,7 @@ from posexp.status import doing
 from posexp.tasks.contract import Data, ModelSpec, declared, prefixed, score_of
 from posexp.training import costs, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
-from posexp.training.evaluation import Snapshot
+from posexp.training.evaluation import LOOK, SMALLER, Snapshot
 from posexp.training.optimizer import make_schedule
 from posexp.training.setup import Setup
 from posexp.training.step import Program, State, keys
@@ -31,7 +31,6 @@ from posexp.training.versions import processor, versions
 
 log = logging.getLogger("posexp")
 
-LOOK = "`python -m posexp.check` with the options of encoding and positions finds what overflows"
 START = f"the model overflows with the weights that it starts from; {LOOK}"
 SOON = 50  # batches whose shapes are compiled ahead
 
@@ -294,9 +293,8 @@ def not_finite(step: int) -> UserError:
   if step == 1:  # no weight has changed yet
     return UserError(f"the loss is not finite at step 1, before any option of train acts: {START}")
   return UserError(
-    f"the loss is not finite at step {step}; what was saved before is kept: try a smaller "
-    "train.learning_rate, a longer train.warmup or a smaller train.clip; if they change nothing, "
-    f"{LOOK}"
+    f"the loss is not finite at step {step}; what was saved before is kept: {SMALLER}; if they "
+    f"change nothing, {LOOK}"
   )
 
 
