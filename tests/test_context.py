@@ -309,6 +309,6 @@ def test_mistakes_are_one_sentence(runs, argv, message):
 
 def test_positions_in_the_stream_cannot_have_a_memory(runs):
   with pytest.raises(
-    UserError, match=r"model\.memory=8: memory=8 would give what the memory holds the"
+    UserError, match=r"model\.memory=8: model\.memory=8 would give what the memory holds the"
   ):
     typed(runs["learned"], "--context", "4", "--memory", "8", "--positions", 8)

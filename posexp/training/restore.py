@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from posexp.config.checks import as_typed
 from posexp.config.schema import flat
 from posexp.data.corpus import kept_vocabulary
 from posexp.data.encoded_trees import kept_lexicon
@@ -230,7 +231,8 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
   try:
     difference = other_parameters(spec, other)
   except ValueError as error:
-    raise UserError(f"{typed}: {error}") from error
+    why = as_typed(str(error), {name: encoding, "model": size})
+    raise UserError(f"{typed}: {why}") from error
   if difference:
     raise UserError(f"{typed}: {difference}, so a model must be trained with it")
   compiled = program(other, setup.training, 1, trained.snapshot.mesh)
