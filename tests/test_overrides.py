@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from posexp.config import command_line, resolve
 from posexp.config.checks import show, typed
 from posexp.config.command_line import compose
-from posexp.config.overrides import put, read
+from posexp.config.overrides import read
 from posexp.data import sources
 from posexp.errors import UserError
 from posexp.sweeps.jobs import _values, members
@@ -42,7 +42,7 @@ def given_by(*lines):
   """What a text, a list of texts and numbers become in a config without files."""
   cfg = OmegaConf.create({"text": None, "texts": [], "number": 1.0, "numbers": [1], "count": None})
   for o in read(lines):
-    put(cfg, o)
+    OmegaConf.update(cfg, o.key_or_group, o.value())
   return OmegaConf.to_container(cfg, resolve=True)
 
 
@@ -60,7 +60,7 @@ def test_a_name_that_looks_like_a_number_stays_as_it_is_typed(name):
   [
     ("text=null", None), ("text='null'", "null"), ("text=true", True), ("text=3", 3),
     ("text='1.10 '", "1.10 "), ("text=1.10 ", "1.10 "), ("text= a b ", " a b "), ("text=", ""),
-    ("number=1e-3", 0.001), ("number=0.10", 0.1), ("number=1_0", 10), ("numbers=[1_0]", [10]),
+    ("number=0.5", 0.5), ("number=1e-3", "1e-3"), ("numbers=[1_0]", ["1_0"]),
     ("text=[a=b.py,x (1).csv]", ["a=b.py", "x (1).csv"]), ("text=[a,'b,c']", ["a", "b,c"]),
   ],
 )  # fmt: skip
@@ -128,11 +128,12 @@ TYPED = ["wandb.project=2026_11", "wandb.tags=[2026_11_26,12e4567,1.10]"]
 
 def test_texts_of_a_run_and_of_a_sweep_stay_texts(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  argv = ["-m", "wandb.notes=1.10,007", "train.learning_rate=1e-3,2e-3", *TYPED]
+  argv = ["-m", "wandb.notes=1.10,007", "train.learning_rate=1e-3,2e-3", "+wandb.entity=1_0", *TYPED]
   args = command_line.parse(argv)
   found = members(args, command_line.shared(args.overrides))
   wandb = found[0].config["wandb"]
   assert (wandb["project"], wandb["tags"]) == ("2026_11", ["2026_11_26", "12e4567", "1.10"])
+  assert wandb["entity"] == "1_0"
   assert [run.config["wandb"]["notes"] for run in found] == ["1.10", "1.10", "007", "007"]
   assert found[0].options == "wandb.notes=1.10 train.learning_rate=1e-3"
   assert [run.config["train"]["learning_rate"] for run in found[:2]] == [0.001, 0.002]

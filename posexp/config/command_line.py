@@ -27,7 +27,7 @@ from posexp.config import plugins, sources
 from posexp.config.arguments import Parser
 from posexp.config.checks import brief, quoted, show, typed
 from posexp.config.composed import reason
-from posexp.config.overrides import is_spelled, put, read
+from posexp.config.overrides import read
 from posexp.config.schema import closest, flat
 from posexp.errors import UserError
 
@@ -156,16 +156,8 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   Raises what Hydra raises, and UserError if a choice is no name.
   """
   groups = {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
-  given, lines, texts = read(overrides), [], {}
-  for o in given:
-    if o.key_or_group in groups:
-      lines.append(_choice(o))
-      continue
-    texts.pop(o.key_or_group, None)
-    if is_spelled(o):
-      texts[o.key_or_group] = o
-    else:
-      lines.append(o.input_line)
+  given = read(overrides)
+  lines = [_choice(o) if o.key_or_group in groups else o.input_line for o in given]
   try:
     sources.register()
     plugins.store(config.CONFIGS)
@@ -175,8 +167,10 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   except ValueError as error:  # what Hydra raises for a choice of null
     null = [o.input_line for o in given if o.value() is None] or overrides
     raise UserError(f"{brief(' '.join(null))}: {error}") from error
-  for o in texts.values():
-    put(cfg, o)
+  for o in given:
+    chosen = o.key_or_group in groups or o.is_hydra_override()
+    if not (chosen or o.is_delete() or o.is_sweep_override()):
+      OmegaConf.update(cfg, o.key_or_group, o.value())  # in the spelling that Hydra has lost
   return cfg
 
 

@@ -1,7 +1,7 @@
 """Overrides, `option=value`, by Hydra's grammar; but a text keeps the spelling that was typed.
 
 Hydra guesses the type of a value: 2026_11 is the number 202611, 1.10 is 1.1, NULL is nothing. Here
-such a value is the text itself, and `put` takes Hydra's guess where a number or a switch stands.
+such a value is the text itself, which becomes a number or a switch where an option asks for one.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from antlr4 import CommonTokenStream, InputStream
-from hydra.core.override_parser.overrides_parser import OverridesParser, create_functions
+from hydra.core.override_parser.overrides_parser import create_functions
 from hydra.core.override_parser.overrides_visitor import HydraErrorListener, HydraOverrideVisitor
-from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
-from hydra.errors import ConfigCompositionException, HydraException
+from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.errors import HydraException
 from hydra.grammar.gen.OverrideLexer import OverrideLexer
 from hydra.grammar.gen.OverrideParser import OverrideParser
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
 from posexp.config.checks import MISREAD, brief, quoted, show, typed
 from posexp.errors import UserError
@@ -112,30 +110,3 @@ def _readings(value: str) -> Iterator[str]:
     parts = [value] if parts == [inner] else [part.strip() for part in parts]
     listed = ",".join(map(quoted, parts))
     yield f"[{listed}]" if ends == "[]" else listed
-
-
-def is_spelled(o: Override) -> bool:
-  """Returns whether the spelling of a value of a run's own options differs from Hydra's guess."""
-  change = o.type in (OverrideType.CHANGE, OverrideType.FORCE_ADD) and not o.is_sweep_override()
-  return change and not o.is_hydra_override() and o.value() != _guessed(o)
-
-
-def _guessed(o: Override) -> Any:
-  return OverridesParser.create().parse_override(o.input_line).value()
-
-
-def put(cfg: DictConfig, o: Override) -> None:
-  """Sets an option as Hydra does, but a text to what was typed.
-
-  Where a number or a switch stands, or a list of them, Hydra's guess takes its place.
-
-  Raises what Hydra raises.
-  """
-  now = OmegaConf.select(cfg, o.key_or_group, throw_on_resolution_failure=False)
-  value = o.value()
-  if isinstance(now[0] if isinstance(now, ListConfig) and now else now, int | float):
-    value = _guessed(o)
-  try:
-    OmegaConf.update(cfg, o.key_or_group, value, force_add=o.is_force_add())
-  except (ConfigAttributeError, ConfigKeyError) as error:
-    raise ConfigCompositionException(f"Could not override '{o.key_or_group}'.") from error

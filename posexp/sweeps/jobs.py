@@ -20,12 +20,12 @@ from hydra.core.override_parser.types import (
 )
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from posexp.config import RunOptions, build, resolve
 from posexp.config.checks import show
 from posexp.config.command_line import check_heeded, compose
-from posexp.config.overrides import put, read
+from posexp.config.overrides import read
 from posexp.errors import Unsuited, UserError
 from posexp.runs import folder
 from posexp.sweeps.sweep import DONE, Member
@@ -101,7 +101,7 @@ def _composer(columns: dict[str, list[str]]) -> Callable[[dict[str, str]], DictC
       composed[choices] = compose(tuple(job.values()))
     for line in job.values():
       if line in values:
-        put(composed[choices], values[line])
+        OmegaConf.update(composed[choices], values[line].key_or_group, values[line].value())
     return composed[choices]
 
   return config_of
