@@ -128,7 +128,13 @@ TYPED = ["wandb.project=2026_11", "wandb.tags=[2026_11_26,12e4567,1.10]"]
 
 def test_texts_of_a_run_and_of_a_sweep_stay_texts(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  argv = ["-m", "wandb.notes=1.10,007", "train.learning_rate=1e-3,2e-3", "+wandb.entity=1_0", *TYPED]
+  argv = [
+    "-m",
+    "wandb.notes=1.10,007",
+    "train.learning_rate=1e-3,2e-3",
+    "+wandb.entity=1_0",
+    *TYPED,
+  ]
   args = command_line.parse(argv)
   found = members(args, command_line.shared(args.overrides))
   wandb = found[0].config["wandb"]
@@ -180,6 +186,10 @@ def test_texts_of_a_file_are_as_they_are_written(mine):
     ("- 1\n", f"{FILE}: a config file is a mapping in UTF-8"),
     ("seed\n", f"{FILE}: a config file is a mapping in UTF-8"),
     ("seed: ${oc.env:NO_SUCH_VARIABLE}\n", "seed: Environment variable 'NO_SUCH_VARIABLE' not f"),
+    ("rpr.k: 3\n", f"{FILE}: rpr.k is k in the section rpr"),
+    ("plugins: a.py\n", f"{FILE}: plugins are loaded by the command alone"),
+    ("model: tiny\n", f"{FILE}: model: tiny stands under defaults, in a line - override /model: t"),
+    ("hydra: {sweeper: {params: {seed: '0,1'}}}\n", "hydra.sweeper.params has no effect"),
     ("hydra: {run: {dir: x}}\n", f"{FILE}, hydra.run.dir: posexp does not heed"),
     ("a: 3\n", "a=3: there is no option a; did you mean transformer_xl.a, with encoding=tr"),
   ],

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import warnings
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -162,8 +164,14 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
     sources.register()
     plugins.store(config.CONFIGS)
     ConfigStore.instance().store("encodings", config.encodings_node())  # which no file holds
-    with hydra.initialize_config_dir(str(config.CONFIGS), job_name="posexp", version_base="1.3"):
+    with (
+      warnings.catch_warnings(action="error", category=UserWarning),
+      hydra.initialize_config_dir(str(config.CONFIGS), job_name="posexp", version_base="1.3"),
+    ):
       cfg = hydra.compose("train", lines, return_hydra_config=True)
+  except UserWarning as warning:
+    missing = str(warning).partition("path=")[2].removesuffix(" is not available.")
+    raise UserError(f"hydra.searchpath={missing}: there is no such folder") from warning
   except ValueError as error:  # what Hydra raises for a choice of null
     null = [o.input_line for o in given if o.value() is None] or overrides
     raise UserError(f"{brief(' '.join(null))}: {error}") from error
@@ -253,7 +261,10 @@ def explained(overrides: Sequence[Override]) -> Iterator[None]:
 
 def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
   if isinstance(error, MissingConfigException) and error.options:
-    group, _, name = error.missing_cfg_file.rpartition("/")
+    group, name = re.match(r"((?:hydra/)?[^/]+)/(.*)", error.missing_cfg_file).groups()
+    if (file := Path(name)).exists() and file.parent.name == group:
+      way_out = f"hydra.searchpath=[{file.parent.parent}] {group}={file.stem}"
+      return UserError(f"{group}={name}: a file is chosen by its name, as in {way_out}")
     return config.unknown_name(group, name, error.options)
   if isinstance(error, yaml.YAMLError):
     return UserError(f"a config file is not valid YAML: {' '.join(str(error).split())}")
@@ -271,7 +282,9 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
 def _known_options(overrides: Iterable[Override]) -> tuple[list[str], list[str]]:
   """The full keys of all options, and the groups, under the choices that were typed; and the
   options of encodings that were not chosen."""
-  choices = [o for o in overrides if "." not in o.key_or_group]
+  choices = [
+    o for o in overrides if "." not in o.key_or_group or o.key_or_group == "hydra.searchpath"
+  ]
   with contextlib.suppress(*CONFIG_ERRORS, UserError):
     cfg = shared(choices)
     groups = [group for group in cfg.hydra.runtime.choices if "/" not in group]

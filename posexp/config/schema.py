@@ -94,7 +94,7 @@ def unknown_name(group: str, name: Any, names: Sequence[str]) -> UserError:
   """
   typed, known = str(name), f" (known: {', '.join(names)})"
   close = difflib.get_close_matches(typed, names, 1, cutoff=0.8)
-  close = close or sorted((each for each in names if typed and typed in each), key=len)[:3]
+  close = close or sorted((each for each in names if len(typed) > 2 and typed in each), key=len)[:3]
   close = close or difflib.get_close_matches(typed, names, 1)
   hint = f"; did you mean {' or '.join(close)}?" if close else ""
   if len(known) > LISTED:

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
 from posexp.config.checks import show
+from posexp.config.composed import CONFIGS
 from posexp.config.schema import flat
 from posexp.errors import UserError, near
 
@@ -41,19 +42,27 @@ def check_heeded(key: str, where: str) -> None:
     )
 
 
+def _check_global(key: Any, value: Any, file: str) -> None:
+  """Raises UserError for a line of an experiment that Hydra would not take as it is meant."""
+  section, dot, name = str(key).partition(".")
+  if dot:
+    raise UserError(f"{file}: {key} is {name} in the section {section}; indent it there")
+  if key == "plugins":
+    raise UserError(f"{file}: plugins are loaded by the command alone; type plugins=FILE")
+  if key != "encoding" and isinstance(value, str) and (CONFIGS / section).is_dir():
+    raise UserError(
+      f"{file}: {key}: {value} stands under defaults, in a line - override /{key}: {value}"
+    )
+
+
 class FileConfigSource(file_config_source.FileConfigSource):
   """A folder that Hydra reads YAML files from; those of posexp are read as Hydra reads them."""
-
-  def __init__(self, provider: str, path: str):
-    super().__init__(provider, path)
-    if provider.startswith("hydra.searchpath") and not Path(self.path).is_dir():
-      raise UserError(f"hydra.searchpath={self.path}: there is no such folder")
 
   def load_config(self, config_path: str) -> ConfigResult:
     """Returns a file's config.
 
     Raises:
-      UserError: it is no mapping in UTF-8, or has options of Hydra's that are not heeded.
+      UserError: it is no mapping in UTF-8, or holds what is not heeded.
       YAMLError: it is not valid YAML.
     """
     if self.provider == "main":
@@ -67,8 +76,10 @@ class FileConfigSource(file_config_source.FileConfigSource):
         raise ValueError("it is none")
     except (OSError, ValueError) as error:
       raise UserError(f"{near(file)}: a config file is a mapping in UTF-8: {error}") from error
-    if config_path.startswith("experiment/") and found.header.get("package") is None:
-      found.header["package"] = "_global_"
+    if config_path.startswith("experiment/"):
+      found.header["package"] = found.header.get("package") or "_global_"
+      for key, value in (spelled or {}).items():
+        _check_global(key, value, near(file))
     if spelled:
       native, found.config = found.config, OmegaConf.create(spelled)
       if "hydra" in native:

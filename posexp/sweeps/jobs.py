@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from posexp.config import RunOptions, build, resolve
 from posexp.config.checks import show
-from posexp.config.command_line import check_heeded, compose
+from posexp.config.command_line import check_heeded, compose, explained
 from posexp.config.overrides import read
 from posexp.errors import Unsuited, UserError
 from posexp.runs import folder
@@ -98,7 +98,8 @@ def _composer(columns: dict[str, list[str]]) -> Callable[[dict[str, str]], DictC
   def config_of(job: dict[str, str]) -> DictConfig:
     choices = tuple(line for line in job.values() if line not in values)
     if choices not in composed:
-      composed[choices] = compose(tuple(job.values()))
+      with explained(read(job.values())):
+        composed[choices] = compose(tuple(job.values()))
     for line in job.values():
       if line in values:
         OmegaConf.update(composed[choices], values[line].key_or_group, values[line].value())
@@ -142,9 +143,11 @@ def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None
     seeds = None  # a seed that is typed wins over the seeds of a file
   asked = args.multirun or shared.hydra.runtime.choices["hydra/launcher"] != "basic"
   mode = shared.hydra.mode or (seeds and RunMode.MULTIRUN)
-  if not asked and mode is not RunMode.MULTIRUN:
-    return None
   params = shared.hydra.sweeper.get("params") or {}
+  if not asked and mode is not RunMode.MULTIRUN:
+    if params and mode is None:
+      raise UserError("hydra.sweeper.params has no effect on one run: add -m for a sweep")
+    return None
   of_file = read(f"{key}={value}" for key, value in params.items())
   columns = {o.get_key_element(): list(_values(o)) for o in [*of_file, *args.overrides]}
   if seeds and seeds > MOST:
