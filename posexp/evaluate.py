@@ -53,7 +53,7 @@ MEASURED = {  # what is measured -> the options that say something of it
   "recl": (),
   "": ("options", "without", "layers", "heads", "grid", "records"),  # a split
 }
-OPTION = re.compile(r"[a-z_0-9]+(\.[a-z_0-9]+)+=.*", re.S)  # what the folder of a run is not called
+OPTION = re.compile(r"[~+]*[\w.]+=.*|~.*", re.S)  # seed=0 may also be the folder of a run
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:

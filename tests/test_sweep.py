@@ -41,6 +41,11 @@ def scores(encoding, seed):
   return {"test/accuracy": accuracy, "test/macro_f1": accuracy / 2}
 
 
+def read(*lines):
+  """The config of a run, as training reads it."""
+  return Setup.of(resolve(compose(lines))).config
+
+
 @pytest.fixture
 def trainer(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
