@@ -63,8 +63,7 @@ class Parser(argparse.ArgumentParser):
 def _load(files: str) -> None:
   from posexp.config import command_line  # only then: with Hydra it takes a while to import
 
-  words = command_line.without_flag(["--plugins", files])
-  command_line.load_plugins(*command_line.read(words))
+  command_line.parse(["--plugins", files])
 
 
 def names(text: str) -> list[str]:

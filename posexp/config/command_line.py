@@ -185,9 +185,8 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
 def _choice(o: Override) -> str:
   """Returns the line that chooses a file of a group, by a name that may look like a number."""
   value = o.value()
-  if o.type is not OverrideType.CHANGE or o.is_sweep_override():
-    return o.input_line
-  if value is None and o.key_or_group == "experiment":
+  none = value is None and o.key_or_group == "experiment"
+  if none or o.type is not OverrideType.CHANGE or o.is_sweep_override():
     return o.input_line
   if isinstance(value, list | dict | None):
     raise UserError(
