@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posexp.config.checks import typed
+from posexp.config.checks import as_typed
 from posexp.encodings import encoding
 from posexp.encodings.rngs import abstract_model
 from posexp.errors import UserError
@@ -40,7 +40,7 @@ def test_an_option_is_named_as_it_is_typed(name, options, size, names):
   size = Size(**SMALL | {key: value for key, value in size.items() if key != "causal"})
   with pytest.raises(ValueError, match=r"\w") as refused:
     abstract_model(lambda rngs: Stack(9, chosen, size, causal=causal, rngs=rngs))
-  told = typed(str(refused.value), {name: chosen, "model": size})
+  told = as_typed(str(refused.value), {name: chosen, "model": size})
   for each in names:
     assert each in told
 
@@ -59,7 +59,7 @@ def test_an_option_is_named_as_it_is_typed(name, options, size, names):
 def test_options_in_any_message(message, told):
   size = Size(**SMALL)
   parts = {"rope": encoding("rope", share=0.5), "model": size, "task": Positions()}
-  assert typed(message, parts) == told
+  assert as_typed(message, parts) == told
 
 
 def snapshot(weight):
