@@ -139,16 +139,11 @@ def test_a_run_that_is_done_says_how_long_the_others_will_take(caplog, tmp_path)
   assert caplog.messages[3] == "job 4/4: done; about 33 s left"
 
 
-def as_run(*overrides):
-  """The config of a run, with the tokenizer that suits its text."""
-  return Setup.of(resolve(compose(overrides))).config
-
-
 def test_a_sweep_says_what_becomes_of_its_runs(trainer):
   trainer.broken["rpr", 1] = ValueError("a first line\nand a second")
   status, out, err = command(*SWEEP)
   lines = out.splitlines()
-  folders = [folder(as_run("encoding=rpr", f"rpr.k={k}", "seed=1")) for k in (2, 4)]
+  folders = [folder(read("encoding=rpr", f"rpr.k={k}", "seed=1")) for k in (2, 4)]
   reason = "failed: ValueError: a first line; its traceback is in"
   assert lines[:9] == [
     "sweep     6 runs: 6 waiting; 2 duplicates",
@@ -181,7 +176,7 @@ def test_a_sweep_says_what_becomes_of_its_runs(trainer):
   assert trainer.trained == [("rpr", 1), ("rpr", 1)]
   assert out.splitlines()[0] == "sweep     6 runs: 4 done, 2 waiting; 2 duplicates"
   assert out.splitlines()[1] == (
-    f"job 1/8: encoding=none rpr.k=2 seed=0: finished already, in {folder(as_run('encoding=none'))}"
+    f"job 1/8: encoding=none rpr.k=2 seed=0: finished already, in {folder(read('encoding=none'))}"
   )
   assert len(out.splitlines()) == 1 + 8 + 2 + 7
   assert out.splitlines()[11:14] == TABLE
@@ -234,7 +229,7 @@ def test_the_config_of_each_run_is_as_hydra_composes_it(more):
   found = members(args, command_line.shared(args.overrides))
   assert len(found) == 32
   for run in random.Random(len(more)).sample(found, 1):
-    assert run.config == as_run(*shlex.split(run.options), "model.dropout=0.2", *more)
+    assert run.config == read(*shlex.split(run.options), "model.dropout=0.2", *more)
 
 
 def test_runs_that_differ_in_values_alone_are_composed_once(monkeypatch):
