@@ -7,7 +7,7 @@ from pathlib import Path
 
 COMMANDS = (
   "train", "evaluate", "inspect", "check", "report", "compare", "translate", "generate", "parse",
-  "sync",
+  "clean", "sync",
 )  # fmt: skip
 
 

@@ -263,7 +263,10 @@ def test_moved_data_are_read_where_they_are_if_they_are_the_same(home):
   for words, message in (
     ([], "where the data have moved, task.train=... task.validation=... task.test=... says"),
     ([f"task.train={other}"], f"task.train={other} are not those that the run was trained on"),
-    ([f"task.train={moved}", "seed=1"], "name one run"),
+    (
+      [f"task.train={moved}", "seed=1"],
+      "seed: a run of none can be measured with other options of none",
+    ),
     ([f"task.train={moved}", "task.min_count=2"], "task.min_count: a run of none can be measured"),
     ([f"task.train={moved}", "train.steps=2"], "train.steps: a run of none can be measured"),
   ):

@@ -19,6 +19,7 @@ from posexp.config.command_line import compose
 from posexp.encodings import ENCODINGS, make_encoding
 from posexp.sweeps.jobs import members
 from posexp.tasks import make_task
+from posexp.training.setup import Setup
 
 EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small form
   "complex_order_ablation": (14, 5),
@@ -120,7 +121,7 @@ def test_the_run_of_an_experiment_is_as_typed_alone():
   for name in chance.sample([name for name in EXPERIMENTS if name not in PARSED], 4):
     typed = f"experiment={name}"
     run = chance.choice(planned(typed, "seeds=1"))
-    assert run.config == resolve(compose([typed, *shlex.split(run.options)]))
+    assert run.config == Setup.of(resolve(compose([typed, *shlex.split(run.options)]))).config
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

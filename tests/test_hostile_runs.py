@@ -159,6 +159,7 @@ def quoted(out):
   latex = "\n".join(rest)
   assert first == "% needs \\usepackage{booktabs}"
   assert set(re.findall(r"\\([A-Za-z]+)", latex)) <= COMMANDS
+  latex = re.sub(r"^% .*$", "", latex, flags=re.MULTILINE)  # comments, a line each
   assert not re.search(r"(?<!\\)[%#]|^\s*[\[*]", latex, re.MULTILINE)
   bare = re.sub(r"\\[{}\\]", "", latex)
   assert bare.count("{") == bare.count("}")

@@ -80,7 +80,7 @@ def test_an_encoding_learns_which_word_comes_first(sweep, name):
 
 def test_a_sweep_trains_each_run_once_and_compiles_it_once(sweep):
   _, (_, out, _), counts = sweep
-  assert out.count(": done\n") == len(summaries("runs")) == len(WITH_ORDER)
+  assert out.count(": done, test accuracy ") == len(summaries("runs")) == len(WITH_ORDER)
   assert out.count(": the same run as job ") == 2
   assert counts["start"] == len(WITH_ORDER)
   assert counts["update"] == counts["predict"] == 2  # all k of a table share what comes after

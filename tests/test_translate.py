@@ -247,6 +247,7 @@ def test_mistakes_are_one_sentence(run, argv, message, monkeypatch, capsys):
 def test_a_folder_that_cannot_translate_is_one_sentence(run, home, tmp_path):
   def spoiled(name, spoil):
     shutil.copytree(run, tmp_path / name)
+    (tmp_path / name / "run.sha256").unlink()  # a file that is not as it was would be told first
     spoil(tmp_path / name)
     with pytest.raises(UserError) as error:
       typed(tmp_path / name, "one")
