@@ -1,4 +1,4 @@
-"""What runs hold on disk, and room that can be had: `python -m posexp.clean RUNS --keep best`."""
+"""Say what runs hold on disk, and free checkpoints: `python -m posexp.clean RUNS --keep best`."""
 
 from __future__ import annotations
 
