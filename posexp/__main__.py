@@ -12,7 +12,7 @@ COMMANDS = (
 
 
 def main() -> None:
-  """The command line: a command and its words, or nothing, for the list of commands."""
+  """Run a command with its arguments; without one, list the commands."""
   name = sys.argv[1] if sys.argv[1:] else "--help"
   if name in COMMANDS:
     del sys.argv[1]

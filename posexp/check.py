@@ -30,7 +30,7 @@ WIDTH = 100  # of a line
 
 
 def check(argv: list[str]) -> bool:
-  """Prints what holds of an encoding and what does not; returns whether all of it holds.
+  """Print what holds of an encoding and what does not; return whether all of it holds.
 
   Raises:
     UserError: the options are wrong, or no model can be built with the encoding.
@@ -72,7 +72,7 @@ def check(argv: list[str]) -> bool:
 
 
 def main() -> None:
-  """The command line."""
+  """Run the command line."""
   run(lambda argv: check(argv) or sys.exit(1), "building small models")
 
 

@@ -27,7 +27,7 @@ KEPT = ("best", "none")  # the choices of --keep
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-  """Returns what was typed; raises UserError if it cannot be understood."""
+  """Return what was typed; raises UserError if it cannot be understood."""
   about = "Says what runs hold on disk, and removes checkpoints that nothing needs."
   parser = Parser("clean", about, EXAMPLES)
   parser.add_argument(
@@ -39,7 +39,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def clean(args: argparse.Namespace) -> int:
-  """Prints what runs hold by task, and removes checkpoints if asked to.
+  """Print what runs hold by task, and remove checkpoints if asked to.
 
   Returns:
     The bytes that were freed.
@@ -61,7 +61,7 @@ def clean(args: argparse.Namespace) -> int:
 
 
 def spare(run: Run, keep: str) -> list[Path]:
-  """Returns the checkpoints of a run that only training would need, or all with `keep` "none"."""
+  """Return the checkpoints of a run that only training would need, or all with `keep` "none"."""
   if run.summary is None:
     return []
   best = {*run.summary.get("averaged", ()), run.summary.get("step")} if keep == "best" else set()
@@ -70,7 +70,7 @@ def spare(run: Run, keep: str) -> list[Path]:
 
 
 def _free(run: Run, keep: str) -> int:
-  """Removes what a run can spare while no other process has its folder; returns the bytes."""
+  """Remove what a run can spare while no other process has its folder; return the bytes."""
   if not (paths := spare(run, keep)):
     return 0
   size = sum(map(_size, paths))
@@ -99,7 +99,7 @@ def _table(runs: Sequence[Run]) -> Iterable[str]:
 
 
 def _size(path: Path) -> int:
-  """Returns the bytes of the files in a folder, at any depth."""
+  """Return the bytes of the files in a folder, at any depth."""
   return sum(each.lstat().st_size for each in path.rglob("*") if not each.is_dir())
 
 
@@ -108,7 +108,7 @@ def _megabytes(size: int) -> str:
 
 
 def main() -> None:
-  """The command line."""
+  """Run the command line."""
   run(lambda argv: clean(arguments(argv)))
 
 

@@ -27,7 +27,7 @@ runs have written is read: neither a model nor the data are needed.
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-  """What was typed; UserError if it cannot be understood."""
+  """Parse the command line; raise UserError if it cannot be understood."""
   parser = Parser(
     "compare", "Compares two finished runs, or two groups of runs, on the same examples.", EXAMPLES
   )
@@ -44,7 +44,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
-  """Compares two runs or groups of runs, prints what came of it and keeps it if asked to.
+  """Compare two runs or groups of runs, print what came of it and keep it if asked to.
 
   Returns:
     What `--json` keeps.
@@ -66,7 +66,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-  """The command line."""
+  """Run the command line."""
   run(lambda argv: compare(arguments(argv)), "comparing predictions")
 
 

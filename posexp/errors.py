@@ -43,12 +43,12 @@ class Unsuited(UserError):
 
 
 def printable(text: str) -> str:
-  """A text on one line: blanks for line ends and tabs, � for what could upset a terminal."""
+  """Return a text on one line: blanks for line ends and tabs, � for what could upset a terminal."""
   return UNPRINTABLE.sub(lambda found: " " if found[0].isspace() else "�", text)
 
 
 def refused(error: OSError) -> UserError:
-  """What the operating system refuses, a full disk or a missing permission, as one sentence."""
+  """Say in one sentence what the operating system refuses: a full disk, a missing permission."""
   name = error.filename2 or error.filename
   where = f"{near(Path(os.fsdecode(name)))}: " if isinstance(name, str | bytes) else ""
   if error.errno == errno.ENOENT and not where:
@@ -73,7 +73,7 @@ def counted(number: int, what: str) -> str:
 
 
 def pasted(path: Path) -> str:
-  """Returns `near` for a command line: quoted, and no flag."""
+  """Return `near` for a command line: quoted, and no flag."""
   shown = near(path)
   return shlex.quote(f"./{shown}" if shown.startswith("-") else shown)
 
@@ -86,7 +86,7 @@ def lasting(seconds: float) -> str:
 
 
 def near(path: Path) -> str:
-  """A path as short as the current directory allows, to be shown."""
+  """Return a path as short as the current directory allows, to be shown."""
   try:
     relative = os.path.relpath(path)
   except OSError:  # the current directory is gone

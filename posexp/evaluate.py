@@ -57,7 +57,7 @@ OPTION = re.compile(r"[~+]*[\w.]+=.*|~.*", re.S)  # seed=0 may also be the folde
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-  """What was typed; UserError if it cannot be understood."""
+  """Parse the command line; raise UserError if it cannot be understood."""
   what = "Measures the best checkpoint of a run, with everything on and with terms off."
   parser = Parser("evaluate", what, EXAMPLES)
   option = parser.add_argument
@@ -110,7 +110,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def check_together(parser: Parser, args: argparse.Namespace) -> None:
-  """Refuses options that say nothing of what is measured."""
+  """Refuse options that say nothing of what is measured."""
   names = filter(None, dict.fromkeys([*MEASURED, *itertools.chain(*MEASURED.values())]))
   given = [name for name in names if getattr(args, name) not in (None, False, [])]
   asked = next((name for name in given if name in MEASURED), "")
@@ -124,12 +124,12 @@ def check_together(parser: Parser, args: argparse.Namespace) -> None:
 
 
 def flag(name: str) -> str:
-  """An option as it is typed."""
+  """Return an option as it is typed."""
   return "OPTION=VALUE" if name == "options" else f"--{name.replace('_', '-')}"
 
 
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
-  """Measures what was asked for and prints it; figures are drawn in the run's folder.
+  """Measure what was asked for and print it; figures are drawn in the run's folder.
 
   Returns:
     The metrics with everything `on`; and `off`, a list of rows that name terms, layers and heads
@@ -155,7 +155,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
-  """A run, with the options that it is to be measured with."""
+  """Return a run, with the options that it is to be measured with."""
   from posexp.training.devices import prepare
   from posexp.training.restore import OF_DATA, open_language_model, open_trained, with_options
 
@@ -177,7 +177,7 @@ def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
 def without_terms(
   args: argparse.Namespace, trained: TrainedModel
 ) -> tuple[dict[str, Any], list[Run]]:
-  """Prints the metrics of a run with everything on and with terms off; also gives them as runs."""
+  """Print the metrics of a run with everything on and with terms off; also gives them as runs."""
   from posexp import plotting, storage
   from posexp.analysis import ablation
 
@@ -205,7 +205,7 @@ def without_terms(
 
 
 def kept(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-  """What is measured of each run, and written before the next one is opened."""
+  """Yield what is measured of each run, written before the next one is opened."""
   from posexp.runs.records import write_records
 
   runs: list[Run] = []
@@ -220,7 +220,7 @@ def kept(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def effective_lengths(args: argparse.Namespace) -> dict[str, Any]:
-  """Prints the relative effective context lengths of runs, and returns them by the runs' names."""
+  """Print the relative effective context lengths of runs, and return them by the runs' names."""
   from posexp.reporting import effective_lengths
   from posexp.runs import read_run
 
@@ -230,7 +230,7 @@ def effective_lengths(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-  """The command line."""
+  """Run the command line."""
   run(lambda argv: evaluate(arguments(argv)), "opening the run")
 
 

@@ -33,7 +33,7 @@ Nothing but RUN is read: the weights are those of its best checkpoint.
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-  """What was typed; UserError if it cannot be understood."""
+  """Parse the command line; raise UserError if it cannot be understood."""
   parser = Parser("generate", "Writes on with the best checkpoint of a language model.", EXAMPLES)
   option = parser.add_argument
   option("run", metavar="RUN", type=Path, help="the folder of a run")
@@ -67,7 +67,7 @@ class Printer:
 
 
 def drawn(args: argparse.Namespace, trained: TrainedModel, prompt: list[int]) -> Iterator[Any]:
-  """What follows the prompt, --tokens times: a token for each sample, int [samples].
+  """Yield what follows the prompt, --tokens times: a token for each sample, int [samples].
 
   Raises:
     UserError: an option has a value that it cannot have.
@@ -87,7 +87,7 @@ def drawn(args: argparse.Namespace, trained: TrainedModel, prompt: list[int]) ->
 
 
 def generate(args: argparse.Namespace) -> None:
-  """Writes what was asked for, as it is drawn; several samples once all of them are.
+  """Write what was asked for, as it is drawn; several samples once all of them are.
 
   Raises:
     UserError: the run cannot be opened, the prompt cannot be read, or an option is wrong.
@@ -121,7 +121,7 @@ def generate(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-  """The command line."""
+  """Run the command line."""
   sys.stdout.reconfigure(encoding="utf-8")
   run(lambda argv: generate(arguments(argv)), "opening the run")
 

@@ -35,7 +35,7 @@ Options are those of python -m posexp.train, whose --help lists them, and
 
 
 def inspect(argv: list[str]) -> list[Path]:
-  """Prints the card and draws the figures; returns the files.
+  """Print the card and draw the figures; return the files.
 
   Raises:
     UserError: an option does not exist or does not suit, or the run cannot be opened.
@@ -83,19 +83,21 @@ def inspect(argv: list[str]) -> list[Path]:
 
 
 def folder_name(options: Sequence[str]) -> str:
-  """Returns a folder's name for options as typed, other than the encoding; "" without any."""
+  """Return a folder's name for options as typed, other than the encoding; "" without any."""
   typed = ",".join(sorted(word for word in options if not word.startswith("encoding=")))
   name = re.sub(r"[^\w.,=+-]", "-", typed)[:80]
   return name if name == typed else f"{name}-{hashlib.sha256(typed.encode()).hexdigest()[:8]}"
 
 
 def is_path(word: str) -> bool:
-  """Whether a word names a run, which may be missing, and no option; a run's folder has a =."""
+  """Return whether a word names a run, which may be missing, and no option; a run's folder
+  has a =.
+  """
   return os.path.exists(word) or "/" in word.partition("=")[0].removeprefix("hydra/")
 
 
 def main() -> None:
-  """The command line."""
+  """Run the command line."""
   run(inspect, "looking at the encoding")
 
 

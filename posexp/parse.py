@@ -28,7 +28,7 @@ those of its best checkpoint.
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-  """What was typed; UserError if it cannot be understood."""
+  """Parse the command line; raise UserError if it cannot be understood."""
   parser = Parser("parse", "Parses sentences with the best checkpoint of a parser.", EXAMPLES)
   option = parser.add_argument
   option("run", metavar="RUN", type=Path, help="the folder of a run")
@@ -44,7 +44,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def parse(args: argparse.Namespace) -> None:
-  """Parses what was asked for, and prints it window by window.
+  """Parse what was asked for, and print it window by window.
 
   Raises:
     UserError: the run cannot be opened, or what is to be parsed cannot be read.
@@ -69,7 +69,7 @@ def parse(args: argparse.Namespace) -> None:
 
 
 def draw(tree: trees.Tree, file: Path) -> None:
-  """Draws a tree.
+  """Draw a tree.
 
   Raises:
     UserError: the file cannot be written.
@@ -81,7 +81,7 @@ def draw(tree: trees.Tree, file: Path) -> None:
 
 
 def main() -> None:
-  """The command line."""
+  """Run the command line."""
   sys.stdout.reconfigure(encoding="utf-8")  # as what comes in
   run(lambda argv: parse(arguments(argv)), "opening the run")
 

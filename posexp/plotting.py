@@ -61,7 +61,9 @@ _said: set[str] = set()  # characters that no font has
 def panels(
   rows: int, columns: int, *, width: float, height: float, title: str, **options: Any
 ) -> tuple[Figure, np.ndarray]:
-  """A figure of rows × columns panels of so many inches each, and their axes [rows,columns]."""
+  """Return a figure of rows × columns panels of so many inches each, and their axes
+  [rows,columns].
+  """
   size = (max(width * columns + 0.6, 5.0), height * rows + 0.9)
   figure = Figure(figsize=size, layout="constrained")
   axes = figure.subplots(rows, columns, squeeze=False, **options)
@@ -80,7 +82,7 @@ def heat(
   label: str = "",
   aspect: str = "auto",
 ) -> AxesImage:
-  """Draws a matrix in colors over `limits`, by default with zero in the middle.
+  """Draw a matrix in colors over `limits`, by default with zero in the middle.
 
   It has a color bar if it has a label.
   """
@@ -98,33 +100,34 @@ def heat(
 
 
 def numbers(axes: Axes, values: np.ndarray, form: str, dark: np.ndarray, size: int = 8) -> None:
-  """Writes numbers that are not masked into the cells of a heat map, white where it is `dark`."""
+  """Write numbers that are not masked into the cells of a heat map, white where it is `dark`."""
   for (row, column), value in np.ma.ndenumerate(values):
     look = {"color": "w" if dark[row, column] else "k", "fontsize": size}
     axes.text(column, row, f"{value:{form}}", ha="center", va="center", **look)
 
 
 def line_style(rank: int) -> dict[str, str]:
-  """The color and the dashes of one line among many."""
+  """Return the color and the dashes of one line among many."""
   dashes = DASHES[rank // len(COLORS) % len(DASHES)]
   return {"color": COLORS[rank % len(COLORS)], "linestyle": dashes}
 
 
 def log2_axis(axes: Axes, ticks: Sequence[int]) -> None:
-  """Makes x logarithmic, with these numbers on it."""
+  """Make x logarithmic, with these numbers on it."""
   axes.set_xscale("log", base=2)
   axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45 if len(ticks) > 6 else 0)
   axes.minorticks_off()
 
 
 def legend_label(label: str) -> str:
-  """Returns a label for a legend, which leaves out labels that begin with _."""
+  """Return a label for a legend, which leaves out labels that begin with _."""
   return f" {label}" if label.startswith("_") else label
 
 
 def fit_fonts(figure: Figure) -> set[str]:
-  """Draws each text with installed fonts that have its characters, where the default font lacks
-  some; returns the characters that no font has."""
+  """Draw each text with installed fonts that have its characters, where the default font lacks
+  some; return the characters that no font has.
+  """
   texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
   default = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
   lacking = _lacking({each for text in texts for each in text.get_text()}, default)
@@ -137,7 +140,7 @@ def fit_fonts(figure: Figure) -> set[str]:
 
 
 def _lacking(characters: set[str], font: FT2Font) -> set[str]:
-  """The characters that can be seen and that a font does not have."""
+  """Return the characters that can be seen and that a font does not have."""
   return {
     each
     for each in characters
@@ -148,7 +151,7 @@ def _lacking(characters: set[str], font: FT2Font) -> set[str]:
 
 
 def _find_fonts(characters: set[str]) -> None:
-  """Notes which installed font has each character, one that has many of them before others."""
+  """Note which installed font has each character, one that has many of them before others."""
   manager, found = font_manager.fontManager, []
   for path in {*font_manager.findSystemFonts()} - {entry.fname for entry in manager.ttflist}:
     with contextlib.suppress(OSError, RuntimeError):  # of a broken file
@@ -166,7 +169,7 @@ def _find_fonts(characters: set[str]) -> None:
 
 
 def _warn_of_boxes(characters: set[str]) -> None:
-  """Says, once for all figures, that no font has some characters."""
+  """Say, once for all figures, that no font has some characters."""
   if characters and not _said:
     log.warning(
       f"no installed font has {' '.join(sorted(characters)[:8])}: PNG and PDF show boxes; install "
@@ -178,7 +181,7 @@ def _warn_of_boxes(characters: set[str]) -> None:
 def save(
   figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("png", "svg")
 ) -> list[Path]:
-  """Writes a figure in several formats; returns the paths.
+  """Write a figure in several formats; return the paths.
 
   Raises:
     UserError: the folder cannot be written.

@@ -37,7 +37,7 @@ Groups are compared on the seeds that they share (paired t tests, Holm's correct
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-  """What was typed; UserError if it cannot be understood."""
+  """Parse the command line; raise UserError if it cannot be understood."""
   parser = Parser(
     "report", "Turns runs into tables with error bars, tests, figures and one web page.", EXAMPLES
   )
@@ -64,7 +64,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def given(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
-  """The runs in folders and in files of records, and notes of what cannot be read.
+  """Return the runs in folders and in files of records, and notes of what cannot be read.
 
   Raises:
     UserError: there are none.
@@ -80,7 +80,7 @@ def given(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 
 def report(args: argparse.Namespace) -> list[Results]:
-  """Prints the report and writes the files; returns the results of each task.
+  """Print the report and write the files; return the results of each task.
 
   Raises:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
@@ -108,7 +108,7 @@ def report(args: argparse.Namespace) -> list[Results]:
 
 
 def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) -> None:
-  """Writes the files; `text` is the report in Markdown.
+  """Write the files; `text` is the report in Markdown.
 
   Raises:
     OSError: they cannot be written.
@@ -129,7 +129,7 @@ def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) 
 
 
 def main() -> None:
-  """The command line."""
+  """Run the command line."""
   gc.disable()  # or the rows of all runs would be walked again and again
   run(lambda argv: report(arguments(argv)), "reading the runs")
 

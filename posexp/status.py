@@ -19,7 +19,7 @@ _writes: dict[TextIO, Callable[[str], int]] = {}  # what the streams' own write 
 
 
 def doing(what: str) -> None:
-  """Shows `what` on the last line of the terminal, with the seconds since then.
+  """Show `what` on the last line of the terminal, with the seconds since then.
 
   The line is wiped as soon as anything else is printed, and by `doing("")`. It is shown on standard
   error, and not at all where that is no terminal.
@@ -39,7 +39,7 @@ def doing(what: str) -> None:
 
 
 def _after_wiping(write: Callable[[str], int], text: str) -> int:
-  """What a stream's `write` gives for a text, once the line is wiped."""
+  """Write a text to a stream once the line is wiped."""
   with _lock:
     _wipe()
     return write(text)
@@ -52,7 +52,7 @@ def _wipe() -> None:
 
 
 def _draw(text: str) -> None:
-  """Puts a text in place of the line; what is printed next stands there again."""
+  """Put a text in place of the line; what is printed next stands there again."""
   width = shutil.get_terminal_size().columns - 1  # a longer line could not be wiped
   with contextlib.suppress(OSError):  # a terminal that is gone ends no training
     _writes[sys.__stderr__](f"\r\x1b[K{text[:width]}")
@@ -60,7 +60,7 @@ def _draw(text: str) -> None:
 
 
 def _count(what: str, gone: threading.Event) -> None:
-  """Adds the seconds to the line until it is gone."""
+  """Add the seconds to the line until it is gone."""
   begun = time.monotonic()
   while not gone.wait(1.0):
     with _lock:

@@ -22,7 +22,7 @@ SURROGATES = re.compile("[\ud800-\udfff]")  # letters that UTF-8 cannot hold
 
 
 def write(path: Path, text: str) -> None:
-  """Writes a text file so that it is there whole or not at all, even after a power failure.
+  """Write a text file so that it is there whole or not at all, even after a power failure.
 
   Raises:
     OSError: it cannot be written; its `filename` is the path.
@@ -38,7 +38,7 @@ def write(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-  """A temporary file, which becomes `path` if nothing goes wrong while it is written."""
+  """Open a temporary file, which becomes `path` if nothing goes wrong while it is written."""
   path.parent.mkdir(parents=True, exist_ok=True)
   temporary = temporary_for(path)
   try:
@@ -49,7 +49,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def temporary_for(path: Path) -> Path:
-  """Where this process makes what becomes `path`, beside it.
+  """Return where this process makes what becomes `path`, beside it.
 
   What other processes left there that were killed is removed.
   """
@@ -62,7 +62,7 @@ def temporary_for(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-  """Removes a file or a folder, if it is there and can be removed."""
+  """Remove a file or a folder, if it is there and can be removed."""
   shutil.rmtree(path, ignore_errors=True)
   with contextlib.suppress(OSError):
     path.unlink()
@@ -79,7 +79,7 @@ def _is_running(process: int) -> bool:
 
 
 def read(path: Path) -> bytes | None:
-  """The content of a file; None if there is none.
+  """Return the content of a file; None if there is none.
 
   Raises:
     UserError: a folder, a pipe or a device is in its place, or it cannot be read.
@@ -94,14 +94,14 @@ def read(path: Path) -> bytes | None:
 
 
 def check(path: Path) -> None:
-  """Raises UserError where a folder, a pipe or a device, which may have no end, is in its place."""
+  """Raise UserError where a folder, a pipe or a device, which may have no end, is in its place."""
   with contextlib.suppress(OSError):  # who opens it says so
     if not stat.S_ISREG(path.stat().st_mode):
       raise UserError(f"{path}: this is no file; move away what is in its place")
 
 
 def parse(data: bytes) -> Any:
-  """The value of JSON in UTF-8.
+  """Return the value of JSON in UTF-8.
 
   Raises:
     ValueError: it is anything else, or nested too deeply.
@@ -113,7 +113,8 @@ def parse(data: bytes) -> Any:
 
 
 def is_plain(value: Any, depth: int = DEPTH) -> bool:
-  """Whether a value consists of text, numbers, switches, lists and mappings, in `depth` levels.
+  """Return whether a value consists of text, numbers, switches, lists and mappings, in `depth`
+  levels.
 
   Text with surrogates and numbers beyond those of a float are not plain.
   """
@@ -131,24 +132,24 @@ def is_plain(value: Any, depth: int = DEPTH) -> bool:
 
 
 def is_number(value: Any) -> bool:
-  """Whether a value is a number that a float can hold, and no switch."""
+  """Return whether a value is a number that a float can hold, and no switch."""
   if isinstance(value, float):
     return True
   return isinstance(value, int) and not isinstance(value, bool) and is_plain(value)
 
 
 def cache_folder() -> Path:
-  """The folder of the cache."""
+  """Return the folder of the cache."""
   return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posexp"
 
 
 def digest(*parts: Any) -> str:
-  """A name for what is cached, by all that it depends on."""
+  """Return a name for what is cached, by all that it depends on."""
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
-  """The JSON value cached under `name`, or else that of `compute()`, which is cached.
+  """Return the JSON value cached under `name`, or else that of `compute()`, which is cached.
 
   With `parts`, all that the value depends on, `name` is that of a folder, of which one file is for
   them. A damaged cache is computed anew. Where it cannot be written, nothing is cached.
@@ -167,7 +168,7 @@ def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
 
 
 def unlinked(path: Path) -> Path:
-  """The path itself, in a folder that may be somebody else's.
+  """Return the path itself, in a folder that may be somebody else's.
 
   Raises:
     UserError: it is a link, which could lead what is written anywhere.

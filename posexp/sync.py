@@ -38,7 +38,7 @@ SENT, THERE, FAILED = "sent", "in W&B already", "not sent"
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-  """What was typed; UserError if it cannot be understood."""
+  """Parse the command line; raise UserError if it cannot be understood."""
   parser = Parser("sync", "Sends runs, and their means over seeds, to Weights & Biases.", EXAMPLES)
   parser.add_argument(
     "runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs"
@@ -50,7 +50,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def sync(args: argparse.Namespace) -> Counter:
-  """Sends what is new, with a line for each run and group, and a count at the end.
+  """Send what is new, with a line for each run and group, and a count at the end.
 
   Returns:
     How many runs and groups were SENT, were THERE, and FAILED.
@@ -98,7 +98,7 @@ class Sender:
         ) from error
 
   def send(self, each: Run | Aggregate) -> tuple[str, str]:
-    """Sends a run or a group, if W&B lacks any of it; SENT, THERE or FAILED, and a line.
+    """Send a run or a group, if W&B lacks any of it; SENT, THERE or FAILED, and a line.
 
     Raises:
       UserError: the server does not answer any more.
@@ -125,7 +125,7 @@ class Sender:
       return FAILED, f"{FAILED}: {connection.reason(error)}"
 
   def _send_run(self, run: Run, options: WandbOptions) -> str:
-    """Sends a run; returns its address."""
+    """Send a run; return its address."""
     samples = load_samples(run.path) if run.summary is not None else {}
     with lock(run.path):
       settings = wandb_run.run_settings(options, run.config, wandb_run.facts(run.summary), run.path)
@@ -140,7 +140,7 @@ class Sender:
     return opened.run.url
 
   def _send_group(self, group: Aggregate, options: WandbOptions) -> str:
-    """Sends a group; returns its address."""
+    """Send a group; return its address."""
     from posexp.tracking.aggregates import COLUMNS
 
     folder = storage.unlinked(group.path / ".aggregate")
@@ -159,7 +159,7 @@ class Sender:
 
 
 def main() -> None:
-  """The command line; the exit status is 1 if anything could not be sent."""
+  """Run the command line; the exit status is 1 if anything could not be sent."""
   run(lambda argv: sys.exit(1 if sync(arguments(argv))[FAILED] else 0), "reading the runs")
 
 

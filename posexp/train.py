@@ -17,7 +17,7 @@ log = logging.getLogger("posexp")
 
 
 def main() -> None:
-  """The command line."""
+  """Run the command line."""
   gc.disable()  # what is imported stays: to look through it, again and again, takes 5 % of a start
   doing("reading the options")
   from posexp.config.arguments import flush_output
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def train(config: dict[str, Any]) -> dict[str, Any]:
-  """Trains what `config` describes, or goes on where it was stopped, or shows what came of it.
+  """Train what `config` describes, or go on where it was stopped, or show what came of it.
 
   Returns the run's summary.
 

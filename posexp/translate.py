@@ -32,7 +32,7 @@ but RUN is read: the weights are those of its best checkpoint.
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-  """What was typed; UserError if it cannot be understood."""
+  """Parse the command line; raise UserError if it cannot be understood."""
   parser = Parser(
     "translate", "Translates texts with the best checkpoint of a translation run.", EXAMPLES
   )
@@ -50,7 +50,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def translate(args: argparse.Namespace) -> None:
-  """Translates what was asked for, and prints it window by window.
+  """Translate what was asked for, and print it window by window.
 
   Raises:
     UserError: the run cannot be opened, or what is to be translated cannot be read.
@@ -92,7 +92,7 @@ def translate(args: argparse.Namespace) -> None:
 
 
 def draw(trained: TrainedModel, number: int, text: str, found: Hypothesis) -> None:
-  """Draws the attention of one translation, in the run's folder."""
+  """Draw the attention of one translation, in the run's folder."""
   from posexp import plotting, storage
   from posexp.analysis import attention_weights, encoding_figures
 
@@ -104,7 +104,7 @@ def draw(trained: TrainedModel, number: int, text: str, found: Hypothesis) -> No
 
 
 def main() -> None:
-  """The command line."""
+  """Run the command line."""
   sys.stdout.reconfigure(encoding="utf-8")  # as what comes in
   run(lambda argv: translate(arguments(argv)), "opening the run")
 

@@ -52,17 +52,17 @@ NAMED = re.compile(r'^(\d+) "(.*)"$')
 
 
 def within(*functions: str) -> Callable[[Frames], bool]:
-  """Whether a call is to one of these functions, or to a method of one of these classes."""
+  """Return whether a call is to one of these functions, or to a method of one of these classes."""
   return lambda frames: any(name.startswith(functions) for _, name in frames)
 
 
 def of_optimizer(frames: Frames) -> bool:
-  """Whether a call is to optax, which also has the losses."""
+  """Return whether a call is to optax, which also has the losses."""
   return any("/optax/" in file and "/losses/" not in file for file, _ in frames)
 
 
 def of_output(frames: Frames) -> bool:
-  """Whether a call is to the linear map onto a vocabulary and its loss."""
+  """Return whether a call is to the linear map onto a vocabulary and its loss."""
   return any(file.endswith("/cross_entropy.py") for file, _ in frames)
 
 
@@ -94,7 +94,7 @@ class Part(NamedTuple):
 
 
 def frames(text: str) -> dict[str, Frames]:
-  """The calls behind each stack frame of a compiled program's text, by its number."""
+  """Return the calls behind each stack frame of a compiled program's text, by its number."""
   section, names, places, calls = "", {}, {}, {}
   for line in text.splitlines():
     if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
@@ -112,7 +112,7 @@ def frames(text: str) -> dict[str, Frames]:
 
 
 def kernels(compiled: jax.stages.Compiled) -> dict[str, tuple[str, float, float]]:
-  """The part, the FLOPs and the bytes of each instruction of a program, by its name."""
+  """Return the part, the FLOPs and the bytes of each instruction of a program, by its name."""
   text = compiled.as_text()
   calls, program = frames(text), hlo.Program(text)
   everything = [each for of in program.computations.values() for each in of.values()]
@@ -131,7 +131,7 @@ def kernels(compiled: jax.stages.Compiled) -> dict[str, tuple[str, float, float]
 
 
 def traced(call: Callable[[int], None]) -> dict[str, tuple[float, float]]:
-  """How often a step launches each kernel, and the seconds of each time, their median."""
+  """Return how often a step launches each kernel, and the seconds of each time, their median."""
   options = jax.profiler.ProfileOptions()
   options.python_tracer_level = 0  # it would take the core from the kernels
   with tempfile.TemporaryDirectory() as folder:
@@ -148,7 +148,7 @@ def traced(call: Callable[[int], None]) -> dict[str, tuple[float, float]]:
 
 
 def account(case: Case) -> tuple[dict[str, Part], float]:
-  """The parts of a case's step, and the seconds of a step that is not traced."""
+  """Return the parts of a case's step, and the seconds of a step that is not traced."""
   call, compiled, _ = programs.train(case)
   call(STEPS)
   began = time.perf_counter()
@@ -173,7 +173,7 @@ def bandwidth() -> float:
 
 
 def table(parts: Mapping[str, Part], step: float, case: Case) -> str:
-  """A row for each part, the longest first."""
+  """Return a row for each part, the longest first."""
   product, flops = programs.ceiling(case.size.dtype)
   product(2)
   peak, stream = flops * 10 / product(10).wall, bandwidth()
@@ -200,7 +200,7 @@ def table(parts: Mapping[str, Part], step: float, case: Case) -> str:
 
 
 def main(argv: list[str], command: str) -> None:
-  """Prints the account of each case, and writes them to a folder.
+  """Print the account of each case, and write them to a folder.
 
   Raises:
     UserError: there is no such encoding or size, or the folder cannot be written.

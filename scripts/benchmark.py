@@ -45,7 +45,7 @@ of CPU time is the steadier one. Ctrl-C keeps what was measured.
 
 
 def parser_of(script: str, description: str, examples: str) -> Parser:
-  """A parser for one of the scripts that measure."""
+  """Return a parser for one of the scripts that measure."""
   parser = Parser("", description, examples)
   parser.prog = f"python scripts/{script}.py"
   add = parser.add_argument
@@ -81,7 +81,7 @@ def parser_of(script: str, description: str, examples: str) -> Parser:
 
 
 def arguments(argv: list[str], parser: Parser | None = None) -> argparse.Namespace:
-  """The options, by default of this script.
+  """Return the options, by default of this script.
 
   Raises:
     UserError: they cannot be understood.
@@ -125,7 +125,7 @@ def peer_of(args: argparse.Namespace) -> Peer | None:
 def benchmark(
   args: argparse.Namespace, command: str, failed: dict[str, str] | None = None
 ) -> list[dict]:
-  """Measures, prints each measurement as it comes, writes all to a folder; returns the rows.
+  """Measure, print each measurement as it comes, write all to a folder; return the rows.
 
   What fails ends the benchmark, or, if `failed` is given, goes there with the reason.
 
@@ -165,7 +165,7 @@ def benchmark(
 
 
 def main() -> None:
-  """The command line."""
+  """Run the command line."""
   command = shlex.join(["python", "scripts/benchmark.py", *sys.argv[1:]])
   run(lambda argv: benchmark(arguments(argv), command))
 

@@ -71,12 +71,12 @@ class Drawn(NamedTuple):
 
 
 def pages() -> list[Path]:
-  """The folders of all pages."""
+  """Return the folders of all pages."""
   return sorted(path.parent for path in HERE.glob(f"*/{NAME}"))
 
 
 def claims(folder: Path) -> list[dict[str, str]]:
-  """What a page says of itself in its head.
+  """Return what a page says of itself in its head.
 
   Raises:
     UserError: it says too little, or gives another verdict than there are.
@@ -97,7 +97,7 @@ def claims(folder: Path) -> list[dict[str, str]]:
 
 
 def drawn(folder: Path) -> Drawn:
-  """A page with its tables and figures, made of its records.
+  """Return a page with its tables and figures, made of its records.
 
   Raises:
     UserError: the records cannot be read, or what is asked of them is not there.
@@ -121,7 +121,7 @@ def drawn(folder: Path) -> Drawn:
 
 
 def found_in(folder: Path, runs: Sequence[Run], argv: Sequence[str]) -> list[Results]:
-  """What `python -m posexp.report` finds in records, of all tasks they have."""
+  """Return what `python -m posexp.report` finds in records, of all tasks they have."""
   args = arguments([str(folder), *argv])
   runs = chosen(runs, args.where)
   return results.results(runs, args.by, args.metric, args.baseline)
@@ -134,7 +134,7 @@ def reported(
   titles: Sequence[str],
   shown: dict[str, str],
 ) -> Iterator[str]:
-  """The parts of a report on a page; its figures go to `shown`."""
+  """Yield the parts of a report on a page; its figures go to `shown`."""
   command = shlex.join(["python", "-m", "posexp.report", f"docs/findings/{folder.name}", *argv])
   yield f"```\n{command}\n```"
   tasks = found_in(folder, runs, argv)
@@ -164,7 +164,7 @@ def reported(
 
 
 def setting(runs: Sequence[Run]) -> str:
-  """What was trained and how, as a table: options, seeds, minutes and devices."""
+  """Return what was trained and how, as a table: options, seeds, minutes and devices."""
   runs = list({run.path: run for run in runs}.values())  # once, however often it was measured
 
   def values(found: Iterable[object]) -> str:
@@ -181,7 +181,7 @@ def setting(runs: Sequence[Run]) -> str:
 
 
 def costs(results: Results) -> str:
-  """What the groups cost by any machine's count, the best first, as a table.
+  """Return what the groups cost by any machine's count, the best first, as a table.
 
   Groups that are encodings have the time of a step beside it, as the benchmark has measured it.
   """
@@ -197,20 +197,22 @@ def costs(results: Results) -> str:
 
 
 def temporaries(group: Group) -> str:
-  """The memory of a step beside that of the state, by the compiler's count."""
+  """Return the memory of a step beside that of the state, by the compiler's count."""
   found = [run.score("memory/temporary_bytes") for run in group.counted.values()]
   return f"{sum(found) / len(found) / 2**20:,.1f}"
 
 
 @functools.cache
 def steps() -> dict[str, float]:
-  """How long a step of training takes with each encoding that was measured, over that of `none`."""
+  """Return how long a step of training takes with each encoding that was measured, over that of
+  `none`.
+  """
   with (HERE.parent / "benchmarks" / "steps" / "benchmark.csv").open(encoding="utf-8") as file:
     return {row["encoding"]: float(row["ratio"]) for row in csv.DictReader(file)}
 
 
 def device(run: Run) -> str:
-  """What a run was trained on."""
+  """Return what a run was trained on."""
   return run.summary["devices"]
 
 
@@ -225,7 +227,7 @@ def _pair(name: str, other: str) -> str:
 
 
 def overview(folders: Sequence[Path]) -> str:
-  """All claims with their verdicts, effects, p values and seeds, as a table.
+  """Return all claims with their verdicts, effects, p values and seeds, as a table.
 
   Raises:
     UserError: a page's head or records do not say them.
@@ -250,7 +252,7 @@ def overview(folders: Sequence[Path]) -> str:
 
 
 def main(names: Sequence[str]) -> None:
-  """Writes the pages.
+  """Write the pages.
 
   Raises:
     UserError: as `drawn` does, or there is no such page.

@@ -69,7 +69,7 @@ def attend(
   q: Array, k: Array, v: Array, keys: Array | None, values: Array | None, mask: Array,
   first: Array, *, causal: bool, target: Target,
 ) -> Array:  # fmt: skip
-  """Computes attention of q [B,Q,H,D], already scaled, to k, v [B,K,H,D]: [B,Q,H,D].
+  """Compute attention of q [B,Q,H,D], already scaled, to k, v [B,K,H,D]: [B,Q,H,D].
 
   `keys` and `values` are the vectors, [R,D] or [H,R,D], of the offsets −f … f with f ≥ 1; farther
   offsets are clipped. One of the two may be None. `first`, int [], is the offset of key 0 from
@@ -91,13 +91,13 @@ def attend(
 
 
 def product(formula: str, x: Array, vectors: Array, dtype: jnp.dtype) -> Array:
-  """Multiplies x by vectors, [R,D] for all heads or [H,R,D] for each."""
+  """Multiply x by vectors, [R,D] for all heads or [H,R,D] for each."""
   formula = formula.replace(",rd", ",hrd") if vectors.ndim == 3 else formula
   return jnp.einsum(formula, x, vectors.astype(x.dtype), preferred_element_type=dtype)
 
 
 def filled(x: Array, axis: int, size: int) -> Array:
-  """Pads the end of an axis of x with zeros, to a multiple of `size`."""
+  """Pad the end of an axis of x with zeros, to a multiple of `size`."""
   return jnp.pad(x, [(0, -n % size if i == axis else 0) for i, n in enumerate(x.shape)])
 
 
@@ -123,7 +123,7 @@ class Saved(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def summed(causal: bool, target: Target, x: Inputs) -> tuple[Array, Array]:
-  """Returns v summed by weights, [B,Q,H,D], and the weights summed by offset, [B,Q,H,R]."""
+  """Return v summed by weights, [B,Q,H,D], and the weights summed by offset, [B,Q,H,R]."""
   return forward(causal, target, x)[0]
 
 
@@ -152,7 +152,7 @@ summed.defvjp(forward, backward)
 
 
 def launch(kernel: Callable, causal: bool, target: Target, outputs: tuple, *inputs: Any) -> tuple:
-  """Runs a kernel on all blocks of all heads and returns arrays like `outputs`.
+  """Run a kernel on all blocks of all heads and return arrays like `outputs`.
 
   The first output is None or an array with initial values: the kernel writes only some entries.
   """
@@ -176,18 +176,18 @@ def launch(kernel: Callable, causal: bool, target: Target, outputs: tuple, *inpu
 
 
 def of_head(x: Array) -> pl.BlockSpec:
-  """Returns the spec of one head's part of x [B,L], [B,L,H] or [B,L,H,N]: [L] or [L,N]."""
+  """Return the spec of one head's part of x [B,L], [B,L,H] or [B,L,H,N]: [L] or [L,N]."""
   shape = tuple(None if axis in (0, 2) else size for axis, size in enumerate(x.shape))
   return pl.BlockSpec(shape, lambda _, head, text: (text, 0, head, 0)[: len(shape)])
 
 
 def block(i: Array) -> pl.Slice:
-  """Returns the slice of block i of queries or keys."""
+  """Return the slice of block i of queries or keys."""
   return pl.ds(i * BLOCK, BLOCK)
 
 
 def forward_kernel(causal, _, x, found, out, log_total):
-  """Computes outputs; `found` gets the log of weights by offset, not yet divided by their total."""
+  """Compute outputs; `found` gets the log of weights by offset, not yet divided by their total."""
   i, head = pl.program_id(0), Head(x, causal)
   query = x.q[block(i)]
 
@@ -212,7 +212,7 @@ def forward_kernel(causal, _, x, found, out, log_total):
 
 
 def query_kernel(causal, _, x, saved, of_offsets, of_q):
-  """Computes gradients of queries and of the per-offset logits."""
+  """Compute gradients of queries and of the per-offset logits."""
   i, head = pl.program_id(0), Head(x, causal)
   query, grad = x.q[block(i)], saved.out_grad[block(i)]
 
@@ -232,7 +232,7 @@ def query_kernel(causal, _, x, saved, of_offsets, of_q):
 
 
 def key_kernel(causal, _, x, saved, __, of_k, of_v):
-  """Computes gradients of keys and values."""
+  """Compute gradients of keys and values."""
   j, head = pl.program_id(0), Head(x, causal)
   key, value = x.k[block(j)], x.v[block(j)]
 
@@ -258,24 +258,24 @@ class Head:
     self.ahead = 1 if causal else self.far  # from this offset on, pairs are alike or invisible
 
   def over_keys(self, i: Array, step: Callable, carry: Any) -> Any:
-    """Returns carry after step(tile, carry) for queries i and all keys that they may see."""
+    """Return carry after step(tile, carry) for queries i and all keys that they may see."""
     ranges = near(i * BLOCK - self.first, self.x.k.shape[0] // BLOCK, self.far, self.ahead)
     return self.over(ranges, lambda side, j, carry: step(Tile(self, i, j, side), carry), carry)
 
   def over_queries(self, j: Array, step: Callable, carry: Any) -> Any:
-    """Returns carry after step(tile, carry) for keys j and all queries that may see them."""
+    """Return carry after step(tile, carry) for keys j and all queries that may see them."""
     ranges = near(j * BLOCK + self.first, self.x.q.shape[0] // BLOCK, self.ahead, self.far)[::-1]
     return self.over(ranges, lambda side, i, carry: step(Tile(self, i, j, side), carry), carry)
 
   def over(self, ranges: tuple, step: Callable, carry: Any) -> Any:
-    """Returns carry after step(side, block, carry) for the blocks in each side's range."""
+    """Return carry after step(side, block, carry) for the blocks in each side's range."""
     for side in self.sides:
       carry = jax.lax.fori_loop(*ranges[side + 1], functools.partial(step, side), carry)
     return carry
 
 
 def near(base: Array, count: int, before: int, after: int) -> tuple:
-  """Returns the ranges of blocks before, near and after a block of tokens that begins at `base`.
+  """Return the ranges of blocks before, near and after a block of tokens that begins at `base`.
 
   A near block has a token less than `before` before, or less than `after` after, one of these.
   """
@@ -296,18 +296,18 @@ class Tile:
     self.place = row, jnp.clip(self.offset, -head.far, head.far) + head.far
 
   def look_up(self, by_offset: Array) -> Array:
-    """Looks up [Q,R] for each pair: [rows,columns], or [rows,1] where all pairs share a column."""
+    """Look up [Q,R] for each pair: [rows,columns], or [rows,1] where all pairs share a column."""
     if self.side:
       return by_offset[self.rows, self.head.far * (1 + self.side)][:, None]
     return plgpu.load(by_offset.at[self.place])
 
   def put(self, by_offset: Array, x: Array) -> None:
-    """Writes x [rows,columns] into [Q,R] for the pairs that have an entry of their own."""
+    """Write x [rows,columns] into [Q,R] for the pairs that have an entry of their own."""
     if not self.side:
       plgpu.store(by_offset.at[self.place], x, mask=jnp.abs(self.offset) < self.head.far)
 
   def ends(self, x: Array) -> tuple[Array, Array]:
-    """Sums x [rows,columns] over the offsets clipped to −f, and over those to f: [rows] each."""
+    """Sum x [rows,columns] over the offsets clipped to −f, and over those to f: [rows] each."""
     if self.side:
       total, none = x.sum(1), jnp.zeros(BLOCK)
       return (total, none) if self.side < 0 else (none, total)
@@ -315,7 +315,7 @@ class Tile:
     return tuple(jnp.where(each, x, 0).sum(1) for each in there)
 
   def logits(self, query: Array, key: Array) -> Array:
-    """Returns the masked logits, [rows,columns]."""
+    """Return the masked logits, [rows,columns]."""
     visible = self.head.x.mask[self.columns][None]
     if self.head.causal:
       visible &= self.offset <= 0
@@ -323,7 +323,7 @@ class Tile:
     return jnp.where(visible, logits, LEAST)
 
   def backward(self, saved: Saved, query: Array, key: Array, grad: Array, value: Array) -> tuple:
-    """Returns weights and gradients of logits, [rows,columns] each."""
+    """Return weights and gradients of logits, [rows,columns] each."""
     weights = jnp.exp(self.logits(query, key) - saved.log_total[self.rows][:, None])
     of_weights = dot(grad, value.T) + self.look_up(saved.weights_grad)
     return weights, weights * (of_weights - saved.level[self.rows][:, None])

@@ -84,7 +84,7 @@ class Device(NamedTuple):
 
 
 def device() -> Device:
-  """The first device of this process; UserError if JAX does not start."""
+  """Return the first device of this process; UserError if JAX does not start."""
   try:
     return Device(jax.default_backend(), jax.devices()[0].device_kind)
   except RuntimeError as error:  # as with JAX_PLATFORMS=cuda and no GPU
@@ -92,7 +92,8 @@ def device() -> Device:
 
 
 def apart(work: Callable[..., Any], *args: Any) -> Any:
-  """The result of work in a process of its own, which alone ends if the GPU does not survive it.
+  """Return the result of work in a process of its own, which alone ends if the GPU does not survive
+  it.
 
   Raises:
     BrokenProcessPool: the process died.
@@ -102,7 +103,7 @@ def apart(work: Callable[..., Any], *args: Any) -> Any:
 
 
 def do(name: str, out: Path, rehearse: bool) -> dict[str, str]:
-  """Does one of `WORK`, writes its files, and returns what failed, with the reasons."""
+  """Do one of `WORK`, write its files, and return what failed, with the reasons."""
   folder = out / name
   for file in folder.glob("*.csv"):
     file.unlink()
@@ -123,7 +124,7 @@ def do(name: str, out: Path, rehearse: bool) -> dict[str, str]:
 
 
 def check(folder: Path, encodings: Iterable[str], lengths: Sequence[int]) -> dict[str, str]:
-  """Compares kernels with their definition, tells and writes it; returns what differs."""
+  """Compare kernels with their definition, tell and write it; return what differs."""
   found: list[Row] = []
   for row in proof.check(encodings, lengths):
     found.append(row)
@@ -137,7 +138,7 @@ def check(folder: Path, encodings: Iterable[str], lengths: Sequence[int]) -> dic
 
 
 def page(out: Path, title: str, failures: list[Row]) -> str:
-  """What all files of a folder say, in short; Markdown."""
+  """Return what all files of a folder say, in short; Markdown."""
   checks = rows.read(out / "check" / "check.csv")
   measured = {name: rows.read(out / name / "benchmark.csv") for name in WORK}
   found = advice([row for each in measured.values() for row in each], checks)
@@ -157,7 +158,7 @@ def page(out: Path, title: str, failures: list[Row]) -> str:
 
 
 def figures(checks: list[Row], measured: dict[str, list[Row]], name: str) -> Iterator[str]:
-  """A line for each folder, and one for what MFU is reckoned with."""
+  """Yield a line for each folder, and one for what MFU is reckoned with."""
   if checks:
     compared = [row["equal"] for row in checks if row["length"]]
     equal = compared.count("yes")
@@ -181,7 +182,7 @@ def figures(checks: list[Row], measured: dict[str, list[Row]], name: str) -> Ite
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-  """The options; UserError if they cannot be understood."""
+  """Return the options; UserError if they cannot be understood."""
   parser = Parser("", "Checks and measures this GPU, and says which defaults to change.", EXAMPLES)
   parser.prog = "python scripts/gpu.py"
   add = parser.add_argument
@@ -198,7 +199,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def main(argv: list[str]) -> bool:
-  """Does all that is asked for, and whether all of it went well.
+  """Do all that is asked for; return whether all of it went well.
 
   Raises:
     UserError: an option cannot be understood, or the folder cannot be written.

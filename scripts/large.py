@@ -52,7 +52,7 @@ examples:
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-  """The options; UserError if they cannot be understood."""
+  """Return the options; UserError if they cannot be understood."""
   parser = Parser("", "Measures how long large data take to the first step.", EXAMPLES)
   parser.prog = "python scripts/large.py"
   add = parser.add_argument
@@ -84,7 +84,7 @@ def sentences(count: int, seed: int) -> Iterator[str]:
 
 
 def write(path: Path, lines: Iterable[str], size: float = math.inf) -> None:
-  """A file of these lines, or of as many as reach a size in bytes."""
+  """Return a file of these lines, or of as many as reach a size in bytes."""
   with path.open("w") as file:
     for line in lines:
       if size <= 0:
@@ -95,7 +95,7 @@ def write(path: Path, lines: Iterable[str], size: float = math.inf) -> None:
 def trained(
   folder: Path, name: str, options: list[str], steps: int = 1
 ) -> tuple[dict[str, float], resource.struct_rusage]:
-  """The summary of a run, and what its process used.
+  """Return the summary of a run, and what its process used.
 
   Raises:
     UserError: the run failed.
@@ -114,7 +114,7 @@ def trained(
 
 
 def measure(folder: Path, data: str, size: int, options: list[str]) -> list[str]:
-  """A row of the table."""
+  """Return a row of the table."""
   first, used = trained(folder, "first", options)
   again, used_again = trained(folder, "again", options)
   longer, _ = trained(folder, "longer", options, STEPS)

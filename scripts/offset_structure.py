@@ -37,7 +37,7 @@ SHARE = Metric("offset_share", "share of offsets", percent=True)
 
 
 def measured(trained: TrainedModel) -> Iterator[Run]:
-  """A run with each kind of weights."""
+  """Yield a run with each kind of weights."""
   run, heads = trained.run, trained.spec.size.num_heads
   stack = trained.snapshot.model().stacks[0]
   started = trained.spec.build(Rngs(**keys(run.seed))).stacks[0]
@@ -60,13 +60,13 @@ def measured(trained: TrainedModel) -> Iterator[Run]:
 
 
 def mapped(vectors: np.ndarray, layer: MultiHeadAttention) -> list[np.ndarray]:
-  """Queries and keys of nothing but positions [L,F]."""
+  """Return queries and keys of nothing but positions [L,F]."""
   inputs = vectors.astype(np.float32)
   return [np.asarray(each(inputs), np.float64) for each in (layer.query, layer.key)]
 
 
 def main() -> None:
-  """The command line."""
+  """Run the command line."""
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )

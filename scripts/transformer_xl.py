@@ -28,7 +28,7 @@ examples:
 
 
 def write(file: Path, source: Path, python: str) -> None:
-  """Has the authors' code write the file.
+  """Have the authors' code write the file.
 
   Raises:
     UserError: it cannot.
@@ -51,7 +51,7 @@ def write(file: Path, source: Path, python: str) -> None:
 
 
 def main(argv: list[str]) -> None:
-  """Prints the largest difference of each case.
+  """Print the largest difference of each case.
 
   Raises:
     UserError: the authors' code cannot be run, or posexp's numbers are not its.

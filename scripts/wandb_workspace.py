@@ -65,7 +65,7 @@ PRESET = f"posexp-{hashlib.sha256(json.dumps(SPECIFICATION).encode()).hexdigest(
 
 
 def main(argv: Sequence[str]) -> None:
-  """The command line."""
+  """Run the command line."""
   parser = Parser("", "Saves a workspace of W&B for each task of some runs.", EXAMPLES)
   parser.prog = "python scripts/wandb_workspace.py"
   parser.add_argument("runs", metavar="RUNS", nargs="*", type=Path, help="folders; default: runs")
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def ensure_preset(entity: str) -> None:
-  """Gives an account the preset if it lacks it; raises W&B's error if it may not have it."""
+  """Give an account the preset if it lacks it; raises W&B's error if it may not have it."""
   try:
     connection.load().Api().create_custom_chart(
       entity=entity,
@@ -105,7 +105,7 @@ def ensure_preset(entity: str) -> None:
 
 
 def workspace(workspaces: Any, task: Results, entity: str, project: str) -> Any:
-  """The workspace of a task, not yet saved."""
+  """Return the workspace of a task, not yet saved."""
   from wandb_workspaces.expr import And, Config
 
   return workspaces.Workspace(
@@ -123,7 +123,7 @@ def workspace(workspaces: Any, task: Results, entity: str, project: str) -> Any:
 
 
 def sections(task: Results, entity: str) -> Iterator[tuple[str, list[Any]]]:
-  """The panels of a task under their headings."""
+  """Yield the panels of a task under their headings."""
   from wandb_workspaces.reports import v2
 
   seeds = {
@@ -141,7 +141,7 @@ def sections(task: Results, entity: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 def custom(chart: Chart, task: str, entity: str) -> Any:
-  """The panel of a chart, which draws the tables that `posexp.sync` has sent."""
+  """Return the panel of a chart, which draws the tables that `posexp.sync` has sent."""
   from wandb_workspaces.reports import v2
 
   return v2.CustomChart(

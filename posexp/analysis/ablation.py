@@ -45,7 +45,7 @@ class Switches:
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
   ) -> Off:
-    """A choice of switches; None is all.
+    """Return a choice of switches; None is all.
 
     Raises:
       UserError: there is no such term, layer or head.
@@ -81,7 +81,7 @@ class Switches:
 
 
 def parts(found: Outputs) -> tuple[str, np.ndarray, np.ndarray]:
-  """The metric whose changes are shown, and what is divided by what, [N] each, to make it.
+  """Return the metric whose changes are shown, and what is divided by what, [N] each, to make it.
 
   It is accuracy; of language models bits per byte; and of parsers F1, by which the count depends on
   what was found.
@@ -99,7 +99,7 @@ def ratio(values: np.ndarray, counts: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> list[dict[str, Any]]:
-  """The metrics of a split for each choice of switches, and their difference from the first.
+  """Return the metrics of a split for each choice of switches, and their difference from the first.
 
   The switches are traced: however many choices there are, the program is compiled once for each
   length of the batches.
@@ -122,12 +122,12 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
 
 
 def shown(on: dict[str, Any]) -> Score:
-  """The metric whose changes are shown."""
+  """Return the metric whose changes are shown."""
   return score(next(name for name in ("bits_per_byte", "f1", "accuracy") if name in on))
 
 
 def table(result: dict[str, Any], known: Off) -> str:
-  """The metrics with everything on, and a row for each choice of switches.
+  """Return the metrics with everything on, and a row for each choice of switches.
 
   Changes of accuracy are in points. The accuracy of a translation is that of its tokens; changed
   are examples with another answer, or with more or fewer tokens right.
@@ -152,7 +152,7 @@ def table(result: dict[str, Any], known: Off) -> str:
 
 
 def name(row: dict[str, Any], known: Off) -> str:
-  """What is off, less what all of it is: "content: layer 0"."""
+  """Name what is off, less what all of it is: "content: layer 0"."""
   where = [
     f"{field.removesuffix('s')} {','.join(map(str, row[field]))}"
     for field in ("layers", "heads")
@@ -162,7 +162,7 @@ def name(row: dict[str, Any], known: Off) -> str:
 
 
 def as_runs(trained: TrainedModel, result: dict[str, Any], known: Off) -> list[Run]:
-  """What was measured, as runs: one with everything on, and one for each choice of switches.
+  """Return the measurements as runs: one with everything on, and one for each choice of switches.
 
   Their option `without` names what was off, so that a report tells them apart. Of the summary they
   have what training cost and the metrics that were measured, all under their split.
@@ -182,7 +182,7 @@ def as_runs(trained: TrainedModel, result: dict[str, Any], known: Off) -> list[R
 
 
 def heat_map(result: dict[str, Any]) -> Figure:
-  """What every term in every layer and head is worth: the changes of a grid, a panel per term."""
+  """Draw what every term in every layer and head is worth: a panel of changes per term."""
   off, on = result["off"], result["on"]
   terms = {row["terms"]: [each for each in off if each["terms"] == row["terms"]] for row in off}
   layers, heads = (max((row[key] for row in off), key=len) for key in ("layers", "heads"))

@@ -31,7 +31,7 @@ class Seen(NamedTuple):
 
 
 def watch(stack: Stack) -> tuple[list[Seen], list[Seen]]:
-  """Makes a stack record its self-attention and cross-attention; returns a list by layer of each.
+  """Make a stack record its self-attention and cross-attention; return a list by layer of each.
 
   The lists are filled when the stack, which is changed, computes attention, now by definition.
   """
@@ -57,7 +57,7 @@ def watch(stack: Stack) -> tuple[list[Seen], list[Seen]]:
 def seen_by(
   model: nnx.Module, batch: dict[str, Array], carry: Any, positions: Positions
 ) -> tuple[list[Seen], Any]:
-  """Returns the attention of each layer of a model's first stack in evaluation, and the next carry.
+  """Return the attention of each layer of a model's first stack in evaluation, and the next carry.
 
   An encoder reads a batch's `tokens` and `mask`; a causal stack reads what its model reads, after
   the carry.
@@ -85,7 +85,7 @@ class AttentionByOffset(NamedTuple):
 def by_offset(
   model: nnx.Module, positions: Positions, batches: list[dict[str, Any]], most: int
 ) -> AttentionByOffset:
-  """Measures a model on batches of equal length, one after another; only the last `most` count."""
+  """Measure a model on batches of equal length, one after another; only the last `most` count."""
 
   @nnx.jit
   def look(model: Any, batch: dict[str, Array], carry: Any):
@@ -130,7 +130,7 @@ class AttentionMap(NamedTuple):
 def of_translation(
   trained: TrainedModel, source: Sequence[int], target: Sequence[int]
 ) -> list[AttentionMap]:
-  """Returns the attention in one pass over source and translation, tokens of a `LineTranslator`."""
+  """Return the attention in one pass over source and translation, tokens of a `LineTranslator`."""
   batch = pair(source, target, trained.spec.encoding.limit)
   state = trained.snapshot.state
   seen = weights(trained.snapshot.graphdef)(state.params, state.settings, batch)
@@ -145,7 +145,7 @@ def of_translation(
 
 
 def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None) -> dict[str, Any]:
-  """Returns the batch of a source and its translation, which both end with [EOS] or were cut."""
+  """Return the batch of a source and its translation, which both end with [EOS] or were cut."""
 
   def row(tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     length = padded_length(len(tokens), limit)
@@ -161,7 +161,7 @@ def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None)
 
 @functools.lru_cache(maxsize=4)
 def weights(graphdef: nnx.GraphDef) -> Callable[..., tuple[Array, Array, Array]]:
-  """Compiles (params, settings, batch of one pair) -> the weights of each map, with padding."""
+  """Compile (params, settings, batch of one pair) -> the weights of each map, with padding."""
 
   @jax.jit
   def look(params: Any, settings: Any, batch: dict[str, Array]) -> tuple[Array, Array, Array]:
@@ -176,6 +176,6 @@ def weights(graphdef: nnx.GraphDef) -> Callable[..., tuple[Array, Array, Array]]
 
 
 def token_names(tokenizer: str, tokens: Sequence[int]) -> list[str]:
-  """Returns the text of each token, by a tokenizer's JSON; ␣ marks the beginning of a word."""
+  """Return the text of each token, by a tokenizer's JSON; ␣ marks the beginning of a word."""
   opened, decoder = tokenizers.Tokenizer.from_str(tokenizer), tokenizers.decoders.ByteLevel()
   return [decoder.decode([opened.id_to_token(each)]).replace(" ", "␣") for each in tokens]

@@ -32,7 +32,7 @@ INDENT = 17  # of the text after a row's label
 
 
 def lines(name: str, encoding: Encoding, rows: dict[str, str]) -> list[str]:
-  """The card as it is printed: the name, the docstring of the encoding, and labeled rows."""
+  """Return the card as it is printed: the name, the docstring of the encoding, and labeled rows."""
   kind = type(encoding)
   about = "no positions" if kind is Encoding else inspect.getdoc(kind) or ""
   found = [name, textwrap.indent(about, "  "), ""]
@@ -42,12 +42,12 @@ def lines(name: str, encoding: Encoding, rows: dict[str, str]) -> list[str]:
 
 
 def overrides(encoding: Encoding, part: str) -> bool:
-  """Whether the encoding has a factory of its own for a part."""
+  """Return whether the encoding has a factory of its own for a part."""
   return getattr(type(encoding), part) is not getattr(Encoding, part)
 
 
 def rows_without_attention(encoding: Encoding, backbone: str) -> dict[str, str]:
-  """The rows of an encoding in a network that has no attention."""
+  """Return the rows of an encoding in a network that has no attention."""
   found = [part for part in ("embed", "linear") if overrides(encoding, part)]
   return {
     "enters": entered(found),
@@ -56,13 +56,14 @@ def rows_without_attention(encoding: Encoding, backbone: str) -> dict[str, str]:
 
 
 def entered(parts: list[str]) -> str:
-  """The parts of a Transformer in words."""
+  """Return the parts of a Transformer in words."""
   return "; ".join(PARTS[part] for part in parts) or "nowhere"
 
 
 def rows(model: ProbeModel, profile: Profile, text: np.ndarray | None = None) -> dict[str, str]:
-  """The rows of the card, measured; `profile` is of the model's first layer, and `text` as in
-  `behavior`."""
+  """Return the rows of the card, measured; `profile` is of the model's first layer, and `text` as
+  in `behavior`.
+  """
   encoding, stack = model
   refusals = {
     mode: probe.refusal(encoding, dataclasses.replace(stack.size, memory=slots), causal)
@@ -79,7 +80,7 @@ def rows(model: ProbeModel, profile: Profile, text: np.ndarray | None = None) ->
 
 
 def parts(model: ProbeModel) -> list[str]:
-  """The parts of a Transformer that the encoding replaces, with the options that it has."""
+  """Return the parts of a Transformer that the encoding replaces, with the options that it has."""
   found = [part for part in list(PARTS)[:-1] if overrides(model.encoding, part)]
   plain = {
     "embed": type(model.stack.embed) is TokenEmbedding,
@@ -90,7 +91,7 @@ def parts(model: ProbeModel) -> list[str]:
 
 
 def costs(model: ProbeModel) -> dict[str, str]:
-  """What the encoding adds to the parameters and FLOPs of a stack without positions."""
+  """Return what the encoding adds to the parameters and FLOPs of a stack without positions."""
   size = dataclasses.replace(model.stack.size, attention="reference")
   length = probe.available(model.encoding, LENGTH)
   inputs = (jax.ShapeDtypeStruct((1, length), jnp.int32),)
@@ -107,7 +108,7 @@ def costs(model: ProbeModel) -> dict[str, str]:
 
 
 def coverage(model: ProbeModel, profile: Profile) -> dict[str, str]:
-  """Which positions or offsets the encoding tells apart, and what happens beyond these."""
+  """Return which positions or offsets the encoding tells apart, and what happens beyond these."""
   offsets, limit = profile.offsets, model.encoding.limit
   if profile.spread >= ROUNDING:
     logits = np.concatenate([profile.logits, profile.same])
@@ -131,14 +132,14 @@ def coverage(model: ProbeModel, profile: Profile) -> dict[str, str]:
 
 
 def last_distinct(logits: np.ndarray) -> int:
-  """The first distance from which on all logits [N,H,distances] are equal."""
+  """Return the first distance from which on all logits [N,H,distances] are equal."""
   apart = np.abs(logits - logits[..., -1:]).max(axis=(0, 1))
   apart = apart > ROUNDING * (1 + np.abs(logits).max())
   return int(np.flatnonzero(apart)[-1]) + 1 if apart.any() else 0
 
 
 def behavior(model: ProbeModel, text: np.ndarray | None = None) -> dict[str, str]:
-  """Returns how permuting words and shifting positions change the outputs of a stack, measured.
+  """Return how permuting words and shifting positions change the outputs of a stack, measured.
 
   The stack is that of the model, which reads the words of `text`, int [1,L] or [1,L,I]. Without a
   text it is untrained, all of its weights are `perturbed`, and it reads any words.

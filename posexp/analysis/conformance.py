@@ -32,7 +32,7 @@ class Property(NamedTuple):
     return self.check.__name__.replace("_", " ")
 
   def sides(self, encoding: Encoding) -> list[bool]:
-    """Whether attention is causal: one or both, or none where it is not asked for."""
+    """Return whether attention is causal: one or both, or none where it is not asked for."""
     if self.declared and not getattr(encoding, self.declared):
       return []
     return [True] * self.decoder + [False] * (self.encoder and not encoding.causal_only)
@@ -65,7 +65,7 @@ class Outcome(NamedTuple):
 
 
 def examine(encoding: Encoding, reach: int = REACH) -> Iterator[Outcome]:
-  """Yields every property of one encoding, with the smallest counterexample if it does not hold.
+  """Yield every property of one encoding, with the smallest counterexample if it does not hold.
 
   Positions that are far apart are below `reach`.
 
@@ -88,7 +88,7 @@ def examine(encoding: Encoding, reach: int = REACH) -> Iterator[Outcome]:
 
 
 def is_defined(case: Case) -> bool:
-  """Whether a model can be built."""
+  """Return whether a model can be built."""
   try:
     stack(case)
   except ValueError:
@@ -97,7 +97,7 @@ def is_defined(case: Case) -> bool:
 
 
 def fails(each: Property, case: Case) -> Violation | None:
-  """The first difference that a property finds; an exception is one, too."""
+  """Return the first difference that a property finds; an exception is one, too."""
   try:
     return next(each.check(case), None)
   except Exception as error:
@@ -105,7 +105,7 @@ def fails(each: Property, case: Case) -> Violation | None:
 
 
 def shrink(each: Property, case: Case) -> tuple[Case, Violation]:
-  """The smallest case that fails: of the fewest layers, then heads, then tokens."""
+  """Return the smallest case that fails: of the fewest layers, then heads, then tokens."""
   sizes = itertools.product((1, case.layers), (1, case.heads), range(2, case.length + 1))
   for layers, heads, length in sizes:
     smaller = dataclasses.replace(case, length=length, layers=layers, heads=heads)

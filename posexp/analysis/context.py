@@ -39,7 +39,7 @@ class Curve(NamedTuple):
     return float(self.nats[context].mean())
 
   def half(self, values: np.ndarray) -> float:
-    """Returns half the 95 % interval of the mean of values [N]: t, over the means of blocks."""
+    """Return half the 95 % interval of the mean of values [N]: t, over the means of blocks."""
     means = values.reshape(self.blocks, -1).mean(1)
     if self.blocks < 2:
       return math.nan
@@ -47,12 +47,12 @@ class Curve(NamedTuple):
     return float(t * means.std(ddof=1) / math.sqrt(self.blocks))
 
   def gain(self, context: int, before: int) -> tuple[float, float]:
-    """Returns the drop of the loss per doubling of the context, and half its interval."""
+    """Return the drop of the loss per doubling of the context, and half its interval."""
     values = (self.nats[before] - self.nats[context]) / math.log2(context / before)
     return float(values.mean()), self.half(values)
 
   def bands(self) -> dict[int, float]:
-    """Returns half-intervals of means without what contexts share (Cousineau 2005, Morey 2008)."""
+    """Return half-intervals of means without what contexts share (Cousineau 2005, Morey 2008)."""
     count = len(self.nats)
     if count < 2:
       return {context: self.half(each) for context, each in self.nats.items()}
@@ -62,7 +62,7 @@ class Curve(NamedTuple):
 
 
 def with_memory(trained: TrainedModel, memory: int) -> TrainedModel:
-  """Returns the same weights with a memory of another length; UserError if there can be none."""
+  """Return the same weights with a memory of another length; UserError if there can be none."""
   if memory == trained.spec.size.memory:
     return trained
   return with_options(trained, {"model.memory": memory})
@@ -71,7 +71,7 @@ def with_memory(trained: TrainedModel, memory: int) -> TrainedModel:
 def exact(
   trained: TrainedModel, split: str, contexts: Sequence[int], positions: int | None
 ) -> tuple[windows.ContextLosses, Curve]:
-  """Returns losses of targets drawn at random, each with exactly a context's tokens before it.
+  """Return losses of targets drawn at random, each with exactly a context's tokens before it.
 
   Raises:
     UserError: the split is too short for the longest context.
@@ -86,7 +86,7 @@ def exact(
 def consecutive(
   trained: TrainedModel, split: str, contexts: Sequence[int], targets: int, stride: int | None
 ) -> Curve:
-  """Returns losses of neighboring targets, in windows of each of these lengths.
+  """Return losses of neighboring targets, in windows of each of these lengths.
 
   Windows follow each other, and all of their targets count; with a stride, longer windows overlap,
   and only the last `stride` targets of each count. All lengths score the same targets: the first
@@ -126,7 +126,7 @@ def _name(trained: TrainedModel) -> str:
 
 
 def by_place(curve: Curve, context: int) -> dict[str, tuple[float, float]]:
-  """Returns the mean loss in parts of the windows of a length, and half its interval over windows.
+  """Return the mean loss in parts of the windows of a length, and half its interval over windows.
 
   The parts are the places 0–15, 16–31, 32–63, and so on, of consecutive windows.
   """
@@ -142,7 +142,7 @@ def by_place(curve: Curve, context: int) -> dict[str, tuple[float, float]]:
 
 
 def table(curves: Sequence[Curve]) -> str:
-  """Formats a row for each context of each curve."""
+  """Format a row for each context of each curve."""
   rows: list[list[str]] = []
   for curve in curves:
     for before, context in itertools.pairwise([None, *curve.nats]):
@@ -156,7 +156,7 @@ def table(curves: Sequence[Curve]) -> str:
 
 
 def place_table(name: str, parts: Mapping[str, tuple[float, float]]) -> str:
-  """Formats a row for each part of the windows of one curve."""
+  """Format a row for each part of the windows of one curve."""
   rows = [[part, _pm(*found)] for part, found in parts.items()]
   return tabulated(([f"place in the window, {name}", "loss (nats)"], rows), "plain")
 
@@ -166,7 +166,7 @@ def _pm(value: float, half: float, sign: str = "") -> str:
 
 
 def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
-  """Carries out `posexp.evaluate --context`: prints tables and draws a figure.
+  """Carry out `posexp.evaluate --context`: print tables and draw a figure.
 
   Losses with exact contexts are kept in the run's folder, for the report and for RECL.
 
@@ -213,7 +213,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
 
 
 def _file(args: argparse.Namespace, model: TrainedModel) -> str:
-  """Returns the name of a kept file: the split, and options that differ from training."""
+  """Return the name of a kept file: the split, and options that differ from training."""
   options = [word.replace("/", " ") for word in args.options]
   if model.spec.size.memory != model.run.config["model"]["memory"]:
     options.append(f"model.memory={model.spec.size.memory}")
@@ -243,7 +243,7 @@ def _title(
 def result(
   trained: TrainedModel, args: argparse.Namespace, curves: Sequence[Curve], parts: Mapping
 ) -> dict[str, Any]:
-  """Returns the numbers, as plain values."""
+  """Return the numbers, as plain values."""
   return {
     "encoding": trained.run.config["encoding"],
     "step": int(trained.snapshot.state.step),
@@ -262,7 +262,7 @@ def result(
 def figure(
   title: str, curves: Sequence[Curve], xlabel: str, trained_on: Sequence[int], parts: Mapping
 ) -> Figure:
-  """Draws the loss by context, a line for each curve, and by place in the windows, for `parts`.
+  """Draw the loss by context, a line for each curve, and by place in the windows, for `parts`.
 
   Bands leave out the spread that all contexts share. Dotted lines mark the lengths `trained_on`.
   """

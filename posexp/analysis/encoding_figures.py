@@ -22,7 +22,7 @@ TOKEN, WIDEST, APART = 0.14, 30.0, 0.09
 
 
 def vectors(name: str, found: np.ndarray) -> Figure:
-  """The vectors [L,F] of positions, and the inner products of all pairs of them."""
+  """Return the vectors [L,F] of positions, and the inner products of all pairs of them."""
   title = f"{name}: vectors p of positions, and their inner products"
   figure, ((left, right),) = panels(1, 2, width=5.2, height=3.6, title=title)
   products = found @ found.T
@@ -55,7 +55,7 @@ def products_by_offset(
 
 
 def shares(name: str, found: Mapping[str, Shares]) -> Figure:
-  """How much of the logits that positions make among themselves is a function of the offset."""
+  """Draw how much of the logits of positions among themselves depends on the offset alone."""
   title = f"{name}: what j − i alone explains of the variance of (pᵢ W_Q) · (pⱼ W_K)"
   figure, ((axes,),) = panels(1, 1, width=6.2, height=3.3, title=title)
   places = np.arange(len(found))
@@ -75,7 +75,9 @@ def shares(name: str, found: Mapping[str, Shares]) -> Figure:
 
 
 def logits_by_offset(name: str, profile: Profile, near: int) -> Figure:
-  """The logit at offsets closer than `near`, whole and of each term: a panel for each head."""
+  """Return the logit at offsets closer than `near`, whole and of each term: a panel for
+  each head.
+  """
   rows = {
     "logit": {
       "query and key drawn apart": relative_to_zero(profile.logits, profile.offsets),
@@ -113,7 +115,7 @@ def logits_by_offset(name: str, profile: Profile, near: int) -> Figure:
 
 
 def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Figure:
-  """The attention weight at offsets closer than `near`, if keys differ in position alone."""
+  """Return the attention weight at offsets closer than `near`, if keys differ in position alone."""
   title = f"{name}: attention weight by offset\nfor random queries, keys alike but for position"
   lines = {}
   for layer, profile in layers.items():
@@ -164,7 +166,7 @@ def attention_by_distance(name: str, found: AttentionByOffset, item: str) -> Fig
 
 
 def likeness(name: str, rows: list[str], columns: list[str], found: np.ndarray) -> Figure:
-  """Distances [rows,columns] of a model's heads to those of others, with their numbers."""
+  """Return distances [rows,columns] of a model's heads to those of others, with their numbers."""
   title = f"{name}: how far its heads are from the nearest of their layer in others"
   size = {"width": 2.4 + 0.9 * len(columns), "height": 0.8 + 0.3 * len(rows)}
   figure, ((axes,),) = panels(1, 1, **size, title=title)
@@ -176,8 +178,9 @@ def likeness(name: str, rows: list[str], columns: list[str], found: np.ndarray) 
 
 
 def rows(name: str, tables: Mapping[str, np.ndarray], k: int | None) -> Figure:
-  """The length of every row of the tables [...,rows,D] that the encoding trains; those of 2k + 1
-  rows are of the offsets −k … k."""
+  """Return the length of every row of the tables [...,rows,D] that the encoding trains; those of 2k
+  + 1 rows are of the offsets −k … k.
+  """
   lines = {}
   for table_name, table in tables.items():
     count = table.shape[-2]
@@ -195,7 +198,9 @@ def by_head(
   xlabel: str,
   ylabel: str,
 ) -> Figure:
-  """A panel for each label with x [O], a line for each head of [H,O], and one of uniform [O]."""
+  """Return a panel for each label with x [O], a line for each head of [H,O], and one of uniform
+  [O].
+  """
   figure, axes = panels(1, len(lines), width=4.2, height=3.0, sharey=True, title=title)
   for each, (label, (x, values, uniform)) in zip(axes[0], lines.items(), strict=True):
     for head, line in enumerate(values):
@@ -213,7 +218,7 @@ def by_head(
 
 
 def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
-  """The learned frequencies [V,M] of words against how often the words occur [V]."""
+  """Return the learned frequencies [V,M] of words against how often the words occur [V]."""
   title = f"{name}: learned frequencies |ω| of words"
   figure, ((axes,),) = panels(1, 1, width=6.0, height=3.6, title=title)
   seen = counts > 0
@@ -230,7 +235,7 @@ def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
 
 
 def band(axes: Axes, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, **line):
-  """A line of means with a band around it."""
+  """Return a line of means with a band around it."""
   axes.fill_between(x, low, high, color=line["color"], alpha=0.17, linewidth=0)
   axes.plot(x, mean, linewidth=1.3, **line)
 

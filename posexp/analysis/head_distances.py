@@ -30,7 +30,7 @@ MOST_BATCHES = 4  # batches to look at
 
 
 def compare(run: Path, against: Sequence[Path], out: Path) -> tuple[list[str], list[Path]]:
-  """Compares each head of a run with the nearest head of the same layer of other runs.
+  """Compare each head of a run with the nearest head of the same layer of other runs.
 
   Returns:
     The lines of a table, and the files of a heat map.
@@ -70,7 +70,7 @@ def compare(run: Path, against: Sequence[Path], out: Path) -> tuple[list[str], l
 
 
 def distances(one: TrainedModel, other: TrainedModel) -> np.ndarray:
-  """Returns the distance of every pair of heads of a layer on validation texts, [layers,H,H'].
+  """Return the distance of every pair of heads of a layer on validation texts, [layers,H,H'].
 
   It is the root of the Jensen-Shannon divergence in bits, from 0 to 1, averaged over the queries
   that count.
@@ -91,7 +91,7 @@ def distances(one: TrainedModel, other: TrainedModel) -> np.ndarray:
 
 @jax.jit
 def summed(first: Array, second: Array, real: Array) -> Array:
-  """Sums distances [H,H'] of attention [B,H,Q,K] and [B,H',Q,K] over queries bool [B,Q]."""
+  """Sum distances [H,H'] of attention [B,H,Q,K] and [B,H',Q,K] over queries bool [B,Q]."""
   p, q = first[:, :, None], second[:, None]
   middle = (p + q) / 2
   divergence = (jax.scipy.special.rel_entr(p, middle) + jax.scipy.special.rel_entr(q, middle)) / 2
@@ -100,7 +100,7 @@ def summed(first: Array, second: Array, real: Array) -> Array:
 
 
 def watching(trained: TrainedModel) -> Callable[[Any, Any], tuple[list[Array], Any]]:
-  """Compiles (batch, carry) -> weights [B,H,Q,K] of each layer of the first stack, next carry."""
+  """Compile (batch, carry) -> weights [B,H,Q,K] of each layer of the first stack, next carry."""
 
   @nnx.jit
   def look(model: Any, batch: dict[str, Array], carry: Any) -> tuple[list[Array], Any]:

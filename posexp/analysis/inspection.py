@@ -30,7 +30,7 @@ MOST_BATCHES = 8  # of text that attention is looked at on
 
 
 def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[str], list[Path]]:
-  """The lines of the card, and the files of the figures in the folder `out`.
+  """Return the lines of the card, and the files of the figures in the folder `out`.
 
   Raises:
     UserError: the encoding does not suit the model, the run cannot be opened, or the folder cannot
@@ -69,7 +69,7 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
 
 
 def _a_text(trained: TrainedModel) -> np.ndarray:
-  """Returns the first words, int [1,L] or [1,L,I], of a text of the validation split."""
+  """Return the first words, int [1,L] or [1,L,I], of a text of the validation split."""
   batch = next(iter(trained.data.texts("validation", trained.snapshot.batch_size)))
   lengths = np.asarray(batch["mask"]).sum(axis=1)
   row = int(lengths.argmax())
@@ -77,7 +77,9 @@ def _a_text(trained: TrainedModel) -> np.ndarray:
 
 
 def layer_profiles(model: ProbeModel, trained: TrainedModel | None) -> dict[str, Profile]:
-  """Profiles of a trained model's layers, or of the first layer of one that is not trained."""
+  """Return the profile of a trained model's layers, or of the first layer of one that is not
+  trained.
+  """
   if trained:
     layers = range(min(model.stack.size.num_layers, MOST_LAYERS))
     return {f"layer {layer}": probe.profile(model, 2 * LENGTH, layer) for layer in layers}
@@ -89,7 +91,7 @@ def layer_profiles(model: ProbeModel, trained: TrainedModel | None) -> dict[str,
 def draw(
   name: str, model: ProbeModel, profiles: Mapping[str, Profile], trained: TrainedModel | None
 ) -> Iterator[tuple[str, Figure]]:
-  """All figures that there are for an encoding, by name."""
+  """Yield all figures that there are for an encoding, by name."""
   encoding, stack = model
   vectors = vectors_of(stack.embed, encoding, trained)
   yield from draw_vectors(name, encoding, vectors, stack.size.d_model, bool(trained), stack)
@@ -123,7 +125,7 @@ def draw(
 def vectors_of(
   embed: Callable[..., Any], encoding: Encoding, trained: TrainedModel | None
 ) -> np.ndarray:
-  """The vectors [L,F] of positions, at the most frequent word where they depend on words."""
+  """Return the vectors [L,F] of positions, at the most frequent word where they depend on words."""
   word = int(trained.data.word_counts.argmax()) if trained else 1
   return probe.position_vectors(embed, probe.available(encoding, LENGTH), word)
 
@@ -136,8 +138,9 @@ def draw_vectors(
   trained: bool,
   stack: Stack | None = None,
 ) -> Iterator[tuple[str, Figure]]:
-  """The vectors [L,F] of positions, and what the first layer of a stack makes of them. Other widths
-  and bases stand beside those that are not trained."""
+  """Yield the vectors [L,F] of positions, and what the first layer of a stack makes of them. Other
+  widths and bases stand beside those that are not trained.
+  """
   if np.ptp(vectors, axis=0).max() < 1e-9:  # there are none
     return
   yield "vectors", encoding_figures.vectors(name, vectors)
@@ -154,7 +157,7 @@ def draw_vectors(
 def draw_frequencies(
   name: str, embed: Callable[..., Any], trained: TrainedModel | None
 ) -> Iterator[tuple[str, Figure]]:
-  """The frequencies that words were given by training, if they have some of their own."""
+  """Yield the frequencies that words were given by training, if they have some of their own."""
   frequency = getattr(embed, "frequency", None)
   if trained and isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
     table = np.asarray(frequency[...], np.float64)

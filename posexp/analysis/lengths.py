@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
-  """Carries out `posexp.evaluate --lengths`, and prints the result.
+  """Carry out `posexp.evaluate --lengths`: print the result.
 
   The examples are drawn for these lengths, the same for every run. The gate depends on the score
   within the lengths of training, which is that of validation.
@@ -73,7 +73,7 @@ def beyond_positions(trained: TrainedModel, task: Diagnostic) -> dict[int, str]:
 
 
 def measured(trained: TrainedModel, task: Diagnostic) -> list[Row]:
-  """Returns exact match by length, also without the end, with intervals, and token accuracy."""
+  """Return exact match by length, also without the end, with intervals, and token accuracy."""
   data, rows = task.prepare(trained.run.path), []
   for split in [split for split in ("test", "beyond") if split in data.drawn.splits]:
     found = task.predict(data, trained.snapshot, split)
@@ -87,7 +87,7 @@ def measured(trained: TrainedModel, task: Diagnostic) -> list[Row]:
 
 
 def share(right: Sequence[bool]) -> dict[str, float]:
-  """Returns the share of examples that are right, and its 95 % interval (Wilson 1927)."""
+  """Return the share of examples that are right, and its 95 % interval (Wilson 1927)."""
   from scipy import stats
 
   count = int(sum(right))
@@ -96,7 +96,7 @@ def share(right: Sequence[bool]) -> dict[str, float]:
 
 
 def table(result: dict[str, Any], longest: int) -> str:
-  """Formats a row for each length in per cent, and the result of the gate."""
+  """Format a row for each length in per cent, and the result of the gate."""
   rows = []
   for length, row in result["lengths"].items():
     cells = [_interval(row[name]) for name in MEASURES]

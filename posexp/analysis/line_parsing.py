@@ -18,7 +18,7 @@ class LineParser:
   """A parser of lists of sentences, with a trained model."""
 
   def __init__(self, trained: TrainedModel, rows: int):
-    """Prepares to parse batches of `rows` rows, a multiple of the devices of the snapshot."""
+    """Prepare to parse batches of `rows` rows, a multiple of the devices of the snapshot."""
     self.snapshot, self.rows = trained.snapshot, rows
     self.lexicon = kept_lexicon(trained.run.path)
     self.inputs = trained.setup.task.inputs
@@ -27,7 +27,7 @@ class LineParser:
     self.unknown: set[str] = set()  # words without tags that no training tree has
 
   def __call__(self, lines: Sequence[tuple[str, str]]) -> list[Tree | None]:
-    """Returns the tree of each line, which is given with its name; None for a blank line.
+    """Return the tree of each line, which is given with its name; None for a blank line.
 
     Raises:
       UserError: a line has some tags and lacks others, has an unknown tag, or is too long.
@@ -48,7 +48,7 @@ class LineParser:
     return found
 
   def tagged(self, name: str, words: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns words with their tags: those after their slashes, or else the most frequent ones."""
+    """Return words with their tags: those after their slashes, or else the most frequent ones."""
     if self.limit is not None and len(words) > self.limit - 2:
       raise UserError(
         f"{name}: {len(words):,} words, and the positions of the run are enough for "

@@ -28,7 +28,7 @@ class LineTranslator:
   """A translator of lists of lines, with a trained model."""
 
   def __init__(self, trained: TrainedModel, search: Search, rows: int):
-    """Prepares to translate batches of `rows` rows, a multiple of the devices of the snapshot."""
+    """Prepare to translate batches of `rows` rows, a multiple of the devices of the snapshot."""
     self.snapshot, self.search, self.rows = trained.snapshot, search, rows
     self.source, self.target = map(Tokenizer, tokenizers(trained.setup.task, trained.run.path))
     self.limit = trained.spec.encoding.limit
@@ -36,7 +36,7 @@ class LineTranslator:
     self.most = min(limits, default=sys.maxsize)  # tokens of a source that are read, with [EOS]
 
   def __call__(self, lines: Sequence[str]) -> list[Hypothesis | None]:
-    """Returns the translation of each line; None for a blank line."""
+    """Return the translation of each line; None for a blank line."""
     real = [place for place, line in enumerate(lines) if line.strip()]
     translations: list[Hypothesis | None] = [None] * len(lines)
     if not real:

@@ -42,12 +42,12 @@ class ProbeModel(NamedTuple):
 
 
 def builder(encoding: Encoding, size: Size, causal: bool) -> Callable[[Rngs], Stack]:
-  """Returns a function that builds an untrained stack."""
+  """Return a function that builds an untrained stack."""
   return lambda rngs: Stack(VOCABULARY, encoding, size, causal=causal, rngs=rngs)
 
 
 def refusal(encoding: Encoding, size: Size, causal: bool) -> str | None:
-  """Returns why this encoding cannot have an encoder, or a decoder; None if it can."""
+  """Return why this encoding cannot have an encoder, or a decoder; None if it can."""
   try:
     abstract_model(builder(encoding, size, causal))
   except ValueError as error:
@@ -56,7 +56,7 @@ def refusal(encoding: Encoding, size: Size, causal: bool) -> str | None:
 
 
 def untrained(encoding: Encoding, size: Size, causal: bool | None = None) -> ProbeModel:
-  """Returns a stack with the weights that training starts from.
+  """Return a stack with the weights that training starts from.
 
   It is a decoder if `causal` is True, an encoder if False. None means an encoder, or a decoder if
   the encoding allows no encoder.
@@ -79,7 +79,7 @@ def _built(encoding: Encoding, size: Size, causal: bool) -> Stack:
 
 
 def perturbed(stack: Stack, seed: int = 0) -> Stack:
-  """Adds noise to all weights of a stack, since many tables start at zero."""
+  """Add noise to all weights of a stack, since many tables start at zero."""
   draw = np.random.default_rng(seed)
   graphdef, params, others = nnx.split(stack, nnx.Param, ...)
 
@@ -91,7 +91,7 @@ def perturbed(stack: Stack, seed: int = 0) -> Stack:
 
 
 def available(encoding: Encoding, length: int) -> int:
-  """Returns `length`, or the number of the encoding's positions if these are fewer."""
+  """Return `length`, or the number of the encoding's positions if these are fewer."""
   return length if encoding.limit is None else min(length, encoding.limit)
 
 
@@ -115,7 +115,7 @@ class Profile(NamedTuple):
 
 
 def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
-  """Measures logits at offsets back to −(length − 1), and ahead in an encoder, within the limit.
+  """Measure logits at offsets back to −(length − 1), and ahead in an encoder, within the limit.
 
   The query stands at the last position in a decoder, in the middle in an encoder.
   """
@@ -150,12 +150,12 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
 
 
 def relative_to_zero(logits: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-  """Subtracts the logit at offset 0 from logits [...,O]: softmax depends on differences only."""
+  """Subtract the logit at offset 0 from logits [...,O]: softmax depends on differences only."""
   return logits - logits[..., offsets == 0]
 
 
 def position_vectors(embed: Callable[..., Array], length: int, word: int = 1) -> np.ndarray:
-  """Returns the vectors [L,F] that an embedding gives to positions, apart from words, in float64.
+  """Return the vectors [L,F] that an embedding gives to positions, apart from words, in float64.
 
   Word vectors are set to 0 or, if that leaves nothing since positions multiply them, to 1. An
   embedding without a table of words shows the positions of `word`.
@@ -174,7 +174,7 @@ def position_vectors(embed: Callable[..., Array], length: int, word: int = 1) ->
 
 
 def embedding(encoding: Encoding, width: int) -> Callable[..., Array]:
-  """Returns an embedding with the weights that training starts from."""
+  """Return an embedding with the weights that training starts from."""
   rngs = Rngs(params=0, encoding=1)
   return encoding.embed(VOCABULARY, width, scale=width**0.5, causal=encoding.causal_only, rngs=rngs)
 
@@ -182,7 +182,7 @@ def embedding(encoding: Encoding, width: int) -> Callable[..., Array]:
 def variants(
   encoding: Encoding, width: int, causal: bool, length: int
 ) -> dict[str, dict[str, np.ndarray]]:
-  """Returns position vectors of untrained embeddings of several widths and, if any, bases.
+  """Return position vectors of untrained embeddings of several widths and, if any, bases.
 
   The keys are what is varied, then its value.
   """
@@ -200,7 +200,7 @@ def variants(
 
 
 def inner_products(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns mean, 10th and 90th percentile of inner products of vectors [L,F] at offsets 0 … L/2.
+  """Return mean, 10th and 90th percentile of inner products of vectors [L,F] at offsets 0 … L/2.
 
   They are in units of the vectors' mean square.
   """
@@ -211,7 +211,7 @@ def inner_products(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def share_by_offset(scores: np.ndarray) -> float:
-  """Returns the share of the variance of scores [L,L] that a function of j − i alone explains."""
+  """Return the share of the variance of scores [L,L] that a function of j − i alone explains."""
   total = np.sum((scores - scores.mean()) ** 2)
   diagonals = [np.diagonal(scores, offset) for offset in range(1 - len(scores), len(scores))]
   left = sum(np.sum((each - each.mean()) ** 2) for each in diagonals)
@@ -226,7 +226,7 @@ class Shares(NamedTuple):
 
 
 def shares_by_maps(vectors: np.ndarray, layer: MultiHeadAttention) -> dict[str, Shares]:
-  """Returns the shares of positions [L,F] for W_Q, W_K of several kinds, among them a layer's."""
+  """Return the shares of positions [L,F] for W_Q, W_K of several kinds, among them a layer's."""
   width, draw = vectors.shape[1], np.random.default_rng(0)
   rotated = vectors @ np.linalg.qr(draw.normal(size=(width, width)))[0]
   found = {
@@ -245,7 +245,7 @@ def shares_by_maps(vectors: np.ndarray, layer: MultiHeadAttention) -> dict[str, 
 
 
 def tables(stack: Stack) -> dict[str, np.ndarray]:
-  """Returns trained tables of vectors [..., rows, D], of the first layer's relation or shared."""
+  """Return trained tables of vectors [..., rows, D], of the first layer's relation or shared."""
   found, head_dim = {}, stack.size.d_model // stack.size.num_heads
   for label, module in (("", stack.relation), ("shared ", stack.shared)):
     if isinstance(module, nnx.Module):

@@ -72,7 +72,7 @@ class Case:
     return min(self.reach, self.encoding.limit or self.reach)
 
   def size(self, **options: Any) -> Size:
-    """The options of the model."""
+    """Return the options of the model."""
     sizes = {"num_heads": self.heads, "num_layers": self.layers, "d_ff": D_FF, "dropout": 0.0}
     return Size(**{"d_model": self.d_model} | sizes | options)
 
@@ -88,7 +88,7 @@ class Violation(NamedTuple):
 def stack(
   case: Case, *, cross: bool = False, max_position: int | None = None, **size: Any
 ) -> Stack:
-  """The model, with biases, norms and tables away from where they start.
+  """Return the model, with biases, norms and tables away from where they start.
 
   Raises:
     ValueError: the encoding is not defined there, or the size does not suit it.
@@ -107,17 +107,17 @@ def tokens_of(case: Case, seed: int = 0) -> Array:
 def run(
   method: str, graphdef: nnx.GraphDef, state: nnx.State, given: tuple, named: dict[str, Any]
 ) -> Any:
-  """What a method of a model returns."""
+  """Return what a method of a model returns."""
   return getattr(nnx.merge(graphdef, state), method)(*given, **named)
 
 
 def compiled(model: Stack, method: str, *given: Any, **named: Any) -> Any:
-  """What a method of the model returns, by a program of its own."""
+  """Return what a method of the model returns, by a program of its own."""
   return run(method, *nnx.split(model), given, named)
 
 
 def paths(module: nnx.Module) -> dict[str, np.ndarray]:
-  """The parameters of a module by their paths."""
+  """Return the parameters of a module by their paths."""
   flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
   return {"/".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in flat}
 
@@ -130,7 +130,9 @@ def decoded(
   source: tuple | None = None,
   positions: Array | None = None,
 ) -> Array:
-  """The outputs [B,L,F] of a decoder for tokens [B,L] over a cache: a prompt, then one by one."""
+  """Return the outputs [B,L,F] of a decoder for tokens [B,L] over a cache: a prompt, then one by
+  one.
+  """
   batch, length = tokens.shape
   cache, outputs = stack.empty_cache(batch, length, positions), []
   for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, length))]:
@@ -140,7 +142,7 @@ def decoded(
 
 
 def compare(what: str, got: Array, expected: Array, tolerance: float = EXACT):
-  """Yields the largest difference of two arrays [B,L,...], if it is above `tolerance`."""
+  """Yield the largest difference of two arrays [B,L,...], if it is above `tolerance`."""
   apart = np.abs(np.asarray(got, np.float64) - np.asarray(expected, np.float64))
   apart = np.where(np.isnan(apart), np.inf, apart)
   if apart.max(initial=0) > tolerance:
@@ -149,7 +151,7 @@ def compare(what: str, got: Array, expected: Array, tolerance: float = EXACT):
 
 
 def padding(case: Case) -> Iterator[Violation]:
-  """Padding after a sequence changes none of its outputs."""
+  """Check that padding after a sequence changes none of its outputs."""
   model, tokens = stack(case), tokens_of(case)
   alone = compiled(model, "__call__", tokens[:, : case.part])
   real = np.tile(np.arange(case.length) < case.part, (B, 1))
@@ -158,7 +160,7 @@ def padding(case: Case) -> Iterator[Violation]:
 
 
 def batch_mates(case: Case) -> Iterator[Violation]:
-  """Outputs do not depend on the other rows of a batch, nor on their length."""
+  """Check that outputs depend neither on the other rows of a batch nor on their length."""
   model, tokens = stack(case), tokens_of(case)
   alone = compiled(model, "__call__", tokens[:, : case.part])[:1]
   others = tokens_of(case, 1).at[0, : case.part].set(tokens[0, : case.part])
@@ -166,7 +168,7 @@ def batch_mates(case: Case) -> Iterator[Violation]:
 
 
 def cached_decoding(case: Case) -> Iterator[Violation]:
-  """Decoding with a cache gives the outputs of the whole sequence at once."""
+  """Check that decoding with a cache gives the outputs of the whole sequence at once."""
   model, tokens = stack(case), tokens_of(case)
   yield from compare("token by token", decoded(model, tokens), model(tokens))
   later = jnp.arange(3, case.length + 3)[None]
@@ -176,7 +178,7 @@ def cached_decoding(case: Case) -> Iterator[Violation]:
 
 
 def cross_attention(case: Case) -> Iterator[Violation]:
-  """Decoding with a source gives the outputs of one pass; padding of the source changes nothing."""
+  """Check that decoding with a source gives the outputs of one pass, whatever its padding."""
   for norm in ("pre", "post"):
     model, tokens = stack(case, cross=True, norm=norm), tokens_of(case)
     mask = np.arange(6) < np.array([[3], [6]])  # real tokens of two sources
@@ -191,7 +193,9 @@ def cross_attention(case: Case) -> Iterator[Violation]:
 
 
 def memory(case: Case) -> Iterator[Violation]:
-  """Segments with a memory give the outputs of the whole sequence. Declared by `recurrent`."""
+  """Return whether segments with a memory give the outputs of the whole sequence. Declared by
+  `recurrent`.
+  """
   if not case.encoding.relative:
     # Positions count from the memory's first slot, so that what it holds was made at others: the
     # whole sequence can give that for a first layer's memory only, the words.
@@ -214,7 +218,7 @@ def explicit_positions(case: Case) -> Iterator[Violation]:
 
 
 def shift(case: Case) -> Iterator[Violation]:
-  """A shift of all positions changes nothing. Declared by `relative`."""
+  """Yield a shift of all positions changes nothing. Declared by `relative`."""
   model, tokens = stack(case), tokens_of(case)
   moved = jnp.arange(case.length)[None] + jnp.array([[0], [37]])
   yield from compare("by 37", model(tokens, positions=moved), model(tokens))
@@ -253,7 +257,7 @@ def spans(case: Case) -> Iterator[Violation]:
 
 
 def long_texts(case: Case) -> Iterator[Violation]:
-  """The form of attention for long sequences equals the definition, gradients included."""
+  """Yield the form of attention for long sequences equals the definition, gradients included."""
   tokens = tokens_of(case)
   draw = np.random.default_rng(6)
   cotangent = jnp.asarray(draw.normal(size=(B, case.length, case.d_model)), jnp.float32)
@@ -293,7 +297,7 @@ def long_texts(case: Case) -> Iterator[Violation]:
 
 
 def gradients(case: Case) -> Iterator[Violation]:
-  """The gradient of every parameter is that of finite differences."""
+  """Yield the gradient of every parameter is that of finite differences."""
   model, tokens = stack(case), tokens_of(case)
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
   draw = np.random.default_rng(8)
@@ -345,7 +349,9 @@ def bfloat16(case: Case) -> Iterator[Violation]:
 
 
 def same_start(case: Case) -> Iterator[Violation]:
-  """Parameters that every Transformer has start with the same values as without positions."""
+  """Return the parameters that every Transformer has start with the same values as without
+  positions.
+  """
 
   def start(encoding: Encoding) -> dict[str, np.ndarray]:
     rngs = Rngs(params=0, encoding=1)

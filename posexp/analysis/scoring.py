@@ -42,7 +42,7 @@ class TokenLosses(NamedTuple):
 
 
 def read_text(path: str) -> str:
-  """Reads a text file, byte for byte; - is standard input.
+  """Read a text file, byte for byte; - is standard input.
 
   Raises:
     UserError: the text cannot be read, is empty or blank, or is not UTF-8.
@@ -56,7 +56,7 @@ def read_text(path: str) -> str:
 
 
 def reading(trained: TrainedModel, segment: int, memory: int | None = None) -> TrainedModel:
-  """Returns a language model that reads segments of this length, perhaps with another memory.
+  """Return a language model that reads segments of this length, perhaps with another memory.
 
   Raises:
     UserError: the segment is too long for any model, or the encoding allows no memory, or has too
@@ -75,7 +75,7 @@ def reading(trained: TrainedModel, segment: int, memory: int | None = None) -> T
 def token_losses(
   trained: TrainedModel, tokens: np.ndarray, segment: int, window: Window = "disjoint"
 ) -> TokenLosses:
-  """Returns the losses of a text, tokens int [N], as one document.
+  """Return the losses of a text, tokens int [N], as one document.
 
   With a memory the text is read in segments, in lanes like the test split. Without one it is read
   in windows of a segment each, which are `disjoint`, or `sliding`: half a window apart, and each
@@ -100,12 +100,12 @@ def token_losses(
 
 
 def _rows(trained: TrainedModel, useful: int) -> int:
-  """Returns the rows of a batch: a power of two, to compile few programs, or as in the run."""
+  """Return the rows of a batch: a power of two, to compile few programs, or as in the run."""
   return min(trained.snapshot.batch_size, 1 << max(0, useful - 1).bit_length())
 
 
 def windows(stream: Stream, stride: int, rows: int) -> Iterator[Batch]:
-  """Yields windows of a segment, `stride` apart; each counts only targets new to it."""
+  """Yield windows of a segment, `stride` apart; each counts only targets new to it."""
   size = stream.segment
   start = np.arange(0, max(1, stream.targets - size + stride), stride)
   plan = Plan(start, np.minimum(stream.targets - start, size), np.ones(len(start), bool))
@@ -116,7 +116,7 @@ def windows(stream: Stream, stride: int, rows: int) -> Iterator[Batch]:
 
 
 def _noted(batches: Iterable[Batch], memory: int, seen: np.ndarray) -> Iterator[Batch]:
-  """Yields the batches; notes in `seen` how many tokens each target that counts can see."""
+  """Yield the batches; notes in `seen` how many tokens each target that counts can see."""
   before = 0
   for batch in batches:
     mask, index = batch["mask"], batch["index"]
@@ -129,7 +129,7 @@ def _noted(batches: Iterable[Batch], memory: int, seen: np.ndarray) -> Iterator[
 
 
 def table(text: str, scores: Sequence[TokenLosses], unspelled: int = 0) -> str:
-  """Formats a row for each way in which a text was read.
+  """Format a row for each way in which a text was read.
 
   Each byte without a token (`unspelled`) adds 8 bits.
   """
@@ -146,9 +146,9 @@ def table(text: str, scores: Sequence[TokenLosses], unspelled: int = 0) -> str:
 
 
 def lines(vocabulary: Vocabulary, costs: TokenLosses) -> Iterator[str]:
-  """Yields lines of columns with tabs between: nats, bits, context and the token as JSON.
+  """Yield lines of columns with tabs between: nats, bits, context and the token as JSON.
 
-  Bytes that are not a whole character appear as \\xe2.
+  Bytes that are not a whole character appear as \xe2.
   """
   yield "nats\tbits\tcontext\ttoken"
   columns = (each.tolist() for each in (costs.tokens, costs.nats, costs.context))
@@ -159,7 +159,7 @@ def lines(vocabulary: Vocabulary, costs: TokenLosses) -> Iterator[str]:
 
 
 def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
-  """Carries out `posexp.evaluate --text`, and prints the result.
+  """Carry out `posexp.evaluate --text`: print the result.
 
   Returns:
     `ways`: the `TokenLosses` of each way in which the text was read.

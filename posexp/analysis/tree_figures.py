@@ -24,7 +24,7 @@ class Node(NamedTuple):
 
 
 def nodes(tree: Tree) -> list[Node]:
-  """Returns the words, then the phrases, children before their parents."""
+  """Return the words, then the phrases, children before their parents."""
   depths = np.zeros(len(tree.words), int)
   of_phrases = []
   for start, end, _ in tree.phrases:
@@ -46,7 +46,7 @@ def nodes(tree: Tree) -> list[Node]:
 
 
 def drawn(tree: Tree) -> Figure:
-  """Draws a tree with its root on top, and each phrase below the one that contains it."""
+  """Draw a tree with its root on top, and each phrase below the one that contains it."""
   placed = nodes(tree)
   width = sum(max(map(len, node.text.split("\n"))) + 2 for node in placed if not node.children)
   deepest = max(node.depth for node in placed)

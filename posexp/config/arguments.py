@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
     return within(super().format_help())
 
   def add_plugins(self) -> None:
-    """Takes `plugins=FILE` or `--plugins FILE,...`, which is loaded as soon as it is read."""
+    """Take `plugins=FILE` or `--plugins FILE,...`, which is loaded as soon as it is read."""
     self.add_argument(
       "--plugins",
       metavar="FILE,...",
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
     return super().parse_known_args([*words, *args[end:]], namespace)
 
   def check_least(self, args: argparse.Namespace, **least: int) -> None:
-    """Refuses numbers that are less than they may be."""
+    """Refuse numbers that are less than they may be."""
     for name, number in least.items():
       if (given := getattr(args, name)) is not None and given < number:
         self.error(f"--{name} must be at least {number}, not {given}")
@@ -67,7 +67,7 @@ def _load(files: str) -> None:
 
 
 def names(text: str) -> list[str]:
-  """The names in a list with commas.
+  """Return the names in a list with commas.
 
   Raises:
     ArgumentTypeError: one is empty.
@@ -79,7 +79,7 @@ def names(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-  """The whole numbers in a list with commas."""
+  """Return the whole numbers in a list with commas."""
   return sorted({int(name) for name in names(text)})
 
 
@@ -96,7 +96,7 @@ def ranges(text: str) -> list[int]:
 
 
 def within(text: str) -> str:
-  """A text with no line wider than the terminal, or than 100 characters where there is none.
+  """Return a text with no line wider than the terminal, or than 100 characters where there is none.
 
   A command stays on one line, so that it can be pasted, and what explains it goes below.
   """
@@ -112,7 +112,7 @@ def within(text: str) -> str:
 
 
 def flush_output() -> None:
-  """Prints what is still in the buffer of standard output.
+  """Print what is still in the buffer of standard output.
 
   Raises:
     OSError: it cannot be printed; the end of the process does not try again.
@@ -126,7 +126,7 @@ def flush_output() -> None:
 
 
 def run(work: Callable[[list[str]], Any], first: str = "") -> None:
-  """Does the work of a command line; a UserError is one line on stderr and exit status 2.
+  """Do the work of a command line; a UserError is one line on stderr and exit status 2.
 
   `first` is what a terminal shows until the work says more.
   """

@@ -79,7 +79,7 @@ def between(least: float, most: float) -> Bound:
 
 
 def even_from(least: int, *others: int) -> Bound:
-  """An even number from `least` up, or one of the others."""
+  """Return an even number from `least` up, or one of the others."""
   words = "".join(f"{other} or " for other in others)
   return Bound(
     f"{words}an even number from {least} up",
@@ -88,7 +88,7 @@ def even_from(least: int, *others: int) -> Bound:
 
 
 def only_with(*names: str) -> OnlyWith:
-  """An option that has no effect unless one of these is on: "scaling", or "task.cls"."""
+  """Return an option that has no effect unless one of these is on: "scaling", or "task.cls"."""
   return OnlyWith(names)
 
 
@@ -112,7 +112,7 @@ Name = Annotated[str, FOLDER]
 
 @functools.cache
 def annotations(cls: type) -> dict[str, Any]:
-  """The annotations of a dataclass's fields, with what `Annotated` adds."""
+  """Return the annotations of a dataclass's fields, with what `Annotated` adds."""
   hints = typing.get_type_hints(cls, include_extras=True)
   return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
@@ -135,7 +135,7 @@ def check(options: Any) -> None:
 
 
 def check_effective(options: Any, of: Callable[[str], Any]) -> None:
-  """Looks at each option that is only of use with others, whose values `of` gives by their names.
+  """Look at each option that is only of use with others, whose values `of` gives by their names.
 
   Raises:
     ValueError: one has not its default, and none of the others is on.
@@ -151,7 +151,7 @@ def check_effective(options: Any, of: Callable[[str], Any]) -> None:
 
 
 def converted(value: Any, hint: Any) -> Any:
-  """The value that stands for `value` in a field with this annotation: 3 for "3", 1.0 for 1.
+  """Return the value that stands for `value` in a field with this annotation: 3 for "3", 1.0 for 1.
 
   Raises:
     TypeError: it is of another type.
@@ -186,7 +186,7 @@ def converted(value: Any, hint: Any) -> Any:
 
 
 def _one_of_types(value: Any, hint: Any, members: tuple[Any, ...]) -> Any:
-  """The value as the first of several types that takes it."""
+  """Return the value as the first of several types that takes it."""
   refused = TypeError(f"must be {describe(hint)}")
   for each in members:
     try:
@@ -199,7 +199,7 @@ def _one_of_types(value: Any, hint: Any, members: tuple[Any, ...]) -> Any:
 
 
 def _read(value: Any, kind: type[N], abstract: type) -> N:
-  """The number that a value is, or that a text says."""
+  """Return the number that a value is, or that a text says."""
   if not isinstance(value, bool) and isinstance(value, abstract | str):
     with contextlib.suppress(ValueError):
       return kind(value)
@@ -250,7 +250,7 @@ SCALARS = {int: _integer, float: _number, bool: _switch, str: _text, type(None):
 
 
 def describe(hint: Any) -> str:
-  """What a value must be, in words."""
+  """Describe in words what a value must be."""
   origin = typing.get_origin(hint) or hint
   if origin is Annotated:
     return describe(typing.get_args(hint)[0])
@@ -264,7 +264,7 @@ def describe(hint: Any) -> str:
 
 
 def show(value: Any, inside: bool = False) -> str:
-  """Returns a value as one types it behind an option and "="; `inside`: in a list or a mapping."""
+  """Return a value as one types it behind an option and "="; `inside`: in a list or a mapping."""
   if value is None or isinstance(value, bool):
     return {None: "null", True: "true", False: "false"}[value]
   if isinstance(value, list | tuple):
@@ -277,7 +277,7 @@ def show(value: Any, inside: bool = False) -> str:
 
 
 def quoted(text: str) -> str:
-  """Returns a text in the quotation marks of Hydra's grammar."""
+  """Return a text in the quotation marks of Hydra's grammar."""
   from hydra.core.override_parser.types import Quote, QuotedString
 
   mark = Quote.single if '"' in text and "'" not in text else Quote.double
@@ -286,12 +286,12 @@ def quoted(text: str) -> str:
 
 
 def typed(key: str, value: Any) -> str:
-  """Returns an option with a value, to be pasted into a shell."""
+  """Return an option with a value, to be pasted into a shell."""
   return shlex.quote(f"{key}={show(value)}")
 
 
 def as_typed(message: str, parts: Mapping[str, Any]) -> str:
-  """Returns what a part of a model refuses, with each option as it is typed.
+  """Return what a part of a model refuses, with each option as it is typed.
 
   `parts` are dataclasses by their sections: with {"binary": Binary(17), "model": size} `bits=17 are
   more than d_model` becomes `binary.bits=17 are more than model.d_model`. The name of an option may
@@ -321,7 +321,7 @@ def show_options(options: Mapping[str, Any] | None) -> str:
 
 
 def brief(value: Any, text: Callable[[Any], str] | None = None) -> str:
-  """A value in a message: of a long one the beginning, on one line."""
+  """Return a value in a message: of a long one the beginning, on one line."""
   if isinstance(value, int) and abs(value) >= 10**SHOWN:
     return f"a number of over {SHOWN} digits"
   shown = text(value) if text else value if isinstance(value, str) else show(value)

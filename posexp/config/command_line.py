@@ -60,7 +60,7 @@ class OptionsParser(Parser):
 
 
 def trainer() -> OptionsParser:
-  """The parser of `posexp.train`."""
+  """Return the parser of `posexp.train`."""
   about = "options and their values; --help lists them"
   parser = OptionsParser("train", DESCRIPTION, EXAMPLES, about, add_help=False, usage=USAGE)
   option = parser.add_argument
@@ -71,7 +71,7 @@ def trainer() -> OptionsParser:
 
 
 def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace:
-  """The flags, and the `overrides`, which may stand on both sides of them; loads plugins.
+  """Return the flags, and the `overrides`, which may stand on both sides of them; load plugins.
 
   With `--help`, words without a value are `sections`, those of which help is asked for.
 
@@ -109,7 +109,7 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
 
 
 def _no_option(word: str, after: str, typed: Iterable[str]) -> UserError:
-  """The error for a word that is neither a flag nor an option with a value.
+  """Return the error for a word that is neither a flag nor an option with a value.
 
   It names the option that was probably meant, with the value of the flag, or the word after it.
   """
@@ -129,7 +129,7 @@ def _no_option(word: str, after: str, typed: Iterable[str]) -> UserError:
 
 
 def without_flag(argv: Sequence[str]) -> list[str]:
-  """Returns what was typed with `plugins=[FILE,...]` in place of `--plugins FILE,...`."""
+  """Return what was typed with `plugins=[FILE,...]` in place of `--plugins FILE,...`."""
   words, left = [], iter(argv)
   for word in left:
     flag, equals, files = word.partition("=")
@@ -141,7 +141,7 @@ def without_flag(argv: Sequence[str]) -> list[str]:
 
 
 def load_plugins(o: Override) -> None:
-  """Loads the files of `plugins=FILE` or `plugins=[A.py,B.py]`.
+  """Load the files of `plugins=FILE` or `plugins=[A.py,B.py]`.
 
   Raises:
     UserError: they are no list, or cannot be loaded.
@@ -153,7 +153,8 @@ def load_plugins(o: Override) -> None:
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
-  """The config that `configs/train.yaml` and the overrides give, with Hydra's own node `hydra`.
+  """Return the config that `configs/train.yaml` and the overrides give, with Hydra's own node
+  `hydra`.
 
   Raises what Hydra raises, and UserError if a choice is no name.
   """
@@ -183,7 +184,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
 
 
 def _choice(o: Override) -> str:
-  """Returns the line that chooses a file of a group, by a name that may look like a number."""
+  """Return the line that chooses a file of a group, by a name that may look like a number."""
   value = o.value()
   none = value is None and o.key_or_group == "experiment"
   if none or o.type is not OverrideType.CHANGE or o.is_sweep_override():
@@ -197,7 +198,7 @@ def _choice(o: Override) -> str:
 
 
 def shared(overrides: Iterable[Override]) -> DictConfig:
-  """The config of a single run, or what all runs of a sweep share."""
+  """Return the config of a single run, or what all runs of a sweep share."""
   given = [o for o in overrides if not o.is_sweep_override()]
   cfg = compose([o.input_line for o in given])
   for o in given:
@@ -207,7 +208,7 @@ def shared(overrides: Iterable[Override]) -> DictConfig:
 
 
 def config_of_one(argv: Sequence[str], parser: OptionsParser) -> dict[str, Any]:
-  """What a command that looks at one encoding was asked for: the config that training would have.
+  """Parse the command line of a command about one encoding: return the config of its training.
 
   Raises:
     UserError: an option does not exist or does not suit, or there is a flag of sweeps.
@@ -222,7 +223,7 @@ def config_of_one(argv: Sequence[str], parser: OptionsParser) -> dict[str, Any]:
 
 
 def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
-  """Raises UserError for an override that the single run with this config would not heed."""
+  """Raise UserError for an override that the single run with this config would not heed."""
   for o in overrides:
     if o.is_sweep_override():
       text = o.input_line.partition("=")[2]
@@ -237,7 +238,7 @@ def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
 
 
 def check_heeded(overrides: Sequence[Override], encodings: Sequence[str]) -> None:
-  """Raises UserError for an option of an encoding beside those that the runs have."""
+  """Raise UserError for an option of an encoding beside those that the runs have."""
   for o in overrides:
     key, section = o.key_or_group, o.key_or_group.partition(".")[0]
     if section in config.encodings_node() and section not in encodings:
@@ -251,7 +252,7 @@ def check_heeded(overrides: Sequence[Override], encodings: Sequence[str]) -> Non
 
 @contextlib.contextmanager
 def explained(overrides: Sequence[Override]) -> Iterator[None]:
-  """Turns errors of Hydra, OmegaConf and YAML, which take several lines, into UserErrors."""
+  """Turn errors of Hydra, OmegaConf and YAML, which take several lines, into UserErrors."""
   try:
     yield
   except CONFIG_ERRORS as error:
@@ -279,8 +280,9 @@ def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
 
 
 def _known_options(overrides: Iterable[Override]) -> tuple[list[str], list[str]]:
-  """The full keys of all options, and the groups, under the choices that were typed; and the
-  options of encodings that were not chosen."""
+  """Return the full keys of all options, and the groups, under the choices that were typed; and the
+  options of encodings that were not chosen.
+  """
   choices = [
     o for o in overrides if "." not in o.key_or_group or o.key_or_group == "hydra.searchpath"
   ]

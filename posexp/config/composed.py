@@ -24,7 +24,7 @@ CONFIGS = _package / "configs" if (_package / "configs").is_dir() else _package.
 
 
 def encodings_node() -> DictConfig:
-  """The default options of every encoding, of posexp's and of plugins, by its name.
+  """Return the default options of every encoding, of posexp's and of plugins, by its name.
 
   Hydra composes them below everything else, so that `rpr.k=2,4` has a place to go in the runs of a
   sweep whose encoding is another. To be read only.
@@ -61,7 +61,7 @@ class RunOptions:
 
 
 def resolve(cfg: DictConfig) -> dict[str, Any]:
-  """The plain config of one run: interpolations resolved, other encodings' options left out.
+  """Return the plain config of one run: interpolations resolved, other encodings' options left out.
 
   Raises:
     UserError: an option does not exist, or its value is missing, refers to one that does not exist,
@@ -99,7 +99,7 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
 
 
 def reason(error: OmegaConfBaseException) -> str:
-  """Returns why a value cannot be resolved, without the words of OmegaConf around it."""
+  """Return why a value cannot be resolved, without the words of OmegaConf around it."""
   said = str(error).splitlines()[0]
   return re.sub(r'^\w+ raised while resolving interpolation: "?(.*?)"?$', r"\1", said)
 
@@ -111,5 +111,5 @@ def _plain(value: Any) -> Any:
 
 
 def options(cfg: DictConfig) -> DictConfig:
-  """A composed config without the node `hydra`."""
+  """Return a composed config without the node `hydra`."""
   return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])

@@ -20,7 +20,8 @@ LINE = re.compile(r"(?P<indent> *)(?P<key>[\w.-]+):(?P<value>.*?)(?:\s+#\s(?P<co
 
 
 def help_text(cfg: DictConfig, asked: Sequence[str] = ()) -> str:
-  """All of it, or the sections that are asked for, for a composed config with its node `hydra`.
+  """Return all of it, or the sections that are asked for, for a composed config with its node
+  `hydra`.
 
   Raises:
     UserError: there is no such section.
@@ -63,13 +64,15 @@ sections, each by itself with --help SECTION, as in --help {own[0]}:
 
 
 def _question(file: Path) -> str:
-  """The first comment of an experiment's file, which says what it asks; "" if there is none."""
+  """Return the first comment of an experiment's file, which says what it asks; "" if there
+  is none.
+  """
   comments = re.findall(r"^# (?!@package)(.*)", file.read_text(encoding="utf-8"), re.MULTILINE)
   return comments[0] if comments else ""
 
 
 def _files(cfg: DictConfig, choices: dict[str, dict[str, Path]]) -> Iterator[Path]:
-  """The YAML files of the choices that were made, and those of all encodings."""
+  """Yield the YAML files of the choices that were made, and those of all encodings."""
   for group, name in cfg.hydra.runtime.choices.items():
     if name in choices.get(group, {}):
       yield from _with_bases(choices[group][name])
@@ -84,7 +87,7 @@ def _with_bases(file: Path) -> Iterator[Path]:
 
 
 def _comments(files: Iterable[Path]) -> dict[str, str]:
-  """The comment of each option, by its full key, from the first file that has one."""
+  """Return the comment of each option, by its full key, from the first file that has one."""
   found: dict[str, str] = {}
   for file in files:
     text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -96,7 +99,7 @@ def _comments(files: Iterable[Path]) -> dict[str, str]:
 
 
 def _paths(text: str) -> Iterator[tuple[str, str]]:
-  """The lines of a YAML text that open a key, each with the dotted path of that key."""
+  """Yield the lines of a YAML text that open a key, each with the dotted path of that key."""
   path: list[tuple[int, str]] = []
   for line in text.splitlines():
     if match := LINE.match(line):

@@ -51,7 +51,7 @@ class _Visitor(HydraOverrideVisitor):
 
 
 def _parsed(line: str) -> Override:
-  """Raises one of UNREADABLE."""
+  """Raise one of UNREADABLE."""
   lexer = OverrideLexer(InputStream(line))
   parser = OverrideParser(CommonTokenStream(lexer))
   for each in (lexer, parser):
@@ -67,7 +67,7 @@ def _parsed(line: str) -> Override:
 
 
 def read(lines: Iterable[str]) -> list[Override]:
-  """Returns the overrides that these lines say.
+  """Return the overrides that these lines say.
 
   A value that the grammar does not know is a text: `task.train=café (copie).csv`, `runs=a=b`.
 
@@ -98,7 +98,7 @@ def _read(line: str) -> Override:
 
 
 def _readings(value: str) -> Iterator[str]:
-  """Yields what the grammar may know: the value as it is, and with its texts in quotes."""
+  """Yield what the grammar may know: the value as it is, and with its texts in quotes."""
   yield value
   if not set(value) & set("\"'"):
     yield FOREIGN.sub(lambda text: quoted(text[0]), value)

@@ -58,7 +58,7 @@ _found: dict[tuple[str, str], Plugin] = {}
 
 
 def load(files: Iterable[str | Path]) -> None:
-  """Executes the files and adds what their tables hold. A file that is known already is skipped.
+  """Execute the files and add what their tables hold. A file that is known already is skipped.
 
   Raises:
     UserError: a file cannot be loaded, or a name or a class in its tables will not do.
@@ -87,13 +87,13 @@ def load(files: Iterable[str | Path]) -> None:
 
 
 def load_recorded(config: Mapping[str, Any]) -> None:
-  """Loads what the config of a run names; that config must be the user's, not a run folder's."""
+  """Load what the config of a run names; that config must be the user's, not a run folder's."""
   load(plugin["path"] for plugin in config.get("plugins", {}).values() if "package" not in plugin)
 
 
 @functools.cache
 def installed() -> None:
-  """Adds what installed packages offer. One that cannot be imported is left out with a warning."""
+  """Add what installed packages offer. One that cannot be imported is left out with a warning."""
   for group in TABLES:
     for entry in importlib.metadata.entry_points(group=f"posexp.{group}s"):
       try:
@@ -107,18 +107,18 @@ def installed() -> None:
 
 
 def found(group: str) -> dict[str, Plugin]:
-  """All plugins of a group, by their names."""
+  """Return all plugins of a group, by their names."""
   installed()
   return {plugin.name: plugin for plugin in _found.values() if plugin.group == group}
 
 
 def table(group: str, built_in: Mapping[str, type]) -> dict[str, type]:
-  """The classes of a group by name, those of plugins after those of posexp."""
+  """Return the classes of a group by name, those of plugins after those of posexp."""
   return {**built_in, **{name: plugin.cls for name, plugin in found(group).items()}}
 
 
 def record(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-  """What config.yaml says of the plugins that a run uses, by group."""
+  """Return what config.yaml says of the plugins that a run uses, by group."""
   chosen = {"encoding": config.get("encoding"), "task": (config.get("task") or {}).get("kind")}
   records = {}
   for group, name in chosen.items():
@@ -130,7 +130,7 @@ def record(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def check(group: str, config: Mapping[str, Any]) -> None:
-  """Compares what a run was trained with, as its config says, with what is loaded.
+  """Compare what a run was trained with, as its config says, with what is loaded.
 
   Raises:
     UserError: the run needs a plugin that is not loaded, or that has another content now.
@@ -157,7 +157,7 @@ def check(group: str, config: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def explained(config: Mapping[str, Any]) -> Iterator[None]:
-  """Turns an exception of Python into a UserError where the config has a plugin.
+  """Turn an exception of Python into a UserError where the config has a plugin.
 
   It names the plugin's line in the traceback; without one, the encoding or task that is used.
   """
@@ -175,7 +175,7 @@ def explained(config: Mapping[str, Any]) -> Iterator[None]:
 
 
 def store(configs: Path) -> None:
-  """Tells Hydra about the plugins, and about no others, as if each had a YAML file in `configs`.
+  """Tell Hydra about the plugins, and about no others, as if each had a YAML file in `configs`.
 
   Raises:
     UserError: a name is taken.
@@ -202,7 +202,7 @@ def store(configs: Path) -> None:
 
 
 def _execute(path: Path, source: bytes, name: str) -> ModuleType:
-  """The module of a file; an error in it names the line."""
+  """Return the module of a file; an error in it names the line."""
   module = sys.modules[name] = ModuleType(name)  # where dataclasses look their annotations up
   module.__file__ = str(path)
   try:
@@ -217,7 +217,7 @@ def _execute(path: Path, source: bytes, name: str) -> ModuleType:
 
 
 def _line(error: BaseException, file: Path) -> int | None:
-  """The last line of a file in the traceback of an error."""
+  """Return the last line of a file in the traceback of an error."""
   frames = traceback.extract_tb(error.__traceback__)
   return next((each.lineno for each in reversed(frames) if each.filename == str(file)), None)
 
@@ -227,7 +227,7 @@ def _said(error: BaseException) -> str:
 
 
 def _add(plugin: Plugin) -> None:
-  """Adds a plugin; raises UserError if its name or its class will not do."""
+  """Add a plugin; raises UserError if its name or its class will not do."""
   group, name, cls, file = plugin.group, plugin.name, plugin.cls, near(plugin.file)
   if (other := _found.get((group, name))) is not None:
     raise UserError(f"{file}: {near(other.file)} has the {group} {name} already")

@@ -55,7 +55,7 @@ def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
 
 
 def defaults(cls: type) -> dict[str, Any]:
-  """The options of a dataclass with their defaults; "???" where there is none."""
+  """Return the options of a dataclass with their defaults; "???" where there is none."""
   found = {}
   for field in dataclasses.fields(cls):
     made = field.default_factory is not dataclasses.MISSING
@@ -67,7 +67,7 @@ def defaults(cls: type) -> dict[str, Any]:
 def unknown_option(
   key: str, value: Any, options: Sequence[str], others: Sequence[str] = ()
 ) -> UserError:
-  """The error for an option that does not exist.
+  """Return the error for an option that does not exist.
 
   `options` are the full keys of those that do, and `others` those of encodings that are not chosen.
   """
@@ -88,7 +88,7 @@ def unknown_option(
 
 
 def unknown_name(group: str, name: Any, names: Sequence[str]) -> UserError:
-  """The error for a choice that does not exist; `names` are those that do.
+  """Return the error for a choice that does not exist; `names` are those that do.
 
   Of many names it has the nearest few, and where all of them stand.
   """
@@ -103,7 +103,7 @@ def unknown_name(group: str, name: Any, names: Sequence[str]) -> UserError:
 
 
 def look_up(table: Mapping[str, T], name: Any, key: str) -> T:
-  """What a table holds under the name that the option `key` gives.
+  """Return what a table holds under the name that the option `key` gives.
 
   Raises:
     UserError: the table holds no such name.
@@ -116,7 +116,7 @@ def look_up(table: Mapping[str, T], name: Any, key: str) -> T:
 def closest(
   name: str, siblings: Sequence[str], options: Sequence[str], others: Sequence[str] = ()
 ) -> list[str]:
-  """The options, by their full keys, that a name probably stands for, preferably `siblings`.
+  """Return the options, by their full keys, that a name probably stands for, preferably `siblings`.
 
   First those of this name in another section, be it of `others`, then those of which it has the
   initials (lr: train.learning_rate), then those with words that begin so (layers:
@@ -142,12 +142,12 @@ def closest(
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-  """The one of `names` that was probably meant, if any."""
+  """Return the one of `names` that was probably meant, if any."""
   return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """A config with full keys: {"rpr": {"k": 4}} as {"rpr.k": 4}."""
+  """Return a config with full keys: {"rpr": {"k": 4}} as {"rpr.k": 4}."""
   found: dict[str, Any] = {}
   for key, value in config.items():
     if isinstance(value, Mapping):

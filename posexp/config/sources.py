@@ -31,7 +31,7 @@ GROUPS = "hydra/launcher", "hydra/job_logging"
 
 
 def check_heeded(key: str, where: str) -> None:
-  """Raises UserError for an option of Hydra that would change nothing; `where` is how it is set."""
+  """Raise UserError for an option of Hydra that would change nothing; `where` is how it is set."""
   section = key.partition("@")[0]
   if section == "hydra.launcher._target_" or not (
     section in GROUPS or any(f"{section}.".startswith(f"{each}.") for each in HEEDED)
@@ -43,7 +43,7 @@ def check_heeded(key: str, where: str) -> None:
 
 
 def _check_global(key: Any, value: Any, file: str) -> None:
-  """Raises UserError for a line of an experiment that Hydra would not take as it is meant."""
+  """Raise UserError for a line of an experiment that Hydra would not take as it is meant."""
   section, dot, name = str(key).partition(".")
   if dot:
     raise UserError(f"{file}: {key} is {name} in the section {section}; indent it there")
@@ -59,7 +59,7 @@ class FileConfigSource(file_config_source.FileConfigSource):
   """A folder that Hydra reads YAML files from; those of posexp are read as Hydra reads them."""
 
   def load_config(self, config_path: str) -> ConfigResult:
-    """Returns a file's config.
+    """Return a file's config.
 
     Raises:
       UserError: it is no mapping in UTF-8, or holds what is not heeded.
@@ -109,5 +109,5 @@ for tag in NATIVE:
 
 
 def register() -> None:
-  """Has Hydra read files by this module."""
+  """Have Hydra read files by this module."""
   SourcesRegistry.instance().types["file"] = FileConfigSource

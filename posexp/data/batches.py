@@ -15,7 +15,7 @@ CANDIDATES = 32  # lengths considered; longer texts get a coarser granule
 
 
 def buckets(lengths: np.ndarray, longest: int) -> np.ndarray:
-  """Returns at most `BUCKETS` lengths of batches, int in order, with the least padding.
+  """Return at most `BUCKETS` lengths of batches, int in order, with the least padding.
 
   The last holds `longest` tokens. `lengths` int [N] are those of the training examples.
   """
@@ -33,20 +33,21 @@ def buckets(lengths: np.ndarray, longest: int) -> np.ndarray:
 
 
 def padded_length(count: int, limit: int | None = None) -> int:
-  """Returns the length of a batch for `count` tokens: GRANULE times a power of two, so that few
-  programs serve all lengths, and at most `limit`."""
+  """Return the length of a batch for `count` tokens: GRANULE times a power of two, so that few
+  programs serve all lengths, and at most `limit`.
+  """
   length = GRANULE << max(0, (count - 1) // GRANULE).bit_length()
   return length if limit is None else min(length, limit)
 
 
 def rows_of(ends: np.ndarray, tokens: int) -> np.ndarray:
-  """Returns the rows of a batch of about `tokens` tokens in each bucket, int [buckets]."""
+  """Return the rows of a batch of about `tokens` tokens in each bucket, int [buckets]."""
   rows = np.maximum(tokens // ends, 1)
   return np.where(rows < GRANULE, rows, rows // GRANULE * GRANULE)
 
 
 def steps_of(lengths: np.ndarray, ends: np.ndarray, rows: np.ndarray) -> int:
-  """Counts the batches of an epoch that shows every example; rows int [buckets] by bucket."""
+  """Count the batches of an epoch that shows every example; rows int [buckets] by bucket."""
   counts = np.bincount(np.searchsorted(ends, lengths), minlength=len(ends))
   steps = left = 0
   for count, size in zip(counts.tolist(), rows.tolist(), strict=True):
@@ -58,7 +59,7 @@ def steps_of(lengths: np.ndarray, ends: np.ndarray, rows: np.ndarray) -> int:
 def training(
   examples: Examples | Pairs, ends: np.ndarray, rows: int | np.ndarray, *, seed: int, start: int
 ) -> Iterator[Batch]:
-  """Yields batches of `rows` without end from step `start` on, a pure function of (seed, step).
+  """Yield batches of `rows` without end from step `start` on, a pure function of (seed, step).
 
   Examples left over in a bucket go to the next longer one. If `rows` is one number for all buckets,
   every batch is full, and each epoch leaves out N mod rows examples, drawn anew. If it is int
@@ -87,7 +88,7 @@ def evaluation(
   rows: int | np.ndarray,
   only: np.ndarray | None = None,
 ) -> Iterator[Batch]:
-  """Yields every example once, always in the same order; the last batch is padded with weight 0.
+  """Yield every example once, always in the same order; the last batch is padded with weight 0.
 
   `rows` of a batch is one number for all buckets or int [buckets]. `only`, int [n], selects
   examples.
@@ -123,7 +124,7 @@ class Bucketed:
     raise NotImplementedError
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    """Counts the full batches of an epoch; UserError if there is none."""
+    """Count the full batches of an epoch; UserError if there is none."""
     if batch_size > self.sizes["train"]:
       raise UserError(
         f"train.batch_size={batch_size}: there are only {self.sizes['train']} training examples"
@@ -133,7 +134,7 @@ class Bucketed:
   def evaluation(
     self, split: str, batch_size: int, only: np.ndarray | None = None
   ) -> Iterator[Batch]:
-    """Yields every example of a split, or of `only`, once; pads the last batch with weight 0."""
+    """Yield every example of a split, or of `only`, once; pad the last batch with weight 0."""
     rows = self.rows_of(batch_size)
     return evaluation(self.examples[split], self.bucket_lengths, rows, only)
 
@@ -141,7 +142,7 @@ class Bucketed:
 
 
 def by_length(lengths: np.ndarray, only: np.ndarray | None = None) -> np.ndarray:
-  """Returns all examples, or those of `only`, in order of their lengths int [N].
+  """Return all examples, or those of `only`, in order of their lengths int [N].
 
   A search continues until the last row of a batch is finished, so its rows should end together.
   """
@@ -152,7 +153,7 @@ def by_length(lengths: np.ndarray, only: np.ndarray | None = None) -> np.ndarray
 def _plan(
   order: np.ndarray, lengths: np.ndarray, ends: np.ndarray, rows: int | np.ndarray
 ) -> Iterator[tuple[np.ndarray, int, int]]:
-  """Yields (examples, length, rows) of each batch; only the last may have fewer examples."""
+  """Yield (examples, length, rows) of each batch; only the last may have fewer examples."""
   bucket = np.searchsorted(ends, lengths[order])
   left = order[:0]
   for i, (end, size) in enumerate(np.broadcast(ends, rows)):

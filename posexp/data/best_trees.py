@@ -28,8 +28,9 @@ class BinaryRules(NamedTuple):
   weight: np.ndarray  # [R], log probabilities
 
   def fill(self, chart: np.ndarray, best: np.ndarray, w: int, splits: Iterable[int]) -> None:
-    """Updates the cells of w words with the best trees of two parts from `best`, the first part of
-    k words for each k of `splits`."""
+    """Update the cells of w words with the best trees of two parts from `best`, the first part of k
+    words for each k of `splits`.
+    """
     rows, found = len(best) - w + 1, None
     first, second = self.children
     for k in splits:
@@ -39,8 +40,9 @@ class BinaryRules(NamedTuple):
       raised(chart[:rows, w], self.left, found + self.weight)
 
   def parts(self, best: np.ndarray, i: int, w: int, symbol: int) -> list[tuple[int, int, int]]:
-    """Returns the second and the first part, (i, w, symbol) each, of a symbol's best tree over w
-    words from i on; [] for one word."""
+    """Return the second and the first part, (i, w, symbol) each, of a symbol's best tree over w
+    words from i on; [] for one word.
+    """
     if w == 1:
       return []
     chosen = slice(*np.searchsorted(self.left, (symbol, symbol + 1)))
@@ -53,7 +55,7 @@ class BinaryRules(NamedTuple):
 
 
 def raised(cells: np.ndarray, left: np.ndarray, values: np.ndarray) -> None:
-  """Updates cells [I,S] with the best values [I,R] of rules that make the sorted symbols `left`."""
+  """Update cells [I,S] with the best values [I,R] of rules that make the sorted symbols `left`."""
   if len(left):
     starts = np.flatnonzero(np.diff(left, prepend=-1))
     made = left[starts]
@@ -71,7 +73,7 @@ class Compiled(NamedTuple):
 
 @functools.cache
 def compiled() -> Compiled:
-  """Turns the grammar into rules with at most two children."""
+  """Turn the grammar into rules with at most two children."""
   single: list[tuple[str, str, float]] = []
   double: dict[tuple[str, str, str], float] = {}
   for left, right, weight in grammar.rules():
@@ -109,7 +111,7 @@ def _chains(single: list[tuple[int, int, float]], size: int) -> tuple[np.ndarray
 def best(
   words: Sequence[str], tags: Sequence[str], *, see_words: bool, see_tags: bool
 ) -> tuple[Tree, float]:
-  """Returns the most probable tree with these words, tags or both, and its log probability.
+  """Return the most probable tree with these words, tags or both, and its log probability.
 
   Raises:
     ValueError: the grammar does not generate such a sentence.
@@ -132,7 +134,7 @@ def best(
 
 
 def _phrases(g: Compiled, cells: np.ndarray, best: np.ndarray) -> tuple[Phrase, ...]:
-  """Returns the phrases of the best tree, parents before their children."""
+  """Return the phrases of the best tree, parents before their children."""
   found = []
   todo = [(0, len(cells), g.symbols.index(grammar.START))]
   while todo:

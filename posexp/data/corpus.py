@@ -68,7 +68,7 @@ class Text:
 
 
 def check_options(task) -> None:
-  """Raises ValueError for options of a `LanguageModeling` that are wrong for any data."""
+  """Raise ValueError for options of a `LanguageModeling` that are wrong for any data."""
   sources.check(task, "training text")
   given = sources.given(task).items()
   tables = [split for split, path in given if task.hub or files.is_table(path)]
@@ -98,7 +98,7 @@ def data_digest(task) -> str | None:
 
 
 def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]:
-  """The splits, their vocabulary, and notes on how they were made.
+  """Return the splits, their vocabulary, and notes on how they were made.
 
   The vocabulary is that of folder/tokenizer.json, which is trained if it is missing.
 
@@ -136,7 +136,7 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
 
 
 def kept_vocabulary(folder: Path) -> Vocabulary:
-  """That of a run, from its folder alone.
+  """Open the corpus of a run from its folder alone.
 
   Raises:
     UserError: it is missing, damaged or another run's.
@@ -146,7 +146,7 @@ def kept_vocabulary(folder: Path) -> Vocabulary:
 
 
 def _losses(opened: Vocabulary, texts: dict[str, Text], abouts: dict[str, dict]) -> Iterator[str]:
-  """Yields sentences on what the tokens do not give back of the text."""
+  """Yield sentences on what the tokens do not give back of the text."""
   counts = {split: about["unknown"] for split, about in abouts.items()}
   if unknown := [f"{count:,} of {split}" for split, count in counts.items() if count]:
     yield (
@@ -187,8 +187,9 @@ def _trained(found: dict[str, Documents], kind: str, size: int | None) -> str:
 
 
 def _write(folder: Path, split: str, source: Documents, text: str) -> None:
-  """Writes the tokens of a split by the JSON of a vocabulary, and checks that they stand for its
-  text."""
+  """Write the tokens of a split by the JSON of a vocabulary, and check that they stand for its
+  text.
+  """
   checked = CHECKED if split == "train" else len(source.content)
   opened = _opened(text)
   count = unknown = unspelled = 0
@@ -216,8 +217,9 @@ class Part(NamedTuple):
 
 
 def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
-  """The function from batches, of which those that begin before `checked` bytes are decoded again,
-  to their tokens."""
+  """Return the function from batches, of which those that begin before `checked` bytes are decoded
+  again, to their tokens.
+  """
   opened = _opened(text)
 
   def tokenized(batch: Batch) -> Part:
@@ -239,7 +241,7 @@ def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
 
 
 def _batches(source: Documents) -> Iterator[Batch]:
-  """The text in batches of pieces."""
+  """Yield the text in batches of pieces."""
   start = size = 0
   begins, pieces = [], []
   for begin, piece in _pieces(source):
@@ -254,7 +256,7 @@ def _batches(source: Documents) -> Iterator[Batch]:
 
 
 def _pieces(source: Documents) -> Iterator[tuple[bool, bytes]]:
-  """The text in pieces, and whether a document begins with each."""
+  """Yield the text in pieces, and whether a document begins with each."""
   for document in source.texts():
     for number, piece in enumerate(vocabulary.pieces(document)):
       yield not number, piece

@@ -36,7 +36,7 @@ class Documents(NamedTuple):
     return _mapped, (self.content.filename, *self[1:])  # the content stays where it is
 
   def texts(self) -> Iterator[memoryview]:
-    """The documents, one by one."""
+    """Return the documents, one by one."""
     view = memoryview(self.content)
     return (view[start:end] for start, end in itertools.pairwise(self.starts.tolist()))
 
@@ -46,12 +46,12 @@ def _mapped(path: Path, *rest: Any) -> Documents:
 
 
 def blocks(content: np.ndarray) -> Iterator[np.ndarray]:
-  """A text in parts of `BLOCK` bytes, so that little of it is in memory."""
+  """Return a text in parts of `BLOCK` bytes, so that little of it is in memory."""
   return (content[start : start + BLOCK] for start in range(0, len(content), BLOCK))
 
 
 def read(task) -> tuple[dict[str, Documents], list[str], str]:
-  """The documents by split, notes on how the splits were made, and a digest of all of it.
+  """Return the documents by split, notes on how the splits were made, and a digest of all of it.
 
   For each of validation and test that is not given, a twentieth of the training text is held out:
   documents by a hash of their content; of a single one its end, so that the last twentieth is
@@ -72,7 +72,7 @@ def read(task) -> tuple[dict[str, Documents], list[str], str]:
 
 
 def _read(folder: Path) -> tuple[dict[str, Documents], list[str]]:
-  """What `_write` wrote; an error of some class if it is damaged."""
+  """Read what `_write` wrote; raise an error of some class if it is damaged."""
   about = json.loads((folder / "about.json").read_text())
   found = {}
   for split in SPLITS:
@@ -110,7 +110,7 @@ class _Writer:
 
 
 def _write(folder: Path, task) -> None:
-  """Writes the text of each split, where its documents start, counts and notes."""
+  """Write the text of each split, where its documents start, counts and notes."""
   given = sources.documents(task)
   missing = [split for split in ("test", "validation") if split not in given]
   with contextlib.ExitStack() as stack:
@@ -140,7 +140,7 @@ def _write(folder: Path, task) -> None:
 
 
 def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: list[str]) -> bool:
-  """Whether the training text is a single document, which is still to be cut."""
+  """Return whether the training text is a single document, which is still to be cut."""
   if texts.single:
     writers["train"].add_single(texts.parts)
     return True
@@ -160,7 +160,7 @@ def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: lis
 
 
 def _cut(writers: dict[str, _Writer], missing: list[str]) -> None:
-  """Moves the end of the only document to the splits that are missing, no character in parts."""
+  """Move the end of the only document to the splits that are missing, no character in parts."""
   train = writers["train"]
   content = np.memmap(train.path, np.uint8, "r")
   size = end = len(content)
@@ -195,12 +195,14 @@ def _notes(writers: dict[str, _Writer], missing: list[str], single: bool) -> lis
 
 
 def _chars(content: np.ndarray) -> int:
-  """The characters of UTF-8."""
+  """Return the characters of UTF-8."""
   return sum(int(np.count_nonzero(part & 0xC0 != 0x80)) for part in blocks(content))
 
 
 def _words(content: np.ndarray, starts: np.ndarray) -> int:
-  """Runs of bytes between blanks, which the start of a document parts, too, and ends of lines."""
+  """Return runs of bytes between blanks, which the start of a document parts, too, and ends of
+  lines.
+  """
   is_blank = np.zeros(256, bool)
   is_blank[list(b" \n\t\r\v\f")] = True
   words = 0

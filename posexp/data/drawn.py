@@ -46,11 +46,11 @@ class Answers:
     raise NotImplementedError
 
   def training(self, random: np.random.Generator, rows: int) -> list[Example]:
-    """Draws `rows` examples to train on."""
+    """Draw `rows` examples to train on."""
     raise NotImplementedError
 
   def longest(self, length: int) -> Example:
-    """Returns an example with the most tokens of all examples of a length."""
+    """Return an example with the most tokens of all examples of a length."""
     raise NotImplementedError
 
   @functools.cached_property
@@ -80,14 +80,14 @@ class Answers:
     return max(self.tokens[length] for length in self.lengths["train"])
 
   def batches(self, rows: int, *, seed: int, start: int) -> Iterator[Batch]:
-    """Yields batches of mixed lengths without end from step `start` on."""
+    """Yield batches of mixed lengths without end from step `start` on."""
     width = self.widths[self.lengths["train"][-1]]
     for step in itertools.count(start):
       drawn = self.training(np.random.default_rng([seed, step]), rows)
       yield self.batch(drawn, np.arange(rows), width, rows)
 
   def evaluation(self, split: str, rows: int) -> Iterator[Batch]:
-    """Yields every example of a split once, narrow ones first."""
+    """Yield every example of a split once, narrow ones first."""
     lengths, examples = self.splits[split]
     widths = np.array([self.widths[length] for length in lengths.tolist()])
     for width in np.unique(widths).tolist():
@@ -96,7 +96,7 @@ class Answers:
         yield self.batch([examples[i] for i in chosen], chosen, width, rows)
 
   def batch(self, examples: Sequence[Example], index: np.ndarray, width: int, rows: int) -> Batch:
-    """Turns examples into a batch of tokens, with rows of padding.
+    """Turn examples into a batch of tokens, with rows of padding.
 
     Returns weight float32 [B], index int32 [B] (−1 for padding), tokens int32 [B,L]; for a decoder
     labels int32 [B,L], mask bool [B,L] of the targets that count, fresh bool [B], and slots int32

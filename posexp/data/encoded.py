@@ -26,7 +26,7 @@ SIDES = ("source", "target")
 def encode(
   pairs: Split, tokenizers: tuple[str, str], *, split: str, max_length: int | None, data: str
 ) -> Pairs:
-  """Returns the pairs of a split as tokens, in cached files that are mapped into memory.
+  """Return the pairs of a split as tokens, in cached files that are mapped into memory.
 
   A pair with a side of more than `max_length` tokens including [EOS] is dropped from the split
   `train` and cut in other splits.
@@ -56,7 +56,7 @@ def encode(
 
 
 def _read(folder: Path) -> Pairs:
-  """Maps the pairs of a folder into memory; raises an error of any class if it is damaged."""
+  """Map the pairs of a folder into memory; raises an error of any class if it is damaged."""
   counts = json.loads((folder / "counts.json").read_text())
   sides = []
   for side in SIDES:
@@ -73,7 +73,7 @@ def _read(folder: Path) -> Pairs:
 def _write(
   folder: Path, pairs: Split, tokenizers: tuple[str, str], most: int, *, drop: bool
 ) -> None:
-  """Writes tokens, the start of each sequence, and counts; a side has at most `most` tokens."""
+  """Write tokens, the start of each sequence, and counts; a side has at most `most` tokens."""
   kept = long = 0
   kinds = ["uint16"] * len(SIDES)  # if there are no tokens
   lengths: tuple[list, list] = ([], [])  # int64 arrays, by side and chunk
@@ -95,7 +95,7 @@ def _write(
 
 
 def _encoder(tokenizers: tuple[str, str], most: int, drop: bool) -> Callable[[list[Row]], Chunk]:
-  """Returns the function from pairs to tokens and counts by side, and the number of long pairs."""
+  """Return the function from pairs to tokens and counts by side, and the number of long pairs."""
   opened = [Tokenizer(text) for text in tokenizers]
   kinds = [np.uint16 if each.vocab_size <= 2**16 else np.uint32 for each in opened]
 

@@ -37,7 +37,7 @@ class Lexicon:
 
   @classmethod
   def of(cls, trees: Iterable[Tree]) -> Lexicon:
-    """Collects words, tags and labels, the most frequent first."""
+    """Collect words, tags and labels, the most frequent first."""
     tagged: dict[str, Counter] = {}
     labels: Counter = Counter()
     for tree in trees:
@@ -56,7 +56,7 @@ class Lexicon:
 
   @classmethod
   def opened(cls, text: str) -> Lexicon:
-    """Reads a lexicon from its `json`; raises an error of any class if the text is damaged."""
+    """Read a lexicon from its `json`; raises an error of any class if the text is damaged."""
     given = json.loads(text)
     words = {str(word): (int(count), str(tag)) for word, (count, tag) in given["words"].items()}
     return cls(words, tuple(given["tags"]), tuple(given["labels"]), given["rare_tag"])
@@ -66,7 +66,7 @@ class Lexicon:
     return json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=0) + "\n"
 
   def rows(self, inputs: str) -> int:
-    """Counts the ids."""
+    """Count the ids."""
     if inputs == "characters":
       return FIRST_LETTER + len(self.letter_ids)
     return FIRST + len(self.tags) + len(self.words)
@@ -97,12 +97,13 @@ class Lexicon:
     return np.concatenate([np.zeros(FIRST + len(self.tags)), of_words]).astype(np.float32)
 
   def tag(self, word: str) -> str:
-    """Returns the most frequent tag of a word, or of rare words if the word is unknown."""
+    """Return the most frequent tag of a word, or of rare words if the word is unknown."""
     return self.words[word][1] if word in self.words else self.rare_tag
 
   def ids(self, words: Sequence[str], tags: Sequence[str], inputs: str) -> np.ndarray:
-    """Returns the ids to read of N words, int32 [N,I]: of words, of tags, of both, or of letters,
-    with PAD after a word's last letter."""
+    """Return the ids to read of N words, int32 [N,I]: of words, of tags, of both, or of letters,
+    with PAD after a word's last letter.
+    """
     if inputs == "characters":
       found = np.full((len(words), self.letters_read), PAD, np.int32)
       for row, word in zip(found, words, strict=True):
@@ -116,7 +117,7 @@ class Lexicon:
     return np.array([of_words, of_tags], np.int32).T[:, INPUTS[inputs]]
 
   def ends(self, inputs: str) -> np.ndarray:
-    """Returns the ids of START and of STOP, int32 [2,I]."""
+    """Return the ids of START and of STOP, int32 [2,I]."""
     if inputs == "characters":
       return np.pad(np.array([[START], [STOP]], np.int32), ((0, 0), (0, self.letters_read - 1)))
     return np.array([(START, START_TAG), (STOP, STOP_TAG)], np.int32)[:, INPUTS[inputs]]
@@ -128,7 +129,7 @@ class Lexicon:
 
 
 def kept_lexicon(folder: Path, made: Callable[[], Lexicon] | None = None) -> Lexicon:
-  """Opens the lexicon in the folder of a run; `made` builds it if it is missing.
+  """Open the lexicon in the folder of a run; `made` builds it if it is missing.
 
   Raises:
     UserError: the lexicon is damaged or another run's, or missing without `made`.
@@ -139,7 +140,7 @@ def kept_lexicon(folder: Path, made: Callable[[], Lexicon] | None = None) -> Lex
 
 
 def _ordered(counts: Counter) -> tuple[str, ...]:
-  """Sorts by falling count, then by the alphabet."""
+  """Sort by falling count, then by the alphabet."""
   return tuple(sorted(counts, key=lambda each: (-counts[each], each)))
 
 
@@ -156,7 +157,7 @@ class Sentences:
 
   @classmethod
   def of(cls, trees: Iterable[Tree], lexicon: Lexicon, inputs: str, *, train: bool) -> Sentences:
-    """Turns trees into numbers by `Lexicon.ids`; words may become unknown only in `train`."""
+    """Turn trees into numbers by `Lexicon.ids`; words may become unknown only in `train`."""
     tokens: list[np.ndarray] = []
     spans: list[np.ndarray] = []
     for tree in trees:
@@ -182,7 +183,7 @@ class Sentences:
     return np.diff(self.starts) + 2
 
   def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
-    """Returns the sentences `rows`, padded to `length` tokens, and to `size` rows with weight 0.
+    """Return the sentences `rows`, padded to `length` tokens, and to `size` rows with weight 0.
 
     The batch has, with L = `length` and N = L − 2 words: tokens int32 [B,L,I], mask bool [B,L],
     rare float32 [B,L], gold int16 [B,N,N] (the label of the words i to j inclusive; 0 for no

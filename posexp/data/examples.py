@@ -21,7 +21,7 @@ class Sequences:
 
   @classmethod
   def of(cls, ids: list[list[int]], *columns: np.ndarray) -> Self:
-    """Concatenates sequences of token ids; `columns` are the fields that a subclass adds."""
+    """Concatenate sequences of token ids; `columns` are the fields that a subclass adds."""
     tokens = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
     return cls(tokens, np.cumsum([0, *map(len, ids)], dtype=np.int64), *columns)
 
@@ -32,7 +32,7 @@ class Sequences:
   def padded(
     self, rows: np.ndarray, length: int, size: int, end: int | None = None
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the sequences `rows`, each with `end` after it: ids int32 [B, L] and mask [B, L].
+    """Return the sequences `rows`, each with `end` after it: ids int32 [B, L] and mask [B, L].
 
     B is `size`; rows beyond the sequences are padding. The mask has a True in every row, even in
     padding, or attention would divide by zero.
@@ -52,7 +52,7 @@ class Sequences:
 
 
 def numbered(rows: np.ndarray, size: int) -> Batch:
-  """Returns weight float32 [B] and index int32 [B] of a batch's rows; 0 and −1 in a padded row."""
+  """Return weight float32 [B] and index int32 [B] of a batch's rows; 0 and −1 in a padded row."""
   fill = (0, size - len(rows))
   return {
     "weight": np.pad(np.ones(len(rows), np.float32), fill),
@@ -67,7 +67,7 @@ class Examples(Sequences):
   labels: np.ndarray  # int32 [N]
 
   def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
-    """Returns the examples `rows`, padded to `length` tokens, and to `size` rows with weight 0.
+    """Return the examples `rows`, padded to `length` tokens, and to `size` rows with weight 0.
 
     The batch has tokens int32 [B, L], mask bool [B, L], labels int32 [B], weight float32 [B] and
     index int32 [B], the place in the split (-1 for a padded row).
@@ -91,7 +91,7 @@ class Pairs:
     return np.maximum(self.source.lengths, self.target.lengths) + 1
 
   def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
-    """Returns the pairs `rows`, padded to `length` tokens, and to `size` rows with weight 0.
+    """Return the pairs `rows`, padded to `length` tokens, and to `size` rows with weight 0.
 
     The batch has int32 [B, L]: source (its tokens, then [EOS]), target ([BOS], then its tokens) and
     labels (the target's tokens, then [EOS]); bool [B, L]: source_mask and mask, of target and

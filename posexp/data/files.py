@@ -30,7 +30,7 @@ PARQUET_ROWS = 16  # rows in memory at a time; each may be long
 
 
 def records(path: str, wanted: Wanted = ()) -> Records:
-  """Reads the rows of a table one by one, each with its place in the file.
+  """Read the rows of a table one by one, each with its place in the file.
 
   Without a header, the columns of a CSV or TSV are named 1, 2, ..., if those are `wanted`.
 
@@ -46,7 +46,7 @@ def records(path: str, wanted: Wanted = ()) -> Records:
 
 
 def parallel(paths: dict[str, str]) -> Records:
-  """The lines of two text files by name; only \\n and \\r\\n end one.
+  """Yield the lines of two text files by name; only \n and \r\n end one.
 
   Raises:
     UserError: a file cannot be read, a line is not UTF-8, or there are more lines in one.
@@ -70,7 +70,7 @@ def parallel(paths: dict[str, str]) -> Records:
 
 
 def digest(paths: dict[str, str]) -> str:
-  """Returns the sha256 over the contents of files by their roles, wherever they lie.
+  """Return the sha256 over the contents of files by their roles, wherever they lie.
 
   It also depends on whether quotation marks are part of the texts.
 
@@ -84,12 +84,12 @@ def digest(paths: dict[str, str]) -> str:
 
 
 def quoting(path: str) -> str:
-  """Returns how a TSV quotes its fields, as `separated.quoting` does; "" for any other file."""
+  """Return how a TSV quotes its fields, as `separated.quoting` does; "" for any other file."""
   return _quoting(path, version(path)) if _ending(path) == ".tsv" else ""
 
 
 def notes(path: str, wanted: Wanted) -> Iterator[str]:
-  """Yields a sentence on each thing that is not obvious in how a table is read."""
+  """Yield a sentence on each thing that is not obvious in how a table is read."""
   if quoting(path):
     yield f"{path}: quotation marks enclose fields, as in a CSV, and are no part of the texts"
   if _ending(path) in (".csv", ".tsv"):
@@ -102,7 +102,7 @@ def notes(path: str, wanted: Wanted) -> Iterator[str]:
 
 
 def utf8(text: str, where: str) -> bytes:
-  """A text in UTF-8.
+  """Return a text in UTF-8.
 
   Raises:
     UserError: it has half a surrogate pair, as JSON can say, and a terminal for what is not UTF-8.
@@ -114,7 +114,7 @@ def utf8(text: str, where: str) -> bytes:
 
 
 def version(path: str) -> tuple[int, int, int] | None:
-  """What changes with the content of a file; None if there is none."""
+  """Return what changes with the content of a file; None if there is no file."""
   with contextlib.suppress(OSError, ValueError):
     found = os.stat(os.path.expanduser(path))
     return found.st_ino, found.st_size, found.st_mtime_ns
@@ -127,12 +127,12 @@ def _sha256(path: str, version: tuple[int, int, int] | None) -> str:
 
 
 def is_table(path: str) -> bool:
-  """Whether a file has columns, going by its name."""
+  """Return whether a file has columns, going by its name."""
   return _ending(path) in _READERS
 
 
 def reader(path: str) -> Callable[[str, BinaryIO, Wanted], Records]:
-  """The function that reads this kind of table; UserError if `path` names no table."""
+  """Return the function that reads this kind of table; UserError if `path` names no table."""
   if not is_table(path):
     raise UserError(
       f"{path}: unknown kind of file; its name must end in {', '.join(_READERS)}, or so with .gz"
@@ -155,7 +155,7 @@ def _filled(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-  """A file, unzipped while it is read.
+  """Open a file, unzipped while it is read.
 
   Raises:
     UserError: it is missing, cannot be read, is a pipe or a device, or is half a gzip file.
@@ -175,7 +175,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 def lines(path: str, file: BinaryIO) -> Iterator[str]:
-  """Decoded lines with their ends; only \\n ends one.
+  """Yield decoded lines with their ends; only \\n ends one.
 
   Raises:
     UserError: a line is not UTF-8, or is longer than `LINE`.
@@ -195,7 +195,7 @@ def lines(path: str, file: BinaryIO) -> Iterator[str]:
 
 
 def blocks(path: str) -> Iterator[bytes]:
-  """Reads a file of running text in blocks, byte for byte but for a byte order mark.
+  """Read a file of running text in blocks, byte for byte but for a byte order mark.
 
   Raises:
     UserError: it cannot be read, is empty or blank, or is no text in UTF-8.
@@ -220,7 +220,7 @@ def blocks(path: str) -> Iterator[bytes]:
 
 
 def check_length(text: str, what: str) -> None:
-  """Raises UserError for a text, named `what`, that is too long to become tokens."""
+  """Raise UserError for a text, named `what`, that is too long to become tokens."""
   long = f"{len(text):,} letters" if len(text) > LONGEST else ""
   if not long and len(text) > WORD and (word := writing.longest_word(text)) > WORD:
     long = f"a word of {word:,} letters"

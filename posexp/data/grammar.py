@@ -114,7 +114,7 @@ class Rule(NamedTuple):
 
 @functools.cache
 def rules() -> tuple[Rule, ...]:
-  """Returns all rules but those that give words."""
+  """Return all rules but those that give words."""
   found = []
   for line in _lines(RULES):
     left, _, text = line.partition(": ")
@@ -126,7 +126,7 @@ def rules() -> tuple[Rule, ...]:
 
 @functools.cache
 def words() -> dict[str, dict[str, float]]:
-  """Returns the probability of each word, by symbol."""
+  """Return the probability of each word, by symbol."""
   found = {}
   for line in _lines(WORDS):
     symbol, _, text = line.partition(": ")
@@ -137,12 +137,12 @@ def words() -> dict[str, dict[str, float]]:
 
 
 def _lines(text: str) -> list[str]:
-  """Splits text into lines, and joins indented ones to the line above."""
+  """Split text into lines, and joins indented ones to the line above."""
   return text.strip().replace("\n  ", " ").split("\n")
 
 
 def label(symbol: str) -> str:
-  """Returns the part of a symbol that trees show; "" for a hidden symbol."""
+  """Return the part of a symbol that trees show; "" for a hidden symbol."""
   return "" if symbol.startswith("_") else symbol.partition("/")[0]
 
 
@@ -150,7 +150,7 @@ def label(symbol: str) -> str:
 
 
 def draw(count: int, seed: int) -> list[Tree]:
-  """Draws `count` different sentences with their trees."""
+  """Draw `count` different sentences with their trees."""
   random = np.random.default_rng(seed)
   found: dict[tuple[str, ...], Tree] = {}
   while len(found) < count:
@@ -162,7 +162,7 @@ def draw(count: int, seed: int) -> list[Tree]:
 
 @functools.cache
 def _choices() -> dict[str, tuple[np.ndarray, list]]:
-  """Returns, by symbol, cumulative probabilities and their options: children, or words."""
+  """Return, by symbol, cumulative probabilities and their options: children, or words."""
   found: dict[str, tuple[np.ndarray, list]] = {}
   for left, group in itertools.groupby(rules(), key=lambda rule: rule.left):
     members = list(group)
@@ -174,7 +174,7 @@ def _choices() -> dict[str, tuple[np.ndarray, list]]:
 
 
 def _drawn(random: np.random.Generator) -> Tree | None:
-  """Draws a tree; None if it gets too long."""
+  """Draw a tree; None if it gets too long."""
   choices = _choices()
   said: list[str] = []
   tags: list[str] = []

@@ -48,7 +48,7 @@ class Query(NamedTuple):
 
 
 def read(query: Query, parse: Parse, way_out: str) -> dict[str, Split]:
-  """The splits of a data set, from disk where they were read once.
+  """Return the splits of a data set, from disk where they were read once.
 
   Args:
     query: the data set and its splits.
@@ -71,7 +71,8 @@ def read(query: Query, parse: Parse, way_out: str) -> dict[str, Split]:
 
 
 def records(query: Query, way_out: str) -> dict[str, Iterator[tuple[str, dict]]]:
-  """The rows of each split as columns by name, with their places; nothing of them is cached here.
+  """Return the rows of each split as columns by name, with their places; nothing of them is cached
+  here.
 
   Raises:
     UserError: as `read`.
@@ -99,7 +100,9 @@ def _stored(path: Path) -> Iterator[Row]:
 
 
 def _records(data: "datasets.Dataset", query: Query, where: str) -> Iterator[tuple[str, dict]]:
-  """Places of rows and their columns; where a class label is a number, its name stands instead."""
+  """Return places of rows and their columns; where a class label is a number, its name stands
+  instead.
+  """
   number = itertools.count(1)
   names = {
     column: data.features[column].names
@@ -116,7 +119,7 @@ def _records(data: "datasets.Dataset", query: Query, where: str) -> Iterator[tup
 
 
 def _load(query: Query, way_out: str) -> "datasets.DatasetDict":
-  """All splits, on disk, at the commit of the query or at what its branch stands for now."""
+  """Return all splits, on disk, at the commit of the query or at what its branch stands for now."""
   endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
   option = f"task.hub={query.repository}"
   ways = f"or give files of your own with {way_out}, which needs no network"
@@ -149,7 +152,8 @@ def _load(query: Query, way_out: str) -> "datasets.DatasetDict":
 
 
 def trouble(endpoint: str, repository: str) -> str:
-  """Why a hub cannot be asked for a data set, and what to do; "" if it answers as a hub does.
+  """Return why a hub cannot be asked for a data set, and what to do; "" if it answers as a hub
+  does.
 
   It must answer within `PATIENCE` seconds, through a proxy or not.
   """

@@ -21,7 +21,7 @@ class Line(NamedTuple):
 
 
 def given_lines(texts: Sequence[str]) -> Iterator[Line]:
-  """The texts, or without any the lines of standard input less what ends them, \\n or \\r\\n.
+  """Yield the texts, or without any the lines of standard input less what ends them, \n or \r\n.
 
   Raises:
     UserError: a line is not UTF-8 or too long.
@@ -36,7 +36,7 @@ def given_lines(texts: Sequence[str]) -> Iterator[Line]:
 
 
 def standard_input() -> str:
-  """Returns all of it without a byte order mark; UserError if it is not UTF-8."""
+  """Return all of it without a byte order mark; UserError if it is not UTF-8."""
   try:
     return sys.stdin.buffer.read().decode("utf-8-sig")
   except UnicodeDecodeError:
@@ -44,7 +44,7 @@ def standard_input() -> str:
 
 
 def windows(texts: Sequence[str], batch: int) -> tuple[int, Iterator[list[Line]]]:
-  """How many rows a batch needs, at most `batch`, and the lines of `given_lines` in windows.
+  """Return how many rows a batch needs, at most `batch`, and the lines of `given_lines` in windows.
 
   The first window is read now, before work that takes long. It is empty where lines are typed on a
   terminal: then each is a window, so that it is answered at once.

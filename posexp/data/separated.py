@@ -26,7 +26,7 @@ PLAIN = re.compile(rb'[^"\t\r\n]*')
 
 
 def by_name(columns: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-  """Returns a row of named values; TWICE stands for those that share a name."""
+  """Return a row of named values; TWICE stands for those that share a name."""
   columns = list(columns)
   found = dict(columns)
   if len(found) < len(columns):
@@ -42,7 +42,7 @@ def rows(
   separator: str,
   quotes: str,
 ) -> Iterator[tuple[str, dict]]:
-  """Reads the rows below a header: the place of each, and its fields by the names of columns.
+  """Read the rows below a header: the place of each, and its fields by the names of columns.
 
   A first column without a name, as R writes row names, is named "". If all columns of `wanted` are
   numbers and none of them is in the header, the first row is data and columns are named 1, 2, ...
@@ -104,7 +104,7 @@ def _parts(lines: Iterable[str], quotes: str) -> Iterator[str]:
 def _check_separator(
   where: str, line: str, header: list[str], separator: str, wanted: Collection[str]
 ) -> None:
-  """Raises UserError for a header whose columns are separated by something else."""
+  """Raise UserError for a header whose columns are separated by something else."""
   if len(header) > 1 and (not wanted or set(wanted) & set(header)):
     return
   line = line.strip().replace('"', "")
@@ -116,7 +116,7 @@ def _check_separator(
 
 
 def quoting(file: BinaryIO) -> str:
-  """Returns how a .tsv quotes its fields: "doubled", "escaped", or "" if quotation marks are text.
+  """Return how a .tsv quotes its fields: "doubled", "escaped", or "" if quotation marks are text.
 
   All quotation marks of the file must enclose fields. In addition, the header is quoted, or lines
   cannot be rows otherwise, or the fields that are quoted are those that need it: fields with

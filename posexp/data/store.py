@@ -15,7 +15,7 @@ Content = TypeVar("Content")
 
 
 def kept(name: str, fill: Callable[[Path], None]) -> Path:
-  """Returns the folder cached under `name`; `fill` writes its files if it does not exist.
+  """Return the folder cached under `name`; `fill` writes its files if it does not exist.
 
   The folder is complete or absent. If the cache cannot be written, the folder is a temporary one,
   removed when the process ends.
@@ -35,7 +35,7 @@ def kept(name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def opened(name: str, fill: Callable[[Path], None], read: Callable[[Path], Content]) -> Content:
-  """Returns `read` of the folder cached under `name`, which is filled again if it is damaged.
+  """Return `read` of the folder cached under `name`, which is filled again if it is damaged.
 
   Raises:
     UserError: there is no room for the folder anywhere.

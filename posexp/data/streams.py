@@ -50,7 +50,7 @@ class Stream:
     return len(self.tokens) - 1
 
   def plan(self, random: np.random.Generator | None = None) -> Plan:
-    """Returns all segments: of the text from its beginning or, with `random`, drawn for an epoch.
+    """Return all segments: of the text from its beginning or, with `random`, drawn for an epoch.
 
     When drawn, the text begins anywhere and wraps around at its end; with "reset", the documents
     are shuffled instead.
@@ -73,7 +73,7 @@ class Stream:
     return Plan(begin[of] + place, np.minimum(targets[of] - place, self.segment), number == 0)
 
   def batch(self, plan: Plan, rows: np.ndarray, fresh: bool) -> Batch:
-    """Returns a batch of the segments `rows` int [B]; rows beyond the plan are padding.
+    """Return a batch of the segments `rows` int [B]; rows beyond the plan are padding.
 
     It has tokens and labels int32 [B,T], mask bool [B,T] of the targets, weight float32 [B], fresh
     bool [B], index int32 [B] (−1 for padding) and, with "mask", documents int32 [B,T]. `fresh` is
@@ -103,11 +103,11 @@ class Stream:
     return len(self.plan().start)
 
   def steps(self, lanes: int) -> int:
-    """Counts the steps of a pass."""
+    """Count the steps of a pass."""
     return -(-self.segments // lanes)
 
   def training(self, lanes: int, *, seed: int, start: int) -> Iterator[Batch]:
-    """Yields batches without end from step `start` on, a pure function of (seed, step)."""
+    """Yield batches without end from step `start` on, a pure function of (seed, step)."""
     steps = self.steps(lanes)
     epoch, done = divmod(start, steps)
     while True:
@@ -117,7 +117,7 @@ class Stream:
       epoch, done = epoch + 1, 0
 
   def evaluation(self, rows: int, most: int | None = None) -> Iterator[Batch]:
-    """Yields every segment once, or the first `most`, in batches of `rows`.
+    """Yield every segment once, or the first `most`, in batches of `rows`.
 
     A short text gets fewer lanes than rows, so that few of its segments lack a memory.
     """
@@ -133,7 +133,7 @@ class Stream:
       yield self.batch(plan, chosen, step == 0)
 
   def totals(self, of_token: np.ndarray) -> np.ndarray:
-    """Sums a number of each token, int [V], over each segment's targets: int64 [segments]."""
+    """Sum a number of each token, int [V], over each segment's targets: int64 [segments]."""
     start, count, _ = self.plan()
     before = np.concatenate([[0], np.cumsum(of_token[self.tokens], dtype=np.int64)])
     return before[start + count + 1] - before[start + 1]

@@ -37,7 +37,7 @@ KINDS = {"word": 4, "char": 4, "bpe": len(SPECIAL) + 256}
 
 
 def train(texts: Iterable[str], kind: str, vocab_size: int, min_count: int, cls: bool) -> str:
-  """The JSON of a tokenizer for classification; the same texts always give the same one.
+  """Return the JSON of a tokenizer for classification; the same texts always give the same one.
 
   `word` lower-cases and parts words from punctuation; `char` and `bpe`, which is byte-level, keep
   case. Tokens (of BPE: merges) seen fewer than `min_count` times are left out. `cls` puts [CLS]
@@ -60,7 +60,7 @@ def train(texts: Iterable[str], kind: str, vocab_size: int, min_count: int, cls:
 def _listed(
   texts: Iterable[str], kind: str, vocab_size: int, min_count: int, special: list[str]
 ) -> "tokenizers.Tokenizer":
-  """Returns a tokenizer of the most frequent words or characters."""
+  """Return a tokenizer of the most frequent words or characters."""
   from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
   tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNK]))
@@ -76,7 +76,7 @@ def _listed(
 
 
 def train_char(rows: Iterable[Sequence[str]], vocab_size: int) -> str:
-  """Returns the JSON of a tokenizer of characters for translation, as `train_bpe` does.
+  """Return the JSON of a tokenizer of characters for translation, as `train_bpe` does.
 
   Characters that are seen once or not at all are [UNK], the token after those of `ENDS`.
   """
@@ -89,7 +89,8 @@ def train_char(rows: Iterable[Sequence[str]], vocab_size: int) -> str:
 
 
 def train_bpe(rows: Iterable[Sequence[str]], vocab_size: int) -> str:
-  """The JSON of a byte-level BPE for translation, trained on the texts of rows taken `evenly`.
+  """Return the JSON of a byte-level BPE for translation, trained on the texts of rows taken
+  `evenly`.
 
   It keeps case and every character; the same texts always give the same JSON.
   """
@@ -101,7 +102,7 @@ def train_bpe(rows: Iterable[Sequence[str]], vocab_size: int) -> str:
 
 
 def train_exact_bpe(texts: Iterable[str], vocab_size: int) -> str:
-  """The JSON of a byte-level BPE for language modeling, whose token 0 is [END].
+  """Return the JSON of a byte-level BPE for language modeling, whose token 0 is [END].
 
   Its tokens have the bytes of a text and no others, which is why no blank is put before it.
   """
@@ -109,7 +110,9 @@ def train_exact_bpe(texts: Iterable[str], vocab_size: int) -> str:
 
 
 def evenly(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
-  """Each row, or each second, fourth, ..., so that they have at most `TRAINED_ON` characters."""
+  """Return each row, or each second, fourth, ..., so that they have at most `TRAINED_ON`
+  characters.
+  """
   taken: list[Sequence[str]] = []
   size, step = 0, 1
   for number, row in enumerate(rows):
@@ -149,7 +152,7 @@ def _bpe(
 
 
 def fewer(found: int, asked: int | None, default: int | None = None) -> list[str]:
-  """Returns a note if a BPE has fewer tokens than `vocab_size` was set to, or none."""
+  """Return a note if a BPE has fewer tokens than `vocab_size` was set to, or none."""
   if asked in (None, default) or found >= asked:
     return []
   why = "no more pairs of tokens stand often enough within words of the training text"
@@ -162,8 +165,8 @@ def kept(
   trained: Callable[[int], str] | None = None,
   opened: Callable[[str], object] | None = None,
 ) -> list[str]:
-  """The JSON of the tokenizers in a run's folder; `trained` gives those that are missing, by their
-  number, and `opened` (`Tokenizer` unless given) raises an error for what is none.
+  """Return the JSON of the tokenizers in a run's folder; `trained` gives those that are missing, by
+  their number, and `opened` (`Tokenizer` unless given) raises an error for what is none.
 
   A digest is kept beside them, by which one that is damaged or another run's is noticed.
 
@@ -231,7 +234,7 @@ class Encoder:
     ]
 
   def _tokenized(self, parts: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Each part with its ids; those from within a text are put end to end again."""
+    """Yield each part with its ids; those from within a text are put end to end again."""
     within, others = [], []
     for part in parts:
       (within if part[:1] == " " and "!" <= part[-1] <= "~" else others).append(part)
@@ -278,5 +281,5 @@ class Tokenizer:
     return [self._prefix + ids.tolist() for ids in self._encoder.ids(texts)]
 
   def decode(self, ids: Iterable[int]) -> str:
-    """The text of token ids, without special tokens and the blank before the first word."""
+    """Return the text of token ids, without special tokens and the blank before the first word."""
     return self._tokenizer.decode(list(ids), skip_special_tokens=True).removeprefix(" ")

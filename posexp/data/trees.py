@@ -51,7 +51,7 @@ class Tree:
 
 
 def paths(given: str | Sequence[str]) -> list[str]:
-  """Returns files by their names or globs, those of a glob in order.
+  """Return files by their names or globs, those of a glob in order.
 
   Raises:
     UserError: a glob matches no file.
@@ -69,7 +69,7 @@ def paths(given: str | Sequence[str]) -> list[str]:
 
 
 def read(names: Iterable[str]) -> Iterator[Tree]:
-  """Yields the cleaned trees of files, plain or gzipped, one after another; see `clean`.
+  """Yield the cleaned trees of files, plain or gzipped, one after another; see `clean`.
 
   Raises:
     UserError: a file cannot be read (the message names the line), or has no tree.
@@ -103,7 +103,7 @@ class _Open:
 
 
 def parsed(name: str, lines: Iterable[str]) -> Iterator[tuple[int, Tree]]:
-  """Yields the trees of a file as written, each with the line on which it begins.
+  """Yield the trees of a file as written, each with the line on which it begins.
 
   Raises:
     UserError: brackets do not match, a leaf has no word, or a bracket mixes words and phrases; the
@@ -165,7 +165,7 @@ def _label(where: str, atoms: Sequence[str]) -> str:
 
 
 def clean(tree: Tree) -> Tree:
-  """Returns a tree as parsers learn it, by the rules of Kitaev & Klein's code.
+  """Return a tree as parsers learn it, by the rules of Kitaev & Klein's code.
 
   Traces are removed, with every phrase that they leave empty. Labels are cut at the first - or =,
   and of alternatives A|B the first is kept; -LRB- and the like stay as they are. The bracket around
@@ -191,12 +191,12 @@ def clean(tree: Tree) -> Tree:
 
 
 def bare(label: str) -> str:
-  """Removes functions and indices from a label: NP of NP-SBJ-1 and of NP=2, PRT of PRT|ADVP."""
+  """Remove functions and indices from a label: NP of NP-SBJ-1 and of NP=2, PRT of PRT|ADVP."""
   return label if label.startswith("-") else re.split(r"[-=|]", label, maxsplit=1)[0]
 
 
 def chains(tree: Tree) -> dict[Span, str]:
-  """Returns the joined labels of each span that has any: "S::VP" where a VP alone makes an S."""
+  """Return the joined labels of each span that has any: "S::VP" where a VP alone makes an S."""
   found: dict[Span, str] = {}
   for start, end, label in tree.phrases:
     above = found.get((start, end))
@@ -205,7 +205,7 @@ def chains(tree: Tree) -> dict[Span, str]:
 
 
 def of_chains(words: Sequence[str], tags: Sequence[str], spans: Mapping[Span, str]) -> Tree:
-  """Builds a tree from spans as returned by `chains`; no two spans may cross."""
+  """Build a tree from spans as returned by `chains`; no two spans may cross."""
   ordered = sorted(spans.items(), key=lambda item: (item[0][0], -item[0][1]))
   phrases = (Phrase(*span, label) for span, chain in ordered for label in chain.split(JOIN))
   return Tree(tuple(words), tuple(tags), tuple(phrases))
@@ -221,7 +221,7 @@ class _Piece(NamedTuple):
 
 
 def _written(tree: Tree) -> tuple[str, list[_Piece]]:
-  """Writes a tree on one line; returns it and its brackets in the order in which they open."""
+  """Write a tree on one line; return it and its brackets in the order in which they open."""
   phrases = tree.phrases
   if not phrases or phrases[0].label != TOP:
     phrases = (Phrase(0, len(tree.words), TOP), *phrases)
@@ -252,12 +252,12 @@ def _written(tree: Tree) -> tuple[str, list[_Piece]]:
 
 
 def brackets(tree: Tree) -> str:
-  """Writes a tree on one line, with TOP around it, as EVALB reads it."""
+  """Write a tree on one line, with TOP around it, as EVALB reads it."""
   return _written(tree)[0]
 
 
 def indented(tree: Tree) -> str:
-  """Writes a tree on several lines; a part that fits into `WIDTH` columns takes one line."""
+  """Write a tree on several lines; a part that fits into `WIDTH` columns takes one line."""
   line, pieces = _written(tree)
   rows: list[str] = []
   done = 0
@@ -274,5 +274,5 @@ def indented(tree: Tree) -> str:
 
 
 def escaped(word: str) -> str:
-  """Writes a word as treebanks do: -LRB- for an opening bracket."""
+  """Write a word as treebanks do: -LRB- for an opening bracket."""
   return re.sub(r"[()\[\]{}]", lambda found: ESCAPES[found[0]], word)

@@ -49,7 +49,7 @@ class Vocabulary:
 
   @staticmethod
   def opened(text: str) -> Vocabulary:
-    """The vocabulary of the JSON that `trained` gave.
+    """Return the vocabulary of the JSON that `trained` gave.
 
     Raises:
       ValueError, KeyError or another error of the library: it is no such JSON.
@@ -59,7 +59,7 @@ class Vocabulary:
     return opened[content.pop("kind")](**content)
 
   def tokens(self, pieces: Sequence[bytes]) -> list[np.ndarray]:
-    """The tokens of pieces of text in UTF-8, an int array [its tokens] each.
+    """Return the tokens of pieces of text in UTF-8, an int array [its tokens] each.
 
     Raises:
       UserError: a piece has a character that the vocabulary lacks.
@@ -67,11 +67,13 @@ class Vocabulary:
     raise NotImplementedError
 
   def unknown(self, pieces: Iterable[bytes]) -> list[bytes]:
-    """The words or characters of pieces of text that are unknown, but for a word written <unk>."""
+    """Return the words or characters of pieces of text that are unknown, but for a word written
+    <unk>.
+    """
     return []
 
   def encode(self, text: str) -> list[int]:
-    """The tokens of a text.
+    """Return the tokens of a text.
 
     Raises:
       UserError: it has a character that the vocabulary lacks, or half a surrogate pair.
@@ -79,7 +81,7 @@ class Vocabulary:
     return np.concatenate(self.tokens([*pieces(utf8(text, "the text")), b""])).tolist()
 
   def decode(self, ids: Iterable[int]) -> bytes:
-    """The bytes of tokens, which need not be whole characters; END has none."""
+    """Return the bytes of tokens, which need not be whole characters; END has none."""
     return b"".join(map(self._table.__getitem__, ids))
 
 
@@ -179,7 +181,7 @@ class Merges(Vocabulary):
 
 
 def foreseen(kind: str, vocab_size: int | None) -> int | None:
-  """How many tokens `trained` gives of a long text; None where the text decides."""
+  """Return how many tokens `trained` gives of a long text; None where the text decides."""
   return {"byte": 257, "bpe": vocab_size or MERGES}.get(kind)
 
 
@@ -189,7 +191,7 @@ def trained(
   vocab_size: int | None,
   others: Iterable[bytes | memoryview] = (),
 ) -> str:
-  """The JSON of a vocabulary, trained on the documents of the training text.
+  """Return the JSON of a vocabulary, trained on the documents of the training text.
 
   Args:
     kind: byte, char, word or bpe. A BPE is trained on the first `tokenizer.TRAINED_ON` bytes alone;
@@ -221,8 +223,9 @@ def trained(
 
 
 def pieces(document: bytes | memoryview) -> Iterator[bytes]:
-  """A document in pieces of whole characters, at most `PIECE` bytes each, which end before a blank
-  or the end of a line where there is one, so that words stay whole."""
+  """Yield a document in pieces of whole characters, at most `PIECE` bytes each, which end before a
+  blank or the end of a line where there is one, so that words stay whole.
+  """
   start, view = 0, memoryview(document)
   while start < len(view):
     piece = bytes(view[start : start + PIECE])
@@ -235,7 +238,7 @@ def pieces(document: bytes | memoryview) -> Iterator[bytes]:
 
 
 def _whole(piece: bytes) -> bytes:
-  """A piece without the bytes of a character that it cuts at its end."""
+  """Return a piece without the bytes of a character that it cuts at its end."""
   end = len(piece)
   while end > len(piece) - 4 and piece[end - 1] & 0xC0 == 0x80:
     end -= 1
@@ -245,7 +248,7 @@ def _whole(piece: bytes) -> bytes:
 
 
 def _characters(parts: Iterable[bytes]) -> np.ndarray:
-  """Returns which characters stand in parts of a text, bool [CODE_POINTS]."""
+  """Return which characters stand in parts of a text, bool [CODE_POINTS]."""
   seen = np.zeros(CODE_POINTS, bool)
   for part in parts:
     seen[_code_points(part.decode())] = True
@@ -257,7 +260,7 @@ def _code_points(text: str) -> np.ndarray:
 
 
 def _byte_letters() -> list[str]:
-  """The letter by which a byte-level BPE writes each byte (Radford et al. 2019).
+  """Return the letter by which a byte-level BPE writes each byte (Radford et al. 2019).
 
   It is the byte's own in Latin-1 where that can be seen; the others follow from U+0100 on.
   """

@@ -29,7 +29,7 @@ class WordVectors:
 
   @classmethod
   def read(cls, path: str, words: Sequence[str], width: int, taker: str) -> WordVectors:
-    """Reads the vectors of `words`, the vocabulary in the order of its ids.
+    """Read the vectors of `words`, the vocabulary in the order of its ids.
 
     `width` is the width that `taker` needs, which an error names.
 
@@ -70,7 +70,7 @@ def _read(
 
 
 def _lines(path: str) -> Iterator[tuple[str, list[str]]]:
-  """Yields place and fields of each line that is not empty, without word2vec's first line."""
+  """Yield place and fields of each line that is not empty, without word2vec's first line."""
   with files.opened(path) as file:
     for number, line in enumerate(files.lines(path, file), start=1):
       fields = line.rstrip().split(" ")

@@ -30,14 +30,14 @@ UNKNOWN = 0.3  # of all words, from which on a note says so
 
 
 def words(text: str) -> list[str]:
-  """Returns the words of a text, with their marks, and its other characters in a row."""
+  """Return the words of a text, with their marks, and its other characters in a row."""
   from tokenizers import pre_tokenizers
 
   return [word for word, _ in pre_tokenizers.Whitespace().pre_tokenize_str(text)]
 
 
 def longest_word(text: str) -> int:
-  """Returns the characters of the longest of a text's words, as a byte-level BPE has them."""
+  """Return the characters of the longest of a text's words, as a byte-level BPE has them."""
   from tokenizers import Regex, pre_tokenizers
 
   parts = pre_tokenizers.Split(Regex(WORDS), "isolated").pre_tokenize_str(text)
@@ -45,7 +45,7 @@ def longest_word(text: str) -> int:
 
 
 def has_marks(texts: Sequence[str]) -> bool:
-  """Returns whether marks of letters are usual in texts: one in a thousand characters."""
+  """Return whether marks of letters are usual in texts: one in a thousand characters."""
   some = texts[:: 1 + len(texts) // 1000]
   counts = Counter("".join(text for text in some if not text.isascii()))
   marks = sum(
@@ -57,7 +57,7 @@ def has_marks(texts: Sequence[str]) -> bool:
 
 
 def parts_words(texts: Iterable[str]) -> bool:
-  """Returns whether blanks, or changes between letters and other characters, part the words.
+  """Return whether blanks, or changes between letters and other characters, part the words.
 
   The texts are read up to `SAMPLE` characters. Words that stand together are noticed by their
   length: a Chinese word has two characters, and DNA none that are words.
@@ -72,7 +72,7 @@ def parts_words(texts: Iterable[str]) -> bool:
 
 
 def misfit(unknown: int, words: int, texts: int, parted: bool) -> list[str]:
-  """Returns a note where a vocabulary of words does not suit what is validated on, or none.
+  """Return a note where a vocabulary of words does not suit what is validated on, or none.
 
   Args:
     unknown: how many of its words the vocabulary lacks.

@@ -57,7 +57,7 @@ __all__ = [
 
 
 def all_encodings() -> dict[str, type[Encoding]]:
-  """ENCODINGS, and those of plugins.
+  """Return the built-in encodings and those of plugins, by name.
 
   Raises:
     UserError: a plugin's class is no Encoding.
@@ -70,7 +70,7 @@ def all_encodings() -> dict[str, type[Encoding]]:
 
 
 def encoding(name: str, **options: Any) -> Encoding:
-  """The encoding that the command line calls by this name: `encoding("rpr", k=4)`.
+  """Return the encoding that the command line calls by this name: `encoding("rpr", k=4)`.
 
   Raises:
     UserError: there is no such encoding, or an option of it is wrong.
@@ -79,7 +79,7 @@ def encoding(name: str, **options: Any) -> Encoding:
 
 
 def check_declared(encoding: Encoding, features: int, *, causal: bool) -> None:
-  """Checks self-attention of width `features` against what the encoding's class declares.
+  """Check self-attention of width `features` against what the encoding's class declares.
 
   Raises:
     ValueError: it is `causal_only` and this is an encoder, or `paired` and the width is odd.
@@ -98,7 +98,7 @@ def check_declared(encoding: Encoding, features: int, *, causal: bool) -> None:
 
 
 def check_limit(encoding: Encoding, positions: int, why: str, lower: str) -> None:
-  """Checks that an encoding has so many positions.
+  """Check that an encoding has so many positions.
 
   Raises:
     ValueError: it has fewer; `why` says who needs them, and `lower` how to need fewer.
@@ -114,13 +114,13 @@ def check_limit(encoding: Encoding, positions: int, why: str, lower: str) -> Non
 
 
 def name_of(encoding: Encoding) -> str:
-  """Returns the name of an encoding on the command line, or that of its class if it has none."""
+  """Return the name of an encoding on the command line, or that of its class if it has none."""
   names = (name for name, cls in all_encodings().items() if cls is type(encoding))
   return next(names, type(encoding).__name__)
 
 
 def make_encoding(config: Mapping[str, Any]) -> Encoding:
-  """The encoding that a run's config names, with its options.
+  """Return the encoding that a run's config names, with its options.
 
   Raises:
     UserError: there is no such encoding, an option of it is wrong, or it is a plugin's and not

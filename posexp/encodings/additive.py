@@ -45,7 +45,7 @@ class Absolute(Encoding):
     return self.at == "attention"
 
   def vector(self, features: int, rngs: Rngs) -> Vector:
-    """Builds the map from positions to their vectors."""
+    """Build the map from positions to their vectors."""
     raise NotImplementedError
 
   def embed(self, vocab_size, features, *, scale, causal=False, rngs):

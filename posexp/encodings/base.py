@@ -38,7 +38,7 @@ def scaled(q: Array) -> Array:
 
 
 def whole(features: int, num_heads: int) -> int:
-  """The width of a head.
+  """Return the width of a head.
 
   Raises:
     ValueError: features do not divide into num_heads.
@@ -107,7 +107,8 @@ class LayerNorm(nnx.Module):
 
 
 def lengths_or_mask(span: Span) -> tuple[Array, bool]:
-  """Which keys queries see: (lengths int [1 or B], causal) or (mask bool [1 or B,1 or Q,K], False).
+  """Return which keys queries see: (lengths int [1 or B], causal) or (mask bool [1 or B,1 or Q,K],
+  False).
 
   Lengths are for keys with padding last; causal attention has them if queries are the keys.
   """
@@ -131,10 +132,10 @@ class Relation(nnx.Module):
   uses_hidden: ClassVar[bool] = True  # queries and keys are made of hidden states; else q is None
 
   def bind(self, query: Callable[[Array], Array], key: Callable[[Array], Array]) -> None:
-    """Called once with the layer's maps of queries and keys, for a relation that needs them."""
+    """Receive the layer's maps of queries and keys, once, for a relation that needs them."""
 
   def qk_and_bias(self, q: Array, k: Array, span: Span) -> tuple[Array, Array, Array | None]:
-    """Queries, keys [B,·,H,E] and a bias [1 or B,H,Q,K] or None: the logits are q·k + bias."""
+    """Return queries, keys [B,·,H,E] and a bias [1 or B,H,Q,K] or None: logits are q·k + bias."""
     return span.keep("content", axis=2) * scaled(q), k, None
 
   def score(self, q: Array, k: Array, span: Span) -> Array:
@@ -159,7 +160,7 @@ class Relation(nnx.Module):
     return own or all(getattr(kind, part) is getattr(Relation, part) for part in parts)
 
   def fused(self, q: Array, k: Array, v: Array, span: Span) -> Array:
-    """The whole of attention, [B,Q,H,D], by a kernel of cuDNN where there is a GPU.
+    """Return the whole of attention, [B,Q,H,D], by a kernel of cuDNN where there is a GPU.
 
     A bias is formed, in the dtype of queries; logits and weights are not.
     """
@@ -169,7 +170,7 @@ class Relation(nnx.Module):
   def attend(
     self, q: Array, k: Array, v: Array, span: Span, dropout: Callable[[Array], Array]
   ) -> Array:
-    """The whole of attention, [B,Q,H,D]: the definition that any faster form must equal."""
+    """Return the whole of attention, [B,Q,H,D]: the definition that any faster form must equal."""
     weights = dropout(self.weights(q, k, span)).astype(v.dtype)
     return self.combine(weights, v, span)
 
@@ -189,7 +190,7 @@ class Encoding:
   limited_by: ClassVar[str] = "length"  # the option that sets the limit
 
   def __post_init__(self):
-    """Raises ValueError where an option is not what its annotation says."""
+    """Raise ValueError where an option is not what its annotation says."""
     check(self)
 
   @property
@@ -226,11 +227,11 @@ class Encoding:
     return LayerNorm(features, epsilon=epsilon)
 
   def relation(self, num_heads: int, head_dim: int, *, causal: bool, rngs: Rngs) -> Relation:
-    """The relation of one self-attention layer."""
+    """Return the relation of one self-attention layer."""
     return Relation()
 
   def cross(self, num_heads: int, head_dim: int) -> Relation:
-    """The relation of one cross-attention layer, where offsets have no meaning."""
+    """Return the relation of one cross-attention layer, where offsets have no meaning."""
     return Relation()
 
   def shared(
@@ -242,7 +243,7 @@ class Encoding:
     rngs: Rngs,
     embed: Callable[..., Array] | None = None,
   ) -> Callable[[Span], Any] | None:
-    """What all layers share: a function of the span, whose value they find in `span.shared`.
+    """Return what all layers share: a function of the span, whose value is in `span.shared`.
 
     `embed` is what the factory of that name returned, whose parameters it may use.
     """

@@ -59,12 +59,12 @@ class Biased(Relation):
 
 
 def distance(span: Span) -> Array:
-  """Returns |i − j| in float32, [1 or B,1,Q,K]."""
+  """Return |i − j| in float32, [1 or B,1,Q,K]."""
   return jnp.abs(span.offset)[:, None].astype(jnp.float32)
 
 
 def slopes(num_heads: int) -> np.ndarray:
-  """Returns 2^(−8h/H) for h = 1 … H if H is a power of two; else slopes as in the authors' code.
+  """Return 2^(−8h/H) for h = 1 … H if H is a power of two; else slopes as in the authors' code.
 
   There, the slopes of the next lower power of two, P, are followed by every second one of 2P.
   """
@@ -127,7 +127,7 @@ class T5(Encoding):
 
 
 def bucket_starts(buckets: int, max_distance: int) -> list[int]:
-  """Returns the least distance of each bucket: 0, 1, 2 … in the first half, then geometric.
+  """Return the least distance of each bucket: 0, 1, 2 … in the first half, then geometric.
 
   Half of the buckets, e, hold one distance each. Bucket e + s of the other m starts where
   m·log(n/e)/log(max_distance/e) reaches s. Some starts are whole numbers, which rounding may miss
@@ -143,7 +143,7 @@ def bucket_starts(buckets: int, max_distance: int) -> list[int]:
 
 
 def buckets_by_offset(buckets: int, max_distance: int, *, causal: bool) -> np.ndarray:
-  """Returns the bucket of each offset −max_distance … max_distance, int32 [2·max_distance+1].
+  """Return the bucket of each offset −max_distance … max_distance, int32 [2·max_distance+1].
 
   Without `causal` the first half of the buckets is for keys on the left, the second for those on
   the right; the first bucket of the second half is never used.
@@ -175,6 +175,6 @@ class Buckets(nnx.Module):
 
 
 def check_buckets(buckets: int, max_distance: int) -> None:
-  """Raises ValueError if the range of buckets ends too soon."""
+  """Raise ValueError if the range of buckets ends too soon."""
   if max_distance <= buckets // 2:
     raise ValueError(f"max_distance must be above half of the buckets, not {max_distance}")

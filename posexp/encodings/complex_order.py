@@ -102,7 +102,7 @@ class Complex(Encoding):
     return biases(TransformerXL().terms, num_heads, self.terms(head_dim)[1], rngs=rngs)
 
   def terms(self, head_dim: int) -> tuple[type[FourTerms], int]:
-    """Returns the relation with distances, and the width of u and v."""
+    """Return the relation with distances, and the width of u and v."""
     return (FourTerms, head_dim) if self.network == "real" else (TERMS[self.score], half(head_dim))
 
   def cross(self, num_heads, head_dim):
@@ -156,17 +156,17 @@ class Modulus(RealPart):
 
 
 def turned(q: Array) -> Array:
-  """Returns i q, for complex numbers [...,2n] as pairs: Re⟨iq, k⟩ is −Im⟨q, k⟩."""
+  """Return i q, for complex numbers [...,2n] as pairs: Re⟨iq, k⟩ is −Im⟨q, k⟩."""
   return interleave(-q[..., 1::2], q[..., 0::2])
 
 
 def conjugate(z: Array) -> Array:
-  """Returns the conjugates of complex numbers [...,2n] as pairs."""
+  """Return the conjugates of complex numbers [...,2n] as pairs."""
   return z * np.tile([1, -1], z.shape[-1] // 2).astype(z.dtype)
 
 
 def modulus(real: Array, imaginary: Array) -> Array:
-  """Returns √(x² + y²), in float32."""
+  """Return √(x² + y²), in float32."""
   real, imaginary = real.astype(jnp.float32), imaginary.astype(jnp.float32)
   square = real * real + imaginary * imaginary
   # The root's slope at 0 is infinite: the inner `where` keeps NaN out of the gradient.
@@ -224,7 +224,7 @@ TERMS = {"real": RealTerms, "modulus": ModulusTerms, "unconjugated": Unconjugate
 
 
 def falling(key: Array, shape: tuple[int, int]) -> Array:
-  """Returns frequencies 10000^(−c/n) for dimension c of n; drawn from that range if n is 1."""
+  """Return frequencies 10000^(−c/n) for dimension c of n; drawn from that range if n is 1."""
   rows, pairs = shape
   exponent = jnp.arange(pairs) / pairs if pairs > 1 else jax.random.uniform(key, shape)
   return jnp.broadcast_to(10000.0**-exponent, (rows, pairs))

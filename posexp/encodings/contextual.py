@@ -57,7 +57,7 @@ class Counted(Relation):
     return span.keep("content") * logits + span.keep("position") * position
 
   def place(self, logits: Array, span: Span) -> Array:
-    """Returns the distance of each key in gates, at most the last row: float32 [B,H,Q,K]."""
+    """Return the distance of each key in gates, at most the last row: float32 [B,H,Q,K]."""
     gates = jnp.where(span.visible[:, None], jax.nn.sigmoid(logits.astype(jnp.float32)), 0)
     count = jax.lax.cumsum(gates, axis=3, reverse=True)
     return jnp.minimum(count, len(self.rows[...]) - 1)

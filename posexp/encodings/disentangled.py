@@ -54,7 +54,7 @@ class DeBERTa(Encoding):
     return ("content", *(term for term in positional if getattr(self, term)))
 
   def row(self, distance: Array) -> Array:
-    """Returns δ, the row of P for each distance, int."""
+    """Return δ, the row of P for each distance, int."""
     half = self.log_buckets or self.k
     if self.log_buckets:
       far = jnp.minimum(jnp.abs(distance), self.k)
@@ -72,13 +72,13 @@ class DeBERTa(Encoding):
 
 
 def projection(features: int, *, bias: bool, rngs: Rngs) -> Linear:
-  """Returns a linear map that only this encoding has."""
+  """Return a linear map that only this encoding has."""
   return Linear(features, features, bias=bias, rngs=Rngs(params=rngs.encoding()))
 
 
 @functools.cache
 def log_buckets(half: int, max_distance: int) -> np.ndarray:
-  """Returns the bucket of each distance from 0 to max_distance, int32.
+  """Return the bucket of each distance from 0 to max_distance, int32.
 
   Distances up to e = half/2 have a bucket each, and further ones bucket e + s with
   s = ceil(log(n/e) / log((max_distance − 1)/e) · (e − 1)). Integers are compared, since floating
@@ -136,7 +136,7 @@ class Disentangled(Relation):
     return span.keep("content", axis=2) * (q * scale), k, sum(bias) if bias else None
 
   def looked_up(self, x: Array, project: Linear, span: Span, *, mirrored: bool) -> Array:
-    """Multiplies x [B,Q,H,D] by each distance's projected row: [B,H,Q,K].
+    """Multiply x [B,Q,H,D] by each distance's projected row: [B,H,Q,K].
 
     Distance is key − query or, if `mirrored`, query − key.
     """
@@ -232,17 +232,17 @@ class PositionLogits(nnx.Module):
     return position, self.bias(span)
 
   def rows(self, positions: Array) -> Array:
-    """Returns the normalized vectors of positions [1 or B,L]; NaN where there are none."""
+    """Return the normalized vectors of positions [1 or B,L]; NaN where there are none."""
     first = int(self.encoding.untie_cls)
     return self.norm(self.table(jnp.where(positions < 0, -1, positions + first)))
 
   def projected(self, project: Linear, rows: Array) -> Array:
-    """Projects rows [...,F] -> [...,H,D], scaled for a product over √(2d)."""
+    """Project rows [...,F] -> [...,H,D], scaled for a product over √(2d)."""
     heads = project(rows).reshape(*rows.shape[:-1], self.num_heads, -1)
     return heads * (2 * heads.shape[-1]) ** -0.25
 
   def bias(self, span: Span) -> Array | None:
-    """Returns the bias of each key's bucket of offsets, [1 or B,H,Q,K], or None."""
+    """Return the bias of each key's bucket of offsets, [1 or B,H,Q,K], or None."""
     if self.biases is None:
       return None
     reach, buckets = self.encoding.max_distance, self.encoding.buckets

@@ -43,7 +43,7 @@ class KERPLE(Encoding):
 
 
 def held(param: nnx.Param, most: float = jnp.inf) -> Array:
-  """Clips a parameter to LEAST … `most`; the gradient passes, so that it can come back."""
+  """Clip a parameter to LEAST … `most`; the gradient passes, so that it can come back."""
   value = param[...]
   return value + jax.lax.stop_gradient(jnp.clip(value, LEAST, most) - value)
 
@@ -61,7 +61,7 @@ class Kernel(nnx.Module):
     return span.of_offsets(self.value)
 
   def value(self, offset: Array) -> Array:
-    """Returns the bias of each head for offsets int [...]: [H,...]."""
+    """Return the bias of each head for offsets int [...]: [H,...]."""
     far = jnp.abs(offset).astype(jnp.float32)
     p, a = held(self.p, jnp.inf if self.kind == "log" else 2.0), held(self.a)
     p, a = (jnp.expand_dims(each, tuple(range(1, 1 + far.ndim))) for each in (p, a))
@@ -97,7 +97,7 @@ class FIRE(Encoding):
     return self.network(num_heads, rngs) if self.share_layers else None
 
   def network(self, num_heads: int, rngs: Rngs) -> Interpolation:
-    """Builds f, ψ and L."""
+    """Build f, ψ and L."""
     return Interpolation(num_heads, self.width, self.threshold, rngs=rngs)
 
 
@@ -130,7 +130,7 @@ class Interpolation(nnx.Module):
     return self.network(x)
 
   def network(self, x: Array) -> Array:
-    """Returns out · relu(x·in + bias) + bias for x [1 or B,1,Q,K]: [1 or B,H,Q,K].
+    """Return out · relu(x·in + bias) + bias for x [1 or B,1,Q,K]: [1 or B,H,Q,K].
 
     For each head this is a straight line between the x at which units turn on or off. So nothing of
     [Q,K,width] is formed: each x finds its piece, and then the slope and level of that piece.

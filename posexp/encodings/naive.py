@@ -30,7 +30,7 @@ class Index(Absolute):
   direction: Literal["alternating", "constant"] = "alternating"
 
   def number(self, positions: Array, mask: Array | None) -> Array:
-    """Returns the number of each position, float32 [1 or B,L]."""
+    """Return the number of each position, float32 [1 or B,L]."""
     return positions.astype(jnp.float32)
 
   def vector(self, features, rngs):

@@ -17,7 +17,7 @@ from posexp.encodings.rngs import Rngs
 
 
 def half(features: int) -> int:
-  """Returns the number of pairs.
+  """Return the number of pairs.
 
   Raises:
     ValueError: features is odd.
@@ -28,7 +28,7 @@ def half(features: int) -> int:
 
 
 def interleave(first: Array, second: Array) -> Array:
-  """Interleaves two arrays [..., M] into pairs of neighbors, [..., 2M]."""
+  """Interleave two arrays [..., M] into pairs of neighbors, [..., 2M]."""
   return jnp.stack(jnp.broadcast_arrays(first, second), axis=-1).reshape(*first.shape[:-1], -1)
 
 
@@ -43,11 +43,11 @@ class Paired(Linear):
 
   @staticmethod
   def init() -> nnx.Initializer:
-    """Returns the initializer of A and B."""
+    """Return the initializer of A and B."""
     return nnx.initializers.glorot_uniform()
 
   def blocks(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Returns the four blocks: a row per part of the input, a column per part of the output."""
+    """Return the four blocks: a row per part of the input, a column per part of the output."""
     raise NotImplementedError
 
   def matrix(self) -> Array:

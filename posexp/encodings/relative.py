@@ -77,7 +77,7 @@ class ClippedOffset(Relation):
     self.tables = Tables(encoding, num_heads, head_dim, rngs=rngs) if own else None
 
   def tables_of(self, span: Span) -> Tables:
-    """Returns the layer's own tables, or those that all layers share."""
+    """Return the layer's own tables, or those that all layers share."""
     return span.shared if self.tables is None else self.tables
 
   def score(self, q, k, span):
@@ -129,7 +129,7 @@ class Tables(nnx.Module):
     return jnp.arange(-self.far, self.far + 1)
 
   def row(self, offset: Array) -> Array:
-    """Returns the row of each offset, or a row beyond the table if the offset has no vector."""
+    """Return the row of each offset, or a row beyond the table if the offset has no vector."""
     k = self.k[...]
     row = jnp.clip(offset, -k, k) + self.largest
     return row if self.beyond == "last" else jnp.where(jnp.abs(offset) > k, len(self), row)
@@ -138,7 +138,7 @@ class Tables(nnx.Module):
     return 2 * self.largest + 1
 
   def at(self, table: nnx.Param, offsets: Array) -> Array:
-    """Returns the vectors of offsets int [R]: [R,D] or [H,R,D]."""
+    """Return the vectors of offsets int [R]: [R,D] or [H,R,D]."""
     return jnp.take(table[...], self.row(offsets), axis=-2, mode="fill", fill_value=0)
 
   def __call__(self, span: Span) -> Tables:
@@ -146,7 +146,7 @@ class Tables(nnx.Module):
 
 
 def product(x: Array, vectors: Array) -> Array:
-  """Multiplies x [B,H,Q,M] by vectors, [M,N] for all heads or [H,M,N] for each."""
+  """Multiply x [B,H,Q,M] by vectors, [M,N] for all heads or [H,M,N] for each."""
   return matmul(x, vectors) if vectors.ndim == 2 else x @ vectors
 
 
@@ -213,14 +213,14 @@ class FourTerms(Relation):
     return jnp.broadcast_to(query, q.shape), k, bias
 
   def query(self, span: Span, q: Array, own: str, bias: Array | None, common: str) -> Array:
-    """Adds q and bias, if their terms `own` and `common` are on, / √d: [1 or B,1 or Q,H,D]."""
+    """Add q and bias, if their terms `own` and `common` are on, / √d: [1 or B,1 or Q,H,D]."""
     asked = span.keep(own, axis=2) * q if own in self.terms else jnp.zeros_like(q[:1, :1])
     if common in self.terms:
       asked = add_bias(asked, span.keep(common, axis=2) * bias.astype(q.dtype)[None, None])
     return scaled(asked)
 
   def distances(self, span: Span, dtype: Any) -> Array:
-    """Returns W_kR R(i−j), [R,H,D], for the offsets of the window."""
+    """Return W_kR R(i−j), [R,H,D], for the offsets of the window."""
     distance = -span.window
     if self.clamp is not None:
       distance = jnp.clip(distance, None if self.causal else -self.clamp, self.clamp)
@@ -237,7 +237,7 @@ class FourTerms(Relation):
     return jnp.sign(distance).astype(dtype)[:, None, None] * sin + cos
 
   def by_distance(self, position: Array, span: Span) -> Array:
-    """Returns position · W_kR R(i−j), [B,H,Q,K], for position [1 or B,1 or Q,H,D]."""
+    """Return position · W_kR R(i−j), [B,H,Q,K], for position [1 or B,1 or Q,H,D]."""
     return span.products(position, self.distances(span, position.dtype))
 
 

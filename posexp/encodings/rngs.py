@@ -41,7 +41,7 @@ class Rngs:
     return self._drawn[name] - 1
 
   def fork(self) -> Rngs:
-    """Returns streams of the same names, each from its next key."""
+    """Return streams of the same names, each from its next key."""
     return Rngs(**{name: self._next(name) for name in self._keys})
 
 
@@ -85,7 +85,7 @@ class GivenRngs(Rngs):
 
 
 def keys_at(paths: Iterable[Path], first: Mapping[str, Array]) -> list[Array]:
-  """Returns the keys at these paths of `Rngs(**first)`."""
+  """Return the keys at these paths of `Rngs(**first)`."""
   made = {(name,): key for name, key in first.items()}
 
   def key(path: Path) -> Array:
@@ -97,7 +97,7 @@ def keys_at(paths: Iterable[Path], first: Mapping[str, Array]) -> list[Array]:
 
 
 def abstract_model(build: Callable[[Rngs], Any], paths: list[Path] | None = None) -> Any:
-  """Builds a model in shape only; adds the path of each key that is drawn to `paths`.
+  """Build a model in shape only; add the path of each key that is drawn to `paths`.
 
   Nothing is allocated.
   """

@@ -41,7 +41,7 @@ class RoPE(Encoding):
     return Rotation(self.frequencies(head_dim), head_dim, self.layout)
 
   def frequencies(self, head_dim: int) -> np.ndarray:
-    """Radians per position for every plane, float64.
+    """Return radians per position for every plane, float64.
 
     Raises:
       ValueError: the share is not an even number of channels.
@@ -77,7 +77,9 @@ class Rotation(Relation):
     return scaled(query), key, None
 
   def turned(self, q: Array, k: Array, span: Span) -> tuple[Array, Array]:
-    """The channels of q [B,Q,H,D] and k [B,K,H,D] that turn, where their positions take them."""
+    """Return the channels of q [B,Q,H,D] and k [B,K,H,D] that turn, where their positions take
+    them.
+    """
     return self.turn(q, span.query), self.turn(k, span.key)
 
   def turn(self, x: Array, positions: Array, length: Array | float = 1.0) -> Array:
@@ -136,7 +138,9 @@ class Decay(Rotation):
     )
 
   def by_plane(self, q: Array, k: Array, span: Span) -> Array:
-    """The logits [B,H,Q,K], summed plane by plane: each pair has a factor, which is at most 1."""
+    """Return the logits [B,H,Q,K], summed plane by plane: each pair has a factor, which is at most
+    1.
+    """
     distance = jnp.maximum(-span.offset, 0).astype(jnp.float32)[:, None]
 
     def planes(x: Array) -> Array:  # [M,B,L,H,2]

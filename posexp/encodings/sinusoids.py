@@ -11,7 +11,7 @@ REACH = STRIDE * STRIDE  # positions beyond ±REACH give NaN
 
 
 def even(features: int) -> int:
-  """Returns `features`, half of which are sines and half cosines.
+  """Return `features`, half of which are sines and half cosines.
 
   Raises:
     ValueError: features is odd.
@@ -22,7 +22,7 @@ def even(features: int) -> int:
 
 
 def frequencies(features: int, base: float) -> np.ndarray:
-  """Returns base^(−2m/features), m = 0 … features/2 − 1, float64 (Vaswani et al. 2017, 3.5).
+  """Return base^(−2m/features), m = 0 … features/2 − 1, float64 (Vaswani et al. 2017, 3.5).
 
   Raises:
     ValueError: features is odd.
@@ -31,7 +31,7 @@ def frequencies(features: int, base: float) -> np.ndarray:
 
 
 def sinusoids(positions: Array, omega: np.ndarray) -> tuple[Array, Array]:
-  """Returns sin and cos of positions [...] times omega [M], each float32 [...,M].
+  """Return sin and cos of positions [...] times omega [M], each float32 [...,M].
 
   A phase computed in float32 is off by 4e-4 at position 5000. Here position = 512 a + b, and the
   angle-sum identity combines the sines of the two parts, from float64 tables: the error stays at

@@ -97,7 +97,9 @@ class Span:
     return jnp.moveaxis(f(self.offset), 0, 1)
 
   def keep(self, term: str, axis: int = 1) -> Array | float:
-    """The factor of a named term of the relation: 1, or four axes of which `axis` is heads."""
+    """Return the factor of a named term of the relation: 1, or four axes of which `axis` is
+    heads.
+    """
     if self.term_scale is None:
       return 1.0
     return jnp.expand_dims(self.term_scale[term], [each for each in range(4) if each != axis])

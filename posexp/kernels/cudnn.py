@@ -15,7 +15,7 @@ from posexp.kernels.target import target
 
 
 def attend(q: Array, k: Array, v: Array, bias: Array | None, visible: Array, causal: bool) -> Array:
-  """Returns softmax(q [B,Q,H,E] · k [B,K,H,E] + bias [1 or B,H,Q,K]) · v [B,K,H,D], [B,Q,H,D].
+  """Return softmax(q [B,Q,H,E] · k [B,K,H,E] + bias [1 or B,H,Q,K]) · v [B,K,H,D], [B,Q,H,D].
 
   `visible` and `causal` are as in `arguments`. Without a GPU, XLA implements the same call.
   """
@@ -28,7 +28,7 @@ def attend(q: Array, k: Array, v: Array, bias: Array | None, visible: Array, cau
 def arguments(
   q: Array, k: Array, v: Array, bias: Array | None, visible: Array, causal: bool
 ) -> dict[str, Any]:
-  """Returns the arguments of `jax.nn.dot_product_attention`.
+  """Return the arguments of `jax.nn.dot_product_attention`.
 
   `visible` is the number of keys of each sequence before padding, int [1 or B], or a mask, bool
   [1 or B,1 or Q,K]. With `causal`, query i sees only keys 0 to i of these. Key counts and `causal`

@@ -14,7 +14,7 @@ TOGETHER = 64  # the most queries in one product with the rows of offsets
 
 
 def products(x: Array, rows: Array, keys: int) -> Array:
-  """Returns y[…,i,j] = x[i] · rows[j − i + Q − 1], [B,H,Q,K], for x [B,Q,H,D], rows [Q+K−1,H,D].
+  """Return y[…,i,j] = x[i] · rows[j − i + Q − 1], [B,H,Q,K], for x [B,Q,H,D], rows [Q+K−1,H,D].
 
   A block of few queries needs few more rows than there are keys; all queries at once need Q more.
   """
@@ -30,12 +30,12 @@ def products(x: Array, rows: Array, keys: int) -> Array:
 
 
 def skewed(x: Array, keys: int) -> Array:
-  """Turns diagonals into columns: [...,Q,Q+K−1] -> [...,Q,K], y[i, j] = x[i, j − i + Q − 1]."""
+  """Turn diagonals into columns: [...,Q,Q+K−1] -> [...,Q,K], y[i, j] = x[i, j − i + Q − 1]."""
   return shifted(jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]), keys)
 
 
 def shifted(x: Array, keys: int) -> Array:
-  """Computes `skewed` for x [...,Q,Q+K], whose last column is ignored.
+  """Compute `skewed` for x [...,Q,Q+K], whose last column is ignored.
 
   In the flattened array, each query's row begins one place further left than the row before.
   """
@@ -46,7 +46,7 @@ def shifted(x: Array, keys: int) -> Array:
 
 @jax.custom_vjp
 def diagonals(x: Array, rows: Array) -> Array:
-  """Multiplies x [B,N,Q,H,D] by rows [N,Q+K,H,D] of offsets; the last row is ignored.
+  """Multiply x [B,N,Q,H,D] by rows [N,Q+K,H,D] of offsets; the last row is ignored.
 
   y[…,i,j] = x[i] · rows[j − i + Q − 1], [B,H,N,Q,K].
   """

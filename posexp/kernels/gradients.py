@@ -21,14 +21,14 @@ CACHED = 2**18  # float32 numbers that fit in one core's cache
 
 
 def total(x: Array, shape: tuple[int, ...]) -> Array:
-  """Sums x [...,*shape] over its leading axes: [*shape], whose first size may be 1."""
+  """Sum x [...,*shape] over its leading axes: [*shape], whose first size may be 1."""
   rows = x.reshape(-1, math.prod(shape))
   ones = jnp.ones(len(rows), x.dtype)
   return jnp.matmul(ones, rows, precision=jax.lax.Precision.HIGHEST).reshape(shape)
 
 
 def across_rows(x: Array, y: Array) -> Array:
-  """Returns xᵀ y for x [R,M] and y [R,N]: [M,N], by the product that is fastest on a CPU."""
+  """Return xᵀ y for x [R,M] and y [R,N]: [M,N], by the product that is fastest on a CPU."""
   if target().platform != "cpu":
     return x.T @ y
   if x.shape[1] > y.shape[1]:  # a tall result takes longer
@@ -41,7 +41,7 @@ def across_rows(x: Array, y: Array) -> Array:
 
 @jax.custom_vjp
 def matmul(x: Array, kernel: Array) -> Array:
-  """Returns x [...,M] @ kernel [M,N]."""
+  """Return x [...,M] @ kernel [M,N]."""
   return x @ kernel
 
 
@@ -56,7 +56,7 @@ matmul.defvjp(lambda x, kernel: (matmul(x, kernel), (x, kernel)), matmul_backwar
 
 @jax.custom_vjp
 def add_bias(x: Array, shared: Array) -> Array:
-  """Returns x [...,*S] + shared, which is [*S], [1,*S] or of the shape of x."""
+  """Return x [...,*S] + shared, which is [*S], [1,*S] or of the shape of x."""
   return x + shared
 
 
@@ -70,7 +70,7 @@ add_bias.defvjp(lambda x, shared: (add_bias(x, shared), (x[:0], shared)), add_bi
 
 
 def scores(q: Array, k: Array) -> Array:
-  """Returns q [B,Q,H,D] · k [B,K,H,D]: [B,H,Q,K]. Either may have one row for the whole batch."""
+  """Return q [B,Q,H,D] · k [B,K,H,D]: [B,H,Q,K]. Either may have one row for the whole batch."""
   batch = max(len(q), len(k))
   return _scores(*(jnp.broadcast_to(each, (batch, *each.shape[1:])) for each in (q, k)))
 
@@ -82,12 +82,12 @@ def _scores(q: Array, k: Array) -> Array:
 
 @jax.custom_vjp
 def weighted_sum(weights: Array, v: Array) -> Array:
-  """Sums v [B,K,H,D] over keys with weights [B,H,Q,K]: [B,Q,H,D]."""
+  """Sum v [B,K,H,D] over keys with weights [B,H,Q,K]: [B,Q,H,D]."""
   return (weights @ v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 
 
 def sum_by_key(weights: Array, x: Array) -> Array:
-  """Sums x [B,Q,H,D] over queries with weights [B,H,Q,K]: [B,K,H,D]."""
+  """Sum x [B,Q,H,D] over queries with weights [B,H,Q,K]: [B,K,H,D]."""
   return (x.transpose(0, 2, 3, 1) @ weights).transpose(0, 3, 1, 2)
 
 
@@ -103,7 +103,7 @@ weighted_sum.defvjp(
 
 @jax.custom_vjp
 def softmax(logits: Array, visible: Array) -> Array:
-  """Returns the softmax of logits [B,H,Q,K] over the `visible` keys, bool [B,1,1 or Q,K]."""
+  """Return the softmax of logits [B,H,Q,K] over the `visible` keys, bool [B,1,1 or Q,K]."""
   return jax.nn.softmax(jnp.where(visible, logits, LEAST), axis=-1)
 
 
@@ -121,18 +121,18 @@ softmax.defvjp(softmax_forward, softmax_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def normalized(x: Array, scale: Array, bias: Array, parts: int, epsilon: float) -> Array:
-  """Returns (x − mean) / √(variance + epsilon) · scale + bias for `parts` interleaved vectors."""
+  """Return (x − mean) / √(variance + epsilon) · scale + bias for `parts` interleaved vectors."""
   return normalized_forward(x, scale, bias, parts, epsilon)[0]
 
 
 def mean(x: Array, parts: int) -> Array:
-  """Returns the mean of each of the interleaved vectors of x [...,F]: [...,parts]."""
+  """Return the mean of each of the interleaved vectors of x [...,F]: [...,parts]."""
   # Part by part: one sum for all parts side by side takes a CPU four times as long.
   return jnp.stack([x[..., part::parts].mean(-1) for part in range(parts)], -1)
 
 
 def spread(x: Array, features: int) -> Array:
-  """Repeats x [...,parts] for the features of each part: [...,features]; [...,1] for one part."""
+  """Repeat x [...,parts] for the features of each part: [...,features]; [...,1] for one part."""
   *_, parts = x.shape
   if parts == 1:
     return x
@@ -165,7 +165,7 @@ normalized.defvjp(normalized_forward, normalized_backward)
 
 @jax.custom_vjp
 def wave(phase: Array) -> tuple[Array, Array]:
-  """Returns cos and sin of phases [...,M].
+  """Return cos and sin of phases [...,M].
 
   One array holds both: otherwise XLA would compute them again in every kernel that reads them.
   """

@@ -13,7 +13,7 @@ LARGEST = np.iinfo(np.int32).max  # the largest index
 
 
 def looked_up(values: Array, index: Array) -> Array:
-  """Looks up values [B,H,Q,R] by an index, int [1 or B,1 or H,Q,K] below R: [B,H,Q,K]."""
+  """Look up values [B,H,Q,R] by an index, int [1 or B,1 or H,Q,K] below R: [B,H,Q,K]."""
   # By rows: `at` flattens the values, so XLA would gather all of them on every device.
   by_rows = target().by_rows
   if len(index) == 1:
@@ -22,7 +22,7 @@ def looked_up(values: Array, index: Array) -> Array:
 
 
 def at(values: Array, index: Array) -> Array:
-  """Computes `looked_up` on one device."""
+  """Compute `looked_up` on one device."""
   batch, heads, queries, width = values.shape
   index = jnp.arange(queries)[:, None] * width + index
   # One index into all values: if batch and heads shared one, they would come last in memory.
@@ -33,7 +33,7 @@ def at(values: Array, index: Array) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def by_key(values: Array, offset: Array, consecutive: bool) -> Array:
-  """Looks up values [B,H,Q,2f+1] of the offsets −f … f by each key's offset: [B,H,Q,K].
+  """Look up values [B,H,Q,2f+1] of the offsets −f … f by each key's offset: [B,H,Q,K].
 
   Offsets, int [1 or B,Q,K], are clipped to ±f; if `consecutive`, they rise by one along each row.
   """
@@ -42,7 +42,7 @@ def by_key(values: Array, offset: Array, consecutive: bool) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def by_offset(weights: Array, offset: Array, consecutive: bool, far: int) -> Array:
-  """Sums weights [B,H,Q,K] by offset: [B,H,Q,2f+1], with f = `far`; the transpose of `by_key`."""
+  """Sum weights [B,H,Q,K] by offset: [B,H,Q,2f+1], with f = `far`; the transpose of `by_key`."""
   *outer, queries, keys = weights.shape
   if not consecutive or queries * keys > LARGEST:
     values = jax.ShapeDtypeStruct((*outer, queries, 2 * far + 1), weights.dtype)
@@ -61,7 +61,7 @@ def by_offset(weights: Array, offset: Array, consecutive: bool, far: int) -> Arr
 
 
 def column(offset: Array, far: int) -> Array:
-  """Returns the index of each offset, int [1 or B,Q,K], among −far … far: [1 or B,1,Q,K]."""
+  """Return the index of each offset, int [1 or B,Q,K], among −far … far: [1 or B,1,Q,K]."""
   return (far + jnp.clip(offset, -far, far))[:, None]
 
 

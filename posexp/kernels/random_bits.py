@@ -15,7 +15,7 @@ from jax import Array
 
 
 def random_bits(key: Array, shape: tuple[int, ...]) -> Array:
-  """Returns uniform uint32 of this shape, a pure function of the key and of each number's place.
+  """Return uniform uint32 of this shape, a pure function of the key and of each number's place.
 
   The place passes through two rounds of an integer hash (Wellons 2018, "lowbias32"), each after a
   word of the key is mixed in. The bits do not depend on how arrays are sharded. Keys must be random
@@ -30,7 +30,7 @@ def random_bits(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _mixed(x: Array) -> Array:
-  """Maps 32 bits one to one; each bit of the result depends on all bits of the input."""
+  """Map 32 bits one to one; each bit of the result depends on all bits of the input."""
   x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
   x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
   return x ^ (x >> 16)

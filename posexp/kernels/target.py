@@ -18,7 +18,7 @@ class Target(NamedTuple):
   mesh: Mesh | None = None
 
   def by_rows(self, f: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes each device apply f to its own rows of arrays with one row per sequence.
+    """Make each device apply f to its own rows of arrays with one row per sequence.
 
     XLA gathers the arguments of what it cannot divide, and every device computes the whole batch.
     """
@@ -33,13 +33,13 @@ _chosen: ContextVar[Target | None] = ContextVar("target", default=None)
 
 
 def target() -> Target:
-  """Returns the target of the program being traced: set by `compiling`, else JAX's default."""
+  """Return the target of the program being traced: set by `compiling`, else JAX's default."""
   return _chosen.get() or Target(jax.default_backend())
 
 
 @contextlib.contextmanager
 def compiling(mesh: Mesh) -> Iterator[None]:
-  """Sets the target of all programs built and traced within to the devices of a mesh."""
+  """Set the target of all programs built and traced within to the devices of a mesh."""
   before = _chosen.set(Target(mesh.devices.flat[0].platform, mesh))
   try:
     yield

@@ -31,7 +31,7 @@ LONG = {"cpu": 2048, "gpu": 4096}
 
 
 def form_of(chosen: str, queries: int, keys: int) -> str:
-  """Returns the form of attention: `reference` (its definition), `blocked` or `fused`."""
+  """Return the form of attention: `reference` (its definition), `blocked` or `fused`."""
   if chosen != "auto":
     return "reference" if queries == 1 else chosen
   long = min(queries, keys) >= LONG.get(target().platform, LONG["gpu"])
@@ -39,7 +39,7 @@ def form_of(chosen: str, queries: int, keys: int) -> str:
 
 
 def ready(span: Span, shared: Callable[[Span], Any] | None, chosen: str) -> Span:
-  """Adds to a span what its layers share or, for blocks, the function that computes it."""
+  """Add to a span what its layers share or, for blocks, the function that computes it."""
   if form_of(chosen, span.query.shape[1], span.key.shape[1]) == "blocked":
     return span.replace(shared_fn=shared)
   return span if shared is None else span.replace(shared=shared(span))
@@ -48,7 +48,7 @@ def ready(span: Span, shared: Callable[[Span], Any] | None, chosen: str) -> Span
 def check(
   form: str, relation: Relation, head_dim: int, dtype: str, dropout: float, max_position: int | None
 ) -> None:
-  """Raises ValueError if a relation cannot be computed in the chosen form."""
+  """Raise ValueError if a relation cannot be computed in the chosen form."""
   if form != "fused":
     return
   for fits, needs in (
@@ -83,7 +83,7 @@ def attend(
   dropout: Dropout | None = None,
   form: str = "reference",
 ) -> Array:
-  """Computes attention of q [B,Q,H,D] to k, v [B,K,H,D] in a form of `form_of`: [B,Q,H,D]."""
+  """Compute attention of q [B,Q,H,D] to k, v [B,K,H,D] in a form of `form_of`: [B,Q,H,D]."""
   if form == "fused":
     return relation.fused(q, k, v, span)
   if form == "blocked":
@@ -94,7 +94,7 @@ def attend(
 def blocked(
   relation: Relation, q: Array | None, k: Array, v: Array, span: Span, dropout: Dropout | None
 ) -> Array:
-  """Computes attention one block of queries after another: [B,Q,H,D]."""
+  """Compute attention one block of queries after another: [B,Q,H,D]."""
   masks = span.mask if span.mask.shape[1] > 1 else None  # one row per query
   span = span.replace(max_position=span.farthest + 1)
 
@@ -121,12 +121,12 @@ def blocked(
 
 
 def seen_to_its_end(span: Span) -> bool:
-  """Returns True if it is known at trace time that no query sees a later key."""
+  """Return True if it is known at trace time that no query sees a later key."""
   return span.causal and span.own
 
 
 def parts(span: Span) -> Iterator[tuple[int, int, int]]:
-  """Yields the first query, the end and the block size of each part.
+  """Yield the first query, the end and the block size of each part.
 
   The last part holds the queries that do not fill a block.
   """

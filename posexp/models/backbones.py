@@ -48,7 +48,7 @@ class WithoutAttention:
     check(self)
 
   def reader(self, encoding: Encoding, rngs: Rngs) -> Callable[[Array, Array], Array]:
-    """Builds (x [B,L,F], mask bool [B,L]) -> [B,S]; ValueError if widths do not suit."""
+    """Build (x [B,L,F], mask bool [B,L]) -> [B,S]; ValueError if widths do not suit."""
     raise NotImplementedError
 
   @property
@@ -57,7 +57,7 @@ class WithoutAttention:
     raise NotImplementedError
 
   def about(self, match: str = "") -> str:
-    """Returns a line for the header; `match` is text to put after the matched width."""
+    """Return a line for the header; `match` is text to put after the matched width."""
     raise NotImplementedError
 
 
@@ -135,7 +135,7 @@ BACKBONES: dict[str, type[AnySize]] = {
 
 
 def make_size(config: Mapping[str, Any]) -> AnySize:
-  """Builds the options of the network that a run's config names.
+  """Build the options of the network that a run's config names.
 
   Raises:
     UserError: the network does not exist, or an option is wrong.
@@ -150,7 +150,7 @@ class Backbone(nnx.Module):
   """A network without attention: an embedding of words, and the reader of a `size`."""
 
   def __init__(self, vocab_size: int, encoding: Encoding, size: WithoutAttention, *, rngs: Rngs):
-    """Builds the network; `rngs` has the streams `params` and `encoding`.
+    """Build the network; `rngs` has the streams `params` and `encoding`.
 
     Raises:
       ValueError: the size does not suit the encoding.
@@ -167,7 +167,7 @@ class Backbone(nnx.Module):
     *,
     positions: Array | None = None,
   ) -> Array:
-    """Reads tokens [B,L], mask bool [B,L] of real tokens, which come first -> [B,S], float32.
+    """Read tokens [B,L], mask bool [B,L] of real tokens, which come first -> [B,S], float32.
 
     A text with more tokens than the encoding has positions gives NaN.
     """
@@ -183,7 +183,7 @@ class Backbone(nnx.Module):
 
 
 def mean(x: Array, mask: Array) -> Array:
-  """Returns the mean over real tokens, x [B,L,F] -> [B,F], in float32."""
+  """Return the mean over real tokens, x [B,L,F] -> [B,F], in float32."""
   counted = mask[:, :, None].astype(jnp.float32)
   return (x * counted).sum(1) / counted.sum(1)
 
@@ -224,7 +224,7 @@ class LastState(nnx.Module):
 
 
 def refusal(name: str, encoding: Encoding, size: AnySize) -> str | None:
-  """Returns why the encoding of this name does not suit the network; None if it does.
+  """Return why the encoding of this name does not suit the network; None if it does.
 
   Without attention, an encoding may act only in its embedding and linear maps, and so may each
   option that is not at its default.
@@ -252,7 +252,7 @@ def refusal(name: str, encoding: Encoding, size: AnySize) -> str | None:
 
 
 def _each_at_default(encoding: Encoding) -> Iterator[tuple[str, Encoding]]:
-  """Yields each option that is not at its default, and the encoding with the default there."""
+  """Yield each option that is not at its default, and the encoding with the default there."""
   for field in dataclasses.fields(encoding):
     if field.default is dataclasses.MISSING or getattr(encoding, field.name) == field.default:
       continue
@@ -273,7 +273,7 @@ class Parts(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _parts(encoding: Encoding) -> Parts:
-  """Builds an encoding's parts in shape only: nothing is allocated."""
+  """Build an encoding's parts in shape only: nothing is allocated."""
   heads, features, causal = 2, 256, encoding.causal_only
 
   def build(rngs: Rngs) -> list[list[Any]]:
@@ -293,7 +293,7 @@ def _parts(encoding: Encoding) -> Parts:
 
 @functools.lru_cache(maxsize=64)
 def order_blind(encoding: Encoding) -> bool:
-  """Returns True if the mean of embedded words is the same in any order, whatever the weights.
+  """Return True if the mean of embedded words is the same in any order, whatever the weights.
 
   That holds, up to rounding, if positions are only added to words.
   """

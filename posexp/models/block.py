@@ -58,14 +58,14 @@ class Size:
     return self.d_model
 
   def about(self, match: str = "") -> str:
-    """Returns a line for the header; `match` is text to put after the matched width."""
+    """Return a line for the header; `match` is text to put after the matched width."""
     heads, layers = counted(self.num_heads, "head"), counted(self.num_layers, "layer")
     width = f"d_ff {self.d_ff}{match}"
     return f"d_model {self.d_model}, {heads}, {layers}, {width}, {self.norm}-norm, {self.dtype}"
 
 
 def drop(x: Array, rate: float, rngs: Rngs | None) -> Array:
-  """Applies dropout; without `rngs`, as in evaluation, returns x."""
+  """Apply dropout; without `rngs`, as in evaluation, return x."""
   if rngs is None or rate == 0:
     return x
   return attention.Dropout(rate, rngs.dropout())(x)
@@ -95,11 +95,11 @@ class MultiHeadAttention(nnx.Module):
     self.relation.bind(self.query, self.key)
 
   def heads(self, x: Array) -> Array:
-    """Splits features into heads, [B,L,F] -> [B,L,H,D]."""
+    """Split features into heads, [B,L,F] -> [B,L,H,D]."""
     return x.reshape(*x.shape[:-1], self.num_heads, -1)
 
   def keys_values(self, x: Array) -> tuple[Array, Array]:
-    """Returns keys and values of x [B,K,F], [B,K,H,D] each, before positions enter.
+    """Return keys and values of x [B,K,F], [B,K,H,D] each, before positions enter.
 
     Keys are [B,K,H,0] if the relation does not compute them from hidden states.
     """
@@ -107,11 +107,11 @@ class MultiHeadAttention(nnx.Module):
     return v[..., :0] if self.key is None else self.heads(self.key(x)), v
 
   def queries(self, x: Array) -> Array | None:
-    """Returns queries [B,Q,H,D] of x [B,Q,F]; None if they do not come from hidden states."""
+    """Return queries [B,Q,H,D] of x [B,Q,F]; None if they do not come from hidden states."""
     return None if self.query is None else self.heads(self.query(x))
 
   def __call__(self, x: Array, k: Array, v: Array, span: Span, rngs: Rngs | None = None) -> Array:
-    """Computes attention of x [B,Q,F] to k, v [B,K,H,D]: [B,Q,F]."""
+    """Compute attention of x [B,Q,F] to k, v [B,K,H,D]: [B,Q,F]."""
     dropout = None
     if rngs is not None and self.dropout:
       dropout = attention.Dropout(self.dropout, rngs.dropout())
@@ -156,7 +156,7 @@ class Block(nnx.Module):
     self.dropout = size.dropout
 
   def context(self, x: Array) -> Array:
-    """Returns the input of self-attention's keys and values for x [B,L,F]."""
+    """Return the input of self-attention's keys and values for x [B,L,F]."""
     return self.attention_norm(x) if self.pre else x
 
   def __call__(
@@ -168,7 +168,7 @@ class Block(nnx.Module):
     source: tuple[Array, Array, Span] | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
-    """Applies the block to x [B,Q,F], given keys and values [B,K,H,D] of the context: [B,Q,F]."""
+    """Apply the block to x [B,Q,F], given keys and values [B,K,H,D] of the context: [B,Q,F]."""
 
     def add(x: Array, norm: Callable[[Array], Array], f: Callable[[Array], Array]) -> Array:
       if self.pre:

@@ -22,7 +22,7 @@ NEVER = -1e9
 
 
 def by_width(square: Array) -> Array:
-  """Turns [B,N,N], indexed by words i to j inclusive, into a chart."""
+  """Turn [B,N,N], indexed by words i to j inclusive, into a chart."""
   batch, size, _ = square.shape
   # Moves row i left by i places: entry (i, i + w) of N columns is entry (i, w) of N + 1.
   flat = jnp.pad(square.reshape(batch, -1), ((0, 0), (0, size)))
@@ -30,7 +30,7 @@ def by_width(square: Array) -> Array:
 
 
 def of_differences(f: Callable[..., Array], fenceposts: Array, *squares: Array) -> Array:
-  """Returns the chart of f(fencepost j − fencepost i, each square's entry for words i to j − 1).
+  """Return the chart of f(fencepost j − fencepost i, each square's entry for words i to j − 1).
 
   f maps differences [B,N+1,F] of fenceposts [B,N+1,F], and entries [B,N+1] of each square [B,N,N],
   to [B,N+1]. It runs on N + 1 spans at a time, and again in the backward pass.
@@ -44,7 +44,7 @@ def of_differences(f: Callable[..., Array], fenceposts: Array, *squares: Array) 
   lane = jnp.arange(posts)
 
   def turned(x: Array, by: Array) -> Array:
-    """Rotates x [B,N+1,...] so that each entry is `by` places earlier."""
+    """Rotate x [B,N+1,...] so that each entry is `by` places earlier."""
     return jax.lax.dynamic_slice_in_dim(jnp.concatenate([x, x], axis=1), by, posts, axis=1)
 
   @jax.checkpoint
@@ -75,7 +75,7 @@ class Inside(NamedTuple):
   ends: Array
 
   def splits(self, i: Array, width: Array) -> Array:
-    """Returns the sum of both parts of each split of one span per sentence, int [B] -> [N,B].
+    """Return the sum of both parts of each split of one span per sentence, int [B] -> [N,B].
 
     The left part of the first split is one word. Splits that do not exist get about NEVER.
     """
@@ -85,12 +85,12 @@ class Inside(NamedTuple):
     return self.begins[first, row, i] + self.ends[size - width + first, row, i + width]
 
   def whole(self, lengths: Array) -> Array:
-    """Returns the numbers of whole sentences, [B]."""
+    """Return the numbers of whole sentences, [B]."""
     return self.begins[lengths - 1, jnp.arange(len(lengths)), 0]
 
 
 def inside(scores: Array, reduce: Callable[[Array], Array]) -> Inside:
-  """Reduces the scores of every span's trees to one number, one width after another.
+  """Reduce the scores of every span's trees to one number, one width after another.
 
   `reduce` takes the sums of both parts of each split, [N,B,N], and reduces their first axis.
   """
@@ -112,7 +112,7 @@ def inside(scores: Array, reduce: Callable[[Array], Array]) -> Inside:
 
 
 def best_trees(scores: Array, lengths: Array) -> Array:
-  """Returns the spans (i, j) of each sentence's best tree, int [B,2N−1,2].
+  """Return the spans (i, j) of each sentence's best tree, int [B,2N−1,2].
 
   A span precedes its left part, which precedes its right part; (0, 0) fills the rest. Gradients do
   not flow through the search: the gradient of a tree's score is 1 for each of its spans.
@@ -137,5 +137,5 @@ def best_trees(scores: Array, lengths: Array) -> Array:
 
 
 def log_partition(scores: Array, lengths: Array) -> Array:
-  """Returns log Σ e^score over all trees, [B]; its gradient is the marginals of spans."""
+  """Return log Σ e^score over all trees, [B]; its gradient is the marginals of spans."""
   return inside(scores, lambda sums: jax.nn.logsumexp(sums, axis=0)).whole(lengths)

@@ -35,14 +35,14 @@ class ClassifierSpec:
   vectors: WordVectors | None = None  # the initial vectors of words
 
   def build(self, rngs: Rngs) -> Classifier:
-    """Builds the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
+    """Build the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     model = Classifier(self, rngs=rngs)
     if self.vectors is not None:
       start_from(self.vectors, model.embed, getattr(self.size, "input_scale", 1.0))
     return model
 
   def read_vectors(self, path: str, words: Sequence[str]) -> WordVectors:
-    """Reads the vectors that a file has for the words of the vocabulary.
+    """Read the vectors that a file has for the words of the vocabulary.
 
     Raises:
       UserError: the file cannot be read or has another width, or words have no vectors to replace.
@@ -64,7 +64,7 @@ class ClassifierSpec:
     return tuple(found)
 
   def inputs(self, length: int) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Returns the shapes of the model's inputs: one sequence of `length` tokens."""
+    """Return the shapes of the model's inputs: one sequence of `length` tokens."""
     shape = (1, length)
     return jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, bool)
 
@@ -103,7 +103,7 @@ class Classifier(nnx.Module):
     term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
-    """Maps tokens [B,L], mask bool [B,L] with a real token in every row, to logits float32 [B,C].
+    """Map tokens [B,L], mask bool [B,L] with a real token in every row, to logits float32 [B,C].
 
     `rngs` are for training: the stream `dropout` and, if positions are random, `positions`.
     """
@@ -119,13 +119,13 @@ class Classifier(nnx.Module):
   metrics = ("loss", "accuracy")
 
   def initial_carry(self, rows: int) -> tuple:
-    """Returns (), since batches are independent."""
+    """Return (), since batches are independent."""
     return ()
 
   def loss(
     self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, tuple]:
-    """Returns means over tokens [B,L], mask [B,L], labels [B], weight [B]; their weight; carry."""
+    """Return means over tokens [B,L], mask [B,L], labels [B], weight [B]; their weight; carry."""
     logits = self(batch["tokens"], batch["mask"], rngs=rngs)
     labels, weight = batch["labels"], batch["weight"]
     targets = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), label_smoothing)
@@ -139,14 +139,14 @@ class Classifier(nnx.Module):
   def predict(
     self, batch: dict[str, Array], carry: tuple = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], tuple]:
-    """Returns the loss [B] of each example and its likeliest class, `answer` [B]; and carry."""
+    """Return the loss [B] of each example and its likeliest class, `answer` [B]; and carry."""
     logits = self(batch["tokens"], batch["mask"], term_scale=term_scale)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
     return {"loss": loss, "answer": logits.argmax(-1)}, carry
 
 
 def word_table(embed: Callable[..., Array]) -> tuple[nnx.Param, float] | None:
-  """Returns an embedding's table [V,D] of word vectors and its factor; None if it has no table.
+  """Return an embedding's table [V,D] of word vectors and its factor; None if it has no table.
 
   The table is that of the first module with a `word_table` and a `scale`.
   """
@@ -157,7 +157,7 @@ def word_table(embed: Callable[..., Array]) -> tuple[nnx.Param, float] | None:
 
 
 def start_from(vectors: WordVectors, embed: Callable[..., Array], input_scale: float) -> None:
-  """Sets words to their vectors, and scales all others to the same size (Kim 2014, section 3.2).
+  """Set words to their vectors, and scale all others to the same size (Kim 2014, section 3.2).
 
   Embedded words are later multiplied by `input_scale`, which is therefore divided out here.
   """

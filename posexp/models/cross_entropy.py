@@ -25,7 +25,7 @@ class Reader(NamedTuple):
   bias: Array  # [V]
 
   def logits(self, hidden: Array) -> Array:
-    """Returns logits float32 [...,V] of hidden [...,F]."""
+    """Return logits float32 [...,V] of hidden [...,F]."""
     kernel = self.kernel.astype(hidden.dtype)
     return jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + self.bias
 
@@ -39,12 +39,12 @@ class Sums(NamedTuple):
 
 
 def scores(logits: Array, labels: Array) -> tuple[Array, Array]:
-  """Returns −log p of the labels in nats, and whether they are the likeliest words, [B,T] each."""
+  """Return −log p of the labels in nats, and whether they are the likeliest words, [B,T] each."""
   return against(labels, logits, jax.nn.logsumexp(logits, axis=-1))
 
 
 def against(labels: Array, logits: Array, normalizer: Array) -> tuple[Array, Array]:
-  """Computes `scores` from the normalizer, log Σ e^logits [B,T]."""
+  """Compute `scores` from the normalizer, log Σ e^logits [B,T]."""
   found = jnp.take_along_axis(logits, labels[..., None], axis=-1)
   # The same as `argmax(-1) == labels`, ties included, which takes a CPU nine times as long.
   before = jnp.arange(logits.shape[-1]) < labels[..., None]
@@ -55,7 +55,7 @@ def against(labels: Array, logits: Array, normalizer: Array) -> tuple[Array, Arr
 def summed(
   hidden: Array, reader: Reader, labels: Array, weight: Array, label_smoothing: float
 ) -> Sums:
-  """Returns sums over hidden [B,T,F], labels int [B,T], weight [B,T]. Only `loss` has a gradient.
+  """Return sums over hidden [B,T,F], labels int [B,T], weight [B,T]. Only `loss` has a gradient.
 
   Label smoothing spreads that share of the probability evenly over all words (Szegedy et al. 2016).
   """
@@ -76,12 +76,12 @@ def summed(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def in_parts(hidden, reader, labels, weight, label_smoothing):
-  """Returns `Sums` as (loss, (nll, right)), over tokens cut into parts: hidden [parts,B,t,F]."""
+  """Return `Sums` as (loss, (nll, right)), over tokens cut into parts: hidden [parts,B,t,F]."""
   return forward(hidden, reader, labels, weight, label_smoothing)[0]
 
 
 def forward(hidden, reader, labels, weight, label_smoothing):
-  """Computes the sums and the gradient of the loss at once, so that logits need not be kept."""
+  """Compute the sums and the gradient of the loss at once, so that logits need not be kept."""
 
   def step(carry, part):
     sums, of_reader = carry

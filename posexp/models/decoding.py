@@ -49,11 +49,11 @@ class Search:
     check(self)
 
   def most(self, source: Array | int) -> Array | int:
-    """Returns the most tokens of a hypothesis, given the number of tokens of its source."""
+    """Return the most tokens of a hypothesis, given the number of tokens of its source."""
     return 2 * source + 8 if self.max_length is None else self.max_length
 
   def rank(self, score: Array, length: Array) -> Array:
-    """Returns the score that ranks hypotheses: log p, corrected for length."""
+    """Return the score that ranks hypotheses: log p, corrected for length."""
     return score / ((5 + length) / 6) ** self.length_penalty
 
 
@@ -83,7 +83,7 @@ class Searcher(NamedTuple):
   advance: Callable[..., tuple[Beams, dict[str, Array], Array]]
 
   def __call__(self, params: Any, settings: Any, batch: dict[str, Array]) -> dict[str, Array]:
-    """Returns the best hypothesis for each row of source [B,S], source_mask [B,S] and weight [B].
+    """Return the best hypothesis for each row of source [B,S], source_mask [B,S] and weight [B].
 
     tokens int32 [B,T] end with [EOS], unless cut, and [PAD] follows; length int32 [B] counts [EOS];
     score float32 [B] is Σ log p without penalty; steps int32 is the number of decoder passes. A row
@@ -106,7 +106,7 @@ class Searcher(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def searcher(graphdef: nnx.GraphDef, search: Search) -> Searcher:
-  """Returns the search for a model of this structure, compiled once per shape of a batch."""
+  """Return the search for a model of this structure, compiled once per shape of a batch."""
 
   @jax.jit
   def begin(params: Any, settings: Any, batch: dict[str, Array]) -> tuple[Beams, Sources]:
@@ -129,7 +129,7 @@ def searcher(graphdef: nnx.GraphDef, search: Search) -> Searcher:
 
 
 def begun(model: Translator, batch: dict[str, Array], search: Search) -> tuple[Beams, Sources]:
-  """Returns hypotheses without tokens, and the encoded source for every decoder layer."""
+  """Return hypotheses without tokens, and the encoded source for every decoder layer."""
   mask, limit = batch["source_mask"], model.decoder.limit
   (rows, width), beam = mask.shape, search.beam
   size = search.most(width) if limit is None else min(search.most(width), limit)
@@ -147,7 +147,7 @@ def begun(model: Translator, batch: dict[str, Array], search: Search) -> tuple[B
 
 
 def advanced(model: Translator, beams: Beams, source: Sources, slots: int, search: Search) -> Beams:
-  """Extends hypotheses until all are finished or have `slots` tokens."""
+  """Extend hypotheses until all are finished or have `slots` tokens."""
   rows, beam = beams.done.shape
   places = jnp.arange(slots * beam)
 
@@ -183,7 +183,7 @@ def advanced(model: Translator, beams: Beams, source: Sources, slots: int, searc
 
 
 def moved(cache: Cache, room: Cache) -> Cache:
-  """Copies a cache into a larger empty one."""
+  """Copy a cache into a larger empty one."""
   keys, values = jax.tree.map(
     lambda wide, held: jax.lax.dynamic_update_slice(wide, held, (0, 0, 0, 0)),
     (room.keys, room.values),
@@ -193,7 +193,7 @@ def moved(cache: Cache, room: Cache) -> Cache:
 
 
 def continuations(logits: Array, done: Array, beam: int) -> tuple[Array, Array]:
-  """Returns log p and token, [B,K,C], of the C ≤ `beam` best continuations by logits [B,K,V]."""
+  """Return log p and token, [B,K,C], of the C ≤ `beam` best continuations by logits [B,K,V]."""
   total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
   best, token = largest(logits, min(beam, logits.shape[-1]), first=EOS)  # not [PAD], not [BOS]
   stay = jnp.where(jnp.arange(best.shape[-1]) == 0, 0, -jnp.inf)
@@ -202,7 +202,7 @@ def continuations(logits: Array, done: Array, beam: int) -> tuple[Array, Array]:
 
 
 def largest(x: Array, count: int, *, first: int) -> tuple[Array, Array]:
-  """Computes `jax.lax.top_k` of x [...,V] without the `first` ones: values, indices [...,count].
+  """Compute `jax.lax.top_k` of x [...,V] without the `first` ones: values, indices [...,count].
 
   It searches only the blocks with the largest maxima, which takes a CPU a third of the time.
   """

@@ -36,11 +36,11 @@ class LanguageModelSpec:
   scored: Literal["full", "half"] = "full"  # which targets of a segment training counts
 
   def build(self, rngs: Rngs) -> LanguageModel:
-    """Builds the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
+    """Build the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     return LanguageModel(self, rngs=rngs)
 
   def check(self, segment: int) -> None:
-    """Raises ValueError if memory and segment have more tokens than there are positions."""
+    """Raise ValueError if memory and segment have more tokens than there are positions."""
     slots, limit = self.size.memory + segment, self.encoding.limit
     if self.positions.evaluation == "consecutive" and limit is not None and slots > limit:
       raise ValueError(f"{slots} tokens, but the encoding has {limit} positions")
@@ -48,7 +48,7 @@ class LanguageModelSpec:
       raise ValueError(f"{slots} tokens, but positions.reach={self.positions.reach}")
 
   def inputs(self, length: int) -> tuple[jax.ShapeDtypeStruct]:
-    """Returns the shapes of the model's inputs: one segment of `length` tokens."""
+    """Return the shapes of the model's inputs: one segment of `length` tokens."""
     return (jax.ShapeDtypeStruct((1, length), jnp.int32),)
 
 
@@ -90,7 +90,7 @@ class LanguageModel(nnx.Module):
     return Reader(self.head.matrix(), self.head.bias[...])
 
   def initial_carry(self, rows: int) -> Carry:
-    """Returns an empty memory, or () if the model has none."""
+    """Return an empty memory, or () if the model has none."""
     slots = self.stack.size.memory
     return self.stack.empty_memory(rows, slots) if slots else ()
 
@@ -102,7 +102,7 @@ class LanguageModel(nnx.Module):
     term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> tuple[Array, Carry]:
-    """Returns the stack's output [B,T,F] and the next memory."""
+    """Return the stack's output [B,T,F] and the next memory."""
     tokens, documents = batch["tokens"], batch.get("documents")
     memory = carry.cleared(batch["fresh"]) if carry else self.stack.empty_memory(len(tokens), 0)
     length = memory.documents.shape[1] + tokens.shape[1]
@@ -121,14 +121,14 @@ class LanguageModel(nnx.Module):
     return filled_up(hidden, batch.get("mask", tokens)), memory if carry else ()
 
   def __call__(self, tokens: Array) -> Array:
-    """Returns logits float32 [B,T,V] of the token after each one of a text's first segment."""
+    """Return logits float32 [B,T,V] of the token after each one of a text's first segment."""
     batch = {"tokens": tokens, "fresh": jnp.ones(len(tokens), bool)}
     return self.reader.logits(self.hidden(batch, self.initial_carry(len(tokens)))[0])
 
   def loss(
     self, batch: dict[str, Array], carry: Carry, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, Carry]:
-    """Returns means over the targets that count, the number of these, and the next memory.
+    """Return means over the targets that count, the number of these, and the next memory.
 
     "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
     """
@@ -146,7 +146,7 @@ class LanguageModel(nnx.Module):
   def predict(
     self, batch: dict[str, Array], carry: Carry = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], Carry]:
-    """Returns each target's nll in nats, 0 if it does not count, and whether it is right, [B,T].
+    """Return each target's nll in nats, 0 if it does not count, and whether it is right, [B,T].
 
     All logits of a segment are formed at once.
     """
@@ -157,7 +157,7 @@ class LanguageModel(nnx.Module):
 
 
 def since_start(documents: Array) -> Array:
-  """Counts the tokens before each one in its document, for documents int [B,T]."""
+  """Count the tokens before each one in its document, for documents int [B,T]."""
   place = jnp.arange(documents.shape[1])
   starts = jnp.diff(documents, axis=1, prepend=-1) != 0
   return place - jax.lax.cummax(jnp.where(starts, place, 0), axis=1)

@@ -37,7 +37,7 @@ class Attention(nnx.Module):
     share_with: Attention | None = None,
     rngs: nnx.Rngs,
   ):
-    """Builds the layer; the default stream of `rngs` is enough.
+    """Build the layer; the default stream of `rngs` is enough.
 
     Raises:
       ValueError: the encoding acts in the embedding or in linear maps, not in attention alone, or
@@ -72,7 +72,7 @@ class Attention(nnx.Module):
     positions: Array | None = None,
     rngs: nnx.Rngs | None = None,
   ) -> Array:
-    """Computes attention of x [B,L,F], mask bool [B,L] of real tokens, padding last -> [B,L,F].
+    """Compute attention of x [B,L,F], mask bool [B,L] of real tokens, padding last -> [B,L,F].
 
     `positions`, int [1 or B,L] and below L, default to 0, 1, 2, … Dropout needs `rngs`.
     """

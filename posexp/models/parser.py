@@ -41,11 +41,11 @@ class ParserSpec:
   characters: int | None = None  # the width of a letter's vector, if words are read by letters
 
   def build(self, rngs: Rngs) -> Parser:
-    """Builds the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
+    """Build the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     return Parser(self, rngs=rngs)
 
   def inputs(self, length: int) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Returns the shapes of the model's inputs: one sentence of `length` tokens."""
+    """Return the shapes of the model's inputs: one sentence of `length` tokens."""
     tokens = jax.ShapeDtypeStruct((1, length, 2), jnp.int32)
     return tokens, jax.ShapeDtypeStruct((1, length), bool)
 
@@ -65,7 +65,7 @@ class Letters(nnx.Module):
     self.backward = LSTM(linear, width, features - half, backward=True, rngs=rngs.fork())
 
   def __call__(self, tokens: Array, *_: Array | None) -> Array:
-    """Reads letters int [B,L,C], 0 after the last one -> [B,L,F]."""
+    """Read letters int [B,L,C], 0 after the last one -> [B,L,F]."""
     letters = tokens.reshape(-1, tokens.shape[-1])
     x, mask = self.table[...][letters], letters > 0
     last = [lstm(x, mask)[1] for lstm in (self.forward, self.backward)]
@@ -85,11 +85,11 @@ class Scorer(nnx.Module):
     self.second = Linear(hidden, num_labels - 1, rngs=rngs.fork())
 
   def project(self, fenceposts: Array) -> Array:
-    """Multiplies fenceposts by M1, [...,F] -> [...,hidden]."""
+    """Multiply fenceposts by M1, [...,F] -> [...,hidden]."""
     return matmul(fenceposts, self.first.kernel[...])
 
   def __call__(self, difference: Array) -> Array:
-    """Returns scores [...,K] of differences [...,hidden] of projected fenceposts."""
+    """Return scores [...,K] of differences [...,hidden] of projected fenceposts."""
     hidden = jax.nn.relu(self.norm(difference + self.first.bias[...]))
     scores = self.second(hidden)
     return jnp.pad(scores, [(0, 0)] * (scores.ndim - 1) + [(1, 0)])
@@ -130,7 +130,7 @@ class Parser(nnx.Module):
     return (self.stack,)
 
   def initial_carry(self, rows: int) -> tuple:
-    """Returns (), since batches are independent."""
+    """Return (), since batches are independent."""
     return ()
 
   def __call__(
@@ -141,7 +141,7 @@ class Parser(nnx.Module):
     term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
-    """Computes fenceposts float32 [B,N+1,F] of tokens [B,L] or [B,L,I] with mask bool [B,L].
+    """Compute fenceposts float32 [B,N+1,F] of tokens [B,L] or [B,L,I] with mask bool [B,L].
 
     A fencepost is the first half of the token before it and the second half of the token after it.
     `rngs` are for training: the stream `dropout` and, if positions are random, `positions`.
@@ -154,7 +154,7 @@ class Parser(nnx.Module):
   def loss(
     self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, tuple]:
-    """Returns the mean over sentences, the number of these, and carry; label smoothing is ignored.
+    """Return the mean over sentences, the number of these, and carry; label smoothing is ignored.
 
     "loss" is the score of the best tree, plus 1 for each span whose label is not gold's, minus the
     score of the gold tree. As a CRF it is −log p of the gold tree made binary; all its binary forms
@@ -175,7 +175,7 @@ class Parser(nnx.Module):
   def predict(
     self, batch: dict[str, Array], carry: tuple = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], tuple]:
-    """Returns each sentence's loss [B] and best tree, spans (i, j, label) [B,2N−1,3]; and carry.
+    """Return each sentence's loss [B] and best tree, spans (i, j, label) [B,2N−1,3]; and carry.
 
     Spans are half-open, of words counted from 0; those with label 0 are not phrases.
     """
@@ -185,7 +185,7 @@ class Parser(nnx.Module):
     return {"loss": self.losses(projected, gold, lengths), "spans": spans}, carry
 
   def parse(self, projected: Array, lengths: Array) -> Array:
-    """Returns the best trees of projected fenceposts [B,N+1,·], int [B,2N−1,3]."""
+    """Return the best trees of projected fenceposts [B,N+1,·], int [B,2N−1,3]."""
     scores = chart.of_differences(lambda each: self.scorer(each).max(-1), projected)
     spans = chart.best_trees(scores, lengths)
     labels = with_root(self.scores(projected, spans)).argmax(-1)
@@ -193,20 +193,20 @@ class Parser(nnx.Module):
     return jnp.concatenate([spans, labels[..., None]], axis=-1)
 
   def scores(self, projected: Array, spans: Array) -> Array:
-    """Returns label scores [B,S,K] of spans int [B,S,2], from projected fenceposts [B,N+1,·]."""
+    """Return label scores [B,S,K] of spans int [B,S,2], from projected fenceposts [B,N+1,·]."""
     start, end = jnp.moveaxis(jax.nn.one_hot(spans, projected.shape[1]), 2, 0)
     # A product, since the gradient of a look-up would write one number after another.
     return self.scorer(jnp.matmul(end - start, projected, precision=jax.lax.Precision.HIGHEST))
 
   def reduced(self, scores: Array, gold: Array) -> Array:
-    """Reduces label scores [...,K] to one number for the loss, given gold labels int [...]."""
+    """Reduce label scores [...,K] to one number for the loss, given gold labels int [...]."""
     if self.kind == "crf":
       return jax.nn.logsumexp(scores, axis=-1)
     labels = jnp.arange(scores.shape[-1])
     return jnp.where(labels == gold[..., None], scores, scores + 1).max(-1)
 
   def losses(self, projected: Array, gold: Array, lengths: Array) -> Array:
-    """Returns the loss of each sentence [B], from projected fenceposts [B,N+1,·].
+    """Return the loss of each sentence [B], from projected fenceposts [B,N+1,·].
 
     With a margin, only the spans of the best tree and of the gold tree have a gradient. Scoring
     these again costs less than keeping what a gradient through the chart would need.
@@ -230,7 +230,7 @@ class Parser(nnx.Module):
 
 
 def read_letters(stack: Stack, letters: int, width: int, rngs: Rngs) -> None:
-  """Makes a stack read words by their letters, each with a vector of this width.
+  """Make a stack read words by their letters, each with a vector of this width.
 
   Raises:
     ValueError: the stack's embedding has no vector for each word.
@@ -247,7 +247,7 @@ def read_letters(stack: Stack, letters: int, width: int, rngs: Rngs) -> None:
 
 
 def uniform(key: Array, rows: int, columns: int) -> Array:
-  """Draws numbers in [0, 1), float32 [rows,columns]; none depends on the size of the array."""
+  """Draw numbers in [0, 1), float32 [rows,columns]; none depends on the size of the array."""
 
   def number(row: Array, column: Array) -> Array:
     return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, row), column))
@@ -257,17 +257,17 @@ def uniform(key: Array, rows: int, columns: int) -> Array:
 
 
 def words_of(mask: Array) -> Array:
-  """Counts the words between START and STOP, int [B]; 1 in a row that is all padding."""
+  """Count the words between START and STOP, int [B]; 1 in a row that is all padding."""
   return jnp.maximum(mask.sum(1, dtype=jnp.int32) - 2, 1)
 
 
 def with_root(scores: Array) -> Array:
-  """Excludes label 0 for the first of the spans, the whole sentence, from scores [B,S,K]."""
+  """Exclude label 0 for the first of the spans, the whole sentence, from scores [B,S,K]."""
   return scores.at[:, 0, 0].set(chart.NEVER)
 
 
 def labeled_spans(gold: Array) -> tuple[Array, Array]:
-  """Returns spans [B,2N−1,2] and labels [B,2N−1] of gold int [B,N,N]; label 0 fills the rest."""
+  """Return spans [B,2N−1,2] and labels [B,2N−1] of gold int [B,N,N]; label 0 fills the rest."""
   batch, size, _ = gold.shape
   flat = gold.reshape(batch, -1)
   # The filling lies beyond the last place.

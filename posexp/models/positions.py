@@ -85,13 +85,14 @@ class Positions:
     return self.evaluating(mask) if rngs is None else self.training(mask, rngs.positions)
 
   def limit(self, of_encoding: int | None) -> int | None:
-    """How many tokens can be read at once with an encoding that has so many positions; None where
-    there is no end."""
+    """Return how many tokens can be read at once with an encoding that has so many positions; None
+    where there is no end.
+    """
     reach = self.reach if self.evaluation != "consecutive" else None
     return min((each for each in (of_encoding, reach) if each is not None), default=None)
 
   def check(self, mask: Array) -> None:
-    """Raises ValueError where a mask that is no tracer has more tokens than there are positions."""
+    """Raise ValueError where a mask that is no tracer has more tokens than there are positions."""
     if not isinstance(mask, jax.core.Tracer) and (count := mask.sum(1).max()) > self.reach:
       raise ValueError(f"reach={self.reach} positions, but texts of {count} tokens")
 

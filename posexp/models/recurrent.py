@@ -29,7 +29,7 @@ class LSTM(nnx.Module):
     backward: bool = False,
     rngs: Rngs,
   ):
-    """Builds the maps with `linear`, an encoding's factory such as `Encoding().linear`.
+    """Build the maps with `linear`, an encoding's factory such as `Encoding().linear`.
 
     Raises:
       ValueError: the widths do not suit `linear`.
@@ -39,7 +39,7 @@ class LSTM(nnx.Module):
     self.hidden, self.backward = hidden, backward
 
   def __call__(self, x: Array, mask: Array) -> tuple[Array, Array]:
-    """Reads x [B,L,F], mask bool [B,L] of real tokens -> states [B,L,H] and the last one [B,H].
+    """Read x [B,L,F], mask bool [B,L] of real tokens -> states [B,L,H] and the last one [B,H].
 
     Padding leaves the state unchanged, wherever it stands.
     """

@@ -44,7 +44,7 @@ class Sampling:
     check(self)
 
   def options(self) -> dict[str, np.ndarray]:
-    """Returns the options as arrays to trace, so that other values are not compiled anew."""
+    """Return the options as arrays to trace, so that other values are not compiled anew."""
     most = 2**31 - 1 if self.top_k is None else self.top_k
     return {
       "temperature": np.float32(self.temperature),
@@ -55,7 +55,7 @@ class Sampling:
 
 
 def draw(logits: Array, place: Array, options: dict[str, Array]) -> Array:
-  """Returns a token for every row of logits [B,V], a function of (seed, row, place): int32 [B].
+  """Return a token for every row of logits [B,V], a function of (seed, row, place): int32 [B].
 
   It is −1 where the logits are not finite; see `check_drawn`.
   """
@@ -77,7 +77,7 @@ def draw(logits: Array, place: Array, options: dict[str, Array]) -> Array:
 
 
 def check_drawn(tokens: np.ndarray) -> np.ndarray:
-  """Returns drawn tokens; UserError where logits were not finite."""
+  """Return drawn tokens; UserError where logits were not finite."""
   if tokens.min(initial=0) < 0:
     raise UserError(
       "the model's logits are not finite here, so no token follows; its weights diverged or its "
@@ -96,7 +96,7 @@ class CacheFunctions(NamedTuple):
 
 
 def _positions(model: LanguageModel, segment: int, filled: Array | int) -> Array:
-  """Returns the positions of slots, int [1,M+T]; as in `Stack.recur`, M come before the segment."""
+  """Return the positions of slots, int [1,M+T]; as in `Stack.recur`, M come before the segment."""
   memory = model.stack.size.memory
   slots = jnp.arange(memory + segment)
   table = model.positions.evaluating(jnp.ones((1, len(slots)), bool))
@@ -105,14 +105,14 @@ def _positions(model: LanguageModel, segment: int, filled: Array | int) -> Array
 
 
 def _empty(model: LanguageModel, segment: int, rows: int) -> Cache:
-  """Returns an empty cache of M + T slots."""
+  """Return an empty cache of M + T slots."""
   places = _positions(model, segment, 0)
   return model.stack.empty_cache(rows, places.shape[1], places)
 
 
 @functools.lru_cache(maxsize=16)
 def functions(graphdef: nnx.GraphDef, segment: int) -> CacheFunctions:
-  """Returns the compiled functions of a model with segments of this many tokens.
+  """Return the compiled functions of a model with segments of this many tokens.
 
   `advance` reads tokens [B,Q], of which the first `count` belong to the text, and draws the token
   at `place`: (cache, token int32 [B], its log p float32 [B]).
@@ -158,7 +158,7 @@ def generate(
   rows: int = 1,
   sampling: Sampling = Sampling(),
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Draws the text after END and a prompt, token by token without end.
+  """Draw the text after END and a prompt, token by token without end.
 
   Args:
     graphdef, params, settings: the parts of a `LanguageModel` with enough positions for its memory
@@ -197,7 +197,7 @@ def generate(
 
 @functools.lru_cache(maxsize=16)
 def continuer(graphdef: nnx.GraphDef, segment: int, count: int) -> Callable[..., Array]:
-  """Compiles (params, settings, prompts int32 [B,P]) -> tokens after END and each prompt.
+  """Compile (params, settings, prompts int32 [B,P]) -> tokens after END and each prompt.
 
   The function draws int32 [B,`count`], like `generate` by default. All tokens that it reads must
   fit in a segment: `count` is at most T − P.
@@ -225,7 +225,7 @@ def continuer(graphdef: nnx.GraphDef, segment: int, count: int) -> Callable[...,
 
 
 def until_ended(columns: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-  """Yields columns of tokens, int [rows] each, until every row has had its END."""
+  """Yield columns of tokens, int [rows] each, until every row has had its END."""
   ended: np.ndarray | bool = False
   for column in columns:
     yield column

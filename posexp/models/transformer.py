@@ -45,19 +45,19 @@ class Memory:
   documents: Array  # int [B,M]: the document of each slot, −1 if the slot is empty
 
   def cleared(self, fresh: Array) -> Memory:
-    """Empties the rows where `fresh`, bool [B], is True."""
+    """Empty the rows where `fresh`, bool [B], is True."""
     return self.replace(documents=jnp.where(fresh[:, None], -1, self.documents))
 
 
 def of_layer(span: Span, term_scale: TermScale | None, i: int, dtype: Any) -> Span:
-  """Adds layer i's factors of terms, of [layers,H] for each term, to the span."""
+  """Add layer i's factors of terms, of [layers,H] for each term, to the span."""
   if term_scale is None:
     return span
   return span.replace(term_scale={term: each[i].astype(dtype) for term, each in term_scale.items()})
 
 
 def visible(real: Array, size: Size) -> Array:
-  """Returns which keys each query may see, bool [1 or B,1 or L,L], of real tokens bool [1 or B,L].
+  """Return which keys each query may see, bool [1 or B,1 or L,L], of real tokens bool [1 or B,L].
 
   With a window w (Kitaev & Klein 2018, section 4.2) it sees keys at most w places away; with
   relaxed ends, the first two and the last two tokens also see all tokens and are seen by all.
@@ -74,7 +74,7 @@ def visible(real: Array, size: Size) -> Array:
 
 
 def filled_up(hidden: Array, mask: Array) -> Array:
-  """Adds outputs [B,L,F] for the tokens of mask bool [1 or B,L] that have no position.
+  """Add outputs [B,L,F] for the tokens of mask bool [1 or B,L] that have no position.
 
   They are 0 for padding, and NaN for a token, which should not be there.
   """
@@ -100,7 +100,7 @@ class Stack(nnx.Module):
     max_position: int | None = None,
     rngs: Rngs,
   ):
-    """Builds the stack; `rngs` has the streams `params` and `encoding`.
+    """Build the stack; `rngs` has the streams `params` and `encoding`.
 
     Positions given to the stack must be below `max_position`; None means consecutive positions.
 
@@ -152,7 +152,7 @@ class Stack(nnx.Module):
     term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
-    """Reads a whole sequence: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
+    """Read a whole sequence: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
 
     Padding comes after the real tokens, and may go on beyond the encoding's positions.
 
@@ -196,7 +196,7 @@ class Stack(nnx.Module):
   def step(
     self, tokens: Array, cache: Cache, *, source: tuple | None = None, seen: Array | None = None
   ) -> tuple[Array, Cache]:
-    """Reads the next tokens [B,Q] of a cached sequence -> ([B,Q,F], cache); NaN once it is full.
+    """Read the next tokens [B,Q] of a cached sequence -> ([B,Q,F], cache); NaN once it is full.
 
     With `seen`, bool [B,Q,K], the tokens are alternatives for one place instead. Each sees the
     slots where `seen` is True, which must include its own.
@@ -240,7 +240,7 @@ class Stack(nnx.Module):
     term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> tuple[Array, Memory]:
-    """Reads the next segment [B,L] -> ([B,L,F], memory) (Dai et al. 2019, section 3.2).
+    """Read the next segment [B,L] -> ([B,L,F], memory) (Dai et al. 2019, section 3.2).
 
     Tokens see all tokens before them, including the memory's; with `documents` int [B,L], only
     those of their own document. Document −1 is padding, which no other token sees. `positions` int
@@ -283,7 +283,7 @@ class Stack(nnx.Module):
     return self.finish(x), Memory(tuple(layers), held[:, length:])
 
   def source(self, encoded: Array, mask: Array) -> tuple:
-    """Returns every layer's keys and values of an encoder's output [B,S,F] with mask [B,S].
+    """Return every layer's keys and values of an encoder's output [B,S,F] with mask [B,S].
 
     Padding comes after the real tokens.
     """
@@ -295,7 +295,7 @@ class Stack(nnx.Module):
     return tuple((*block.cross.keys_values(encoded), span) for block in self.blocks)
 
   def empty_cache(self, batch: int, length: int, positions: Array | None = None) -> Cache:
-    """Returns an empty cache for `length` tokens.
+    """Return an empty cache for `length` tokens.
 
     Raises:
       ValueError: the encoding has fewer positions.
@@ -313,13 +313,13 @@ class Stack(nnx.Module):
     return Cache(keys, values, positions, jnp.zeros((), jnp.int32))
 
   def empty_memory(self, batch: int, length: int) -> Memory:
-    """Returns an empty memory of `length` slots."""
+    """Return an empty memory of `length` slots."""
     shape = (batch, length, self.size.d_model)
     layers = tuple(jnp.zeros(shape, self.size.dtype) for _ in self.blocks)
     return Memory(layers, jnp.full((batch, length), -1, jnp.int32))
 
   def check(self, length: int) -> None:
-    """Raises ValueError if the encoding has fewer than `length` positions."""
+    """Raise ValueError if the encoding has fewer than `length` positions."""
     if self.limit is not None and length > self.limit:
       raise ValueError(
         f"a sequence of {length} tokens, but the encoding has {self.limit} positions"
@@ -328,12 +328,12 @@ class Stack(nnx.Module):
   def read(
     self, tokens: Array, positions: Array, rngs: Rngs | None, mask: Array | None = None
   ) -> Array:
-    """Embeds tokens: [B,L,F], in the dtype of the blocks."""
+    """Embed tokens: [B,L,F], in the dtype of the blocks."""
     embedded = self.embed(tokens, positions, mask)
     return drop(embedded, self.size.dropout, rngs).astype(self.size.dtype)
 
   def ready(self, span: Span, *, whole_only: bool = False) -> Span:
-    """Adds to a span what its layers share, or the function for it: see `attention.ready`."""
+    """Add to a span what its layers share, or the function for it: see `attention.ready`."""
     form = "reference" if whole_only else self.size.attention
     return attention.ready(span, self.shared, form)
 
@@ -343,5 +343,5 @@ class Stack(nnx.Module):
     return self.blocks[0].attention.relation
 
   def finish(self, x: Array) -> Array:
-    """Normalizes the last layer's output, if blocks normalize their inputs."""
+    """Normalize the last layer's output, if blocks normalize their inputs."""
     return x if self.norm is None else self.norm(x)

@@ -35,11 +35,11 @@ class TranslatorSpec:
     return self.target_vocab
 
   def build(self, rngs: Rngs) -> Translator:
-    """Builds the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
+    """Build the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     return Translator(self, rngs=rngs)
 
   def inputs(self, length: int) -> tuple[dict[str, jax.ShapeDtypeStruct]]:
-    """Returns the shapes of the model's inputs: one pair of `length` tokens each."""
+    """Return the shapes of the model's inputs: one pair of `length` tokens each."""
     tokens, mask = (jax.ShapeDtypeStruct((1, length), kind) for kind in (jnp.int32, bool))
     return ({"source": tokens, "source_mask": mask, "target": tokens, "mask": mask},)
 
@@ -87,7 +87,7 @@ class Translator(nnx.Module):
     term_scale: TermScale | None = None,
     rngs: Rngs | None = None,
   ) -> tuple:
-    """Encodes source tokens [B,S] with their mask into keys and values for every decoder layer."""
+    """Encode source tokens [B,S] with their mask into keys and values for every decoder layer."""
     positions = None if rngs is None else self.positions.training(mask, rngs.positions)
     encoded = self.encoder(source, mask, positions=positions, term_scale=term_scale, rngs=rngs)
     return self.decoder.source(encoded, mask)
@@ -100,7 +100,7 @@ class Translator(nnx.Module):
   def hidden(
     self, batch: dict[str, Array], *, term_scale: TermScale | None = None, rngs: Rngs | None = None
   ) -> Array:
-    """Returns the decoder's output [B,T,F]. `term_scale` [layers,H] begins with the encoder's."""
+    """Return the decoder's output [B,T,F]. `term_scale` [layers,H] begins with the encoder's."""
     first = second = None
     if term_scale is not None:
       layers = len(self.encoder.blocks)
@@ -123,17 +123,17 @@ class Translator(nnx.Module):
     )
 
   def __call__(self, batch: dict[str, Array], *, term_scale: TermScale | None = None) -> Array:
-    """Returns logits float32 [B,T,V] of the labels."""
+    """Return logits float32 [B,T,V] of the labels."""
     return self.reader.logits(self.hidden(batch, term_scale=term_scale))
 
   def initial_carry(self, rows: int) -> tuple:
-    """Returns (), since batches are independent."""
+    """Return (), since batches are independent."""
     return ()
 
   def loss(
     self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, tuple]:
-    """Returns means over the real target tokens of a batch, the number of these, and carry.
+    """Return means over the real target tokens of a batch, the number of these, and carry.
 
     "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
     """
@@ -147,7 +147,7 @@ class Translator(nnx.Module):
   def predict(
     self, batch: dict[str, Array], carry: tuple = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], tuple]:
-    """Returns each pair's summed loss, tokens and right tokens, [B] each; and carry."""
+    """Return each pair's summed loss, tokens and right tokens, [B] each; and carry."""
     nll, right = cross_entropy.scores(self(batch, term_scale=term_scale), batch["labels"])
     mask = batch["mask"]
     found = {"loss": nll * mask, "tokens": mask, "right": right & mask}

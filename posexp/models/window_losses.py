@@ -22,7 +22,7 @@ from posexp.models.language_model import LanguageModel
 def window_losses(
   graphdef: nnx.GraphDef, segment: int, scored: int
 ) -> Callable[..., dict[str, Array]]:
-  """Compiles (params, settings, batch) -> nll in nats of the last `scored` targets per window.
+  """Compile (params, settings, batch) -> nll in nats of the last `scored` targets per window.
 
   A batch has tokens and labels int [B,W] and, if tokens do not see all tokens before them,
   documents int [B,W]. A model without a memory reads a window at once. With a memory, W is a
@@ -41,13 +41,13 @@ def window_losses(
 
 
 def at_once(model: LanguageModel, batch: dict[str, Array], _: int, scored: int) -> Array:
-  """Returns the nll of windows that are read whole, float32 [B,scored]."""
+  """Return the nll of windows that are read whole, float32 [B,scored]."""
   hidden, _ = model.hidden(batch, ())
   return nll(model, hidden[:, -scored:], batch["labels"][:, -scored:])
 
 
 def in_segments(model: LanguageModel, batch: dict[str, Array], segment: int, scored: int) -> Array:
-  """Returns the nll of windows read with a memory, float32 [B,W/T·min(T,scored)], 0 if not read."""
+  """Return the nll of windows read with a memory, float32 [B,W/T·min(T,scored)], 0 if not read."""
   (rows, width), scored = batch["tokens"].shape, min(segment, scored)
   first = jnp.argmax((batch["documents"] >= 0).any(0)) // segment
 
@@ -67,7 +67,7 @@ def in_segments(model: LanguageModel, batch: dict[str, Array], segment: int, sco
 
 
 def nll(model: LanguageModel, hidden: Array, labels: Array) -> Array:
-  """Returns −log p of labels int [B,T], float32 [B,T]; only few logits are formed at a time."""
+  """Return −log p of labels int [B,T], float32 [B,T]; only few logits are formed at a time."""
   reader = model.reader
   at_once = max(1, AT_ONCE // (len(labels) * len(reader.bias)))
   found = jax.lax.map(

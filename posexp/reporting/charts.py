@@ -37,8 +37,9 @@ class Chart(NamedTuple):
 
 
 def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[Chart]:
-  """The charts of a task that have points. Those with a line for each group are of all groups that
-  have a mean, or of these alone, which need no mean for curves of training."""
+  """Return the charts of a task that have points. Those with a line for each group are of all
+  groups that have a mean, or of these alone, which need no mean for curves of training.
+  """
   every, of = results.ranked, results.score
   groups = every if groups is None else groups
   table = declared(run.summary for run in results.runs)
@@ -59,7 +60,7 @@ def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[
 
 
 def _against_option(results: Results, key: str) -> Chart:
-  """The score against a numeric option, with a line for each combination of the others."""
+  """Return the score against a numeric option, with a line for each combination of the others."""
   points = []
   for group in results.ranked:
     value = number(group.values[key])
@@ -77,7 +78,7 @@ def _by_step(groups: Sequence[Group], key: str) -> Iterator[Point]:
 
 
 def _by_part(groups: Sequence[Group], parts: Sequence[Score]) -> Chart:
-  """A score of the lengths, or the named groups, that a split consists of."""
+  """Return a score of the lengths, or the named groups, that a split consists of."""
   points = []
   context = parts[0].split == "context" and all(
     re.fullmatch("[1-9][0-9]{0,8}", p.part) for p in parts

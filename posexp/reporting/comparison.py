@@ -36,7 +36,8 @@ Result = Mapping[str, Any]  # as `compare` returns it
 
 
 def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
-  """All that is known of two runs, or of the seeds that two groups share, with plain values only.
+  """Return all that is known of two runs, or of the seeds that two groups share, with plain values
+  only.
 
   Raises:
     UserError: a run is missing, not finished, or not comparable to the other.
@@ -76,8 +77,9 @@ def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
 def _unspelled(
   pairs: Sequence[tuple[Run, Run]], measures: Sequence[Sequence[Measures]], split: str
 ) -> list[str]:
-  """Notes on language models whose results count more than their predictions can: the letters of
-  words that a vocabulary lacks."""
+  """Return notes on language models whose results count more than their predictions can: the
+  letters of words that a vocabulary lacks.
+  """
   found = []
   for pair, sides in zip(pairs, measures, strict=True):
     for run, side in zip(pair, sides, strict=True):
@@ -94,7 +96,7 @@ def _unspelled(
 
 
 def _measures(rows: Sequence[Prediction], metrics: Sequence[str], language: str) -> Measures:
-  """Each metric of a run's predictions; shares from 0 to 100."""
+  """Return each metric of a run's predictions; share from 0 to 100."""
   answers, references = [row.answer for row in rows], [row.reference for row in rows]
   found = {}
   for name in metrics:
@@ -117,14 +119,14 @@ def _measures(rows: Sequence[Prediction], metrics: Sequence[str], language: str)
 
 
 def _right(row: Prediction) -> bool:
-  """Whether an example is right: in its counts, where it has any."""
+  """Return whether an example is right: in its counts, where it has any."""
   if row.counts:
     return len(set(row.counts)) == 1
   return row.answer.strip() == row.reference.strip()
 
 
 def _compared(name: str, pairs: Sequence[tuple[Measures, Measures]]) -> dict[str, Any]:
-  """What is known of a metric: both scores, their difference and p, and the same over seeds."""
+  """Compare one metric: both scores, their difference and p, and the same over seeds."""
   measures = [side[name] for pair in pairs for side in pair]
   drawn = significance.resample(measures, SAMPLES)
   a, b = drawn[::2].mean(0), drawn[1::2].mean(0)
@@ -144,8 +146,9 @@ def _compared(name: str, pairs: Sequence[tuple[Measures, Measures]]) -> dict[str
 def _most_different(
   rows: tuple[list[Prediction], list[Prediction]], measures: tuple[Measures, Measures]
 ) -> list[dict[str, Any]]:
-  """The examples that tell two runs apart, by chrF, by which is right, by bits or by F1, the
-  clearest first."""
+  """Return the examples that tell two runs apart, by chrF, by which is right, by bits or by F1, the
+  clearest first.
+  """
   names = ("chrf", "accuracy", "bits_per_byte", "f1", "exact_match")
   name = next(each for each in names if each in measures[0])
   of = [side[name] for side in measures]
@@ -163,7 +166,7 @@ def _most_different(
 
 
 def verdict(result: Result) -> str:
-  """Which of two runs is the better one, by how much, and how sure that is."""
+  """Return which of two runs is the better one, by how much, and how sure that is."""
   metric, found = METRICS[result["metric"]], result["metrics"][result["metric"]]
   better, worse = result["a"]["name"], result["b"]["name"]
   sign = -1 if found["difference"]["value"] < 0 else 1
@@ -191,7 +194,7 @@ def verdict(result: Result) -> str:
 
 
 def report(result: Result) -> Iterator[str]:
-  """The parts of a comparison, in lines of at most 100 columns but for paths and options."""
+  """Yield the parts of a comparison, in lines of at most 100 columns but for paths and options."""
   names = [result[side]["name"] for side in "ab"]
   for side in "ab":
     yield printable(f"{side.upper()}  {result[side]['name']}  {result[side]['run']}")
@@ -233,7 +236,7 @@ def _row(name: str, found: Mapping[str, Any]) -> list[str]:
 
 
 def method(result: Result) -> str:
-  """How the numbers come about, and what they do not say."""
+  """Return how the numbers come about, and what they do not say."""
   items = result["items"]
   text = f"Intervals of 95 % and p: paired bootstrap over {items}"
   for name, found in result["metrics"].items():

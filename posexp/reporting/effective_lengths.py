@@ -32,7 +32,7 @@ class EffectiveLength(NamedTuple):
 def relative_effective_length(
   group: Sequence[Mapping[int, np.ndarray]], member: int, share: float
 ) -> EffectiveLength:
-  """How long a context is of use to one model of a group (Dai et al. 2019, appendix C).
+  """Return how long a context is of use to one model of a group (Dai et al. 2019, appendix C).
 
   `group` has the nats [N] of each model by context, of the same targets. Beginning with the
   shortest, a longer context is taken as long as it lowers the perplexity, of the share of targets
@@ -78,7 +78,7 @@ def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Effectiv
 
 
 def length_table(found: Mapping[str, Sequence[EffectiveLength]]) -> str:
-  """A row for each run."""
+  """Return a row for each run."""
   heads = ["relative effective context length", *(f"r = {share:g}" for share in SHARES)]
   return tabulated((heads, [[title, *map(str, each)] for title, each in found.items()]), "plain")
 

@@ -35,7 +35,7 @@ CAPTION = (
 
 
 def shown(results: Results) -> list[Group]:
-  """The groups that figures show in colors, in the order of their scores."""
+  """Return the groups that figures show in colors, in the order of their scores."""
   groups = [group for group in results.groups if group.repeats]  # also what has not learned
   if results.baseline in groups[MOST:]:
     return [*groups[: MOST - 1], results.baseline]
@@ -43,7 +43,7 @@ def shown(results: Results) -> list[Group]:
 
 
 def figures(results: Results) -> Iterator[tuple[str, str]]:
-  """The title of each figure that there is for a task, and its SVG."""
+  """Yield the title of each figure that there is for a task, and its SVG."""
   groups = shown(results)
   for chart in charts(results, groups):
     if len({point.x for point in chart.points}) > 1:
@@ -51,14 +51,15 @@ def figures(results: Results) -> Iterator[tuple[str, str]]:
 
 
 def heat_map_name(task: str) -> str:
-  """The name of the file with a task's heat map."""
+  """Return the name of the file with a task's heat map."""
   return f"lengths-{re.sub(r'[^0-9A-Za-z_.-]+', '-', task)}"
 
 
 @matplotlib.rc_context(PLAIN)
 def wide_figures(tasks: Sequence[Results]) -> dict[str, Figure]:
-  """The scores of tasks by length, by the name of a file: a heat map of each; of several tasks also
-  all curves, and how far each group reaches."""
+  """Return the scores of tasks by length, by the name of a file: a heat map of each; of several
+  tasks also all curves, and how far each group reaches.
+  """
   grids = [found for results in tasks if (found := heat_maps.grid(results)) is not None]
   found = {heat_map_name(each.task): heat_maps.heat_map(each) for each in grids}
   if len(grids) > 1:
@@ -71,7 +72,7 @@ def wide_figures(tasks: Sequence[Results]) -> dict[str, Figure]:
 
 @matplotlib.rc_context(PLAIN)
 def draw(chart: Chart, base: Group | None) -> str:
-  """A chart as an SVG; curves of training alone need no baseline."""
+  """Return a chart as an SVG; curves of training alone need no baseline."""
   figure = Figure(figsize=SIZE, layout="constrained")
   axes = figure.subplots()
   of_score = f"{chart.y.title}{' (%)' if chart.y.metric.percent else ''}"
@@ -108,7 +109,9 @@ def draw(chart: Chart, base: Group | None) -> str:
 
 
 def distinct(labels: Sequence[str]) -> list[str]:
-  """The labels of groups for an axis, without the words that all have; cut if they still differ."""
+  """Return the labels of groups for an axis, without the words that all have; cut if they still
+  differ.
+  """
   words = [label.split() for label in labels]
   shared = set.intersection(*map(set, words))
   own = [
@@ -120,7 +123,7 @@ def distinct(labels: Sequence[str]) -> list[str]:
 
 
 def svg(figure: Figure) -> str:
-  """A figure as text."""
+  """Return a figure as text."""
   fit_fonts(figure)
   out = io.StringIO()
   figure.savefig(out, format="svg", metadata={"Date": None})
@@ -129,7 +132,7 @@ def svg(figure: Figure) -> str:
 
 
 def _rows(axes: Axes, chart: Chart, base: Group) -> None:
-  """A row for each group, the best on top: its seeds, their mean and its interval."""
+  """Draw a row for each group, the best on top: its seeds, their mean and its interval."""
   labels = distinct([point.x for point in chart.points])
   labels = ["\n".join(textwrap.wrap(each, LINE, break_on_hyphens=False)) for each in labels]
   mean, low, high = _ends(chart, chart.points)
@@ -155,7 +158,7 @@ def _ends(chart: Chart, points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray
 
 
 def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
-  """The points of a series, with bars of their intervals, or a band along steps."""
+  """Draw the points of a series, with bars of their intervals, or a band along steps."""
   line = line_style(rank) | {"label": legend_label(short(points[0].series, 56))}
   if chart.kind == "parts":  # side by side: lines of equal scores would not lie on each other
     line["linestyle"] = "none"
@@ -170,8 +173,9 @@ def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
 
 
 def _scale(axes: Axes, values: Sequence[float], title: str = "") -> None:
-  """Makes an axis logarithmic for learning rates, and where values span decades or stand more
-  evenly so; 0 then has a place of its own. Few values are named, options as one types them."""
+  """Make an axis logarithmic for learning rates, and where values span decades or stand more evenly
+  so; 0 then has a place of its own. Few values are named, options as one types them.
+  """
   positive = [value for value in values if value > 0]
   logarithmic = (
     values[0] >= 0
@@ -188,7 +192,7 @@ def _scale(axes: Axes, values: Sequence[float], title: str = "") -> None:
 
 
 def _even(values: Sequence[float]) -> bool:
-  """Whether three or more positive values stand more evenly on a logarithmic axis."""
+  """Return whether three or more positive values stand more evenly on a logarithmic axis."""
   if len(values) < 3 or values[0] <= 0:
     return False
   plain, logs = np.diff(values), np.diff(np.log(values))
@@ -196,7 +200,7 @@ def _even(values: Sequence[float]) -> bool:
 
 
 def _apart(axes: Axes, values: Sequence[float], shown: Callable[[float], str]) -> list[float]:
-  """The values whose names have room on the axis, the last one among them."""
+  """Return the values whose names have room on the axis, the last one among them."""
   places = axes.xaxis.get_transform().transform(np.array(values, float))
   room = LETTER * (places[-1] - places[0])
   letters = [len(shown(value)) for value in values]

@@ -48,24 +48,24 @@ class Group:
   costs: dict[str, float] = dataclasses.field(default_factory=dict)
 
   def counting(self, score: Score) -> list[Run]:
-    """The repeats whose value of a score counts."""
+    """Return the repeats whose value of a score counts."""
     return [run for run in self.repeats.values() if run.learned(score.split) is not False]
 
 
 def value_of(run: Run, key: str) -> str:
-  """The value of an option as one types it."""
+  """Return the value of an option as one types it."""
   return as_typed(run.settings.get(key, MISSING))
 
 
 def as_typed(value: Any) -> str:
-  """A value as one types it, the same for 1 and 1.0."""
+  """Return a value as one types it, the same for 1 and 1.0."""
   if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
     value = int(value)
   return show(value)
 
 
 def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
-  """The runs that have all of these values, each typed as OPTION=VALUE, of whatever option.
+  """Return the runs that have all of these values, each typed as OPTION=VALUE, of whatever option.
 
   Raises:
     UserError: no run has such an option, or such a value of it.
@@ -89,7 +89,7 @@ def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
 
 
 def _same(value: str, typed: str) -> bool:
-  """Whether a value is what was typed: 0.001 is 1e-3, and true is True."""
+  """Return whether a value is what was typed: 0.001 is 1e-3, and true is True."""
   one, other = number(value), number(typed)
   if None not in (one, other):
     return one == other
@@ -97,13 +97,13 @@ def _same(value: str, typed: str) -> bool:
 
 
 def text_size(run: Run) -> str | None:
-  """How many bytes of text a language model was tested on; None of all else."""
+  """Return how many bytes of text a language model was tested on; None of all else."""
   size = run.score("test/bytes")
   return None if size is None else f"{size:,.0f}"
 
 
 def split_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], list[Run]]:
-  """Runs by their values of some options, in the order in which they come."""
+  """Return runs by their values of some options, in the order in which they come."""
   parts: dict[tuple[str, ...], list[Run]] = {}
   for run in runs:
     parts.setdefault(tuple(value_of(run, key) for key in keys), []).append(run)
@@ -111,7 +111,9 @@ def split_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], 
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-  """The options in which runs differ. One of an encoding counts among the runs of that alone."""
+  """Return the options in which runs differ. One of an encoding counts among the runs of that
+  alone.
+  """
   runs = [*{id(run.settings): run for run in runs}.values()]  # settings of seeds are one object
   encodings = {run.encoding for run in runs}
   found = []
@@ -126,12 +128,12 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def _alike(a: Any, b: Any) -> bool:
-  """Whether two values are typed the same."""
+  """Return whether two values are typed the same."""
   return (type(a) is type(b) and a == b) or as_typed(a) == as_typed(b)
 
 
 def distinguishing(runs: Sequence[Run]) -> list[str]:
-  """The fewest options that make the same groups as all options in which runs differ.
+  """Return the fewest options that make the same groups as all options in which runs differ.
 
   Options that others explain are left out: where `train.steps` changes with `encoding` alone,
   `encoding` will do.
@@ -152,7 +154,9 @@ def distinguishing(runs: Sequence[Run]) -> list[str]:
 
 
 def label(values: Mapping[str, str], runs: Sequence[Run]) -> str:
-  """A short name: "rpr k=4" for encoding=rpr, rpr.k=4; options that runs lack are left out."""
+  """Return a short name: "rpr k=4" for encoding=rpr, rpr.k=4; options that runs lack are
+  left out.
+  """
   encodings = {run.encoding for run in runs}
   ends = Counter(key.rpartition(".")[2] for key in values)
   parts = [*encodings] if len(encodings) == 1 else []
@@ -164,8 +168,9 @@ def label(values: Mapping[str, str], runs: Sequence[Run]) -> str:
 
 
 def names_of(runs: Sequence[Run], most: int) -> list[str]:
-  """A name for each run: the options in which they differ, in at most so many letters, or else
-  their seeds, or letters."""
+  """Return a name for each run: the options in which they differ, in at most so many letters, or
+  else their seeds, or letters.
+  """
   keys = distinguishing(runs)
   labels = [short(label({key: value_of(run, key) for key in keys}, [run]), most) for run in runs]
   seeds = [f"{name} seed={run.seed}" for name, run in zip(labels, runs, strict=True)]
@@ -174,7 +179,7 @@ def names_of(runs: Sequence[Run], most: int) -> list[str]:
 
 
 def grouped(runs: Sequence[Run], by: Sequence[str], score: Score) -> list[Group]:
-  """The groups of a task's runs, in the order in which their folders stand."""
+  """Return the groups of a task's runs, in the order in which their folders stand."""
   groups, of_seeds = [], over_seeds if gated(runs, score) else estimate
   for values, members in split_by(runs, by).items():
     named = dict(zip(by, values, strict=True))
@@ -191,8 +196,9 @@ def grouped(runs: Sequence[Run], by: Sequence[str], score: Score) -> list[Group]
 
 
 def possible(found: Estimate, score: Score) -> Estimate:
-  """Returns an estimate whose interval ends where values of the score do: shares at 0 and 1,
-  posexp's own metrics at 0."""
+  """Return an estimate whose interval ends where values of the score do: shares at 0 and 1,
+  posexp's own metrics at 0.
+  """
   least = 0.0 if score.metric.percent or score.metric in METRICS.values() else -math.inf
   most = 1.0 if score.metric.percent else math.inf
   if found.low is None or not least <= found.mean <= most:
@@ -201,13 +207,14 @@ def possible(found: Estimate, score: Score) -> Estimate:
 
 
 def gated(runs: Sequence[Run], score: Score) -> bool:
-  """Whether a score counts of those runs alone that have learned their task."""
+  """Return whether a score counts of those runs alone that have learned their task."""
   return any(run.learned(score.split) is not None for run in runs)
 
 
 def _mixed(runs: Sequence[Run], by: Sequence[str]) -> dict[str, Counter]:
-  """What keeps the runs of a group from being repeats of one: options, or else the data, which are
-  all else that the digest in a run's path covers."""
+  """Say what keeps the runs of a group from being repeats of one: options, or else the data, which
+  are all else that the digest in a run's path covers.
+  """
   keys = [key for key in differing(runs) if key not in (*by, *PATHS)]
   mixed = {key: Counter(value_of(run, key) for run in runs) for key in keys}
   digests = {(run.settings.get(FOLD), run.digest) for run in runs if run.digest}
@@ -219,7 +226,7 @@ def _mixed(runs: Sequence[Run], by: Sequence[str]) -> dict[str, Counter]:
 
 
 def default_baseline(groups: Sequence[Group], score: Score) -> tuple[Group, str]:
-  """Returns the baseline where none was named, and by which rule it was chosen among several.
+  """Return the baseline where none was named, and by which rule it was chosen among several.
 
   It is the group of sinusoidal, or else of none. Of several, which differ in other options, it is
   the best on validation. Where no group is of these, or every group, it is the first in the order
@@ -240,7 +247,7 @@ def default_baseline(groups: Sequence[Group], score: Score) -> tuple[Group, str]
 
 
 def _best(groups: Sequence[Group], score: Score) -> tuple[Group, str]:
-  """Returns the best group, and by which score: on validation, if all runs have one."""
+  """Return the best group, and by which score: on validation, if all runs have one."""
   name, table = score.metric.name, METRICS | {score.metric.name: score.metric}
   for key in (f"validation/{name}", "validation/loss", score.key):
     values = [[run.score(key) for run in group.counted.values()] for group in groups]
@@ -253,7 +260,7 @@ def _best(groups: Sequence[Group], score: Score) -> tuple[Group, str]:
 
 
 def number(text: str) -> float | None:
-  """A value as a finite number, if it is one."""
+  """Return a value as a finite number, if it is one."""
   try:
     value = float(text)
   except ValueError:

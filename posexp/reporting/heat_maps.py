@@ -84,8 +84,9 @@ class Grid(NamedTuple):
 
 
 def grid(results: Results) -> Grid | None:
-  """The score of a task by length; None where it is not measured in and beyond training by it, or
-  where what is beyond training is not so by its length."""
+  """Return the score of a task by length; None where it is not measured in and beyond training by
+  it, or where what is beyond training is not so by its length.
+  """
   parts = scores.by_part(results.score, results.runs)
   if not all(split in parts and scores.lengths(parts[split]) for split in SPLITS):
     return None
@@ -108,8 +109,9 @@ def _cell(group: Group, score: Score) -> Cell:
 
 
 def _order(group: Group, lengths: Sequence[Score]) -> tuple[int, float]:
-  """How many lengths from the first on are reached, by the seeds that learned, and the sum of their
-  scores."""
+  """Return how many lengths from the first on are reached, by the seeds that learned, and the sum
+  of their scores.
+  """
   runs = group.counting(lengths[-1])
   if not runs:
     return -1, 0.0
@@ -154,7 +156,7 @@ def reaches(grids: Sequence[Grid]) -> Reaches:
 
 
 def heat_map(grid: Grid) -> Figure:
-  """The score in every cell in per cent, and beside it the curves."""
+  """Return the score in every cell in per cent, and beside it the curves."""
   every = len(grid.groups)
   grid = grid._replace(groups=grid.groups[:ROWS])
   rows, columns = len(grid.groups), len(grid.lengths)
@@ -177,12 +179,12 @@ def heat_map(grid: Grid) -> Figure:
 
 
 def _of(shown: int, every: int) -> str:
-  """What a title adds where not all groups are shown."""
+  """Return what a title adds where not all groups are shown."""
   return f", the first {shown} of {every:,} groups" if shown < every else ""
 
 
 def _explain(figure: Figure, cells: Sequence[Sequence[Cell]]) -> None:
-  """A legend of the cells without a number, where there are some."""
+  """Draw a legend of the cells without a number, where there are some."""
   states = {cell.state for row in cells for cell in row}
   patches = [Patch(label=state, **look) for state, look in LOOKS.items() if state in states]
   if patches:
@@ -190,7 +192,7 @@ def _explain(figure: Figure, cells: Sequence[Sequence[Cell]]) -> None:
 
 
 def names(grid: Grid) -> list[str]:
-  """The titles of rows: groups, and how many of their seeds learned where not all did."""
+  """Return the titles of rows: groups, and how many of their seeds learned where not all did."""
   found = []
   for group in grid.groups:
     score = grid.lengths[-1]
@@ -203,7 +205,9 @@ def names(grid: Grid) -> list[str]:
 def mosaic(
   axes: Axes, cells: Sequence[Sequence[Cell]], whole: Sequence[float], factor: float
 ) -> None:
-  """Cells with their means times `factor`, in colors from 0 to the `whole` of their column."""
+  """Return cells with their means times `factor`, in colors from 0 to the `whole` of their
+  column.
+  """
   means = np.array([[cell.mean or 0.0 for cell in row] for row in cells])
   shares = means / np.array(whole)
   heat(axes, shares, cmap=CMAP, limits=(0.0, 1.0))
@@ -222,7 +226,7 @@ def mosaic(
 
 
 def curves(axes: Axes, grid: Grid, ranks: Mapping[str, int] | None = None) -> None:
-  """The means of groups over length with bands, every seed, and the level of chance.
+  """Draw the means of groups over length with bands, every seed, and the level of chance.
 
   `ranks` numbers the labels of groups, where several panels share them.
   """
@@ -247,7 +251,7 @@ def curves(axes: Axes, grid: Grid, ranks: Mapping[str, int] | None = None) -> No
 
 
 def small_multiples(grids: Sequence[Grid]) -> Figure:
-  """The curves of several tasks, with one color for each group."""
+  """Return the curves of several tasks, with one color for each group."""
   columns = 2 if len(grids) in (2, 4) else 3
   rows = math.ceil(len(grids) / columns)
   labels = dict.fromkeys(group.label for grid in grids for group in grid.groups[:MOST])
@@ -272,7 +276,9 @@ def small_multiples(grids: Sequence[Grid]) -> Figure:
 
 
 def reach_map(found: Reaches) -> Figure:
-  """How far each group reaches in each task, colored by the share of the longest tested length."""
+  """Return how far each group reaches in each task, colored by the share of the longest tested
+  length.
+  """
   labels, none = found.labels[:ROWS], Cell([], 0)
   cells = [[found.cells.get((task, label), none) for task in found.tasks] for label in labels]
   size = (1.9 + 0.95 * len(found.tasks), 1.2 + 0.3 * len(labels))

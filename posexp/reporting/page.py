@@ -21,7 +21,7 @@ STYLE = Path(__file__).with_name("page.css")
 
 
 def page(tasks: Sequence[Results], notes: Sequence[str], wide: Mapping[str, Figure]) -> str:
-  """The whole page; `wide` has the figures of `wide_figures`."""
+  """Return the whole page; `wide` has the figures of `wide_figures`."""
   title = escape(", ".join(results.task for results in tasks))
   parts = [
     "<!doctype html>",

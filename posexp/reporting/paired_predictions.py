@@ -107,7 +107,7 @@ def paired(a: Path, b: Path) -> tuple[list[tuple[Run, Run]], list[str]]:
 def read_pairs(
   pairs: Sequence[tuple[Run, Run]], split: str
 ) -> tuple[Columns, list[tuple[list[Prediction], list[Prediction]]]]:
-  """The predictions of all pairs for a split, which are of the same examples.
+  """Return the predictions of all pairs for a split, which are of the same examples.
 
   Raises:
     UserError: there are none, or they are damaged, or of no known columns; or runs were tested on
@@ -144,7 +144,7 @@ def read_pairs(
 def _check_same(
   run: Run, rows: Sequence[Prediction], first: Run, reference: Sequence[Prediction], split: str
 ) -> None:
-  """Raises UserError unless two runs have predictions of the same examples."""
+  """Raise UserError unless two runs have predictions of the same examples."""
   same = [_shown(one) == _shown(two) for one, two in zip(reference, rows, strict=False)]
   if len(rows) != len(reference) or not all(same):
     problem = f"{run.path} has other {split} data than {first.path}"
@@ -152,8 +152,9 @@ def _check_same(
 
 
 def _shown(row: Prediction) -> tuple[str, str]:
-  """What was asked and what is right. Of a part of a text, which may begin within a letter, ASCII
-  letters alone."""
+  """Return what was asked and what is right. Of a part of a text, which may begin within a letter,
+  ASCII letters alone.
+  """
   if row.nats is None:
     return row.source, row.reference
   return row.source, "".join(each for each in row.reference if each.isascii())
@@ -179,7 +180,7 @@ def _one(rows: Sequence[Prediction]) -> Prediction:
 
 
 def _read(run: Run, split: str) -> tuple[Columns, list[Prediction]]:
-  """The predictions of a run in their order, and the columns that they stand in."""
+  """Return the predictions of a run in their order, and the columns that they stand in."""
   rows = load_predictions(run.path, split)
   if not rows:
     files = (run.path / "predictions").glob("*.jsonl")
@@ -198,7 +199,7 @@ def _read(run: Run, split: str) -> tuple[Columns, list[Prediction]]:
 
 
 def _prediction(row: Mapping[str, Any], columns: Columns) -> Prediction | None:
-  """A row; None if what must be a number is none."""
+  """Return a row; None if what must be a number is none."""
   names = columns.source, columns.reference, columns.answer
   texts, numbers = [str(row.get(name, "")) for name in names], [row[n] for n in columns.numbers]
   whole = numbers[1:] if columns.joined else numbers

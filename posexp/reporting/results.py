@@ -124,8 +124,9 @@ class Results:
     return rows
 
   def shown(self, found: Estimate, sign: str = "") -> str:
-    """A mean with half of its interval, "92.50 ± 4.21", or with both of its ends where it need not
-    be in the middle; `sign` is "+" for differences."""
+    """Return a mean with half of its interval, "92.50 ± 4.21", or with both of its ends where it
+    need not be in the middle; `sign` is "+" for differences.
+    """
     mean = self.score.number(found.mean, sign)
     if found.low is not None and (
       self.gated or abs(found.low + found.high - 2 * found.mean) > 1e-6 * found.half
@@ -140,7 +141,7 @@ def results(
   key: str | None = None,
   baseline: str | None = None,
 ) -> list[Results]:
-  """The results of each task that has the score `key`, by default its headline.
+  """Return the results of each task that has the score `key`, by default its headline.
 
   Raises:
     UserError: no run has the score, or an option of `by`, or no group has the label `baseline`.
@@ -197,8 +198,9 @@ def _of_task(
 
 
 def _compare(groups: Sequence[Group], base: Group, key: str, paired: bool) -> None:
-  """Tests the groups against the baseline: if `paired`, on the seeds that they share with it, if
-  language models were tested on one text; or else on all that each has."""
+  """Test the groups against the baseline: if `paired`, on the seeds that they share with it, if
+  language models were tested on one text; or else on all that each has.
+  """
   tested = []
   for group in groups:
     shared = [
@@ -224,7 +226,7 @@ def _compare(groups: Sequence[Group], base: Group, key: str, paired: bool) -> No
 
 
 def by_task(runs: Sequence[Run]) -> dict[str, list[Run]]:
-  """Returns the runs of each task, by its name."""
+  """Return the runs of each task, by its name."""
   tasks: dict[str, list[Run]] = {}
   for run in runs:
     tasks.setdefault(run.task, []).append(run)
@@ -232,7 +234,7 @@ def by_task(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def standing(runs: Sequence[Run]) -> str:
-  """Returns where runs without a score stand: "2 unfinished, at steps 10 to 20; 1 failed: ..."."""
+  """Return where runs without a score stand: "2 unfinished, at steps 10 to 20; 1 failed: ..."."""
   parts = []
   if steps := sorted(run.step for run in runs if run.state == "unfinished"):
     at = f"steps {steps[0]:,} to {steps[-1]:,}" if steps[-1] > steps[0] else f"step {steps[0]:,}"
@@ -247,7 +249,7 @@ def standing(runs: Sequence[Run]) -> str:
 
 
 def unmeasured(runs: Sequence[Run]) -> list[str]:
-  """Returns a note on each task of which no run has finished."""
+  """Return a note on each task of which no run has finished."""
   return [
     f"{task}: none of {counted(len(members), 'run')} has finished: {standing(members)}."
     for task, members in by_task(runs).items()
@@ -256,7 +258,7 @@ def unmeasured(runs: Sequence[Run]) -> list[str]:
 
 
 def costs(run: Run) -> dict[str, float | None]:
-  """What a run cost, by heading; tokens/s is the median over training."""
+  """Return what a run cost, by heading; tokens/s is the median over training."""
   found = {heading: run.score(key) for heading, key in COSTS.items()}
   _, rates = scores.curve([run], "time/tokens_per_second")
   found["tokens/s"] = statistics.median(rates[0].tolist()) if rates.size else None

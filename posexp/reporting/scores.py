@@ -14,7 +14,7 @@ from posexp.tasks import TASKS
 
 
 def measured(runs: Iterable[Run]) -> dict[str, Score]:
-  """The scores of finished runs by key, in their order."""
+  """Return the scores of finished runs by key, in their order."""
   runs = list(runs)
   table = declared(run.summary for run in runs)
   found: dict[str, Score] = {}
@@ -28,7 +28,7 @@ def measured(runs: Iterable[Run]) -> dict[str, Score]:
 
 
 def headline(runs: Sequence[Run]) -> Score | None:
-  """The score that the task of these runs is about; None if they have none.
+  """Return the score that the task of these runs is about; None if they have none.
 
   It is the first that the summary or the task's class names in its `headline`, or else the first of
   the test split.
@@ -42,7 +42,7 @@ def headline(runs: Sequence[Run]) -> Score | None:
 
 
 def by_part(of: Score, runs: Iterable[Run]) -> dict[str, list[Score]]:
-  """The scores of the same metric in the parts of a split, by split: {"beyond": [6, 7]}.
+  """Return the scores of the same metric in the parts of a split, by split: {"beyond": [6, 7]}.
 
   Lengths ("6", "11-15") are in the order of their size.
   """
@@ -57,12 +57,12 @@ def by_part(of: Score, runs: Iterable[Run]) -> dict[str, list[Score]]:
 
 
 def lengths(parts: Sequence[Score]) -> bool:
-  """Whether the parts of a split are lengths, rather than groups with names."""
+  """Return whether the parts of a split are lengths, rather than groups with names."""
   return all(re.match(r"\d", each.part) for each in parts)
 
 
 def curve(runs: Sequence[Run], key: str) -> tuple[np.ndarray, np.ndarray]:
-  """The steps at which all runs have logged a score, [S], and its values, [runs,S]."""
+  """Return the steps at which all runs have logged a score, [S], and its values, [runs,S]."""
   histories = [
     {row["step"]: row[key] for row in run.history if _finite(row.get(key))} for run in runs
   ]

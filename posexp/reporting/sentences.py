@@ -30,8 +30,9 @@ MIXED = {  # facts of a summary that all runs of a comparison should share
 
 
 def answer(results: Results) -> str:
-  """Returns which group is the best, whether groups are on equal terms, and how they compare with
-  the baseline; or why there is none and what to type."""
+  """Return which group is the best, whether groups are on equal terms, and how they compare with
+  the baseline; or why there is none and what to type.
+  """
   if not results.ranked and any(group.repeats for group in results.groups):
     return f"No group of {results.task} has learned it: {_asked(results)}."
   if not results.ranked:
@@ -61,12 +62,12 @@ def answer(results: Results) -> str:
 
 
 def learned(group: Group, none: str = "") -> str:
-  """How many of a group's seeds have learned the task: "3 of 5"."""
+  """Return how many of a group's seeds have learned the task: "3 of 5"."""
   return f"{len(group.counted)} of {len(group.repeats)}" if group.repeats else none
 
 
 def _asked(results: Results) -> str:
-  """What a run must have reached for its score to count."""
+  """Say what a run must have reached for its score to count."""
   split = results.score.split
   gates = (run.summary["gates"][split] for run in results.runs if run.learned(split) is not None)
   gate = next(gates)
@@ -75,7 +76,7 @@ def _asked(results: Results) -> str:
 
 
 def outcome(group: Group, results: Results) -> str:
-  """How a group compares with the baseline: a key of VERBS."""
+  """Return how a group compares with the baseline: a key of VERBS."""
   found = group.difference
   if found is None or found.holm is None:
     return "not tested"
@@ -86,7 +87,9 @@ def outcome(group: Group, results: Results) -> str:
 
 
 def differences(results: Results) -> list[str]:
-  """A sentence for each group that shares seeds with the baseline, in the order of their scores."""
+  """Return a sentence for each group that shares seeds with the baseline, in the order of their
+  scores.
+  """
   return [_difference(group, results) for group in results.ranked if group.difference is not None]
 
 
@@ -106,12 +109,12 @@ def _difference(group: Group, results: Results) -> str:
 
 
 def tested(results: Results) -> list[Group]:
-  """Returns the groups that have a test against the baseline."""
+  """Return the groups that have a test against the baseline."""
   return [group for group in results.ranked if outcome(group, results) != "not tested"]
 
 
 def method(results: Results) -> str:
-  """How the sentences and intervals come about."""
+  """Return how the sentences and intervals come about."""
   tests = len(tested(results))
   if results.gated:
     means = (
@@ -136,7 +139,7 @@ def method(results: Results) -> str:
 
 
 def missing(results: Results, what: str) -> str:
-  """Returns why a report has nothing of `what` for a task, and what to type."""
+  """Return why a report has nothing of `what` for a task, and what to type."""
   if any(group.repeats for group in results.groups):
     return f"No {what}: the seeds of a group have logged too little in common."
   return f"No {what}: no group is of runs that are alike{_apart(results)}."
@@ -185,7 +188,7 @@ def notes(results: Results) -> Iterator[str]:
 
 
 def _left_out(group: Group, of: Score) -> Iterator[str]:
-  """The runs of a group that do not count, and why."""
+  """Yield the runs of a group that do not count, and why."""
   kept = {run.path for run in group.counted.values()}
   for run in [run for run in group.runs if run.path not in kept]:
     if run.state == "failed":
@@ -202,7 +205,7 @@ def _left_out(group: Group, of: Score) -> Iterator[str]:
 
 
 def _fewer_parts(results: Results) -> Iterator[str]:
-  """Where a group lacks parts of a split of which its score is a mean."""
+  """Yield where a group lacks parts of a split of which its score is a mean."""
   parts = by_part(results.score, results.runs).get(results.score.split, ())
   for group in results.groups:
     missing = [
@@ -216,7 +219,7 @@ def _fewer_parts(results: Results) -> Iterator[str]:
 
 
 def _reached(run: Run, of: Score) -> str:
-  """What a run has reached of what it was to reach."""
+  """Say what a run has reached of what it was to reach."""
   within = score(run.summary["gates"][of.split]["metric"])
   value = run.score(within.key)
   return f"{within.number(value)} {within.title}" if value is not None else f"no {within.title}"
@@ -231,12 +234,12 @@ def _mixture(group: Group, results: Results) -> str:
 
 
 def _apart(results: Results) -> str:
-  """What to type for a mean where all groups are mixed."""
+  """Say what to type for a mean where all groups are mixed."""
   return next((way for each in results.groups if (way := _way_out(each, results))), "")
 
 
 def _way_out(group: Group, results: Results) -> str:
-  """What to type for a mean of the parts of a mixed group."""
+  """Say what to type for a mean of the parts of a mixed group."""
   finished = [run for run in group.runs if run.score(results.score.key) is not None]
   keys = [key for key in distinguishing(finished) if key in group.mixed]
   keys = keys or [key for key in differing(finished) if key in PATHS][:1]

@@ -76,13 +76,14 @@ def over_seeds(values: Sequence[float]) -> Estimate:
 
 @functools.lru_cache(maxsize=32)
 def _draws(n: int) -> np.ndarray:
-  """Draws of n values with replacement, int [DRAWS,n]: those of scipy.stats.bootstrap."""
+  """Return draws of n values with replacement, int [DRAWS,n]: those of scipy.stats.bootstrap."""
   return np.random.default_rng(SEED).integers(0, n, (DRAWS, n))
 
 
 def permutation(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float | None]:
-  """The difference of the means of a and b over their own seeds, without an interval, and the
-  two-sided p of a permutation test, exact for up to 7 seeds of each; None of fewer than two."""
+  """Return the difference of the means of a and b over their own seeds, without an interval, and
+  the two-sided p of a permutation test, exact for up to 7 seeds of each; None of fewer than two.
+  """
   found = Estimate(min(len(a), len(b)), float(np.mean(a) - np.mean(b)))
   if found.n < 2:
     return found, None
@@ -97,8 +98,9 @@ def permutation(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float
 
 @functools.lru_cache(maxsize=32)
 def _deals(a: int, b: int) -> np.ndarray:
-  """Ways to deal a + b values into a and b of them, int [ways,a+b]: all, or DRAWS where these are
-  too many, as scipy.stats.permutation_test draws them."""
+  """Way to deal a + b values into a and b of them, int [ways,a+b]: all, or DRAWS where these are
+  too many, as scipy.stats.permutation_test draws them.
+  """
   n = range(a + b)
   if math.comb(a + b, a) > DRAWS:
     draw = np.random.default_rng(SEED)
@@ -109,7 +111,8 @@ def _deals(a: int, b: int) -> np.ndarray:
 
 
 def paired_t(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float | None]:
-  """The mean of a − b over seeds with its interval, and the two-sided p of the paired t test.
+  """Return the mean of a − b over seeds with its interval, and the two-sided p of the paired t
+  test.
 
   There is neither interval nor p of one seed, nor where the difference is the same with all seeds,
   which gives no idea of how much it varies.
@@ -131,15 +134,18 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def power(n: int, effect: float, level: float) -> float:
-  """How probably a two-sided paired t test with n pairs finds a difference of `effect` sd."""
+  """Return how probably a two-sided paired t test with n pairs finds a difference of
+  `effect` sd.
+  """
   bound, shift = special.stdtrit(n - 1, 1 - level / 2), effect * math.sqrt(n)
   found = 1 - special.nctdtr(n - 1, shift, bound) + special.nctdtr(n - 1, shift, -bound)
   return float(found) if math.isfinite(found) else 1.0  # where the shift is beyond all tables
 
 
 def seeds_needed(difference: float, sd: float, level: float = LEVEL) -> int | None:
-  """The fewest pairs with which such a difference is found with a power of 80 %; None if that is
-  more than MOST_SEEDS."""
+  """Return the fewest pairs with which such a difference is found with a power of 80 %; None if
+  that is more than MOST_SEEDS.
+  """
   if not sd:
     return 2
   counts, effect = range(2, MOST_SEEDS + 1), abs(difference) / sd
@@ -156,7 +162,7 @@ class Measure(NamedTuple):
 
 
 def corpus_measure(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Measure:
-  """A metric of sacrebleu on a corpus."""
+  """Return a metric of sacrebleu on a corpus."""
   # sacrebleu has no public name for what its own significance tests are made of.
   statistics = metric._extract_corpus_statistics(hypotheses, [references])
   return Measure(
@@ -166,13 +172,13 @@ def corpus_measure(metric: Any, hypotheses: Sequence[str], references: Sequence[
 
 
 def ratio_measure(amounts: np.ndarray, sizes: np.ndarray) -> Measure:
-  """A sum over examples by the sum of their sizes, from [N] each."""
+  """Return a sum over examples by the sum of their sizes, from [N] each."""
   statistics = np.stack([amounts, sizes], axis=1).astype(float)
   return Measure(statistics, lambda sums: float(sums[0] / max(sums[1], 1.0)))
 
 
 def share_measure(right: np.ndarray) -> Measure:
-  """The per cent of examples that are right, from bool [N]."""
+  """Return the per cent of examples that are right, from bool [N]."""
   return ratio_measure(100 * right, np.ones(len(right)))._replace(right=right)
 
 
@@ -184,8 +190,9 @@ def f1_measure(counts: np.ndarray) -> Measure:
 
 
 def resample(measures: Sequence[Measure], samples: int) -> np.ndarray:
-  """The scores of some measures [measures,1+samples]: first of all examples, then of draws of them,
-  which all measures share."""
+  """Return the scores of some measures [measures,1+samples]: first of all examples, then of draws
+  of them, which all measures share.
+  """
   draw, count = np.random.default_rng(SEED), len(measures[0].statistics)
   found = np.empty((len(measures), 1 + samples))
   times = np.ones(count)
@@ -196,16 +203,18 @@ def resample(measures: Sequence[Measure], samples: int) -> np.ndarray:
 
 
 def interval(resampled: np.ndarray) -> dict[str, float]:
-  """The score as `value`, from `low` to `high`: the percentiles 2.5 and 97.5 of its samples, as
-  sacrebleu takes them, from [1+samples]."""
+  """Return the score as `value`, from `low` to `high`: the percentiles 2.5 and 97.5 of its samples,
+  as sacrebleu takes them, from [1+samples].
+  """
   score, ordered = resampled[0], np.sort(resampled[1:])
   cut = len(ordered) // 40
   return {"value": float(score), "low": float(ordered[cut]), "high": float(ordered[-cut - 1])}
 
 
 def bootstrap_p(difference: np.ndarray) -> float:
-  """The two-sided p of no difference, from [1+samples]: how often samples stray from the difference
-  that was found as far as this is from zero."""
+  """Return the two-sided p of no difference, from [1+samples]: how often samples stray from the
+  difference that was found as far as this is from zero.
+  """
   found, samples = abs(difference[0]), difference[1:]
   # What is equal must count as such, however the sums were rounded.
   strayed = np.abs(samples - samples.mean()) >= found * (1 - 1e-9)

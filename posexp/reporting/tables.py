@@ -17,7 +17,7 @@ UNTESTED = Difference(Estimate(0), None)
 
 
 def score_table(results: Results) -> Table:
-  """A row for each group, the best first."""
+  """Return a row for each group, the best first."""
   base = results.baseline.label if results.baseline else "baseline"
   spread = ["learned", "mean", "seeds", "interval"]
   spread = spread if results.gated else ["n", "mean", "sd", "95 % interval"]
@@ -44,7 +44,7 @@ def _score_row(group: Group, results: Results) -> list[str]:
 
 
 def cost_table(results: Results) -> Table:
-  """What the groups cost, as far as anything is known."""
+  """Return what the groups cost, as far as anything is known."""
   groups = [group for group in results.groups if group.costs]
   names = list(dict.fromkeys(name for group in groups for name in group.costs))
   rows = [
@@ -62,7 +62,7 @@ def _cell(value: float | None, show: Callable[[float], str]) -> str:
 
 
 def document(tasks: Sequence[Results], notes: Sequence[str]) -> str:
-  """All results in Markdown of 100 columns, which a terminal shows as well."""
+  """Return all results in Markdown of 100 columns, which a terminal shows as well."""
   parts = [part for results in tasks for part in _section(results)]
   parts.append("\n".join(wrapped(markdown(f"Note: {note}"), "- ") for note in notes))
   return "\n\n".join(part for part in parts if part) + "\n"
@@ -82,7 +82,7 @@ def _section(results: Results) -> Iterator[str]:
 
 
 def latex(tasks: Sequence[Results]) -> str:
-  """A booktabs table for each task, after a comment with its answer."""
+  """Return a booktabs table for each task, after a comment with its answer."""
   parts = ["% needs \\usepackage{booktabs}"]
   for results in tasks:
     said = one_line(sentences.answer(results)).replace("\\", "")
@@ -93,7 +93,7 @@ def latex(tasks: Sequence[Results]) -> str:
 
 
 def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
-  """A row for each group. Scores are as summary.json has them, shares from 0 to 1."""
+  """Return a row for each group. Scores are as summary.json has them, shares from 0 to 1."""
   rows = []
   for results in tasks:
     base = results.baseline and results.baseline.label
@@ -114,7 +114,9 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
 
 
 def run_data(tasks: Sequence[Results]) -> pd.DataFrame:
-  """A row for each run: where it is, what came of it, its options that differ, scores and costs."""
+  """Return a row for each run: where it is, what came of it, its options that differ, scores and
+  costs.
+  """
   return sheet([row for results in tasks for row in results.rows])
 
 

@@ -22,18 +22,18 @@ Table = tuple[list[str], list[list[str]]]  # headings and rows
 
 
 def one_line(text: str) -> str:
-  """A text on one line, in which whatever could upset a terminal is a blank or a mark."""
+  """Return a text on one line, in which whatever could upset a terminal is a blank or a mark."""
   return " ".join(printable(text).split())
 
 
 def markdown(text: str) -> str:
-  """A text on one line, in which no tag, link, picture, code or cell of Markdown begins."""
+  """Return a text on one line, in which no tag, link, picture, code or cell of Markdown begins."""
   text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", one_line(text))
   return re.sub(r"^(?=\[)|(?<=\])(?=[(\[])|(?=[`|])", r"\\", text)
 
 
 def short(text: str, most: int) -> str:
-  """A text on one line of at most so many letters."""
+  """Return a text on one line of at most so many letters."""
   text = one_line(text)
   return text if len(text) <= most else f"{text[: most - 1]}…"
 
@@ -52,8 +52,9 @@ def wrapped(text: str, first: str = "") -> str:
 
 
 def tabulated(table: Table, style: str, align: str = "right") -> str:
-  """A table in one of tabulate's styles; what its language needs quoted is quoted, by tabulate or
-  here. The first column is aligned to the left."""
+  """Return a table in one of tabulate's styles; what its language needs quoted is quoted, by
+  tabulate or here. The first column is aligned to the left.
+  """
   quoted = markdown if style == "pipe" else str
   heads, *rows = ([quoted(short(cell, CELL)) for cell in row] for row in (table[0], *table[1]))
   columns = ["left", *[align] * (len(heads) - 1)]
@@ -73,13 +74,15 @@ def p_value(p: float) -> str:
 
 
 def did_you_mean(asked: str, names: Sequence[str]) -> str:
-  """The names that may have been meant: those with the same end, or the nearest, or else all."""
+  """Return the names that may have been meant: those with the same end, or the nearest, or else
+  all.
+  """
   same = [each for each in names if re.split(r"[./]", each)[-1] == re.split(r"[./]", asked)[-1]]
   close = same[:3] or [each for each in [nearest(asked, names)] if each]
   return f"did you mean {' or '.join(close)}?" if close else f"there are {listed(names, 8)}"
 
 
 def listed(items: Sequence[str], most: int = 4) -> str:
-  """The first of some items, and how many more there are."""
+  """Return the first of some items, and how many more there are."""
   shown = ", ".join(items[:most])
   return shown if len(items) <= most else f"{shown} and {len(items) - most} more"

@@ -52,7 +52,7 @@ class Checkpoints:
     self._saving: int | None = None  # the step of the checkpoint that was begun last
 
   def save(self, step: int, state: Any, rank: Rank | None = None) -> None:
-    """Begins to write `state`, a pytree of arrays that may be donated as soon as this returns.
+    """Begin to write `state`, a pytree of arrays that may be donated as soon as this returns.
 
     A checkpoint without a rank is kept while it is the newest, and is never the best.
 
@@ -71,7 +71,7 @@ class Checkpoints:
       )
 
   def find(self, which: str) -> int | None:
-    """The step of the "latest" or the "best" checkpoint, of equals the earliest, or None."""
+    """Return the step of the "latest" or the "best" checkpoint, of equals the earliest, or None."""
     self.wait()
     if not any(self.folder.glob("[0-9]*")):
       return None
@@ -80,7 +80,7 @@ class Checkpoints:
       return self._manager.latest_step() if which == "latest" else best
 
   def restore(self, template: Any, which: str = "latest") -> Any:
-    """The state that `find` finds, or None if there is none.
+    """Return the state that `find` finds, or None if there is none.
 
     `template` is a pytree like it, of arrays or of `jax.ShapeDtypeStruct` with a sharding. The
     restored arrays have these shardings, whatever devices they were written on.
@@ -92,7 +92,8 @@ class Checkpoints:
     return None if step is None else self.load(step, template)
 
   def average(self, template: Any, count: int) -> tuple[Any, list[int]]:
-    """The newest ranked state, with the mean of the parameters of the `count` newest ranked ones.
+    """Return the newest ranked state, with the mean of the parameters of the `count` newest ranked
+    ones.
 
     `count` is at most the `ranked` of the run. Also returns the steps of those; there is at least
     one.
@@ -110,7 +111,7 @@ class Checkpoints:
     return states[-1].replace(params=mean), steps
 
   def load(self, step: int, template: Any) -> Any:
-    """The state of a step, as `restore`; UserError if there is none."""
+    """Return the state of a step, as `restore`; UserError if there is none."""
     import jax
     import orbax.checkpoint as ocp
 
@@ -140,13 +141,13 @@ class Checkpoints:
       return state
 
   def wait(self) -> None:
-    """Returns when what was saved is on disk; UserError if it could not be written."""
+    """Return when what was saved is on disk; UserError if it could not be written."""
     if "_manager" in vars(self):
       with self._explained(WRITING, self._saving):
         self._manager.wait_until_finished()
 
   def close(self) -> None:
-    """Waits, and releases what Orbax holds."""
+    """Wait, and release what Orbax holds."""
     self.wait()
     if manager := vars(self).pop("_manager", None):
       with self._explained(WRITING, self._saving):
@@ -175,7 +176,9 @@ class Checkpoints:
     return ocp.CheckpointManager(self._plain_folder(), options=options, item_handlers=handler)
 
   def _plain_folder(self) -> Path:
-    """The folder by an absolute path without special characters: its own, or that of a link."""
+    """Return the folder by an absolute path without special characters: its own, or that of
+    a link.
+    """
     folder = self.folder.absolute()
     if PLAIN.fullmatch(folder.as_posix()):
       return folder
@@ -187,7 +190,7 @@ class Checkpoints:
     return link
 
   def _steps(self) -> list[int]:
-    """The steps of the checkpoints in the folder, whole or not, in ascending order."""
+    """Return the steps of the checkpoints in the folder, whole or not, in ascending order."""
     return sorted(int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdecimal())
 
   @property
@@ -196,7 +199,7 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _explained(self, message: str, step: int | None = None) -> Iterator[None]:
-    """Makes one sentence of whatever Orbax raises: errors of many types, bare Exceptions too."""
+    """Make one sentence of whatever Orbax raises: errors of many types, bare Exceptions too."""
     try:
       yield
     except UserError:
@@ -220,7 +223,7 @@ class Checkpoints:
 
 
 def _hush() -> None:
-  """Drops what is still said, after an error, to or by an event loop that Orbax has left."""
+  """Drop what is still said, after an error, to or by an event loop that Orbax has left."""
   warnings.filterwarnings("ignore", "coroutine .* was never awaited")
   before = sys.unraisablehook
 
@@ -248,12 +251,12 @@ class _NewestAndBest:
 
 
 def best_of(ranks: Mapping[int, Rank]) -> int | None:
-  """The step with the best rank, of equals the earliest; None if there is none."""
+  """Return the step with the best rank, of equals the earliest; None if there is none."""
   return max(ranks, key=lambda step: (ranks[step], -step), default=None)
 
 
 def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank]:
-  """The ranks by step, of the checkpoints that have one with a finite score.
+  """Return the ranks by step, of the checkpoints that have one with a finite score.
 
   Raises:
     ValueError: what is kept as one is none.
@@ -268,7 +271,7 @@ def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank
 
 
 def _checksum(state: Any) -> int | None:
-  """The CRC-32 of all arrays; None where other processes hold parts of them."""
+  """Return the CRC-32 of all arrays; None where other processes hold parts of them."""
   import jax
 
   leaves = jax.tree.leaves(state)
@@ -281,7 +284,7 @@ def _checksum(state: Any) -> int | None:
 
 
 def _shapes(tree: Any) -> dict[str, str]:
-  """The type and shape of each array in a tree, by its path."""
+  """Return the type and shape of each array in a tree, by its path."""
   import jax
 
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
@@ -292,7 +295,9 @@ def _shapes(tree: Any) -> dict[str, str]:
 
 
 def _difference(held: dict[str, str], wanted: dict[str, str]) -> str | None:
-  """The first difference between a checkpoint and the template, in words; None if there is none."""
+  """Return the first difference between a checkpoint and the template, in words; None if there is
+  none.
+  """
   for name in sorted(wanted | held, key=lambda name: (not name.startswith("params/"), name)):
     if name not in wanted:
       return f"it holds {name}, which this model does not have"

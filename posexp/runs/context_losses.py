@@ -35,12 +35,12 @@ class ContextLosses(NamedTuple):
 
 
 def bits_per_byte(nats: np.ndarray, bytes: np.ndarray) -> float:
-  """That of targets, from their nats [N], and from the bytes int [N] that they stand for."""
+  """Return the loss of targets from their nats [N] and the bytes int [N] that they stand for."""
   return float(nats.sum(dtype=np.float64) / math.log(2) / max(1, int(bytes.sum())))
 
 
 def write_context_losses(folder: Path, name: str, found: ContextLosses) -> Path:
-  """Keeps them in a run's folder; `name` is the split, and what was not as it was trained.
+  """Keep them in a run's folder; `name` is the split, and what was not as it was trained.
 
   Raises:
     OSError: they cannot be written.
@@ -54,7 +54,7 @@ def write_context_losses(folder: Path, name: str, found: ContextLosses) -> Path:
 
 
 def read_context_losses(folder: Path, name: str) -> ContextLosses | None:
-  """What a run has measured; None if it has not.
+  """Return what a run has measured; None if it has measured nothing.
 
   Raises:
     UserError: the file is damaged.
@@ -83,7 +83,7 @@ def read_context_losses(folder: Path, name: str) -> ContextLosses | None:
 
 
 def with_context_losses(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-  """Runs with what they have measured on test by context in their summaries, and notes.
+  """Return runs with what they have measured on test by context in their summaries, and notes.
 
   Of a run that is damaged in this, what its summary says alone is there.
   """

@@ -68,7 +68,7 @@ def digest(
 
 
 def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The part of a config that decides a run's results, with the paths of its data.
+  """Return the part of a config that decides a run's results, with the paths of its data.
 
   The content of a plugin counts as an option of the encoding or the task that it defines.
   """
@@ -85,7 +85,7 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The decisive part of a config with full keys: {"rpr.k": 4}.
+  """Return the decisive part of a config with full keys: {"rpr.k": 4}.
 
   What the model is stands first, that of a Transformer too, which no digest has.
   """
@@ -96,7 +96,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def folder(
   config: Mapping[str, Any], data_digest: str | None = None, vectors_digest: str | None = None
 ) -> Path:
-  """The folder of a config's run: `<runs>/<task>/<encoding>/<digest>/seed=<n>`.
+  """Return the folder of a config's run: `<runs>/<task>/<encoding>/<digest>/seed=<n>`.
 
   The digests are those that `digest` takes.
 
@@ -122,7 +122,7 @@ def folder(
 
 
 def _canonical(value: Any) -> Any:
-  """The same JSON for equal numbers: 1 and 1.0 are one learning rate."""
+  """Return the same JSON for equal numbers: 1 and 1.0 are one learning rate."""
   if isinstance(value, Mapping):
     return {str(key): _canonical(item) for key, item in value.items()}
   if isinstance(value, list | tuple):

@@ -52,7 +52,7 @@ METRICS = {
 
 
 def is_metric(row: Any) -> bool:
-  """Whether a row of a summary describes a metric."""
+  """Return whether a row of a summary describes a metric."""
   try:
     metric = Metric(**row)
     format(0.0, metric.format)
@@ -86,12 +86,12 @@ class Score(NamedTuple):
     return 100.0 if self.metric.percent else 1.0
 
   def number(self, value: float, sign: str = "") -> str:
-    """A value as tables show it; `sign` is "+" for differences."""
+    """Return a value as tables show it; `sign` is "+" for differences."""
     return format(self.factor * value, f"{sign}z.{self.metric.decimals}f")
 
 
 def score(key: str, table: Mapping[str, Metric] = METRICS) -> Score:
-  """What a key means; a metric that the table lacks is named as it is, and the highest is best."""
+  """Describe a metric; one that the table lacks is named by its key, and the highest is best."""
   names = key.split("/")
   for at, name in enumerate(names):
     if name in table:

@@ -25,7 +25,7 @@ SEAL = ".sha256"
 
 
 def write_predictions(folder: Path, split: str, rows: Iterable[Mapping[str, Any]]) -> None:
-  """Writes a row for each example, in the order of the split; all rows have the same columns."""
+  """Write a row for each example, in the order of the split; all rows have the same columns."""
   doing(f"writing predictions/{split}.jsonl")
   text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
   file = _file(folder, split)
@@ -34,7 +34,7 @@ def write_predictions(folder: Path, split: str, rows: Iterable[Mapping[str, Any]
 
 
 def load_predictions(folder: Path, split: str, most: int | None = None) -> list[dict[str, Any]]:
-  """The rows of a split, of the first `most` examples; none where none were written.
+  """Return the rows of a split, of the first `most` examples; none where none were written.
 
   Raises:
     UserError: a line is not a row, or has other columns than the first; or the file is not the one
@@ -58,7 +58,7 @@ def load_predictions(folder: Path, split: str, most: int | None = None) -> list[
 
 
 def load_samples(folder: Path) -> dict[str, list[dict[str, Any]]]:
-  """The rows of each table that a tracker is shown of a run.
+  """Return the rows of each table that a tracker is shown of a run.
 
   Raises:
     UserError: as `load_predictions`.
@@ -67,7 +67,9 @@ def load_samples(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def are_whole(folder: Path, splits: Iterable[str]) -> bool:
-  """Whether there is a prediction for every example of some splits, as training has written it."""
+  """Return whether there is a prediction for every example of some splits, as training has written
+  it.
+  """
   for split in splits:
     try:
       rows = load_predictions(folder, split)

@@ -25,14 +25,16 @@ LEVELS = 4  # of a run's folder that its record keeps: task, encoding, digest, s
 
 
 def held(path: Path) -> Path | None:
-  """The records that are meant by a path: a file of them, or one in a folder; None without."""
+  """Return the records that are meant by a path: a file of them, or one in a folder; None
+  without.
+  """
   if path.suffix == ".parquet":
     return path
   return path / NAME if (path / NAME).is_file() else None
 
 
 def write_records(path: Path, runs: Sequence[Run]) -> int:
-  """Writes records of those runs that have finished; returns how many these are.
+  """Write records of those runs that have finished; return how many these are.
 
   Raises:
     UserError: none has.
@@ -60,7 +62,7 @@ def write_records(path: Path, runs: Sequence[Run]) -> int:
 
 
 def _public(config: Mapping[str, Any]) -> dict[str, Any]:
-  """A config without what says where it ran, and whose."""
+  """Return a config without what says where it ran, and whose."""
   kept = {key: value for key, value in config.items() if key not in PRIVATE}
   plugins = config.get("plugins") or {}
   named = {key: each | {"path": Path(each["path"]).name} for key, each in plugins.items()}
@@ -68,7 +70,7 @@ def _public(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_records(path: Path) -> list[Run]:
-  """The runs of a file of records. Their paths say where they come from, and are no folders.
+  """Return the runs of a file of records. Their paths say where they come from, and are no folders.
 
   Raises:
     UserError: it is missing, or holds anything else.

@@ -108,18 +108,20 @@ class Run:
     return name if re.fullmatch("[0-9a-f]{12}", name) else None
 
   def score(self, metric: str) -> float | None:
-    """A number of the summary; None if it is missing or not finite."""
+    """Return a number of the summary; None if it is missing or not finite."""
     value = (self.summary or {}).get(metric)
     return float(value) if storage.is_number(value) and math.isfinite(value) else None
 
   def learned(self, split: str) -> bool | None:
-    """Whether it has learned enough for its scores of a split to say something, which are those of
-    what it was not trained on; None where its task asks for nothing of the kind."""
+    """Return whether it has learned enough for its scores of a split to say something, which are
+    those of what it was not trained on; None where its task asks for nothing of the kind.
+    """
     gate = (self.summary or {}).get("gates", {}).get(split)
     return None if gate is None else (self.score(gate["metric"]) or 0.0) >= gate["least"]
 
   def restore(self, template: Any, which: str = "best") -> Any:
-    """The "best" or the "latest" checkpoint, laid out like `template`; None if there is none.
+    """Return the "best" or the "latest" checkpoint, laid out like `template`; None if there is
+    none.
 
     The best of a finished run is the one that its summary is of; with `train.average` it is the
     mean that was measured at its end. The run may be in training meanwhile.
@@ -138,7 +140,7 @@ class Run:
 
 
 def read_run(path: Path | str) -> Run:
-  """The run in a folder, which may be in training.
+  """Return the run in a folder, which may be in training.
 
   Raises:
     UserError: there is no run, or its config or its summary is damaged.
@@ -151,7 +153,7 @@ def read_run(path: Path | str) -> Run:
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
-  """All runs in these folders, at any depth, and a note for each run that cannot be read.
+  """Return all runs in these folders, at any depth, and a note for each run that cannot be read.
 
   Raises:
     UserError: a folder is missing, or there is no run in any.
@@ -180,7 +182,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 
 def _no_run(path: Path) -> UserError:
-  """The error for a path that is no run's folder, with the runs that were probably meant."""
+  """Return the error for a path that is no run's folder, with the runs that were probably meant."""
   if path.is_file():
     inside = (path.parent / "config.yaml").exists()
     return UserError(
@@ -197,7 +199,8 @@ def _no_run(path: Path) -> UserError:
 
 
 def _folders(path: Path, wrong: list[str]) -> Iterator[Path]:
-  """The folders that hold a run, be it one that has lost its config, in the order of their names.
+  """Yield the folders that hold a run, be it one that has lost its config, in the order of their
+  names.
 
   Hidden folders are passed over; what cannot be looked into is added to `wrong`.
   """
@@ -209,7 +212,7 @@ def _folders(path: Path, wrong: list[str]) -> Iterator[Path]:
 
 
 def read_config(path: Path) -> dict[str, Any] | None:
-  """The config in a run's folder; None if there is none.
+  """Return the config in a run's folder; None if there is none.
 
   Raises:
     Broken: it is no config, one of another version, or was changed after the run had finished.
@@ -220,7 +223,7 @@ def read_config(path: Path) -> dict[str, Any] | None:
 
 
 def _written(path: Path, name: str) -> bytes | None:
-  """The content of a file of a run that training can make again; None if there is none."""
+  """Return the content of a file of a run that training can make again; None if there is none."""
   data = storage.read(path / name)
   if data is not None and not is_sealed(path, name, data):
     raise Broken(
@@ -231,7 +234,7 @@ def _written(path: Path, name: str) -> bytes | None:
 
 
 def parsed_config(path: Path, data: bytes) -> dict[str, Any]:
-  """What the config.yaml of the run in a folder says; Broken as of `read_config`."""
+  """Return the config.yaml of the run in a folder; raise Broken as `read_config` does."""
   try:
     config = dict(_loaded(data.decode()))
   except Exception:  # which values with tags raise of any class
@@ -254,7 +257,9 @@ def parsed_config(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _loaded(text: str) -> Any:
-  """The plain value of a YAML text, section by section, since most runs share most sections."""
+  """Return the plain value of a YAML text, section by section, since most runs share most
+  sections.
+  """
   with contextlib.suppress(yaml.YAMLError):  # text in quotes may begin a line, too
     sections = [_section(part) for part in BEGIN.split(text)]
     if all(isinstance(section, dict) for section in sections):
@@ -264,7 +269,7 @@ def _loaded(text: str) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _section(text: str) -> Any:
-  """The plain value of a YAML text, which is shared.
+  """Return the plain value of a YAML text, which is shared.
 
   Without aliases, of which a few can stand for more than fits in memory, and not nested so deeply
   that the parser overflows its stack. A text of few brackets, dashes and blanks in front of a line
@@ -288,7 +293,7 @@ def _check_depth(text: str) -> None:
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
-  """The summary in a run's folder; None if the run has not finished.
+  """Return the summary in a run's folder; None if the run has not finished.
 
   Raises:
     Broken: it is no summary, or not the one that the run has written.
@@ -299,7 +304,7 @@ def read_summary(path: Path) -> dict[str, Any] | None:
 
 
 def parsed_summary(path: Path, data: bytes) -> dict[str, Any]:
-  """What the summary.json of the run in a folder says; Broken as of `read_summary`."""
+  """Return the summary.json of the run in a folder; raise Broken as `read_summary` does."""
   try:
     summary = dict(storage.parse(data))
     if not summary or not storage.is_plain(summary) or not all(map(_is_result, summary.items())):
@@ -312,7 +317,7 @@ def parsed_summary(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _is_result(item: tuple[str, Any]) -> bool:
-  """Whether a summary may hold this: a number for each metric, and what a task declares."""
+  """Return whether a summary may hold this: a number for each metric, and what a task declares."""
   key, value = item
   if key == "headline":
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
@@ -324,13 +329,13 @@ def _is_result(item: tuple[str, Any]) -> bool:
 
 
 def _is_gate(gate: Any) -> bool:
-  """Whether it says which metric must be how large for the scores of a split to count."""
+  """Return whether it says which metric must be how large for the scores of a split to count."""
   named = isinstance(gate, dict) and isinstance(gate.get("metric"), str)
   return named and storage.is_number(gate.get("least"))
 
 
 def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
-  """The rows of metrics.jsonl up to the first that is damaged, and what that is.
+  """Return the rows of metrics.jsonl up to the first that is damaged, and what that is.
 
   The last line may be half a row: the run is writing it, or was killed while it did. None of a
   finished run's rows is read where one was changed.
@@ -367,7 +372,7 @@ def parsed_rows(path: Path, data: bytes) -> tuple[list[dict[str, Any]], UserErro
 
 
 def _failure(file: Path) -> str | None:
-  """The error at the end of a train.log, if there is one."""
+  """Return the error at the end of a train.log, if there is one."""
   try:
     storage.check(file)
     with file.open("rb") as log:

@@ -71,7 +71,7 @@ class RunWriter:
     self._stack = contextlib.ExitStack()
 
   def __enter__(self) -> Self:
-    """Opens the folder, and makes it if need be.
+    """Open the folder, and make it if need be.
 
     Raises:
       UserError: it cannot be written, another process trains the run, or another run is in it.
@@ -83,11 +83,11 @@ class RunWriter:
     return self
 
   def __exit__(self, *error: Any) -> None:
-    """Waits for the last checkpoint and closes the folder."""
+    """Wait for the last checkpoint and close the folder."""
     self._stack.__exit__(*error)
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Adds a row to metrics.jsonl, which a kill afterwards does not lose."""
+    """Add a row to metrics.jsonl, which a kill afterwards does not lose."""
     text = json.dumps({"step": step, **metrics}, default=_item)
     if (self.output / SEAL).exists():  # a finished run that has lost its checkpoints
       self._unseal()
@@ -97,7 +97,7 @@ class RunWriter:
     self.history.append(json.loads(text))
 
   def rewind(self, step: float, due: Mapping[int, bool] | None = None) -> None:
-    """Drops the rows after `step`, which a run that goes on from there writes again.
+    """Drop the rows after `step`, which a run that goes on from there writes again.
 
     `due` has the steps before that must have a row, and whether it is one of an evaluation.
 
@@ -118,7 +118,7 @@ class RunWriter:
       storage.write(self.output / ROWS, text)
 
   def save(self, step: int, state: Any, metrics: Mapping[str, float] | None = None) -> None:
-    """Begins to write a checkpoint; `state`, a pytree of arrays, may be donated afterwards.
+    """Begin to write a checkpoint; `state`, a pytree of arrays, may be donated afterwards.
 
     A checkpoint without metrics is kept while it is the newest, and is never the best.
     """
@@ -127,12 +127,12 @@ class RunWriter:
     self.checkpoints.save(step, state, None if metrics is None else self.rank(metrics))
 
   def rank(self, row: Mapping[str, float]) -> Rank:
-    """How good the state of an evaluation is: the greatest rank is the best."""
+    """Return how good the state of an evaluation is: the greatest rank is the best."""
     sign = 1 if self.metric.metric.higher_is_better else -1
     return Rank(sign * row[self.metric.key], -row["validation/loss"])
 
   def restore_best(self, template: Any) -> Any:
-    """The state of the best evaluation, as `Checkpoints.load`."""
+    """Return the state of the best evaluation, as `Checkpoints.load`."""
     ranks = {row["step"]: self.rank(row) for row in self.history if self.metric.key in row}
     return self.checkpoints.load(best_of(ranks), template)
 
@@ -142,7 +142,7 @@ class RunWriter:
     return [self.rank(row) for row in self.history if self.metric.key in row]
 
   def finish(self, summary: Mapping[str, Any]) -> None:
-    """Writes the summary, the last thing that a run does; one that says the same stays."""
+    """Write the summary, the last thing that a run does; one that says the same stays."""
     self.checkpoints.wait()
     self._sync()
     text = json.dumps(summary, indent=2, default=_item, allow_nan=False) + "\n"
@@ -154,7 +154,7 @@ class RunWriter:
       storage.write(self.output / SUMMARY, text)
 
   def _unseal(self) -> None:
-    """Has the run count as unfinished again, if its summary is not the one that it wrote."""
+    """Have the run count as unfinished again, if its summary is not the one that it wrote."""
     try:
       read_summary(self.output)
     except Broken:
@@ -162,7 +162,7 @@ class RunWriter:
     storage.remove(self.output / SEAL)
 
   def _sync(self) -> None:
-    """Has the rows on disk; UserError if they are gone."""
+    """Have the rows on disk; UserError if they are gone."""
     with self._writing(), (self.output / ROWS).open("rb") as file:
       os.fsync(file.fileno())
 
@@ -194,7 +194,7 @@ class RunWriter:
     stack.enter_context(_journal(self.path / "train.log"))
 
   def _leave(self, error: type[BaseException] | None, made: list[Path]) -> None:
-    """Removes what there is of a run that was refused, or stopped, before its first step."""
+    """Remove what there is of a run that was refused, or stopped, before its first step."""
     mistake = error and issubclass(error, UserError | OSError | KeyboardInterrupt | SystemExit)
     if mistake and not self.started:
       self._clear()
@@ -248,7 +248,7 @@ class Elsewhere(UserError):
 
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
-  """Holds a run's folder for this process; the system frees it when the process ends, even killed.
+  """Hold a run's folder for this process; the system frees it when the process ends, even killed.
 
   Raises:
     Elsewhere: another process holds it.
@@ -268,7 +268,7 @@ def lock(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _journal(file: Path) -> Iterator[None]:
-  """Copies what posexp logs into a file, and the exception that ends the run, if one does."""
+  """Copy what posexp logs into a file, and the exception that ends the run, if one does."""
   handler = logging.FileHandler(file, encoding="utf-8")
   handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
   log = logging.getLogger("posexp")
@@ -292,7 +292,7 @@ def _identity(config: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def _results(summary: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a summary without the costs and the place of the training."""
+  """Return a summary without the costs and the place of the training."""
   return {k: v for k, v in summary.items() if not k.startswith(COST) and k not in PLACE}
 
 

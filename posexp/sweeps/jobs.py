@@ -35,7 +35,7 @@ SINGLE = ("experiment", "seeds", "runs")  # a sweep takes one value of these
 
 
 def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
-  """The runs of a sweep in their order; None if a single run was typed.
+  """Return the runs of a sweep in their order; None if a single run was typed.
 
   `shared` is the config of what is typed without the options that have several values.
 
@@ -80,7 +80,7 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
 
 
 def _composer(columns: dict[str, list[str]]) -> Callable[[dict[str, str]], DictConfig]:
-  """The function from the overrides of a run, by their keys, to its config.
+  """Return the function from the overrides of a run, by their keys, to its config.
 
   Composing one takes Hydra a tenth of a second. So it composes one for each set of choices
   (`encoding=rpr`), in which values (`rpr.k=4`) are set as Hydra sets them, unless some of them do
@@ -111,7 +111,8 @@ def _composer(columns: dict[str, list[str]]) -> Callable[[dict[str, str]], DictC
 def _identified(
   config: dict[str, Any], digests: dict[str, dict[str, str | None]], built: set[Any]
 ) -> tuple[dict[str, Any], Path]:
-  """The config as it is read, of a run whose options are right and suit each other, and its folder.
+  """Return the config as it is read, of a run whose options are right and suit each other, and its
+  folder.
 
   `digests` keeps those of the user's files, by the options of the task and the vectors of words;
   `built` what has been found to suit.
@@ -136,7 +137,7 @@ def _identified(
 
 
 def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None:
-  """The overrides that each option takes in turn; None if a single run was typed."""
+  """Return the overrides that each option takes in turn; None if a single run was typed."""
   names = {o.key_or_group for o in args.overrides}
   seeds = build(RunOptions, {"seeds": shared.get("seeds")}, where="").seeds
   if "seed" in names and "seeds" not in names:
@@ -160,7 +161,7 @@ def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None
 
 
 def _spelled(value: Any) -> str:
-  """Returns a value of a sweep as one types it; what holds an interpolation, as Hydra does."""
+  """Return a value of a sweep as one types it; what holds an interpolation, as Hydra does."""
   text = value.text if isinstance(value, QuotedString) else value
   plain = isinstance(text, str) and "${" not in text
   return show(text) if plain else Transformer.str(value)

@@ -26,7 +26,7 @@ SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
 
 
 def launch(train: Train) -> int:
-  """Runs `train` on every config that the command line asks for; returns the exit status.
+  """Run `train` on every config that the command line asks for; return the exit status.
 
   `train` gets the plain config of `config.resolve`. A UserError, or what the operating system
   refuses, becomes one line on stderr and status 2. In a sweep the other runs go on; a last line
@@ -100,7 +100,7 @@ def _launch(train: Train, lost: set[str]) -> int:
 
 
 def _means(runs: Sequence[Member]) -> Iterator[str]:
-  """The means of the finished runs, as a report has them: a table for each task."""
+  """Yield the means of the finished runs, as a report has them: a table for each task."""
   paths = [member.path for member in runs if member.state == DONE and member.finished]
   if not paths:
     return
@@ -125,7 +125,7 @@ def _note_lost_lines(lost: set[str]) -> None:
 
 
 def _flushed(lost: set[str]) -> int:
-  """The exit status of printing, 1 if lines are lost, which is said."""
+  """Return the exit status of printing, 1 if lines are lost, which is said."""
   try:
     flush_output()
   except OSError as error:

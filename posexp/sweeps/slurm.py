@@ -29,7 +29,7 @@ SHARED = {  # options that submitit has for all clusters; it wants "slurm_" befo
 def train_by_slurm(
   members: Sequence[Member], train: Train, cfg: DictConfig
 ) -> Iterator[Report | None]:
-  """Trains each run in a Slurm job. The jobs do not depend on this process.
+  """Train each run in a Slurm job. The jobs do not depend on this process.
 
   The job of a run is noted in the folder of the sweep, so that the command typed again finds what
   is still queued instead of submitting it twice.
@@ -66,7 +66,7 @@ def train_by_slurm(
 
 
 def _submit(members: Sequence[Member], train: Train, output: Path, cfg: DictConfig) -> list[str]:
-  """Submits the runs as one array; returns the ids of their jobs."""
+  """Submit the runs as one array; return the ids of their jobs."""
   submitit = _submitit()
   launcher = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
   options = {key: value for key, value in launcher.items() if value not in (None, {})}
@@ -110,7 +110,7 @@ class ResumableTraining:
     return attempt(self.train, member)
 
   def checkpoint(self, member: Member) -> Any:
-    """What is to be done in the next turn, when time is up; submitit asks."""
+    """Return what is to be done in the next turn, when time is up; submitit asks."""
     member.config["rerun"] = False
     return _submitit().helpers.DelayedSubmission(self, member)
 

@@ -66,7 +66,7 @@ def trainer_for(
 
 
 def train_here(members: Sequence[Member], train: Train) -> Iterator[Report]:
-  """Trains the runs one after another in this process."""
+  """Train the runs one after another in this process."""
   groups: set[str] = set()
   for member in members:
     yield member, RUNNING, ""
@@ -75,7 +75,7 @@ def train_here(members: Sequence[Member], train: Train) -> Iterator[Report]:
 
 
 def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> None:
-  """Has the runs of a sweep trained that are to be trained, and says what becomes of them.
+  """Have the runs of a sweep trained that are to be trained, and say what becomes of them.
 
   Those that another process trains meanwhile are looked at again at the end.
   """
@@ -90,7 +90,7 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> None:
 
 @contextlib.contextmanager
 def live_table(sweep: Sweep, live: bool = True) -> Iterator[Callable[[], None]]:
-  """Keeps the table of states at the bottom of a terminal, under what is logged meanwhile.
+  """Keep the table of states at the bottom of a terminal, under what is logged meanwhile.
 
   Gives a function that draws it anew. If it is not `live`, its first line is said once.
   """
@@ -112,5 +112,5 @@ def live_table(sweep: Sweep, live: bool = True) -> Iterator[Callable[[], None]]:
 
 
 def terminal() -> bool:
-  """Whether standard output is a terminal."""
+  """Return whether standard output is a terminal."""
   return sys.stdout.isatty()

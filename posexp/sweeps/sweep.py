@@ -73,7 +73,7 @@ Report = tuple[Member, str, str]  # a member, its new state, and the reason for 
 
 
 def attempt(train: Train, member: Member) -> tuple[str, str]:
-  """Trains a run; returns its state, and the reason for it: DONE, FAILED or ELSEWHERE.
+  """Train a run; return its state, and the reason for it: DONE, FAILED or ELSEWHERE.
 
   The traceback of an unexpected exception is in the train.log of the run.
   """
@@ -97,7 +97,7 @@ def attempt(train: Train, member: Member) -> tuple[str, str]:
 
 
 def forget(groups: set[str], member: Member) -> None:
-  """Drops all compiled programs before the run of one group too many, of whose `groups` they are.
+  """Drop all compiled programs before the run of one group too many, of whose `groups` they are.
 
   JAX holds some 50 MB for each as long as the process lives.
   """
@@ -110,7 +110,7 @@ def forget(groups: set[str], member: Member) -> None:
 
 
 def _outcome(member: Member) -> str:
-  """The score of a finished run that its task is about; "" if it has none."""
+  """Return the score of a finished run that its task is about; "" if it has none."""
   with contextlib.suppress(UserError, OSError):
     if (run := read_run(member.path)).summary is not None:
       from posexp.reporting import scores  # slow to import, and a sweep may be refused before it
@@ -129,11 +129,11 @@ class Sweep:
     self.begun, self.ended = time.monotonic(), 0  # and how many runs have ended since then
 
   def in_state(self, state: str) -> list[Member]:
-    """The runs that are in a state."""
+    """Return the runs that are in a state."""
     return [member for member in self.runs if member.state == state]
 
   def to_train(self) -> list[Member]:
-    """The runs that are to be trained; says of all others why not."""
+    """Return the runs that are to be trained; says of all others why not."""
     for member in self.members:
       if member.unsuited:
         self._say(member, f"{member.options}: left out: {member.unsuited}")
@@ -144,14 +144,16 @@ class Sweep:
     return [member for member in self.runs if member.state != DONE]
 
   def left(self) -> list[Member]:
-    """The runs that another process trained before and that nobody trains now, unfinished."""
+    """Return the runs that another process trained before and that nobody trains now,
+    unfinished.
+    """
     for member in self.in_state(ELSEWHERE):
       if member.finished:
         self.turn(member, DONE)
     return [member for member in self.in_state(ELSEWHERE) if not member.held]
 
   def turn(self, member: Member, state: str, reason: str = "") -> None:
-    """Notes and says that a run is in another state."""
+    """Note and say that a run is in another state."""
     member.state, member.reason = state, reason
     self.ended += state in (DONE, FAILED)
     texts = {RUNNING: member.options, WAITING: reason}
@@ -170,7 +172,7 @@ class Sweep:
     log.log(level, "job %d/%d: %s", member.number, len(self.members), text)
 
   def heading(self) -> str:
-    """How many runs there are in each state."""
+    """Return how many runs there are in each state."""
     counts = Counter(member.state for member in self.runs)
     states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     unsuited = sum(1 for member in self.members if member.unsuited)
@@ -180,7 +182,7 @@ class Sweep:
     return f"{'sweep':<10}{counted(len(self.runs), 'run')}: {states}{rest}"
 
   def states(self) -> Iterator[str]:
-    """The table of states: a line for each group of seeds, and one for each failure."""
+    """Yield the table of states: a line for each group of seeds, and one for each failure."""
     groups: dict[str, list[Member]] = {}
     for member in self.runs:
       groups.setdefault(member.group, []).append(member)

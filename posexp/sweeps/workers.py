@@ -66,7 +66,7 @@ def devices(workers: int | str, runs: int) -> list[dict[str, str]]:
 def train_in_workers(
   members: Sequence[Member], train: Train, bound_to: Sequence[dict[str, str]], cfg: DictConfig
 ) -> Iterator[Report | None]:
-  """Trains the runs in as many processes as there are elements of `bound_to`, its variables.
+  """Train the runs in as many processes as there are elements of `bound_to`, its variables.
 
   Each process is a pool of its own. If it dies, only its run fails, if it had one, and another
   takes its place.
@@ -144,6 +144,6 @@ def _train(train: Train, member: Member) -> tuple[str, str]:
 
 
 def _end_with_parent() -> None:
-  """Has this process save and leave when its parent is gone, however that came."""
+  """Have this process save and leave when its parent is gone, however that came."""
   multiprocessing.parent_process().join()
   os.kill(os.getpid(), signal.SIGTERM)

@@ -49,7 +49,7 @@ TASKS = {
 
 
 def make_task(config: Mapping[str, Any]) -> Task:
-  """The task that a run's config describes.
+  """Return the task that a run's config describes.
 
   Raises:
     UserError: there is no such kind of task, an option of it is wrong, or it is a plugin's and not

@@ -19,7 +19,7 @@ JAPANESE = re.compile(r"(ja|jpn?|japanese)(?![a-z])", re.IGNORECASE)
 
 
 def tokenizer(references: Iterable[str], language: str = "") -> str:
-  """Returns the name of sacrebleu's tokenizer for the script of the references.
+  """Return the name of sacrebleu's tokenizer for the script of the references.
 
   It is `zh` for Chinese characters, `char` for other scripts without blanks between words and for
   Korean, and `13a` where most words are written otherwise. (sacrebleu's own choices for Japanese
@@ -33,20 +33,20 @@ def tokenizer(references: Iterable[str], language: str = "") -> str:
 
 
 def bleu(tokenize: str) -> Any:
-  """Returns sacrebleu's BLEU for detokenized text."""
+  """Return sacrebleu's BLEU for detokenized text."""
   import sacrebleu
 
   return sacrebleu.BLEU(tokenize=tokenize)
 
 
 def applies(references: Iterable[str], tokenize: str) -> bool:
-  """Returns whether BLEU says anything: it is 0 even for copies of references that are shorter."""
+  """Return whether BLEU says anything: it is 0 even for copies of references that are shorter."""
   split = bleu(tokenize).tokenizer
   return any(len(split(each).split()) >= ORDER for each in references)
 
 
 def corpus(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> dict[str, float]:
-  """Returns `bleu` where it applies, `chrf`, both from 0 to 100, and `exact_match`, a share."""
+  """Return `bleu` where it applies, `chrf`, both from 0 to 100, and `exact_match`, a share."""
   import sacrebleu
 
   found = {}
@@ -60,14 +60,16 @@ def corpus(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) 
 
 
 def signature(tokenize: str, references: Sequence[str]) -> str:
-  """Returns what to quote beside a BLEU score: the version of sacrebleu and all its choices."""
+  """Return what to quote beside a BLEU score: the version of sacrebleu and all its choices."""
   metric = bleu(tokenize)
   metric.corpus_score(references, [references])
   return str(metric.get_signature())
 
 
 def by_length(sources: Sequence[str]) -> dict[str, list[int]]:
-  """Indices of sources by their number of words: "1-5", "6-10" and so on, where there are any."""
+  """Return indices of sources by their number of words: "1-5", "6-10" and so on, where there are
+  any.
+  """
   found: dict[int, list[int]] = {}
   for index, source in enumerate(sources):
     found.setdefault((max(len(source.split()), 1) - 1) // WORDS, []).append(index)
@@ -75,7 +77,7 @@ def by_length(sources: Sequence[str]) -> dict[str, list[int]]:
 
 
 def by_group(groups: Sequence[str]) -> dict[str, list[int]]:
-  """Indices by the name of their group, in the order in which groups first come."""
+  """Return indices by the name of their group, in the order in which groups first come."""
   found: dict[str, list[int]] = {}
   for index, group in enumerate(groups):
     if group:
@@ -86,7 +88,9 @@ def by_group(groups: Sequence[str]) -> dict[str, list[int]]:
 def of_groups(
   groups: dict[str, list[int]], hypotheses: Sequence[str], references: Sequence[str], tokenize: str
 ) -> dict[str, float]:
-  """What `corpus` gives for each group, as "bleu/<group>", and its size as "examples/<group>"."""
+  """Return what `corpus` gives for each group, as "bleu/<group>", and its size as
+  "examples/<group>".
+  """
   found: dict[str, float] = {}
   for group, rows in groups.items():
     one = corpus([hypotheses[row] for row in rows], [references[row] for row in rows], tokenize)

@@ -34,7 +34,7 @@ class Counts(NamedTuple):
 
 
 def counts(gold: Iterable[Tree], predicted: Iterable[Tree]) -> np.ndarray:
-  """Returns `Counts` int [N,6] of trees against the treebank's, which have the same words."""
+  """Return `Counts` int [N,6] of trees against the treebank's, which have the same words."""
   return np.array([_counts(*pair) for pair in zip(gold, predicted, strict=True)])
 
 
@@ -65,7 +65,7 @@ def _spans(found: Counter) -> Counter:
 
 
 def scores(counted: np.ndarray) -> dict[str, float]:
-  """Returns F1, recall, precision, exact match and F1 without labels, from `Counts` int [N,6]."""
+  """Return F1, recall, precision, exact match and F1 without labels, from `Counts` int [N,6]."""
   matched, gold, predicted, unlabeled, valid, exact = np.sum(counted, axis=0, dtype=int).tolist()
   return {
     "f1": 2 * matched / max(gold + predicted, 1),
@@ -77,7 +77,7 @@ def scores(counted: np.ndarray) -> dict[str, float]:
 
 
 def by_length(lengths: np.ndarray, counted: np.ndarray) -> dict[str, Any]:
-  """Returns F1 and the number of sentences of 1-10 words, of 11-20 and so on, if there are any.
+  """Return F1 and the number of sentences of 1-10 words, of 11-20 and so on, if there are any.
 
   Args:
     lengths: words of each sentence, including punctuation, int [N].
@@ -101,7 +101,7 @@ class Branching(NamedTuple):
 
   @classmethod
   def of(cls, trees: Iterable[Tree]) -> Branching:
-    """Finds the most frequent labels of whole sentences, and of phrases at their ends."""
+    """Find the most frequent labels of whole sentences, and of phrases at their ends."""
     roots: Counter = Counter()
     ends: Counter = Counter()
     for tree in trees:
@@ -114,7 +114,7 @@ class Branching(NamedTuple):
     return cls(_most(roots), _most(ends or roots))
 
   def __call__(self, words: Sequence[str], tags: Sequence[str]) -> Tree:
-    """Builds a right-branching tree, apart from a final mark of punctuation."""
+    """Build a right-branching tree, apart from a final mark of punctuation."""
     last = _last(tags)
     inner = (Phrase(start, last, self.inner) for start in range(1, last - 1))
     return Tree(tuple(words), tuple(tags), (Phrase(0, len(words), self.root), *inner))

@@ -95,7 +95,9 @@ def probabilities(train: np.ndarray, scored: np.ndarray, order: int) -> np.ndarr
 
 
 def _kinds_before(ordered: np.ndarray) -> np.ndarray:
-  """How many different ones stand before each place of a sorted array int [N], int32 [N + 1]."""
+  """Return how many different ones stand before each place of a sorted array int [N], int32 [N +
+  1].
+  """
   is_new = np.ones(len(ordered), bool)
   is_new[1:] = ordered[1:] != ordered[:-1]
   before = np.zeros(len(ordered) + 1, np.int32)

@@ -124,7 +124,7 @@ class Classification(Task):
     return ("test",)
 
   def conclude(self, data: LabeledData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """The metrics of the test split; its predictions are written."""
+    """Return the metrics of the test split; its predictions are written."""
     found, names = self.predict(data, snapshot, "test"), data.label_names
     columns = [found[name].tolist() for name in ("index", "label", "answer", "loss")]
     write_predictions(

@@ -60,14 +60,14 @@ class ModelSpec(Protocol):
     """The number of tokens that the model reads, or writes if it writes."""
 
   def build(self, rngs: Rngs) -> Model:
-    """Builds the model with weights drawn from the streams `params` and `encoding`.
+    """Build the model with weights drawn from the streams `params` and `encoding`.
 
     Raises:
       ValueError: sizes, encoding and positions do not suit each other.
     """
 
   def inputs(self, length: int) -> tuple[ShapeDtypeStruct | dict[str, ShapeDtypeStruct], ...]:
-    """Returns the shapes of the model's inputs, for one sequence of `length` tokens."""
+    """Return the shapes of the model's inputs, for one sequence of `length` tokens."""
 
 
 class Model(Protocol):
@@ -87,12 +87,12 @@ class Model(Protocol):
     """The Transformer stacks, an encoder's first."""
 
   def initial_carry(self, rows: int) -> Any:
-    """Returns the carry before the first step, without reading any weight."""
+    """Return the carry before the first step, without reading any weight."""
 
   def loss(
     self, batch: dict[str, Array], carry: Any, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, Any]:
-    """Returns the metrics of a batch, each a mean; their weight; and the next carry.
+    """Return the metrics of a batch, each a mean; their weight; and the next carry.
 
     Training minimizes the metric "loss". Batches are averaged by their weights: the number of rows
     or of tokens. `rngs` has the streams `dropout` and `positions`.
@@ -101,7 +101,7 @@ class Model(Protocol):
   def predict(
     self, batch: dict[str, Array], carry: Any, term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], Any]:
-    """Returns the outputs of every row, [B] or [B,...] each, and the next carry.
+    """Return the outputs of every row, [B] or [B,...] each, and the next carry.
 
     `term_scale` scales the terms of the model's relations, as in `Stack`.
     """
@@ -114,12 +114,12 @@ class Snapshot(Protocol):
   batch_size: int  # of evaluation, as in training
 
   def model(self) -> nnx.Module:
-    """Returns the model itself."""
+    """Return the model itself."""
 
   def predict(
     self, batches: Iterable[Batch], term_scale: TermScale | None = None, split: str = ""
   ) -> Outputs:
-    """Returns what `Model.predict` gives for all examples, in the order of the data, and `index`.
+    """Return what `Model.predict` gives for all examples, in the order of the data, and `index`.
 
     Raises:
       UserError: a number of it is not finite; the message names the `split`.
@@ -128,7 +128,7 @@ class Snapshot(Protocol):
   def map(
     self, function: Callable[[Any, Any, dict[str, Array]], dict[str, Array]], batches: Any
   ) -> Outputs:
-    """Maps batches, like `predict`, by any `function(params, settings, batch)` -> arrays [B,...].
+    """Map batches, like `predict`, by any `function(params, settings, batch)` -> arrays [B,...].
 
     If batches give rows of different widths, narrow ones are padded with 0.
     """
@@ -156,28 +156,28 @@ class Data(Protocol):
     """The count of each token in the training examples, int [V]."""
 
   def model(self, encoding: Encoding, size: Size, positions: Positions) -> ModelSpec:
-    """Returns the specification of the model for these data."""
+    """Return the specification of the model for these data."""
 
   def rows_of(self, batch_size: int) -> np.ndarray:
-    """Returns the numbers of rows that batches may have, int [kinds of batches]."""
+    """Return the numbers of rows that batches may have, int [kinds of batches]."""
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    """Counts the batches of an epoch; UserError if there can be none."""
+    """Count the batches of an epoch; UserError if there can be none."""
 
   def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
-    """Yields training batches without end from step `start` on: a pure function of (seed, step).
+    """Yield training batches without end from step `start` on: a pure function of (seed, step).
 
     Each has `mask` [B,L] of its real tokens, and whatever else the model's `loss` reads.
     """
 
   def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
-    """Yields every example of a split once, always in the same order.
+    """Yield every example of a split once, always in the same order.
 
     `index` int [B] is the place of an example in the split, −1 for a row that only fills the batch.
     """
 
   def texts(self, split: str, batch_size: int) -> Iterator[Batch]:
-    """Yields the first stack's inputs of `evaluation`: `tokens`, `mask` [B,L] and `weight` [B]."""
+    """Yield the first stack's inputs of `evaluation`: `tokens`, `mask` [B,L] and `weight` [B]."""
 
 
 class Task(Protocol):
@@ -191,7 +191,7 @@ class Task(Protocol):
   name: str  # a folder of this name holds the runs
 
   def data_digest(self) -> str | None:
-    """Returns the sha256 of the user's own files; None if the options alone determine the data.
+    """Return the sha256 of the user's own files; None if the options alone determine the data.
 
     Raises:
       UserError: a file is missing or empty.
@@ -199,22 +199,23 @@ class Task(Protocol):
     return None
 
   def settled(self) -> Task:
-    """Returns the task with what its data decide in place of options that are `auto`.
+    """Return the task with what its data decide in place of options that are `auto`.
 
     It is asked before the run has a folder, and must take no time to speak of.
     """
     return self
 
   def smallest_model(self, encoding: Encoding, size: Size, positions: Positions) -> ModelSpec:
-    """Returns a model with tiny vocabularies, to check sizes before data are prepared."""
+    """Return a model with tiny vocabularies, to check sizes before data are prepared."""
 
   def foreseen(self, batch_size: int) -> Data | None:
-    """Returns data without content but with the real data's model and shapes of batches, if options
-    alone determine these. The step is compiled for them while data are prepared."""
+    """Return data without content but with the real data's model and shapes of batches, if options
+    alone determine these. The step is compiled for them while data are prepared.
+    """
     return None
 
   def prepare(self, folder: Path) -> Data:
-    """Prepares the data; writes what belongs to the run, such as its tokenizer, to its folder.
+    """Prepare the data; write what belongs to the run, such as its tokenizer, to its folder.
 
     Raises:
       UserError: data are missing, broken or useless.
@@ -223,39 +224,40 @@ class Task(Protocol):
   def predict(
     self, data: Any, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
   ) -> Outputs:
-    """Returns each example's `loss`, `answer`, number of `tokens` and of `right` ones, [N] each."""
+    """Return each example's `loss`, `answer`, number of `tokens` and of `right` ones, [N] each."""
 
   def scores(self, found: Outputs) -> dict[str, float]:
-    """Returns the metrics of predictions, `loss` among them."""
+    """Return the metrics of predictions, `loss` among them."""
 
   def measure(self, data: Any, snapshot: Snapshot, split: str) -> dict[str, float]:
-    """Returns the metrics of a split that are followed during training."""
+    """Return the metrics of a split that are followed during training."""
     return self.scores(self.predict(data, snapshot, split))
 
   def chosen_by(self, data: Any) -> str:
-    """Returns the metric that chooses the checkpoint: `score`, where that applies to the data."""
+    """Return the metric that chooses the checkpoint: `score`, where that applies to the data."""
     return self.score
 
   def conclude(self, data: Any, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """Returns the part of the summary that is measured once: metrics by "test/<name>".
+    """Return the part of the summary that is measured once: metrics by "test/<name>".
 
     Predictions may be written by `posexp.runs.predictions`, where comparisons read them.
     """
     return prefixed("test", self.measure(data, snapshot, "test"))
 
   def predicted(self, summary: Mapping[str, Any]) -> Iterable[str]:
-    """Returns the splits whose predictions `conclude` has written; if these are lost or damaged,
-    training concludes again. Their rows have an `index`, from 0."""
+    """Return the splits whose predictions `conclude` has written; if these are lost or damaged,
+    training concludes again. Their rows have an `index`, from 0.
+    """
     return ()
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines of the result: metrics of the best checkpoint, by split."""
+    """Yield the lines of the result: metrics of the best checkpoint, by split."""
     names = [name for key in summary for split, _, name in [key.partition("/")] if split == "test"]
     yield from result_table(self, summary, EVALUATED, names)
 
 
 def finished(task: Task, folder: Path) -> dict[str, Any] | None:
-  """The summary of a finished run; None where files of it are lost, damaged or changed, too.
+  """Return the summary of a finished run; None where files of it are lost, damaged or changed, too.
 
   Training then makes these files again, from the best checkpoint.
 
@@ -280,7 +282,7 @@ def finished(task: Task, folder: Path) -> dict[str, Any] | None:
 def result_table(
   task: Task, summary: Mapping[str, Any], splits: Iterable[str], names: Iterable[str]
 ) -> Iterator[str]:
-  """Yields a line for each of the metrics `names` that a split has, with a column per split."""
+  """Yield a line for each of the metrics `names` that a split has, with a column per split."""
   yield f"{'at step ' + format(summary['step'], ','):<24}" + "".join(map("{:>12}".format, splits))
   for name in names:
     metric, cells = metric_of(task, name), []
@@ -292,27 +294,27 @@ def result_table(
 
 
 def prefixed(split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-  """Prefixes the names of metrics with their split, as in a summary."""
+  """Prefix the names of metrics with their split, as in a summary."""
   return {f"{split}/{name}": value for name, value in metrics.items()}
 
 
 def perplexity(nats: float) -> float:
-  """Returns the perplexity of a loss per token; at most that of 700 nats."""
+  """Return the perplexity of a loss per token; at most that of 700 nats."""
   return math.exp(min(nats, 700))  # a float64 holds hardly more
 
 
 def score_of(task: Task, key: str) -> Score:
-  """Returns the meaning of a key of the task's rows or summary, such as "validation/accuracy"."""
+  """Return the meaning of a key of the task's rows or summary, such as "validation/accuracy"."""
   return score(key, METRICS | {metric.name: metric for metric in task.metrics})
 
 
 def metric_of(task: Task, name: str) -> Metric:
-  """Returns the meaning of a metric of the task."""
+  """Return the meaning of a metric of the task."""
   return score_of(task, name).metric
 
 
 def declared(task: Task) -> dict[str, Any]:
-  """Describes a user's own task for the summary, so that it is read without the task's code."""
+  """Describe a user's own task for the summary, so that it is read without the task's code."""
   if type(task).__module__.partition(".")[0] == "posexp":
     return {}
   metrics = [metric._asdict() for metric in task.metrics if metric.name not in METRICS]

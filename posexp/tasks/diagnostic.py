@@ -56,7 +56,7 @@ class DrawnData:
     )
 
   def written(self, symbols: np.ndarray) -> str:
-    """Symbols as one reads them."""
+    """Return symbols as one reads them."""
     found = symbols.tolist()
     return " ".join([self.words[each] for each in found] if self.words else map(str, found))
 
@@ -93,7 +93,7 @@ class DrawnData:
 
 
 def spec(form: str, vocab_size: int, classes: int, encoding, size, positions) -> ModelSpec:
-  """A decoder, or a classifier of BOS."""
+  """Return a decoder, or a classifier of BOS."""
   from posexp.models.classifier import ClassifierSpec
   from posexp.models.language_model import LanguageModelSpec
 
@@ -225,11 +225,11 @@ class Diagnostic(Answering):
   form: Literal["decoder", "encoder"] = "decoder"
 
   def draw(self, random: np.random.Generator, n: int) -> Example:
-    """An input of length n and its answer: symbols from 0 on, int arrays."""
+    """Return an input of length n and its answer: symbols from 0 on, int arrays."""
     raise NotImplementedError
 
   def chance(self, n: int) -> float:
-    """The exact match of the best guess that knows no order, at length n."""
+    """Return the exact match of the best guess that knows no order, at length n."""
     return 0.0
 
   def __post_init__(self):
@@ -265,7 +265,9 @@ class Diagnostic(Answering):
 
 
 def reach(by_length: Mapping[int, float]) -> int:
-  """The largest length up to which exact match is at least `REACHED` at every tested one; or 0."""
+  """Return the largest length up to which exact match is at least `REACHED` at every tested one; or
+  0.
+  """
   reached = 0
   for length, value in sorted(by_length.items()):
     if value < REACHED:
@@ -275,7 +277,7 @@ def reach(by_length: Mapping[int, float]) -> int:
 
 
 def rows(data: DrawnData, split: str, found: Outputs) -> Iterator[dict[str, Any]]:
-  """The rows of a file of predictions."""
+  """Yield the rows of a file of predictions."""
   lengths, examples = data.drawn.splits[split]
   for index, (length, (x, y)) in enumerate(zip(lengths.tolist(), examples, strict=True)):
     yield {

@@ -39,7 +39,7 @@ class EvenPairs(Diagnostic):
     return x, x[:1] ^ x[-1:]
 
   def chance(self, n):
-    """Returns the accuracy of the likelier answer by the number of ones, which needs no order."""
+    """Return the accuracy of the likelier answer by the number of ones, which needs no order."""
     if n == 1:
       return 1.0
     ways = [math.comb(n - 2, ones - 1) if 0 < ones < n else 0 for ones in range(n + 1)]
@@ -174,7 +174,7 @@ class Induction(Diagnostic):
     return np.append(np.insert(x, place, self.KINDS), self.KINDS), x[place : place + 1]
 
   def chance(self, n):
-    """Returns the mean share of the most frequent symbol, over 10,000 draws."""
+    """Return the mean share of the most frequent symbol, over 10,000 draws."""
     counts = np.random.default_rng(0).multinomial(n, [1 / self.KINDS] * self.KINDS, size=10_000)
     return float(counts.max(axis=1).mean() / n)
 

@@ -92,7 +92,7 @@ class EchoData:
       yield self.batch((seed,), batch_size, step)
 
   def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
-    """Yields lanes of the split, as many at a time as a batch has rows."""
+    """Yield lanes of the split, as many at a time as a batch has rows."""
     name = zlib.crc32(split.encode())
     for first in range(0, LANES, batch_size):
       lanes = np.arange(first, first + batch_size)
@@ -105,7 +105,7 @@ class EchoData:
   texts = evaluation
 
   def batch(self, key: tuple[int, ...], rows: int, step: int) -> Batch:
-    """Returns segment `step` of every lane; the first `back` tokens of a lane do not count."""
+    """Return segment `step` of every lane; the first `back` tokens of a lane do not count."""
     before = -(-self.back // self.segment)
     drawn = [
       np.random.default_rng([*key, max(segment, 0)]).integers(
@@ -170,7 +170,7 @@ class Echo(Task):
     }
 
   def conclude(self, data: EchoData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """Returns the metrics of the test split, and the ceiling of models without a memory."""
+    """Return the metrics of the test split, and the ceiling of models without a memory."""
     found = super().conclude(data, snapshot, folder)
     return found | {"ceiling/without_memory": data.ceiling}
 

@@ -98,18 +98,18 @@ class TextData:
     return stream.steps(batch_size)
 
   def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
-    """The next segment of every lane, with what `Stream.batch` says."""
+    """Return the next segment of every lane, with what `Stream.batch` says."""
     self.steps_per_epoch(batch_size)
     return self.streams["train"].training(batch_size, seed=seed, start=start)
 
   def evaluation(self, split: str, batch_size: int, most: int | None = None) -> Iterator[Batch]:
-    """Every segment of a split, or the first `most`; its index is its place in the text."""
+    """Return every segment of a split, or the first `most`; its index is its place in the text."""
     return self.streams[split].evaluation(batch_size, most)
 
   texts = evaluation
 
   def counts(self, split: str) -> dict[str, np.ndarray]:
-    """The `bytes` and `chars` that the targets of each segment stand for, int [segments]."""
+    """Return the `bytes` and `chars` that the targets of each segment stand for, int [segments]."""
     sizes = {"bytes": self.vocabulary.bytes_of, "chars": self.vocabulary.chars_of}
     return {name: self.streams[split].totals(each) for name, each in sizes.items()}
 
@@ -140,7 +140,7 @@ class LanguageModeling(Task):
   contexts: list[Count] | None = None
 
   def __post_init__(self):
-    """Raises ValueError for an option that is wrong for any data."""
+    """Raise ValueError for an option that is wrong for any data."""
     check(self)
     corpus.check_options(self)
 
@@ -193,7 +193,7 @@ class LanguageModeling(Task):
     } | {name: each[:most] for name, each in data.counts(split).items()}
 
   def scores(self, found: Outputs) -> dict[str, float]:
-    """The loss in nats of a token, and in bits of a byte and of a character of the text.
+    """Return the loss in nats of a token, and in bits of a byte and of a character of the text.
 
     Ends of documents are predicted and count as tokens, but are neither bytes nor characters.
     """
@@ -208,7 +208,7 @@ class LanguageModeling(Task):
     }
 
   def measure(self, data: TextData, snapshot: Snapshot, split: str) -> dict[str, float]:
-    """The metrics of a split; of validation, those of its first `validation_tokens`."""
+    """Return the metrics of a split; of validation, those of its first `validation_tokens`."""
     most = None
     if split == "validation" and self.validation_tokens:
       most = -(-self.validation_tokens // self.segment)
@@ -218,8 +218,9 @@ class LanguageModeling(Task):
     return ("test", "generated") if summary.get("generated") else ("test",)
 
   def conclude(self, data: TextData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """The metrics of the test split, its floors, and its losses by context; segments, and how the
-    model goes on with some beginnings, are written."""
+    """Return the metrics of the test split, its floors, and its losses by context; segments, and
+    how the model goes on with some beginnings, are written.
+    """
     text, found = data.splits["test"], self.predict(data, snapshot, "test")
     nats = found["loss"].sum()
     # Of the exact text, which words may not give back: what they leave out is spelled in bytes.
@@ -247,7 +248,7 @@ class LanguageModeling(Task):
     return summary
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    """The best checkpoint on both splits, and what needs no training by gradients."""
+    """Yield the best checkpoint on both splits, and what needs no training by gradients."""
     yield from result_table(self, summary, EVALUATED, SHOWN)
     metric = metric_of(self, "bits_per_byte")
     for name, title in FLOORS.items():
@@ -270,7 +271,9 @@ class LanguageModeling(Task):
 
 
 def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
-  """The rows of the file of predictions: the text of each segment of test, and what it cost."""
+  """Yield the rows of the file of predictions: the text of each segment of test, and what
+  it cost.
+  """
   stream = data.streams["test"]
   plan = stream.plan()
   columns = (found[name].tolist() for name in ("index", "tokens", "bytes", "loss"))
@@ -282,8 +285,9 @@ def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
 
 
 def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
-  """Beginnings of documents of the test split, or of parts of it where these are few, and what the
-  model draws after them: a function of the weights, as `posexp.generate` has it with its defaults.
+  """Return beginnings of documents of the test split, or of parts of it where these are few, and
+  what the model draws after them: a function of the weights, as `posexp.generate` has it with its
+  defaults.
   """
   from posexp.models import sampling
 

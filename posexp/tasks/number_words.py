@@ -46,7 +46,7 @@ def generate(
   beyond: tuple[int, ...],
   seed: int,
 ) -> dict[str, list[Triple]]:
-  """Splits train, validation, test and beyond: rows of source text, target text and group.
+  """Return train, validation, test and beyond: rows of source text, target text and group.
 
   The first three share `examples` rows. Their numbers have at most `places` digits, of which 1 to
   `digits` are not zero; those of beyond have as many nonzero digits as `beyond` says, so that known
@@ -79,14 +79,16 @@ def generate(
 
 
 def languages() -> list[str]:
-  """The languages that `generate` knows: those that have words for numbers, years and dates."""
+  """Return the languages that `generate` knows: those that have words for numbers, years
+  and dates.
+  """
   import num2words
 
   return [code for code in sorted(num2words.CONVERTER_CLASSES) if _known(code)]
 
 
 def _writers(code: str, option: str) -> dict[str, Callable[[Any], str]]:
-  """What writes a value of each group in a language, which an option of the task names."""
+  """Return what writes a value of each group in a language, which an option of the task names."""
   if not _known(code):
     known = languages()
     near = nearest(code, known)
@@ -147,7 +149,7 @@ def _split(value: int | datetime.date) -> str:
 
 
 def _wanted(examples: int) -> int:
-  """How many of the examples are numbers, neither years nor dates."""
+  """Return how many of the examples are numbers, neither years nor dates."""
   return examples - sum(min(len(values), round(SHARE * examples)) for values in (YEARS, DAYS))
 
 
@@ -175,13 +177,15 @@ def _with_nonzero(count: int, places: int, wanted: int, random: np.random.Genera
 
 
 def _available(count: int, places: int) -> int:
-  """How many numbers have exactly `count` nonzero digits in `places` places, years left out."""
+  """Return how many numbers have exactly `count` nonzero digits in `places` places, years
+  left out.
+  """
   years = sum(len(str(year).replace("0", "")) == count for year in YEARS if year < 10**places)
   return math.comb(places, count) * 9**count - years
 
 
 def check_sizes(examples: int, digits: int, places: int, beyond: tuple[int, ...]) -> None:
-  """Raises ValueError for options of `generate` that are out of range."""
+  """Raise ValueError for options of `generate` that are out of range."""
   if examples < FEWEST:
     raise ValueError(f"examples must be at least {FEWEST}, not {examples}")
   if not 1 <= places <= PLACES:

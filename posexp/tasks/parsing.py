@@ -49,11 +49,11 @@ class Parsing(Task):
   pcfg: bool = True
 
   def __post_init__(self):
-    """Raises ValueError if an option is wrong for any data."""
+    """Raise ValueError if an option is wrong for any data."""
     check(self)
 
   def treebank(self) -> tuple[Treebank, Sequence[str]]:
-    """Returns the trees of each split, and notes.
+    """Return the trees of each split, and notes.
 
     Raises:
       UserError: data are missing, broken or useless.
@@ -64,7 +64,7 @@ class Parsing(Task):
     return parser_spec(self, FIRST + 2, 2, encoding, size, positions)
 
   def prepare(self, folder: Path) -> TreebankData:
-    """Prepares the data with the lexicon in folder/tokenizer.json, which is built from the training
+    """Prepare the data with the lexicon in folder/tokenizer.json, which is built from the training
     trees if it is missing.
 
     Raises:
@@ -88,7 +88,7 @@ class Parsing(Task):
     return found | sizes | {"answer": answer, "counts": counts}
 
   def scores(self, found: Outputs) -> dict[str, float]:
-    """Returns the mean loss of a sentence, and EVALB's scores of all."""
+    """Return the mean loss of a sentence, and EVALB's scores of all."""
     loss = float(np.mean(found["loss"], dtype=np.float64))
     return {"loss": loss} | brackets.scores(found["counts"])
 
@@ -96,8 +96,9 @@ class Parsing(Task):
     return ("test",)
 
   def conclude(self, data: TreebankData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """Returns the metrics of the test split, also by length, and those of right-branching trees and
-    of a PCFG; writes the trees."""
+    """Return the metrics of the test split, also by length, and those of right-branching trees and
+    of a PCFG; write the trees.
+    """
     found = self.predict(data, snapshot, "test")
     gold = data.trees_of["test"]
     write_trees(folder, gold, data.parses("test", found["spans"]), found)
@@ -115,7 +116,7 @@ class Parsing(Task):
     return summary
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the results of the best checkpoint on both splits, the baselines, and F1 by length."""
+    """Yield the results of the best checkpoint on both splits, the baselines, and F1 by length."""
     yield from result_table(self, summary, EVALUATED, (*MEASURED, "loss"))
     for name in ("f1", "unlabeled_f1"):
       values = (summary[f"baseline/{split}/{name}"] for split in EVALUATED)
@@ -135,8 +136,9 @@ class Parsing(Task):
 
 
 def write_trees(folder: Path, gold: Sequence[Tree], parses: Sequence[Tree], found: Outputs) -> None:
-  """Writes predictions of the test split, and the trees of the treebank and of the parser, one per
-  line for EVALB."""
+  """Write predictions of the test split, and the trees of the treebank and of the parser, one per
+  line for EVALB.
+  """
   rows = []
   for name, side in (("gold", gold), ("parsed", parses)):
     lines = "".join(f"{trees.brackets(tree)}\n" for tree in side)
@@ -152,7 +154,7 @@ def write_trees(folder: Path, gold: Sequence[Tree], parses: Sequence[Tree], foun
 
 
 def held_out(given: Mapping[str, Sequence[Tree]]) -> tuple[Treebank, list[str]]:
-  """Returns all splits, and notes; a split that is not given gets a tenth of the training trees.
+  """Return all splits, and notes; a split that is not given gets a tenth of the training trees.
 
   Raises:
     UserError: a split would have no trees.
@@ -167,8 +169,9 @@ def held_out(given: Mapping[str, Sequence[Tree]]) -> tuple[Treebank, list[str]]:
 
 @functools.lru_cache(maxsize=2)
 def _kept(task: Parsing, digest: str | None) -> tuple[Treebank, tuple[str, ...]]:
-  """Returns the trees of each split, without too long training trees, and notes. `digest` is only
-  for the cache: files with other contents are read again."""
+  """Return the trees of each split, without too long training trees, and notes. `digest` is only
+  for the cache: files with other contents are read again.
+  """
   treebank, notes = task.treebank()
   short = [tree for tree in treebank["train"] if len(tree.words) <= task.longest]
   if not short:

@@ -36,7 +36,7 @@ def scores(
   *,
   see_tags: bool,
 ) -> dict[str, float]:
-  """Returns `brackets.scores` of the most probable trees of a test split, cached by content.
+  """Return `brackets.scores` of the most probable trees of a test split, cached by content.
 
   The grammar sees the gold tags of words, or only the words. Sentences that it does not generate,
   or of over `LONGEST` words, get the tree of `otherwise`.
@@ -58,7 +58,7 @@ def scores(
 
 
 def rules(tree: Tree) -> Iterator[Rule]:
-  """Yields the rules that make a tree, with one or two children each."""
+  """Yield the rules that make a tree, with one or two children each."""
   labels = chains(tree)
   ordered = sorted(labels, key=lambda span: (span[0], -span[1]))
   parents: dict[Span, str] = {}
@@ -99,7 +99,7 @@ class PCFG(NamedTuple):
 
   @classmethod
   def of(cls, given: Iterable[Tree]) -> Self:
-    """Estimates the grammar of some trees."""
+    """Estimate the grammar of some trees."""
     counts = Counter(rule for tree in given for rule in rules(tree))
     totals: Counter = Counter()
     for (left, _), count in counts.items():
@@ -121,7 +121,7 @@ class PCFG(NamedTuple):
     return cls(symbols, tags, root, binary, _columns(rows[1], 3))
 
   def parse(self, seen: np.ndarray) -> dict[Span, str] | None:
-    """Returns the labels of the spans of the best tree; None if there is no tree.
+    """Return the labels of the spans of the best tree; None if there is no tree.
 
     Args:
       seen: [N,T], the log probability of each of N words given each tag.
@@ -142,7 +142,7 @@ class PCFG(NamedTuple):
     return self._spans(best, top) if (self.root + best[0, n])[top] > NEVER else None
 
   def _possible(self, symbols: np.ndarray) -> dict[tuple[bool, bool], BinaryRules]:
-    """Groups the rules that `symbols`, bool [S], can lead to, by which children are tags."""
+    """Group the rules that `symbols`, bool [S], can lead to, by which children are tags."""
     made, (left, children, weight) = symbols, self.rules
     while True:
       chosen = made[children].all(0)
@@ -171,7 +171,7 @@ class PCFG(NamedTuple):
 
 
 def _columns(rows: list[tuple], count: int) -> tuple[np.ndarray, ...]:
-  """Sorts rows and turns their columns into arrays: the last of weights, the others of symbols."""
+  """Sort rows and turn their columns into arrays: the last of weights, the others of symbols."""
   columns = zip(*sorted(rows), strict=True) if rows else [()] * count
   *symbols, weights = columns
   return *(np.array(each, np.int64) for each in symbols), np.array(weights, np.float32)
@@ -186,7 +186,7 @@ class Emissions(NamedTuple):
 
   @classmethod
   def of(cls, given: Iterable[Tree], tags: Sequence[str]) -> Self:
-    """Estimates relative frequencies in trees."""
+    """Estimate relative frequencies in trees."""
     number = {tag: i for i, tag in enumerate(tags)}
     counts = Counter(pair for tree in given for pair in zip(tree.words, tree.tags, strict=True))
     totals, often = Counter(), Counter()
@@ -205,14 +205,14 @@ class Emissions(NamedTuple):
     return cls(number, *logs)
 
   def of_tags(self, tags: Sequence[str]) -> np.ndarray:
-    """Returns [N,T] of words with these tags; a tag that no training tree has may be any."""
+    """Return [N,T] of words with these tags; a tag that no training tree has may be any."""
     found = np.full((len(tags), len(self.number)), NEVER)
     for row, tag in zip(found, tags, strict=True):
       row[self.number.get(tag, slice(None))] = 0
     return found
 
   def of_words(self, words: Sequence[str]) -> np.ndarray:
-    """Returns [N,T] of words; an unknown word gets the numbers of words that look like it."""
+    """Return [N,T] of words; an unknown word gets the numbers of words that look like it."""
     anything = np.zeros(len(self.number))
     rows = []
     for word in words:
@@ -222,6 +222,6 @@ class Emissions(NamedTuple):
 
 
 def looks(word: str) -> tuple[tuple, ...]:
-  """Returns features of a word's spelling, the most specific first."""
+  """Return features of a word's spelling, the most specific first."""
   shape = word[0].isupper(), any(each.isdigit() for each in word), "-" in word
   return (*shape, word[-2:].lower()), shape, ()

@@ -43,7 +43,7 @@ Pair = tuple[str, str]  # "jump twice", "I_JUMP I_JUMP"
 
 @functools.cache
 def commands() -> dict[str, str]:
-  """Returns the actions of all commands."""
+  """Return the actions of all commands."""
   phrases = dict(VERBS)
   for side, turn in SIDES.items():
     for verb, action in {**VERBS, "turn": ""}.items():
@@ -65,7 +65,7 @@ def commands() -> dict[str, str]:
 
 
 def published(split: Split, longest: int) -> tuple[list[Pair], list[Pair]]:
-  """Returns the training commands and the test commands of a split of the paper.
+  """Return the training commands and the test commands of a split of the paper.
 
   `length` trains on up to `longest` actions, 22 in the paper. `add_jump` and `add_turn_left` train
   on that phrase only by itself, repeated to a tenth of all examples. `simple` tests a fifth of all
@@ -90,7 +90,7 @@ def published(split: Split, longest: int) -> tuple[list[Pair], list[Pair]]:
 
 
 def hold_out(pairs: list[Pair], *splits: str) -> dict[str, list[Pair]]:
-  """Divides training commands among `train` and other splits, by a hash of the command.
+  """Divide training commands among `train` and other splits, by a hash of the command.
 
   Single actions, from which words are learned, stay in training.
   """
@@ -103,7 +103,7 @@ def hold_out(pairs: list[Pair], *splits: str) -> dict[str, list[Pair]]:
 
 
 def read(path: str) -> list[Pair]:
-  """Reads the commands of a file, one a line: `IN: jump twice OUT: I_JUMP I_JUMP`, or `JUMP JUMP`.
+  """Read the commands of a file, one a line: `IN: jump twice OUT: I_JUMP I_JUMP`, or `JUMP JUMP`.
 
   Raises:
     UserError: a line is not such a command; the message names the file and the line.
@@ -162,7 +162,7 @@ class Scan(Answering):
     return _prepared(self, self.data_digest())
 
   def pairs(self) -> dict[str, list[Pair]]:
-    """Returns the commands of each split, with their actions.
+    """Return the commands of each split, with their actions.
 
     Raises:
       UserError: a file is missing or broken, or has too few commands to hold some out.
@@ -183,7 +183,7 @@ class Scan(Answering):
 
 @functools.lru_cache(maxsize=2)
 def _prepared(task: Scan, digest: str | None) -> DrawnData:
-  """Returns the data. `digest` is only for the cache: files with other contents are read again."""
+  """Return the data. `digest` is only for the cache: files with other contents are read again."""
   pairs = task.pairs()
   examples = {split: [_example(*pair) for pair in each] for split, each in pairs.items()}
   everything = {pair for each in pairs.values() for pair in each}
@@ -199,7 +199,7 @@ def _example(command: str, actions: str) -> Example:
 
 
 def blind(pairs: Iterable[Pair]) -> dict[int, float]:
-  """Returns, by number of actions, the exact match of the best guess from a command's bag of words.
+  """Return, by number of actions, the exact match of the best guess from a command's bag of words.
 
   The guess is the most frequent meaning among commands of the same words and length.
   """

@@ -45,7 +45,7 @@ class TextClassification(Classification):
   cls: bool = False
 
   def __post_init__(self):
-    """Raises ValueError for an option that is wrong for any data."""
+    """Raise ValueError for an option that is wrong for any data."""
     check(self)
     sources.check(self, "training examples")
     if self.folds and (self.fold is None or not 0 <= self.fold < self.folds):
@@ -65,8 +65,9 @@ class TextClassification(Classification):
     return None if self.package or self.hub else sources.labeled_digest(self)
 
   def settled(self) -> TextClassification:
-    """Returns the task with `word` for `tokenizer=auto`, or with `char` where the texts of the file
-    that is trained on have no blanks between words."""
+    """Return the task with `word` for `tokenizer=auto`, or with `char` where the texts of the file
+    that is trained on have no blanks between words.
+    """
     if self.tokenizer != "auto":
       return self
     parted = True
@@ -76,7 +77,7 @@ class TextClassification(Classification):
     return dataclasses.replace(self, tokenizer="word" if parted else "char")
 
   def prepare(self, folder: Path) -> LabeledData:
-    """The data, tokenized by folder/tokenizer.json, which is trained if it is missing.
+    """Return the data, tokenized by folder/tokenizer.json, which is trained if it is missing.
 
     Raises:
       UserError: for data that is missing, broken or of no use, and for another run's tokenizer.
@@ -86,7 +87,7 @@ class TextClassification(Classification):
     return _prepared(task, digest, text)
 
   def conclude(self, data: LabeledData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """The metrics of the test split, and those of a bag of words on validation and test."""
+    """Return the metrics of the test split, and those of a bag of words on validation and test."""
     summary = super().conclude(data, snapshot, folder)
     parted = writing.parts_words(text for text, _ in data.rows["train"])
     floor = bag_of_words.bag_of_words(data.rows, self.tokenizer == "char" or not parted)
@@ -95,7 +96,7 @@ class TextClassification(Classification):
     return summary | ({} if parted else {"baseline/of": "characters"})
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    """The best checkpoint on both splits, beside the bag of words or characters."""
+    """Yield the best checkpoint on both splits, beside the bag of words or characters."""
     bag = "characters" if self.tokenizer == "char" else summary.get("baseline/of", "words")
     rows = [("", name) for name in ("accuracy", "macro_f1", "loss")]
     rows += [("baseline/", name) for name in ("accuracy", "macro_f1")]
@@ -177,7 +178,7 @@ def _trained(task: TextClassification, digest: str | None) -> str:
 def _fitting(
   task: TextClassification, rows: dict[str, Rows], opened: tokenizer.Tokenizer, ids: list[list[int]]
 ) -> list[str]:
-  """Returns notes on how the tokenizer suits the texts; `ids` are the tokens of validation."""
+  """Return notes on how the tokenizer suits the texts; `ids` are the tokens of validation."""
   if task.tokenizer == "bpe":
     return tokenizer.fewer(opened.vocab_size, task.vocab_size, TextClassification.vocab_size)
   parted = writing.parts_words(text for text, _ in rows["train"])

@@ -73,7 +73,7 @@ class Translation(Task):
   bleu_pairs: Count = 500
 
   def __post_init__(self):
-    """Raises ValueError for an option that is wrong for any data."""
+    """Raise ValueError for an option that is wrong for any data."""
     from posexp.models.decoding import Search
 
     check(self)
@@ -82,7 +82,7 @@ class Translation(Task):
     Search(self.beam, self.length_penalty)
 
   def splits(self) -> Splits:
-    """The pairs; they are read when they are needed.
+    """Return the pairs; they are read when they are needed.
 
     Raises:
       UserError: for data that is missing, broken or of no use.
@@ -102,7 +102,7 @@ class Translation(Task):
     return TranslatorSpec(4, 4, encoding, size, positions)
 
   def prepare(self, folder: Path) -> ParallelData:
-    """The data, tokenized by folder/tokenizer*.json, which are trained if they are missing.
+    """Return the data, tokenized by folder/tokenizer*.json, which are trained if they are missing.
 
     Raises:
       UserError: for data that is missing, broken or of no use, and for another run's tokenizer.
@@ -118,7 +118,7 @@ class Translation(Task):
     search: Search,
     rows: np.ndarray | None = None,
   ) -> tuple[list[str], Outputs]:
-    """Hypotheses for the pairs `rows` of a split, or for all, and the search's outputs."""
+    """Return hypotheses for the pairs `rows` of a split, or for all, and the search's outputs."""
     rows = batches.by_length(data.examples[split].lengths, rows)
     found = decode(snapshot, data.evaluation(split, snapshot.batch_size, rows), search)
     return [data.tokenizers[1].decode(tokens) for tokens in found["tokens"].tolist()], found
@@ -145,7 +145,9 @@ class Translation(Task):
     }
 
   def measure(self, data: ParallelData, snapshot: Snapshot, split: str) -> dict[str, float]:
-    """The metrics that are followed during training: those of decoding of greedy translations."""
+    """Return the metrics that are followed during training: those of decoding of greedy
+    translations.
+    """
     rows, references = self._followed(data, split)
     greedy = dataclasses.replace(self.search, beam=1)
     hypotheses, _ = self.translate(data, snapshot, split, greedy, rows)
@@ -153,7 +155,7 @@ class Translation(Task):
     return self.scores(self.predict(data, snapshot, split)) | decoded
 
   def _followed(self, data: ParallelData, split: str) -> tuple[np.ndarray, list[str]]:
-    """The pairs that are translated during training, and their references."""
+    """Return the pairs that are translated during training, and their references."""
     texts = data.texts_of[split]
     # Evenly over the split, since many a corpus is in some order.
     step = max(len(texts) / self.bleu_pairs, 1)
@@ -161,7 +163,7 @@ class Translation(Task):
     return rows, [texts[row].target for row in rows]
 
   def without_bleu(self, data: ParallelData) -> list[str]:
-    """Returns the splits whose references are too short for BLEU, as far as they are followed."""
+    """Return the splits whose references are too short for BLEU, as far as they are followed."""
     references = {split: [text.target for text in texts] for split, texts in data.texts_of.items()}
     references["validation"] = self._followed(data, "validation")[1]
     return [each for each in references if not bleu.applies(references[each], data.tokenize)]
@@ -173,7 +175,7 @@ class Translation(Task):
     return [split for split in _decoded(summary) if split != "validation"]
 
   def conclude(self, data: ParallelData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """The metrics of the test split and of further ones, whole and in parts."""
+    """Return the metrics of the test split and of further ones, whole and in parts."""
     summary: dict[str, Any] = {}
     sentences, seconds = 0, 0.0
     for split, texts in data.texts_of.items():
@@ -197,7 +199,7 @@ class Translation(Task):
     return summary
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    """The best checkpoint on all splits, then the parts of those that are tested."""
+    """Yield the best checkpoint on all splits, then the parts of those that are tested."""
     splits = _decoded(summary)
     yield from result_table(self, summary, splits, (*DECODED, "perplexity", "accuracy", "loss"))
     how = f"beam search of {self.beam}" if self.beam > 1 else "greedy"
@@ -211,7 +213,7 @@ class Translation(Task):
     yield f"BLEU's signature: {signed}" if signed else "BLEU does not apply to references so short"
 
   def _parts(self, summary: Mapping[str, Any], split: str) -> Iterator[str]:
-    """The metrics of each group of a split, or of each range of lengths."""
+    """Yield the metrics of each group of a split, or of each range of lengths."""
     prefix = f"{split}/examples/"
     parts = [key.removeprefix(prefix) for key in summary if key.startswith(prefix)]
     if not parts:
@@ -232,12 +234,14 @@ class Translation(Task):
 
 
 def _decoded(summary: Mapping[str, Any]) -> list[str]:
-  """The splits that were translated."""
+  """Return the splits that were translated."""
   return [key.removesuffix("/chrf") for key in summary if key.endswith("/chrf")]
 
 
 def decode(snapshot: Snapshot, batches: Iterator[Batch], search: Search) -> Outputs:
-  """The best hypothesis for every row of some batches: `tokens` [N,T], `length` and `score` [N]."""
+  """Return the best hypothesis for every row of some batches: `tokens` [N,T], `length` and `score`
+  [N].
+  """
   from posexp.models.decoding import searcher
 
   find = searcher(snapshot.graphdef, search)
@@ -252,7 +256,7 @@ def decode(snapshot: Snapshot, batches: Iterator[Batch], search: Search) -> Outp
 def write_hypotheses(
   folder: Path, split: str, texts: list[TextPair], hypotheses: list[str], found: Outputs
 ) -> None:
-  """Writes hypotheses, one a line, and predictions: each with its source, reference and score."""
+  """Write hypotheses, one a line, and predictions: each with its source, reference and score."""
   rows = []
   for index, (text, hypothesis) in enumerate(zip(texts, hypotheses, strict=True)):
     row = {"index": index, "source": text.source, "reference": text.target}
@@ -265,7 +269,7 @@ def write_hypotheses(
 
 
 def tokenizers(task: Translation, folder: Path, given: Splits | None = None) -> tuple[str, str]:
-  """The JSON of the source's and of the target's tokenizer, trained if it is missing.
+  """Return the JSON of the source's and of the target's tokenizer, trained if it is missing.
 
   Raises:
     UserError: there is none and no data is given, or it is not the one that was trained here.

@@ -26,7 +26,7 @@ class FromFiles(Parsing):
   """Trees of the user's files; subclasses say which files."""
 
   def paths(self) -> dict[str, list[str]]:
-    """Returns the files of each split that is given.
+    """Return the files of each split that is given.
 
     Raises:
       UserError: there are no files.
@@ -100,7 +100,7 @@ class Grammar(Parsing):
     return held_out({"train": grammar.draw(self.examples, self.data_seed)})
 
   def conclude(self, data: TreebankData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """Concludes as for any treebank, and adds the grammar's own scores on the test split."""
+    """Conclude as for any treebank, and add the grammar's own scores on the test split."""
     return super().conclude(data, snapshot, folder) | prefixed("ceiling/test", _ceiling(data))
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -113,7 +113,7 @@ class Grammar(Parsing):
 
 
 def _ceiling(data: TreebankData) -> dict[str, float]:
-  """Returns the scores of the most probable trees given the inputs, cached by content."""
+  """Return the scores of the most probable trees given the inputs, cached by content."""
   gold = data.trees_of["test"]
   given = list(map(trees.brackets, gold))
   see = {"see_words": data.inputs != "tags", "see_tags": data.inputs in TAGGED}

@@ -51,8 +51,9 @@ class TreebankData(batches.Bucketed):
   def of(
     cls, given: Mapping[str, Sequence[Tree]], lexicon: Lexicon, notes: Sequence[str], **options: Any
   ) -> Self:
-    """Builds the data from trees by split; too long training trees are already removed. `options`
-    are `inputs`, `loss` and `hidden`."""
+    """Build the data from trees by split; too long training trees are already removed. `options`
+    are `inputs`, `loss` and `hidden`.
+    """
     trees_of = {split: list(given[split]) for split in EVALUATED}
     return cls(
       lexicon=lexicon,
@@ -102,8 +103,9 @@ class TreebankData(batches.Bucketed):
     return parser_spec(self, *sizes, encoding, size, positions)
 
   def rows_of(self, batch_size: int) -> np.ndarray:
-    """Returns rows by length: fewer for sentences longer than in training, since a chart's memory
-    and time grow with the square of the length, or faster."""
+    """Return rows by length: fewer for sentences longer than in training, since a chart's memory
+    and time grow with the square of the length, or faster.
+    """
     most = 2 * batch_size * int(self.training_lengths[-1]) ** 2
     rows = []
     for length in self.bucket_lengths.tolist():
@@ -114,26 +116,26 @@ class TreebankData(batches.Bucketed):
     return np.array(rows)
 
   def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
-    """Yields full batches of `Sentences.batch`."""
+    """Yield full batches of `Sentences.batch`."""
     self.steps_per_epoch(batch_size)
     ends = self.training_lengths
     return batches.training(self.examples["train"], ends, batch_size, seed=seed, start=start)
 
   def parses(self, split: str, spans: np.ndarray) -> list[Tree]:
-    """Builds the trees of predicted spans, int [N,S,3], for all sentences of a split."""
+    """Build the trees of predicted spans, int [N,S,3], for all sentences of a split."""
     pairs = zip(self.trees_of[split], spans, strict=True)
     return [tree_of(self.lexicon, tree.words, tree.tags, found) for tree, found in pairs]
 
 
 def tree_of(lexicon: Lexicon, words: Sequence[str], tags: Sequence[str], spans: np.ndarray) -> Tree:
-  """Builds the tree of spans int [S,3]: first word, one past the last, label (0 is no phrase)."""
+  """Build the tree of spans int [S,3]: first word, one past the last, label (0 is no phrase)."""
   labels = lexicon.labels
   found = {(i, j): labels[label] for i, j, label in spans.tolist() if label}
   return trees.of_chains(words, tags, found)
 
 
 def parser_spec(options: Any, vocab_size, num_labels, encoding, size, positions) -> ParserSpec:
-  """Returns a parser's specification, with the `inputs`, `loss` and `hidden` of some options."""
+  """Return a parser's specification, with the `inputs`, `loss` and `hidden` of some options."""
   from posexp.models.parser import ParserSpec
 
   return ParserSpec(
@@ -150,7 +152,7 @@ def parser_spec(options: Any, vocab_size, num_labels, encoding, size, positions)
 
 
 def _unknown(trees_of: Mapping[str, Sequence[Tree]], lexicon: Lexicon) -> Iterator[str]:
-  """Yields sentences on words, tags and labels that the training trees lack."""
+  """Yield sentences on words, tags and labels that the training trees lack."""
   for split, given in trees_of.items():
     words = [word for tree in given for word in tree.words]
     tags = {tag for tree in given for tag in tree.tags} - set(lexicon.tags)

@@ -23,7 +23,7 @@ POSITIONS = 1024  # targets to draw, if there are as many
 
 
 def drawn(stream: Stream, longest: int, count: int | None = None) -> np.ndarray:
-  """Draws the places of `count` targets with at least `longest` tokens before them: int64 [N].
+  """Draw the places of `count` targets with at least `longest` tokens before them: int64 [N].
 
   Raises:
     UserError: the text is too short.
@@ -41,7 +41,7 @@ def drawn(stream: Stream, longest: int, count: int | None = None) -> np.ndarray:
 
 
 def refused(snapshot: Snapshot, stream: Stream, context: int) -> str | None:
-  """Returns why the model cannot read a context of this length, in a few words; None if it can."""
+  """Return why the model cannot read a context of this length, in a few words; None if it can."""
   model = snapshot.model()
   most, memory = model.positions.limit(model.stack.limit), model.stack.size.memory
   needed = memory + stream.segment if memory else context
@@ -57,7 +57,7 @@ def losses(
   scored: int = 1,
   longest: int | None = None,
 ) -> np.ndarray:
-  """Returns −log p in nats of the last `scored` targets of N windows: float32 [N,scored].
+  """Return −log p in nats of the last `scored` targets of N windows: float32 [N,scored].
 
   Windows have `context` tokens; `last` int [N] are the places of their last targets. With a memory,
   contexts up to `longest` share a program; without one, each has its own.
@@ -75,7 +75,7 @@ def losses(
 def _batches(
   stream: Stream, last: np.ndarray, context: int, width: int, rows: int, memory: int
 ) -> Iterator[Batch]:
-  """Yields windows that end before the places `last`, padded in front to `width` tokens."""
+  """Yield windows that end before the places `last`, padded in front to `width` tokens."""
   for first in range(0, len(last), rows):
     index = first + np.arange(rows)
     ends = last[np.minimum(index, len(last) - 1), None]
@@ -103,7 +103,7 @@ def by_context(
   contexts: Sequence[int],
   positions: int | None = None,
 ) -> ContextLosses:
-  """Returns losses of the same random targets with each of the contexts that the model can read.
+  """Return losses of the same random targets with each of the contexts that the model can read.
 
   `bytes_of` int [V] is the number of bytes of each token of the vocabulary.
 

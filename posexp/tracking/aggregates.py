@@ -59,7 +59,7 @@ class Aggregate:
 
 
 def aggregates(named: Sequence[Run]) -> list[Aggregate]:
-  """The groups of those `named` runs that have finished.
+  """Return the groups of those `named` runs that have finished.
 
   A group has all its seeds, and in charts a label that differs from those of all other groups of
   the task, whichever of them were named. Runs in folders that were moved are in no group.
@@ -78,18 +78,22 @@ def aggregates(named: Sequence[Run]) -> list[Aggregate]:
 
 
 def _task_folder(group: Path, run: Run) -> Path:
-  """The folder of a group's task, or of the group where it is not kept as training keeps it."""
+  """Return the folder of a group's task, or of the group where it is not kept as training
+  keeps it.
+  """
   kept = group.parent.name == run.encoding and group.parents[1].name == run.task
   return group.parents[1] if kept else group
 
 
 def table_name(task: str, chart: Chart) -> str:
-  """The key of a chart's table in W&B, which allows these characters alone."""
+  """Return the key of a chart's table in W&B, which allows these characters alone."""
   return re.sub(r"[^0-9A-Za-z]+", "_", f"{task} {chart.title}")
 
 
 def _tables(runs: Sequence[Run]) -> dict[Path, Tables]:
-  """The tables of all tasks, by the folder of the group that they are of; with folds, the first."""
+  """Return the tables of all tasks, by the folder of the group that they are of; with folds, the
+  first.
+  """
   tables: dict[Path, Tables] = {}
   for task in results(runs) if scores.measured(runs) else ():
     for chart in charts(task):

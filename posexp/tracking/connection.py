@@ -22,7 +22,7 @@ FINISH = {"finish_timeout": 60.0, "finish_timeout_raises": True}  # seconds, to 
 
 
 def load() -> Any:
-  """The module wandb."""
+  """Return the module wandb."""
   # Else W&B's reports on itself keep a process ten seconds if the server does not answer.
   os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
   import wandb
@@ -39,7 +39,7 @@ class Heard(logging.handlers.MemoryHandler):
     self.logger.addHandler(self)
 
   def handle(self, record: logging.LogRecord) -> bool:
-    """Keeps a message, in place of the words that W&B begins its lines with."""
+    """Keep a message, in place of the words that W&B begins its lines with."""
     record.msg = re.sub(r"^wandb: (WARNING|ERROR) ", "W&B: ", record.msg, flags=re.M)
     return super().handle(record)
 
@@ -56,12 +56,12 @@ def session(**settings: Any) -> Any:
 
 
 def server_url() -> str:
-  """Where W&B is, by its settings."""
+  """Return where W&B is, by its settings."""
   return session().settings.base_url
 
 
 def connect(deadline: float) -> Any:
-  """The module wandb, once the user is logged in and the server has answered.
+  """Return the module wandb, once the user is logged in and the server has answered.
 
   Raises:
     ConnectionError: the server does not answer before the deadline, by `time.monotonic`.
@@ -75,22 +75,23 @@ def connect(deadline: float) -> Any:
 
 
 def open_online(settings: Mapping[str, Any], deadline: float) -> Any:
-  """A run of W&B on the server, from arguments of `wandb.init`; raises as `connect` does."""
+  """Return a run of W&B on the server, from arguments of `wandb.init`; raises as `connect` does."""
   wandb = connect(deadline)
   options = wandb.Settings(**QUIET, **FINISH, init_timeout=_left(deadline))
   return wandb.init(**settings, mode="online", resume="allow", settings=options)
 
 
 def open_offline(settings: Mapping[str, Any]) -> Any:
-  """A run of W&B on disk, from arguments of `wandb.init`."""
+  """Return a run of W&B on disk, from arguments of `wandb.init`."""
   wandb = load()
   session()
   return wandb.init(**settings, mode="offline", settings=wandb.Settings(**QUIET, **FINISH))
 
 
 def reset() -> None:
-  """Ends W&B's process, which counts a failed run as in use, or has failed itself. The error, and
-  not the warnings before it, says why."""
+  """End W&B's process, which counts a failed run as in use, or has failed itself. The error, and
+  not the warnings before it, say why.
+  """
   import wandb
 
   heard.buffer.clear()
@@ -100,7 +101,7 @@ def reset() -> None:
 
 
 def reach(url: str, deadline: float) -> None:
-  """Raises ConnectionError unless a W&B server answers before the deadline, whatever it answers."""
+  """Raise ConnectionError unless a W&B server answers before the deadline, whatever it answers."""
   try:
     urllib.request.urlopen(f"{url}/graphql", timeout=_left(deadline)).close()
   except urllib.error.HTTPError:
@@ -110,7 +111,7 @@ def reach(url: str, deadline: float) -> None:
 
 
 def reason(error: Exception) -> str:
-  """An error of W&B in a few words."""
+  """Return an error of W&B in a few words."""
   text = str(error).strip().partition("\n")[0]
   if re.search(r"\b401\b|verify credentials", text):
     return "W&B does not accept the API key"
@@ -118,5 +119,5 @@ def reason(error: Exception) -> str:
 
 
 def _left(deadline: float) -> float:
-  """Seconds until the deadline, one at least."""
+  """Return seconds until the deadline, one at least."""
   return max(deadline - time.monotonic(), 1.0)

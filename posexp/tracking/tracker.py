@@ -78,7 +78,7 @@ class Tracker:
 
 
 def repeat(options: WandbOptions, config: Mapping[str, Any], folder: Path) -> None:
-  """Logs a finished run again where an agent of W&B has named the run that waits for its result.
+  """Log a finished run again where an agent of W&B has named the run that waits for its result.
 
   Raises:
     UserError: as `start` does.
@@ -98,8 +98,8 @@ def start(
   facts: Mapping[str, Any],
   run: RunWriter | Run,
 ) -> Tracker:
-  """Opens the run in W&B, and logs the rows of its history that W&B does not have; `facts` are
-  those of `run_settings`. What W&B's environment says of the run counts.
+  """Open the run in W&B, and log the rows of its history that W&B does not have; `facts` are those
+  of `run_settings`. What W&B's environment says of the run counts.
 
   Raises:
     UserError: wandb.mode=online, and W&B cannot be reached; or nothing can be written.
@@ -140,5 +140,5 @@ def start(
 
 
 def _sync_command(folder: Path) -> str:
-  """The command that sends a run from its folder."""
+  """Return the command that sends a run from its folder."""
   return f"python -m posexp.sync {pasted(folder)}"

@@ -52,7 +52,7 @@ class WandbOptions:
 
 
 def with_environment(options: WandbOptions) -> WandbOptions:
-  """Returns options with what W&B's environment variables say, where nothing was typed.
+  """Return options with what W&B's environment variables say, where nothing was typed.
 
   Raises:
     UserError: a variable has a value that W&B does not know.
@@ -88,7 +88,7 @@ class WandbRun:
       run.define_metric(f"{prefix}/*", step_metric="step")
 
   def catch_up(self, history: Iterable[Mapping[str, Any]]) -> None:
-    """Logs the rows of a run's history that W&B does not have.
+    """Log the rows of a run's history that W&B does not have.
 
     Earlier offline runs in the folder, which this one replaces, are removed: that of a process that
     was killed ends in half a record, at which `wandb sync` stops.
@@ -100,19 +100,20 @@ class WandbRun:
         shutil.rmtree(offline, ignore_errors=True)
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Adds a row, unless W&B has the step already, from before the run was stopped."""
+    """Add a row, unless W&B has the step already, from before the run was stopped."""
     self._step = step
     if step >= max(self.run.step, self.run.starting_step):
       self.run.log({"step": step, **metrics}, step=step, commit=True)
 
   def summarize(self, summary: Mapping[str, Any]) -> None:
-    """Sets the run's result in W&B."""
+    """Set the run's result in W&B."""
     self.run.summary.update(dict(summary))
     self._finished = True
 
   def samples(self, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Logs what the model predicted for some examples, as tables by their names, but for those
-    without rows; the rows of one have the same keys."""
+    """Log what the model predicted for some examples, as tables by their names, but for those
+    without rows; the rows of one have the same keys.
+    """
     import wandb
 
     made = {
@@ -124,20 +125,22 @@ class WandbRun:
       self.run.log(made)
 
   def finish(self, exit_code: int = 0) -> None:
-    """Sends what is left and closes the run, which has failed unless `exit_code` is 0."""
+    """Send what is left and close the run, which has failed unless `exit_code` is 0."""
     self.run.finish(exit_code=exit_code)
     if not self.run.offline:
       record(self.folder / "wandb", self.run, extent(self._step, self._finished))
 
 
 def record(folder: Path, run: Any, content: Any) -> None:
-  """Notes in a file that an open run of W&B has the content of a folder: of a run its `extent`."""
+  """Note in a file that an open run of W&B has the content of a folder: of a run its `extent`."""
   place = {"server": run.settings.base_url, "entity": run.entity, "project": run.project}
   storage.write(folder / "sent.json", json.dumps(place | {"content": content}) + "\n")
 
 
 def is_synced(folder: Path, server: str, options: WandbOptions, content: Any) -> bool:
-  """Whether the server is known to have the content, under the entity and project asked for."""
+  """Return whether the server is known to have the content, under the entity and project
+  asked for.
+  """
   try:
     found = json.loads((folder / "sent.json").read_bytes())
   except (OSError, ValueError):
@@ -147,14 +150,14 @@ def is_synced(folder: Path, server: str, options: WandbOptions, content: Any) ->
 
 
 def extent(step: int, finished: bool) -> dict[str, Any]:
-  """How much there is of a run: its rows up to a step, and whether it has its summary."""
+  """Return how much there is of a run: its rows up to a step, and whether it has its summary."""
   return {"step": step, "finished": finished}
 
 
 def run_settings(
   options: WandbOptions, config: Mapping[str, Any], facts: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
-  """The arguments of `wandb.init` for a run.
+  """Return the arguments of `wandb.init` for a run.
 
   `facts` are properties by which runs are compared and that the config lacks, such as the number
   of parameters.
@@ -173,7 +176,9 @@ def run_settings(
 def settings(
   options: WandbOptions, config: Mapping[str, Any], group: str, name: str
 ) -> dict[str, Any]:
-  """The arguments of `wandb.init` that runs and their aggregate share, but for the `name`."""
+  """Return the arguments of `wandb.init` that runs and their aggregate share, but for the
+  `name`.
+  """
   task, encoding = config["task"]["name"], config["encoding"]
   return {
     "group": printable(f"{task}/{encoding}/{group}")[:NAME],
@@ -186,7 +191,7 @@ def settings(
 
 
 def experiment(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The part of a config that describes the experiment.
+  """Return the part of a config that describes the experiment.
 
   Sections stay nested: W&B shows and groups {"rpr": {"k": 4}} as rpr.k, but cannot filter by a key
   that has a dot.
@@ -195,7 +200,7 @@ def experiment(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def facts(summary: Mapping[str, Any] | None) -> dict[str, Any]:
-  """The facts that training has logged, from the summary of a finished run."""
+  """Return the facts that training has logged, from the summary of a finished run."""
   return {
     key: value for key, value in (summary or {}).items() if "/" not in key and key not in RESULTS
   }

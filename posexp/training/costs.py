@@ -34,12 +34,12 @@ _process = [posexp.BEGUN]
 
 
 def job_begins() -> float:
-  """Returns the time at which this job began; a process's first job begins with the process."""
+  """Return the time at which this job began; a process's first job begins with the process."""
   return _process.pop() if _process else time.perf_counter()
 
 
 def of_run(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-  """Returns the costs of a run, from its rows."""
+  """Return the costs of a run, from its rows."""
   found: dict[str, float] = {}
   for row in history:
     found |= {name: row[name] for name in row if name.startswith(COST)}
@@ -62,11 +62,11 @@ class Meter:
     self.restart()
 
   def restart(self) -> None:
-    """Restarts the count, after something other than training."""
+    """Restart the count, after something other than training."""
     self.since, self.compiling, self.tokens = time.perf_counter(), self.step.seconds, 0
 
   def next(self, batches: Iterator[tuple[Batch, int]], state: State) -> tuple[Batch, int]:
-    """Returns the next batch and its tokens; counts the wait if devices have finished all steps."""
+    """Return the next batch and its tokens; counts the wait if devices have finished all steps."""
     since = time.perf_counter()
     found = next(batches)
     if state.step.is_ready():
@@ -74,14 +74,14 @@ class Meter:
     return found
 
   def count(self, tokens: int, state: State) -> None:
-    """Counts a step on this many tokens."""
+    """Count a step on this many tokens."""
     self.tokens += tokens
     if "time/first_step_seconds" not in self.earlier:
       state.step.block_until_ready()
       self.earlier["time/first_step_seconds"] = time.perf_counter() - self.begun
 
   def read(self) -> dict[str, float]:
-    """Returns the costs since the beginning and since the last row, for a row of the log."""
+    """Return the costs since the beginning and since the last row, for a row of the log."""
     now, compiling = time.perf_counter(), self.step.seconds
     rate = self.tokens / (now - self.since - (compiling - self.compiling))
     self.restart()
@@ -98,5 +98,5 @@ class Meter:
     return row | ({"memory/peak_bytes": peak} if peak > self.peak else {})
 
   def _peak(self) -> int:
-    """Returns the peak of bytes in use; 0 if devices do not count them."""
+    """Return the peak of bytes in use; 0 if devices do not count them."""
     return max((each.memory_stats() or {}).get("peak_bytes_in_use", 0) for each in self.devices)

@@ -37,7 +37,7 @@ SMALL = 2**8  # arrays of fewer numbers are whole on every device
 
 
 def prepare() -> None:
-  """Sets up this process; call it before JAX first uses a device.
+  """Set up this process; call it before JAX first uses a device.
 
   Compiled programs are cached on disk, so that the next process starts in seconds. Freed memory is
   kept: the temporaries of a step are one block of hundreds of MB. glibc would return it to the
@@ -61,7 +61,7 @@ def prepare() -> None:
 
 @functools.cache  # once per process: later runs of a sweep use the same memory
 def keep_freed_memory() -> None:
-  """Makes glibc's malloc keep freed memory, in huge pages if the system has them.
+  """Make glibc's malloc keep freed memory, in huge pages if the system has them.
 
   Advises huge pages for half of the machine's memory, without allocating it yet. A thread touches
   the part that every run uses, since a virtual machine may need 3 ms for each MB.
@@ -84,7 +84,7 @@ def keep_freed_memory() -> None:
 
 
 def check_memory(need: int, what: str, way_out: str) -> None:
-  """Raises UserError if a device has fewer bytes of memory than `what` needs."""
+  """Raise UserError if a device has fewer bytes of memory than `what` needs."""
   limit = memory()
   if need > limit:
     raise UserError(
@@ -95,7 +95,7 @@ def check_memory(need: int, what: str, way_out: str) -> None:
 
 @functools.cache
 def memory() -> int:
-  """Returns a device's memory in bytes; for a CPU the machine's, or the control group's limit."""
+  """Return a device's memory in bytes; for a CPU the machine's, or the control group's limit."""
   counted = jax.local_devices()[0].memory_stats() or {}
   if "bytes_limit" in counted:
     return counted["bytes_limit"]
@@ -107,7 +107,7 @@ def memory() -> int:
 
 
 def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:
-  """Returns a row of devices for batches of the sizes `rows`, each accumulated in `parts` parts.
+  """Return a row of devices for batches of the sizes `rows`, each accumulated in `parts` parts.
 
   It has the most devices of every process among which the parts of all batches divide evenly.
 
@@ -135,17 +135,17 @@ def mesh_for(rows: np.ndarray, parts: int = 1) -> Mesh:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """Returns the sharding of arrays that are whole on every device."""
+  """Return the sharding of arrays that are whole on every device."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
-  """Returns the sharding of arrays that are divided by their first dimension."""
+  """Return the sharding of arrays that are divided by their first dimension."""
   return NamedSharding(mesh, PartitionSpec("data"))
 
 
 def shardings(tree: Any, mesh: Mesh, divide: bool) -> Any:
-  """Returns the sharding of each array of a tree: whole on every device, or divided if `divide`.
+  """Return the sharding of each array of a tree: whole on every device, or divided if `divide`.
 
   An array is divided along its largest dimension that is a multiple of the number of devices. Small
   arrays, and arrays without such a dimension, are whole on every device.
@@ -161,7 +161,7 @@ def shardings(tree: Any, mesh: Mesh, divide: bool) -> Any:
 
 
 def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Array], int]]:
-  """Yields each batch divided among the devices, and its real tokens, one batch ahead of use.
+  """Yield each batch divided among the devices, and its real tokens, one batch ahead of use.
 
   Every process receives whole batches and feeds its own devices.
   """

@@ -50,13 +50,13 @@ class Snapshot(NamedTuple):
     return self.program.graphdef
 
   def model(self) -> nnx.Module:
-    """The model itself."""
+    """Return the model itself."""
     return nnx.merge(self.graphdef, self.state.params, self.state.settings)
 
   def predict(
     self, batches: Iterable[Batch], term_scale: TermScale | None = None, split: str = ""
   ) -> Outputs:
-    """Returns what the model predicts for every example, in the order of the data, [N] or [N,...].
+    """Return what the model predicts for every example, in the order of the data, [N] or [N,...].
 
     `term_scale` says how much of each term of its relations it keeps, as in `Stack`; `split` is the
     name of the examples in an error.
@@ -98,7 +98,7 @@ class Snapshot(NamedTuple):
     return self.finite(gathered(found()))
 
   def finite(self, found: Outputs, split: str = "") -> Outputs:
-    """Returns what was found; UserError where a number is not finite, for it is no result."""
+    """Return what was found; UserError where a number is not finite, for it is no result."""
     for name, column in found.items():
       wrong = ~np.isfinite(column).reshape(len(column), -1).all(1)
       if wrong.any():
@@ -114,7 +114,7 @@ class Snapshot(NamedTuple):
 
 
 def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> Outputs:
-  """Results of batches, less those of their padded rows, in the order of the data.
+  """Return the results of batches, less those of their padded rows, in the order of the data.
 
   Rows that are narrower than those of other batches are filled up with 0.
   """
@@ -126,7 +126,7 @@ def gathered(found: Iterable[tuple[Batch, dict[str, Array]]]) -> Outputs:
 
 
 def joined(arrays: list[np.ndarray]) -> np.ndarray:
-  """Arrays [B,...] one after another, as wide as the widest in every other dimension."""
+  """Return arrays [B,...] one after another, as wide as the widest in every other dimension."""
   widest = np.max([each.shape[1:] for each in arrays], axis=0).astype(int)
 
   def filled(array: np.ndarray) -> np.ndarray:

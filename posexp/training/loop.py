@@ -48,13 +48,13 @@ class Tracker(Protocol):
   def __exit__(self, *error: Any) -> None: ...
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Adds a row of metrics.jsonl."""
+    """Add a row of metrics.jsonl."""
 
   def summarize(self, summary: Mapping[str, Any]) -> None:
-    """Shows the result."""
+    """Show the result."""
 
   def samples(self, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Shows predictions for some examples, as tables by their names."""
+    """Show predictions for some examples, as tables by their names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Job:
   started: float  # when the process, or the job of a sweep, began: by time.perf_counter
 
   def snapshot(self, state: State) -> Snapshot:
-    """The model of a state, to be measured."""
+    """Return the model of a state, to be measured."""
     params = jax.device_put(state.params, replicated(self.program.mesh))  # they may be divided
     return Snapshot(self.program, state.replace(params=params), self.setup.training.batch_size)
 
@@ -78,7 +78,7 @@ class Job:
 def run_training(
   run: RunWriter, setup: Setup, track: Callable[..., Tracker], started: float
 ) -> dict[str, Any]:
-  """Trains a run whose folder is open; returns its summary, which is the last thing written.
+  """Train a run whose folder is open; return its summary, which is the last thing written.
 
   `track(facts=...)` opens the run's tracker; `started` is as in `Job`.
 
@@ -116,8 +116,9 @@ def run_training(
 
 
 def begin(setup: Setup, data: Data, step: int) -> tuple[ModelSpec, Program, Batches, Shapes]:
-  """The model for some data and its program, of which the step after `step` begins to be compiled;
-  and what `batches_after` gives."""
+  """Return the model for some data and its program, of which the step after `step` begins to be
+  compiled; and what `batches_after` gives.
+  """
   spec = setup.model_for(data)
   mesh = mesh_for(data.rows_of(setup.training.batch_size), setup.training.accumulate)
   program = setup.program(spec, data, mesh)
@@ -135,7 +136,7 @@ class Rhythm(NamedTuple):
 
   @classmethod
   def of(cls, setup: Setup, data: Data) -> Rhythm:
-    """That of a run; without `train.evaluate_every` it evaluates after each epoch.
+    """Return the schedule of a run; without `train.evaluate_every` it evaluates after each epoch.
 
     Raises:
       UserError: there are fewer evaluations than checkpoints that the run is to average.
@@ -153,16 +154,16 @@ class Rhythm(NamedTuple):
     return step % self.evaluate_every == 0 or step == self.steps
 
   def logs(self, step: int) -> bool:
-    """Whether there is a row, as each evaluation has one."""
+    """Return whether there is a row, as each evaluation has one."""
     return step % self.log_every == 0 or self.evaluates(step)
 
   def rows(self, until: int) -> dict[int, bool]:
-    """The steps that have a row, up to one, and whether it is that of an evaluation."""
+    """Return the steps that have a row, up to one, and whether it is that of an evaluation."""
     return {step: self.evaluates(step) for step in range(1, until + 1) if self.logs(step)}
 
 
 def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
-  """Trains from `step`, the newest checkpoint's or 0, until the last step or out of patience.
+  """Train from `step`, the newest checkpoint's or 0, until the last step or out of patience.
 
   `ready` and `upcoming` are as `batches_after` gives them.
   """
@@ -216,7 +217,7 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
 
 
 def conclude(job: Job, state: State) -> dict[str, Any]:
-  """The summary: the best checkpoint's metrics on validation and, this once, on test.
+  """Return the summary: the best checkpoint's metrics on validation and, this once, on test.
 
   With `train.average` it is the mean of the last evaluated checkpoints that is measured.
   """
@@ -240,7 +241,7 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
 
 
 def batches_after(setup: Setup, data: Data, mesh: Mesh, step: int) -> tuple[Batches, Shapes]:
-  """The batches after a step, and the shapes of the first ones, to be compiled ahead.
+  """Return the batches after a step, and the shapes of the first ones, to be compiled ahead.
 
   No shapes on a GPU or TPU, where XLA times kernels while it compiles, and none of several
   processes, which have to compile in one order.
@@ -259,7 +260,7 @@ def batches_after(setup: Setup, data: Data, mesh: Mesh, step: int) -> tuple[Batc
 
 
 def training_metrics(state: State) -> dict[str, float]:
-  """The means of the training metrics since the last row.
+  """Return the means of the training metrics since the last row.
 
   Raises:
     UserError: a loss among them was not finite.
@@ -272,14 +273,14 @@ def training_metrics(state: State) -> dict[str, float]:
 
 
 def validation_metrics(job: Job, state: State) -> dict[str, float]:
-  """Returns the metrics of the validation split; UserError if one is not finite."""
+  """Return the metrics of the validation split; UserError if one is not finite."""
   doing(f"validating on {job.data.sizes['validation']:,} {job.data.item}s")
   measured = job.setup.task.measure(job.data, job.snapshot(state), "validation")
   return check_finite(prefixed("validation", measured))
 
 
 def check_finite(metrics: dict[str, Any]) -> dict[str, Any]:
-  """Returns the metrics; UserError if one is not finite, for it is no result."""
+  """Return the metrics; UserError if one is not finite, for it is no result."""
   for name, value in metrics.items():
     if isinstance(value, Real) and not math.isfinite(value):
       raise UserError(
@@ -289,7 +290,7 @@ def check_finite(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def not_finite(step: int) -> UserError:
-  """Returns the error for a loss that no training comes back from."""
+  """Return the error for a loss that no training comes back from."""
   if step == 1:  # no weight has changed yet
     return UserError(f"the loss is not finite at step 1, before any option of train acts: {START}")
   return UserError(
@@ -299,7 +300,7 @@ def not_finite(step: int) -> UserError:
 
 
 def exhausted(job: Job) -> bool:
-  """Whether the last `train.patience` evaluations brought nothing better."""
+  """Return whether the last `train.patience` evaluations brought nothing better."""
   patience, ranks = job.setup.training.patience, job.run.ranks
   if patience is None or not ranks:
     return False

@@ -33,7 +33,7 @@ TOLERANCE = 0.01  # largest relative distance of a matched count from the refere
 
 
 def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> dict[str, float]:
-  """Returns `parameters`, and `flops`: operations of a forward pass per each of `length` tokens.
+  """Return `parameters`, and `flops`: operations of a forward pass per each of `length` tokens.
 
   `inputs` are the shapes of the model's inputs. JAX's cost analysis counts operations in the
   program before it is optimized: an addition and a multiplication are one each, and zeros that are
@@ -51,7 +51,7 @@ def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> di
 
 @functools.lru_cache
 def counts(spec: ModelSpec, length: int) -> dict[str, float]:
-  """Returns the `costs` of a model for inputs of `length` tokens, cached if its code is posexp's.
+  """Return the `costs` of a model for inputs of `length` tokens, cached if its code is posexp's.
 
   Raises:
     ValueError: the size does not suit the encoding.
@@ -66,7 +66,7 @@ def counts(spec: ModelSpec, length: int) -> dict[str, float]:
 
 @functools.cache
 def _code() -> str:
-  """Returns a digest of posexp's source."""
+  """Return a digest of posexp's source."""
   files = sorted(Path(posexp.__file__).parent.rglob("*.py"))
   return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -81,7 +81,7 @@ def _counted(spec: ModelSpec, length: int) -> dict[str, float]:
 
 
 def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
-  """Returns both counts of a model, and those of `none` at the size that was `given`."""
+  """Return both counts of a model, and those of `none` at the size that was `given`."""
   given = dataclasses.replace(given, match="none", match_to="none")
   none = dataclasses.replace(spec, encoding=Encoding(), size=given)
   own, none = counts(spec, length), counts(none, length)
@@ -98,7 +98,7 @@ def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
 
 @functools.lru_cache
 def attention_of(spec: ModelSpec, length: int) -> str:
-  """Returns the form of attention for inputs of `length` tokens; "none" without attention."""
+  """Return the form of attention for inputs of `length` tokens; "none" without attention."""
   stacks = abstract_model(spec.build).stacks
   if not stacks:
     return "none"
@@ -106,7 +106,7 @@ def attention_of(spec: ModelSpec, length: int) -> str:
 
 
 def matched(spec: ModelSpec, length: int) -> ModelSpec:
-  """Returns the model with the width that gives it the reference's parameters or FLOPs.
+  """Return the model with the width that gives it the reference's parameters or FLOPs.
 
   The width is `size.varied`, d_ff of a Transformer. The reference is the encoding `size.match_to`,
   with its default options and the width as given; FLOPs are those of inputs of `length` tokens. The
@@ -146,7 +146,7 @@ def matched(spec: ModelSpec, length: int) -> ModelSpec:
 
 
 def closest(at: Callable[[int], float], goal: float) -> int:
-  """Returns the width at which a count that grows with it comes near a goal.
+  """Return the width at which a count that grows with it comes near a goal.
 
   Raises:
     ValueError: no width up to 64 suits the encoding.
@@ -164,7 +164,7 @@ def closest(at: Callable[[int], float], goal: float) -> int:
 
 
 def width_step(at: Callable[[int], float]) -> int:
-  """Returns the least number whose multiples are all widths that suit the encoding.
+  """Return the least number whose multiples are all widths that suit the encoding.
 
   Raises:
     ValueError: no width up to 64 suits the encoding.

@@ -47,7 +47,7 @@ class Training:
   shard: Literal["none", "parameters"] = "none"  # divided among devices besides the batches
 
   def __post_init__(self):
-    """Raises ValueError for an option that the optimizer lacks or refuses."""
+    """Raise ValueError for an option that the optimizer lacks or refuses."""
     check(self)
     make, given = _maker(self.optimizer), self.optimizer_options or {}
     taken = {"learning_rate", "weight_decay", *MASKS}
@@ -66,7 +66,7 @@ class Training:
       self._try(make, given)
 
   def _try(self, make: Callable[..., optax.GradientTransformation], given: dict[str, Any]) -> None:
-    """Raises ValueError if an optimizer cannot take a step with the `given` options."""
+    """Raise ValueError if an optimizer cannot take a step with the `given` options."""
 
     def step(params: dict[str, jax.Array]) -> Any:
       optimizer = make(1.0, **given)
@@ -82,12 +82,12 @@ class Training:
 
 
 def _maker(name: str) -> Callable[..., optax.GradientTransformation]:
-  """Returns the function of optax with this name."""
+  """Return the function of optax with this name."""
   return getattr(optax, name, None) or getattr(optax.contrib, name)
 
 
 def _decay(options: Training) -> dict[str, Any]:
-  """Returns the arguments for weight decay; none if the optimizer cannot choose the weights."""
+  """Return the arguments for weight decay; none if the optimizer cannot choose the weights."""
   given = inspect.signature(_maker(options.optimizer)).parameters
   masks = [mask for mask in MASKS if mask in given and "weight_decay" in given]
   return {"weight_decay": options.weight_decay, masks[0]: decayed} if masks else {}
@@ -95,7 +95,7 @@ def _decay(options: Training) -> dict[str, Any]:
 
 @functools.lru_cache
 def make_schedule(options: Training, steps: int) -> optax.Schedule:
-  """Returns the learning rate by step: a linear rise for `warmup` steps, a fall until `steps`.
+  """Return the learning rate by step: a linear rise for `warmup` steps, a fall until `steps`.
 
   `rsqrt` falls as √(warmup / step) (Vaswani et al. 2017, section 5.3, scaled to the peak). The
   schedule is jitted as a whole: on the host each of its operations would be compiled by itself.
@@ -113,7 +113,7 @@ def make_schedule(options: Training, steps: int) -> optax.Schedule:
 
 
 def decayed(params) -> object:
-  """Returns the mask of parameters that decay: the matrices of linear maps.
+  """Return the mask of parameters that decay: the matrices of linear maps.
 
   Vectors of words and positions, norms, biases, periods and phases do not decay, since 0 has a
   meaning for them.
@@ -123,7 +123,7 @@ def decayed(params) -> object:
 
 @functools.lru_cache
 def make_optimizer(options: Training, steps: int) -> optax.GradientTransformation:
-  """Returns the optimizer of optax that `options` name, after clipping by the global norm.
+  """Return the optimizer of optax that `options` name, after clipping by the global norm.
 
   Equal options give the same object, so that compiled steps are shared between runs.
   """

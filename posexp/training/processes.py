@@ -38,7 +38,7 @@ _joined = ProcessInfo()  # this process, once it is connected to the others
 
 
 def process_info() -> ProcessInfo:
-  """Reads from the environment which process this is.
+  """Read from the environment which process this is.
 
   Raises:
     UserError: the environment is incomplete or contradicts itself.
@@ -57,7 +57,7 @@ def process_info() -> ProcessInfo:
 
 
 def join(identity: Any) -> None:
-  """Connects to the other processes, if there are any; call it before JAX is used.
+  """Connect to the other processes, if there are any; call it before JAX is used.
 
   Raises:
     UserError: the other processes do not come, or train a run of another `identity`.
@@ -95,7 +95,7 @@ def _connect(info: ProcessInfo) -> None:
 
 
 def _leave(*error: Any) -> None:
-  """Prints an exception and exits at once; else this process and the others would wait forever."""
+  """Print an exception and exit at once; else this process and the others would wait forever."""
   sys.__excepthook__(*error)
   sys.stdout.flush()
   sys.stderr.flush()
@@ -107,13 +107,13 @@ def _several() -> bool:
 
 
 def is_main_process() -> bool:
-  """Returns True in the one process that writes files and prints."""
+  """Return True in the one process that writes files and prints."""
   return _joined.rank == 0
 
 
 @contextlib.contextmanager
 def main_process_first() -> Iterator[None]:
-  """Runs the block in the main process first, then in the others.
+  """Run the block in the main process first, then in the others.
 
   Raises:
     UserError: in the others, if the main process fails in the block.
@@ -134,7 +134,7 @@ def main_process_first() -> Iterator[None]:
 
 
 def fetch(arrays: Any) -> Any:
-  """Copies a tree of arrays to the host, with the parts that other processes hold."""
+  """Copy a tree of arrays to the host, with the parts that other processes hold."""
   import jax
   from jax.experimental import multihost_utils
 
@@ -153,7 +153,7 @@ class StopFlag:
     self._pending: collections.deque[Any] = collections.deque()
 
   def step(self, mine: bool) -> bool:
-    """Returns whether any process was asked `LATE` steps ago; a single process learns it at once.
+    """Return whether any process was asked `LATE` steps ago; a single process learns it at once.
 
     Call it in every step; `mine` says whether this process was asked.
     """
@@ -163,12 +163,12 @@ class StopFlag:
     return len(self._pending) > LATE and bool(self._pending.popleft())
 
   def read(self, mine: bool) -> bool:
-    """Returns whether any process has been asked by now."""
+    """Return whether any process has been asked by now."""
     return bool(_any_process(mine)) if _several() else mine
 
 
 def _any_process(mine: bool) -> Any:
-  """Returns whether `mine` is True in any process, as an array, without waiting for it."""
+  """Return whether `mine` is True in any process, as an array, without waiting for it."""
   import jax
   import jax.numpy as jnp
   from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -179,7 +179,7 @@ def _any_process(mine: bool) -> Any:
 
 
 def _gathered(number: int) -> Any:
-  """Gathers a number from each process."""
+  """Gather a number from each process."""
   from jax.experimental import multihost_utils
 
   return multihost_utils.process_allgather(np.uint32(number)).ravel()

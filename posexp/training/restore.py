@@ -53,7 +53,7 @@ class TrainedModel(NamedTuple):
 
 
 def open_trained(path: Path | str, moved: Mapping[str, Any] | None = None) -> TrainedModel:
-  """Opens a run that has finished or was stopped, and restores a checkpoint.
+  """Open a run that has finished or was stopped, and restore a checkpoint.
 
   `moved` says where the data are now, by the options of OF_DATA: {"task.train": "new.csv"}.
 
@@ -88,7 +88,7 @@ def open_trained(path: Path | str, moved: Mapping[str, Any] | None = None) -> Tr
 
 
 def open_translator(path: Path | str, rows: int = 1) -> TrainedModel:
-  """Opens a translation run from its folder alone, for batches of so many rows.
+  """Open a translation run from its folder alone, for batches of so many rows.
 
   Raises:
     UserError: there is no run, it is not one of translation, it has no checkpoint yet, or a file
@@ -101,7 +101,7 @@ def open_translator(path: Path | str, rows: int = 1) -> TrainedModel:
 
 
 def open_language_model(path: Path | str) -> TrainedModel:
-  """Opens a language model from the folder of its run alone, on one device.
+  """Open a language model from the folder of its run alone, on one device.
 
   Raises:
     UserError: as `open_translator`.
@@ -111,7 +111,7 @@ def open_language_model(path: Path | str) -> TrainedModel:
 
 
 def open_parser(path: Path | str, rows: int = 1) -> TrainedModel:
-  """Opens a parser from the folder of its run alone, for batches of so many rows.
+  """Open a parser from the folder of its run alone, for batches of so many rows.
 
   Raises:
     UserError: as `open_translator`.
@@ -124,7 +124,9 @@ def open_parser(path: Path | str, rows: int = 1) -> TrainedModel:
 
 
 def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
-  """The names of the terms of each layer's relation, an encoder's first; nothing is allocated."""
+  """Return the names of the terms of each layer's relation, an encoder's first; nothing is
+  allocated.
+  """
   stacks = abstract_model(spec.build).stacks
   return [tuple(block.attention.relation.terms) for stack in stacks for block in stack.blocks]
 
@@ -135,7 +137,9 @@ def _described(
   needed: str = "",
   moved: Mapping[str, Any] | None = None,
 ) -> tuple[Run, Setup]:
-  """A run, and what it was to do; UserError unless it has a checkpoint and is of the `kind`."""
+  """Return a run, and what it was to do; UserError unless it has a checkpoint and is of the
+  `kind`.
+  """
   run = read_run(path)
   for key, value in (moved or {}).items():
     section, _, option = key.partition(".")
@@ -152,7 +156,7 @@ def _described(
 
 
 def _opened_alone(run: Run, setup: Setup, vocabularies: dict[str, int], rows: int) -> TrainedModel:
-  """A model without its data; `vocabularies` are fields of its specification."""
+  """Return a model without its data; `vocabularies` are fields of its specification."""
   given = setup.task.smallest_model(setup.encoding, setup.size, setup.positions)
   spec = _without_data(run, dataclasses.replace(given, **vocabularies))
   # No array of a checkpoint has a shape that depends on the number of steps.
@@ -162,7 +166,7 @@ def _opened_alone(run: Run, setup: Setup, vocabularies: dict[str, int], rows: in
 
 
 def _without_data(run: Run, spec: ModelSpec) -> ModelSpec:
-  """The model with its matched width, where the lengths of its data are not known.
+  """Return the model with its matched width, where the lengths of its data are not known.
 
   Raises:
     UserError: these decide, and the run has not finished.
@@ -180,7 +184,7 @@ def _without_data(run: Run, spec: ModelSpec) -> ModelSpec:
 
 
 def _restored(run: Run, setup: Setup, compiled: Program) -> Snapshot:
-  """The model with the weights of a checkpoint, whole on every device."""
+  """Return the model with the weights of a checkpoint, whole on every device."""
   doing(f"restoring the weights of {near(run.path)}")
   template = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(compiled.mesh)),
@@ -198,7 +202,7 @@ def _restored(run: Run, setup: Setup, compiled: Program) -> Snapshot:
 
 
 def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedModel:
-  """The same weights with other options by their full names: {"rope.scaling": "ntk", …}.
+  """Return the same weights with other options by their full names: {"rope.scaling": "ntk", …}.
 
   Any option of the encoding will do with which the model has the same parameters, and those of the
   model in OF_MODEL. The carry is empty, and is made anew where the model is asked.
@@ -246,7 +250,7 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
 
 
 def other_parameters(one: ModelSpec, other: ModelSpec) -> str | None:
-  """How the parameters of a model differ from those of another; None if they do not.
+  """Return how the parameters of a model differ from those of another; None if they do not.
 
   Nothing is allocated.
 
@@ -265,6 +269,6 @@ def other_parameters(one: ModelSpec, other: ModelSpec) -> str | None:
 
 
 def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-  """The shape of each parameter of a model, by its path."""
+  """Return the shape of each parameter of a model, by its path."""
   params = nnx.state(abstract_model(spec.build), nnx.Param)
   return {"/".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(params)}

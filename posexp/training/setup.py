@@ -42,7 +42,7 @@ class Setup(NamedTuple):
 
   @classmethod
   def of(cls, config: Mapping[str, Any]) -> Setup:
-    """Raises UserError for options that do not exist or do not suit, by their full names."""
+    """Raise UserError for options that do not exist or do not suit, by their full names."""
     parts = {
       str(config["encoding"]): make_encoding(config),
       "task": make_task(config).settled(),
@@ -78,7 +78,7 @@ class Setup(NamedTuple):
     return {"data_digest": self.task.data_digest(), "vectors_digest": digest}
 
   def least_parameters(self) -> int:
-    """The parameters of a model with hardly any words, which is built in shape only.
+    """Return the parameters of a model with hardly any words, which is built in shape only.
 
     Raises:
       Unsuited: the encoding, the task, the size and the positions do not suit each other.
@@ -92,7 +92,7 @@ class Setup(NamedTuple):
         raise Unsuited(as_typed(str(error), parts)) from error
 
   def refusals(self) -> tuple[str, ...]:
-    """Returns why the task or a part of the encoding refuses its sizes: "" for each that does not.
+    """Return why the task or a part of the encoding refuses its sizes: "" for each that does not.
 
     It takes a small part of the time of a model. Where the answers of two runs that differ in
     numbers alone are equal, both or neither of their models can be built.
@@ -104,7 +104,7 @@ class Setup(NamedTuple):
     return _refusals(self.encoding, getattr(self.size, "num_heads", 1), self.size.d_model)
 
   def check_fits(self, parameters: int) -> None:
-    """Raises UserError where a device cannot hold a model of so many while it is trained."""
+    """Raise UserError where a device cannot hold a model of so many while it is trained."""
     names = ("d_model", *filter(None, [self.size.varied]), "num_layers")
     given = {name: getattr(self.size, name) for name in names if hasattr(self.size, name)}
     widths = ", ".join(f"model.{name}={value}" for name, value in given.items())
@@ -117,7 +117,7 @@ class Setup(NamedTuple):
     )
 
   def steps(self, data: Data) -> int:
-    """How many steps training takes on these data."""
+    """Return how many steps training takes on these data."""
     given = self.training
     epoch = data.steps_per_epoch(given.batch_size)  # also refuses batches that there cannot be
     if (steps := given.steps or given.epochs * epoch) > LARGEST:
@@ -125,7 +125,7 @@ class Setup(NamedTuple):
     return steps
 
   def program(self, spec: ModelSpec, data: Data, mesh: Mesh) -> Program:
-    """The compiled functions of the run.
+    """Return the compiled functions of the run.
 
     Raises:
       UserError: a device cannot hold the model, or a batch.
@@ -142,7 +142,7 @@ class Setup(NamedTuple):
     return made
 
   def model_for(self, data: Data) -> ModelSpec:
-    """The model for these data, with the width that was matched.
+    """Return the model for these data, with the width that was matched.
 
     Raises:
       UserError: sequences are longer than the encoding's positions or than those that are drawn
@@ -197,7 +197,9 @@ def _refusals(encoding: Encoding, heads: int, features: int) -> tuple[str, ...]:
 
 
 def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
-  """The sections with the values that their dataclasses hold, so that "4" and 4 are one run."""
+  """Return the sections with the values that their dataclasses hold, so that "4" and 4 are
+  one run.
+  """
   return {
     section: {key: _same(given, getattr(part, key, given)) for key, given in options.items()}
     for section, part in parts.items()
@@ -206,6 +208,8 @@ def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, A
 
 
 def _same(given: Any, read: Any) -> Any:
-  """What is given where it is what was read, as 1 is 1.0; else that, as YAML can write it."""
+  """Return what was given if it equals what was read, as 1 does 1.0; else the latter, as YAML has
+  it.
+  """
   read = list(read) if isinstance(read, tuple) else read
   return given if given == read else read

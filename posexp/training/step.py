@@ -38,7 +38,7 @@ GATHERED = "gathered"  # jax.checkpoint's name for divided parameters made whole
 
 @struct.dataclass
 class Window:
-  """Sums over the steps since the last row of the log."""
+  """Sum over the steps since the last row of the log."""
 
   sums: dict[str, Array]  # each metric, times the weight of its batch
   weight: Array
@@ -78,7 +78,7 @@ class Step:
     return max(self._temporary.values(), default=0)
 
   def begin(self, state: State, batches: Iterable[Batch], key: Array) -> None:
-    """Begins to compile the step for such batches, on threads.
+    """Begin to compile the step for such batches, on threads.
 
     State and batches are given by their shapes and devices (`jax.ShapeDtypeStruct`).
     """
@@ -89,14 +89,14 @@ class Step:
         self._begun[shape] = self.threads.submit(self._compile, lowered.result)
 
   def await_xla(self) -> None:
-    """Waits until the last program begun is traced and handed to XLA, which needs no Python.
+    """Wait until the last program begun is traced and handed to XLA, which needs no Python.
 
     Tracing anything else meanwhile would slow down both.
     """
     wait(self._lowered)  # an error is raised where the step is called
 
   def _compile(self, lowered: Callable[[], Any]) -> int:
-    """Compiles a step; returns the bytes it needs on a device besides its inputs and outputs."""
+    """Compile a step; return the bytes it needs on a device besides its inputs and outputs."""
     # The jitted function finds this program, and is faster to call than the program.
     program = lowered().compile()
     return getattr(program.memory_analysis(), "temp_size_in_bytes", 0)
@@ -131,19 +131,19 @@ class Program(NamedTuple):
 
 
 def keys(seed: int) -> dict[str, Array]:
-  """Returns the random keys of a run, by stream."""
+  """Return the random keys of a run, by stream."""
   return dict(zip(STREAMS, jax.random.split(jax.random.key(seed), len(STREAMS)), strict=True))
 
 
 def split(model: nnx.Module) -> tuple[nnx.GraphDef, Any, Any]:
-  """Returns the structure, the parameters and the settings of a model."""
+  """Return the structure, the parameters and the settings of a model."""
   graphdef, params, settings = nnx.split(model, nnx.Param, ...)
   return graphdef, nnx.as_pure(params), nnx.as_pure(settings)
 
 
 @functools.lru_cache(maxsize=8)
 def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: int = 1) -> Program:
-  """Returns the functions that a run calls, compiled at their first call, once for equal runs.
+  """Return the functions that a run calls, compiled at their first call, once for equal runs.
 
   `rows` is the number of rows of a batch, for a model that carries something from step to step.
   """
@@ -185,19 +185,19 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
 
 
 def quickly(mesh: Mesh) -> dict[str, int] | None:
-  """Returns XLA's options for a program that is called once and, on a CPU, need not be fast."""
+  """Return XLA's options for a program that is called once and, on a CPU, need not be fast."""
   on_cpu = mesh.devices.flat[0].platform == "cpu"
   return {"xla_backend_optimization_level": 1} if on_cpu else None  # 0 would round differently
 
 
 def layout(state: State, mesh: Mesh, divided: bool) -> State:
-  """Returns the sharding of a state: its carry by rows, all other arrays as in `shardings`."""
+  """Return the sharding of a state: its carry by rows, all other arrays as in `shardings`."""
   rest = shardings(state.replace(carry=()), mesh, divided)
   return rest.replace(carry=jax.tree.map(lambda _: by_rows(mesh), state.carry))
 
 
 def empty(names: Iterable[str]) -> Window:
-  """Returns a window over no steps."""
+  """Return a window over no steps."""
   return Window({name: jnp.zeros(()) for name in names}, jnp.zeros(()), jnp.full((), -1, jnp.int32))
 
 
@@ -212,7 +212,7 @@ class Functions:
   mesh: Mesh
 
   def update(self, state: State, batch: Batch, key: Array) -> State:
-    """Takes a step of training."""
+    """Take a step of training."""
     gradient = self.gradient if self.training.accumulate == 1 else self.mean_gradient
     optimizer = make_optimizer(self.training, self.steps)
     of_step = jax.random.fold_in(key, state.step)
@@ -230,7 +230,7 @@ class Functions:
   def gradient(
     self, state: State, batch: Batch, carry: Any, key: Array
   ) -> tuple[Any, dict[str, Array], Array, Any]:
-    """Returns the gradient of a batch's loss, its metrics, their weight, and the next carry."""
+    """Return the gradient of a batch's loss, its metrics, their weight, and the next carry."""
 
     def loss(params: Any) -> tuple[Array, tuple]:
       if self.divided:
@@ -252,7 +252,7 @@ class Functions:
   def mean_gradient(
     self, state: State, batch: Batch, carry: Any, key: Array
   ) -> tuple[Any, dict[str, Array], Array, Any]:
-    """Computes `gradient` from one part of the batch after another."""
+    """Compute `gradient` from one part of the batch after another."""
     count = self.training.accumulate
 
     def parts(x: Array) -> Array:  # a part has rows of every device: rows i, i + n, i + 2n, …
@@ -277,7 +277,7 @@ class Functions:
     return *jax.tree.map(lambda each: each / weight, sums), weight, jax.tree.map(whole, after)
 
   def counted(self, state: State, values: dict[str, Array], weight: Array) -> Window:
-    """Adds the metrics of one more step to the window."""
+    """Add the metrics of one more step to the window."""
     before = state.window
     fine = jnp.isfinite(values["loss"]) | (before.broken >= 0)
     return Window(
@@ -289,7 +289,7 @@ class Functions:
   def predict(
     self, state: State, batch: Batch, carry: Any = (), term_scale: TermScale | None = None
   ) -> tuple[dict[str, Array], Any]:
-    """Returns the model's predictions for every row, and the next carry."""
+    """Return the model's predictions for every row, and the next carry."""
     return nnx.merge(self.graphdef, state.params, state.settings).predict(batch, carry, term_scale)
 
   @property
@@ -300,7 +300,7 @@ class Functions:
 
 @functools.lru_cache(maxsize=8)
 def compiled(functions: Functions) -> tuple[Step, Callable, Callable]:
-  """Returns update, clear and predict of a `Program`: the same objects for equal `functions`."""
+  """Return update, clear and predict of a `Program`: the same objects for equal `functions`."""
 
   @functools.partial(jax.jit, donate_argnums=0)
   def clear(state: State) -> State:
@@ -312,7 +312,7 @@ def compiled(functions: Functions) -> tuple[Step, Callable, Callable]:
 
 @functools.lru_cache(maxsize=32)
 def parameters(spec: ModelSpec) -> int:
-  """Counts the parameters of a model; nothing is allocated.
+  """Count the parameters of a model; nothing is allocated.
 
   Raises:
     ValueError: the model cannot be built; the message says which sizes do not suit.

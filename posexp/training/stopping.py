@@ -40,14 +40,14 @@ class StopRequests:
     self.__exit__()
 
   def asked(self) -> bool:
-    """Returns whether to stop after this step, the same in all processes; call it once per step.
+    """Return whether to stop after this step, the same in all processes; call it once per step.
 
     A signal may come between any two lines, so keep the answer for the rest of the step.
     """
     return self._flag.step(bool(self._received))
 
   def obey(self, step: int, steps: int) -> None:
-    """Ends the process as the signal would have done, if any process received one."""
+    """End the process as the signal would have done, if any process received one."""
     if not self._flag.read(bool(self._received)):
       return
     log.info("stopped at step %d of %d, which is saved", step, steps)

@@ -28,7 +28,7 @@ def header(
   folder: Path,
   tracking: str,
 ) -> None:
-  """What is about to be trained, on what, how large it is, and where it is kept."""
+  """Say what is about to be trained, on what, how large it is, and where it is kept."""
   name, size, train = config["encoding"], config["model"], config["train"]
   splits = ", ".join(f"{count:,} {split}" for split, count in data.sizes.items())
   given = show_options(config.get(name))
@@ -64,7 +64,7 @@ def header(
 
 @contextlib.contextmanager
 def progress(step: int, steps: int) -> Iterator[tqdm]:
-  """A progress bar in a terminal from the first step on, and nothing where output is piped."""
+  """Show a progress bar in a terminal from the first step on, and nothing where output is piped."""
   with (
     logging_redirect_tqdm(),
     tqdm(
@@ -80,14 +80,15 @@ def progress(step: int, steps: int) -> Iterator[tqdm]:
 
 
 def at_bar(bar: tqdm, row: Mapping[str, float]) -> None:
-  """Shows the newest loss and throughput at the progress bar."""
+  """Show the newest loss and throughput at the progress bar."""
   rate = row["time/tokens_per_second"]
   bar.set_postfix_str(f"loss {row['train/loss']:.3f}, {rate:,.0f} tokens/s")
 
 
 def evaluation(task: Task, steps: int, history: Sequence[Mapping[str, float]], best: bool) -> None:
-  """A line for the evaluation of the last row, each metric with one decimal fewer than in the final
-  table; of training, the means over the steps since the evaluation before."""
+  """Return a line for the evaluation of the last row, each metric with one decimal fewer than in
+  the final table; of training, the means over the steps since the evaluation before.
+  """
   row = history[-1]
   found = []
   for name in task.followed:
@@ -116,13 +117,13 @@ def evaluation(task: Task, steps: int, history: Sequence[Mapping[str, float]], b
 def since_evaluation(
   history: Sequence[Mapping[str, float]],
 ) -> tuple[float, Sequence[Mapping[str, float]]]:
-  """The step of the evaluation before that of the last row, or 0, and the rows after it."""
+  """Return the step of the evaluation before that of the last row, or 0, and the rows after it."""
   before = [number for number, row in enumerate(history[:-1]) if "validation/loss" in row]
   return (history[before[-1]]["step"], history[before[-1] + 1 :]) if before else (0, history)
 
 
 def result(lines: Iterable[str]) -> None:
-  """The final table."""
+  """Print the final table."""
   log.info("")
   for each in lines:
     log.info("%s", printable(each))

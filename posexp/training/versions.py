@@ -14,7 +14,7 @@ PACKAGES = ("jax", "flax", "optax", "numpy")  # their versions change a result's
 
 
 def versions() -> str:
-  """Returns the versions that decide a result: "posexp 0.2.0, jax 0.10.2, …, Python 3.11.7".
+  """Return the versions that decide a result: "posexp 0.2.0, jax 0.10.2, …, Python 3.11.7".
 
   In a checkout the version of posexp is followed by the commit, and by a plus if files differ from
   it: "posexp 0.2.0 (1a2b3c4d5e+)".
@@ -26,7 +26,7 @@ def versions() -> str:
 
 
 def processor() -> str:
-  """Returns the name of this machine's processor, or its architecture if it has no name."""
+  """Return the name of this machine's processor, or its architecture if it has no name."""
   try:
     found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
   except OSError:  # another system than Linux
@@ -35,7 +35,7 @@ def processor() -> str:
 
 
 def _commit(checkout: Path) -> str | None:
-  """Returns the commit of a checkout of posexp; None for an installed package or without git."""
+  """Return the commit of a checkout of posexp; None for an installed package or without git."""
   if not (checkout / ".git").exists():
     return None
   describe = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=10", "--exclude=*"]

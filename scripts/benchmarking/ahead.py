@@ -63,7 +63,7 @@ FLOPs. Whether cuDNN accepts its calls is decided on a GPU too."""
 
 
 def gpus(asked: str) -> tuple[int, str]:
-  """How many of which: `8xh100`, or one `h100`.
+  """Return how many of which: `8xh100`, or one `h100`.
 
   Raises:
     UserError: there is no such GPU.
@@ -75,7 +75,7 @@ def gpus(asked: str) -> tuple[int, str]:
 
 
 def mesh_of(count: int, name: str) -> Mesh:
-  """Devices that can be compiled for, and nothing else.
+  """Make a device that can be compiled for, and nothing else.
 
   Raises:
     UserError: XLA's compiler for them is not installed.
@@ -93,7 +93,9 @@ def mesh_of(count: int, name: str) -> Mesh:
 
 
 def compiled(case: Case, mesh: Mesh) -> tuple[Any, float]:
-  """The update step of a case, and how many seconds its compiler took. Nothing is allocated."""
+  """Return the update step of a case, and how many seconds its compiler took. Nothing is
+  allocated.
+  """
   program = step.program(programs.spec(case), Training(batch_size=case.batch), programs.STEPS, mesh)
 
   def described(x: Any, where: NamedSharding) -> jax.ShapeDtypeStruct:
@@ -108,7 +110,7 @@ def compiled(case: Case, mesh: Mesh) -> tuple[Any, float]:
 
 
 def seconds(kernel: Kernel, chip: Chip, count: int) -> float:
-  """What a kernel takes at least, on each of so many chips."""
+  """Return what a kernel takes at least, on each of so many chips."""
   if kernel.kind == "collective":  # a ring passes all but a share on, and of sums does so twice
     turns = 2 if kernel.name == "all-reduce" else 1
     return turns * (count - 1) / count * kernel.bytes / chip.link
@@ -117,7 +119,7 @@ def seconds(kernel: Kernel, chip: Chip, count: int) -> float:
 
 
 def counted(kernels: Sequence[Kernel], kind: str) -> str:
-  """How many of each name there are, of a kind."""
+  """Return how many of each name there are, of a kind."""
   found: Counter = Counter()
   for each in kernels:
     if each.kind == kind:
@@ -126,7 +128,7 @@ def counted(kernels: Sequence[Kernel], kind: str) -> str:
 
 
 def row(case: Case, program: Any, took: float, count: int, name: str) -> Row:
-  """What a compiled program says of a case; its baseline is added later."""
+  """Return what a compiled program says of a case; its baseline is added later."""
   chip = chips.GPUS[name][1]
   kernels = Program(program.as_text()).kernels()
   bound = sum(seconds(each, chip, count) for each in kernels)
@@ -152,7 +154,9 @@ def row(case: Case, program: Any, took: float, count: int, name: str) -> Row:
 
 
 def group(found: Sequence[Case], mesh: Mesh, name: str, notes: list[str]) -> Iterator[Row]:
-  """The rows of a group, of which the first is the baseline; a note for each case without one."""
+  """Yield the rows of a group, of which the first is the baseline; a note for each case without
+  one.
+  """
   first = None
   for case in found:
     try:
@@ -168,7 +172,7 @@ def group(found: Sequence[Case], mesh: Mesh, name: str, notes: list[str]) -> Ite
 
 
 def ahead(args: argparse.Namespace, command: str) -> list[Row]:
-  """Compiles, prints a line for each program as it comes, writes all to a folder.
+  """Compile, print a line for each program as it comes, write all to a folder.
 
   Raises:
     UserError: something that was asked for does not exist, or the folder cannot be written.
@@ -202,7 +206,7 @@ def ahead(args: argparse.Namespace, command: str) -> list[Row]:
 
 
 def shown(found: Sequence[Row]) -> Iterator[Table]:
-  """A table for each group, in the order of its bounds."""
+  """Yield a table for each group, in the order of its bounds."""
   for title in dict.fromkeys(each["group"] for each in found):
     mine = sorted((each for each in found if each["group"] == title), key=lambda r: r["bound_ms"])
     heads = SHOWN | {"bound_ratio": f"× {mine[0]['against']}"}
@@ -210,7 +214,7 @@ def shown(found: Sequence[Row]) -> Iterator[Table]:
 
 
 def cell(one: Row, column: str) -> str:
-  """A figure as it is shown."""
+  """Return a figure as it is shown."""
   value = one[column]
   if isinstance(value, str):
     return value

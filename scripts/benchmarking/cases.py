@@ -123,7 +123,7 @@ class Case:
 
 
 def plan(args: argparse.Namespace) -> tuple[list[list[Case]], list[str]]:
-  """The groups, each with its baseline first; and remarks on what was left out or changed.
+  """Return the groups, each with its baseline first; and remarks on what was left out or changed.
 
   Raises:
     UserError: an encoding, an option or a size does not exist or does not fit.
@@ -158,7 +158,7 @@ def plan(args: argparse.Namespace) -> tuple[list[list[Case]], list[str]]:
 
 
 def words(file: Path) -> tuple[int, ...]:
-  """How many tokens the lines of a text have, if these are its words, [EOS] counted.
+  """Return how many tokens the lines of a text have, if these are its words, [EOS] counted.
 
   Raises:
     UserError: it cannot be read, or is empty.
@@ -173,7 +173,7 @@ def words(file: Path) -> tuple[int, ...]:
 
 
 def whole_batches(lines: tuple[int, ...], batch: int, model: str) -> tuple[int, ...]:
-  """The lines of an epoch of steps.
+  """Return the lines of an epoch of steps.
 
   Raises:
     UserError: they are fewer than a batch, or the model does not read single texts.
@@ -186,7 +186,7 @@ def whole_batches(lines: tuple[int, ...], batch: int, model: str) -> tuple[int, 
 
 
 def encodings(names: Sequence[str], options: Sequence[str]) -> dict[str, tuple[str, Encoding]]:
-  """Each name with its options, as typed, and the encoding; `none` is the first.
+  """Return each name with its options, as typed, and the encoding; `none` is the first.
 
   Raises:
     UserError: a name or an option does not exist, or an option is of an encoding not among them.
@@ -211,7 +211,7 @@ def encodings(names: Sequence[str], options: Sequence[str]) -> dict[str, tuple[s
 
 
 def with_positions(name: str, encoding: Encoding, length: int, options: str) -> Encoding:
-  """The encoding with positions for `length` tokens.
+  """Return the encoding with positions for `length` tokens.
 
   Raises:
     UserError: it was given fewer.
@@ -230,7 +230,9 @@ def with_positions(name: str, encoding: Encoding, length: int, options: str) -> 
 def models_of(
   asked: str, work: str, name: str, encoding: Encoding, chosen: dict[str, tuple[str, Encoding]]
 ) -> tuple[list[str], str]:
-  """The models that an encoding is measured in, and a remark if they are not what one expects."""
+  """Return the models that an encoding is measured in, and a remark if they are not what one
+  expects.
+  """
   decoders = f"{name} is for decoders alone"
   if work in SEARCHES or asked == "translator":
     if encoding.causal_only:
@@ -245,7 +247,7 @@ def models_of(
 
 
 def size_of(args: argparse.Namespace, dtype: str, d_model: int, attention: str) -> Size:
-  """The size of the model; UserError if there is no such model."""
+  """Return the size of the model; UserError if there is no such model."""
   fields = {
     "d_model": d_model,
     "num_heads": args.heads,
@@ -260,7 +262,7 @@ def size_of(args: argparse.Namespace, dtype: str, d_model: int, attention: str) 
 
 
 def variants(case: Case, args: argparse.Namespace) -> Iterator[Case]:
-  """The case as often as its pass measures it."""
+  """Yield the case as often as its pass measures it."""
   if case.work == "seeds":
     for seeds, way in itertools.product(args.seeds, (IN_TURN, VMAP)):
       yield dataclasses.replace(case, seeds=seeds, way=way)

@@ -46,7 +46,7 @@ def choice(new: Row, old: Row, by: str, at: str, **texts: str) -> Choice:
 def advice(
   rows: Sequence[Row], checks: Sequence[Row] = (), long: int = LONG["gpu"]
 ) -> list[Advice]:
-  """All that the rows say.
+  """Return all that the rows say.
 
   `checks` are those of `proof`. With them the kernels of an encoding and model count if all of its
   checks found them equal; without any they count, and that is said.
@@ -57,7 +57,7 @@ def advice(
 
 
 def forms(rows: Sequence[Row], checks: Sequence[Row], long: int) -> Iterator[Choice]:
-  """What `model.attention=auto` takes against the fastest other form, at every length.
+  """Return what `model.attention=auto` takes against the fastest other form, at every length.
 
   Where it takes blocks, it does so for the memory of the definition, which is no choice then.
   """
@@ -96,7 +96,7 @@ def dtypes(rows: Sequence[Row]) -> Iterator[Choice]:
 
 
 def seeds(rows: Sequence[Row]) -> Iterator[Choice]:
-  """Seeds in one program against one after another."""
+  """Compare seeds in one program with one after another."""
   for new, old in beside(rows, "by", VMAP, IN_TURN):
     shape = f"{new['model']}, {new['dtype']}, L={new['length']}, B={new['batch']}"
     yield choice(
@@ -144,7 +144,7 @@ def told(choices: Iterable[Choice], at: str) -> Iterator[Advice]:
 
 
 def where(some: Sequence[int], all: Sequence[int], at: str) -> str:
-  """The places in which something holds, in words."""
+  """Return the places in which something holds, in words."""
   if len(some) == len(all) > 1:
     return f"at every {at} measured"
   if list(some) == list(all[-len(some) :]) and len(all) > 1:

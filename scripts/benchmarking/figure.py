@@ -20,7 +20,7 @@ QUANTITIES = {
 
 
 def cost(rows: Sequence[Row], device: str) -> Figure | None:
-  """A row of panels for each pass and width, a line for each label; None for one length."""
+  """Return a row of panels for each pass and width, a line for each label; None for one length."""
   groups: dict[tuple, dict[str, list[Row]]] = {}
   for row in rows:
     if row["pass"] not in ("seeds", "start"):
@@ -76,5 +76,5 @@ def cost(rows: Sequence[Row], device: str) -> Figure | None:
 
 
 def of(row: Row, name: str) -> float | None:
-  """A quantity of a row."""
+  """Return a quantity of a row."""
   return 1e6 / row["tokens_per_s"] if name == "microseconds" else row[name]

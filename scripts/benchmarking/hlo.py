@@ -54,7 +54,7 @@ class Instruction(NamedTuple):
     return sum(each.bytes for each in self.arrays)
 
   def attribute(self, pattern: str) -> str:
-    """The first group of what is found among the attributes, or nothing."""
+    """Return the first group of what is found among the attributes, or nothing."""
     found = re.search(pattern, self.attributes)
     return found.group(1) if found else ""
 
@@ -74,7 +74,7 @@ class Kernel(NamedTuple):
 
 
 def closing(text: str) -> int:
-  """Where the parenthesis closes that the text begins with."""
+  """Return where the parenthesis closes that the text begins with."""
   depth = 0
   for place, letter in enumerate(text):
     depth += (letter == "(") - (letter == ")")
@@ -116,7 +116,9 @@ class Program:
     return list(self.launched(self.entry, 1))
 
   def launched(self, name: str, times: int) -> Iterator[Kernel]:
-    """The kernels of a computation that is done so many times. Of branches, the longest counts."""
+    """Yield the kernels of a computation that is done so many times. Of branches, the longest
+    counts.
+    """
     of = self.computations[name]
     for each in of.values():
       if each.op == "while":
@@ -133,7 +135,7 @@ class Program:
         yield self.kernel(of, each, times)
 
   def kernel(self, of: Computation, it: Instruction, times: int) -> Kernel:
-    """What an instruction of a computation is."""
+    """Return what an instruction of a computation is."""
     plain = it.op.removesuffix("-start")
     if plain in COLLECTIVES:
       largest = max(it.arrays, key=lambda array: array.bytes)

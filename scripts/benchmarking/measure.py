@@ -29,7 +29,7 @@ def measure(
   seconds: float,
   failed: dict[str, str] | None = None,
 ) -> Iterator[list[Row]]:
-  """The rows of each group, from `count` rounds of so many seconds for each case.
+  """Yield the rows of each group, from `count` rounds of so many seconds for each case.
 
   A case that cannot be compiled or run goes to `failed`, with the reason, if that is given.
 
@@ -67,7 +67,7 @@ def measure(
 def all_prepared(
   group: list[Case], folder: Path, failed: dict[str, str] | None
 ) -> dict[Case, Ready]:
-  """The cases of a group, less those that failed where failures are kept."""
+  """Return the cases of a group, less those that failed where failures are kept."""
   ready = {}
   for case in group:
     try:
@@ -81,13 +81,13 @@ def all_prepared(
 
 
 def reason(error: Exception) -> str:
-  """What an exception says, in a line."""
+  """Return what an exception says, in a line."""
   said = next(iter(str(error).splitlines()), "")
   return said if isinstance(error, UserError | ValueError) else f"{type(error).__name__}: {said}"
 
 
 def prepared(case: Case, folder: Path) -> Ready:
-  """The case, compiled and run once; UserError if its sizes do not fit."""
+  """Return the case, compiled and run once; UserError if its sizes do not fit."""
   try:
     found = start.prepare(case, folder) if case.work == "start" else programs.prepare(case)
   except ValueError as error:

@@ -28,7 +28,7 @@ a peer is the time to the end of its first call."""
 
 
 def device() -> str:
-  """The devices and how many there are."""
+  """Return the devices and how many there are."""
   devices = jax.local_devices()
   kind = devices[0].device_kind
   if devices[0].platform != "cpu":
@@ -48,7 +48,7 @@ def versions() -> str:
 
 
 def about(command: str, notes: Sequence[str], peer: str = "") -> list[str]:
-  """What was measured, on which machine, with which versions."""
+  """Return what was measured, on which machine, with which versions."""
   load = "unknown"
   with contextlib.suppress(OSError, AttributeError):
     load = f"{os.getloadavg()[0]:.1f}"
@@ -57,7 +57,7 @@ def about(command: str, notes: Sequence[str], peer: str = "") -> list[str]:
 
 
 def check_writable(folder: Path) -> None:
-  """Raises UserError unless the folder exists or can be made."""
+  """Raise UserError unless the folder exists or can be made."""
   with writing("--out", folder):
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -76,14 +76,14 @@ def write_tables(folder: Path, found: Sequence[Row], about: Sequence[str]) -> No
 
 
 def write(folder: Path, texts: dict[str, str]) -> None:
-  """Writes files by name; UserError if the folder cannot be written."""
+  """Write files by name; UserError if the folder cannot be written."""
   with writing("--out", folder):
     for name, text in texts.items():
       storage.write(folder / name, text)
 
 
 def draw(folder: Path, found: Sequence[Row]) -> list[str]:
-  """Draws the figure, if there are several lengths; returns the names of all files."""
+  """Draw the figure, if there are several lengths; return the names of all files."""
   names = [f"{NAME}.md", f"{NAME}.csv"]
   drawn = figure.cost(found, device())
   if drawn is not None:

@@ -31,7 +31,7 @@ class Way(NamedTuple):
     return " ".join(filter(None, words))
 
   def suits(self, case: Case) -> bool:
-    """Whether the case can be worked in this way: where shapes change it is eager."""
+    """Return whether the case can be worked in this way: where shapes change it is eager."""
     changing = case.work in SEARCHES or bool(case.lines)
     return not (self.compiled and changing) and (bool(case.lines) or not self.sorted)
 
@@ -52,7 +52,7 @@ class Library(NamedTuple):
     return Path(__file__).with_name(self.script)
 
   def has(self, case: Case) -> bool:
-    """Whether its script can do the work."""
+    """Return whether its script can do the work."""
     decodes = case.model == "decoder" if self.recurs else not case.size.memory
     return decodes and case.work in self.works
 
@@ -122,7 +122,7 @@ class Peer:
     raise UserError(f"{self.library.name} has ended: {said[-1] if said else 'it said nothing'}")
 
   def prepare(self, group: list[Case]) -> dict[Case, Ready]:
-    """The cases of a group that it can do, in all its ways, each run once."""
+    """Return the cases of a group that it can do, in all its ways, each run once."""
     found: dict[Case, Ready] = {}
     for case in {each.name: each for each in reversed(group)}.values():
       if case.name not in self.encodings or not self.library.has(case):
@@ -150,17 +150,17 @@ class Peer:
     return timed
 
   def forget(self) -> None:
-    """Frees what was prepared."""
+    """Free what was prepared."""
     self._ask(do="forget")
 
   def close(self) -> None:
-    """Ends the process."""
+    """End the process."""
     self._process.terminate()
     self._process.wait()
 
 
 def request(case: Case, way: Way) -> dict:
-  """What the peer has to know of a case."""
+  """Return what the peer has to know of a case."""
   size = case.size
   lines = sorted(case.lines) if way.sorted else list(case.lines)
   return {

@@ -49,7 +49,7 @@ Work = tuple[Call, Any, dict[str, float | None]]  # with the program, if it is o
 
 
 def prepare(case: Case) -> Ready:
-  """Compiles a case and runs it once.
+  """Compile a case and run it once.
 
   Raises:
     ValueError: the sizes do not fit the encoding.
@@ -67,7 +67,7 @@ def prepare(case: Case) -> Ready:
 
 
 def costs(compiled: Any) -> dict[str, float | None]:
-  """What the compiler says of a program, if it is one. The body of a loop counts once."""
+  """Return what the compiler says of a program, if it is one. The body of a loop counts once."""
   if compiled is None:
     return {}
   memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
@@ -79,7 +79,7 @@ def costs(compiled: Any) -> dict[str, float | None]:
 
 
 def repeated(once: Callable[[], Any]) -> Call:
-  """The work as often as it is asked for, waiting for each result."""
+  """Return the work as often as it is asked for, waiting for each result."""
 
   def call(calls: int) -> None:
     for _ in range(calls):
@@ -89,7 +89,7 @@ def repeated(once: Callable[[], Any]) -> Call:
 
 
 def spec(case: Case) -> ModelSpec:
-  """The model of a case, as training builds it."""
+  """Return the model of a case, as training builds it."""
   if case.model == "encoder":
     return ClassifierSpec(case.vocabulary, CLASSES, case.encoding, case.size)
   if case.model == "decoder":
@@ -116,14 +116,14 @@ def batch(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def compile(function: Any, *args) -> tuple[Any, float]:
-  """A jitted function compiled for its arguments, and how many seconds that took."""
+  """Return a jitted function compiled for its arguments, and how many seconds that took."""
   began = time.perf_counter()
   compiled = function.lower(*args).compile()
   return compiled, time.perf_counter() - began
 
 
 def started(case: Case) -> tuple[step.Program, dict[str, Array], Any]:
-  """The program of a run, a batch of it on the devices, and the key of its dropout."""
+  """Return the program of a run, a batch of it on the devices, and the key of its dropout."""
   rows = np.array([case.batch])
   mesh = devices.mesh_for(rows)
   options = Training(batch_size=case.batch)
@@ -133,7 +133,7 @@ def started(case: Case) -> tuple[step.Program, dict[str, Array], Any]:
 
 
 def forward(case: Case) -> Work:
-  """The predictions of evaluation."""
+  """Return the predictions of evaluation."""
   program, ready, _ = started(case)
   state = program.init(0)
   carry = program.carry(case.batch)
@@ -192,7 +192,7 @@ def epoch(case: Case, program: step.Program, key: Array) -> Work:
 
 
 def facts_of(params: Any, seconds: float | None = None) -> dict[str, float | None]:
-  """The number of parameters, and the time to compile."""
+  """Return the number of parameters, and the time to compile."""
   return {"parameters": sum(x.size for x in jax.tree.leaves(params)), "compile_s": seconds}
 
 
@@ -247,7 +247,7 @@ def sources(case: Case) -> list[dict[str, np.ndarray]]:
 
 
 def search(case: Case) -> Work:
-  """Translations of exactly as many tokens as the source has: [EOS] is never the best."""
+  """Return translation of exactly as many tokens as the source has: [EOS] is never the best."""
   program, _, _ = started(case)
   state = program.init(0)
   params = jax.tree.map(lambda leaf: leaf, state.params)
@@ -264,7 +264,7 @@ def search(case: Case) -> Work:
 
 
 def ceiling(dtype: str) -> tuple[Timed, float]:
-  """A large matrix product, and its FLOPs: what the devices' arithmetic can do."""
+  """Return a large matrix product, and its FLOPs: what the devices' arithmetic can do."""
   width = 1024 if jax.default_backend() == "cpu" else 8192
   a, b = (jax.random.normal(jax.random.key(seed), (width, width)).astype(dtype) for seed in (0, 1))
   product = jax.jit(jnp.matmul)

@@ -39,7 +39,7 @@ COLUMNS = ("encoding", "options", "model", "length", *ERRORS, "equal", "reason")
 
 
 def layer(encoding: Encoding, causal: bool, **options: str) -> Stack:
-  """A model of one layer; ValueError if the encoding does not have it.
+  """Return a model of one layer; ValueError if the encoding does not have it.
 
   What its relus let through counts for nothing, or one that is off by rounding would look wrong.
   """
@@ -51,7 +51,7 @@ def layer(encoding: Encoding, causal: bool, **options: str) -> Stack:
 
 
 def passes(stack: Stack, tokens: Array, mask: Array) -> list[np.ndarray]:
-  """The output of a layer at real tokens, [B,L,F], and the gradients of its parameters."""
+  """Return the output of a layer at real tokens, [B,L,F], and the gradients of its parameters."""
   graphdef, params, others = nnx.split(stack, nnx.Param, ...)
   toward = jax.random.normal(jax.random.key(1), (*tokens.shape, SIZE.d_model))
 
@@ -69,7 +69,9 @@ def passes(stack: Stack, tokens: Array, mask: Array) -> list[np.ndarray]:
 
 
 def distance(these: list[np.ndarray], those: list[np.ndarray]) -> float:
-  """The largest difference of two lists of arrays, in norms relative to those of the second."""
+  """Return the largest difference of two lists of arrays, in norms relative to those of the
+  second.
+  """
   norms = [np.linalg.norm(each) for each in those]
   least = 1e-3 * max(norms)  # gradients that are all but zero count by the others' size
   pairs = zip(these, those, norms, strict=True)
@@ -95,7 +97,7 @@ def compare(encoding: Encoding, causal: bool, length: int) -> list[float]:
 
 
 def check(encodings: Iterable[str], lengths: Sequence[int]) -> Iterator[Row]:
-  """A row of `COLUMNS` for each encoding that has kernels, model and length.
+  """Yield a row of `COLUMNS` for each encoding that has kernels, model and length.
 
   Encodings of the embedding alone attend as `none` does, which stands for them.
   """
@@ -117,7 +119,7 @@ def check(encodings: Iterable[str], lengths: Sequence[int]) -> Iterator[Row]:
 
 
 def verdict(encoding: Encoding, causal: bool, length: int) -> Row:
-  """The errors, and whether they are small enough: `yes` or `no`, with a reason."""
+  """Return the errors, and whether they are small enough: `yes` or `no`, with a reason."""
   try:
     found = compare(encoding, causal, length)
   except Exception as error:  # whatever a compiler or a device says no with
@@ -128,13 +130,13 @@ def verdict(encoding: Encoding, causal: bool, length: int) -> Row:
 
 
 def label(row: Row) -> str:
-  """What a row is of."""
+  """Return what a row is of."""
   parts = f"{row['encoding']} {row['options']}".strip(), row["model"]
   return ", ".join((*parts, f"L={row['length']}") if row["length"] else parts)
 
 
 def table(rows: Sequence[Row]) -> Table:
-  """The rows of what has kernels; errors are relative to the definition in float32."""
+  """Return the rows of what has kernels; errors are relative to the definition in float32."""
   heads = ["", "output", "in bfloat16", "gradients", "in bfloat16", "equal"]
   cells = []
   for row in rows:

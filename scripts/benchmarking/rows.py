@@ -29,7 +29,7 @@ Row = dict[str, object]
 
 
 def shape(case: Case) -> Row:
-  """The columns that are known before anything is measured."""
+  """Return the columns that are known before anything is measured."""
   size = case.size
   return {
     "group": case.title,
@@ -61,7 +61,9 @@ def row(
   baseline: tuple[Case, list[Spent]],
   ceiling: tuple[list[Spent], float],
 ) -> Row:
-  """What the rounds measured of a case, its baseline, and a matrix product of so many FLOPs."""
+  """Return what the rounds measured of a case, its baseline, and a matrix product of so
+  many FLOPs.
+  """
   seconds, ratio = middle([each.wall for each in spent]), ratios(spent, baseline[1], "wall")
   peaks = [ceiling[1] / each.wall for each in ceiling[0]]
   shares = [(case.flops or 0) / each.wall / peak for each, peak in zip(spent, peaks, strict=True)]
@@ -95,7 +97,7 @@ def as_csv(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> str:
 
 
 def read(path: Path) -> list[Row]:
-  """The rows of a file that `as_csv` made; none if it is not there."""
+  """Return the rows of a file that `as_csv` made; none if it is not there."""
 
   def value(name: str, text: str) -> object:
     if name in TEXTS:

@@ -23,7 +23,7 @@ SCRIPTS = str(Path(__file__).parents[1])  # from which this package is imported
 
 
 def prepare(case: Case, folder: Path) -> Ready:
-  """New processes, of which all but the first find the compiled programs in a cache."""
+  """Return new processes, of which all but the first find the compiled programs in a cache."""
   cache = tempfile.mkdtemp(dir=folder)
   file = Path(cache) / "case.pickle"
   file.write_bytes(pickle.dumps(case))
@@ -45,7 +45,7 @@ def prepare(case: Case, folder: Path) -> Ready:
 
 
 def main() -> None:
-  """What the new process does, up to the end of its first step."""
+  """Return what the new process does, up to the end of its first step."""
   devices.prepare()
   with open(sys.argv[1], "rb") as file:
     program, batch, key = started(pickle.load(file))

@@ -20,7 +20,9 @@ class Table(NamedTuple):
   rows: list[list[str]]
 
   def format(self, style: str) -> str:
-    """The table in a style of tabulate; all columns but the first are aligned on the right."""
+    """Return the table in a style of tabulate; all columns but the first are aligned on the
+    right.
+    """
     align = ["left", *["right"] * (len(self.heads) - 1)]
     return tabulate(self.rows, self.heads, style, disable_numparse=True, colalign=align)
 
@@ -32,19 +34,19 @@ class Table(NamedTuple):
 
 
 def number(value: object) -> str:
-  """A figure of any size, in three digits or more; what is not known is a dash."""
+  """Return a figure of any size, in three digits or more; what is not known is a dash."""
   if value is None:
     return "—"
   return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def ratio(row: Row) -> str:
-  """A ratio with its quartiles."""
+  """Return a ratio with its quartiles."""
   return f"{row['ratio']:.2f} ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})"
 
 
 def line(row: Row) -> str:
-  """A measurement in a line."""
+  """Return a measurement in a line."""
   rate = f"{number(row['seconds'])} s"
   if row["gflops"] or row["beam"]:
     rate = f"{number(row['tokens_per_s'])} tokens/s"
@@ -53,7 +55,7 @@ def line(row: Row) -> str:
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
-  """A table for each group, then the comparisons with the peer and of seeds."""
+  """Yield a table for each group, then the comparisons with the peer and of seeds."""
   plain = [row for row in rows if row["pass"] != "seeds"]
   for _, found in itertools.groupby(plain, lambda row: row["group"]):
     yield ranked(list(found))
@@ -113,7 +115,7 @@ def against_peer(rows: Sequence[Row]) -> Iterator[list[str]]:
 
 
 def by_seeds(rows: Sequence[Row]) -> Iterator[list[str]]:
-  """How much faster seeds are in one program."""
+  """Yield how much faster seeds are in one program."""
   keys = (*SHAPE, "encoding", "seeds")
   vmapped = {tuple(row[name] for name in keys): row for row in rows if row["by"] == VMAP}
   for row in rows:

@@ -23,7 +23,7 @@ Timed = Callable[[int], Spent]  # does the work so many times
 
 
 def timed(work: Callable[[int], None]) -> Timed:
-  """The work with its times."""
+  """Return the work with its times."""
 
   def run(calls: int) -> Spent:
     wall, cpu = time.perf_counter(), time.process_time()
@@ -76,7 +76,7 @@ def middle(values) -> Middle:
 
 
 def ratios(these: list[Spent], those: list[Spent], part: str) -> Middle:
-  """How much longer these take than those, round by round."""
+  """Return how much longer these take than those, round by round."""
   return middle(
     [getattr(a, part) / max(getattr(b, part), 1e-9) for a, b in zip(these, those, strict=True)]
   )

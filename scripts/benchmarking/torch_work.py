@@ -26,11 +26,11 @@ class Work:
     )
 
   def build(self) -> torch.nn.Module:
-    """The model; it starts as its authors chose."""
+    """Return the model; it starts as its authors chose."""
     raise NotImplementedError
 
   def of_batch(self) -> torch.Tensor:
-    """The loss."""
+    """Return the loss."""
     raise NotImplementedError
 
   def __call__(self) -> None:
@@ -43,14 +43,14 @@ class Work:
           self.predict()
 
   def step(self) -> None:
-    """The update step, gradients clipped as posexp's are."""
+    """Return the update step, gradients clipped as posexp's are."""
     self.loss().backward()
     torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
     self.optimizer.step()
     self.optimizer.zero_grad(set_to_none=True)
 
   def predict(self) -> None:
-    """What is measured without gradients."""
+    """Return what is measured without gradients."""
     self.loss()
 
   def random(self, *shape: int) -> torch.Tensor:
@@ -77,7 +77,7 @@ class Server:
     }
 
   def make(self, case: dict) -> dict:
-    """Builds a model and does the work twice, by when all is compiled."""
+    """Build a model and do the work twice, by when all is compiled."""
     began = time.perf_counter()
     work = self.work(case, self.device)
     work()
@@ -105,7 +105,7 @@ class Server:
       torch.cuda.synchronize()
 
   def serve(self) -> None:
-    """Answers until the requests end."""
+    """Answer until the requests end."""
     answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
     for line in sys.stdin:
       request = json.loads(line)

@@ -45,12 +45,12 @@ class XTransformers(Work):
     return model(case)
 
   def real(self, lengths: list[int]) -> torch.Tensor:
-    """Which tokens of a batch are not padding."""
+    """Return which tokens of a batch are not padding."""
     place = torch.arange(max(lengths), device=self.device)
     return place < torch.tensor(lengths, device=self.device)[:, None]
 
   def step(self) -> None:
-    """An update step for each batch."""
+    """Return an update step for each batch."""
     for tokens, mask in self.batches:
       self.tokens, self.mask = tokens, mask
       super().step()
@@ -63,7 +63,7 @@ class XTransformers(Work):
     return self.model(self.tokens) if kind == "decoder" else self.model(self.source, self.tokens)
 
   def predict(self) -> None:
-    """The forward pass, or a search of as many tokens as the source has."""
+    """Return the forward pass, or a search of as many tokens as the source has."""
     case = self.case
     if case["pass"] == "forward":
       self.loss()
@@ -76,7 +76,7 @@ class XTransformers(Work):
         self.beam_search(source, start, case["beam"])
 
   def beam_search(self, source: torch.Tensor, start: torch.Tensor, beam: int) -> None:
-    """The library's own does not take a source; this one is on its cache."""
+    """Search on the library's cache; the library's own search does not take a source."""
     net, words = self.model.decoder.net, self.case["vocabulary"]
     rows, length = source.shape
     context = self.model.encoder(source, return_embeddings=True).repeat_interleave(beam, 0)
@@ -95,7 +95,9 @@ class XTransformers(Work):
 
 
 def model(case: dict) -> torch.nn.Module:
-  """The model of the same widths, pre-norm and relu as posexp's; it starts as its authors chose."""
+  """Return the model of the same widths, pre-norm and relu as posexp's; it starts as its authors
+  chose.
+  """
   wrapper, encoding = ENCODINGS[case["encoding"]]
   wrapper = {"use_abs_pos_emb": False} | wrapper
   if wrapper.get("scaled_sinu_pos_emb"):

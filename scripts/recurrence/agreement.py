@@ -62,7 +62,7 @@ class Theirs(NamedTuple):
 
 
 def read(file: Path) -> Theirs:
-  """The file that `authors.py` writes."""
+  """Return the file that `authors.py` writes."""
   with np.load(file) as found:
     about = json.loads(str(found["about"]))
     named = {
@@ -111,7 +111,7 @@ def model_of(theirs: Theirs, case: Case, attention: str = "auto") -> LanguageMod
 
 
 def load(model: LanguageModel, values: Mapping[str, np.ndarray]) -> None:
-  """Sets every parameter to the value of its path, which must have its shape."""
+  """Set every parameter to the value of its path, which must have its shape."""
   for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):
     value = values["/".join(map(str, path))]
     assert param[...].shape == value.shape, path
@@ -119,7 +119,7 @@ def load(model: LanguageModel, values: Mapping[str, np.ndarray]) -> None:
 
 
 def segments(theirs: Theirs) -> Iterator[dict[str, Array]]:
-  """The batches, one segment of every row after the other."""
+  """Yield the batches, one segment of every row after the other."""
   rows = len(theirs.text)
   for start in range(0, theirs.text.shape[1] - 1, theirs.segment):
     here = slice(start, start + theirs.segment)
@@ -162,7 +162,7 @@ def gradients(theirs: Theirs, case: Case) -> dict[str, np.ndarray]:
 
 
 def differences(theirs: Theirs) -> Iterator[tuple[str, float]]:
-  """The largest difference of each case's losses, then that of the gradients."""
+  """Yield the largest difference of each case's losses, then that of the gradients."""
   for case, expected in zip(theirs.cases, theirs.losses, strict=True):
     yield str(case), float(np.abs(losses(theirs, case) - expected).max())
   expected = params(theirs.gradients, theirs.heads)

@@ -29,7 +29,7 @@ def model_class(source):
 
 
 def built(cls, case):
-  """The model of a case, with a plain softmax, as the authors have it for characters."""
+  """Return the model of a case, with a plain softmax, as the authors have it for characters."""
   model = cls(
     VOCAB,
     LAYERS,
@@ -50,7 +50,7 @@ def built(cls, case):
 
 
 def weights(cls, case, draw):
-  """A number for every weight by name, short in binary; what is tied occurs once."""
+  """Return a number for every weight by name, short in binary; what is tied occurs once."""
   found = {}
   for name, tensor in built(cls, case).named_parameters():
     center = 1.0 if name.endswith("layer_norm.weight") else 0.0
@@ -60,7 +60,8 @@ def weights(cls, case, draw):
 
 
 def loaded(cls, case, weights, biases):
-  """The model of a case with these weights; each layer has its own u and v where they are untied.
+  """Return the model of a case with these weights; each layer has its own u and v where they are
+  untied.
 
   Only the authors' TensorFlow code can untie them, by `untie_r`.
   """
@@ -74,7 +75,8 @@ def loaded(cls, case, weights, biases):
 
 
 def losses(model, text):
-  """The loss in nats of every token of text [B,L+1] but the first, [B,L]; and the last segment's.
+  """Return the loss in nats of every token of text [B,L+1] but the first, [B,L]; and the last
+  segment's.
 
   The second has a gradient.
   """
@@ -87,7 +89,7 @@ def losses(model, text):
 
 
 def main():
-  """Answers cases, JSON on standard input, with a file: `authors.py FOLDER FILE.npz`."""
+  """Answer cases, JSON on standard input, with a file: `authors.py FOLDER FILE.npz`."""
   source, out = map(Path, sys.argv[1:])
   cases = json.load(sys.stdin)
   cls = model_class(source)

@@ -10,7 +10,7 @@ ATTENTION, FEED_FORWARD = "dec_attn", "pos_ff"  # as they call them
 
 
 def params(weights: Mapping[str, np.ndarray], num_heads: int) -> dict[str, np.ndarray]:
-  """Parameters by path, from weights by the names of `MemTransformerLM.state_dict()`.
+  """Parameter by path, from weights by the names of `MemTransformerLM.state_dict()`.
 
   It is for a model without adaptive embedding and softmax (`div_val` 1, `d_embed` = `d_model`, no
   cutoffs), whose u and v are [H,D], or [layers,H,D] where layers have their own. Their matrices are
@@ -41,7 +41,7 @@ def params(weights: Mapping[str, np.ndarray], num_heads: int) -> dict[str, np.nd
 
 
 def block(weights: Mapping[str, np.ndarray], num_heads: int) -> dict[str, np.ndarray]:
-  """The parameters of one layer."""
+  """Return the parameters of one layer."""
   query, key, value = np.split(weights["dec_attn.qkv_net.weight"], 3)
   distance = weights["dec_attn.r_net.weight"].T
   return {
