@@ -163,7 +163,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   lines = [_choice(o) if o.key_or_group in groups else o.input_line for o in given]
   try:
     sources.register()
-    plugins.store(config.CONFIGS)
+    plugins.store()
     ConfigStore.instance().store("encodings", config.encodings_node())  # which no file holds
     with (
       warnings.catch_warnings(action="error", category=UserWarning),
