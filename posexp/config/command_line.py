@@ -13,7 +13,9 @@ from typing import Any
 
 import hydra
 import yaml
+from hydra._internal.hydra import Hydra
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
@@ -152,6 +154,16 @@ def load_plugins(o: Override) -> None:
   plugins.load(str(file) for file in files if file is not None)
 
 
+@contextlib.contextmanager
+def hydra_with_configs() -> Iterator[Hydra]:
+  """Have Hydra know the configs of posexp and of plugins."""
+  sources.register()
+  plugins.store()
+  ConfigStore.instance().store("encodings", config.encodings_node())  # which no file holds
+  with hydra.initialize_config_dir(str(config.CONFIGS), job_name="posexp", version_base="1.3"):
+    yield GlobalHydra.instance().hydra
+
+
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
   """Return the config that `configs/train.yaml` and the overrides give, with Hydra's own node
   `hydra`.
@@ -162,13 +174,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   given = read(overrides)
   lines = [_choice(o) if o.key_or_group in groups else o.input_line for o in given]
   try:
-    sources.register()
-    plugins.store()
-    ConfigStore.instance().store("encodings", config.encodings_node())  # which no file holds
-    with (
-      warnings.catch_warnings(action="error", category=UserWarning),
-      hydra.initialize_config_dir(str(config.CONFIGS), job_name="posexp", version_base="1.3"),
-    ):
+    with warnings.catch_warnings(action="error", category=UserWarning), hydra_with_configs():
       cfg = hydra.compose("train", lines, return_hydra_config=True)
   except UserWarning as warning:
     missing = str(warning).partition("path=")[2].removesuffix(" is not available.")
