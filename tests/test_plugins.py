@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 import textwrap
+from importlib.metadata import EntryPoint
 
 import jax.numpy as jnp
 import order
@@ -218,6 +219,20 @@ def test_an_installed_package_offers_encodings_by_entry_points(monkeypatch, tmp_
   with pytest.raises(UserError, match=r"is of the package far 1\.2, which is not installed"):
     make_encoding(config)
   monkeypatch.undo()
+
+
+def test_what_posexp_itself_brings_by_entry_points_is_built_in(monkeypatch, tmp_path):
+  write("near_by.py", f"{DISTANCE}CONFIGS = 'options'\n")
+  monkeypatch.syspath_prepend(tmp_path)
+  named = {"encoding": ("near", "near_by:Distance"), "config": ("near", "near_by:CONFIGS")}
+  own = {
+    (name := f"posexp.{group}s"): {entry[0]: EntryPoint(*entry, name)}
+    for group, entry in named.items()
+  }
+  monkeypatch.setattr(plugins, "_own", lambda: own)
+  assert plugins.table("encoding", {})["near"].__name__ == "Distance"
+  assert plugins.folders() == [tmp_path / "options"]
+  assert plugins.record({"encoding": "near"}) == {}
 
 
 def test_it_sweeps_beside_those_of_posexp_and_its_run_is_opened_again(home, monkeypatch):
