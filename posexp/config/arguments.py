@@ -103,7 +103,7 @@ def numbers(text: str) -> list[int]:
 
 
 def ranges(text: str) -> list[int]:
-  """Whole numbers from 1 on in a list with commas, also as from:to:step, with both ends."""
+  """Return whole numbers from 1 on: a list with commas, also of from:to:step with both ends."""
   found: set[int] = set()
   for name in names(text):
     first, *rest = map(int, name.split(":"))

@@ -27,7 +27,7 @@ log = logging.getLogger("posexp")
 
 
 class Jobs:
-  """What a launcher calls in its processes: it trains the run that has the number of the job."""
+  """The function that a launcher calls in its processes: it trains the run of the job's number."""
 
   def __init__(self, train: Train, members: Sequence[Member]):
     self.train, self.members, self.plugins = train, members, plugins.files()
@@ -45,7 +45,7 @@ def metric_of(task: Any) -> Metric:
 
 
 class Trials:
-  """What a sweeper has called for each trial: it trains the run, and returns its main score."""
+  """The function that is called for each trial of a sweeper: it trains, and returns the score."""
 
   def __init__(self, train: Train):
     self.train, self.plugins = train, plugins.files()

@@ -98,7 +98,7 @@ def _outcome(job: Any) -> tuple[str, str]:
 
 
 class ResumableTraining:
-  """What a job does: it trains the run of a member, and goes on with it when queued again."""
+  """The work of a job: it trains the run of a member, and goes on with it when queued again."""
 
   def __init__(self, train: Train, logs: dict[str, Any]):
     self.train = train

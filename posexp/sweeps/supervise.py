@@ -34,7 +34,7 @@ Trainer = Callable[[Sequence[Member]], Iterator[Report | None]]
 def trainer_for(
   train: Train, runs: int, cfg: DictConfig, overrides: Sequence[Override] = ()
 ) -> tuple[Trainer, bool]:
-  """Who trains so many runs, by the config that they share, and whether a live table shows them.
+  """Return the trainer of so many runs that share a config, and whether a live table shows them.
 
   `overrides` are what was typed, none of which may be without effect.
 

@@ -41,7 +41,7 @@ SHARE = 0.9  # of a GPU's memory, for the workers on it together
 
 
 def devices(workers: int | str, runs: int) -> list[dict[str, str]]:
-  """For each worker the variables that bind it to its device.
+  """Return for each worker the environment variables that bind it to its device.
 
   Raises:
     UserError: JAX finds no device.
@@ -121,7 +121,7 @@ _groups: set[str] = set()  # in the process of a worker: those of the runs that 
 
 
 def _begin(device: dict[str, str], file: str, logs: dict[str, Any], own: list[Path]) -> None:
-  """In the process of a worker, before its first run; `own` are files of plugins."""
+  """Prepare the process of a worker for its first run; `own` are files of plugins."""
   os.environ.update(device)  # before JAX looks for devices
   os.setsid()  # Ctrl-C in the terminal is for the parent, who passes it on
   with open(file, "a") as out:
@@ -134,7 +134,7 @@ def _begin(device: dict[str, str], file: str, logs: dict[str, Any], own: list[Pa
 
 
 def _train(train: Train, member: Member) -> tuple[str, str]:
-  """In the process of a worker: as `attempt`."""
+  """Train a run in the process of a worker, as `attempt` does."""
   try:
     forget(_groups, member)
     return attempt(train, member)
