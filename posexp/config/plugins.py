@@ -167,7 +167,11 @@ def _own() -> dict[str, dict[str, EntryPoint]]:
   """
   project = _package.parent / "pyproject.toml"
   if CONFIGS.parent == _package or not project.exists():
-    own = [each for each in importlib.metadata.entry_points() if _is_own(each)]
+    own = [
+      entry
+      for distribution in list(importlib.metadata.distributions(name="posexp"))[:1]
+      for entry in distribution.entry_points
+    ]
   else:
     groups = tomllib.loads(project.read_text("utf-8"))["project"].get("entry-points", {})
     own = [EntryPoint(*pair, group) for group, pairs in groups.items() for pair in pairs.items()]
