@@ -46,14 +46,14 @@ TYPES = {
 
 
 class Bound(NamedTuple):
-  """What must hold of a value beside its type."""
+  """A condition on a value beside its type."""
 
   words: str  # "at least 1"
   holds: Callable[[Any], bool]
 
 
 class OnlyWith(NamedTuple):
-  """Without any of these an option has no effect, and only its default may stand there."""
+  """The options without which another has no effect and must keep its default."""
 
   names: tuple[str, ...]  # options that are neither null, false, 0, nor "none"
 
@@ -118,7 +118,7 @@ def annotations(cls: type) -> dict[str, Any]:
 
 
 def check(options: Any) -> None:
-  """To be called in the `__post_init__` of a dataclass that has options.
+  """Check all options of a dataclass; its `__post_init__` calls this.
 
   Raises:
     ValueError: a value is not what its annotation says; the message begins with the option's name.
@@ -135,7 +135,7 @@ def check(options: Any) -> None:
 
 
 def check_effective(options: Any, of: Callable[[str], Any]) -> None:
-  """Look at each option that is only of use with others, whose values `of` gives by their names.
+  """Check each option that needs others; `of` returns the value of an option by its name.
 
   Raises:
     ValueError: one has not its default, and none of the others is on.
@@ -316,7 +316,7 @@ def as_typed(message: str, parts: Mapping[str, Any]) -> str:
 
 
 def show_options(options: Mapping[str, Any] | None) -> str:
-  """Options as one types them, "k=4, keys=true"; "" if there are none."""
+  """Return options as one types them, "k=4, keys=true"; "" if there are none."""
   return ", ".join(f"{key}={show(value)}" for key, value in (options or {}).items())
 
 

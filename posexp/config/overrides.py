@@ -31,7 +31,7 @@ OF_TEXTS = "choice", "shuffle"  # functions whose arguments are values, and no b
 
 
 class _Visitor(HydraOverrideVisitor):
-  """Takes a value as it is spelled where Hydra would give a number or a switch of another look."""
+  """A visitor that keeps the spelling of values where Hydra would give another number or text."""
 
   guessing = False  # in the arguments of a function such as range(...)
 
@@ -51,7 +51,7 @@ class _Visitor(HydraOverrideVisitor):
 
 
 def _parsed(line: str) -> Override:
-  """Raise one of UNREADABLE."""
+  """Return the override of a line; raise one of UNREADABLE if it cannot be read."""
   lexer = OverrideLexer(InputStream(line))
   parser = OverrideParser(CommonTokenStream(lexer))
   for each in (lexer, parser):

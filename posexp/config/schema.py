@@ -17,7 +17,7 @@ MISSING = "???"  # OmegaConf's mark of a value that is still to be given
 
 
 def build(cls: type[T], section: Mapping[str, Any] | None, where: str) -> T:
-  """`cls(**section)`, where the dataclass is the schema: its fields, their types and its checks.
+  """Return `cls(**section)`, checked by the dataclass: its fields, their types and its own checks.
 
   `where` is the key of the section, "" for the top level.
 

@@ -163,7 +163,7 @@ class Sweep:
     self._say(member, text, logging.ERROR if state == FAILED else logging.INFO)
 
   def _left(self) -> str:
-    """About how long the rest will take, by the runs that have ended; "" if it is hardly any."""
+    """Return about how long the rest will take, by the runs that have ended; "" if under 10 s."""
     rest = sum(member.state in (WAITING, RUNNING) for member in self.runs)
     seconds = (time.monotonic() - self.begun) / self.ended * rest
     return f"; about {lasting(seconds)} left" if seconds >= 10 else ""
