@@ -11,7 +11,7 @@ from flax import nnx
 from posexp.encodings import ENCODINGS, Encoding, encoding
 from posexp.encodings.paired import interleave
 from posexp.encodings.rngs import Rngs
-from posexp.models.backbones import CNNSize, FastTextSize, LSTMSize, order_blind, refusal
+from posexp.models.backbones import CNNSize, FastTextSize, LSTMSize, refusal
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
 
@@ -113,30 +113,33 @@ def test_an_encoding_suits_them_unless_it_acts_in_attention_alone(name):
 
 
 @pytest.mark.parametrize(
-  ("name", "options", "option", "part"),
+  ("name", "options", "option"),
   [
-    ("learned", {"at": "attention"}, "at", "attention"),
-    ("split", {"form": "position_only"}, "form", "attention"),
-    ("split", {"attention": "content"}, "attention", "attention"),
-    ("split", {"norms": "joint"}, "norms", "norms"),
-    ("complex", {"score": "modulus"}, "score", "attention"),
-    ("complex", {"order": False, "distances": "transformer_xl"}, "distances", "attention"),
-    ("learned", {"combine": "product", "length": 9}, None, None),
-    ("sinusoidal", {"base": 7.0}, None, None),
-    ("split", {"form": "added", "length": 9}, None, None),
-    ("complex", {"order": False}, None, None),
-    ("complex", {"network": "real", "wrap": 4, "shared_period": "word"}, None, None),
-    ("complex", {"weights": "shared", "initial_phase": True}, None, None),
+    ("learned", {"at": "attention"}, "at"),
+    ("split", {"form": "position_only"}, "form"),
+    ("split", {"attention": "content"}, "attention"),
+    ("rpr", {"absolute": "sinusoidal", "k": 4}, "k"),
+    ("rpr", {"absolute": "sinusoidal"}, None),
+    ("split", {"norms": "joint"}, "norms"),
+    ("complex", {"score": "modulus"}, "score"),
+    ("complex", {"order": False, "distances": "transformer_xl"}, "distances"),
+    ("learned", {"combine": "product", "length": 9}, None),
+    ("sinusoidal", {"base": 7.0}, None),
+    ("split", {"form": "added", "length": 9}, None),
+    ("complex", {"order": False}, None),
+    ("complex", {"network": "real", "wrap": 4, "shared_period": "word"}, None),
+    ("complex", {"weights": "shared", "initial_phase": True}, None),
   ],
 )
-def test_so_does_each_of_its_options(name, options, option, part):
+def test_so_does_each_of_its_options(name, options, option):
   why = refusal(name, encoding(name, **options), SIZES["lstm"])
   if option is None:
     assert why is None
   else:
     default = getattr(ENCODINGS[name](), option)
     assert why == (
-      f"{name}.{option} acts in {part}, which model=lstm does not have; leave it at {default}"
+      f"{name}.{option} acts in a Transformer's blocks, which model=lstm does not have; leave it "
+      f"at {default}"
     )
 
 
@@ -201,7 +204,7 @@ def test_filters_of_one_word_see_no_order():
 )
 def test_a_mean_sees_order_where_positions_are_multiplied(name, options, blind):
   chosen = encoding(name, **options)
-  assert order_blind(chosen) == blind
+  assert chosen.order_blind == blind
   made = model(chosen, SIZES["fasttext"])
   params = nnx.state(made, nnx.Param)
   draw = np.random.default_rng(0)

@@ -30,7 +30,8 @@ def whole_sequences(encoding, causal):
   """Queries are the keys, and the last block is not full."""
   at = np.arange(11)[None]
   mask = at[:, None] < np.array([11, 6])[:, None, None]
-  holds(encoding, causal, Span(at, at, mask, causal, consecutive=True, padding_last=True))
+  own = {"consecutive": True, "self_attention": True}
+  holds(encoding, causal, Span(at, at, mask, causal, **own, padding_last=True))
 
 
 def gaps_in_positions(encoding, causal):
@@ -57,7 +58,7 @@ def memory_before_queries(encoding, causal):
 def masks_of_single_queries(encoding, causal):
   at = np.arange(7)[None]
   mask = (np.random.default_rng(0).random((B, 7, 7)) < 0.6) | np.eye(7, dtype=bool)
-  holds(encoding, causal, Span(at, at, mask, causal, consecutive=True))
+  holds(encoding, causal, Span(at, at, mask, causal, consecutive=True, self_attention=True))
 
 
 PROPERTIES = (

@@ -112,7 +112,7 @@ def lengths_or_mask(span: Span) -> tuple[Array, bool]:
 
   Lengths are for keys with padding last; causal attention has them if queries are the keys.
   """
-  if span.padding_last and (span.own or not span.causal):
+  if span.padding_last and (span.self_attention or not span.causal):
     return span.mask[:, 0].sum(-1, dtype=jnp.int32), span.causal
   return span.visible, False
 
@@ -175,6 +175,10 @@ class Relation(nnx.Module):
     return self.combine(weights, v, span)
 
 
+# The parts of a Transformer, each with the method of Encoding that makes it.
+FACTORIES = {"input": "embed", "linear": "linear", "norms": "norm", "attention": "relation"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoding:
   """A positional encoding, given by its options. This one is none at all.
@@ -188,10 +192,28 @@ class Encoding:
   paired: ClassVar[bool] = False  # features come in pairs (complex, or content and position)
   causal_only: ClassVar[bool] = False  # undefined where queries see keys ahead of them
   limited_by: ClassVar[str] = "length"  # the option that sets the limit
+  in_blocks: ClassVar[tuple[str, ...]] = ()  # options that act in a Transformer's blocks alone
 
   def __post_init__(self):
     """Raise ValueError where an option is not what its annotation says."""
     check(self)
+
+  @property
+  def acts_in(self) -> tuple[str, ...]:
+    """The parts of a Transformer that it changes, as in FACTORIES.
+
+    The default is the parts whose factories its class replaces. A class declares them itself where
+    its options decide.
+    """
+    kind = type(self)
+    return tuple(
+      part for part, of in FACTORIES.items() if getattr(kind, of) is not getattr(Encoding, of)
+    )
+
+  @property
+  def order_blind(self) -> bool:
+    """Whether the mean of embedded words is the same in any order, as where positions are added."""
+    return "input" not in self.acts_in
 
   @property
   def recurrent(self) -> bool:

@@ -132,7 +132,7 @@ class Decay(Rotation):
     if not span.consecutive or queries > PARTS * size:
       return self.by_plane(q, k, span)
     parts = (slice(start, start + size) for start in range(0, queries, size))
-    ask = super().score
+    ask, span = super().score, span.replace(self_attention=False)
     return jnp.concatenate(
       [ask(q[:, part], k, span.replace(query=span.query[:, part])) for part in parts], axis=2
     )

@@ -34,6 +34,8 @@ class Span:
   max_position: int | None = struct.field(pytree_node=False, default=None)  # positions are below it
   # Positions go up one by one and are the same for the whole batch: offsets lie on diagonals.
   consecutive: bool = struct.field(pytree_node=False, default=False)
+  # Queries are the keys, at consecutive positions.
+  self_attention: bool = struct.field(pytree_node=False, default=False)
   # Keys come first, padding last, the same for every query.
   padding_last: bool = struct.field(pytree_node=False, default=False)
   shared_fn: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
@@ -42,11 +44,6 @@ class Span:
   def visible(self) -> Array:
     """Which keys each query may look at, bool [B,1 or Q,K]."""
     return self.mask & (self.offset <= 0) if self.causal else self.mask
-
-  @property
-  def own(self) -> bool:
-    """Whether queries are known, when the program is compiled, to stand where the keys do."""
-    return self.consecutive and self.query is self.key
 
   @property
   def farthest(self) -> int:

@@ -310,7 +310,7 @@ def compiled(functions: Functions) -> tuple[Step, Callable, Callable]:
   return Step(update), clear, jax.jit(compiling(functions.mesh)(functions.predict))
 
 
-@functools.lru_cache(maxsize=32)
+@functools.cache  # a sweep asks for the model of each of its runs
 def parameters(spec: ModelSpec) -> int:
   """Count the parameters of a model; nothing is allocated.
 
