@@ -88,8 +88,7 @@ def run_training(
   step = run.checkpoints.find("latest") or 0
   foreseen = setup.task.foreseen(setup.training.batch_size) if setup.training.steps else None
   if foreseen and step < setup.training.steps:
-    _, program, *_ = begin(setup, foreseen, step)  # which is found again below
-    program.update.threads.submit(program.compile_init)
+    begin(setup, foreseen, step)  # equal programs are one, so the same call below finds it compiled
   doing("reading the data")
   with processes.main_process_first():
     data = setup.task.prepare(run.path)
