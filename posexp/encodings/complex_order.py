@@ -141,9 +141,6 @@ class OneLinear(Linear):
   def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: Rngs):
     super().__init__(half(in_features), half(out_features), bias=bias, rngs=rngs)
 
-  def matrix(self):
-    return jnp.kron(self.kernel[...], jnp.eye(2))
-
   def __call__(self, x):
     parts = x.reshape(*x.shape[:-1], -1, 2)
     y = jnp.einsum("...mp,mn->...np", parts, self.kernel[...].astype(x.dtype))

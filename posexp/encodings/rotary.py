@@ -76,13 +76,11 @@ class Rotation(Relation):
     return scaled(query), key, None
 
   def turned(self, q: Array, k: Array, span: Span) -> tuple[Array, Array]:
-    """Return the channels of q [B,Q,H,D] and k [B,K,H,D] that turn, where their positions take
-    them.
-    """
+    """Return the turning channels of q [B,Q,H,D] and k [B,K,H,D], turned by their positions."""
     return self.turn(q, span.query), self.turn(k, span.key)
 
   def turn(self, x: Array, positions: Array, length: Array | float = 1.0) -> Array:
-    """x [B,L,H,D] at positions [1 or B,L], planes times `length` [1 or B,L,1,M]; in float32."""
+    """Turn x [B,L,H,D] at positions [1 or B,L]; planes are times `length` [1 or B,L,1,M]."""
     sin, cos = (length * wave[:, :, None] for wave in sinusoids(positions, np.array(self.omega)))
     wide = x[..., : self.turning].astype(jnp.float32)
     if self.layout == "half":
@@ -130,9 +128,7 @@ class Decay(Rotation):
     return self.by_plane(q, k, span)
 
   def by_plane(self, q: Array, k: Array, span: Span) -> Array:
-    """Return the logits [B,H,Q,K], summed plane by plane: each pair has a factor, which is at most
-    1.
-    """
+    """Return logits [B,H,Q,K], summed plane by plane: the factor of each pair is at most 1."""
     distance = jnp.maximum(-span.offset, 0).astype(jnp.float32)[:, None]
 
     def planes(x: Array) -> Array:  # [M,B,L,H,2]

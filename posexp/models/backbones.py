@@ -10,7 +10,7 @@ Shapes: B batch, L length, F d_model, S the width of a text's vector.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -28,7 +28,12 @@ from posexp.models.recurrent import LSTM
 
 @dataclasses.dataclass(frozen=True)
 class WithoutAttention:
-  """The options of every network without attention, the same for every encoding."""
+  """The options of every network without attention, the same for every encoding.
+
+  A subclass has `reader(encoding, rngs)`, which builds (x [B,L,F], mask bool [B,L]) -> [B,S] and
+  raises ValueError if widths do not suit; `width`, S; and `about(match)`, a line for the header, in
+  which `match` stands behind the matched width.
+  """
 
   backbone: ClassVar[str]
   varied: ClassVar[str | None]  # the width that `match` chooses
@@ -45,19 +50,6 @@ class WithoutAttention:
 
   def __post_init__(self):
     check(self)
-
-  def reader(self, encoding: Encoding, rngs: Rngs) -> Callable[[Array, Array], Array]:
-    """Build (x [B,L,F], mask bool [B,L]) -> [B,S]; ValueError if widths do not suit."""
-    raise NotImplementedError
-
-  @property
-  def width(self) -> int:
-    """The width of a text's vector, S."""
-    raise NotImplementedError
-
-  def about(self, match: str = "") -> str:
-    """Return a line for the header; `match` is text to put after the matched width."""
-    raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)

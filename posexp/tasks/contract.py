@@ -324,7 +324,5 @@ def metric_of(task: Task, name: str) -> Metric:
 
 def declared(task: Task) -> dict[str, Any]:
   """Describe a user's own task for the summary, so that it is read without the task's code."""
-  if type(task).__module__.partition(".")[0] == "posexp":
-    return {}
   metrics = [metric._asdict() for metric in task.metrics if metric.name not in METRICS]
   return {"headline": list(task.headline)} | ({"metrics": metrics} if metrics else {})

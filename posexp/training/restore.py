@@ -98,8 +98,9 @@ def open_alone(path: Path | str, kind: type[Task], needed: str = "", rows: int =
 
 
 def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
-  """Return the names of the terms of each layer's relation, an encoder's first; nothing is
-  allocated.
+  """Return the names of the terms of each layer's relation, an encoder's first.
+
+  Nothing is allocated.
   """
   stacks = abstract_model(spec.build).stacks
   return [tuple(block.attention.relation.terms) for stack in stacks for block in stack.blocks]
@@ -111,9 +112,7 @@ def _described(
   needed: str = "",
   moved: Mapping[str, Any] | None = None,
 ) -> tuple[Run, Setup]:
-  """Return a run, and what it was to do; UserError unless it has a checkpoint and is of the
-  `kind`.
-  """
+  """Return a run and its setup; UserError unless it has a checkpoint and its task is a `kind`."""
   run = read_run(path)
   for key, value in (moved or {}).items():
     section, _, option = key.partition(".")
@@ -203,7 +202,7 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
     raise UserError(f"{typed}: {why}") from error
   if difference:
     raise UserError(f"{typed}: {difference}, so a model must be trained with it")
-  compiled = program(other, setup.training, 1, trained.snapshot.mesh)
+  compiled = program(other, setup.training, 1, trained.snapshot.program.mesh)
   settings = jax.jit(lambda: split(other.build(Rngs(**keys(0))))[2])()
   state = trained.snapshot.state.replace(settings=settings, carry=())
   return trained._replace(

@@ -64,7 +64,7 @@ class Setup(NamedTuple):
     return setup
 
   def data_digests(self) -> dict[str, str | None]:
-    """sha256 of the user's own files, as `posexp.runs.digest` takes them.
+    """Return the sha256 of the user's own files, as `posexp.runs.digest` takes them.
 
     Raises:
       UserError: a file is missing or empty.
@@ -157,9 +157,7 @@ class Setup(NamedTuple):
 
 
 def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the sections with the values that their dataclasses hold, so that "4" and 4 are
-  one run.
-  """
+  """Return the sections with the values of their dataclasses, so that "4" and 4 are one run."""
   return {
     section: {key: _same(given, getattr(part, key, given)) for key, given in options.items()}
     for section, part in parts.items()
@@ -168,8 +166,6 @@ def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, A
 
 
 def _same(given: Any, read: Any) -> Any:
-  """Return what was given if it equals what was read, as 1 does 1.0; else the latter, as YAML has
-  it.
-  """
+  """Return the given value if it equals the one that was read, as 1 does 1.0; else the latter."""
   read = list(read) if isinstance(read, tuple) else read
   return given if given == read else read
