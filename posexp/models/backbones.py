@@ -119,7 +119,8 @@ class LSTMSize(WithoutAttention):
     return f"lstm: d_model {self.d_model}, hidden {self.hidden}{match}, {self.dtype}"
 
 
-AnySize = Size | WithoutAttention
+NetworkSize = FastTextSize | LSTMSize | CNNSize
+AnySize = Size | NetworkSize
 BACKBONES: dict[str, type[AnySize]] = {
   kind.backbone: kind for kind in (Size, FastTextSize, LSTMSize, CNNSize)
 }
@@ -140,7 +141,7 @@ def make_size(config: Mapping[str, Any]) -> AnySize:
 class Backbone(nnx.Module):
   """A network without attention: an embedding of words, and the reader of a `size`."""
 
-  def __init__(self, vocab_size: int, encoding: Encoding, size: WithoutAttention, *, rngs: Rngs):
+  def __init__(self, vocab_size: int, encoding: Encoding, size: NetworkSize, *, rngs: Rngs):
     """Build the network; `rngs` has the streams `params` and `encoding`.
 
     Raises:
