@@ -54,11 +54,12 @@ def open_trained(path: Path | str, moved: Mapping[str, Any] | None = None) -> Tr
   Raises:
     UserError: there is no run, it has no checkpoint yet, or its data are gone or are others.
   """
-  run, setup = _described(path, moved=moved)
+  moved = moved or {}
+  run, setup = _described(path, moved)
   doing(f"reading the data of {near(run.path)}")
   identity, task = run.path.resolve().parent.name, setup.task
   known = re.fullmatch("[0-9a-f]{12}", identity)
-  typed = " ".join(f"{key}={value}" for key, value in (moved or {}).items())
+  typed = " ".join(f"{key}={value}" for key, value in moved.items())
   if typed and not known:
     raise UserError(
       f"{typed}: {path} is not in a folder named by its digest, which would tell whether these are "
@@ -88,7 +89,7 @@ def open_alone(path: Path | str, kind: type[Task], needed: str = "", rows: int =
     UserError: there is no run, its task is not of the `kind` (the message then ends with
       `needed`), it has no checkpoint yet, or a file of its folder is missing or another run's.
   """
-  run, setup = _described(path, kind, needed)
+  run, setup = _described(path, {}, kind, needed)
   given = setup.task.kept_model(run.path, setup.encoding, setup.size, setup.positions)
   spec = _without_data(run, given)
   # No array of a checkpoint has a shape that depends on the number of steps.
@@ -107,18 +108,15 @@ def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
 
 
 def _described(
-  path: Path | str,
-  kind: type | None = None,
-  needed: str = "",
-  moved: Mapping[str, Any] | None = None,
+  path: Path | str, moved: Mapping[str, Any], kind: type = object, needed: str = ""
 ) -> tuple[Run, Setup]:
   """Return a run and its setup; UserError unless it has a checkpoint and its task is a `kind`."""
   run = read_run(path)
-  for key, value in (moved or {}).items():
+  for key, value in moved.items():
     section, _, option = key.partition(".")
     run.config[section] = run.config[section] | {option: value}
   setup = Setup.of(run.config)
-  if kind is not None and not isinstance(setup.task, kind):
+  if not isinstance(setup.task, kind):
     raise UserError(f"{path} is a run of {run.config['task']['kind']}; {needed}")
   if not any((run.path / "checkpoints").glob("[0-9]*")):
     why = "it was not trained up to its first evaluation"
