@@ -156,8 +156,9 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
 
 def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
   """Return a run, with the options that it is to be measured with."""
+  from posexp.tasks.language_modeling import LanguageModeling
   from posexp.training.devices import prepare
-  from posexp.training.restore import OF_DATA, open_language_model, open_trained, with_options
+  from posexp.training.restore import OF_DATA, open_alone, open_trained, with_options
 
   prepare()
   given = command_line.read(args.options)
@@ -165,7 +166,7 @@ def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
     raise UserError(f"{several[0]}: give one value; each command measures one")
   options = {each.key_or_group: each.value() for each in given}
   if args.text is not None:
-    trained = open_language_model(path)
+    trained = open_alone(path, LanguageModeling, "this needs a language model")
   else:
     moved = {key: options.pop(key) for key in OF_DATA if key in options}
     trained = open_trained(path, moved) if moved else open_trained(path)

@@ -98,11 +98,12 @@ def generate(args: argparse.Namespace) -> None:
     prompt = args.prompt.removeprefix("\ufeff")
   from posexp.data.corpus import kept_vocabulary
   from posexp.data.vocabulary import END
+  from posexp.tasks.language_modeling import LanguageModeling
   from posexp.training.devices import prepare
-  from posexp.training.restore import open_language_model
+  from posexp.training.restore import open_alone
 
   prepare()
-  trained = open_language_model(args.run)
+  trained = open_alone(args.run, LanguageModeling, "this needs a language model")
   vocabulary = kept_vocabulary(trained.run.path)
   columns = drawn(args, trained, vocabulary.encode(prompt))
   doing("drawing the first token")

@@ -51,11 +51,13 @@ def parse(args: argparse.Namespace) -> None:
   """
   rows, every = windows(args.texts, args.batch)
   from posexp.analysis.line_parsing import LineParser
+  from posexp.tasks.parsing import Parsing
   from posexp.training.devices import prepare
-  from posexp.training.restore import open_parser
+  from posexp.training.restore import open_alone
 
   prepare()
-  parser = LineParser(open_parser(args.run, rows), rows)
+  trained = open_alone(args.run, Parsing, "posexp.parse needs a parser", rows)
+  parser = LineParser(trained, rows)
   for window in every:
     doing(f"parsing {counted(len(window), 'sentence')}" if window else "")
     for tree in parser(window):

@@ -68,7 +68,7 @@ def opened_once() -> Iterator[None]:
   from posexp.training import restore
 
   with contextlib.ExitStack() as stack:
-    for name in ("open_trained", "open_translator", "open_language_model", "open_parser"):
+    for name in ("open_trained", "open_alone"):
       stack.enter_context(mock.patch.object(restore, name, functools.cache(getattr(restore, name))))
     yield
 

@@ -177,7 +177,8 @@ def test_kernels_take_texts_with_padding_behind_them(encoding, causal):
   length = 7 + causal
   positions, lengths = jnp.arange(length)[None], jnp.asarray([length, 1, 4])
   mask = (positions < lengths[:, None])[:, None]
-  span = Span(positions, positions, mask, causal, consecutive=True, padding_last=True)
+  own = {"consecutive": True, "self_attention": True}
+  span = Span(positions, positions, mask, causal, **own, padding_last=True)
   draw = np.random.default_rng(2)
   *arrays, asked = (jnp.asarray(draw.normal(size=(3, length, H, D)), jnp.float32) for _ in range(4))
 
@@ -227,7 +228,7 @@ def test_what_kernels_need_is_said(monkeypatch, dtype, dropout, reach, width, sa
 def span_of(length, **more):
   positions = jnp.arange(length)[None]
   mask = jnp.ones((1, 1, length), bool)
-  return Span(positions, positions, mask, consecutive=True, **more)
+  return Span(positions, positions, mask, consecutive=True, self_attention=True, **more)
 
 
 def test_dropout_leaves_out_its_share_of_weights_and_scales_the_others():
@@ -293,7 +294,7 @@ def test_bfloat16_has_gradients(encoding, form):
   parts = built(encoding, causal)
   positions = jnp.arange(20)[None]
   mask = jnp.ones((1, 1, 20), bool)
-  span = Span(positions, positions, mask, causal, consecutive=True)
+  span = Span(positions, positions, mask, causal, consecutive=True, self_attention=True)
   arrays = [jax.ShapeDtypeStruct((1, 20, H, D), jnp.bfloat16)] * 3
 
   def loss(q, k, v):  # of products of what is not float32 alone

@@ -12,8 +12,8 @@ from posexp.analysis.line_translation import LineTranslator
 from posexp.data.tokenizer import EOS
 from posexp.encodings import Span
 from posexp.models.decoding import Search
-from posexp.tasks.translation import tokenizers
-from posexp.training.restore import open_translator
+from posexp.tasks.translation import Translation, tokenizers
+from posexp.training.restore import open_alone
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def found(tmp_path_factory):
   """A translator, and what it makes of a few texts."""
   path = tmp_path_factory.mktemp("runs") / "run"
   untrained(path)
-  opened = open_translator(path)
+  opened = open_alone(path, Translation)
   return opened, LineTranslator(opened, Search(2), 8)([*TEXTS, "four", "two one"])
 
 

@@ -11,7 +11,7 @@ from flax import nnx
 from posexp.encodings import ENCODINGS, Encoding, encoding
 from posexp.encodings.paired import interleave
 from posexp.encodings.rngs import Rngs
-from posexp.models.backbones import CNNSize, FastTextSize, LSTMSize, order_blind, refusal
+from posexp.models.backbones import CNNSize, FastTextSize, LSTMSize, refusal
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
 
@@ -113,30 +113,33 @@ def test_an_encoding_suits_them_unless_it_acts_in_attention_alone(name):
 
 
 @pytest.mark.parametrize(
-  ("name", "options", "option", "part"),
+  ("name", "options", "option"),
   [
-    ("learned", {"at": "attention"}, "at", "attention"),
-    ("split", {"form": "position_only"}, "form", "attention"),
-    ("split", {"attention": "content"}, "attention", "attention"),
-    ("split", {"norms": "joint"}, "norms", "norms"),
-    ("complex", {"score": "modulus"}, "score", "attention"),
-    ("complex", {"order": False, "distances": "transformer_xl"}, "distances", "attention"),
-    ("learned", {"combine": "product", "length": 9}, None, None),
-    ("sinusoidal", {"base": 7.0}, None, None),
-    ("split", {"form": "added", "length": 9}, None, None),
-    ("complex", {"order": False}, None, None),
-    ("complex", {"network": "real", "wrap": 4, "shared_period": "word"}, None, None),
-    ("complex", {"weights": "shared", "initial_phase": True}, None, None),
+    ("learned", {"at": "attention"}, "at"),
+    ("split", {"form": "position_only"}, "form"),
+    ("split", {"attention": "content"}, "attention"),
+    ("rpr", {"absolute": "sinusoidal", "k": 4}, "k"),
+    ("rpr", {"absolute": "sinusoidal"}, None),
+    ("split", {"norms": "joint"}, "norms"),
+    ("complex", {"score": "modulus"}, "score"),
+    ("complex", {"order": False, "distances": "transformer_xl"}, "distances"),
+    ("learned", {"combine": "product", "length": 9}, None),
+    ("sinusoidal", {"base": 7.0}, None),
+    ("split", {"form": "added", "length": 9}, None),
+    ("complex", {"order": False}, None),
+    ("complex", {"network": "real", "wrap": 4, "shared_period": "word"}, None),
+    ("complex", {"weights": "shared", "initial_phase": True}, None),
   ],
 )
-def test_so_does_each_of_its_options(name, options, option, part):
+def test_so_does_each_of_its_options(name, options, option):
   why = refusal(name, encoding(name, **options), SIZES["lstm"])
   if option is None:
     assert why is None
   else:
     default = getattr(ENCODINGS[name](), option)
     assert why == (
-      f"{name}.{option} acts in {part}, which model=lstm does not have; leave it at {default}"
+      f"{name}.{option} acts in a Transformer's blocks, which model=lstm does not have; leave it "
+      f"at {default}"
     )
 
 
@@ -201,7 +204,7 @@ def test_filters_of_one_word_see_no_order():
 )
 def test_a_mean_sees_order_where_positions_are_multiplied(name, options, blind):
   chosen = encoding(name, **options)
-  assert order_blind(chosen) == blind
+  assert chosen.order_blind == blind
   made = model(chosen, SIZES["fasttext"])
   params = nnx.state(made, nnx.Param)
   draw = np.random.default_rng(0)
@@ -220,7 +223,7 @@ def test_a_mean_sees_order_where_positions_are_multiplied(name, options, blind):
 
 def test_padding_may_go_on_beyond_the_positions_and_tokens_there_give_nan():
   made = model(encoding("learned", length=4), SIZES["cnn"])
-  tokens, mask = np.ones((2, 6), int), np.arange(6) < np.array([[4], [5]])
-  fits, too_long = np.asarray(made(tokens, mask))
-  np.testing.assert_allclose(fits, made(tokens[:1, :4], mask[:1, :4])[0], atol=1e-5)
+  tokens = np.ones((2, 6), int)
+  fits, too_long = logits(made, tokens, [4, 5])
+  np.testing.assert_allclose(fits, logits(made, tokens[:1, :4], [4])[0], atol=1e-5)
   assert np.isnan(too_long).all()

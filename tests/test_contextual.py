@@ -39,8 +39,3 @@ def test_gates_read_contents_that_are_switched_off():
   position = relation.score(q, k, at.replace(term_scale={"content": 0 * ones, "position": ones}))
   content = relation.score(q, k, at.replace(term_scale={"content": ones, "position": 0 * ones}))
   np.testing.assert_allclose(position + content, relation.score(q, k, at), atol=1e-5)
-
-
-def test_what_cope_refuses():
-  with pytest.raises(ValueError, match=r"^rows must be at least 2, not 1$"):
-    CoPE(1)

@@ -26,7 +26,7 @@ def padded(queries, keys, *, causal=False, own=False, batch=B):
   key = jnp.arange(keys)[None]
   query = key if own else jnp.arange(keys - queries, keys)[None]
   mask = jnp.arange(keys) < jnp.asarray([keys, 1, keys // 2][:batch])[:, None, None]
-  return Span(query, key, mask, causal, consecutive=True, padding_last=True)
+  return Span(query, key, mask, causal, consecutive=True, self_attention=own, padding_last=True)
 
 
 SPANS = {

@@ -324,17 +324,3 @@ def test_rows_are_divided_among_devices():
   done = python(SHARDED, XLA_FLAGS=simulated(8), PYTHONPATH=str(Path(__file__).parent))
   assert done.communicate() == ("", "")
   assert done.returncode == 0
-
-
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"beam": 0}, "beam must be at least 1, not 0"),
-    ({"max_length": 0}, "max_length must be at least 1, not 0"),
-    ({"length_penalty": -0.1}, "length_penalty must be at least 0, not -0.1"),
-    ({"length_penalty": float("nan")}, "length_penalty must be a finite number, not nan"),
-  ],
-)
-def test_options_are_checked(options, message):
-  with pytest.raises(ValueError, match=f"^{message}$"):
-    Search(**options)

@@ -6,6 +6,7 @@ import oracle
 import pytest
 from test_bias import bucket
 
+from posexp.encodings.bias import T5
 from posexp.encodings.disentangled import TUPE, DeBERTa, log_buckets
 from posexp.encodings.rngs import Rngs
 
@@ -132,13 +133,11 @@ def test_tupe_sets_the_first_position_apart():
 @pytest.mark.parametrize(
   ("make", "message"),
   [
-    (lambda: DeBERTa(k=0), "k must be"),
-    (lambda: DeBERTa(log_buckets=3), "log_buckets must be"),
-    (lambda: DeBERTa(k=8, log_buckets=16), "log_buckets=16 must be"),
-    (lambda: TUPE(0), "length must be"),
-    (lambda: TUPE(buckets=5), "buckets must be"),
+    (lambda: DeBERTa(k=8, log_buckets=16), "log_buckets=16 must be less than twice k - 1"),
+    (lambda: T5(32, 16), "max_distance must be above half of the buckets, not 16"),
+    (lambda: TUPE(buckets=32, max_distance=16), "max_distance must be above half of the buckets"),
   ],
 )
-def test_options_that_make_no_sense_are_refused(make, message):
-  with pytest.raises(ValueError, match=f"^{message}[^.\n]+$"):
+def test_buckets_need_a_range(make, message):
+  with pytest.raises(ValueError, match=f"^{message}"):
     make()

@@ -129,11 +129,10 @@ def test_words_come_out_with_variance_one(scale):
   ("clip", "keys", "values", "kind"),
   [
     (0, True, True, "padded"),
-    *((1, True, True, kind) for kind in ("causal", "padded", "cached")),
+    (1, True, True, "causal"),
     (4, True, True, "cached"),
     (1, True, False, "cached"),
     (1, False, True, "padded"),
-    (1, False, False, "causal"),
   ],
 )
 def test_rpr(clip, keys, values, kind):
@@ -170,7 +169,7 @@ def test_rpr_sums_bfloat16_weights_without_losing_any():
 
 @pytest.mark.parametrize(
   ("terms", "shared"),
-  [*((terms, False) for terms in (*"abcd", "ac", "bd", "abcd")), ("cd", True), ("abcd", True)],
+  [*((terms, False) for terms in (*"abcd", "bd")), ("cd", True), ("abcd", True)],
 )
 def test_transformer_xl(terms, shared):
   encoding = TransformerXL(**{term: term in terms for term in "abcd"}, share_biases=shared)
@@ -225,20 +224,6 @@ def test_complex_linear_keeps_the_variance():
   assert np.var(linear(draw(64, 256))) == pytest.approx(1, rel=0.1)
 
 
-@pytest.mark.parametrize("score", ["real", "modulus"])
-def test_complex_score(score):
-  relation = Complex(score=score).relation(H, D, causal=False, rngs=rngs())
-  q, k, v, span = laid("padded")
-  inner = np.einsum("bihd,bjhd->bhij", pairs(q), pairs(k).conj()) / (D // 2) ** 0.5
-  logits = inner.real if score == "real" else np.abs(inner)
-  score, attended = attend(relation, q, k, v, span)
-  close(score, logits)
-  expected = np.einsum("bhij,bjhd->bihd", softmax(logits, np.asarray(span.mask)), pairs(v))
-  got = pairs(attended)
-  close(got.real, expected.real)
-  close(got.imag, expected.imag)
-
-
 def test_modulus_has_a_slope_at_zero():
   relation = Complex(score="modulus").relation(H, D, causal=False, rngs=rngs())
   q, k, _, span = laid("padded")
@@ -257,11 +242,6 @@ def test_norm_of_each_part(parts):
     own -= own.mean(-1, keepdims=True)
     own /= np.sqrt((own**2).mean(-1, keepdims=True) + 1e-6)
   close(norm(x), expected * float64(norm.scale) + float64(norm.bias))
-
-
-@pytest.mark.parametrize("cls", [Complex, Split])
-def test_paired_encodings_norm_each_part(cls):
-  assert cls().norm(F, rngs=rngs()).parts == 2
 
 
 SHAPES = {"none": (VOCAB, F // 2), "word": (1, F // 2), "dimension": (VOCAB, 1)}
@@ -336,16 +316,6 @@ def test_split_linear_keeps_the_streams_apart():
   assert not matrix[1::2, 0::2].any()
 
 
-def test_split_embedding():
-  embed = Split(6).embed(VOCAB, F, scale=4.0, rngs=rngs())
-  tokens, positions = np.array([[3, 0, 10], [4, 4, 4]]), np.array([[5, 0, 2]])
-  words, rows = float64(embed.words.table), float64(embed.vector.rows)
-  assert rows.std() == pytest.approx(1, rel=0.3)
-  got = embed(tokens, positions)
-  close(got[..., 0::2], 4.0 * words[tokens])
-  close(got[..., 1::2], np.broadcast_to(rows[positions], (2, 3, F // 2)))
-
-
 @pytest.mark.parametrize(
   ("attention", "streams"), [("both", (0, 1)), ("content", (0,)), ("position", (1,))]
 )
@@ -372,7 +342,7 @@ def maps(stack, tokens, positions):
   return np.stack(found), stack.finish(x)
 
 
-@pytest.mark.parametrize("attention", ["both", "content", "position"])
+@pytest.mark.parametrize("attention", ["content", "position"])
 def test_split_attention_ignores_what_it_does_not_attend_to(attention):
   size = Size(d_model=32, num_heads=4, d_ff=32, num_layers=2)
   stack = filled(Stack(VOCAB, Split(attention=attention), size, rngs=rngs()), 0.3)

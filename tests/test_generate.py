@@ -11,6 +11,7 @@ from seed import SEED
 
 from posexp.data.vocabulary import END
 from posexp.encodings import FIRE, CoPE, Learned, RoPE, Sinusoidal, TransformerXL
+from posexp.encodings.rngs import Rngs
 from posexp.models import sampling
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.positions import CONSECUTIVE, Positions
@@ -34,7 +35,7 @@ MODELS = {  # encoding, memory, positions
 def built(encoding, memory, positions, same=False):
   """A language model that was not trained, and its parts."""
   size = Size(d_model=16, num_heads=2, d_ff=16, num_layers=2, memory=memory, same_length=same)
-  model = LanguageModelSpec(VOCABULARY, encoding, size, positions).build(nnx.Rngs(0))
+  model = LanguageModelSpec(VOCABULARY, encoding, size, positions).build(Rngs(params=0, encoding=1))
   return model, nnx.split(model, nnx.Param, ...)
 
 

@@ -88,11 +88,11 @@ def test_costs_are_those_beside_none():
   ("encoding", "enters"),
   [
     (Encoding(), []),
-    (Sinusoidal(), ["embed"]),
-    (RPR(), ["relation"]),
-    (TransformerXL(), ["relation", "shared"]),
-    (TransformerXL(share_biases=False), ["relation"]),
-    (ENCODINGS["complex"](), ["embed", "linear", "norm", "relation"]),
+    (Sinusoidal(), ["input"]),
+    (RPR(), ["attention"]),
+    (TransformerXL(), ["attention", "shared"]),
+    (TransformerXL(share_biases=False), ["attention"]),
+    (ENCODINGS["complex"](), ["input", "linear", "norms", "attention"]),
   ],
   ids=str,
 )

@@ -15,7 +15,8 @@ from posexp.analysis import scoring
 from posexp.data.corpus import kept_vocabulary
 from posexp.models import sampling
 from posexp.runs.predictions import load_predictions
-from posexp.training.restore import open_language_model
+from posexp.tasks.language_modeling import LanguageModeling
+from posexp.training.restore import open_alone
 
 WORDS = ["the", "cat", "séance", "sat", "on", "a", "mat"]
 SEGMENT, MEMORY = 8, 12
@@ -91,7 +92,7 @@ def test_the_text_of_the_test_split_costs_what_the_run_says(trained, home, text,
 
 
 def test_windows_count_every_token_once_with_the_context_that_they_say(trained, text, say):
-  model = scoring.reading(open_language_model(trained), SEGMENT, 0)
+  model = scoring.reading(open_alone(trained, LanguageModeling), SEGMENT, 0)
   tokens = np.array(kept_vocabulary(trained).encode(text[:85]))
   disjoint, sliding = (scoring.token_losses(model, tokens, SEGMENT, way) for way in scoring.WINDOWS)
   assert disjoint.context.tolist() == [1 + place % SEGMENT for place in range(85)]

@@ -30,7 +30,8 @@ def whole_sequences(encoding, causal):
   """Queries are the keys, and the last block is not full."""
   at = np.arange(11)[None]
   mask = at[:, None] < np.array([11, 6])[:, None, None]
-  holds(encoding, causal, Span(at, at, mask, causal, consecutive=True, padding_last=True))
+  own = {"consecutive": True, "self_attention": True}
+  holds(encoding, causal, Span(at, at, mask, causal, **own, padding_last=True))
 
 
 def gaps_in_positions(encoding, causal):
@@ -57,7 +58,7 @@ def memory_before_queries(encoding, causal):
 def masks_of_single_queries(encoding, causal):
   at = np.arange(7)[None]
   mask = (np.random.default_rng(0).random((B, 7, 7)) < 0.6) | np.eye(7, dtype=bool)
-  holds(encoding, causal, Span(at, at, mask, causal, consecutive=True))
+  holds(encoding, causal, Span(at, at, mask, causal, consecutive=True, self_attention=True))
 
 
 PROPERTIES = (
@@ -135,14 +136,16 @@ OF_ATTENTION = {
 def chosen():
   """Every encoding that is one of attention, once; those with vectors for offsets, everywhere.
 
-  Of these one is asked in each place, and the other too where slow tests are.
+  Of these one is asked in each place, and the other too where slow tests are. Some biases differ
+  in their numbers alone.
   """
   for number, (name, encoding) in enumerate(OF_ATTENTION.items()):
     everywhere = name in ("rpr", "transformer_xl")
     places = PROPERTIES if everywhere else [PROPERTIES[number % len(PROPERTIES)]]
     for turn, place in enumerate(places):
       causal = encoding.causal_only or (number + turn) % 2 == 0
-      marks = [pytest.mark.slow] * (everywhere and (name == "rpr") == turn % 2)
+      slow = (name == "rpr") == turn % 2 if everywhere else name in ("t5", "kerple", "sandwich")
+      marks = [pytest.mark.slow] * slow
       what = f"{name} {place.__name__} {causal}"
       yield pytest.param(place, encoding, causal, id=what, marks=marks)
 

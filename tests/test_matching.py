@@ -17,7 +17,6 @@ from posexp.errors import UserError
 from posexp.models.backbones import CNNSize, LSTMSize
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
-from posexp.training import matching
 from posexp.training.matching import counts, facts, matched
 from posexp.training.setup import Setup
 
@@ -134,23 +133,3 @@ def test_an_unknown_reference_is_refused_before_anything_is_read():
   config = resolve(compose(["model.match=flops", "model.match_to=rprr"]))
   with pytest.raises(UserError, match=r"model\.match_to=rprr: .*did you mean rpr\?"):
     Setup.of(config).least_parameters()
-
-
-@dataclasses.dataclass(frozen=True)
-class Own(Encoding):
-  """Of somebody else's, whose code may be another one tomorrow."""
-
-
-def test_counts_are_kept_for_the_next_process_where_all_code_is_of_posexp(monkeypatch, tmp_path):
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-  asked, size = [], dataclasses.replace(SIZE, d_ff=72)
-  real = matching._counted
-  monkeypatch.setattr(matching, "_counted", lambda *args: asked.append(args) or real(*args))
-  for encoding, times in ((RPR(k=3), 1), (RPR(k=5), 1), (Own(), 2)):
-    found = []
-    for _ in range(2):
-      counts.cache_clear()
-      found.append(count(encoding, size))
-    assert found[0] == found[1]
-    assert len(asked) == times, encoding
-    asked.clear()

@@ -82,11 +82,6 @@ def test_evaluation_may_have_another_memory_length_and_clamp():
   assert jax.tree.map(jnp.shape, trained) == jax.tree.map(jnp.shape, evaluated)
 
 
-def test_the_same_length_needs_a_memory():
-  with pytest.raises(ValueError, match="same_length"):
-    Size(same_length=True)
-
-
 def recurred(model, tokens, fresh=()):
   """The outputs of segments of T tokens; nothing stands before the (row, segment) in `fresh`."""
   memory, found = model.empty_memory(len(tokens), M), []
@@ -131,10 +126,3 @@ def test_keys_and_values_of_a_memory_are_learned_from():
   assert not np.allclose(found.pop("embed/table"), expected.pop("embed/table"))
   for path, slope in expected.items():
     np.testing.assert_allclose(found[path], slope, rtol=1e-4, atol=1e-4, err_msg=path)
-
-
-def test_rows_that_are_swapped_swap_their_outputs():
-  case = Case(TransformerXL(), causal=True, length=3 * T)
-  model, tokens = properties.stack(case), np.asarray(properties.tokens_of(case))
-  found = recurred(model, tokens)
-  np.testing.assert_allclose(recurred(model, tokens[::-1]), found[::-1], rtol=0, atol=EXACT)

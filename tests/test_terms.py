@@ -53,18 +53,21 @@ def terms(model):
   return model.blocks[0].attention.relation.terms
 
 
+run = nnx.jit(lambda model, kept=None: model(TOKENS, term_scale=kept))
+
+
 def without(model, *off, layers=slice(None)):
   """The model's output when these terms are off, in these layers."""
   kept = {term: np.ones((LAYERS, H), np.float32) for term in terms(model)}
   for term in off:
     kept[term][layers] = 0
-  return np.asarray(model(TOKENS, term_scale=kept))
+  return np.asarray(run(model, kept))
 
 
 @every_encoding
 def test_every_term_can_be_left_out_of_any_layer(encoding):
   model = stack(encoding)
-  whole = np.asarray(model(TOKENS))
+  whole = np.asarray(run(model))
   np.testing.assert_allclose(without(model), whole, atol=1e-6)
   for term in terms(model):
     outputs = [whole, *(without(model, term, layers=layer) for layer in range(LAYERS))]
@@ -81,18 +84,20 @@ def test_every_term_can_be_left_out_of_any_head(encoding):
   positions = jnp.arange(L)[None]
   span = model.ready(Span(positions, positions, jnp.ones((1, L, L), bool)))
 
-  def run(span):  # the logits and, for the same weights, what is summed: [B,H,...]
+  @jax.jit
+  def parts(span):  # the logits and, for the same weights, what is summed: [B,H,...]
     weights = jnp.full((B, H, L, L), 1 / L) * jnp.arange(1, L + 1) / L
     return relation.score(q, k, span), relation.combine(weights, v, span).swapaxes(1, 2)
 
+  whole = parts(span)
   for term in relation.terms:
     ones = {name: jnp.ones(H) for name in relation.terms}
-    some = run(span.replace(term_scale=ones | {term: jnp.ones(H).at[1].set(0)}))
-    none = run(span.replace(term_scale=ones | {term: jnp.zeros(H)}))
-    for part, off, full in zip(some, none, run(span), strict=True):
+    some = parts(span.replace(term_scale=ones | {term: jnp.ones(H).at[1].set(0)}))
+    none = parts(span.replace(term_scale=ones | {term: jnp.zeros(H)}))
+    for part, off, full in zip(some, none, whole, strict=True):
       np.testing.assert_allclose(part[:, [0, 2, 3]], full[:, [0, 2, 3]], atol=1e-6)
       np.testing.assert_allclose(part[:, 1], off[:, 1], atol=1e-6)
-    assert any(np.abs(off - full).max() > 1e-3 for off, full in zip(none, run(span), strict=True))
+    assert any(np.abs(off - full).max() > 1e-3 for off, full in zip(none, whole, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +122,7 @@ def test_leaving_a_term_out_is_the_encoding_that_lacks_it(encoding, off, same):
   own = dict(nnx.to_flat_state(nnx.state(model, nnx.Param)))
   there = nnx.to_flat_state(nnx.state(lacking, nnx.Param))
   nnx.update(lacking, nnx.from_flat_state([(path, own[path]) for path, _ in there]))
-  np.testing.assert_allclose(without(model, *off), lacking(TOKENS), atol=1e-5)
+  np.testing.assert_allclose(without(model, *off), run(lacking), atol=1e-5)
 
 
 def test_a_span_keeps_everything_unless_told():

@@ -113,15 +113,6 @@ def test_a_sweep_that_is_typed_again_trains_nothing(sweep):
   assert summaries("runs") == before
 
 
-def test_more_checkpoints_than_evaluations_cannot_be_averaged(options):
-  done = command("encoding=none", "train.average=3", *options, *TRAIN, "runs=averaged")
-  assert (done.status, done.err) == (
-    2,
-    "posexp: error: train.average=3: of 150 steps the run is evaluated 2 times; lower it or "
-    "train.evaluate_every\n",
-  )
-
-
 # Compilation
 
 

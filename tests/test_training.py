@@ -166,16 +166,10 @@ def assert_close(parts, whole):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * scale)
 
 
-def test_a_batch_in_parts_has_the_gradient_of_the_whole():
+def test_a_batch_in_parts_has_the_gradient_of_the_whole_and_needs_less():
   spec = TranslatorSpec(11, 11, ENCODINGS["none"](), CERTAIN)
-  (whole, _), (parts, _) = of_parts(spec, uneven(), 1, 4)  # one of the four has no weight at all
-  assert_close(parts, whole)
-
-
-def test_what_a_step_needs_shrinks_with_its_parts():
-  spec = ClassifierSpec(11, 3, ENCODINGS["none"](), CERTAIN)
-  batch = uneven(64, 64) | {"labels": np.arange(64, dtype=np.int32) % 3}
-  (whole, most), (parts, least) = of_parts(spec, batch, 1, 8)
+  # Of the eight parts, two have no weight at all.
+  (whole, most), (parts, least) = of_parts(spec, uneven(64, 64), 1, 8)
   assert_close(parts, whole)
   assert least < most / 3
 

@@ -19,7 +19,8 @@ from posexp.data.lines import Line
 from posexp.data.tokenizer import EOS
 from posexp.errors import UserError
 from posexp.models.decoding import Search
-from posexp.training.restore import open_translator
+from posexp.tasks.translation import Translation
+from posexp.training.restore import open_alone
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "ü": "$5$"}
 OPTIONS = [
@@ -185,7 +186,7 @@ def test_lines_that_are_typed_are_answered_one_by_one(run, monkeypatch, capsys):
 def test_a_beam_can_be_asked_for(run, tested, say):
   pairs = zip(tested[:20], tested[20:], strict=False)
   texts = [f"{one['source']} {other['source']}" for one, other in pairs]  # beams of which differ
-  opened = open_translator(run, rows=16)
+  opened = open_alone(run, Translation, rows=16)
   expected = [each.text for each in LineTranslator(opened, Search(3), 16)(texts)]
   assert say(run, *texts, "--beam", 3, "--batch", 16) == (expected, [])
 
@@ -193,7 +194,7 @@ def test_a_beam_can_be_asked_for(run, tested, say):
 def test_a_long_line_is_translated_up_to_what_the_model_reads(run, say):
   long = " ".join(["one"] * 40)
   (whole, short, _), err = say(run, long, "one", long + " two", "--batch", 2)
-  opened = open_translator(run, rows=2)
+  opened = open_alone(run, Translation, rows=2)
   translator = LineTranslator(opened, opened.setup.task.search, 2)
   (found,) = translator([long])
   assert (len(found.source), found.source[-1]) == (8, EOS)

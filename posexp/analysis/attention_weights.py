@@ -47,6 +47,7 @@ def watch(stack: Stack) -> tuple[list[Seen], list[Seen]]:
     seen.append(Seen(weights, jnp.broadcast_to(span.visible, (batch, queries, keys))))
     return type(relation).attend(relation, q, k, v, span, dropout)
 
+  # Figures alone look at weights; an argument for them would pass through every layer of a model.
   for block in stack.blocks:
     for part, seen in ((block.attention, own), (block.cross, cross)):
       if part is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import textwrap
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +14,15 @@ from flax import nnx
 
 from posexp.analysis import probe
 from posexp.analysis.probe import VOCABULARY, ProbeModel, Profile
-from posexp.encodings.base import Encoding, Relation, TokenEmbedding
+from posexp.encodings.base import Encoding
 from posexp.models.transformer import Stack
 from posexp.training import matching
 
 PARTS = {
-  "embed": "the embedding",
+  "input": "the embedding",
   "linear": "every linear map",
-  "norm": "every norm",
-  "relation": "how queries meet keys and values, in every layer",
+  "norms": "every norm",
+  "attention": "how queries meet keys and values, in every layer",
   "shared": "what all layers share of it",
 }
 ROUNDING = 1e-4  # differences below are rounding
@@ -41,21 +42,16 @@ def lines(name: str, encoding: Encoding, rows: dict[str, str]) -> list[str]:
   return found
 
 
-def overrides(encoding: Encoding, part: str) -> bool:
-  """Return whether the encoding has a factory of its own for a part."""
-  return getattr(type(encoding), part) is not getattr(Encoding, part)
-
-
 def rows_without_attention(encoding: Encoding, backbone: str) -> dict[str, str]:
   """Return the rows of an encoding in a network that has no attention."""
-  found = [part for part in ("embed", "linear") if overrides(encoding, part)]
+  found = [part for part in encoding.acts_in if part in ("input", "linear")]
   return {
     "enters": entered(found),
     "attention": f"none in model={backbone}, so what acts there is left out",
   }
 
 
-def entered(parts: list[str]) -> str:
+def entered(parts: Iterable[str]) -> str:
   """Return the parts of a Transformer in words."""
   return "; ".join(PARTS[part] for part in parts) or "nowhere"
 
@@ -81,13 +77,7 @@ def rows(model: ProbeModel, profile: Profile, text: np.ndarray | None = None) ->
 
 def parts(model: ProbeModel) -> list[str]:
   """Return the parts of a Transformer that the encoding replaces, with the options that it has."""
-  found = [part for part in list(PARTS)[:-1] if overrides(model.encoding, part)]
-  plain = {
-    "embed": type(model.stack.embed) is TokenEmbedding,
-    "relation": type(model.stack.relation) is Relation,
-  }
-  found = [part for part in found if not plain.get(part)]
-  return found + ["shared"] * (model.stack.shared is not None)
+  return [*model.encoding.acts_in, *["shared"] * (model.stack.shared is not None)]
 
 
 def costs(model: ProbeModel) -> dict[str, str]:
@@ -120,7 +110,7 @@ def coverage(model: ProbeModel, profile: Profile) -> dict[str, str]:
     if max(last.values()) > 0.75 * np.abs(offsets).max():
       covers += ", as far as was looked"
       beyond = "the same formula goes on, to offsets that training has not seen"
-  elif "embed" in parts(model):
+  elif "input" in parts(model):
     covers = f"positions {f'0 to {limit - 1}' if limit else 'without end'}, by vectors at the input"
     beyond = "vectors by the same formula, which training has not seen"
   else:

@@ -32,6 +32,7 @@ class Absolute(Encoding):
   """
 
   relative: ClassVar[bool] = False
+  in_blocks: ClassVar[tuple[str, ...]] = ("at",)
   combine: Literal["sum", "concat", "product"] = dataclasses.field(default="sum", kw_only=True)
   at: Literal["input", "attention"] = dataclasses.field(default="input", kw_only=True)
 
@@ -39,6 +40,14 @@ class Absolute(Encoding):
     super().__post_init__()
     if self.at == "attention" and self.combine != "sum":
       raise ValueError("at=attention adds positions to queries and keys, so leave combine at sum")
+
+  @property
+  def acts_in(self) -> tuple[str, ...]:
+    return (self.at,)
+
+  @property
+  def order_blind(self) -> bool:
+    return self.combine != "product"
 
   @property
   def recurrent(self) -> bool:

@@ -33,7 +33,7 @@ from posexp.kernels.gradients import (
 
 
 def scaled(q: Array) -> Array:
-  """q / √D, over the last axis."""
+  """Return q / √D, with D the size of the last axis."""
   return q * (q.shape[-1] ** -0.5)
 
 
@@ -49,7 +49,7 @@ def whole(features: int, num_heads: int) -> int:
 
 
 def summed(vectors: Array, tokens: Array) -> Array:
-  """Vectors [B,L,F] of tokens [B,L]; of those [B,L,I] that are I words each, the words' sums."""
+  """Sum the vectors of the words of each token, [B,L,I,F] -> [B,L,F], if tokens are [B,L,I]."""
   return vectors if tokens.ndim == 2 else vectors.sum(2)
 
 
@@ -82,7 +82,7 @@ class Linear(nnx.Module):
     self.bias = nnx.Param(jnp.zeros(out_features)) if bias else None
 
   def matrix(self) -> Array:
-    """W, [in_features, out_features]."""
+    """Return W, [in_features, out_features]."""
     return self.kernel[...]
 
   def __call__(self, x: Array) -> Array:
@@ -107,12 +107,12 @@ class LayerNorm(nnx.Module):
 
 
 def lengths_or_mask(span: Span) -> tuple[Array, bool]:
-  """Return which keys queries see: (lengths int [1 or B], causal) or (mask bool [1 or B,1 or Q,K],
-  False).
+  """Return which keys queries see: (lengths int [1 or B], causal), or (mask bool, False).
 
-  Lengths are for keys with padding last; causal attention has them if queries are the keys.
+  It returns lengths if padding comes last and, in causal attention, queries are the keys; else a
+  mask [1 or B,1 or Q,K].
   """
-  if span.padding_last and (span.own or not span.causal):
+  if span.padding_last and (span.self_attention or not span.causal):
     return span.mask[:, 0].sum(-1, dtype=jnp.int32), span.causal
   return span.visible, False
 
@@ -139,22 +139,25 @@ class Relation(nnx.Module):
     return span.keep("content", axis=2) * scaled(q), k, None
 
   def score(self, q: Array, k: Array, span: Span) -> Array:
-    """Logits [B,H,Q,K] of q [B,Q,H,D] and k [B,K,H,D], scaled, not yet masked."""
+    """Return scaled logits [B,H,Q,K] of q [B,Q,H,D] and k [B,K,H,D], not yet masked."""
     query, key, bias = self.qk_and_bias(q, k, span)
     logits = scores(query, key)
     return logits if bias is None else add_bias(logits, bias)
 
   def weights(self, q: Array, k: Array, span: Span) -> Array:
-    """Attention weights [B,H,Q,K], in float32: the masked softmax of the logits."""
+    """Return attention weights [B,H,Q,K], in float32: the masked softmax of the logits."""
     return softmax(self.score(q, k, span).astype(jnp.float32), span.visible[:, None])
 
   def combine(self, weights: Array, v: Array, span: Span) -> Array:
-    """Values v [B,K,H,D] summed by weights [B,H,Q,K]: [B,Q,H,D]. It is linear in the weights."""
+    """Sum values v [B,K,H,D] by weights [B,H,Q,K]: [B,Q,H,D]; it is linear in the weights."""
     return weighted_sum(weights, v)
 
   @property
   def supports_fused(self) -> bool:
-    """Whether `fused` equals `attend`: a class overrides it, or nothing that it replaces."""
+    """Whether `fused` equals `attend`: a class overrides it, or nothing that it replaces.
+
+    Declared by a class, a subclass that overrides `score` would inherit a wrong answer.
+    """
     kind, parts = type(self), ("score", "weights", "combine", "attend")
     own = kind.fused is not Relation.fused
     return own or all(getattr(kind, part) is getattr(Relation, part) for part in parts)
@@ -175,6 +178,10 @@ class Relation(nnx.Module):
     return self.combine(weights, v, span)
 
 
+# The parts of a Transformer, each with the method of Encoding that makes it.
+FACTORIES = {"input": "embed", "linear": "linear", "norms": "norm", "attention": "relation"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoding:
   """A positional encoding, given by its options. This one is none at all.
@@ -188,10 +195,28 @@ class Encoding:
   paired: ClassVar[bool] = False  # features come in pairs (complex, or content and position)
   causal_only: ClassVar[bool] = False  # undefined where queries see keys ahead of them
   limited_by: ClassVar[str] = "length"  # the option that sets the limit
+  in_blocks: ClassVar[tuple[str, ...]] = ()  # options that act in a Transformer's blocks alone
 
   def __post_init__(self):
     """Raise ValueError where an option is not what its annotation says."""
     check(self)
+
+  @property
+  def acts_in(self) -> tuple[str, ...]:
+    """The parts of a Transformer that it changes, as in FACTORIES.
+
+    The default is the parts whose factories its class replaces. A class declares them itself where
+    its options decide.
+    """
+    kind = type(self)
+    return tuple(
+      part for part, of in FACTORIES.items() if getattr(kind, of) is not getattr(Encoding, of)
+    )
+
+  @property
+  def order_blind(self) -> bool:
+    """Whether the mean of embedded words is the same in any order, as where positions are added."""
+    return "input" not in self.acts_in
 
   @property
   def recurrent(self) -> bool:
@@ -210,8 +235,9 @@ class Encoding:
   def embed(
     self, vocab_size: int, features: int, *, scale: float, causal: bool = False, rngs: Rngs
   ) -> Callable[..., Array]:
-    """(tokens [B,L], positions [1 or B,L], mask [B,L] or None) -> [B,L,features], in float32.
+    """Build the embedding of words and, if they enter there, of positions.
 
+    It maps (tokens [B,L], positions [1 or B,L], mask [B,L] or None) to float32 [B,L,features].
     Tokens [B,L,I] are words that are summed; each token has its position once.
     """
     return TokenEmbedding(vocab_size, features, scale=scale, rngs=rngs)
@@ -219,11 +245,11 @@ class Encoding:
   def linear(
     self, in_features: int, out_features: int, *, bias: bool = True, rngs: Rngs
   ) -> Callable[[Array], Array]:
-    """[..., in_features] -> [..., out_features]."""
+    """Build a linear map, [..., in_features] -> [..., out_features]."""
     return Linear(in_features, out_features, bias=bias, rngs=rngs)
 
   def norm(self, features: int, *, epsilon: float = 1e-6, rngs: Rngs) -> Callable[[Array], Array]:
-    """[..., features] -> [..., features]."""
+    """Build a normalization, [..., features] -> [..., features]."""
     return LayerNorm(features, epsilon=epsilon)
 
   def relation(self, num_heads: int, head_dim: int, *, causal: bool, rngs: Rngs) -> Relation:

@@ -21,8 +21,15 @@ MOST_BUCKETS = 1024  # their starts are computed with integers of about as many 
 FAR = -1e30  # gives a weight of 0, but is finite: a term that is off multiplies it by 0
 
 
+class SharedBias(Encoding):
+  """q·k / √d + a bias that all layers share, which a subclass makes in `shared`."""
+
+  def relation(self, num_heads, head_dim, *, causal, rngs):
+    return Biased()
+
+
 @dataclasses.dataclass(frozen=True)
-class ALiBi(Encoding):
+class ALiBi(SharedBias):
   """Attention with linear biases: e_ij = q·k/√d − m_h (i − j) (Press et al. 2022, section 3).
 
   m_h = 2^(−8h/H) for h = 1 … H. The paper is causal; `two_sided` says what an encoder does:
@@ -36,9 +43,6 @@ class ALiBi(Encoding):
 
   two_sided: Literal["symmetric", "direction", "divided"] = "symmetric"
   learned: bool = False
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    return Biased()
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Slopes(num_heads, causal=causal, two_sided=self.two_sided, learned=self.learned)
@@ -103,7 +107,7 @@ class Slopes(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class T5(Encoding):
+class T5(SharedBias):
   """A bias per bucket of offsets: e_ij = q·k/√d + b_h[bucket(j − i)] (Raffel et al. 2020, 2.1).
 
   Half of the buckets hold one distance each, the others grow geometrically up to `max_distance`,
@@ -118,9 +122,6 @@ class T5(Encoding):
   def __post_init__(self):
     super().__post_init__()
     check_buckets(self.buckets, self.max_distance)
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    return Biased()
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Buckets(num_heads, head_dim, self, causal=causal, rngs=rngs)

@@ -12,7 +12,7 @@ from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Count
-from posexp.encodings.base import Encoding, LayerNorm, Linear, Relation, summed
+from posexp.encodings.base import FACTORIES, Encoding, LayerNorm, Linear, Relation, summed
 from posexp.encodings.paired import Paired, half, interleave
 from posexp.encodings.relative import Biases, FourTerms, TransformerXL
 from posexp.encodings.rngs import Rngs
@@ -51,6 +51,7 @@ class Complex(Encoding):
 
   relative: ClassVar[bool] = False
   paired: ClassVar[bool] = True
+  in_blocks: ClassVar[tuple[str, ...]] = ("score", "distances")
   order: bool = True
   initial_phase: bool = False
   shared_period: Shared = "none"
@@ -69,6 +70,16 @@ class Complex(Encoding):
       raise ValueError("network=real has no complex maps, so leave score and weights alone")
     if not self.order and (self.initial_phase or self.shared_period != "none"):
       raise ValueError("order=false has no period, so leave initial_phase and shared_period alone")
+
+  @property
+  def acts_in(self) -> tuple[str, ...]:
+    if self.network == "complex":
+      return tuple(FACTORIES)
+    return ("input",) if self.distances == "none" else ("input", "attention")
+
+  @property
+  def order_blind(self) -> bool:
+    return not self.order
 
   @property
   def recurrent(self) -> bool:
@@ -129,9 +140,6 @@ class OneLinear(Linear):
 
   def __init__(self, in_features: int, out_features: int, *, bias: bool = True, rngs: Rngs):
     super().__init__(half(in_features), half(out_features), bias=bias, rngs=rngs)
-
-  def matrix(self):
-    return jnp.kron(self.kernel[...], jnp.eye(2))
 
   def __call__(self, x):
     parts = x.reshape(*x.shape[:-1], -1, 2)

@@ -12,7 +12,7 @@ from jax import Array
 
 from posexp.config.checks import Base, Count, Positive, at_most, even_from
 from posexp.encodings.base import Encoding, Span
-from posexp.encodings.bias import Biased, distance
+from posexp.encodings.bias import Biased, SharedBias, distance
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
@@ -20,7 +20,7 @@ LEAST = 0.01  # the least value of KERPLE's parameters
 
 
 @dataclasses.dataclass(frozen=True)
-class KERPLE(Encoding):
+class KERPLE(SharedBias):
   """A conditionally positive definite kernel of the distance (Chi et al. 2022, eq. 5 and 6).
 
   e_ij = q·k/√d − p log(1 + a|i − j|) (`log`) or − a|i − j|^p (`power`, p at most 2), with a and p
@@ -34,9 +34,6 @@ class KERPLE(Encoding):
   @property
   def causal_only(self) -> bool:
     return not self.symmetric
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    return Biased()
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Kernel(num_heads, self.kind, rngs=rngs)
@@ -149,7 +146,7 @@ class Interpolation(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sandwich(Encoding):
+class Sandwich(SharedBias):
   """The inner product of sinusoidal positions as a bias (Chi et al. 2023, eq. 5).
 
   e_ij = q·k/√d + (Σ_t cos((i − j) base^(−2t/width)) − width/2) · H / (8h), t = 1 … width/2, for
@@ -159,9 +156,6 @@ class Sandwich(Encoding):
 
   width: Annotated[int, even_from(2), at_most(2**12)] = 128
   base: Base = 10000.0
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    return Biased()
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Products(num_heads, self.width, self.base)

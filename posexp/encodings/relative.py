@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
 from flax import nnx
@@ -34,6 +34,7 @@ class RPR(Encoding):
   and start from the same vectors.
   """
 
+  order_blind: ClassVar[bool] = True
   k: Whole = 16
   keys: bool = True
   values: bool = True
@@ -50,6 +51,14 @@ class RPR(Encoding):
   @property
   def relative(self) -> bool:
     return self.absolute == "none"
+
+  @property
+  def acts_in(self) -> tuple[str, ...]:
+    return ("attention",) if self.relative else ("input", "attention")
+
+  @property
+  def in_blocks(self) -> tuple[str, ...]:
+    return () if self.relative else ("k", "keys", "values", "share", "table", "beyond")
 
   def embed(self, vocab_size, features, *, scale, causal=False, rngs):
     words = super().embed(vocab_size, features, scale=scale, causal=causal, rngs=rngs)
@@ -226,7 +235,7 @@ class FourTerms(Relation):
       distance = jnp.clip(distance, None if self.causal else -self.clamp, self.clamp)
     # sin(−x) = −sin x and cos(−x) = cos x: if both x and −x occur, one product serves both.
     size, index = jnp.abs(distance), jnp.arange(len(distance))
-    if span.own or not span.consecutive:
+    if span.self_attention or not span.consecutive:
       size, index = jnp.arange(span.farthest + 1), size
     kernel = self.distance_kernel[...]
     waves = sinusoids(size, frequencies(len(kernel), self.base))

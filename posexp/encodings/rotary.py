@@ -15,7 +15,6 @@ from posexp.encodings.base import Encoding, Relation, Span, scaled
 from posexp.encodings.sinusoids import REACH, frequencies, sinusoids
 
 STEEP = 60.0  # the exponent of xPos' factors is below it; float32 overflows at 88
-PARTS = 16  # of a text, each with factors of its own; each is compiled
 FASTEST = 1e30  # a rate of decay by which nothing is left of the next position
 
 
@@ -77,13 +76,11 @@ class Rotation(Relation):
     return scaled(query), key, None
 
   def turned(self, q: Array, k: Array, span: Span) -> tuple[Array, Array]:
-    """Return the channels of q [B,Q,H,D] and k [B,K,H,D] that turn, where their positions take
-    them.
-    """
+    """Return the turning channels of q [B,Q,H,D] and k [B,K,H,D], turned by their positions."""
     return self.turn(q, span.query), self.turn(k, span.key)
 
   def turn(self, x: Array, positions: Array, length: Array | float = 1.0) -> Array:
-    """x [B,L,H,D] at positions [1 or B,L], planes times `length` [1 or B,L,1,M]; in float32."""
+    """Turn x [B,L,H,D] at positions [1 or B,L]; planes are times `length` [1 or B,L,1,M]."""
     sin, cos = (length * wave[:, :, None] for wave in sinusoids(positions, np.array(self.omega)))
     wide = x[..., : self.turning].astype(jnp.float32)
     if self.layout == "half":
@@ -123,24 +120,15 @@ class Decay(Rotation):
     self.rate = tuple(np.maximum(np.log(zeta) / encoding.scale_base, -FASTEST).tolist())
 
   def score(self, q, k, span):
-    # A factor for each query and one for each key do not overflow within so many positions.
-    steepest, queries = -min(self.rate), q.shape[1]
-    size = queries if steepest == 0 else max(1, int(min(2 * STEEP / steepest, REACH)))
     known = span.consecutive or span.max_position is not None
-    if queries == 1 or steepest * (span.farthest if known else REACH) <= 2 * STEEP:
+    steepest, farthest = -min(self.rate), span.farthest if known else REACH
+    # A factor for each query and one for each key do not overflow within so many positions.
+    if q.shape[1] == 1 or steepest * farthest <= 2 * STEEP:
       return super().score(q, k, span)
-    if not span.consecutive or queries > PARTS * size:
-      return self.by_plane(q, k, span)
-    parts = (slice(start, start + size) for start in range(0, queries, size))
-    ask = super().score
-    return jnp.concatenate(
-      [ask(q[:, part], k, span.replace(query=span.query[:, part])) for part in parts], axis=2
-    )
+    return self.by_plane(q, k, span)
 
   def by_plane(self, q: Array, k: Array, span: Span) -> Array:
-    """Return the logits [B,H,Q,K], summed plane by plane: each pair has a factor, which is at most
-    1.
-    """
+    """Return logits [B,H,Q,K], summed plane by plane: the factor of each pair is at most 1."""
     distance = jnp.maximum(-span.offset, 0).astype(jnp.float32)[:, None]
 
     def planes(x: Array) -> Array:  # [M,B,L,H,2]

@@ -34,6 +34,8 @@ class Span:
   max_position: int | None = struct.field(pytree_node=False, default=None)  # positions are below it
   # Positions go up one by one and are the same for the whole batch: offsets lie on diagonals.
   consecutive: bool = struct.field(pytree_node=False, default=False)
+  # Queries are the keys, at consecutive positions.
+  self_attention: bool = struct.field(pytree_node=False, default=False)
   # Keys come first, padding last, the same for every query.
   padding_last: bool = struct.field(pytree_node=False, default=False)
   shared_fn: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
@@ -42,11 +44,6 @@ class Span:
   def visible(self) -> Array:
     """Which keys each query may look at, bool [B,1 or Q,K]."""
     return self.mask & (self.offset <= 0) if self.causal else self.mask
-
-  @property
-  def own(self) -> bool:
-    """Whether queries are known, when the program is compiled, to stand where the keys do."""
-    return self.consecutive and self.query is self.key
 
   @property
   def farthest(self) -> int:
@@ -69,7 +66,7 @@ class Span:
     return jnp.arange(-self.farthest, self.farthest + 1)
 
   def look_up(self, by_offset: Array) -> Array:
-    """Values [1 or B,H,1 or Q,R] by offset of the window, looked up for each key: [1 or B,H,Q,K].
+    """Look up values [1 or B,H,1 or Q,R] of the window's offsets for each key: [1 or B,H,Q,K].
 
     An offset that is not in the window gives NaN, not a plausible number.
     """
@@ -82,7 +79,7 @@ class Span:
     return skewed(whole, self.key.shape[1])
 
   def products(self, x: Array, rows: Array) -> Array:
-    """x [1 or B,1 or Q,H,D] times the row of each key's offset: [1 or B,H,Q,K].
+    """Multiply x [1 or B,1 or Q,H,D] by the row of each key's offset: [1 or B,H,Q,K].
 
     Rows [R,H,D] are those of the window.
     """
@@ -91,15 +88,13 @@ class Span:
     return products(x, rows, self.key.shape[1])
 
   def of_offsets(self, f: Callable[[Array], Array]) -> Array:
-    """f of every offset, [1 or B,H,Q,K]; f maps offsets int [...] to values [H,...]."""
+    """Return f of every offset, [1 or B,H,Q,K]; f maps offsets int [...] to values [H,...]."""
     if self.consecutive:
       return self.look_up(f(self.window)[None, :, None])
     return jnp.moveaxis(f(self.offset), 0, 1)
 
   def keep(self, term: str, axis: int = 1) -> Array | float:
-    """Return the factor of a named term of the relation: 1, or four axes of which `axis` is
-    heads.
-    """
+    """Return the factor of a named term: 1, or an array of four axes of which `axis` is heads."""
     if self.term_scale is None:
       return 1.0
     return jnp.expand_dims(self.term_scale[term], [each for each in range(4) if each != axis])

@@ -40,6 +40,7 @@ class Split(Encoding):
   """
 
   relative: ClassVar[bool] = False
+  order_blind: ClassVar[bool] = True
   length: Count = 512
   attention: Literal["both", "content", "position"] = "both"
   form: Literal["factored", "concatenated", "added", "position_only"] = "factored"
@@ -53,6 +54,16 @@ class Split(Encoding):
   @property
   def limit(self) -> int:
     return self.length
+
+  @property
+  def acts_in(self) -> tuple[str, ...]:
+    if self.form == "factored":
+      return ("input", "linear", *["norms"] * (self.norms == "separate"), "attention")
+    return ("input", "attention") if self.form == "position_only" else ("input",)
+
+  @property
+  def in_blocks(self) -> tuple[str, ...]:
+    return ("attention", "norms", *["form"] * (self.form == "position_only"))
 
   @property
   def paired(self) -> bool:

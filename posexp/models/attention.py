@@ -104,7 +104,9 @@ def blocked(
     def of_block(block: tuple[Array, Array, Array | None, Array | None]) -> Array:
       number, query, q, mask = block
       mask = span.mask if mask is None else mask
-      here = span.replace(query=query, key=span.key[:, :keys], mask=mask[..., :keys])
+      here = span.replace(
+        query=query, key=span.key[:, :keys], mask=mask[..., :keys], self_attention=False
+      )
       if span.shared_fn is not None:
         here = here.replace(shared=span.shared_fn(here))
       drop = dropout and dropout._replace(key=jax.random.fold_in(dropout.key, number))
@@ -122,7 +124,7 @@ def blocked(
 
 def seen_to_its_end(span: Span) -> bool:
   """Return True if it is known at trace time that no query sees a later key."""
-  return span.causal and span.own
+  return span.causal and span.self_attention
 
 
 def parts(span: Span) -> Iterator[tuple[int, int, int]]:

@@ -10,31 +10,35 @@ Shapes: B batch, L length, F d_model, S the width of a text's vector.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
 
 from posexp.config import build, look_up, show
 from posexp.config.checks import Count, Positive, Share, check, only_with
 from posexp.encodings.base import Encoding
-from posexp.encodings.rngs import Rngs, abstract_model
+from posexp.encodings.rngs import Rngs
 from posexp.models.block import Size, Width
 from posexp.models.recurrent import LSTM
 
 
 @dataclasses.dataclass(frozen=True)
 class WithoutAttention:
-  """The options of every network without attention, the same for every encoding."""
+  """The options of every network without attention, the same for every encoding.
+
+  A subclass has `reader(encoding, rngs)`, which builds (x [B,L,F], mask bool [B,L]) -> [B,S] and
+  raises ValueError if widths do not suit; `width`, S; and `about(match)`, a line for the header, in
+  which `match` stands behind the matched width.
+  """
 
   backbone: ClassVar[str]
   varied: ClassVar[str | None]  # the width that `match` chooses
   counted_at: ClassVar[int | None] = None  # the length at which FLOPs are counted, if it is fixed
+  num_layers: ClassVar[int] = 1
 
   d_model: Width = 300
   dropout: Share = 0.5  # of a text's vector
@@ -46,19 +50,6 @@ class WithoutAttention:
 
   def __post_init__(self):
     check(self)
-
-  def reader(self, encoding: Encoding, rngs: Rngs) -> Callable[[Array, Array], Array]:
-    """Build (x [B,L,F], mask bool [B,L]) -> [B,S]; ValueError if widths do not suit."""
-    raise NotImplementedError
-
-  @property
-  def width(self) -> int:
-    """The width of a text's vector, S."""
-    raise NotImplementedError
-
-  def about(self, match: str = "") -> str:
-    """Return a line for the header; `match` is text to put after the matched width."""
-    raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +119,8 @@ class LSTMSize(WithoutAttention):
     return f"lstm: d_model {self.d_model}, hidden {self.hidden}{match}, {self.dtype}"
 
 
-AnySize = Size | WithoutAttention
+NetworkSize = FastTextSize | LSTMSize | CNNSize
+AnySize = Size | NetworkSize
 BACKBONES: dict[str, type[AnySize]] = {
   kind.backbone: kind for kind in (Size, FastTextSize, LSTMSize, CNNSize)
 }
@@ -149,7 +141,7 @@ def make_size(config: Mapping[str, Any]) -> AnySize:
 class Backbone(nnx.Module):
   """A network without attention: an embedding of words, and the reader of a `size`."""
 
-  def __init__(self, vocab_size: int, encoding: Encoding, size: WithoutAttention, *, rngs: Rngs):
+  def __init__(self, vocab_size: int, encoding: Encoding, size: NetworkSize, *, rngs: Rngs):
     """Build the network; `rngs` has the streams `params` and `encoding`.
 
     Raises:
@@ -224,94 +216,18 @@ class LastState(nnx.Module):
 
 
 def refusal(name: str, encoding: Encoding, size: AnySize) -> str | None:
-  """Return why the encoding of this name does not suit the network; None if it does.
-
-  Without attention, an encoding may act only in its embedding and linear maps, and so may each
-  option that is not at its default.
-  """
+  """Return why the encoding of this name does not suit the network; None if it does."""
   if not isinstance(size, WithoutAttention):
     return None
   lacks = f"which model={size.backbone} does not have"
-  others = dict(_each_at_default(encoding))
-  own, none = _parts(encoding), _parts(Encoding())
-  plain = own.input == none.input and own.attention != none.attention
-  for option, other in others.items():
-    found, leave = _parts(other), show(getattr(other, option))
-    if (plain and found.input != none.input) or not own.uses_hidden:
-      return f"{name}.{option} acts in attention, {lacks}; leave it at {leave}"
-    for part in ("attention", "norms"):
-      same = found.input == own.input
-      if not plain and same and getattr(found, part) != getattr(own, part):
-        return f"{name}.{option} acts in {part}, {lacks}; leave it at {leave}"
-  if plain or not own.uses_hidden:
+  defaults = {field.name: field.default for field in dataclasses.fields(encoding)}
+  for option in encoding.in_blocks:
+    if getattr(encoding, option) != defaults[option]:
+      leave = show(defaults[option])
+      return f"{name}.{option} acts in a Transformer's blocks, {lacks}; leave it at {leave}"
+  if encoding.acts_in and not {"input", "linear"} & {*encoding.acts_in}:
     return (
       f"{name} acts in attention, {lacks}; choose an encoding of the input, such as learned, "
       "sinusoidal or complex, or model=transformer"
     )
   return None
-
-
-def _each_at_default(encoding: Encoding) -> Iterator[tuple[str, Encoding]]:
-  """Yield each option that is not at its default, and the encoding with the default there."""
-  for field in dataclasses.fields(encoding):
-    if field.default is dataclasses.MISSING or getattr(encoding, field.name) == field.default:
-      continue
-    try:
-      yield field.name, dataclasses.replace(encoding, **{field.name: field.default})
-    except ValueError:  # another option needs it
-      continue
-
-
-class Parts(NamedTuple):
-  """The structure of the parts that an encoding gives a Transformer; equal ones do the same."""
-
-  input: Any  # the embedding and linear maps
-  attention: Any
-  norms: Any
-  uses_hidden: bool  # True if queries and keys come from hidden states
-
-
-@functools.lru_cache(maxsize=64)
-def _parts(encoding: Encoding) -> Parts:
-  """Build an encoding's parts in shape only: nothing is allocated."""
-  heads, features, causal = 2, 256, encoding.causal_only
-
-  def build(rngs: Rngs) -> list[list[Any]]:
-    embed = encoding.embed(4, features, scale=1.0, causal=causal, rngs=rngs)
-    linear = encoding.linear(features, features, rngs=rngs)
-    relation = encoding.relation(heads, features // heads, causal=causal, rngs=rngs)
-    shared = encoding.shared(heads, features // heads, causal=causal, rngs=rngs, embed=embed)
-    return [[embed, linear], [relation, shared], [encoding.norm(features, rngs=rngs)]]
-
-  def structure(part: list[Any]) -> Any:
-    graphdef, state = nnx.split(part)
-    return graphdef, tuple((path, leaf.shape) for path, leaf in nnx.to_flat_state(state))
-
-  parts = abstract_model(build)
-  return Parts(*map(structure, parts), parts[1][0].uses_hidden)
-
-
-@functools.lru_cache(maxsize=64)
-def order_blind(encoding: Encoding) -> bool:
-  """Return True if the mean of embedded words is the same in any order, whatever the weights.
-
-  That holds, up to rounding, if positions are only added to words.
-  """
-  if encoding.limit == 1:
-    return True
-  tokens, positions = jnp.array([[1, 2], [2, 1]]), jnp.arange(2)[None]
-
-  @jax.jit
-  def means() -> Array:
-    rngs = Rngs(params=0, encoding=1)
-    embed = encoding.embed(3, 64, scale=1.0, causal=encoding.causal_only, rngs=rngs)
-    graphdef, params, rest = nnx.split(embed, nnx.Param, ...)
-
-    def moved(x: Array) -> Array:  # tables may start at 0, or with rows that are all alike
-      return x + 0.1 * jax.random.normal(jax.random.key(2), x.shape)
-
-    embed = nnx.merge(graphdef, jax.tree.map(moved, params), rest)
-    return embed(tokens, positions, tokens > 0).mean(1)
-
-  first, second = np.asarray(means(), np.float64)
-  return bool(np.abs(first - second).max() < 1e-5 * np.abs(first).max())

@@ -29,6 +29,7 @@ class Size:
   backbone: ClassVar[str] = "transformer"  # among those of posexp/models/backbones.py
   varied: ClassVar[str] = "d_ff"  # the width that `match` chooses
   counted_at: ClassVar[None] = None
+  input_scale: ClassVar[float] = 1.0  # multiplies embedded words
 
   d_model: Width = 128
   num_heads: Width = 4

@@ -16,7 +16,7 @@ from posexp.encodings.base import Encoding, Linear
 from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.encodings.span import TermScale
 from posexp.errors import UserError
-from posexp.models.backbones import AnySize, Backbone, FastTextSize, mean, order_blind
+from posexp.models.backbones import AnySize, Backbone, FastTextSize, mean
 from posexp.models.block import drop
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.transformer import Size, Stack
@@ -38,7 +38,7 @@ class ClassifierSpec:
     """Build the model with weights drawn from `rngs`; ValueError if the sizes do not suit."""
     model = Classifier(self, rngs=rngs)
     if self.vectors is not None:
-      start_from(self.vectors, model.embed, getattr(self.size, "input_scale", 1.0))
+      start_from(self.vectors, model.embed, self.size.input_scale)
     return model
 
   def read_vectors(self, path: str, words: Sequence[str]) -> WordVectors:
@@ -59,7 +59,7 @@ class ClassifierSpec:
   def notes(self) -> tuple[str, ...]:
     """Remarks on the model for the header."""
     found = [] if self.vectors is None else [self.vectors.note]
-    if isinstance(self.size, FastTextSize) and order_blind(self.encoding):
+    if isinstance(self.size, FastTextSize) and self.encoding.order_blind:
       found.append("the mean of words is the same in any order, and positions only add to it")
     return tuple(found)
 

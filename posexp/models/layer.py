@@ -43,14 +43,11 @@ class Attention(nnx.Module):
       ValueError: the encoding acts in the embedding or in linear maps, not in attention alone, or
         the width does not suit the encoding.
     """
-    for part in ("embed", "linear"):
-      if part == "embed" and encoding.relative:  # a relative one puts no position there
-        continue
-      if getattr(type(encoding), part) is not getattr(Encoding, part):
-        raise ValueError(
-          f"{type(encoding).__name__} changes more of a Transformer than attention ({part}), so it "
-          "needs posexp.Stack"
-        )
+    if more := [part for part in encoding.acts_in if part in ("input", "linear")]:
+      raise ValueError(
+        f"{type(encoding).__name__} changes more of a Transformer than attention ({more[0]}), so "
+        "it needs posexp.Stack"
+      )
     size = Size(d_model=d_model, num_heads=num_heads, dropout=dropout)
     # Each layer draws new keys, also for the stream `encoding`, which `rngs` need not have.
     streams = Rngs(params=rngs.params(), encoding=rngs.params())
@@ -87,6 +84,7 @@ class Attention(nnx.Module):
       self.causal,
       max_position=None if consecutive else x.shape[1],
       consecutive=consecutive,
+      self_attention=consecutive,
       padding_last=True,
     )
     span = ready(span, self.shared, self.attention.form)

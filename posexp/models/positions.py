@@ -53,7 +53,7 @@ class Positions:
       raise ValueError(f"reach must be given where kind={self.kind}")
 
   def training(self, mask: Array, key: Callable[[], Array]) -> Array | None:
-    """Positions int [1 or B,L] for mask bool [B,L], in which tokens come before padding.
+    """Draw positions int [1 or B,L] for mask bool [B,L], in which tokens come before padding.
 
     None means that they are consecutive. `key` gives a random key where one is needed. Padding
     may be longer than `reach`, and stands at the last position.
@@ -72,7 +72,7 @@ class Positions:
     return jnp.minimum(jnp.arange(length)[None] + first, self.reach - 1)
 
   def evaluating(self, mask: Array) -> Array | None:
-    """As `training`, always the same. Positions do not depend on padding."""
+    """Return the positions of evaluation, as `training` does; they do not depend on padding."""
     if self.evaluation == "consecutive":
       return None
     self.check(mask)
@@ -81,18 +81,16 @@ class Positions:
     return spaced(mask, self.reach)
 
   def of(self, mask: Array, rngs: Rngs | None) -> Array | None:
-    """As `training` with `rngs`, and as `evaluating` without."""
+    """Return the positions of `training` if there are `rngs`, else those of `evaluating`."""
     return self.evaluating(mask) if rngs is None else self.training(mask, rngs.positions)
 
   def limit(self, of_encoding: int | None) -> int | None:
-    """Return how many tokens can be read at once with an encoding that has so many positions; None
-    where there is no end.
-    """
+    """Return the longest readable sequence, given the encoding's limit; None if unlimited."""
     reach = self.reach if self.evaluation != "consecutive" else None
     return min((each for each in (of_encoding, reach) if each is not None), default=None)
 
   def check(self, mask: Array) -> None:
-    """Raise ValueError where a mask that is no tracer has more tokens than there are positions."""
+    """Raise ValueError if a mask, known at trace time, has more tokens than there are positions."""
     if not isinstance(mask, jax.core.Tracer) and (count := mask.sum(1).max()) > self.reach:
       raise ValueError(f"reach={self.reach} positions, but texts of {count} tokens")
 
@@ -101,7 +99,7 @@ CONSECUTIVE = Positions()
 
 
 def drawn(mask: Array, key: Array, reach: int) -> Array:
-  """For n tokens the n first of a random order of all positions, sorted: int [B,L]."""
+  """Return, for n tokens, the first n of a random order of all positions, sorted: int [B,L]."""
   length = mask.shape[1]
   order = jax.random.permutation(key, reach)[:length]
   order = jnp.pad(order, (0, length - len(order)), constant_values=reach - 1)
@@ -111,7 +109,7 @@ def drawn(mask: Array, key: Array, reach: int) -> Array:
 
 
 def spaced(mask: Array, reach: int) -> Array:
-  """Token i of n stands at ⌊i · reach / n⌋: int [B,L]."""
+  """Return the position ⌊i · reach / n⌋ of token i of n: int [B,L]."""
   count = jnp.maximum(mask.sum(1, keepdims=True), 1)
   i = jnp.arange(mask.shape[1])
   # Not i · reach, which int32 might not hold.

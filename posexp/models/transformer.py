@@ -184,6 +184,7 @@ class Stack(nnx.Module):
       self.causal,
       max_position=self.max_position,
       consecutive=consecutive,
+      self_attention=consecutive,
       padding_last=self.size.window is None,
     )
     span = self.ready(span, whole_only=term_scale is not None)
@@ -257,7 +258,7 @@ class Stack(nnx.Module):
     if consecutive:
       self.check(past + length)
       positions = jnp.arange(past + length)[None]
-    own = positions[:, past:] if past else positions
+    own = positions[:, past:]
     x = self.read(tokens, own, rngs)
     held = jnp.zeros(tokens.shape, int) if documents is None else documents
     held = jnp.concatenate([memory.documents, held], axis=1)
@@ -271,6 +272,7 @@ class Stack(nnx.Module):
       causal=True,
       max_position=self.max_position,
       consecutive=consecutive,
+      self_attention=consecutive and past == 0,
       padding_last=past == 0 and documents is None,
     )
     span = self.ready(span, whole_only=term_scale is not None)

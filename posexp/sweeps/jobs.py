@@ -54,7 +54,6 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   varied = [key for key, column in columns.items() if len(column) > 1] or list(columns)
   config_of = _composer(columns)
   digests: dict[str, dict[str, str | None]] = {}
-  built: set[Any] = set()
   first: dict[Path, Member] = {}
   found = []
   for number, values in enumerate(itertools.product(*columns.values()), start=1):
@@ -63,7 +62,7 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
     options = " ".join(job[key] for key in varied)
     group = " ".join(job[key] for key in varied if key != "seed") or f"encoding={cfg.encoding}"
     try:
-      config, path = _identified(config, digests, built)
+      config, path = _identified(config, digests)
     except Unsuited as error:
       found.append(Member(number, options, group, config, Path(), unsuited=str(error)))
       continue
@@ -109,26 +108,17 @@ def _composer(columns: dict[str, list[str]]) -> Callable[[dict[str, str]], DictC
 
 
 def _identified(
-  config: dict[str, Any], digests: dict[str, dict[str, str | None]], built: set[Any]
+  config: dict[str, Any], digests: dict[str, dict[str, str | None]]
 ) -> tuple[dict[str, Any], Path]:
   """Return the config as it is read, of a run whose options are right and suit each other, and its
   folder.
 
-  `digests` keeps those of the user's files, by the options of the task and the vectors of words;
-  `built` what has been found to suit.
+  `digests` keeps those of the user's files, by the options of the task and the vectors of words.
   """
   from posexp.training.setup import Setup
 
   setup = Setup.of(config)
-  options = dataclasses.asdict(setup.encoding).items()
-  chosen = {key: value for key, value in options if type(value) not in (int, float)}
-  # A model takes a tenth of a second: of a thousand values of `rpr.k`, none of which its parts
-  # refuse, one is enough.
-  kinds = setup.config["encoding"], type(setup.task), getattr(setup.task, "form", None)
-  structure = (*kinds, str(chosen), setup.size, setup.positions, setup.refusals())
-  if structure not in built:
-    setup.least_parameters()
-    built.add(structure)
+  setup.least_parameters()
   files = [setup.config["task"], setup.size.vectors]
   asked = json.dumps(files, sort_keys=True, default=str)
   if asked not in digests:

@@ -208,6 +208,15 @@ class Task(Protocol):
   def smallest_model(self, encoding: Encoding, size: Size, positions: Positions) -> ModelSpec:
     """Return a model with tiny vocabularies, to check sizes before data are prepared."""
 
+  def kept_model(
+    self, folder: Path, encoding: Encoding, size: Size, positions: Positions
+  ) -> ModelSpec:
+    """Return the model of a run from what `prepare` wrote to its folder, without its data.
+
+    Raises:
+      UserError: a file of the folder is missing or another run's.
+    """
+
   def foreseen(self, batch_size: int) -> Data | None:
     """Return data without content but with the real data's model and shapes of batches, if options
     alone determine these. The step is compiled for them while data are prepared.
@@ -315,7 +324,5 @@ def metric_of(task: Task, name: str) -> Metric:
 
 def declared(task: Task) -> dict[str, Any]:
   """Describe a user's own task for the summary, so that it is read without the task's code."""
-  if type(task).__module__.partition(".")[0] == "posexp":
-    return {}
   metrics = [metric._asdict() for metric in task.metrics if metric.name not in METRICS]
   return {"headline": list(task.headline)} | ({"metrics": metrics} if metrics else {})

@@ -155,6 +155,10 @@ class LanguageModeling(Task):
     check_limit(encoding, size.memory + self.segment, why, "lower these")
     return LanguageModelSpec(2, encoding, size, positions)
 
+  def kept_model(self, folder, encoding, size, positions) -> LanguageModelSpec:
+    small = self.smallest_model(encoding, size, positions)
+    return dataclasses.replace(small, vocab_size=corpus.kept_vocabulary(folder).size)
+
   def foreseen(self, batch_size: int) -> TextData | None:
     if (size := vocabulary.foreseen(self.tokenizer, self.vocab_size)) is None:
       return None

@@ -63,6 +63,11 @@ class Parsing(Task):
   def smallest_model(self, encoding, size, positions) -> ParserSpec:
     return parser_spec(self, FIRST + 2, 2, encoding, size, positions)
 
+  def kept_model(self, folder, encoding, size, positions) -> ParserSpec:
+    lexicon = kept_lexicon(folder)
+    rows, labels = lexicon.rows(self.inputs), len(lexicon.labels)
+    return parser_spec(self, rows, labels, encoding, size, positions)
+
   def prepare(self, folder: Path) -> TreebankData:
     """Prepare the data with the lexicon in folder/tokenizer.json, which is built from the training
     trees if it is missing.

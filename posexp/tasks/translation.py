@@ -101,6 +101,12 @@ class Translation(Task):
 
     return TranslatorSpec(4, 4, encoding, size, positions)
 
+  def kept_model(self, folder, encoding, size, positions) -> TranslatorSpec:
+    from posexp.models.translator import TranslatorSpec
+
+    sizes = [tokenizer.Tokenizer(text).vocab_size for text in tokenizers(self, folder)]
+    return TranslatorSpec(*sizes, encoding, size, positions)
+
   def prepare(self, folder: Path) -> ParallelData:
     """Return the data, tokenized by folder/tokenizer*.json, which are trained if they are missing.
 

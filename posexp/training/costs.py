@@ -30,6 +30,7 @@ if TYPE_CHECKING:
   from posexp.data.examples import Batch
   from posexp.training.step import State, Step
 
+# Taken by the first job, whose user has waited for the imports and the command line, too.
 _process = [posexp.BEGUN]
 
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
-from jax.sharding import Mesh
 
 from posexp.data.examples import Batch
 from posexp.encodings.span import TermScale
@@ -40,11 +39,6 @@ class Snapshot(NamedTuple):
   batch_size: int  # of evaluation, as in training
 
   @property
-  def mesh(self) -> Mesh:
-    """The devices."""
-    return self.program.mesh
-
-  @property
   def graphdef(self) -> nnx.GraphDef:
     """The structure of the model."""
     return self.program.graphdef
@@ -67,7 +61,7 @@ class Snapshot(NamedTuple):
 
     def outputs() -> Iterator[tuple[Batch, dict[str, Array]]]:
       carry = None
-      for batch, _ in shard(batches, self.mesh):
+      for batch, _ in shard(batches, self.program.mesh):
         if carry is None:
           carry = self.program.carry(len(batch["mask"]))
         found, carry = self.program.predict(self.state, batch, carry, term_scale)
@@ -80,14 +74,14 @@ class Snapshot(NamedTuple):
     function: Callable[[Any, Any, dict[str, Array]], dict[str, Array]],
     batches: Iterable[Batch],
   ) -> Outputs:
-    """As `predict`, of any `function(params, settings, batch)` that gives arrays [B,...]."""
+    """Map batches, like `predict`, by any `function(params, settings, batch)` -> arrays [B,...]."""
     params, settings = self.state.params, self.state.settings
-    on_cpu = self.mesh.size == 1 and self.mesh.devices.flat[0].platform == "cpu"
+    on_cpu = self.program.mesh.size == 1 and self.program.mesh.devices.flat[0].platform == "cpu"
 
     def found() -> Iterator[tuple[Batch, dict[str, Array]]]:
       begun: deque[tuple[Batch, Future[dict[str, Array]]]] = deque()
       with ThreadPoolExecutor(AT_ONCE if on_cpu else 1) as threads:
-        for batch, _ in shard(batches, self.mesh):
+        for batch, _ in shard(batches, self.program.mesh):
           begun.append((batch, threads.submit(function, params, settings, batch)))
           if len(begun) > AT_ONCE:
             batch, outputs = begun.popleft()

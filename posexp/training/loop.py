@@ -19,6 +19,7 @@ from posexp.errors import UserError, counted
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
 from posexp.status import doing
+from posexp.tasks import TASKS
 from posexp.tasks.contract import Data, ModelSpec, declared, prefixed, score_of
 from posexp.training import costs, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
@@ -88,8 +89,7 @@ def run_training(
   step = run.checkpoints.find("latest") or 0
   foreseen = setup.task.foreseen(setup.training.batch_size) if setup.training.steps else None
   if foreseen and step < setup.training.steps:
-    _, program, *_ = begin(setup, foreseen, step)  # which is found again below
-    program.update.threads.submit(program.compile_init)
+    begin(setup, foreseen, step)  # equal programs are one, so the same call below finds it compiled
   doing("reading the data")
   with processes.main_process_first():
     data = setup.task.prepare(run.path)
@@ -108,7 +108,8 @@ def run_training(
     terminal.header(setup.config, data, spec, facts, run.path, tracker.line)
     job = Job(run, setup, data, program, rhythm, tracker, started)
     state = fit(job, step, batches, upcoming)
-    summary = conclude(job, state) | facts | declared(job.setup.task)
+    own = {} if type(setup.task) in TASKS.values() else declared(setup.task)
+    summary = conclude(job, state) | facts | own
     tracker.summarize(summary)
     tracker.samples(load_samples(run.output))
   run.finish(summary)  # after the tracker has it all: a finished run is not opened again
@@ -116,8 +117,9 @@ def run_training(
 
 
 def begin(setup: Setup, data: Data, step: int) -> tuple[ModelSpec, Program, Batches, Shapes]:
-  """Return the model for some data and its program, of which the step after `step` begins to be
-  compiled; and what `batches_after` gives.
+  """Return the model for some data, its program, and the result of `batches_after`.
+
+  The program's next step begins to be compiled.
   """
   spec = setup.model_for(data)
   mesh = mesh_for(data.rows_of(setup.training.batch_size), setup.training.accumulate)

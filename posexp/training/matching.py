@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import flax
 import jax
 from flax import nnx
 
-import posexp
-from posexp import storage
 from posexp.encodings import Encoding, all_encodings
 from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError
 from posexp.models import attention
 from posexp.models.backbones import AnySize
+from posexp.models.block import Size
 from posexp.models.positions import CONSECUTIVE
 from posexp.training.step import split
 
@@ -51,29 +47,13 @@ def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> di
 
 @functools.lru_cache
 def counts(spec: ModelSpec, length: int) -> dict[str, float]:
-  """Return the `costs` of a model for inputs of `length` tokens, cached if its code is posexp's.
+  """Return the `costs` of a model for inputs of `length` tokens.
 
   Raises:
     ValueError: the size does not suit the encoding.
   """
-  own = {type(part).__module__.partition(".")[0] for part in (spec, spec.encoding, spec.size)}
-  vectors = getattr(spec, "vectors", None)  # their repr does not show their values
-  if own != {"posexp"} or vectors is not None:
-    return _counted(spec, length)
-  parts = repr(spec), length, _code(), jax.__version__, flax.__version__
-  return storage.cached("counts", lambda: _counted(spec, length), *parts)
-
-
-@functools.cache
-def _code() -> str:
-  """Return a digest of posexp's source."""
-  files = sorted(Path(posexp.__file__).parent.rglob("*.py"))
-  return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
-
-def _counted(spec: ModelSpec, length: int) -> dict[str, float]:
   # The analysis counts a loop over blocks only once, so attention is counted by its definition.
-  whole_only = {"attention": "reference"} if hasattr(spec.size, "attention") else {}
+  whole_only = {"attention": "reference"} if isinstance(spec.size, Size) else {}
   size = dataclasses.replace(spec.size, **whole_only)
   whole = dataclasses.replace(spec, size=size, positions=CONSECUTIVE)
   length = min(spec.size.counted_at or length, spec.encoding.limit or length)
@@ -92,17 +72,12 @@ def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
     "flops_per_token": own["flops"],
     "flops_per_token_of_none": none["flops"],
     **({varied: getattr(spec.size, varied)} if varied else {}),
-    "attention": attention_of(spec, length),
+    "attention": (
+      attention.form_of(spec.size.attention, length, length)
+      if isinstance(spec.size, Size)
+      else "none"
+    ),
   }
-
-
-@functools.lru_cache
-def attention_of(spec: ModelSpec, length: int) -> str:
-  """Return the form of attention for inputs of `length` tokens; "none" without attention."""
-  stacks = abstract_model(spec.build).stacks
-  if not stacks:
-    return "none"
-  return attention.form_of(spec.size.attention, length, length)
 
 
 def matched(spec: ModelSpec, length: int) -> ModelSpec:
@@ -134,7 +109,8 @@ def matched(spec: ModelSpec, length: int) -> ModelSpec:
   def at(width: int) -> float:
     return counts(with_width(width), length)[what]
 
-  width = closest(at, goal)
+  pairs = spec.encoding.paired and "linear" in spec.encoding.acts_in
+  width = closest(at, goal, step=2 if pairs else 1)
   reached, name = at(width), size.varied
   if abs(reached / goal - 1) > TOLERANCE:
     raise UserError(
@@ -145,13 +121,8 @@ def matched(spec: ModelSpec, length: int) -> ModelSpec:
   return with_width(width)
 
 
-def closest(at: Callable[[int], float], goal: float) -> int:
-  """Return the width at which a count that grows with it comes near a goal.
-
-  Raises:
-    ValueError: no width up to 64 suits the encoding.
-  """
-  step = width_step(at)
+def closest(at: Callable[[int], float], goal: float, step: int) -> int:
+  """Return the multiple of `step` at which a count that grows with the width comes near a goal."""
   # Both counts are linear in the width of a Transformer, and nearly linear in that of others.
   slope = (at(3 * step) - at(step)) / (2 * step)
   width = step * max(1, round((goal - at(step)) / (slope * step)) + 1)
@@ -161,19 +132,3 @@ def closest(at: Callable[[int], float], goal: float) -> int:
     slope = (at(width + step) - at(width)) / step
     width = max(step, width + step * round((goal - at(width)) / (slope * step)))
   return width
-
-
-def width_step(at: Callable[[int], float]) -> int:
-  """Return the least number whose multiples are all widths that suit the encoding.
-
-  Raises:
-    ValueError: no width up to 64 suits the encoding.
-  """
-  for step in (1, 2, 4, 8, 16, 32, 64):
-    try:
-      at(step), at(3 * step)
-    except ValueError as error:
-      refused = error
-    else:
-      return step
-  raise refused

@@ -18,19 +18,13 @@ from flax import nnx
 
 from posexp.config.checks import as_typed
 from posexp.config.schema import flat
-from posexp.data.corpus import kept_vocabulary
-from posexp.data.encoded_trees import kept_lexicon
-from posexp.data.tokenizer import Tokenizer
 from posexp.encodings import make_encoding
 from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError, near
 from posexp.models.backbones import make_size
 from posexp.runs import FILES, Run, digest, read_run
 from posexp.status import doing
-from posexp.tasks.contract import Data, ModelSpec
-from posexp.tasks.language_modeling import LanguageModeling
-from posexp.tasks.parsing import Parsing
-from posexp.tasks.translation import Translation, tokenizers
+from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.training.devices import mesh_for, replicated
 from posexp.training.evaluation import Snapshot
 from posexp.training.matching import matched
@@ -60,11 +54,12 @@ def open_trained(path: Path | str, moved: Mapping[str, Any] | None = None) -> Tr
   Raises:
     UserError: there is no run, it has no checkpoint yet, or its data are gone or are others.
   """
-  run, setup = _described(path, moved=moved)
+  moved = moved or {}
+  run, setup = _described(path, moved)
   doing(f"reading the data of {near(run.path)}")
   identity, task = run.path.resolve().parent.name, setup.task
   known = re.fullmatch("[0-9a-f]{12}", identity)
-  typed = " ".join(f"{key}={value}" for key, value in (moved or {}).items())
+  typed = " ".join(f"{key}={value}" for key, value in moved.items())
   if typed and not known:
     raise UserError(
       f"{typed}: {path} is not in a folder named by its digest, which would tell whether these are "
@@ -87,65 +82,41 @@ def open_trained(path: Path | str, moved: Mapping[str, Any] | None = None) -> Tr
   return TrainedModel(run, setup, spec, snapshot, data)
 
 
-def open_translator(path: Path | str, rows: int = 1) -> TrainedModel:
-  """Open a translation run from its folder alone, for batches of so many rows.
+def open_alone(path: Path | str, kind: type[Task], needed: str = "", rows: int = 1) -> TrainedModel:
+  """Open a run from its folder alone, without its data, for batches of so many rows.
 
   Raises:
-    UserError: there is no run, it is not one of translation, it has no checkpoint yet, or a file
-      of its folder is missing or another run's.
+    UserError: there is no run, its task is not of the `kind` (the message then ends with
+      `needed`), it has no checkpoint yet, or a file of its folder is missing or another run's.
   """
-  run, setup = _described(path, Translation, "posexp.translate needs a translation run")
-  vocabularies = [Tokenizer(text).vocab_size for text in tokenizers(setup.task, run.path)]
-  names = dict(zip(("source_vocab", "target_vocab"), vocabularies, strict=True))
-  return _opened_alone(run, setup, names, rows)
-
-
-def open_language_model(path: Path | str) -> TrainedModel:
-  """Open a language model from the folder of its run alone, on one device.
-
-  Raises:
-    UserError: as `open_translator`.
-  """
-  run, setup = _described(path, LanguageModeling, "this needs a language model")
-  return _opened_alone(run, setup, {"vocab_size": kept_vocabulary(run.path).size}, 1)
-
-
-def open_parser(path: Path | str, rows: int = 1) -> TrainedModel:
-  """Open a parser from the folder of its run alone, for batches of so many rows.
-
-  Raises:
-    UserError: as `open_translator`.
-  """
-  run, setup = _described(path, Parsing, "posexp.parse needs a parser")
-  lexicon = kept_lexicon(run.path)
-  vocab_size = lexicon.rows(setup.task.inputs)
-  sizes = {"vocab_size": vocab_size, "num_labels": len(lexicon.labels)}
-  return _opened_alone(run, setup, sizes, rows)
+  run, setup = _described(path, {}, kind, needed)
+  given = setup.task.kept_model(run.path, setup.encoding, setup.size, setup.positions)
+  spec = _without_data(run, given)
+  # No array of a checkpoint has a shape that depends on the number of steps.
+  mesh, lanes = mesh_for(np.array([rows])), setup.training.batch_size
+  compiled = program(spec, setup.training, 1, mesh, lanes)
+  return TrainedModel(run, setup, spec, _restored(run, setup, compiled))
 
 
 def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:
-  """Return the names of the terms of each layer's relation, an encoder's first; nothing is
-  allocated.
+  """Return the names of the terms of each layer's relation, an encoder's first.
+
+  Nothing is allocated.
   """
   stacks = abstract_model(spec.build).stacks
   return [tuple(block.attention.relation.terms) for stack in stacks for block in stack.blocks]
 
 
 def _described(
-  path: Path | str,
-  kind: type | None = None,
-  needed: str = "",
-  moved: Mapping[str, Any] | None = None,
+  path: Path | str, moved: Mapping[str, Any], kind: type = object, needed: str = ""
 ) -> tuple[Run, Setup]:
-  """Return a run, and what it was to do; UserError unless it has a checkpoint and is of the
-  `kind`.
-  """
+  """Return a run and its setup; UserError unless it has a checkpoint and its task is a `kind`."""
   run = read_run(path)
-  for key, value in (moved or {}).items():
+  for key, value in moved.items():
     section, _, option = key.partition(".")
     run.config[section] = run.config[section] | {option: value}
   setup = Setup.of(run.config)
-  if kind is not None and not isinstance(setup.task, kind):
+  if not isinstance(setup.task, kind):
     raise UserError(f"{path} is a run of {run.config['task']['kind']}; {needed}")
   if not any((run.path / "checkpoints").glob("[0-9]*")):
     why = "it was not trained up to its first evaluation"
@@ -155,16 +126,6 @@ def _described(
   return run, setup
 
 
-def _opened_alone(run: Run, setup: Setup, vocabularies: dict[str, int], rows: int) -> TrainedModel:
-  """Return a model without its data; `vocabularies` are fields of its specification."""
-  given = setup.task.smallest_model(setup.encoding, setup.size, setup.positions)
-  spec = _without_data(run, dataclasses.replace(given, **vocabularies))
-  # No array of a checkpoint has a shape that depends on the number of steps.
-  mesh, lanes = mesh_for(np.array([rows])), setup.training.batch_size
-  compiled = program(spec, setup.training, 1, mesh, lanes)
-  return TrainedModel(run, setup, spec, _restored(run, setup, compiled))
-
-
 def _without_data(run: Run, spec: ModelSpec) -> ModelSpec:
   """Return the model with its matched width, where the lengths of its data are not known.
 
@@ -172,8 +133,8 @@ def _without_data(run: Run, spec: ModelSpec) -> ModelSpec:
     UserError: these decide, and the run has not finished.
   """
   if run.summary is not None:
-    width = run.summary["d_ff"]
-    size = dataclasses.replace(spec.size, d_ff=width, match="none", match_to="none")
+    width = {spec.size.varied: run.summary[spec.size.varied]}
+    size = dataclasses.replace(spec.size, **width, match="none", match_to="none")
     return dataclasses.replace(spec, size=size)
   if spec.size.match == "flops":
     raise UserError(
@@ -217,7 +178,7 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
     name: dict(setup.config.get(name) or {}),
     "model": dict(setup.config["model"]),
   }
-  allowed = [f"model.{option}" for option in OF_MODEL if hasattr(spec.size, option)]
+  allowed = [f"model.{option}" for option in OF_MODEL if option in vars(spec.size)]
   for key, value in options.items():
     section, _, option = key.partition(".")
     if section != name and key not in allowed:
@@ -239,7 +200,7 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
     raise UserError(f"{typed}: {why}") from error
   if difference:
     raise UserError(f"{typed}: {difference}, so a model must be trained with it")
-  compiled = program(other, setup.training, 1, trained.snapshot.mesh)
+  compiled = program(other, setup.training, 1, trained.snapshot.program.mesh)
   settings = jax.jit(lambda: split(other.build(Rngs(**keys(0))))[2])()
   state = trained.snapshot.state.replace(settings=settings, carry=())
   return trained._replace(

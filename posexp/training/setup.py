@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ from posexp.config.schema import flat
 from posexp.data import files
 from posexp.data.batches import GRANULE
 from posexp.encodings import Encoding, all_encodings, check_limit, make_encoding
-from posexp.encodings.rngs import GivenRngs
 from posexp.errors import Unsuited, UserError
 from posexp.models.backbones import AnySize, make_size, refusal
 from posexp.models.positions import Positions
@@ -44,19 +42,17 @@ class Setup(NamedTuple):
   def of(cls, config: Mapping[str, Any]) -> Setup:
     """Raise UserError for options that do not exist or do not suit, by their full names."""
     plugins.check("optimizer", config)
-    parts = {
-      str(config["encoding"]): make_encoding(config),
-      "task": make_task(config).settled(),
-      "model": make_size(config),
-      "positions": build(Positions, config.get("positions"), "positions"),
-      "train": build(Training, config.get("train"), "train"),
-    }
-    setup = cls({**config, **_as_read(config, parts)}, *parts.values())
+    name = str(config["encoding"])
+    encoding, task, size = make_encoding(config), make_task(config).settled(), make_size(config)
+    positions = build(Positions, config.get("positions"), "positions")
+    training = build(Training, config.get("train"), "train")
+    parts = {name: encoding, "task": task, "model": size, "positions": positions, "train": training}
+    setup = cls({**config, **_as_read(config, parts)}, encoding, task, size, positions, training)
     values = flat(setup.config)
     try:  # an option that the task does not have is off; the encoding's own have been looked at
       check_effective(setup.encoding, lambda option: values.get(option, "." not in option))
     except ValueError as error:
-      raise UserError(f"{config['encoding']}.{error}") from error
+      raise UserError(f"{name}.{error}") from error
     if setup.size.match_to not in all_encodings():
       raise unknown_name("model.match_to", setup.size.match_to, list(all_encodings()))
     if setup.size.match != "none" and setup.size.varied is None:
@@ -64,12 +60,12 @@ class Setup(NamedTuple):
         f"model.match={setup.size.match}: {setup.size.backbone} has no width beside model.d_model "
         "that could be chosen; leave it at none"
       )
-    if why := refusal(str(config["encoding"]), setup.encoding, setup.size):
+    if why := refusal(name, setup.encoding, setup.size):
       raise Unsuited(why)
     return setup
 
   def data_digests(self) -> dict[str, str | None]:
-    """sha256 of the user's own files, as `posexp.runs.digest` takes them.
+    """Return the sha256 of the user's own files, as `posexp.runs.digest` takes them.
 
     Raises:
       UserError: a file is missing or empty.
@@ -92,23 +88,11 @@ class Setup(NamedTuple):
         parts = {self.config["encoding"]: self.encoding, "model": self.size, "task": self.task}
         raise Unsuited(as_typed(str(error), parts)) from error
 
-  def refusals(self) -> tuple[str, ...]:
-    """Return why the task or a part of the encoding refuses its sizes: "" for each that does not.
-
-    It takes a small part of the time of a model. Where the answers of two runs that differ in
-    numbers alone are equal, both or neither of their models can be built.
-    """
-    try:
-      self.task.smallest_model(self.encoding, self.size, self.positions)
-    except Exception as error:  # raised again by `least_parameters`
-      return (str(error),)
-    return _refusals(self.encoding, getattr(self.size, "num_heads", 1), self.size.d_model)
-
   def check_fits(self, parameters: int) -> None:
     """Raise UserError where a device cannot hold a model of so many while it is trained."""
-    names = ("d_model", *filter(None, [self.size.varied]), "num_layers")
-    given = {name: getattr(self.size, name) for name in names if hasattr(self.size, name)}
-    widths = ", ".join(f"model.{name}={value}" for name, value in given.items())
+    names = ("d_model", self.size.varied, "num_layers")
+    given = vars(self.size).items()
+    widths = ", ".join(f"model.{name}={value}" for name, value in given if name in names)
     copies = COPIES if self.training.shard == "none" else 1  # the weights are whole on each device
     check_memory(
       4 * copies * parameters,
@@ -136,7 +120,7 @@ class Setup(NamedTuple):
     self.check_fits(sum(leaf.size for leaf in jax.tree.leaves(made.shapes.params)))
     tokens = rows // self.training.accumulate * min(data.length, GRANULE)  # at the least
     check_memory(
-      4 * PER_TOKEN * tokens * spec.size.d_model * getattr(spec.size, "num_layers", 1),
+      4 * PER_TOKEN * tokens * spec.size.d_model * spec.size.num_layers,
       f"train.batch_size={self.training.batch_size}: a step on {rows:,} rows",
       "choose a smaller one",
     )
@@ -173,34 +157,8 @@ class Setup(NamedTuple):
     return matched(spec, data.length)
 
 
-@functools.lru_cache(maxsize=1024)
-def _refusals(encoding: Encoding, heads: int, features: int) -> tuple[str, ...]:
-  keys, answers = GivenRngs(()), []  # none: who comes to draw weights has looked at the sizes
-
-  def ask() -> None:
-    for causal in (False, True):
-      for part, args, given in (
-        ("embed", (4, features), {"scale": 1.0, "causal": causal}),
-        ("vector", (features,), {}),  # which `embed` adds to what it draws
-        ("linear", (features, features), {}),
-        ("relation", (heads, features // heads), {"causal": causal}),
-      ):
-        try:
-          if hasattr(encoding, part):
-            getattr(encoding, part)(*args, **given, rngs=keys)
-        except StopIteration:
-          answers.append("")
-        except Exception as error:  # the model raises it, too
-          answers.append(str(error))
-
-  jax.eval_shape(ask)
-  return tuple(answers)
-
-
 def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the sections with the values that their dataclasses hold, so that "4" and 4 are
-  one run.
-  """
+  """Return the sections with the values of their dataclasses, so that "4" and 4 are one run."""
   return {
     section: {key: _same(given, getattr(part, key, given)) for key, given in options.items()}
     for section, part in parts.items()
@@ -209,8 +167,6 @@ def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, A
 
 
 def _same(given: Any, read: Any) -> Any:
-  """Return what was given if it equals what was read, as 1 does 1.0; else the latter, as YAML has
-  it.
-  """
+  """Return the given value if it equals the one that was read, as 1 does 1.0; else the latter."""
   read = list(read) if isinstance(read, tuple) else read
   return given if given == read else read

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -122,7 +121,6 @@ class Program(NamedTuple):
   graphdef: nnx.GraphDef  # the structure of the model
   mesh: Mesh  # the devices
   shapes: State  # the shapes and devices of a state
-  compile_init: Callable[[], None]  # ahead of `init`, on a thread
   init: Callable[[int], State]  # from the seed
   carry: Callable[[int], Any]  # the initial carry, from the number of rows
   update: Step
@@ -170,18 +168,12 @@ def program(spec: ModelSpec, training: Training, steps: int, mesh: Mesh, rows: i
   where = layout(state, mesh, training.shard == "parameters")
   init = jax.jit(start, out_shardings=where, compiler_options=quickly(mesh))
   shapes = jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), state, where)
-  lock = threading.Lock()  # `init` waits for the thread that compiles it
-
-  def compile_init() -> None:
-    with lock:
-      init.lower(given).compile()  # which `init` finds
 
   def init_from(seed: int) -> State:
-    with lock:
-      return init(keys_at(paths, keys(seed)))
+    return init(keys_at(paths, keys(seed)))
 
   functions = compiled(Functions(graphdef, names, training, steps, mesh))
-  return Program(graphdef, mesh, shapes, compile_init, init_from, carry, *functions)
+  return Program(graphdef, mesh, shapes, init_from, carry, *functions)
 
 
 def quickly(mesh: Mesh) -> dict[str, int] | None:
@@ -310,7 +302,7 @@ def compiled(functions: Functions) -> tuple[Step, Callable, Callable]:
   return Step(update), clear, jax.jit(compiling(functions.mesh)(functions.predict))
 
 
-@functools.lru_cache(maxsize=32)
+@functools.cache  # a sweep asks for the model of each of its runs
 def parameters(spec: ModelSpec) -> int:
   """Count the parameters of a model; nothing is allocated.
 

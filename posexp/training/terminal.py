@@ -86,8 +86,10 @@ def at_bar(bar: tqdm, row: Mapping[str, float]) -> None:
 
 
 def evaluation(task: Task, steps: int, history: Sequence[Mapping[str, float]], best: bool) -> None:
-  """Return a line for the evaluation of the last row, each metric with one decimal fewer than in
-  the final table; of training, the means over the steps since the evaluation before.
+  """Print a line on the evaluation of the last row.
+
+  Metrics have one decimal fewer than in the final table. Loss and rate of training are means over
+  the steps since the evaluation before.
   """
   row = history[-1]
   found = []
@@ -117,7 +119,7 @@ def evaluation(task: Task, steps: int, history: Sequence[Mapping[str, float]], b
 def since_evaluation(
   history: Sequence[Mapping[str, float]],
 ) -> tuple[float, Sequence[Mapping[str, float]]]:
-  """Return the step of the evaluation before that of the last row, or 0, and the rows after it."""
+  """Return the step of the last evaluation but one, or 0, and the rows after it."""
   before = [number for number, row in enumerate(history[:-1]) if "validation/loss" in row]
   return (history[before[-1]]["step"], history[before[-1] + 1 :]) if before else (0, history)
 

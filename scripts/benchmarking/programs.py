@@ -212,7 +212,9 @@ def attention(case: Case) -> Work:
       return jax.nn.dot_product_attention(q, k, v, is_causal=causal)
     stack = nnx.merge(graphdef, params, settings)
     span = stack.ready(
-      Span(positions, positions, real, causal, consecutive=True, padding_last=True)
+      Span(
+        positions, positions, real, causal, consecutive=True, self_attention=True, padding_last=True
+      )
     )
     if not stack.relation.uses_hidden:
       q, k = None, k[..., :0]
