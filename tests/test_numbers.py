@@ -187,7 +187,7 @@ def test_one_language_is_not_two():
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    ({"examples": 10}, "examples must be at least 200, not 10"),
+    ({"examples": 10}, "examples must be from 200 to 1000000, not 10"),
     ({"digits": 0}, "digits must be from 1 to places, which is 9, not 0"),
     ({"digits": 10}, "digits must be from 1 to places, which is 9, not 10"),
     ({"places": 16}, "places must be from 1 to 15, not 16"),

@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import types
 
 import pyarrow
 import pyarrow.parquet
@@ -11,21 +10,16 @@ import pytest
 
 from posexp.data import sources, splits
 from posexp.errors import UserError
+from posexp.tasks.translation import Corpus, full
 
 PAIRS = [
   ("A man rides a bicycle.", "Ein Mann fährt Fahrrad."),
   ('He said "NA"', "naïve \u2028 café \x85 \U0001f600"),
   ("one,two", "x"),
 ]
-NAMES = "name hub subset revision train validation test source target max_length"
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-def task(**options):
-  given = dict.fromkeys(NAMES.split()) | {"source": "en", "target": "de"}
-  return types.SimpleNamespace(**given | {key: options[key] for key in options})
 
 
 def parquet(rows, together=False):
@@ -69,9 +63,9 @@ ENDINGS = ["jsonl.gz", "together.jsonl", "csv", "tsv", "parquet.gz", "together.p
 def test_tables_keep_every_text_as_it_is(tmp_path, ending):
   path = tmp_path / f"a.{ending}"
   path.write_bytes(table(ending))
-  split = sources.pairs(task(train=str(path)))["train"]
+  split = sources.rows(Corpus(train=str(path)))["train"]
   assert list(split()) == list(split()) == PAIRS
-  backwards = sources.pairs(task(train=str(path), source="de", target="en"))["train"]
+  backwards = sources.rows(Corpus(train=str(path), source="de", target="en"))["train"]
   assert list(backwards()) == [(b, a) for a, b in PAIRS]
 
 
@@ -81,14 +75,14 @@ def test_parallel_files_are_parted_by_line_feeds_alone(tmp_path, end, zipped):
     content = end.join(pair[i] for pair in PAIRS).encode()
     path = tmp_path / (f"train.{language}.gz" if zipped else f"train.{language}")
     path.write_bytes(gzip.compress(content) if zipped else content)
-  assert list(sources.pairs(task(train=str(tmp_path / "train")))["train"]()) == PAIRS
+  assert list(sources.rows(Corpus(train=str(tmp_path / "train")))["train"]()) == PAIRS
 
 
 def test_a_split_is_read_line_by_line(tmp_path):
   """A mistake far behind does not show before it is reached."""
   path = tmp_path / "a.jsonl.gz"
   path.write_bytes(gzip.compress(json_lines(PAIRS * 2_000) + b"{"))
-  rows = sources.pairs(task(train=str(path)))["train"]()
+  rows = sources.rows(Corpus(train=str(path)))["train"]()
   assert [next(rows) for _ in range(3)] == PAIRS
   with pytest.raises(UserError, match=r"line 6001: not a JSON object"):
     list(rows)
@@ -114,7 +108,7 @@ TWO = json_lines(PAIRS[:2])
 def test_bad_tables_are_named_with_the_line(tmp_path, content, message):
   ((name, text),) = content.items()
   (tmp_path / name).write_bytes(text)
-  read = sources.pairs(task(train=str(tmp_path / name), test=str(tmp_path / name)))
+  read = sources.rows(Corpus(train=str(tmp_path / name), test=str(tmp_path / name)))
   with pytest.raises(UserError, match=message) as error:
     list(read["test"]())
   assert "\n" not in str(error.value)
@@ -123,8 +117,11 @@ def test_bad_tables_are_named_with_the_line(tmp_path, content, message):
 @pytest.mark.parametrize(
   ("content", "message"),
   [
-    ({"en": b"1\n2\n3\n", "de": b"1\n2"}, r"a\.en has 3 lines, but \S*a\.de has 2; each line must"),
-    ({"en": b"1\n", "de": b"1\n2\n3\n"}, r"a\.en has 1 lines, but \S*a\.de has 3"),
+    (
+      {"en": b"1\n2\n3\n", "de": b"1\n2"},
+      r"a\.de has 2 lines, but \S*a\.en has more; each line",
+    ),
+    ({"en": b"1\n", "de": b"1\n2\n3\n"}, r"a\.en has 1 lines, but \S*a\.de has more"),
     ({"en": b"1\n2\n", "de": b"1\n\n3\n"}, r"a\.de, line 2: the side 'de' is empty"),
     ({"en": b"1\n2\n", "de": b"1\n\xff\n"}, r"a\.de, line 2: not valid UTF-8"),
     ({"en": b"1\n", "de": b""}, r"a\.de: the file is empty"),
@@ -135,9 +132,9 @@ def test_bad_tables_are_named_with_the_line(tmp_path, content, message):
 def test_bad_parallel_files_are_named(tmp_path, content, message):
   for language, text in content.items():
     (tmp_path / f"a.{language}").write_bytes(text)
-  given = task(train="good.jsonl", test=str(tmp_path / "a"))
+  given = Corpus(train="good.jsonl", test=str(tmp_path / "a"))
   with pytest.raises(UserError, match=message) as error:
-    list(sources.pairs(given)["test"]())
+    list(sources.rows(given)["test"]())
   assert "\n" not in str(error.value)
 
 
@@ -146,19 +143,20 @@ def test_the_digest_is_that_of_the_contents_and_the_direction(tmp_path):
     (tmp_path / folder).mkdir()
     for i, language in enumerate(("en", "de")):
       (tmp_path / folder / f"t.{language}").write_text("\n".join(pair[i] for pair in PAIRS))
-  first = sources.pairs_digest(task(train=str(tmp_path / "x/t")))
-  assert sources.pairs_digest(task(train=str(tmp_path / "y/t"))) == first
-  assert sources.pairs_digest(task(train=str(tmp_path / "y/t"), source="de", target="en")) != first
+  first = sources.identity(Corpus(train=str(tmp_path / "x/t")))
+  assert sources.identity(Corpus(train=str(tmp_path / "y/t"))) == first
+  assert sources.identity(Corpus(train=str(tmp_path / "y/t"), source="de", target="en")) != first
   (tmp_path / "y/t.de").write_text("other")
-  assert sources.pairs_digest(task(train=str(tmp_path / "y/t"))) != first
-  assert len({sources.pairs_digest(task(hub="a/b", revision=r, train="train")) for r in "cd"}) == 2
+  assert sources.identity(Corpus(train=str(tmp_path / "y/t"))) != first
+  hubs = (Corpus(hub="a/b", revision=40 * each, train="train") for each in "cd")
+  assert len({*map(sources.identity, hubs)}) == 2
 
 
 def many(count, prefix="text"):
   return [(f"{prefix} {i}", f"Text {i}") for i in range(count)]
 
 
-PAIRED = {"rows": "pairs", "texts": "sources", "keep": sources.full}
+PAIRED = {"rows": "pairs", "texts": "sources", "keep": full}
 
 
 def arranged(**given):

@@ -13,14 +13,14 @@ import hashlib
 import importlib.metadata
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from posexp import storage
 from posexp.config import nearest
-from posexp.config.checks import Name, Whole, at_most
+from posexp.config.checks import Name, Whole, between
 from posexp.data.splits import draw, key
 from posexp.errors import UserError
 from posexp.tasks.translation import Splits, Translation, Vocabulary
@@ -185,11 +185,7 @@ def _available(count: int, places: int) -> int:
 
 
 def check_sizes(examples: int, digits: int, places: int, beyond: tuple[int, ...]) -> None:
-  """Raise ValueError for options of `generate` that are out of range."""
-  if examples < FEWEST:
-    raise ValueError(f"examples must be at least {FEWEST}, not {examples}")
-  if not 1 <= places <= PLACES:
-    raise ValueError(f"places must be from 1 to {PLACES}, not {places}")
+  """Raise ValueError for options of `generate` that do not suit each other."""
   if not 1 <= digits <= places:
     raise ValueError(f"digits must be from 1 to places, which is {places}, not {digits}")
   for count in beyond:
@@ -214,9 +210,9 @@ class Numbers(Translation):
 
   name: Name = "numbers"
   vocab_size: Vocabulary = 400
-  examples: Annotated[int, at_most(1_000_000)] = 20_000
+  examples: Annotated[int, between(FEWEST, 1_000_000)] = 20_000
   digits: int = 5
-  places: int = 9
+  places: Annotated[int, between(1, PLACES)] = 9
   beyond: tuple[int, ...] = (6, 7, 8, 9)
   data_seed: Whole = 0
 
@@ -225,23 +221,16 @@ class Numbers(Translation):
     check_sizes(self.examples, self.digits, self.places, self.beyond)
 
   def splits(self):
-    options = {
-      "examples": self.examples,
-      "digits": self.digits,
-      "places": self.places,
-      "beyond": self.beyond,
-      "seed": self.data_seed,
-    }
+    names = ("examples", "digits", "places", "beyond")
+    options = {name: getattr(self, name) for name in names} | {"seed": self.data_seed}
     makers = [importlib.metadata.version(each) for each in ("num2words", "babel", "numpy")]
     parts = makers, self.source, self.target, options
     rows = storage.cached("numbers", lambda: generate(self.source, self.target, **options), *parts)
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     rows = {split: each for split, each in rows.items() if each}  # there may be nothing beyond
-    found = {split: functools.partial(_sides, each) for split, each in rows.items()}
+    sides = {
+      split: [(source, target) for source, target, _ in each] for split, each in rows.items()
+    }
+    found = {split: functools.partial(iter, each) for split, each in sides.items()}
     groups = {split: [group for *_, group in each] for split, each in rows.items()}
     return Splits(found, [], groups, digest)
-
-
-def _sides(rows: list[Triple]) -> Iterator[tuple[str, str]]:
-  for source, target, _ in rows:
-    yield source, target
