@@ -403,21 +403,6 @@ def test_an_epoch_has_full_batches_of_few_shapes_and_no_example_twice():
   assert len(left_out) > 80  # nobody sits out always
 
 
-def test_batches_are_a_function_of_seed_and_step():
-  _, data = examples(64)
-  ends = batches.buckets(data.lengths, 40)
-  stream = batches.training(data, ends, 8, seed=3, start=0)
-  whole = [next(stream) for _ in range(24)]
-  for start in (0, 5, 8, 15, 16):
-    later = batches.training(data, ends, 8, seed=3, start=start)
-    for batch in whole[start:]:
-      again = next(later)
-      assert all((batch[key] == again[key]).all() for key in batch)
-  other = next(batches.training(data, ends, 8, seed=4, start=0))
-  assert set(other["index"].tolist()) != set(whole[0]["index"].tolist())
-  assert whole[0]["index"].tolist() != whole[8]["index"].tolist()
-
-
 def test_evaluation_by_length_leaves_least_for_a_search_to_wait_for():
   _, data = examples(107)
   ends, only = batches.buckets(data.lengths, 40), np.arange(0, 107, 2)

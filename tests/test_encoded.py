@@ -118,34 +118,6 @@ def test_every_pair_is_trained_on_once_an_epoch_in_equal_steps():
   assert len({tuple(order) for order in orders}) == 3
 
 
-def test_batches_by_tokens_are_a_function_of_seed_and_step():
-  data = encode(many(100))
-  ends = batches.buckets(data.lengths, int(data.lengths.max()))
-  rows = batches.rows_of(ends, 200)
-  steps = batches.steps_of(data.lengths, ends, rows)
-  stream = batches.training(data, ends, rows, seed=3, start=0)
-  whole = [next(stream) for _ in range(2 * steps + 3)]
-  for start in (0, 1, steps, steps + 2):
-    later = batches.training(data, ends, rows, seed=3, start=start)
-    for batch in whole[start:]:
-      again = next(later)
-      assert all((batch[key] == again[key]).all() for key in batch)
-  other = next(batches.training(data, ends, rows, seed=4, start=0))
-  assert other["index"].tolist() != whole[0]["index"].tolist()
-
-
-@pytest.mark.parametrize("count", [1, 100])
-def test_evaluation_by_tokens_shows_every_pair_once(count):
-  given = many(count)
-  data = encode(given, "test")
-  ends = batches.buckets(data.lengths, int(data.lengths.max()))
-  rows = batches.rows_of(ends, 200)
-  shown = list(batches.evaluation(data, ends, rows))
-  index = np.concatenate([batch["index"] for batch in shown])
-  assert sorted(index[index >= 0].tolist()) == list(range(count))
-  assert len(shown) == batches.steps_of(data.lengths, ends, rows)
-
-
 def test_rows_are_a_multiple_of_the_granule_where_that_leaves_any():
   ends = np.array([8, 24, 64, 512])
   assert batches.rows_of(ends, 250).tolist() == [24, 8, 3, 1]

@@ -197,6 +197,7 @@ def test_a_data_set_is_read_once_at_its_commit(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_hub_that_does_not_answer_is_given_up_within_seconds(tmp_path, monkeypatch, hangs):
+  monkeypatch.setattr("posexp.data.hub.PATIENCE", 0.5)
   with socket.create_server(("127.0.0.1", 0)) as silent:
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
     if not hangs:

@@ -31,9 +31,6 @@ class Documents(NamedTuple):
   chars: int
   words: int
 
-  def __reduce__(self):
-    return _mapped, (self.content.filename, *self[1:])  # the content stays where it is
-
   @property
   def bytes(self) -> int:
     return len(self.content)

@@ -59,10 +59,9 @@ def rows(
   """
   parts = _parts(lines, quotes)
   skipped, line = next((each for each in enumerate(parts) if each[1].strip()), (0, ""))
-  if named := re.fullmatch(r'"?sep=([,;\t|])"?\s*', line):  # for Excel, which shows no such row
-    found, skipped, line = named[1], skipped + 1, next(parts, "")
-  else:
-    found = _separator(line, separator, wanted)
+  if re.fullmatch(r'"?sep=[,;\t|]"?\s*', line):  # for Excel, which shows no such row
+    skipped, line = skipped + 1, next(parts, "")
+  found = _separator(line, separator, wanted)
   quoting = csv.QUOTE_MINIMAL if quotes or found != separator else csv.QUOTE_NONE
   csv.field_size_limit(LINE)
   parts = itertools.chain(["\n"] * skipped, [line], parts)

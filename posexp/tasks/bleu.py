@@ -66,34 +66,28 @@ def signature(tokenize: str, references: Sequence[str]) -> str:
   return str(metric.get_signature())
 
 
-def by_length(sources: Sequence[str]) -> dict[str, list[int]]:
-  """Return indices of sources by their number of words: "1-5", "6-10" and so on, where there are
-  any.
+def parts(texts: Sequence[Any]) -> dict[str, list[int]]:
+  """Return the indices of pairs by their groups, in the order in which groups first come; without
+  groups, by the number of words of their sources: "1-5", "6-10" and so on.
   """
-  found: dict[int, list[int]] = {}
-  for index, source in enumerate(sources):
-    found.setdefault((max(len(source.split()), 1) - 1) // WORDS, []).append(index)
+  found: dict[Any, list[int]] = {}
+  for index, text in enumerate(texts):
+    step = (max(len(text.source.split()), 1) - 1) // WORDS
+    found.setdefault(text.group or step, []).append(index)
+  if all(text.group for text in texts):
+    return found
   return {f"{WORDS * i + 1}-{WORDS * (i + 1)}": found[i] for i in sorted(found)}
 
 
-def by_group(groups: Sequence[str]) -> dict[str, list[int]]:
-  """Return indices by the name of their group, in the order in which groups first come."""
-  found: dict[str, list[int]] = {}
-  for index, group in enumerate(groups):
-    if group:
-      found.setdefault(group, []).append(index)
-  return found
-
-
-def of_groups(
-  groups: dict[str, list[int]], hypotheses: Sequence[str], references: Sequence[str], tokenize: str
+def of_parts(
+  parts: dict[str, list[int]], hypotheses: Sequence[str], references: Sequence[str], tokenize: str
 ) -> dict[str, float]:
-  """Return what `corpus` gives for each group, as "bleu/<group>", and its size as
-  "examples/<group>".
+  """Return what `corpus` gives for each part, as "bleu/<part>", and its size as
+  "examples/<part>".
   """
   found: dict[str, float] = {}
-  for group, rows in groups.items():
+  for part, rows in parts.items():
     one = corpus([hypotheses[row] for row in rows], [references[row] for row in rows], tokenize)
-    found |= {f"{name}/{group}": value for name, value in one.items()}
-    found[f"examples/{group}"] = len(rows)
+    found |= {f"{name}/{part}": value for name, value in one.items()}
+    found[f"examples/{part}"] = len(rows)
   return found

@@ -16,7 +16,6 @@ from posexp.runs.predictions import write_predictions
 from posexp.tasks.contract import Outputs, Snapshot, Task, prefixed
 
 if TYPE_CHECKING:
-  from posexp.encodings.span import TermScale
   from posexp.models.classifier import ClassifierSpec
 
 
@@ -99,11 +98,8 @@ class Classification(Task):
 
     return ClassifierSpec(2, 2, encoding, size, positions=positions)
 
-  def predict(
-    self, data: LabeledData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
-  ) -> Outputs:
-    """For every example: loss, label, answer, and whether it is right, [N] each."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
+  def answers(self, data: LabeledData, split: str, found: Outputs) -> Outputs:
+    """Return for every example the loss, label, answer, and whether it is right, [N] each."""
     label = data.examples[split].labels
     right = found["answer"] == label
     return found | {"label": label, "right": right, "tokens": np.ones(len(label), int)}

@@ -233,6 +233,12 @@ class Task(Protocol):
     self, data: Any, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
   ) -> Outputs:
     """Return each example's `loss`, `answer`, number of `tokens` and of `right` ones, [N] each."""
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
+    return self.answers(data, split, found)
+
+  def answers(self, data: Any, split: str, found: Outputs) -> Outputs:
+    """Return what `predict` promises, from the model's outputs for all examples of a split."""
+    return found
 
   def scores(self, found: Outputs) -> dict[str, float]:
     """Return the metrics of predictions, `loss` among them."""

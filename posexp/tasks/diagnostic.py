@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from posexp.tasks.contract import (
   prefixed,
   token_scores,
 )
-
-if TYPE_CHECKING:
-  from posexp.encodings.span import TermScale
 
 Length = Annotated[int, between(1, 4096)]
 LENGTHS = (5, 10, 15, 20, 21, 22, 23, 24, 26, 28, 30, 32, 36, 40, 50, 60, 80, 100)
@@ -125,12 +122,10 @@ class Answering(Task):
   def smallest_model(self, encoding, size, positions) -> ModelSpec:
     return spec(self.form, 2, 2, encoding, size, positions)
 
-  def predict(
-    self, data: DrawnData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
-  ) -> Outputs:
-    """For every example, [N] each: `loss`, the `tokens` that count, how many are `right`, whether
-    all of them are (`exact`), whether all but the end are (`oracle`), and its `length`."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
+  def answers(self, data: DrawnData, split: str, found: Outputs) -> Outputs:
+    """Return for every example, [N] each: `loss`, the `tokens` that count, how many are `right`,
+    whether all of them are (`exact`), whether all but the end are (`oracle`), and its `length`.
+    """
     lengths, examples = data.drawn.splits[split]
     if self.form == "encoder":
       right = found["answer"] == np.array([int(y[0]) for _, y in examples])

@@ -21,7 +21,6 @@ from posexp.data.splits import EVALUATED
 from posexp.tasks.contract import Data, Outputs, Snapshot, Task, by_row, result_table, token_scores
 
 if TYPE_CHECKING:
-  from posexp.encodings.span import TermScale
   from posexp.models.language_model import LanguageModelSpec
 
 EPOCH = 1_000  # steps that count as an epoch, since streams never end
@@ -140,11 +139,8 @@ class Echo(Task):
   def prepare(self, folder: Path) -> EchoData:
     return EchoData(self.symbols, self.back, self.segment)
 
-  def predict(
-    self, data: EchoData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
-  ) -> Outputs:
-    """For every segment, [N] each: `loss`, `tokens` that count, and how many are `right`."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
+  def answers(self, data: EchoData, split: str, found: Outputs) -> Outputs:
+    """Return for every segment, [N] each: `loss`, `tokens` that count, and how many are `right`."""
     place = np.arange(len(found["index"])) % data.held * data.segment
     return by_row(found, np.clip(place + data.segment - data.back, 0, data.segment))
 

@@ -125,7 +125,6 @@ def _rows(
         f"the {split} split has the label {min(unseen)!r}, which no training text has; "
         f"they have {names}"
       )
-  _check_filled(task, given["train"])
   keys = [(splits.exact_key(text), label) for text, label in itertools.chain(*given.values())]
   labels_of = Counter(key for key, _ in {*keys})
   streams, notes = splits.arrange(
@@ -138,7 +137,8 @@ def _rows(
     raise UserError(
       f"the training texts all have the label {min(seen)!r}; two labels at least are needed"
     )
-  _check_filled(task, rows["train"])
+  if not any(text.strip() for text, _ in rows["train"]):
+    raise UserError(f"the training texts are all empty; is task.text={task.text} their column?")
   plain = Counter(label.strip().casefold() for label in labels)
   if alike := [repr(each) for each in sorted(labels) if plain[each.strip().casefold()] > 1]:
     notes.append(f"the labels {', '.join(alike[:8])} differ by blanks or capitals alone")
@@ -150,12 +150,6 @@ def _rows(
   if task.hub and not task.folds and task.test not in (None, "test"):
     notes.insert(0, f"the test split is the hub's split {task.test!r}")
   return rows, tuple(_ordered(labels)), notes
-
-
-def _check_filled(task: TextClassification, rows: Rows) -> None:
-  """UserError if all training texts are empty."""
-  if not any(text.strip() for text, _ in rows):
-    raise UserError(f"the training texts are all empty; is task.text={task.text} their column?")
 
 
 def _ordered(labels: set[str]) -> list[str]:

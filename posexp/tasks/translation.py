@@ -126,15 +126,8 @@ class Translation(Task):
     found = decode(snapshot, data.evaluation(split, snapshot.batch_size, rows), search)
     return [data.tokenizers[1].decode(tokens) for tokens in found["tokens"].tolist()], found
 
-  def predict(
-    self,
-    data: ParallelData,
-    snapshot: Snapshot,
-    split: str,
-    term_scale: dict[str, Any] | None = None,
-  ) -> Outputs:
-    """For every pair: loss, number of tokens, and how many of them are right, [N] each."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
+  def answers(self, data: ParallelData, split: str, found: Outputs) -> Outputs:
+    """Return for every pair the loss, the number of tokens, and how many are right, [N] each."""
     return found | {"answer": found["right"]}
 
   def scores(self, found: Outputs) -> dict[str, float]:
@@ -189,9 +182,7 @@ class Translation(Task):
       references = [text.target for text in texts]
       measured = self.scores(self.predict(data, snapshot, split))
       measured |= bleu.corpus(hypotheses, references, data.tokenize)
-      groups = bleu.by_group([text.group for text in texts])
-      groups = groups or bleu.by_length([text.source for text in texts])
-      measured |= bleu.of_groups(groups, hypotheses, references, data.tokenize)
+      measured |= bleu.of_parts(bleu.parts(texts), hypotheses, references, data.tokenize)
       summary |= prefixed(split, measured)
     if any(name.endswith("/bleu") for name in summary):
       summary["bleu_signature"] = bleu.signature(data.tokenize, references)
