@@ -41,7 +41,7 @@ class Query(NamedTuple):
   data_files: dict[str, str] | None  # files of the repository by split, instead of its own splits
   splits: dict[str, str]  # the hub's name of each split, by ours
   first: str  # the columns of rows
-  second: str | None  # None for texts alone
+  second: str | None = None  # None for texts alone
 
   def __str__(self) -> str:
     return json.dumps(self, sort_keys=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from posexp.data import batches
-from posexp.data.examples import Batch, Examples
+from posexp.data.examples import Examples
 from posexp.data.splits import Rows
 from posexp.runs.predictions import write_predictions
 from posexp.tasks.contract import Outputs, Snapshot, Task, prefixed
@@ -33,6 +33,7 @@ class LabeledData(batches.Bucketed):
 
   item: ClassVar[str] = "text"
   unit: ClassVar[str] = "texts"
+  full: ClassVar[bool] = True
 
   @classmethod
   def of(
@@ -77,13 +78,6 @@ class LabeledData(batches.Bucketed):
 
   def rows_of(self, batch_size: int) -> np.ndarray:
     return np.full(len(self.bucket_lengths), batch_size)
-
-  def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
-    """Full batches; `labels` and `weight` [B] beside what the contract asks for."""
-    self.steps_per_epoch(batch_size)
-    return batches.training(
-      self.examples["train"], self.bucket_lengths, batch_size, seed=seed, start=start
-    )
 
 
 class Classification(Task):

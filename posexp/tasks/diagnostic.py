@@ -84,8 +84,7 @@ class DrawnData(Data):
     return np.bincount(np.concatenate(counts), minlength=self.vocab_size)
 
   def model(self, encoding, size, positions) -> ModelSpec:
-    given = self.vocab_size, self.classes, encoding, size, positions
-    return spec(self.drawn.form, *given)
+    return spec(self.drawn.form, self.vocab_size, self.classes, encoding, size, positions)
 
   def steps_per_epoch(self, batch_size: int) -> int:
     return max(1, self.drawn.epoch // batch_size)

@@ -80,15 +80,6 @@ class ParallelData(batches.Bucketed):
     rows = self.rows_of(batch_size)
     return batches.steps_of(self.examples["train"].lengths, self.bucket_lengths, rows)
 
-  def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
-    return batches.training(
-      self.examples["train"],
-      self.bucket_lengths,
-      self.rows_of(batch_size),
-      seed=seed,
-      start=start,
-    )
-
   def texts(self, split: str, batch_size: int) -> Iterator[Batch]:
     for batch in self.evaluation(split, batch_size):
       yield {
