@@ -152,8 +152,9 @@ def _read(folder: Path, dtype: str) -> tuple[np.ndarray, dict]:
 
 
 def _write(folder: Path, split: str, source: Documents, text: str) -> None:
-  """Write the tokens of a split by the JSON of a vocabulary, and check that they stand for its
-  text.
+  """Write the tokens of a split, and check that they stand for its text.
+
+  `text` is the JSON of the vocabulary.
   """
   checked = CHECKED if split == "train" else len(source.content)
   opened = _opened(text)
@@ -182,8 +183,8 @@ class Part(NamedTuple):
 
 
 def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
-  """Return the function from batches, of which those that begin before `checked` bytes are decoded
-  again, to their tokens.
+  """Return a function that tokenizes a batch, and checks one that begins within the first
+  `checked` bytes by decoding its tokens.
   """
   opened = _opened(text)
 

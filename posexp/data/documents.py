@@ -40,7 +40,7 @@ class Documents(NamedTuple):
     return self.content[: writing.SAMPLE].tobytes().decode(errors="ignore")
 
   def texts(self) -> Iterator[memoryview]:
-    """Return the documents, one by one."""
+    """Yield the documents one by one."""
     view = memoryview(self.content)
     return (view[start:end] for start, end in itertools.pairwise(self.starts.tolist()))
 
@@ -84,7 +84,7 @@ def _read(folder: Path) -> tuple[dict[str, Documents], list[str]]:
 
 
 class _Writer:
-  """The file of a split."""
+  """The file that the documents of a split are written to."""
 
   def __init__(self, folder: Path, split: str):
     self.path = folder / f"{split}.text"
@@ -157,7 +157,9 @@ def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: lis
 
 
 def _cut(writers: dict[str, _Writer], missing: list[str]) -> None:
-  """Move the end of the only document to the splits that are missing, no character in parts."""
+  """Move the end of the only document to the splits that are missing, without cutting a
+  character.
+  """
   train = writers["train"]
   content = np.memmap(train.path, np.uint8, "r")
   size = end = len(content)

@@ -28,13 +28,13 @@ CODE_POINTS = 0x110000
 
 
 class Vocabulary:
-  """Tokens and the bytes that they stand for."""
+  """A set of tokens, and the bytes that each of them stands for."""
 
   units: ClassVar[str] = "tokens"  # what is unknown, if anything is
   exact: bool = True  # whether `decode(encode(text))` is the text, whatever it is
 
   def __init__(self, table: list[bytes]):
-    """`table` has the bytes of each token; those of END are none."""
+    """Take the bytes of each token; END has none."""
     self._table = table
     self.size: int = len(table)
 
@@ -68,9 +68,7 @@ class Vocabulary:
     raise NotImplementedError
 
   def unknown(self, pieces: Iterable[bytes]) -> list[bytes]:
-    """Return the words or characters of pieces of text that are unknown, but for a word written
-    <unk>.
-    """
+    """Return unknown words or characters of pieces of text, but no word that is written <unk>."""
     return []
 
   def encode(self, text: str) -> list[int]:
@@ -87,7 +85,7 @@ class Vocabulary:
 
 
 class Bytes(Vocabulary):
-  """Byte b is token b + 1."""
+  """The bytes themselves: byte b is token b + 1."""
 
   def __init__(self):
     super().__init__([b"", *(bytes([value]) for value in range(256))])
@@ -160,7 +158,7 @@ class Words(Vocabulary):
 
 
 class Merges(Vocabulary):
-  """Byte-level BPE, which keeps each byte."""
+  """A byte-level BPE, which keeps each byte."""
 
   def __init__(self, bpe: str):
     self._tokenizer = tokenizer.Tokenizer(bpe)
@@ -220,8 +218,9 @@ def trained(
 
 
 def pieces(document: bytes | memoryview) -> Iterator[bytes]:
-  """Yield a document in pieces of whole characters, at most `PIECE` bytes each, which end before a
-  blank or the end of a line where there is one, so that words stay whole.
+  """Yield a document in pieces of whole characters, of at most `PIECE` bytes each.
+
+  A piece ends before a blank, or before the end of a line, if it has one: words stay whole.
   """
   start, view = 0, memoryview(document)
   while start < len(view):

@@ -21,11 +21,11 @@ RECIPE = f"Witten-Bell, order {ORDER}, on {TRAINED_ON} symbols; bz2 of the whole
 
 
 def baselines(texts: dict[str, Text]) -> dict[str, dict[str, float]]:
-  """`ngram/bits_per_byte` and `bz2/bits_per_byte` of each split but `train`, cached by content.
+  """Return `ngram/bits_per_byte` and `bz2/bits_per_byte` of each split but `train`.
 
   The n-grams are counted in the first `TRAINED_ON` symbols of the training text, which are all of
   the reviews; the ends of documents are symbols that are predicted, as by a model. bz2 compresses
-  the text of a split alone. Both divide by the bytes of the exact text.
+  the text of a split alone. Both divide by the bytes of the exact text, and are cached by content.
   """
   sources = {split: text.source for split, text in texts.items()}
   train, found = _symbols(sources.pop("train"), TRAINED_ON), {}
@@ -48,7 +48,7 @@ def _measure(train: np.ndarray, source: Documents) -> dict[str, float]:
 
 
 def _symbols(source: Documents, most: int | None = None) -> np.ndarray:
-  """Bytes plus 1 with END before each document, uint16; the first `most` of them."""
+  """Return bytes plus 1, with END before each document, uint16; or the first `most` of them."""
   content = source.content[:most]
   starts = source.starts[:-1]
   symbols = content.astype(np.uint16) + np.uint16(1)
@@ -56,7 +56,7 @@ def _symbols(source: Documents, most: int | None = None) -> np.ndarray:
 
 
 def probabilities(train: np.ndarray, scored: np.ndarray, order: int) -> np.ndarray:
-  """p(symbol | the `order` symbols before it) of each place in `scored`, float64 [N].
+  """Return p(symbol | the `order` symbols before it) for each place in `scored`, float64 [N].
 
   Interpolated by Witten and Bell 1991, method C: with c the counts of `train` and T(h) the number
   of different symbols that follow a context h there,

@@ -47,7 +47,7 @@ class LabeledData(batches.Bucketed):
     notes: Sequence[str] = (),
     words: Sequence[str] = (),
   ) -> LabeledData:
-    """From rows by split, and the token ids of each row, at least one."""
+    """Make data of the rows of each split and the token ids of each row, which has at least one."""
     numbers = {name: number for number, name in enumerate(label_names)}
     examples = {
       split: Examples.of(ids[split], np.asarray([numbers[label] for _, label in given], np.int32))
@@ -99,7 +99,7 @@ class Classification(Task):
     return found | {"label": label, "right": right, "tokens": np.ones(len(label), int)}
 
   def scores(self, found: Outputs) -> dict[str, float]:
-    """Mean loss (nats), accuracy, and the unweighted mean of F1 over the classes that occur."""
+    """Return the mean loss in nats, accuracy, and the mean of F1 over the classes that occur."""
     label, answer, right = found["label"], found["answer"], found["right"]
     # Each occurrence of a class as label or answer; 2·right / occurrences is its F1.
     occurrences = np.bincount(np.concatenate([label, answer]))

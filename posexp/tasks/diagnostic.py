@@ -147,7 +147,7 @@ class Answering(Task):
     return ("test", "beyond") if "beyond/loss" in summary else ("test",)
 
   def conclude(self, data: DrawnData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """Test and beyond: means over their lengths, and each length by itself."""
+    """Return the metrics of test and beyond: means over lengths, and each length by itself."""
     summary: dict[str, Any] = {}
     for split in ("test", "beyond"):
       if split not in data.drawn.splits:
@@ -242,7 +242,7 @@ class Diagnostic(Answering):
     return DrawnData(drawn, FIRST + self.symbols, self.symbols, blind)
 
   def conclude(self, data: DrawnData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """Test and beyond, and how far the model reaches."""
+    """Return the metrics of test and beyond, and how far the model reaches."""
     summary = super().conclude(data, snapshot, folder)
     by_length = {
       length: summary[f"{split}/exact_match/{length}"]

@@ -85,7 +85,7 @@ class EchoData(Data):
       yield self.batch((seed,), batch_size, step)
 
   def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
-    """Yield lanes of the split, as many at a time as a batch has rows."""
+    """Yield all segments of a split, of as many lanes at a time as a batch has rows."""
     name = zlib.crc32(split.encode())
     for first in range(0, LANES, batch_size):
       lanes = np.arange(first, first + batch_size)

@@ -179,8 +179,10 @@ class LanguageModeling(Task):
     term_scale: dict[str, Any] | None = None,
     most: int | None = None,
   ) -> Outputs:
-    """For every segment of a split, or the first `most`, [N] each: `loss`, the sum over its targets
-    in nats, how many `tokens` they are, how many of these are `right`, their `bytes` and `chars`.
+    """Return arrays [N] over all segments of a split, or over the first `most`.
+
+    `loss` is the sum over the targets of a segment in nats, `tokens` their number, and `right` how
+    many of them are; `bytes` and `chars` are what the targets stand for.
     """
     found = snapshot.predict(data.evaluation(split, snapshot.batch_size, most), term_scale, split)
     tokens = data.streams[split].plan().count[:most]
@@ -262,9 +264,7 @@ class LanguageModeling(Task):
 
 
 def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
-  """Yield the rows of the file of predictions: the text of each segment of test, and what
-  it cost.
-  """
+  """Yield the rows of the predictions: the text of each segment of test, and its loss."""
   stream = data.streams["test"]
   plan = stream.plan()
   columns = (found[name].tolist() for name in ("index", "tokens", "bytes", "loss"))
@@ -276,9 +276,10 @@ def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
 
 
 def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
-  """Return beginnings of documents of the test split, or of parts of it where these are few, and
-  what the model draws after them: a function of the weights, as `posexp.generate` has it with its
-  defaults.
+  """Yield beginnings of documents of the test split, or of parts of it where documents are few, and
+  what the model draws after them.
+
+  The text that is drawn is a function of the weights, as with the defaults of `posexp.generate`.
   """
   from posexp.models import sampling
 

@@ -70,9 +70,7 @@ def generate(task: Numbers) -> dict[str, list[Triple]]:
 
 
 def languages() -> list[str]:
-  """Return the languages that `generate` knows: those that have words for numbers, years
-  and dates.
-  """
+  """Return the languages that have words for numbers, years and dates."""
   import num2words
 
   return [code for code in sorted(num2words.CONVERTER_CLASSES) if _known(code)]
@@ -145,7 +143,7 @@ def _wanted(examples: int) -> int:
 
 
 def _numbers(wanted: int, digits: int, places: int, random: np.random.Generator) -> list[int]:
-  """Distinct numbers, each count of nonzero digits as often as any, if it has as many numbers."""
+  """Draw distinct numbers, with each count of nonzero digits equally often if there are enough."""
   available = {count: _available(count, places) for count in range(1, digits + 1)}
   numbers = []
   # What the scarcest counts lack is shared by the rest.
@@ -156,7 +154,7 @@ def _numbers(wanted: int, digits: int, places: int, random: np.random.Generator)
 
 
 def _with_nonzero(count: int, places: int, wanted: int, random: np.random.Generator) -> list[int]:
-  """`wanted` distinct numbers, none of them a year, with exactly `count` nonzero digits."""
+  """Draw `wanted` distinct numbers with exactly `count` nonzero digits, none of them a year."""
   found: dict[int, None] = {}
   size = 2 * wanted + 100
   while len(found) < wanted:

@@ -70,7 +70,7 @@ class ParallelData(batches.Bucketed):
     return batches.rows_of(self.bucket_lengths, batch_size)
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    """UserError if a batch does not hold the longest sentence."""
+    """Count the batches of an epoch; UserError if a batch does not hold the longest sentence."""
     if batch_size < self.length:
       raise UserError(
         f"train.batch_size={batch_size}: it counts tokens, and the longest batches have "

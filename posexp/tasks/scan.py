@@ -192,7 +192,7 @@ def _example(command: str, actions: str) -> Example:
 
 
 def blind(pairs: Iterable[Pair]) -> dict[int, float]:
-  """Return, by number of actions, the exact match of the best guess from a command's bag of words.
+  """Return the exact match of the best guess from a command's bag of words, by number of actions.
 
   The guess is the most frequent meaning among commands of the same words and length.
   """

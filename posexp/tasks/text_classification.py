@@ -112,8 +112,10 @@ class TextClassification(Classification):
 def _rows(
   task: TextClassification, digest: str | None
 ) -> tuple[dict[str, Rows], tuple[str, ...], list[str]]:
-  """Rows by split, the names of the labels, and notes. `digest` is only for the cache: with other
-  contents of the files, rows are read again."""
+  """Return the rows of each split, the names of the labels, and notes.
+
+  `digest` is part of the cache's key, so that files that have changed are read again.
+  """
   given = {split: list(stream()) for split, stream in sources.rows(task).items()}
   # A label is known if the training rows have it before any of them are held out.
   known = given if task.folds else {"train": given["train"]}
@@ -160,11 +162,8 @@ def _ordered(labels: set[str]) -> list[str]:
 def _trained(task: TextClassification, digest: str | None) -> str:
   texts = [text for text, _ in _rows(task, digest)[0]["train"]]
   parts = writing.WORDS, texts, task.tokenizer, task.vocab_size, task.min_count, task.cls
-
-  def train() -> str:
-    options = {"min_count": task.min_count, "cls": task.cls}
-    return tokenizer.train(texts, task.tokenizer, task.vocab_size, **options)
-
+  options = {"min_count": task.min_count, "cls": task.cls}
+  train = functools.partial(tokenizer.train, texts, task.tokenizer, task.vocab_size, **options)
   return storage.cached("tokenizers", train, *parts)
 
 

@@ -138,9 +138,7 @@ class Translation(Task):
     return found | {"perplexity": perplexity(found["loss"])}
 
   def measure(self, data: ParallelData, snapshot: Snapshot, split: str) -> dict[str, float]:
-    """Return the metrics that are followed during training: those of decoding of greedy
-    translations.
-    """
+    """Return the metrics of a split, and those of greedy translations of some of its pairs."""
     rows, references = self._followed(data, split)
     greedy = dataclasses.replace(self.search, beam=1)
     hypotheses, _ = self.translate(data, snapshot, split, greedy, rows)
