@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,10 +23,17 @@ def tokenizer(references: Iterable[str], language: str = "") -> str:
   """Return the name of sacrebleu's tokenizer for the script of the references.
 
   It is `zh` for Chinese characters, `char` for other scripts without blanks between words and for
-  Korean, and `13a` where most words are written otherwise. (sacrebleu's own choices for Japanese
-  and Korean need C libraries.) `language` matters only for Japanese without kana, which is `char`.
+  Korean, and `13a`, which needs blanks, where at most a tenth of the references are written so.
+  (sacrebleu's own choices for Japanese and Korean need C libraries.) `language` matters only for
+  Japanese without kana, which is `char`.
   """
-  rest, han = HAN.subn(" ", " ".join(references))
+  found = Counter(_tokenizer(each, language) for each in references)
+  blanks = found.pop("13a", 0)
+  return max(found, key=found.get) if 9 * found.total() > blanks else "13a"
+
+
+def _tokenizer(reference: str, language: str) -> str:
+  rest, han = HAN.subn(" ", reference)
   rest, others = UNSPACED.subn(" ", rest)
   if han + others <= sum(1 for _ in re.finditer(r"[^\W\d_]+", rest)):
     return "13a"

@@ -171,22 +171,15 @@ class LanguageModeling(Task):
       windows.drawn(streams["test"], max(self.contexts))  # which refuses a text that is too short
     return TextData(splits, streams, opened, self.scored, tuple(notes))
 
-  def predict(
-    self,
-    data: TextData,
-    snapshot: Snapshot,
-    split: str,
-    term_scale: dict[str, Any] | None = None,
-    most: int | None = None,
-  ) -> Outputs:
-    """Return arrays [N] over all segments of a split, or over the first `most`.
+  def answers(self, data: TextData, split: str, found: Outputs) -> Outputs:
+    """Return arrays [N] over the segments of a split, of which there are outputs of the first N.
 
     `loss` is the sum over the targets of a segment in nats, `tokens` their number, and `right` how
     many of them are; `bytes` and `chars` are what the targets stand for.
     """
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size, most), term_scale, split)
-    tokens = data.streams[split].plan().count[:most]
-    sizes = {name: each[:most] for name, each in data.counts(split).items()}
+    count = len(found["index"])
+    sizes = {name: each[:count] for name, each in data.counts(split).items()}
+    tokens = data.streams[split].plan().count[:count]
     return {"index": found["index"]} | by_row(found, tokens) | sizes
 
   def scores(self, found: Outputs) -> dict[str, float]:
@@ -206,7 +199,8 @@ class LanguageModeling(Task):
     most = None
     if split == "validation" and self.validation_tokens:
       most = -(-self.validation_tokens // self.segment)
-    return self.scores(self.predict(data, snapshot, split, most=most))
+    batches = data.evaluation(split, snapshot.batch_size, most)
+    return self.scores(self.answers(data, split, snapshot.predict(batches, split=split)))
 
   def predicted(self, summary: Mapping[str, Any]) -> Sequence[str]:
     return ("test", "generated") if summary.get("generated") else ("test",)
