@@ -342,11 +342,14 @@ def by_row(found: Outputs, tokens: np.ndarray) -> Outputs:
   return {"loss": loss, "tokens": tokens, "right": right, "answer": right}
 
 
-def token_scores(found: Outputs) -> dict[str, float]:
-  """Return the mean `loss` of a token in nats, and the share of tokens that are right."""
+def token_scores(found: Outputs, dtype: type | None = None) -> dict[str, float]:
+  """Return the mean `loss` of a token in nats, and the share of tokens that are right.
+
+  Losses are added up in `dtype`, by default their own.
+  """
   tokens = found["tokens"].sum(dtype=np.int64)
   return {
-    "loss": float(found["loss"].sum(dtype=np.float64) / tokens),
+    "loss": float(found["loss"].sum(dtype=dtype) / tokens),
     "accuracy": float(found["right"].sum(dtype=np.int64) / tokens),
   }
 

@@ -134,7 +134,7 @@ class Translation(Task):
     """Return the loss of a token of the target in nats, perplexity, and accuracy, given the tokens
     before it.
     """
-    found = token_scores(found)
+    found = token_scores(found, np.float64)
     return found | {"perplexity": perplexity(found["loss"])}
 
   def measure(self, data: ParallelData, snapshot: Snapshot, split: str) -> dict[str, float]:
