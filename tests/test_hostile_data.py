@@ -22,6 +22,8 @@ from fuzz import rounds
 
 from posexp.data import sources
 from posexp.errors import UNPRINTABLE, UserError, printable
+from posexp.tasks.text_classification import TextClassification
+from posexp.tasks.translation import Corpus
 
 ROWS = [(f"word{i % 7} und {i}, naïve 漢字", "ab"[i % 2]) for i in range(40)]
 KINDS = (".jsonl", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".csv.gz", ".parquet.gz", "")
@@ -71,29 +73,27 @@ def damaged(content, rng):
   return bytes(content)
 
 
-def read(task, kind):
+def read(task):
   """All rows of the training split, or what a user reads instead."""
   try:
-    return list((sources.labeled if kind else sources.pairs)(task)["train"]())
+    return list(sources.rows(task)["train"]())
   except UserError as error:
     return str(error)
 
 
 def test_random_damage_of_data_is_read_or_named(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  options = dict.fromkeys(["package", "hub", "validation", "test", "max_length"])
-  options |= {"text": "text", "label": "label", "source": "en", "target": "de"}
   whole = {kind: table(("text", "label"), ROWS, kind) for kind in KINDS if kind}
   tried = read_at_all = 0
   for rng in rounds(400):
     kind = rng.choice(KINDS)
-    task = types.SimpleNamespace(**options, train=f"t{kind}")
+    task = TextClassification(train=f"t{kind}") if kind else Corpus(train="t")
     names = [f"t{kind}"] if kind else ["t.en", "t.de"]
     for name in names:
       good = whole[kind] if kind else "".join(f"{row[0]}\n" for row in ROWS).encode()
       Path(name).write_bytes(damaged(good, rng))
     before = [Path(name).read_bytes() for name in names]
-    found = read(task, kind)
+    found = read(task)
     if isinstance(found, str):
       assert found.startswith(tuple(names)), found
       assert not UNPRINTABLE.search(found)
@@ -138,10 +138,9 @@ def test_a_line_without_bounds_is_named(tmp_path, line, message, ending):
   path = tmp_path / f"a.jsonl{ending}"
   with gzip.open(path, "wb", 1) if ending else path.open("wb") as file:
     file.writelines((good, line.encode(), b"\n"))
-  names = ["package", "hub", "validation", "test", "max_length"]
-  task = types.SimpleNamespace(**dict.fromkeys(names), text="text", label="label", train=str(path))
+  task = TextClassification(train=str(path))
   begun = time.process_time()
-  assert re.search(message, read(task, "a table")), read(task, "a table")
+  assert re.search(message, read(task)), read(task)
   assert time.process_time() - begun < 20
 
 
@@ -151,9 +150,8 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
   (tmp_path / "c.parquet").mkdir()
   os.symlink("d.tsv", tmp_path / "d.tsv")
   for name in os.listdir(tmp_path):
-    task = types.SimpleNamespace(train=f"{tmp_path}/{name}", validation=None, test=None)
     with pytest.raises(UserError, match=r"not a regular file|cannot be read: "):
-      sources.labeled_digest(task)
+      TextClassification(train=f"{tmp_path}/{name}").data_digest()
 
 
 def test_a_header_stays_in_its_lines(caplog):

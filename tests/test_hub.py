@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import types
 
 import hub
 import pyarrow
@@ -21,6 +20,7 @@ from posexp.data import sources
 from posexp.data.hub import trouble
 from posexp.errors import UserError
 from posexp.tasks import make_task
+from posexp.tasks.translation import Corpus
 
 COMMIT = "0123456789" * 4
 BRANCH = "refs/convert/parquet"
@@ -33,21 +33,19 @@ PAIRS = [
   ("one,two", "x"),
 ]
 LOAD = """
-import json, sys, types
+import json, sys
 from posexp.data import sources
 from posexp.errors import UserError
-for options in json.loads(sys.argv[1]):
-  task = types.SimpleNamespace(**options)
+from posexp.tasks import TASKS
+for kind, options in json.loads(sys.argv[1]):
+  task = TASKS[kind](**options)
   try:
-    if hasattr(task, "source"):
-      read = sources.pairs(task)
-    elif hasattr(task, "label"):
-      read = sources.labeled(task)
-    else:
+    if kind == "language_modeling":
       read = sources.documents(task)
       texts = {name: [part.decode() for part in split.parts] for name, split in read.items()}
-      read = {name: lambda texts=texts: texts for name, texts in texts.items()}
-    print(json.dumps({name: list(split()) for name, split in read.items()}))
+      print(json.dumps(texts))
+    else:
+      print(json.dumps({name: list(split()) for name, split in sources.rows(task).items()}))
   except UserError as error:
     print(json.dumps(str(error)))
 """
@@ -139,21 +137,15 @@ REPOSITORIES = {
 
 
 def test_a_data_set_is_read_once_at_its_commit(tmp_path, monkeypatch):
-  split = dict.fromkeys(["package", "validation", "test", "max_length"]) | {
-    "revision": COMMIT,
-    "train": "train",
-  }
-  texts = split | {"text": "text", "label": "label"}
-  lines, glue = texts | {"hub": "org/lines"}, texts | {"hub": "org/glue"}
-  pairs = split | {"subset": None, "source": "en", "target": "de"}
-  columns = pairs | {"hub": "org/columns", "test": "test"}
-  wmt = pairs | {"hub": "org/wmt", "subset": "de-en"}
+  split = {"revision": COMMIT, "train": "train"}
+  lines, glue = split | {"hub": "org/lines"}, split | {"hub": "org/glue"}
+  columns = split | {"hub": "org/columns", "test": "test"}
+  wmt = split | {"hub": "org/wmt", "subset": "de-en"}
   parts = {name: f"{CONVERTED}/{name}/*.parquet" for name in ("train", "test")}
-  iwslt = pairs | {"hub": "org/iwslt", "revision": BRANCH} | parts
+  iwslt = {"hub": "org/iwslt", "revision": BRANCH} | parts
   wikitext = split | {"hub": "Salesforce/wikitext", "subset": "wikitext-2-v1", "text": "text"}
   wikitext |= {"test": "test"}
   plays = iwslt | {"text": "de", "hub": "org/plays"}
-  del plays["source"]
   lists, labeled = ([list(row) for row in rows] for rows in (PAIRS, LABELED))
   named = [[text, ("bad", "good")[label]] for text, label in LABELED]
   expected = [
@@ -176,11 +168,14 @@ def test_a_data_set_is_read_once_at_its_commit(tmp_path, monkeypatch):
     (wikitext, {"train": [" \n", " = A = \n", " \n", " x \n"], "test": [" y \n", " \n"]}),
     (plays, {"train": [b for _, b in PAIRS], "test": [b for _, b in PAIRS[1:]]}),
     (wikitext | {"text": "txt"}, "split train, row 1: no column 'txt', but text; did you mean"),
-    (iwslt | {"revision": "refs/other"}, "task.hub=org/iwslt: cannot be loaded at refs/other"),
+    (iwslt | {"subset": "refs/other"}, "task.hub=org/iwslt: cannot be loaded at refs/convert"),
   ]
+  texts, pairs, running = "text_classification", "translation", "language_modeling"
+  kinds = {"lines": texts, "glue": texts, "absent": texts, "plays": running, "wikitext": running}
+  typed = [(kinds.get(options["hub"].partition("/")[2], pairs), options) for options, _ in expected]
   with hub.serve(REPOSITORIES, COMMIT) as endpoint:
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf")}
-    command = [sys.executable, "-c", LOAD, json.dumps([options for options, _ in expected])]
+    command = [sys.executable, "-c", LOAD, json.dumps(typed)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
   for line, (_, wanted) in zip(done.stdout.splitlines(), expected, strict=True):
     found = json.loads(line)
@@ -189,9 +184,9 @@ def test_a_data_set_is_read_once_at_its_commit(tmp_path, monkeypatch):
   # The hub is gone now; what was loaded is still there, and nothing else is.
   monkeypatch.setenv("HF_ENDPOINT", endpoint)
   for options in (columns, iwslt):
-    assert list(sources.pairs(types.SimpleNamespace(**options))["train"]()) == PAIRS
+    assert list(sources.rows(Corpus(**options))["train"]()) == PAIRS
   with pytest.raises(UserError, match=r"does not answer .*task=translation .*task=numbers, which"):
-    sources.pairs(types.SimpleNamespace(**columns | {"source": "de", "target": "en"}))
+    sources.rows(Corpus(**columns, source="de", target="en"))
   typed = ["task=text_classification", "task.hub=org/glue", f"task.revision={COMMIT}"]
   typed += ["task.train=train", "task.test=validation"]
   data = make_task(resolve(compose(typed))).prepare(tmp_path / "run")
@@ -202,6 +197,7 @@ def test_a_data_set_is_read_once_at_its_commit(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_hub_that_does_not_answer_is_given_up_within_seconds(tmp_path, monkeypatch, hangs):
+  monkeypatch.setattr("posexp.data.hub.PATIENCE", 0.5)
   with socket.create_server(("127.0.0.1", 0)) as silent:
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
     if not hangs:

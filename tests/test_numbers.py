@@ -11,7 +11,6 @@ from posexp.tasks import bleu, number_words
 from posexp.tasks.number_words import Numbers
 
 SIZES = {"examples": 2_000, "digits": 5, "places": 9, "beyond": (6, 9)}
-OPTIONS = SIZES | {"seed": 0}
 HELD = ("train", "validation", "test")
 KNOWN = [
   ("seventeen twenty-nine", "siebzehnhundertneunundzwanzig", "years"),
@@ -31,9 +30,13 @@ SMALL = {num2words.num2words(number): number for number in range(1, 100)}
 YEARS = {num2words.num2words(year, to="year"): year for year in range(1000, 2100)}
 
 
+def generate(source="en", target="de", **options):
+  return number_words.generate(Numbers(source=source, target=target, **SIZES | options))
+
+
 @pytest.fixture(scope="module")
 def splits():
-  return number_words.generate("en", "de", **OPTIONS)
+  return generate()
 
 
 def value(words: str) -> int:
@@ -117,8 +120,8 @@ def test_beyond_has_longer_sentences_of_known_words(splits):
 
 
 def test_the_seed_decides(splits):
-  assert number_words.generate("en", "de", **OPTIONS) == splits
-  other = number_words.generate("en", "de", **OPTIONS | {"seed": 1, "examples": 1_000})
+  assert generate() == splits
+  other = generate(data_seed=1, examples=1_000)
   assert other["train"] != splits["train"]
   # A value drawn for both seeds lies in one split.
   for name in HELD:
@@ -132,8 +135,8 @@ def test_known_rows(splits):
 
 
 def test_a_value_has_one_split_in_all_languages_and_sizes(splits):
-  french = number_words.generate("en", "fr", **OPTIONS)
-  smaller = number_words.generate("en", "de", **OPTIONS | {"examples": 1_000})
+  french = generate(target="fr")
+  smaller = generate(examples=1_000)
   for name in HELD:
     assert [row[0] for row in french[name]] == [row[0] for row in splits[name]]
     for rival in set(HELD) - {name}:
@@ -141,7 +144,7 @@ def test_a_value_has_one_split_in_all_languages_and_sizes(splits):
 
 
 def test_where_years_run_out_numbers_take_their_place():
-  splits = number_words.generate("en", "de", **OPTIONS | {"examples": 5_600, "beyond": ()})
+  splits = generate(examples=5_600, beyond=())
   groups = collections.Counter(group for name in HELD for *_, group in splits[name])
   assert groups == {"numbers": 3_380, "years": 1_100, "dates": 1_120}
   assert splits["beyond"] == []
@@ -149,7 +152,7 @@ def test_where_years_run_out_numbers_take_their_place():
 
 @pytest.mark.parametrize(("source", "target"), [("fi", "ja"), ("pt_BR", "ar")])
 def test_other_languages(source, target):
-  splits = number_words.generate(source, target, **OPTIONS | {"examples": 200})
+  splits = generate(source, target, examples=200)
   assert all(text.strip() for rows in splits.values() for row in rows for text in row)
   assert [len(splits["beyond"]), sum(len(splits[name]) for name in HELD)] == [600, 200]
 
@@ -166,9 +169,9 @@ def test_a_day_has_one_form_in_all_languages():
 @pytest.mark.parametrize("code", ["xx", "tet", "sv", "am", "en_XX", ""])  # none; no dates; no years
 def test_a_language_that_cannot_be_had(code):
   with pytest.raises(UserError, match=rf"^task.target={code}: .* it has ar, .*, de, en, .*, uk$"):
-    number_words.generate("en", code, **OPTIONS)
+    generate(target=code)
   with pytest.raises(UserError, match=f"^task.source={code}: "):
-    number_words.generate(code, "en", **OPTIONS)
+    generate(code, "en")
 
 
 def test_a_language_without_words_for_long_numbers():
@@ -176,7 +179,7 @@ def test_a_language_without_words_for_long_numbers():
     r"^task\.target=te: this language has no words for \d{13,}; choose a smaller task\.places"
   )
   with pytest.raises(UserError, match=message):
-    number_words.generate("en", "te", **OPTIONS | {"examples": 300, "places": 15})
+    generate(target="te", examples=300, places=15)
 
 
 def test_one_language_is_not_two():
@@ -187,9 +190,9 @@ def test_one_language_is_not_two():
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    ({"examples": 10}, "examples must be at least 200, not 10"),
-    ({"digits": 0}, "digits must be from 1 to places, which is 9, not 0"),
-    ({"digits": 10}, "digits must be from 1 to places, which is 9, not 10"),
+    ({"examples": 10}, "examples must be from 200 to 1000000, not 10"),
+    ({"digits": 0}, "digits must be from 1 to places=9, not 0"),
+    ({"digits": 10}, "digits must be from 1 to places=9, not 10"),
     ({"places": 16}, "places must be from 1 to 15, not 16"),
     ({"beyond": (6, 10)}, "beyond must hold counts above digits=5 and up to places=9, not 10"),
     ({"beyond": (5,)}, "beyond must hold counts above digits=5 and up to places=9, not 5"),

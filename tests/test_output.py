@@ -75,11 +75,11 @@ def table(summary):
       scale * (summary[f"{split}/{key}"] if isinstance(key, str) else key(split))
       for split in ("validation", "test")
     ]
-    return name.ljust(34) + form.format(values[0]).rjust(12) + form.format(values[1]).rjust(10)
+    return name.ljust(27) + form.format(values[0]).rjust(12) + form.format(values[1]).rjust(8)
 
   return [
     "",
-    f"at step {summary['step']}".ljust(34) + "validation".rjust(12) + "test".rjust(10),
+    f"at step {summary['step']}".ljust(27) + "validation".rjust(12) + "test".rjust(8),
     row("accuracy", "accuracy"),
     row("macro F1", "macro_f1"),
     row("loss", "loss"),

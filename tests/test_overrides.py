@@ -118,7 +118,9 @@ def test_what_the_grammar_does_not_know_is_a_text_or_refused_with_what_to_type(t
 def test_the_column_that_was_probably_meant_can_be_pasted():
   for name in ('"text"', "text (1)", "a,text", "te xt", "1_1"):
     with pytest.raises(UserError) as error:
-      sources._pick(types.SimpleNamespace(text=f"{name}s"), {name: 0}, "text", "file")
+      sources._pick(
+        types.SimpleNamespace(text=f"{name}s", columns=("text",)), {name: 0}, "text", "file"
+      )
     (line,) = shlex.split(str(error.value).rpartition("did you mean ")[2])
     assert read([line])[0].value() == name
 

@@ -65,7 +65,7 @@ def test_the_encoding_in_the_readme_trains_and_passes_the_check(outside, monkeyp
   quick = "task=first train.steps=1 train.evaluate_every=1 wandb.mode=disabled model=tiny"
   (outside / "first.py").write_text(next(text for _, name, text in BLOCKS if name == "first.py"))
   plugins.load(["first.py"])  # a task whose data are made at once
-  assert "encoding  distance" in typed(f"{train} {quick}", monkeypatch)
+  assert "encoding  distance" in typed(f"{train} {quick}", monkeypatch, trained=False)
   assert "all of it holds" in typed(check, monkeypatch)
 
 

@@ -1,5 +1,7 @@
 """SCAN: its commands mean what the paper says, and its splits are those of the paper."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -67,12 +69,17 @@ def test_more_actions_may_be_trained_on():
   assert min(len(actions.split()) for _, actions in test) == 27
 
 
+@functools.cache
+def prepared(split="length"):
+  return Scan(split=split).prepare(None)
+
+
 @pytest.mark.parametrize(
   ("split", "others"),
   [("length", {"test", "beyond"}), ("add_jump", {"test", "beyond"}), ("simple", {"test"})],
 )
 def test_what_is_held_out_is_not_trained_on(split, others):
-  data = Scan(split=split).prepare(None)
+  data = prepared(split)
   assert set(data.sizes) == {"train", "validation"} | others
   found = {name: {data.written(x) for x, _ in each} for name, each in data.drawn.examples.items()}
   assert sum(map(len, found.values())) == 20_910
@@ -82,7 +89,7 @@ def test_what_is_held_out_is_not_trained_on(split, others):
 
 
 def test_rows_are_a_command_and_its_actions():
-  data = Scan().prepare(None)
+  data = prepared()
   batches = [next(data.batches(8, seed=0)), next(data.evaluation("beyond", 8))]
   for batch in batches:
     for tokens, labels, mask in zip(batch["tokens"], batch["labels"], batch["mask"], strict=True):
@@ -99,7 +106,7 @@ def test_rows_are_a_command_and_its_actions():
 
 
 def test_an_added_phrase_is_a_tenth_of_what_is_trained_on():
-  data = Scan(split="add_jump").prepare(None)
+  data = prepared("add_jump")
   tokens = np.concatenate(
     [next(data.batches(500, seed=0, start=step))["tokens"] for step in range(4)]
   )

@@ -29,7 +29,7 @@ def untrained(path: Path, *options: str) -> tuple[int, Any]:
   """Writes the folder of a run, and returns its d_ff and its weights."""
   path.mkdir()
   config = resolve(compose([*OPTIONS, *options]))
-  text = tokenizer.train_bpe([TEXTS * 2], 280)
+  text = tokenizer.train(TEXTS * 2, "bpe", 280, tokenizer.ENDS["bpe"], decodes=True)
   (path / "tokenizer.json").write_text(text, encoding="utf-8")
   (path / "tokenizer.sha256").write_text(hashlib.sha256(text.encode()).hexdigest())
   vocabulary = tokenizer.Tokenizer(text).vocab_size

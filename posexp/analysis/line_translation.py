@@ -52,7 +52,7 @@ class LineTranslator:
       translations[place] = Hypothesis(
         text=" ".join(self.target.decode(target).split()),
         score=float(found["score"][row]),
-        source=[*ids[row][: self.most - 1], EOS],
+        source=[*ids[row][: self.most - 1].tolist(), EOS],
         target=target,
         cut=len(ids[row]) >= self.most,
       )

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -102,6 +103,7 @@ class Bucketed:
   """Data with batches of a few lengths; subclasses hold the examples and define `rows_of`."""
 
   examples: Mapping[str, Examples | Pairs]  # by split
+  full: ClassVar[bool] = False  # whether each batch of training is full, as of `training`
 
   @property
   def sizes(self) -> dict[str, int]:
@@ -130,6 +132,12 @@ class Bucketed:
         f"train.batch_size={batch_size}: there are only {self.sizes['train']} training examples"
       )
     return self.sizes["train"] // batch_size
+
+  def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
+    """Yield batches to train on, with weight [B] and what `batch` of the examples says."""
+    self.steps_per_epoch(batch_size)
+    rows = batch_size if self.full else self.rows_of(batch_size)
+    return training(self.examples["train"], self.bucket_lengths, rows, seed=seed, start=start)
 
   def evaluation(
     self, split: str, batch_size: int, only: np.ndarray | None = None

@@ -19,8 +19,8 @@ from posexp import storage
 from posexp.data import (
   documents,
   files,
-  side_by_side,
   sources,
+  splits,
   store,
   tokenizer,
   vocabulary,
@@ -28,43 +28,26 @@ from posexp.data import (
 )
 from posexp.data.documents import Documents
 from posexp.data.side_by_side import mapped
+from posexp.data.splits import EVALUATED
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 
 _opened = functools.lru_cache(1)(Vocabulary.opened)  # it remembers the words of other splits
-Batch = tuple[int, list[bool], list[bytes]]  # the bytes before it, and what `_pieces` gives
+Batch = tuple[int, list[bytes]]  # the bytes before it, and what `_pieces` gives
 
 SEPARATOR = np.array([END])
 BATCH = 1 << 18  # bytes that are tokenized at a time
 ALONE = 128  # batches at first: each further process would meet the words of a text anew
-LARGE = 1 << 22  # bytes of a text that another process trains a vocabulary on, for a second or more
 CHECKED = 1 << 20  # bytes of the training text that are decoded again; of other splits, all
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-  """A split of a corpus: its tokens, and counts of its exact text, which holds no separators."""
+  """A split of a corpus: its tokens, and its exact text, which holds no separators."""
 
   tokens: np.ndarray  # uint16 or uint32 [N], mapped into memory; END before each document
   source: Documents
   unspelled: int = 0  # bytes of words that are not in the vocabulary, which no token stands for
-
-  @property
-  def bytes(self) -> int:
-    return len(self.source.content)
-
-  @property
-  def chars(self) -> int:
-    return self.source.chars
-
-  @property
-  def words(self) -> int:
-    """What stands between blanks, and one for each end of a line."""
-    return self.source.words
-
-  @property
-  def beginning(self) -> str:
-    return self.source.content[: writing.SAMPLE].tobytes().decode(errors="ignore")
 
 
 def check_options(task) -> None:
@@ -88,15 +71,6 @@ def check_options(task) -> None:
     )
 
 
-def data_digest(task) -> str | None:
-  """sha256 of the user's own files; None where the options alone pin the data.
-
-  Raises:
-    UserError: a file is missing or empty.
-  """
-  return None if task.package or task.hub else files.digest(sources.given(task))
-
-
 def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]:
   """Return the splits, their vocabulary, and notes on how they were made.
 
@@ -110,14 +84,11 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
     UserError: for data that are missing, broken or of no use, and for another run's tokenizer.
   """
   found, notes, digest = documents.read(task)
+  kind, size = task.tokenizer, task.vocab_size
 
   def trained(_: int) -> str:
-    source, kind, size = found["train"], task.tokenizer, task.vocab_size
-    if kind == "byte":
-      return vocabulary.trained(kind, (), size)
-    train = functools.partial(_trained, found, kind, size)
-    if len(source.content) > LARGE:
-      train = functools.partial(side_by_side.elsewhere, _trained, found, kind, size)
+    others = (text for split in EVALUATED for text in found[split].texts())
+    train = functools.partial(vocabulary.trained, kind, found["train"].texts(), size, others)
     return storage.cached(f"vocabularies/{digest}-{kind}-{size}", train)
 
   (text,) = tokenizer.kept(folder, ["tokenizer"], trained, Vocabulary.opened)
@@ -156,10 +127,9 @@ def _losses(opened: Vocabulary, texts: dict[str, Text], abouts: dict[str, dict])
     )
   if opened.units != "words":
     return
-  validation = texts["validation"]
-  yield from writing.misfit(
-    counts["validation"], max(1, validation.words), 1, writing.parts_words([validation.beginning])
-  )
+  source = texts["validation"].source
+  parted = writing.parts_words([source.beginning])
+  yield from writing.misfit(counts["validation"], max(1, source.words), 1, parted)
   inexact = [split for split, about in abouts.items() if not about["exact"]]
   if inexact:
     yield (
@@ -173,7 +143,7 @@ def _dtype(opened: Vocabulary) -> str:
 
 
 def _read(folder: Path, dtype: str) -> tuple[np.ndarray, dict]:
-  """Tokens, and what is said of them; an error of some class if they are damaged."""
+  """Return tokens and counts of them; raise an error of some class if they are damaged."""
   about = json.loads((folder / "about.json").read_text())
   tokens = np.memmap(folder / "tokens", dtype, "r")
   if len(tokens) != about["tokens"] or not {"unknown", "unspelled", "exact"} <= about.keys():
@@ -181,14 +151,10 @@ def _read(folder: Path, dtype: str) -> tuple[np.ndarray, dict]:
   return tokens, about
 
 
-def _trained(found: dict[str, Documents], kind: str, size: int | None) -> str:
-  others = (text for split, each in found.items() if split != "train" for text in each.texts())
-  return vocabulary.trained(kind, found["train"].texts(), size, others)
-
-
 def _write(folder: Path, split: str, source: Documents, text: str) -> None:
-  """Write the tokens of a split by the JSON of a vocabulary, and check that they stand for its
-  text.
+  """Write the tokens of a split, and check that they stand for its text.
+
+  `text` is the JSON of the vocabulary.
   """
   checked = CHECKED if split == "train" else len(source.content)
   opened = _opened(text)
@@ -217,24 +183,20 @@ class Part(NamedTuple):
 
 
 def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
-  """Return the function from batches, of which those that begin before `checked` bytes are decoded
-  again, to their tokens.
+  """Return a function that tokenizes a batch, and checks one that begins within the first
+  `checked` bytes by decoding its tokens.
   """
   opened = _opened(text)
 
   def tokenized(batch: Batch) -> Part:
-    start, begins, pieces = batch
+    start, pieces = batch
     found = opened.tokens(pieces)
     exact = start >= checked or all(
       opened.decode(ids.tolist()) == piece for ids, piece in zip(found, pieces, strict=True)
     )
-    separated = [
-      part
-      for first, ids in zip(begins, found, strict=True)
-      for part in ((SEPARATOR, ids) if first else (ids,))
-    ]
-    tokens = np.concatenate(separated).astype(_dtype(opened))
+    parts = [ids if piece else SEPARATOR for ids, piece in zip(found, pieces, strict=True)]
     lost = opened.unknown(pieces)
+    tokens = np.concatenate(parts).astype(_dtype(opened))
     return Part(tokens, len(lost), sum(map(len, lost)), exact)
 
   return tokenized
@@ -242,21 +204,14 @@ def _tokenizing(text: str, checked: int) -> Callable[[Batch], Part]:
 
 def _batches(source: Documents) -> Iterator[Batch]:
   """Yield the text in batches of pieces."""
-  start = size = 0
-  begins, pieces = [], []
-  for begin, piece in _pieces(source):
-    begins.append(begin)
-    pieces.append(piece)
-    size += len(piece)
-    if size >= BATCH:
-      yield start, begins, pieces
-      start, size, begins, pieces = start + size, 0, [], []
-  if pieces:
-    yield start, begins, pieces
+  pieces, start = _pieces(source), 0
+  while batch := [*splits.within(pieces, BATCH)]:
+    yield start, batch
+    start += sum(map(len, batch))
 
 
-def _pieces(source: Documents) -> Iterator[tuple[bool, bytes]]:
-  """Yield the text in pieces, and whether a document begins with each."""
+def _pieces(source: Documents) -> Iterator[bytes]:
+  """Yield the text in pieces, and nothing, b"", before each document."""
   for document in source.texts():
-    for number, piece in enumerate(vocabulary.pieces(document)):
-      yield not number, piece
+    yield b""
+    yield from vocabulary.pieces(document)

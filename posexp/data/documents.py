@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posexp import storage
-from posexp.data import side_by_side, sources, splits, store
+from posexp.data import sources, splits, store, vocabulary, writing
 from posexp.data.splits import SPLITS
 from posexp.errors import UserError
 
 SHARE = 0.05  # of the training text, held out for each split that is not given
-BLOCK = 1 << 24  # bytes that are counted at a time
 LEAST = 2  # bytes of a split: one is predicted from the other
 
 
@@ -32,22 +31,22 @@ class Documents(NamedTuple):
   chars: int
   words: int
 
-  def __reduce__(self):
-    return _mapped, (self.content.filename, *self[1:])  # the content stays where it is
+  @property
+  def bytes(self) -> int:
+    return len(self.content)
+
+  @property
+  def beginning(self) -> str:
+    return self.content[: writing.SAMPLE].tobytes().decode(errors="ignore")
 
   def texts(self) -> Iterator[memoryview]:
-    """Return the documents, one by one."""
+    """Yield the documents one by one."""
     view = memoryview(self.content)
     return (view[start:end] for start, end in itertools.pairwise(self.starts.tolist()))
 
 
 def _mapped(path: Path, *rest: Any) -> Documents:
   return Documents(np.memmap(path, np.uint8, "r"), *rest)
-
-
-def blocks(content: np.ndarray) -> Iterator[np.ndarray]:
-  """Return a text in parts of `BLOCK` bytes, so that little of it is in memory."""
-  return (content[start : start + BLOCK] for start in range(0, len(content), BLOCK))
 
 
 def read(task) -> tuple[dict[str, Documents], list[str], str]:
@@ -64,11 +63,10 @@ def read(task) -> tuple[dict[str, Documents], list[str], str]:
     UserError: for what is missing, broken, or too short.
   """
   given = sorted(sources.given(task))
-  digest = storage.digest(sources.documents_digest(task), given, splits.RECIPE)
-  # A package is a few seconds' work; a process of its own, half a second's.
-  fill = functools.partial(side_by_side.elsewhere, _write) if task.package else _write
-  found, notes = store.opened(f"documents/{digest}", lambda folder: fill(folder, task), _read)
-  return found, [*sources.notes(task, "text"), *notes], digest
+  digest = storage.digest(sources.identity(task), given, splits.RECIPE)
+  fill = functools.partial(_write, task=task)
+  found, notes = store.opened(f"documents/{digest}", fill, _read)
+  return found, [*sources.notes(task), *notes], digest
 
 
 def _read(folder: Path) -> tuple[dict[str, Documents], list[str]]:
@@ -86,7 +84,7 @@ def _read(folder: Path) -> tuple[dict[str, Documents], list[str]]:
 
 
 class _Writer:
-  """The file of a split."""
+  """The file that the documents of a split are written to."""
 
   def __init__(self, folder: Path, split: str):
     self.path = folder / f"{split}.text"
@@ -134,8 +132,7 @@ def _write(folder: Path, task) -> None:
       raise UserError(f"the {split} split has {size} bytes of text; give more text{or_set}")
     starts = np.array(writer.starts, np.int64)
     np.save(folder / f"{split}.starts.npy", starts)
-    content = np.memmap(writer.path, np.uint8, "r")
-    about[split] = {"bytes": size, "chars": _chars(content), "words": _words(content, starts)}
+    about[split] = {"bytes": size} | _counted(_mapped(writer.path, starts, 0, 0))
   (folder / "about.json").write_text(json.dumps(about))
 
 
@@ -160,7 +157,9 @@ def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: lis
 
 
 def _cut(writers: dict[str, _Writer], missing: list[str]) -> None:
-  """Move the end of the only document to the splits that are missing, no character in parts."""
+  """Move the end of the only document to the splits that are missing, without cutting a
+  character.
+  """
   train = writers["train"]
   content = np.memmap(train.path, np.uint8, "r")
   size = end = len(content)
@@ -194,25 +193,13 @@ def _notes(writers: dict[str, _Writer], missing: list[str], single: bool) -> lis
   return notes
 
 
-def _chars(content: np.ndarray) -> int:
-  """Return the characters of UTF-8."""
-  return sum(int(np.count_nonzero(part & 0xC0 != 0x80)) for part in blocks(content))
-
-
-def _words(content: np.ndarray, starts: np.ndarray) -> int:
-  """Return runs of bytes between blanks, which the start of a document parts, too, and ends of
-  lines.
-  """
-  is_blank = np.zeros(256, bool)
-  is_blank[list(b" \n\t\r\v\f")] = True
-  words = 0
-  for start in range(0, len(content), BLOCK):
-    part = content[max(start - 1, 0) : start + BLOCK]
-    blank = is_blank[part]
-    before = blank[:-1].copy() if start else np.concatenate([[True], blank[:-1]])
-    first, last = np.searchsorted(starts, [start, start + len(before)])
-    before[starts[first:last] - start] = True
-    here = blank[-len(before) :]
-    words += int(np.count_nonzero(before & ~here))
-    words += int(np.count_nonzero(part[-len(before) :] == ord("\n")))
-  return words
+def _counted(written: Documents) -> dict[str, int]:
+  """Return the characters of UTF-8, and the words and ends of lines."""
+  chars = words = 0
+  for document in written.texts():
+    within = False  # a word that is cut in two
+    for piece in vocabulary.pieces(document):
+      chars += len(piece.decode())
+      words += len(piece.split()) + piece.count(b"\n") - (within and not piece[:1].isspace())
+      within = not piece[-1:].isspace()
+  return {"chars": chars, "words": words}

@@ -107,7 +107,7 @@ def _encoder(tokenizers: tuple[str, str], most: int, drop: bool) -> Callable[[li
     sides = []
     for kind, tokens, count in zip(kinds, ids, counts, strict=True):
       cut = (each[:most] for each in itertools.compress(tokens, stays))
-      flat = np.fromiter(itertools.chain.from_iterable(cut), kind)
+      flat = np.concatenate([[], *cut]).astype(kind)
       sides.append((flat, np.minimum(count[stays], most)))
     return sides, int(beyond.sum())
 

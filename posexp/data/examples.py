@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import itertools
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -20,9 +20,9 @@ class Sequences:
   starts: np.ndarray  # int64 [N + 1], where each sequence begins in `tokens`, and the end
 
   @classmethod
-  def of(cls, ids: list[list[int]], *columns: np.ndarray) -> Self:
+  def of(cls, ids: Sequence[Sequence[int] | np.ndarray], *columns: np.ndarray) -> Self:
     """Concatenate sequences of token ids; `columns` are the fields that a subclass adds."""
-    tokens = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
+    tokens = np.concatenate([[], *ids]).astype(np.int32)
     return cls(tokens, np.cumsum([0, *map(len, ids)], dtype=np.int64), *columns)
 
   @functools.cached_property

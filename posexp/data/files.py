@@ -38,7 +38,7 @@ def records(path: str, wanted: Wanted = ()) -> Records:
     UserError: naming the file and the line of what cannot be read; or there are no rows.
   """
   parse, place = reader(path), ""
-  with _filled(path) as file:
+  with opened(path) as file:
     for place, record in parse(path, file, wanted):
       yield place, record
   if not place:
@@ -52,18 +52,15 @@ def parallel(paths: dict[str, str]) -> Records:
     UserError: a file cannot be read, a line is not UTF-8, or there are more lines in one.
   """
   with contextlib.ExitStack() as stack:
-    files = [(path, stack.enter_context(_filled(path))) for path in paths.values()]
+    files = [(path, stack.enter_context(opened(path))) for path in paths.values()]
     rows = itertools.zip_longest(*(lines(path, file) for path, file in files))
     for number, row in enumerate(rows, start=1):
       if None in row:
-        counts = [number - 1] * 2
-        counts[row.index(None) - 1] = number + sum(1 for _ in rows)
-        first, second = (
-          f"{path} has {n:,}" for path, n in zip(paths.values(), counts, strict=True)
-        )
+        names = [*paths.values()]
+        shorter, longer = names[row.index(None)], names[row.index(None) - 1]
         raise UserError(
-          f"{first} lines, but {second}; each line must be the translation of the one in the other "
-          "file"
+          f"{shorter} has {number - 1:,} lines, but {longer} has more; each line must be the "
+          "translation of the one in the other file"
         )
       texts = (line.removesuffix("\n").removesuffix("\r") for line in row)
       yield f"line {number}", dict(zip(paths, texts, strict=True))
@@ -79,13 +76,22 @@ def digest(paths: dict[str, str]) -> str:
   """
   total = hashlib.sha256()
   for role, path in sorted(paths.items()):
-    total.update(f"{role}:{_sha256(path, version(path))}{quoting(path)}\n".encode())
+    total.update(f"{role}:{''.join(_content(path, version(path)))}\n".encode())
   return total.hexdigest()
 
 
 def quoting(path: str) -> str:
   """Return how a TSV quotes its fields, as `separated.quoting` does; "" for any other file."""
-  return _quoting(path, version(path)) if _ending(path) == ".tsv" else ""
+  return _content(path, version(path))[1]
+
+
+@functools.lru_cache  # a run asks three times, and a gigabyte takes a second
+def _content(path: str, version: tuple[int, int, int] | None) -> tuple[str, str]:
+  """Return the sha256 of a file, and how its fields are quoted."""
+  with opened(path) as file:
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
+    return digest, separated.quoting(file) if _ending(path) == ".tsv" else ""
 
 
 def notes(path: str, wanted: Wanted) -> Iterator[str]:
@@ -120,12 +126,6 @@ def version(path: str) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-@functools.lru_cache  # a run asks three times, and a gigabyte takes a second
-def _sha256(path: str, version: tuple[int, int, int] | None) -> str:
-  with _filled(path) as file:
-    return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def is_table(path: str) -> bool:
   """Return whether a file has columns, going by its name."""
   return _ending(path) in _READERS
@@ -141,30 +141,24 @@ def reader(path: str) -> Callable[[str, BinaryIO, Wanted], Records]:
 
 
 @contextlib.contextmanager
-def _filled(path: str) -> Iterator[BinaryIO]:
-  """As `opened`, and the file is neither empty nor compressed under another name."""
-  with opened(path) as file:
-    if file.read(2) == b"\x1f\x8b":
-      raise UserError(f"{path}: compressed by gzip; give it a name that ends in .gz")
-    file.seek(0)
-    if not any(block.strip() for block in iter(lambda: file.read(1 << 16), b"")):
-      raise UserError(f"{path}: the file is empty; give one with at least one row")
-    file.seek(0)
-    yield file
-
-
-@contextlib.contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
   """Open a file, unzipped while it is read.
 
   Raises:
-    UserError: it is missing, cannot be read, is a pipe or a device, or is half a gzip file.
+    UserError: it is missing, blank, or compressed under another name, cannot be read, is a pipe or
+      a device, or is half a gzip file.
   """
   place = os.path.expanduser(path).replace("\0", "�")
   try:
     if not stat.S_ISREG(os.stat(place).st_mode):  # opening a pipe waits, a device may never end
       raise UserError(f"{path}: not a regular file; save the data in one, which is read repeatedly")
     with (gzip.open if path.endswith(".gz") else open)(place, "rb") as file:
+      if file.read(2) == b"\x1f\x8b":
+        raise UserError(f"{path}: compressed by gzip; give it a name that ends in .gz")
+      file.seek(0)
+      if not any(block.strip() for block in iter(lambda: file.read(1 << 16), b"")):
+        raise UserError(f"{path}: the file is empty; give one with at least one row")
+      file.seek(0)
       yield file
   except FileNotFoundError:
     raise UserError(f"{path}: there is no such file (looked in {Path.cwd()})") from None
@@ -201,7 +195,7 @@ def blocks(path: str) -> Iterator[bytes]:
     UserError: it cannot be read, is empty or blank, or is no text in UTF-8.
   """
   decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
-  with _filled(path) as file:
+  with opened(path) as file:
     if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
       file.seek(0)
     while block := file.read(BLOCK):
@@ -244,19 +238,10 @@ def _json_lines(path: str, file: BinaryIO, wanted: Wanted) -> Records:
     yield f"line {number}", record
 
 
-def _csv(path: str, file: BinaryIO, wanted: Wanted) -> Records:
-  """Rows below a header; "NA" and "null" are texts like any other."""
-  return separated.rows(path, lines(path, file), wanted, ",", "doubled")
-
-
-def _tsv(path: str, file: BinaryIO, wanted: Wanted) -> Records:
-  return separated.rows(path, lines(path, file), wanted, "\t", quoting(path))
-
-
-@functools.lru_cache
-def _quoting(path: str, version: tuple[int, int, int] | None) -> str:
-  with opened(path) as file:
-    return separated.quoting(file)
+def _separated(path: str, file: BinaryIO, wanted: Wanted) -> Records:
+  """Read rows below a header; "NA" and "null" are texts like any other."""
+  separator, quotes = ("\t", quoting(path)) if _ending(path) == ".tsv" else (",", "doubled")
+  return separated.rows(path, lines(path, file), wanted, separator, quotes)
 
 
 def _parquet(path: str, file: BinaryIO, wanted: Wanted) -> Records:
@@ -280,8 +265,8 @@ def _parquet(path: str, file: BinaryIO, wanted: Wanted) -> Records:
 _READERS = {
   ".jsonl": _json_lines,
   ".json": _json_lines,
-  ".csv": _csv,
-  ".tsv": _tsv,
+  ".csv": _separated,
+  ".tsv": _separated,
   ".parquet": _parquet,
 }
 TABLES = tuple(_READERS)  # the endings of the names of tables

@@ -26,7 +26,7 @@ from posexp.status import doing
 if TYPE_CHECKING:
   import datasets
 
-Parse = Callable[[str, dict, str], Row]  # of the split, a row's columns and its place for errors
+Parse = Callable[[str, dict], Row]  # of a row's place, for errors, and its columns
 
 PATIENCE = 3.0  # seconds in which the hub must answer
 REASON = 200  # characters of the reason of another library for not loading
@@ -41,18 +41,18 @@ class Query(NamedTuple):
   data_files: dict[str, str] | None  # files of the repository by split, instead of its own splits
   splits: dict[str, str]  # the hub's name of each split, by ours
   first: str  # the columns of rows
-  second: str | None  # None for texts alone
+  second: str | None = None  # None for texts alone
 
   def __str__(self) -> str:
     return json.dumps(self, sort_keys=True)
 
 
-def read(query: Query, parse: Parse, way_out: str) -> dict[str, Split]:
+def read(query: Query, parses: dict[str, Parse], way_out: str) -> dict[str, Split]:
   """Return the splits of a data set, from disk where they were read once.
 
   Args:
     query: the data set and its splits.
-    parse: makes a row of columns by name.
+    parses: make a row of columns by name, by split.
     way_out: what errors suggest where the hub does not answer.
 
   Raises:
@@ -63,7 +63,7 @@ def read(query: Query, parse: Parse, way_out: str) -> dict[str, Split]:
     for split, found in records(query, way_out).items():
       with open(folder / f"{split}.jsonl", "w", encoding="utf-8", newline="\n") as file:
         for where, record in found:
-          file.write(json.dumps(parse(split, record, where), ensure_ascii=False) + "\n")
+          file.write(json.dumps(parses[split](where, record), ensure_ascii=False) + "\n")
 
   digest = hashlib.sha256(str(query).encode()).hexdigest()[:16]
   folder = store.kept(f"hub/{query.repository.replace('/', '--')}-{digest}", fill)

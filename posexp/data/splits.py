@@ -87,7 +87,7 @@ def arrange(
   fold: tuple[int, int] | None = None,
   digest: str | None = None,
 ) -> tuple[dict[str, Split], list[str]]:
-  """Split `train`, `validation` and `test`, and notes on how they were made.
+  """Return the splits `train`, `validation` and `test`, and notes on how they were made.
 
   A tenth of the training rows is held out for each split that is not given, the test split first,
   by a hash of their texts (the first of each row). With `fold`, (number, count), all given rows
@@ -128,7 +128,7 @@ def arrange(
 def _notes(
   given: dict[str, Split], rows: str, texts: str, keep: Callable[[Row], bool], how: tuple
 ) -> list[str]:
-  """Return what `arrange` says; `how` are the other arguments of `_split_of`."""
+  """Return the notes of `arrange`; `how` holds the arguments of `_split_of` but the text."""
   *_, missing, fold = how
   sizes, repeated, dropped = _counts(given, keep, lambda text: _split_of(text, *how))
   for name in ("train", "test", "validation"):
@@ -167,7 +167,9 @@ def _split_of(
 def _counts(
   given: dict[str, Split], keep: Callable[[Row], bool], split_of: Callable[[str], str]
 ) -> tuple[Counter, Counter, int]:
-  """By split, its rows and those whose text is also trained on; and the dropped training rows."""
+  """Return by split how many rows there are and how many of them have a text that is also trained
+  on, and how many training rows are dropped.
+  """
   others = {
     name: Counter(exact_key(text) for text, _ in stream())
     for name, stream in given.items()

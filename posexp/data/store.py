@@ -1,7 +1,6 @@
 """Cached folders for files that are too large for memory."""
 
 import functools
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -49,20 +48,14 @@ def opened(name: str, fill: Callable[[Path], None], read: Callable[[Path], Conte
 
 
 def _kept(final: Path, fill: Callable[[Path], None]) -> Path:
-  if final.is_dir():
-    return final
-  final.parent.mkdir(parents=True, exist_ok=True)
-  whole = storage.temporary_for(final)
-  try:
-    whole.mkdir()
-    fill(whole)
+  if not final.is_dir():
     try:
-      os.rename(whole, final)
+      with storage.replacing(final) as whole:
+        whole.mkdir()
+        fill(whole)
     except OSError:
       if not final.is_dir():  # another process may have been first, with the same content
         raise
-  finally:
-    storage.remove(whole)
   return final
 
 

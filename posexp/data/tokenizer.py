@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 PAD, UNK, CLS = range(3)
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]"]  # in the order of their ids
 BOS, EOS = 1, 2
-ENDS = ["[PAD]", "[BOS]", "[EOS]"]  # those of translation; bytes need no [UNK]
+# Those of translation; bytes need no [UNK].
+ENDS = {"bpe": ["[PAD]", "[BOS]", "[EOS]"], "char": ["[PAD]", "[BOS]", "[EOS]", "[UNK]"]}
 END = "[END]"  # the only one of language modeling
-LEAST = len(ENDS) + 256  # the smallest vocabulary of translation
+LEAST = len(ENDS["bpe"]) + 256  # the smallest vocabulary of translation
 MOST = 10_000_000  # of any vocabulary, for which room is made before there are any words
 # A text up to a blank that follows a letter, a digit or a mark of ASCII, where our tokenizers all
 # end a word. The first alternative is quick, and enough but for blanks in a row and the like.
@@ -36,77 +37,69 @@ TOGETHER = 100  # parts of texts that are tokenized as one, in 0.6 of the time
 KINDS = {"word": 4, "char": 4, "bpe": len(SPECIAL) + 256}
 
 
-def train(texts: Iterable[str], kind: str, vocab_size: int, min_count: int, cls: bool) -> str:
-  """Return the JSON of a tokenizer for classification; the same texts always give the same one.
+def train(
+  texts: Iterable[str],
+  kind: str,
+  vocab_size: int,
+  special: Sequence[str] = SPECIAL,
+  *,
+  min_count: int = 2,
+  cls: bool = False,
+  decodes: bool = False,
+  prefix: bool = True,
+) -> str:
+  """Return the JSON of a tokenizer; the same texts always give the same one.
 
-  `word` lower-cases and parts words from punctuation; `char` and `bpe`, which is byte-level, keep
-  case. Tokens (of BPE: merges) seen fewer than `min_count` times are left out. `cls` puts [CLS]
-  before a text.
+  `word` lower-cases and separates words from punctuation; `char` and `bpe`, which is byte-level,
+  keep case.
+
+  Args:
+    texts: what is tokenized.
+    kind: word, char or bpe.
+    vocab_size: the most tokens.
+    special: the first tokens, among which `word` and `char` need [UNK].
+    min_count: tokens (of a BPE: merges) that are seen less often are left out.
+    cls: whether [CLS] stands before a text.
+    decodes: whether tokens can be decoded as text.
+    prefix: whether a BPE puts a blank before a text.
   """
-  from tokenizers import processors
+  from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+  from tokenizers.processors import TemplateProcessing
 
   doing("training the tokenizer")
+  options = {"vocab_size": vocab_size, "min_frequency": min_count, "special_tokens": [*special]}
   if kind == "bpe":
-    tokenizer = _bpe(texts, vocab_size, min_count, SPECIAL)
+    texts = [*texts]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = _bytes(prefix, marked=writing.has_marks(texts))
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(initial_alphabet=alphabet, show_progress=False, **options)
   else:
-    tokenizer = _listed(texts, kind, vocab_size, min_count, SPECIAL)
-  if cls:
-    tokenizer.post_processor = processors.TemplateProcessing(
-      single=f"{SPECIAL[CLS]} $A", special_tokens=[(SPECIAL[CLS], CLS)]
-    )
-  return tokenizer.to_str()
-
-
-def _listed(
-  texts: Iterable[str], kind: str, vocab_size: int, min_count: int, special: list[str]
-) -> "tokenizers.Tokenizer":
-  """Return a tokenizer of the most frequent words or characters."""
-  from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
-
-  tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNK]))
-  if kind == "word":
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-  else:
+    tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNK]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-  options = {"vocab_size": vocab_size, "min_frequency": min_count, "show_progress": False}
-  trainer = trainers.WordLevelTrainer(special_tokens=special, **options)
+    if kind == "word":
+      tokenizer.normalizer = normalizers.Lowercase()
+      tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.WordLevelTrainer(show_progress=False, **options)
   tokenizer.train_from_iterator(texts, trainer)
-  return tokenizer
-
-
-def train_char(rows: Iterable[Sequence[str]], vocab_size: int) -> str:
-  """Return the JSON of a tokenizer of characters for translation, as `train_bpe` does.
-
-  Characters that are seen once or not at all are [UNK], the token after those of `ENDS`.
-  """
-  from tokenizers import decoders
-
-  texts, special = itertools.chain.from_iterable(evenly(rows)), [*ENDS, SPECIAL[UNK]]
-  tokenizer = _listed(texts, "char", vocab_size, 2, special)
-  tokenizer.decoder = decoders.Fuse()
+  if cls:
+    first = SPECIAL[CLS]
+    tokenizer.post_processor = TemplateProcessing(f"{first} $A", special_tokens=[(first, CLS)])
+  if decodes:
+    tokenizer.decoder = decoders.ByteLevel() if kind == "bpe" else decoders.Fuse()
   return tokenizer.to_str()
 
 
-def train_bpe(rows: Iterable[Sequence[str]], vocab_size: int) -> str:
-  """Return the JSON of a byte-level BPE for translation, trained on the texts of rows taken
-  `evenly`.
+def _bytes(prefix: bool, marked: bool) -> "tokenizers.pre_tokenizers.PreTokenizer":
+  """Return what cuts a text into words of bytes, where `marked` with the marks of their letters."""
+  from tokenizers import Regex, pre_tokenizers
 
-  It keeps case and every character; the same texts always give the same JSON.
-  """
-  from tokenizers import decoders
-
-  tokenizer = _bpe(itertools.chain.from_iterable(evenly(rows)), vocab_size, 2, ENDS)
-  tokenizer.decoder = decoders.ByteLevel()
-  return tokenizer.to_str()
-
-
-def train_exact_bpe(texts: Iterable[str], vocab_size: int) -> str:
-  """Return the JSON of a byte-level BPE for language modeling, whose token 0 is [END].
-
-  Its tokens have the bytes of a text and no others, which is why no blank is put before it.
-  """
-  return _bpe(texts, vocab_size, 2, [END], prefix=False).to_str()
+  if not marked:  # in less time
+    return pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+  parts = pre_tokenizers.Split(Regex(writing.WORDS), "isolated")
+  letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+  blank = pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False)
+  return pre_tokenizers.Sequence([*[blank] * prefix, parts, letters])
 
 
 def evenly(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
@@ -123,32 +116,6 @@ def evenly(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
       taken, step = taken[::2], 2 * step
       size = sum(len(text) for each in taken for text in each)
   return taken
-
-
-def _bpe(
-  texts: Iterable[str], vocab_size: int, min_count: int, special: list[str], prefix: bool = True
-) -> "tokenizers.Tokenizer":
-  from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-
-  doing("training the tokenizer")
-  texts = [*texts]
-  tokenizer = Tokenizer(models.BPE())
-  if writing.has_marks(texts):
-    parts = pre_tokenizers.Split(Regex(writing.WORDS), "isolated")
-    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    blank = pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*[blank] * prefix, parts, letters])
-  else:  # in less time
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-  trainer = trainers.BpeTrainer(
-    vocab_size=vocab_size,
-    min_frequency=min_count,
-    special_tokens=special,
-    initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    show_progress=False,
-  )
-  tokenizer.train_from_iterator(texts, trainer)
-  return tokenizer
 
 
 def fewer(found: int, asked: int | None, default: int | None = None) -> list[str]:
@@ -204,8 +171,8 @@ def kept(
   return [data.decode() for data in found]
 
 
-class Encoder:
-  """Token ids of texts.
+class Tokenizer:
+  """A trained tokenizer, opened from its JSON.
 
   Texts repeat their words: what stands between two blanks is tokenized once, in half of the time
   that 30 MB of reviews take otherwise. It is cut only where all of our tokenizers cut, before a
@@ -217,11 +184,34 @@ class Encoder:
 
     self.library = Tokenizer.from_str(json)
     self.library.encode_special_tokens = True  # a "[PAD]" in a text is five characters
+    self.vocab_size: int = self.library.get_vocab_size()
+    self._first = np.array(self.library.encode("").ids, np.uint32)  # [CLS] or nothing
     self._known: dict[str, bytes] = {}  # uint32 ids, which are quickly joined as bytes
     self._room = KNOWN
 
+  @property
+  def words(self) -> list[str]:
+    """The tokens in their order."""
+    return [self.library.id_to_token(number) for number in range(self.vocab_size)]
+
+  def encode(
+    self, texts: list[str], max_length: int | None = None
+  ) -> tuple[list[np.ndarray], int, int]:
+    """Return token ids by text, how many texts were empty and how many were cut to `max_length`.
+
+    An empty text becomes one [UNK], so that every text has a token.
+    """
+    found = self.ids(texts)
+    empty = sum(len(ids) == len(self._first) for ids in found)
+    unknown = np.append(self._first, np.uint32(UNK))
+    found = [ids if len(ids) > len(self._first) else unknown for ids in found]
+    long = sum(len(ids) > max_length for ids in found) if max_length else 0
+    return [ids[:max_length] for ids in found], empty, long
+
   def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-    """Token ids by text, uint32 [its tokens] each, without special tokens."""
+    """Return token ids by text, uint32 [its tokens] each; [CLS] before them where it was trained
+    so, and no other special token.
+    """
     parted = [PART.findall(text) or [text] for text in texts]
     if self._room < 0:
       self._known, self._room = {}, KNOWN
@@ -229,8 +219,10 @@ class Encoder:
     if new := [*{*itertools.filterfalse(self._known.__contains__, every)}]:
       self._known.update(self._tokenized(new))
       self._room -= sum(map(len, new))
+    first = self._first.tobytes()
     return [
-      np.frombuffer(b"".join(map(self._known.__getitem__, parts)), np.uint32) for parts in parted
+      np.frombuffer(b"".join([first, *map(self._known.__getitem__, parts)]), np.uint32)
+      for parts in parted
     ]
 
   def _tokenized(self, parts: list[str]) -> Iterator[tuple[str, bytes]]:
@@ -248,38 +240,6 @@ class Encoder:
       for part, cut in zip(group, itertools.pairwise(cuts), strict=True):
         yield part, ids[slice(*cut)].tobytes()
 
-
-class Tokenizer:
-  """A trained tokenizer, opened from its JSON."""
-
-  def __init__(self, json: str):
-    self._encoder = Encoder(json)
-    self._tokenizer = self._encoder.library
-    self.vocab_size: int = self._tokenizer.get_vocab_size()
-    self._prefix: list[int] = self._tokenizer.encode("").ids  # [CLS] or nothing
-
-  @property
-  def words(self) -> list[str]:
-    """The tokens in their order."""
-    return [self._tokenizer.id_to_token(number) for number in range(self.vocab_size)]
-
-  def encode(
-    self, texts: list[str], max_length: int | None = None
-  ) -> tuple[list[list[int]], int, int]:
-    """Token ids by text, how many texts were empty and how many were cut to `max_length`.
-
-    An empty text becomes one [UNK], so that every text has a token.
-    """
-    ids = [tokens if len(tokens) > len(self._prefix) else None for tokens in self.ids(texts)]
-    empty = ids.count(None)
-    ids = [tokens or [*self._prefix, UNK] for tokens in ids]
-    long = sum(len(tokens) > max_length for tokens in ids) if max_length else 0
-    return [tokens[:max_length] for tokens in ids], empty, long
-
-  def ids(self, texts: list[str]) -> list[list[int]]:
-    """Token ids by text; [CLS] before them where it was trained so, and no other special token."""
-    return [self._prefix + ids.tolist() for ids in self._encoder.ids(texts)]
-
   def decode(self, ids: Iterable[int]) -> str:
     """Return the text of token ids, without special tokens and the blank before the first word."""
-    return self._tokenizer.decode(list(ids), skip_special_tokens=True).removeprefix(" ")
+    return self.library.decode(list(ids), skip_special_tokens=True).removeprefix(" ")

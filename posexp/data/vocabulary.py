@@ -5,6 +5,7 @@ END stands before each document and is token 0 of all of them; no text holds it.
 
 from __future__ import annotations
 
+import codecs
 import functools
 import itertools
 import json
@@ -27,13 +28,13 @@ CODE_POINTS = 0x110000
 
 
 class Vocabulary:
-  """Tokens and the bytes that they stand for."""
+  """A set of tokens, and the bytes that each of them stands for."""
 
   units: ClassVar[str] = "tokens"  # what is unknown, if anything is
   exact: bool = True  # whether `decode(encode(text))` is the text, whatever it is
 
   def __init__(self, table: list[bytes]):
-    """`table` has the bytes of each token; those of END are none."""
+    """Take the bytes of each token; END has none."""
     self._table = table
     self.size: int = len(table)
 
@@ -67,9 +68,7 @@ class Vocabulary:
     raise NotImplementedError
 
   def unknown(self, pieces: Iterable[bytes]) -> list[bytes]:
-    """Return the words or characters of pieces of text that are unknown, but for a word written
-    <unk>.
-    """
+    """Return unknown words or characters of pieces of text, but no word that is written <unk>."""
     return []
 
   def encode(self, text: str) -> list[int]:
@@ -86,7 +85,7 @@ class Vocabulary:
 
 
 class Bytes(Vocabulary):
-  """Byte b is token b + 1."""
+  """The bytes themselves: byte b is token b + 1."""
 
   def __init__(self):
     super().__init__([b"", *(bytes([value]) for value in range(256))])
@@ -141,8 +140,7 @@ class Words(Vocabulary):
   def __init__(self, words: list[str]):
     names = ["<unk>", *words]
     super().__init__([b"", b" \n", *(f" {name}".encode() for name in names)])
-
-    self._ids = _Known((name.encode(), id) for id, name in enumerate(names, start=UNKNOWN))
+    self._ids = {name.encode(): id for id, name in enumerate(names, start=UNKNOWN)}
 
   def tokens(self, pieces):
     found = []
@@ -151,7 +149,7 @@ class Words(Vocabulary):
       for number, line in enumerate(piece.split(b"\n")):
         if number:
           ids.append(NEWLINE)
-        ids.extend(map(self._ids.__getitem__, line.split()))
+        ids.extend(map(self._ids.get, line.split(), itertools.repeat(UNKNOWN)))
       found.append(np.array(ids, np.int32))
     return found
 
@@ -159,25 +157,17 @@ class Words(Vocabulary):
     return [word for piece in pieces for word in piece.split() if word not in self._ids]
 
 
-class _Known(dict):
-  """Tokens of known words; any other is UNKNOWN."""
-
-  def __missing__(self, word: bytes) -> int:
-    return UNKNOWN
-
-
 class Merges(Vocabulary):
-  """Byte-level BPE, which keeps each byte."""
+  """A byte-level BPE, which keeps each byte."""
 
   def __init__(self, bpe: str):
-    self._encoder = tokenizer.Encoder(bpe)
-    library = self._encoder.library
+    self._tokenizer = tokenizer.Tokenizer(bpe)
     bytes_of = {letter: bytes([value]) for value, letter in enumerate(_byte_letters())}
-    names = map(library.id_to_token, range(1, library.get_vocab_size()))
+    names = self._tokenizer.words[1:]
     super().__init__([b"", *(b"".join(map(bytes_of.__getitem__, name)) for name in names)])
 
   def tokens(self, pieces):
-    return self._encoder.ids([piece.decode() for piece in pieces])
+    return self._tokenizer.ids([piece.decode() for piece in pieces])
 
 
 def foreseen(kind: str, vocab_size: int | None) -> int | None:
@@ -204,9 +194,11 @@ def trained(
   content: dict[str, object] = {"kind": kind}
   parts = itertools.chain.from_iterable(map(pieces, documents))
   if kind == "char":
-    seen = _characters(parts)
-    content["characters"] = "".join(map(chr, np.flatnonzero(seen)))
-    if (_characters(itertools.chain.from_iterable(map(pieces, others))) & ~seen).any():
+    characters: set[str] = set()
+    for part in parts:
+      characters.update(part.decode())
+    content["characters"] = "".join(sorted(characters))
+    if any(not characters.issuperset(part.decode()) for each in others for part in pieces(each)):
       content["unknown"] = True
   elif kind == "word":
     counts: Counter[bytes] = Counter()
@@ -218,13 +210,17 @@ def trained(
     content["words"] = [name.decode() for name in names]
   elif kind == "bpe":
     start = (part.decode() for part in splits.within(parts, tokenizer.TRAINED_ON))
-    content["bpe"] = tokenizer.train_exact_bpe(start, vocab_size or MERGES)
+    # Without a blank before a text, tokens have its bytes and no others.
+    content["bpe"] = tokenizer.train(
+      start, "bpe", vocab_size or MERGES, [tokenizer.END], prefix=False
+    )
   return json.dumps(content, ensure_ascii=False)
 
 
 def pieces(document: bytes | memoryview) -> Iterator[bytes]:
-  """Yield a document in pieces of whole characters, at most `PIECE` bytes each, which end before a
-  blank or the end of a line where there is one, so that words stay whole.
+  """Yield a document in pieces of whole characters, of at most `PIECE` bytes each.
+
+  A piece ends before a blank, or before the end of a line, if it has one: words stay whole.
   """
   start, view = 0, memoryview(document)
   while start < len(view):
@@ -232,27 +228,9 @@ def pieces(document: bytes | memoryview) -> Iterator[bytes]:
     if start + len(piece) < len(view):
       cut = piece.rfind(b" ", 1)
       cut = cut if cut > 0 else piece.rfind(b"\n", 1)
-      piece = piece[:cut] if cut > 0 else _whole(piece)
+      piece = piece[: cut if cut > 0 else codecs.utf_8_decode(piece)[1]]  # or whole characters
     yield piece
     start += len(piece)
-
-
-def _whole(piece: bytes) -> bytes:
-  """Return a piece without the bytes of a character that it cuts at its end."""
-  end = len(piece)
-  while end > len(piece) - 4 and piece[end - 1] & 0xC0 == 0x80:
-    end -= 1
-  lead = piece[end - 1]
-  size = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
-  return piece if end - 1 + size == len(piece) else piece[: end - 1]
-
-
-def _characters(parts: Iterable[bytes]) -> np.ndarray:
-  """Return which characters stand in parts of a text, bool [CODE_POINTS]."""
-  seen = np.zeros(CODE_POINTS, bool)
-  for part in parts:
-    seen[_code_points(part.decode())] = True
-  return seen
 
 
 def _code_points(text: str) -> np.ndarray:

@@ -5,18 +5,7 @@ from typing import Any
 
 from posexp.config import build, look_up, plugins
 from posexp.tasks.contract import Task
-from posexp.tasks.diagnostic_tasks import (
-  Addition,
-  BucketSort,
-  Copy,
-  EvenPairs,
-  Induction,
-  Majority,
-  MissingDuplicate,
-  Parity,
-  Recall,
-  Tally,
-)
+from posexp.tasks.diagnostic_tasks import DIAGNOSTICS
 from posexp.tasks.echo import Echo
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.tasks.number_words import Numbers
@@ -30,16 +19,7 @@ TASKS = {
   "translation": Corpus,
   "numbers": Numbers,
   "language_modeling": LanguageModeling,
-  "majority": Majority,
-  "even_pairs": EvenPairs,
-  "tally": Tally,
-  "copy": Copy,
-  "addition": Addition,
-  "recall": Recall,
-  "parity": Parity,
-  "induction": Induction,
-  "missing_duplicate": MissingDuplicate,
-  "bucket_sort": BucketSort,
+  **{task.name: task for task in DIAGNOSTICS},
   "echo": Echo,
   "scan": Scan,
   "parsing": Files,

@@ -12,7 +12,7 @@ RECIPE = "binary words as models read them, or counts of characters, L2, C=1, F1
 
 
 def bag_of_words(splits: dict[str, Rows], characters: bool = False) -> dict[str, dict[str, float]]:
-  """`accuracy` and `macro_f1` of logistic regression on each split but `train`, where it is fitted.
+  """Fit a logistic regression on `train`, and return its `accuracy` and `macro_f1` on other splits.
 
   A feature says whether a text holds a lower-cased word or punctuation mark, or how often it holds
   one of the `characters`. Texts are not cut, the vocabulary is not limited, and nothing is tuned.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,10 +23,17 @@ def tokenizer(references: Iterable[str], language: str = "") -> str:
   """Return the name of sacrebleu's tokenizer for the script of the references.
 
   It is `zh` for Chinese characters, `char` for other scripts without blanks between words and for
-  Korean, and `13a` where most words are written otherwise. (sacrebleu's own choices for Japanese
-  and Korean need C libraries.) `language` matters only for Japanese without kana, which is `char`.
+  Korean, and `13a`, which needs blanks, where at most a tenth of the references are written so.
+  (sacrebleu's own choices for Japanese and Korean need C libraries.) `language` matters only for
+  Japanese without kana, which is `char`.
   """
-  rest, han = HAN.subn(" ", " ".join(references))
+  found = Counter(_tokenizer(each, language) for each in references)
+  blanks = found.pop("13a", 0)
+  return max(found, key=found.get) if 9 * found.total() > blanks else "13a"
+
+
+def _tokenizer(reference: str, language: str) -> str:
+  rest, han = HAN.subn(" ", reference)
   rest, others = UNSPACED.subn(" ", rest)
   if han + others <= sum(1 for _ in re.finditer(r"[^\W\d_]+", rest)):
     return "13a"
@@ -66,34 +74,28 @@ def signature(tokenize: str, references: Sequence[str]) -> str:
   return str(metric.get_signature())
 
 
-def by_length(sources: Sequence[str]) -> dict[str, list[int]]:
-  """Return indices of sources by their number of words: "1-5", "6-10" and so on, where there are
-  any.
+def parts(texts: Sequence[Any]) -> dict[str, list[int]]:
+  """Return the indices of pairs by their groups, in the order in which groups first come; without
+  groups, by the number of words of their sources: "1-5", "6-10" and so on.
   """
-  found: dict[int, list[int]] = {}
-  for index, source in enumerate(sources):
-    found.setdefault((max(len(source.split()), 1) - 1) // WORDS, []).append(index)
+  found: dict[Any, list[int]] = {}
+  for index, text in enumerate(texts):
+    step = (max(len(text.source.split()), 1) - 1) // WORDS
+    found.setdefault(text.group or step, []).append(index)
+  if all(text.group for text in texts):
+    return found
   return {f"{WORDS * i + 1}-{WORDS * (i + 1)}": found[i] for i in sorted(found)}
 
 
-def by_group(groups: Sequence[str]) -> dict[str, list[int]]:
-  """Return indices by the name of their group, in the order in which groups first come."""
-  found: dict[str, list[int]] = {}
-  for index, group in enumerate(groups):
-    if group:
-      found.setdefault(group, []).append(index)
-  return found
-
-
-def of_groups(
-  groups: dict[str, list[int]], hypotheses: Sequence[str], references: Sequence[str], tokenize: str
+def of_parts(
+  parts: dict[str, list[int]], hypotheses: Sequence[str], references: Sequence[str], tokenize: str
 ) -> dict[str, float]:
-  """Return what `corpus` gives for each group, as "bleu/<group>", and its size as
-  "examples/<group>".
+  """Return what `corpus` gives for each part, as "bleu/<part>", and its size as
+  "examples/<part>".
   """
   found: dict[str, float] = {}
-  for group, rows in groups.items():
+  for part, rows in parts.items():
     one = corpus([hypotheses[row] for row in rows], [references[row] for row in rows], tokenize)
-    found |= {f"{name}/{group}": value for name, value in one.items()}
-    found[f"examples/{group}"] = len(rows)
+    found |= {f"{name}/{part}": value for name, value in one.items()}
+    found[f"examples/{part}"] = len(rows)
   return found

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from posexp.data import batches
-from posexp.data.examples import Batch, Examples
+from posexp.data.examples import Examples
 from posexp.data.splits import Rows
 from posexp.runs.predictions import write_predictions
 from posexp.tasks.contract import Outputs, Snapshot, Task, prefixed
 
 if TYPE_CHECKING:
-  from posexp.encodings.span import TermScale
   from posexp.models.classifier import ClassifierSpec
 
 
@@ -34,6 +33,7 @@ class LabeledData(batches.Bucketed):
 
   item: ClassVar[str] = "text"
   unit: ClassVar[str] = "texts"
+  full: ClassVar[bool] = True
 
   @classmethod
   def of(
@@ -47,7 +47,7 @@ class LabeledData(batches.Bucketed):
     notes: Sequence[str] = (),
     words: Sequence[str] = (),
   ) -> LabeledData:
-    """From rows by split, and the token ids of each row, at least one."""
+    """Make data of the rows of each split and the token ids of each row, which has at least one."""
     numbers = {name: number for number, name in enumerate(label_names)}
     examples = {
       split: Examples.of(ids[split], np.asarray([numbers[label] for _, label in given], np.int32))
@@ -79,13 +79,6 @@ class LabeledData(batches.Bucketed):
   def rows_of(self, batch_size: int) -> np.ndarray:
     return np.full(len(self.bucket_lengths), batch_size)
 
-  def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
-    """Full batches; `labels` and `weight` [B] beside what the contract asks for."""
-    self.steps_per_epoch(batch_size)
-    return batches.training(
-      self.examples["train"], self.bucket_lengths, batch_size, seed=seed, start=start
-    )
-
 
 class Classification(Task):
   """How a classifier is measured; tasks that inherit it say what is classified."""
@@ -99,17 +92,14 @@ class Classification(Task):
 
     return ClassifierSpec(2, 2, encoding, size, positions=positions)
 
-  def predict(
-    self, data: LabeledData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
-  ) -> Outputs:
-    """For every example: loss, label, answer, and whether it is right, [N] each."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
+  def answers(self, data: LabeledData, split: str, found: Outputs) -> Outputs:
+    """Return for every example the loss, label, answer, and whether it is right, [N] each."""
     label = data.examples[split].labels
     right = found["answer"] == label
     return found | {"label": label, "right": right, "tokens": np.ones(len(label), int)}
 
   def scores(self, found: Outputs) -> dict[str, float]:
-    """Mean loss (nats), accuracy, and the unweighted mean of F1 over the classes that occur."""
+    """Return the mean loss in nats, accuracy, and the mean of F1 over the classes that occur."""
     label, answer, right = found["label"], found["answer"], found["right"]
     # Each occurrence of a class as label or answer; 2·right / occurrences is its F1.
     occurrences = np.bincount(np.concatenate([label, answer]))

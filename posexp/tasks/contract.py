@@ -17,9 +17,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+from tabulate import tabulate
 
 from posexp.data.examples import Batch
 from posexp.data.splits import EVALUATED
@@ -29,7 +32,6 @@ from posexp.runs.metrics import METRICS, Metric, Score, score
 from posexp.runs.predictions import are_whole
 
 if TYPE_CHECKING:
-  import numpy as np
   from flax import nnx
   from jax import Array, ShapeDtypeStruct
 
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("posexp")
 
-Outputs = dict[str, "np.ndarray"]  # arrays [N] or [N,...] over all examples of a split
+Outputs = dict[str, np.ndarray]  # arrays [N] or [N,...] over all examples of a split
 
 
 class ModelSpec(Protocol):
@@ -135,13 +137,17 @@ class Snapshot(Protocol):
 
 
 class Data(Protocol):
-  """Data that are ready for a model."""
+  """Data that are ready for a model; subclasses inherit the methods that are not abstract."""
 
   item: ClassVar[str]  # the name of an example, "sentence"
   unit: ClassVar[str]  # the unit of `batch_size`, "tokens"
-  notes: tuple[str, ...]  # sentences on what was done to the data
-  longest: int  # tokens of the longest example of any split
+  notes: tuple[str, ...] = ()  # sentences on what was done to the data
   length: int  # tokens of the longest batches
+
+  @property
+  def longest(self) -> int:
+    """The number of tokens of the longest example of any split."""
+    return self.length
 
   @property
   def sizes(self) -> dict[str, int]:
@@ -160,6 +166,7 @@ class Data(Protocol):
 
   def rows_of(self, batch_size: int) -> np.ndarray:
     """Return the numbers of rows that batches may have, int [kinds of batches]."""
+    return np.array([batch_size])
 
   def steps_per_epoch(self, batch_size: int) -> int:
     """Count the batches of an epoch; UserError if there can be none."""
@@ -178,6 +185,7 @@ class Data(Protocol):
 
   def texts(self, split: str, batch_size: int) -> Iterator[Batch]:
     """Yield the first stack's inputs of `evaluation`: `tokens`, `mask` [B,L] and `weight` [B]."""
+    return self.evaluation(split, batch_size)
 
 
 class Task(Protocol):
@@ -234,6 +242,12 @@ class Task(Protocol):
     self, data: Any, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
   ) -> Outputs:
     """Return each example's `loss`, `answer`, number of `tokens` and of `right` ones, [N] each."""
+    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
+    return self.answers(data, split, found)
+
+  def answers(self, data: Any, split: str, found: Outputs) -> Outputs:
+    """Return what `predict` promises, from the model's outputs for all examples of a split."""
+    return found
 
   def scores(self, found: Outputs) -> dict[str, float]:
     """Return the metrics of predictions, `loss` among them."""
@@ -292,14 +306,61 @@ def result_table(
   task: Task, summary: Mapping[str, Any], splits: Iterable[str], names: Iterable[str]
 ) -> Iterator[str]:
   """Yield a line for each of the metrics `names` that a split has, with a column per split."""
-  yield f"{'at step ' + format(summary['step'], ','):<24}" + "".join(map("{:>12}".format, splits))
+  for title, *cells in result_rows(task, summary, splits, names):
+    yield f"{title:<24}" + "".join(map("{:>12}".format, cells))
+
+
+def result_rows(
+  task: Task,
+  summary: Mapping[str, Any],
+  splits: Iterable[str],
+  names: Iterable[str],
+  of: str = "",
+) -> Iterator[list[str]]:
+  """Yield the rows of `result_table`. `of` begins the keys of metrics in the summary."""
+  if not of:
+    yield [f"at step {summary['step']:,}", *splits]
   for name in names:
-    metric, cells = metric_of(task, name), []
-    for split in splits:
-      value = summary.get(f"{split}/{name}")
-      cells.append("" if value is None else format(value, metric.format))
-    if any(cells):
-      yield f"{metric.title:<24}" + "".join(map("{:>12}".format, cells))
+    metric = metric_of(task, name)
+    values = [summary.get(f"{of}{split}/{name}") for split in splits]
+    if values.count(None) < len(values):
+      yield [
+        metric.title,
+        *("" if each is None else format(each, metric.format) for each in values),
+      ]
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+  """Yield the lines of a table, its first column to the left and the others to the right."""
+  rows = [*rows]
+  align = ["left", *["right"] * (max(map(len, rows)) - 1)]
+  yield from tabulate(rows, tablefmt="plain", colalign=align, disable_numparse=True).splitlines()
+
+
+def parts(summary: Mapping[str, Any], key: str) -> list[str]:
+  """Return the names of the parts of a split that a metric was measured of: "7" of key/7."""
+  return [each.removeprefix(f"{key}/") for each in summary if each.startswith(f"{key}/")]
+
+
+def by_row(found: Outputs, tokens: np.ndarray) -> Outputs:
+  """Return the `loss` of each row, its `tokens` that count, and how many of them are `right`, from
+  the `nll` and `right` of its tokens [N,L].
+  """
+  right = found["right"].sum(1)
+  loss = found["nll"].sum(1, dtype=np.float64)
+  return {"loss": loss, "tokens": tokens, "right": right, "answer": right}
+
+
+def token_scores(found: Outputs, dtype: type | None = None) -> dict[str, float]:
+  """Return the mean `loss` of a token in nats, and the share of tokens that are right.
+
+  Losses are added up in `dtype`, by default their own.
+  """
+  tokens = found["tokens"].sum(dtype=np.int64)
+  return {
+    "loss": float(found["loss"].sum(dtype=dtype) / tokens),
+    "accuracy": float(found["right"].sum(dtype=np.int64) / tokens),
+  }
 
 
 def prefixed(split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,19 +16,29 @@ from posexp.config.checks import Count, Name, between, check
 from posexp.data.drawn import FIRST, Answers, Drawn, Example
 from posexp.data.examples import Batch
 from posexp.runs.predictions import write_predictions
-from posexp.tasks.contract import ModelSpec, Outputs, Snapshot, Task, metric_of, prefixed
-
-if TYPE_CHECKING:
-  from posexp.encodings.span import TermScale
+from posexp.tasks.contract import (
+  Data,
+  ModelSpec,
+  Outputs,
+  Snapshot,
+  Task,
+  aligned,
+  by_row,
+  metric_of,
+  parts,
+  prefixed,
+  token_scores,
+)
 
 Length = Annotated[int, between(1, 4096)]
 LENGTHS = (5, 10, 15, 20, 21, 22, 23, 24, 26, 28, 30, 32, 36, 40, 50, 60, 80, 100)
 LEARNED = 0.95  # exact match at the lengths of training, below which longer ones say nothing
+BY_LENGTH = ("exact_match", "oracle_end", "accuracy")  # what is measured of each length
 REACHED = 0.9  # exact match up to the length that a model reaches
 
 
 @dataclasses.dataclass(frozen=True)
-class DrawnData:
+class DrawnData(Data):
   """Examples of a diagnostic, ready for a decoder or a classifier."""
 
   drawn: Answers
@@ -74,11 +84,7 @@ class DrawnData:
     return np.bincount(np.concatenate(counts), minlength=self.vocab_size)
 
   def model(self, encoding, size, positions) -> ModelSpec:
-    given = self.vocab_size, self.classes, encoding, size, positions
-    return spec(self.drawn.form, *given)
-
-  def rows_of(self, batch_size: int) -> np.ndarray:
-    return np.array([batch_size])
+    return spec(self.drawn.form, self.vocab_size, self.classes, encoding, size, positions)
 
   def steps_per_epoch(self, batch_size: int) -> int:
     return max(1, self.drawn.epoch // batch_size)
@@ -88,8 +94,6 @@ class DrawnData:
 
   def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
     return self.drawn.evaluation(split, batch_size)
-
-  texts = evaluation
 
 
 def spec(form: str, vocab_size: int, classes: int, encoding, size, positions) -> ModelSpec:
@@ -117,12 +121,10 @@ class Answering(Task):
   def smallest_model(self, encoding, size, positions) -> ModelSpec:
     return spec(self.form, 2, 2, encoding, size, positions)
 
-  def predict(
-    self, data: DrawnData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
-  ) -> Outputs:
-    """For every example, [N] each: `loss`, the `tokens` that count, how many are `right`, whether
-    all of them are (`exact`), whether all but the end are (`oracle`), and its `length`."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
+  def answers(self, data: DrawnData, split: str, found: Outputs) -> Outputs:
+    """Return for every example, [N] each: `loss`, the `tokens` that count, how many are `right`,
+    whether all of them are (`exact`), whether all but the end are (`oracle`), and its `length`.
+    """
     lengths, examples = data.drawn.splits[split]
     if self.form == "encoder":
       right = found["answer"] == np.array([int(y[0]) for _, y in examples])
@@ -130,34 +132,22 @@ class Answering(Task):
       return found | {"tokens": np.ones(len(right), int), "length": lengths}
     tokens = np.array([len(y) + 1 for _, y in examples])
     ends = np.array([len(x) + len(y) + 1 for x, y in examples])  # where EOS is predicted
-    right = found["right"].sum(1)
     last = found["right"][np.arange(len(ends)), ends]
-    return {
-      "loss": found["nll"].sum(1, dtype=np.float64),
-      "tokens": tokens,
-      "right": right,
-      "answer": right,
-      "exact": right == tokens,
-      "oracle": right - last == tokens - 1,
-      "length": lengths,
-    }
+    found = by_row(found, tokens)
+    exact, oracle = found["right"] == tokens, found["right"] - last == tokens - 1
+    return found | {"exact": exact, "oracle": oracle, "length": lengths}
 
   def scores(self, found: Outputs) -> dict[str, float]:
-    """Exact match, the end included, as greedy search has it; without the end (`oracle`); token
-    accuracy, of tokens that follow the right ones; and nats of a token."""
-    tokens = found["tokens"].sum()
-    return {
-      "loss": float(found["loss"].sum() / tokens),
-      "exact_match": float(found["exact"].mean()),
-      "oracle_end": float(found["oracle"].mean()),
-      "accuracy": float(found["right"].sum() / tokens),
-    }
+    """Return exact match, the end included, as greedy search has it; without the end (`oracle`);
+    token accuracy, of tokens that follow the right ones; and nats of a token."""
+    shares = {"exact_match": found["exact"].mean(), "oracle_end": found["oracle"].mean()}
+    return token_scores(found) | {name: float(value) for name, value in shares.items()}
 
   def predicted(self, summary: Mapping[str, Any]) -> Sequence[str]:
     return ("test", "beyond") if "beyond/loss" in summary else ("test",)
 
   def conclude(self, data: DrawnData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """Test and beyond: means over their lengths, and each length by itself."""
+    """Return the metrics of test and beyond: means over lengths, and each length by itself."""
     summary: dict[str, Any] = {}
     for split in ("test", "beyond"):
       if split not in data.drawn.splits:
@@ -167,7 +157,7 @@ class Answering(Task):
       for length in data.drawn.lengths[split]:
         chosen = found["length"] == length
         part = self.scores({name: each[chosen] for name, each in found.items()})
-        for name in ("exact_match", "oracle_end", "accuracy"):
+        for name in BY_LENGTH:
           summary[f"{split}/{name}/{length}"] = part[name]
         summary[f"chance/{split}/exact_match/{length}"] = data.blind[length]
       write_predictions(folder, split, rows(data, split, found))
@@ -177,23 +167,21 @@ class Answering(Task):
     return summary
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Exact match by length, the gate, and how far the model reaches."""
+    """Yield exact match by length, the gate, and how far the model reaches."""
     for split in ("test", "beyond"):
-      prefix = f"{split}/exact_match/"
-      lengths = [key.removeprefix(prefix) for key in summary if key.startswith(prefix)]
-      if not lengths:
-        continue
+      keys = {metric_of(self, name).title: f"{split}/{name}" for name in BY_LENGTH}
+      keys["blind to order"] = f"chance/{split}/exact_match"
+      lengths = parts(summary, f"{split}/exact_match")
       for start in range(0, len(lengths), 12):
         some = lengths[start : start + 12]
-        yield f"{split + ', length':<34}" + "".join(map("{:>7}".format, some))
-        for name in ("exact_match", "oracle_end", "accuracy"):
-          values = (100 * summary[f"{split}/{name}/{length}"] for length in some)
-          title = metric_of(self, name).title
-          yield f"{title + ' (%)':<34}" + "".join(map("{:>7.1f}".format, values))
-        chances = [100 * summary[f"chance/{split}/exact_match/{length}"] for length in some]
-        if any(chances):
-          yield f"{'blind to order (%)':<34}" + "".join(map("{:>7.1f}".format, chances))
-      yield ""
+        yield from aligned(
+          [[f"{split}, length", *some]]
+          + [
+            [f"{title} (%)", *(f"{100 * summary[f'{key}/{length}']:.1f}" for length in some)]
+            for title, key in keys.items()
+          ]
+        )
+        yield ""
     within = summary.get("test/exact_match", summary["validation/exact_match"])
     beyond = "; what is beyond says nothing" if "beyond/loss" in summary else ""
     yield (
@@ -254,7 +242,7 @@ class Diagnostic(Answering):
     return DrawnData(drawn, FIRST + self.symbols, self.symbols, blind)
 
   def conclude(self, data: DrawnData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
-    """Test and beyond, and how far the model reaches."""
+    """Return the metrics of test and beyond, and how far the model reaches."""
     summary = super().conclude(data, snapshot, folder)
     by_length = {
       length: summary[f"{split}/exact_match/{length}"]

@@ -207,3 +207,9 @@ class BucketSort(Diagnostic):
 
   def chance(self, n):
     return 1.0  # counting needs no order
+
+
+DIAGNOSTICS = (
+  *(Majority, EvenPairs, Tally, Copy, Addition),
+  *(Recall, Parity, Induction, MissingDuplicate, BucketSort),
+)

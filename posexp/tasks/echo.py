@@ -18,10 +18,9 @@ import numpy as np
 from posexp.config.checks import Count, Name, between, check
 from posexp.data.examples import Batch
 from posexp.data.splits import EVALUATED
-from posexp.tasks.contract import Outputs, Snapshot, Task, result_table
+from posexp.tasks.contract import Data, Outputs, Snapshot, Task, by_row, result_table, token_scores
 
 if TYPE_CHECKING:
-  from posexp.encodings.span import TermScale
   from posexp.models.language_model import LanguageModelSpec
 
 EPOCH = 1_000  # steps that count as an epoch, since streams never end
@@ -29,7 +28,7 @@ LANES = 64  # of an evaluated split
 
 
 @dataclasses.dataclass(frozen=True)
-class EchoData:
+class EchoData(Data):
   """Streams, ready for a language model; segment s of all lanes is a function of (seed, s)."""
 
   symbols: int
@@ -38,7 +37,6 @@ class EchoData:
 
   item: ClassVar[str] = "segment"
   unit: ClassVar[str] = "lanes"
-  notes: ClassVar[tuple[str, ...]] = ()
 
   @property
   def held(self) -> int:
@@ -60,8 +58,6 @@ class EchoData:
   def length(self) -> int:
     return self.segment
 
-  longest = length
-
   @property
   def word_counts(self) -> np.ndarray:
     return np.ones(self.symbols, int)
@@ -81,9 +77,6 @@ class EchoData:
 
     return LanguageModelSpec(self.symbols, encoding, size, positions)
 
-  def rows_of(self, batch_size: int) -> np.ndarray:
-    return np.array([batch_size])
-
   def steps_per_epoch(self, batch_size: int) -> int:
     return EPOCH
 
@@ -92,7 +85,7 @@ class EchoData:
       yield self.batch((seed,), batch_size, step)
 
   def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
-    """Yield lanes of the split, as many at a time as a batch has rows."""
+    """Yield all segments of a split, of as many lanes at a time as a batch has rows."""
     name = zlib.crc32(split.encode())
     for first in range(0, LANES, batch_size):
       lanes = np.arange(first, first + batch_size)
@@ -101,8 +94,6 @@ class EchoData:
         batch["weight"] = (lanes < LANES).astype(np.float32)
         batch["index"] = np.where(lanes < LANES, lanes * self.held + step, -1).astype(np.int32)
         yield batch
-
-  texts = evaluation
 
   def batch(self, key: tuple[int, ...], rows: int, step: int) -> Batch:
     """Return segment `step` of every lane; the first `back` tokens of a lane do not count."""
@@ -148,26 +139,13 @@ class Echo(Task):
   def prepare(self, folder: Path) -> EchoData:
     return EchoData(self.symbols, self.back, self.segment)
 
-  def predict(
-    self, data: EchoData, snapshot: Snapshot, split: str, term_scale: TermScale | None = None
-  ) -> Outputs:
-    """For every segment, [N] each: `loss`, `tokens` that count, and how many are `right`."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
+  def answers(self, data: EchoData, split: str, found: Outputs) -> Outputs:
+    """Return for every segment, [N] each: `loss`, `tokens` that count, and how many are `right`."""
     place = np.arange(len(found["index"])) % data.held * data.segment
-    right = found["right"].sum(1)
-    return {
-      "loss": found["nll"].sum(1, dtype=np.float64),
-      "tokens": np.clip(place + data.segment - data.back, 0, data.segment),
-      "right": right,
-      "answer": right,
-    }
+    return by_row(found, np.clip(place + data.segment - data.back, 0, data.segment))
 
   def scores(self, found: Outputs) -> dict[str, float]:
-    tokens = found["tokens"].sum()
-    return {
-      "loss": float(found["loss"].sum() / tokens),
-      "accuracy": float(found["right"].sum() / tokens),
-    }
+    return token_scores(found)
 
   def conclude(self, data: EchoData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Return the metrics of the test split, and the ceiling of models without a memory."""

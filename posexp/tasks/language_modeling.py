@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from posexp.config.checks import Count, Name, between, check, only_with
-from posexp.data import corpus, vocabulary, writing
+from posexp.data import corpus, sources, vocabulary, writing
 from posexp.data.corpus import Text
 from posexp.data.examples import Batch, numbered
 from posexp.data.splits import EVALUATED
@@ -24,13 +24,17 @@ from posexp.runs.predictions import write_predictions
 from posexp.status import doing
 from posexp.tasks import byte_ngrams, windows
 from posexp.tasks.contract import (
+  Data,
   Outputs,
   Snapshot,
   Task,
+  aligned,
+  by_row,
   metric_of,
   perplexity,
   prefixed,
-  result_table,
+  result_rows,
+  token_scores,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +49,7 @@ WRITTEN = 200  # at most, of what follows
 
 
 @dataclasses.dataclass(frozen=True)
-class TextData:
+class TextData(Data):
   """Splits of a corpus as streams of tokens, ready for a language model."""
 
   splits: dict[str, Text]
@@ -66,15 +70,13 @@ class TextData:
     train = self.splits["train"]
     return (
       f"segments of {self.length} tokens",
-      f"vocabulary {self.vocabulary.size:,}; {train.bytes:,} bytes to train on, which are "
+      f"vocabulary {self.vocabulary.size:,}; {train.source.bytes:,} bytes to train on, which are "
       f"{len(train.tokens):,} tokens",
     )
 
   @property
   def length(self) -> int:
     return self.streams["train"].segment
-
-  longest = length
 
   @functools.cached_property
   def word_counts(self) -> np.ndarray:
@@ -84,9 +86,6 @@ class TextData:
     from posexp.models.language_model import LanguageModelSpec
 
     return LanguageModelSpec(self.vocabulary.size, encoding, size, positions, self.scored)
-
-  def rows_of(self, batch_size: int) -> np.ndarray:
-    return np.array([batch_size])
 
   def steps_per_epoch(self, batch_size: int) -> int:
     stream = self.streams["train"]
@@ -106,8 +105,6 @@ class TextData:
     """Return every segment of a split, or the first `most`; its index is its place in the text."""
     return self.streams[split].evaluation(batch_size, most)
 
-  texts = evaluation
-
   def counts(self, split: str) -> dict[str, np.ndarray]:
     """Return the `bytes` and `chars` that the targets of each segment stand for, int [segments]."""
     sizes = {"bytes": self.vocabulary.bytes_of, "chars": self.vocabulary.chars_of}
@@ -121,6 +118,9 @@ class LanguageModeling(Task):
   score: ClassVar[str] = "validation/bits_per_byte"
   headline: ClassVar[tuple[str, ...]] = ("test/bits_per_byte", "test/perplexity")
   followed: ClassVar[tuple[str, ...]] = ("loss", "bits_per_byte")
+
+  columns: ClassVar[tuple[str, ...]] = ("text",)
+  way_out: ClassVar[str] = "task=language_modeling task.train=FILE, or take task=reviews"
 
   name: Name = "language_modeling"
   package: Literal["imdb"] | None = None
@@ -145,7 +145,7 @@ class LanguageModeling(Task):
     corpus.check_options(self)
 
   def data_digest(self) -> str | None:
-    return corpus.data_digest(self)
+    return sources.digest(self)
 
   def smallest_model(self, encoding, size, positions) -> LanguageModelSpec:
     from posexp.encodings import check_limit
@@ -175,40 +175,27 @@ class LanguageModeling(Task):
       windows.drawn(streams["test"], max(self.contexts))  # which refuses a text that is too short
     return TextData(splits, streams, opened, self.scored, tuple(notes))
 
-  def predict(
-    self,
-    data: TextData,
-    snapshot: Snapshot,
-    split: str,
-    term_scale: dict[str, Any] | None = None,
-    most: int | None = None,
-  ) -> Outputs:
-    """For every segment of a split, or the first `most`, [N] each: `loss`, the sum over its targets
-    in nats, how many `tokens` they are, how many of these are `right`, their `bytes` and `chars`.
+  def answers(self, data: TextData, split: str, found: Outputs) -> Outputs:
+    """Return arrays [N] over the segments of a split, of which there are outputs of the first N.
+
+    `loss` is the sum over the targets of a segment in nats, `tokens` their number, and `right` how
+    many of them are; `bytes` and `chars` are what the targets stand for.
     """
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size, most), term_scale, split)
-    right = found["right"].sum(1)
-    return {
-      "index": found["index"],
-      "loss": found["nll"].sum(1, dtype=np.float64),
-      "tokens": data.streams[split].plan().count[:most],
-      "right": right,
-      "answer": right,
-    } | {name: each[:most] for name, each in data.counts(split).items()}
+    count = len(found["index"])
+    sizes = {name: each[:count] for name, each in data.counts(split).items()}
+    tokens = data.streams[split].plan().count[:count]
+    return {"index": found["index"]} | by_row(found, tokens) | sizes
 
   def scores(self, found: Outputs) -> dict[str, float]:
     """Return the loss in nats of a token, and in bits of a byte and of a character of the text.
 
     Ends of documents are predicted and count as tokens, but are neither bytes nor characters.
     """
-    nats, tokens = found["loss"].sum(), found["tokens"].sum()
-    bits = nats / math.log(2)
-    return {
-      "loss": float(nats / tokens),
-      "accuracy": float(found["right"].sum() / tokens),
+    scores, bits = token_scores(found), found["loss"].sum() / math.log(2)
+    return scores | {
       "bits_per_byte": float(bits / found["bytes"].sum()),
       "bits_per_char": float(bits / found["chars"].sum()),
-      "perplexity": perplexity(nats / tokens),
+      "perplexity": perplexity(scores["loss"]),
     }
 
   def measure(self, data: TextData, snapshot: Snapshot, split: str) -> dict[str, float]:
@@ -216,7 +203,8 @@ class LanguageModeling(Task):
     most = None
     if split == "validation" and self.validation_tokens:
       most = -(-self.validation_tokens // self.segment)
-    return self.scores(self.predict(data, snapshot, split, most=most))
+    batches = data.evaluation(split, snapshot.batch_size, most)
+    return self.scores(self.answers(data, split, snapshot.predict(batches, split=split)))
 
   def predicted(self, summary: Mapping[str, Any]) -> Sequence[str]:
     return ("test", "generated") if summary.get("generated") else ("test",)
@@ -225,10 +213,10 @@ class LanguageModeling(Task):
     """Return the metrics of the test split, its floors, and its losses by context; segments, and
     how the model goes on with some beginnings, are written.
     """
-    text, found = data.splits["test"], self.predict(data, snapshot, "test")
+    text, found = data.splits["test"].source, self.predict(data, snapshot, "test")
     nats = found["loss"].sum()
     # Of the exact text, which words may not give back: what they leave out is spelled in bytes.
-    bits = nats / math.log(2) + 8 * text.unspelled
+    bits = nats / math.log(2) + 8 * data.splits["test"].unspelled
     parted = text.bytes < WORDY * text.words and writing.parts_words([text.beginning])
     measured = self.scores(found) | {
       "bits_per_byte": float(bits / text.bytes),
@@ -253,18 +241,17 @@ class LanguageModeling(Task):
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the best checkpoint on both splits, and what needs no training by gradients."""
-    yield from result_table(self, summary, EVALUATED, SHOWN)
+    rows = [*result_rows(self, summary, EVALUATED, SHOWN)]
     metric = metric_of(self, "bits_per_byte")
     for name, title in FLOORS.items():
       floor = summary[f"baseline/test/{name}/bits_per_byte"]
-      ahead = summary["test/bits_per_byte"] - floor
-      yield f"{f'{title}, {metric.title}':<36}{floor:>12.4f}   the model differs by {ahead:+.4f}"
-    if self.contexts:
-      yield "test, by how many tokens are read before a target:"
+      ahead = f"the model differs by {summary['test/bits_per_byte'] - floor:+.4f}"
+      rows.append([f"{title}, {metric.title}", "", format(floor, metric.format), ahead])
     for context in sorted(set(self.contexts or ())):
       value = summary.get(f"context/bits_per_byte/{context}")
-      shown = "not applicable: too few positions" if value is None else format(value, metric.format)
-      yield f"{f'{context:,} tokens, {metric.title}':<36}{shown:>12}"
+      shown = ["-", "too few positions"] if value is None else [format(value, metric.format)]
+      rows.append([f"{context:,} tokens before a target, {metric.title}", "", *shown])
+    yield from aligned(rows)
     part = self.validation_tokens
     first = f"at most its first {part:,} tokens" if part else "all of it"
     yield f"validation: {first}; test: all of it"
@@ -275,9 +262,7 @@ class LanguageModeling(Task):
 
 
 def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
-  """Yield the rows of the file of predictions: the text of each segment of test, and what
-  it cost.
-  """
+  """Yield the rows of the predictions: the text of each segment of test, and its loss."""
   stream = data.streams["test"]
   plan = stream.plan()
   columns = (found[name].tolist() for name in ("index", "tokens", "bytes", "loss"))
@@ -289,9 +274,10 @@ def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
 
 
 def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
-  """Return beginnings of documents of the test split, or of parts of it where these are few, and
-  what the model draws after them: a function of the weights, as `posexp.generate` has it with its
-  defaults.
+  """Yield beginnings of documents of the test split, or of parts of it where documents are few, and
+  what the model draws after them.
+
+  The text that is drawn is a function of the weights, as with the defaults of `posexp.generate`.
   """
   from posexp.models import sampling
 

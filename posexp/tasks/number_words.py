@@ -13,14 +13,14 @@ import hashlib
 import importlib.metadata
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from posexp import storage
 from posexp.config import nearest
-from posexp.config.checks import Name, Whole, at_most
+from posexp.config.checks import Name, Whole, between
 from posexp.data.splits import draw, key
 from posexp.errors import UserError
 from posexp.tasks.translation import Splits, Translation, Vocabulary
@@ -36,16 +36,7 @@ PLACES = 15  # at most: for longer numbers, languages lack words
 Triple = tuple[str, str, str]  # source, target, group
 
 
-def generate(
-  source: str,
-  target: str,
-  *,
-  examples: int,
-  digits: int,
-  places: int,
-  beyond: tuple[int, ...],
-  seed: int,
-) -> dict[str, list[Triple]]:
+def generate(task: Numbers) -> dict[str, list[Triple]]:
   """Return train, validation, test and beyond: rows of source text, target text and group.
 
   The first three share `examples` rows. Their numbers have at most `places` digits, of which 1 to
@@ -57,13 +48,13 @@ def generate(
   Raises:
     UserError: there is no such language, or it lacks words.
   """
-  sides = [_writers(source, "source"), _writers(target, "target")]
-  random = np.random.default_rng(seed)
+  sides = [_writers(task.source, "source"), _writers(task.target, "target")]
+  random = np.random.default_rng(task.data_seed)
   years, days = (
-    (values.start + random.permutation(len(values))[: round(SHARE * examples)]).tolist()
+    (values.start + random.permutation(len(values))[: round(SHARE * task.examples)]).tolist()
     for values in (YEARS, DAYS)
   )
-  numbers = _numbers(_wanted(examples), digits, places, random)
+  numbers = _numbers(_wanted(task.examples), task.digits, task.places, random)
   values = [("numbers", value) for value in numbers] + [("years", value) for value in years]
   values += [("dates", datetime.date.fromordinal(day)) for day in days]
 
@@ -71,17 +62,15 @@ def generate(
   for i in random.permutation(len(values)).tolist():
     group, value = values[i]
     splits[_split(value)].append((*(write[group](value) for write in sides), group))
-  for count in dict.fromkeys(beyond):
-    wanted = min(BEYOND, _available(count, places))
-    for value in _with_nonzero(count, places, wanted, random):
+  for count in dict.fromkeys(task.beyond):
+    wanted = min(BEYOND, _available(count, task.places))
+    for value in _with_nonzero(count, task.places, wanted, random):
       splits["beyond"].append((*(write["numbers"](value) for write in sides), str(count)))
   return splits
 
 
 def languages() -> list[str]:
-  """Return the languages that `generate` knows: those that have words for numbers, years
-  and dates.
-  """
+  """Return the languages that have words for numbers, years and dates."""
   import num2words
 
   return [code for code in sorted(num2words.CONVERTER_CLASSES) if _known(code)]
@@ -154,7 +143,7 @@ def _wanted(examples: int) -> int:
 
 
 def _numbers(wanted: int, digits: int, places: int, random: np.random.Generator) -> list[int]:
-  """Distinct numbers, each count of nonzero digits as often as any, if it has as many numbers."""
+  """Draw distinct numbers, with each count of nonzero digits equally often if there are enough."""
   available = {count: _available(count, places) for count in range(1, digits + 1)}
   numbers = []
   # What the scarcest counts lack is shared by the rest.
@@ -165,7 +154,7 @@ def _numbers(wanted: int, digits: int, places: int, random: np.random.Generator)
 
 
 def _with_nonzero(count: int, places: int, wanted: int, random: np.random.Generator) -> list[int]:
-  """`wanted` distinct numbers, none of them a year, with exactly `count` nonzero digits."""
+  """Draw `wanted` distinct numbers with exactly `count` nonzero digits, none of them a year."""
   found: dict[int, None] = {}
   size = 2 * wanted + 100
   while len(found) < wanted:
@@ -184,27 +173,6 @@ def _available(count: int, places: int) -> int:
   return math.comb(places, count) * 9**count - years
 
 
-def check_sizes(examples: int, digits: int, places: int, beyond: tuple[int, ...]) -> None:
-  """Raise ValueError for options of `generate` that are out of range."""
-  if examples < FEWEST:
-    raise ValueError(f"examples must be at least {FEWEST}, not {examples}")
-  if not 1 <= places <= PLACES:
-    raise ValueError(f"places must be from 1 to {PLACES}, not {places}")
-  if not 1 <= digits <= places:
-    raise ValueError(f"digits must be from 1 to places, which is {places}, not {digits}")
-  for count in beyond:
-    if not digits < count <= places:
-      raise ValueError(
-        f"beyond must hold counts above digits={digits} and up to places={places}, not {count}"
-      )
-  available = sum(_available(count, places) for count in range(1, digits + 1))
-  if (wanted := _wanted(examples)) > available:
-    raise ValueError(
-      f"examples must be fewer: {wanted:,} of them would be numbers, but only {available:,} have "
-      f"up to {digits} nonzero digits in {places} places"
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class Numbers(Translation):
   """Numbers, years and dates, written out in two languages."""
@@ -214,34 +182,40 @@ class Numbers(Translation):
 
   name: Name = "numbers"
   vocab_size: Vocabulary = 400
-  examples: Annotated[int, at_most(1_000_000)] = 20_000
+  examples: Annotated[int, between(FEWEST, 1_000_000)] = 20_000
   digits: int = 5
-  places: int = 9
+  places: Annotated[int, between(1, PLACES)] = 9
   beyond: tuple[int, ...] = (6, 7, 8, 9)
   data_seed: Whole = 0
 
   def __post_init__(self):
     super().__post_init__()
-    check_sizes(self.examples, self.digits, self.places, self.beyond)
+    if not 1 <= self.digits <= self.places:
+      raise ValueError(f"digits must be from 1 to places={self.places}, not {self.digits}")
+    for count in self.beyond:
+      if not self.digits < count <= self.places:
+        raise ValueError(
+          f"beyond must hold counts above digits={self.digits} and up to places={self.places}, not "
+          f"{count}"
+        )
+    available = sum(_available(count, self.places) for count in range(1, self.digits + 1))
+    if (wanted := _wanted(self.examples)) > available:
+      raise ValueError(
+        f"examples must be fewer: {wanted:,} of them would be numbers, but only {available:,} have "
+        f"up to {self.digits} nonzero digits in {self.places} places"
+      )
 
   def splits(self):
-    options = {
-      "examples": self.examples,
-      "digits": self.digits,
-      "places": self.places,
-      "beyond": self.beyond,
-      "seed": self.data_seed,
-    }
+    names = ("examples", "digits", "places", "beyond")
+    options = {name: getattr(self, name) for name in names} | {"seed": self.data_seed}
     makers = [importlib.metadata.version(each) for each in ("num2words", "babel", "numpy")]
     parts = makers, self.source, self.target, options
-    rows = storage.cached("numbers", lambda: generate(self.source, self.target, **options), *parts)
+    rows = storage.cached("numbers", lambda: generate(self), *parts)
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     rows = {split: each for split, each in rows.items() if each}  # there may be nothing beyond
-    found = {split: functools.partial(_sides, each) for split, each in rows.items()}
+    sides = {
+      split: [(source, target) for source, target, _ in each] for split, each in rows.items()
+    }
+    found = {split: functools.partial(iter, each) for split, each in sides.items()}
     groups = {split: [group for *_, group in each] for split, each in rows.items()}
     return Splits(found, [], groups, digest)
-
-
-def _sides(rows: list[Triple]) -> Iterator[tuple[str, str]]:
-  for source, target, _ in rows:
-    yield source, target

@@ -70,7 +70,7 @@ class ParallelData(batches.Bucketed):
     return batches.rows_of(self.bucket_lengths, batch_size)
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    """UserError if a batch does not hold the longest sentence."""
+    """Count the batches of an epoch; UserError if a batch does not hold the longest sentence."""
     if batch_size < self.length:
       raise UserError(
         f"train.batch_size={batch_size}: it counts tokens, and the longest batches have "
@@ -79,15 +79,6 @@ class ParallelData(batches.Bucketed):
       )
     rows = self.rows_of(batch_size)
     return batches.steps_of(self.examples["train"].lengths, self.bucket_lengths, rows)
-
-  def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
-    return batches.training(
-      self.examples["train"],
-      self.bucket_lengths,
-      self.rows_of(batch_size),
-      seed=seed,
-      start=start,
-    )
 
   def texts(self, split: str, batch_size: int) -> Iterator[Batch]:
     for batch in self.evaluation(split, batch_size):

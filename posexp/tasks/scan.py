@@ -159,7 +159,13 @@ class Scan(Answering):
     return files.digest({"train": self.train, "test": self.test}) if self.train else None
 
   def prepare(self, folder: Path) -> DrawnData:
-    return _prepared(self, self.data_digest())
+    pairs = self.pairs()
+    examples = {split: [_example(*pair) for pair in each] for split, each in pairs.items()}
+    chance = blind({pair for each in pairs.values() for pair in each})
+    held = "validation" if self.split == "simple" else "validation, and one for the test"
+    notes = (f"a twentieth of the training commands is held out for {held}",)
+    size, words = len(SYMBOLS), tuple(SYMBOLS)
+    return DrawnData(Listed(examples), FIRST + size, size, chance, words, notes)
 
   def pairs(self) -> dict[str, list[Pair]]:
     """Return the commands of each split, with their actions.
@@ -181,25 +187,12 @@ class Scan(Answering):
     return found
 
 
-@functools.lru_cache(maxsize=2)
-def _prepared(task: Scan, digest: str | None) -> DrawnData:
-  """Return the data. `digest` is only for the cache: files with other contents are read again."""
-  pairs = task.pairs()
-  examples = {split: [_example(*pair) for pair in each] for split, each in pairs.items()}
-  everything = {pair for each in pairs.values() for pair in each}
-  size = len(SYMBOLS)
-  held = "validation" if task.split == "simple" else "validation, and one for the test"
-  notes = (f"a twentieth of the training commands is held out for {held}",)
-  words = tuple(SYMBOLS)
-  return DrawnData(Listed(examples), FIRST + size, size, blind(everything), words, notes)
-
-
 def _example(command: str, actions: str) -> Example:
   return tuple(np.array([SYMBOLS[each] for each in text.split()]) for text in (command, actions))
 
 
 def blind(pairs: Iterable[Pair]) -> dict[int, float]:
-  """Return, by number of actions, the exact match of the best guess from a command's bag of words.
+  """Return the exact match of the best guess from a command's bag of words, by number of actions.
 
   The guess is the most frequent meaning among commands of the same words and length.
   """

@@ -10,7 +10,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
 
 from posexp import storage
 from posexp.config.checks import Count, Name, at_least, at_most, check, only_with
@@ -19,13 +21,16 @@ from posexp.data.splits import EVALUATED, Rows
 from posexp.errors import UserError, counted
 from posexp.tasks import bag_of_words
 from posexp.tasks.classification import Classification, LabeledData
-from posexp.tasks.contract import Snapshot, metric_of
+from posexp.tasks.contract import Snapshot, aligned, result_rows
 
 
 @dataclasses.dataclass(frozen=True)
 class TextClassification(Classification):
   """Which texts are classified, and how they become tokens. Rows come from `package`, from `hub` or
   else from the files `train`, `validation` and `test`; configs/task explains each option."""
+
+  columns: ClassVar[tuple[str, ...]] = ("text", "label")
+  way_out: ClassVar[str] = "task=text_classification task.train=FILE, or take task=mr"
 
   name: Name = "text_classification"
   package: Literal["rotten_tomatoes", "imdb"] | None = None
@@ -57,12 +62,7 @@ class TextClassification(Classification):
       raise ValueError(f"max_length must be at least {1 + self.cls}, not {self.max_length}")
 
   def data_digest(self) -> str | None:
-    """sha256 of the user's own files; None where the options alone pin the data.
-
-    Raises:
-      UserError: a file is missing or empty.
-    """
-    return None if self.package or self.hub else sources.labeled_digest(self)
+    return sources.digest(self)
 
   def settled(self) -> TextClassification:
     """Return the task with `word` for `tokenizer=auto`, or with `char` where the texts of the file
@@ -73,7 +73,7 @@ class TextClassification(Classification):
     parted = True
     if self.train and not self.hub:
       with contextlib.suppress(UserError):  # which `prepare` raises
-        parted = writing.parts_words(text for text, _ in sources.labeled(self)["train"]())
+        parted = writing.parts_words(text for text, _ in sources.rows(self)["train"]())
     return dataclasses.replace(self, tokenizer="word" if parted else "char")
 
   def prepare(self, folder: Path) -> LabeledData:
@@ -98,28 +98,25 @@ class TextClassification(Classification):
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the best checkpoint on both splits, beside the bag of words or characters."""
     bag = "characters" if self.tokenizer == "char" else summary.get("baseline/of", "words")
-    rows = [("", name) for name in ("accuracy", "macro_f1", "loss")]
-    rows += [("baseline/", name) for name in ("accuracy", "macro_f1")]
-    yield f"{'at step ' + format(summary['step'], ','):<34}{'validation':>12}{'test':>10}"
-    for prefix, name in rows:
-      metric = metric_of(self, name)
-      label = f"{f'bag of {bag}, ' if prefix else ''}{metric.title}"
-      cells = (format(summary[f"{prefix}{split}/{name}"], metric.format) for split in EVALUATED)
-      yield f"{label:<34}" + "{:>12}{:>10}".format(*cells)
-    ahead = [
-      100 * (summary[f"{split}/accuracy"] - summary[f"baseline/{split}/accuracy"])
-      for split in EVALUATED
-    ]
-    yield f"{'accuracy against it, points':<34}" + "{:>+12.2f}{:>+10.2f}".format(*ahead)
+    rows = [*result_rows(self, summary, EVALUATED, ("accuracy", "macro_f1", "loss"))]
+    floor = result_rows(self, summary, EVALUATED, ("accuracy", "macro_f1"), "baseline/")
+    rows += [[f"bag of {bag}, {title}", *cells] for title, *cells in floor]
+    accuracies = (
+      [summary[f"{of}{split}/accuracy"] for of in ("", "baseline/")] for split in EVALUATED
+    )
+    ahead = (f"{100 * (model - floor):+.2f}" for model, floor in accuracies)
+    yield from aligned([*rows, ["accuracy against it, points", *ahead]])
 
 
 @functools.lru_cache(maxsize=2)
 def _rows(
   task: TextClassification, digest: str | None
 ) -> tuple[dict[str, Rows], tuple[str, ...], list[str]]:
-  """Rows by split, the names of the labels, and notes. `digest` is only for the cache: with other
-  contents of the files, rows are read again."""
-  given = {split: list(stream()) for split, stream in sources.labeled(task).items()}
+  """Return the rows of each split, the names of the labels, and notes.
+
+  `digest` is part of the cache's key, so that files that have changed are read again.
+  """
+  given = {split: list(stream()) for split, stream in sources.rows(task).items()}
   # A label is known if the training rows have it before any of them are held out.
   known = given if task.folds else {"train": given["train"]}
   labels = {label for rows in known.values() for _, label in rows}
@@ -130,20 +127,20 @@ def _rows(
         f"the {split} split has the label {min(unseen)!r}, which no training text has; "
         f"they have {names}"
       )
-  _check_filled(task, given["train"])
   keys = [(splits.exact_key(text), label) for text, label in itertools.chain(*given.values())]
   labels_of = Counter(key for key, _ in {*keys})
   streams, notes = splits.arrange(
     {split: functools.partial(iter, found) for split, found in given.items()},
     fold=(task.fold, task.folds) if task.folds else None,
   )
-  notes = [*sources.notes(task, "text"), *notes]
+  notes = [*sources.notes(task), *notes]
   rows = {split: list(stream()) for split, stream in streams.items()}
   if len(seen := {label for _, label in rows["train"]}) < 2:
     raise UserError(
       f"the training texts all have the label {min(seen)!r}; two labels at least are needed"
     )
-  _check_filled(task, rows["train"])
+  if not any(text.strip() for text, _ in rows["train"]):
+    raise UserError(f"the training texts are all empty; is task.text={task.text} their column?")
   plain = Counter(label.strip().casefold() for label in labels)
   if alike := [repr(each) for each in sorted(labels) if plain[each.strip().casefold()] > 1]:
     notes.append(f"the labels {', '.join(alike[:8])} differ by blanks or capitals alone")
@@ -157,12 +154,6 @@ def _rows(
   return rows, tuple(_ordered(labels)), notes
 
 
-def _check_filled(task: TextClassification, rows: Rows) -> None:
-  """UserError if all training texts are empty."""
-  if not any(text.strip() for text, _ in rows):
-    raise UserError(f"the training texts are all empty; is task.text={task.text} their column?")
-
-
 def _ordered(labels: set[str]) -> list[str]:
   numbers = all(re.fullmatch(r"-?\d{1,4000}", label) for label in labels)
   return sorted(sorted(labels), key=int) if numbers else sorted(labels)
@@ -170,23 +161,27 @@ def _ordered(labels: set[str]) -> list[str]:
 
 def _trained(task: TextClassification, digest: str | None) -> str:
   texts = [text for text, _ in _rows(task, digest)[0]["train"]]
-  options = (task.tokenizer, task.vocab_size, task.min_count, task.cls)
-  parts = writing.WORDS, texts, *options
-  return storage.cached("tokenizers", lambda: tokenizer.train(texts, *options), *parts)
+  parts = writing.WORDS, texts, task.tokenizer, task.vocab_size, task.min_count, task.cls
+  options = {"min_count": task.min_count, "cls": task.cls}
+  train = functools.partial(tokenizer.train, texts, task.tokenizer, task.vocab_size, **options)
+  return storage.cached("tokenizers", train, *parts)
 
 
 def _fitting(
-  task: TextClassification, rows: dict[str, Rows], opened: tokenizer.Tokenizer, ids: list[list[int]]
+  task: TextClassification, rows: dict[str, Rows], size: int, ids: list[np.ndarray]
 ) -> list[str]:
-  """Return notes on how the tokenizer suits the texts; `ids` are the tokens of validation."""
+  """Return notes on how a tokenizer of `size` tokens suits the texts; `ids` are those of
+  validation.
+  """
   if task.tokenizer == "bpe":
-    return tokenizer.fewer(opened.vocab_size, task.vocab_size, TextClassification.vocab_size)
+    return tokenizer.fewer(size, task.vocab_size, TextClassification.vocab_size)
   parted = writing.parts_words(text for text, _ in rows["train"])
   if task.tokenizer == "char":
     how = "no blanks part the words: texts are read by characters (task.tokenizer=char)"
     return [] if parted else [how]
-  tokens = [*itertools.chain.from_iterable(ids)]
-  return writing.misfit(tokens.count(tokenizer.UNK), len(tokens), len(ids), parted)
+  tokens = np.concatenate(ids)
+  unknown = np.count_nonzero(tokens == tokenizer.UNK)
+  return writing.misfit(unknown, len(tokens), len(ids), parted)
 
 
 @functools.lru_cache(maxsize=2)
@@ -201,7 +196,7 @@ def _prepared(task: TextClassification, digest: str | None, text: str) -> Labele
   for counts, what in counted:
     if found := ", ".join(f"{count:,} {split}" for split, count in counts.items() if count):
       notes = [*notes, f"{found} texts are {what}"]
-  notes = [*notes, *_fitting(task, rows, opened, ids["validation"])]
+  notes = [*notes, *_fitting(task, rows, opened.vocab_size, ids["validation"])]
   return LabeledData.of(
     rows,
     ids,

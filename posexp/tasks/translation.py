@@ -7,7 +7,7 @@ import functools
 import itertools
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -17,7 +17,7 @@ from posexp import storage
 from posexp.config.checks import Bound, Count, Name, at_least, at_most, check, only_with
 from posexp.data import batches, encoded, sources, tokenizer, writing
 from posexp.data.examples import Batch
-from posexp.data.splits import RECIPE, SPLITS, Split, arrange
+from posexp.data.splits import RECIPE, SPLITS, Row, Split, arrange
 from posexp.runs.metrics import Metric
 from posexp.runs.predictions import write_predictions
 from posexp.tasks import bleu
@@ -25,11 +25,14 @@ from posexp.tasks.contract import (
   Outputs,
   Snapshot,
   Task,
+  aligned,
   metric_of,
+  parts,
   perplexity,
   prefixed,
   result_table,
   score_of,
+  token_scores,
 )
 from posexp.tasks.parallel import ParallelData, TextPair
 
@@ -129,31 +132,19 @@ class Translation(Task):
     found = decode(snapshot, data.evaluation(split, snapshot.batch_size, rows), search)
     return [data.tokenizers[1].decode(tokens) for tokens in found["tokens"].tolist()], found
 
-  def predict(
-    self,
-    data: ParallelData,
-    snapshot: Snapshot,
-    split: str,
-    term_scale: dict[str, Any] | None = None,
-  ) -> Outputs:
-    """For every pair: loss, number of tokens, and how many of them are right, [N] each."""
-    found = snapshot.predict(data.evaluation(split, snapshot.batch_size), term_scale, split)
+  def answers(self, data: ParallelData, split: str, found: Outputs) -> Outputs:
+    """Return for every pair the loss, the number of tokens, and how many are right, [N] each."""
     return found | {"answer": found["right"]}
 
   def scores(self, found: Outputs) -> dict[str, float]:
-    """Per token of the target: loss in nats, perplexity, and accuracy, given those before it."""
-    tokens = found["tokens"].sum(dtype=np.int64)
-    loss = float(found["loss"].sum(dtype=np.float64) / tokens)
-    return {
-      "loss": loss,
-      "perplexity": perplexity(loss),
-      "accuracy": float(found["right"].sum(dtype=np.int64) / tokens),
-    }
+    """Return the loss of a token of the target in nats, perplexity, and accuracy, given the tokens
+    before it.
+    """
+    found = token_scores(found, np.float64)
+    return found | {"perplexity": perplexity(found["loss"])}
 
   def measure(self, data: ParallelData, snapshot: Snapshot, split: str) -> dict[str, float]:
-    """Return the metrics that are followed during training: those of decoding of greedy
-    translations.
-    """
+    """Return the metrics of a split, and those of greedy translations of some of its pairs."""
     rows, references = self._followed(data, split)
     greedy = dataclasses.replace(self.search, beam=1)
     hypotheses, _ = self.translate(data, snapshot, split, greedy, rows)
@@ -195,9 +186,7 @@ class Translation(Task):
       references = [text.target for text in texts]
       measured = self.scores(self.predict(data, snapshot, split))
       measured |= bleu.corpus(hypotheses, references, data.tokenize)
-      groups = bleu.by_group([text.group for text in texts])
-      groups = groups or bleu.by_length([text.source for text in texts])
-      measured |= bleu.of_groups(groups, hypotheses, references, data.tokenize)
+      measured |= bleu.of_parts(bleu.parts(texts), hypotheses, references, data.tokenize)
       summary |= prefixed(split, measured)
     if any(name.endswith("/bleu") for name in summary):
       summary["bleu_signature"] = bleu.signature(data.tokenize, references)
@@ -220,23 +209,17 @@ class Translation(Task):
 
   def _parts(self, summary: Mapping[str, Any], split: str) -> Iterator[str]:
     """Yield the metrics of each group of a split, or of each range of lengths."""
-    prefix = f"{split}/examples/"
-    parts = [key.removeprefix(prefix) for key in summary if key.startswith(prefix)]
-    if not parts:
-      return
-    words = all(re.fullmatch(r"\d+-\d+", part) for part in parts)
-    title = f"{split}, by words of source" if words else split
-    rows = {title: parts, "sentences": [f"{summary[f'{prefix}{part}']:,}" for part in parts]}
+    names = parts(summary, f"{split}/examples")
+    words = all(re.fullmatch(r"\d+-\d+", name) for name in names)
+    rows = [[f"{split}, by words of source" if words else split, *names]]
+    rows += [["sentences", *(f"{summary[f'{split}/examples/{name}']:,}" for name in names)]]
     for name in DECODED if words else DECODED[1:]:  # groups may be single words, without BLEU
       metric = metric_of(self, name)
-      values = [summary.get(f"{split}/{name}/{part}") for part in parts]
-      rows[metric.title] = ["-" if each is None else format(each, metric.format) for each in values]
-    yield ""
-    widths = [max(9, 2 + len(part)) for part in parts]
-    for label, cells in rows.items():
-      yield f"{label:<24}" + "".join(
-        f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
-      )
+      values = [summary.get(f"{split}/{name}/{part}") for part in names]
+      shown = ["-" if each is None else format(each, metric.format) for each in values]
+      rows.append([metric.title, *shown])
+    if names:
+      yield from ("", *aligned(rows))
 
 
 def _decoded(summary: Mapping[str, Any]) -> list[str]:
@@ -290,14 +273,15 @@ def tokenizers(task: Translation, folder: Path, given: Splits | None = None) -> 
 
 
 def _trained(task: Translation, given: Splits, side: int | None) -> str:
-  def rows() -> Iterator[Sequence[str]]:
+  def train() -> str:
     pairs = given.pairs["train"]()
-    return pairs if side is None else ((pair[side],) for pair in pairs)
+    rows = tokenizer.evenly(pairs if side is None else ((pair[side],) for pair in pairs))
+    texts, special = itertools.chain.from_iterable(rows), tokenizer.ENDS[task.tokenizer]
+    return tokenizer.train(texts, task.tokenizer, task.vocab_size, special, decodes=True)
 
   # A minute's work on millions of pairs, which runs that differ elsewhere share.
-  train = tokenizer.train_char if task.tokenizer == "char" else tokenizer.train_bpe
   parts = given.digest, task.tokenizer, writing.WORDS, task.vocab_size, side, tokenizer.TRAINED_ON
-  return storage.cached("tokenizers", lambda: train(rows(), task.vocab_size), *parts)
+  return storage.cached("tokenizers", train, *parts)
 
 
 @functools.lru_cache(maxsize=2)
@@ -345,6 +329,9 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
 class Corpus(Translation):
   """Pairs of `hub`, or else of the files `train`, `validation` and `test`."""
 
+  columns: ClassVar[tuple[str, ...]] = ("source", "target")
+  way_out: ClassVar[str] = "task=translation task.train=FILE, or take task=numbers"
+
   hub: str | None = None
   subset: Annotated[str | None, only_with("hub")] = None
   revision: Annotated[str | None, only_with("hub")] = None
@@ -357,13 +344,17 @@ class Corpus(Translation):
     sources.check(self, "training pairs")
 
   def data_digest(self):
-    return None if self.hub else sources.pairs_digest(self)
+    return None if self.hub else sources.identity(self)
 
   def splits(self):
-    digest = sources.pairs_digest(self)
-    given = sources.pairs(self)
+    given, digest = sources.rows(self), sources.identity(self)
     if len(given) < len(SPLITS):
       digest = storage.digest(digest, RECIPE)
     names = {"rows": "pairs", "texts": "sources"}
-    splits, notes = arrange(given, keep=sources.full, digest=digest, **names)
-    return Splits(splits, [*sources.notes(self, "source"), *notes], {}, digest)
+    splits, notes = arrange(given, keep=full, digest=digest, **names)
+    return Splits(splits, [*sources.notes(self), *notes], {}, digest)
+
+
+def full(pair: Row) -> bool:
+  """Return whether neither side of a pair is empty."""
+  return all(text.strip() for text in pair)

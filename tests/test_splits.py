@@ -1,0 +1,111 @@
+"""Splits and folds by content, and which texts are equal."""
+
+import hashlib
+import itertools
+import re
+import unicodedata
+
+import pytest
+
+from posexp.data import splits
+from posexp.errors import UserError
+
+
+def rows(count, prefix="text"):
+  return [(f"{prefix} {i}", str(i % 2)) for i in range(count)]
+
+
+def arrange(given, fold=None):
+  streams = {name: given[name].__iter__ for name in given}
+  parts, notes = splits.arrange(streams, fold=fold)
+  return {name: list(part()) for name, part in parts.items()}, notes
+
+
+def test_equal_texts_share_a_split_and_each_row_has_one():
+  repeated = [("Same, text!", "0"), ("same   TEXT", "1"), ("same-text", "0")]
+  for i in range(5):
+    given = rows(300, f"n{i}") + [(f"{a} {i}", b) for a, b in repeated]
+    parts, notes = arrange({"train": given})
+    assert sorted(itertools.chain(*parts.values())) == sorted(given)
+    assert len({split for split, part in parts.items() for a, _ in part if "ame" in a}) == 1
+    assert len(notes) == 2
+
+
+def test_a_split_depends_on_content_alone():
+  given = rows(500)
+  forwards, _ = arrange({"train": given})
+  backwards, _ = arrange({"train": given[::-1]})
+  fewer, _ = arrange({"train": given[:400]})
+  for split in forwards:
+    assert set(forwards[split]) == set(backwards[split]) >= set(fewer[split])
+
+
+def test_folds_are_disjoint_cover_everything_and_hold_out_validation_alike():
+  given = {"train": rows(500), "test": [*rows(100, "other"), ("TEXT: 1", "1")]}
+  folds = [arrange(given, (fold, 5))[0] for fold in range(5)]
+  tests = [set(fold["test"]) for fold in folds]
+  assert sum(map(len, tests)) == len(set().union(*tests)) == 601
+  assert sum({("TEXT: 1", "1"), ("text 1", "1")} <= test for test in tests) == 1
+  for fold in folds:
+    assert 25 < len(fold["validation"]) < 75
+    assert not set(fold["train"]) & set(fold["validation"])
+
+
+def test_given_splits_stay_and_repeated_texts_are_noted():
+  given = {
+    "train": rows(50),
+    "validation": rows(3, "v"),
+    "test": [("TEXT  7", "1"), ("text 7!", "1")],
+  }
+  parts, notes = arrange(given)
+  assert parts == given
+  assert notes == ["1 test texts also stand in the training split"]
+
+
+def test_a_split_without_rows_is_an_error():
+  with pytest.raises(UserError, match=r"test split has no rows; give more .* or set task\.test"):
+    arrange({"train": rows(1)})
+
+
+@pytest.mark.parametrize(
+  "text", ["It's 2_000 K.", "Ein Maß—für Ä_ü", "K\u212a I\u0130 \u00b2", "", " _\t"]
+)
+def test_near_duplicates_are_those_of_the_same_letters_and_digits(text):
+  letters = re.sub(r"[\W_]+", "", unicodedata.normalize("NFC", text.lower()))
+  assert splits.key(text) == hashlib.sha256(letters.encode()).digest()
+
+
+@pytest.mark.parametrize(
+  ("one", "other", "equal"),
+  [
+    ("The  Cat\n", "the cat", True), ("cafe\u0301", "CAFÉ", True), ("\u1100\u1161", "가", True),
+    ("3 + 4", "3 - 4", False), ("C", "C++", False), ("-5", "5", False), ("1.5", "15", False),
+    ("( ( ) )", "( ) ( )", False), ("😀", "😂", False), ("x < y", "x > y", False),
+    ("कि", "का", False), ("don't", "dont", False), ("→", "←", False), ("cote", "coté", False),
+  ],
+)  # fmt: skip
+def test_texts_are_equal_but_for_case_blanks_and_how_accents_are_written(one, other, equal):
+  assert (splits.exact_key(one) == splits.exact_key(other)) is equal
+  _, notes = arrange({"train": [(one, "a")], "validation": [("z", "a")], "test": [(other, "a")]})
+  assert notes == ["1 test texts also stand in the training split"] * equal
+
+
+@pytest.mark.parametrize(
+  ("alphabet", "form"),
+  [
+    ("()", "{}"),
+    ("()", "Is this balanced? {}"),
+    ("😀😂😭", "{}"),
+    ("+-*/", "1 {} 2"),
+    ("→←", "A{}B"),
+  ],
+)
+def test_texts_that_symbols_tell_apart_are_split_as_others_are(alphabet, form):
+  texts = [form.format("".join(signs)) for signs in itertools.product(alphabet, repeat=8)][:900]
+  given = [(text, "a") for text in [*texts, *texts[::3]]]
+  parts, _ = arrange({"train": given})
+  found = {split: {text for text, _ in part} for split, part in parts.items()}
+  assert sum(map(len, found.values())) == len({*texts})
+  assert all(0 < len(found[split]) <= 0.2 * len(texts) for split in ("validation", "test"))
+  backwards, _ = arrange({"train": given[::-1]})
+  assert {split: {text for text, _ in part} for split, part in backwards.items()} == found
