@@ -187,7 +187,8 @@ def _choice(o: Override) -> str:
   """Return the line that chooses a file of a group, by a name that may look like a number."""
   value = o.value()
   none = value is None and o.key_or_group == "experiment"
-  if none or o.type is not OverrideType.CHANGE or o.is_sweep_override():
+  several = isinstance(value, list) and o.key_or_group == "tracker"
+  if none or several or o.type is not OverrideType.CHANGE or o.is_sweep_override():
     return o.input_line
   if isinstance(value, list | dict | None):
     raise UserError(

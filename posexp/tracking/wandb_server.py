@@ -74,10 +74,12 @@ def connect(deadline: float) -> Any:
   return wandb
 
 
-def open_online(settings: Mapping[str, Any], deadline: float) -> Any:
-  """Return a run of W&B on the server, from arguments of `wandb.init`; raises as `connect` does."""
+def open_online(settings: Mapping[str, Any], deadline: float, **more: Any) -> Any:
+  """Return a run of W&B on the server, from arguments of `wandb.init` and `wandb.Settings`; raises
+  as `connect` does.
+  """
   wandb = connect(deadline)
-  options = wandb.Settings(**QUIET, **FINISH, init_timeout=_left(deadline))
+  options = wandb.Settings(**QUIET, **FINISH, **more, init_timeout=_left(deadline))
   return wandb.init(**settings, mode="online", resume="allow", settings=options)
 
 
