@@ -1,6 +1,9 @@
 """The commands of posexp: `python -m posexp` lists them, and `python -m posexp train` is one."""
 
+from __future__ import annotations
+
 import ast
+import inspect
 import runpy
 import sys
 from pathlib import Path
@@ -13,19 +16,61 @@ COMMANDS = (
 
 def main() -> None:
   """Run a command with its arguments; without one, list the commands."""
-  name = sys.argv[1] if sys.argv[1:] else "--help"
-  if name in COMMANDS:
-    del sys.argv[1]
+  if sys.argv[1:] and sys.argv[1] in COMMANDS:
+    name = sys.argv.pop(1)
     runpy.run_module(f"posexp.{name}", run_name="__main__", alter_sys=True)
-  elif name in ("-h", "--help"):
-    lines = ["usage: python -m posexp COMMAND ...; COMMAND --help says more", ""]
-    for each in COMMANDS:
-      module = ast.parse(Path(__file__).with_name(f"{each}.py").read_text("utf-8"))
-      lines.append(f"  {each:<10} {' '.join(ast.get_docstring(module).split()).partition(':')[0]}")
-    print("\n".join(lines))
   else:
-    print(f"posexp: error: {name}: no such command, but {', '.join(COMMANDS)}", file=sys.stderr)
-    sys.exit(2)
+    from posexp.config.arguments import run
+
+    run(run_other)
+
+
+def run_other(argv: list[str]) -> None:
+  """Run a command that is a plugin, or list the commands or the plugins.
+
+  The words `plugins=FILE` are read here, and the command does not see them.
+
+  Raises:
+    UserError: there is no such command, or a line of a file is wrong.
+  """
+  from posexp.config import command_line, plugins
+  from posexp.errors import UserError
+
+  words = command_line.without_flag(argv)
+  files = [word for word in words if word.startswith("plugins=")]
+  command_line.parse(files)
+  name, *rest = [word for word in words if word not in files] or ["--help"]
+  commands = plugins.table("command", {"plugins": print_plugins})
+  if name in ("-h", "--help"):
+    print_commands(commands)
+  elif name in commands:
+    sys.argv[1:] = rest
+    with plugins.explained({}):
+      commands[name]()
+  else:
+    raise UserError(f"{name}: no such command, but {', '.join((*COMMANDS, *commands))}")
+
+
+def print_commands(others: dict) -> None:
+  """Print each command with the first sentence that its module or its function says of it."""
+  said = {}
+  for name in COMMANDS:
+    module = ast.parse(Path(__file__).with_name(f"{name}.py").read_text("utf-8"))
+    said[name] = ast.get_docstring(module)
+  said |= {name: inspect.getdoc(command) or "" for name, command in others.items()}
+  print("usage: python -m posexp COMMAND ...; COMMAND --help says more\n")
+  for name, text in said.items():
+    print(f"  {name:<10} {' '.join(text.split()).partition(':')[0]}".rstrip())
+
+
+def print_plugins() -> None:
+  """List the plugins that are installed or named, and where they come from."""
+  from posexp.config import plugins
+  from posexp.errors import near
+
+  for group in plugins.GROUPS:
+    for name, plugin in plugins.found(group).items():
+      print(f"{group:<10} {name:<20} {plugin.package or near(plugin.file)}")
 
 
 if __name__ == "__main__":

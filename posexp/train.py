@@ -49,7 +49,6 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   from posexp.training.loop import run_training
   from posexp.training.setup import Setup
 
-  plugins.load_recorded(config)  # where another process has read the command line
   with plugins.explained(config):
     begun = costs.job_begins()
     devices.prepare()

@@ -1,20 +1,26 @@
 """Encodings and tasks of one's own, from a file or from an installed package."""
 
 import copy
+import functools
 import importlib
 import re
+import sys
 import textwrap
 
+import jax.numpy as jnp
 import order
 import pytest
 import yaml
 from hydra.core.config_store import ConfigStore
 
+from posexp import __main__
 from posexp.config import command_line, plugins, resolve
 from posexp.config.command_line import compose
 from posexp.encodings import make_encoding
 from posexp.errors import UserError
 from posexp.runs import digest
+from posexp.training.optimizer import make_optimizer
+from posexp.training.setup import Setup
 
 DISTANCE = """\
 import dataclasses
@@ -114,8 +120,6 @@ def test_what_a_run_was_trained_with_must_be_named_again_and_be_the_same():
   plugins._found.clear()
   with pytest.raises(UserError, match=r"with --plugins distance\.py, or with plugins="):
     make_encoding(config)
-  plugins.load_recorded(config)  # as a worker does with what the user typed
-  assert make_encoding(config).price == 0.1
   write("distance.py", f"{DISTANCE}\n")
   plugins.load(["distance.py"])
   with pytest.raises(UserError, match=r"distance\.py has another content than the run was trained"):
@@ -127,12 +131,19 @@ def test_what_a_run_was_trained_with_must_be_named_again_and_be_the_same():
   [
     ("x = (\n", r"mine\.py, line 1: '\(' was never closed"),
     ("x = 1\ny = z\n", r"mine\.py, line 2: NameError: name 'z' is not defined"),
-    ("x = 1\n", r'mine\.py must end with a table: ENCODINGS = \{"name": Class\}, or TASKS '),
+    (
+      "x = 1\n",
+      r'mine\.py must end with a table: ENCODINGS = \{"name": Class\}, or one of TASKS, ',
+    ),
     ("ENCODINGS = [1]\n", r"mine\.py must end with a table: ENCODINGS = "),
     ("class A:\n  x: int\nENCODINGS = {'a': A}", r"mine\.py: a is no frozen dataclass: "),
     (f"{CLASS}ENCODINGS = {{'a': A()}}", r"mine\.py: a is no frozen dataclass: "),
     (f"{CLASS}ENCODINGS = {{'rpr': A}}", r"mine\.py: the name rpr exists already in posexp"),
     (f"{CLASS}ENCODINGS = {{'model': A}}", r"mine\.py: the name model exists already in posexp"),
+    ("OPTIMIZERS = {'a': 1}", r"mine\.py: a is no function"),
+    ("COMMANDS = {'a': 'print'}", r"mine\.py: a is no function"),
+    ("TRACKERS = {'a': print}", r"mine\.py: a is no frozen dataclass: "),
+    ("CONFIGS = 'no'", r"mine\.py: no is no folder beside the file"),
     (f"{CLASS}ENCODINGS = {{'a': A}}", r"encoding a: the class A must inherit posexp\.Encoding"),
   ],
 )
@@ -229,3 +240,77 @@ def test_it_sweeps_beside_those_of_posexp_and_its_run_is_opened_again(home, monk
     evaluate.evaluate(evaluate.arguments([str(run)]))
   typed = [str(run), "--plugins", "distance.py", "--without", "distance"]
   assert evaluate.evaluate(evaluate.arguments(typed))["encoding"] == "distance"
+
+
+MINE = """\
+import optax
+import posexp
+
+
+def half(learning_rate, momentum=0.5):
+  return optax.sgd(lambda step: learning_rate(step) / 2, momentum)
+
+
+def hello():
+  "Say how many encodings there are: and stop."
+  print(f"hello {len(posexp.ENCODINGS)}")
+
+
+def wrong():
+  "Fail."
+  return hallo
+
+
+OPTIMIZERS = {"half": half}
+COMMANDS = {"hello": hello, "wrong": wrong}
+CONFIGS = "options"
+"""
+
+
+def posexp_says(capsys, monkeypatch, *argv):
+  """The exit status of `python -m posexp`, and what it prints."""
+  monkeypatch.setattr(sys, "argv", ["posexp", *argv])
+  try:
+    __main__.main()
+    status = 0
+  except SystemExit as end:
+    status = end.code
+  out, err = capsys.readouterr()
+  return status, out + err
+
+
+def test_a_file_brings_an_optimizer_commands_and_configs(capsys, monkeypatch, tmp_path):
+  write("mine.py", MINE)
+  (tmp_path / "options/experiment").mkdir(parents=True)
+  write("options/experiment/two.yaml", "seed: 2\ntrain: {optimizer: half, weight_decay: 0}\n")
+  done = order.command("plugins=mine.py", "experiment=two", "--cfg", "job")
+  assert (yaml.safe_load(done.out)["seed"], done.err) == (2, "")
+  config = composed("experiment=two")
+  setup = Setup.of(config)
+  assert make_optimizer(setup.training, 9).init({"kernel": jnp.zeros(2)})
+  assert config["plugins"]["optimizer"]["name"] == "half"
+  assert digest(config) != digest({**config, "plugins": {}})
+  with pytest.raises(UserError, match=r"optimizer_options .*: half takes momentum, not 'b'"):
+    Setup.of(composed("experiment=two", "+train.optimizer_options.b=1"))
+  says = functools.partial(posexp_says, capsys, monkeypatch)
+  assert says("hello", "plugins=mine.py") == (0, "hello 21\n")
+  said = "posexp: error: mine.py, line 16: NameError: name 'hallo' is not defined\n"
+  assert says("wrong", "--plugins", "mine.py") == (2, said)
+  assert "  hello      Say how many encodings there are\n" in says("plugins=mine.py")[1]
+  listed = says("plugins", "plugins=mine.py")[1]
+  assert re.findall(r"^(\w+) +(\w+) +mine\.py$", listed, re.MULTILINE) == [
+    ("optimizer", "half"),
+    ("command", "hello"),
+    ("command", "wrong"),
+    ("config", "options"),
+  ]
+  plugins._found.clear()
+  with pytest.raises(UserError, match=r"^optimizer half is not one of posexp's: it was loaded "):
+    Setup.of(config)
+  (tmp_path / "options/task").mkdir()
+  write("options/task/mr.yaml", "name: mine\n")
+  done = order.command("plugins=mine.py")
+  assert (
+    done.err
+    == "posexp: error: options/task/mr.yaml: posexp has task/mr.yaml already; choose another name\n"
+  )

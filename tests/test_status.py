@@ -82,6 +82,7 @@ def test_posexp_lists_its_commands_and_takes_one(monkeypatch, capsys):
     assert (end and end.value.code) == status
   out, err = capsys.readouterr()
   listed, help_of_report = out.split("usage: python -m posexp.report")
-  assert re.findall(r"^  (\w+) +[A-Z]\w+", listed, re.MULTILINE) == [*__main__.COMMANDS]
+  commands = re.findall(r"^  (\w+) +[A-Z]\w+", listed, re.MULTILINE)
+  assert commands == [*__main__.COMMANDS, "plugins"]
   assert "examples:" in help_of_report
   assert err.startswith("posexp: error: trian: no such command, but train, evaluate")

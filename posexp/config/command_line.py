@@ -163,7 +163,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   lines = [_choice(o) if o.key_or_group in groups else o.input_line for o in given]
   try:
     sources.register()
-    plugins.store(config.CONFIGS)
+    plugins.store()
     ConfigStore.instance().store("encodings", config.encodings_node())  # which no file holds
     with (
       warnings.catch_warnings(action="error", category=UserWarning),
@@ -261,12 +261,13 @@ def explained(overrides: Sequence[Override]) -> Iterator[None]:
 
 
 def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
-  if isinstance(error, MissingConfigException) and error.options:
+  if isinstance(error, MissingConfigException):
     group, name = re.match(r"((?:hydra/)?[^/]+)/(.*)", error.missing_cfg_file).groups()
     if (file := Path(name)).exists() and file.parent.name == group:
       way_out = f"hydra.searchpath=[{file.parent.parent}] {group}={file.stem}"
       return UserError(f"{group}={name}: a file is chosen by its name, as in {way_out}")
-    return config.unknown_name(group, name, error.options)
+    known = [file.stem for file in sorted((config.CONFIGS / group).glob("*.yaml"))]
+    return config.unknown_name(group, name, error.options or [*known, *plugins.found(group)])
   if isinstance(error, yaml.YAMLError):
     return UserError(f"a config file is not valid YAML: {' '.join(str(error).split())}")
   if isinstance(error, InterpolationResolutionError):

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
@@ -14,13 +13,11 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posexp.config import plugins
 from posexp.config.checks import LARGEST, Count, between, brief
+from posexp.config.plugins import CONFIGS
 from posexp.config.schema import build, flat, unknown_option
 from posexp.errors import UserError
 
-_package = Path(__file__).resolve().parents[1]
 SECTIONS = ("task", "model", "train")  # that each config has
-# A wheel carries the folder inside the package; a checkout has it beside the package.
-CONFIGS = _package / "configs" if (_package / "configs").is_dir() else _package.parent / "configs"
 
 
 def encodings_node() -> DictConfig:

@@ -1,25 +1,33 @@
-"""Encodings and tasks of one's own: from a file that the user names, or from an installed package.
+"""What one brings to posexp without editing it: from a file, or from an installed package.
 
-A file ends with the same tables that the package has, `ENCODINGS = {"distance": Distance}` or
-`TASKS = {"first": First}`; a package has entry points in the groups `posexp.encodings` and
-`posexp.tasks`. Options are the fields of the dataclass, with its defaults.
+    ENCODINGS = {"distance": Distance}       a frozen dataclass of options, a posexp.Encoding
+    TASKS = {"first": First}                 likewise, with the methods of posexp.Task
+    TRACKERS = {"lines": Lines}              likewise, with a method `open`
+    OPTIMIZERS = {"clipped": clipped}        a function that returns an optax transformation
+    COMMANDS = {"hello": hello}              a function without arguments: python -m posexp hello
+    CONFIGS = "configs"                      a folder beside the file, for Hydra's search path
+
+A file ends with some of these tables; a package has entry points in the groups `posexp.encodings`,
+`posexp.tasks`, and so on. The parts of posexp that come by its own entry points count as built in:
+a run's config.yaml does not name them, and nothing is imported before it is used.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import importlib.metadata
 import logging
 import sys
+import tomllib
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from shlex import quote
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
@@ -29,21 +37,68 @@ from posexp.errors import UserError, near
 
 log = logging.getLogger("posexp")
 
+_package = Path(__file__).resolve().parents[1]
+# A wheel carries the folder inside the package; a checkout has it beside the package.
+CONFIGS = _package / "configs" if (_package / "configs").is_dir() else _package.parent / "configs"
 PROVIDER = "posexp.plugins"  # marks the configs that Hydra is told about
 # What a wrong line of Python raises; a full disk or a failing kernel is no mistake in it.
 MISTAKES = (
   ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError,
 )  # fmt: skip
-TABLES = {"encoding": "ENCODINGS", "task": "TASKS"}  # group -> the name of its table in a file
 
 
-@dataclasses.dataclass(frozen=True)
-class Plugin:
-  """A class that is no part of posexp, under the name that the command line gives it."""
+def _is_dataclass(value: Any) -> bool:
+  own = vars(value).get("__dataclass_params__") if isinstance(value, type) else None
+  return own is not None and own.frozen
 
-  group: str  # "encoding" or "task"
+
+class Kind(NamedTuple):
+  """What the plugins of some groups have in common."""
+
+  holds: Callable[[Any], bool]  # of each of them
+  words: str  # in which an error says so
+
+
+OPTIONS = Kind(
+  _is_dataclass, "no frozen dataclass: write @dataclasses.dataclass(frozen=True) above it"
+)
+FUNCTION = Kind(callable, "no function")
+FOLDER = Kind(Path.is_dir, "no folder beside the file")
+
+
+class Group(NamedTuple):
+  """A group of plugins: all that has to be declared for one."""
+
+  table: str  # its name in a file; entry points stand in posexp.<table>, in small letters
+  kind: Kind
+  option: str = ""  # by which a run's config names the plugin that decides its results
+  # What a file of configs/<group> would say, for a name and the options of the dataclass.
+  config: Callable[[str, dict[str, Any]], dict[str, Any]] | None = None
+
+
+GROUPS = {
+  "encoding": Group(
+    "ENCODINGS", OPTIONS, "encoding", lambda name, options: {"encoding": name, name: options}
+  ),
+  "task": Group(
+    "TASKS",
+    OPTIONS,
+    "task.kind",
+    lambda name, options: {"task": {"name": name, **options, "kind": name}},
+  ),
+  "tracker": Group("TRACKERS", OPTIONS, config=lambda name, options: {"tracker": {name: options}}),
+  "optimizer": Group("OPTIMIZERS", FUNCTION, "train.optimizer"),
+  "command": Group("COMMANDS", FUNCTION),
+  "config": Group("CONFIGS", FOLDER),
+}
+
+
+class Plugin(NamedTuple):
+  """Something that is no part of posexp, under the name that the command line gives it."""
+
+  group: str  # of GROUPS
   name: str
-  cls: type
+  value: Any  # a class, a function, or the path of a folder
   file: Path
   sha256: str  # of the file's content
   package: str | None = None  # name and version of the installed package, if it is of one
@@ -51,7 +106,7 @@ class Plugin:
   @property
   def options(self) -> dict[str, Any]:
     """The fields of the dataclass with their defaults; "???" where there is none."""
-    return defaults(self.cls)
+    return defaults(self.value)
 
 
 _found: dict[tuple[str, str], Plugin] = {}
@@ -61,9 +116,8 @@ def load(files: Iterable[str | Path]) -> None:
   """Execute the files and add what their tables hold. A file that is known already is skipped.
 
   Raises:
-    UserError: a file cannot be loaded, or a name or a class in its tables will not do.
+    UserError: a file cannot be loaded, or a name or a value in its tables will not do.
   """
-  installed()
   for each in files:
     path = Path(each).resolve()
     try:
@@ -74,54 +128,101 @@ def load(files: Iterable[str | Path]) -> None:
     if any((plugin.file, plugin.sha256) == (path, sha256) for plugin in _found.values()):
       continue
     module = _execute(path, source, f"posexp_plugin_{sha256[:12]}")
-    tables = {group: getattr(module, name, {}) for group, name in TABLES.items()}
+    tables = {group: getattr(module, row.table, {}) for group, row in GROUPS.items()}
+    if isinstance(folder := tables["config"], str | Path):
+      tables["config"] = {str(folder): path.parent / folder}
     if not any(tables.values()) or not all(isinstance(each, dict) for each in tables.values()):
+      others = ", ".join(row.table for row in GROUPS.values() if row.table != "ENCODINGS")
       raise UserError(
-        f'{near(path)} must end with a table: ENCODINGS = {{"name": Class}}, or TASKS likewise'
+        f'{near(path)} must end with a table: ENCODINGS = {{"name": Class}}, or one of {others}'
       )
     for key in [key for key, plugin in _found.items() if plugin.file == path]:
       del _found[key]  # the same file, of another content
     for group, table in tables.items():
-      for name, cls in table.items():
-        _add(Plugin(group, name, cls, path, sha256))
+      for name, value in table.items():
+        installed(group)
+        _add(Plugin(group, name, value, path, sha256))
 
 
-def load_recorded(config: Mapping[str, Any]) -> None:
-  """Load what the config of a run names; that config must be the user's, not a run folder's."""
-  load(plugin["path"] for plugin in config.get("plugins", {}).values() if "package" not in plugin)
+def _add(plugin: Plugin) -> None:
+  """Add a plugin; raises UserError if its name is taken or its value will not do."""
+  group, name, kind = plugin.group, plugin.name, GROUPS[plugin.group].kind
+  if (other := _found.get((group, name))) is not None:
+    raise UserError(f"{near(plugin.file)}: {near(other.file)} has the {group} {name} already")
+  if not kind.holds(plugin.value):
+    raise UserError(f"{near(plugin.file)}: {name} is {kind.words}")
+  _found[group, name] = plugin
+
+
+def files() -> list[Path]:
+  """Return the files that were named and loaded, for a process that is to load them, too."""
+  return list(dict.fromkeys(each.file for each in _found.values() if each.package is None))
 
 
 @functools.cache
-def installed() -> None:
+def _own() -> dict[str, dict[str, EntryPoint]]:
+  """Return the entry points of posexp itself, by table and name.
+
+  A checkout's are read from its pyproject.toml: what is installed of it may be older.
+  """
+  project = _package.parent / "pyproject.toml"
+  if CONFIGS.parent == _package or not project.exists():
+    own = [each for each in importlib.metadata.entry_points() if _is_own(each)]
+  else:
+    groups = tomllib.loads(project.read_text("utf-8"))["project"].get("entry-points", {})
+    own = [EntryPoint(*pair, group) for group, pairs in groups.items() for pair in pairs.items()]
+  found: dict[str, dict[str, EntryPoint]] = {}
+  for entry in own:
+    found.setdefault(entry.group, {})[entry.name] = entry
+  return found
+
+
+def _is_own(entry: EntryPoint) -> bool:
+  return entry.dist is not None and entry.dist.name == "posexp"
+
+
+def _loaded(entry: EntryPoint) -> tuple[Any, Path]:
+  """Return what an entry point names, and the file that defines it."""
+  value = entry.load()
+  module = sys.modules[getattr(value, "__module__", entry.module)]
+  file = Path(module.__file__).resolve()
+  return (file.parent / value if isinstance(value, str | Path) else value), file
+
+
+@functools.cache
+def installed(group: str) -> None:
   """Add what installed packages offer. One that cannot be imported is left out with a warning."""
-  for group in TABLES:
-    for entry in importlib.metadata.entry_points(group=f"posexp.{group}s"):
-      try:
-        cls = entry.load()
-        file = Path(sys.modules[cls.__module__].__file__).resolve()
-        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-        package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-        _add(Plugin(group, entry.name, cls, file, sha256, package))
-      except Exception as error:
-        log.warning("%s=%s of an installed package is left out: %s", group, entry.name, error)
+  for entry in importlib.metadata.entry_points(group=f"posexp.{GROUPS[group].table.lower()}"):
+    if _is_own(entry):
+      continue
+    try:
+      value, file = _loaded(entry)
+      sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+      package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+      _add(Plugin(group, entry.name, value, file, sha256, package))
+    except Exception as error:
+      log.warning("%s=%s of an installed package is left out: %s", group, entry.name, error)
 
 
 def found(group: str) -> dict[str, Plugin]:
   """Return all plugins of a group, by their names."""
-  installed()
+  installed(group)
   return {plugin.name: plugin for plugin in _found.values() if plugin.group == group}
 
 
-def table(group: str, built_in: Mapping[str, type]) -> dict[str, type]:
-  """Return the classes of a group by name, those of plugins after those of posexp."""
-  return {**built_in, **{name: plugin.cls for name, plugin in found(group).items()}}
+def table(group: str, built_in: Mapping[str, Any]) -> dict[str, Any]:
+  """Return what a group holds by name: what is built in, and the plugins."""
+  own = _own().get(f"posexp.{GROUPS[group].table.lower()}", {})
+  loaded = {name: _loaded(entry)[0] for name, entry in own.items()}
+  return {**built_in, **loaded, **{name: each.value for name, each in found(group).items()}}
 
 
 def record(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-  """Return what config.yaml says of the plugins that a run uses, by group."""
-  chosen = {"encoding": config.get("encoding"), "task": (config.get("task") or {}).get("kind")}
+  """Return what config.yaml says of the plugins that decide a run's results, by group."""
   records = {}
-  for group, name in chosen.items():
+  for group, row in GROUPS.items():
+    section, _, key = row.option.rpartition(".")
+    name = (config.get(section) or {}).get(key) if section else config.get(key)
     if isinstance(name, str) and (plugin := found(group).get(name)) is not None:
       package = {"package": plugin.package} if plugin.package else {}
       path = {"path": str(plugin.file), "sha256": plugin.sha256}
@@ -157,48 +258,56 @@ def check(group: str, config: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def explained(config: Mapping[str, Any]) -> Iterator[None]:
-  """Turn an exception of Python into a UserError where the config has a plugin.
+  """Turn an exception of Python that comes from a plugin into a UserError.
 
-  It names the plugin's line in the traceback; without one, the encoding or task that is used.
+  It names the plugin's line in the traceback; without one, the first plugin that `config` records.
   """
-  used = config.get("plugins", {})
   try:
     yield
   except MISTAKES as error:
-    for plugin in used.values():
-      if line := _line(error, file := Path(plugin["path"])):
-        raise UserError(f"{near(file)}, line {line}: {_said(error)}") from error
-    for group, plugin in used.items():
-      name = f"{group} {plugin['name']} of {near(Path(plugin['path']))}"
+    for plugin in _found.values():
+      if line := _line(error, plugin.file):
+        raise UserError(f"{near(plugin.file)}, line {line}: {_said(error)}") from error
+    for group, used in config.get("plugins", {}).items():
+      name = f"{group} {used['name']} of {near(Path(used['path']))}"
       raise UserError(f"{name}: {_said(error)}") from error
     raise
 
 
-def store(configs: Path) -> None:
-  """Tell Hydra about the plugins, and about no others, as if each had a YAML file in `configs`.
+def store() -> None:
+  """Tell Hydra about the plugins, and about no others, as if each had a YAML file.
 
   Raises:
     UserError: a name is taken.
   """
   from hydra.core.config_store import ConfigStore
 
-  installed()
   hydra = ConfigStore.instance()
-  for group in TABLES:
+  taken = {*OmegaConf.load(CONFIGS / "train.yaml"), *(each.name for each in CONFIGS.iterdir())}
+  for group, row in GROUPS.items():
     nodes = hydra.repo.get(group, {})
     for file in [file for file, node in nodes.items() if node.provider == PROVIDER]:
       del nodes[file]
-  taken = {*OmegaConf.load(configs / "train.yaml"), *(each.name for each in configs.iterdir())}
-  for (group, name), plugin in _found.items():
-    if (configs / group / f"{name}.yaml").exists() or (group == "encoding" and name in taken):
-      raise UserError(
-        f"{near(plugin.file)}: the name {name} exists already in posexp; choose another"
-      )
-    if group == "encoding":
-      node, package = {"encoding": name, name: plugin.options}, "_global_"
-    else:
-      node, package = {"name": name, **plugin.options, "kind": name}, None
-    hydra.store(name, node, group=group, package=package, provider=PROVIDER)
+    for name, plugin in found(group).items() if row.config else ():
+      if (CONFIGS / group / f"{name}.yaml").exists() or (group == "encoding" and name in taken):
+        raise UserError(
+          f"{near(plugin.file)}: the name {name} exists already in posexp; choose another"
+        )
+      node = row.config(name, plugin.options)
+      hydra.store(name, node, group=group, package="_global_", provider=PROVIDER)
+
+
+def folders() -> list[Path]:
+  """Return the folders of configs that plugins bring.
+
+  Raises:
+    UserError: a file in one of them hides behind one of posexp's.
+  """
+  for plugin in found("config").values():
+    for file in plugin.value.glob("**/*.yaml"):
+      if (CONFIGS / (name := file.relative_to(plugin.value))).exists():
+        raise UserError(f"{near(file)}: posexp has {name} already; choose another name")
+  return [*table("config", {}).values()]
 
 
 def _execute(path: Path, source: bytes, name: str) -> ModuleType:
@@ -224,16 +333,3 @@ def _line(error: BaseException, file: Path) -> int | None:
 
 def _said(error: BaseException) -> str:
   return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-def _add(plugin: Plugin) -> None:
-  """Add a plugin; raises UserError if its name or its class will not do."""
-  group, name, cls, file = plugin.group, plugin.name, plugin.cls, near(plugin.file)
-  if (other := _found.get((group, name))) is not None:
-    raise UserError(f"{file}: {near(other.file)} has the {group} {name} already")
-  own = vars(cls).get("__dataclass_params__") if isinstance(cls, type) else None
-  if own is None or not own.frozen:
-    raise UserError(
-      f"{file}: {name} is no frozen dataclass: write @dataclasses.dataclass(frozen=True) above it"
-    )
-  _found[group, name] = plugin

@@ -13,12 +13,15 @@ from typing import Any
 import yaml
 from hydra._internal.core_plugins import file_config_source
 from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
 from posexp.config.checks import show
-from posexp.config.composed import CONFIGS
+from posexp.config.plugins import CONFIGS, folders
 from posexp.config.schema import flat
 from posexp.errors import UserError, near
 
@@ -108,6 +111,16 @@ for tag in NATIVE:
   _Loader.add_constructor(tag, _scalar)
 
 
+class PluginFolders(SearchPathPlugin):
+  """The folders of configs that plugins bring, behind that of posexp."""
+
+  def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+    """Add the folders to Hydra's search path."""
+    for folder in folders():
+      search_path.append("posexp.plugins", f"file://{folder}")
+
+
 def register() -> None:
-  """Have Hydra read files by this module."""
+  """Have Hydra read files by this module, in the folders of plugins, too."""
   SourcesRegistry.instance().types["file"] = FileConfigSource
+  Plugins.instance().register(PluginFolders)

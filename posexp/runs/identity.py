@@ -70,7 +70,8 @@ def digest(
 def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
   """Return the part of a config that decides a run's results, with the paths of its data.
 
-  The content of a plugin counts as an option of the encoding or the task that it defines.
+  The content of a plugin counts as an option of the encoding or the task that it defines, or of
+  training, for an optimizer.
   """
   kept = {section: part for section, part in config.items() if section not in BOOKKEEPING}
   for option, neutral in NEUTRAL.items():
@@ -79,7 +80,7 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     if key in given and given[key] in neutral and BESIDE.get(option, key) in given:
       kept[section] = {other: given[other] for other in given if other != key}
   for group, plugin in config.get("plugins", {}).items():
-    section = "task" if group == "task" else plugin["name"]
+    section = {"task": "task", "optimizer": "train"}.get(group, plugin["name"])
     kept[section] = (kept.get(section) or {}) | {"sha256": plugin["sha256"][:12]}
   return kept
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from posexp.config import plugins
 from posexp.errors import UserError, near
 from posexp.sweeps.sweep import FAILED, RUNNING, WAITING, Member, Report, Train, attempt
 
@@ -102,9 +103,11 @@ class ResumableTraining:
   def __init__(self, train: Train, logs: dict[str, Any]):
     self.train = train
     self.logs = logs
+    self.plugins = plugins.files()
 
   def __call__(self, member: Member) -> tuple[str, str]:
     logging.config.dictConfig(self.logs)
+    plugins.load(self.plugins)
     # It comes before USR2 when another job takes the place, and is no reason to end for good.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return attempt(self.train, member)

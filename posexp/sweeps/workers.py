@@ -21,6 +21,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from posexp.config import plugins
 from posexp.errors import UserError, near
 from posexp.sweeps.sweep import FAILED, RUNNING, Member, Report, Train, attempt, forget
 
@@ -85,7 +86,7 @@ def train_in_workers(
         return pools[number].submit(_train, train, member)
       except BrokenExecutor:  # killed between two runs
         log.warning("an idle process died, and another begins; see %s", near(files[number]))
-    begin = functools.partial(_begin, bound_to[number], str(files[number]), logs)
+    begin = functools.partial(_begin, bound_to[number], str(files[number]), logs, plugins.files())
     spawn = multiprocessing.get_context("spawn")
     pools[number] = ProcessPoolExecutor(1, mp_context=spawn, initializer=begin)
     return pools[number].submit(_train, train, member)
@@ -119,8 +120,8 @@ def train_in_workers(
 _groups: set[str] = set()  # in the process of a worker: those of the runs that it has trained
 
 
-def _begin(device: dict[str, str], file: str, logs: dict[str, Any]) -> None:
-  """In the process of a worker, before its first run."""
+def _begin(device: dict[str, str], file: str, logs: dict[str, Any], own: list[Path]) -> None:
+  """In the process of a worker, before its first run; `own` are files of plugins."""
   os.environ.update(device)  # before JAX looks for devices
   os.setsid()  # Ctrl-C in the terminal is for the parent, who passes it on
   with open(file, "a") as out:
@@ -129,6 +130,7 @@ def _begin(device: dict[str, str], file: str, logs: dict[str, Any]) -> None:
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
   threading.Thread(target=_end_with_parent, daemon=True).start()
   logging.config.dictConfig(logs)
+  plugins.load(own)
 
 
 def _train(train: Train, member: Member) -> tuple[str, str]:

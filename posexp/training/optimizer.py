@@ -12,14 +12,15 @@ import jax
 import optax
 import optax.contrib
 
-from posexp.config.checks import Count, Positive, Share, Whole, at_least, check, show
+from posexp.config import plugins
+from posexp.config.checks import Count, Positive, Share, Whole, at_least, brief, check, show
 
 # Optimizers of optax and optax.contrib that need only gradients, parameters and a learning rate.
-Name = Literal[
+NAMES = (
   "adabelief", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "ademamix",
   "adopt", "amsgrad", "lamb", "lars", "lion", "muon", "nadam", "nadamw", "radam", "rmsprop", "sgd",
   "signum", "yogi",
-]  # fmt: skip
+)  # fmt: skip
 OURS = {"adamw": {"b2": 0.98}}  # defaults that are not optax's
 MASKS = ("mask", "weight_decay_mask")  # names of the argument for the weights that decay
 
@@ -31,7 +32,7 @@ class Training:
   batch_size: Count = 32
   epochs: Count = 6
   steps: Count | None = None  # overrides epochs
-  optimizer: Name = "adamw"
+  optimizer: str = "adamw"  # one of NAMES, or a plugin
   optimizer_options: dict[str, Any] | None = dataclasses.field(default=None, hash=False)
   learning_rate: Positive = 1e-3
   schedule: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
@@ -49,13 +50,18 @@ class Training:
   def __post_init__(self):
     """Raise ValueError for an option that the optimizer lacks or refuses."""
     check(self)
+    names = [*plugins.table("optimizer", dict.fromkeys(NAMES))]
+    if self.optimizer not in names:
+      raise ValueError(
+        f"optimizer must be one of {', '.join(names)}, not {brief(self.optimizer, repr)}"
+      )
     make, given = _maker(self.optimizer), self.optimizer_options or {}
     taken = {"learning_rate", "weight_decay", *MASKS}
     known = [name for name in inspect.signature(make).parameters if name not in taken]
     if wrong := [name for name in given if name not in known]:
       raise ValueError(
-        f"optimizer_options must be those of optax: {self.optimizer} takes {', '.join(known)}, "
-        f"not {wrong[0]!r}"
+        f"optimizer_options must be those of the optimizer: {self.optimizer} takes "
+        f"{', '.join(known)}, not {wrong[0]!r}"
       )
     if self.weight_decay and not _decay(self):
       raise ValueError(
@@ -76,14 +82,13 @@ class Training:
       jax.eval_shape(step, {"kernel": jax.ShapeDtypeStruct((2, 2), "float32")})
     except Exception as error:  # of whatever class optax, JAX or Python raises
       why = str(error).partition("\n")[0]
-      raise ValueError(
-        f"optimizer_options={show(given)}: optax's {self.optimizer} says: {why}"
-      ) from None
+      raise ValueError(f"optimizer_options={show(given)}: {self.optimizer} says: {why}") from None
 
 
 def _maker(name: str) -> Callable[..., optax.GradientTransformation]:
-  """Return the function of optax with this name."""
-  return getattr(optax, name, None) or getattr(optax.contrib, name)
+  """Return the function of optax, or of a plugin, with this name."""
+  own = plugins.table("optimizer", {})
+  return own.get(name) or getattr(optax, name, None) or getattr(optax.contrib, name)
 
 
 def _decay(options: Training) -> dict[str, Any]:

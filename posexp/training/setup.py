@@ -43,6 +43,7 @@ class Setup(NamedTuple):
   @classmethod
   def of(cls, config: Mapping[str, Any]) -> Setup:
     """Raise UserError for options that do not exist or do not suit, by their full names."""
+    plugins.check("optimizer", config)
     parts = {
       str(config["encoding"]): make_encoding(config),
       "task": make_task(config).settled(),
