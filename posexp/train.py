@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import logging
 import os
@@ -44,7 +43,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   from posexp.config import plugins
   from posexp.runs import ReadOnlyRun, RunWriter, folder
   from posexp.tasks.contract import finished, score_of
-  from posexp.tracking import Trackers, chosen
+  from posexp.tracking import chosen, repeat
   from posexp.training import costs, devices, processes, terminal
   from posexp.training.loop import run_training
   from posexp.training.setup import Setup
@@ -70,11 +69,10 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
       with contextlib.ExitStack() as stack:
         with processes.main_process_first():
           stack.enter_context(run)
-        track = functools.partial(Trackers.start, trackers, run=run, config=config)
-        summary = run_training(run, setup, track, begun)
+        summary = run_training(run, setup, trackers, begun)
     else:
       log.info("finished already, in %s; rerun=true trains it again", near(path))
-      Trackers.repeat(trackers, path, config)
+      repeat(trackers, path, config)
     terminal.result(task.table(summary))
     return summary
 

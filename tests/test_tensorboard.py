@@ -1,5 +1,6 @@
 """What TensorBoard and trackers of one's own get of a run; and several trackers at once."""
 
+import dataclasses
 import json
 import sys
 
@@ -33,8 +34,7 @@ def events():
 def train(steps, rows=()):
   with RunWriter(folder(CONFIG), CONFIG) as run:
     run.rewind(20)
-    trackers = {"tensorboard": TensorBoard()}
-    with Trackers.start(trackers, config=CONFIG, facts=FACTS, run=run) as opened:
+    with Trackers({"tensorboard": TensorBoard()}, run, CONFIG, FACTS) as opened:
       for step in steps:
         row = {"validation/accuracy": step / 100, "time/seconds": float(step)}
         run.log(step, row)
@@ -69,6 +69,16 @@ def test_without_tensorboardx(monkeypatch):
     chosen({"tracker": {"tensorboard": {}}})
 
 
+@dataclasses.dataclass(frozen=True)
+class Opens(Tracker):
+  """One that opens what it is given."""
+
+  opened: TrackedRun
+
+  def open(self, run, config, facts):
+    return self.opened
+
+
 class Rows(TrackedRun):
   """A run whose rows end up on standard output."""
 
@@ -87,7 +97,8 @@ class Full(TrackedRun):
 
 
 def test_one_that_fails_costs_neither_the_run_nor_the_others(capsys, caplog):
-  with Trackers({"full": Full("there"), "rows": Rows("here")}) as opened:
+  trackers = {"full": Opens(Full("there")), "rows": Opens(Rows("here"))}
+  with Trackers(trackers, None, {}, {}) as opened:
     assert opened.lines == {"full": "there", "rows": "here"}
     opened.log(1, {"train/loss": 0.5})
     opened.log(2, {"train/loss": 0.4})
@@ -113,7 +124,7 @@ def test_the_choice_is_no_part_of_a_runs_identity(typed, found):
       compose([f"tracker={typed}"])
     return
   config = resolve(compose([f"tracker={typed}"]))
-  assert list(config["tracker"]) == found
+  assert list(config.get("tracker", {})) == found
   assert "wandb" not in config
   assert digest(config) == digest(resolve(compose()))
 

@@ -21,7 +21,8 @@ from posexp.config.command_line import compose
 from posexp.config.composed import resolve
 from posexp.errors import UserError
 from posexp.runs import RunWriter, digest, folder
-from posexp.tracking import Trackers, chosen, tracker, wandb_server
+from posexp.sweeps.launch import launch
+from posexp.tracking import chosen, repeat, tracker, wandb_server
 from posexp.tracking.wandb_run import Wandb
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -316,7 +317,7 @@ def test_disabled_costs_nothing(tmp_path):
     "for mode in ('disabled', 'auto'):\n"
     f"  with RunWriter(os.path.join({str(tmp_path / 'a/b/c/d')!r}, mode), {CONFIG!r}) as run:\n"
     "    options = chosen({'tracker': {'wandb': {'mode': mode}}})\n"
-    f"    with Trackers.start(options, config={CONFIG!r}, facts={{}}, run=run) as opened:\n"
+    f"    with Trackers(options, run, {CONFIG!r}, {{}}) as opened:\n"
     "      opened.log(1, {'a': 1}); opened.summarize({}); print(opened.lines['wandb'])\n"
     "  os.environ['WANDB_DISABLED'] = 'true'\n"
     "assert not {'wandb', 'tensorboardX'} & sys.modules.keys()"
@@ -379,12 +380,21 @@ def test_what_the_environment_says_of_a_run_is_heeded_or_said(stub, monkeypatch,
   ]
 
 
+def test_a_sweep_is_refused_where_the_environment_names_one_run(apart, monkeypatch, capsys):
+  monkeypatch.setenv("WANDB_RUN_ID", "mine")
+  argv = ["posexp-train", "-m", "encoding=none", "seeds=2", "model=tiny", "task=numbers"]
+  monkeypatch.setattr(sys, "argv", argv)
+  assert launch(lambda config: pytest.fail("trained")) == 2
+  message = "WANDB_RUN_ID names one run (wandb): unset it, or leave -m and seeds out"
+  assert message in capsys.readouterr().err
+
+
 def test_an_agent_that_repeats_a_finished_config_gets_its_result(stub, monkeypatch):
-  Trackers.repeat({"wandb": Wandb()}, folder(CONFIG), CONFIG)  # no agent, nothing to do
+  repeat({"wandb": Wandb()}, folder(CONFIG), CONFIG)  # no agent, nothing to do
   train([10, 20], mode="disabled")
   for name, value in {"SWEEP_ID": "grid", "RUN_ID": "trial", "PROJECT": "swept"}.items():
     monkeypatch.setenv(f"WANDB_{name}", value)
-  Trackers.repeat({"wandb": Wandb()}, folder(CONFIG), CONFIG)
+  repeat({"wandb": Wandb()}, folder(CONFIG), CONFIG)
   [(name, logged)] = stub.runs.items()
   assert (name, logged.project, logged.exit_code) == ("trial", "swept", 0)
   assert steps_of(logged) == [10, 20]

@@ -261,7 +261,8 @@ def explained(overrides: Sequence[Override]) -> Iterator[None]:
 
 
 def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
-  if isinstance(error, MissingConfigException):
+  one_of_several = "'tracker/" in str(error)  # for which Hydra does not say what there is
+  if isinstance(error, MissingConfigException) and (error.options or one_of_several):
     group, name = re.match(r"((?:hydra/)?[^/]+)/(.*)", error.missing_cfg_file).groups()
     if (file := Path(name)).exists() and file.parent.name == group:
       way_out = f"hydra.searchpath=[{file.parent.parent}] {group}={file.stem}"

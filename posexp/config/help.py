@@ -33,7 +33,7 @@ def help_text(cfg: DictConfig, asked: Sequence[str] = ()) -> str:
     choices.setdefault(file.parent.name, {}).setdefault(file.stem, file)
   experiments = choices.pop("experiment", {})
   comments = _comments([*(folder / "train.yaml" for folder in folders), *_files(cfg, choices)])
-  for group in plugins.TABLES:
+  for group in choices.keys() & plugins.GROUPS.keys():
     choices[group] |= {name: plugin.file for name, plugin in plugins.found(group).items()}
   sections = {group: [f"{group}=NAME: {', '.join(each)}"] for group, each in choices.items()}
   large = [name for name in experiments if not name.endswith("_small")]

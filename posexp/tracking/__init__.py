@@ -5,12 +5,12 @@ from typing import Any
 
 from posexp.config import build, look_up, plugins
 from posexp.tracking.tensorboard import TensorBoard
-from posexp.tracking.tracker import TrackedRun, Tracker, Trackers
+from posexp.tracking.tracker import TrackedRun, Tracker, Trackers, repeat
 from posexp.tracking.wandb_run import Wandb
 
 TRACKERS: dict[str, type[Tracker]] = {"wandb": Wandb, "tensorboard": TensorBoard}
 
-__all__ = ["TRACKERS", "TrackedRun", "Tracker", "Trackers", "chosen"]
+__all__ = ["TRACKERS", "TrackedRun", "Tracker", "Trackers", "chosen", "repeat"]
 
 
 def chosen(config: Mapping[str, Any]) -> dict[str, Tracker]:

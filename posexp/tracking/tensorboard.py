@@ -39,7 +39,7 @@ class TensorBoard(Tracker):
     shutil.rmtree(folder, ignore_errors=True)
     writer = SummaryWriter(str(folder))
     writer.add_text("config", _code(yaml.safe_dump(dict(config), sort_keys=False)))
-    opened = TensorBoardRun(writer, settings(config) | facts)
+    opened = TensorBoardRun(writer, {**settings(config), **facts})
     opened.line = f"tensorboard --logdir {pasted(folder)}"
     logged = times(run)
     for row in run.history:

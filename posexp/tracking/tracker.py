@@ -88,35 +88,12 @@ class Trackers:
   Where one of them fails, a warning says so, and the run goes on without it.
   """
 
-  def __init__(self, opened: Mapping[str, TrackedRun]):
-    self.lines = {name: each.line for name, each in opened.items()}
-    self._opened = dict(opened)
-
-  @classmethod
-  def start(
-    cls,
-    trackers: Mapping[str, Tracker],
-    *,
-    run: RunWriter | Run,
-    config: Mapping[str, Any],
-    facts: Mapping[str, Any],
-  ) -> Self:
+  def __init__(
+    self, trackers: Mapping[str, Tracker], run: RunWriter | Run, *about: Mapping[str, Any]
+  ):
     """Open a run in all of its trackers; the arguments and errors are those of `Tracker.open`."""
-    return cls({name: each.open(run, config, facts) for name, each in trackers.items()})
-
-  @classmethod
-  def repeat(cls, trackers: Mapping[str, Tracker], folder: Path, config: Mapping[str, Any]) -> None:
-    """Show a finished run again where the environment has named the one that waits for its result.
-
-    Raises:
-      UserError: as `Tracker.open` does.
-    """
-    waiting = {name: each for name, each in trackers.items() if each.named_by}
-    if waiting:
-      run = read_run(folder)
-      with cls.start(waiting, run=run, config=config, facts=facts(run.summary)) as opened:
-        opened.summarize(run.summary or {})
-        opened.samples(load_samples(folder))
+    self._opened = {name: each.open(run, *about) for name, each in trackers.items()}
+    self.lines = {name: each.line for name, each in self._opened.items()}
 
   def __enter__(self) -> Self:
     return self
@@ -141,6 +118,19 @@ class Trackers:
       except Exception as error:  # which may be of any class
         del self._opened[name]
         log.warning("%s gets no more of this run: %s", name, tracked.failed(error))
+
+
+def repeat(trackers: Mapping[str, Tracker], folder: Path, config: Mapping[str, Any]) -> None:
+  """Show a finished run again where the environment has named the one that waits for its result.
+
+  Raises:
+    UserError: as `Tracker.open` does.
+  """
+  if waiting := {name: each for name, each in trackers.items() if each.named_by}:
+    run = read_run(folder)
+    with Trackers(waiting, run, config, facts(run.summary)) as opened:
+      opened.summarize(run.summary or {})
+      opened.samples(load_samples(folder))
 
 
 def facts(summary: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
 from posexp.status import doing
 from posexp.tasks.contract import Data, ModelSpec, declared, prefixed, score_of
-from posexp.tracking import Trackers
+from posexp.tracking import Tracker, Trackers
 from posexp.training import costs, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
 from posexp.training.evaluation import LOOK, SMALLER, Snapshot
@@ -58,11 +58,11 @@ class Job:
 
 
 def run_training(
-  run: RunWriter, setup: Setup, track: Callable[..., Trackers], started: float
+  run: RunWriter, setup: Setup, trackers: Mapping[str, Tracker], started: float
 ) -> dict[str, Any]:
   """Train a run whose folder is open; return its summary, which is the last thing written.
 
-  `track(facts=...)` opens the run's trackers; `started` is as in `Job`.
+  `trackers` have their names as keys; `started` is as in `Job`.
 
   Raises:
     UserError: the data are not in order, or the loss is no longer finite.
@@ -86,13 +86,13 @@ def run_training(
   facts |= {"steps": rhythm.steps}
   facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   facts |= {"processor": processor(), "versions": versions()}
-  with track(facts=facts) as trackers:
-    terminal.header(setup.config, data, spec, facts, run.path, trackers.lines)
-    job = Job(run, setup, data, program, rhythm, trackers, started)
+  with Trackers(trackers, run, setup.config, facts) as opened:
+    terminal.header(setup.config, data, spec, facts, run.path, opened.lines)
+    job = Job(run, setup, data, program, rhythm, opened, started)
     state = fit(job, step, batches, upcoming)
     summary = conclude(job, state) | facts | declared(job.setup.task)
-    trackers.summarize(summary)
-    trackers.samples(load_samples(run.output))
+    opened.summarize(summary)
+    opened.samples(load_samples(run.output))
   run.finish(summary)  # after the trackers have it all: a finished run is not opened again
   return summary
 
