@@ -33,13 +33,11 @@ def run_other(argv: list[str]) -> None:
   Raises:
     UserError: there is no such command, or a line of a file is wrong.
   """
-  from posexp.config import command_line, plugins
+  from posexp.config import plugins
+  from posexp.config.arguments import load_plugins
   from posexp.errors import UserError
 
-  words = command_line.without_flag(argv)
-  files = [word for word in words if word.startswith("plugins=")]
-  command_line.parse(files)
-  name, *rest = [word for word in words if word not in files] or ["--help"]
+  name, *rest = load_plugins(argv) or ["--help"]
   commands = plugins.table("command", {"plugins": print_plugins})
   if name in ("-h", "--help"):
     print_commands(commands)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from posexp import storage
 from posexp.config import plugins
-from posexp.config.arguments import run
-from posexp.config.command_line import OptionsParser, config_of_one, without_flag
+from posexp.config.arguments import load_plugins, run
+from posexp.config.command_line import OptionsParser, config_of_one
 from posexp.errors import UserError, counted, near
 from posexp.runs import read_run
 
@@ -41,7 +41,7 @@ def inspect(argv: list[str]) -> list[Path]:
     UserError: an option does not exist or does not suit, or the run cannot be opened.
   """
   parser = OptionsParser("inspect", WHAT, EXAMPLES, "an encoding with its options, or a run")
-  argv = [f"run={word}" if is_path(word) else word for word in without_flag(argv)]
+  argv = [f"run={word}" if is_path(word) else word for word in load_plugins(argv)]
   own = [word for word in argv if word.startswith(("run=", "against=", "out="))]
   given = dict(word.split("=", 1) for word in own)
   if len(given) < len(own):
@@ -53,14 +53,13 @@ def inspect(argv: list[str]) -> list[Path]:
     raise UserError(f"{' '.join(own)}: the name of a folder is missing")
   options = [word for word in argv if word not in own]
   folder, out = (Path(given[key]) if given.get(key) else None for key in ("run", "out"))
-  others = [word for word in options if not word.startswith("plugins=")]
-  if folder and others:
-    raise UserError(f"run={folder} has options of its own: leave {others[0]} out")
+  if folder and options:
+    raise UserError(f"run={folder} has options of its own: leave {options[0]} out")
   config = config_of_one(options, parser)
   if folder:
     config = read_run(folder).config
   own = storage.unlinked(folder / "figures") if folder else None
-  out = out or own or Path("inspect", config["encoding"], folder_name(others))
+  out = out or own or Path("inspect", config["encoding"], folder_name(options))
   before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
   if against:
     if folder is None:

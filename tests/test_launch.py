@@ -252,7 +252,9 @@ ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("
     ("--cfg job seed=0,1", "seed=0,1 is a sweep: add -m to run each value, or write seed=[...] "),
     ("-m encoding=glob(r*)", "encoding=glob(r*): not a list of values; write them out, or use "),
     ("-m train.dropout=interval(0,1)", "train.dropout=interval(0,1): not a list of values; write "),
-    ("-m hydra/launcher=other MINE", "hydra/launcher=other: of Hydra's launchers "),
+    ("-m hydra/launcher=other MINE workers=2", "workers=2 are processes of this machine: drop it"),
+    ("hydra/sweeper=optuna", "hydra/sweeper=optuna: no such hydra/sweeper (known: basic)"),
+    ("-m hydra.sweeper.n_trials=2", "hydra.sweeper.n_trials=2: there is no option hydra.sweep"),
     ("-m seed=0,1 runs=mine/task/own.yaml", "runs=mine/task/own.yaml: cannot keep runs there: "),
     ("seeds=0", "seeds must be at least 1, not 0"),
     ("-m encoding=none,rpr seeds=-1", "seeds must be at least 1, not -1"),
@@ -284,7 +286,7 @@ def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, mes
 @pytest.mark.parametrize(
   "option",
   [
-    "hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "hydra.run.dir=x", "hydra.sweep.subdir=x",
+    "hydra.sweeper._target_=nothing.Here", "hydra.run.dir=x", "hydra.sweep.subdir=x",
     "hydra.launcher._target_=nothing.Here", "hydra.job.chdir=true", "+hydra.callbacks.x=1",
     "hydra.output_subdir=x", "hydra={run:{dir:x}}", "hydra/callbacks=x", "++hydra.job.env_set.A=b",
     "hydra/hydra_logging=none", "hydra.help.header=x", "hydra.job.name=x",

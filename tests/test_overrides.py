@@ -19,7 +19,7 @@ from posexp.config.command_line import compose
 from posexp.config.overrides import read
 from posexp.data import sources
 from posexp.errors import UserError
-from posexp.sweeps.jobs import _values, members
+from posexp.sweeps.jobs import members, values
 from posexp.tracking.wandb_run import Wandb
 
 ROOT = Path(__file__).parents[1]
@@ -52,7 +52,7 @@ def test_a_name_that_looks_like_a_number_stays_as_it_is_typed(name):
   assert (found["text"], found["texts"]) == (name, [name, "a"])
   assert Wandb(notes=found["text"]).notes == name
   assert show(name) == name
-  assert _values(read([f"text={name},b"])[0]) == [f"text={name}", "text=b"]
+  assert values(read([f"text={name},b"])[0]) == [f"text={name}", "text=b"]
 
 
 @pytest.mark.parametrize(

@@ -39,16 +39,13 @@ class Parser(argparse.ArgumentParser):
     self.add_argument(
       "--plugins",
       metavar="FILE,...",
-      type=_load,
-      help="files with the encodings and tasks of one's own that the run was trained with; also "
-      "plugins=FILE",
+      help="files of one's own that the run was trained with; also plugins=FILE",
     )
 
   def parse_known_args(self, args: Sequence[str], namespace: Any = None) -> Any:
-    taken = "--plugins" in self._option_string_actions
-    end = (args.index("--") if "--" in args else len(args)) if taken else 0
-    words = [f"--{word}" if word.startswith("plugins=") else word for word in args[:end]]
-    return super().parse_known_args([*words, *args[end:]], namespace)
+    if "--plugins" in self._option_string_actions:
+      args = load_plugins(args)
+    return super().parse_known_args(args, namespace)
 
   def check_least(self, args: argparse.Namespace, **least: int) -> None:
     """Refuse numbers that are less than they may be."""
@@ -60,10 +57,32 @@ class Parser(argparse.ArgumentParser):
     raise UserError(f"{message}; --help shows how it is used")
 
 
-def _load(files: str) -> None:
-  from posexp.config import command_line  # only then: with Hydra it takes a while to import
+def load_plugins(words: Sequence[str]) -> list[str]:
+  """Load the files of `plugins=FILE`, `plugins=[A.py,B.py]` or `--plugins A.py,B.py`.
 
-  command_line.parse(["--plugins", files])
+  Returns the other words.
+
+  Raises:
+    UserError: they are no list, or cannot be loaded.
+  """
+  others: list[str] = []
+  left = iter(words)
+  for word in left:
+    flag, equals, files = word.lstrip("+").partition("=")
+    if flag == "--plugins":
+      files = files if equals else next(left, "")
+      files = files if files.startswith("[") else f"[{files}]"
+    elif flag != "plugins" or not equals:
+      others += [word, *left] if word == "--" else [word]
+      continue
+    from posexp.config import overrides, plugins  # only then: Hydra takes a while to import
+
+    (given,) = overrides.read([f"plugins={files}"])
+    named = given.value() if isinstance(given.value(), list) else [given.value()]
+    if given.is_sweep_override() or not named or "" in named:
+      raise UserError(f"{given.input_line}: write a list, plugins=[a.py,b.py]")
+    plugins.load(str(file) for file in named if file is not None)
+  return others
 
 
 def names(text: str) -> list[str]:

@@ -13,7 +13,9 @@ from typing import Any
 
 import hydra
 import yaml
+from hydra._internal.hydra import Hydra
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
@@ -26,7 +28,7 @@ from omegaconf.errors import (
 
 from posexp import config
 from posexp.config import plugins, sources
-from posexp.config.arguments import Parser
+from posexp.config.arguments import Parser, load_plugins
 from posexp.config.checks import brief, quoted, show, typed
 from posexp.config.composed import reason
 from posexp.config.overrides import read
@@ -78,7 +80,7 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
   Raises:
     UserError: a flag does not exist or does not go with another, or an override cannot be read.
   """
-  argv = without_flag(argv)
+  argv = load_plugins(argv)
   args, unknown = (parser or trainer()).parse_known_intermixed_args(argv)
   words = [word for word in args.overrides if "=" not in word and not word.startswith("~")]
   args.sections = words if parser is None and args.help else []
@@ -103,8 +105,6 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
         f"{brief(o.input_line)}: seeds is how many there are, as seeds=3 for the seeds 0 to 2; for "
         f"these, write -m seed={these}"
       )
-    if o.key_or_group == "plugins":
-      load_plugins(o)
   return args
 
 
@@ -128,28 +128,14 @@ def _no_option(word: str, after: str, typed: Iterable[str]) -> UserError:
   return UserError(f"{what} write options as option=value, as in {meant}")
 
 
-def without_flag(argv: Sequence[str]) -> list[str]:
-  """Return what was typed with `plugins=[FILE,...]` in place of `--plugins FILE,...`."""
-  words, left = [], iter(argv)
-  for word in left:
-    flag, equals, files = word.partition("=")
-    if flag == "--plugins":
-      files = files if equals else next(left, "")
-      word = f"plugins={files}" if files.startswith("[") else f"plugins=[{files}]"
-    words.append(word)
-  return words
-
-
-def load_plugins(o: Override) -> None:
-  """Load the files of `plugins=FILE` or `plugins=[A.py,B.py]`.
-
-  Raises:
-    UserError: they are no list, or cannot be loaded.
-  """
-  files = o.value() if isinstance(o.value(), list) else [o.value()]
-  if o.is_sweep_override() or not files or "" in files:
-    raise UserError(f"{o.input_line}: write a list, plugins=[a.py,b.py]")
-  plugins.load(str(file) for file in files if file is not None)
+@contextlib.contextmanager
+def hydra_with_configs() -> Iterator[Hydra]:
+  """Have Hydra know the configs of posexp and of plugins."""
+  sources.register()
+  plugins.store()
+  ConfigStore.instance().store("encodings", config.encodings_node())  # which no file holds
+  with hydra.initialize_config_dir(str(config.CONFIGS), job_name="posexp", version_base="1.3"):
+    yield GlobalHydra.instance().hydra
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
@@ -162,13 +148,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   given = read(overrides)
   lines = [_choice(o) if o.key_or_group in groups else o.input_line for o in given]
   try:
-    sources.register()
-    plugins.store()
-    ConfigStore.instance().store("encodings", config.encodings_node())  # which no file holds
-    with (
-      warnings.catch_warnings(action="error", category=UserWarning),
-      hydra.initialize_config_dir(str(config.CONFIGS), job_name="posexp", version_base="1.3"),
-    ):
+    with warnings.catch_warnings(action="error", category=UserWarning), hydra_with_configs():
       cfg = hydra.compose("train", lines, return_hydra_config=True)
   except UserWarning as warning:
     missing = str(warning).partition("path=")[2].removesuffix(" is not available.")

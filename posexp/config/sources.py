@@ -28,15 +28,15 @@ from posexp.errors import UserError, near
 # Options of Hydra that posexp heeds, with all that is in them.
 HEEDED = (
   "hydra.mode", "hydra.searchpath", "hydra.verbose", "hydra.job_logging", "hydra.sweep.dir",
-  "hydra.sweeper.params", "hydra.sweeper.max_batch_size", "hydra.launcher",
+  "hydra.sweeper", "hydra.launcher",
 )  # fmt: skip
-GROUPS = "hydra/launcher", "hydra/job_logging"
+GROUPS = "hydra/launcher", "hydra/sweeper", "hydra/sweeper/sampler", "hydra/job_logging"
 
 
 def check_heeded(key: str, where: str) -> None:
   """Raise UserError for an option of Hydra that would change nothing; `where` is how it is set."""
   section = key.partition("@")[0]
-  if section == "hydra.launcher._target_" or not (
+  if section.endswith("._target_") or not (
     section in GROUPS or any(f"{section}.".startswith(f"{each}.") for each in HEEDED)
   ):
     raise UserError(

@@ -150,7 +150,7 @@ def _columns(args: Namespace, shared: DictConfig) -> dict[str, list[str]] | None
       raise UserError("hydra.sweeper.params has no effect on one run: add -m for a sweep")
     return None
   of_file = read(f"{key}={value}" for key, value in params.items())
-  columns = {o.get_key_element(): list(_values(o)) for o in [*of_file, *args.overrides]}
+  columns = {o.get_key_element(): list(values(o)) for o in [*of_file, *args.overrides]}
   if seeds and seeds > MOST:
     raise UserError(f"seeds={seeds}: a sweep has at most {MOST:,} runs; type fewer seeds")
   if seeds and "seed" in columns:
@@ -167,7 +167,12 @@ def _spelled(value: Any) -> str:
   return show(text) if plain else Transformer.str(value)
 
 
-def _values(o: Override) -> Iterable[str]:
+def values(o: Override) -> Iterable[str]:
+  """Return the overrides that one with several values stands for.
+
+  Raises:
+    UserError: it is no list of values, or the option takes one value.
+  """
   if not o.is_sweep_override():
     return [o.input_line]
   if o.key_or_group in SINGLE:

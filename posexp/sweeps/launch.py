@@ -16,6 +16,7 @@ from posexp.config.arguments import flush_output
 from posexp.config.help import help_text
 from posexp.errors import UserError, pasted, refused
 from posexp.runs import read_runs
+from posexp.sweeps import handover
 from posexp.sweeps.jobs import members
 from posexp.sweeps.supervise import supervise, trainer_for
 from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, Member, Sweep, Train
@@ -62,8 +63,12 @@ def _launch(train: Train, lost: set[str]) -> int:
     if args.help:
       print(help_text(cfg, args.sections), end="")
       return 0
-    found = None if args.cfg else members(args, cfg)
-    if found is None:
+    sweeper = cfg.hydra.runtime.choices["hydra/sweeper"]
+    searched = sweeper != "basic" and not args.cfg
+    found = None if args.cfg or searched else members(args, cfg)
+    if searched:
+      _make_folder("hydra.sweep.dir", cfg.hydra.sweep.dir)
+    elif found is None:
       command_line.check_single(args.overrides, cfg)
       config = resolve(cfg)
     else:
@@ -83,6 +88,10 @@ def _launch(train: Train, lost: set[str]) -> int:
     _note_lost_lines(lost)
   if args.cfg:
     print(OmegaConf.to_yaml(options(cfg)), end="")
+    return 0
+  if searched:
+    with command_line.explained(args.overrides):
+      handover.sweep(train, args.overrides, Path(cfg.hydra.sweep.dir))
     return 0
   if found is None:
     train(config)

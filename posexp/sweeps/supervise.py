@@ -1,4 +1,4 @@
-"""Who trains the runs of a sweep: this process, one by one, or other processes, or Slurm.
+"""Who trains the runs of a sweep: this process, other processes, Slurm, or a launcher of Hydra's.
 
 Each way is a generator of reports: it trains the runs that it is given, and yields every change
 of a run's state, and None when a moment has passed without one. When it is closed early, by a
@@ -21,6 +21,7 @@ from rich.text import Text
 from posexp.config import RunOptions, build
 from posexp.config.checks import brief
 from posexp.errors import UserError
+from posexp.sweeps.handover import train_by_launcher
 from posexp.sweeps.slurm import train_by_slurm
 from posexp.sweeps.sweep import RUNNING, Member, Report, Sweep, Train, attempt, forget
 from posexp.sweeps.workers import devices, train_in_workers
@@ -42,11 +43,6 @@ def trainer_for(
   """
   launcher = cfg.hydra.runtime.choices["hydra/launcher"]
   workers = build(RunOptions, {"workers": cfg.get("workers", 1)}, where="").workers
-  if launcher not in ("basic", "slurm"):
-    raise UserError(
-      f"hydra/launcher={launcher}: of Hydra's launchers posexp knows slurm alone; workers=auto "
-      "trains several runs at once on this machine"
-    )
   here = workers == 1 and launcher == "basic"  # one by one
   idle = {"hydra.launcher.": launcher == "basic", "hydra.sweep.": here, "hydra.sweeper.m": not here}
   for o in overrides:
@@ -55,10 +51,13 @@ def trainer_for(
         f"{brief(o.input_line)}: {o.key_or_group} has no effect with hydra/launcher={launcher} "
         f"workers={workers}; leave it out"
       )
-  if workers != 1 and launcher == "slurm":
-    raise UserError(f"workers={workers} are processes of this machine: drop it, or drop slurm")
+  if workers != 1 and launcher != "basic":
+    raise UserError(f"workers={workers} are processes of this machine: drop it, or drop {launcher}")
   if launcher == "slurm":
     return lambda members: train_by_slurm(members, train, cfg), True
+  if launcher != "basic":
+    fixed = [o.input_line for o in overrides if not o.is_sweep_override()]
+    return lambda members: train_by_launcher(members, train, fixed), False
   if workers == 1:
     return lambda members: train_here(members, train), False
   bound_to = devices(workers, runs)
