@@ -163,6 +163,7 @@ class WandbRun(TrackedRun):
     self.run = opened
     self.folder = run.path
     self._step, self._finished = 0, False
+    opened.define_metric("step", hidden=True)  # else a chart shows it over itself
     for prefix in CURVES:
       opened.define_metric(f"{prefix}/*", step_metric="step")
     logged = times(run)
