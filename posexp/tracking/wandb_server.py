@@ -34,7 +34,8 @@ class Heard(logging.handlers.MemoryHandler):
   """Keeps the warnings and errors that W&B would have printed, to be logged or forgotten."""
 
   def __init__(self):
-    super().__init__(capacity=1000, flushLevel=logging.CRITICAL + 1, target=log)
+    super().__init__(capacity=1000, flushLevel=logging.CRITICAL + 1)
+    self.target: Any = log  # which handles records as a handler does
     self.logger = logging.Logger(log.name, logging.WARNING)
     self.logger.addHandler(self)
 
