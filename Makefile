@@ -1,7 +1,7 @@
 # make train encoding=rpr rpr.k=4           train, measure and log; ARGS="--help" lists the options
 # make train ARGS="-m seed=0,1,2"           the same with flags, which make would take for its own
 # make test                                 run the tests
-# make lint                                 check style
+# make lint                                 check style and types
 # make docs                                 build the guides of docs/ into site/
 # make gpu                                  check and measure this GPU; ARGS="--help" says more
 # make lock                                 renew requirements.lock
@@ -47,7 +47,7 @@ test: $(READY)
 	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(TYPED) $(ARGS)
 
 lint: $(READY)
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 docs:
 	@$(MAKE) --no-print-directory EXTRA=docs .venv/ready-docs

@@ -21,6 +21,8 @@ _HOMES = {
   "Size": "posexp.models.transformer",
   "Task": "posexp.tasks.contract",
   "Diagnostic": "posexp.tasks.diagnostic",
+  "Tracker": "posexp.tracking.tracker",
+  "TrackedRun": "posexp.tracking.tracker",
   "Metric": "posexp.runs.metrics",
   "UserError": "posexp.errors",
 }

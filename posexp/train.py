@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import gc
 import logging
 import os
@@ -42,11 +40,10 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
       an encoding or a task of the user's own.
   """
   doing("loading JAX and Flax")
-  from posexp.config import build, plugins
+  from posexp.config import plugins
   from posexp.runs import ReadOnlyRun, RunWriter, folder
   from posexp.tasks.contract import finished, score_of
-  from posexp.tracking import tracker
-  from posexp.tracking.wandb_run import with_environment
+  from posexp.tracking import chosen, repeat
   from posexp.training import costs, devices, processes, terminal
   from posexp.training.loop import run_training
   from posexp.training.setup import Setup
@@ -57,13 +54,12 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     setup = Setup.of(config)
     config = setup.config
     task, average = setup.task, setup.training.average or 0
-    wandb = with_environment(build(tracker.WandbOptions, config["wandb"], "wandb"))
-    config["wandb"] = dataclasses.asdict(wandb)
+    trackers = chosen(config)
     path = folder(config, **setup.data_digests())
     if config["distributed"] == "auto":
       processes.join(path)
     if not processes.is_main_process():
-      wandb = dataclasses.replace(wandb, mode="disabled")
+      trackers = {}
     kind = RunWriter if processes.is_main_process() else ReadOnlyRun
     run = kind(
       path, config, rerun=config["rerun"], metric=score_of(task, task.score), ranked=average
@@ -73,11 +69,10 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
       with contextlib.ExitStack() as stack:
         with processes.main_process_first():
           stack.enter_context(run)
-        track = functools.partial(tracker.start, wandb, config=config, run=run)
-        summary = run_training(run, setup, track, begun)
+        summary = run_training(run, setup, trackers, begun)
     else:
       log.info("finished already, in %s; rerun=true trains it again", near(path))
-      tracker.repeat(wandb, config, path)
+      repeat(trackers, path, config)
     terminal.result(task.table(summary))
     return summary
 

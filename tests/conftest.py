@@ -97,9 +97,9 @@ def own_cache(tmp_path, monkeypatch):
 def end_wandb():
   """Ends W&B's process, if there is one."""
   if "wandb" in sys.modules:
-    from posexp.tracking import connection
+    from posexp.tracking import wandb_server
 
-    connection.reset()
+    wandb_server.reset()
 
 
 @pytest.fixture

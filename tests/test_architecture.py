@@ -13,7 +13,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 DEFERRED = {
   "babel", "datasets", "flax", "huggingface_hub", "hydra", "hydra_plugins", "jax", "matplotlib",
   "num2words", "orbax", "pandas", "pyarrow", "sacrebleu", "scipy", "sklearn", "submitit",
-  "tabulate", "threadpoolctl", "tokenizers", "wandb",
+  "tabulate", "tensorboardX", "threadpoolctl", "tokenizers", "wandb",
 }  # fmt: skip
 
 

@@ -50,12 +50,12 @@ def test_the_table_of_encodings_and_its_files_agree():
 def test_defaults_repeat_those_of_the_dataclasses():
   from posexp.models.backbones import make_size
   from posexp.models.transformer import Size
-  from posexp.tracking.tracker import WandbOptions
+  from posexp.tracking.wandb_run import Wandb
   from posexp.training.optimizer import Training
 
   config = resolve(compose())
   assert build(Training, config["train"], "train") == Training()
-  assert build(WandbOptions, config["wandb"], "wandb") == WandbOptions()
+  assert build(Wandb, config["tracker"]["wandb"], "wandb") == Wandb()
   assert make_size(config) == Size()
 
 

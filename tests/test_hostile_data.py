@@ -175,15 +175,15 @@ def test_a_header_stays_in_its_lines(caplog):
 
 
 def test_names_in_wandb_are_short_and_in_one_line(tmp_path):
-  from posexp.tracking.wandb_run import WandbOptions, run_settings
+  from posexp.tracking.wandb_run import Wandb
 
   folder = tmp_path / "a\nb" / "seed=0"
   (folder / "wandb").mkdir(parents=True)
   (folder / "wandb/id").write_text("../../x\n")
   config = {"encoding": "e\x1b" * 99, "task": {"name": "t\n" * 99}, "seed": 0}
-  found = run_settings(WandbOptions(), config, {}, folder)
+  found = Wandb().settings(config, {}, folder)
   assert re.fullmatch(r"a_b-[0-9a-f]{8}", found["id"])
-  assert run_settings(WandbOptions(), config, {}, folder)["id"] == found["id"]
+  assert Wandb().settings(config, {}, folder)["id"] == found["id"]
   assert max(map(len, (found["name"], found["group"]))) <= 128
   assert all(1 <= len(tag) <= 64 for tag in found["tags"])
   assert not any(UNPRINTABLE.search(name) for name in (found["name"], *found["tags"]))

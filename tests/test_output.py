@@ -119,7 +119,10 @@ def test_a_finished_run_shows_its_result_again(whole):
     ("task.test=empty.jsonl", "empty.jsonl: the file is empty; give one with at least one row"),
     ("task.text=txt", "train.jsonl, line 1: no column 'txt', but text, label; did you mean "),
     ("runs=train.jsonl", "the run's folder train.jsonl/text_classification/"),
-    ("wandb.mode=of", "wandb.mode must be one of auto, online, offline, disabled, not 'of'"),
+    (
+      "wandb.mode=of",
+      "wandb.mode must be one of auto, online, offline, disabled, dryrun, run, not 'of'",
+    ),
   ],
 )
 def test_mistakes_are_one_line(options, argv, message):

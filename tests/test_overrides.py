@@ -20,7 +20,7 @@ from posexp.config.overrides import read
 from posexp.data import sources
 from posexp.errors import UserError
 from posexp.sweeps.jobs import members, values
-from posexp.tracking.tracker import WandbOptions
+from posexp.tracking.wandb_run import Wandb
 
 ROOT = Path(__file__).parents[1]
 # Which Hydra's grammar or YAML takes for something else, or for a number of another look.
@@ -50,7 +50,7 @@ def given_by(*lines):
 def test_a_name_that_looks_like_a_number_stays_as_it_is_typed(name):
   found = given_by(f"text={name}", f"texts=[{name}, a]", f"number={name}")
   assert (found["text"], found["texts"]) == (name, [name, "a"])
-  assert WandbOptions(notes=found["text"]).notes == name
+  assert Wandb(notes=found["text"]).notes == name
   assert show(name) == name
   assert values(read([f"text={name},b"])[0]) == [f"text={name}", "text=b"]
 
@@ -139,10 +139,15 @@ def test_texts_of_a_run_and_of_a_sweep_stay_texts(tmp_path, monkeypatch):
   ]
   args = command_line.parse(argv)
   found = members(args, command_line.shared(args.overrides))
-  wandb = found[0].config["wandb"]
+  wandb = found[0].config["tracker"]["wandb"]
   assert (wandb["project"], wandb["tags"]) == ("2026_11", ["2026_11_26", "12e4567", "1.10"])
   assert wandb["entity"] == "1_0"
-  assert [run.config["wandb"]["notes"] for run in found] == ["1.10", "1.10", "007", "007"]
+  assert [run.config["tracker"]["wandb"]["notes"] for run in found] == [
+    "1.10",
+    "1.10",
+    "007",
+    "007",
+  ]
   assert found[0].options == "wandb.notes=1.10 train.learning_rate=1e-3"
   assert [run.config["train"]["learning_rate"] for run in found[:2]] == [0.001, 0.002]
 
@@ -173,12 +178,12 @@ def test_texts_of_a_file_are_as_they_are_written(mine):
     "2026_11", f"seed: 3\nwandb: {{tags: [{names}]}}\ntrain: {{learning_rate: 2e-3, steps: 1_0}}\n"
   )
   config = resolve(compose([MINE, "experiment=2026_11"]))
-  assert (config["seed"], config["wandb"]["tags"]) == (3, NAMES)
+  assert (config["seed"], config["tracker"]["wandb"]["tags"]) == (3, NAMES)
   assert config["train"]["learning_rate"] == "2e-3"  # a number, once it is read
   mine("sweep", "hydra: {mode: MULTIRUN, sweeper: {params: {wandb.notes: 1.10, seed: '0,1'}}}\n")
   args = command_line.parse([MINE, "experiment=sweep"])
   found = members(args, command_line.shared(args.overrides))
-  assert [run.config["wandb"]["notes"] for run in found] == ["1.10", "1.10"]
+  assert [run.config["tracker"]["wandb"]["notes"] for run in found] == ["1.10", "1.10"]
 
 
 @pytest.mark.parametrize(
@@ -242,4 +247,4 @@ def test_the_experiment_in_the_documents_is_a_sweep(mine):
     args = command_line.parse(shlex.split(command)[3:])
     found = members(args, command_line.shared(args.overrides))
     assert [run.config["rpr"]["k"] for run in found] == [2] * 3 + [4] * 3 + [8] * 3
-    assert {run.config["wandb"]["project"] for run in found} == {"2026_11"}
+    assert {run.config["tracker"]["wandb"]["project"] for run in found} == {"2026_11"}

@@ -1,8 +1,10 @@
 """The guide to encodings, tasks and metrics of one's own works as it is written."""
 
 import contextlib
+import csv
 import importlib
 import io
+import json
 import re
 import shlex
 import sys
@@ -74,13 +76,14 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
     if name:
       (outside / name).write_text(text)
   assert sorted(each.name for each in outside.glob("*.py")) == [
+    "csv_tracker.py",
     "distance.py",
     "first.py",
     "last.py",
   ]
   assert tomllib.loads((outside / "pyproject.toml").read_text())
   lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
-  assert len(lines) == 5
+  assert len(lines) == 6
   # Another encoding on the task of the second line is as that of the diagnostic.
   said = [typed(line, monkeypatch, trained=number != 3) for number, line in enumerate(lines)]
   assert "all of it holds" in said[0]
@@ -88,3 +91,15 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
   assert "mistakes" in said[2]
   assert "rpr: k=" in said[3]
   assert "beyond, length" in said[4]
+  assert_csv(said[5])
+
+
+def assert_csv(said):
+  """The tracker of the guide names its file, whose rows are those of metrics.jsonl."""
+  line = next(line for line in said.splitlines() if line.startswith("csv"))
+  file = Path(line.removeprefix("csv       rows in "))
+  with file.open() as opened:
+    rows = [(int(row["step"]), float(row["train/loss"])) for row in csv.DictReader(opened)]
+  metrics = file.with_name("metrics.jsonl").read_text().splitlines()
+  assert rows == [(row["step"], row["train/loss"]) for row in map(json.loads, metrics)]
+  assert not file.with_name("wandb").exists()

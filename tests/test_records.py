@@ -50,7 +50,7 @@ def test_records_do_not_say_where_runs_were(tmp_path, runs):
   found[0].config["plugins"] = plugin
   write_records(tmp_path / NAME, found)
   kept = [run.config for run in read_records(tmp_path / NAME)]
-  assert {"runs", "wandb"} & {key for config in kept for key in config} == set()
+  assert {"runs", "tracker"} & {key for config in kept for key in config} == set()
   assert [config["plugins"]["task"]["path"] for config in kept if "plugins" in config] == [
     "mine.py"
   ]

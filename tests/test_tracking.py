@@ -1,6 +1,5 @@
 """What Weights & Biases gets of a run, seen by a stub of its server."""
 
-import dataclasses
 import json
 import logging
 import re
@@ -18,9 +17,13 @@ from wandb_stub import API_KEY, Refused
 
 from posexp import sync
 from posexp.config import build
+from posexp.config.command_line import compose
+from posexp.config.composed import resolve
 from posexp.errors import UserError
 from posexp.runs import RunWriter, digest, folder
-from posexp.tracking import connection, tracker, wandb_run
+from posexp.sweeps.launch import launch
+from posexp.tracking import chosen, repeat, tracker, wandb_server
+from posexp.tracking.wandb_run import Wandb
 
 pytestmark = pytest.mark.usefixtures("light")
 
@@ -42,8 +45,8 @@ def wandb_folders(config=CONFIG):
 
 def test_facts_of_a_run_are_neither_metrics_nor_how_they_are_shown():
   layout = {key: {} for key in ("step", "headline", "metrics", "gates")}
-  assert wandb_run.facts({"parameters": 3, "test/loss": 1.0} | layout) == {"parameters": 3}
-  assert wandb_run.facts(None) == {}
+  assert tracker.facts({"parameters": 3, "test/loss": 1.0} | layout) == {"parameters": 3}
+  assert tracker.facts(None) == {}
 
 
 def test_what_is_logged_online(stub, capfd):
@@ -279,7 +282,7 @@ def test_online_without_a_login():
 
 
 def test_a_server_that_is_gone_at_the_end_costs_no_run(stub, monkeypatch, caplog):
-  monkeypatch.setitem(connection.FINISH, "finish_timeout", 1.0)
+  monkeypatch.setitem(wandb_server.FINISH, "finish_timeout", 1.0)
   answer = stub.stream
   stub.stream = lambda *_: time.sleep(20)
   with caplog.at_level(logging.WARNING, "posexp"):
@@ -302,21 +305,22 @@ def test_a_connection_that_breaks_costs_no_run_and_no_next_one(stub, caplog):
   with caplog.at_level(logging.WARNING, "posexp"):
     train([10], during=break_off)
   [message] = said_by_posexp(caplog)
-  assert "W&B gets no more of this run" in message
+  assert "wandb gets no more of this run" in message
   train([10], config={**CONFIG, "seed": 2}, mode="online")
   assert list(stub.runs.values())[-1].exit_code == 0
 
 
 def test_disabled_costs_nothing(tmp_path):
   code = (
-    "import os, sys\nfrom posexp.runs import RunWriter\nfrom posexp.tracking import tracker\n"
+    "import os, sys\nfrom posexp.runs import RunWriter\n"
+    "from posexp.tracking import Trackers, chosen\n"
     "for mode in ('disabled', 'auto'):\n"
     f"  with RunWriter(os.path.join({str(tmp_path / 'a/b/c/d')!r}, mode), {CONFIG!r}) as run:\n"
-    "    options = tracker.WandbOptions(mode=mode)\n"
-    f"    with tracker.start(options, config={CONFIG!r}, facts={{}}, run=run) as opened:\n"
-    "      opened.log(1, {'a': 1}); opened.summarize({}); print(opened.line)\n"
-    "  os.environ['WANDB_MODE'] = 'disabled'\n"
-    "assert 'wandb' not in sys.modules"
+    "    options = chosen({'tracker': {'wandb': {'mode': mode}}})\n"
+    f"    with Trackers(options, run, {CONFIG!r}, {{}}) as opened:\n"
+    "      opened.log(1, {'a': 1}); opened.summarize({}); print(opened.lines['wandb'])\n"
+    "  os.environ['WANDB_DISABLED'] = 'true'\n"
+    "assert not {'wandb', 'tensorboardX'} & sys.modules.keys()"
   )
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
   assert (done.returncode, done.stdout, done.stderr) == (0, "disabled\ndisabled\n", "")
@@ -326,76 +330,76 @@ def test_disabled_costs_nothing(tmp_path):
 @pytest.mark.parametrize(
   ("said", "typed", "found"),
   [
-    ({"MODE": "dryrun"}, {}, {"mode": "offline"}),
-    ({"MODE": "run"}, {}, {"mode": "online"}),
-    ({"MODE": "disabled"}, {}, {"mode": "disabled"}),
-    ({"MODE": "dryrun"}, {"mode": "online"}, {"mode": "online"}),
-    ({"MODE": "unknown"}, {"mode": "disabled"}, {"mode": "disabled"}),
-    ({"MODE": "disabled", "TAGS": "x" * 65}, {}, {"mode": "disabled"}),
-    ({"PROJECT": "a/b"}, {"mode": "disabled"}, {"mode": "disabled", "project": None}),
-    ({"MODE": ""}, {}, {"mode": "auto"}),
-    ({"DISABLED": "true"}, {}, {"mode": "disabled"}),
-    ({"DISABLED": "true"}, {"mode": "offline"}, {"mode": "offline"}),
-    ({"DISABLED": "false"}, {}, {"mode": "auto"}),
-    ({"PROJECT": "my-thesis"}, {}, {"project": "my-thesis"}),
-    ({"PROJECT": "my-thesis"}, {"project": "posexp"}, {"project": "posexp"}),
-    ({}, {}, {"project": None, "tags": (), "mode": "auto"}),
-    ({"TAGS": "a, b,"}, {}, {"tags": ("a", "b")}),
-    ({"TAGS": "a"}, {"tags": ("c",)}, {"tags": ("c",)}),
-    ({"ENTITY": "team", "NOTES": "why"}, {}, {"entity": "team", "notes": "why"}),
-    ({"ENTITY": "team", "NOTES": "why"}, {"notes": "own"}, {"entity": "team", "notes": "own"}),
-    ({"MODE": "onlin"}, {}, "WANDB_MODE=onlin: there are online, offline, disabled, dryrun, run"),
-    ({"MODE": "shared"}, {}, "WANDB_MODE=shared: there are online"),
-    ({"PROJECT": "a/b"}, {}, "WANDB_PROJECT: project must be a name without"),
-    ({"TAGS": "x" * 65}, {}, "WANDB_TAGS: tags must have 1 to 64 letters"),
+    ({"MODE": "dryrun"}, [], {"mode": "dryrun"}),
+    ({"MODE": "dryrun"}, ["mode=online"], {"mode": "online"}),
+    ({"MODE": "unknown"}, ["mode=disabled"], {"mode": "disabled"}),
+    ({"DISABLED": "true"}, [], {"mode": "auto", "disabled": True}),
+    ({"DISABLED": "true"}, ["mode=offline"], {"mode": "offline", "disabled": False}),
+    ({"DISABLED": "false"}, [], {"disabled": False}),
+    ({"PROJECT": "my-thesis"}, [], {"named_project": "my-thesis"}),
+    ({"PROJECT": "my-thesis"}, ["project=posexp"], {"named_project": "posexp"}),
+    ({"PROJECT": ""}, [], {"named_project": "posexp"}),
+    ({}, [], {"named_project": "posexp", "all_tags": [], "mode": "auto", "entity": None}),
+    ({"TAGS": "a, b,"}, [], {"all_tags": ["a", "b"]}),
+    ({"TAGS": "a"}, ["tags=[c]"], {"all_tags": ["c"]}),
+    ({"ENTITY": "team", "NOTES": "why"}, ["notes=own"], {"entity": "team", "notes": "own"}),
+    (
+      {"MODE": "onlin"},
+      [],
+      "wandb.mode must be one of auto, online, offline, disabled, dryrun, run",
+    ),
+    ({"PROJECT": "a/b"}, [], "wandb.project must be a name without"),
+    ({"TAGS": "x" * 65}, [], "wandb.tags must have 1 to 64 letters"),
   ],
 )
 def test_what_is_typed_goes_before_the_environment(apart, monkeypatch, said, typed, found):
   for name, value in said.items():
     monkeypatch.setenv(f"WANDB_{name}", value)
-  options = build(tracker.WandbOptions, typed, "wandb")
+  config = resolve(compose([f"wandb.{each}" for each in typed]))
   if isinstance(found, str):
     with pytest.raises(UserError, match=found):
-      wandb_run.with_environment(options)
+      chosen(config)
   else:
-    heeded = dataclasses.asdict(wandb_run.with_environment(options))
-    assert {key: heeded[key] for key in found} == found
-    assert digest({**CONFIG, "wandb": heeded}) == digest(CONFIG)
+    wandb = chosen(config)["wandb"]
+    assert {key: getattr(wandb, key) for key in found} == found
+    assert digest({**CONFIG, "tracker": config["tracker"]}) == digest(CONFIG)
 
 
 def test_what_the_environment_says_of_a_run_is_heeded_or_said(stub, monkeypatch, caplog):
   said = {"PROJECT": "my-thesis", "RUN_GROUP": "ours", "NAME": "first", "JOB_TYPE": "ablation"}
-  for name, value in {**said, "TAGS": "a,b", "RUN_ID": "mine", "DIR": "/elsewhere"}.items():
+  for name, value in {**said, "RUN_ID": "mine", "DIR": "/elsewhere"}.items():
     monkeypatch.setenv(f"WANDB_{name}", value)
   with caplog.at_level(logging.WARNING, "posexp"):
     train([10], during=lambda: __import__("wandb").termwarn("something is odd"))
   logged = stub.runs["mine"]
   assert (logged.project, logged.field("groupName")) == ("my-thesis", "ours")
   assert (logged.field("displayName"), logged.field("jobType")) == ("first", "ablation")
-  assert logged.field("tags") == ["mr", "rpr", "a", "b"]
   assert said_by_posexp(caplog) == [
     f"WANDB_DIR is not heeded: what W&B keeps of a run is in {folder(CONFIG)}",
     "W&B: something is odd",
   ]
 
 
+def test_a_sweep_is_refused_where_the_environment_names_one_run(apart, monkeypatch, capsys):
+  monkeypatch.setenv("WANDB_RUN_ID", "mine")
+  argv = ["posexp-train", "-m", "encoding=none", "seeds=2", "model=tiny", "task=numbers"]
+  monkeypatch.setattr(sys, "argv", argv)
+  assert launch(lambda config: pytest.fail("trained")) == 2
+  message = "WANDB_RUN_ID names one run (wandb): unset it, or leave -m and seeds out"
+  assert message in capsys.readouterr().err
+
+
 def test_an_agent_that_repeats_a_finished_config_gets_its_result(stub, monkeypatch):
-  tracker.repeat(tracker.WandbOptions(), CONFIG, folder(CONFIG))  # no agent, nothing to do
+  repeat({"wandb": Wandb()}, folder(CONFIG), CONFIG)  # no agent, nothing to do
   train([10, 20], mode="disabled")
   for name, value in {"SWEEP_ID": "grid", "RUN_ID": "trial", "PROJECT": "swept"}.items():
     monkeypatch.setenv(f"WANDB_{name}", value)
-  tracker.repeat(tracker.WandbOptions(), CONFIG, folder(CONFIG))
+  repeat({"wandb": Wandb()}, folder(CONFIG), CONFIG)
   [(name, logged)] = stub.runs.items()
   assert (name, logged.project, logged.exit_code) == ("trial", "swept", 0)
   assert steps_of(logged) == [10, 20]
   assert logged.summary["test/accuracy"] == 0.5
   assert logged.config["rpr"]["k"] == 4
-
-
-def test_auto_does_what_the_environment_says(stub, monkeypatch):
-  monkeypatch.setenv("WANDB_MODE", "offline")
-  assert train([10]).startswith("offline; send with: python -m posexp.sync ")
-  assert train([20], mode="online").startswith(stub.url)
 
 
 def test_the_command_is_right_for_runs_elsewhere(monkeypatch, tmp_path):
@@ -411,10 +415,11 @@ def test_the_command_is_right_for_runs_elsewhere(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
   ("options", "words"),
   [
-    ({"mode": "on"}, r"wandb\.mode must be one of auto, online, offline, disabled, not 'on'"),
-    ({"project": ""}, r"wandb\.project must be a name"),
+    (
+      {"mode": "on"},
+      r"wandb\.mode must be one of auto, online, offline, disabled, dryrun, run, not 'on'",
+    ),
     ({"project": "a/b"}, r"wandb\.project must be a name"),
-    ({"tags": [""]}, r"wandb\.tags must have 1 to 64 letters each"),
     ({"timeout": 0}, r"wandb\.timeout must be above 0, not 0"),
     ({"timeout": "long"}, r"wandb\.timeout=long: must be a number"),
     ({"prject": "x"}, r"wandb\.prject=x: there is no option .* did you mean wandb\.project"),
@@ -422,4 +427,4 @@ def test_the_command_is_right_for_runs_elsewhere(monkeypatch, tmp_path):
 )
 def test_wrong_options(options, words):
   with pytest.raises(UserError, match=words):
-    build(tracker.WandbOptions, options, "wandb")
+    build(Wandb, options, "wandb")

@@ -1,6 +1,5 @@
 """The workspace that scripts/wandb_workspace.py saves, seen by a stub of the server."""
 
-import json
 import runpy
 import sys
 from pathlib import Path
@@ -38,26 +37,12 @@ def test_it_holds_scores_and_curves_of_a_task(stub, tmp_path, capsys):
   assert [each["name"] for each in runs["grouping"]] == ["encoding.value", "rpr.value.k"]
   [only] = runs["filters"]["filters"]
   assert (only["key"]["name"], only["value"]) == ("task.name", "toy")
-  bars, *charts = panels(view, "Scores")
+  [bars] = panels(view, "Scores")
   assert bars["config"]["metrics"] == ["test/accuracy"]
   assert (bars["config"]["groupBy"], bars["config"]["groupArea"]) == ("encoding.value", "stddev")
-  titles = [chart["config"]["stringSettings"]["title"] for chart in charts]
-  assert titles[:2] == ["toy: test accuracy by group", "toy: test accuracy by rpr.k"]
-  assert all(chart["config"]["panelDefId"] in stub.presets for chart in charts)
   curve, *_ = panels(view, "Learning curves")
   assert curve["config"]["metrics"] == ["validation/accuracy"]
   assert (curve["config"]["xAxis"], curve["config"]["groupBy"]) == ("step", "encoding.value")
-
-
-def test_the_preset_is_kept_once_and_asks_for_what_tables_hold(stub):
-  script = runpy.run_path(str(SCRIPT))
-  for _ in range(2):
-    script["ensure_preset"]("team")
-  [specification] = map(json.dumps, stub.presets.values())
-  fields = {part.partition("}")[0] for part in specification.split("${field:")[1:]}
-  strings = {part.partition("}")[0] for part in specification.split("${string:")[1:]}
-  assert fields == {*script["COLUMNS"]} - {"n"}
-  assert strings == {"title", "xname", "yname"}
 
 
 def test_what_stands_in_its_way(apart, tmp_path, monkeypatch):

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from posexp.runs import RunWriter, folder
-from posexp.tracking import tracker
+from posexp.tracking import Trackers
+from posexp.tracking.wandb_run import Wandb
 
 CONFIG = {
   "encoding": "rpr",
@@ -15,7 +16,7 @@ CONFIG = {
   "seed": 1,
   "runs": "runs",
   "rerun": False,
-  "wandb": {"mode": "auto", "project": "posexp"},
+  "tracker": {"wandb": {"mode": "auto", "project": "posexp"}},
 }
 FACTS = {"parameters": 1234, "devices": "1 cpu"}
 
@@ -23,8 +24,7 @@ FACTS = {"parameters": 1234, "devices": "1 cpu"}
 def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples=None, **options):
   """Logs a row for each step as the training loop does; the tracker's line."""
   with RunWriter(folder(config), config, rerun=rerun) as run:
-    options = tracker.WandbOptions(**options)
-    with tracker.start(options, config=config, facts=FACTS, run=run) as opened:
+    with Trackers({"wandb": Wandb(**options)}, run, config, FACTS) as opened:
       for step in steps:
         row = {"validation/accuracy": step / 100, "time/seconds": float(step)}
         run.log(step, row)
@@ -37,7 +37,7 @@ def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples
       opened.summarize(summary)
       opened.samples(samples or {})
     run.finish(summary)
-  return opened.line
+  return opened.lines["wandb"]
 
 
 def steps_of(logged):

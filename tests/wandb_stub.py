@@ -84,7 +84,6 @@ class Stub:
 
   def __init__(self):
     self.runs: dict[str, StubRun] = {}
-    self.presets: dict[str, dict[str, Any]] = {}  # of custom charts: the specification of each
     self.views: list[dict[str, Any]] = []  # saved workspaces
     self.authorized = True
     self._artifacts: list[StubArtifact] = []
@@ -104,11 +103,6 @@ class Stub:
   def training(self) -> list[StubRun]:
     """The runs of training, in the order in which they came."""
     return [run for run in self.runs.values() if run.field("jobType") == "train"]
-
-  @property
-  def aggregates(self) -> list[StubRun]:
-    """Those that stand for groups."""
-    return [run for run in self.runs.values() if run.field("jobType") == "aggregate"]
 
   def graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
     """The answer's `data`; raises Refused."""
@@ -199,13 +193,6 @@ class Stub:
   def _CommitArtifact(self, variables: dict[str, Any]) -> dict[str, Any]:
     self._artifacts[int(variables["artifactID"])].committed = True
     return {"commitArtifact": {"artifact": {"id": variables["artifactID"], "digest": ""}}}
-
-  def _CreateCustomChart(self, variables: dict[str, Any]) -> dict[str, Any]:
-    name = f"{variables['entity']}/{variables['chartName']}"
-    if name in self.presets:
-      raise Refused(409, f"Duplicate entry '{name}' for key 'custom_charts.PRIMARY'")
-    self.presets[name] = json.loads(variables["spec"])
-    return {"createCustomChart": {"chart": {"id": name}}}
 
   def _UpsertView2(self, variables: dict[str, Any]) -> dict[str, Any]:
     self.views.append(variables | {"spec": json.loads(variables["spec"])})

@@ -167,7 +167,8 @@ def _choice(o: Override) -> str:
   """Return the line that chooses a file of a group, by a name that may look like a number."""
   value = o.value()
   none = value is None and o.key_or_group == "experiment"
-  if none or o.type is not OverrideType.CHANGE or o.is_sweep_override():
+  several = isinstance(value, list) and o.key_or_group == "tracker"
+  if none or several or o.type is not OverrideType.CHANGE or o.is_sweep_override():
     return o.input_line
   if isinstance(value, list | dict | None):
     raise UserError(
@@ -240,12 +241,14 @@ def explained(overrides: Sequence[Override]) -> Iterator[None]:
 
 
 def _explain(error: Exception, overrides: Sequence[Override]) -> UserError:
-  if isinstance(error, MissingConfigException) and error.options:
+  one_of_several = "'tracker/" in str(error)  # for which Hydra does not say what there is
+  if isinstance(error, MissingConfigException) and (error.options or one_of_several):
     group, name = re.match(r"((?:hydra/)?[^/]+)/(.*)", error.missing_cfg_file).groups()
     if (file := Path(name)).exists() and file.parent.name == group:
       way_out = f"hydra.searchpath=[{file.parent.parent}] {group}={file.stem}"
       return UserError(f"{group}={name}: a file is chosen by its name, as in {way_out}")
-    return config.unknown_name(group, name, error.options)
+    known = [file.stem for file in sorted((config.CONFIGS / group).glob("*.yaml"))]
+    return config.unknown_name(group, name, error.options or [*known, *plugins.found(group)])
   if isinstance(error, yaml.YAMLError):
     return UserError(f"a config file is not valid YAML: {' '.join(str(error).split())}")
   if isinstance(error, InterpolationResolutionError):

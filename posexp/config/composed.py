@@ -17,7 +17,7 @@ from posexp.config.plugins import CONFIGS
 from posexp.config.schema import build, flat, unknown_option
 from posexp.errors import UserError
 
-SECTIONS = ("task", "model", "train", "wandb")  # that each config has
+SECTIONS = ("task", "model", "train")  # that each config has
 
 
 def encodings_node() -> DictConfig:
@@ -65,7 +65,9 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
       or cannot be.
   """
   try:
-    unread = {"hydra", *encodings_node()} - {str(cfg.get("encoding"))}
+    # The options of trackers stand in the section tracker, which may refer to sections of theirs.
+    trackers = {file.stem for file in (CONFIGS / "tracker").glob("*.yaml")}
+    unread = {"hydra", *trackers, *encodings_node()} - {str(cfg.get("encoding"))}
     config = {key: _plain(cfg[key]) for key in cfg if key not in unread}
   except MissingMandatoryValue as error:
     raise UserError(f"{error.full_key} is missing: set {error.full_key}=...") from error
@@ -75,7 +77,7 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
     if not isinstance(config.get(key), Mapping):
       raise UserError(f"{key}={brief(config.get(key))}: it must be a section with options")
   fields = [field.name for field in dataclasses.fields(RunOptions)]
-  known = {*SECTIONS, *fields, *encodings_node(), "encoding", "positions", "plugins"}
+  known = {*SECTIONS, *fields, *encodings_node(), "encoding", "positions", "tracker", "plugins"}
   unread = encodings_node().keys() - {config.get("encoding")}
   every = [*flat(config), *flat(OmegaConf.to_container(encodings_node()))]
   sections = {option: option.partition(".")[0] for option in every}

@@ -52,7 +52,7 @@ def _check_global(key: Any, value: Any, file: str) -> None:
     raise UserError(f"{file}: {key} is {name} in the section {section}; indent it there")
   if key == "plugins":
     raise UserError(f"{file}: plugins are loaded by the command alone; type plugins=FILE")
-  if key != "encoding" and isinstance(value, str) and (CONFIGS / section).is_dir():
+  if key != "encoding" and isinstance(value, str | list) and (CONFIGS / section).is_dir():
     raise UserError(
       f"{file}: {key}: {value} stands under defaults, in a line - override /{key}: {value}"
     )

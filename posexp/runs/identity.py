@@ -13,8 +13,8 @@ from posexp.config.checks import FOLDER, brief
 from posexp.config.schema import flat
 from posexp.errors import UserError
 
-# Options and sections that do not change a run's results.
-BOOKKEEPING = ("seed", "runs", "rerun", "wandb", "distributed", "plugins")
+# Options and sections that do not change a run's results; earlier runs have the section wandb.
+BOOKKEEPING = ("seed", "runs", "rerun", "tracker", "wandb", "distributed", "plugins")
 FILES = ("train", "validation", "test", "folder")  # options of a task that are paths of data
 # Options that change no result at these values, which are also what runs had before the option
 # existed: such runs keep their digest.

@@ -20,7 +20,8 @@ from posexp.runs.run import Run, parsed_config, parsed_rows, parsed_summary
 
 NAME = "records.parquet"  # of the file, where a folder is asked for records
 COLUMNS = ("folder", "config", "summary", "metrics")
-PRIVATE = ("runs", "rerun", "wandb", "distributed")  # sections of a config that say where it ran
+# Sections of a config that say where it ran.
+PRIVATE = ("runs", "rerun", "tracker", "wandb", "distributed")
 LEVELS = 4  # of a run's folder that its record keeps: task, encoding, digest, seed
 
 

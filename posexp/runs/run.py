@@ -39,7 +39,7 @@ from posexp.runs.seal import CONFIG, ROWS, SUMMARY, is_sealed
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 REQUIRED = {"seed": int, "encoding": str, "task.kind": str, "task.name": str | int | float}
-SECTIONS = ("task", "model", "positions", "train", "wandb", "plugins")
+SECTIONS = ("task", "model", "positions", "train", "tracker", "plugins")
 PLUGIN = ("name", "path", "sha256")  # what config.yaml says of a plugin
 NAMED = 3  # runs that an error names
 SHALLOW = 100  # levels of a YAML text that no parser stumbles over

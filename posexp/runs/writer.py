@@ -29,7 +29,7 @@ PLACE = ("devices", "processor", "versions")  # facts of a summary: where a run 
 ACCURACY = score("validation/accuracy")
 OWNED = (  # what `rerun` removes, in this order
   SUMMARY, SEAL, "checkpoints", ROWS, CONFIG, "tokenizer.*", "predictions", "context", "figures",
-  "train.log", "wandb",
+  "train.log", "wandb", "tensorboard",
 )  # fmt: skip
 
 

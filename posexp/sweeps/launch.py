@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from posexp.sweeps import handover
 from posexp.sweeps.jobs import members
 from posexp.sweeps.supervise import supervise, trainer_for
 from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, Member, Sweep, Train
+from posexp.tracking import chosen
 
 log = logging.getLogger("posexp")
 SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
@@ -73,8 +73,9 @@ def _launch(train: Train, lost: set[str]) -> int:
       config = resolve(cfg)
     else:
       _make_folder("runs", found[0].config["runs"])
-      if "WANDB_RUN_ID" in os.environ and found[0].config["wandb"]["mode"] != "disabled":
-        raise UserError("WANDB_RUN_ID names one run of W&B: unset it, or leave -m and seeds out")
+      for name, tracker in chosen(found[0].config).items():
+        if variable := tracker.named_by:
+          raise UserError(f"{variable} names one run ({name}): unset it, or leave -m and seeds out")
       trainer = trainer_for(train, len(found), cfg, args.overrides)
       if trainer[1]:  # other processes print into files
         _make_folder("hydra.sweep.dir", cfg.hydra.sweep.dir)

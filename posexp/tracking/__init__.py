@@ -1,1 +1,26 @@
-"""Runs in Weights & Biases."""
+"""What follows runs from outside: Weights & Biases, TensorBoard, and trackers of one's own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from posexp.config import build, look_up, plugins
+from posexp.tracking.tensorboard import TensorBoard
+from posexp.tracking.tracker import TrackedRun, Tracker, Trackers, repeat
+from posexp.tracking.wandb_run import Wandb
+
+TRACKERS: dict[str, type[Tracker]] = {"wandb": Wandb, "tensorboard": TensorBoard}
+
+__all__ = ["TRACKERS", "TrackedRun", "Tracker", "Trackers", "chosen", "repeat"]
+
+
+def chosen(config: Mapping[str, Any]) -> dict[str, Tracker]:
+  """Return the trackers that a run's config asks for, by their names.
+
+  Raises:
+    UserError: there is no such tracker, or an option of one is wrong.
+  """
+  table, found = plugins.table("tracker", TRACKERS), {}
+  for name, options in (config.get("tracker") or {}).items():
+    cls = look_up(table, name, "tracker")
+    found[name] = build(cls, options, cls.section or f"tracker.{name}")
+  return found

@@ -1,144 +1,151 @@
-"""A run in Weights & Biases while it is trained: what metrics.jsonl and the summary hold."""
+"""The interface of trackers, which show runs outside of their folders while they are trained.
+
+A tracker is a frozen dataclass of options. It opens a `TrackedRun`, which gets what the run's
+folder gets: rows of metrics, the result and some predictions.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from posexp.errors import UserError, near, pasted
 from posexp.runs import Run, RunWriter, read_run
 from posexp.runs.predictions import load_samples
-from posexp.tracking import connection, wandb_run
-from posexp.tracking.wandb_run import (
-  WandbOptions,
-  WandbRun,
-  run_settings,
-  with_environment,
-)
-
-# What W&B's variables say of a run, by the argument of `wandb.init`.
-SAID = {
-  "id": "WANDB_RUN_ID",
-  "name": "WANDB_NAME",
-  "group": "WANDB_RUN_GROUP",
-  "job_type": "WANDB_JOB_TYPE",
-}
-UNHEEDED = ("WANDB_DIR", "WANDB_RESUME")  # a run's folder has its data, and it always goes on
-START = 3.0  # seconds of the timeout that are kept for starting offline
+from posexp.runs.seal import ROWS
 
 log = logging.getLogger("posexp")
 
+# Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
+RESULTS = (
+  *("step", "stopped_at", "averaged", "bleu_signature", "generated"),
+  *("headline", "metrics", "gates"),
+)
 
-class Tracker:
-  """Logs one run to W&B; as a context manager it ends with the run.
+Tables = Mapping[str, Sequence[Mapping[str, Any]]]  # rows with the same keys, by the table's name
 
-  The methods are those of WandbRun, but never raise: a failure of W&B does not end the training.
-  `line` says where the data goes.
-  """
 
-  def __init__(self, run: WandbRun | None = None, line: str = "disabled"):
+class TrackedRun:
+  """A run that a tracker has opened. Its methods may raise any error: see `Trackers`."""
+
+  line: str = ""  # says where the run can be seen
+
+  def __init__(self, line: str = ""):
     self.line = line
-    self._run = run
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-    self._attempt(WandbRun.log, step, metrics)
+    """Add a row of metrics.jsonl, without its step."""
 
   def summarize(self, summary: Mapping[str, Any]) -> None:
-    self._attempt(WandbRun.summarize, summary)
+    """Show the result."""
 
-  def samples(self, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    self._attempt(WandbRun.samples, tables)
+  def samples(self, tables: Tables) -> None:
+    """Show predictions for some examples; a table may have no rows."""
 
-  def __enter__(self) -> Tracker:
+  def close(self, status: int) -> None:
+    """End the run; a status other than 0 says that it has failed or was stopped."""
+
+  def failed(self, error: Exception) -> str:
+    """Return why a method has failed, in a few words, after which none is called again."""
+    return f"{type(error).__name__}: {error}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tracker:
+  """The base class of trackers, whose fields are their options."""
+
+  section: ClassVar[str | None] = None  # of the options in a config; None: tracker.<name>
+
+  @property
+  def named_by(self) -> str | None:
+    """The environment variable that names the single run to be trained, if one does.
+
+    It is then also opened if it is finished already, and there is no sweep.
+    """
+    return None
+
+  def open(
+    self, run: RunWriter | Run, config: Mapping[str, Any], facts: Mapping[str, Any]
+  ) -> TrackedRun:
+    """Open a run that begins, goes on, or is finished.
+
+    Args:
+      run: its `path` is the folder, and its `history` the rows that were logged before.
+      config: the run's config.
+      facts: numbers that training adds to a config, such as that of parameters.
+
+    Raises:
+      UserError: the run cannot be opened. It is not trained then.
+    """
+    raise NotImplementedError
+
+
+class Trackers:
+  """The open trackers of a run; a context manager that ends with the run.
+
+  Where one of them fails, a warning says so, and the run goes on without it.
+  """
+
+  def __init__(
+    self, trackers: Mapping[str, Tracker], run: RunWriter | Run, *about: Mapping[str, Any]
+  ):
+    """Open a run in all of its trackers; the arguments and errors are those of `Tracker.open`."""
+    self._opened = {name: each.open(run, *about) for name, each in trackers.items()}
+    self.lines = {name: each.line for name, each in self._opened.items()}
+
+  def __enter__(self) -> Self:
     return self
 
   def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
     code = error.code if isinstance(error, SystemExit) else error is not None
-    self._attempt(WandbRun.finish, int(code) if isinstance(code, int) else 1)
-    self._run = None
+    self._each("close", int(code) if isinstance(code, int) else 1)
 
-  def _attempt(self, method: Callable[..., None], *args: Any) -> None:
-    if self._run is None:
-      return
-    try:
-      method(self._run, *args)
-      connection.heard.flush()
-    except Exception as error:  # W&B's have no class in common
-      folder, self._run = self._run.folder, None
-      connection.reset()
-      log.warning(
-        "W&B gets no more of this run (%s); send the rest with: %s",
-        connection.reason(error),
-        _sync_command(folder),
-      )
+  def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    self._each("log", step, metrics)
+
+  def summarize(self, summary: Mapping[str, Any]) -> None:
+    self._each("summarize", summary)
+
+  def samples(self, tables: Tables) -> None:
+    self._each("samples", tables)
+
+  def _each(self, method: str, *args: Any) -> None:
+    for name, tracked in list(self._opened.items()):
+      try:
+        getattr(tracked, method)(*args)
+      except Exception as error:  # which may be of any class
+        del self._opened[name]
+        log.warning("%s gets no more of this run: %s", name, tracked.failed(error))
 
 
-def repeat(options: WandbOptions, config: Mapping[str, Any], folder: Path) -> None:
-  """Log a finished run again where an agent of W&B has named the run that waits for its result.
+def repeat(trackers: Mapping[str, Tracker], folder: Path, config: Mapping[str, Any]) -> None:
+  """Show a finished run again where the environment has named the one that waits for its result.
 
   Raises:
-    UserError: as `start` does.
+    UserError: as `Tracker.open` does.
   """
-  if {"WANDB_SWEEP_ID", "WANDB_RUN_ID"} & os.environ.keys():
+  if waiting := {name: each for name, each in trackers.items() if each.named_by}:
     run = read_run(folder)
-    with start(options, config=config, facts=wandb_run.facts(run.summary), run=run) as opened:
-      opened.summarize(run.summary)
+    with Trackers(waiting, run, config, facts(run.summary)) as opened:
+      opened.summarize(run.summary or {})
       opened.samples(load_samples(folder))
-    log.info("wandb: %s", opened.line)
 
 
-def start(
-  options: WandbOptions,
-  *,
-  config: Mapping[str, Any],
-  facts: Mapping[str, Any],
-  run: RunWriter | Run,
-) -> Tracker:
-  """Open the run in W&B, and log the rows of its history that W&B does not have; `facts` are those
-  of `run_settings`. What W&B's environment says of the run counts.
+def facts(summary: Mapping[str, Any] | None) -> dict[str, Any]:
+  """Return the facts that training has logged, from the summary of a finished run."""
+  return {
+    key: value for key, value in (summary or {}).items() if "/" not in key and key not in RESULTS
+  }
 
-  Raises:
-    UserError: wandb.mode=online, and W&B cannot be reached; or nothing can be written.
+
+def times(run: RunWriter | Run) -> dict[int, float]:
+  """Return when each row of a run was logged, in seconds since 1970, by its step.
+
+  The rows say how many seconds of training lie between them, and the file when the last was added.
   """
-  deadline = time.monotonic() + options.timeout - START
-  options = with_environment(options)
-  mode = options.mode
-  if mode == "disabled":
-    return Tracker()
-  for name in UNHEEDED:
-    if name in os.environ:
-      log.warning("%s is not heeded: what W&B keeps of a run is in %s", name, near(run.path))
-  settings, why = run_settings(options, config, facts, run.path), ""
-  settings |= {key: os.environ[name] for key, name in SAID.items() if os.environ.get(name)}
-  if "WANDB_SWEEP_ID" in os.environ:  # which has them
-    settings |= {"id": None, "entity": options.entity, "project": options.project}
-  if mode != "offline":
-    try:
-      opened = WandbRun(connection.open_online(settings, deadline), run.path)
-      opened.catch_up(run.history)
-      return Tracker(opened, opened.run.url)
-    except Exception as error:
-      connection.reset()
-      why = connection.reason(error)
-      if mode == "online":
-        raise UserError(
-          f"wandb.mode=online: {why}; wandb.mode=offline keeps the data to be sent later"
-        ) from error
-      why = f" ({why})"
-  try:
-    opened = WandbRun(connection.open_offline(settings), run.path)
-    opened.catch_up(run.history)
-  except Exception as error:
-    raise UserError(
-      f"wandb.mode=offline: {connection.reason(error)}; wandb.mode=disabled trains without W&B"
-    ) from error
-  return Tracker(opened, f"offline{why}; send with: {_sync_command(run.path)}")
-
-
-def _sync_command(folder: Path) -> str:
-  """Return the command that sends a run from its folder."""
-  return f"python -m posexp.sync {pasted(folder)}"
+  if not run.history:
+    return {}
+  end = (run.path / ROWS).stat().st_mtime - run.history[-1].get("time/seconds", 0.0)
+  return {row["step"]: end + row.get("time/seconds", 0.0) for row in run.history}

@@ -1,102 +1,176 @@
-"""A run in Weights & Biases: its options, its settings, its rows, and what the server has of it.
+"""Weights & Biases: the options of this tracker, and a run there.
 
-`tracker` logs it while a run is trained, `posexp.sync` afterwards, from the run's folder.
+Training logs it, or `posexp.sync` afterwards, from the run's folder.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from posexp import storage
 from posexp.config.checks import Positive, check
-from posexp.errors import UserError, printable
-from posexp.runs import BOOKKEEPING
+from posexp.errors import UserError, near, pasted, printable
+from posexp.runs import BOOKKEEPING, Run, RunWriter
+from posexp.tracking import wandb_server
+from posexp.tracking.tracker import Tables, TrackedRun, Tracker, times
 
-Mode = Literal["auto", "online", "offline", "disabled"]
-MODES = {mode: mode for mode in get_args(Mode)[1:]} | {"dryrun": "offline", "run": "online"}
 PROJECT = "posexp"  # where none is named
-# Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
-RESULTS = (
-  *("step", "stopped_at", "averaged", "bleu_signature", "generated"),
-  *("headline", "metrics", "gates"),
-)
 NAME = 128  # letters that W&B takes for the name of a run or a group
 CURVES = ("train", "validation", "time", "memory")  # prefixes of metrics that are drawn over steps
 
 
-@dataclasses.dataclass(frozen=True)
-class WandbOptions:
-  """The options of the section `wandb`."""
+# What W&B's variables say of a run, by the argument of `wandb.init`.
+SAID = {
+  "id": "WANDB_RUN_ID",
+  "name": "WANDB_NAME",
+  "group": "WANDB_RUN_GROUP",
+  "job_type": "WANDB_JOB_TYPE",
+}
+UNHEEDED = ("WANDB_DIR", "WANDB_RESUME")  # a run's folder has its data, and it always goes on
+START = 3.0  # seconds of the timeout that are kept for starting offline
 
-  mode: Mode = "auto"
+log = logging.getLogger("posexp")
+
+
+@dataclasses.dataclass(frozen=True)
+class Wandb(Tracker):
+  """Weights & Biases, online or offline.
+
+  configs/tracker/wandb.yaml takes defaults from W&B's environment, where "" stands for none.
+  """
+
+  section: ClassVar[str | None] = "wandb"
+
+  mode: Literal["auto", "online", "offline", "disabled", "dryrun", "run"] = "auto"
   project: str | None = None
   entity: str | None = None
-  tags: tuple[str, ...] = ()
+  tags: tuple[str, ...] | str | None = None  # of a text, as WANDB_TAGS is, commas part them
   notes: str | None = None
   timeout: Positive = 15.0  # seconds for the server to answer before a run goes on offline
 
   def __post_init__(self):
     check(self)
-    if self.project is not None and (not self.project or set(self.project) & set("/\\#?%:")):
+    if self.project and set(self.project) & set("/\\#?%:"):
       raise ValueError(f"project must be a name without any of / \\ # ? % :, not {self.project!r}")
-    if any(not 1 <= len(tag) <= 64 for tag in self.tags):
+    if any(len(tag) > 64 for tag in self.all_tags):
       raise ValueError("tags must have 1 to 64 letters each")
 
+  @property
+  def all_tags(self) -> list[str]:
+    """The tags, one by one."""
+    given = self.tags.split(",") if isinstance(self.tags, str) else self.tags or ()
+    return [tag.strip() for tag in given if tag.strip()]
 
-def with_environment(options: WandbOptions) -> WandbOptions:
-  """Return options with what W&B's environment variables say, where nothing was typed.
+  @property
+  def named_project(self) -> str:
+    """The project, be it the default."""
+    return self.project or os.environ.get("WANDB_PROJECT") or PROJECT
 
-  Raises:
-    UserError: a variable has a value that W&B does not know.
-  """
-  said = {name.lower(): os.environ.get(f"WANDB_{name}") for name in ("PROJECT", "ENTITY", "NOTES")}
-  said["tags"] = tuple(filter(None, map(str.strip, os.environ.get("WANDB_TAGS", "").split(","))))
-  found = {key: value for key, value in said.items() if value and not getattr(options, key)}
-  mode = os.environ.get("WANDB_MODE")
-  if os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes"):
-    mode = "disabled"
-  if options.mode == "auto" and mode:
-    if mode not in MODES:
-      raise UserError(
-        f"WANDB_MODE={mode}: there are {', '.join(MODES)}; set one of these, or type wandb.mode=..."
-      )
-    found["mode"] = MODES[mode]
-  try:
-    return dataclasses.replace(options, **found)
-  except ValueError as error:
-    if "disabled" in (options.mode, found.get("mode")):  # then nothing else counts
-      return dataclasses.replace(options, mode="disabled")
-    raise UserError(f"WANDB_{str(error).partition(' ')[0].upper()}: {error}") from error
+  @property
+  def disabled(self) -> bool:
+    said = os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes")
+    return self.mode == "disabled" or (self.mode == "auto" and said)
 
+  @property
+  def named_by(self) -> str | None:
+    """The variable that an agent of a sweep of W&B sets."""
+    return "WANDB_RUN_ID" if "WANDB_RUN_ID" in os.environ and not self.disabled else None
 
-class WandbRun:
-  """An open run of W&B, of the run in a folder. Any method may raise an error of any class."""
+  def open(
+    self, run: RunWriter | Run, config: Mapping[str, Any], facts: Mapping[str, Any]
+  ) -> TrackedRun:
+    """Open the run in W&B, and log the rows of its history that W&B does not have.
 
-  def __init__(self, run: Any, folder: Path):
-    self.run = run
-    self.folder = folder
-    self._step, self._finished = 0, False
-    for prefix in CURVES:
-      run.define_metric(f"{prefix}/*", step_metric="step")
-
-  def catch_up(self, history: Iterable[Mapping[str, Any]]) -> None:
-    """Log the rows of a run's history that W&B does not have.
-
-    Earlier offline runs in the folder, which this one replaces, are removed: that of a process that
-    was killed ends in half a record, at which `wandb sync` stops.
+    Raises:
+      UserError: wandb.mode=online, and W&B cannot be reached; or nothing can be written.
     """
-    for row in history:
-      self.log(row["step"], row)
-    for offline in self.folder.glob(f"wandb/offline-run-*-{self.run.id}"):
-      if offline.name != Path(self.run.dir).parent.name:
+    if self.disabled:
+      return TrackedRun("disabled")
+    deadline = time.monotonic() + self.timeout - START
+    for name in UNHEEDED:
+      if name in os.environ:
+        log.warning("%s is not heeded: what W&B keeps of a run is in %s", name, near(run.path))
+    settings = self.settings(config, facts, run.path)
+    settings |= {key: os.environ[name] for key, name in SAID.items() if os.environ.get(name)}
+    if "WANDB_SWEEP_ID" in os.environ:  # whose agent has named them
+      settings |= {"id": None, "entity": None, "project": None}
+    why = ""
+    if self.mode not in ("offline", "dryrun"):
+      try:
+        opened = WandbRun(wandb_server.open_online(settings, deadline), run)
+        opened.line = opened.run.url
+        return opened
+      except Exception as error:
+        wandb_server.reset()
+        why = wandb_server.reason(error)
+        if self.mode in ("online", "run"):
+          raise UserError(
+            f"wandb.mode=online: {why}; wandb.mode=offline keeps the data to be sent later"
+          ) from error
+        why = f" ({why})"
+    try:
+      opened = WandbRun(wandb_server.open_offline(settings), run)
+    except Exception as error:
+      raise UserError(
+        f"wandb.mode=offline: {wandb_server.reason(error)}; wandb.mode=disabled trains without W&B"
+      ) from error
+    opened.line = f"offline{why}; send with: {_sync_command(run.path)}"
+    return opened
+
+  def settings(
+    self, config: Mapping[str, Any], facts: Mapping[str, Any], folder: Path
+  ) -> dict[str, Any]:
+    """Return the arguments of `wandb.init` for the run in a folder.
+
+    `facts` are properties by which runs are compared and that the config lacks, such as the number
+    of parameters.
+    """
+    task, encoding = config["task"]["name"], config["encoding"]
+    group = f"{task}/{encoding}/{folder.absolute().parent.name}"
+    return {
+      "id": _run_id(folder),
+      "job_type": "train",
+      "group": printable(group)[:NAME],
+      "name": printable(f"{group}/seed={config['seed']}")[-NAME:],
+      "tags": list(dict.fromkeys([printable(str(task))[:64], encoding[:64], *self.all_tags])),
+      "notes": self.notes or None,
+      "project": self.named_project,
+      "entity": self.entity or None,
+      "config": {**experiment(config), **facts},
+      "dir": str(folder),
+      "reinit": "finish_previous",
+    }
+
+
+class WandbRun(TrackedRun):
+  """An open run of W&B, which gets the rows of a run's history that it does not have.
+
+  Earlier offline runs in the folder, which this one replaces, are removed: that of a process that
+  was killed ends in half a record, at which `wandb sync` stops.
+  """
+
+  def __init__(self, opened: Any, run: RunWriter | Run):
+    self.run = opened
+    self.folder = run.path
+    self._step, self._finished = 0, False
+    opened.define_metric("step", hidden=True)  # else a chart shows it over itself
+    for prefix in CURVES:
+      opened.define_metric(f"{prefix}/*", step_metric="step")
+    logged = times(run)
+    for row in run.history:
+      self.log(row["step"], row | {"_timestamp": logged[row["step"]]})
+    for offline in run.path.glob(f"wandb/offline-run-*-{opened.id}"):
+      if offline.name != Path(opened.dir).parent.name:
         shutil.rmtree(offline, ignore_errors=True)
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -104,90 +178,55 @@ class WandbRun:
     self._step = step
     if step >= max(self.run.step, self.run.starting_step):
       self.run.log({"step": step, **metrics}, step=step, commit=True)
+    wandb_server.heard.flush()
 
   def summarize(self, summary: Mapping[str, Any]) -> None:
     """Set the run's result in W&B."""
     self.run.summary.update(dict(summary))
     self._finished = True
 
-  def samples(self, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Log what the model predicted for some examples, as tables by their names, but for those
-    without rows; the rows of one have the same keys.
-    """
+  def samples(self, tables: Tables) -> None:
+    """Log predictions as tables, those that W&B has already and those without rows excepted."""
     import wandb
 
     made = {
       name: wandb.Table(list(rows[0]), [list(row.values()) for row in rows])
       for name, rows in tables.items()
-      if rows
+      if rows and self.run.summary.get(name) is None
     }
     if made:
       self.run.log(made)
 
-  def finish(self, exit_code: int = 0) -> None:
-    """Send what is left and close the run, which has failed unless `exit_code` is 0."""
-    self.run.finish(exit_code=exit_code)
+  def close(self, status: int) -> None:
+    """Send what is left and close the run; note what the server has of it."""
+    self.run.finish(exit_code=status)
+    wandb_server.heard.flush()
     if not self.run.offline:
-      record(self.folder / "wandb", self.run, extent(self._step, self._finished))
+      place = {"server": self.run.settings.base_url}
+      place |= {"entity": self.run.entity, "project": self.run.project}
+      sent = place | extent(self._step, self._finished)
+      storage.write(self.folder / "wandb" / "sent.json", json.dumps(sent) + "\n")
+
+  def failed(self, error: Exception) -> str:
+    """Return why, and how to send the rest."""
+    wandb_server.reset()
+    return f"{wandb_server.reason(error)}; send the rest with: {_sync_command(self.folder)}"
 
 
-def record(folder: Path, run: Any, content: Any) -> None:
-  """Note in a file that an open run of W&B has the content of a folder: of a run its `extent`."""
-  place = {"server": run.settings.base_url, "entity": run.entity, "project": run.project}
-  storage.write(folder / "sent.json", json.dumps(place | {"content": content}) + "\n")
-
-
-def is_synced(folder: Path, server: str, options: WandbOptions, content: Any) -> bool:
-  """Return whether the server is known to have the content, under the entity and project
-  asked for.
-  """
+def is_synced(run: Run, server: str, options: Wandb) -> bool:
+  """Return whether a server is known to have all of a run, in the project and entity asked for."""
   try:
-    found = json.loads((folder / "sent.json").read_bytes())
-  except (OSError, ValueError):
+    found = json.loads((run.path / "wandb" / "sent.json").read_bytes())
+    entity = found["entity"]
+  except (OSError, ValueError, KeyError, TypeError):
     return False
-  place = {"server": server, "project": options.project or PROJECT, "content": content}
-  return found == place | {"entity": options.entity or found.get("entity")}
+  place = {"server": server, "entity": options.entity or entity, "project": options.named_project}
+  return found == place | extent(run.step, run.summary is not None)
 
 
 def extent(step: int, finished: bool) -> dict[str, Any]:
   """Return how much there is of a run: its rows up to a step, and whether it has its summary."""
   return {"step": step, "finished": finished}
-
-
-def run_settings(
-  options: WandbOptions, config: Mapping[str, Any], facts: Mapping[str, Any], folder: Path
-) -> dict[str, Any]:
-  """Return the arguments of `wandb.init` for a run.
-
-  `facts` are properties by which runs are compared and that the config lacks, such as the number
-  of parameters.
-  """
-  # The folder's name is no unique id: W&B would mix the rows of a run that is started afresh, here
-  # or on another machine, with those it has.
-  file = storage.unlinked(folder / "wandb") / "id"
-  if not file.is_file() or not re.fullmatch(rb"[\w.=-]{1,128}", file.read_bytes()):
-    own = re.sub(r"[^\w.=-]", "_", folder.absolute().parent.name, flags=re.A)[:64]
-    storage.write(file, f"{own}-{secrets.token_hex(4)}")
-  found = settings(options, config, folder.absolute().parent.name, f"seed={config['seed']}")
-  found |= {"id": file.read_text(), "job_type": "train", "notes": options.notes}
-  return found | {"config": {**experiment(config), **facts}, "dir": str(folder)}
-
-
-def settings(
-  options: WandbOptions, config: Mapping[str, Any], group: str, name: str
-) -> dict[str, Any]:
-  """Return the arguments of `wandb.init` that runs and their aggregate share, but for the
-  `name`.
-  """
-  task, encoding = config["task"]["name"], config["encoding"]
-  return {
-    "group": printable(f"{task}/{encoding}/{group}")[:NAME],
-    "name": printable(f"{task}/{encoding}/{group}/{name}")[-NAME:],
-    "tags": list(dict.fromkeys([printable(task)[:64], printable(encoding)[:64], *options.tags])),
-    "project": options.project or PROJECT,
-    "entity": options.entity,
-    "reinit": "finish_previous",
-  }
 
 
 def experiment(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,8 +238,19 @@ def experiment(config: Mapping[str, Any]) -> dict[str, Any]:
   return {key: config[key] for key in config if key == "seed" or key not in BOOKKEEPING}
 
 
-def facts(summary: Mapping[str, Any] | None) -> dict[str, Any]:
-  """Return the facts that training has logged, from the summary of a finished run."""
-  return {
-    key: value for key, value in (summary or {}).items() if "/" not in key and key not in RESULTS
-  }
+def _run_id(folder: Path) -> str:
+  """Return the id of a run in W&B, which is kept in its folder.
+
+  The folder's name is no unique id: W&B would mix the rows of a run that is started afresh, here or
+  on another machine, with those it has.
+  """
+  file = storage.unlinked(folder / "wandb") / "id"
+  if not file.is_file() or not re.fullmatch(rb"[\w.=-]{1,128}", file.read_bytes()):
+    own = re.sub(r"[^\w.=-]", "_", folder.absolute().parent.name, flags=re.A)[:64]
+    storage.write(file, f"{own}-{secrets.token_hex(4)}")
+  return file.read_text()
+
+
+def _sync_command(folder: Path) -> str:
+  """Return the command that sends a run from its folder."""
+  return f"python -m posexp.sync {pasted(folder)}"

@@ -8,9 +8,9 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from numbers import Real
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -21,6 +21,7 @@ from posexp.runs.predictions import load_samples
 from posexp.status import doing
 from posexp.tasks import TASKS
 from posexp.tasks.contract import Data, ModelSpec, declared, prefixed, score_of
+from posexp.tracking import Tracker, Trackers
 from posexp.training import costs, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
 from posexp.training.evaluation import LOOK, SMALLER, Snapshot
@@ -39,25 +40,6 @@ Batches = Iterator[tuple[dict[str, jax.Array], int]]  # on their devices, with t
 Shapes = list[dict[str, jax.ShapeDtypeStruct]]  # of batches, each once
 
 
-class Tracker(Protocol):
-  """What follows a run from outside; a context manager that ends with the run."""
-
-  line: str  # where it can be seen
-
-  def __enter__(self) -> Self: ...
-
-  def __exit__(self, *error: Any) -> None: ...
-
-  def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Add a row of metrics.jsonl."""
-
-  def summarize(self, summary: Mapping[str, Any]) -> None:
-    """Show the result."""
-
-  def samples(self, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Show predictions for some examples, as tables by their names."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Job:
   """What belongs to the training of one run."""
@@ -67,7 +49,7 @@ class Job:
   data: Data
   program: Program
   rhythm: Rhythm
-  tracker: Tracker
+  trackers: Trackers
   started: float  # when the process, or the job of a sweep, began: by time.perf_counter
 
   def snapshot(self, state: State) -> Snapshot:
@@ -77,11 +59,11 @@ class Job:
 
 
 def run_training(
-  run: RunWriter, setup: Setup, track: Callable[..., Tracker], started: float
+  run: RunWriter, setup: Setup, trackers: Mapping[str, Tracker], started: float
 ) -> dict[str, Any]:
   """Train a run whose folder is open; return its summary, which is the last thing written.
 
-  `track(facts=...)` opens the run's tracker; `started` is as in `Job`.
+  `trackers` have their names as keys; `started` is as in `Job`.
 
   Raises:
     UserError: the data are not in order, or the loss is no longer finite.
@@ -104,15 +86,15 @@ def run_training(
   facts |= {"steps": rhythm.steps}
   facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   facts |= {"processor": processor(), "versions": versions()}
-  with track(facts=facts) as tracker:
-    terminal.header(setup.config, data, spec, facts, run.path, tracker.line)
-    job = Job(run, setup, data, program, rhythm, tracker, started)
+  with Trackers(trackers, run, setup.config, facts) as opened:
+    terminal.header(setup.config, data, spec, facts, run.path, opened.lines)
+    job = Job(run, setup, data, program, rhythm, opened, started)
     state = fit(job, step, batches, upcoming)
     own = {} if type(setup.task) in TASKS.values() else declared(setup.task)
     summary = conclude(job, state) | facts | own
-    tracker.summarize(summary)
-    tracker.samples(load_samples(run.output))
-  run.finish(summary)  # after the tracker has it all: a finished run is not opened again
+    opened.summarize(summary)
+    opened.samples(load_samples(run.output))
+  run.finish(summary)  # after the trackers have it all: a finished run is not opened again
   return summary
 
 
@@ -204,7 +186,7 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
         best = all(run.rank(row) > before for before in run.ranks)
       if row:
         run.log(step, row)
-        job.tracker.log(step, row)
+        job.trackers.log(step, row)
       if evaluates:
         terminal.evaluation(job.setup.task, steps, run.history, best)
         run.save(step, state, row)

@@ -26,7 +26,7 @@ def header(
   spec: ModelSpec,
   facts: Mapping[str, Any],
   folder: Path,
-  tracking: str,
+  trackers: Mapping[str, str],
 ) -> None:
   """Say what is about to be trained, on what, how large it is, and where it is kept."""
   name, size, train = config["encoding"], config["model"], config["train"]
@@ -48,10 +48,10 @@ def header(
     "training": f"{facts['steps']:,} steps of {train['batch_size']:,} {data.unit}, "
     f"seed {config['seed']}, on {facts['devices']}",
     "run": near(folder),
-    "wandb": tracking,
+    **trackers,
   }
   for label, text in rows.items():
-    log.info("%s", printable(f"{label:<10}{text}").rstrip())
+    log.info("%s", printable(f"{label:<9} {text}").rstrip())
   notes = [*data.notes, *getattr(spec, "notes", ())]
   if train["warmup"] >= facts["steps"]:
     notes.append(

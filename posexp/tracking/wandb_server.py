@@ -34,7 +34,8 @@ class Heard(logging.handlers.MemoryHandler):
   """Keeps the warnings and errors that W&B would have printed, to be logged or forgotten."""
 
   def __init__(self):
-    super().__init__(capacity=1000, flushLevel=logging.CRITICAL + 1, target=log)
+    super().__init__(capacity=1000, flushLevel=logging.CRITICAL + 1)
+    self.target: Any = log  # which handles records as a handler does
     self.logger = logging.Logger(log.name, logging.WARNING)
     self.logger.addHandler(self)
 
@@ -74,10 +75,12 @@ def connect(deadline: float) -> Any:
   return wandb
 
 
-def open_online(settings: Mapping[str, Any], deadline: float) -> Any:
-  """Return a run of W&B on the server, from arguments of `wandb.init`; raises as `connect` does."""
+def open_online(settings: Mapping[str, Any], deadline: float, **more: Any) -> Any:
+  """Return a run of W&B on the server, from arguments of `wandb.init` and `wandb.Settings`; raises
+  as `connect` does.
+  """
   wandb = connect(deadline)
-  options = wandb.Settings(**QUIET, **FINISH, init_timeout=_left(deadline))
+  options = wandb.Settings(**QUIET, **FINISH, **more, init_timeout=_left(deadline))
   return wandb.init(**settings, mode="online", resume="allow", settings=options)
 
 

@@ -1,0 +1,134 @@
+"""What TensorBoard and trackers of one's own get of a run; and several trackers at once."""
+
+import dataclasses
+import json
+import sys
+
+import pytest
+from tracked import CONFIG, FACTS
+
+from posexp.config.command_line import compose, explained
+from posexp.config.composed import resolve
+from posexp.errors import UserError
+from posexp.runs import RunWriter, digest, folder
+from posexp.tracking import TrackedRun, Tracker, Trackers, chosen
+from posexp.tracking.tensorboard import TensorBoard
+
+
+def events():
+  """All events of the run, from its files in the order of their names."""
+  loader = pytest.importorskip("tensorboardX.event_file_writer", reason="of an extra")
+  from tensorboardX.proto.event_pb2 import Event
+
+  assert loader
+  found = []
+  for file in sorted((folder(CONFIG) / "tensorboard").glob("events.*")):
+    data = file.read_bytes()
+    while data:
+      length = int.from_bytes(data[:8], "little")  # and 4 bytes of a checksum, on both sides
+      found.append(Event.FromString(data[12 : 12 + length]))
+      data = data[16 + length :]
+  return [(event, value) for event in found for value in event.summary.value]
+
+
+def train(steps, rows=()):
+  with RunWriter(folder(CONFIG), CONFIG) as run:
+    run.rewind(20)
+    with Trackers({"tensorboard": TensorBoard()}, run, CONFIG, FACTS) as opened:
+      for step in steps:
+        row = {"validation/accuracy": step / 100, "time/seconds": float(step)}
+        run.log(step, row)
+        opened.log(step, row)
+      opened.summarize({"step": 20, "test/accuracy": 0.5, "headline": {}, **FACTS})
+      opened.samples({"samples": rows})
+  return opened.lines["tensorboard"]
+
+
+def test_tensorboard_has_every_step_of_a_resumed_run_once(apart):
+  pytest.importorskip("tensorboardX", reason="of an extra")
+  train([10, 20, 30])
+  line = train([30, 40], [{"source": "one", "hypothesis": "eins"}])
+  assert line == f"tensorboard --logdir {folder(CONFIG)}/tensorboard"
+  found = events()
+  scalars = [(e.step, round(v.simple_value, 6)) for e, v in found if v.tag == "validation/accuracy"]
+  assert scalars == [(10, 0.1), (20, 0.2), (30, 0.3), (40, 0.4)]
+  times = [e.wall_time for e, v in found if v.tag == "validation/accuracy"]
+  assert times[1] - times[0] == pytest.approx(10)
+  assert [e.step for e, v in found if v.tag == "test/accuracy"] == [20]
+  texts = {v.tag: v.tensor.string_val[0].decode() for _, v in found if v.tensor.string_val}
+  assert "    encoding: rpr\n" in texts["config/text_summary"]
+  assert '"hypothesis": "eins"' in texts["samples/text_summary"]
+  [hparams] = [v.metadata.plugin_data.content for _, v in found if "session_start" in v.tag]
+  assert b"rpr.k" in hparams
+  assert b"parameters" in hparams
+
+
+def test_without_tensorboardx(monkeypatch):
+  monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+  with pytest.raises(UserError, match="tensorboardX is missing: pip install 'tensorboardX"):
+    chosen({"tracker": {"tensorboard": {}}})
+
+
+@dataclasses.dataclass(frozen=True)
+class Opens(Tracker):
+  """One that opens what it is given."""
+
+  opened: TrackedRun
+
+  def open(self, run, config, facts):
+    return self.opened
+
+
+class Rows(TrackedRun):
+  """A run whose rows end up on standard output."""
+
+  def log(self, step, metrics):
+    print(json.dumps({"step": step, **metrics}))
+
+
+class Full(TrackedRun):
+  """One whose disk is full."""
+
+  def log(self, step, metrics):
+    raise OSError("no space left")
+
+  def close(self, status):
+    sys.exit("this is never called")
+
+
+def test_one_that_fails_costs_neither_the_run_nor_the_others(capsys, caplog):
+  trackers = {"full": Opens(Full("there")), "rows": Opens(Rows("here"))}
+  with Trackers(trackers, None, {}, {}) as opened:
+    assert opened.lines == {"full": "there", "rows": "here"}
+    opened.log(1, {"train/loss": 0.5})
+    opened.log(2, {"train/loss": 0.4})
+  assert len(capsys.readouterr().out.splitlines()) == 2
+  [record] = caplog.records
+  assert record.getMessage() == "full gets no more of this run: OSError: no space left"
+
+
+@pytest.mark.parametrize(
+  ("typed", "found"),
+  [
+    ("none", []),
+    ("[]", []),
+    ("tensorboard", ["tensorboard"]),
+    ("[wandb,tensorboard]", ["wandb", "tensorboard"]),
+    ("foo", r"tracker=foo: no such tracker \(known: none, tensorboard, wandb\)"),
+    ("[wandb,foo]", "tracker=foo: no such tracker"),
+  ],
+)
+def test_the_choice_is_no_part_of_a_runs_identity(typed, found):
+  if isinstance(found, str):
+    with pytest.raises(UserError, match=found), explained([]):
+      compose([f"tracker={typed}"])
+    return
+  config = resolve(compose([f"tracker={typed}"]))
+  assert list(config.get("tracker", {})) == found
+  assert "wandb" not in config
+  assert digest(config) == digest(resolve(compose()))
+
+
+def test_a_tracker_opens_something():
+  with pytest.raises(NotImplementedError):
+    Tracker().open(None, {}, {})
