@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 COMMANDS = (
-  "train", "evaluate", "inspect", "check", "report", "compare", "translate", "generate", "parse",
+  "train", "evaluate", "inspect", "check", "report", "compare", "translate", "generate",
   "clean", "sync",
 )  # fmt: skip
 

@@ -195,6 +195,7 @@ def without_terms(
     "encoding": trained.run.config["encoding"],
     "step": int(trained.snapshot.state.step),
     "split": args.split,
+    "metric": trained.setup.task.compare_by,
     "on": on,
     "off": [off._asdict() | metrics for off, metrics in zip(offs, rest, strict=True)],
   }

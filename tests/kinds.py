@@ -6,7 +6,7 @@ from pathlib import Path
 
 import order
 
-from posexp.data import grammar, trees
+from posexp.parsing import grammar, trees
 from posexp.tasks import scan
 
 # Without an encoding, whose parameters are not counted against a model without one. Files that type

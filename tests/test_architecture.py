@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from conftest import ROOMS
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "posexp"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -26,6 +28,17 @@ def test_a_room_uses_only_the_rooms_below_it():
 
 def test_the_root_holds_little_more_than_commands():
   assert len(list(PACKAGE.glob("*.py"))) <= 17
+
+
+def test_every_room_has_tests_of_its_own():
+  rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+  assert set(ROOMS) == {*rooms, "commands"}
+  for room, names in ROOMS.items():
+    files = [*Path(__file__).parent.glob(f"{room}/test_*.py")]
+    files += [
+      file for name in names if (file := Path(__file__).with_name(f"test_{name}.py")).exists()
+    ]
+    assert files, room
 
 
 def test_no_module_is_named_like_one_of_the_standard_library():

@@ -16,7 +16,7 @@ import order
 import pytest
 from commands import Command
 
-from posexp.data import grammar, trees
+from posexp.parsing import grammar, trees
 
 RUN = [*order.MODEL, "wandb.mode=disabled", "encoding=rpr", "rpr.k=2", "train.steps=60"]
 RUN += ["train.evaluate_every=4", "train.log_every=3"]

@@ -109,8 +109,8 @@ def test_the_baseline_can_be_named(tmp_path, said):
     (["--where", "rpr.k=3"], "--where rpr.k=3: no run has that; there are 2, 4"),
     (["--where", "rpr.k"], "--where rpr.k: write it as OPTION=VALUE, as in encoding=rpr"),
     (["--where", "rpr.kk=2"], "no run has that; did you mean rpr.k?"),
-    (["--baseline", "sinusoidl"], "it is no group; did you mean sinusoidal?"),
-    (["--baseline", "rpr"], "it is no group; did you mean rpr k=4?"),
+    (["--baseline", "sinusoidl"], "it is no group with a mean; did you mean sinusoidal?"),
+    (["--baseline", "rpr"], "it is no group with a mean; did you mean rpr k=4?"),
   ],
 )
 def test_what_does_not_exist_is_refused_with_the_nearest_name(tmp_path, argv, message):

@@ -201,7 +201,7 @@ def test_what_is_told_apart_needs_no_more_seeds_and_the_rest_more_than_it_has(tm
   groups = {("rpr", k): list(base + draw.normal(0.004 * k, 0.008, 6)) for k in range(6)}
   sweep(tmp_path, {"sinusoidal": list(base)} | groups)
   (found,) = results(read_runs([tmp_path])[0])
-  differences = [group.difference for group in found.groups if group.difference is not None]
+  differences = [group.difference for group in found.groups if group.difference.p is not None]
   assert {each.holm < 0.05 for each in differences} == {True, False}
   for each in differences:
     assert each.needed is None or (each.needed > 6 and each.holm >= 0.05)

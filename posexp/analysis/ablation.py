@@ -15,7 +15,7 @@ from posexp.encodings.span import TermScale
 from posexp.errors import UserError
 from posexp.runs import Run
 from posexp.runs.identity import settings
-from posexp.runs.metrics import COST, METRICS, Score, score
+from posexp.runs.metrics import COST, METRICS, score
 from posexp.tasks.contract import Outputs
 from posexp.training.restore import TrainedModel, terms_of
 
@@ -80,16 +80,14 @@ class Switches:
         yield Off((term,), layers, within.heads)
 
 
-def parts(found: Outputs) -> tuple[str, np.ndarray, np.ndarray]:
-  """Return the metric whose changes are shown, and what is divided by what, [N] each, to make it.
+def parts(found: Outputs) -> tuple[np.ndarray, np.ndarray]:
+  """Return what is divided by what, [N] each, to make the metric whose changes are shown.
 
-  It is accuracy; of language models bits per byte; and of parsers F1, by which the count depends on
-  what was found.
+  It is `compare_by` of the task: of language models bits per byte, else right ones among tokens.
   """
   if "bytes" in found:
-    return "bits_per_byte", found["loss"] / np.log(2), found["bytes"]
-  metric = "f1" if "spans" in found else "accuracy"
-  return metric, found["right"].astype(float), found["tokens"]
+    return found["loss"] / np.log(2), found["bytes"]
+  return found["right"].astype(float), found["tokens"]
 
 
 def ratio(values: np.ndarray, counts: np.ndarray) -> tuple[float, np.ndarray]:
@@ -106,10 +104,10 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
   """
   task, data = trained.setup.task, trained.data
   found = [task.predict(data, trained.snapshot, split, scale) for scale in scales]
-  level, before = ratio(*parts(found[0])[1:])
+  level, before = ratio(*parts(found[0]))
   metrics = []
   for each in found:
-    value, deviations = ratio(*parts(each)[1:])
+    value, deviations = ratio(*parts(each))
     difference = {
       "examples": len(deviations),
       "change": float(value - level),
@@ -121,11 +119,6 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
   return metrics
 
 
-def shown(on: dict[str, Any]) -> Score:
-  """Return the metric whose changes are shown."""
-  return score(next(name for name in ("bits_per_byte", "f1", "accuracy") if name in on))
-
-
 def table(result: dict[str, Any], known: Off) -> str:
   """Return the metrics with everything on, and a row for each choice of switches.
 
@@ -133,7 +126,7 @@ def table(result: dict[str, Any], known: Off) -> str:
   are examples with another answer, or with more or fewer tokens right.
   """
   on = result["on"]
-  main = shown(on)
+  main = score(result["metric"])
   names = [main.key, "loss"]
   names.append(next(name for name in METRICS if name in on and name not in names))
   rows = [["everything on", on[main.key], None, None, *(on[name] for name in names[1:]), None]]
@@ -186,7 +179,7 @@ def heat_map(result: dict[str, Any]) -> Figure:
   off, on = result["off"], result["on"]
   terms = {row["terms"]: [each for each in off if each["terms"] == row["terms"]] for row in off}
   layers, heads = (max((row[key] for row in off), key=len) for key in ("layers", "heads"))
-  main = shown(on)
+  main = score(result["metric"])
   unit = f"points of {main.title}" if main.metric.percent else main.title
   level = f"{100 * on[main.key]:.2f} %" if main.metric.percent else f"{on[main.key]:.4f}"
   decimals = "+.1f" if main.metric.percent else "+.2f"

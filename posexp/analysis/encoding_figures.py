@@ -9,16 +9,16 @@ import textwrap
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import softmax
 
 from posexp.analysis.attention_weights import AttentionByOffset, AttentionMap
 from posexp.analysis.probe import Profile, Shares, inner_products, relative_to_zero
-from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, heat, line_style, numbers, panels
+from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, band, heat, line_style, panels
 
 # Inches of attention maps: of a token where there is room, of a row of panels, between two names.
 TOKEN, WIDEST, APART = 0.14, 30.0, 0.09
+FAR = 32  # tokens, up to which attention to either side is drawn
 
 
 def vectors(name: str, found: np.ndarray) -> Figure:
@@ -125,36 +125,30 @@ def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Fi
   return by_head(title, lines, "offset (key − query)", "attention weight")
 
 
-def attention_on_text(name: str, found: AttentionByOffset, item: str, near: int = 32) -> Figure:
-  """Attention at offsets up to `near` on real sequences, which are called `item`."""
-  title = f"{name}: attention by offset on {found.examples} {item}s of the validation split"
-  chosen = np.abs(found.offsets) <= near
-  lines = {
-    f"layer {layer}": (found.offsets[chosen], mass[:, chosen], found.uniform[chosen])
-    for layer, mass in enumerate(found.mass)
-  }
-  return by_head(title, lines, "offset (key − query), in tokens", "share of attention")
+def attention_on_text(name: str, found: AttentionByOffset, item: str, causal: bool) -> Figure:
+  """Draw attention by offset on real sequences, which are called `item`, up to FAR to either side.
 
-
-def attention_by_distance(name: str, found: AttentionByOffset, item: str) -> Figure:
-  """Attention of a causal stack by distance on real sequences, with the border of its memory."""
-  back = found.offsets <= 0
-  distance, visible = -found.offsets[back], found.uniform[back]
+  Of a causal stack it is by distance, up to the farthest, with the border of the memory.
+  """
+  what, sign = ("distance (query − key)", -1) if causal else ("offset (key − query)", 1)
+  chosen = found.offsets <= 0 if causal else np.abs(found.offsets) <= FAR
   title = (
-    f"{name}: attention by distance on {found.examples} {item}s of the validation split, of "
-    f"{found.length} tokens"
+    f"{name}: attention by {what.split()[0]} on {found.examples} {item}s of the validation split"
   )
-  memory = distance.max() >= found.length
+  memory = causal and -found.offsets.min() >= found.length
+  if causal:
+    title += f", of {found.length} tokens"
   if memory:
     title += "\nright of the line every key stands in the memory, left of it those of early queries"
   lines = {
-    f"layer {layer}": (distance, mass[:, back], visible) for layer, mass in enumerate(found.mass)
+    f"layer {layer}": (sign * found.offsets[chosen], mass[:, chosen], found.uniform[chosen])
+    for layer, mass in enumerate(found.mass)
   }
-  figure = by_head(title, lines, "distance (query − key), in tokens", "share of attention")
-  drawn = found.mass[..., back]
-  for axes, shares in zip(figure.axes, found.in_memory, strict=True):
+  figure = by_head(title, lines, f"{what}, in tokens", "share of attention")
+  drawn = found.mass[..., chosen]
+  for axes, shares in zip(figure.axes, found.in_memory, strict=True) if causal else ():
     axes.set_xscale("symlog", base=2, linthresh=1)
-    axes.set_xlim(0, distance.max())
+    axes.set_xlim(0, -found.offsets.min())
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
@@ -162,18 +156,6 @@ def attention_by_distance(name: str, found: AttentionByOffset, item: str) -> Fig
     if memory:
       axes.axvline(found.length - 0.5, color=GRAY, linewidth=0.8)
       axes.set_title(f"{axes.get_title()}: {shares.mean():.0%} in the memory")
-  return figure
-
-
-def likeness(name: str, rows: list[str], columns: list[str], found: np.ndarray) -> Figure:
-  """Return distances [rows,columns] of a model's heads to those of others, with their numbers."""
-  title = f"{name}: how far its heads are from the nearest of their layer in others"
-  size = {"width": 2.4 + 0.9 * len(columns), "height": 0.8 + 0.3 * len(rows)}
-  figure, ((axes,),) = panels(1, 1, **size, title=title)
-  heat(axes, found, label="Jensen-Shannon distance", cmap="viridis_r", limits=(0, 1))
-  axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
-  axes.set_yticks(range(len(rows)), rows)
-  numbers(axes, found, ".2f", found > 0.5)
   return figure
 
 
@@ -232,12 +214,6 @@ def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
   axes.yaxis.set_major_formatter("{x:g}")
   _legend(figure)
   return figure
-
-
-def band(axes: Axes, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, **line):
-  """Return a line of means with a band around it."""
-  axes.fill_between(x, low, high, color=line["color"], alpha=0.17, linewidth=0)
-  axes.plot(x, mean, linewidth=1.3, **line)
 
 
 def _legend(figure: Figure) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from posexp.runs import Run
 from posexp.runs.metrics import COST, Score, declared, score
-from posexp.tasks import TASKS
+from posexp.tasks import tasks
 
 
 def measured(runs: Iterable[Run]) -> dict[str, Score]:
@@ -35,7 +35,7 @@ def headline(runs: Sequence[Run]) -> Score | None:
   """
   found = measured(runs)
   named = next((run.summary["headline"] for run in runs if "headline" in (run.summary or {})), None)
-  named = named or getattr(TASKS.get(runs[0].settings["task.kind"]), "headline", ())
+  named = named or getattr(tasks().get(runs[0].settings["task.kind"]), "headline", ())
   tested = [each for each in found.values() if (each.split, each.part) == ("test", "")]
   chosen = [*(found[key] for key in named if key in found), *tested, *found.values()]
   return chosen[0] if chosen else None

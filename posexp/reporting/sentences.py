@@ -56,7 +56,7 @@ def answer(results: Results) -> str:
     found = f"{best.label} is first of {len(results.ranked)} groups with {found}, {of}"
   if results.unequal:
     found += f", on unequal terms: groups differ in {listed(results.unequal)}"
-  missing = [group.label for group in results.groups if group.estimate is None]
+  missing = [group.label for group in results.groups if not group.estimate.n]
   without = f" Without a mean: {listed(missing)}." if missing else ""
   return f"{found}.{against}{without}"
 
@@ -78,7 +78,7 @@ def _asked(results: Results) -> str:
 def outcome(group: Group, results: Results) -> str:
   """Return how a group compares with the baseline: a key of VERBS."""
   found = group.difference
-  if found is None or found.holm is None:
+  if found.holm is None:
     return "not tested"
   if found.holm >= LEVEL:
     return "not told apart"
@@ -90,7 +90,7 @@ def differences(results: Results) -> list[str]:
   """Return a sentence for each group that shares seeds with the baseline, in the order of their
   scores.
   """
-  return [_difference(group, results) for group in results.ranked if group.difference is not None]
+  return [_difference(group, results) for group in results.ranked if group.difference.estimate.n]
 
 
 def _difference(group: Group, results: Results) -> str:

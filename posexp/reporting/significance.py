@@ -30,7 +30,7 @@ DRAWS = 9999  # of scores of seeds: scipy's default
 class Estimate(NamedTuple):
   """A mean over n runs; sd needs two runs, and an interval needs two that differ."""
 
-  n: int
+  n: int = 0
   mean: float | None = None  # of no run
   sd: float | None = None
   low: float | None = None
@@ -41,12 +41,19 @@ class Estimate(NamedTuple):
     """Half the interval."""
     return None if self.high is None else (self.high - self.low) / 2
 
+  @property
+  def ends(self) -> np.ndarray:
+    """The mean and both ends of the interval, float [3]; NaN for what there is not."""
+    return np.array([self.mean, self.low, self.high], float)
+
 
 def estimate(values: Sequence[float], scale: float = 0.0) -> Estimate:
   """Mean, standard deviation (n − 1) and the 95 % t interval of the mean.
 
   Values that differ by less than 1e-9 of `scale`, or of the largest of them, count as equal.
   """
+  if len(values) == 0:
+    return Estimate()
   n, mean = len(values), float(np.mean(values))
   if n < 2:
     return Estimate(n, mean)
@@ -180,13 +187,6 @@ def ratio_measure(amounts: np.ndarray, sizes: np.ndarray) -> Measure:
 def share_measure(right: np.ndarray) -> Measure:
   """Return the per cent of examples that are right, from bool [N]."""
   return ratio_measure(100 * right, np.ones(len(right)))._replace(right=right)
-
-
-def f1_measure(counts: np.ndarray) -> Measure:
-  """F1 in per cent of what is matched, what should be found and what is, int [N,3], from the sums
-  over examples."""
-  matched, gold, predicted = counts.T
-  return ratio_measure(200 * matched, gold + predicted)
 
 
 def resample(measures: Sequence[Measure], samples: int) -> np.ndarray:

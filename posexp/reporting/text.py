@@ -79,7 +79,8 @@ def did_you_mean(asked: str, names: Sequence[str]) -> str:
   """
   same = [each for each in names if re.split(r"[./]", each)[-1] == re.split(r"[./]", asked)[-1]]
   close = same[:3] or [each for each in [nearest(asked, names)] if each]
-  return f"did you mean {' or '.join(close)}?" if close else f"there are {listed(names, 8)}"
+  there = f"there are {listed(names, 8)}" if names else "there is none"
+  return f"did you mean {' or '.join(close)}?" if close else there
 
 
 def listed(items: Sequence[str], most: int = 4) -> str:

@@ -35,7 +35,7 @@ METRICS = {
     Metric("exact_match", "exact match", percent=True),
     Metric("oracle_end", "exact match but for the end", percent=True),
     Metric("reach", "reach", ".0f"),  # the largest length with an exact match of 90 % up to it
-    Metric("f1", "F1", percent=True),  # of brackets
+    Metric("f1", "F1", percent=True),
     Metric("recall", "recall", percent=True),
     Metric("precision", "precision", percent=True),
     Metric("unlabeled_f1", "unlabeled F1", percent=True),

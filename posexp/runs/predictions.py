@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from posexp import storage
 from posexp.errors import UserError
@@ -22,6 +22,24 @@ DIGEST = re.compile("[0-9a-f]{64}")
 SAMPLES = 50  # examples that a tracker is shown
 TABLES = {"samples": "test", "continuations": "generated"}  # its tables, and the files they are of
 SEAL = ".sha256"
+
+
+class Columns(NamedTuple):
+  """What the predictions of a kind of task hold, by their columns, and what is measured of them."""
+
+  kind: str
+  source: str  # may be missing
+  reference: str
+  answer: str
+  metrics: tuple[str, ...]  # rows of the table of metrics
+  items: str  # what an example is
+  numbers: tuple[str, ...] = ()  # columns of numbers of which the metrics are made
+  joined: bool = False  # examples are parts of one text; its numbers are nats and bytes
+
+  @property
+  def needed(self) -> set[str]:
+    """The columns by which they are known."""
+    return {self.reference, self.answer, *self.numbers}
 
 
 def write_predictions(folder: Path, split: str, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -12,7 +12,6 @@ from posexp.tasks.number_words import Numbers
 from posexp.tasks.scan import Scan
 from posexp.tasks.text_classification import TextClassification
 from posexp.tasks.translation import Corpus
-from posexp.tasks.tree_sources import Craft, Files, Grammar
 
 TASKS = {
   "text_classification": TextClassification,
@@ -22,10 +21,12 @@ TASKS = {
   **{task.name: task for task in DIAGNOSTICS},
   "echo": Echo,
   "scan": Scan,
-  "parsing": Files,
-  "craft": Craft,
-  "grammar": Grammar,
 }
+
+
+def tasks() -> dict[str, type[Task]]:
+  """Return all tasks by name: these, those of other rooms of the package, and plugins."""
+  return plugins.table("task", TASKS)
 
 
 def make_task(config: Mapping[str, Any]) -> Task:
@@ -37,5 +38,5 @@ def make_task(config: Mapping[str, Any]) -> Task:
   """
   plugins.check("task", config)
   section = dict(config.get("task") or {})
-  cls = look_up(plugins.table("task", TASKS), section.pop("kind", None), "task.kind")
+  cls = look_up(tasks(), section.pop("kind", None), "task.kind")
   return build(cls, section, where="task")

@@ -29,7 +29,7 @@ from posexp.data.splits import EVALUATED
 from posexp.errors import near
 from posexp.runs import Broken, read_config, read_rows, read_summary
 from posexp.runs.metrics import METRICS, Metric, Score, score
-from posexp.runs.predictions import are_whole
+from posexp.runs.predictions import Columns, are_whole
 
 if TYPE_CHECKING:
   from flax import nnx
@@ -195,6 +195,10 @@ class Task(Protocol):
   headline: ClassVar[tuple[str, ...]]  # the results that tables show, the main one first
   metrics: ClassVar[tuple[Metric, ...]] = ()  # metrics that METRICS lacks or names differently
   followed: ClassVar[tuple[str, ...]] = ("loss",)  # metrics of `measure` that the log shows
+  compare_by: ClassVar[str] = "accuracy"  # what right / tokens of `predict` is, over all examples
+  prediction_columns: ClassVar[Columns | None] = (
+    None  # of its predictions, where no task of posexp has these
+  )
 
   name: str  # a folder of this name holds the runs
 

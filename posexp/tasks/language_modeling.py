@@ -118,6 +118,7 @@ class LanguageModeling(Task):
   score: ClassVar[str] = "validation/bits_per_byte"
   headline: ClassVar[tuple[str, ...]] = ("test/bits_per_byte", "test/perplexity")
   followed: ClassVar[tuple[str, ...]] = ("loss", "bits_per_byte")
+  compare_by: ClassVar[str] = "bits_per_byte"
 
   columns: ClassVar[tuple[str, ...]] = ("text",)
   way_out: ClassVar[str] = "task=language_modeling task.train=FILE, or take task=reviews"

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from posexp.data import batches, trees
-from posexp.data.encoded_trees import UNKNOWN, Lexicon, Sentences
+from posexp.data import batches
 from posexp.data.examples import Batch
 from posexp.data.splits import EVALUATED, SPLITS
-from posexp.data.trees import Tree
-from posexp.tasks.brackets import Branching
+from posexp.parsing import trees
+from posexp.parsing.brackets import Branching
+from posexp.parsing.encoded import Lexicon, Sentences
+from posexp.parsing.trees import Tree
 
 if TYPE_CHECKING:
-  from posexp.models.parser import ParserSpec
+  from posexp.parsing.model import ParserSpec
+  from posexp.parsing.task import Parsing
 
 READ = {
   "words": "words",
@@ -25,7 +27,6 @@ READ = {
   "both": "words and gold tags",
   "characters": "the letters of words",
 }
-LETTER = 64  # the width of a letter's vector (Kitaev & Klein 2018)
 WIDER = 3  # the ratio of successive lengths of batches beyond those of training
 FEWEST = 8  # rows of these batches at least, so that several devices can share them
 
@@ -34,12 +35,9 @@ FEWEST = 8  # rows of these batches at least, so that several devices can share 
 class TreebankData(batches.Bucketed):
   """Sentences with their trees, ready for a parser."""
 
+  task: Parsing
   lexicon: Lexicon
-  inputs: str
-  loss: str
-  hidden: int
-  train: Sequence[Tree]  # the training trees
-  trees_of: dict[str, list[Tree]]  # of the splits that are evaluated
+  trees_of: Mapping[str, Sequence[Tree]]  # by split
   examples: dict[str, Sentences]
   branching: Branching
   notes: tuple[str, ...]
@@ -49,28 +47,19 @@ class TreebankData(batches.Bucketed):
 
   @classmethod
   def of(
-    cls, given: Mapping[str, Sequence[Tree]], lexicon: Lexicon, notes: Sequence[str], **options: Any
+    cls, task: Parsing, given: Mapping[str, Sequence[Tree]], lexicon: Lexicon, notes: Sequence[str]
   ) -> Self:
-    """Build the data from trees by split; too long training trees are already removed. `options`
-    are `inputs`, `loss` and `hidden`.
-    """
-    trees_of = {split: list(given[split]) for split in EVALUATED}
-    return cls(
-      lexicon=lexicon,
-      train=given["train"],
-      trees_of=trees_of,
-      examples={
-        split: Sentences.of(given[split], lexicon, options["inputs"], train=split == "train")
-        for split in SPLITS
-      },
-      branching=Branching.of(given["train"]),
-      notes=(*notes, *_unknown(trees_of, lexicon)),
-      **options,
-    )
+    """Build the data from trees by split; too long training trees are already removed."""
+    examples = {
+      split: Sentences.of(given[split], lexicon, task.inputs, train=split == "train")
+      for split in SPLITS
+    }
+    notes = (*notes, *_unknown(given, lexicon))
+    return cls(task, lexicon, given, examples, Branching.of(given["train"]), notes)
 
   @property
   def about(self) -> tuple[str, str]:
-    given = READ[self.inputs]
+    given = READ[self.task.inputs]
     return (
       f"trees of {given}; {len(self.lexicon.labels) - 1} labels, chains of phrases among them",
       f"{len(self.lexicon.words):,} words, {len(self.lexicon.tags)} tags; longest sentence "
@@ -94,13 +83,11 @@ class TreebankData(batches.Bucketed):
 
   @property
   def word_counts(self) -> np.ndarray:
-    return np.bincount(
-      self.examples["train"].tokens.ravel(), minlength=self.lexicon.rows(self.inputs)
-    )
+    tokens = np.concatenate([ids[1:-1] for ids in self.examples["train"].tokens])
+    return np.bincount(tokens.ravel(), minlength=self.lexicon.rows(self.task.inputs))
 
   def model(self, encoding, size, positions) -> ParserSpec:
-    sizes = self.lexicon.rows(self.inputs), len(self.lexicon.labels)
-    return parser_spec(self, *sizes, encoding, size, positions)
+    return self.task.model(self.lexicon, encoding, size, positions)
 
   def rows_of(self, batch_size: int) -> np.ndarray:
     """Return rows by length: fewer for sentences longer than in training, since a chart's memory
@@ -124,39 +111,15 @@ class TreebankData(batches.Bucketed):
   def parses(self, split: str, spans: np.ndarray) -> list[Tree]:
     """Build the trees of predicted spans, int [N,S,3], for all sentences of a split."""
     pairs = zip(self.trees_of[split], spans, strict=True)
-    return [tree_of(self.lexicon, tree.words, tree.tags, found) for tree, found in pairs]
+    return [self.lexicon.tree(sentence, found) for sentence, found in pairs]
 
 
-def tree_of(lexicon: Lexicon, words: Sequence[str], tags: Sequence[str], spans: np.ndarray) -> Tree:
-  """Build the tree of spans int [S,3]: first word, one past the last, label (0 is no phrase)."""
-  labels = lexicon.labels
-  found = {(i, j): labels[label] for i, j, label in spans.tolist() if label}
-  return trees.of_chains(words, tags, found)
-
-
-def parser_spec(options: Any, vocab_size, num_labels, encoding, size, positions) -> ParserSpec:
-  """Return a parser's specification, with the `inputs`, `loss` and `hidden` of some options."""
-  from posexp.models.parser import ParserSpec
-
-  return ParserSpec(
-    vocab_size=vocab_size,
-    num_labels=num_labels,
-    encoding=encoding,
-    size=size,
-    unknown=UNKNOWN,
-    loss=options.loss,
-    hidden=options.hidden,
-    positions=positions,
-    characters=LETTER if options.inputs == "characters" else None,
-  )
-
-
-def _unknown(trees_of: Mapping[str, Sequence[Tree]], lexicon: Lexicon) -> Iterator[str]:
+def _unknown(given: Mapping[str, Sequence[Tree]], lexicon: Lexicon) -> Iterator[str]:
   """Yield sentences on words, tags and labels that the training trees lack."""
-  for split, given in trees_of.items():
-    words = [word for tree in given for word in tree.words]
-    tags = {tag for tree in given for tag in tree.tags} - set(lexicon.tags)
-    chains = [chain for tree in given for chain in trees.chains(tree).values()]
+  for split in EVALUATED:
+    words = [word for tree in given[split] for word in tree.words]
+    tags = {tag for tree in given[split] for tag in tree.tags} - set(lexicon.tags)
+    chains = [chain for tree in given[split] for chain in trees.chains(tree).values()]
     share = sum(word not in lexicon.words for word in words) / len(words)
     said = [f"{100 * share:.1f} % of the words"] if share else []
     if tags:

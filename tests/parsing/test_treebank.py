@@ -1,19 +1,19 @@
 """Treebanks as numbers: lexicon and batches, where trees come from, and the embedded grammar."""
 
-import functools
 import itertools
 import math
 from collections import Counter
 
 import numpy as np
 import pytest
+from definitions import likeliest
 
-from posexp.data import best_trees, grammar, trees
-from posexp.data.encoded_trees import INPUTS, UNKNOWN, UNKNOWN_TAG, Lexicon, Sentences
-from posexp.data.trees import Tree
+from posexp.data.splits import EVALUATED
 from posexp.errors import UserError
-from posexp.tasks import brackets
-from posexp.tasks.tree_sources import Craft, Files, Grammar
+from posexp.parsing import brackets, grammar, trees
+from posexp.parsing.encoded import INPUTS, UNKNOWN, UNKNOWN_TAG, Lexicon, Sentences
+from posexp.parsing.sources import Craft, Files, Grammar
+from posexp.parsing.trees import Tree
 
 DRAWN = grammar.draw(200, seed=1)
 
@@ -82,7 +82,7 @@ def test_letters_are_those_of_the_words_and_of_long_ones_the_ends(lexicon):
 
 
 def test_what_training_never_saw_is_unknown_and_missed(lexicon):
-  tree = trees.of_chains(["blorp", "saw"], ["XX", "VBD"], {(0, 2): "S::S::S"})
+  tree = trees.of_chains(Tree(("blorp", "saw"), ("XX", "VBD"), ()), {(0, 2): "S::S::S"})
   batch = Sentences.of([tree], lexicon, "both", train=False).batch(np.array([0]), 8, 1)
   assert batch["tokens"][0, 1].tolist() == [UNKNOWN, UNKNOWN_TAG]
   assert batch["gold"][0, 0, 1] == -1
@@ -102,7 +102,7 @@ def test_files_are_split_and_long_sentences_dropped_and_counted(tmp_path):
   file = written(tmp_path / "all.mrg", DRAWN)
   task = Files(train=file, longest=10)
   data = task.prepare(tmp_path)
-  found = Counter(tree.text for split in data.trees_of.values() for tree in split)
+  found = Counter(tree.text for split in EVALUATED for tree in data.trees_of[split])
   assert max(found.values()) == 1
   short = [tree for tree in DRAWN if len(tree.words) <= 10 and tree.text not in found]
   assert data.sizes["train"] == len(short)
@@ -173,49 +173,28 @@ def test_what_is_drawn_is_a_function_of_the_seed():
 
 
 def test_rules_and_words_are_a_distribution():
-  shares = Counter()
-  for rule in grammar.rules():
-    shares[rule.left] += math.exp(rule.weight)
-  for symbol, words in grammar.words().items():
-    shares[symbol] += sum(words.values())
-  np.testing.assert_allclose(list(shares.values()), 1)
-  used = {symbol for rule in grammar.rules() for symbol in rule.right} | {grammar.START}
-  assert used == set(shares)
-
-
-def likeliest(tree, see_words, see_tags):
-  """The log probability of the best tree by the definition, rule by rule, without a chart."""
-  by_left = {}
-  for rule in grammar.rules():
-    by_left.setdefault(rule.left, []).append(rule)
-
-  @functools.cache
-  def one(symbol, i, j):
-    if symbol in grammar.words():
-      share = grammar.words()[symbol].get(tree.words[i], 0) if see_words else 1
-      fits = j == i + 1 and (not see_tags or grammar.label(symbol) == tree.tags[i])
-      return math.log(share) if fits and share else -math.inf
-    return max(rule.weight + several(rule.right, i, j) for rule in by_left[symbol])
-
-  @functools.cache
-  def several(symbols, i, j):
-    if len(symbols) == 1:
-      return one(symbols[0], i, j)
-    ends = range(i + 1, j - len(symbols) + 2)
-    return max(
-      (one(symbols[0], i, k) + several(symbols[1:], k, j) for k in ends), default=-math.inf
-    )
-
-  return one(grammar.START, 0, len(tree.words))
+  tables = grammar.rules() | grammar.words()
+  np.testing.assert_allclose([sum(shares.values()) for shares in tables.values()], 1)
+  used = {symbol for options in grammar.rules().values() for right in options for symbol in right}
+  assert used | {grammar.START} == set(tables)
 
 
 @pytest.mark.parametrize(("see_words", "see_tags"), [(True, True), (True, False), (False, True)])
 def test_the_best_tree_is_as_probable_as_any(see_words, see_tags):
-  short = [tree for tree in DRAWN if len(tree.words) <= 9][:12]
-  for tree in short:
-    options = {"see_words": see_words, "see_tags": see_tags}
-    _, score = best_trees.best(tree.words, tree.tags, **options)
-    assert math.isclose(score, likeliest(tree, see_words, see_tags), rel_tol=1e-9)
+  rules = {
+    left: {right: math.log(share) for right, share in options.items()}
+    for left, options in grammar.rules().items()
+  }
+  for tree in [tree for tree in DRAWN if len(tree.words) <= 9][:12]:
+
+    def word(symbol, i, tree=tree):
+      share = grammar.words()[symbol].get(tree.words[i], 0) if see_words else 1
+      fits = not see_tags or grammar.label(symbol) == tree.tags[i]
+      return math.log(share) if fits and share else -math.inf
+
+    _, score = grammar.best(tree, see_words=see_words, see_tags=see_tags)
+    wanted = likeliest(rules, word, grammar.START, len(tree.words))
+    assert math.isclose(score, wanted, rel_tol=1e-9)
 
 
 def test_the_grammar_itself_does_not_find_all_trees_again():
@@ -223,17 +202,10 @@ def test_the_grammar_itself_does_not_find_all_trees_again():
     return brackets.scores(brackets.counts(DRAWN[:80], map(parse, DRAWN[:80])))["f1"]
 
   branching = brackets.Branching.of(DRAWN)
-  best = f1(lambda tree: best_trees.best(tree.words, tree.tags, see_words=True, see_tags=True)[0])
-  of_tags = f1(
-    lambda tree: best_trees.best(tree.words, tree.tags, see_words=False, see_tags=True)[0]
-  )
-  assert f1(lambda tree: branching(tree.words, tree.tags)) < 0.4 < of_tags < best < 0.99
+  best = f1(lambda tree: grammar.best(tree, see_words=True, see_tags=True)[0])
+  of_tags = f1(lambda tree: grammar.best(tree, see_words=False, see_tags=True)[0])
+  assert f1(branching) < 0.4 < of_tags < best < 0.99
   assert of_tags > 0.8
-
-
-def test_a_sentence_that_is_none_is_refused():
-  with pytest.raises(ValueError, match="the grammar gives no sentence"):
-    best_trees.best(["the", "the"], ["DT", "DT"], see_words=True, see_tags=True)
 
 
 def test_the_task_splits_what_it_draws(tmp_path):

@@ -7,6 +7,7 @@ computed from sums over all sentences. A sentence of punctuation alone is skippe
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from posexp.data.trees import TOP, TRACE, Phrase, Tree, chains
+from posexp.parsing.trees import TOP, TRACE, Phrase, Tree, chains, ordered
 
 PUNCTUATION = frozenset((",", ":", "``", "''", "."))  # tags
 UNCOUNTED = PUNCTUATION | {TOP, TRACE}
@@ -34,34 +35,28 @@ class Counts(NamedTuple):
 
 
 def counts(gold: Iterable[Tree], predicted: Iterable[Tree]) -> np.ndarray:
-  """Return `Counts` int [N,6] of trees against the treebank's, which have the same words."""
+  """Return `Counts` int [N,6] of predicted trees and the treebank's trees of the same sentences."""
   return np.array([_counts(*pair) for pair in zip(gold, predicted, strict=True)])
 
 
 def _counts(gold: Tree, predicted: Tree) -> Counts:
-  wanted, found = _brackets(gold), _brackets(predicted)
   if all(tag in PUNCTUATION for tag in gold.tags):
     return Counts()
-  matched = (wanted & found).total()
-  spans = _spans(wanted) & _spans(found)
-  sizes = wanted.total(), found.total()
-  return Counts(matched, *sizes, spans.total(), 1, int(sizes == (matched, matched)))
+  wanted, found = _brackets(gold), _brackets(predicted)
+  matched = (Counter(wanted) & Counter(found)).total()
+  spans, others = (Counter(each[:2] for each in side) for side in (wanted, found))
+  exact = matched == len(wanted) == len(found)
+  return Counts(matched, len(wanted), len(found), (spans & others).total(), 1, int(exact))
 
 
-def _brackets(tree: Tree) -> Counter:
+def _brackets(tree: Tree) -> list[Phrase]:
+  """Return the phrases that count, with their places among words that are not punctuation."""
   place = [0, *itertools.accumulate(int(tag not in PUNCTUATION) for tag in tree.tags)]
-  return Counter(
-    (place[start], place[end], EQUAL.get(label, label))
+  return [
+    Phrase(place[start], place[end], EQUAL.get(label, label))
     for start, end, label in tree.phrases
     if label not in UNCOUNTED and place[start] < place[end]
-  )
-
-
-def _spans(found: Counter) -> Counter:
-  spans: Counter = Counter()
-  for (start, end, _), number in found.items():
-    spans[start, end] += number
-  return spans
+  ]
 
 
 def scores(counted: np.ndarray) -> dict[str, float]:
@@ -94,7 +89,7 @@ def by_length(lengths: np.ndarray, counted: np.ndarray) -> dict[str, Any]:
 
 
 class Branching(NamedTuple):
-  """A baseline that knows only to which side a language branches."""
+  """A baseline that knows only that a language branches to the right."""
 
   root: str  # over all words
   inner: str  # over the words from each but the first to the last
@@ -111,18 +106,15 @@ class Branching(NamedTuple):
           roots[chain] += 1
         elif end == last and end - start > 1:
           ends[chain] += 1
-    return cls(_most(roots), _most(ends or roots))
+    return cls(ordered(roots)[0], ordered(ends or roots)[0])
 
-  def __call__(self, words: Sequence[str], tags: Sequence[str]) -> Tree:
-    """Build a right-branching tree, apart from a final mark of punctuation."""
-    last = _last(tags)
+  def __call__(self, sentence: Tree) -> Tree:
+    """Build a right-branching tree of a sentence, apart from a final mark of punctuation."""
+    last = _last(sentence.tags)
     inner = (Phrase(start, last, self.inner) for start in range(1, last - 1))
-    return Tree(tuple(words), tuple(tags), (Phrase(0, len(words), self.root), *inner))
+    root = Phrase(0, len(sentence.words), self.root)
+    return dataclasses.replace(sentence, phrases=(root, *inner))
 
 
 def _last(tags: Sequence[str]) -> int:
   return len(tags) - (len(tags) > 1 and tags[-1] in PUNCTUATION)
-
-
-def _most(found: Counter) -> str:
-  return min(found, key=lambda each: (-found[each], each))

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posexp.data import batches, trees
-from posexp.data.encoded_trees import TAGGED, Sentences, kept_lexicon
-from posexp.data.trees import Tree
+from posexp.data import batches
 from posexp.errors import UserError, counted
-from posexp.tasks.treebank_data import tree_of
+from posexp.parsing import trees
+from posexp.parsing.encoded import TAGGED, Sentences, kept_lexicon
+from posexp.parsing.trees import Tree
 from posexp.training.restore import TrainedModel
 
 
@@ -44,7 +44,7 @@ class LineParser:
     )
     spans = self.snapshot.predict(batches.evaluation(encoded, ends, self.rows))["spans"]
     for place, sentence, each in zip(real, sentences, spans, strict=True):
-      found[place] = tree_of(self.lexicon, sentence.words, sentence.tags, each)
+      found[place] = self.lexicon.tree(sentence, each)
     return found
 
   def tagged(self, name: str, words: Sequence[str]) -> list[tuple[str, str]]:

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posexp.data import trees
-from posexp.data.trees import Phrase, Tree
 from posexp.errors import UserError
-from posexp.tasks import brackets
-from posexp.tasks.brackets import Branching
+from posexp.parsing import brackets, trees
+from posexp.parsing.brackets import Branching
+from posexp.parsing.trees import Phrase, Tree
 
 PENN = """
 ( (S
@@ -94,7 +93,7 @@ def test_trees_of_several_lines_files_and_globs(tmp_path):
     ("(S (NP (NN a)))\n( (NN a))", "line 2: a tree without a phrase"),
     ("(NN a)", "line 1: a tree without a phrase"),
     ("( (NN a) (NN b))", "line 1: a tree without a phrase"),
-    (" \n", "the file has no tree"),
+    (" \n", "the file is empty"),
   ],
 )
 def test_mistakes_name_the_file_and_the_line(tmp_path, text, message):
@@ -109,7 +108,7 @@ def test_nesting_knows_no_limit(monkeypatch):
   tree = one("(S " * deep + "(NN a)" + ")" * deep)
   assert len(tree.phrases) == deep
   assert one(trees.brackets(tree)) == tree
-  assert trees.of_chains(tree.words, tree.tags, trees.chains(tree)) == tree
+  assert trees.of_chains(tree, trees.chains(tree)) == tree
   flat = one("(S " * 2_000 + "(NN a)" + ")" * 2_000)
   monkeypatch.setattr(trees, "WIDTH", 40)
   assert trees.indented(flat).count("\n") > 1_900
@@ -132,7 +131,8 @@ def drawn(seed):
     if end - start > 1:
       middle = int(random.integers(start + 1, end))
       todo += [(start, middle), (middle, end)]
-  return trees.of_chains([f"w{i}" for i in range(n)], tags, spans), spans
+  words = tuple(f"w{i}" for i in range(n))
+  return trees.of_chains(Tree(words, tuple(tags), ()), spans), spans
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -204,6 +204,6 @@ def test_no_brackets_at_all_score_nothing():
 def test_right_branching_takes_its_labels_from_the_trees():
   known = Branching.of(parsed(PENN))
   assert known == ("S", "VP")
-  tree = known(("a", "b", "c", "."), ("NN", "NN", "NN", "."))
+  tree = known(Tree(("a", "b", "c", "."), ("NN", "NN", "NN", "."), ()))
   assert trees.chains(tree) == {(0, 4): "S", (1, 3): "VP"}
-  assert trees.chains(known(("a",), ("NN",))) == {(0, 1): "S"}
+  assert trees.chains(known(Tree(("a",), ("NN",), ()))) == {(0, 1): "S"}

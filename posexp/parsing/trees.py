@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,8 +24,11 @@ TOPS = ("", TOP, "ROOT", "S1", "VROOT")  # labels of the bracket around a senten
 TRACE = "-NONE-"  # the tag of traces and empty elements, which are not spoken
 JOIN = "::"  # between the labels of phrases over the same words, outermost first
 TOKEN = re.compile(r"[()]|[^\s()]+")
+CLOSING = re.compile(r"\)*")
 WIDTH = 80  # columns of a line when a tree takes several
-ESCAPES = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
+ESCAPES = str.maketrans(
+  {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
+)
 
 Span = tuple[int, int]  # of words, half-open
 
@@ -72,13 +76,11 @@ def read(names: Iterable[str]) -> Iterator[Tree]:
   """Yield the cleaned trees of files, plain or gzipped, one after another; see `clean`.
 
   Raises:
-    UserError: a file cannot be read (the message names the line), or has no tree.
+    UserError: a file cannot be read (the message names the line) or is empty.
   """
   for name in names:
-    empty = True
     with files.opened(name) as file:
       for line, tree in parsed(name, files.lines(name, file)):
-        empty = False
         cleaned = clean(tree)
         if cleaned.words and all(phrase.label == TOP for phrase in cleaned.phrases):
           raise UserError(
@@ -87,8 +89,6 @@ def read(names: Iterable[str]) -> Iterator[Tree]:
           )
         if cleaned.words:  # else it had only traces
           yield cleaned
-    if empty:
-      raise UserError(f"{name}: the file has no tree; give one with at least one")
 
 
 @dataclasses.dataclass
@@ -96,10 +96,9 @@ class _Open:
   """A bracket that is not closed yet."""
 
   line: int
-  start: int
-  place: int  # of its phrase among the tree's phrases
+  start: int  # the words before it
   atoms: list[str]  # its label, or its tag and its word
-  children: int = 0
+  nested: bool = False  # whether it holds brackets
 
 
 def parsed(name: str, lines: Iterable[str]) -> Iterator[tuple[int, Tree]]:
@@ -112,56 +111,55 @@ def parsed(name: str, lines: Iterable[str]) -> Iterator[tuple[int, Tree]]:
   stack: list[_Open] = []
   words: list[str] = []
   tags: list[str] = []
-  phrases: list[Phrase | None] = []
+  phrases: list[Phrase] = []  # children before their parents
   for number, line in enumerate(lines, start=1):
     where = f"{name}, line {number}"
     for token in TOKEN.findall(line):
+      if stack and token != ")":
+        _check_unmixed(name, stack[-1], token)
       if token == "(":
-        if stack:
-          _check_unmixed(name, stack[-1], len(stack[-1].atoms) > 1)
-          stack[-1].children += 1
-        stack.append(_Open(number, len(words), len(phrases), []))
-        phrases.append(None)
+        stack.append(_Open(number, len(words), []))
       elif not stack:
         found = "a ) that closes no (" if token == ")" else f"{token!r} outside of all brackets"
         raise UserError(f"{where}: {found}")
       elif token != ")":
-        _check_unmixed(name, stack[-1], stack[-1].children > 0)
         stack[-1].atoms.append(token)
       else:
         closed = stack.pop()
-        if closed.children:
-          label = _label(where, closed.atoms)
-          phrases[closed.place] = Phrase(closed.start, len(words), label)
-        elif len(closed.atoms) > 1:  # several parts make one word
-          phrases.pop()
-          tags.append(sys.intern(closed.atoms[0]))  # a treebank has few different tags and words
-          words.append(sys.intern("_".join(closed.atoms[1:])))
+        label, *parts = closed.atoms or [""]
+        if closed.nested:
+          if JOIN in label:
+            raise UserError(
+              f"{where}: the label {label} holds {JOIN}, which joins labels; rename it"
+            )
+          phrases.append(Phrase(closed.start, len(words), label))
+        elif parts:  # several make one word
+          tags.append(sys.intern(label))  # a treebank has few different tags and words
+          words.append(sys.intern("_".join(parts)))
         else:
-          shown = f"({''.join(closed.atoms)})"
-          raise UserError(f"{where}: {shown} has neither a word nor a phrase in it")
+          raise UserError(f"{where}: ({label}) has neither a word nor a phrase in it")
         if not stack:
-          yield closed.line, Tree(tuple(words), tuple(tags), tuple(phrases))
+          yield closed.line, Tree(tuple(words), tuple(tags), _nested(reversed(phrases)))
           words, tags, phrases = [], [], []
   if stack:
     missing = counted(len(stack), "closing bracket")
     raise UserError(f"{name}, line {stack[0].line}: the tree that begins here lacks {missing}")
 
 
-def _check_unmixed(name: str, bracket: _Open, mixed: bool) -> None:
-  if mixed:
+def _check_unmixed(name: str, bracket: _Open, token: str) -> None:
+  """Raise UserError if a bracket would hold both words and brackets with the next token."""
+  if len(bracket.atoms) > 1 if token == "(" else bracket.nested:
     shown = " ".join(bracket.atoms)
     raise UserError(
       f"{name}, line {bracket.line}: the bracket ({shown} …) holds both words and brackets; is a ) "
       "missing?"
     )
+  bracket.nested |= token == "("
 
 
-def _label(where: str, atoms: Sequence[str]) -> str:
-  label = atoms[0] if atoms else ""
-  if JOIN in label:
-    raise UserError(f"{where}: the label {label} holds {JOIN}, which joins labels; rename it")
-  return label
+def _nested(phrases: Iterable[Phrase]) -> tuple[Phrase, ...]:
+  """Sort phrases from left to right, parents first; those over the same words keep their order."""
+  return tuple(sorted(phrases, key=lambda phrase: (phrase.start, -phrase.end)))
 
 
 def clean(tree: Tree) -> Tree:
@@ -204,75 +202,57 @@ def chains(tree: Tree) -> dict[Span, str]:
   return found
 
 
-def of_chains(words: Sequence[str], tags: Sequence[str], spans: Mapping[Span, str]) -> Tree:
-  """Build a tree from spans as returned by `chains`; no two spans may cross."""
-  ordered = sorted(spans.items(), key=lambda item: (item[0][0], -item[0][1]))
-  phrases = (Phrase(*span, label) for span, chain in ordered for label in chain.split(JOIN))
-  return Tree(tuple(words), tuple(tags), tuple(phrases))
+def of_chains(sentence: Tree, spans: Mapping[Span, str]) -> Tree:
+  """Build a tree over the words of a sentence from spans as returned by `chains`; no two spans may
+  cross.
+  """
+  phrases = (Phrase(*span, label) for span, chain in spans.items() for label in chain.split(JOIN))
+  return dataclasses.replace(sentence, phrases=_nested(phrases))
 
 
-class _Piece(NamedTuple):
-  """A bracket of a tree to write: a phrase, or a word with its tag."""
-
-  depth: int
-  begin: int  # its place in the line
-  end: int
-  head: str  # "(NP", or the whole bracket of a word
-
-
-def _written(tree: Tree) -> tuple[str, list[_Piece]]:
-  """Write a tree on one line; return it and its brackets in the order in which they open."""
-  phrases = tree.phrases
-  if not phrases or phrases[0].label != TOP:
-    phrases = (Phrase(0, len(tree.words), TOP), *phrases)
-  pieces: list[_Piece] = []
-  line: list[str] = []
-  opened: list[tuple[int, int]] = []  # (end, place among the pieces)
-  length = following = 0
-  for i, (tag, word) in enumerate(zip(tree.tags, tree.words, strict=True)):
-    while following < len(phrases) and phrases[following].start == i:
-      head = f"({phrases[following].label}"
-      opened.append((phrases[following].end, len(pieces)))
-      pieces.append(_Piece(len(opened) - 1, length, 0, head))
-      line.append(f"{head} ")
-      length += len(head) + 1
-      following += 1
-    leaf = f"({tag} {word})"
-    pieces.append(_Piece(len(opened), length, length + len(leaf), leaf))
-    line.append(leaf)
-    length += len(leaf)
-    while opened and opened[-1][0] == i + 1:
-      line.append(")")
-      length += 1
-      place = opened.pop()[1]
-      pieces[place] = pieces[place]._replace(end=length)
-    line.append(" ")
-    length += 1
-  return "".join(line).rstrip(), pieces
+def ordered(counts: Counter) -> tuple[str, ...]:
+  """Sort what was counted by falling count, then by the alphabet."""
+  return tuple(sorted(counts, key=lambda each: (-counts[each], each)))
 
 
 def brackets(tree: Tree) -> str:
   """Write a tree on one line, with TOP around it, as EVALB reads it."""
-  return _written(tree)[0]
+  phrases = tree.phrases
+  if not phrases or phrases[0].label != TOP:
+    phrases = (Phrase(0, len(tree.words), TOP), *phrases)
+  heads: list[list[str]] = [[] for _ in tree.words]
+  tails = [0] * len(tree.words)
+  for start, end, label in phrases:
+    heads[start].append(f"({label} ")
+    tails[end - 1] += 1
+  leaves = zip(heads, tree.tags, tree.words, tails, strict=True)
+  return " ".join(f"{''.join(head)}({tag} {word}){')' * tail}" for head, tag, word, tail in leaves)
 
 
 def indented(tree: Tree) -> str:
   """Write a tree on several lines; a part that fits into `WIDTH` columns takes one line."""
-  line, pieces = _written(tree)
+  line = brackets(tree)
+  found: dict[int, tuple[int, int]] = {}  # by where a bracket begins, its depth and its end
+  opened: list[int] = []
+  for bracket in re.finditer("[()]", line):
+    if bracket[0] == "(":
+      opened.append(bracket.start())
+    else:
+      begin = opened.pop()
+      found[begin] = len(opened), bracket.end()
   rows: list[str] = []
   done = 0
-  for depth, begin, end, head in pieces:
+  for begin, (depth, end) in sorted(found.items()):
     if begin < done:
       continue
-    fits = head.endswith(")") or 2 * depth + end - begin <= WIDTH
-    shown = line[begin:end] if fits else head
-    if fits:
-      done = end
-      shown += re.match(r"\)*", line[end:])[0]  # closes the brackets that end here
-    rows.append("  " * depth + shown)
+    if 2 * depth + end - begin <= WIDTH or line.find("(", begin + 1, end) < 0:
+      done = end = CLOSING.match(line, end).end()
+    else:
+      end = line.index(" ", begin)
+    rows.append("  " * depth + line[begin:end])
   return "\n".join(rows)
 
 
 def escaped(word: str) -> str:
   """Write a word as treebanks do: -LRB- for an opening bracket."""
-  return re.sub(r"[()\[\]{}]", lambda found: ESCAPES[found[0]], word)
+  return word.translate(ESCAPES)

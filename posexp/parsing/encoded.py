@@ -13,7 +13,7 @@ import numpy as np
 
 from posexp.data import tokenizer
 from posexp.data.examples import Batch, numbered
-from posexp.data.trees import Tree, chains
+from posexp.parsing.trees import Tree, chains, of_chains, ordered
 
 # Words and tags share a table, so that one look-up can sum their rows.
 PAD, START, STOP, UNKNOWN = range(4)
@@ -38,21 +38,16 @@ class Lexicon:
   @classmethod
   def of(cls, trees: Iterable[Tree]) -> Lexicon:
     """Collect words, tags and labels, the most frequent first."""
+    trees = [*trees]
     tagged: dict[str, Counter] = {}
-    labels: Counter = Counter()
-    for tree in trees:
-      for word, tag in zip(tree.words, tree.tags, strict=True):
-        tagged.setdefault(word, Counter())[tag] += 1
-      labels.update(chains(tree).values())
-    tags: Counter = Counter()
-    once: Counter = Counter()
-    for found in tagged.values():
-      tags += found
-      if found.total() == 1:
-        once += found
+    for word, tag in (pair for tree in trees for pair in zip(tree.words, tree.tags, strict=True)):
+      tagged.setdefault(word, Counter())[tag] += 1
     counts = Counter({word: found.total() for word, found in tagged.items()})
-    words = {word: (counts[word], _ordered(tagged[word])[0]) for word in _ordered(counts)}
-    return cls(words, _ordered(tags), ("", *_ordered(labels)), _ordered(once or tags)[0])
+    words = {word: (counts[word], ordered(tagged[word])[0]) for word in ordered(counts)}
+    tags = Counter(tag for tree in trees for tag in tree.tags)
+    labels = Counter(chain for tree in trees for chain in chains(tree).values())
+    once = Counter(tag for count, tag in words.values() if count == 1)
+    return cls(words, ordered(tags), ("", *ordered(labels)), ordered(once or tags)[0])
 
   @classmethod
   def opened(cls, text: str) -> Lexicon:
@@ -73,54 +68,52 @@ class Lexicon:
 
   @functools.cached_property
   def word_ids(self) -> dict[str, int]:
-    return {word: i for i, word in enumerate(self.words, start=FIRST + len(self.tags))}
+    return _numbered(self.words, FIRST + len(self.tags))
 
   @functools.cached_property
   def tag_ids(self) -> dict[str, int]:
-    return {tag: i for i, tag in enumerate(self.tags, start=FIRST)}
+    return _numbered(self.tags, FIRST)
 
   @functools.cached_property
   def label_ids(self) -> dict[str, int]:
-    return {label: i for i, label in enumerate(self.labels)}
+    return _numbered(self.labels, 0)
 
   @functools.cached_property
   def letter_ids(self) -> dict[str, int]:
-    letters = sorted(set("".join(self.words)))
-    return {letter: i for i, letter in enumerate(letters, start=FIRST_LETTER)}
+    return _numbered(sorted(set("".join(self.words))), FIRST_LETTER)
 
   @functools.cached_property
   def rare(self) -> np.ndarray:
     """The probability that a word becomes unknown in a training step, float32 [V]: 1/(1+count)
     (Kitaev & Klein 2018); 0 for ids that are not words."""
-    counts = np.array([count for count, _ in self.words.values()], np.float64)
-    of_words = 1 / (1 + counts)
-    return np.concatenate([np.zeros(FIRST + len(self.tags)), of_words]).astype(np.float32)
+    of_words = [1 / (1 + count) for count, _ in self.words.values()]
+    return np.pad(np.array(of_words, np.float32), (FIRST + len(self.tags), 0))
 
   def tag(self, word: str) -> str:
     """Return the most frequent tag of a word, or of rare words if the word is unknown."""
     return self.words[word][1] if word in self.words else self.rare_tag
 
   def ids(self, words: Sequence[str], tags: Sequence[str], inputs: str) -> np.ndarray:
-    """Return the ids to read of N words, int32 [N,I]: of words, of tags, of both, or of letters,
-    with PAD after a word's last letter.
+    """Return the ids to read of N words between START and STOP, int32 [N+2,I]: of words, of tags,
+    of both, or of letters, with PAD after a word's last letter.
     """
     if inputs == "characters":
-      found = np.full((len(words), self.letters_read), PAD, np.int32)
-      for row, word in zip(found, words, strict=True):
+      found = np.full((len(words) + 2, self.letters_read), PAD, np.int32)
+      found[[0, -1], 0] = START, STOP
+      for row, word in zip(found[1:-1], words, strict=True):
         if len(word) > len(row):
           half = len(row) // 2
-          word = word[: len(row) - half] + word[-half:] if half else word[: len(row)]
+          word = word[: len(row) - half] + word[len(word) - half :]
         row[: len(word)] = [self.letter_ids.get(letter, UNKNOWN) for letter in word]
       return found
-    of_words = [self.word_ids.get(word, UNKNOWN) for word in words]
-    of_tags = [self.tag_ids.get(tag, UNKNOWN_TAG) for tag in tags]
+    of_words = [START, *(self.word_ids.get(word, UNKNOWN) for word in words), STOP]
+    of_tags = [START_TAG, *(self.tag_ids.get(tag, UNKNOWN_TAG) for tag in tags), STOP_TAG]
     return np.array([of_words, of_tags], np.int32).T[:, INPUTS[inputs]]
 
-  def ends(self, inputs: str) -> np.ndarray:
-    """Return the ids of START and of STOP, int32 [2,I]."""
-    if inputs == "characters":
-      return np.pad(np.array([[START], [STOP]], np.int32), ((0, 0), (0, self.letters_read - 1)))
-    return np.array([(START, START_TAG), (STOP, STOP_TAG)], np.int32)[:, INPUTS[inputs]]
+  def tree(self, sentence: Tree, spans: np.ndarray) -> Tree:
+    """Build the tree of spans int [S,3]: first word, one past the last, label (0 is no phrase)."""
+    found = {(i, j): self.labels[label] for i, j, label in spans.tolist() if label}
+    return of_chains(sentence, found)
 
   @functools.cached_property
   def letters_read(self) -> int:
@@ -139,20 +132,16 @@ def kept_lexicon(folder: Path, made: Callable[[], Lexicon] | None = None) -> Lex
   return Lexicon.opened(text)
 
 
-def _ordered(counts: Counter) -> tuple[str, ...]:
-  """Sort by falling count, then by the alphabet."""
-  return tuple(sorted(counts, key=lambda each: (-counts[each], each)))
+def _numbered(names: Iterable[str], start: int) -> dict[str, int]:
+  return {name: i for i, name in enumerate(names, start=start)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentences:
-  """A split of a treebank as numbers, end to end."""
+  """A split of a treebank as numbers, by sentence."""
 
-  tokens: np.ndarray  # int32 [words,I], of all sentences
-  starts: np.ndarray  # int64 [N+1], where each sentence begins, and the end
-  spans: np.ndarray  # int32 [spans,3]: first word, last word, label
-  span_starts: np.ndarray  # int64 [N+1]
-  ends: np.ndarray  # int32 [2,I], the ids of START and of STOP
+  tokens: Sequence[np.ndarray]  # int32 [N+2,I] of N words, from START to STOP
+  spans: Sequence[np.ndarray]  # int32 [spans,3]: first word, last word, label
   rare: np.ndarray  # float32 [V], the probability that a word is replaced
 
   @classmethod
@@ -168,19 +157,13 @@ class Sentences:
       ]
       spans.append(np.array(rows, np.int32).reshape(-1, 3))
     replaced = train and inputs in ("words", "both")
-    return cls(
-      np.concatenate(tokens),
-      np.cumsum([0, *map(len, tokens)], dtype=np.int64),
-      np.concatenate(spans),
-      np.cumsum([0, *map(len, spans)], dtype=np.int64),
-      lexicon.ends(inputs),
-      lexicon.rare if replaced else np.zeros(lexicon.rows(inputs), np.float32),
-    )
+    rare = lexicon.rare if replaced else np.zeros(lexicon.rows(inputs), np.float32)
+    return cls(tokens, spans, rare)
 
   @functools.cached_property
   def lengths(self) -> np.ndarray:
     """The number of tokens of each sentence including START and STOP, int64 [N]."""
-    return np.diff(self.starts) + 2
+    return np.array([len(ids) for ids in self.tokens])
 
   def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
     """Return the sentences `rows`, padded to `length` tokens, and to `size` rows with weight 0.
@@ -190,24 +173,19 @@ class Sentences:
     phrase), weight float32 [B] and index int32 [B], the place in the split (−1 for a padded row,
     which holds one unknown word).
     """
-    fill = size - len(rows)
-    place = np.arange(length - 2)
-    at = np.minimum(self.starts[rows, None] + place, len(self.tokens) - 1)
-    inside = place < self.lengths[rows, None] - 2
-    tokens = np.full((size, length, self.tokens.shape[1]), PAD, np.int32)
-    tokens[:, 0] = self.ends[0]
-    tokens[: len(rows), 1:-1] = np.where(inside[..., None], self.tokens[at], PAD)
-    tokens[len(rows) :, 1] = UNKNOWN
-    last = np.pad(self.lengths[rows] - 1, (0, fill), constant_values=2)
-    tokens[np.arange(size), last] = self.ends[1]
+    filling = self.tokens[0][[0, 1, -1]]
+    filling[1] = UNKNOWN
+    sentences = [*(self.tokens[i] for i in rows), *[filling] * (size - len(rows))]
+    tokens = np.full((size, length, filling.shape[1]), PAD, np.int32)
+    for row, ids in zip(tokens, sentences, strict=True):
+      row[: len(ids)] = ids
     gold = np.zeros((size, length - 2, length - 2), np.int16)
-    counts = np.diff(self.span_starts)[rows]
-    before = np.repeat(self.span_starts[rows] - np.cumsum(counts) + counts, counts)
-    first, final, label = self.spans[before + np.arange(counts.sum())].T
-    gold[np.repeat(np.arange(len(rows)), counts), first, final] = label
+    for row, i in zip(gold, rows, strict=False):
+      first, last, label = self.spans[i].T
+      row[first, last] = label
     return {
       "tokens": tokens,
-      "mask": np.arange(length) <= last[:, None],
+      "mask": np.arange(length) < np.array([[len(ids)] for ids in sentences]),
       "rare": self.rare[tokens[..., 0]],
       "gold": gold,
     } | numbered(rows, size)

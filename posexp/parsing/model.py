@@ -20,10 +20,10 @@ from posexp.encodings.base import Encoding, LayerNorm, Linear, TokenEmbedding
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import TermScale
 from posexp.kernels.gradients import matmul
-from posexp.models import chart
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.recurrent import LSTM
 from posexp.models.transformer import Size, Stack
+from posexp.parsing import chart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,6 +231,9 @@ class Parser(nnx.Module):
 
 def read_letters(stack: Stack, letters: int, width: int, rngs: Rngs) -> None:
   """Make a stack read words by their letters, each with a vector of this width.
+
+  Encodings build embeddings of their own around a table of words, which is replaced here, so that
+  no encoding has to know of letters.
 
   Raises:
     ValueError: the stack's embedding has no vector for each word.

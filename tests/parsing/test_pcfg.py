@@ -1,16 +1,15 @@
 """The PCFG of a treebank: its rules, its best trees and its guesses of unknown words."""
 
-import functools
 from collections import Counter
 from math import log
 
 import numpy as np
 import pytest
+from definitions import likeliest
 
-from posexp.data import grammar, trees
-from posexp.tasks import pcfg
-from posexp.tasks.brackets import Branching
-from posexp.tasks.pcfg import PCFG, Emissions, rules
+from posexp.parsing import grammar, pcfg, trees
+from posexp.parsing.brackets import Branching
+from posexp.parsing.pcfg import Emissions, estimate, parse, rules
 
 pytestmark = pytest.mark.usefixtures("home")  # where scores are kept
 
@@ -43,48 +42,23 @@ def given():
   return grammar.draw(150, seed=0)
 
 
-@pytest.fixture(scope="module")
-def weights(given):
+def test_the_best_tree_is_as_probable_as_any(given):
   counts = Counter(rule for tree in given for rule in rules(tree))
-  totals = Counter()
-  for (left, _), count in counts.items():
-    totals[left] += count
-  return {(left, right): log(count / totals[left]) for (left, right), count in counts.items()}
-
-
-def most_probable(tags, weights):
-  """The highest log probability of a tree over some tags, from the top down."""
-  below = {}
-  for (left, right), weight in weights.items():
-    below.setdefault(left, []).append((right, weight))
-
-  @functools.cache
-  def best(symbol, i, j):
-    if len(symbol) == 1 and symbol != ("",):
-      return 0.0 if j - i == 1 and tags[i] == symbol[0] else -np.inf
-    found = [-np.inf]
-    for right, weight in below[symbol]:
-      if len(right) == 1:
-        found.append(weight + best(right[0], i, j))
-      else:
-        splits = range(i + 1, j)
-        found += [weight + best(right[0], i, k) + best(right[1], k, j) for k in splits]
-    return max(found)
-
-  return best(("",), 0, len(tags))
-
-
-def test_the_best_tree_is_as_probable_as_any(given, weights):
-  found = PCFG.of(given)
-  emissions = Emissions.of(given, [tag for (tag,) in found.symbols[: found.tags]])
+  weights = {}
+  for (left, right), count in counts.items():
+    total = sum(each for (other, _), each in counts.items() if other == left)
+    weights.setdefault(left, {})[right] = log(count / total)
+  found = estimate(given)
+  emissions = Emissions.of(given, [tag for (tag,) in found.symbols[: found.leaves]])
   sentences = [tree for tree in given if 4 <= len(tree.words) <= 9][:12]
   assert len(sentences) == 12
   for tree in sentences:
-    spans = found.parse(emissions.of_tags(tree.tags))
-    parsed = trees.of_chains(tree.words, tree.tags, spans)
-    probability = sum(weights[rule] for rule in rules(parsed))
-    assert probability == pytest.approx(most_probable(tree.tags, weights), abs=1e-4)
-    assert probability > sum(weights[rule] for rule in rules(tree)) - 1e-4
+    parsed = trees.of_chains(tree, parse(found, emissions.of_tags(tree.tags)))
+    probability = sum(weights[left][right] for left, right in rules(parsed))
+    word = lambda tag, i, tags=tree.tags: 0.0 if tag == (tags[i],) else -np.inf  # noqa: E731
+    best = likeliest(weights, word, ("",), len(tree.tags))
+    assert probability == pytest.approx(best, abs=1e-4)
+    assert probability > sum(weights[left][right] for left, right in rules(tree)) - 1e-4
 
 
 def test_words_alone_are_parsed_too(given):
@@ -108,13 +82,15 @@ def test_unknown_words_are_what_words_look_like_that_stand_there_once():
 
 
 def test_what_the_grammar_does_not_give_has_another_tree(given, monkeypatch):
-  found = PCFG.of(given)
-  tags = [tag for (tag,) in found.symbols[: found.tags]]
+  found = estimate(given)
+  tags = [tag for (tag,) in found.symbols[: found.leaves]]
   emissions = Emissions.of(given, tags)
-  assert found.parse(emissions.of_tags(("DT",) * 3)) is None
+  assert parse(found, emissions.of_tags(("DT",) * 3)) is None
   (tree,) = read("(S (DT a) (DT b) (DT c))")
-  perfect = pcfg.scores(given, [tree], lambda *_: tree, see_tags=True)
+  perfect = pcfg.scores(given, [tree], lambda _: tree, see_tags=True)
   assert perfect["exact_match"] == 1
-  assert found.parse(emissions.of_tags(("NEVER", *given[0].tags[1:]))) is not None  # may be any tag
+  assert (
+    parse(found, emissions.of_tags(("NEVER", *given[0].tags[1:]))) is not None
+  )  # may be any tag
   monkeypatch.setattr(pcfg, "LONGEST", 1)
-  assert pcfg.scores(given, given[:9], lambda *_: tree, see_tags=True)["exact_match"] == 0
+  assert pcfg.scores(given, given[:9], lambda _: tree, see_tags=True)["exact_match"] == 0
