@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 
 from posexp import config as configuration
 from posexp.config import plugins
@@ -11,6 +10,7 @@ from posexp.config.arguments import run
 from posexp.config.checks import as_typed
 from posexp.config.command_line import OptionsParser, config_of_one
 from posexp.errors import UserError
+from posexp.reporting.text import wrapped
 from posexp.status import doing
 
 WHAT = """\
@@ -26,7 +26,6 @@ positions.reach=20000 with positions=randomized asks for positions below 20,000.
 not hold, its smallest counterexample is shown, and the exit status is 1. Shifts and memories are
 tested only of an encoding that is declared `relative` or `recurrent`.
 """
-WIDTH = 100  # of a line
 
 
 def check(argv: list[str]) -> bool:
@@ -60,9 +59,7 @@ def check(argv: list[str]) -> bool:
       for outcome in examine(encoding, reach or REACH):
         failed += outcome.status == "fails"
         start = f"{outcome.name:<19} {outcome.status:<13} "
-        indent = " " * len(start)
-        wrap = textwrap.TextWrapper(WIDTH, subsequent_indent=indent, break_on_hyphens=False)
-        print(wrap.fill(start + outcome.detail), flush=True)
+        print(wrapped(outcome.detail, start), flush=True)
         doing("measuring the next property")
   except ValueError as error:
     raise UserError(as_typed(str(error), {name: encoding, "model": Size()})) from error

@@ -23,13 +23,10 @@ examples:
   python -m posexp.inspect encoding=rpr rpr.k=4
   python -m posexp.inspect encoding=sinusoidal sinusoidal.base=100 model.d_model=64
   python -m posexp.inspect runs/mr/rpr/437f7d2f65d9/seed=0   # also of what was trained
-  python -m posexp.inspect RUN against=[RUN_2,RUN_3]         # whose heads attend alike
 
 Options are those of python -m posexp.train, whose --help lists them, and
   RUN or run=RUN    a run, finished or stopped: its encoding, its trained weights, its validation
                     texts
-  against=RUN       or against=[A,B], trained runs of the same data: the run's attention is compared
-                    with theirs, head by head, and nothing else is shown
   out=FOLDER        for the figures; default: inspect/ENCODING/OPTIONS, or the run's figures
 """
 
@@ -42,37 +39,24 @@ def inspect(argv: list[str]) -> list[Path]:
   """
   parser = OptionsParser("inspect", WHAT, EXAMPLES, "an encoding with its options, or a run")
   argv = [f"run={word}" if is_path(word) else word for word in without_flag(argv)]
-  own = [word for word in argv if word.startswith(("run=", "against=", "out="))]
-  given = dict(word.split("=", 1) for word in own)
-  if len(given) < len(own):
-    raise UserError(f"{' '.join(own)}: name each once, and runs to compare with by against=[A,B]")
-  listed = given.get("against", "")
-  listed = listed[1:-1] if listed[:1] + listed[-1:] == "[]" else listed
-  against = [Path(name) for name in listed.split(",")] if "against" in given else []
-  if Path() in against or "" in given.values():
-    raise UserError(f"{' '.join(own)}: the name of a folder is missing")
+  own = [word for word in argv if word.startswith(("run=", "out="))]
+  named = dict(word.split("=", 1) for word in own)
+  if len(named) < len(own) or "" in named.values():
+    raise UserError(f"{' '.join(own)}: name one folder with each of run= and out=")
+  folder, out = (named.get(key) and Path(named[key]) for key in ("run", "out"))
   options = [word for word in argv if word not in own]
-  folder, out = (Path(given[key]) if given.get(key) else None for key in ("run", "out"))
   others = [word for word in options if not word.startswith("plugins=")]
   if folder and others:
     raise UserError(f"run={folder} has options of its own: leave {others[0]} out")
   config = config_of_one(options, parser)
   if folder:
-    config = read_run(folder).config
-  own = storage.unlinked(folder / "figures") if folder else None
-  out = out or own or Path("inspect", config["encoding"], folder_name(others))
+    config, out = read_run(folder).config, out or storage.unlinked(folder / "figures")
+  out = out or Path("inspect", config["encoding"], folder_name(others))
   before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
-  if against:
-    if folder is None:
-      raise UserError("against= compares trained runs: name one with run=FOLDER, too")
-    from posexp.analysis import head_distances
+  from posexp.analysis import inspection
 
-    lines, files = head_distances.compare(folder, against, out)
-  else:
-    from posexp.analysis import inspection
-
-    with plugins.explained(config):
-      lines, files = inspection.inspect(config, folder, out)
+  with plugins.explained(config):
+    lines, files = inspection.inspect(config, folder, out)
   print(*lines, "", *map(near, files), sep="\n")
   if replaced := [
     path for path in files if before.get(path, path.read_bytes()) != path.read_bytes()

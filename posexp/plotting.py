@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import logging
 import re
 import textwrap
 import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +56,6 @@ logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # another 
 
 log = logging.getLogger("posexp")
 NOT_PLAIN = "(?i)bold|italic|oblique|color"  # in the name of a font's file
-_families: dict[str, str | None] = {}  # the font that has a character, if one is installed
-_said: set[str] = set()  # characters that no font has
 
 
 def panels(
@@ -106,6 +106,14 @@ def numbers(axes: Axes, values: np.ndarray, form: str, dark: np.ndarray, size: i
     axes.text(column, row, f"{value:{form}}", ha="center", va="center", **look)
 
 
+def band(
+  axes: Axes, x: Sequence[float], mean: np.ndarray, low: np.ndarray, high: np.ndarray, **line: Any
+) -> None:
+  """Draw a line of means with a band around it."""
+  axes.fill_between(x, low, high, color=line["color"], alpha=0.17, linewidth=0)
+  axes.plot(x, mean, linewidth=1.3, **line)
+
+
 def line_style(rank: int) -> dict[str, str]:
   """Return the color and the dashes of one line among many."""
   dashes = DASHES[rank // len(COLORS) % len(DASHES)]
@@ -125,57 +133,63 @@ def legend_label(label: str) -> str:
 
 
 def fit_fonts(figure: Figure) -> set[str]:
-  """Draw each text with installed fonts that have its characters, where the default font lacks
-  some; return the characters that no font has.
-  """
+  """Draw texts with installed fonts that have what the default font lacks; return what none has."""
   texts = [text for text in figure.findobj(Text) if not text.get_text().isascii()]
-  default = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
-  lacking = _lacking({each for text in texts for each in text.get_text()}, default)
-  if new := lacking - _families.keys():
-    _find_fonts(new)
-  families = {_families[each] for each in lacking} - {None}
+  families, missing = _fonts_for(frozenset("".join(text.get_text() for text in texts)))
   for text in texts if families else ():
-    text.set_fontfamily([*text.get_fontfamily(), *sorted(families)])
-  return {each for each in lacking if _families[each] is None}
+    text.set_fontfamily([*text.get_fontfamily(), *families])
+  return missing
 
 
-def _lacking(characters: set[str], font: FT2Font) -> set[str]:
-  """Return the characters that can be seen and that a font does not have."""
-  return {
-    each
-    for each in characters
-    if not font.get_char_index(ord(each))
-    and unicodedata.category(each)[0] not in "CZ"
-    and not "\ufe00" <= each <= "\ufe0f"  # selects how the character before it looks
-  }
-
-
-def _find_fonts(characters: set[str]) -> None:
-  """Note which installed font has each character, one that has many of them before others."""
-  manager, found = font_manager.fontManager, []
-  for path in {*font_manager.findSystemFonts()} - {entry.fname for entry in manager.ttflist}:
+@functools.lru_cache
+def _fonts_for(characters: frozenset[str]) -> tuple[list[str], set[str]]:
+  """Return the families that have the characters that the default font lacks, those with most of
+  them first, and the characters that no font has.
+  """
+  default = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
+  left = {each for each in characters if _is_seen(each)} - _had(default, characters)
+  families, manager, found = [], font_manager.fontManager, {}
+  files = {*font_manager.findSystemFonts()} if left else set()
+  for path in files - {entry.fname for entry in manager.ttflist}:
     with contextlib.suppress(OSError, RuntimeError):  # of a broken file
       manager.addfont(path)  # which was installed after matplotlib had listed them
-  for entry in manager.ttflist:
-    if entry.fname.startswith(matplotlib.get_data_path()) or re.search(NOT_PLAIN, entry.fname):
-      continue
-    with contextlib.suppress(OSError, RuntimeError):
-      font = FT2Font(entry.fname)
-      has = characters - _lacking(characters, font) if font.scalable else set()
-      found.append((len(has), "Sans" in entry.name, entry.name, has))
-  _families.update(dict.fromkeys(characters))
-  for *_, name, has in sorted(found, key=lambda each: each[:3]):
-    _families.update(dict.fromkeys(has, name))
+  for entry in manager.ttflist if left else ():
+    if entry.fname in files and not re.search(NOT_PLAIN, entry.fname):
+      with contextlib.suppress(OSError, RuntimeError):
+        font = FT2Font(entry.fname)
+        found[entry.name] = _had(font, left) if font.scalable else set()
+  for name in sorted(found, key=lambda name: (len(found[name]), "Sans" in name, name))[::-1]:
+    if found[name] & left:
+      families.append(name)
+      left = left - found[name]
+  return families, left
 
 
-def _warn_of_boxes(characters: set[str]) -> None:
-  """Say, once for all figures, that no font has some characters."""
-  if characters and not _said:
-    log.warning(
-      f"no installed font has {' '.join(sorted(characters)[:8])}: PNG and PDF show boxes; install "
-      "one, such as Debian's packages fonts-noto-cjk, fonts-noto-core and fonts-symbola"
-    )
-  _said.update(characters)
+def _had(font: FT2Font, characters: Iterable[str]) -> set[str]:
+  """Return the characters that a font has."""
+  return {each for each in characters if font.get_char_index(ord(each))}
+
+
+def _is_seen(character: str) -> bool:
+  """Return whether a character is drawn; a selector of variants changes the one before it."""
+  selector = "\ufe00" <= character <= "\ufe0f"
+  return unicodedata.category(character)[0] not in "CZ" and not selector
+
+
+def drawn(figure: Figure, kind: str) -> bytes:
+  """Return the content of a figure's file in a format, without the date, the same every time."""
+  out, dated = io.BytesIO(), {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+  figure.savefig(out, format=kind, dpi=130 if kind == "png" else "figure", metadata=dated)
+  figure.set_layout_engine("none")  # the same layout again, without working it out
+  return out.getvalue()
+
+
+@functools.cache  # one warning, however many figures have these characters
+def _warn_of_boxes(characters: frozenset[str]) -> None:
+  log.warning(
+    f"no installed font has {' '.join(sorted(characters)[:8])}: PNG and PDF show boxes; install "
+    "one, such as Debian's packages fonts-noto-cjk, fonts-noto-core and fonts-symbola"
+  )
 
 
 def save(
@@ -189,16 +203,14 @@ def save(
   doing(f"drawing {name}")
   paths = [folder / f"{name}.{kind}" for kind in kinds]
   missing = fit_fonts(figure)
-  if {*kinds} - {"svg"}:  # which a browser draws with its own fonts
-    _warn_of_boxes(missing)
+  if missing and {*kinds} - {"svg"}:  # which a browser draws with its own fonts
+    _warn_of_boxes(frozenset(missing))
   try:
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
       path.unlink(missing_ok=True)  # if it is a link, what it leads to stays
     for kind, path in zip(kinds, paths, strict=True):
-      dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-      figure.savefig(path, dpi=130 if kind == "png" else "figure", metadata=dated)
-      figure.set_layout_engine("none")  # the same layout again, without working it out
+      path.write_bytes(drawn(figure, kind))
   except OSError as error:
     way_out = WAYS_OUT.get(error.errno, "choose another place")
     raise UserError(

@@ -238,7 +238,7 @@ def overview(folders: Sequence[Path]) -> str:
     for said in claims(folder):
       (one,) = found_in(folder, runs, shlex.split(said["effect"]))
       group = next((each for each in one.ranked if each.label == said["of"]), None)
-      if group is None or group.difference is None:
+      if group is None or not group.difference.estimate.n:
         raise UserError(f"{folder}: no difference of {said['of']!r} to {one.baseline.label}")
       found = group.difference
       unit = f"{one.score.unit} of ".replace("bits per byte of ", "")  # which its title says

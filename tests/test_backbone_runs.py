@@ -2,6 +2,7 @@
 
 import re
 
+import head_distances
 import pytest
 from order import command, home, summaries, write
 
@@ -64,7 +65,7 @@ def test_a_run_is_inspected_without_attention(swept, capsys, tmp_path, monkeypat
   assert names == {"vectors", "products-by-offset", "frequencies-by-word"}
   assert "none in model=cnn, so what acts there is left out" in capsys.readouterr().out
   with pytest.raises(UserError, match="model=cnn has no attention to be compared"):
-    inspect.inspect([f"run={path}", f"against={swept[1]['fasttext']}"])
+    head_distances.compare(path, [swept[1]["fasttext"]])
   with pytest.raises(UserError, match="rpr acts in attention, which model=lstm does not have"):
     inspect.inspect(["encoding=rpr", "model=lstm"])
 

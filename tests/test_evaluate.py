@@ -103,7 +103,7 @@ def test_other_options_of_the_encoding_around_the_same_weights(trained):
       {"split.attention": "content", "split.norms": "joint", "split.form": "added"},
       "split.form=added has one stream",
     ),
-    ({"model.memory": 8}, "model.memory=8: model.memory=8 is for language models"),
+    ({"model.memory": 8}, "model.memory=8 is for language models"),
     ({"model.window_ends": "relaxed"}, "model.window_ends has no effect without window"),
   ],
 )

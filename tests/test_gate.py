@@ -57,7 +57,7 @@ def reported(tmp_path_factory):
 
 def test_what_was_not_learned_is_in_no_mean_and_is_said(reported):
   (_, found), text, out = reported
-  means = {group.label: group.estimate and group.estimate.mean for group in found.groups}
+  means = {group.label: group.estimate.mean for group in found.groups}
   assert means == {
     "rpr": pytest.approx(0.988),
     "none": pytest.approx(np.mean([0.9, 0.7, 0.1])),
@@ -203,12 +203,10 @@ def test_several_tasks_are_on_one_page_with_how_far_groups_reach(reported):
   assert {path.name for path in (out / "figures").iterdir()} == files
   page = (out / "report.html").read_text()
   assert page.index("Groups by length") < page.index("How far groups reach")
-  grids = [heat_maps.grid(each) for each in found]
-  reaches = heat_maps.reaches(grids)
-  assert reaches.tasks == ["copy", "tally"]
-  assert {key: cell.state for key, cell in reaches.cells.items()} == {
-    ("copy", "rpr"): "measured",
-    ("tally", "rpr"): "measured",
-    ("tally", "none"): "measured",
-    ("tally", "rope"): "not learned",
-  }
+  figure = heat_maps.reach_map([heat_maps.grid(each) for each in found])
+  (axes,) = figure.axes
+  assert [tick.get_text() for tick in axes.get_xticklabels()] == ["copy", "tally"]
+  assert [tick.get_text() for tick in axes.get_yticklabels()] == ["rpr", "none", "rope"]
+  # Written are the cells that were measured; beside them are one not learned, two not applicable.
+  assert [text.get_position() for text in axes.texts] == [(0, 0), (1, 0), (1, 1)]
+  assert [text.get_text() for text in figure.legends[0].texts] == ["not learned", "not applicable"]

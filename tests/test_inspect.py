@@ -4,25 +4,18 @@ import functools
 import json
 import random
 import re
+from types import SimpleNamespace
 
+import head_distances
 import matplotlib.image
 import numpy as np
 import pytest
 import untrained
 from flax import nnx
-from fontTools.fontBuilder import FontBuilder
-from fontTools.pens.ttGlyphPen import TTGlyphPen
 from scipy.spatial import distance
 
 from posexp import evaluate, inspect, plotting
-from posexp.analysis import (
-  attention_weights,
-  card,
-  encoding_figures,
-  head_distances,
-  inspection,
-  probe,
-)
+from posexp.analysis import attention_weights, card, encoding_figures, inspection, probe
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.relative import RPR, TransformerXL
@@ -132,18 +125,15 @@ def test_position_vectors_are_those_of_the_formula():
 
 def test_figures_of_a_run_show_its_table_and_no_other(monkeypatch):
   encoding, (_, start) = Learned(length=16), probe.untrained(Learned(length=16), SIZE)
-  stack = probe.perturbed(start)
+  stack, run = probe.perturbed(start), SimpleNamespace(data=SimpleNamespace(word_counts=np.eye(2)))
   (table,) = [
     np.asarray(leaf[...], np.float64)
     for _, leaf in nnx.to_flat_state(nnx.state(stack.embed, nnx.Param))
     if leaf[...].shape == (16, 32)
   ]
   found, other = (
-    dict(inspection.draw_vectors("learned", encoding, vectors, 32, trained, None))
-    for vectors, trained in (
-      (inspection.vectors_of(stack.embed, encoding, None), True),
-      (inspection.vectors_of(start.embed, encoding, None), False),
-    )
+    dict(inspection.draw_vectors("learned", encoding, each.embed, 32, None, trained))
+    for each, trained in ((stack, run), (start, None))
   )
   np.testing.assert_allclose(found["vectors"].axes[0].images[0].get_array(), table, atol=1e-5)
   (axes,) = found["products-by-offset"].axes
@@ -160,18 +150,6 @@ def test_rows_are_offsets_where_a_table_has_them():
   for k, count, xlabel, first in ((3, 7, "offset (key − query)", -3), (None, 7, "row", 0)):
     (axes,) = encoding_figures.rows("x", {"keys": np.ones((count, 4))}, k).axes
     assert (axes.get_xlabel(), axes.lines[0].get_xdata()[0]) == (xlabel, first)
-
-
-def test_all_heads_are_drawn_each_in_its_own_look():
-  lines = {"layer 0": (np.arange(3), np.ones((12, 3)), None)}
-  (axes,) = encoding_figures.by_head("x", lines, "x", "y").axes
-  assert len({(each.get_color(), each.get_linestyle()) for each in axes.lines}) == 12
-
-
-def test_a_heat_map_has_no_tick_between_cells():
-  axes = plotting.Figure().subplots()
-  plotting.heat(axes, np.ones((3, 4)))
-  assert {*axes.get_xticks(), *axes.get_yticks()} <= {*range(-1, 6)}
 
 
 @pytest.mark.parametrize(
@@ -201,55 +179,6 @@ def test_figures_are_not_replaced_without_a_word(tmp_path, monkeypatch, capsys):
   for said in (False, False, True):
     inspect.inspect(["encoding=rpr", f"out={tmp_path}"])
     assert ("replaced 1 file that showed something else" in capsys.readouterr().out) == said
-
-
-def small_font(path, family, characters):
-  """Writes a font in which each of some characters is a filled square."""
-  build, pen = FontBuilder(1000, isTTF=True), TTGlyphPen(None)
-  pen.moveTo((0, 0))
-  for place in ((0, 900), (900, 900), (900, 0)):
-    pen.lineTo(place)
-  pen.closePath()
-  names = {f"u{ord(each):X}": ord(each) for each in characters}
-  build.setupGlyphOrder([".notdef", *names])
-  build.setupCharacterMap({code: name for name, code in names.items()})
-  build.setupGlyf(dict.fromkeys([".notdef", *names], pen.glyph()))
-  build.setupHorizontalMetrics(dict.fromkeys([".notdef", *names], (1000, 0)))
-  build.setupHorizontalHeader(ascent=900, descent=-100)
-  build.setupNameTable({"familyName": family, "styleName": "Regular", "psName": family})
-  build.setupOS2()
-  build.setupPost()
-  build.save(path)
-
-
-@pytest.mark.parametrize("text", ["北京", "नम", "สว", "🦊"])
-def test_text_is_drawn_in_a_font_that_has_it_or_that_is_said(tmp_path, monkeypatch, caplog, text):
-  for name, empty in (("_families", {}), ("_said", set())):
-    monkeypatch.setattr(plotting, name, empty)
-  installed = []
-  monkeypatch.setattr(plotting.font_manager, "findSystemFonts", lambda: installed)
-  monkeypatch.setattr(plotting.font_manager.fontManager, "ttflist", [
-    each for each in plotting.font_manager.fontManager.ttflist if "DejaVu" in each.name
-  ])  # fmt: skip
-
-  def drawn(name):
-    figure, _ = plotting.panels(1, 1, width=2, height=1, title=text)
-    files = plotting.save(figure, tmp_path, name, kinds=("png", "svg", "pdf"))
-    return [file.read_bytes() for file in files]
-
-  boxes, *_ = drawn("without")
-  drawn("again")
-  (said,) = caplog.messages
-  assert said.startswith(f"no installed font has {' '.join(sorted(text))}: PNG and PDF show boxes")
-  family = f"Squares{ord(text[0])}"
-  small_font(tmp_path / "a.ttf", family, text)
-  installed.append(str(tmp_path / "a.ttf"))
-  plotting._families.clear()
-  squares, svg, pdf = drawn("with")
-  assert squares != boxes
-  assert f"'{family}'" in svg.decode()
-  assert family in pdf.decode("latin-1")
-  assert len(caplog.messages) == 1
 
 
 def test_vectors_that_are_multiplied_with_words_are_found_too():
@@ -293,9 +222,9 @@ def classifier(tmp_path_factory):
     )
 
 
-def draw_only(kind, monkeypatch):
-  """Writes figures in one format, where they are not what is looked at."""
-  monkeypatch.setattr(plotting, "save", functools.partial(plotting.save, kinds=(kind,)))
+def draw_only(kinds, monkeypatch):
+  """Writes figures in some formats, where they are not what is looked at."""
+  monkeypatch.setattr(plotting, "save", functools.partial(plotting.save, kinds=kinds))
 
 
 RELATIVE = {"logits-by-offset-layer-0", "weights-by-offset", "rows"}
@@ -304,7 +233,7 @@ RELATIVE = {"logits-by-offset-layer-0", "weights-by-offset", "rows"}
 @pytest.mark.parametrize("encoding", ["complex", pytest.param("rpr", marks=pytest.mark.slow)])
 def test_a_run_is_looked_into(encoding, classifier, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  draw_only("png", monkeypatch)
+  draw_only(("png",), monkeypatch)
   run = classifier(encoding)
   (run / "metrics.jsonl").write_text("lost\n")  # which only a report reads
   files = inspect.inspect([str(run)])
@@ -359,7 +288,7 @@ def test_attention_into_a_memory_adds_up(language_model):
 
 
 def test_a_language_model_is_looked_into(language_model, monkeypatch, capsys):
-  draw_only("svg", monkeypatch)
+  draw_only(("svg",), monkeypatch)
   drawn = {path.stem for path in inspect.inspect([f"run={language_model}"])}
   assert drawn >= {"attention-on-text", *RELATIVE}
   card = " ".join(capsys.readouterr().out.split())
@@ -392,7 +321,7 @@ def test_heads_are_as_far_apart_as_scipy_says():
 
 def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys):
   run, same, other = classifier("complex"), classifier("complex"), classifier("rpr")
-  files = inspect.inspect([f"run={run}", f"against=[{same},{other}]", f"out={tmp_path}"])
+  files = head_distances.compare(run, [same, other], tmp_path)
   assert {path.name for path in files} == {f"attention-likeness.{kind}" for kind in ("png", "svg")}
   rows = re.findall(r"^layer 0, head \d +(\S+) +(\S+)$", capsys.readouterr().out, re.MULTILINE)
   found = np.array(rows, float)
@@ -402,15 +331,16 @@ def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys
 
 
 @pytest.mark.parametrize(
-  ("encoding", "drawn"),
+  ("encoding", "drawn", "kinds"),
   [
-    ("sinusoidal", {"vectors", "products-by-offset", "share-of-offset"}),
-    ("rpr", {"logits-by-offset", "weights-by-offset", "rows"}),
+    ("sinusoidal", {"vectors", "products-by-offset", "share-of-offset"}, ("png", "svg")),
+    ("rpr", {"logits-by-offset", "weights-by-offset", "rows"}, ("svg",)),
   ],
 )
-def test_figures_are_drawn(encoding, drawn, tmp_path, capsys):
+def test_figures_are_drawn(encoding, drawn, kinds, tmp_path, monkeypatch, capsys):
+  draw_only(kinds, monkeypatch)
   files = inspect.inspect([f"encoding={encoding}", *OPTIONS, f"out={tmp_path}"])
-  assert {path.name for path in files} == {f"{n}.{kind}" for n in drawn for kind in ("png", "svg")}
+  assert {path.name for path in files} == {f"{n}.{kind}" for n in drawn for kind in kinds}
   for file in files:
     if file.suffix == ".png":
       pixels = matplotlib.image.imread(file)[..., :3]
@@ -436,7 +366,8 @@ def test_figures_are_drawn(encoding, drawn, tmp_path, capsys):
     ("run=nowhere", "nowhere: there is no such folder"),
     ("run=x rpr.k=4 encoding=rpr", "run=x has options of its own: leave rpr.k=4 out"),
     ("x" * 300, "x" * 40),  # longer than a path may be
-    (". .", "run=. run=.: name each once, and runs to compare with by against=[A,B]"),
+    (". .", "run=. run=.: name one folder with each of run= and out="),
+    ("run=", "run=: name one folder with each of run= and out="),
     ("-m encoding=rpr,none", "posexp.inspect looks at one encoding: leave -m and --cfg out"),
   ],
 )

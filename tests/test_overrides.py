@@ -224,7 +224,7 @@ def test_a_command_of_the_documents_is_read_as_it_is_pasted(line, monkeypatch):
   if hasattr(module := importlib.import_module(name), "arguments"):
     module.arguments(argv)
   else:
-    own = ("RUN", "FOLDER", "runs/", "run=", "against=", "out=")
+    own = ("RUN", "FOLDER", "runs/", "run=", "out=")
     command_line.parse([word for word in argv if not word.startswith(own)])
 
 

@@ -62,7 +62,7 @@ class Switches:
     return Off(**chosen)
 
   def scale(self, off: Off | None = None) -> TermScale:
-    """1 for what is on and 0 for what is off, float32 [layers,H] of each term."""
+    """Return 1 for what is on and 0 for what is off, float32 [layers,H] of each term."""
     shape = len(self.known.layers), len(self.known.heads)
     scale = {term: np.ones(shape, np.float32) for term in self.known.terms}
     for term in off.terms if off else ():
@@ -70,7 +70,7 @@ class Switches:
     return scale
 
   def grid(self, within: Off) -> Iterator[Off]:
-    """For each term: every head of every layer, every layer, and all of these at once."""
+    """Yield for each term every head of every layer, every layer, and all of these at once."""
     for term in within.terms:
       layers = tuple(layer for layer in within.layers if term in self.by_layer[layer])
       for layer, head in itertools.product(layers, within.heads):
@@ -80,20 +80,19 @@ class Switches:
         yield Off((term,), layers, within.heads)
 
 
-def parts(found: Outputs) -> tuple[str, np.ndarray, np.ndarray]:
-  """Return the metric whose changes are shown, and what is divided by what, [N] each, to make it.
+def parts(found: Outputs) -> tuple[np.ndarray, np.ndarray]:
+  """Return what is divided by what, [N] each, to make the metric whose changes are shown.
 
-  It is accuracy; of language models bits per byte; and of parsers F1, by which the count depends on
-  what was found.
+  It is accuracy; of language models bits per byte; and of parsers F1, whose count depends on what
+  was found.
   """
   if "bytes" in found:
-    return "bits_per_byte", found["loss"] / np.log(2), found["bytes"]
-  metric = "f1" if "spans" in found else "accuracy"
-  return metric, found["right"].astype(float), found["tokens"]
+    return found["loss"] / np.log(2), found["bytes"]
+  return found["right"].astype(float), found["tokens"]
 
 
 def ratio(values: np.ndarray, counts: np.ndarray) -> tuple[float, np.ndarray]:
-  """Σ values / Σ counts, of [N] each, and what every example adds to its deviation, [N]."""
+  """Return Σ values / Σ counts, of [N] each, and each example's part of its deviation, [N]."""
   found = values.sum() / counts.sum()
   return found, (values - found * counts) / counts.mean()
 
@@ -106,10 +105,10 @@ def measure(trained: TrainedModel, split: str, scales: Sequence[TermScale]) -> l
   """
   task, data = trained.setup.task, trained.data
   found = [task.predict(data, trained.snapshot, split, scale) for scale in scales]
-  level, before = ratio(*parts(found[0])[1:])
+  level, before = ratio(*parts(found[0]))
   metrics = []
   for each in found:
-    value, deviations = ratio(*parts(each)[1:])
+    value, deviations = ratio(*parts(each))
     difference = {
       "examples": len(deviations),
       "change": float(value - level),

@@ -15,6 +15,7 @@ from posexp.analysis import probe
 from posexp.analysis.probe import VOCABULARY, ProbeModel, Profile
 from posexp.encodings.base import Encoding, Relation, TokenEmbedding
 from posexp.models.transformer import Stack
+from posexp.reporting.text import wrapped
 from posexp.training import matching
 
 PARTS = {
@@ -27,7 +28,6 @@ PARTS = {
 ROUNDING = 1e-4  # differences below are rounding
 WORDS = 8  # of the text of which behavior is measured
 LENGTH = 64  # tokens of the sequence of which FLOPs are counted
-WIDTH = 96  # of a line
 INDENT = 17  # of the text after a row's label
 
 
@@ -35,10 +35,8 @@ def lines(name: str, encoding: Encoding, rows: dict[str, str]) -> list[str]:
   """Return the card as it is printed: the name, the docstring of the encoding, and labeled rows."""
   kind = type(encoding)
   about = "no positions" if kind is Encoding else inspect.getdoc(kind) or ""
-  found = [name, textwrap.indent(about, "  "), ""]
-  for label, text in rows.items():
-    found += textwrap.wrap(f"{label:<{INDENT}}{text}", WIDTH, subsequent_indent=" " * INDENT)
-  return found
+  found = [wrapped(text, f"{label:<{INDENT}}") for label, text in rows.items()]
+  return [name, textwrap.indent(about, "  "), "", *found]
 
 
 def overrides(encoding: Encoding, part: str) -> bool:
@@ -71,7 +69,7 @@ def rows(model: ProbeModel, profile: Profile, text: np.ndarray | None = None) ->
   }
   return {
     "enters": entered(parts(model)),
-    "terms": ", ".join(stack.relation.terms),
+    "terms": ", ".join(stack.relation.terms) or "none",
     **costs(model),
     **coverage(model, profile),
     **{mode: f"no: {why}" if why else "yes" for mode, why in refusals.items()},

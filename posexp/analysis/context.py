@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy import special
 
 from posexp import plotting, storage
-from posexp.analysis.encoding_figures import band
 from posexp.errors import UserError, near
-from posexp.plotting import COLORS, GRAY, line_style, log2_axis, panels
-from posexp.reporting.significance import LEVEL
+from posexp.plotting import COLORS, GRAY, band, line_style, log2_axis, panels
+from posexp.reporting.significance import estimate
 from posexp.reporting.text import tabulated, wrapped
 from posexp.runs.context_losses import bits_per_byte, write_context_losses
 from posexp.tasks import windows
@@ -39,12 +37,8 @@ class Curve(NamedTuple):
     return float(self.nats[context].mean())
 
   def half(self, values: np.ndarray) -> float:
-    """Return half the 95 % interval of the mean of values [N]: t, over the means of blocks."""
-    means = values.reshape(self.blocks, -1).mean(1)
-    if self.blocks < 2:
-      return math.nan
-    t = special.stdtrit(self.blocks - 1, 1 - LEVEL / 2)
-    return float(t * means.std(ddof=1) / math.sqrt(self.blocks))
+    """Return half the 95 % interval of the mean of values [N], over the means of blocks."""
+    return half_interval(values.reshape(self.blocks, -1).mean(1))
 
   def gain(self, context: int, before: int) -> tuple[float, float]:
     """Return the drop of the loss per doubling of the context, and half its interval."""
@@ -54,18 +48,15 @@ class Curve(NamedTuple):
   def bands(self) -> dict[int, float]:
     """Return half-intervals of means without what contexts share (Cousineau 2005, Morey 2008)."""
     count = len(self.nats)
-    if count < 2:
-      return {context: self.half(each) for context, each in self.nats.items()}
-    shared = np.mean([*self.nats.values()], axis=0)
-    factor = math.sqrt(count / (count - 1))
+    shared = np.mean([*self.nats.values()], axis=0) if count > 1 else 0.0
+    factor = math.sqrt(count / max(1, count - 1))
     return {context: factor * self.half(each - shared) for context, each in self.nats.items()}
 
 
-def with_memory(trained: TrainedModel, memory: int) -> TrainedModel:
-  """Return the same weights with a memory of another length; UserError if there can be none."""
-  if memory == trained.spec.size.memory:
-    return trained
-  return with_options(trained, {"model.memory": memory})
+def half_interval(values: np.ndarray) -> float:
+  """Return half the 95 % t interval of the mean of values; NaN of one."""
+  found = estimate(values)
+  return math.nan if found.sd is None else found.half or 0.0
 
 
 def exact(
@@ -136,8 +127,7 @@ def by_place(curve: Curve, context: int) -> dict[str, tuple[float, float]]:
   found = {}
   for start, end in itertools.pairwise(ends):
     part = rows[:, start:end].mean(1)
-    one = curve._replace(blocks=len(part))
-    found[f"{start}-{end - 1}"] = float(part.mean()), one.half(part)
+    found[f"{start}-{end - 1}"] = float(part.mean()), half_interval(part)
   return found
 
 
@@ -179,13 +169,12 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   if not isinstance(trained.setup.task, LanguageModeling):
     kind = trained.run.config["task"]["kind"]
     raise UserError(f"--context is for language models; {trained.run.path} is a run of {kind}")
-  memories = args.memory or [trained.spec.size.memory]
-  models = [with_memory(trained, memory) for memory in memories]
+  models = [with_options(trained, {"model.memory": each}) for each in args.memory or ()]
   stride = None
   if args.window == "sliding":
     stride = args.stride or max(1, min(args.context) // 2)
   curves = []
-  for model in models:
+  for model in models or [trained]:
     if args.window:
       targets = args.positions or TOKENS
       curves.append(consecutive(model, args.split, args.context, targets, stride))

@@ -9,20 +9,20 @@ import textwrap
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import softmax
 
 from posexp.analysis.attention_weights import AttentionByOffset, AttentionMap
 from posexp.analysis.probe import Profile, Shares, inner_products, relative_to_zero
-from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, heat, line_style, numbers, panels
+from posexp.plotting import BLUE, COLORS, GRAY, ORANGE, band, heat, line_style, panels
 
 # Inches of attention maps: of a token where there is room, of a row of panels, between two names.
 TOKEN, WIDEST, APART = 0.14, 30.0, 0.09
+FAR = 32  # tokens, up to which attention to either side is drawn
 
 
 def vectors(name: str, found: np.ndarray) -> Figure:
-  """Return the vectors [L,F] of positions, and the inner products of all pairs of them."""
+  """Draw the vectors [L,F] of positions, and the inner products of all pairs of them."""
   title = f"{name}: vectors p of positions, and their inner products"
   figure, ((left, right),) = panels(1, 2, width=5.2, height=3.6, title=title)
   products = found @ found.T
@@ -37,7 +37,7 @@ def vectors(name: str, found: np.ndarray) -> Figure:
 def products_by_offset(
   name: str, variants: Mapping[str, Mapping[str | None, np.ndarray]]
 ) -> Figure:
-  """Inner product against offset, a panel for each option that is varied, by its title."""
+  """Draw inner products by offset: a panel for each option that is varied, by its title."""
   title = (
     f"{name}: inner product of two positions' vectors by their offset\n"
     "mean over positions, band from the 10th to the 90th percent; 1 is a vector with itself"
@@ -75,9 +75,7 @@ def shares(name: str, found: Mapping[str, Shares]) -> Figure:
 
 
 def logits_by_offset(name: str, profile: Profile, near: int) -> Figure:
-  """Return the logit at offsets closer than `near`, whole and of each term: a panel for
-  each head.
-  """
+  """Draw the logit at offsets closer than `near`, whole and by term: a panel for each head."""
   rows = {
     "logit": {
       "query and key drawn apart": relative_to_zero(profile.logits, profile.offsets),
@@ -115,7 +113,7 @@ def logits_by_offset(name: str, profile: Profile, near: int) -> Figure:
 
 
 def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Figure:
-  """Return the attention weight at offsets closer than `near`, if keys differ in position alone."""
+  """Draw the attention weight at offsets closer than `near`, if keys differ in position alone."""
   title = f"{name}: attention weight by offset\nfor random queries, keys alike but for position"
   lines = {}
   for layer, profile in layers.items():
@@ -125,36 +123,30 @@ def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Fi
   return by_head(title, lines, "offset (key − query)", "attention weight")
 
 
-def attention_on_text(name: str, found: AttentionByOffset, item: str, near: int = 32) -> Figure:
-  """Attention at offsets up to `near` on real sequences, which are called `item`."""
-  title = f"{name}: attention by offset on {found.examples} {item}s of the validation split"
-  chosen = np.abs(found.offsets) <= near
-  lines = {
-    f"layer {layer}": (found.offsets[chosen], mass[:, chosen], found.uniform[chosen])
-    for layer, mass in enumerate(found.mass)
-  }
-  return by_head(title, lines, "offset (key − query), in tokens", "share of attention")
+def attention_on_text(name: str, found: AttentionByOffset, item: str, causal: bool) -> Figure:
+  """Draw attention by offset on real sequences, which are called `item`, up to FAR to either side.
 
-
-def attention_by_distance(name: str, found: AttentionByOffset, item: str) -> Figure:
-  """Attention of a causal stack by distance on real sequences, with the border of its memory."""
-  back = found.offsets <= 0
-  distance, visible = -found.offsets[back], found.uniform[back]
+  Of a causal stack it is by distance, up to the farthest, with the border of the memory.
+  """
+  what, sign = ("distance (query − key)", -1) if causal else ("offset (key − query)", 1)
+  chosen = found.offsets <= 0 if causal else np.abs(found.offsets) <= FAR
   title = (
-    f"{name}: attention by distance on {found.examples} {item}s of the validation split, of "
-    f"{found.length} tokens"
+    f"{name}: attention by {what.split()[0]} on {found.examples} {item}s of the validation split"
   )
-  memory = distance.max() >= found.length
+  memory = causal and -found.offsets.min() >= found.length
+  if causal:
+    title += f", of {found.length} tokens"
   if memory:
     title += "\nright of the line every key stands in the memory, left of it those of early queries"
   lines = {
-    f"layer {layer}": (distance, mass[:, back], visible) for layer, mass in enumerate(found.mass)
+    f"layer {layer}": (sign * found.offsets[chosen], mass[:, chosen], found.uniform[chosen])
+    for layer, mass in enumerate(found.mass)
   }
-  figure = by_head(title, lines, "distance (query − key), in tokens", "share of attention")
-  drawn = found.mass[..., back]
-  for axes, shares in zip(figure.axes, found.in_memory, strict=True):
+  figure = by_head(title, lines, f"{what}, in tokens", "share of attention")
+  drawn = found.mass[..., chosen]
+  for axes, shares in zip(figure.axes, found.in_memory, strict=True) if causal else ():
     axes.set_xscale("symlog", base=2, linthresh=1)
-    axes.set_xlim(0, distance.max())
+    axes.set_xlim(0, -found.offsets.min())
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
@@ -165,21 +157,10 @@ def attention_by_distance(name: str, found: AttentionByOffset, item: str) -> Fig
   return figure
 
 
-def likeness(name: str, rows: list[str], columns: list[str], found: np.ndarray) -> Figure:
-  """Return distances [rows,columns] of a model's heads to those of others, with their numbers."""
-  title = f"{name}: how far its heads are from the nearest of their layer in others"
-  size = {"width": 2.4 + 0.9 * len(columns), "height": 0.8 + 0.3 * len(rows)}
-  figure, ((axes,),) = panels(1, 1, **size, title=title)
-  heat(axes, found, label="Jensen-Shannon distance", cmap="viridis_r", limits=(0, 1))
-  axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
-  axes.set_yticks(range(len(rows)), rows)
-  numbers(axes, found, ".2f", found > 0.5)
-  return figure
-
-
 def rows(name: str, tables: Mapping[str, np.ndarray], k: int | None) -> Figure:
-  """Return the length of every row of the tables [...,rows,D] that the encoding trains; those of 2k
-  + 1 rows are of the offsets −k … k.
+  """Draw the length of every row of the tables [...,rows,D] that the encoding trains.
+
+  Tables of 2k + 1 rows are of the offsets −k … k.
   """
   lines = {}
   for table_name, table in tables.items():
@@ -198,9 +179,7 @@ def by_head(
   xlabel: str,
   ylabel: str,
 ) -> Figure:
-  """Return a panel for each label with x [O], a line for each head of [H,O], and one of uniform
-  [O].
-  """
+  """Draw a panel for each label: over x [O] a line for each head [H,O], and uniform weights [O]."""
   figure, axes = panels(1, len(lines), width=4.2, height=3.0, sharey=True, title=title)
   for each, (label, (x, values, uniform)) in zip(axes[0], lines.items(), strict=True):
     for head, line in enumerate(values):
@@ -218,7 +197,7 @@ def by_head(
 
 
 def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
-  """Return the learned frequencies [V,M] of words against how often the words occur [V]."""
+  """Draw the learned frequencies [V,M] of words against how often the words occur [V]."""
   title = f"{name}: learned frequencies |ω| of words"
   figure, ((axes,),) = panels(1, 1, width=6.0, height=3.6, title=title)
   seen = counts > 0
@@ -234,19 +213,13 @@ def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
   return figure
 
 
-def band(axes: Axes, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, **line):
-  """Return a line of means with a band around it."""
-  axes.fill_between(x, low, high, color=line["color"], alpha=0.17, linewidth=0)
-  axes.plot(x, mean, linewidth=1.3, **line)
-
-
 def _legend(figure: Figure) -> None:
   handles, labels = figure.axes[0].get_legend_handles_labels()
   figure.legend(handles, labels, loc="outside lower left", ncols=int(figure.get_figwidth() / 1.5))
 
 
 def weight_map(found: AttentionMap, title: str) -> Figure:
-  """Weights [layers,H,Q,K], a panel for each head of each layer, in one scale of color."""
+  """Draw weights [layers,H,Q,K]: a panel for each head of each layer, in one scale of color."""
   layers, heads, *_ = found.weights.shape
   queries, keys = found.queries, found.keys
   inch = min(TOKEN, WIDEST / (heads * len(keys)), WIDEST / (layers * len(queries)))

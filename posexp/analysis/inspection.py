@@ -42,28 +42,25 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
   name, encoding, size = config["encoding"], make_encoding(config), make_size(config)
   trained = run and open_trained(run)
   doing("measuring what the figures show")
+  whole = trained and trained.snapshot.model()
+  state = f"trained (step {trained.snapshot.state.step:,})" if trained else "untrained"
+  title = f"{name}, {state}"
   options = configuration.show_options(config.get(name)) or "none"
-  title = (
-    f"{name}, trained (step {trained.snapshot.state.step:,})" if trained else f"{name}, untrained"
-  )
   if isinstance(size, Size):
-    stack = trained and trained.snapshot.model().stacks[0]
-    model = ProbeModel(encoding, stack) if trained else probe.untrained(encoding, size)
-    profiles = layer_profiles(model, trained)
+    model = ProbeModel(encoding, whole.stacks[0]) if trained else probe.untrained(encoding, size)
+    embed, profiles = model.stack.embed, layer_profiles(model, trained)
     rows = card.rows(model, next(iter(profiles.values())), trained and _a_text(trained))
-    several = trained and len(trained.snapshot.model().stacks) > 1
-    drawn = draw(f"{title}, encoder" if several else title, model, profiles, trained)
+    title += ", encoder" if trained and len(whole.stacks) > 1 else ""
   else:
     if why := refusal(name, encoding, size):
       raise UserError(why)
-    embed = trained.snapshot.model().embed if trained else probe.embedding(encoding, size.d_model)
+    embed = whole.embed if trained else probe.embedding(encoding, size.d_model)
+    model, profiles = None, {}
     rows = card.rows_without_attention(encoding, size.backbone)
-    drawn = itertools.chain(
-      draw_vectors(
-        title, encoding, vectors_of(embed, encoding, trained), size.d_model, bool(trained)
-      ),
-      draw_frequencies(title, embed, trained),
-    )
+  drawn = draw_vectors(title, encoding, embed, size.d_model, model and model.stack, trained)
+  if model:
+    drawn = itertools.chain(drawn, draw_attention(title, model, profiles, trained))
+  drawn = itertools.chain(drawn, draw_frequencies(title, embed, trained))
   lines = card.lines(name, encoding, {"options": options} | rows)
   return lines, [path for title, each in drawn for path in plotting.save(each, out, title)]
 
@@ -88,13 +85,39 @@ def layer_profiles(model: ProbeModel, trained: TrainedModel | None) -> dict[str,
   return {"random weights": probe.profile(drawn, 2 * LENGTH)}
 
 
-def draw(
+def draw_vectors(
+  name: str,
+  encoding: Encoding,
+  embed: Callable[..., Any],
+  width: int,
+  stack: Stack | None,
+  trained: TrainedModel | None,
+) -> Iterator[tuple[str, Figure]]:
+  """Yield figures of the vectors of positions, and of what a first layer makes of them.
+
+  Other widths and bases stand beside those that are not trained. Where vectors depend on words,
+  they are those of the most frequent word.
+  """
+  word = int(trained.data.word_counts.argmax()) if trained else 1
+  vectors = probe.position_vectors(embed, probe.available(encoding, LENGTH), word)
+  if np.ptp(vectors, axis=0).max() < 1e-9:  # there are none
+    return
+  yield "vectors", encoding_figures.vectors(name, vectors)
+  if trained:
+    variants = {f"those of the run, d = {width}": {None: vectors}}
+  else:
+    variants = probe.variants(encoding, width, len(vectors))
+  yield "products-by-offset", encoding_figures.products_by_offset(name, variants)
+  if stack is not None:
+    shares = probe.shares_by_maps(vectors, stack.blocks[0].attention)
+    yield "share-of-offset", encoding_figures.shares(name, shares)
+
+
+def draw_attention(
   name: str, model: ProbeModel, profiles: Mapping[str, Profile], trained: TrainedModel | None
 ) -> Iterator[tuple[str, Figure]]:
-  """Yield all figures that there are for an encoding, by name."""
+  """Yield figures of what attention makes of offsets, for random inputs and on a run's texts."""
   encoding, stack = model
-  vectors = vectors_of(stack.embed, encoding, trained)
-  yield from draw_vectors(name, encoding, vectors, stack.size.d_model, bool(trained), stack)
   if any(each.spread >= card.ROUNDING for each in profiles.values()):
     at = -next(iter(profiles.values())).offsets.min()
     # Where offsets are not all that matters, another query would have other logits.
@@ -115,49 +138,14 @@ def draw(
     read = most[: filling + MOST_BATCHES]
     whole, positions = trained.snapshot.model(), trained.spec.positions
     found = attention_weights.by_offset(whole, positions, read, MOST_BATCHES)
-    drawn = (
-      encoding_figures.attention_by_distance if stack.causal else encoding_figures.attention_on_text
-    )
-    yield "attention-on-text", drawn(name, found, trained.data.item)
-    yield from draw_frequencies(name, stack.embed, trained)
-
-
-def vectors_of(
-  embed: Callable[..., Any], encoding: Encoding, trained: TrainedModel | None
-) -> np.ndarray:
-  """Return the vectors [L,F] of positions, at the most frequent word where they depend on words."""
-  word = int(trained.data.word_counts.argmax()) if trained else 1
-  return probe.position_vectors(embed, probe.available(encoding, LENGTH), word)
-
-
-def draw_vectors(
-  name: str,
-  encoding: Encoding,
-  vectors: np.ndarray,
-  width: int,
-  trained: bool,
-  stack: Stack | None = None,
-) -> Iterator[tuple[str, Figure]]:
-  """Yield the vectors [L,F] of positions, and what the first layer of a stack makes of them. Other
-  widths and bases stand beside those that are not trained.
-  """
-  if np.ptp(vectors, axis=0).max() < 1e-9:  # there are none
-    return
-  yield "vectors", encoding_figures.vectors(name, vectors)
-  if trained:
-    variants = {f"those of the run, d = {width}": {None: vectors}}
-  else:
-    variants = probe.variants(encoding, width, stack is not None and stack.causal, len(vectors))
-  yield "products-by-offset", encoding_figures.products_by_offset(name, variants)
-  if stack is not None:
-    shares = probe.shares_by_maps(vectors, stack.blocks[0].attention)
-    yield "share-of-offset", encoding_figures.shares(name, shares)
+    drawn = encoding_figures.attention_on_text(name, found, trained.data.item, stack.causal)
+    yield "attention-on-text", drawn
 
 
 def draw_frequencies(
   name: str, embed: Callable[..., Any], trained: TrainedModel | None
 ) -> Iterator[tuple[str, Figure]]:
-  """Yield the frequencies that words were given by training, if they have some of their own."""
+  """Yield a figure of the frequencies that training gave to words, if words have their own."""
   frequency = getattr(embed, "frequency", None)
   if trained and isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
     table = np.asarray(frequency[...], np.float64)

@@ -179,18 +179,14 @@ def embedding(encoding: Encoding, width: int) -> Callable[..., Array]:
   return encoding.embed(VOCABULARY, width, scale=width**0.5, causal=encoding.causal_only, rngs=rngs)
 
 
-def variants(
-  encoding: Encoding, width: int, causal: bool, length: int
-) -> dict[str, dict[str, np.ndarray]]:
+def variants(encoding: Encoding, width: int, length: int) -> dict[str, dict[str, np.ndarray]]:
   """Return position vectors of untrained embeddings of several widths and, if any, bases.
 
   The keys are what is varied, then its value.
   """
 
   def vectors(width: int, **options: float) -> np.ndarray:
-    chosen, rngs = dataclasses.replace(encoding, **options), Rngs(params=0, encoding=1)
-    embed = chosen.embed(VOCABULARY, width, scale=1.0, causal=causal, rngs=rngs)
-    return position_vectors(embed, length)
+    return position_vectors(embedding(dataclasses.replace(encoding, **options), width), length)
 
   found = {"by width": {f"d = {each}": vectors(each) for each in WIDTHS}}
   if hasattr(encoding, "base"):

@@ -53,7 +53,7 @@ def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[
     costly = [
       Point(g, g.label, g.costs[cost], g.estimate)
       for g in groups
-      if g.estimate is not None and cost in g.costs
+      if g.estimate.n and cost in g.costs
     ]
     found.append(Chart("numbers", cost, of, costly))
   return (chart for chart in found if chart.points)

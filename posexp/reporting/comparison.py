@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from posexp.config import show
 from posexp.errors import printable
 from posexp.reporting import scores, significance
 from posexp.reporting.grouping import names_of
-from posexp.reporting.paired_predictions import Prediction, paired, read_pairs
+from posexp.reporting.paired_predictions import Columns, paired, read_alike
 from posexp.reporting.significance import LEVEL, Measure
 from posexp.reporting.text import MISSING, p_number, p_value, short, tabulated, wrapped
 from posexp.runs import Run
@@ -30,6 +31,7 @@ FACTS = (
 NAME = 24  # letters that the name of a run may have
 SAMPLES = 1000  # of the bootstrap
 TEXT = 2_000  # letters that are shown of a text
+SHOWN = ("source", "reference", "a", "b")  # of an example: these texts
 
 Measures = dict[str, Measure]  # by metric
 Result = Mapping[str, Any]  # as `compare` returns it
@@ -43,63 +45,54 @@ def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
     UserError: a run is missing, not finished, or not comparable to the other.
   """
   pairs, notes = paired(a, b)
-  columns, rows = read_pairs(pairs, split)
-  first = pairs[0]
-  names = names_of(first, NAME)
-  language = first[0].settings.get("task.target") or ""
-  measures = [[_measures(side, columns.metrics, language) for side in pair] for pair in rows]
-  metrics = [name for name in columns.metrics if name in measures[0][0]]
-  notes += _unspelled(pairs, measures, split)
-  headline = scores.headline([run for pair in pairs for run in pair])
-  about = headline.metric.name if headline else None
+  runs = [run for pair in pairs for run in pair]
+  columns, sides = read_alike(runs, split)
+  names = names_of(pairs[0], NAME)
+  language = runs[0].settings.get("task.target") or ""
+  measures = [_measures(rows, columns, language) for rows in sides]
+  headline = scores.headline(runs)
+  metrics = [*measures[0]]
   known = [
-    run.settings | {key: run.summary[key] for key in FACTS if key in run.summary} for run in first
+    run.settings | {key: run.summary[key] for key in FACTS if key in run.summary}
+    for run in pairs[0]
   ]
   return {
     "a": {"name": names[0], "run": str(a)},
     "b": {"name": names[1], "run": str(b)},
     "items": columns.items,
     "split": split,
-    "examples": len(rows[0][0]),
+    "examples": len(sides[0]),
     "seeds": [[run.seed for run in pair] for pair in pairs],
-    "notes": notes,
+    "notes": [*notes, *_unspelled(runs, measures, split)],
     "differs": {
       key: [each.get(key) for each in known]
       for key in known[0] | known[1]
       if known[0].get(key) != known[1].get(key)
     },
-    "metric": about if about in metrics else metrics[0],
-    "metrics": {name: _compared(name, measures) for name in metrics},
-    "shown": _most_different(rows[0], measures[0])[:examples],
+    "metric": headline.metric.name if headline and headline.metric.name in metrics else metrics[0],
+    "metrics": {name: _compared([side[name] for side in measures]) for name in metrics},
+    "shown": _most_different(sides[:2], measures[:2])[:examples],
   }
 
 
-def _unspelled(
-  pairs: Sequence[tuple[Run, Run]], measures: Sequence[Sequence[Measures]], split: str
-) -> list[str]:
-  """Return notes on language models whose results count more than their predictions can: the
-  letters of words that a vocabulary lacks.
+def _unspelled(runs: Sequence[Run], measures: Sequence[Measures], split: str) -> Iterator[str]:
+  """Yield notes on language models whose results count more than their predictions can: the letters
+  of words that a vocabulary lacks.
   """
-  found = []
-  for pair, sides in zip(pairs, measures, strict=True):
-    for run, side in zip(pair, sides, strict=True):
-      whole = run.score(f"{split}/bits_per_byte")
-      if whole is None or "bits_per_byte" not in side:
-        continue
-      here = side["bits_per_byte"].score(side["bits_per_byte"].statistics.sum(0))
-      if whole > 1.001 * here:
-        found.append(
-          f"{run.path}: {whole:.4f} bits per byte with the words that its vocabulary lacks, which "
-          "do not count here"
-        )
-  return found
+  for run, side in zip(runs, measures, strict=True):
+    whole, found = run.score(f"{split}/bits_per_byte"), side.get("bits_per_byte")
+    if found and whole is not None and whole > 1.001 * found.score(found.statistics.sum(0)):
+      yield (
+        f"{run.path}: {whole:.4f} bits per byte with the words that its vocabulary lacks, which "
+        "do not count here"
+      )
 
 
-def _measures(rows: Sequence[Prediction], metrics: Sequence[str], language: str) -> Measures:
+def _measures(rows: pd.DataFrame, columns: Columns, language: str) -> Measures:
   """Return each metric of a run's predictions; share from 0 to 100."""
-  answers, references = [row.answer for row in rows], [row.reference for row in rows]
+  answers, references = rows["answer"].tolist(), rows["reference"].tolist()
   found = {}
-  for name in metrics:
+  for name in columns.metrics:
     if name == "bleu":
       tokenize = bleu.tokenizer(references, language)
       if bleu.applies(references, tokenize):
@@ -109,42 +102,37 @@ def _measures(rows: Sequence[Prediction], metrics: Sequence[str], language: str)
 
       found[name] = significance.corpus_measure(sacrebleu.CHRF(), answers, references)
     elif name == "bits_per_byte":
-      bits = np.array([row.nats for row in rows]) / math.log(2)
-      found[name] = significance.ratio_measure(bits, np.array([row.bytes for row in rows]))
+      found[name] = significance.ratio_measure(rows["loss"] / math.log(2), rows["bytes"])
     elif name == "f1":
-      found[name] = significance.f1_measure(np.array([row.counts for row in rows]))
+      matched, gold, predicted = (rows[each] for each in columns.numbers)
+      found[name] = significance.ratio_measure(200 * matched, gold + predicted)
+    elif columns.numbers:  # an example is right where all counts are equal
+      right = rows[[*columns.numbers]].nunique(axis=1) == 1
+      found[name] = significance.share_measure(right.to_numpy())
     else:
-      found[name] = significance.share_measure(np.array([_right(row) for row in rows]))
+      right = rows["answer"].str.strip() == rows["reference"].str.strip()
+      found[name] = significance.share_measure(right.to_numpy())
   return found
 
 
-def _right(row: Prediction) -> bool:
-  """Return whether an example is right: in its counts, where it has any."""
-  if row.counts:
-    return len(set(row.counts)) == 1
-  return row.answer.strip() == row.reference.strip()
-
-
-def _compared(name: str, pairs: Sequence[tuple[Measures, Measures]]) -> dict[str, Any]:
-  """Compare one metric: both scores, their difference and p, and the same over seeds."""
-  measures = [side[name] for pair in pairs for side in pair]
+def _compared(measures: Sequence[Measure]) -> dict[str, Any]:
+  """Compare one metric of pairs of runs: both scores, their difference and p, and over seeds."""
   drawn = significance.resample(measures, SAMPLES)
   a, b = drawn[::2].mean(0), drawn[1::2].mean(0)
   sides = {"a": a, "b": b, "difference": a - b}
   found = {name: significance.interval(each) for name, each in sides.items()}
   found["p"] = significance.bootstrap_p(a - b)
-  right = [each.right for each in measures]
-  if right[0] is not None and len(pairs) == 1:
-    found["mcnemar"] = significance.mcnemar(*right)
-    found["p"] = found["mcnemar"]["p"]
-  if len(pairs) > 1:
+  if len(measures) > 2:
     over, p = significance.paired_t(drawn[::2, 0], drawn[1::2, 0])
     found["over_seeds"] = {"value": over.mean, "low": over.low, "high": over.high, "p": p}
+  elif measures[0].right is not None:
+    found["mcnemar"] = significance.mcnemar(*(each.right for each in measures))
+    found["p"] = found["mcnemar"]["p"]
   return found
 
 
 def _most_different(
-  rows: tuple[list[Prediction], list[Prediction]], measures: tuple[Measures, Measures]
+  sides: Sequence[pd.DataFrame], measures: Sequence[Measures]
 ) -> list[dict[str, Any]]:
   """Return the examples that tell two runs apart, by chrF, by which is right, by bits or by F1, the
   clearest first.
@@ -154,15 +142,10 @@ def _most_different(
   of = [side[name] for side in measures]
   one, other = (np.array([each.score(row) for row in each.statistics]) for each in of)
   difference = np.abs(one - other)
-  a, b = rows
-  return [
-    {"index": i}
-    | ({} if a[i].nats is not None else {"source": a[i].source})
-    | {"reference": a[i].reference}
-    | {"a": a[i].answer, "b": b[i].answer}
-    for i in np.argsort(-difference, kind="stable").tolist()
-    if difference[i]
-  ]
+  clearest = [i for i in np.argsort(-difference, kind="stable") if difference[i]]
+  a, b = sides
+  found = a.drop(columns="answer").assign(a=a["answer"], b=b["answer"])
+  return found.filter(SHOWN).iloc[clearest].reset_index().to_dict("records")
 
 
 def verdict(result: Result) -> str:
@@ -219,7 +202,7 @@ def report(result: Result) -> Iterator[str]:
   width = max(map(len, labels))
   for row in result["shown"]:
     yield f"\nexample {row['index']}"
-    for title, key in zip(labels, ("source", "reference", "a", "b"), strict=True):
+    for title, key in zip(labels, SHOWN, strict=True):
       if key not in row:
         continue
       yield wrapped(short(row[key], TEXT) or "(nothing)", f"  {title:<{width}}  ")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import matplotlib
 import numpy as np
@@ -13,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from posexp.plotting import BLUE, GRAY, fit_fonts, legend_label, line_style, log2_axis
+from posexp.plotting import BLUE, GRAY, band, drawn, fit_fonts, legend_label, line_style, log2_axis
 from posexp.reporting import heat_maps
 from posexp.reporting.charts import Chart, Point, charts
 from posexp.reporting.grouping import Group, as_typed
@@ -57,16 +56,16 @@ def heat_map_name(task: str) -> str:
 
 @matplotlib.rc_context(PLAIN)
 def wide_figures(tasks: Sequence[Results]) -> dict[str, Figure]:
-  """Return the scores of tasks by length, by the name of a file: a heat map of each; of several
-  tasks also all curves, and how far each group reaches.
+  """Draw the scores of tasks by length; return the figures by the names of their files.
+
+  Each task has a heat map; several tasks also have all curves, and how far each group reaches.
   """
   grids = [found for results in tasks if (found := heat_maps.grid(results)) is not None]
   found = {heat_map_name(each.task): heat_maps.heat_map(each) for each in grids}
   if len(grids) > 1:
     found["lengths"] = heat_maps.small_multiples(grids)
-  reaches = heat_maps.reaches(grids)
-  if len(reaches.tasks) > 1:
-    found["reach"] = heat_maps.reach_map(reaches)
+  if (reach := heat_maps.reach_map(grids)) is not None:
+    found["reach"] = reach
   return found
 
 
@@ -109,8 +108,9 @@ def draw(chart: Chart, base: Group | None) -> str:
 
 
 def distinct(labels: Sequence[str]) -> list[str]:
-  """Return the labels of groups for an axis, without the words that all have; cut if they still
-  differ.
+  """Return the labels of groups for an axis, without the words that all labels have.
+
+  They are cut if they still differ then.
   """
   words = [label.split() for label in labels]
   shared = set.intersection(*map(set, words))
@@ -125,10 +125,7 @@ def distinct(labels: Sequence[str]) -> list[str]:
 def svg(figure: Figure) -> str:
   """Return a figure as text."""
   fit_fonts(figure)
-  out = io.StringIO()
-  figure.savefig(out, format="svg", metadata={"Date": None})
-  figure.set_layout_engine("none")  # other formats have the same layout
-  return out.getvalue()
+  return drawn(figure, "svg").decode()
 
 
 def _rows(axes: Axes, chart: Chart, base: Group) -> None:
@@ -148,13 +145,12 @@ def _rows(axes: Axes, chart: Chart, base: Group) -> None:
   axes.figure.set_figheight(0.7 + sum(0.14 + 0.14 * len(each.split("\n")) for each in labels))
 
 
-def _ends(chart: Chart, points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Means and both ends of their intervals, in the unit of the axis; of one seed all are equal."""
-  found = [(point.found.mean, point.found.low, point.found.high) for point in points]
-  return tuple(
-    chart.y.factor * np.array([each[0] if each[end] is None else each[end] for each in found])
-    for end in range(3)
-  )
+def _ends(chart: Chart, points: Sequence[Point]) -> np.ndarray:
+  """Return means and both ends of their intervals [3,points], in the unit of the axis; of one seed
+  all are equal.
+  """
+  found = np.array([point.found.ends for point in points])
+  return chart.y.factor * np.where(np.isnan(found), found[:, :1], found).T
 
 
 def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
@@ -165,8 +161,7 @@ def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
   x = [point.x for point in points]
   y, low, high = _ends(chart, points)
   if chart.kind in ("steps", "contexts"):
-    axes.plot(x, y, **line)
-    axes.fill_between(x, low, high, color=line["color"], alpha=0.18, linewidth=0)
+    band(axes, x, y, low, high, **line)
   else:
     off, marker = np.maximum([y - low, high - y], 0), MARKERS[rank % len(MARKERS)]
     axes.errorbar(x, y, yerr=off, marker=marker, capsize=2.5, **line)
@@ -188,7 +183,13 @@ def _scale(axes: Axes, values: Sequence[float], title: str = "") -> None:
   shown = EngFormatter(sep="") if title in COSTS else lambda value: as_typed(float(f"{value:.12g}"))
   axes.xaxis.set_major_formatter(lambda value, _: shown(value))
   if len(values) <= TICKS:
-    axes.set_xticks(_apart(axes, values, shown))
+    places = axes.xaxis.get_transform().transform(np.array(values, float))
+    room = LETTER * (1 + max(len(shown(value)) for value in values)) * (places[-1] - places[0])
+    named = [len(values) - 1]
+    for at in reversed(range(len(values) - 1)):
+      if places[named[0]] - places[at] >= room:
+        named.insert(0, at)
+    axes.set_xticks([values[at] for at in named])
 
 
 def _even(values: Sequence[float]) -> bool:
@@ -197,17 +198,3 @@ def _even(values: Sequence[float]) -> bool:
     return False
   plain, logs = np.diff(values), np.diff(np.log(values))
   return bool(np.ptp(logs) / logs.mean() < min(0.5, np.ptp(plain) / plain.mean()))
-
-
-def _apart(axes: Axes, values: Sequence[float], shown: Callable[[float], str]) -> list[float]:
-  """Return the values whose names have room on the axis, the last one among them."""
-  places = axes.xaxis.get_transform().transform(np.array(values, float))
-  room = LETTER * (places[-1] - places[0])
-  letters = [len(shown(value)) for value in values]
-  kept: list[int] = []
-  for at in reversed(range(len(values))):
-    after = kept[-1] if kept else None
-    need = room * (1 + letters[at] / 2 + letters[after or 0] / 2)
-    if after is None or places[after] - places[at] >= need:
-      kept.append(at)
-  return [values[at] for at in reversed(kept)]

@@ -25,10 +25,10 @@ Repeat = tuple[int, Any]  # a seed, and a fold if there are some
 
 @dataclasses.dataclass
 class Difference:
-  """A group less the baseline, on the seeds that both have."""
+  """A group less the baseline, on the seeds that both have; without any there is no test."""
 
-  estimate: Estimate
-  p: float | None  # None of one seed, and where all seeds give the same difference
+  estimate: Estimate = dataclasses.field(default_factory=Estimate)
+  p: float | None = None  # None of one seed, and where all seeds give the same difference
   holm: float | None = None  # p, corrected for all groups that were tested
   needed: int | None = None  # pairs of seeds for a power of 80 %; None of few, or beyond reason
 
@@ -43,8 +43,8 @@ class Group:
   repeats: dict[Repeat, Run]  # those that have the score, one of a kind; of a mixed group none
   counted: dict[Repeat, Run]  # those whose score counts: that have learned the task, if it asks so
   mixed: dict[str, Counter]  # other options in which they differ: how many runs have which value
-  estimate: Estimate | None  # None if no run counts
-  difference: Difference | None = None  # None for the baseline, and without shared seeds
+  estimate: Estimate
+  difference: Difference = dataclasses.field(default_factory=Difference)
   costs: dict[str, float] = dataclasses.field(default_factory=dict)
 
   def counting(self, score: Score) -> list[Run]:
@@ -77,18 +77,17 @@ def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
     key, equals, value = typed.partition("=")
     if not equals:
       raise UserError(f"--where {typed}: write it as OPTION=VALUE, as in encoding=rpr")
-    values = list(dict.fromkeys(as_typed(options[key]) for _, options in found if key in options))
-    alike = [each for each in values if each == value] + [v for v in values if _same(v, value)]
-    meant = next(iter(alike), None)
-    if meant is None:
+    kept = [each for each in found if key in each[1] and _alike(as_typed(each[1][key]), value)]
+    if not kept:
+      values = dict.fromkeys(as_typed(options[key]) for _, options in found if key in options)
       known = list(dict.fromkeys(option for run in runs for option in run.settings))
       hint = f"there are {', '.join(values)}" if values else did_you_mean(key, known)
       raise UserError(f"--where {typed}: no run has that; {hint}")
-    found = [each for each in found if key in each[1] and as_typed(each[1][key]) == meant]
+    found = kept
   return [run for run, _ in found]
 
 
-def _same(value: str, typed: str) -> bool:
+def _alike(value: str, typed: str) -> bool:
   """Return whether a value is what was typed: 0.001 is 1e-3, and true is True."""
   one, other = number(value), number(typed)
   if None not in (one, other):
@@ -120,16 +119,14 @@ def differing(runs: Sequence[Run]) -> list[str]:
   for key in dict.fromkeys(key for run in runs for key in run.settings if key != FOLD):
     section = key.partition(".")[0]
     asked = [run for run in runs if section not in encodings or run.encoding == section]
-    values = [run.settings.get(key, MISSING) for run in asked]
-    first = values[0]
-    if any(value is not first and not _alike(value, first) for value in values):
+    first, *others = (run.settings.get(key, MISSING) for run in asked)
+    # Comparing is faster than writing, and True equals 1.
+    if any(
+      (type(each) is not type(first) or each != first) and as_typed(each) != as_typed(first)
+      for each in others
+    ):
       found.append(key)
   return found
-
-
-def _alike(a: Any, b: Any) -> bool:
-  """Return whether two values are typed the same."""
-  return (type(a) is type(b) and a == b) or as_typed(a) == as_typed(b)
 
 
 def distinguishing(runs: Sequence[Run]) -> list[str]:
@@ -189,8 +186,7 @@ def grouped(runs: Sequence[Run], by: Sequence[str], score: Score) -> list[Group]
     for run in [] if mixed else scored:
       repeats.setdefault((run.seed, run.settings.get(FOLD)), run)
     counted = {k: run for k, run in repeats.items() if run.learned(score.split) is not False}
-    values = [run.score(score.key) for run in counted.values()]
-    found = possible(of_seeds(values), score) if counted else None
+    found = possible(of_seeds([run.score(score.key) for run in counted.values()]), score)
     groups.append(Group(named, label(named, members), members, repeats, counted, mixed, found))
   return groups
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from posexp.plotting import GRAY, heat, legend_label, line_style, numbers
+from posexp.plotting import GRAY, band, heat, legend_label, line_style, numbers, panels
 from posexp.reporting import scores
 from posexp.reporting.grouping import Group
 from posexp.reporting.results import Results
@@ -54,7 +53,7 @@ class Cell(NamedTuple):
   @property
   def found(self) -> Estimate:
     """The mean and its interval, which takes a thousand times as long."""
-    return over_seeds(self.values) if self.values else Estimate(0)
+    return over_seeds(self.values)
 
   @property
   def state(self) -> str:
@@ -74,7 +73,7 @@ class Grid(NamedTuple):
 
   @property
   def titles(self) -> list[str]:
-    """Of columns."""
+    """The titles of columns."""
     return [each.part for each in self.lengths]
 
   @property
@@ -123,56 +122,26 @@ def _chance(runs: Sequence[Run], score: Score) -> float | None:
   return next((value for run in runs if (value := run.score(f"chance/{score.key}"))), None)
 
 
-class Reaches(NamedTuple):
-  """How far groups reach in each of several tasks."""
-
-  tasks: list[str]
-  labels: list[str]
-  cells: dict[tuple[str, str], Cell]  # by task and label
-  longest: dict[str, float]  # the largest length that a task was tested at
-
-
-def reaches(grids: Sequence[Grid]) -> Reaches:
-  """Of the groups of several tasks that have a `reach`, the farthest reaching first.
-
-  Groups of different tasks are the same where they have the same label.
-  """
-  key = Score("beyond/reach", METRICS["reach"], "beyond")
-  cells = {
-    (each.task, group.label): _cell(group, key)
-    for each in grids
-    for group in each.groups
-    if any(run.score(key.key) is not None for run in group.runs)
-  }
-  tasks = list(dict.fromkeys(task for task, _ in cells))
-  longest = {each.task: float(each.places.max()) for each in grids}
-
-  def order(label: str) -> float:
-    found = [(task, cells[task, label]) for task in tasks if (task, label) in cells]
-    return sum((cell.mean or 0.0) / longest[task] for task, cell in found)
-
-  labels = list(dict.fromkeys(label for _, label in cells))
-  return Reaches(tasks, sorted(labels, key=order, reverse=True), cells, longest)
-
-
 def heat_map(grid: Grid) -> Figure:
-  """Return the score in every cell in per cent, and beside it the curves."""
-  every = len(grid.groups)
-  grid = grid._replace(groups=grid.groups[:ROWS])
-  rows, columns = len(grid.groups), len(grid.lengths)
+  """Draw the score in every cell in per cent, and beside it the curves."""
+  rows, columns = len(grid.cells), len(grid.lengths)
   widths = [1.9 + 0.34 * columns, 4.2]
-  figure = Figure(figsize=(sum(widths) + 0.3, max(2.9, 1.3 + 0.3 * rows)), layout="constrained")
-  left, right = figure.subplots(1, 2, width_ratios=widths)
-  metric = grid.lengths[0].metric
-  of = _of(rows, every)
-  figure.suptitle(f"{short(grid.task, 40)}: {metric.title} by length (%){of}", fontsize=10)
-  mosaic(left, grid.cells, [1.0] * columns, 100)
+  title = grid.lengths[0].metric.title
+  figure, ((left, right),) = panels(
+    1,
+    2,
+    width=sum(widths) / 2,
+    height=max(2.0, 0.4 + 0.3 * rows),
+    title=f"{short(grid.task, 40)}: {title} by length (%){_of(rows, len(grid.groups))}",
+    width_ratios=widths,
+  )
+  mosaic(left, grid.cells, np.ones(columns), 100)
   left.set_xticks(range(columns), grid.titles)
   left.set_yticks(range(rows), names(grid))
   left.axvline(grid.trained - 0.5, color="k", linewidth=1.6)
   left.set_xlabel("length")
   curves(right, grid)
-  right.set(xlabel="length", ylabel=f"{metric.title} (%)")
+  right.set(xlabel="length", ylabel=f"{title} (%)")
   right.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
   _explain(figure, grid.cells)
   return figure
@@ -194,22 +163,17 @@ def _explain(figure: Figure, cells: Sequence[Sequence[Cell]]) -> None:
 def names(grid: Grid) -> list[str]:
   """Return the titles of rows: groups, and how many of their seeds learned where not all did."""
   found = []
-  for group in grid.groups:
-    score = grid.lengths[-1]
-    learned, all_runs = len(group.counting(score)), len(group.repeats)
-    some = f" ({learned} of {all_runs})" if learned < all_runs else ""
+  for group in grid.groups[: len(grid.cells)]:
+    learned, every = len(group.counting(grid.lengths[-1])), len(group.repeats)
+    some = f" ({learned} of {every})" if learned < every else ""
     found.append(short(group.label, NAME) + some)
   return found
 
 
-def mosaic(
-  axes: Axes, cells: Sequence[Sequence[Cell]], whole: Sequence[float], factor: float
-) -> None:
-  """Return cells with their means times `factor`, in colors from 0 to the `whole` of their
-  column.
-  """
+def mosaic(axes: Axes, cells: Sequence[Sequence[Cell]], whole: np.ndarray, factor: float) -> None:
+  """Draw cells with their means times `factor`, in colors from 0 to the `whole` of their column."""
   means = np.array([[cell.mean or 0.0 for cell in row] for row in cells])
-  shares = means / np.array(whole)
+  shares = means / whole
   heat(axes, shares, cmap=CMAP, limits=(0.0, 1.0))
   written = np.ma.array(factor * means)
   for row, column in np.ndindex(means.shape):
@@ -217,10 +181,9 @@ def mosaic(
       axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, linewidth=0.5, **look))
       written[row, column] = np.ma.masked
   numbers(axes, written, ".0f", shares > 0.55, 7)
-  for edge in range(1, len(whole)):
-    axes.axvline(edge - 0.5, color="w", linewidth=0.6)
-  for edge in range(1, len(cells)):
-    axes.axhline(edge - 0.5, color="w", linewidth=0.6)
+  rows, columns = means.shape
+  axes.vlines(np.arange(1, columns) - 0.5, -0.5, rows - 0.5, color="w", linewidth=0.6)
+  axes.hlines(np.arange(1, rows) - 0.5, -0.5, columns - 0.5, color="w", linewidth=0.6)
   axes.tick_params(length=0, labelsize=8)
   axes.spines[:].set_visible(False)
 
@@ -234,65 +197,74 @@ def curves(axes: Axes, grid: Grid, ranks: Mapping[str, int] | None = None) -> No
   for rank, (group, cells) in enumerate(zip(grid.groups[:MOST], grid.cells, strict=False)):
     line = line_style((ranks or {}).get(group.label, rank))
     for run in group.repeats.values():
-      y = [100 * _or_nan(run.score(score.key)) for score in grid.lengths]
+      y = 100 * np.array([run.score(score.key) for score in grid.lengths], float)
       failed = run.learned(grid.lengths[-1].split) is False
       axes.plot(places, y, **line | ({"linestyle": ":"} if failed else {}), alpha=0.35, lw=0.6)
-    mean, low, high = (
-      100 * np.array([_or_nan(getattr(cell.found, end)) for cell in cells])
-      for end in ("mean", "low", "high")
-    )
-    axes.plot(places, mean, lw=1.6, label=legend_label(short(group.label, NAME)), **line)
-    axes.fill_between(places, low, high, color=line["color"], alpha=0.12, linewidth=0)
+    ends = 100 * np.array([cell.found.ends for cell in cells])
+    band(axes, places, *ends.T, label=legend_label(short(group.label, NAME)), **line)
   if any(grid.chance):
-    chance = [100 * _or_nan(each) for each in grid.chance]
+    chance = 100 * np.array(grid.chance, float)
     axes.plot(places, chance, color=GRAY, linestyle="-.", lw=1, label="blind to order")
   axes.axvline(places[grid.trained - 1 : grid.trained + 1].mean(), color="k", lw=1.2)
   axes.set_ylim(-3, 103)
 
 
 def small_multiples(grids: Sequence[Grid]) -> Figure:
-  """Return the curves of several tasks, with one color for each group."""
+  """Draw the curves of several tasks, with one color for each group."""
   columns = 2 if len(grids) in (2, 4) else 3
   rows = math.ceil(len(grids) / columns)
   labels = dict.fromkeys(group.label for grid in grids for group in grid.groups[:MOST])
   ranks = {label: rank for rank, label in enumerate(labels)}
-  width = 3.3 * columns + 0.3
-  longest = max((len(short(label, NAME)) for label in labels), default=0)
-  in_a_row = min(int(width / (0.6 + 0.07 * longest)), 5)  # names in the legend
-  size = (width, 2.3 * rows + 0.4 + 0.22 * math.ceil((len(labels) + 1) / in_a_row))
-  figure = Figure(figsize=size, layout="constrained")
-  panels = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
+  figure, panel = panels(rows, columns, width=3.3, height=2.3, title="", sharey=True)
   handles = {}
-  for axes, grid in zip(panels, grids, strict=False):
+  for axes, grid in zip(panel.flat, grids, strict=False):
     curves(axes, grid, ranks)
-    axes.set_title(short(grid.task, 40))
-    axes.set_xlabel("length")
+    axes.set(title=short(grid.task, 40), xlabel="length")
     handles |= {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
-  for axes in panels[len(grids) :]:
+  for axes in panel.flat[len(grids) :]:
     axes.set_axis_off()
-  figure.supylabel(f"{grids[0].lengths[0].metric.title} (%)", fontsize=9)
+  longest = max(map(len, handles), default=0)
+  width, height = figure.get_size_inches()
+  in_a_row = min(int(width / (0.6 + 0.07 * longest)), 5)  # names in the legend
+  figure.set_figheight(height + 0.22 * math.ceil(len(handles) / in_a_row))
+  figure.supylabel(f"{grids[0].lengths[0].metric.title} (%)")
   figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=in_a_row)
   return figure
 
 
-def reach_map(found: Reaches) -> Figure:
-  """Return how far each group reaches in each task, colored by the share of the longest tested
-  length.
+def reach_map(grids: Sequence[Grid]) -> Figure | None:
+  """Draw how far each group reaches in each task, colored by the share of the longest tested
+  length; None unless several tasks have a `reach`.
+
+  The farthest reaching group comes first. Groups of tasks are the same where their labels are.
   """
-  labels, none = found.labels[:ROWS], Cell([], 0)
-  cells = [[found.cells.get((task, label), none) for task in found.tasks] for label in labels]
-  size = (1.9 + 0.95 * len(found.tasks), 1.2 + 0.3 * len(labels))
-  figure = Figure(figsize=(max(4.0, size[0]), size[1]), layout="constrained")
-  axes = figure.subplots()
-  mosaic(axes, cells, [found.longest[task] for task in found.tasks], 1)
-  axes.set_xticks(range(len(found.tasks)), [short(task, 14) for task in found.tasks])
+  score = Score("beyond/reach", METRICS["reach"], "beyond")
+  reached, longest = {}, []
+  for grid in grids:
+    groups = [g for g in grid.groups if any(run.score(score.key) is not None for run in g.runs)]
+    if groups:
+      reached[grid.task] = {group.label: _cell(group, score) for group in groups}
+      longest.append(grid.places.max())
+  if len(reached) < 2:
+    return None
+  every = dict.fromkeys(label for cells in reached.values() for label in cells)
+  rows = {label: [cells.get(label, Cell([], 0)) for cells in reached.values()] for label in every}
+
+  def share(label: str) -> float:
+    return sum((cell.mean or 0.0) / most for cell, most in zip(rows[label], longest, strict=True))
+
+  labels = sorted(rows, key=share, reverse=True)[:ROWS]
+  figure, ((axes,),) = panels(
+    1,
+    1,
+    width=1.3 + 0.95 * len(reached),
+    height=0.3 + 0.3 * len(labels),
+    title="reach: the length up to which exact match is at least 90 %"
+    f"{_of(len(labels), len(rows))}",
+  )
+  cells = [rows[label] for label in labels]
+  mosaic(axes, cells, np.array(longest), 1)
+  axes.set_xticks(range(len(reached)), [short(task, 14) for task in reached])
   axes.set_yticks(range(len(labels)), [short(label, NAME) for label in labels])
-  of = _of(len(labels), len(found.labels))
-  title = f"reach: the length up to which exact match is at least 90 %{of}"
-  figure.suptitle(textwrap.fill(title, int(12 * figure.get_figwidth())), fontsize=10)
   _explain(figure, cells)
   return figure
-
-
-def _or_nan(value: float | None) -> float:
-  return math.nan if value is None else value

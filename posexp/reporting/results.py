@@ -7,7 +7,7 @@ import functools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Results:
   @property
   def ranked(self) -> list[Group]:
     """The groups that have a mean."""
-    return [group for group in self.groups if group.estimate is not None]
+    return [group for group in self.groups if group.estimate.n]
 
   @functools.cached_property
   def gated(self) -> bool:
@@ -105,12 +105,12 @@ class Results:
 
   @functools.cached_property
   def costs(self) -> dict[Path, dict[str, float | None]]:
-    """Those of each run, by its path."""
+    """What each run cost, by its path."""
     return {run.path: costs(run) for run in self.runs}
 
   @functools.cached_property
   def rows(self) -> list[dict[str, Any]]:
-    """Of each run: where it is, what came of it, its options that differ, scores and costs."""
+    """For each run where it is, what came of it, its options that differ, scores and costs."""
     measured, rows = scores.measured(self.runs), []
     for group in self.groups:
       counted = {run.path for run in group.counted.values()}
@@ -152,37 +152,35 @@ def results(
       f"none of the runs has finished, and scores are measured at the end: {standing(runs)}; the "
       "command that began them goes on"
     )
-  if key is not None and key not in measured:
-    hint = did_you_mean(key, list(measured))
-    raise UserError(f"--metric {key}: no run has such a metric; {hint}")
-  options = list(dict.fromkeys(option for run in runs for option in run.settings))
+  _check("--metric", key, measured, "no run has such a metric")
+  options = dict.fromkeys(option for run in runs for option in run.settings)
   for each in by or ():
-    if each not in options:
-      hint = did_you_mean(each, options)
-      raise UserError(f"--by {each}: no option by which runs can be grouped; {hint}")
+    _check("--by", each, options, "no option by which runs can be grouped")
   found = []
   for task, members in by_task(runs).items():
     score = scores.headline(members) if key is None else scores.measured(members).get(key)
     if score is not None:
       found.append(_of_task(task, members, score, by, baseline))
-  labels = dict.fromkeys(group.label for each in found for group in each.ranked)
-  if baseline is not None and baseline not in labels:
-    hint = did_you_mean(baseline, list(labels)) if labels else "no group has a mean"
-    raise UserError(f"--baseline {baseline}: it is no group; {hint}")
+  labels = [group.label for each in found for group in each.ranked]
+  _check("--baseline", baseline, labels, "it is no group with a mean")
   return found
+
+
+def _check(flag: str, asked: str | None, names: Iterable[str], problem: str) -> None:
+  """Raise UserError if what a flag asks for, other than None, is none of the names."""
+  if asked is not None and asked not in names:
+    raise UserError(f"{flag} {asked}: {problem}; {did_you_mean(asked, [*dict.fromkeys(names)])}")
 
 
 def _of_task(
   task: str, runs: list[Run], score: Score, by: Sequence[str] | None, baseline: str | None
 ) -> Results:
-  begun: list[Run] = []
-  never_begun: list[Run] = []
-  for run in runs:
-    (begun if run.state != "failed" or run.step else never_begun).append(run)
+  begun = [run for run in runs if run.state != "failed" or run.step]
+  never_begun = [run for run in runs if run.state == "failed" and not run.step]
   keys = list(dict.fromkeys(by or grouping.distinguishing(begun)))
   groups = grouping.grouped(begun, keys, score)
   sign = -1 if score.metric.higher_is_better else 1
-  groups.sort(key=lambda each: sign * each.estimate.mean if each.estimate else math.inf)
+  groups.sort(key=lambda each: sign * each.estimate.mean if each.estimate.n else math.inf)
   found = Results(task, score, keys, groups, None, never_begun, chosen=bool(by))
   for group in groups:
     rows = [found.costs[run.path] for run in (group.counted or group.repeats).values()]

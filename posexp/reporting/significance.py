@@ -30,7 +30,7 @@ DRAWS = 9999  # of scores of seeds: scipy's default
 class Estimate(NamedTuple):
   """A mean over n runs; sd needs two runs, and an interval needs two that differ."""
 
-  n: int
+  n: int = 0
   mean: float | None = None  # of no run
   sd: float | None = None
   low: float | None = None
@@ -41,12 +41,19 @@ class Estimate(NamedTuple):
     """Half the interval."""
     return None if self.high is None else (self.high - self.low) / 2
 
+  @property
+  def ends(self) -> np.ndarray:
+    """The mean and both ends of the interval, float [3]; NaN for what there is not."""
+    return np.array([self.mean, self.low, self.high], float)
+
 
 def estimate(values: Sequence[float], scale: float = 0.0) -> Estimate:
-  """Mean, standard deviation (n − 1) and the 95 % t interval of the mean.
+  """Return the mean, the standard deviation (n − 1) and the 95 % t interval of the mean.
 
   Values that differ by less than 1e-9 of `scale`, or of the largest of them, count as equal.
   """
+  if len(values) == 0:
+    return Estimate()
   n, mean = len(values), float(np.mean(values))
   if n < 2:
     return Estimate(n, mean)
@@ -59,7 +66,7 @@ def estimate(values: Sequence[float], scale: float = 0.0) -> Estimate:
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
-  """As `estimate`, of scores that are near 0 with some seeds and near 1 with others.
+  """Return what `estimate` does for scores that are near 0 with some seeds and near 1 with others.
 
   The interval is that of a percentile bootstrap over seeds, which does not leave the range of their
   values; or, of fewer than MANY seeds, this range.
@@ -98,8 +105,9 @@ def permutation(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float
 
 @functools.lru_cache(maxsize=32)
 def _deals(a: int, b: int) -> np.ndarray:
-  """Way to deal a + b values into a and b of them, int [ways,a+b]: all, or DRAWS where these are
-  too many, as scipy.stats.permutation_test draws them.
+  """Return ways to deal a + b values into a and b of them, int [ways,a+b].
+
+  These are all ways, or DRAWS of them if there are more, as scipy.stats.permutation_test draws.
   """
   n = range(a + b)
   if math.comb(a + b, a) > DRAWS:
@@ -125,7 +133,7 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float | 
 
 
 def holm(p: Sequence[float]) -> list[float]:
-  """p values corrected for there being several (Holm 1979), in the same order."""
+  """Return p values corrected for there being several (Holm 1979), in the same order."""
   order = np.argsort(p, kind="stable")
   corrected = np.empty(len(p))
   steps = np.arange(len(p), 0, -1) * np.asarray(p, float)[order]
@@ -182,13 +190,6 @@ def share_measure(right: np.ndarray) -> Measure:
   return ratio_measure(100 * right, np.ones(len(right)))._replace(right=right)
 
 
-def f1_measure(counts: np.ndarray) -> Measure:
-  """F1 in per cent of what is matched, what should be found and what is, int [N,3], from the sums
-  over examples."""
-  matched, gold, predicted = counts.T
-  return ratio_measure(200 * matched, gold + predicted)
-
-
 def resample(measures: Sequence[Measure], samples: int) -> np.ndarray:
   """Return the scores of some measures [measures,1+samples]: first of all examples, then of draws
   of them, which all measures share.
@@ -222,8 +223,9 @@ def bootstrap_p(difference: np.ndarray) -> float:
 
 
 def mcnemar(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
-  """McNemar's exact test of two systems that are right or wrong, bool [N] each: its p, and on how
-  many examples one is right and the other wrong."""
+  """Return p of McNemar's exact test of two systems that are right or wrong, bool [N] each, and on
+  how many examples one is right and the other wrong.
+  """
   a_alone, b_alone = int((a & ~b).sum()), int((b & ~a).sum())
   tail = float(special.bdtr(min(a_alone, b_alone), a_alone + b_alone, 0.5))
   return {"a_alone": a_alone, "b_alone": b_alone, "p": min(2 * tail, 1.0)}

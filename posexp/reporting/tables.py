@@ -8,12 +8,9 @@ from typing import Any
 import pandas as pd
 
 from posexp.reporting import sentences
-from posexp.reporting.grouping import Difference, Group, number
+from posexp.reporting.grouping import Group, number
 from posexp.reporting.results import Results
-from posexp.reporting.significance import Estimate
 from posexp.reporting.text import MISSING, Table, markdown, one_line, p_number, tabulated, wrapped
-
-UNTESTED = Difference(Estimate(0), None)
 
 
 def score_table(results: Results) -> Table:
@@ -26,8 +23,7 @@ def score_table(results: Results) -> Table:
 
 
 def _score_row(group: Group, results: Results) -> list[str]:
-  shown, found = results.score.number, group.estimate or Estimate(0)
-  against = group.difference or UNTESTED
+  shown, found, against = results.score.number, group.estimate, group.difference
   difference = results.shown(against.estimate, "+") if against.estimate.n else MISSING
   none = "mixed" if group.mixed else "not learned" if group.repeats else MISSING
   values = sorted((run.score(results.score.key) for run in group.counted.values()), reverse=True)
@@ -98,7 +94,7 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
   for results in tasks:
     base = results.baseline and results.baseline.label
     for group in results.groups:
-      found, against = group.estimate or Estimate(0), group.difference or UNTESTED
+      found, against = group.estimate, group.difference
       row = {"task": results.task, "metric": results.score.key, "group": group.label}
       row |= group.values | found._asdict() | {"mixed": bool(group.mixed), "baseline": base}
       row |= {"unequal": ", ".join(results.unequal) or None}
@@ -121,7 +117,7 @@ def run_data(tasks: Sequence[Results]) -> pd.DataFrame:
 
 
 def sheet(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-  """Rows of values by column; texts that a spreadsheet would take for formulas begin with '."""
+  """Return rows as a table; texts that a spreadsheet would take for formulas begin with '."""
 
   def quoted(value: Any) -> Any:
     formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))

@@ -236,7 +236,7 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
     difference = other_parameters(spec, other)
   except ValueError as error:
     why = as_typed(str(error), {name: encoding, "model": size})
-    raise UserError(f"{typed}: {why}") from error
+    raise UserError(why if why.startswith(typed) else f"{typed}: {why}") from error
   if difference:
     raise UserError(f"{typed}: {difference}, so a model must be trained with it")
   compiled = program(other, setup.training, 1, trained.snapshot.mesh)

@@ -1,0 +1,63 @@
+"""How figures look: the ticks of heat maps, and fonts for every script."""
+
+import numpy as np
+import pytest
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
+
+from posexp import plotting
+
+
+def test_a_heat_map_has_no_tick_between_cells():
+  axes = plotting.Figure().subplots()
+  plotting.heat(axes, np.ones((3, 4)))
+  assert {*axes.get_xticks(), *axes.get_yticks()} <= {*range(-1, 6)}
+
+
+def small_font(path, family, characters):
+  """Writes a font in which each of some characters is a filled square."""
+  build, pen = FontBuilder(1000, isTTF=True), TTGlyphPen(None)
+  pen.moveTo((0, 0))
+  for place in ((0, 900), (900, 900), (900, 0)):
+    pen.lineTo(place)
+  pen.closePath()
+  names = {f"u{ord(each):X}": ord(each) for each in characters}
+  build.setupGlyphOrder([".notdef", *names])
+  build.setupCharacterMap({code: name for name, code in names.items()})
+  build.setupGlyf(dict.fromkeys([".notdef", *names], pen.glyph()))
+  build.setupHorizontalMetrics(dict.fromkeys([".notdef", *names], (1000, 0)))
+  build.setupHorizontalHeader(ascent=900, descent=-100)
+  build.setupNameTable({"familyName": family, "styleName": "Regular", "psName": family})
+  build.setupOS2()
+  build.setupPost()
+  build.save(path)
+
+
+@pytest.mark.parametrize("text", ["北京", "नम", "สว", "🦊"])
+def test_text_is_drawn_in_a_font_that_has_it_or_that_is_said(tmp_path, monkeypatch, caplog, text):
+  plotting._fonts_for.cache_clear()
+  plotting._warn_of_boxes.cache_clear()
+  installed = []
+  monkeypatch.setattr(plotting.font_manager, "findSystemFonts", lambda: installed)
+  monkeypatch.setattr(plotting.font_manager.fontManager, "ttflist", [
+    each for each in plotting.font_manager.fontManager.ttflist if "DejaVu" in each.name
+  ])  # fmt: skip
+
+  def drawn(name):
+    figure, _ = plotting.panels(1, 1, width=2, height=1, title=text)
+    files = plotting.save(figure, tmp_path, name, kinds=("png", "svg", "pdf"))
+    return [file.read_bytes() for file in files]
+
+  boxes, *_ = drawn("without")
+  drawn("again")
+  (said,) = caplog.messages
+  assert said.startswith(f"no installed font has {' '.join(sorted(text))}: PNG and PDF show boxes")
+  family = f"Squares{ord(text[0])}"
+  small_font(tmp_path / "a.ttf", family, text)
+  installed.append(str(tmp_path / "a.ttf"))
+  plotting._fonts_for.cache_clear()
+  squares, svg, pdf = drawn("with")
+  assert squares != boxes
+  assert f"'{family}'" in svg.decode()
+  assert family in pdf.decode("latin-1")
+  assert len(caplog.messages) == 1
