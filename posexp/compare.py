@@ -38,8 +38,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--examples", type=int, default=5, help="how many to show; default: 5")
   parser.add_argument("--json", metavar="FILE", type=Path, help="a file to keep all numbers in")
   args = parser.parse_args(list(argv))
-  if args.examples < 0:
-    parser.error(f"--examples {args.examples}: must be 0 or more")
+  parser.check_least(args, examples=0)
   return args
 
 

@@ -1,16 +1,19 @@
-"""Attention maps are those of the translation that was found, and drawn as such."""
+"""A translator opened from its folder, and its attention maps, which are of what it found."""
 
 import io
 
 import numpy as np
 import pytest
 from flax import nnx
+from states import assert_equal
 from translators import TEXTS, untrained
 
 from posexp.analysis import attention_weights, encoding_figures
 from posexp.analysis.line_translation import LineTranslator
+from posexp.data import batches
 from posexp.data.tokenizer import EOS
 from posexp.encodings import Span
+from posexp.errors import UserError
 from posexp.models.decoding import Search
 from posexp.tasks.translation import Translation, tokenizers
 from posexp.training.restore import open_alone
@@ -22,7 +25,9 @@ def found(tmp_path_factory):
   path = tmp_path_factory.mktemp("runs") / "run"
   untrained(path)
   opened = open_alone(path, Translation)
-  return opened, LineTranslator(opened, Search(2), 8)([*TEXTS, "four", "two one"])
+  said = LineTranslator(opened, Search(2), 8)([*TEXTS, "four", "two one"])
+  assert not any(each.cut for each in said)
+  return opened, said
 
 
 def test_maps_are_of_the_translation_that_was_found(found):
@@ -82,3 +87,42 @@ def test_pieces_are_what_tokens_say(found):
   names = attention_weights.token_names(source, tokens)
   assert "".join(names).replace("␣", " ") == " one [EOS] $"
   assert attention_weights.token_names(source, [1, EOS]) == ["[BOS]", "[EOS]"]
+
+
+def test_lengths_of_batches():
+  assert [batches.padded_length(n) for n in (1, 8, 9, 16, 17, 100)] == [8, 8, 16, 16, 32, 128]
+  assert batches.padded_length(17, limit=20) == 20
+
+
+def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(tmp_path):
+  path = tmp_path / "run"
+  matched = "match: parameters"
+  size = ["model.match=parameters", "model.match_to=none", "model.d_ff=128"]
+  width, params = untrained(path, *size)
+  assert width != 128
+  config = (path / "config.yaml").read_text()
+  assert matched in config
+  for finished in (True, False):
+    if not finished:
+      (path / "summary.json").unlink()
+    (path / "run.sha256").unlink(missing_ok=True)  # what is changed here would be told first
+    (path / "config.yaml").write_text(config)
+    assert_equal(open_translator(path).snapshot.state.params, params)
+    (path / "config.yaml").write_text(config.replace(matched, "match: flops"))
+    if finished:
+      assert_equal(open_translator(path).snapshot.state.params, params)
+    else:
+      with pytest.raises(UserError, match="has not finished: which d_ff"):
+        open_translator(path)
+
+
+def test_an_encoding_s_positions_are_enough(tmp_path):
+  untrained(tmp_path / "run", "encoding=learned", "learned.length=20", "task.max_length=null")
+  opened = open_translator(tmp_path / "run")
+  translator = LineTranslator(opened, Search(1, max_length=99), 1)
+  (found,) = translator(["one " * 50])
+  assert len(found.source) == 20
+  assert 1 <= len(found.target) <= 20
+  assert found.cut
+  for seen in attention_weights.of_translation(opened, found.source, found.target):
+    np.testing.assert_allclose(seen.weights.sum(-1), 1, atol=1e-5)

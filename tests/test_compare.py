@@ -10,6 +10,8 @@ from compared import REFERENCES, answers, spoiled, translations, typed, write
 from scipy import stats
 
 from posexp.errors import UserError
+from posexp.reporting import comparison
+from posexp.reporting.text import one_line
 
 
 @pytest.fixture
@@ -157,7 +159,7 @@ def test_examples_are_those_that_differ_most(good, bad, capsys):
   equal = write(good.parent / "equal", translations(range(10, 15)), encoding="none")
   assert typed(good, equal)["shown"] == []
   assert typed(good, bad, "--examples", 0)["shown"] == []
-  with pytest.raises(UserError, match="--examples -1: must be 0 or more"):
+  with pytest.raises(UserError, match="--examples must be at least 0, not -1"):
     typed(good, bad, "--examples", -1)
 
 
@@ -255,17 +257,6 @@ def test_what_cannot_be_compared_is_said_in_a_sentence(good, tmp_path, name):
   )
 
 
-def test_a_config_that_cannot_be_read_is_named(good, tmp_path):
-  run = write(tmp_path / "run", translations([]))
-  for text, problem in (
-    ("a: [", ": its config.yaml is broken"),
-    ("a: 1\n", " is a folder of another"),
-  ):
-    (run / "config.yaml").write_text(text)
-    with pytest.raises(UserError, match=f"run{problem}"):
-      typed(good, run)
-
-
 def test_other_texts_are_not_compared_though_their_labels_agree(tmp_path):
   runs = [
     write(tmp_path / text, answers([], text=text), kind="text_classification", folds=10, fold=fold)
@@ -298,3 +289,65 @@ def test_the_command_needs_no_jax_and_fails_without_a_traceback(good, bad):
   assert done.returncode == 2, done.stderr
   assert "rpr is better than sinusoidal by " in done.stdout
   assert done.stderr == f"posexp: error: {good} is compared with itself: name two runs\n"
+
+
+def result(difference, p, over=None, seeds=1):
+  found = {"difference": dict(zip(("value", "low", "high"), difference, strict=True)), "p": p}
+  if over:
+    found["over_seeds"] = dict(zip(("low", "high", "p"), over, strict=True))
+  return {
+    "a": {"name": "one"},
+    "b": {"name": "two"},
+    "items": "sentences",
+    "metric": "bleu",
+    "examples": 1000,
+    "seeds": [[seed, seed] for seed in range(seeds)],
+    "metrics": {"bleu": found},
+  }
+
+
+@pytest.mark.parametrize(
+  ("given", "said"),
+  [
+    (
+      result((1.8, 0.9, 2.7), 0.002),
+      "one is better than two by 1.80 BLEU (over 1,000 sentences, 95 % 0.90 to 2.70, p = 0.002).",
+    ),
+    (
+      result((-1.8, -2.7, -0.9), 0.0004),
+      "two is better than one by 1.80 BLEU (over 1,000 sentences, 95 % 0.90 to 2.70, p < 0.001).",
+    ),
+    (
+      result((-0.3, -1.2, 0.6), 0.48),
+      "two and one cannot be told apart: 0.30 BLEU for two (over 1,000 sentences, 95 % -0.60 to "
+      "1.20, p = 0.480).",
+    ),
+    (
+      result((1.8, -0.01, 2.7), 0.049),  # the interval is not so sure
+      "one and two cannot be told apart: 1.80 BLEU for one (over 1,000 sentences, 95 % -0.01 to "
+      "2.70, p = 0.049).",
+    ),
+    (
+      result((-1.8, -2.7, -0.9), 0.002, (-3.0, -0.6, 0.02), 3),
+      "two is better than one by 1.80 BLEU (over 1,000 sentences, 95 % 0.90 to 2.70, p = 0.002; "
+      "over 3 seeds, 95 % 0.60 to 3.00, p = 0.020).",
+    ),
+    (
+      result((-1.8, -2.7, -0.9), 0.002, (-4.0, 0.4, 0.08), 3),
+      "two and one cannot be told apart: 1.80 BLEU for two (over 1,000 sentences, 95 % 0.90 to "
+      "2.70, p = 0.002; over 3 seeds, 95 % -0.40 to 4.00, p = 0.080).",
+    ),
+    (
+      result((1.8, 0.9, 2.7), 0.002, (None, None, None), 2),
+      "one is better than two by 1.80 BLEU (over 1,000 sentences, 95 % 0.90 to 2.70, p = 0.002; "
+      "over 2 seeds, no test: the difference is the same with each).",
+    ),
+  ],
+)
+def test_the_verdict_is_a_plain_sentence(given, said):
+  assert comparison.verdict(given) == said
+
+
+def test_a_text_is_shown_on_one_line_and_without_what_upsets_a_terminal():
+  assert one_line("  zwei\n\tHunde ") == "zwei Hunde"
+  assert one_line("\x1b[1mrot\u202e") == "�[1mrot�"

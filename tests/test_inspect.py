@@ -152,12 +152,6 @@ def test_rows_are_offsets_where_a_table_has_them():
     assert (axes.get_xlabel(), axes.lines[0].get_xdata()[0]) == (xlabel, first)
 
 
-def test_all_heads_are_drawn_each_in_its_own_look():
-  lines = {"layer 0": (np.arange(3), np.ones((12, 3)), None)}
-  (axes,) = encoding_figures.by_head("x", lines, "x", "y").axes
-  assert len({(each.get_color(), each.get_linestyle()) for each in axes.lines}) == 12
-
-
 @pytest.mark.parametrize(
   ("options", "name"),
   [
@@ -228,9 +222,9 @@ def classifier(tmp_path_factory):
     )
 
 
-def draw_only(kind, monkeypatch):
-  """Writes figures in one format, where they are not what is looked at."""
-  monkeypatch.setattr(plotting, "save", functools.partial(plotting.save, kinds=(kind,)))
+def draw_only(kinds, monkeypatch):
+  """Writes figures in some formats, where they are not what is looked at."""
+  monkeypatch.setattr(plotting, "save", functools.partial(plotting.save, kinds=kinds))
 
 
 RELATIVE = {"logits-by-offset-layer-0", "weights-by-offset", "rows"}
@@ -239,7 +233,7 @@ RELATIVE = {"logits-by-offset-layer-0", "weights-by-offset", "rows"}
 @pytest.mark.parametrize("encoding", ["complex", pytest.param("rpr", marks=pytest.mark.slow)])
 def test_a_run_is_looked_into(encoding, classifier, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  draw_only("png", monkeypatch)
+  draw_only(("png",), monkeypatch)
   run = classifier(encoding)
   (run / "metrics.jsonl").write_text("lost\n")  # which only a report reads
   files = inspect.inspect([str(run)])
@@ -294,7 +288,7 @@ def test_attention_into_a_memory_adds_up(language_model):
 
 
 def test_a_language_model_is_looked_into(language_model, monkeypatch, capsys):
-  draw_only("svg", monkeypatch)
+  draw_only(("svg",), monkeypatch)
   drawn = {path.stem for path in inspect.inspect([f"run={language_model}"])}
   assert drawn >= {"attention-on-text", *RELATIVE}
   card = " ".join(capsys.readouterr().out.split())
@@ -337,15 +331,16 @@ def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys
 
 
 @pytest.mark.parametrize(
-  ("encoding", "drawn"),
+  ("encoding", "drawn", "kinds"),
   [
-    ("sinusoidal", {"vectors", "products-by-offset", "share-of-offset"}),
-    ("rpr", {"logits-by-offset", "weights-by-offset", "rows"}),
+    ("sinusoidal", {"vectors", "products-by-offset", "share-of-offset"}, ("png", "svg")),
+    ("rpr", {"logits-by-offset", "weights-by-offset", "rows"}, ("svg",)),
   ],
 )
-def test_figures_are_drawn(encoding, drawn, tmp_path, capsys):
+def test_figures_are_drawn(encoding, drawn, kinds, tmp_path, monkeypatch, capsys):
+  draw_only(kinds, monkeypatch)
   files = inspect.inspect([f"encoding={encoding}", *OPTIONS, f"out={tmp_path}"])
-  assert {path.name for path in files} == {f"{n}.{kind}" for n in drawn for kind in ("png", "svg")}
+  assert {path.name for path in files} == {f"{n}.{kind}" for n in drawn for kind in kinds}
   for file in files:
     if file.suffix == ".png":
       pixels = matplotlib.image.imread(file)[..., :3]

@@ -213,10 +213,8 @@ def test_lines_of_many_groups_look_different():
 
 
 def test_an_axis_names_few_values():
-  few, many = Figure().subplots(2)
-  figures._scale(few, [1.0, 3.0, 64.0])
+  many = Figure().subplots()
   figures._scale(many, [float(value) for value in range(1, 1000)])
-  np.testing.assert_array_equal(few.get_xticks(), [1, 3, 64])
   assert len(many.get_xticks()) < 10
 
 

@@ -62,7 +62,7 @@ class Switches:
     return Off(**chosen)
 
   def scale(self, off: Off | None = None) -> TermScale:
-    """1 for what is on and 0 for what is off, float32 [layers,H] of each term."""
+    """Return 1 for what is on and 0 for what is off, float32 [layers,H] of each term."""
     shape = len(self.known.layers), len(self.known.heads)
     scale = {term: np.ones(shape, np.float32) for term in self.known.terms}
     for term in off.terms if off else ():
@@ -70,7 +70,7 @@ class Switches:
     return scale
 
   def grid(self, within: Off) -> Iterator[Off]:
-    """For each term: every head of every layer, every layer, and all of these at once."""
+    """Yield for each term every head of every layer, every layer, and all of these at once."""
     for term in within.terms:
       layers = tuple(layer for layer in within.layers if term in self.by_layer[layer])
       for layer, head in itertools.product(layers, within.heads):
@@ -91,7 +91,7 @@ def parts(found: Outputs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ratio(values: np.ndarray, counts: np.ndarray) -> tuple[float, np.ndarray]:
-  """Σ values / Σ counts, of [N] each, and what every example adds to its deviation, [N]."""
+  """Return Σ values / Σ counts, of [N] each, and each example's part of its deviation, [N]."""
   found = values.sum() / counts.sum()
   return found, (values - found * counts) / counts.mean()
 

@@ -15,7 +15,8 @@ from flax import nnx
 from jax import Array
 
 from posexp.data.batches import padded_length
-from posexp.data.tokenizer import BOS, PAD
+from posexp.data.examples import Batch, Pairs, Sequences
+from posexp.data.tokenizer import BOS
 from posexp.encodings.base import Relation
 from posexp.models.positions import Positions
 from posexp.models.transformer import Stack
@@ -145,18 +146,12 @@ def of_translation(
   ]
 
 
-def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None) -> dict[str, Any]:
-  """Return the batch of a source and its translation, which both end with [EOS] or were cut."""
-
-  def row(tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    length = padded_length(len(tokens), limit)
-    padded = np.full((1, length), PAD, np.int32)
-    padded[0, : len(tokens)] = tokens
-    return padded, np.arange(length)[None] < len(tokens)
-
-  batch = {"target": row([BOS, *target[:-1]])[0], "weight": np.ones(1, np.float32)}
-  batch["source"], batch["source_mask"] = row(source)
-  batch["labels"], batch["mask"] = row(target)
+def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None) -> Batch:
+  """Return the batch of a source, which ends with [EOS], and its translation, which may be cut."""
+  sides = ((np.asarray(tokens), np.array([0, len(tokens) - 1])) for tokens in (source, target))
+  one = Pairs(*(Sequences(*side) for side in sides))
+  batch = one.batch(np.zeros(1, int), padded_length(int(one.lengths[0]), limit), 1)
+  batch["labels"][0, len(target) - 1] = target[-1]
   return batch
 
 

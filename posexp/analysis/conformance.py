@@ -31,6 +31,11 @@ class Property(NamedTuple):
   def name(self) -> str:
     return self.check.__name__.replace("_", " ")
 
+  @property
+  def claim(self) -> str:
+    """What holds, in words."""
+    return self.check.__doc__.removeprefix("Check that ")
+
   def sides(self, encoding: Encoding) -> list[bool]:
     """Return whether attention is causal: one or both, or none where it is not asked for."""
     if self.declared and not getattr(encoding, self.declared):
@@ -84,7 +89,7 @@ def examine(encoding: Encoding, reach: int = REACH) -> Iterator[Outcome]:
       by = "" if np.isnan(found.amount) else f", by {found.amount:.3g}"
       yield Outcome(each.name, "fails", f"{smallest}: {found.what}{by}")
     else:
-      yield Outcome(each.name, "holds" if cases else "not declared", each.check.__doc__)
+      yield Outcome(each.name, "holds" if cases else "not declared", each.claim)
 
 
 def is_defined(case: Case) -> bool:

@@ -48,10 +48,8 @@ class Curve(NamedTuple):
   def bands(self) -> dict[int, float]:
     """Return half-intervals of means without what contexts share (Cousineau 2005, Morey 2008)."""
     count = len(self.nats)
-    if count < 2:
-      return {context: self.half(each) for context, each in self.nats.items()}
-    shared = np.mean([*self.nats.values()], axis=0)
-    factor = math.sqrt(count / (count - 1))
+    shared = np.mean([*self.nats.values()], axis=0) if count > 1 else 0.0
+    factor = math.sqrt(count / max(1, count - 1))
     return {context: factor * self.half(each - shared) for context, each in self.nats.items()}
 
 

@@ -22,7 +22,7 @@ FAR = 32  # tokens, up to which attention to either side is drawn
 
 
 def vectors(name: str, found: np.ndarray) -> Figure:
-  """Return the vectors [L,F] of positions, and the inner products of all pairs of them."""
+  """Draw the vectors [L,F] of positions, and the inner products of all pairs of them."""
   title = f"{name}: vectors p of positions, and their inner products"
   figure, ((left, right),) = panels(1, 2, width=5.2, height=3.6, title=title)
   products = found @ found.T
@@ -37,7 +37,7 @@ def vectors(name: str, found: np.ndarray) -> Figure:
 def products_by_offset(
   name: str, variants: Mapping[str, Mapping[str | None, np.ndarray]]
 ) -> Figure:
-  """Inner product against offset, a panel for each option that is varied, by its title."""
+  """Draw inner products by offset: a panel for each option that is varied, by its title."""
   title = (
     f"{name}: inner product of two positions' vectors by their offset\n"
     "mean over positions, band from the 10th to the 90th percent; 1 is a vector with itself"
@@ -75,9 +75,7 @@ def shares(name: str, found: Mapping[str, Shares]) -> Figure:
 
 
 def logits_by_offset(name: str, profile: Profile, near: int) -> Figure:
-  """Return the logit at offsets closer than `near`, whole and of each term: a panel for
-  each head.
-  """
+  """Draw the logit at offsets closer than `near`, whole and by term: a panel for each head."""
   rows = {
     "logit": {
       "query and key drawn apart": relative_to_zero(profile.logits, profile.offsets),
@@ -115,7 +113,7 @@ def logits_by_offset(name: str, profile: Profile, near: int) -> Figure:
 
 
 def weights_by_offset(name: str, layers: Mapping[str, Profile], near: int) -> Figure:
-  """Return the attention weight at offsets closer than `near`, if keys differ in position alone."""
+  """Draw the attention weight at offsets closer than `near`, if keys differ in position alone."""
   title = f"{name}: attention weight by offset\nfor random queries, keys alike but for position"
   lines = {}
   for layer, profile in layers.items():
@@ -160,8 +158,9 @@ def attention_on_text(name: str, found: AttentionByOffset, item: str, causal: bo
 
 
 def rows(name: str, tables: Mapping[str, np.ndarray], k: int | None) -> Figure:
-  """Return the length of every row of the tables [...,rows,D] that the encoding trains; those of 2k
-  + 1 rows are of the offsets −k … k.
+  """Draw the length of every row of the tables [...,rows,D] that the encoding trains.
+
+  Tables of 2k + 1 rows are of the offsets −k … k.
   """
   lines = {}
   for table_name, table in tables.items():
@@ -180,9 +179,7 @@ def by_head(
   xlabel: str,
   ylabel: str,
 ) -> Figure:
-  """Return a panel for each label with x [O], a line for each head of [H,O], and one of uniform
-  [O].
-  """
+  """Draw a panel for each label: over x [O] a line for each head [H,O], and uniform weights [O]."""
   figure, axes = panels(1, len(lines), width=4.2, height=3.0, sharey=True, title=title)
   for each, (label, (x, values, uniform)) in zip(axes[0], lines.items(), strict=True):
     for head, line in enumerate(values):
@@ -200,7 +197,7 @@ def by_head(
 
 
 def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
-  """Return the learned frequencies [V,M] of words against how often the words occur [V]."""
+  """Draw the learned frequencies [V,M] of words against how often the words occur [V]."""
   title = f"{name}: learned frequencies |ω| of words"
   figure, ((axes,),) = panels(1, 1, width=6.0, height=3.6, title=title)
   seen = counts > 0
@@ -222,7 +219,7 @@ def _legend(figure: Figure) -> None:
 
 
 def weight_map(found: AttentionMap, title: str) -> Figure:
-  """Weights [layers,H,Q,K], a panel for each head of each layer, in one scale of color."""
+  """Draw weights [layers,H,Q,K]: a panel for each head of each layer, in one scale of color."""
   layers, heads, *_ = found.weights.shape
   queries, keys = found.queries, found.keys
   inch = min(TOKEN, WIDEST / (heads * len(keys)), WIDEST / (layers * len(queries)))

@@ -19,8 +19,9 @@ LONG = 512  # tokens of a text that is long
 
 
 def far_positions(case: Case) -> Iterator[Violation]:
-  """Far apart, far from 0 and in long texts, outputs and gradients are finite, and a query sees
-  what it sees alone."""
+  """Check that outputs and gradients far apart, far from 0 and in long texts are finite, and that a
+  query sees what it sees alone.
+  """
   most, draw = case.most, np.random.default_rng(9)
   model = stack(case, max_position=most)
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)

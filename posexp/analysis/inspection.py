@@ -145,7 +145,7 @@ def draw_attention(
 def draw_frequencies(
   name: str, embed: Callable[..., Any], trained: TrainedModel | None
 ) -> Iterator[tuple[str, Figure]]:
-  """Yield the frequencies that words were given by training, if they have some of their own."""
+  """Yield a figure of the frequencies that training gave to words, if words have their own."""
   frequency = getattr(embed, "frequency", None)
   if trained and isinstance(frequency, nnx.Variable) and len(frequency[...]) > 1:
     table = np.asarray(frequency[...], np.float64)

@@ -62,7 +62,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
 
 
 def beyond_positions(trained: TrainedModel, task: Diagnostic) -> dict[int, str]:
-  """Of lengths that need more positions than the model has, why they cannot be measured."""
+  """Return the lengths that need more positions than the model has, and why each is refused."""
   spec, tokens = trained.spec, task.prepare(trained.run.path).drawn.tokens
   limit = spec.positions.limit(spec.encoding.limit)
   return {

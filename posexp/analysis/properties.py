@@ -99,7 +99,7 @@ def stack(
 
 
 def tokens_of(case: Case, seed: int = 0) -> Array:
-  """Random tokens, int [B,L]."""
+  """Return random tokens, int [B,L]."""
   return jnp.asarray(np.random.default_rng(seed).integers(1, VOCAB, (B, case.length)))
 
 
@@ -193,7 +193,7 @@ def cross_attention(case: Case) -> Iterator[Violation]:
 
 
 def memory(case: Case) -> Iterator[Violation]:
-  """Return whether segments with a memory give the outputs of the whole sequence. Declared by
+  """Check that segments with a memory give the outputs of the whole sequence. Declared by
   `recurrent`.
   """
   if not case.encoding.relative:
@@ -211,21 +211,21 @@ def memory(case: Case) -> Iterator[Violation]:
 
 
 def explicit_positions(case: Case) -> Iterator[Violation]:
-  """Explicit positions 0, 1, 2, … give the same outputs as no positions."""
+  """Check that explicit positions 0, 1, 2, … give the same outputs as no positions."""
   model, tokens = stack(case), tokens_of(case)
   given = jnp.arange(case.length)[None] + jnp.zeros((B, 1), int)
   yield from compare("given", model(tokens, positions=given), model(tokens))
 
 
 def shift(case: Case) -> Iterator[Violation]:
-  """Yield a shift of all positions changes nothing. Declared by `relative`."""
+  """Check that a shift of all positions changes nothing. Declared by `relative`."""
   model, tokens = stack(case), tokens_of(case)
   moved = jnp.arange(case.length)[None] + jnp.array([[0], [37]])
   yield from compare("by 37", model(tokens, positions=moved), model(tokens))
 
 
 def spans(case: Case) -> Iterator[Violation]:
-  """Attention among some positions equals attention among all with the others masked."""
+  """Check that attention among some positions equals attention among all, the others masked."""
   graphdef, state = nnx.split(stack(case, max_position=GAPS))
   whole = case.length + case.part
   key = np.unique(np.linspace(0, whole - 1, case.length).astype(int))
@@ -257,7 +257,7 @@ def spans(case: Case) -> Iterator[Violation]:
 
 
 def long_texts(case: Case) -> Iterator[Violation]:
-  """Yield the form of attention for long sequences equals the definition, gradients included."""
+  """Check that the form of attention for long sequences equals the definition, as its gradients."""
   tokens = tokens_of(case)
   draw = np.random.default_rng(6)
   cotangent = jnp.asarray(draw.normal(size=(B, case.length, case.d_model)), jnp.float32)
@@ -297,7 +297,7 @@ def long_texts(case: Case) -> Iterator[Violation]:
 
 
 def gradients(case: Case) -> Iterator[Violation]:
-  """Yield the gradient of every parameter is that of finite differences."""
+  """Check that the gradient of every parameter is that of finite differences."""
   model, tokens = stack(case), tokens_of(case)
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
   draw = np.random.default_rng(8)
@@ -334,7 +334,7 @@ def gradients(case: Case) -> Iterator[Violation]:
 
 
 def bfloat16(case: Case) -> Iterator[Violation]:
-  """In bfloat16 outputs follow those in float32, and parameters stay in float32."""
+  """Check that outputs in bfloat16 follow those in float32, and parameters stay in float32."""
   tokens = tokens_of(case)
   full, half = stack(case), stack(case, dtype="bfloat16")
   for path, x in paths(half).items():
@@ -349,9 +349,7 @@ def bfloat16(case: Case) -> Iterator[Violation]:
 
 
 def same_start(case: Case) -> Iterator[Violation]:
-  """Return the parameters that every Transformer has start with the same values as without
-  positions.
-  """
+  """Check that what every Transformer has starts with the same values as without positions."""
 
   def start(encoding: Encoding) -> dict[str, np.ndarray]:
     rngs = Rngs(params=0, encoding=1)
@@ -367,7 +365,7 @@ def same_start(case: Case) -> Iterator[Violation]:
 
 
 def terms(case: Case) -> Iterator[Violation]:
-  """With all terms switched on, outputs are those without switches; with one off, finite others."""
+  """Check that outputs with all terms on are those without switches, with one off finite others."""
   model, tokens = stack(case), tokens_of(case)
   names = model.blocks[0].attention.relation.terms
   every = {name: jnp.ones((case.layers, case.heads)) for name in names}

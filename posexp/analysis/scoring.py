@@ -116,7 +116,7 @@ def windows(stream: Stream, stride: int, rows: int) -> Iterator[Batch]:
 
 
 def _noted(batches: Iterable[Batch], memory: int, seen: np.ndarray) -> Iterator[Batch]:
-  """Yield the batches; notes in `seen` how many tokens each target that counts can see."""
+  """Yield the batches, and note in `seen` how many tokens each target that counts can see."""
   before = 0
   for batch in batches:
     mask, index = batch["mask"], batch["index"]

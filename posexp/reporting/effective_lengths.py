@@ -51,7 +51,7 @@ def relative_effective_length(
 
 
 def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[EffectiveLength]]:
-  """Of runs, which are one group: for each share of the targets, by a short name of the run.
+  """Return the lengths for each share of the targets, by short names of runs, which are one group.
 
   Raises:
     UserError: a run has not been measured, or not on the same targets, or with other contexts.
@@ -61,14 +61,12 @@ def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Effectiv
   found = [_measured(run, name) for run in runs]
   most = max((each.nats for each in found), key=len)
   for run, each in zip(runs, found, strict=True):
-    two = f"{run.path} and {runs[0].path}"
-    if each.text != found[0].text:
-      raise UserError(f"{two} were measured on other text, or on other tokens of it")
+    same = each.text == found[0].text and np.array_equal(each.place, found[0].place)
     # One whose positions end was measured with the shorter contexts alone.
-    if not np.array_equal(each.place, found[0].place) or [*each.nats] != [*most][: len(each.nats)]:
+    if not same or [*each.nats] != [*most][: len(each.nats)]:
       raise UserError(
-        f"{two} were measured on other targets, or with other contexts: measure each with the same "
-        "--context and --positions"
+        f"{run.path} and {runs[0].path} were measured on other targets or texts, or with other "
+        "contexts: measure runs of one task, with the same --context and --positions"
       )
   nats = [each.nats for each in found]
   return {

@@ -56,8 +56,9 @@ def heat_map_name(task: str) -> str:
 
 @matplotlib.rc_context(PLAIN)
 def wide_figures(tasks: Sequence[Results]) -> dict[str, Figure]:
-  """Return the scores of tasks by length, by the name of a file: a heat map of each; of several
-  tasks also all curves, and how far each group reaches.
+  """Draw the scores of tasks by length; return the figures by the names of their files.
+
+  Each task has a heat map; several tasks also have all curves, and how far each group reaches.
   """
   grids = [found for results in tasks if (found := heat_maps.grid(results)) is not None]
   found = {heat_map_name(each.task): heat_maps.heat_map(each) for each in grids}
@@ -107,8 +108,9 @@ def draw(chart: Chart, base: Group | None) -> str:
 
 
 def distinct(labels: Sequence[str]) -> list[str]:
-  """Return the labels of groups for an axis, without the words that all have; cut if they still
-  differ.
+  """Return the labels of groups for an axis, without the words that all labels have.
+
+  They are cut if they still differ then.
   """
   words = [label.split() for label in labels]
   shared = set.intersection(*map(set, words))

@@ -73,7 +73,7 @@ class Grid(NamedTuple):
 
   @property
   def titles(self) -> list[str]:
-    """Of columns."""
+    """The titles of columns."""
     return [each.part for each in self.lengths]
 
   @property

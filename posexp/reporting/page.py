@@ -68,7 +68,7 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
 
 
 def _lengths(found: Mapping[str, Figure]) -> Iterator[str]:
-  """Figures of scores by length, in their own size, by their titles."""
+  """Yield figures of scores by length, in their own size; `found` has them by their titles."""
   if found:
     drawn = "".join(_figure(title, svg(figure)) for title, figure in found.items())
     yield f'<h2>By length</h2><p class="small">{heat_maps.CAPTION}</p>'

@@ -105,12 +105,12 @@ class Results:
 
   @functools.cached_property
   def costs(self) -> dict[Path, dict[str, float | None]]:
-    """Those of each run, by its path."""
+    """What each run cost, by its path."""
     return {run.path: costs(run) for run in self.runs}
 
   @functools.cached_property
   def rows(self) -> list[dict[str, Any]]:
-    """Of each run: where it is, what came of it, its options that differ, scores and costs."""
+    """For each run where it is, what came of it, its options that differ, scores and costs."""
     measured, rows = scores.measured(self.runs), []
     for group in self.groups:
       counted = {run.path for run in group.counted.values()}

@@ -17,14 +17,11 @@ def measured(runs: Iterable[Run]) -> dict[str, Score]:
   """Return the scores of finished runs by key, in their order."""
   runs = list(runs)
   table = declared(run.summary for run in runs)
-  found: dict[str, Score] = {}
-  for run in runs:
-    for key in run.summary or {}:
-      if key in found or "/" not in key or key.startswith(COST):
-        continue
-      if run.score(key) is not None:
-        found[key] = score(key, table)
-  return found
+  return {
+    key: score(key, table)
+    for key in dict.fromkeys(key for run in runs for key in run.summary or {})
+    if "/" in key and not key.startswith(COST) and any(run.score(key) is not None for run in runs)
+  }
 
 
 def headline(runs: Sequence[Run]) -> Score | None:

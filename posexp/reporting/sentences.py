@@ -108,14 +108,10 @@ def _difference(group: Group, results: Results) -> str:
   return f"{text}."
 
 
-def tested(results: Results) -> list[Group]:
-  """Return the groups that have a test against the baseline."""
-  return [group for group in results.ranked if outcome(group, results) != "not tested"]
-
-
 def method(results: Results) -> str:
   """Return how the sentences and intervals come about."""
-  tests = len(tested(results))
+  tested = [group.difference for group in results.ranked if group.difference.holm is not None]
+  tests = len(tested)
   if results.gated:
     means = (
       f"over the seeds that learned: {_asked(results)}. Seeds may lie near 0 and near 1, so "
@@ -127,7 +123,7 @@ def method(results: Results) -> str:
   else:
     means, test = "over seeds with 95 % t intervals.", "paired t tests on shared seeds"
     limit = f". Seeds needed: for a power of 80 % at the level 0.05/{tests}."
-    if tests and max(group.difference.estimate.n for group in tested(results)) < FEWEST:
+    if tests and max(each.estimate.n for each in tested) < FEWEST:
       limit = f"; fewer than {FEWEST} seeds cannot say how many would be needed."
   text = f"Means of {results.score.title} {means}"
   if len(results.ranked) > 1:
@@ -146,7 +142,7 @@ def missing(results: Results, what: str) -> str:
 
 
 def notes(results: Results) -> Iterator[str]:
-  """Everything that a reader of the numbers must know: what is missing, mixed, or not alike."""
+  """Yield what a reader of the numbers must know: what is missing, mixed, or not alike."""
   base = results.baseline
   for group in results.groups:
     if group.mixed:

@@ -48,7 +48,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: Sequence[float], scale: float = 0.0) -> Estimate:
-  """Mean, standard deviation (n − 1) and the 95 % t interval of the mean.
+  """Return the mean, the standard deviation (n − 1) and the 95 % t interval of the mean.
 
   Values that differ by less than 1e-9 of `scale`, or of the largest of them, count as equal.
   """
@@ -66,7 +66,7 @@ def estimate(values: Sequence[float], scale: float = 0.0) -> Estimate:
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
-  """As `estimate`, of scores that are near 0 with some seeds and near 1 with others.
+  """Return what `estimate` does for scores that are near 0 with some seeds and near 1 with others.
 
   The interval is that of a percentile bootstrap over seeds, which does not leave the range of their
   values; or, of fewer than MANY seeds, this range.
@@ -105,8 +105,9 @@ def permutation(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float
 
 @functools.lru_cache(maxsize=32)
 def _deals(a: int, b: int) -> np.ndarray:
-  """Way to deal a + b values into a and b of them, int [ways,a+b]: all, or DRAWS where these are
-  too many, as scipy.stats.permutation_test draws them.
+  """Return ways to deal a + b values into a and b of them, int [ways,a+b].
+
+  These are all ways, or DRAWS of them if there are more, as scipy.stats.permutation_test draws.
   """
   n = range(a + b)
   if math.comb(a + b, a) > DRAWS:
@@ -132,7 +133,7 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float | 
 
 
 def holm(p: Sequence[float]) -> list[float]:
-  """p values corrected for there being several (Holm 1979), in the same order."""
+  """Return p values corrected for there being several (Holm 1979), in the same order."""
   order = np.argsort(p, kind="stable")
   corrected = np.empty(len(p))
   steps = np.arange(len(p), 0, -1) * np.asarray(p, float)[order]
@@ -222,8 +223,9 @@ def bootstrap_p(difference: np.ndarray) -> float:
 
 
 def mcnemar(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
-  """McNemar's exact test of two systems that are right or wrong, bool [N] each: its p, and on how
-  many examples one is right and the other wrong."""
+  """Return p of McNemar's exact test of two systems that are right or wrong, bool [N] each, and on
+  how many examples one is right and the other wrong.
+  """
   a_alone, b_alone = int((a & ~b).sum()), int((b & ~a).sum())
   tail = float(special.bdtr(min(a_alone, b_alone), a_alone + b_alone, 0.5))
   return {"a_alone": a_alone, "b_alone": b_alone, "p": min(2 * tail, 1.0)}

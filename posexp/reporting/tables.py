@@ -117,7 +117,7 @@ def run_data(tasks: Sequence[Results]) -> pd.DataFrame:
 
 
 def sheet(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-  """Rows of values by column; texts that a spreadsheet would take for formulas begin with '."""
+  """Return rows as a table; texts that a spreadsheet would take for formulas begin with '."""
 
   def quoted(value: Any) -> Any:
     formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))

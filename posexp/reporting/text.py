@@ -39,8 +39,10 @@ def short(text: str, most: int) -> str:
 
 
 def wrapped(text: str, first: str = "") -> str:
-  """Lines of at most 100 columns, though a path may be longer; `first` begins the first line, and
-  the others are indented as far."""
+  """Return lines of at most 100 columns, though a path may be longer.
+
+  `first` begins the first line, and the others are indented as far.
+  """
   return textwrap.fill(
     one_line(text),
     WIDTH,
@@ -64,12 +66,12 @@ def tabulated(table: Table, style: str, align: str = "right") -> str:
 
 
 def p_number(p: float | None) -> str:
-  """0.457, < 0.001, or a dash where there is no test."""
+  """Write p as tables have it: 0.457, < 0.001, or a dash where there is no test."""
   return MISSING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def p_value(p: float) -> str:
-  """As papers write it: p = 0.457, p < 0.001."""
+  """Write p as papers do: p = 0.457, p < 0.001."""
   return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 

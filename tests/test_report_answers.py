@@ -1,0 +1,174 @@
+"""Reports of anything: the answer, why there is none, and no part that is empty."""
+
+import csv
+import html
+import re
+
+import pytest
+from run_folders import sweep, write
+
+from posexp.errors import UserError
+from posexp.report import arguments, report
+from posexp.reporting import figures, tables
+
+A = [0.91, 0.93, 0.90, 0.96, 0.94, 0.92]
+B = [0.79, 0.80, 0.80, 0.81, 0.80, 0.79]
+
+
+def typed(*argv):
+  return report(arguments(list(map(str, argv))))
+
+
+GATE = {"gates": {"test": {"metric": "validation/accuracy", "least": 0.9}}}
+RATES = ("train.learning_rate", 0.004), ("train.learning_rate", 0.008)
+
+
+def rates(root, validation=(0.9, 0.8), scores=([0.6, 0.61], [0.7, 0.71]), **more):
+  """Two groups of none and two of sinusoidal, which differ in their learning rates."""
+  for (key, value), of, found in zip(RATES, validation, scores, strict=True):
+    both = {"none": [0.5, 0.52], "sinusoidal": found}
+    sweep(root, both, **{key: value, "validation/accuracy": of}, **more)
+
+
+def unlearned(root):
+  sweep(root, {"none": [0.1, 0.2], "rpr": [0.2, 0.1]}, **GATE, **{"validation/accuracy": 0.3})
+
+
+def unequal(root):
+  sweep(root, {"sinusoidal": B[:3], "none": B[3:]})
+  sweep(root, {"rpr": A[:3]}, **{"model.d_model": 32})
+  sweep(root, {"rpr": B[:3]})
+
+
+def fewer_rows(root):
+  sweep(root, {"rpr": A[:2]})
+  for file in root.glob("**/metrics.jsonl"):
+    file.write_text("")
+
+
+ONE = {"rpr": [0.5]}
+REPORTS = [
+  # Groups of runs, what is typed, and what the report says in each of its forms.
+  (ONE, [], ["rpr is the only group with a mean: 50.00, n = 1."], ["needed", "n = 2"]),
+  ({"rpr": A[:2]}, [], ["rpr is the only group with a mean: 92.00 (79.29 to 100.00), n = 2."], []),
+  (
+    {"rpr": [0.02, 0.06], "none": [0.03, 0.01]},
+    [],
+    ["fewer than 3 seeds cannot say how many"],
+    ["-21."],
+  ),
+  ({"rpr": A, "none": A[::-1]}, [], ["would be needed"], ["fewer than 3 seeds"]),
+  ({"rpr": [0.5, 0.5], "none": [0.5, 0.5]}, [], ["are equal and first of 2 groups"], ["nan"]),
+  ({"a": [1.0], "b": [1.0], "c": [1.0], "d": [1.0]}, [], ["a, b, c and 1 more are equal"], []),
+  ({"rpr": [0.0, 0.0]}, [], ["rpr is the only group with a mean: 0.00, n = 2."], ["nan"]),
+  (fewer_rows, [], ["No figures: the seeds of a group have logged"], []),
+  (rates, [], ["against sinusoidal learning_rate=0.004", "the best by validation accuracy"], []),
+  (
+    lambda root: rates(root, (0.8, 0.9)),
+    [],
+    ["against sinusoidal learning_rate=0.008", "of 2 groups of sinusoidal the best by validation"],
+    [],
+  ),
+  (
+    rates,
+    ["--baseline", "none learning_rate=0.008"],
+    ["against none learning_rate=0.008", "(--baseline names another group)"],
+    ["the best by"],
+  ),
+  (
+    {("rpr", 4): A, ("rpr", 16): B},
+    [],
+    ["against rpr k=4", "the first in the order of its options"],
+    [],
+  ),
+  (
+    rates,
+    ["--by", "encoding"],
+    [
+      "each mixes runs of different train.learning_rate; --by encoding,train.learning_rate takes",
+      "--where train.learning_rate=0.004 chooses a part",
+      "No costs: no group is of runs that are alike; --by",
+    ],
+    ["is first"],
+  ),
+  (unlearned, [], ["No group of toy has learned it: their scores count from 90.00"], ["is first"]),
+  (
+    unequal,
+    [],
+    ["on unequal terms: groups differ in model.d_model", "--where model.d_model=16"],
+    [],
+  ),
+  (
+    lambda root: (sweep(root, {"none": B}), sweep(root, {"rpr": A}, **{"train.epochs": 9})),
+    [],
+    ["n = 6, on unequal terms: groups differ in train.epochs. Against none: 1 better."],
+    [],
+  ),
+  ({"none": B, "rpr": A[:4]}, [], ["on unequal terms: groups differ in seeds."], []),
+  ({"none": B, "rpr": A}, [], ["n = 6. Against none: 1 better."], ["unequal terms"]),
+]
+
+
+@pytest.mark.parametrize(("made", "argv", "there", "absent"), REPORTS)
+def test_a_report_of_anything_has_no_empty_part_and_says_what_to_type(
+  tmp_path, capsys, monkeypatch, made, argv, there, absent
+):
+  monkeypatch.setattr(figures, "draw", lambda chart, base: "<svg/>")
+  made(tmp_path / "runs") if callable(made) else sweep(tmp_path / "runs", made)
+  out = tmp_path / "out"
+  typed(tmp_path / "runs", *argv, "--out", out)
+  printed = capsys.readouterr().out
+  kept, page, tex = ((out / f"report.{kind}").read_text() for kind in ("md", "html", "tex"))
+  assert kept in printed
+  plain = " ".join(html.unescape(re.sub("<[^>]*>", " ", page)).split())
+  for text in (" ".join(kept.replace("\\", "").split()), plain):
+    alone = "-" if text is plain else "No figures"  # which is said of a page's figures
+    assert [each for each in there if each not in text and not each.startswith(alone)] == []
+    assert [each for each in absent if each in text] == []
+  assert not re.search(r"^\|[^\n]*\n\|[-:| ]*\n(?!\|)", kept, re.M)  # a table without rows
+  for part in re.split("<h[12]>", page)[1:]:
+    _, _, content = part.partition("</h")
+    assert re.sub(r"<(?!img)[^>]*>|\s", "", content[3:]), part
+  assert "<tbody>\n</tbody>" not in page
+  assert not re.search(r"\\midrule\s*\\bottomrule", tex)
+  answer = re.search(r"^% (?!needs)(.*)$", tex, re.M)[1]
+  assert answer in plain
+  with (out / "groups.csv").open() as file:
+    rows = list(csv.DictReader(file))
+  assert rows
+  assert all(("unequal terms" in answer) == bool(row["unequal"]) for row in rows)
+
+
+def test_curves_are_drawn_where_nothing_was_learned(tmp_path):
+  unlearned(tmp_path)
+  ((results,), titles) = typed(tmp_path, "--no-files"), []
+  titles = [title for title, _ in figures.figures(results)]
+  assert titles == ["validation accuracy by step", "validation loss by step", "train loss by step"]
+  assert [row[0] for row in tables.cost_table(results)[1]] == ["none", "rpr"]
+
+
+@pytest.mark.parametrize(
+  ("made", "told"),
+  [
+    (lambda root: write(root, "rpr", 0), "1 unfinished, at step 20"),
+    (
+      lambda root: [write(root, "rpr", seed, log=f"ValueError: {seed}\n") for seed in (1, 2)],
+      "2 failed, 1 of them: ValueError: 1",
+    ),
+    (
+      lambda root: (write(root, "rpr", 0), write(root, "none", 0, log="OSError: full\n")),
+      "1 unfinished, at step 20; 1 failed: OSError: full",
+    ),
+    (lambda root: write(root, "rpr", 0, float("nan")), "1 finished without a score"),
+  ],
+)
+def test_runs_without_scores_are_counted_with_where_they_stand(tmp_path, capsys, made, told):
+  made(tmp_path)
+  with pytest.raises(UserError, match="none of the runs has finished") as refused:
+    typed(tmp_path, "--no-files")
+  assert f": {told}; the command that began them goes on" in str(refused.value)
+  sweep(tmp_path, {"rpr": A}, **{"task.name": "other"})
+  if "without" not in told:
+    typed(tmp_path, "--no-files")
+    failed = told.count(";") + 1 if ";" in told else told[0]
+    assert f"toy: none of {failed}" in " ".join(capsys.readouterr().out.split())
