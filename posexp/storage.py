@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from posexp.errors import UserError, refused
 from posexp.status import doing
 
+DAY = 86_400  # seconds
 DEPTH = 8  # levels of lists and mappings in what is read
 SURROGATES = re.compile("[\ud800-\udfff]")  # letters that UTF-8 cannot hold
 
@@ -51,14 +53,23 @@ def replacing(path: Path) -> Iterator[Path]:
 def temporary_for(path: Path) -> Path:
   """Return where this process makes what becomes `path`, beside it.
 
-  What other processes left there that were killed is removed.
+  What a killed process left there more than a day ago is removed.
   """
-  host = socket.gethostname()
-  for left in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(host)}.*.tmp"):
-    number = left.name.split(".")[-2]
-    if number.isdigit() and not _is_running(int(number)):
+  for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+    if time.time() - left.lstat().st_mtime > DAY:
       remove(left)
-  return path.with_name(f".{path.name}.{host}.{os.getpid()}.tmp")
+  return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+
+
+def discard(path: Path) -> None:
+  """Remove a file or a folder in such a way that a kill leaves all of it or nothing.
+
+  Raises:
+    OSError: it cannot be removed.
+  """
+  trash = temporary_for(path)
+  path.rename(trash)
+  remove(trash)
 
 
 def remove(path: Path) -> None:
@@ -66,16 +77,6 @@ def remove(path: Path) -> None:
   shutil.rmtree(path, ignore_errors=True)
   with contextlib.suppress(OSError):
     path.unlink()
-
-
-def _is_running(process: int) -> bool:
-  try:
-    os.kill(process, 0)
-  except ProcessLookupError:
-    return False
-  except OSError:
-    pass
-  return True
 
 
 def read(path: Path) -> bytes | None:

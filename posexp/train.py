@@ -44,7 +44,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   doing("loading JAX and Flax")
   from posexp.config import build, plugins
   from posexp.runs import ReadOnlyRun, RunWriter, folder
-  from posexp.tasks.contract import finished, score_of
+  from posexp.tasks.contract import finished
   from posexp.tracking import tracker
   from posexp.tracking.wandb_run import with_environment
   from posexp.training import costs, devices, processes, terminal
@@ -57,7 +57,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     devices.prepare()
     setup = Setup.of(config)
     config = setup.config
-    task, average = setup.task, setup.training.average or 0
+    task = setup.task
     wandb = with_environment(build(tracker.WandbOptions, config["wandb"], "wandb"))
     config["wandb"] = dataclasses.asdict(wandb)
     path = folder(config, **setup.data_digests())
@@ -66,9 +66,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     if not processes.is_main_process():
       wandb = dataclasses.replace(wandb, mode="disabled")
     kind = RunWriter if processes.is_main_process() else ReadOnlyRun
-    run = kind(
-      path, config, rerun=config["rerun"], metric=score_of(task, task.score), ranked=average
-    )
+    run = kind(path, config)
     if config["rerun"] or (summary := finished(task, path)) is None:
       setup.check_fits(setup.least_parameters())
       with contextlib.ExitStack() as stack:

@@ -22,7 +22,7 @@ FACTS = {"parameters": 1234, "devices": "1 cpu"}
 
 def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples=None, **options):
   """Logs a row for each step as the training loop does; the tracker's line."""
-  with RunWriter(folder(config), config, rerun=rerun) as run:
+  with RunWriter(folder(config), config | {"rerun": rerun}) as run:
     options = tracker.WandbOptions(**options)
     with tracker.start(options, config=config, facts=FACTS, run=run) as opened:
       for step in steps:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posexp import storage
-from posexp.errors import AGAIN, WAYS_OUT, UserError
+from posexp.errors import WAYS_OUT, UserError
 
 # Orbax takes a second to import, and a finished run needs none of it: it is imported where used.
 
@@ -123,11 +123,6 @@ class Checkpoints:
         f"{self.folder / str(step)} is lost; put it back, or rerun=true starts the run afresh"
       )
     with self._explained(READING, step):
-      arrays = self._manager.directory / str(step) / "default"
-      if not (arrays / "manifest.ocdbt").exists() and any(arrays.glob("ocdbt.process_*")):
-        if self.read_only:
-          raise UserError(f"{self.folder / str(step)} is in parts; the training command joins them")
-        ocp.StandardCheckpointHandler().finalize(arrays)
       metadata = self._manager.metadata(step)
       if difference := _difference(_shapes(metadata.item_metadata.tree), _shapes(wanted)):
         raise UserError(
@@ -139,6 +134,15 @@ class Checkpoints:
       if None not in (written, read) and written != read:
         raise ValueError("its numbers are not those that were written")
       return state
+
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+    """Tell Orbax which checkpoints to keep, as its `PreservationPolicy`.
+
+    Orbax's own BestN would keep the latest among equals, and all checkpoints without a rank.
+    """
+    ranks = _finite({each.step: each.metrics for each in checkpoints})
+    kept = {checkpoints[-1].step, best_of(ranks), *sorted(ranks, reverse=True)[: self.ranked]}
+    return [each.step in kept for each in checkpoints]
 
   def wait(self) -> None:
     """Return when what was saved is on disk; UserError if it could not be written."""
@@ -167,7 +171,7 @@ class Checkpoints:
     _hush()
     options = ocp.CheckpointManagerOptions(
       best_fn=lambda metrics: metrics["score"],  # never called, but makes it keep the metrics
-      preservation_policy=_NewestAndBest(self.ranked),
+      preservation_policy=self,
       cleanup_tmp_directories=not self.read_only,
       read_only=self.read_only,
     )
@@ -183,8 +187,7 @@ class Checkpoints:
     if PLAIN.fullmatch(folder.as_posix()):
       return folder
     folder.mkdir(parents=True, exist_ok=True)
-    place = None if PLAIN.fullmatch(Path(tempfile.gettempdir()).as_posix()) else "/tmp"
-    self._link = tempfile.TemporaryDirectory(prefix="posexp-", dir=place)
+    self._link = tempfile.TemporaryDirectory(prefix="posexp-")
     link = Path(self._link.name, "checkpoints")
     link.symlink_to(folder, target_is_directory=True)
     return link
@@ -207,21 +210,20 @@ class Checkpoints:
     except Exception as error:
       number = re.search(r"os_error_code='(\d+)'", str(error))
       code = int(number[1]) if number else getattr(error, "errno", None)
-      first = getattr(error, "strerror", None) or str(error).partition("\n")[0][:100]
-      reason = os.strerror(code) if number else first or type(error).__name__
-      what, steps = f"a checkpoint in {self.folder}", self._steps()
-      if step is not None:
-        what = f"{self.folder / str(step)}"
-      advice = "put it back"
+      if isinstance(error, MemoryError) or "EXHAUSTED" in str(error):
+        code = errno.ENOMEM
+      said = str(error).partition("\n")[0][:100] or type(error).__name__
+      reason = os.strerror(code) if code else said
+      what = f"a checkpoint in {self.folder}" if step is None else self.folder / str(step)
+      steps, advice = self._steps(), "put it back"
       if not self.read_only and len(steps) > 1 and step == steps[-1]:
         advice = "move it away to go on from the checkpoint before it"
       if message is READING and code in WAYS_OUT.keys() - {errno.EISDIR}:
         message, advice = REFUSED, WAYS_OUT[code]
-      elif message is READING and (isinstance(error, MemoryError) or "EXHAUSTED" in str(error)):
-        message, reason, advice = REFUSED, "out of memory", f"free some, {AGAIN}"
       raise UserError(f"{what} {message.format(reason=reason, advice=advice)}") from error
 
 
+@functools.cache
 def _hush() -> None:
   """Drop what is still said, after an error, to or by an event loop that Orbax has left."""
   warnings.filterwarnings("ignore", "coroutine .* was never awaited")
@@ -231,23 +233,7 @@ def _hush() -> None:
     if not str(unraisable.exc_value).endswith(("Event loop is closed", "no attribute '_ssock'")):
       before(unraisable)
 
-  if getattr(before, "__module__", None) != __name__:
-    sys.unraisablehook = hook
-
-
-class _NewestAndBest:
-  """Orbax's policy of what to keep: the newest, the best, and the `ranked` newest with a rank.
-
-  Orbax's BestN would keep the latest among equals, and all checkpoints without a rank.
-  """
-
-  def __init__(self, ranked: int):
-    self.ranked = ranked
-
-  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-    ranks = _finite({each.step: each.metrics for each in checkpoints})
-    kept = {checkpoints[-1].step, best_of(ranks), *sorted(ranks, reverse=True)[: self.ranked]}
-    return [each.step in kept for each in checkpoints]
+  sys.unraisablehook = hook
 
 
 def best_of(ranks: Mapping[int, Rank]) -> int | None:
@@ -295,14 +281,8 @@ def _shapes(tree: Any) -> dict[str, str]:
 
 
 def _difference(held: dict[str, str], wanted: dict[str, str]) -> str | None:
-  """Return the first difference between a checkpoint and the template, in words; None if there is
-  none.
-  """
-  for name in sorted(wanted | held, key=lambda name: (not name.startswith("params/"), name)):
-    if name not in wanted:
-      return f"it holds {name}, which this model does not have"
-    if name not in held:
-      return f"it lacks {name}"
-    if held[name] != wanted[name]:
-      return f"{name} is {held[name]} there and {wanted[name]} here"
+  """Return the first difference between a checkpoint and the template, in words; None without."""
+  differing = [name for name in held | wanted if held.get(name) != wanted.get(name)]
+  for name in sorted(differing, key=lambda name: (not name.startswith("params/"), name)):
+    return f"{name} is {held.get(name, 'missing')} there and {wanted.get(name, 'missing')} here"
   return None

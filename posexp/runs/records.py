@@ -16,7 +16,7 @@ import yaml
 from posexp import storage
 from posexp.errors import UserError
 from posexp.runs.identity import settings
-from posexp.runs.run import Run, parsed_config, parsed_rows, parsed_summary
+from posexp.runs.run import Run, parsed_config, parsed_summary
 
 NAME = "records.parquet"  # of the file, where a folder is asked for records
 COLUMNS = ("folder", "config", "summary", "metrics")
@@ -98,9 +98,6 @@ def _run(file: Path, folder: str, *texts: str) -> Run:
   path = file / PurePosixPath(*(part for part in PurePosixPath(folder).parts if part != ".."))
   written, summary, metrics = (text.encode(errors="replace") for text in texts)
   config = parsed_config(path, written)
-  run = Run(path, config, settings(config), parsed_summary(path, summary))
-  rows, damage = parsed_rows(path, metrics)
-  if damage is not None:
-    raise damage
-  run.__dict__["history"] = rows  # in the place of what would be read from the folder
+  run = Run(path, config, settings(config), parsed_summary(path, summary), metrics)
+  _ = run.history  # which says now whether it is damaged
   return run

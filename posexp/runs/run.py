@@ -22,7 +22,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -42,9 +42,7 @@ REQUIRED = {"seed": int, "encoding": str, "task.kind": str, "task.name": str | i
 SECTIONS = ("task", "model", "positions", "train", "wandb", "plugins")
 PLUGIN = ("name", "path", "sha256")  # what config.yaml says of a plugin
 NAMED = 3  # runs that an error names
-SHALLOW = 100  # levels of a YAML text that no parser stumbles over
 BEGIN = re.compile(r"(?<=\n)(?=[A-Za-z_])")  # of a section in a YAML text
-NESTED = re.compile(rf"^[ \t]{{{SHALLOW}}}", re.MULTILINE)
 LAST = 65_536  # bytes of a train.log that are read
 NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
@@ -62,11 +60,13 @@ class Run:
   config: dict[str, Any]
   settings: dict[str, Any]  # {"rpr.k": 4}: the part of the config that decides the results, flat
   summary: dict[str, Any] | None  # only a finished run has one
+  rows: bytes | None = None  # its metrics.jsonl, where that is not in the folder but in records
 
   @functools.cached_property
   def history(self) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl, read when they are asked for; UserError if one is damaged."""
-    rows, damage = read_rows(self.path)
+    kept = self.rows
+    rows, damage = read_rows(self.path) if kept is None else parsed_rows(self.path, kept)
     if damage is not None:
       raise damage
     return rows
@@ -184,18 +184,14 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 def _no_run(path: Path) -> UserError:
   """Return the error for a path that is no run's folder, with the runs that were probably meant."""
   if path.is_file():
-    inside = (path.parent / "config.yaml").exists()
-    return UserError(
-      f"{path} is a file: name the folder of a run{f', {quote(str(path.parent))}' * inside}"
-    )
+    return UserError(f"{path} is a file: name the folder of a run")
   if not path.is_dir():
     return UserError(f"{path}: there is no such folder")
   folders = (each for each in _folders(path, []) if each != path)  # one without its config
-  below = [quote(str(each)) for each in itertools.islice(folders, NAMED + 1)]
+  below = ", ".join(quote(str(each)) for each in itertools.islice(folders, NAMED))
   if not below:
     return UserError(f"{path} is not a run's folder: it has no config.yaml")
-  names = ", ".join([*below[:NAMED], "..."][: len(below)])
-  return UserError(f"{path} is not a run's folder, but holds some: name one, as {names}")
+  return UserError(f"{path} is not a run's folder, but holds some: name one, as {below}")
 
 
 def _folders(path: Path, wrong: list[str]) -> Iterator[Path]:
@@ -218,19 +214,20 @@ def read_config(path: Path) -> dict[str, Any] | None:
     Broken: it is no config, one of another version, or was changed after the run had finished.
     UserError: it cannot be read.
   """
-  data = _written(path, CONFIG)
-  return None if data is None else parsed_config(path, data)
+  return _read(path, CONFIG, parsed_config)
 
 
-def _written(path: Path, name: str) -> bytes | None:
-  """Return the content of a file of a run that training can make again; None if there is none."""
+def _read(path: Path, name: str, parse: Callable[[Path, bytes], dict[str, Any]]) -> Any:
+  """Return what a file of a run says that training can make again; None if there is none."""
   data = storage.read(path / name)
   if data is not None and not is_sealed(path, name, data):
-    raise Broken(
-      f"{path}: its {name} is not the one of run.sha256; the training command, typed again, makes "
-      "it again"
-    )
-  return data
+    raise _broken(path, name, "is not the one of run.sha256")
+  return None if data is None else parse(path, data)
+
+
+def _broken(path: Path, name: str, why: str = "is broken") -> Broken:
+  """Return the error for a file of a run that training can make again."""
+  return Broken(f"{path}: its {name} {why}; the training command, typed again, makes it again")
 
 
 def parsed_config(path: Path, data: bytes) -> dict[str, Any]:
@@ -238,21 +235,19 @@ def parsed_config(path: Path, data: bytes) -> dict[str, Any]:
   try:
     config = dict(_loaded(data.decode()))
   except Exception:  # which values with tags raise of any class
-    raise Broken(
-      f"{path}: its config.yaml is broken; the training command, typed again, writes it again"
-    ) from None
+    raise _broken(path, CONFIG) from None
   settings = flat(config)
   for key, kind in REQUIRED.items():
     if key not in settings:
       raise Broken(f"{path} is a folder of another version: its config has no {key}")
     if not isinstance(settings[key], kind) or isinstance(settings[key], bool):
-      raise Broken(f"{path}: its config.yaml is broken: {key} is {settings[key]!r:.50}")
+      raise _broken(path, CONFIG, f"is broken ({key} is {settings[key]!r:.50})")
   for section in (*SECTIONS, config["encoding"]):
     if not isinstance(config.get(section) or {}, dict):
-      raise Broken(f"{path}: its config.yaml is broken: {section} is no section of options")
+      raise _broken(path, CONFIG, f"is broken ({section} is no section of options)")
   for plugin in (config.get("plugins") or {}).values():
     if not isinstance(plugin, dict) or not all(isinstance(plugin.get(k), str) for k in PLUGIN):
-      raise Broken(f"{path}: its config.yaml is broken: plugins must have {', '.join(PLUGIN)}")
+      raise _broken(path, CONFIG, f"is broken (plugins must have {', '.join(PLUGIN)})")
   return config
 
 
@@ -269,27 +264,11 @@ def _loaded(text: str) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _section(text: str) -> Any:
-  """Return the plain value of a YAML text, which is shared.
-
-  Without aliases, of which a few can stand for more than fits in memory, and not nested so deeply
-  that the parser overflows its stack. A text of few brackets, dashes and blanks in front of a line
-  can be neither, and is parsed but once.
-  """
-  if "*" in text or NESTED.search(text) or sum(map(text.count, "[{-?")) > SHALLOW:
-    _check_depth(text)
+  """Return the plain value of a YAML text, which is parsed but once, and shared."""
   value = yaml.load(text, LOADER)
   if not storage.is_plain(value):
     raise ValueError(value)
   return value
-
-
-def _check_depth(text: str) -> None:
-  depth = 0
-  for event in yaml.parse(text, LOADER):
-    depth += isinstance(event, yaml.CollectionStartEvent)
-    depth -= isinstance(event, yaml.CollectionEndEvent)
-    if depth > storage.DEPTH or isinstance(event, yaml.AliasEvent):
-      raise ValueError(event)
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
@@ -299,8 +278,7 @@ def read_summary(path: Path) -> dict[str, Any] | None:
     Broken: it is no summary, or not the one that the run has written.
     UserError: it cannot be read.
   """
-  data = _written(path, SUMMARY)
-  return None if data is None else parsed_summary(path, data)
+  return _read(path, SUMMARY, parsed_summary)
 
 
 def parsed_summary(path: Path, data: bytes) -> dict[str, Any]:
@@ -310,9 +288,7 @@ def parsed_summary(path: Path, data: bytes) -> dict[str, Any]:
     if not summary or not storage.is_plain(summary) or not all(map(_is_result, summary.items())):
       raise ValueError("values of other kinds")
   except (TypeError, ValueError):
-    raise Broken(
-      f"{path}: its summary.json is broken; the training command, typed again, makes it again"
-    ) from None
+    raise _broken(path, SUMMARY) from None
   return summary
 
 

@@ -7,7 +7,6 @@ import json
 import logging
 import operator
 import os
-import shutil
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
@@ -18,10 +17,10 @@ from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
 from posexp import storage
-from posexp.errors import WAYS_OUT, UserError
+from posexp.errors import UserError, writing
 from posexp.runs.checkpoints import Checkpoints, Rank, best_of
 from posexp.runs.identity import digest
-from posexp.runs.metrics import COST, Score, score
+from posexp.runs.metrics import COST, score
 from posexp.runs.run import Broken, read_config, read_rows, read_summary
 from posexp.runs.seal import CONFIG, ROWS, SEAL, SUMMARY, seal
 
@@ -47,26 +46,19 @@ class RunWriter:
   A row is logged before the state of its step is saved. So a checkpoint proves that all rows up
   to its step are there, and a run that goes on from it writes the later ones again. The best
   checkpoint is that with the best `metric`, of equals that with the lower validation loss, of these
-  the earliest; the `ranked` newest evaluated ones are kept too.
+  the earliest; with `train.average`, so many of the newest evaluated ones are kept, too. `rerun` in
+  the config removes what is in the folder.
   """
 
-  def __init__(
-    self,
-    path: Path,
-    config: Mapping[str, Any],
-    *,
-    rerun: bool = False,
-    metric: Score = ACCURACY,
-    ranked: int = 0,
-  ):
+  def __init__(self, path: Path, config: Mapping[str, Any]):
     self.path = Path(path)
     self.output = self.path  # where this process writes its files
     self.started = True  # whether a step was ever taken: if not, a mistake leaves no folder behind
-    self.metric = metric
+    self.metric = ACCURACY  # chooses the best checkpoint; training sets it to the task's
     self.history: list[dict[str, Any]] = []
-    self.checkpoints = Checkpoints(self.path / "checkpoints", ranked=ranked)
+    average = config["train"].get("average") or 0
+    self.checkpoints = Checkpoints(self.path / "checkpoints", ranked=average)
     self._config = config
-    self._rerun = rerun
     self._damage: UserError | None = None  # of metrics.jsonl, after the rows of the history
     self._stack = contextlib.ExitStack()
 
@@ -76,7 +68,7 @@ class RunWriter:
     Raises:
       UserError: it cannot be written, another process trains the run, or another run is in it.
     """
-    with contextlib.ExitStack() as stack, self._writing():
+    with contextlib.ExitStack() as stack, self._writing:
       self._open(stack)
       stack.callback(self.checkpoints.close)
       self._stack = stack.pop_all()
@@ -92,7 +84,7 @@ class RunWriter:
     if (self.output / SEAL).exists():  # a finished run that has lost its checkpoints
       self._unseal()
     self.started = True
-    with self._writing(), (self.output / ROWS).open("a", encoding="utf-8") as file:
+    with self._writing, (self.output / ROWS).open("a", encoding="utf-8") as file:
       file.write(text + "\n")
     self.history.append(json.loads(text))
 
@@ -114,7 +106,7 @@ class RunWriter:
           "starts the run afresh"
         )
     text = "".join(json.dumps(row) + "\n" for row in self.history)
-    with self._writing():
+    with self._writing:
       storage.write(self.output / ROWS, text)
 
   def save(self, step: int, state: Any, metrics: Mapping[str, float] | None = None) -> None:
@@ -149,7 +141,7 @@ class RunWriter:
     with contextlib.suppress(Broken):
       if _results(read_summary(self.path) or {}) == _results(json.loads(text)):
         text = (self.path / SUMMARY).read_text("utf-8")
-    with self._writing():
+    with self._writing:
       seal(self.output, text)
       storage.write(self.output / SUMMARY, text)
 
@@ -163,7 +155,7 @@ class RunWriter:
 
   def _sync(self) -> None:
     """Have the rows on disk; UserError if they are gone."""
-    with self._writing(), (self.output / ROWS).open("rb") as file:
+    with self._writing, (self.output / ROWS).open("rb") as file:
       os.fsync(file.fileno())
 
   def _open(self, stack: contextlib.ExitStack) -> None:
@@ -171,9 +163,9 @@ class RunWriter:
     self.path.mkdir(parents=True, exist_ok=True)
     stack.enter_context(lock(self.path))
     stack.push(lambda kind, *_: self._leave(kind, made))
-    if self._rerun:
+    if self._config.get("rerun"):
       self._clear()
-    for left in (*self.path.glob(".*.tmp"), *self.path.glob("predictions/.*.tmp"), self._trash):
+    for left in (*self.path.glob(".*.tmp"), *self.path.glob("predictions/.*.tmp")):
       storage.remove(left)  # of a process that was killed
     config = None
     with contextlib.suppress(Broken):  # then it is written again
@@ -205,30 +197,13 @@ class RunWriter:
           each.rmdir()
 
   def _clear(self) -> None:
-    # By renaming, so that a kill leaves no checkpoint of which half is gone.
-    storage.remove(self._trash)
-    self._trash.mkdir()
     for pattern in OWNED:
       for each in self.path.glob(pattern):
-        each.rename(self._trash / each.name)
-    shutil.rmtree(self._trash)
+        storage.discard(each)
 
   @property
-  def _trash(self) -> Path:
-    return self.path / ".trash"
-
-  @contextlib.contextmanager
-  def _writing(self) -> Iterator[None]:
-    try:
-      yield
-    except OSError as error:
-      file = Path(error.filename2 or error.filename or self.path)
-      name = f" ({file.name})" if file != self.path else ""
-      way_out = WAYS_OUT.get(error.errno, "runs=... keeps runs in another place")
-      raise UserError(
-        f"the run's folder {self.path} cannot be written: {error.strerror or error}{name}; "
-        f"{way_out}"
-      ) from error
+  def _writing(self) -> contextlib.AbstractContextManager[None]:
+    return writing("the run's folder", self.path)
 
 
 class ReadOnlyRun(RunWriter):
