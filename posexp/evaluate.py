@@ -87,8 +87,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   many = "a diagnostic's exact match at these lengths: 30,60 or from:to:step"
   option("--lengths", metavar="20:100:5", type=ranges, help=many)
   option("--recl", action="store_true", help="relative effective context lengths of several runs")
-  parser.add_plugins()
-  args = parser.parse_intermixed_args(argv)
+  args = parser.parse_for_run(argv, segment=2, stride=1, positions=1)
   args.options, args.runs = [], []
   for word in args.words:
     is_option = OPTION.fullmatch(word) and not Path(word).exists()
@@ -97,7 +96,6 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.error("name one run; several are for --recl and --records")
   args.run = Path(args.runs[0])
   check_together(parser, args)
-  parser.check_least(args, segment=2, stride=1, positions=1)
   if args.records and args.records.suffix != ".parquet":
     parser.error(f"--records {args.records}: give it the ending .parquet")
   if (args.layers or args.heads) and not (args.without or args.grid):

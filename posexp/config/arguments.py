@@ -34,8 +34,12 @@ class Parser(argparse.ArgumentParser):
   def format_help(self) -> str:
     return within(super().format_help())
 
-  def add_plugins(self) -> None:
-    """Take `plugins=FILE` or `--plugins FILE,...`, which is loaded as soon as it is read."""
+  def parse_for_run(self, argv: Sequence[str], **least: int) -> argparse.Namespace:
+    """Parse the command line of a command that opens a run.
+
+    `plugins=FILE` or `--plugins FILE,...` is loaded as soon as it is read; no option in `least` may
+    have a smaller number.
+    """
     self.add_argument(
       "--plugins",
       metavar="FILE,...",
@@ -43,18 +47,17 @@ class Parser(argparse.ArgumentParser):
       help="files with the encodings and tasks of one's own that the run was trained with; also "
       "plugins=FILE",
     )
+    args = self.parse_intermixed_args(argv)
+    for name, number in least.items():
+      if (given := getattr(args, name)) is not None and given < number:
+        self.error(f"--{name} must be at least {number}, not {given}")
+    return args
 
   def parse_known_args(self, args: Sequence[str], namespace: Any = None) -> Any:
     taken = "--plugins" in self._option_string_actions
     end = (args.index("--") if "--" in args else len(args)) if taken else 0
     words = [f"--{word}" if word.startswith("plugins=") else word for word in args[:end]]
     return super().parse_known_args([*words, *args[end:]], namespace)
-
-  def check_least(self, args: argparse.Namespace, **least: int) -> None:
-    """Refuse numbers that are less than they may be."""
-    for name, number in least.items():
-      if (given := getattr(args, name)) is not None and given < number:
-        self.error(f"--{name} must be at least {number}, not {given}")
 
   def error(self, message: str) -> None:
     raise UserError(f"{message}; --help shows how it is used")

@@ -67,6 +67,8 @@ def trainer() -> OptionsParser:
   option("-h", "--help", action="store_true", help="print this, or the sections that are named")
   option("-m", "--multirun", action="store_true", help="train each combination of several values")
   option("--cfg", "-c", choices=["job"], help="print the config of the run and train nothing")
+  again = "train a run once more, into again/: its folder, or FILE:ROW, a row of its records"
+  option("--again", metavar="RUN", help=again)
   return parser
 
 

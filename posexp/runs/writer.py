@@ -56,7 +56,7 @@ class RunWriter:
     self.started = True  # whether a step was ever taken: if not, a mistake leaves no folder behind
     self.metric = ACCURACY  # chooses the best checkpoint; training sets it to the task's
     self.history: list[dict[str, Any]] = []
-    average = config["train"].get("average") or 0
+    average = config.get("train", {}).get("average") or 0
     self.checkpoints = Checkpoints(self.path / "checkpoints", ranked=average)
     self._config = config
     self._damage: UserError | None = None  # of metrics.jsonl, after the rows of the history
