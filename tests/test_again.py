@@ -13,6 +13,7 @@ from seed import SEED
 
 from posexp.config import resolve
 from posexp.config.command_line import compose
+from posexp.config.overrides import read
 from posexp.errors import UserError
 from posexp.runs import digest, read_run, read_runs
 from posexp.runs.records import read_records, write_records
@@ -48,7 +49,7 @@ def test_a_run_is_trained_again_beside_itself_to_the_same_numbers(run):
   assert "finished already" in order.command(*words).out
 
 
-def test_a_row_of_records_is_trained_again_with_other_options(run):
+def test_a_row_of_records_is_trained_again_with_other_options(run, capsys):
   write_records(Path("kept.parquet"), read_runs([Path("runs")])[0])
   changes = ["rpr.k=3", "seed=0", "train.steps=2", "runs=other"]
   found = order.command("--again", "kept.parquet:0", *changes)
@@ -57,19 +58,21 @@ def test_a_row_of_records_is_trained_again_with_other_options(run):
   assert (config["rpr"]["k"], config["seed"], config["train"]["steps"]) == (3, 0, 2)
   assert config["model"] == read_run(run).config["model"]
   assert "rpr.k=2" not in stood_for(found)
-  swept = order.command("-m", "--again", "kept.parquet:0", "encoding=none,sinusoidal", "--cfg=job")
-  assert "rpr" not in " ".join(stood_for(swept))  # whose options no such run has
+  words = " ".join(o.input_line for o in again("kept.parquet:0", read(["encoding=none,index"])))
+  assert words.endswith("encoding=none,index")
+  assert "rpr" not in words  # an option that none of these runs has
+  assert capsys.readouterr().err.startswith("posexp: this is python -m posexp.train -m task=")
 
 
 def test_what_an_older_version_did_not_have_or_had_alone_is_said(run, tmp_path):
-  older = tmp_path / run.parent.name / run.name
+  older = tmp_path / "0123456789ab" / run.name
   shutil.copytree(run, older, ignore=shutil.ignore_patterns("run.sha256"))
   config = yaml.safe_load((older / "config.yaml").read_text())
   del config["train"]["clip"]
   (older / "config.yaml").write_text(yaml.safe_dump(config))
   found = order.command("--again", str(older), "--cfg", "job")
   assert found.status == 0
-  assert f"this is another run than {run.parent.name}: it did not have train.clip=1.0" in found.err
+  assert "this is another run than 0123456789ab: it did not have train.clip=1.0" in found.err
   summary = older / "summary.json"
   summary.write_text(summary.read_text().replace("posexp ", "posexp 0.0.1 and "))
   found = order.command("--again", str(older), "--cfg", "job")
@@ -105,5 +108,5 @@ def test_a_row_of_a_finding_has_the_digest_that_it_had(finding, capsys):
   words = [each.input_line for each in again(source, [])]
   setup = Setup.of(resolve(compose(words)))
   same = digest(setup.config, **setup.data_digests()) == recorded(source).digest
-  said = f"another run than {recorded(source).digest}: it did not have rpr.beyond=clip"
+  said = f"another run than {recorded(source).digest}: it did not have rpr.absolute=none"
   assert (said not in capsys.readouterr().err) == same == (finding != "shaw_clip_k")

@@ -68,12 +68,6 @@ def test_the_lowest_of_a_metric_may_be_the_best(tmp_path):
     assert max(run.ranks) == run.rank(run.history[1])
 
 
-def test_a_new_run_has_no_checkpoint(tmp_path):
-  with RunWriter(tmp_path, CONFIG) as run:
-    assert run.checkpoints.restore(make_state(1)) is None
-    assert run.checkpoints.restore(make_state(1), "best") is None
-
-
 def test_what_is_saved_may_be_donated_at_once(tmp_path):
   @functools.partial(jax.jit, donate_argnums=0)
   def update(state):

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 
-import order
 import pytest
 import yaml
 from order import command, only
@@ -22,22 +21,10 @@ from posexp.models.decoding import Search
 from posexp.training.restore import open_translator
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "ü": "$5$"}
-OPTIONS = [
-  "task=translation",
-  "task.vocab_size=310",
-  "task.max_length=8",
-  "model.d_model=32",
-  "model.num_heads=2",
-  "model.d_ff=32",
-  "model.num_layers=1",
-  "model.dropout=0",
-  "train.batch_size=128",
-  "train.steps=100",
-  "train.evaluate_every=100",
-  "train.warmup=5",
-  "train.learning_rate=0.01",
-  "wandb.mode=disabled",
-]
+OPTIONS = ["task=translation", "task.vocab_size=310", "task.max_length=8", "wandb.mode=disabled"]
+OPTIONS += ["model.d_model=32", "model.num_heads=2", "model.d_ff=32", "model.num_layers=1"]
+OPTIONS += ["model.dropout=0", "train.batch_size=128", "train.steps=100", "train.warmup=5"]
+OPTIONS += ["train.evaluate_every=100", "train.learning_rate=0.01"]
 
 
 def write(folder, longest=3):
@@ -50,13 +37,6 @@ def write(folder, longest=3):
     (folder / f"{split}.jsonl").write_text(rows, encoding="utf-8")
   files = [f"task.{split}={folder / split}.jsonl" for split in ("train", "validation", "test")]
   return [*OPTIONS, *files]
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-  path = tmp_path_factory.mktemp("home")
-  with order.home(path):
-    yield path
 
 
 pytestmark = pytest.mark.usefixtures("opened_once")

@@ -81,8 +81,8 @@ class RunWriter:
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Add a row to metrics.jsonl, which a kill afterwards does not lose."""
     text = json.dumps({"step": step, **metrics}, default=_item)
-    if (self.output / SEAL).exists():  # a finished run that has lost its checkpoints
-      self._unseal()
+    for name in (SUMMARY, SEAL):  # of a finished run that has lost its checkpoints
+      storage.remove(self.output / name)
     self.started = True
     with self._writing, (self.output / ROWS).open("a", encoding="utf-8") as file:
       file.write(text + "\n")
@@ -130,11 +130,11 @@ class RunWriter:
 
   @property
   def ranks(self) -> list[Rank]:
-    """Those of all evaluations so far."""
+    """Return the ranks of all evaluations so far."""
     return [self.rank(row) for row in self.history if self.metric.key in row]
 
   def finish(self, summary: Mapping[str, Any]) -> None:
-    """Write the summary, the last thing that a run does; one that says the same stays."""
+    """Write the summary, the last thing that a run does; one with the same results stays."""
     self.checkpoints.wait()
     self._sync()
     text = json.dumps(summary, indent=2, default=_item, allow_nan=False) + "\n"
@@ -144,14 +144,6 @@ class RunWriter:
     with self._writing:
       seal(self.output, text)
       storage.write(self.output / SUMMARY, text)
-
-  def _unseal(self) -> None:
-    """Have the run count as unfinished again, if its summary is not the one that it wrote."""
-    try:
-      read_summary(self.output)
-    except Broken:
-      storage.remove(self.output / SUMMARY)
-    storage.remove(self.output / SEAL)
 
   def _sync(self) -> None:
     """Have the rows on disk; UserError if they are gone."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.types import Override
@@ -18,6 +18,7 @@ from posexp.config.command_line import compose
 from posexp.config.overrides import read
 from posexp.errors import UserError, counted
 from posexp.runs import BOOKKEEPING, FILES, Run, digest, read_run
+from posexp.runs.identity import settings
 from posexp.runs.records import held, read_records
 
 SECTIONS = ("task", "model", "positions", "train")  # besides that of the encoding
@@ -43,10 +44,11 @@ def again(source: str, given: Sequence[Override]) -> list[Override]:
   kept = [line for key, line in lines.items() if not {key, _group(key, run)} & replaced]
   place = [] if "runs" in replaced else ["runs=again"]
   words = [*kept, *place, *(o.input_line for o in given)]
-  print(f"posexp: this is python -m posexp.train {shlex.join(words)}", file=sys.stderr)
+  sweep = ["-m"] if any(o.is_sweep_override() for o in given) else []
+  said = [f"this is python -m posexp.train {shlex.join([*sweep, *words])}"]
   if replaced <= {*BOOKKEEPING, *MOVED}:
-    single = [o.input_line for o in given if not o.is_sweep_override()]
-    _note_differences(run, [*kept, *place, *single])
+    said += _differences(run, [*kept, *(o.input_line for o in given if not o.is_sweep_override())])
+  print(*(f"posexp: {each}" for each in said), sep="\n", file=sys.stderr)
   return read(words)
 
 
@@ -98,27 +100,20 @@ def _group(key: str, run: Run) -> str:
 
 
 def _trained_by(run: Run) -> str:
+  """Return the versions that trained a run, as its summary has them."""
   return (run.summary or {}).get("versions", "a version that did not record its name")
 
 
-def _note_differences(run: Run, words: Sequence[str]) -> None:
-  """Say on standard error in what the new run cannot be the recorded one."""
+def _differences(run: Run, words: Sequence[str]) -> Iterator[str]:
+  """Yield notes on what of a run these overrides cannot reproduce."""
   from posexp.training.setup import Setup
   from posexp.training.versions import versions
 
   setup = Setup.of(resolve(compose(words)))
   if run.digest not in (None, digest(setup.config, **setup.data_digests())):
-    new = [
-      f"{section}.{key}={show(value)}"
-      for section in (*SECTIONS, run.encoding)
-      for key, value in (setup.config.get(section) or {}).items()
-      if key not in (run.config.get(section) or {})
-    ]
+    options = settings(setup.config).items()
+    new = [f"{key}={show(value)}" for key, value in options if key not in run.settings]
     why = f"it did not have {', '.join(new)}" if new else "its data, or how it is trained, changed"
-    print(f"posexp: note: this is another run than {run.digest}: {why}", file=sys.stderr)
-  if run.summary is not None and (now := versions()) != _trained_by(run):
-    print(
-      f"posexp: note: it was trained by {_trained_by(run)}, and is now by {now}: the last digits "
-      "may differ",
-      file=sys.stderr,
-    )
+    yield f"note: this is another run than {run.digest}: {why}"
+  if (before := _trained_by(run)) != (now := versions()):
+    yield f"note: it was trained by {before}, and is now by {now}: the last digits may differ"
