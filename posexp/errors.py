@@ -40,7 +40,7 @@ class UserError(Exception):
 
 
 class Unsuited(UserError):
-  """Choices that are right by themselves do not go together: a sweep leaves such a run out."""
+  """Options that do not go together, though each is right; a sweep leaves such a run out."""
 
 
 def printable(text: str) -> str:
@@ -78,18 +78,18 @@ def _reason(error: OSError) -> str:
 
 
 def counted(number: int, what: str) -> str:
-  """1 layer, 2 layers."""
+  """Return a number with its noun: "1 layer", "2 layers"."""
   return f"{number} {what}{'s' * (number != 1)}"
 
 
 def pasted(path: Path) -> str:
-  """Return `near` for a command line: quoted, and no flag."""
+  """Return a path as `near` does, quoted for a command line, where it is no flag."""
   shown = near(path)
   return shlex.quote(f"./{shown}" if shown.startswith("-") else shown)
 
 
 def lasting(seconds: float) -> str:
-  """90 s, 12 min, 2.5 h."""
+  """Return a duration in words: "90 s", "12 min", "2.5 h"."""
   if seconds < 100:
     return f"{seconds:.0f} s"
   return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3_600:.1f} h"

@@ -108,7 +108,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def check_together(parser: Parser, args: argparse.Namespace) -> None:
-  """Refuse options that say nothing of what is measured."""
+  """Refuse options that have no effect on what is measured."""
   names = filter(None, dict.fromkeys([*MEASURED, *itertools.chain(*MEASURED.values())]))
   given = [name for name in names if getattr(args, name) not in (None, False, [])]
   asked = next((name for name in given if name in MEASURED), "")
@@ -131,7 +131,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
 
   Returns:
     The metrics with everything `on`; and `off`, a list of rows that name terms, layers and heads
-    beside the metrics without these. Of a text, of contexts and of several runs, what is printed.
+    beside the metrics without these. For a text, contexts or several runs, what was printed.
 
   Raises:
     UserError: the run, a term, a layer or a head does not exist.
@@ -153,7 +153,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
-  """Return a run, with the options that it is to be measured with."""
+  """Open a run with the options that were given for its measurement."""
   from posexp.training.devices import prepare
   from posexp.training.restore import OF_DATA, open_language_model, open_trained, with_options
 
@@ -175,7 +175,7 @@ def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
 def without_terms(
   args: argparse.Namespace, trained: TrainedModel
 ) -> tuple[dict[str, Any], list[Run]]:
-  """Print the metrics of a run with everything on and with terms off; also gives them as runs."""
+  """Print the metrics of a run with everything on and with terms off; return them, also as runs."""
   from posexp import plotting, storage
   from posexp.analysis import ablation
 
@@ -203,7 +203,7 @@ def without_terms(
 
 
 def kept(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Yield what is measured of each run, written before the next one is opened."""
+  """Yield the measurements of each run, which are written before the next run is opened."""
   from posexp.runs.records import write_records
 
   runs: list[Run] = []

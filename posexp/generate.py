@@ -51,7 +51,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 class Printer:
-  """Prints a text as its bytes arrive: half a character waits, and nothing upsets the terminal."""
+  """A printer of bytes as they arrive: it waits for whole characters, and shows no control ones."""
 
   def __init__(self):
     self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -63,7 +63,7 @@ class Printer:
 
 
 def drawn(args: argparse.Namespace, trained: TrainedModel, prompt: list[int]) -> Iterator[Any]:
-  """Yield what follows the prompt, --tokens times: a token for each sample, int [samples].
+  """Yield a token for each sample, int [samples], up to --tokens times.
 
   Raises:
     UserError: an option has a value that it cannot have.

@@ -95,7 +95,7 @@ def read(path: Path) -> bytes | None:
 
 
 def check(path: Path) -> None:
-  """Raise UserError where a folder, a pipe or a device, which may have no end, is in its place."""
+  """Raise UserError if a path is a folder, or a pipe or device, which could be read endlessly."""
   with contextlib.suppress(OSError):  # who opens it says so
     if not stat.S_ISREG(path.stat().st_mode):
       raise UserError(f"{path}: this is no file; move away what is in its place")
@@ -105,7 +105,7 @@ def parse(data: bytes) -> Any:
   """Return the value of JSON in UTF-8.
 
   Raises:
-    ValueError: it is anything else, or nested too deeply.
+    ValueError: it is not JSON, or nested too deeply.
   """
   try:
     return json.loads(data.decode())
@@ -114,10 +114,10 @@ def parse(data: bytes) -> Any:
 
 
 def is_plain(value: Any, depth: int = DEPTH) -> bool:
-  """Return whether a value consists of text, numbers, switches, lists and mappings, in `depth`
-  levels.
+  """Return whether a value consists of text, numbers, booleans, lists and mappings.
 
-  Text with surrogates and numbers beyond those of a float are not plain.
+  They are nested in at most `depth` levels, their text has no surrogates, and a float can hold
+  their numbers.
   """
   if isinstance(value, dict):
     return is_plain([*value], depth) and is_plain([*value.values()], depth)
@@ -133,7 +133,7 @@ def is_plain(value: Any, depth: int = DEPTH) -> bool:
 
 
 def is_number(value: Any) -> bool:
-  """Return whether a value is a number that a float can hold, and no switch."""
+  """Return whether a value is an int or float, not a bool, that a float can hold."""
   if isinstance(value, float):
     return True
   return isinstance(value, int) and not isinstance(value, bool) and is_plain(value)
@@ -145,15 +145,15 @@ def cache_folder() -> Path:
 
 
 def digest(*parts: Any) -> str:
-  """Return a name for what is cached, by all that it depends on."""
+  """Return the name of a cached value: a digest of all that it depends on."""
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
   """Return the JSON value cached under `name`, or else that of `compute()`, which is cached.
 
-  With `parts`, all that the value depends on, `name` is that of a folder, of which one file is for
-  them. A damaged cache is computed anew. Where it cannot be written, nothing is cached.
+  With `parts`, all that the value depends on, `name` is a folder with one file for each of them. A
+  damaged file is replaced. If the cache cannot be written, nothing is cached.
   """
   path = cache_folder() / name
   if parts:
@@ -169,10 +169,10 @@ def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
 
 
 def unlinked(path: Path) -> Path:
-  """Return the path itself, in a folder that may be somebody else's.
+  """Return a path in a folder that may be somebody else's.
 
   Raises:
-    UserError: it is a link, which could lead what is written anywhere.
+    UserError: it is a link, by which files could be written anywhere.
   """
   if path.is_symlink():
     raise UserError(f"{path}: a link, where the run has a folder of its own; remove the link")

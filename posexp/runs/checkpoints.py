@@ -41,8 +41,8 @@ class Rank(NamedTuple):
 class Checkpoints:
   """The newest checkpoint in a folder, the best one, and the `ranked` newest that have a rank.
 
-  Only whole checkpoints are listed: what a process leaves that is killed while it writes or
-  deletes one is never read. With `read_only` the folder may belong to a run in training.
+  Only whole checkpoints are listed: one that was being written or deleted when its process was
+  killed is never read. With `read_only` the folder may belong to a run in training.
   """
 
   def __init__(self, folder: Path, *, ranked: int = 0, read_only: bool = False):
@@ -71,7 +71,7 @@ class Checkpoints:
       )
 
   def find(self, which: str) -> int | None:
-    """Return the step of the "latest" or the "best" checkpoint, of equals the earliest, or None."""
+    """Return the step of the "latest" or the "best" checkpoint; None if there is none."""
     self.wait()
     if not any(self.folder.glob("[0-9]*")):
       return None
@@ -92,11 +92,9 @@ class Checkpoints:
     return None if step is None else self.load(step, template)
 
   def average(self, template: Any, count: int) -> tuple[Any, list[int]]:
-    """Return the newest ranked state, with the mean of the parameters of the `count` newest ranked
-    ones.
+    """Return the newest ranked state, with parameters averaged over the `count` newest ranked ones.
 
-    `count` is at most the `ranked` of the run. Also returns the steps of those; there is at least
-    one.
+    The steps of these are returned, too; there is at least one. `count` is at most `ranked`.
 
     Raises:
       UserError: as `restore`.
@@ -180,9 +178,7 @@ class Checkpoints:
     return ocp.CheckpointManager(self._plain_folder(), options=options, item_handlers=handler)
 
   def _plain_folder(self) -> Path:
-    """Return the folder by an absolute path without special characters: its own, or that of
-    a link.
-    """
+    """Return an absolute path of the folder without special characters, by a link if need be."""
     folder = self.folder.absolute()
     if PLAIN.fullmatch(folder.as_posix()):
       return folder
@@ -202,7 +198,7 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _explained(self, message: str, step: int | None = None) -> Iterator[None]:
-    """Make one sentence of whatever Orbax raises: errors of many types, bare Exceptions too."""
+    """Turn whatever Orbax raises, of many types and bare Exceptions too, into one sentence."""
     try:
       yield
     except UserError:
@@ -225,7 +221,7 @@ class Checkpoints:
 
 @functools.cache
 def _hush() -> None:
-  """Drop what is still said, after an error, to or by an event loop that Orbax has left."""
+  """Silence the warnings and tracebacks of an event loop that Orbax has left after an error."""
   warnings.filterwarnings("ignore", "coroutine .* was never awaited")
   before = sys.unraisablehook
 
@@ -237,15 +233,15 @@ def _hush() -> None:
 
 
 def best_of(ranks: Mapping[int, Rank]) -> int | None:
-  """Return the step with the best rank, of equals the earliest; None if there is none."""
+  """Return the step with the best rank, the earliest among equals; None if there is none."""
   return max(ranks, key=lambda step: (ranks[step], -step), default=None)
 
 
 def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank]:
-  """Return the ranks by step, of the checkpoints that have one with a finite score.
+  """Return the ranks that have a finite score, by the steps of their checkpoints.
 
   Raises:
-    ValueError: what is kept as one is none.
+    ValueError: the metrics of a checkpoint are not a rank.
   """
   ranks = {}
   for step, found in metrics.items():

@@ -48,10 +48,10 @@ BESIDE = {"task.tokenizer": "joint"}
 def digest(
   config: Mapping[str, Any], data_digest: str | None = None, vectors_digest: str | None = None
 ) -> str:
-  """Twelve hexadecimal digits, equal for configs of the same run but for its seed.
+  """Return twelve hexadecimal digits, equal for configs that differ in nothing but the seed.
 
-  `data_digest` identifies the content of the user's own files. It replaces their paths, so that
-  data may be moved; so does `vectors_digest` with those of words.
+  `data_digest` identifies the content of the user's own files, and `vectors_digest` that of the
+  vectors of words. They replace paths, so that files may be moved.
   """
   kept = decisive(config)
   if (kept.get("positions") or {}).get("kind") == "randomized":
@@ -86,7 +86,7 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
   """Return the decisive part of a config with full keys: {"rpr.k": 4}.
 
-  What the model is stands first, that of a Transformer too, which no digest has.
+  `model.backbone` comes first, also for a Transformer, where no digest has it.
   """
   backbone = (config.get("model") or {}).get("backbone", NEUTRAL["model.backbone"][0])
   return {"model.backbone": backbone} | flat(decisive(config))

@@ -32,11 +32,10 @@ def write_predictions(folder: Path, split: str, rows: Iterable[Mapping[str, Any]
 
 
 def load_predictions(folder: Path, split: str, most: int | None = None) -> list[dict[str, Any]]:
-  """Return the rows of a split, of the first `most` examples; none where none were written.
+  """Return the rows of a split, or of its first `most` examples; none if there is no file.
 
   Raises:
-    UserError: a line is not a row, or has other columns than the first; or the file is not the one
-      that was written.
+    UserError: a line is not a row, or has other columns than the first; or the file was changed.
   """
   file = _file(folder, split)
   data = storage.read(file) or b""
@@ -65,9 +64,7 @@ def load_samples(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def are_whole(folder: Path, splits: Iterable[str]) -> bool:
-  """Return whether there is a prediction for every example of some splits, as training has written
-  it.
-  """
+  """Return whether some splits have unchanged predictions, one for each of their examples."""
   for split in splits:
     try:
       rows = load_predictions(folder, split)

@@ -25,9 +25,7 @@ LEVELS = 4  # of a run's folder that its record keeps: task, encoding, digest, s
 
 
 def held(path: Path) -> Path | None:
-  """Return the records that are meant by a path: a file of them, or one in a folder; None
-  without.
-  """
+  """Return the file of records that a path means, itself or one in that folder; None if none."""
   if path.suffix == ".parquet":
     return path
   return path / NAME if (path / NAME).is_file() else None
@@ -62,7 +60,7 @@ def write_records(path: Path, runs: Sequence[Run]) -> int:
 
 
 def _public(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Return a config without what says where it ran, and whose."""
+  """Return a config without the options that say where a run was trained, and by whom."""
   kept = {key: value for key, value in config.items() if key not in PRIVATE}
   plugins = config.get("plugins") or {}
   named = {key: each | {"path": Path(each["path"]).name} for key, each in plugins.items()}
@@ -70,7 +68,7 @@ def _public(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_records(path: Path) -> list[Run]:
-  """Return the runs of a file of records. Their paths say where they come from, and are no folders.
+  """Return the runs of a file of records. Their paths say where they were, and are no folders.
 
   Raises:
     UserError: it is missing, or holds anything else.

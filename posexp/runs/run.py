@@ -54,7 +54,7 @@ class Broken(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What a run's folder holds."""
+  """A run, as its folder or a row of records has it."""
 
   path: Path
   config: dict[str, Any]
@@ -73,7 +73,7 @@ class Run:
 
   @functools.cached_property
   def failure(self) -> str | None:
-    """The error that ended it, if one did."""
+    """The error that ended the run, if one did."""
     return None if self.summary is not None else _failure(self.path / "train.log")
 
   @property
@@ -113,8 +113,9 @@ class Run:
     return float(value) if storage.is_number(value) and math.isfinite(value) else None
 
   def learned(self, split: str) -> bool | None:
-    """Return whether it has learned enough for its scores of a split to say something, which are
-    those of what it was not trained on; None where its task asks for nothing of the kind.
+    """Return whether the run passed its task's gate for a split; None if there is no gate.
+
+    Scores beyond the training data are meaningful only for a run that has learned its task.
     """
     gate = (self.summary or {}).get("gates", {}).get(split)
     return None if gate is None else (self.score(gate["metric"]) or 0.0) >= gate["least"]
@@ -195,10 +196,9 @@ def _no_run(path: Path) -> UserError:
 
 
 def _folders(path: Path, wrong: list[str]) -> Iterator[Path]:
-  """Yield the folders that hold a run, be it one that has lost its config, in the order of their
-  names.
+  """Yield the folders that hold a run, even one that has lost its config, ordered by name.
 
-  Hidden folders are passed over; what cannot be looked into is added to `wrong`.
+  Hidden folders are passed over; `wrong` gets a sentence for each that cannot be read.
   """
   for folder, inside, files in os.walk(path, onerror=lambda e: wrong.append(str(refused(e)))):
     if {"config.yaml", "metrics.jsonl"} & {*files}:
@@ -211,14 +211,14 @@ def read_config(path: Path) -> dict[str, Any] | None:
   """Return the config in a run's folder; None if there is none.
 
   Raises:
-    Broken: it is no config, one of another version, or was changed after the run had finished.
+    Broken: it is not a config, it is another version's, or it was changed after the run's end.
     UserError: it cannot be read.
   """
   return _read(path, CONFIG, parsed_config)
 
 
 def _read(path: Path, name: str, parse: Callable[[Path, bytes], dict[str, Any]]) -> Any:
-  """Return what a file of a run says that training can make again; None if there is none."""
+  """Return the parsed content of a file that training can make again; None if there is none."""
   data = storage.read(path / name)
   if data is not None and not is_sealed(path, name, data):
     raise _broken(path, name, "is not the one of run.sha256")
@@ -252,9 +252,7 @@ def parsed_config(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _loaded(text: str) -> Any:
-  """Return the plain value of a YAML text, section by section, since most runs share most
-  sections.
-  """
+  """Return the plain value of a YAML text, read section by section, for runs share most of them."""
   with contextlib.suppress(yaml.YAMLError):  # text in quotes may begin a line, too
     sections = [_section(part) for part in BEGIN.split(text)]
     if all(isinstance(section, dict) for section in sections):
@@ -264,7 +262,7 @@ def _loaded(text: str) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _section(text: str) -> Any:
-  """Return the plain value of a YAML text, which is parsed but once, and shared."""
+  """Return the plain value of a YAML text; equal texts are parsed once and share it."""
   value = yaml.load(text, LOADER)
   if not storage.is_plain(value):
     raise ValueError(value)
@@ -305,16 +303,16 @@ def _is_result(item: tuple[str, Any]) -> bool:
 
 
 def _is_gate(gate: Any) -> bool:
-  """Return whether it says which metric must be how large for the scores of a split to count."""
+  """Return whether a value names a metric and the least that makes a split's scores count."""
   named = isinstance(gate, dict) and isinstance(gate.get("metric"), str)
   return named and storage.is_number(gate.get("least"))
 
 
 def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
-  """Return the rows of metrics.jsonl up to the first that is damaged, and what that is.
+  """Return the rows of metrics.jsonl up to the first damaged one, and the error about that one.
 
-  The last line may be half a row: the run is writing it, or was killed while it did. None of a
-  finished run's rows is read where one was changed.
+  The last line may be half a row: the run is writing it, or was killed meanwhile. If a row of a
+  finished run was changed, no row is returned.
   """
   data = storage.read(path / ROWS) or b""
   if is_sealed(path, ROWS, data):
@@ -326,7 +324,7 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
 
 
 def parsed_rows(path: Path, data: bytes) -> tuple[list[dict[str, Any]], UserError | None]:
-  """As `read_rows`, of what the metrics.jsonl of the run in a folder holds."""
+  """Return the same as `read_rows`, from the content of the metrics.jsonl in a folder."""
   file = path / ROWS
   *lines, unfinished = data.split(b"\n")
   rows: list[dict[str, Any]] = []

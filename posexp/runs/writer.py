@@ -33,7 +33,7 @@ OWNED = (  # what `rerun` removes, in this order
 
 
 class RunWriter:
-  """Writes the folder of a run, for the one process that trains it.
+  """A writer of a run's folder, for the one process that trains it.
 
     with RunWriter(path, config) as run:
       run.rewind(run.checkpoints.find("latest") or 0)
@@ -91,10 +91,10 @@ class RunWriter:
   def rewind(self, step: float, due: Mapping[int, bool] | None = None) -> None:
     """Drop the rows after `step`, which a run that goes on from there writes again.
 
-    `due` has the steps before that must have a row, and whether it is one of an evaluation.
+    `due` are the steps up to there that must have a row: True if it is that of an evaluation.
 
     Raises:
-      UserError: such a row is lost or damaged, or the folder cannot be written.
+      UserError: a due row is lost or damaged, or the folder cannot be written.
     """
     self.history = [row for row in self.history if row["step"] <= step]
     found = {row["step"]: row for row in self.history}
@@ -146,7 +146,7 @@ class RunWriter:
       storage.write(self.output / SUMMARY, text)
 
   def _sync(self) -> None:
-    """Have the rows on disk; UserError if they are gone."""
+    """Wait until the rows are on disk; UserError if they are gone."""
     with self._writing, (self.output / ROWS).open("rb") as file:
       os.fsync(file.fileno())
 
@@ -178,7 +178,7 @@ class RunWriter:
     stack.enter_context(_journal(self.path / "train.log"))
 
   def _leave(self, error: type[BaseException] | None, made: list[Path]) -> None:
-    """Remove what there is of a run that was refused, or stopped, before its first step."""
+    """Remove the folder of a run that was refused, or stopped, before its first step."""
     mistake = error and issubclass(error, UserError | OSError | KeyboardInterrupt | SystemExit)
     if mistake and not self.started:
       self._clear()
@@ -199,9 +199,9 @@ class RunWriter:
 
 
 class ReadOnlyRun(RunWriter):
-  """The same for the other processes that train the run: they write into a temporary folder.
+  """A writer for the other processes that train the run, into a temporary folder of their own.
 
-  Of the run's folder they write their parts of checkpoints alone.
+  In the run's folder they write nothing but their parts of checkpoints.
   """
 
   def _open(self, stack: contextlib.ExitStack) -> None:
@@ -215,7 +215,7 @@ class Elsewhere(UserError):
 
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
-  """Hold a run's folder for this process; the system frees it when the process ends, even killed.
+  """Hold a run's folder for this process; it is free again when the process ends, even by a kill.
 
   Raises:
     Elsewhere: another process holds it.
