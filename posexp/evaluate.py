@@ -63,8 +63,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option = parser.add_argument
   words = "a run's folder (several for --recl and --records), and options to measure it with"
   option("words", metavar="RUN", nargs="+", help=words)
-  splits = ("test", "validation", "train")
-  option("--split", choices=splits, default="test", help="default: test")
+  option("--split", choices=("test", "validation", "train"), default="test", help="default: test")
   option("--without", metavar="TERM,...", type=names, help="terms to switch off")
   option("--layers", metavar="0,1", type=numbers, help="only there; default: all")
   option("--heads", metavar="0,2", type=numbers, help="only there; default: all")
@@ -77,9 +76,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   of = "with --text or --context"
   option("--memory", metavar="M,...", type=numbers, help=f"{of}: other memories")
   option("--segment", metavar="T", type=int, help="with --text: tokens that are read at once")
-  choices = ("sliding", "disjoint")
   window = f"{of}: windows that follow each other; --text has both where there is no memory"
-  option("--window", choices=choices, help=window)
+  option("--window", choices=("sliding", "disjoint"), help=window)
   option("--context", metavar="16,32,64", type=ranges, help="losses by how many tokens are read")
   stride = "with --context --window sliding, in tokens; default: half the shortest"
   option("--stride", metavar="S", type=int, help=stride)

@@ -122,9 +122,7 @@ def is_plain(value: Any, depth: int = DEPTH) -> bool:
   if isinstance(value, dict):
     return is_plain([*value], depth) and is_plain([*value.values()], depth)
   if isinstance(value, list):
-    if set(map(type, value)) == {str}:  # the names of a mapping, looked at in one go
-      value = ["".join(value)]
-    return depth > 0 and all(type(part) is float or is_plain(part, depth - 1) for part in value)
+    return depth > 0 and all(is_plain(part, depth - 1) for part in value)
   if isinstance(value, str):
     return not SURROGATES.search(value)
   if isinstance(value, int):
@@ -134,9 +132,7 @@ def is_plain(value: Any, depth: int = DEPTH) -> bool:
 
 def is_number(value: Any) -> bool:
   """Return whether a value is an int or float, not a bool, that a float can hold."""
-  if isinstance(value, float):
-    return True
-  return isinstance(value, int) and not isinstance(value, bool) and is_plain(value)
+  return isinstance(value, float) or (type(value) is int and is_plain(value))
 
 
 def cache_folder() -> Path:

@@ -43,6 +43,7 @@ SECTIONS = ("task", "model", "positions", "train", "wandb", "plugins")
 PLUGIN = ("name", "path", "sha256")  # what config.yaml says of a plugin
 NAMED = 3  # runs that an error names
 BEGIN = re.compile(r"(?<=\n)(?=[A-Za-z_])")  # of a section in a YAML text
+NESTED = re.compile(r"([\[{?-]\s*(\w+:\s*)?){1000}")  # of which the parser's stack would overflow
 LAST = 65_536  # bytes of a train.log that are read
 NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
@@ -263,6 +264,8 @@ def _loaded(text: str) -> Any:
 @functools.lru_cache(maxsize=4096)
 def _section(text: str) -> Any:
   """Return the plain value of a YAML text; equal texts are parsed once and share it."""
+  if NESTED.search(text):
+    raise ValueError("nested too deeply")
   value = yaml.load(text, LOADER)
   if not storage.is_plain(value):
     raise ValueError(value)
