@@ -36,7 +36,7 @@ from posexp.errors import UserError
 DESCRIPTION = """\
 Trains a small Transformer with one of several positional encodings, on equal terms, and measures
 it. The same command again goes on where it was stopped, or shows what came of it."""
-USAGE = """python -m posexp.train [-m] [--cfg job] [OPTION=VALUE ...]
+USAGE = """python -m posexp.train [-m] [--cfg job] [--again RUN] [OPTION=VALUE ...]
        python -m posexp.train --help [SECTION ...]"""
 EXAMPLES = """\
 examples:
