@@ -146,18 +146,16 @@ def digest(*parts: Any) -> str:
 
 
 def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
-  """Return the JSON value cached under `name`, or else that of `compute()`, which is cached.
+  """Return the JSON value that is cached for `parts`, or else that of `compute()`, which is cached.
 
-  With `parts`, all that the value depends on, `name` is a folder with one file for each of them. A
-  damaged file is replaced. If the cache cannot be written, nothing is cached.
+  `parts` are all that the value depends on, and `name` is a folder of the cache. A damaged file is
+  replaced. If the cache cannot be written, nothing is cached.
   """
-  path = cache_folder() / name
-  if parts:
-    path /= f"{digest(*parts)}.json"
+  path = cache_folder() / name / f"{digest(*parts)}.json"
   with contextlib.suppress(UserError, ValueError):
     if (data := read(path)) is not None:
       return parse(data)
-  doing(f"preparing the {name.partition('/')[0]}, once")
+  doing(f"preparing the {name}, once")
   value = compute()
   with contextlib.suppress(OSError):
     write(path, json.dumps(value, ensure_ascii=False))

