@@ -226,9 +226,7 @@ def test_mistakes_are_one_sentence(run, argv, message, monkeypatch, capsys):
 def test_a_folder_that_cannot_translate_is_one_sentence(run, tmp_path):
   folder = shutil.copytree(run, tmp_path / "run")
   shutil.rmtree(folder / "checkpoints")
-  with pytest.raises(
-    UserError, match="run has no checkpoint: what it had is lost; put it back"
-  ):
+  with pytest.raises(UserError, match="run has no checkpoint: what it had is lost; put it back"):
     typed(folder, "one")
   (folder / "run.sha256").unlink()  # by which the change would be told first
   config = yaml.safe_load((folder / "config.yaml").read_text())
