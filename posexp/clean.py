@@ -9,7 +9,7 @@ from pathlib import Path
 
 from posexp import storage
 from posexp.config.arguments import Parser, run
-from posexp.errors import refused
+from posexp.reporting.text import tabulated
 from posexp.runs import Run, lock, read_runs
 
 EXAMPLES = """\
@@ -27,15 +27,14 @@ KEPT = ("best", "none")  # the choices of --keep
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-  """Return what was typed; raises UserError if it cannot be understood."""
+  """Parse the command line; raise UserError if it cannot be understood."""
   about = "Says what runs hold on disk, and removes checkpoints that nothing needs."
   parser = Parser("clean", about, EXAMPLES)
-  parser.add_argument(
-    "runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs"
-  )
+  option = parser.add_argument
+  option("runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs")
   keep = "which checkpoint of each finished run stays; without it nothing is removed"
-  parser.add_argument("--keep", choices=KEPT, help=keep)
-  return parser.parse_args(list(argv))
+  option("--keep", choices=KEPT, help=keep)
+  return parser.parse_args(argv)
 
 
 def clean(args: argparse.Namespace) -> int:
@@ -45,14 +44,15 @@ def clean(args: argparse.Namespace) -> int:
     The bytes that were freed.
 
   Raises:
-    UserError: there are no runs, or a checkpoint cannot be removed.
+    UserError: there are no runs, or another process has one of them.
+    OSError: a checkpoint cannot be removed.
   """
   runs, notes = read_runs(args.runs)
-  print("\n".join([*_table(runs), *notes]))
+  print("\n".join([_table(runs), *notes]))
   if args.keep is None:
     for keep in KEPT:
-      size = sum(sum(map(_size, spare(each, keep))) for each in runs)
-      typed = shlex.join(str(path) for path in args.runs)
+      size = _size(path for each in runs for path in spare(each, keep))
+      typed = shlex.join(map(str, args.runs))
       print(f"python -m posexp.clean {typed} --keep {keep}   # frees {_megabytes(size)}")
     return 0
   freed = sum(_free(each, args.keep) for each in runs)
@@ -65,42 +65,38 @@ def spare(run: Run, keep: str) -> list[Path]:
   if run.summary is None:
     return []
   best = {*run.summary.get("averaged", ()), run.summary.get("step")} if keep == "best" else set()
-  found = (run.path / "checkpoints").iterdir() if (run.path / "checkpoints").is_dir() else ()
-  return sorted(path for path in found if path.name.isdigit() and int(path.name) not in best)
+  found = run.path.glob("checkpoints/*")
+  return [path for path in found if path.name.isdigit() and int(path.name) not in best]
 
 
 def _free(run: Run, keep: str) -> int:
   """Remove what a run can spare while no other process has its folder; return the bytes."""
-  if not (paths := spare(run, keep)):
-    return 0
-  size = sum(map(_size, paths))
-  with lock(run.path):
-    for path in paths:
-      storage.unlinked(path.parent)
-      # Renamed first: half a checkpoint under its own name would be taken for a damaged one.
-      trash = path.with_name(f".{path.name}.tmp")
-      try:
-        path.rename(trash)
-      except OSError as error:
-        raise refused(error) from error
-      storage.remove(trash)
+  paths = spare(run, keep)
+  size = _size(paths)
+  if paths:
+    with lock(run.path):
+      storage.unlinked(run.path / "checkpoints")
+      for path in paths:
+        storage.discard(path)
   return size
 
 
-def _table(runs: Sequence[Run]) -> Iterable[str]:
-  yield f"{'task':<24}{'runs':>6}{'unfinished':>12}{'checkpoints':>14}{'all else':>12}"
+def _table(runs: Sequence[Run]) -> str:
+  rows = []
   for task in sorted({each.task for each in runs}):
     own = [each for each in runs if each.task == task]
     unfinished = sum(each.summary is None for each in own)
-    held = sum(_size(each.path / "checkpoints") for each in own)
-    other = sum(_size(each.path) for each in own) - held
-    sizes = f"{_megabytes(held):>14}{_megabytes(other):>12}"
-    yield f"{task:<24}{len(own):>6}{unfinished:>12}{sizes}"
+    held = _size(each.path / "checkpoints" for each in own)
+    other = _size(each.path for each in own) - held
+    counts = str(len(own)), str(unfinished)
+    rows.append([task, *counts, _megabytes(held), _megabytes(other)])
+  return tabulated((["task", "runs", "unfinished", "checkpoints", "all else"], rows), "plain")
 
 
-def _size(path: Path) -> int:
-  """Return the bytes of the files in a folder, at any depth."""
-  return sum(each.lstat().st_size for each in path.rglob("*") if not each.is_dir())
+def _size(folders: Iterable[Path]) -> int:
+  """Return the bytes of the files in folders, at any depth."""
+  files = (each for folder in folders for each in folder.rglob("*") if not each.is_dir())
+  return sum(each.lstat().st_size for each in files)
 
 
 def _megabytes(size: int) -> str:

@@ -15,6 +15,7 @@ WAYS_OUT = {  # of what the operating system refuses
   errno.ENOSPC: f"make room there, {AGAIN}",
   errno.EDQUOT: f"make room within the quota, {AGAIN}",
   errno.EFBIG: f"raise the limit on the size of files (ulimit -f), {AGAIN}",
+  errno.ENOMEM: f"free some memory, {AGAIN}",
   errno.EMFILE: f"raise the limit on open files (ulimit -n 4096), {AGAIN}",
   errno.ENFILE: f"close other programs, {AGAIN}",
   errno.EROFS: "choose a place that can be written",
@@ -39,7 +40,7 @@ class UserError(Exception):
 
 
 class Unsuited(UserError):
-  """Choices that are right by themselves do not go together: a sweep leaves such a run out."""
+  """Options that do not go together, though each is right; a sweep leaves such a run out."""
 
 
 def printable(text: str) -> str:
@@ -53,33 +54,42 @@ def refused(error: OSError) -> UserError:
   where = f"{near(Path(os.fsdecode(name)))}: " if isinstance(name, str | bytes) else ""
   if error.errno == errno.ENOENT and not where:
     where = "the current directory: "  # which is asked for by no name
-  what = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
-  way_out = WAYS_OUT.get(error.errno)
-  return UserError(f"{where}{what}{f'; {way_out}' if way_out else ''}")
+  return UserError(f"{where}{_reason(error)}")
 
 
 @contextlib.contextmanager
-def writing(option: str, path: Path) -> Iterator[None]:
-  """In which an OSError becomes a UserError that names an option and the path that it has."""
+def writing(what: str, path: Path) -> Iterator[None]:
+  """Turn an OSError into a UserError: "`what` `path` cannot be written", why, and the way out.
+
+  `what` is the option that the path was given by, or what a folder is for.
+  """
   try:
     yield
   except OSError as error:
-    raise UserError(f"{option} {path} cannot be written: {error.strerror or error}") from error
+    name = Path(error.filename2 or error.filename or path).name
+    file = f" ({name})" if name != path.name else ""
+    raise UserError(f"{what} {path} cannot be written: {_reason(error)}{file}") from error
+
+
+def _reason(error: OSError) -> str:
+  """Return what the operating system refuses, and the way out if one is known."""
+  said = error.strerror or str(error) or type(error).__name__
+  return "; ".join(filter(None, [said, WAYS_OUT.get(error.errno)]))
 
 
 def counted(number: int, what: str) -> str:
-  """1 layer, 2 layers."""
+  """Return a number with its noun: "1 layer", "2 layers"."""
   return f"{number} {what}{'s' * (number != 1)}"
 
 
 def pasted(path: Path) -> str:
-  """Return `near` for a command line: quoted, and no flag."""
+  """Return a path as `near` does, quoted for a command line, where it is no flag."""
   shown = near(path)
   return shlex.quote(f"./{shown}" if shown.startswith("-") else shown)
 
 
 def lasting(seconds: float) -> str:
-  """90 s, 12 min, 2.5 h."""
+  """Return a duration in words: "90 s", "12 min", "2.5 h"."""
   if seconds < 100:
     return f"{seconds:.0f} s"
   return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3_600:.1f} h"

@@ -63,8 +63,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option = parser.add_argument
   words = "a run's folder (several for --recl and --records), and options to measure it with"
   option("words", metavar="RUN", nargs="+", help=words)
-  splits = ("test", "validation", "train")
-  option("--split", choices=splits, default="test", help="default: test")
+  option("--split", choices=("test", "validation", "train"), default="test", help="default: test")
   option("--without", metavar="TERM,...", type=names, help="terms to switch off")
   option("--layers", metavar="0,1", type=numbers, help="only there; default: all")
   option("--heads", metavar="0,2", type=numbers, help="only there; default: all")
@@ -77,9 +76,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   of = "with --text or --context"
   option("--memory", metavar="M,...", type=numbers, help=f"{of}: other memories")
   option("--segment", metavar="T", type=int, help="with --text: tokens that are read at once")
-  choices = ("sliding", "disjoint")
   window = f"{of}: windows that follow each other; --text has both where there is no memory"
-  option("--window", choices=choices, help=window)
+  option("--window", choices=("sliding", "disjoint"), help=window)
   option("--context", metavar="16,32,64", type=ranges, help="losses by how many tokens are read")
   stride = "with --context --window sliding, in tokens; default: half the shortest"
   option("--stride", metavar="S", type=int, help=stride)
@@ -87,8 +85,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   many = "a diagnostic's exact match at these lengths: 30,60 or from:to:step"
   option("--lengths", metavar="20:100:5", type=ranges, help=many)
   option("--recl", action="store_true", help="relative effective context lengths of several runs")
-  parser.add_plugins()
-  args = parser.parse_intermixed_args(argv)
+  args = parser.parse_for_run(argv, segment=2, stride=1, positions=1)
   args.options, args.runs = [], []
   for word in args.words:
     is_option = OPTION.fullmatch(word) and not Path(word).exists()
@@ -97,7 +94,6 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.error("name one run; several are for --recl and --records")
   args.run = Path(args.runs[0])
   check_together(parser, args)
-  parser.check_least(args, segment=2, stride=1, positions=1)
   if args.records and args.records.suffix != ".parquet":
     parser.error(f"--records {args.records}: give it the ending .parquet")
   if (args.layers or args.heads) and not (args.without or args.grid):
@@ -110,7 +106,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def check_together(parser: Parser, args: argparse.Namespace) -> None:
-  """Refuse options that say nothing of what is measured."""
+  """Refuse options that have no effect on what is measured."""
   names = filter(None, dict.fromkeys([*MEASURED, *itertools.chain(*MEASURED.values())]))
   given = [name for name in names if getattr(args, name) not in (None, False, [])]
   asked = next((name for name in given if name in MEASURED), "")
@@ -133,7 +129,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
 
   Returns:
     The metrics with everything `on`; and `off`, a list of rows that name terms, layers and heads
-    beside the metrics without these. Of a text, of contexts and of several runs, what is printed.
+    beside the metrics without these. For a text, contexts or several runs, what was printed.
 
   Raises:
     UserError: the run, a term, a layer or a head does not exist.
@@ -155,7 +151,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
-  """Return a run, with the options that it is to be measured with."""
+  """Open a run with the options that were given for its measurement."""
   from posexp.tasks.language_modeling import LanguageModeling
   from posexp.training.devices import prepare
   from posexp.training.restore import OF_DATA, open_alone, open_trained, with_options
@@ -178,7 +174,7 @@ def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
 def without_terms(
   args: argparse.Namespace, trained: TrainedModel
 ) -> tuple[dict[str, Any], list[Run]]:
-  """Print the metrics of a run with everything on and with terms off; also gives them as runs."""
+  """Print the metrics of a run with everything on and with terms off; return them, also as runs."""
   from posexp import plotting, storage
   from posexp.analysis import ablation
 
@@ -207,7 +203,7 @@ def without_terms(
 
 
 def kept(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Yield what is measured of each run, written before the next one is opened."""
+  """Yield the measurements of each run, which are written before the next run is opened."""
   from posexp.runs.records import write_records
 
   runs: list[Run] = []

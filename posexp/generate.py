@@ -41,21 +41,17 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("--tokens", metavar="N", type=int, default=200, help="at most; default: 200")
   option("--temperature", metavar="T", type=float, default=1.0, help="0: the likeliest; default: 1")
   option("--top-k", metavar="K", type=int, help="draw from the K likeliest tokens only")
-  option(
-    "--top-p", metavar="P", type=float, default=1.0, help="… from the fewest that have share P"
-  )
+  fewest = "draw from the fewest tokens that have share P"
+  option("--top-p", metavar="P", type=float, default=1.0, help=fewest)
   option("--seed", metavar="S", type=int, default=0, help="of what is drawn; default: 0")
   option("--samples", metavar="N", type=int, default=1, help="how many texts; default: 1")
   option("--memory", metavar="M", type=int, help="another memory than in training")
   option("--segment", metavar="T", type=int, help="tokens of a segment; default: as in training")
-  parser.add_plugins()
-  args = parser.parse_intermixed_args(argv)
-  parser.check_least(args, tokens=1, samples=1, segment=2)
-  return args
+  return parser.parse_for_run(argv, tokens=1, samples=1, segment=2)
 
 
 class Printer:
-  """Prints a text as its bytes arrive: half a character waits, and nothing upsets the terminal."""
+  """A printer of bytes as they arrive: it waits for whole characters, and shows no control ones."""
 
   def __init__(self):
     self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -67,7 +63,7 @@ class Printer:
 
 
 def drawn(args: argparse.Namespace, trained: TrainedModel, prompt: list[int]) -> Iterator[Any]:
-  """Yield what follows the prompt, --tokens times: a token for each sample, int [samples].
+  """Yield a token for each sample, int [samples], up to --tokens times.
 
   Raises:
     UserError: an option has a value that it cannot have.

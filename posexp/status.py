@@ -52,7 +52,7 @@ def _wipe() -> None:
 
 
 def _draw(text: str) -> None:
-  """Put a text in place of the line; what is printed next stands there again."""
+  """Put a text in place of the line; the next output replaces it."""
   width = shutil.get_terminal_size().columns - 1  # a longer line could not be wiped
   with contextlib.suppress(OSError):  # a terminal that is gone ends no training
     _writes[sys.__stderr__](f"\r\x1b[K{text[:width]}")

@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from posexp.errors import UserError, refused
 from posexp.status import doing
 
+DAY = 86_400  # seconds
 DEPTH = 8  # levels of lists and mappings in what is read
 SURROGATES = re.compile("[\ud800-\udfff]")  # letters that UTF-8 cannot hold
 
@@ -51,14 +53,23 @@ def replacing(path: Path) -> Iterator[Path]:
 def temporary_for(path: Path) -> Path:
   """Return where this process makes what becomes `path`, beside it.
 
-  What other processes left there that were killed is removed.
+  What a killed process left there more than a day ago is removed.
   """
-  host = socket.gethostname()
-  for left in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(host)}.*.tmp"):
-    number = left.name.split(".")[-2]
-    if number.isdigit() and not _is_running(int(number)):
+  for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+    if time.time() - left.lstat().st_mtime > DAY:
       remove(left)
-  return path.with_name(f".{path.name}.{host}.{os.getpid()}.tmp")
+  return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+
+
+def discard(path: Path) -> None:
+  """Remove a file or a folder in such a way that a kill leaves all of it or nothing.
+
+  Raises:
+    OSError: it cannot be removed.
+  """
+  trash = temporary_for(path)
+  path.rename(trash)
+  remove(trash)
 
 
 def remove(path: Path) -> None:
@@ -66,16 +77,6 @@ def remove(path: Path) -> None:
   shutil.rmtree(path, ignore_errors=True)
   with contextlib.suppress(OSError):
     path.unlink()
-
-
-def _is_running(process: int) -> bool:
-  try:
-    os.kill(process, 0)
-  except ProcessLookupError:
-    return False
-  except OSError:
-    pass
-  return True
 
 
 def read(path: Path) -> bytes | None:
@@ -94,7 +95,7 @@ def read(path: Path) -> bytes | None:
 
 
 def check(path: Path) -> None:
-  """Raise UserError where a folder, a pipe or a device, which may have no end, is in its place."""
+  """Raise UserError if a path is a folder, or a pipe or device, which could be read endlessly."""
   with contextlib.suppress(OSError):  # who opens it says so
     if not stat.S_ISREG(path.stat().st_mode):
       raise UserError(f"{path}: this is no file; move away what is in its place")
@@ -104,7 +105,7 @@ def parse(data: bytes) -> Any:
   """Return the value of JSON in UTF-8.
 
   Raises:
-    ValueError: it is anything else, or nested too deeply.
+    ValueError: it is not JSON, or nested too deeply.
   """
   try:
     return json.loads(data.decode())
@@ -113,17 +114,15 @@ def parse(data: bytes) -> Any:
 
 
 def is_plain(value: Any, depth: int = DEPTH) -> bool:
-  """Return whether a value consists of text, numbers, switches, lists and mappings, in `depth`
-  levels.
+  """Return whether a value consists of text, numbers, booleans, lists and mappings.
 
-  Text with surrogates and numbers beyond those of a float are not plain.
+  They are nested in at most `depth` levels, their text has no surrogates, and a float can hold
+  their numbers.
   """
   if isinstance(value, dict):
     return is_plain([*value], depth) and is_plain([*value.values()], depth)
   if isinstance(value, list):
-    if set(map(type, value)) == {str}:  # the names of a mapping, looked at in one go
-      value = ["".join(value)]
-    return depth > 0 and all(type(part) is float or is_plain(part, depth - 1) for part in value)
+    return depth > 0 and all(is_plain(part, depth - 1) for part in value)
   if isinstance(value, str):
     return not SURROGATES.search(value)
   if isinstance(value, int):
@@ -132,10 +131,8 @@ def is_plain(value: Any, depth: int = DEPTH) -> bool:
 
 
 def is_number(value: Any) -> bool:
-  """Return whether a value is a number that a float can hold, and no switch."""
-  if isinstance(value, float):
-    return True
-  return isinstance(value, int) and not isinstance(value, bool) and is_plain(value)
+  """Return whether a value is an int or float, not a bool, that a float can hold."""
+  return isinstance(value, float) or (type(value) is int and is_plain(value))
 
 
 def cache_folder() -> Path:
@@ -144,23 +141,21 @@ def cache_folder() -> Path:
 
 
 def digest(*parts: Any) -> str:
-  """Return a name for what is cached, by all that it depends on."""
+  """Return the name of a cached value: a digest of all that it depends on."""
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
-  """Return the JSON value cached under `name`, or else that of `compute()`, which is cached.
+  """Return the JSON value that is cached for `parts`, or else that of `compute()`, which is cached.
 
-  With `parts`, all that the value depends on, `name` is that of a folder, of which one file is for
-  them. A damaged cache is computed anew. Where it cannot be written, nothing is cached.
+  `parts` are all that the value depends on, and `name` is a folder of the cache. A damaged file is
+  replaced. If the cache cannot be written, nothing is cached.
   """
-  path = cache_folder() / name
-  if parts:
-    path /= f"{digest(*parts)}.json"
+  path = cache_folder() / name / f"{digest(*parts)}.json"
   with contextlib.suppress(UserError, ValueError):
     if (data := read(path)) is not None:
       return parse(data)
-  doing(f"preparing the {name.partition('/')[0]}, once")
+  doing(f"preparing the {name}, once")
   value = compute()
   with contextlib.suppress(OSError):
     write(path, json.dumps(value, ensure_ascii=False))
@@ -168,10 +163,10 @@ def cached(name: str, compute: Callable[[], Any], *parts: Any) -> Any:
 
 
 def unlinked(path: Path) -> Path:
-  """Return the path itself, in a folder that may be somebody else's.
+  """Return a path in a folder that may be somebody else's.
 
   Raises:
-    UserError: it is a link, which could lead what is written anywhere.
+    UserError: it is a link, by which files could be written anywhere.
   """
   if path.is_symlink():
     raise UserError(f"{path}: a link, where the run has a folder of its own; remove the link")

@@ -42,7 +42,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   doing("loading JAX and Flax")
   from posexp.config import plugins
   from posexp.runs import ReadOnlyRun, RunWriter, folder
-  from posexp.tasks.contract import finished, score_of
+  from posexp.tasks.contract import finished
   from posexp.tracking import chosen, repeat
   from posexp.training import costs, devices, processes, terminal
   from posexp.training.loop import run_training
@@ -53,17 +53,14 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     devices.prepare()
     setup = Setup.of(config)
     config = setup.config
-    task, average = setup.task, setup.training.average or 0
-    trackers = chosen(config)
+    task, trackers = setup.task, chosen(config)
     path = folder(config, **setup.data_digests())
     if config["distributed"] == "auto":
       processes.join(path)
     if not processes.is_main_process():
       trackers = {}
     kind = RunWriter if processes.is_main_process() else ReadOnlyRun
-    run = kind(
-      path, config, rerun=config["rerun"], metric=score_of(task, task.score), ranked=average
-    )
+    run = kind(path, config)
     if config["rerun"] or (summary := finished(task, path)) is None:
       setup.check_fits(setup.least_parameters())
       with contextlib.ExitStack() as stack:

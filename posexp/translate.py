@@ -33,9 +33,8 @@ but RUN is read: the weights are those of its best checkpoint.
 
 def arguments(argv: list[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  parser = Parser(
-    "translate", "Translates texts with the best checkpoint of a translation run.", EXAMPLES
-  )
+  about = "Translates texts with the best checkpoint of a translation run."
+  parser = Parser("translate", about, EXAMPLES)
   option = parser.add_argument
   option("run", metavar="RUN", type=Path, help="the folder of a run")
   option("texts", metavar="TEXT", nargs="*", help="what to translate; default: standard input")
@@ -43,10 +42,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("--batch", metavar="N", type=int, default=64, help="lines at a time; default: 64")
   option("--scores", action="store_true", help="put log p and a tab before each translation")
   option("--maps", action="store_true", help=f"draw attention, of the first {MAPS} lines")
-  parser.add_plugins()
-  args = parser.parse_intermixed_args(argv)
-  parser.check_least(args, beam=1, batch=1)
-  return args
+  return parser.parse_for_run(argv, beam=1, batch=1)
 
 
 def translate(args: argparse.Namespace) -> None:

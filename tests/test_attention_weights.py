@@ -107,18 +107,18 @@ def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(tmp_path):
       (path / "summary.json").unlink()
     (path / "run.sha256").unlink(missing_ok=True)  # what is changed here would be told first
     (path / "config.yaml").write_text(config)
-    assert_equal(open_translator(path).snapshot.state.params, params)
+    assert_equal(open_alone(path, Translation).snapshot.state.params, params)
     (path / "config.yaml").write_text(config.replace(matched, "match: flops"))
     if finished:
-      assert_equal(open_translator(path).snapshot.state.params, params)
+      assert_equal(open_alone(path, Translation).snapshot.state.params, params)
     else:
       with pytest.raises(UserError, match="has not finished: which d_ff"):
-        open_translator(path)
+        open_alone(path, Translation)
 
 
 def test_an_encoding_s_positions_are_enough(tmp_path):
   untrained(tmp_path / "run", "encoding=learned", "learned.length=20", "task.max_length=null")
-  opened = open_translator(tmp_path / "run")
+  opened = open_alone(tmp_path / "run", Translation)
   translator = LineTranslator(opened, Search(1, max_length=99), 1)
   (found,) = translator(["one " * 50])
   assert len(found.source) == 20

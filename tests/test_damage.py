@@ -146,12 +146,7 @@ def answer(case: Case, command: str, harmed: str) -> str:
   if again and result(case.path) != GOOD[case.kind]:
     differs = sorted(set(result(case.path).items()) ^ set(GOOD[case.kind].items()))
     return f"ends as another run: {differs}: {found.out[-500:]}"
-  if LOG and found.status:
-    LOG.write(f"    {command}: {found.err.strip() or found.out.strip()[-300:]}\n")
   return ""
-
-
-LOG = open(os.environ["POSEXP_FUZZ_LOG"], "w") if "POSEXP_FUZZ_LOG" in os.environ else None  # noqa
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=some(kind)) for kind in MAKERS])
@@ -372,12 +367,7 @@ def test_random_damage_is_one_sentence(home):
       file = rng.choice([each for each in case.files if "checkpoints" not in each])
     harm(case.path / file, rng)
     named = f"{cases}: {case.kind}, {case.state}: {file} {harm.__name__}, {command}"
-    if LOG:
-      LOG.write(named + "\n")
-      LOG.flush()
     if found := answer(case, command, file):
       wrong.append(f"{named}: {found}")
-      if LOG:
-        LOG.write(f"  WRONG {found}\n")
   print(cases + 1, "cases")
   assert not wrong, "\n".join([f"{len(wrong)} of {cases + 1}", *wrong[:5]])

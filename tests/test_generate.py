@@ -18,7 +18,7 @@ from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.sampling import Sampling
 from posexp.models.transformer import Size
 
-SEGMENT, VOCABULARY = 6, 11
+SEGMENT, VOCABULARY, SLOW = 6, 11, pytest.mark.slow
 MODELS = {  # encoding, memory, positions
   "long memory": (TransformerXL(), 15, CONSECUTIVE),
   "short memory": (FIRE(), 4, CONSECUTIVE),
@@ -72,20 +72,15 @@ def drawn(parts, prompt, count, rows=1, **options):
   return (np.stack(each, axis=1) for each in zip(*itertools.islice(found, count), strict=True))
 
 
-# By turns, so that each seed has prompts and none, and encodings of each kind.
-OTHER_SEEDS = (SEED + 1) % 2
-
-
-def by_turns(names):
-  """Pairs of a model and the length of its prompt, half of which are slow, by the seed."""
+def by_turns(names, turns):
+  """Models, and lengths of a prompt; those whose turn it is not, by the seed, are slow."""
   return [
-    pytest.param(name, (20, 0)[k % 2], marks=pytest.mark.slow if k // 2 % 2 == OTHER_SEEDS else ())
-    for k, name in enumerate(MODELS)
-    if name in names
+    pytest.param(name, (20, 0)[k // turns], marks=() if k % turns == SEED % turns else SLOW)
+    for k, name in enumerate(names)
   ]
 
 
-@pytest.mark.parametrize(("name", "length"), by_turns(MODELS))
+@pytest.mark.parametrize(("name", "length"), by_turns(MODELS, 4))
 def test_tokens_have_the_probabilities_that_the_model_gives_for_the_whole_text(name, length):
   encoding, memory, positions = MODELS[name]
   model, parts = built(encoding, memory, positions, name == "same length")
@@ -97,7 +92,7 @@ def test_tokens_have_the_probabilities_that_the_model_gives_for_the_whole_text(n
 
 
 @pytest.mark.parametrize(
-  ("name", "_"), by_turns({"same length", "spread windows", "spread memory"})
+  ("name", "_"), by_turns(["same length", "spread windows", "spread memory"], 3)
 )
 def test_what_fits_in_a_segment_is_drawn_by_one_program_alike(name, _):
   encoding, memory, positions = MODELS[name]

@@ -8,6 +8,7 @@ import csv
 import json
 import random
 import re
+import shutil
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
@@ -131,26 +132,16 @@ class Tags(HTMLParser):
       self.pictures.append(base64.b64decode(address.partition(",")[2]))
 
 
-TAGS = set(
-  re.findall(
-    r"\w+",
-    "html head meta title style body section div p table thead tbody tr th td ul li "
-    "h1 h2 h3 figure img details summary",
-  )
-)
-COMMANDS = set(
-  re.findall(
-    r"\w+",
-    "usepackage begin end toprule midrule bottomrule textbackslash ensuremath "
-    "textasciitilde textasciicircum pm",
-  )
-)
+TAGS = "html head meta title style body section div p table thead tbody tr th td ul li h1 h2 h3 "
+TAGS += "figure img details summary"
+COMMANDS = "usepackage begin end toprule midrule bottomrule textbackslash ensuremath "
+COMMANDS += "textasciitilde textasciicircum pm"
 
 
 def quoted(out):
   """Nothing in a report's files leaves its place."""
   page = Tags((out / "report.html").read_text(encoding="utf-8"))
-  assert page.tags <= TAGS
+  assert page.tags <= {*TAGS.split()}
   assert page.names <= {"lang", "charset", "name", "content", "class", "style", "alt", "src"}
   for picture in page.pictures:
     tree = ET.fromstring(picture)
@@ -158,7 +149,7 @@ def quoted(out):
   first, *rest = (out / "report.tex").read_text(encoding="utf-8").split("\n")
   latex = "\n".join(rest)
   assert first == "% needs \\usepackage{booktabs}"
-  assert set(re.findall(r"\\([A-Za-z]+)", latex)) <= COMMANDS
+  assert set(re.findall(r"\\([A-Za-z]+)", latex)) <= {*COMMANDS.split()}
   latex = re.sub(r"^% .*$", "", latex, flags=re.MULTILINE)  # comments, a line each
   assert not re.search(r"(?<!\\)[%#]|^\s*[\[*]", latex, re.MULTILINE)
   bare = re.sub(r"\\[{}\\]", "", latex)
@@ -245,9 +236,12 @@ def test_hostile_labels_and_texts_are_trained_and_evaluated(tmp_path):
     argv = ["task=text_classification", *argv, *order.MODEL, "train.steps=2", "train.warmup=1"]
     argv += ["wandb.mode=disabled", "task.max_length=16", "train.batch_size=16"]
     argv += ["train.evaluate_every=1", "train.log_every=1", "task.tokenizer=bpe"]
-    for seed in range(2):
-      answered(order.command(*argv, f"seed={seed}"))
-    run, other = sorted(Path("runs").glob("*/*/*/seed=*"))
+    answered(order.command(*argv))
+    run = order.only("runs")
+    other = shutil.copytree(run, run.with_name("seed=1"))
+    (other / "run.sha256").unlink()  # by which another seed would be noticed
+    config = (other / "config.yaml").read_text()
+    (other / "config.yaml").write_text(config.replace("\nseed: 0", "\nseed: 1"))
     before = contents(run)
     for found in (
       typed("evaluate", run, "--without", "everything"),

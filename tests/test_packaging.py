@@ -45,7 +45,7 @@ def wheel(tmp_path_factory):
   return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
-@pytest.fixture(scope="module", params=["checkout", "editable", "wheel", "wheel of the sdist"])
+@pytest.fixture(scope="module", params=["checkout", "editable", "wheel of the sdist"])
 def home(request, tmp_path_factory):
   """A folder from which `posexp` is imported."""
   folder = tmp_path_factory.mktemp("home")
@@ -58,13 +58,10 @@ def home(request, tmp_path_factory):
       names = [name for name in wheel.namelist() if ".dist-info/" not in name]
       assert names == ["_posexp.pth"]
       return wheel.read("_posexp.pth").decode()
-  if request.param == "wheel":
-    wheel = request.getfixturevalue("wheel")
-  else:
-    with tarfile.open(request.getfixturevalue("sdist")) as archive:
-      archive.extractall(folder, filter="data")
-    (source,) = folder.iterdir()
-    wheel = build("wheel", source, tmp_path_factory.mktemp("wheel_of_sdist"))
+  with tarfile.open(request.getfixturevalue("sdist")) as archive:
+    archive.extractall(folder, filter="data")
+  (source,) = folder.iterdir()
+  wheel = build("wheel", source, tmp_path_factory.mktemp("wheel_of_sdist"))
   installed = tmp_path_factory.mktemp("installed")
   with zipfile.ZipFile(wheel) as archive:
     archive.extractall(installed)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from seed import SEED
 
 import posexp
 from posexp.models import attention
@@ -44,20 +45,20 @@ def test_the_example_trains_models_that_see_only_what_is_behind():
   model_of = runpy.run_path(str(EXAMPLE))["Model"]
   tokens = np.random.default_rng(0).integers(0, 100, (1, 8)).repeat(2, axis=0)
   tokens[1, -1] = tokens[0, 0] + 1
-  for name in ("rope", "rpr", "transformer_xl"):
-    model = model_of(posexp.encoding(name), rngs=nnx.Rngs(0))
-    graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+  name = ("rope", "rpr", "transformer_xl")[SEED % 3]
+  model = model_of(posexp.encoding(name), rngs=nnx.Rngs(0))
+  graphdef, params, rest = nnx.split(model, nnx.Param, ...)
 
-    def logits(params, tokens, graphdef=graphdef, rest=rest):
-      found = nnx.merge(graphdef, params, rest)(tokens)
-      return found[0, :, 0].sum(), found
+  def logits(params, tokens):
+    found = nnx.merge(graphdef, params, rest)(tokens)
+    return found[0, :, 0].sum(), found
 
-    gradient, found = jax.jit(jax.grad(logits, has_aux=True))(params, tokens)
-    apart = np.abs(found[1] - found[0]).max(-1)
-    assert apart[:-1].max() == 0
-    assert apart[-1] > 0
-    attention = [x for path, x in nnx.to_flat_state(gradient) if "attention" in path]
-    assert all(np.abs(x[...]).max() > 0 for x in attention)
+  gradient, found = jax.jit(jax.grad(logits, has_aux=True))(params, tokens)
+  apart = np.abs(found[1] - found[0]).max(-1)
+  assert apart[:-1].max() == 0
+  assert apart[-1] > 0
+  attention = [x for path, x in nnx.to_flat_state(gradient) if "attention" in path]
+  assert all(np.abs(x[...]).max() > 0 for x in attention)
 
 
 @pytest.fixture(scope="module")

@@ -95,7 +95,7 @@ def test_a_task_name_that_is_no_folder_is_refused(name):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
   (tmp_path / "file").touch()
-  with pytest.raises(UserError, match=r"cannot be written: Not a directory; runs="):
+  with pytest.raises(UserError, match=r"folder .*/run cannot be written: Not a directory"):
     RunWriter(tmp_path / "file" / "run", CONFIG).__enter__()
 
 
@@ -111,6 +111,7 @@ def test_the_config_is_kept(tmp_path):
   with RunWriter(tmp_path / "run", config):
     pass
   assert read_run(tmp_path / "run").config == config
+  assert OmegaConf.load(tmp_path / "run/config.yaml") == OmegaConf.create(config)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path):
   )
   assert first.stdout.readline() == "open\n"
   with pytest.raises(UserError, match=rf"trained by another process \(pid {first.pid}\)"):
-    RunWriter(tmp_path, CONFIG, rerun=True).__enter__()
+    RunWriter(tmp_path, CONFIG | {"rerun": True}).__enter__()
   first.kill()
   first.communicate()
   with RunWriter(tmp_path, CONFIG):
@@ -165,7 +166,8 @@ def test_rerun_clears_what_the_run_owns_and_nothing_else(tmp_path):
   for name in ("notes.txt", "tokenizer.json", "predictions/test.jsonl", "wandb/id"):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
-  with RunWriter(tmp_path, {**CONFIG, "rpr": {"k": 8, "keys": True}}, rerun=True) as run:
+  other = CONFIG | {"rpr": {"k": 8, "keys": True}, "rerun": True}
+  with RunWriter(tmp_path, other) as run:
     assert read_summary(tmp_path) is None
     assert run.history == []
     assert run.checkpoints.restore(make_state(1)) is None
@@ -234,11 +236,6 @@ def test_a_summary_stays_that_differs_in_costs_and_in_place_alone(tmp_path):
     assert read_run(tmp_path).summary == kept
 
 
-def test_reading_what_is_no_run(tmp_path):
-  with pytest.raises(UserError, match=r"no config\.yaml"):
-    read_run(tmp_path)
-
-
 # Rows
 
 
@@ -248,10 +245,7 @@ def test_reading_what_is_no_run(tmp_path):
     ("nothing", "nothing: there is no such folder"),
     ("empty", "empty is not a run's folder: it has no config.yaml"),
     ("rows", "rows is not a run's folder: it has no config.yaml"),
-    (
-      "a b/seed=0/config.yaml",
-      "a b/seed=0/config.yaml is a file: name the folder of a run, 'a",
-    ),
+    ("a b/seed=0/config.yaml", "a b/seed=0/config.yaml is a file: name the folder of a run"),
     ("file", "file is a file: name the folder of a run"),
     ("a b", "a b is not a run's folder, but holds some: name one, as 'a b/seed=0', 'a b/seed=1'"),
     (".", ". is not a run's folder, but holds some: name one, as 'a b/seed=0', 'a b/seed=1', c/d/"),
@@ -339,9 +333,3 @@ def test_a_finished_run_is_read_without_jax_and_orbax(tmp_path):
   done = python(code)
   assert done.communicate() == ("", "")
   assert done.returncode == 0
-
-
-def test_the_config_that_is_kept_can_be_typed_again(tmp_path):
-  with RunWriter(tmp_path, CONFIG):
-    pass
-  assert OmegaConf.load(tmp_path / "config.yaml") == OmegaConf.create(CONFIG)

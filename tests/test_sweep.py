@@ -30,7 +30,7 @@ class Trainer:
   def __call__(self, config):
     found = config["encoding"], config["seed"]
     self.trained.append(found)
-    with RunWriter(folder(config), config, rerun=config["rerun"]) as run:
+    with RunWriter(folder(config), config) as run:
       if found in self.broken:
         raise self.broken[found]
       run.finish(scores(*found))

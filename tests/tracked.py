@@ -23,7 +23,7 @@ FACTS = {"parameters": 1234, "devices": "1 cpu"}
 
 def train(steps, *, error=None, during=None, config=CONFIG, rerun=False, samples=None, **options):
   """Logs a row for each step as the training loop does; the tracker's line."""
-  with RunWriter(folder(config), config, rerun=rerun) as run:
+  with RunWriter(folder(config), config | {"rerun": rerun}) as run:
     with Trackers({"wandb": Wandb(**options)}, run, config, FACTS) as opened:
       for step in steps:
         row = {"validation/accuracy": step / 100, "time/seconds": float(step)}

@@ -38,7 +38,8 @@ def untrained(path: Path, *options: str) -> tuple[int, Any]:
   training = build(Training, config["train"], "train")
   compiled = program(spec, training, 100, mesh_for(np.array([1])))
   state = untrained_state(compiled, spec)
-  with RunWriter(path, config, metric=score("validation/bleu")) as run:
+  with RunWriter(path, config) as run:
+    run.metric = score("validation/bleu")
     run.save(1, state, {"validation/bleu": 1.0, "validation/loss": 1.0})
     run.finish({"d_ff": spec.size.d_ff})
   return spec.size.d_ff, state.params

@@ -34,24 +34,31 @@ class Parser(argparse.ArgumentParser):
   def format_help(self) -> str:
     return within(super().format_help())
 
-  def add_plugins(self) -> None:
-    """Take `plugins=FILE` or `--plugins FILE,...`, which is loaded as soon as it is read."""
+  def parse_for_run(self, argv: Sequence[str], **least: int) -> argparse.Namespace:
+    """Parse the command line of a command that opens a run.
+
+    `plugins=FILE` or `--plugins FILE,...` is loaded as soon as it is read; no option in `least` may
+    have a smaller number.
+    """
     self.add_argument(
       "--plugins",
       metavar="FILE,...",
       help="files of one's own that the run was trained with; also plugins=FILE",
     )
+    args = self.parse_intermixed_args(argv)
+    self.check_least(args, **least)
+    return args
+
+  def check_least(self, args: argparse.Namespace, **least: float) -> None:
+    """Refuse numbers that are less than they may be."""
+    for name, number in least.items():
+      if (given := getattr(args, name)) is not None and given < number:
+        self.error(f"--{name} must be at least {number}, not {given}")
 
   def parse_known_args(self, args: Sequence[str], namespace: Any = None) -> Any:
     if "--plugins" in self._option_string_actions:
       args = load_plugins(args)
     return super().parse_known_args(args, namespace)
-
-  def check_least(self, args: argparse.Namespace, **least: int) -> None:
-    """Refuse numbers that are less than they may be."""
-    for name, number in least.items():
-      if (given := getattr(args, name)) is not None and given < number:
-        self.error(f"--{name} must be at least {number}, not {given}")
 
   def error(self, message: str) -> None:
     raise UserError(f"{message}; --help shows how it is used")

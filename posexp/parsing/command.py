@@ -34,9 +34,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("texts", metavar="TEXT", nargs="*", help="what to parse; default: standard input")
   option("--batch", metavar="N", type=int, default=16, help="sentences at a time; default: 16")
   option("--svg", metavar="FILE", type=Path, help="draw the tree of one TEXT")
-  parser.add_plugins()
-  args = parser.parse_intermixed_args(argv)
-  parser.check_least(args, batch=1)
+  args = parser.parse_for_run(argv, batch=1)
   if args.svg and len(args.texts) != 1:
     parser.error(f"--svg draws the tree of one TEXT, not of {len(args.texts)}")
   return args

@@ -3,21 +3,3 @@
 from posexp.runs.identity import BOOKKEEPING, FILES, digest, folder
 from posexp.runs.run import Broken, Run, read_config, read_rows, read_run, read_runs, read_summary
 from posexp.runs.writer import Elsewhere, ReadOnlyRun, RunWriter, lock
-
-__all__ = [
-  "BOOKKEEPING",
-  "FILES",
-  "Broken",
-  "Elsewhere",
-  "ReadOnlyRun",
-  "Run",
-  "RunWriter",
-  "digest",
-  "folder",
-  "lock",
-  "read_config",
-  "read_rows",
-  "read_run",
-  "read_runs",
-  "read_summary",
-]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posexp import storage
-from posexp.errors import AGAIN, WAYS_OUT, UserError
+from posexp.errors import WAYS_OUT, UserError
 
 # Orbax takes a second to import, and a finished run needs none of it: it is imported where used.
 
@@ -41,8 +41,8 @@ class Rank(NamedTuple):
 class Checkpoints:
   """The newest checkpoint in a folder, the best one, and the `ranked` newest that have a rank.
 
-  Only whole checkpoints are listed: what a process leaves that is killed while it writes or
-  deletes one is never read. With `read_only` the folder may belong to a run in training.
+  Only whole checkpoints are listed: one that was being written or deleted when its process was
+  killed is never read. With `read_only` the folder may belong to a run in training.
   """
 
   def __init__(self, folder: Path, *, ranked: int = 0, read_only: bool = False):
@@ -71,7 +71,7 @@ class Checkpoints:
       )
 
   def find(self, which: str) -> int | None:
-    """Return the step of the "latest" or the "best" checkpoint, of equals the earliest, or None."""
+    """Return the step of the "latest" or the "best" checkpoint; None if there is none."""
     self.wait()
     if not any(self.folder.glob("[0-9]*")):
       return None
@@ -92,11 +92,9 @@ class Checkpoints:
     return None if step is None else self.load(step, template)
 
   def average(self, template: Any, count: int) -> tuple[Any, list[int]]:
-    """Return the newest ranked state, with the mean of the parameters of the `count` newest ranked
-    ones.
+    """Return the newest ranked state, with parameters averaged over the `count` newest ranked ones.
 
-    `count` is at most the `ranked` of the run. Also returns the steps of those; there is at least
-    one.
+    The steps of these are returned, too; there is at least one. `count` is at most `ranked`.
 
     Raises:
       UserError: as `restore`.
@@ -123,11 +121,6 @@ class Checkpoints:
         f"{self.folder / str(step)} is lost; put it back, or rerun=true starts the run afresh"
       )
     with self._explained(READING, step):
-      arrays = self._manager.directory / str(step) / "default"
-      if not (arrays / "manifest.ocdbt").exists() and any(arrays.glob("ocdbt.process_*")):
-        if self.read_only:
-          raise UserError(f"{self.folder / str(step)} is in parts; the training command joins them")
-        ocp.StandardCheckpointHandler().finalize(arrays)
       metadata = self._manager.metadata(step)
       if difference := _difference(_shapes(metadata.item_metadata.tree), _shapes(wanted)):
         raise UserError(
@@ -139,6 +132,15 @@ class Checkpoints:
       if None not in (written, read) and written != read:
         raise ValueError("its numbers are not those that were written")
       return state
+
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+    """Tell Orbax which checkpoints to keep, as its `PreservationPolicy`.
+
+    Orbax's own BestN would keep the latest among equals, and all checkpoints without a rank.
+    """
+    ranks = _finite({each.step: each.metrics for each in checkpoints})
+    kept = {checkpoints[-1].step, best_of(ranks), *sorted(ranks, reverse=True)[: self.ranked]}
+    return [each.step in kept for each in checkpoints]
 
   def wait(self) -> None:
     """Return when what was saved is on disk; UserError if it could not be written."""
@@ -167,7 +169,7 @@ class Checkpoints:
     _hush()
     options = ocp.CheckpointManagerOptions(
       best_fn=lambda metrics: metrics["score"],  # never called, but makes it keep the metrics
-      preservation_policy=_NewestAndBest(self.ranked),
+      preservation_policy=self,
       cleanup_tmp_directories=not self.read_only,
       read_only=self.read_only,
     )
@@ -176,15 +178,12 @@ class Checkpoints:
     return ocp.CheckpointManager(self._plain_folder(), options=options, item_handlers=handler)
 
   def _plain_folder(self) -> Path:
-    """Return the folder by an absolute path without special characters: its own, or that of
-    a link.
-    """
+    """Return an absolute path of the folder without special characters, by a link if need be."""
     folder = self.folder.absolute()
     if PLAIN.fullmatch(folder.as_posix()):
       return folder
     folder.mkdir(parents=True, exist_ok=True)
-    place = None if PLAIN.fullmatch(Path(tempfile.gettempdir()).as_posix()) else "/tmp"
-    self._link = tempfile.TemporaryDirectory(prefix="posexp-", dir=place)
+    self._link = tempfile.TemporaryDirectory(prefix="posexp-")
     link = Path(self._link.name, "checkpoints")
     link.symlink_to(folder, target_is_directory=True)
     return link
@@ -199,7 +198,7 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _explained(self, message: str, step: int | None = None) -> Iterator[None]:
-    """Make one sentence of whatever Orbax raises: errors of many types, bare Exceptions too."""
+    """Turn whatever Orbax raises, of many types and bare Exceptions too, into one sentence."""
     try:
       yield
     except UserError:
@@ -207,23 +206,22 @@ class Checkpoints:
     except Exception as error:
       number = re.search(r"os_error_code='(\d+)'", str(error))
       code = int(number[1]) if number else getattr(error, "errno", None)
-      first = getattr(error, "strerror", None) or str(error).partition("\n")[0][:100]
-      reason = os.strerror(code) if number else first or type(error).__name__
-      what, steps = f"a checkpoint in {self.folder}", self._steps()
-      if step is not None:
-        what = f"{self.folder / str(step)}"
-      advice = "put it back"
+      if isinstance(error, MemoryError) or "EXHAUSTED" in str(error):
+        code = errno.ENOMEM
+      said = str(error).partition("\n")[0][:100] or type(error).__name__
+      reason = os.strerror(code) if code else said
+      what = f"a checkpoint in {self.folder}" if step is None else self.folder / str(step)
+      steps, advice = self._steps(), "put it back"
       if not self.read_only and len(steps) > 1 and step == steps[-1]:
         advice = "move it away to go on from the checkpoint before it"
       if message is READING and code in WAYS_OUT.keys() - {errno.EISDIR}:
         message, advice = REFUSED, WAYS_OUT[code]
-      elif message is READING and (isinstance(error, MemoryError) or "EXHAUSTED" in str(error)):
-        message, reason, advice = REFUSED, "out of memory", f"free some, {AGAIN}"
       raise UserError(f"{what} {message.format(reason=reason, advice=advice)}") from error
 
 
+@functools.cache
 def _hush() -> None:
-  """Drop what is still said, after an error, to or by an event loop that Orbax has left."""
+  """Silence the warnings and tracebacks of an event loop that Orbax has left after an error."""
   warnings.filterwarnings("ignore", "coroutine .* was never awaited")
   before = sys.unraisablehook
 
@@ -231,35 +229,19 @@ def _hush() -> None:
     if not str(unraisable.exc_value).endswith(("Event loop is closed", "no attribute '_ssock'")):
       before(unraisable)
 
-  if getattr(before, "__module__", None) != __name__:
-    sys.unraisablehook = hook
-
-
-class _NewestAndBest:
-  """Orbax's policy of what to keep: the newest, the best, and the `ranked` newest with a rank.
-
-  Orbax's BestN would keep the latest among equals, and all checkpoints without a rank.
-  """
-
-  def __init__(self, ranked: int):
-    self.ranked = ranked
-
-  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-    ranks = _finite({each.step: each.metrics for each in checkpoints})
-    kept = {checkpoints[-1].step, best_of(ranks), *sorted(ranks, reverse=True)[: self.ranked]}
-    return [each.step in kept for each in checkpoints]
+  sys.unraisablehook = hook
 
 
 def best_of(ranks: Mapping[int, Rank]) -> int | None:
-  """Return the step with the best rank, of equals the earliest; None if there is none."""
+  """Return the step with the best rank, the earliest among equals; None if there is none."""
   return max(ranks, key=lambda step: (ranks[step], -step), default=None)
 
 
 def _finite(metrics: Mapping[int, Mapping[str, float] | None]) -> dict[int, Rank]:
-  """Return the ranks by step, of the checkpoints that have one with a finite score.
+  """Return the ranks that have a finite score, by the steps of their checkpoints.
 
   Raises:
-    ValueError: what is kept as one is none.
+    ValueError: the metrics of a checkpoint are not a rank.
   """
   ranks = {}
   for step, found in metrics.items():
@@ -295,14 +277,8 @@ def _shapes(tree: Any) -> dict[str, str]:
 
 
 def _difference(held: dict[str, str], wanted: dict[str, str]) -> str | None:
-  """Return the first difference between a checkpoint and the template, in words; None if there is
-  none.
-  """
-  for name in sorted(wanted | held, key=lambda name: (not name.startswith("params/"), name)):
-    if name not in wanted:
-      return f"it holds {name}, which this model does not have"
-    if name not in held:
-      return f"it lacks {name}"
-    if held[name] != wanted[name]:
-      return f"{name} is {held[name]} there and {wanted[name]} here"
+  """Return the first difference between a checkpoint and the template, in words; None without."""
+  differing = [name for name in held | wanted if held.get(name) != wanted.get(name)]
+  for name in sorted(differing, key=lambda name: (not name.startswith("params/"), name)):
+    return f"{name} is {held.get(name, 'missing')} there and {wanted.get(name, 'missing')} here"
   return None

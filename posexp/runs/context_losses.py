@@ -18,7 +18,7 @@ from posexp.runs.run import Run
 
 
 class ContextLosses(NamedTuple):
-  """Losses of the same targets of a text, each with exactly so many tokens before it."""
+  """Losses of the same targets of a text, by the number of tokens that are read before them."""
 
   text: str  # the digest of the text's tokens
   place: np.ndarray  # int64 [N]: which tokens of it were targets
@@ -26,7 +26,7 @@ class ContextLosses(NamedTuple):
   nats: dict[int, np.ndarray]  # by context in ascending order, float32 [N]
 
   def scores(self) -> dict[str, float]:
-    """Means by context, as a summary names them."""
+    """Return means by context, as a summary names them."""
     found = {}
     for context, each in self.nats.items():
       found[f"context/loss/{context}"] = float(each.sum(dtype=np.float64) / len(each))
@@ -40,10 +40,10 @@ def bits_per_byte(nats: np.ndarray, bytes: np.ndarray) -> float:
 
 
 def write_context_losses(folder: Path, name: str, found: ContextLosses) -> Path:
-  """Keep them in a run's folder; `name` is the split, and what was not as it was trained.
+  """Write losses to a run's folder; `name` is the split, with options that differ from training.
 
   Raises:
-    OSError: they cannot be written.
+    OSError: the file cannot be written.
   """
   path = storage.unlinked(folder / "context") / f"{name}.npz"
   columns = {"text": np.array(found.text), "place": found.place, "bytes": found.bytes}
@@ -54,7 +54,7 @@ def write_context_losses(folder: Path, name: str, found: ContextLosses) -> Path:
 
 
 def read_context_losses(folder: Path, name: str) -> ContextLosses | None:
-  """Return what a run has measured; None if it has measured nothing.
+  """Return the losses that were measured of a run; None if there are none.
 
   Raises:
     UserError: the file is damaged.
@@ -68,24 +68,19 @@ def read_context_losses(folder: Path, name: str) -> ContextLosses | None:
       columns = {key: file[key] for key in file.files}
     text, place, sizes = (columns.pop(key) for key in ("text", "place", "bytes"))
     nats = {int(key): columns[key] for key in sorted(columns, key=int)}
-    found = ContextLosses(str(text), place, sizes, nats)
-    kinds = [(place, np.integer), (sizes, np.integer), *((x, np.floating) for x in nats.values())]
-    whole = all(x.shape == (len(place),) and np.issubdtype(x.dtype, kind) for x, kind in kinds)
-    if not (
-      whole and nats and min(nats) > 0 and len(place) and np.isfinite([*nats.values()]).all()
-    ):
-      raise ValueError("other columns")
+    if not all(each.shape == place.shape == (len(sizes),) for each in nats.values()):
+      raise ValueError("columns of other lengths")
   except (ValueError, LookupError, EOFError, OSError, TypeError, zipfile.BadZipFile) as error:
     raise UserError(
       f"{path} is damaged; python -m posexp.evaluate RUN --context measures it again"
     ) from error
-  return found
+  return ContextLosses(str(text), place, sizes, nats)
 
 
 def with_context_losses(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-  """Return runs with what they have measured on test by context in their summaries, and notes.
+  """Add the losses by context on the test split to the summaries of runs; return notes, too.
 
-  Of a run that is damaged in this, what its summary says alone is there.
+  A run whose file of losses is damaged keeps its summary as it is, and there is a note.
   """
   found, notes = [], []
   for run in runs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,10 +48,10 @@ BESIDE = {"task.tokenizer": "joint"}
 def digest(
   config: Mapping[str, Any], data_digest: str | None = None, vectors_digest: str | None = None
 ) -> str:
-  """Twelve hexadecimal digits, equal for configs of the same run but for its seed.
+  """Return twelve hexadecimal digits, equal for configs that differ in nothing but the seed.
 
-  `data_digest` identifies the content of the user's own files. It replaces their paths, so that
-  data may be moved; so does `vectors_digest` with those of words.
+  `data_digest` identifies the content of the user's own files, and `vectors_digest` that of the
+  vectors of words. They replace paths, so that files may be moved.
   """
   kept = decisive(config)
   if (kept.get("positions") or {}).get("kind") == "randomized":
@@ -88,7 +87,7 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
   """Return the decisive part of a config with full keys: {"rpr.k": 4}.
 
-  What the model is stands first, that of a Transformer too, which no digest has.
+  `model.backbone` comes first, also for a Transformer, where no digest has it.
   """
   backbone = (config.get("model") or {}).get("backbone", NEUTRAL["model.backbone"][0])
   return {"model.backbone": backbone} | flat(decisive(config))
@@ -102,24 +101,13 @@ def folder(
   The digests are those that `digest` takes.
 
   Raises:
-    UserError: the task's name cannot be the name of a folder, or the file system refuses the path.
+    UserError: the task's name cannot be the name of a folder.
   """
   name = str(config["task"]["name"])
   if not FOLDER.holds(name):
     raise UserError(f"task.name must be {FOLDER.words}, not {brief(name)}")
-  seed = f"seed={config['seed']}"
-  path = Path(
-    config["runs"], name, config["encoding"], digest(config, data_digest, vectors_digest), seed
-  )
-  try:
-    os.stat(path.joinpath(*["x" * 99] * 2))  # as long as the names of its files get
-  except (FileNotFoundError, NotADirectoryError):
-    pass
-  except OSError as error:
-    raise UserError(
-      f"runs={brief(config['runs'])}: cannot keep runs there: {error.strerror}"
-    ) from error
-  return path
+  identity = digest(config, data_digest, vectors_digest)
+  return Path(config["runs"], name, config["encoding"], identity, f"seed={config['seed']}")
 
 
 def _canonical(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Metric(NamedTuple):
-  """A row of the table of metrics. A task of one's own may list rows beside these."""
+  """A row of the table of metrics. A user's own task may add rows."""
 
   name: str  # in summary.json: `exact_match` of `beyond/exact_match/7`
   title: str
@@ -21,7 +21,7 @@ class Metric(NamedTuple):
 
   @property
   def decimals(self) -> int:
-    """Digits behind the point of a value in reports."""
+    """The number of digits after the point, in reports."""
     return 2 if self.percent else len(format(0.0, self.format).partition(".")[2])
 
 
@@ -71,18 +71,18 @@ class Score(NamedTuple):
 
   @property
   def title(self) -> str:
-    """As one reads it: "beyond exact match (7)"."""
+    """The score in words: "beyond exact match (7)"."""
     title = f"{self.split.replace('/', ' ')} {self.metric.title}".strip()
     return f"{title} ({self.part})" if self.part else title
 
   @property
   def unit(self) -> str:
-    """What differences are counted in."""
+    """The unit of differences."""
     return "points" if self.metric.percent else self.metric.title
 
   @property
   def factor(self) -> float:
-    """What a value is multiplied with to be shown."""
+    """The factor by which a value is multiplied to be shown."""
     return 100.0 if self.metric.percent else 1.0
 
   def number(self, value: float, sign: str = "") -> str:
@@ -100,7 +100,7 @@ def score(key: str, table: Mapping[str, Metric] = METRICS) -> Score:
 
 
 def declared(summaries: Iterable[Mapping[str, Any] | None]) -> dict[str, Metric]:
-  """METRICS and the rows that tasks have declared in the `metrics` of their runs' summaries."""
+  """Return METRICS and the rows that tasks have declared in the summaries of their runs."""
   table = dict(METRICS)
   for summary in summaries:
     for row in (summary or {}).get("metrics", ()):

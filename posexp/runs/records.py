@@ -16,7 +16,7 @@ import yaml
 from posexp import storage
 from posexp.errors import UserError
 from posexp.runs.identity import settings
-from posexp.runs.run import Run, parsed_config, parsed_rows, parsed_summary
+from posexp.runs.run import Run, parsed_config, parsed_summary
 
 NAME = "records.parquet"  # of the file, where a folder is asked for records
 COLUMNS = ("folder", "config", "summary", "metrics")
@@ -26,9 +26,7 @@ LEVELS = 4  # of a run's folder that its record keeps: task, encoding, digest, s
 
 
 def held(path: Path) -> Path | None:
-  """Return the records that are meant by a path: a file of them, or one in a folder; None
-  without.
-  """
+  """Return the file of records that a path means, itself or one in that folder; None if none."""
   if path.suffix == ".parquet":
     return path
   return path / NAME if (path / NAME).is_file() else None
@@ -63,7 +61,7 @@ def write_records(path: Path, runs: Sequence[Run]) -> int:
 
 
 def _public(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Return a config without what says where it ran, and whose."""
+  """Return a config without the options that say where a run was trained, and by whom."""
   kept = {key: value for key, value in config.items() if key not in PRIVATE}
   plugins = config.get("plugins") or {}
   named = {key: each | {"path": Path(each["path"]).name} for key, each in plugins.items()}
@@ -71,7 +69,7 @@ def _public(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_records(path: Path) -> list[Run]:
-  """Return the runs of a file of records. Their paths say where they come from, and are no folders.
+  """Return the runs of a file of records. Their paths say where they were, and are no folders.
 
   Raises:
     UserError: it is missing, or holds anything else.
@@ -99,9 +97,6 @@ def _run(file: Path, folder: str, *texts: str) -> Run:
   path = file / PurePosixPath(*(part for part in PurePosixPath(folder).parts if part != ".."))
   written, summary, metrics = (text.encode(errors="replace") for text in texts)
   config = parsed_config(path, written)
-  run = Run(path, config, settings(config), parsed_summary(path, summary))
-  rows, damage = parsed_rows(path, metrics)
-  if damage is not None:
-    raise damage
-  run.__dict__["history"] = rows  # in the place of what would be read from the folder
+  run = Run(path, config, settings(config), parsed_summary(path, summary), metrics)
+  _ = run.history  # which says now whether it is damaged
   return run

@@ -22,7 +22,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -42,9 +42,8 @@ REQUIRED = {"seed": int, "encoding": str, "task.kind": str, "task.name": str | i
 SECTIONS = ("task", "model", "positions", "train", "tracker", "plugins")
 PLUGIN = ("name", "path", "sha256")  # what config.yaml says of a plugin
 NAMED = 3  # runs that an error names
-SHALLOW = 100  # levels of a YAML text that no parser stumbles over
 BEGIN = re.compile(r"(?<=\n)(?=[A-Za-z_])")  # of a section in a YAML text
-NESTED = re.compile(rf"^[ \t]{{{SHALLOW}}}", re.MULTILINE)
+NESTED = re.compile(r"([\[{?-]\s*(\w+:\s*)?){1000}")  # of which the parser's stack would overflow
 LAST = 65_536  # bytes of a train.log that are read
 NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
@@ -56,24 +55,26 @@ class Broken(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What a run's folder holds."""
+  """A run, as its folder or a row of records has it."""
 
   path: Path
   config: dict[str, Any]
   settings: dict[str, Any]  # {"rpr.k": 4}: the part of the config that decides the results, flat
   summary: dict[str, Any] | None  # only a finished run has one
+  rows: bytes | None = None  # its metrics.jsonl, where that is not in the folder but in records
 
   @functools.cached_property
   def history(self) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl, read when they are asked for; UserError if one is damaged."""
-    rows, damage = read_rows(self.path)
+    kept = self.rows
+    rows, damage = read_rows(self.path) if kept is None else parsed_rows(self.path, kept)
     if damage is not None:
       raise damage
     return rows
 
   @functools.cached_property
   def failure(self) -> str | None:
-    """The error that ended it, if one did."""
+    """The error that ended the run, if one did."""
     return None if self.summary is not None else _failure(self.path / "train.log")
 
   @property
@@ -113,8 +114,9 @@ class Run:
     return float(value) if storage.is_number(value) and math.isfinite(value) else None
 
   def learned(self, split: str) -> bool | None:
-    """Return whether it has learned enough for its scores of a split to say something, which are
-    those of what it was not trained on; None where its task asks for nothing of the kind.
+    """Return whether the run passed its task's gate for a split; None if there is no gate.
+
+    Scores beyond the training data are meaningful only for a run that has learned its task.
     """
     gate = (self.summary or {}).get("gates", {}).get(split)
     return None if gate is None else (self.score(gate["metric"]) or 0.0) >= gate["least"]
@@ -184,25 +186,20 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
 def _no_run(path: Path) -> UserError:
   """Return the error for a path that is no run's folder, with the runs that were probably meant."""
   if path.is_file():
-    inside = (path.parent / "config.yaml").exists()
-    return UserError(
-      f"{path} is a file: name the folder of a run{f', {quote(str(path.parent))}' * inside}"
-    )
+    return UserError(f"{path} is a file: name the folder of a run")
   if not path.is_dir():
     return UserError(f"{path}: there is no such folder")
   folders = (each for each in _folders(path, []) if each != path)  # one without its config
-  below = [quote(str(each)) for each in itertools.islice(folders, NAMED + 1)]
+  below = ", ".join(quote(str(each)) for each in itertools.islice(folders, NAMED))
   if not below:
     return UserError(f"{path} is not a run's folder: it has no config.yaml")
-  names = ", ".join([*below[:NAMED], "..."][: len(below)])
-  return UserError(f"{path} is not a run's folder, but holds some: name one, as {names}")
+  return UserError(f"{path} is not a run's folder, but holds some: name one, as {below}")
 
 
 def _folders(path: Path, wrong: list[str]) -> Iterator[Path]:
-  """Yield the folders that hold a run, be it one that has lost its config, in the order of their
-  names.
+  """Yield the folders that hold a run, even one that has lost its config, ordered by name.
 
-  Hidden folders are passed over; what cannot be looked into is added to `wrong`.
+  Hidden folders are passed over; `wrong` gets a sentence for each that cannot be read.
   """
   for folder, inside, files in os.walk(path, onerror=lambda e: wrong.append(str(refused(e)))):
     if {"config.yaml", "metrics.jsonl"} & {*files}:
@@ -215,22 +212,23 @@ def read_config(path: Path) -> dict[str, Any] | None:
   """Return the config in a run's folder; None if there is none.
 
   Raises:
-    Broken: it is no config, one of another version, or was changed after the run had finished.
+    Broken: it is not a config, it is another version's, or it was changed after the run's end.
     UserError: it cannot be read.
   """
-  data = _written(path, CONFIG)
-  return None if data is None else parsed_config(path, data)
+  return _read(path, CONFIG, parsed_config)
 
 
-def _written(path: Path, name: str) -> bytes | None:
-  """Return the content of a file of a run that training can make again; None if there is none."""
+def _read(path: Path, name: str, parse: Callable[[Path, bytes], dict[str, Any]]) -> Any:
+  """Return the parsed content of a file that training can make again; None if there is none."""
   data = storage.read(path / name)
   if data is not None and not is_sealed(path, name, data):
-    raise Broken(
-      f"{path}: its {name} is not the one of run.sha256; the training command, typed again, makes "
-      "it again"
-    )
-  return data
+    raise _broken(path, name, "is not the one of run.sha256")
+  return None if data is None else parse(path, data)
+
+
+def _broken(path: Path, name: str, why: str = "is broken") -> Broken:
+  """Return the error for a file of a run that training can make again."""
+  return Broken(f"{path}: its {name} {why}; the training command, typed again, makes it again")
 
 
 def parsed_config(path: Path, data: bytes) -> dict[str, Any]:
@@ -238,28 +236,24 @@ def parsed_config(path: Path, data: bytes) -> dict[str, Any]:
   try:
     config = dict(_loaded(data.decode()))
   except Exception:  # which values with tags raise of any class
-    raise Broken(
-      f"{path}: its config.yaml is broken; the training command, typed again, writes it again"
-    ) from None
+    raise _broken(path, CONFIG) from None
   settings = flat(config)
   for key, kind in REQUIRED.items():
     if key not in settings:
       raise Broken(f"{path} is a folder of another version: its config has no {key}")
     if not isinstance(settings[key], kind) or isinstance(settings[key], bool):
-      raise Broken(f"{path}: its config.yaml is broken: {key} is {settings[key]!r:.50}")
+      raise _broken(path, CONFIG, f"is broken ({key} is {settings[key]!r:.50})")
   for section in (*SECTIONS, config["encoding"]):
     if not isinstance(config.get(section) or {}, dict):
-      raise Broken(f"{path}: its config.yaml is broken: {section} is no section of options")
+      raise _broken(path, CONFIG, f"is broken ({section} is no section of options)")
   for plugin in (config.get("plugins") or {}).values():
     if not isinstance(plugin, dict) or not all(isinstance(plugin.get(k), str) for k in PLUGIN):
-      raise Broken(f"{path}: its config.yaml is broken: plugins must have {', '.join(PLUGIN)}")
+      raise _broken(path, CONFIG, f"is broken (plugins must have {', '.join(PLUGIN)})")
   return config
 
 
 def _loaded(text: str) -> Any:
-  """Return the plain value of a YAML text, section by section, since most runs share most
-  sections.
-  """
+  """Return the plain value of a YAML text, read section by section, for runs share most of them."""
   with contextlib.suppress(yaml.YAMLError):  # text in quotes may begin a line, too
     sections = [_section(part) for part in BEGIN.split(text)]
     if all(isinstance(section, dict) for section in sections):
@@ -269,27 +263,13 @@ def _loaded(text: str) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _section(text: str) -> Any:
-  """Return the plain value of a YAML text, which is shared.
-
-  Without aliases, of which a few can stand for more than fits in memory, and not nested so deeply
-  that the parser overflows its stack. A text of few brackets, dashes and blanks in front of a line
-  can be neither, and is parsed but once.
-  """
-  if "*" in text or NESTED.search(text) or sum(map(text.count, "[{-?")) > SHALLOW:
-    _check_depth(text)
+  """Return the plain value of a YAML text; equal texts are parsed once and share it."""
+  if NESTED.search(text):
+    raise ValueError("nested too deeply")
   value = yaml.load(text, LOADER)
   if not storage.is_plain(value):
     raise ValueError(value)
   return value
-
-
-def _check_depth(text: str) -> None:
-  depth = 0
-  for event in yaml.parse(text, LOADER):
-    depth += isinstance(event, yaml.CollectionStartEvent)
-    depth -= isinstance(event, yaml.CollectionEndEvent)
-    if depth > storage.DEPTH or isinstance(event, yaml.AliasEvent):
-      raise ValueError(event)
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:
@@ -299,8 +279,7 @@ def read_summary(path: Path) -> dict[str, Any] | None:
     Broken: it is no summary, or not the one that the run has written.
     UserError: it cannot be read.
   """
-  data = _written(path, SUMMARY)
-  return None if data is None else parsed_summary(path, data)
+  return _read(path, SUMMARY, parsed_summary)
 
 
 def parsed_summary(path: Path, data: bytes) -> dict[str, Any]:
@@ -310,9 +289,7 @@ def parsed_summary(path: Path, data: bytes) -> dict[str, Any]:
     if not summary or not storage.is_plain(summary) or not all(map(_is_result, summary.items())):
       raise ValueError("values of other kinds")
   except (TypeError, ValueError):
-    raise Broken(
-      f"{path}: its summary.json is broken; the training command, typed again, makes it again"
-    ) from None
+    raise _broken(path, SUMMARY) from None
   return summary
 
 
@@ -329,16 +306,16 @@ def _is_result(item: tuple[str, Any]) -> bool:
 
 
 def _is_gate(gate: Any) -> bool:
-  """Return whether it says which metric must be how large for the scores of a split to count."""
+  """Return whether a value names a metric and the least that makes a split's scores count."""
   named = isinstance(gate, dict) and isinstance(gate.get("metric"), str)
   return named and storage.is_number(gate.get("least"))
 
 
 def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
-  """Return the rows of metrics.jsonl up to the first that is damaged, and what that is.
+  """Return the rows of metrics.jsonl up to the first damaged one, and the error about that one.
 
-  The last line may be half a row: the run is writing it, or was killed while it did. None of a
-  finished run's rows is read where one was changed.
+  The last line may be half a row: the run is writing it, or was killed meanwhile. If a row of a
+  finished run was changed, no row is returned.
   """
   data = storage.read(path / ROWS) or b""
   if is_sealed(path, ROWS, data):
@@ -350,7 +327,7 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], UserError | None]:
 
 
 def parsed_rows(path: Path, data: bytes) -> tuple[list[dict[str, Any]], UserError | None]:
-  """As `read_rows`, of what the metrics.jsonl of the run in a folder holds."""
+  """Return the same as `read_rows`, from the content of the metrics.jsonl in a folder."""
   file = path / ROWS
   *lines, unfinished = data.split(b"\n")
   rows: list[dict[str, Any]] = []

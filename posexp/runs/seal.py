@@ -15,23 +15,21 @@ CONFIG, ROWS, SUMMARY = SEALED = ("config.yaml", "metrics.jsonl", "summary.json"
 
 
 def seal(folder: Path, summary: str) -> None:
-  """Write the digests of a run's files, and of the summary that is written next."""
+  """Write the digests of a run's files, and that of the `summary` that is about to be written."""
   found = {name: storage.read(folder / name) for name in SEALED} | {SUMMARY: summary.encode()}
   lines = [f"{_digest(data)}  {name}\n" for name, data in found.items() if data is not None]
   storage.write(folder / SEAL, "".join(lines))
 
 
 def is_sealed(folder: Path, name: str, data: bytes) -> bool:
-  """Return whether a file of a run holds what the run has written; true of what was never
-  sealed.
-  """
+  """Return whether a file's content is what the run has written; true if it was never sealed."""
   lines = (storage.read(folder / SEAL) or b"").decode(errors="replace").splitlines()
   known = dict(line.split()[::-1] for line in lines if len(line.split()) == 2)
   return known.get(name, digest := _digest(data)) == digest
 
 
 def is_whole(folder: Path) -> bool:
-  """Return whether all files of a run that were sealed are what they were."""
+  """Return whether no sealed file of a run was changed."""
   return all(is_sealed(folder, name, storage.read(folder / name) or b"") for name in SEALED)
 
 

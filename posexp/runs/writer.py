@@ -7,7 +7,6 @@ import json
 import logging
 import operator
 import os
-import shutil
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
@@ -18,10 +17,10 @@ from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
 from posexp import storage
-from posexp.errors import WAYS_OUT, UserError
+from posexp.errors import UserError, writing
 from posexp.runs.checkpoints import Checkpoints, Rank, best_of
 from posexp.runs.identity import digest
-from posexp.runs.metrics import COST, Score, score
+from posexp.runs.metrics import COST, score
 from posexp.runs.run import Broken, read_config, read_rows, read_summary
 from posexp.runs.seal import CONFIG, ROWS, SEAL, SUMMARY, seal
 
@@ -34,7 +33,7 @@ OWNED = (  # what `rerun` removes, in this order
 
 
 class RunWriter:
-  """Writes the folder of a run, for the one process that trains it.
+  """A writer of a run's folder, for the one process that trains it.
 
     with RunWriter(path, config) as run:
       run.rewind(run.checkpoints.find("latest") or 0)
@@ -47,26 +46,19 @@ class RunWriter:
   A row is logged before the state of its step is saved. So a checkpoint proves that all rows up
   to its step are there, and a run that goes on from it writes the later ones again. The best
   checkpoint is that with the best `metric`, of equals that with the lower validation loss, of these
-  the earliest; the `ranked` newest evaluated ones are kept too.
+  the earliest; with `train.average`, so many of the newest evaluated ones are kept, too. `rerun` in
+  the config removes what is in the folder.
   """
 
-  def __init__(
-    self,
-    path: Path,
-    config: Mapping[str, Any],
-    *,
-    rerun: bool = False,
-    metric: Score = ACCURACY,
-    ranked: int = 0,
-  ):
+  def __init__(self, path: Path, config: Mapping[str, Any]):
     self.path = Path(path)
     self.output = self.path  # where this process writes its files
     self.started = True  # whether a step was ever taken: if not, a mistake leaves no folder behind
-    self.metric = metric
+    self.metric = ACCURACY  # chooses the best checkpoint; training sets it to the task's
     self.history: list[dict[str, Any]] = []
-    self.checkpoints = Checkpoints(self.path / "checkpoints", ranked=ranked)
+    average = config.get("train", {}).get("average") or 0
+    self.checkpoints = Checkpoints(self.path / "checkpoints", ranked=average)
     self._config = config
-    self._rerun = rerun
     self._damage: UserError | None = None  # of metrics.jsonl, after the rows of the history
     self._stack = contextlib.ExitStack()
 
@@ -76,7 +68,7 @@ class RunWriter:
     Raises:
       UserError: it cannot be written, another process trains the run, or another run is in it.
     """
-    with contextlib.ExitStack() as stack, self._writing():
+    with contextlib.ExitStack() as stack, self._writing:
       self._open(stack)
       stack.callback(self.checkpoints.close)
       self._stack = stack.pop_all()
@@ -89,20 +81,20 @@ class RunWriter:
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Add a row to metrics.jsonl, which a kill afterwards does not lose."""
     text = json.dumps({"step": step, **metrics}, default=_item)
-    if (self.output / SEAL).exists():  # a finished run that has lost its checkpoints
-      self._unseal()
+    for name in (SUMMARY, SEAL):  # of a finished run that has lost its checkpoints
+      storage.remove(self.output / name)
     self.started = True
-    with self._writing(), (self.output / ROWS).open("a", encoding="utf-8") as file:
+    with self._writing, (self.output / ROWS).open("a", encoding="utf-8") as file:
       file.write(text + "\n")
     self.history.append(json.loads(text))
 
   def rewind(self, step: float, due: Mapping[int, bool] | None = None) -> None:
     """Drop the rows after `step`, which a run that goes on from there writes again.
 
-    `due` has the steps before that must have a row, and whether it is one of an evaluation.
+    `due` are the steps up to there that must have a row: True if it is that of an evaluation.
 
     Raises:
-      UserError: such a row is lost or damaged, or the folder cannot be written.
+      UserError: a due row is lost or damaged, or the folder cannot be written.
     """
     self.history = [row for row in self.history if row["step"] <= step]
     found = {row["step"]: row for row in self.history}
@@ -114,7 +106,7 @@ class RunWriter:
           "starts the run afresh"
         )
     text = "".join(json.dumps(row) + "\n" for row in self.history)
-    with self._writing():
+    with self._writing:
       storage.write(self.output / ROWS, text)
 
   def save(self, step: int, state: Any, metrics: Mapping[str, float] | None = None) -> None:
@@ -138,32 +130,24 @@ class RunWriter:
 
   @property
   def ranks(self) -> list[Rank]:
-    """Those of all evaluations so far."""
+    """Return the ranks of all evaluations so far."""
     return [self.rank(row) for row in self.history if self.metric.key in row]
 
   def finish(self, summary: Mapping[str, Any]) -> None:
-    """Write the summary, the last thing that a run does; one that says the same stays."""
+    """Write the summary, the last thing that a run does; one with the same results stays."""
     self.checkpoints.wait()
     self._sync()
     text = json.dumps(summary, indent=2, default=_item, allow_nan=False) + "\n"
     with contextlib.suppress(Broken):
       if _results(read_summary(self.path) or {}) == _results(json.loads(text)):
         text = (self.path / SUMMARY).read_text("utf-8")
-    with self._writing():
+    with self._writing:
       seal(self.output, text)
       storage.write(self.output / SUMMARY, text)
 
-  def _unseal(self) -> None:
-    """Have the run count as unfinished again, if its summary is not the one that it wrote."""
-    try:
-      read_summary(self.output)
-    except Broken:
-      storage.remove(self.output / SUMMARY)
-    storage.remove(self.output / SEAL)
-
   def _sync(self) -> None:
-    """Have the rows on disk; UserError if they are gone."""
-    with self._writing(), (self.output / ROWS).open("rb") as file:
+    """Wait until the rows are on disk; UserError if they are gone."""
+    with self._writing, (self.output / ROWS).open("rb") as file:
       os.fsync(file.fileno())
 
   def _open(self, stack: contextlib.ExitStack) -> None:
@@ -171,9 +155,9 @@ class RunWriter:
     self.path.mkdir(parents=True, exist_ok=True)
     stack.enter_context(lock(self.path))
     stack.push(lambda kind, *_: self._leave(kind, made))
-    if self._rerun:
+    if self._config.get("rerun"):
       self._clear()
-    for left in (*self.path.glob(".*.tmp"), *self.path.glob("predictions/.*.tmp"), self._trash):
+    for left in (*self.path.glob(".*.tmp"), *self.path.glob("predictions/.*.tmp")):
       storage.remove(left)  # of a process that was killed
     config = None
     with contextlib.suppress(Broken):  # then it is written again
@@ -194,7 +178,7 @@ class RunWriter:
     stack.enter_context(_journal(self.path / "train.log"))
 
   def _leave(self, error: type[BaseException] | None, made: list[Path]) -> None:
-    """Remove what there is of a run that was refused, or stopped, before its first step."""
+    """Remove the folder of a run that was refused, or stopped, before its first step."""
     mistake = error and issubclass(error, UserError | OSError | KeyboardInterrupt | SystemExit)
     if mistake and not self.started:
       self._clear()
@@ -205,36 +189,19 @@ class RunWriter:
           each.rmdir()
 
   def _clear(self) -> None:
-    # By renaming, so that a kill leaves no checkpoint of which half is gone.
-    storage.remove(self._trash)
-    self._trash.mkdir()
     for pattern in OWNED:
       for each in self.path.glob(pattern):
-        each.rename(self._trash / each.name)
-    shutil.rmtree(self._trash)
+        storage.discard(each)
 
   @property
-  def _trash(self) -> Path:
-    return self.path / ".trash"
-
-  @contextlib.contextmanager
-  def _writing(self) -> Iterator[None]:
-    try:
-      yield
-    except OSError as error:
-      file = Path(error.filename2 or error.filename or self.path)
-      name = f" ({file.name})" if file != self.path else ""
-      way_out = WAYS_OUT.get(error.errno, "runs=... keeps runs in another place")
-      raise UserError(
-        f"the run's folder {self.path} cannot be written: {error.strerror or error}{name}; "
-        f"{way_out}"
-      ) from error
+  def _writing(self) -> contextlib.AbstractContextManager[None]:
+    return writing("the run's folder", self.path)
 
 
 class ReadOnlyRun(RunWriter):
-  """The same for the other processes that train the run: they write into a temporary folder.
+  """A writer for the other processes that train the run, into a temporary folder of their own.
 
-  Of the run's folder they write their parts of checkpoints alone.
+  In the run's folder they write nothing but their parts of checkpoints.
   """
 
   def _open(self, stack: contextlib.ExitStack) -> None:
@@ -248,7 +215,7 @@ class Elsewhere(UserError):
 
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
-  """Hold a run's folder for this process; the system frees it when the process ends, even killed.
+  """Hold a run's folder for this process; it is free again when the process ends, even by a kill.
 
   Raises:
     Elsewhere: another process holds it.

@@ -17,6 +17,7 @@ from posexp.config.help import help_text
 from posexp.errors import UserError, pasted, refused
 from posexp.runs import read_runs
 from posexp.sweeps import handover
+from posexp.sweeps.again import again
 from posexp.sweeps.jobs import members
 from posexp.sweeps.supervise import supervise, trainer_for
 from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, Member, Sweep, Train
@@ -58,6 +59,8 @@ def launch(train: Train) -> int:
 
 def _launch(train: Train, lost: set[str]) -> int:
   args = command_line.parse(sys.argv[1:])
+  if args.again:
+    args.overrides = again(args.again, args.overrides)
   with command_line.explained(args.overrides):
     cfg = command_line.shared(args.overrides)
     if args.help:
