@@ -89,6 +89,7 @@ def test_the_tables_say_the_same(measured):
     assert (out / f"cost-by-length.{end}").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_each_measurement_is_told_as_it_comes_and_ranked_at_the_end(tmp_path, monkeypatch, capsys):
   results, wait = [], jax.block_until_ready
   monkeypatch.setattr(jax, "block_until_ready", lambda x: results.append(x) or wait(x))

@@ -194,6 +194,7 @@ def test_bfloat16_is_advised_where_it_is_faster():
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_a_rehearsal_writes_all_files_and_goes_on_after_failures(tmp_path, monkeypatch, capsys):
   """One case does not compile, and one part fails as a whole; a later run mends that."""

@@ -9,18 +9,3 @@ from posexp.config.checks import show, show_options
 from posexp.config.composed import RunOptions, encodings_node, options, resolve
 from posexp.config.plugins import CONFIGS
 from posexp.config.schema import build, look_up, nearest, unknown_name, unknown_option
-
-__all__ = [
-  "CONFIGS",
-  "RunOptions",
-  "build",
-  "encodings_node",
-  "look_up",
-  "nearest",
-  "options",
-  "resolve",
-  "show",
-  "show_options",
-  "unknown_name",
-  "unknown_option",
-]

@@ -42,19 +42,6 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "cope": CoPE,
 }
 
-__all__ = [
-  "ENCODINGS",
-  "Encoding",
-  "Relation",
-  "Span",
-  "all_encodings",
-  "check_declared",
-  "check_limit",
-  "encoding",
-  "make_encoding",
-  "name_of",
-]
-
 
 def all_encodings() -> dict[str, type[Encoding]]:
   """Return the built-in encodings and those of plugins, by name.

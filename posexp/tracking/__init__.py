@@ -10,8 +10,6 @@ from posexp.tracking.wandb_run import Wandb
 
 TRACKERS: dict[str, type[Tracker]] = {"wandb": Wandb, "tensorboard": TensorBoard}
 
-__all__ = ["TRACKERS", "TrackedRun", "Tracker", "Trackers", "chosen", "repeat"]
-
 
 def chosen(config: Mapping[str, Any]) -> dict[str, Tracker]:
   """Return the trackers that a run's config asks for, by their names.
