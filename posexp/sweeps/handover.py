@@ -38,14 +38,18 @@ class Jobs:
 
 
 def metric_of(task: Any) -> Metric:
-  """Return the metric of the score that a task's results show first."""
+  """Return the metric of the validation score that chooses a task's checkpoints."""
   from posexp.tasks.contract import score_of
 
-  return score_of(task, task.headline[0]).metric
+  return score_of(task, task.score).metric
 
 
 class Trials:
-  """The function that is called for each trial of a sweeper: it trains, and returns the score."""
+  """The function that is called for each trial of a sweeper: it trains, and returns the score.
+
+  The score is that of the validation split, since options that are chosen by test scores make these
+  worthless. Where the task's own does not apply to the data, it is that of the results' first one.
+  """
 
   def __init__(self, train: Train):
     self.train, self.plugins = train, plugins.files()
@@ -57,8 +61,8 @@ class Trials:
     typed = HydraConfig.get().overrides
     config = resolve(compose([*typed.hydra, *typed.task]))  # not `cfg`: texts as they were typed
     task, summary = make_task(config), self.train(config)
-    tested = f"test/{metric_of(task).name}"
-    return next(summary[key] for key in (*task.headline, tested, task.score) if key in summary)
+    others = [f"validation/{key.partition('/')[2]}" for key in task.headline]
+    return next(summary[key] for key in (task.score, *others) if key in summary)
 
 
 def _multirun(fixed: Sequence[str], swept: Sequence[str] = ()) -> dict[str, Any]:
@@ -107,8 +111,8 @@ def train_by_launcher(
 def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
   """Have the sweeper of Hydra's that the overrides choose train its trials, and name the best.
 
-  The best has the highest or lowest value of the first score in the `headline` of the task. The
-  first values of all options are tried before, in a model that is built in shape only.
+  The best has the highest or lowest value of the task's `score` on validation. The first values of
+  all options are tried before, in a model that is built in shape only.
   `folder` is where a sweeper writes what it has found.
 
   Raises:
