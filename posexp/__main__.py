@@ -66,9 +66,11 @@ def print_plugins() -> None:
   from posexp.config import plugins
   from posexp.errors import near
 
-  for group in plugins.GROUPS:
-    for name, plugin in plugins.found(group).items():
-      print(f"{group:<10} {name:<20} {plugin.package or near(plugin.file)}")
+  found = [plugin for group in plugins.GROUPS for plugin in plugins.found(group).values()]
+  for each in found:
+    print(f"{each.group:<10} {each.name:<20} {each.package or near(each.file)}")
+  if not found:
+    print("no plugins: install a package that brings some, or name a file by plugins=FILE")
 
 
 if __name__ == "__main__":
