@@ -168,7 +168,7 @@ def test_a_header_stays_in_its_lines(caplog):
   facts |= {"parameters_of_none": 1, "flops_per_token_of_none": 1}
   facts |= {"attention": text, "devices": text}
   spec = types.SimpleNamespace(size=types.SimpleNamespace(about=lambda match: text), notes=(text,))
-  terminal.header(config, data, spec, facts, Path(text), text)
+  terminal.header(config, data, spec, facts, Path(text), {text: text})
   assert len(caplog.messages) == 11
   assert "train.warmup=1 is no shorter" in caplog.messages[-1]
   assert not any(UNPRINTABLE.search(line) for line in caplog.messages)

@@ -228,11 +228,17 @@ def documents():
 def test_a_command_of_the_documents_is_read_as_it_is_pasted(line, monkeypatch):
   name, *argv = shlex.split(line.partition(" < ")[0], comments=True)[2:]
   monkeypatch.setattr("posexp.config.plugins.load", lambda files: [*files])
+  name = "posexp.parsing.command" if name == "posexp.parse" else name
   if hasattr(module := importlib.import_module(name), "arguments"):
     module.arguments(argv)
   else:
     own = ("RUN", "FOLDER", "runs/", "run=", "out=")
-    command_line.parse([word for word in argv if not word.startswith(own)])
+    kept = (
+      w
+      for w, before in zip(argv, ["", *argv], strict=False)
+      if before == "--again" or not w.startswith(own)
+    )
+    command_line.parse([*kept])
 
 
 def test_the_experiment_in_the_documents_is_a_sweep(mine):

@@ -197,7 +197,8 @@ def test_files_are_named_in_one_way_in_every_command(monkeypatch, name, typed, f
   if name in ("inspect", "check"):  # as train
     command_line.parse([*typed, "encoding=rpr"])
   else:
-    importlib.import_module(f"posexp.{name}").arguments(["RUN", *typed])
+    module = "parsing.command" if name == "parse" else name
+    importlib.import_module(f"posexp.{module}").arguments(["RUN", *typed])
   assert loaded == files
   with pytest.raises(UserError, match=r"write a list, plugins=\[a\.py,b\.py\]"):
     command_line.parse(["plugins=", "encoding=rpr"])

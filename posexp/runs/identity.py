@@ -101,8 +101,10 @@ def folder(
   The digests are those that `digest` takes.
 
   Raises:
-    UserError: the task's name cannot be the name of a folder.
+    UserError: the task's name, or a part of `runs`, cannot be the name of a folder.
   """
+  if any(len(part.encode()) > 255 for part in Path(config["runs"]).parts):
+    raise UserError(f"runs={brief(config['runs'])}: the name of a folder has at most 255 bytes")
   name = str(config["task"]["name"])
   if not FOLDER.holds(name):
     raise UserError(f"task.name must be {FOLDER.words}, not {brief(name)}")

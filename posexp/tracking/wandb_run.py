@@ -135,7 +135,7 @@ class Wandb(Tracker):
     `facts` are properties by which runs are compared and that the config lacks, such as the number
     of parameters.
     """
-    task, encoding = config["task"]["name"], config["encoding"]
+    task, encoding = config["task"]["name"], printable(config["encoding"])
     group = f"{task}/{encoding}/{folder.absolute().parent.name}"
     return {
       "id": _run_id(folder),
