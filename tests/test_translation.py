@@ -274,7 +274,9 @@ def test_numbers_are_measured_in_groups_and_beyond_training(home, tmp_path):
 def test_bleu_follows_the_script_of_the_references(language, text, expected):
   assert bleu.tokenizer(text.split("|"), language) == expected
   if expected != "13a":
-    assert bleu.corpus([text], [text], expected)["bleu"] == pytest.approx(100)
+    for tokenize in (expected, language):  # a tokenizer, or a language for which one is chosen
+      texts = text.split("|")
+      assert bleu.corpus(texts, texts, tokenize)["bleu"] == pytest.approx(100)
 
 
 def test_where_bleu_does_not_apply_chrf_chooses_and_it_is_said(home, tmp_path, caplog):

@@ -54,9 +54,14 @@ def applies(references: Iterable[str], tokenize: str) -> bool:
 
 
 def corpus(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> dict[str, float]:
-  """Return `bleu` where it applies, `chrf`, both from 0 to 100, and `exact_match`, a share."""
+  """Return `bleu` where it applies, `chrf`, both from 0 to 100, and `exact_match`, a share.
+
+  `tokenize` is one of sacrebleu's tokenizers, or else a language, as `tokenizer` takes it.
+  """
   import sacrebleu
 
+  if tokenize not in sacrebleu.BLEU.TOKENIZERS:
+    tokenize = tokenizer(references, tokenize)
   found = {}
   if applies(references, tokenize):
     found["bleu"] = bleu(tokenize).corpus_score(hypotheses, [references]).score
