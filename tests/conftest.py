@@ -44,7 +44,7 @@ ROOMS = {
     "byte_ngrams", "classification", "diagnostics", "language_texts", "numbers", "scan",
     "translation",
   ),
-  "tracking": ("sync", "tensorboard", "tracking", "workspace"),
+  "tracking": ("connections", "sync", "tensorboard", "tracking", "workspace"),
   "training": ("costs", "loop", "matching", "optimizer", "options", "processes"),
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from mistakes import MISTAKES
 
 from posexp.config import CONFIGS
 from posexp.config.command_line import compose
@@ -157,125 +158,7 @@ def test_all_that_hydra_offers_goes_through(command, mine, argv, encodings):
 ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("*.yaml")))
 
 
-@pytest.mark.parametrize(
-  ("argv", "message"),
-  [
-    ("encoding=rprr", "encoding=rprr: no such encoding; did you mean rpr? (21 are known: pyt"),
-    ("-m encoding=none,rprr", "encoding=rprr: no such encoding; did you mean rpr?"),
-    (
-      "--help encoding=xyz",
-      "encoding=xyz: no such encoding (21 are known: python -m posexp.train --help encoding)\n",
-    ),
-    (
-      "experiment=shaw",
-      "experiment=shaw: no such experiment; did you mean shaw_clip_k or shaw_absolute or "
-      "shaw_keys_values? (36 are known: python -m posexp.train --help experiment)\n",
-    ),
-    ("model=tin", "model=tin: no such model; did you mean tiny? (known: cnn, "),
-    ("--help tsk", "--help tsk: no such section; did you mean task? --help alone has an index\n"),
-    ("task=onw MINE", "task=onw: no such task; did you mean own?"),
-    ("experiment=clp MINE", "experiment=clp: no such experiment; did you mean clip?"),
-    ("encoding=null", "encoding=null: choose one encoding by its name; -m with a list of names, "),
-    ("model=smal", "model=smal: no such model; did you mean small?"),
-    ("encoding=rpr rpr.kk=3", "rpr.kk=3: there is no option rpr.kk; did you mean rpr.k?"),
-    ("rpr.xyz=3", "rpr.xyz=3: there is no option rpr.xyz; the options of rpr are k, keys, values"),
-    ("rpr.ke=3", "rpr.ke=3: there is no option rpr.ke; did you mean rpr.keys, with"),
-    ("none.x=3", "none.x=3: there is no option none.x; --help lists the options"),
-    ("modle.norm=post", "modle.norm=post: there is no option modle.norm; did you mean model.norm?"),
-    ("+a=1", "a=1: there is no option a; did you mean transformer_xl.a, with encoding=transform"),
-    ("k=4", "k=4: there is no option k; did you mean deberta.k, with encoding=deberta, or rpr.k, "),
-    ("k=4 encoding=rpr", "k=4: there is no option k; did you mean rpr.k?\n"),
-    ("-m k=4 encoding=none,rpr", "k=4: there is no option k; did you mean rpr.k?\n"),
-    ("lr=0.01", "lr=0.01: there is no option lr; did you mean train.learning_rate?\n"),
-    ("train.lr=1", "train.lr=1: there is no option train.lr; did you mean train.learning_rate?"),
-    ("wd=0.01", "wd=0.01: there is no option wd; did you mean train.weight_decay?\n"),
-    ("batch_size=8", "batch_size=8: there is no option batch_size; did you mean train.batch_size?"),
-    ("layers=3", "layers=3: there is no option layers; did you mean model.num_layers?\n"),
-    ("model.heads=3", "model.heads=3: there is no option model.heads; did you mean model.num_head"),
-    ("vocab=300", "vocab=300: there is no option vocab; did you mean task.vocab_size?\n"),
-    ("+epochs=3", "epochs=3: there is no option epochs; did you mean train.epochs?"),
-    ("epochs=3", "epochs=3: there is no option epochs; did you mean train.epochs?"),
-    ("encodng=rpr", "encodng=rpr: there is no option encodng; did you mean encoding?"),
-    ("experimnt=x", "experimnt=x: there is no option experimnt; did you mean experiment?"),
-    ("+rpr.k=3 encoding=rpr", "Could not append to config. An item is already at 'rpr.k'"),
-    ("~zzz", "Could not delete from config. 'zzz' does not exist."),
-    ("seed=${sed}", "seed: Interpolation key 'sed' not found"),
-    ("-m runs=${rnus}", "runs: Interpolation key 'rnus' not found"),
-    ("encoding=learned rpr.k=4", "rpr.k is set, but encoding=learned; choose encoding=rpr or "),
-    ("rpr.k=4", "rpr.k is set, but encoding=sinusoidal; choose encoding=rpr or drop rpr.k"),
-    ("encoding=none ~rpr.k", "rpr.k is set, but encoding=none; choose encoding=rpr or drop rpr.k"),
-    (
-      "-m encoding=none,learned rpr.k=2,4",
-      "rpr.k is set, but encoding=none,learned; choose encoding=rpr or drop rpr.k",
-    ),
-    (
-      "MINE experiment=clip encoding=none",
-      "rpr.k is set, but encoding=none; choose encoding=rpr or drop rpr.k",
-    ),
-    ("seed=0,1", "seed=0,1 is a sweep: add -m to run each value, or write seed=[...] for a list"),
-    ("runs=[a=b", "runs=[a=b: cannot be read; quote the value, as in 'runs=\"[a=b\"'"),
-    ("seed=choice()", "seed=choice(): empty choice is not legal"),
-    ("-m seed=range(3,1)", "seed=range(3,1): there is no value in it, so no run"),
-    ("-m seed=range(0)", "seed=range(0): there is no value in it, so no run"),
-    ("seed=${oc.env:NO_SUCH_VARIABLE}", "seed: Environment variable 'NO_SUCH_VARIABLE' not found"),
-    ("-m seeds=${oc.env:NO_SUCH_VARIABLE}", "Environment variable 'NO_SUCH_VARIABLE' not found"),
-    ("seeds=2000000000", "seeds=2000000000: a sweep has at most 10,000 runs; type fewer seeds"),
-    ("~positions", "~positions: this can be changed and not removed; leave it out"),
-    ("~seed", "~seed: this can be changed and not removed; leave it out"),
-    ("hydra.sweep.dir=x", "hydra.sweep.dir=x has no effect on one run: add -m "),
-    ("-m seed=0,1 hydra.sweep.dir=x", "hydra.sweep.dir=x: hydra.sweep.dir has no effect with "),
-    ("-m seed=0,1 +hydra.launcher.name=x", "+hydra.launcher.name=x: hydra.launcher.name has no ef"),
-    ("hydra.searchpath=[file://nothing]", "hydra.searchpath=nothing: there is no such folder"),
-    ("--plugins a.py", "plugins=a.py: No such file or directory"),
-    ("plugins=[a=b.py]", "plugins=a=b.py: No such file or directory"),
-    ("encoding={rpr:1}", "encoding={rpr:1}: choose one encoding by its name; -m with a list of "),
-    ("encoding=[rpr,none]", "encoding=[rpr,none]: choose one encoding by its name; -m with a "),
-    ("-m seed=range(0,1,0)", "seed=range(0,1,0): not a range from one number to another"),
-    ("-m seed=range(0,1000000000000)", "these are 10,001 runs, and a sweep has at most 10,000"),
-    ("-m encoding=none,rpr rpr.k=2,inf", "rpr.k=inf: must be an integer"),
-    ("hydra.verbose=3", "hydra.job_logging and hydra.verbose do not say how to log; leave "),
-    ("train.steps=3 train.epochs=2", "train.epochs has no effect beside train.steps: drop one of"),
-    ("workers=3", "workers=3 has no effect on one run: add -m for a sweep, or drop it"),
-    ("=rpr", "=rpr: a name is missing before =, as in encoding=rpr\n"),
-    ("rpr", "rpr: write options as option=value, as in encoding=rpr\n"),
-    ("imdb", "imdb: write options as option=value, as in task=imdb\n"),
-    ("encoding rope", "encoding: write options as option=value, as in encoding=rope\n"),
-    ("--encoding rope", "--encoding: no such flag; write options as option=value, as in encoding="),
-    ("--seed=3", "--seed=3: no such flag; write options as option=value, as in seed=3\n"),
-    ("--lr 0.1", "--lr: no such flag; write options as option=value, as in train.learning_rate="),
-    ("-k 4 encoding=rpr", "-k: no such flag; write options as option=value, as in rpr.k=4\n"),
-    ("-k 4", "-k: no such flag; write options as option=value, as in encoding=deberta deberta.k=4"),
-    ("--batch-size", "--batch-size: no such flag; write options as option=value, as in train.bat"),
-    ("--cfg", "argument --cfg/-c: expected one argument"),
-    ("--cfg job -m seed=1,2", "--cfg shows the config of one run: leave -m out"),
-    ("--cfg hydra", "argument --cfg/-c: invalid choice: 'hydra'"),
-    ("--cfg job seed=0,1", "seed=0,1 is a sweep: add -m to run each value, or write seed=[...] "),
-    ("-m encoding=glob(r*)", "encoding=glob(r*): not a list of values; write them out, or use "),
-    ("-m train.dropout=interval(0,1)", "train.dropout=interval(0,1): not a list of values; write "),
-    ("-m hydra/launcher=other MINE workers=2", "workers=2 are processes of this machine: drop it"),
-    ("hydra/sweeper=optuna", "hydra/sweeper=optuna: no such hydra/sweeper (known: basic)"),
-    ("-m hydra.sweeper.n_trials=2", "hydra.sweeper.n_trials=2: there is no option hydra.sweep"),
-    ("-m seed=0,1 runs=mine/task/own.yaml", "runs=mine/task/own.yaml: cannot keep runs there: "),
-    ("seeds=0", "seeds must be at least 1, not 0"),
-    ("-m encoding=none,rpr seeds=-1", "seeds must be at least 1, not -1"),
-    ("seeds=many", "seeds=many: must be an integer or null"),
-    ("seeds=0,1,2", "seeds=0,1,2: seeds is how many there are, as seeds=3 for the seeds 0 to 2; "),
-    ("-m seeds=[0,1]", "seeds=[0,1]: seeds is how many there are, as seeds=3 for the seeds 0 to "),
-    (
-      "-m seeds=2,3",
-      "seeds=2,3: seeds is how many there are, as seeds=3 for the seeds 0 to 2; for these, write "
-      "-m seed=2,3\n",
-    ),
-    ("seeds=3 seed=7", "seeds=3 stands for seeds 0 to 2: drop it, or drop seed=..."),
-    ("-m seeds=3 seed=0,1", "seeds=3 stands for seeds 0 to 2: drop it, or drop seed=..."),
-    (
-      "MINE -m experiment=clip,clip_too",
-      "experiment=clip,clip_too: experiment takes one value; type a sweep for each",
-    ),
-    ("-m workers=2 hydra/launcher=slurm", "workers=2 are processes of this machine: drop it, or"),
-    ("hydra/launcher=basik", "hydra/launcher=basik: no such hydra/launcher; did you mean basic?"),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize(("argv", "message"), MISTAKES)
 def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, message):
   status, configs, out, err = command(*argv.replace("MINE", MINE).split())
   assert (status, configs, out) == (2, [], "")

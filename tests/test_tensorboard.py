@@ -132,3 +132,22 @@ def test_the_choice_is_no_part_of_a_runs_identity(typed, found):
 def test_a_tracker_opens_something():
   with pytest.raises(NotImplementedError):
     Tracker().open(None, {}, {})
+
+
+def test_a_tracker_that_cannot_be_opened_ends_those_before_it():
+  closed = []
+
+  @dataclasses.dataclass(frozen=True)
+  class Opens(Tracker):
+    fails: bool
+
+    def open(self, run, config, facts):
+      if self.fails:
+        raise UserError("no disk")
+      opened = TrackedRun()
+      opened.close = closed.append
+      return opened
+
+  with pytest.raises(UserError, match="no disk"):
+    Trackers({"first": Opens(False), "second": Opens(True)}, None, {}, {})
+  assert closed == [1]

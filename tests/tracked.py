@@ -1,9 +1,11 @@
 """Runs of three numbers that are logged to W&B as training logs them."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+from posexp import sync
 from posexp.runs import RunWriter, folder
 from posexp.tracking import Trackers
 from posexp.tracking.wandb_run import Wandb
@@ -49,3 +51,14 @@ def wandb_sync(path):
   command = [str(Path(sys.executable).with_name("wandb")), "sync", str(path)]
   done = subprocess.run(command, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
+
+
+def send(line):
+  """Does what the command at the end of a line does."""
+  *command, path = shlex.split(line[line.index("python -m posexp.sync") :])
+  assert command == ["python", "-m", "posexp.sync"]
+  assert sync.sync(sync.arguments([path]))["not sent"] == 0
+
+
+def said_by_posexp(caplog):
+  return [record.getMessage() for record in caplog.records if record.name == "posexp"]

@@ -9,7 +9,7 @@
 
 A file ends with some of these tables; a package has entry points in the groups `posexp.encodings`,
 `posexp.tasks`, and so on. The parts of posexp that come by its own entry points count as built in:
-a run's config.yaml does not name them, and nothing is imported before it is used.
+a run's config.yaml does not name them, and a group is imported when it is first asked for.
 """
 
 from __future__ import annotations

@@ -92,7 +92,13 @@ class Trackers:
     self, trackers: Mapping[str, Tracker], run: RunWriter | Run, *about: Mapping[str, Any]
   ):
     """Open a run in all of its trackers; the arguments and errors are those of `Tracker.open`."""
-    self._opened = {name: each.open(run, *about) for name, each in trackers.items()}
+    self._opened: dict[str, TrackedRun] = {}
+    try:
+      for name, each in trackers.items():
+        self._opened[name] = each.open(run, *about)
+    except BaseException:
+      self._each("close", 1)  # those that were open before
+      raise
     self.lines = {name: each.line for name, each in self._opened.items()}
 
   def __enter__(self) -> Self:
