@@ -169,15 +169,6 @@ def test_a_vocabulary_that_does_not_suit_the_text_is_noted(tmp_path, text, given
   assert all(re.search(note, each) for each in said)
 
 
-def test_documents_that_symbols_tell_apart_are_split_as_others_are(tmp_path):
-  rows = [" ".join(signs) for signs in itertools.product("()", repeat=9)]
-  write(tmp_path / "a.parquet", table(rows))
-  texts, _, _ = prepare(tmp_path, train="a.parquet", text="said")
-  sizes = [len(text.source.starts) - 1 for text in texts.values()]
-  assert sum(sizes) == len(rows)
-  assert all(0.02 < size / len(rows) < 0.09 for size in sizes[1:])
-
-
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
 def test_rows_are_documents_split_by_content(tmp_path, kind):
   rows = [*ROWS, "", " \n", ROWS[0]]
@@ -283,42 +274,6 @@ def test_a_large_text_has_the_same_tokens(tmp_path, monkeypatch):
     np.testing.assert_array_equal(large[split].tokens, small[split].tokens)
 
 
-@pytest.mark.parametrize(("kind", "cut"), [("byte", "stream"), ("bpe", "mask"), ("byte", "reset")])
-def test_batches_are_as_foreseen(tmp_path, kind, cut):
-  write(tmp_path / "train.txt", " ".join(map(str, range(2_000))))
-  size = 260 if kind == "bpe" else None
-  task = LanguageModeling(
-    train="train.txt", tokenizer=kind, vocab_size=size, segment=8, documents=cut
-  )
-  foreseen, data = task.foreseen(4), task.prepare(tmp_path / "run")
-  assert foreseen.vocabulary.size == data.vocabulary.size
-  first, second = (next(each.batches(4, seed=0)) for each in (foreseen, data))
-  kinds = [{name: (x.shape, x.dtype) for name, x in each.items()} for each in (first, second)]
-  assert kinds[0] == kinds[1]
-
-
-def test_a_run_keeps_its_vocabulary_and_no_other(tmp_path):
-  write(tmp_path / "a.txt", TEXT)
-  write(tmp_path / "b.txt", TEXT.replace("Line", "Zeile"))
-  _, opened, _ = prepare(tmp_path, train="a.txt", tokenizer="char")
-  kept = tmp_path / "run/tokenizer.json"
-  assert Vocabulary.opened(kept.read_text()).encode("it") == opened.encode("it")
-  prepare(tmp_path, run="other", train="b.txt", tokenizer="char")
-  kept.write_bytes((tmp_path / "other/tokenizer.json").read_bytes())
-  with pytest.raises(UserError, match="not the tokenizer that the run was trained with"):
-    prepare(tmp_path, train="a.txt", tokenizer="char")
-
-
-def test_the_digest_is_that_of_the_files_alone(tmp_path):
-  write(tmp_path / "a.txt", TEXT)
-  write(tmp_path / "b.txt", TEXT)
-  digests = {LanguageModeling(train=name).data_digest() for name in ("a.txt", "b.txt")}
-  assert len(digests) == 1
-  write(tmp_path / "b.txt", TEXT + "x")
-  assert LanguageModeling(train="b.txt").data_digest() not in digests
-  assert LanguageModeling(package="imdb").data_digest() is None
-
-
 @pytest.mark.parametrize(
   ("name", "content", "given", "message"),
   [
@@ -353,9 +308,6 @@ def test_bad_text_is_one_sentence_with_its_place(tmp_path, name, content, given,
   [
     ({}, "train must name a file of training text"),
     ({"hub": "a/b"}, "train must name a split of the hub's data set"),
-    ({"hub": "a/b", "train": "x", "revision": "main"}, "revision must be a commit"),
-    ({"hub": "a/b", "package": "imdb"}, "package and hub exclude each other"),
-    ({"test": "a.txt", "package": "imdb"}, "test must be null beside package=imdb"),
     ({"train": "a.txt", "text": "x"}, "text must be null: only a table has columns"),
     ({"train": "a.csv"}, "text must name the column of the text, as train is a table"),
     ({"train": "a", "vocab_size": 300}, "vocab_size must be null for tokenizer=byte"),

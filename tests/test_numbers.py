@@ -182,11 +182,6 @@ def test_a_language_without_words_for_long_numbers():
     generate(target="te", examples=300, places=15)
 
 
-def test_one_language_is_not_two():
-  with pytest.raises(ValueError, match=r"^target must be another language than source=en"):
-    Numbers(source="en", target="en")
-
-
 @pytest.mark.parametrize(
   ("options", "message"),
   [

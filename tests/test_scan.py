@@ -5,9 +5,9 @@ import functools
 import numpy as np
 import pytest
 
-from posexp.data.drawn import EOS, FIRST, SEP
 from posexp.errors import UserError
 from posexp.tasks import scan
+from posexp.tasks.drawn import EOS, FIRST, SEP
 from posexp.tasks.scan import SYMBOLS, Scan, blind
 
 TURNS = {"left": "I_TURN_LEFT", "right": "I_TURN_RIGHT"}
@@ -81,7 +81,7 @@ def prepared(split="length"):
 def test_what_is_held_out_is_not_trained_on(split, others):
   data = prepared(split)
   assert set(data.sizes) == {"train", "validation"} | others
-  found = {name: {data.written(x) for x, _ in each} for name, each in data.drawn.examples.items()}
+  found = {name: {data.written(x) for x, _ in each} for name, each in data.examples.items()}
   assert sum(map(len, found.values())) == 20_910
   assert set().union(*found.values()) == set(scan.commands())
   assert {"walk", "look", "run", "jump", "turn left", "turn right"} <= found["train"]
@@ -100,7 +100,7 @@ def test_rows_are_a_command_and_its_actions():
       command, actions = (data.written(each - FIRST) for each in (tokens[1:end], answer[:-1]))
       assert scan.commands()[command] == actions
   assert len(next(data.batches(8, seed=0, start=1))["tokens"]) == 8
-  lengths, examples = data.drawn.splits["beyond"]
+  lengths, examples = data.splits["beyond"]
   assert [*lengths] == [len(y) for _, y in examples]
   assert min(lengths) == 24
 

@@ -65,6 +65,9 @@ def test_given_splits_stay_and_repeated_texts_are_noted():
 def test_a_split_without_rows_is_an_error():
   with pytest.raises(UserError, match=r"test split has no rows; give more .* or set task\.test"):
     arrange({"train": rows(1)})
+  streams = {"train": lambda: iter([("", "x")]), "test": lambda: iter(rows(1))}
+  with pytest.raises(UserError, match="train split has no rows, as 1 training texts have an empty"):
+    splits.arrange(streams, keep=all)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
 
 def beyond_positions(trained: TrainedModel, task: Diagnostic) -> dict[int, str]:
   """Return the lengths that need more positions than the model has, and why each is refused."""
-  spec, tokens = trained.spec, task.prepare(trained.run.path).drawn.tokens
+  spec, tokens = trained.spec, task.prepare(trained.run.path).tokens
   limit = spec.positions.limit(spec.encoding.limit)
   return {
     length: f"takes {tokens[length]:,} tokens, and there are {limit:,} positions"
@@ -75,9 +75,9 @@ def beyond_positions(trained: TrainedModel, task: Diagnostic) -> dict[int, str]:
 def measured(trained: TrainedModel, task: Diagnostic) -> list[Row]:
   """Return exact match by length, also without the end, with intervals, and token accuracy."""
   data, rows = task.prepare(trained.run.path), []
-  for split in [split for split in ("test", "beyond") if split in data.drawn.splits]:
+  for split in [split for split in ("test", "beyond") if split in data.splits]:
     found = task.predict(data, trained.snapshot, split)
-    for length in data.drawn.lengths[split]:
+    for length in data.lengths[split]:
       chosen = found["length"] == length
       row = {name: share(found[name][chosen]) for name in MEASURES}
       tokens = int(found["tokens"][chosen].sum())

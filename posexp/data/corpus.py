@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +28,7 @@ from posexp.data import (
 from posexp.data.documents import Documents
 from posexp.data.side_by_side import mapped
 from posexp.data.splits import EVALUATED
+from posexp.data.streams import Stream
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 
@@ -41,13 +41,12 @@ ALONE = 128  # batches at first: each further process would meet the words of a 
 CHECKED = 1 << 20  # bytes of the training text that are decoded again; of other splits, all
 
 
-@dataclasses.dataclass(frozen=True)
-class Text:
-  """A split of a corpus: its tokens, and its exact text, which holds no separators."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Text(Stream):
+  """A split of a corpus: its tokens, mapped into memory, and its exact text without separators."""
 
-  tokens: np.ndarray  # uint16 or uint32 [N], mapped into memory; END before each document
   source: Documents
-  unspelled: int = 0  # bytes of words that are not in the vocabulary, which no token stands for
+  unspelled: int  # bytes of words that are not in the vocabulary, which no token stands for
 
 
 def check_options(task) -> None:
@@ -77,7 +76,7 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
   The vocabulary is that of folder/tokenizer.json, which is trained if it is missing.
 
   Args:
-    task: the options of a `LanguageModeling`, or an object that has those that name its data.
+    task: the options of a `LanguageModeling`.
     folder: that of the run.
 
   Raises:
@@ -98,9 +97,10 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
     tokens, abouts[split] = store.opened(
       f"tokens/{storage.digest(digest, split, text)}",
       functools.partial(_write, split=split, source=source, text=text),
-      functools.partial(_read, dtype=_dtype(opened)),
+      lambda folder, about: (np.memmap(folder / "tokens", _dtype(opened), "r"), about),
     )
-    texts[split] = Text(tokens, source, abouts[split]["unspelled"])
+    lost = abouts[split]["unspelled"]
+    texts[split] = Text(tokens, task.segment, task.documents, source=source, unspelled=lost)
   if task.tokenizer == "bpe":
     notes += tokenizer.fewer(opened.size, task.vocab_size)
   return texts, opened, [*notes, *_losses(opened, texts, abouts)]
@@ -142,35 +142,24 @@ def _dtype(opened: Vocabulary) -> str:
   return "uint16" if opened.size <= 2**16 else "uint32"
 
 
-def _read(folder: Path, dtype: str) -> tuple[np.ndarray, dict]:
-  """Return tokens and counts of them; raise an error of some class if they are damaged."""
-  about = json.loads((folder / "about.json").read_text())
-  tokens = np.memmap(folder / "tokens", dtype, "r")
-  if len(tokens) != about["tokens"] or not {"unknown", "unspelled", "exact"} <= about.keys():
-    raise ValueError("other counts than tokens")
-  return tokens, about
-
-
-def _write(folder: Path, split: str, source: Documents, text: str) -> None:
-  """Write the tokens of a split, and check that they stand for its text.
+def _write(folder: Path, split: str, source: Documents, text: str) -> dict:
+  """Write the tokens of a split, and check that they stand for its text; return counts.
 
   `text` is the JSON of the vocabulary.
   """
   checked = CHECKED if split == "train" else len(source.content)
   opened = _opened(text)
-  count = unknown = unspelled = 0
+  unknown = unspelled = 0
   exact = True
   with open(folder / "tokens", "wb") as file:
     for part in mapped(_tokenizing, (text, checked), _batches(source), alone=ALONE):
       part.tokens.tofile(file)
-      count += len(part.tokens)
       unknown += part.unknown
       unspelled += part.unspelled
       exact &= part.exact
   if opened.exact and not exact:
     raise UserError(f"the tokenizer of the run does not give back the text of the {split} split")
-  about = {"tokens": count, "unknown": unknown, "unspelled": unspelled, "exact": exact}
-  (folder / "about.json").write_text(json.dumps(about))
+  return {"unknown": unknown, "unspelled": unspelled, "exact": exact}
 
 
 class Part(NamedTuple):

@@ -3,10 +3,9 @@
 import contextlib
 import functools
 import itertools
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,8 +44,8 @@ class Documents(NamedTuple):
     return (view[start:end] for start, end in itertools.pairwise(self.starts.tolist()))
 
 
-def _mapped(path: Path, *rest: Any) -> Documents:
-  return Documents(np.memmap(path, np.uint8, "r"), *rest)
+def _mapped(folder: Path, split: str) -> np.ndarray:
+  return np.memmap(folder / f"{split}.text", np.uint8, "r")
 
 
 def read(task) -> tuple[dict[str, Documents], list[str], str]:
@@ -69,18 +68,12 @@ def read(task) -> tuple[dict[str, Documents], list[str], str]:
   return found, [*sources.notes(task), *notes], digest
 
 
-def _read(folder: Path) -> tuple[dict[str, Documents], list[str]]:
-  """Read what `_write` wrote; raise an error of some class if it is damaged."""
-  about = json.loads((folder / "about.json").read_text())
+def _read(folder: Path, about: dict) -> tuple[dict[str, Documents], list[str]]:
   found = {}
   for split in SPLITS:
-    counts = about[split]
     starts = np.load(folder / f"{split}.starts.npy")
-    found[split] = _mapped(folder / f"{split}.text", starts, counts["chars"], counts["words"])
-    size = len(found[split].content)
-    if size != counts["bytes"] or (starts[0], starts[-1]) != (0, size):
-      raise ValueError("other counts than bytes")
-  return found, [*about["notes"]]
+    found[split] = Documents(_mapped(folder, split), starts, *about[split])
+  return found, about["notes"]
 
 
 class _Writer:
@@ -107,8 +100,8 @@ class _Writer:
     self.starts.append(self.file.tell())
 
 
-def _write(folder: Path, task) -> None:
-  """Write the text of each split, where its documents start, counts and notes."""
+def _write(folder: Path, task) -> dict:
+  """Write the text of each split and where its documents start; return counts and notes."""
   given = sources.documents(task)
   missing = [split for split in ("test", "validation") if split not in given]
   with contextlib.ExitStack() as stack:
@@ -132,8 +125,8 @@ def _write(folder: Path, task) -> None:
       raise UserError(f"the {split} split has {size} bytes of text; give more text{or_set}")
     starts = np.array(writer.starts, np.int64)
     np.save(folder / f"{split}.starts.npy", starts)
-    about[split] = {"bytes": size} | _counted(_mapped(writer.path, starts, 0, 0))
-  (folder / "about.json").write_text(json.dumps(about))
+    about[split] = _counted(Documents(_mapped(folder, split), starts, 0, 0))
+  return about
 
 
 def _write_train(writers: dict[str, _Writer], texts: sources.Texts, missing: list[str]) -> bool:
@@ -193,8 +186,8 @@ def _notes(writers: dict[str, _Writer], missing: list[str], single: bool) -> lis
   return notes
 
 
-def _counted(written: Documents) -> dict[str, int]:
-  """Return the characters of UTF-8, and the words and ends of lines."""
+def _counted(written: Documents) -> tuple[int, int]:
+  """Count the characters of UTF-8, and the words and ends of lines."""
   chars = words = 0
   for document in written.texts():
     within = False  # a word that is cut in two
@@ -202,4 +195,4 @@ def _counted(written: Documents) -> dict[str, int]:
       chars += len(piece.decode())
       words += len(piece.split()) + piece.count(b"\n") - (within and not piece[:1].isspace())
       within = not piece[-1:].isspace()
-  return {"chars": chars, "words": words}
+  return chars, words

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +31,8 @@ def encode(
   `train` and cut in other splits.
 
   Args:
-    pairs: the pairs, read once, or not at all if the cache has their tokens.
+    pairs: rows that begin with source and target, read once, or not at all if the cache has their
+      tokens.
     tokenizers: the JSON of the source's tokenizer and of the target's.
     split: the name of the split.
     max_length: the most tokens of a side that is kept whole; None for no limit.
@@ -44,8 +44,8 @@ def encode(
   name = f"encoded/{storage.digest(data, tokenizers, split, max_length)}"
   most = sys.maxsize if max_length is None else max_length - 1  # [EOS] is one
 
-  def fill(folder: Path) -> None:
-    _write(folder, pairs, tokenizers, most, drop=split == "train")
+  def fill(folder: Path) -> dict:
+    return _write(folder, pairs, tokenizers, most, drop=split == "train")
 
   found = store.opened(name, fill, _read)
   if not len(found.lengths):
@@ -55,26 +55,25 @@ def encode(
   return found
 
 
-def _read(folder: Path) -> Pairs:
-  """Map the pairs of a folder into memory; raises an error of any class if it is damaged."""
-  counts = json.loads((folder / "counts.json").read_text())
+def _read(folder: Path, about: dict) -> Pairs:
+  """Map the pairs of a folder into memory."""
   sides = []
-  for side in SIDES:
-    starts = np.load(folder / f"{side}.starts.npy")
-    tokens = np.zeros(0, int)  # an empty file cannot be mapped
-    if counts["kept"]:
-      tokens = np.memmap(folder / f"{side}.tokens", counts["dtype"][side], "r")
-    if starts.shape != (counts["kept"] + 1,) or (starts[0], starts[-1]) != (0, len(tokens)):
-      raise ValueError("other counts than tokens")
-    sides.append(Sequences(tokens, starts))
-  return Pairs(*sides, counts["long"])
+  for side, kind in about["kinds"].items():
+    path = folder / f"{side}.tokens"
+    # An empty file cannot be mapped.
+    tokens = np.memmap(path, kind, "r") if path.stat().st_size else np.zeros(0, kind)
+    sides.append(Sequences(tokens, np.load(folder / f"{side}.starts.npy")))
+  return Pairs(*sides, about["long"])
 
 
 def _write(
   folder: Path, pairs: Split, tokenizers: tuple[str, str], most: int, *, drop: bool
-) -> None:
-  """Write tokens, the start of each sequence, and counts; a side has at most `most` tokens."""
-  kept = long = 0
+) -> dict:
+  """Write the tokens and the start of each sequence; a side has at most `most` tokens.
+
+  Return the number of longer pairs, and the data type of each side's tokens.
+  """
+  long = 0
   kinds = ["uint16"] * len(SIDES)  # if there are no tokens
   lengths: tuple[list, list] = ([], [])  # int64 arrays, by side and chunk
   with contextlib.ExitStack() as stack:
@@ -86,12 +85,10 @@ def _write(
         tokens.tofile(file)
         found.append(counts)
       kinds = [tokens.dtype.name for tokens, _ in sides]
-      kept += len(counts)
       long += beyond
   for side, counts in zip(SIDES, lengths, strict=True):
     np.save(folder / f"{side}.starts.npy", np.concatenate([[0], *counts]).cumsum())
-  summary = {"kept": kept, "long": long, "dtype": dict(zip(SIDES, kinds, strict=True))}
-  (folder / "counts.json").write_text(json.dumps(summary))
+  return {"long": long, "kinds": dict(zip(SIDES, kinds, strict=True))}
 
 
 def _encoder(tokenizers: tuple[str, str], most: int, drop: bool) -> Callable[[list[Row]], Chunk]:
@@ -100,7 +97,7 @@ def _encoder(tokenizers: tuple[str, str], most: int, drop: bool) -> Callable[[li
   kinds = [np.uint16 if each.vocab_size <= 2**16 else np.uint32 for each in opened]
 
   def encode(chunk: list[Row]) -> Chunk:
-    ids = [each.ids(texts) for each, texts in zip(opened, zip(*chunk, strict=True), strict=True)]
+    ids = [each.ids([row[side] for row in chunk]) for side, each in enumerate(opened)]
     counts = [np.fromiter(map(len, tokens), np.int64, len(tokens)) for tokens in ids]
     beyond = np.maximum(*counts) > most
     stays = ~beyond if drop else np.ones_like(beyond)

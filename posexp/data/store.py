@@ -1,16 +1,19 @@
 """Cached folders for files that are too large for memory."""
 
 import functools
+import json
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from posexp import storage
 from posexp.errors import UserError
 
 Content = TypeVar("Content")
+
+ABOUT = "about.json"
 
 
 def kept(name: str, fill: Callable[[Path], None]) -> Path:
@@ -23,9 +26,16 @@ def kept(name: str, fill: Callable[[Path], None]) -> Path:
     UserError: there is no room for the folder anywhere.
   """
   for root in (storage.cache_folder, lambda: Path(_scratch().name)):
+    final = root() / name
     try:
-      return _kept(root() / name, fill)
+      if not final.is_dir():
+        with storage.replacing(final) as whole:
+          whole.mkdir()
+          fill(whole)
+      return final
     except OSError as error:
+      if final.is_dir():  # another process was first, with the same content
+        return final
       failure = error
   raise UserError(
     f"{failure.filename or storage.cache_folder()}: cannot be written: {failure.strerror}; make "
@@ -33,30 +43,31 @@ def kept(name: str, fill: Callable[[Path], None]) -> Path:
   )
 
 
-def opened(name: str, fill: Callable[[Path], None], read: Callable[[Path], Content]) -> Content:
-  """Return `read` of the folder cached under `name`, which is filled again if it is damaged.
+def opened(name: str, fill: Callable[[Path], Any], read: Callable[[Path, Any], Content]) -> Content:
+  """Return `read(folder, about)` of the folder cached under `name`, where `about` is the JSON value
+  that `fill` returned. The folder is filled again if it is damaged.
 
   Raises:
     UserError: there is no room for the folder anywhere.
   """
-  folder = kept(name, fill)
+
+  def write(folder: Path) -> None:
+    about = fill(folder)
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    (folder / ABOUT).write_text(json.dumps([about, sizes]))
+
+  def whole() -> Content:
+    folder = kept(name, write)
+    about, sizes = json.loads((folder / ABOUT).read_text())
+    if any((folder / file).stat().st_size != size for file, size in sizes.items()):
+      raise ValueError("other sizes than written")
+    return read(folder, about)
+
   try:
-    return read(folder)
+    return whole()
   except (OSError, ValueError, TypeError, KeyError, EOFError):  # damaged
-    shutil.rmtree(folder, ignore_errors=True)
-    return read(kept(name, fill))
-
-
-def _kept(final: Path, fill: Callable[[Path], None]) -> Path:
-  if not final.is_dir():
-    try:
-      with storage.replacing(final) as whole:
-        whole.mkdir()
-        fill(whole)
-    except OSError:
-      if not final.is_dir():  # another process may have been first, with the same content
-        raise
-  return final
+    shutil.rmtree(storage.cache_folder() / name, ignore_errors=True)
+    return whole()
 
 
 @functools.cache

@@ -29,7 +29,7 @@ MOST = 10_000_000  # of any vocabulary, for which room is made before there are 
 # A text up to a blank that follows a letter, a digit or a mark of ASCII, where our tokenizers all
 # end a word. The first alternative is quick, and enough but for blanks in a row and the like.
 PART = re.compile(r" ?[^ ]*[!-~](?= )|.+?(?:(?<=[!-~])(?= )|\Z)", re.DOTALL)
-# Of a large text a BPE is trained on so many characters of pairs, or bytes of running text.
+# The most characters of pairs, or bytes of running text, that a BPE is trained on.
 TRAINED_ON = 32 << 20
 KNOWN = 2**22  # characters whose tokens are remembered, before all of them are forgotten
 TOGETHER = 100  # parts of texts that are tokenized as one, in 0.6 of the time
@@ -91,7 +91,7 @@ def train(
 
 
 def _bytes(prefix: bool, marked: bool) -> "tokenizers.pre_tokenizers.PreTokenizer":
-  """Return what cuts a text into words of bytes, where `marked` with the marks of their letters."""
+  """Return the pre-tokenizer of a byte-level BPE; if `marked`, marks stay with their letters."""
   from tokenizers import Regex, pre_tokenizers
 
   if not marked:  # in less time

@@ -40,12 +40,12 @@ class Vocabulary:
 
   @functools.cached_property
   def bytes_of(self) -> np.ndarray:
-    """How many bytes each token stands for, int [V]."""
+    """The number of bytes that each token stands for, int [V]."""
     return np.array([*map(len, self._table)])
 
   @functools.cached_property
   def chars_of(self) -> np.ndarray:
-    """How many characters of UTF-8 begin in each token, int [V]."""
+    """The number of characters of UTF-8 that begin in each token, int [V]."""
     return np.array([sum(byte & 0xC0 != 0x80 for byte in part) for part in self._table])
 
   @staticmethod
@@ -128,7 +128,7 @@ class Characters(Vocabulary):
 
 
 class Words(Vocabulary):
-  """What stands between blanks, and the ends of lines, as WikiText and PTB are tokenized.
+  """Words between blanks, and the ends of lines, as WikiText and PTB are tokenized.
 
   Words that the training text lacks, or has too rarely, are <unk>. A word is decoded with a blank
   before it and the end of a line with one, too, which gives back the lines of these two exactly.
@@ -168,11 +168,6 @@ class Merges(Vocabulary):
 
   def tokens(self, pieces):
     return self._tokenizer.ids([piece.decode() for piece in pieces])
-
-
-def foreseen(kind: str, vocab_size: int | None) -> int | None:
-  """Return how many tokens `trained` gives of a long text; None where the text decides."""
-  return {"byte": 257, "bpe": vocab_size or MERGES}.get(kind)
 
 
 def trained(

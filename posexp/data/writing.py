@@ -1,4 +1,4 @@
-"""How text is written: marks that belong to letters, and words that no blanks part."""
+"""Scripts: marks that belong to letters, and words without blanks between them."""
 
 import re
 import unicodedata
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from posexp.data import splits
 
-# What a BPE takes for words where marks are usual: as GPT-2's, but marks stay with their letters.
+# The words of a BPE where marks are usual: those of GPT-2, but marks stay with their letters.
 WORDS = (
   r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200c}\x{200d}]*| ?\p{N}+| ?[^\s\p{L}\p{N}]+"
   r"|\s+(?!\S)|\s+"
 )
-# What a tokenizer takes for a word if no blanks part it, and how many characters its words have on
-# average, at most: in Chinese and Japanese; Thai, Lao, Burmese and Khmer; others; and marks.
+# Characters in a row that a tokenizer takes for one word, with the most characters that words have
+# on average: in Chinese and Japanese; Thai, Lao, Burmese and Khmer; other scripts; and marks.
 HAN, THAI = (
   "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
   "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff",

@@ -1,4 +1,4 @@
-"""How good translations are, as sacrebleu measures it: BLEU, chrF, and exact match."""
+"""Scores of translations by sacrebleu: BLEU, chrF, and exact match."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from posexp.data import batches
 from posexp.data.examples import Examples
 from posexp.data.splits import Rows
 from posexp.runs.predictions import write_predictions
-from posexp.tasks.contract import Outputs, Snapshot, Task, prefixed
+from posexp.tasks.contract import Outputs, Snapshot, Task, prefixed, rows_of
 
 if TYPE_CHECKING:
   from posexp.models.classifier import ClassifierSpec
@@ -41,20 +41,19 @@ class LabeledData(batches.Bucketed):
     rows: dict[str, Rows],
     ids: Mapping[str, list[list[int]]],
     *,
-    vocab_size: int,
     label_names: Sequence[str],
-    first: bool = False,
-    notes: Sequence[str] = (),
-    words: Sequence[str] = (),
+    **fields: Any,
   ) -> LabeledData:
-    """Make data of the rows of each split and the token ids of each row, which has at least one."""
+    """Make data of the rows of each split and the token ids of each row, which has at least one.
+
+    `fields` are others of the class: `vocab_size`, and those that have defaults.
+    """
     numbers = {name: number for number, name in enumerate(label_names)}
     examples = {
       split: Examples.of(ids[split], np.asarray([numbers[label] for _, label in given], np.int32))
       for split, given in rows.items()
     }
-    said = tuple(notes), tuple(words)
-    return cls(vocab_size, tuple(label_names), rows, examples, first, *said)
+    return cls(rows=rows, examples=examples, label_names=tuple(label_names), **fields)
 
   @property
   def about(self) -> tuple[str, str]:
@@ -81,7 +80,7 @@ class LabeledData(batches.Bucketed):
 
 
 class Classification(Task):
-  """How a classifier is measured; tasks that inherit it say what is classified."""
+  """A task of a classifier, which is measured here; subclasses say what is classified."""
 
   score: ClassVar[str] = "validation/accuracy"
   headline: ClassVar[tuple[str, ...]] = ("test/accuracy", "test/macro_f1")
@@ -116,19 +115,8 @@ class Classification(Task):
   def conclude(self, data: LabeledData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Return the metrics of the test split; its predictions are written."""
     found, names = self.predict(data, snapshot, "test"), data.label_names
-    columns = [found[name].tolist() for name in ("index", "label", "answer", "loss")]
-    write_predictions(
-      folder,
-      "test",
-      (
-        {
-          "index": index,
-          "text": data.rows["test"][index][0],
-          "label": names[label],
-          "prediction": names[answer],
-          "loss": loss,
-        }
-        for index, label, answer, loss in zip(*columns, strict=True)
-      ),
-    )
+    columns = {"text": [text for text, _ in data.rows["test"]]}
+    for column, name in (("label", "label"), ("prediction", "answer")):
+      columns[column] = [names[number] for number in found[name]]
+    write_predictions(folder, "test", rows_of(columns | {"loss": found["loss"]}))
     return prefixed("test", self.scores(found))

@@ -229,12 +229,6 @@ class Task(Protocol):
       UserError: a file of the folder is missing or another run's.
     """
 
-  def foreseen(self, batch_size: int) -> Data | None:
-    """Return data without content but with the real data's model and shapes of batches, if options
-    alone determine these. The step is compiled for them while data are prepared.
-    """
-    return None
-
   def prepare(self, folder: Path) -> Data:
     """Prepare the data; write what belongs to the run, such as its tokenizer, to its folder.
 
@@ -344,6 +338,13 @@ def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
 def parts(summary: Mapping[str, Any], key: str) -> list[str]:
   """Return the names of the parts of a split that a metric was measured of: "7" of key/7."""
   return [each.removeprefix(f"{key}/") for each in summary if each.startswith(f"{key}/")]
+
+
+def rows_of(columns: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
+  """Yield the rows of predictions, with an `index`, from columns of one length, arrays or not."""
+  lists = [each.tolist() if isinstance(each, np.ndarray) else each for each in columns.values()]
+  for index, values in enumerate(zip(*lists, strict=True)):
+    yield {"index": index} | dict(zip(columns, values, strict=True))
 
 
 def by_row(found: Outputs, tokens: np.ndarray) -> Outputs:

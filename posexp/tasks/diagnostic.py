@@ -1,6 +1,6 @@
-"""What a diagnostic is: examples of many lengths, of which a model is trained on the short ones.
+"""Diagnostics: examples of many lengths; a model is trained on the short ones.
 
-One of one's own inherits `Diagnostic`, says how many symbols it has, and draws an example.
+A diagnostic of your own inherits `Diagnostic`, says how many symbols it has, and draws an example.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from posexp.config.checks import Count, Name, between, check
-from posexp.data.drawn import FIRST, Answers, Drawn, Example
-from posexp.data.examples import Batch
 from posexp.runs.predictions import write_predictions
 from posexp.tasks.contract import (
-  Data,
   ModelSpec,
   Outputs,
   Snapshot,
@@ -27,83 +24,16 @@ from posexp.tasks.contract import (
   metric_of,
   parts,
   prefixed,
+  rows_of,
   token_scores,
 )
+from posexp.tasks.drawn import Answers, Drawn, Example
 
 Length = Annotated[int, between(1, 4096)]
 LENGTHS = (5, 10, 15, 20, 21, 22, 23, 24, 26, 28, 30, 32, 36, 40, 50, 60, 80, 100)
 LEARNED = 0.95  # exact match at the lengths of training, below which longer ones say nothing
 BY_LENGTH = ("exact_match", "oracle_end", "accuracy")  # what is measured of each length
 REACHED = 0.9  # exact match up to the length that a model reaches
-
-
-@dataclasses.dataclass(frozen=True)
-class DrawnData(Data):
-  """Examples of a diagnostic, ready for a decoder or a classifier."""
-
-  drawn: Answers
-  vocab_size: int
-  classes: int
-  blind: dict[int, float]  # chance level by length
-  words: tuple[str, ...] = ()  # what symbols are called, if not by their numbers
-  notes: tuple[str, ...] = ()
-
-  item: ClassVar[str] = "example"
-  unit: ClassVar[str] = "examples"
-
-  @property
-  def sizes(self) -> dict[str, int]:
-    held = {split: len(each) for split, (each, _) in self.drawn.splits.items()}
-    return {"train": self.drawn.epoch} | held
-
-  @property
-  def about(self) -> tuple[str, str]:
-    trained = self.drawn.lengths["train"]
-    shown = " -> ".join(map(self.written, self.drawn.splits["validation"][1][0]))
-    return (
-      f"lengths {trained[0]} to {trained[-1]}, {self.drawn.source}; {self.drawn.form}",
-      f"vocabulary {self.vocab_size}; {shown if len(shown) < 70 else shown[:66] + ' ...'}",
-    )
-
-  def written(self, symbols: np.ndarray) -> str:
-    """Return symbols as one reads them."""
-    found = symbols.tolist()
-    return " ".join([self.words[each] for each in found] if self.words else map(str, found))
-
-  @property
-  def length(self) -> int:
-    return max(self.drawn.widths.values())
-
-  @property
-  def longest(self) -> int:
-    return max(self.drawn.tokens.values())
-
-  @property
-  def word_counts(self) -> np.ndarray:
-    counts = [batch["tokens"].ravel() for batch in self.evaluation("validation", 64)]
-    return np.bincount(np.concatenate(counts), minlength=self.vocab_size)
-
-  def model(self, encoding, size, positions) -> ModelSpec:
-    return spec(self.drawn.form, self.vocab_size, self.classes, encoding, size, positions)
-
-  def steps_per_epoch(self, batch_size: int) -> int:
-    return max(1, self.drawn.epoch // batch_size)
-
-  def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
-    return self.drawn.batches(batch_size, seed=seed, start=start)
-
-  def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
-    return self.drawn.evaluation(split, batch_size)
-
-
-def spec(form: str, vocab_size: int, classes: int, encoding, size, positions) -> ModelSpec:
-  """Return a decoder, or a classifier of BOS."""
-  from posexp.models.classifier import ClassifierSpec
-  from posexp.models.language_model import LanguageModelSpec
-
-  if form == "encoder":
-    return ClassifierSpec(vocab_size, classes, encoding, size, first=True, positions=positions)
-  return LanguageModelSpec(vocab_size, encoding, size, positions)
 
 
 class Answering(Task):
@@ -117,15 +47,27 @@ class Answering(Task):
   followed: ClassVar[tuple[str, ...]] = ("loss", "exact_match", "accuracy")
 
   form: str  # "decoder" or "encoder"
+  symbols: int  # that inputs and answers have
+  question: ClassVar[int] = 0  # the input's last symbols that a decoder reads behind SEP
+  words: ClassVar[tuple[str, ...]] = ()  # what symbols are called, if not by their numbers
+
+  def spec(self, vocab_size: int, classes: int, encoding, size, positions) -> ModelSpec:
+    """Return a decoder, or a classifier of BOS."""
+    from posexp.models.classifier import ClassifierSpec
+    from posexp.models.language_model import LanguageModelSpec
+
+    if self.form == "encoder":
+      return ClassifierSpec(vocab_size, classes, encoding, size, first=True, positions=positions)
+    return LanguageModelSpec(vocab_size, encoding, size, positions)
 
   def smallest_model(self, encoding, size, positions) -> ModelSpec:
-    return spec(self.form, 2, 2, encoding, size, positions)
+    return self.spec(2, 2, encoding, size, positions)
 
-  def answers(self, data: DrawnData, split: str, found: Outputs) -> Outputs:
+  def answers(self, data: Answers, split: str, found: Outputs) -> Outputs:
     """Return for every example, [N] each: `loss`, the `tokens` that count, how many are `right`,
     whether all of them are (`exact`), whether all but the end are (`oracle`), and its `length`.
     """
-    lengths, examples = data.drawn.splits[split]
+    lengths, examples = data.splits[split]
     if self.form == "encoder":
       right = found["answer"] == np.array([int(y[0]) for _, y in examples])
       found |= {"exact": right, "oracle": right, "right": right.astype(int)}
@@ -146,23 +88,27 @@ class Answering(Task):
   def predicted(self, summary: Mapping[str, Any]) -> Sequence[str]:
     return ("test", "beyond") if "beyond/loss" in summary else ("test",)
 
-  def conclude(self, data: DrawnData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+  def conclude(self, data: Answers, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Return the metrics of test and beyond: means over lengths, and each length by itself."""
     summary: dict[str, Any] = {}
     for split in ("test", "beyond"):
-      if split not in data.drawn.splits:
+      if split not in data.splits:
         continue
       found = self.predict(data, snapshot, split)
       summary |= prefixed(split, self.scores(found))
-      for length in data.drawn.lengths[split]:
+      for length in data.lengths[split]:
         chosen = found["length"] == length
         part = self.scores({name: each[chosen] for name, each in found.items()})
         for name in BY_LENGTH:
           summary[f"{split}/{name}/{length}"] = part[name]
         summary[f"chance/{split}/exact_match/{length}"] = data.blind[length]
-      write_predictions(folder, split, rows(data, split, found))
+      inputs, references = zip(*data.splits[split][1], strict=True)
+      columns = {"length": found["length"], "input": map(data.written, inputs)}
+      columns |= {"reference": map(data.written, references)}
+      columns |= {name: found[name] for name in ("right", "tokens", "exact")}
+      write_predictions(folder, split, rows_of(columns))
     # Where no tested length is one of training, validation tells whether these were learned.
-    within = "test" if "test" in data.drawn.splits else "validation"
+    within = "test" if "test" in data.splits else "validation"
     summary["gates"] = {"beyond": {"metric": f"{within}/exact_match", "least": LEARNED}}
     return summary
 
@@ -203,7 +149,7 @@ class Diagnostic(Answering):
   """
 
   symbols: ClassVar[int] = 2
-  question: ClassVar[int] = 0  # the input's last symbols that a decoder reads behind SEP
+  blind: ClassVar[float] = 0.0  # exact match of the best guess that knows no order
 
   name: Name = "diagnostic"
   shortest: Length = 1
@@ -218,7 +164,7 @@ class Diagnostic(Answering):
 
   def chance(self, n: int) -> float:
     """Return the exact match of the best guess that knows no order, at length n."""
-    return 0.0
+    return self.blind
 
   def __post_init__(self):
     check(self)
@@ -230,24 +176,16 @@ class Diagnostic(Answering):
     if self.form == "encoder" and len(answer) != 1:
       raise ValueError(f"form=encoder gives one symbol, and the answer has {len(answer)}")
 
-  def prepare(self, folder: Path) -> DrawnData:
-    within = tuple(n for n in self.lengths if n <= self.longest)
-    beyond = tuple(n for n in self.lengths if n > self.longest)
-    trained = tuple(range(self.shortest, self.longest + 1))
-    lengths = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
-    lengths = {split: each for split, each in lengths.items() if each}
-    counts = dict.fromkeys(lengths, self.examples)
-    drawn = Drawn(self.name, self.draw, lengths, counts, self.form, self.question)
-    blind = {n: self.chance(n) for n in self.lengths}
-    return DrawnData(drawn, FIRST + self.symbols, self.symbols, blind)
+  def prepare(self, folder: Path) -> Drawn:
+    return Drawn(self)
 
-  def conclude(self, data: DrawnData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+  def conclude(self, data: Answers, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Return the metrics of test and beyond, and how far the model reaches."""
     summary = super().conclude(data, snapshot, folder)
     by_length = {
       length: summary[f"{split}/exact_match/{length}"]
-      for split in data.drawn.splits.keys() - {"validation"}
-      for length in data.drawn.lengths[split]
+      for split in data.splits.keys() - {"validation"}
+      for length in data.lengths[split]
     }
     return summary | {"beyond/reach": reach(by_length)}
 
@@ -262,18 +200,3 @@ def reach(by_length: Mapping[int, float]) -> int:
       break
     reached = length
   return reached
-
-
-def rows(data: DrawnData, split: str, found: Outputs) -> Iterator[dict[str, Any]]:
-  """Yield the rows of a file of predictions."""
-  lengths, examples = data.drawn.splits[split]
-  for index, (length, (x, y)) in enumerate(zip(lengths.tolist(), examples, strict=True)):
-    yield {
-      "index": index,
-      "length": length,
-      "input": data.written(x),
-      "reference": data.written(y),
-      "right": int(found["right"][index]),
-      "tokens": int(found["tokens"][index]),
-      "exact": bool(found["exact"][index]),
-    }

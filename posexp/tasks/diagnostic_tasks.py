@@ -17,15 +17,13 @@ class Majority(Diagnostic):
   """The more frequent of two symbols; a control, which needs no order."""
 
   name: Name = "majority"
+  blind: ClassVar[float] = 1.0  # counting needs no order
 
   def draw(self, random, n):
     ones = int(random.integers(n + 1))
     while 2 * ones == n:
       ones = int(random.integers(n + 1))
     return random.permutation(np.arange(n) < ones).astype(int), np.array([int(2 * ones > n)])
-
-  def chance(self, n):
-    return 1.0  # counting needs no order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +50,11 @@ class Parity(Diagnostic):
   """The parity of the number of ones; a negative control, which no model should extrapolate."""
 
   name: Name = "parity"
+  blind: ClassVar[float] = 1.0  # counting needs no order
 
   def draw(self, random, n):
     x = random.integers(2, size=n)
     return x, np.array([x.sum() % 2])
-
-  def chance(self, n):
-    return 1.0  # counting needs no order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,13 +181,11 @@ class MissingDuplicate(Diagnostic):
 
   symbols: ClassVar[int] = 3
   name: Name = "missing_duplicate"
+  blind: ClassVar[float] = 1.0  # the number of ones is odd if a one is missing
 
   def draw(self, random, n):
     x, place = np.tile(random.integers(2, size=n), 2), int(random.integers(2 * n))
     return np.where(np.arange(2 * n) == place, 2, x), x[place : place + 1]
-
-  def chance(self, n):
-    return 1.0  # the number of ones is odd if a one is missing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,13 +194,11 @@ class BucketSort(Diagnostic):
 
   symbols: ClassVar[int] = 5
   name: Name = "bucket_sort"
+  blind: ClassVar[float] = 1.0  # counting needs no order
 
   def draw(self, random, n):
     x = random.integers(self.symbols, size=n)
     return x, np.sort(x)
-
-  def chance(self, n):
-    return 1.0  # counting needs no order
 
 
 DIAGNOSTICS = (

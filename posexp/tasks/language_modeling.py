@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from posexp.config.checks import Count, Name, between, check, only_with
-from posexp.data import corpus, sources, vocabulary, writing
+from posexp.data import corpus, sources, writing
 from posexp.data.corpus import Text
 from posexp.data.examples import Batch, numbered
 from posexp.data.splits import EVALUATED
-from posexp.data.streams import Stream
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
 from posexp.runs.context_losses import write_context_losses
@@ -34,6 +33,7 @@ from posexp.tasks.contract import (
   perplexity,
   prefixed,
   result_rows,
+  rows_of,
   token_scores,
 )
 
@@ -52,8 +52,7 @@ WRITTEN = 200  # at most, of what follows
 class TextData(Data):
   """Splits of a corpus as streams of tokens, ready for a language model."""
 
-  splits: dict[str, Text]
-  streams: dict[str, Stream]
+  streams: dict[str, Text]
   vocabulary: Vocabulary
   scored: Literal["full", "half"] = "full"
   notes: tuple[str, ...] = ()
@@ -67,7 +66,7 @@ class TextData(Data):
 
   @property
   def about(self) -> tuple[str, str]:
-    train = self.splits["train"]
+    train = self.streams["train"]
     return (
       f"segments of {self.length} tokens",
       f"vocabulary {self.vocabulary.size:,}; {train.source.bytes:,} bytes to train on, which are "
@@ -80,7 +79,7 @@ class TextData(Data):
 
   @functools.cached_property
   def word_counts(self) -> np.ndarray:
-    return np.bincount(self.splits["train"].tokens, minlength=self.vocabulary.size)
+    return np.bincount(self.streams["train"].tokens, minlength=self.vocabulary.size)
 
   def model(self, encoding, size, positions) -> LanguageModelSpec:
     from posexp.models.language_model import LanguageModelSpec
@@ -112,8 +111,8 @@ class TextData(Data):
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageModeling(Task):
-  """Which text is modeled, its tokens, and how it is cut; configs/task explains each option."""
+class LanguageModeling(sources.Sourced, Task):
+  """A text, its tokens, and the way to cut it; configs/task explains each option."""
 
   score: ClassVar[str] = "validation/bits_per_byte"
   headline: ClassVar[tuple[str, ...]] = ("test/bits_per_byte", "test/perplexity")
@@ -125,12 +124,7 @@ class LanguageModeling(Task):
 
   name: Name = "language_modeling"
   package: Literal["imdb"] | None = None
-  hub: str | None = None
   subset: Annotated[str | None, only_with("hub")] = None
-  revision: Annotated[str | None, only_with("hub")] = None
-  train: str | None = None
-  validation: str | None = None
-  test: str | None = None
   text: str | None = None
   tokenizer: Literal["byte", "char", "word", "bpe"] = "byte"
   vocab_size: int | None = None
@@ -145,9 +139,6 @@ class LanguageModeling(Task):
     check(self)
     corpus.check_options(self)
 
-  def data_digest(self) -> str | None:
-    return sources.digest(self)
-
   def smallest_model(self, encoding, size, positions) -> LanguageModelSpec:
     from posexp.encodings import check_limit
     from posexp.models.language_model import LanguageModelSpec
@@ -160,21 +151,11 @@ class LanguageModeling(Task):
     small = self.smallest_model(encoding, size, positions)
     return dataclasses.replace(small, vocab_size=corpus.kept_vocabulary(folder).size)
 
-  def foreseen(self, batch_size: int) -> TextData | None:
-    if (size := vocabulary.foreseen(self.tokenizer, self.vocab_size)) is None:
-      return None
-    text = np.full(batch_size * self.segment + 1, END)  # of one segment a lane
-    stream = Stream(text, self.segment, self.documents)
-    return TextData({}, {"train": stream}, Vocabulary([b""] * size), self.scored)
-
   def prepare(self, folder: Path) -> TextData:
-    splits, opened, notes = corpus.prepare(self, folder)
-    streams = {
-      split: Stream(text.tokens, self.segment, self.documents) for split, text in splits.items()
-    }
+    texts, opened, notes = corpus.prepare(self, folder)
     if self.contexts:
-      windows.drawn(streams["test"], max(self.contexts))  # which refuses a text that is too short
-    return TextData(splits, streams, opened, self.scored, tuple(notes))
+      windows.drawn(texts["test"], max(self.contexts))  # which refuses a text that is too short
+    return TextData(texts, opened, self.scored, tuple(notes))
 
   def answers(self, data: TextData, split: str, found: Outputs) -> Outputs:
     """Return arrays [N] over the segments of a split, of which there are outputs of the first N.
@@ -214,10 +195,10 @@ class LanguageModeling(Task):
     """Return the metrics of the test split, its floors, and its losses by context; segments, and
     how the model goes on with some beginnings, are written.
     """
-    text, found = data.splits["test"].source, self.predict(data, snapshot, "test")
+    text, found = data.streams["test"].source, self.predict(data, snapshot, "test")
     nats = found["loss"].sum()
     # Of the exact text, which words may not give back: what they leave out is spelled in bytes.
-    bits = nats / math.log(2) + 8 * data.splits["test"].unspelled
+    bits = nats / math.log(2) + 8 * data.streams["test"].unspelled
     parted = text.bytes < WORDY * text.words and writing.parts_words([text.beginning])
     measured = self.scores(found) | {
       "bits_per_byte": float(bits / text.bytes),
@@ -229,7 +210,7 @@ class LanguageModeling(Task):
     write_predictions(folder, "test", segments(data, found))
     generated = list(continuations(data, snapshot))
     write_predictions(folder, "generated", generated)
-    floors = byte_ngrams.baselines({split: data.splits[split] for split in ("train", "test")})
+    floors = byte_ngrams.baselines({split: data.streams[split] for split in ("train", "test")})
     summary = prefixed("test", measured | counted) | prefixed("baseline/test", floors["test"])
     summary["generated"] = len(generated)
     if self.contexts:
@@ -263,15 +244,17 @@ class LanguageModeling(Task):
 
 
 def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
-  """Yield the rows of the predictions: the text of each segment of test, and its loss."""
+  """Return the rows of the predictions: the text of each segment of test, and its loss."""
   stream = data.streams["test"]
-  plan = stream.plan()
-  columns = (found[name].tolist() for name in ("index", "tokens", "bytes", "loss"))
-  for index, tokens, size, loss in zip(*columns, strict=True):
-    first = int(plan.start[index]) + 1
-    text = data.vocabulary.decode(stream.tokens[first : first + tokens].tolist())
-    row = {"index": index, "text": text.decode(errors="replace")}
-    yield row | {"tokens": tokens, "bytes": size, "loss": loss}
+  start, count, _ = stream.plan()
+  targets = (stream.tokens[slice(*ends)] for ends in zip(start + 1, start + count + 1, strict=True))
+  sizes = {name: found[name] for name in ("tokens", "bytes", "loss")}
+  return rows_of({"text": spelled(data, targets)} | sizes)
+
+
+def spelled(data: TextData, rows: Iterable[np.ndarray]) -> Iterator[str]:
+  """Yield the text of each row of tokens."""
+  return (data.vocabulary.decode(each.tolist()).decode(errors="replace") for each in rows)
 
 
 def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
@@ -283,7 +266,7 @@ def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]
   from posexp.models import sampling
 
   doing("going on with beginnings of the test split")
-  tokens, decode = data.streams["test"].tokens, data.vocabulary.decode
+  tokens = data.streams["test"].tokens
   given = min(PROMPT, data.length // 2, len(tokens) - 1)
   begins = np.flatnonzero(tokens[: len(tokens) - given] == END)[:PROMPTS] + 1
   if len(begins) < PROMPTS:
@@ -304,7 +287,5 @@ def continuations(data: TextData, snapshot: Snapshot) -> Iterator[dict[str, Any]
     lambda params, settings, batch: {"tokens": go_on(params, settings, batch["tokens"])}, batches
   )
   written = sampling.check_drawn(found["tokens"])
-  for index, (prompt, drawn) in enumerate(zip(prompts, written, strict=True)):
-    drawn = drawn[: np.argmax(drawn == END)] if END in drawn else drawn
-    texts = (decode(each.tolist()).decode(errors="replace") for each in (prompt, drawn))
-    yield {"index": index} | dict(zip(("prompt", "text"), texts, strict=True))
+  ended = (each[: np.argmax(each == END)] if END in each else each for each in written)
+  return rows_of({"prompt": spelled(data, prompts), "text": spelled(data, ended)})

@@ -77,7 +77,7 @@ def languages() -> list[str]:
 
 
 def _writers(code: str, option: str) -> dict[str, Callable[[Any], str]]:
-  """Return what writes a value of each group in a language, which an option of the task names."""
+  """Return, by group, the function that writes a value in the language that `option` names."""
   if not _known(code):
     known = languages()
     near = nearest(code, known)
@@ -212,10 +212,6 @@ class Numbers(Translation):
     parts = makers, self.source, self.target, options
     rows = storage.cached("numbers", lambda: generate(self), *parts)
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    rows = {split: each for split, each in rows.items() if each}  # there may be nothing beyond
-    sides = {
-      split: [(source, target) for source, target, _ in each] for split, each in rows.items()
-    }
-    found = {split: functools.partial(iter, each) for split, each in sides.items()}
-    groups = {split: [group for *_, group in each] for split, each in rows.items()}
-    return Splits(found, [], groups, digest)
+    # There may be nothing beyond.
+    found = {split: functools.partial(iter, each) for split, each in rows.items() if each}
+    return Splits(found, [], digest)

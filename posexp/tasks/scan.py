@@ -22,10 +22,10 @@ import numpy as np
 
 from posexp.config.checks import Name, between, check
 from posexp.data import files
-from posexp.data.drawn import FIRST, Example, Listed
 from posexp.data.splits import draw, key
 from posexp.errors import UserError
-from posexp.tasks.diagnostic import Answering, DrawnData
+from posexp.tasks.diagnostic import Answering
+from posexp.tasks.drawn import Example, Listed
 
 VERBS = {"walk": "I_WALK", "look": "I_LOOK", "run": "I_RUN", "jump": "I_JUMP"}
 SIDES = {"left": "I_TURN_LEFT", "right": "I_TURN_RIGHT"}
@@ -139,6 +139,8 @@ class Scan(Answering):
   """
 
   form: ClassVar[str] = "decoder"
+  words: ClassVar[tuple[str, ...]] = tuple(SYMBOLS)
+  symbols: ClassVar[int] = len(SYMBOLS)
 
   name: Name = "scan"
   split: Split = "length"
@@ -158,14 +160,13 @@ class Scan(Answering):
   def data_digest(self) -> str | None:
     return files.digest({"train": self.train, "test": self.test}) if self.train else None
 
-  def prepare(self, folder: Path) -> DrawnData:
+  def prepare(self, folder: Path) -> Listed:
     pairs = self.pairs()
     examples = {split: [_example(*pair) for pair in each] for split, each in pairs.items()}
     chance = blind({pair for each in pairs.values() for pair in each})
     held = "validation" if self.split == "simple" else "validation, and one for the test"
     notes = (f"a twentieth of the training commands is held out for {held}",)
-    size, words = len(SYMBOLS), tuple(SYMBOLS)
-    return DrawnData(Listed(examples), FIRST + size, size, chance, words, notes)
+    return Listed(self, examples=examples, blind=chance, notes=notes)
 
   def pairs(self) -> dict[str, list[Pair]]:
     """Return the commands of each split, with their actions.

@@ -25,20 +25,17 @@ from posexp.tasks.contract import Snapshot, aligned, result_rows
 
 
 @dataclasses.dataclass(frozen=True)
-class TextClassification(Classification):
-  """Which texts are classified, and how they become tokens. Rows come from `package`, from `hub` or
-  else from the files `train`, `validation` and `test`; configs/task explains each option."""
+class TextClassification(sources.Sourced, Classification):
+  """Texts with their labels, from `package`, from `hub` or else from the files `train`, ...
+
+  configs/task explains each option.
+  """
 
   columns: ClassVar[tuple[str, ...]] = ("text", "label")
   way_out: ClassVar[str] = "task=text_classification task.train=FILE, or take task=mr"
 
   name: Name = "text_classification"
   package: Literal["rotten_tomatoes", "imdb"] | None = None
-  hub: str | None = None
-  revision: Annotated[str | None, only_with("hub")] = None
-  train: str | None = None
-  validation: str | None = None
-  test: str | None = None
   text: Annotated[str, only_with("train")] = "text"
   label: Annotated[str, only_with("train")] = "label"
   folds: Annotated[int, at_least(2)] | None = None
@@ -60,9 +57,6 @@ class TextClassification(Classification):
       raise ValueError(f"vocab_size must be at least {least} for {kind}, not {self.vocab_size}")
     if self.max_length is not None and self.max_length < 1 + self.cls:
       raise ValueError(f"max_length must be at least {1 + self.cls}, not {self.max_length}")
-
-  def data_digest(self) -> str | None:
-    return sources.digest(self)
 
   def settled(self) -> TextClassification:
     """Return the task with `word` for `tokenizer=auto`, or with `char` where the texts of the file
@@ -203,6 +197,6 @@ def _prepared(task: TextClassification, digest: str | None, text: str) -> Labele
     vocab_size=opened.vocab_size,
     label_names=label_names,
     first=task.cls,
-    notes=notes,
-    words=opened.words if task.tokenizer == "word" else (),
+    notes=tuple(notes),
+    words=tuple(opened.words) if task.tokenizer == "word" else (),
   )

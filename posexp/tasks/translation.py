@@ -31,6 +31,7 @@ from posexp.tasks.contract import (
   perplexity,
   prefixed,
   result_table,
+  rows_of,
   score_of,
   token_scores,
 )
@@ -48,16 +49,17 @@ DECODED = ("bleu", "chrf", "exact_match")  # metrics of hypotheses
 class Splits(NamedTuple):
   """The pairs of each split, and notes on how the splits were made."""
 
-  pairs: dict[str, Split]  # train, validation, test, and more that are tested
+  pairs: dict[str, Split]  # train, validation, test, and more that are tested; perhaps with groups
   notes: list[str]
-  groups: dict[str, list[str]]  # by split, in its order; a split may have none
   digest: str  # of all that the pairs depend on
 
 
 @dataclasses.dataclass(frozen=True)
 class Translation(Task):
-  """How pairs become tokens, and how a model is measured on them; subclasses say where the pairs
-  come from. configs/task explains each option."""
+  """A task of a translator: its tokens, search and measures; subclasses say where pairs come from.
+
+  configs/task explains each option.
+  """
 
   score: ClassVar[str] = "validation/bleu"
   headline: ClassVar[tuple[str, ...]] = ("test/bleu", "test/chrf")
@@ -94,7 +96,7 @@ class Translation(Task):
 
   @property
   def search(self) -> Search:
-    """How test sentences are translated."""
+    """The search that translates test sentences."""
     from posexp.models.decoding import Search
 
     return Search(self.beam, self.length_penalty)
@@ -246,15 +248,13 @@ def write_hypotheses(
   folder: Path, split: str, texts: list[TextPair], hypotheses: list[str], found: Outputs
 ) -> None:
   """Write hypotheses, one a line, and predictions: each with its source, reference and score."""
-  rows = []
-  for index, (text, hypothesis) in enumerate(zip(texts, hypotheses, strict=True)):
-    row = {"index": index, "source": text.source, "reference": text.target}
-    row |= {"hypothesis": hypothesis, "score": float(found["score"][index])}
-    row |= {"tokens": int(found["length"][index])} | ({"group": text.group} if text.group else {})
-    rows.append(row)
+  sources, references, groups = zip(*texts, strict=True)
+  columns = {"source": sources, "reference": references, "hypothesis": hypotheses}
+  columns |= {"score": found["score"], "tokens": found["length"]}
+  columns |= {"group": groups} if all(groups) else {}
   lines = "".join(f"{' '.join(each.split())}\n" for each in hypotheses)
   storage.write(folder / "predictions" / f"{split}.txt", lines)
-  write_predictions(folder, split, rows)
+  write_predictions(folder, split, rows_of(columns))
 
 
 def tokenizers(task: Translation, folder: Path, given: Splits | None = None) -> tuple[str, str]:
@@ -275,7 +275,8 @@ def tokenizers(task: Translation, folder: Path, given: Splits | None = None) -> 
 def _trained(task: Translation, given: Splits, side: int | None) -> str:
   def train() -> str:
     pairs = given.pairs["train"]()
-    rows = tokenizer.evenly(pairs if side is None else ((pair[side],) for pair in pairs))
+    sides = slice(2) if side is None else slice(side, side + 1)
+    rows = tokenizer.evenly(pair[sides] for pair in pairs)
     texts, special = itertools.chain.from_iterable(rows), tokenizer.ENDS[task.tokenizer]
     return tokenizer.train(texts, task.tokenizer, task.vocab_size, special, decodes=True)
 
@@ -303,13 +304,11 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
     if found.long:
       what = "dropped" if split == "train" else "cut for the model"
       notes.append(f"{found.long:,} {split} pairs of over {task.max_length} tokens are {what}")
-  texts_of = {}
-  for split, found in given.pairs.items():
-    if split != "train":
-      groups = given.groups.get(split) or itertools.repeat("")
-      texts_of[split] = [
-        TextPair(*pair, group) for pair, group in zip(found(), groups, strict=False)
-      ]
+  texts_of = {
+    split: [TextPair(*pair) for pair in found()]
+    for split, found in given.pairs.items()
+    if split != "train"
+  }
   data = ParallelData(
     languages=(task.source, task.target),
     tokenizers=opened,
@@ -326,18 +325,13 @@ def _prepared(task: Translation, digest: str, texts: tuple[str, str]) -> Paralle
 
 
 @dataclasses.dataclass(frozen=True)
-class Corpus(Translation):
+class Corpus(sources.Sourced, Translation):
   """Pairs of `hub`, or else of the files `train`, `validation` and `test`."""
 
   columns: ClassVar[tuple[str, ...]] = ("source", "target")
   way_out: ClassVar[str] = "task=translation task.train=FILE, or take task=numbers"
 
-  hub: str | None = None
   subset: Annotated[str | None, only_with("hub")] = None
-  revision: Annotated[str | None, only_with("hub")] = None
-  train: str | None = None
-  validation: str | None = None
-  test: str | None = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -352,7 +346,7 @@ class Corpus(Translation):
       digest = storage.digest(digest, RECIPE)
     names = {"rows": "pairs", "texts": "sources"}
     splits, notes = arrange(given, keep=full, digest=digest, **names)
-    return Splits(splits, [*sources.notes(self), *notes], {}, digest)
+    return Splits(splits, [*sources.notes(self), *notes], digest)
 
 
 def full(pair: Row) -> bool:

@@ -69,9 +69,6 @@ def run_training(
     UserError: the data are not in order, or the loss is no longer finite.
   """
   step = run.checkpoints.find("latest") or 0
-  foreseen = setup.task.foreseen(setup.training.batch_size) if setup.training.steps else None
-  if foreseen and step < setup.training.steps:
-    begin(setup, foreseen, step)  # equal programs are one, so the same call below finds it compiled
   doing("reading the data")
   with processes.main_process_first():
     data = setup.task.prepare(run.path)

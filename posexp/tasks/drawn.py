@@ -10,35 +10,42 @@ import dataclasses
 import functools
 import itertools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from posexp.data.batches import GRANULE
 from posexp.data.examples import Batch, numbered
+from posexp.tasks.contract import Data, ModelSpec
+
+if TYPE_CHECKING:
+  from posexp.tasks.diagnostic import Answering, Diagnostic
 
 PAD, BOS, SEP, EOS = range(4)
 FIRST = 4  # the token of symbol 0
 
 Example = tuple[np.ndarray, np.ndarray]  # symbols of the input and of the answer, int each
-Draw = Callable[[np.random.Generator, int], Example]  # an example of a length
 
 
-class Answers:
-  """Batches of examples; subclasses say where the examples come from.
+@dataclasses.dataclass(frozen=True)
+class Answers(Data):
+  """Examples for a decoder or a classifier; subclasses say where the examples come from.
 
   Training batches are a pure function of (seed, step); the examples of other splits are the same
   for every run.
   """
 
-  lengths: dict[str, tuple[int, ...]]  # of the examples of each split
-  form: Literal["decoder", "encoder"]
-  question: int  # the number of the input's last symbols that ask for the answer
-  epoch: int  # examples of training that count as an epoch
+  task: Answering
 
   item: ClassVar[str] = "example"
+  unit: ClassVar[str] = "examples"
+
+  # A subclass gives these as class variables, fields or properties.
   source: ClassVar[str]  # how training examples are found
+  epoch: ClassVar[int]  # examples of training that count as an epoch
+  lengths: ClassVar[dict[str, tuple[int, ...]]]  # of the examples of each split
+  blind: ClassVar[dict[int, float]]  # chance level by length
 
   @property
   def splits(self) -> dict[str, tuple[np.ndarray, list[Example]]]:
@@ -49,9 +56,47 @@ class Answers:
     """Draw `rows` examples to train on."""
     raise NotImplementedError
 
-  def longest(self, length: int) -> Example:
+  def widest(self, length: int) -> Example:
     """Return an example with the most tokens of all examples of a length."""
     raise NotImplementedError
+
+  @property
+  def sizes(self) -> dict[str, int]:
+    held = {split: len(each) for split, (each, _) in self.splits.items()}
+    return {"train": self.epoch} | held
+
+  @property
+  def about(self) -> tuple[str, str]:
+    trained = self.lengths["train"]
+    shown = " -> ".join(map(self.written, self.splits["validation"][1][0]))
+    return (
+      f"lengths {trained[0]} to {trained[-1]}, {self.source}; {self.task.form}",
+      f"vocabulary {self.vocab_size}; {shown if len(shown) < 70 else shown[:66] + ' ...'}",
+    )
+
+  def written(self, symbols: np.ndarray) -> str:
+    """Return the names of symbols, or their numbers where they have none."""
+    return " ".join(self.task.words[each] if self.task.words else str(each) for each in symbols)
+
+  @property
+  def vocab_size(self) -> int:
+    return FIRST + self.task.symbols
+
+  def model(self, encoding, size, positions) -> ModelSpec:
+    return self.task.spec(self.vocab_size, self.task.symbols, encoding, size, positions)
+
+  @property
+  def word_counts(self) -> np.ndarray:
+    counts = [batch["tokens"].ravel() for batch in self.evaluation("validation", 64)]
+    return np.bincount(np.concatenate(counts), minlength=self.vocab_size)
+
+  @property
+  def length(self) -> int:
+    return max(self.widths.values())
+
+  @property
+  def longest(self) -> int:
+    return max(self.tokens.values())
 
   @functools.cached_property
   def widths(self) -> dict[int, int]:
@@ -70,8 +115,8 @@ class Answers:
     """The most tokens that an example of each length has."""
     found = {}
     for length in sorted({length for each in self.lengths.values() for length in each}):
-      x, y = self.longest(length)
-      found[length] = 1 + len(x) + (1 + len(y)) * (self.form == "decoder")
+      x, y = self.widest(length)
+      found[length] = 1 + len(x) + (1 + len(y)) * (self.task.form == "decoder")
     return found
 
   @property
@@ -79,21 +124,24 @@ class Answers:
     """The most tokens of an example that is trained on."""
     return max(self.tokens[length] for length in self.lengths["train"])
 
-  def batches(self, rows: int, *, seed: int, start: int) -> Iterator[Batch]:
+  def steps_per_epoch(self, batch_size: int) -> int:
+    return max(1, self.epoch // batch_size)
+
+  def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[Batch]:
     """Yield batches of mixed lengths without end from step `start` on."""
     width = self.widths[self.lengths["train"][-1]]
     for step in itertools.count(start):
-      drawn = self.training(np.random.default_rng([seed, step]), rows)
-      yield self.batch(drawn, np.arange(rows), width, rows)
+      drawn = self.training(np.random.default_rng([seed, step]), batch_size)
+      yield self.batch(drawn, np.arange(batch_size), width, batch_size)
 
-  def evaluation(self, split: str, rows: int) -> Iterator[Batch]:
+  def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
     """Yield every example of a split once, narrow ones first."""
     lengths, examples = self.splits[split]
     widths = np.array([self.widths[length] for length in lengths.tolist()])
     for width in np.unique(widths).tolist():
       places = np.flatnonzero(widths == width)
-      for chosen in np.split(places, range(rows, len(places), rows)):
-        yield self.batch([examples[i] for i in chosen], chosen, width, rows)
+      for chosen in np.split(places, range(batch_size, len(places), batch_size)):
+        yield self.batch([examples[i] for i in chosen], chosen, width, batch_size)
 
   def batch(self, examples: Sequence[Example], index: np.ndarray, width: int, rows: int) -> Batch:
     """Turn examples into a batch of tokens, with rows of padding.
@@ -109,15 +157,15 @@ class Answers:
     slots = np.full(rows, self.trained, np.int32)
     for row, (x, y) in enumerate(examples):
       given, answer = [BOS, *(x + FIRST)], []
-      if self.form == "decoder":
-        given.insert(len(given) - self.question, SEP)
+      if self.task.form == "decoder":
+        given.insert(len(given) - self.task.question, SEP)
         answer = [*(y + FIRST), EOS]
       end = len(given) + len(answer)
       tokens[row, :end] = [*given, *answer]
       mask[row, len(given) if answer else 0 : end] = True
       slots[row] = max(self.trained, end - 1)
     batch = {"tokens": tokens[:, :-1]} | numbered(index, rows)
-    if self.form == "decoder":
+    if self.task.form == "decoder":
       batch |= {"labels": tokens[:, 1:], "mask": mask[:, 1:], "fresh": np.ones(rows, bool)}
       return batch | {"slots": slots}
     mask[len(examples) :, 0] = True  # attention needs a key in every row
@@ -127,35 +175,44 @@ class Answers:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn(Answers):
-  """Examples of the lengths of each split, made anew in each step of training."""
+  """Examples of a diagnostic, made anew in each step of training."""
 
-  name: str
-  draw: Draw
-  lengths: dict[str, tuple[int, ...]]  # of each split, to draw from
-  counts: dict[str, int]  # examples of validation, and of each length of other splits
-  form: Literal["decoder", "encoder"]
-  question: int = 0
+  task: Diagnostic
 
   epoch: ClassVar[int] = 10_000  # since examples never end
   source: ClassVar[str] = "drawn anew in each step"
 
+  @functools.cached_property
+  def lengths(self):
+    task = self.task
+    trained = tuple(range(task.shortest, task.longest + 1))
+    within = tuple(n for n in task.lengths if n <= task.longest)
+    beyond = tuple(n for n in task.lengths if n > task.longest)
+    found = {"train": trained, "validation": trained, "test": within, "beyond": beyond}
+    return {split: each for split, each in found.items() if each}
+
+  @functools.cached_property
+  def blind(self):
+    return {n: self.task.chance(n) for n in self.task.lengths}
+
   def training(self, random, rows):
     lengths = random.choice(self.lengths["train"], rows)
-    return [self.draw(random, length) for length in lengths.tolist()]
+    return [self.task.draw(random, length) for length in lengths.tolist()]
 
-  def longest(self, length):
-    return self.draw(np.random.default_rng(0), length)
+  def widest(self, length):
+    return self.task.draw(np.random.default_rng(0), length)
 
   @functools.cached_property
   def splits(self):
-    found = {}
-    for split in self.lengths.keys() - {"train"}:
-      random = np.random.default_rng(zlib.crc32(f"{self.name} {split}".encode()))
-      choices, count = self.lengths[split], self.counts[split]
-      # Validation draws its lengths, like training.
+    """Draw `task.examples` of each length, but of validation altogether, as in training."""
+    found, count = {}, self.task.examples
+    for split, choices in self.lengths.items():
+      if split == "train":
+        continue
+      random = np.random.default_rng(zlib.crc32(f"{self.task.name} {split}".encode()))
       mixed = split == "validation"
       lengths = random.choice(choices, count) if mixed else np.repeat(choices, count)
-      found[split] = lengths, [self.draw(random, length) for length in lengths.tolist()]
+      found[split] = lengths, [self.task.draw(random, length) for length in lengths.tolist()]
     return found
 
 
@@ -164,9 +221,9 @@ class Listed(Answers):
   """Examples of a fixed set, any of which a step may draw; their length is that of the answer."""
 
   examples: dict[str, list[Example]]  # of each split
+  blind: dict[int, float]
+  notes: tuple[str, ...]
 
-  form: ClassVar[Literal["decoder"]] = "decoder"
-  question: ClassVar[int] = 0
   source: ClassVar[str] = "drawn with replacement"
 
   @property
@@ -183,7 +240,7 @@ class Listed(Answers):
     train = self.examples["train"]
     return [train[i] for i in random.integers(len(train), size=rows).tolist()]
 
-  def longest(self, length):
+  def widest(self, length):
     alike = (each for found in self.examples.values() for each in found if len(each[1]) == length)
     return max(alike, key=lambda each: len(each[0]))
 
