@@ -61,22 +61,13 @@ def parse(args: argparse.Namespace) -> None:
       written = trees.indented if args.texts else trees.brackets
       print("\n".join(map(printable, written(tree).split("\n"))) if tree else "")
       if tree and args.svg:
-        draw(tree, args.svg)
+        from posexp.parsing import figures
+
+        with writing("--svg", args.svg):
+          figures.drawn(tree).savefig(args.svg, format="svg", metadata={"Date": None})
     sys.stdout.flush()
   if parser.guessed:
     print(f"note: {parser.guessed}", file=sys.stderr)
-
-
-def draw(tree: trees.Tree, file: Path) -> None:
-  """Draw a tree.
-
-  Raises:
-    UserError: the file cannot be written.
-  """
-  from posexp.parsing import figures
-
-  with writing("--svg", file):
-    figures.drawn(tree).savefig(file, format="svg", metadata={"Date": None})
 
 
 def main() -> None:

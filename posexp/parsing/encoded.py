@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from posexp.data import tokenizer
-from posexp.data.examples import Batch, numbered
+from posexp.data.examples import Batch, Sequences, numbered
 from posexp.parsing.trees import Tree, chains, of_chains, ordered
 
 # Words and tags share a table, so that one look-up can sum their rows.
@@ -137,20 +137,21 @@ def _numbered(names: Iterable[str], start: int) -> dict[str, int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentences:
-  """A split of a treebank as numbers, by sentence."""
+class Sentences(Sequences):
+  """A split of a treebank as numbers: tokens int32 [sum of lengths,I], from START to STOP."""
 
-  tokens: Sequence[np.ndarray]  # int32 [N+2,I] of N words, from START to STOP
-  spans: Sequence[np.ndarray]  # int32 [spans,3]: first word, last word, label
+  spans: Sequence[np.ndarray]  # int32 [spans,3] by sentence: first word, last word, label
   rare: np.ndarray  # float32 [V], the probability that a word is replaced
 
   @classmethod
-  def of(cls, trees: Iterable[Tree], lexicon: Lexicon, inputs: str, *, train: bool) -> Sentences:
+  def of_trees(
+    cls, trees: Iterable[Tree], lexicon: Lexicon, inputs: str, *, train: bool
+  ) -> Sentences:
     """Turn trees into numbers by `Lexicon.ids`; words may become unknown only in `train`."""
-    tokens: list[np.ndarray] = []
+    ids: list[np.ndarray] = []
     spans: list[np.ndarray] = []
     for tree in trees:
-      tokens.append(lexicon.ids(tree.words, tree.tags, inputs))
+      ids.append(lexicon.ids(tree.words, tree.tags, inputs))
       rows = [
         (start, end - 1, lexicon.label_ids.get(chain, UNSEEN))
         for (start, end), chain in chains(tree).items()
@@ -158,34 +159,19 @@ class Sentences:
       spans.append(np.array(rows, np.int32).reshape(-1, 3))
     replaced = train and inputs in ("words", "both")
     rare = lexicon.rare if replaced else np.zeros(lexicon.rows(inputs), np.float32)
-    return cls(tokens, spans, rare)
-
-  @functools.cached_property
-  def lengths(self) -> np.ndarray:
-    """The number of tokens of each sentence including START and STOP, int64 [N]."""
-    return np.array([len(ids) for ids in self.tokens])
+    return cls.of(ids, spans, rare)
 
   def batch(self, rows: np.ndarray, length: int, size: int) -> Batch:
     """Return the sentences `rows`, padded to `length` tokens, and to `size` rows with weight 0.
 
     The batch has, with L = `length` and N = L − 2 words: tokens int32 [B,L,I], mask bool [B,L],
     rare float32 [B,L], gold int16 [B,N,N] (the label of the words i to j inclusive; 0 for no
-    phrase), weight float32 [B] and index int32 [B], the place in the split (−1 for a padded row,
-    which holds one unknown word).
+    phrase), weight float32 [B] and index int32 [B], the place in the split (−1 for a padded row).
     """
-    filling = self.tokens[0][[0, 1, -1]]
-    filling[1] = UNKNOWN
-    sentences = [*(self.tokens[i] for i in rows), *[filling] * (size - len(rows))]
-    tokens = np.full((size, length, filling.shape[1]), PAD, np.int32)
-    for row, ids in zip(tokens, sentences, strict=True):
-      row[: len(ids)] = ids
+    tokens, mask = self.padded(rows, length, size)
     gold = np.zeros((size, length - 2, length - 2), np.int16)
     for row, i in zip(gold, rows, strict=False):
       first, last, label = self.spans[i].T
       row[first, last] = label
-    return {
-      "tokens": tokens,
-      "mask": np.arange(length) < np.array([[len(ids)] for ids in sentences]),
-      "rare": self.rare[tokens[..., 0]],
-      "gold": gold,
-    } | numbered(rows, size)
+    found = {"tokens": tokens, "mask": mask, "rare": self.rare[tokens[..., 0]], "gold": gold}
+    return found | numbered(rows, size)

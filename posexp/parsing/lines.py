@@ -38,7 +38,7 @@ class LineParser:
     if not real:
       return found
     sentences = [Tree(*zip(*given[place], strict=True), ()) for place in real]
-    encoded = Sentences.of(sentences, self.lexicon, self.inputs, train=False)
+    encoded = Sentences.of_trees(sentences, self.lexicon, self.inputs, train=False)
     ends = np.unique(
       [batches.padded_length(count, self.limit) for count in encoded.lengths.tolist()]
     )
@@ -54,16 +54,12 @@ class LineParser:
         f"{name}: {len(words):,} words, and the positions of the run are enough for "
         f"{self.limit - 2:,}"
       )
-    parted = [word.rpartition("/") for word in words]
+    parted = {word: word.rpartition("/")[::2] for word in words}
     tags = self.lexicon.tag_ids
-    missing = [
-      word
-      for word, (first, _, tag) in zip(words, parted, strict=True)
-      if not first or tag not in tags
-    ]
+    missing = [word for word, (first, tag) in parted.items() if not first or tag not in tags]
     if not missing:
-      return [(trees.escaped(word), tag) for word, _, tag in parted]
-    if len(missing) < len(words) or all(first and tag.isupper() for first, _, tag in parted):
+      return [(trees.escaped(parted[word][0]), parted[word][1]) for word in words]
+    if len(missing) < len(parted) or all(first and tag.isupper() for first, tag in parted.values()):
       raise UserError(
         f"{name}: {missing[0]!r} has no tag of the training trees, as other words have; they are "
         f"{' '.join(self.lexicon.tags)}"

@@ -29,6 +29,7 @@ from posexp.tasks.contract import (
   parts,
   prefixed,
   result_rows,
+  rows_of,
 )
 
 if TYPE_CHECKING:
@@ -208,14 +209,10 @@ def write_trees(folder: Path, gold: Sequence[Tree], parses: Sequence[Tree], foun
   for name, side in lines.items():
     text = "".join(f"{line}\n" for line in side)
     storage.write(folder / "predictions" / f"test.{name}.mrg", text)
-  rows = [
-    {"index": index, "text": tree.text, "words": len(tree.words)}
-    | {"tree": lines["gold"][index], "parse": lines["parsed"][index]}
-    | dict(zip(COUNTS, found["counts"][index].tolist(), strict=False))
-    | {"loss": float(found["loss"][index])}
-    for index, tree in enumerate(gold)
-  ]
-  write_predictions(folder, "test", rows)
+  columns = {"text": [tree.text for tree in gold], "words": [len(tree.words) for tree in gold]}
+  columns |= {"tree": lines["gold"], "parse": lines["parsed"]}
+  columns |= dict(zip(COUNTS, found["counts"].T, strict=False)) | {"loss": found["loss"]}
+  write_predictions(folder, "test", rows_of(columns))
 
 
 @functools.lru_cache(maxsize=2)

@@ -51,7 +51,7 @@ class TreebankData(batches.Bucketed):
   ) -> Self:
     """Build the data from trees by split; too long training trees are already removed."""
     examples = {
-      split: Sentences.of(given[split], lexicon, task.inputs, train=split == "train")
+      split: Sentences.of_trees(given[split], lexicon, task.inputs, train=split == "train")
       for split in SPLITS
     }
     notes = (*notes, *_unknown(given, lexicon))
@@ -83,8 +83,9 @@ class TreebankData(batches.Bucketed):
 
   @property
   def word_counts(self) -> np.ndarray:
-    tokens = np.concatenate([ids[1:-1] for ids in self.examples["train"].tokens])
-    return np.bincount(tokens.ravel(), minlength=self.lexicon.rows(self.task.inputs))
+    starts, tokens = self.examples["train"].starts, self.examples["train"].tokens
+    words = np.delete(tokens, np.concatenate([starts[:-1], starts[1:] - 1]), axis=0)
+    return np.bincount(words.ravel(), minlength=self.lexicon.rows(self.task.inputs))
 
   def model(self, encoding, size, positions) -> ParserSpec:
     return self.task.model(self.lexicon, encoding, size, positions)

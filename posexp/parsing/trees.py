@@ -23,7 +23,12 @@ TOP = "TOP"
 TOPS = ("", TOP, "ROOT", "S1", "VROOT")  # labels of the bracket around a sentence in treebanks
 TRACE = "-NONE-"  # the tag of traces and empty elements, which are not spoken
 JOIN = "::"  # between the labels of phrases over the same words, outermost first
-TOKEN = re.compile(r"[()]|[^\s()]+")
+# A word in a bracket with its tag, the beginning of another bracket with its label, the end of one,
+# or what stands where nothing may.
+TOKEN = re.compile(
+  r"\(\s*(?P<tag>[^\s()]++)\s+(?P<word>[^\s()]++(\s+[^\s()]++)*+)\s*\)"
+  r"|\(\s*(?P<label>[^\s()]*+)|(?P<end>\))|[^\s()]++"
+)
 CLOSING = re.compile(r"\)*")
 WIDTH = 80  # columns of a line when a tree takes several
 ESCAPES = str.maketrans(
@@ -80,81 +85,60 @@ def read(names: Iterable[str]) -> Iterator[Tree]:
   """
   for name in names:
     with files.opened(name) as file:
-      for line, tree in parsed(name, files.lines(name, file)):
-        cleaned = clean(tree)
-        if cleaned.words and all(phrase.label == TOP for phrase in cleaned.phrases):
-          raise UserError(
-            f"{name}, line {line}: a tree without a phrase; above its words at least one bracket "
-            "must stand that is not the top"
-          )
-        if cleaned.words:  # else it had only traces
-          yield cleaned
+      text = "".join(files.lines(name, file))
+    for place, tree in parsed(name, text):
+      cleaned = clean(tree)
+      if cleaned.words and all(phrase.label == TOP for phrase in cleaned.phrases):
+        raise UserError(
+          f"{_where(name, text, place)}: a tree without a phrase; above its words at least one "
+          "bracket must stand that is not the top"
+        )
+      if cleaned.words:  # else it had only traces
+        yield cleaned
 
 
-@dataclasses.dataclass
-class _Open:
-  """A bracket that is not closed yet."""
-
-  line: int
-  start: int  # the words before it
-  atoms: list[str]  # its label, or its tag and its word
-  nested: bool = False  # whether it holds brackets
-
-
-def parsed(name: str, lines: Iterable[str]) -> Iterator[tuple[int, Tree]]:
-  """Yield the trees of a file as written, each with the line on which it begins.
+def parsed(name: str, text: str) -> Iterator[tuple[int, Tree]]:
+  """Yield the trees of a file's text as written, each with the place in the text where it begins.
 
   Raises:
-    UserError: brackets do not match, a leaf has no word, or a bracket mixes words and phrases; the
+    UserError: brackets do not match, one is empty, or a bracket mixes words and phrases; the
       message names the file and the line.
   """
-  stack: list[_Open] = []
+  opened: list[tuple[int, str]] = []  # brackets that are not closed yet: words before them, labels
   words: list[str] = []
   tags: list[str] = []
   phrases: list[Phrase] = []  # children before their parents
-  for number, line in enumerate(lines, start=1):
-    where = f"{name}, line {number}"
-    for token in TOKEN.findall(line):
-      if stack and token != ")":
-        _check_unmixed(name, stack[-1], token)
-      if token == "(":
-        stack.append(_Open(number, len(words), []))
-      elif not stack:
-        found = "a ) that closes no (" if token == ")" else f"{token!r} outside of all brackets"
-        raise UserError(f"{where}: {found}")
-      elif token != ")":
-        stack[-1].atoms.append(token)
-      else:
-        closed = stack.pop()
-        label, *parts = closed.atoms or [""]
-        if closed.nested:
-          if JOIN in label:
-            raise UserError(
-              f"{where}: the label {label} holds {JOIN}, which joins labels; rename it"
-            )
-          phrases.append(Phrase(closed.start, len(words), label))
-        elif parts:  # several make one word
-          tags.append(sys.intern(label))  # a treebank has few different tags and words
-          words.append(sys.intern("_".join(parts)))
-        else:
-          raise UserError(f"{where}: ({label}) has neither a word nor a phrase in it")
-        if not stack:
-          yield closed.line, Tree(tuple(words), tuple(tags), _nested(reversed(phrases)))
-          words, tags, phrases = [], [], []
-  if stack:
-    missing = counted(len(stack), "closing bracket")
-    raise UserError(f"{name}, line {stack[0].line}: the tree that begins here lacks {missing}")
+  begin = 0
+  for token in TOKEN.finditer(text):
+    begin, wrong = begin if opened else token.start(), ""
+    if token["word"]:
+      tags.append(sys.intern(token["tag"]))  # a treebank has few different tags and words
+      words.append(sys.intern("_".join(token["word"].split())))  # several parts make one word
+    elif token["label"] is not None:
+      opened.append((len(words), token["label"]))
+    elif not token["end"]:
+      wrong = f"{token[0]!r} has no bracket of its own; is a ( or a ) missing?"
+    elif not opened:
+      wrong = "a ) that closes no ("
+    else:
+      start, label = opened.pop()
+      phrases.append(Phrase(start, len(words), label))
+      if start == len(words):
+        wrong = f"({label}) has neither a word nor a phrase in it"
+      elif JOIN in label:
+        wrong = f"the label {label} holds {JOIN}, which joins labels; rename it"
+    if wrong:
+      raise UserError(f"{_where(name, text, token.start())}: {wrong}")
+    if not opened:
+      yield begin, Tree(tuple(words), tuple(tags), _nested(reversed(phrases)))
+      words, tags, phrases = [], [], []
+  if opened:
+    missing = counted(len(opened), "closing bracket")
+    raise UserError(f"{_where(name, text, begin)}: the tree that begins here lacks {missing}")
 
 
-def _check_unmixed(name: str, bracket: _Open, token: str) -> None:
-  """Raise UserError if a bracket would hold both words and brackets with the next token."""
-  if len(bracket.atoms) > 1 if token == "(" else bracket.nested:
-    shown = " ".join(bracket.atoms)
-    raise UserError(
-      f"{name}, line {bracket.line}: the bracket ({shown} …) holds both words and brackets; is a ) "
-      "missing?"
-    )
-  bracket.nested |= token == "("
+def _where(name: str, text: str, place: int) -> str:
+  return f"{name}, line {1 + text.count(chr(10), 0, place)}"
 
 
 def _nested(phrases: Iterable[Phrase]) -> tuple[Phrase, ...]:

@@ -151,7 +151,7 @@ def test_sentences_are_parsed_as_in_the_test(trained, capsys, monkeypatch):
 def test_a_tree_is_printed_and_drawn_and_missing_tags_are_said(trained, capsys, tmp_path):
   file = tmp_path / "tree.svg"
   found = typed(capsys, trained, "Ann slept (", "--svg", file)
-  ((_, tree),) = trees.parsed("", found.out.splitlines())
+  ((_, tree),) = trees.parsed("", found.out)
   assert tree.words == ("Ann", "slept", "-LRB-")
   assert tree.tags[:2] == ("NNP", "VBD")
   assert found.err.startswith("note: no tags were given: each word has the one that it most often")

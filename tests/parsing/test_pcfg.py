@@ -19,7 +19,7 @@ TREE = (
 
 
 def read(*lines):
-  return [trees.clean(tree) for _, tree in trees.parsed("here", lines)]
+  return [trees.clean(tree) for _, tree in trees.parsed("here", "\n".join(lines))]
 
 
 def test_rules_know_the_parent_and_one_sibling():

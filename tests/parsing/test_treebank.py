@@ -12,7 +12,7 @@ from posexp.data.splits import EVALUATED
 from posexp.errors import UserError
 from posexp.parsing import brackets, grammar, trees
 from posexp.parsing.encoded import INPUTS, UNKNOWN, UNKNOWN_TAG, Lexicon, Sentences
-from posexp.parsing.sources import Craft, Files, Grammar
+from posexp.parsing.sources import Craft, Files
 from posexp.parsing.trees import Tree
 
 DRAWN = grammar.draw(200, seed=1)
@@ -39,7 +39,7 @@ def test_a_lexicon_counts_words_tags_and_chains(lexicon):
 
 @pytest.mark.parametrize("inputs", INPUTS)
 def test_a_batch_holds_the_sentences_and_their_spans(lexicon, inputs):
-  sentences = Sentences.of(DRAWN, lexicon, inputs, train=True)
+  sentences = Sentences.of_trees(DRAWN, lexicon, inputs, train=True)
   rows = np.array([7, 0, 3])
   batch = sentences.batch(rows, 48, 5)
   assert batch["index"].tolist() == [7, 0, 3, -1, -1]
@@ -62,14 +62,14 @@ def test_a_batch_holds_the_sentences_and_their_spans(lexicon, inputs):
       for i, j in np.argwhere(batch["gold"][row])
     }
     assert found == trees.chains(tree)
-  assert len({tuple(row) for row in batch["tokens"][:, 0].tolist()}) == 1  # START
-  assert batch["mask"][3:].sum(1).tolist() == [3, 3]  # a padded row is a sentence of one word
+  assert len({tuple(row) for row in batch["tokens"][:3, 0].tolist()}) == 1  # START
+  assert batch["mask"][3:].sum(1).tolist() == [1, 1]  # attention needs a key in every row
 
 
 def test_letters_are_those_of_the_words_and_of_long_ones_the_ends(lexicon):
   long = "telescopes" * 3
   tree = Tree((long, "café"), ("NN", "NN"), (trees.Phrase(0, 2, "NP"),))
-  sentences = Sentences.of([tree], lexicon, "characters", train=True)
+  sentences = Sentences.of_trees([tree], lexicon, "characters", train=True)
   batch = sentences.batch(np.array([0]), 8, 2)
   letters = {i: letter for letter, i in lexicon.letter_ids.items()} | {UNKNOWN: "?"}
   read = ["".join(letters.get(i, "") for i in row) for row in batch["tokens"][0].tolist()]
@@ -83,7 +83,7 @@ def test_letters_are_those_of_the_words_and_of_long_ones_the_ends(lexicon):
 
 def test_what_training_never_saw_is_unknown_and_missed(lexicon):
   tree = trees.of_chains(Tree(("blorp", "saw"), ("XX", "VBD"), ()), {(0, 2): "S::S::S"})
-  batch = Sentences.of([tree], lexicon, "both", train=False).batch(np.array([0]), 8, 1)
+  batch = Sentences.of_trees([tree], lexicon, "both", train=False).batch(np.array([0]), 8, 1)
   assert batch["tokens"][0, 1].tolist() == [UNKNOWN, UNKNOWN_TAG]
   assert batch["gold"][0, 0, 1] == -1
   assert not batch["rare"].any()
@@ -206,10 +206,3 @@ def test_the_grammar_itself_does_not_find_all_trees_again():
   of_tags = f1(lambda tree: grammar.best(tree, see_words=False, see_tags=True)[0])
   assert f1(branching) < 0.4 < of_tags < best < 0.99
   assert of_tags > 0.8
-
-
-def test_the_task_splits_what_it_draws(tmp_path):
-  data = Grammar(examples=200).prepare(tmp_path)
-  assert sum(data.sizes.values()) == 200
-  one, two = (itertools.islice(data.batches(16, seed=3, start=at), 2) for at in (0, 1))
-  np.testing.assert_array_equal([*one][1]["tokens"], next(two)["tokens"])
