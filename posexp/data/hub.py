@@ -2,18 +2,12 @@
 
 import functools
 import hashlib
-import http.client
 import itertools
 import json
 import os
-import queue
 import re
-import ssl
 import sys
 import textwrap
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -157,25 +151,18 @@ def trouble(endpoint: str, repository: str) -> str:
   """
   if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
     return "is not asked, as HF_HUB_OFFLINE is set; unset it to connect once"
-  answer: queue.SimpleQueue[str] = queue.SimpleQueue()
-  silent = f"does not answer at {endpoint}; connect once"
+  import huggingface_hub
+  from huggingface_hub.errors import HfHubHTTPError
 
-  def ask() -> None:
-    try:
-      with urllib.request.urlopen(
-        f"{endpoint}/api/datasets/{repository}", timeout=PATIENCE
-      ) as found:
-        page = found.read(1) != b"{"
-      answer.put(f"is not what answers at {endpoint}; log in to the network once" if page else "")
-    except urllib.error.HTTPError as error:  # of others, loading will say what is wrong
-      busy = error.code == 429 or error.code >= 500
-      answer.put(f"answers {error.code} at {endpoint}; try again later" if busy else "")
-    except (OSError, ValueError, http.client.HTTPException) as error:
-      answer.put("" if isinstance(getattr(error, "reason", None), ssl.SSLError) else silent)
-
-  # In a thread of its own, because no timeout covers the look-up of the host's name.
-  threading.Thread(target=ask, daemon=True).start()
   try:
-    return answer.get(timeout=PATIENCE)
-  except queue.Empty:
-    return silent
+    huggingface_hub.HfApi(endpoint).dataset_info(repository, timeout=PATIENCE)
+  except HfHubHTTPError as error:  # other answers than these are explained where data are loaded
+    code = error.response.status_code
+    busy = code == 429 or code >= 500
+    return f"answers {code} at {endpoint}; try again later" if busy else ""
+  except ValueError:
+    return f"is not what answers at {endpoint}; log in to the network once"
+  except Exception as error:  # the library that asks is another one in each version
+    reason = textwrap.shorten(str(error), REASON, placeholder=" …")
+    return f"does not answer at {endpoint} ({reason}); connect once"
+  return ""

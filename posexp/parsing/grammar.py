@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from posexp.parsing.cky import NEVER, Grammar
-from posexp.parsing.trees import Phrase, Tree
+from posexp.parsing.trees import Phrase, Tree, parsed
 
 LONGEST = 40  # words of a sentence at most
 START = "S/root"
@@ -83,34 +83,27 @@ def _choices() -> dict[str, tuple[np.ndarray, list]]:
 
 def _drawn(random: np.random.Generator) -> Tree | None:
   """Draw a tree; None if it gets too long."""
-  choices = _choices()
-  said: list[str] = []
-  tags: list[str] = []
-  phrases: list[Phrase] = []
-  todo: list[str | tuple[int, Phrase]] = [START]  # symbols, or a phrase to end and its place
+  choices, written, words = _choices(), [], 0
+  todo = [START]  # symbols, or the end of a phrase
   while todo:
     each = todo.pop()
-    if not isinstance(each, str):
-      place, phrase = each
-      phrases[place] = phrase._replace(end=len(said))
+    if each == ")":
+      written.append(each)
       continue
     sums, options = choices[each]
     at = np.searchsorted(sums, random.random() * sums[-1], side="right")
     chosen = options[min(int(at), len(options) - 1)]
     if isinstance(chosen, str):
-      said.append(chosen)
-      tags.append(label(each))
+      written.append(f"({label(each)} {chosen})")
+      words += 1
       continue
     if label(each):
-      phrase = Phrase(len(said), 0, label(each))
-      todo.append((len(phrases), phrase))
-      phrases.append(phrase)
+      written.append(f"({label(each)} ")
+      todo.append(")")
     todo += reversed(chosen)
-    if len(said) + len(todo) > 3 * LONGEST:
+    if words + len(todo) > 3 * LONGEST:
       return None
-  if len(said) > LONGEST:
-    return None
-  return Tree(tuple(said), tuple(tags), tuple(phrases))
+  return next(parsed("", "".join(written)))[1] if words <= LONGEST else None
 
 
 # The best that parsing can do

@@ -24,6 +24,7 @@ from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.recurrent import LSTM
 from posexp.models.transformer import Size, Stack
 from posexp.parsing import chart
+from posexp.parsing.encoded import UNKNOWN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,6 @@ class ParserSpec:
   num_labels: int  # including label 0, which means no phrase
   encoding: Encoding
   size: Size
-  unknown: int  # the token for unknown words
   loss: Literal["margin", "crf"] = "margin"
   hidden: int = 250  # the width of the network that scores labels
   positions: Positions = CONSECUTIVE
@@ -122,7 +122,7 @@ class Parser(nnx.Module):
     self.scorer = Scorer(size.d_model, spec.hidden, spec.num_labels, rngs=rngs.fork())
     if spec.characters is not None:
       read_letters(self.stack, spec.vocab_size, spec.characters, rngs.fork())
-    self.positions, self.unknown, self.kind = spec.positions, spec.unknown, spec.loss
+    self.positions, self.kind = spec.positions, spec.loss
 
   @property
   def stacks(self) -> tuple[Stack, ...]:
@@ -162,7 +162,7 @@ class Parser(nnx.Module):
     """
     tokens, mask = batch["tokens"], batch["mask"]
     unknown = uniform(rngs.dropout(), *mask.shape) < batch["rare"]
-    words = jnp.where(unknown, self.unknown, tokens[..., 0])
+    words = jnp.where(unknown, UNKNOWN, tokens[..., 0])
     tokens = jnp.concatenate([words[..., None], tokens[..., 1:]], axis=-1)
     projected = self.scorer.project(self(tokens, mask, rngs=rngs))
     gold = jnp.asarray(batch["gold"], jnp.int32)

@@ -17,7 +17,7 @@ from posexp.data import files
 from posexp.data.splits import EVALUATED, arrange
 from posexp.errors import UserError
 from posexp.parsing import brackets, pcfg, trees
-from posexp.parsing.encoded import TAGGED, UNKNOWN, Lexicon, kept_lexicon
+from posexp.parsing.encoded import TAGGED, Lexicon, kept_lexicon
 from posexp.parsing.treebank import TreebankData
 from posexp.parsing.trees import Tree
 from posexp.runs.predictions import Columns, write_predictions
@@ -120,7 +120,6 @@ class Parsing(Task):
       num_labels=len(lexicon.labels),
       encoding=encoding,
       size=size,
-      unknown=UNKNOWN,
       loss=self.loss,
       hidden=self.hidden,
       positions=positions,

@@ -216,24 +216,24 @@ def brackets(tree: Tree) -> str:
 def indented(tree: Tree) -> str:
   """Write a tree on several lines; a part that fits into `WIDTH` columns takes one line."""
   line = brackets(tree)
-  found: dict[int, tuple[int, int]] = {}  # by where a bracket begins, its depth and its end
+  ends: dict[int, int] = {}  # of brackets, by where they begin
   opened: list[int] = []
   for bracket in re.finditer("[()]", line):
     if bracket[0] == "(":
       opened.append(bracket.start())
     else:
-      begin = opened.pop()
-      found[begin] = len(opened), bracket.end()
+      ends[opened.pop()] = bracket.end()
   rows: list[str] = []
-  done = 0
-  for begin, (depth, end) in sorted(found.items()):
-    if begin < done:
-      continue
+  begin = depth = 0
+  while begin < len(line):
+    end = ends[begin]
     if 2 * depth + end - begin <= WIDTH or line.find("(", begin + 1, end) < 0:
-      done = end = CLOSING.match(line, end).end()
+      end = CLOSING.match(line, end).end()
     else:
       end = line.index(" ", begin)
     rows.append("  " * depth + line[begin:end])
+    depth += line.count("(", begin, end) - line.count(")", begin, end)
+    begin = end + 1
   return "\n".join(rows)
 
 

@@ -6,6 +6,7 @@ A diagnostic of your own inherits `Diagnostic`, says how many symbols it has, an
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -194,9 +195,5 @@ def reach(by_length: Mapping[int, float]) -> int:
   """Return the largest length up to which exact match is at least `REACHED` at every tested one; or
   0.
   """
-  reached = 0
-  for length, value in sorted(by_length.items()):
-    if value < REACHED:
-      break
-    reached = length
-  return reached
+  within = itertools.takewhile(lambda pair: pair[1] >= REACHED, sorted(by_length.items()))
+  return max((length for length, _ in within), default=0)

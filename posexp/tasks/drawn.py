@@ -62,8 +62,7 @@ class Answers(Data):
 
   @property
   def sizes(self) -> dict[str, int]:
-    held = {split: len(each) for split, (each, _) in self.splits.items()}
-    return {"train": self.epoch} | held
+    return {"train": self.epoch} | {split: len(each) for split, (each, _) in self.splits.items()}
 
   @property
   def about(self) -> tuple[str, str]:

@@ -89,9 +89,8 @@ def _batches(
       "index": np.where(index < len(last), index, -1).astype(np.int32),
     }
     if memory or stream.documents != "stream":
-      of = np.zeros_like(place)
-      if stream.documents != "stream":
-        of = np.searchsorted(stream.starts, place, side="right")
+      parted = stream.documents != "stream"
+      of = np.searchsorted(stream.starts, place, side="right") if parted else 0
       batch["documents"] = np.where(real, of, -1).astype(np.int32)
     yield batch
 

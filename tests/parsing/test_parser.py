@@ -17,10 +17,11 @@ from posexp.analysis import probe
 from posexp.encodings import all_encodings
 from posexp.encodings.rngs import Rngs
 from posexp.models.block import Size
+from posexp.parsing.encoded import UNKNOWN
 from posexp.parsing.model import Parser, ParserSpec, uniform
 
 SIZE = Size(d_model=8, num_heads=2, d_ff=8, num_layers=1, dropout=0.0)
-SPEC = ParserSpec(20, 4, all_encodings()["sinusoidal"](), SIZE, unknown=3, hidden=6)
+SPEC = ParserSpec(20, 4, all_encodings()["sinusoidal"](), SIZE, hidden=6)
 LENGTHS = (4, 1, 3)
 LONGEST = max(LENGTHS)
 UNSEEN = -1  # the label of a gold phrase that training has not met
@@ -146,7 +147,7 @@ def test_padding_changes_nothing(predict, loss, batch):
 
 def test_rare_words_become_unknown_in_training_alone(predict, loss, batch):
   words = np.array(batch["tokens"])
-  words[:, 1:, 0] = SPEC.unknown
+  words[:, 1:, 0] = UNKNOWN
   certain = batch["mask"].astype(np.float32)
   certain[:, 0] = 0
   assert loss(batch | {"rare": certain})[0][0] == loss(batch | {"tokens": words})[0][0]
