@@ -142,6 +142,7 @@ def test_a_question_stands_behind_the_separator():
 
 def test_splits_are_the_same_for_every_run():
   one, other = drawn(diagnostic_tasks.Copy), drawn(diagnostic_tasks.Copy)
+  assert [*one.sizes] == ["train", "validation", "test", "beyond"]
   for split in ("validation", "test", "beyond"):
     pairs = zip(one.evaluation(split, 4), other.evaluation(split, 5), strict=False)
     for a, b in itertools.islice(pairs, 1):

@@ -100,7 +100,7 @@ def evaluation(
 
 
 class Bucketed:
-  """Data with batches of a few lengths; subclasses hold the examples and define `rows_of`."""
+  """Data with batches of a few lengths; subclasses hold the examples."""
 
   examples: Mapping[str, Examples | Pairs]  # by split
   full: ClassVar[bool] = False  # whether each batch of training is full, as of `training`
@@ -123,7 +123,8 @@ class Bucketed:
     return int(self.bucket_lengths[-1])
 
   def rows_of(self, batch_size: int) -> np.ndarray:
-    raise NotImplementedError
+    """Return the rows of a batch in each bucket, int [buckets]."""
+    return np.full(len(self.bucket_lengths), batch_size)
 
   def steps_per_epoch(self, batch_size: int) -> int:
     """Count the full batches of an epoch; UserError if there is none."""

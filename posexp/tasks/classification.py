@@ -75,9 +75,6 @@ class LabeledData(batches.Bucketed):
       return spec
     return dataclasses.replace(spec, vectors=spec.read_vectors(size.vectors, self.words))
 
-  def rows_of(self, batch_size: int) -> np.ndarray:
-    return np.full(len(self.bucket_lengths), batch_size)
-
 
 class Classification(Task):
   """A task of a classifier, which is measured here; subclasses say what is classified."""
