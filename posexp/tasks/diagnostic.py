@@ -50,7 +50,7 @@ class Answering(Task):
   form: str  # "decoder" or "encoder"
   symbols: int  # that inputs and answers have
   question: ClassVar[int] = 0  # the input's last symbols that a decoder reads behind SEP
-  words: ClassVar[tuple[str, ...]] = ()  # what symbols are called, if not by their numbers
+  symbol_names: ClassVar[tuple[str, ...]] = ()  # if they are not called by their numbers
 
   def spec(self, vocab_size: int, classes: int, encoding, size, positions) -> ModelSpec:
     """Return a decoder, or a classifier of BOS."""

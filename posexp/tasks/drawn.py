@@ -75,7 +75,8 @@ class Answers(Data):
 
   def written(self, symbols: np.ndarray) -> str:
     """Return the names of symbols, or their numbers where they have none."""
-    return " ".join(self.task.words[each] if self.task.words else str(each) for each in symbols)
+    names = self.task.symbol_names
+    return " ".join(names[each] if names else str(each) for each in symbols)
 
   @property
   def vocab_size(self) -> int:

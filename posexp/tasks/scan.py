@@ -139,7 +139,7 @@ class Scan(Answering):
   """
 
   form: ClassVar[str] = "decoder"
-  words: ClassVar[tuple[str, ...]] = tuple(SYMBOLS)
+  symbol_names: ClassVar[tuple[str, ...]] = tuple(SYMBOLS)
   symbols: ClassVar[int] = len(SYMBOLS)
 
   name: Name = "scan"
