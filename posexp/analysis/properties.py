@@ -8,6 +8,7 @@ compiled as a whole, since each of its operations would be compiled for it alone
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator
@@ -109,6 +110,15 @@ def run(
 ) -> Any:
   """Return what a method of a model returns."""
   return getattr(nnx.merge(graphdef, state), method)(*given, **named)
+
+
+def layers_of(encoding: Encoding, least: int) -> int:
+  """Return how many layers show all that an encoding has by layer, and are at least `least`."""
+  for count in range(least, 64):
+    with contextlib.suppress(ValueError):
+      if {*encoding.layers(count)} == {*encoding.layers(2 * count)}:
+        return count
+  return least
 
 
 def compiled(model: Stack, method: str, *given: Any, **named: Any) -> Any:
@@ -235,25 +245,26 @@ def spans(case: Case) -> Iterator[Violation]:
   hidden = np.isin(every, key)[None, None]
   asked = {"gaps": key, "fewer queries than keys": key[1:]}
 
-  @jax.jit
-  def found(state: nnx.State) -> tuple[Array, dict[str, Array]]:
+  @functools.partial(jax.jit, static_argnums=1)
+  def found(state: nnx.State, i: int) -> tuple[Array, dict[str, Array]]:
     model = nnx.merge(graphdef, state)
-    layer = model.blocks[0].attention
+    layer = model.blocks[i].attention
     q, (k, v) = layer.queries(x), layer.keys_values(x)
 
     def attended(query: np.ndarray, key: np.ndarray, mask: np.ndarray, **options: Any) -> Array:
       places = jnp.asarray(query)[None], jnp.asarray(key)[None]
       span = Span(*places, jnp.asarray(mask), case.causal, max_position=GAPS, **options)
-      span = model.ready(span)
+      span = model.ready(span, layer=i)
       mine = None if q is None else q[:, query]
       return layer.relation.attend(mine, k[:, key], v[:, key], span, lambda weights: weights)
 
     expected = attended(every, every, hidden, consecutive=True)
     return expected, {name: attended(query, key, seen) for name, query in asked.items()}
 
-  expected, got = found(state)
-  for name, query in asked.items():
-    yield from compare(name, got[name], expected[:, query])
+  for i in nnx.merge(graphdef, state).distinct:
+    expected, got = found(state, i)
+    for name, query in asked.items():
+      yield from compare(f"layer {i}, {name}", got[name], expected[:, query])
 
 
 def long_texts(case: Case) -> Iterator[Violation]:
@@ -367,7 +378,7 @@ def same_start(case: Case) -> Iterator[Violation]:
 def terms(case: Case) -> Iterator[Violation]:
   """Check that outputs with all terms on are those without switches, with one off finite others."""
   model, tokens = stack(case), tokens_of(case)
-  names = model.blocks[0].attention.relation.terms
+  names = dict.fromkeys(term for each in model.blocks for term in each.attention.relation.terms)
   every = {name: jnp.ones((case.layers, case.heads)) for name in names}
   yield from compare("all on", model(tokens, term_scale=every), model(tokens))
   for name in names:
