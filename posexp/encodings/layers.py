@@ -81,7 +81,8 @@ class Layers(Encoding):
     if isinstance(self.pattern, list):
       object.__setattr__(self, "pattern", tuple(self.pattern))
     super().__post_init__()
-    if self.window is not None and not any(each.window or each.chunk for each in self.period):
+    limited = any(each.window or each.chunk for each in self.period)
+    if self.window is not None and not limited:
       raise ValueError("window has no effect without a window or a chunk in layers.pattern")
 
   @functools.cached_property
