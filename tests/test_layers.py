@@ -3,11 +3,13 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from small import Rngs
 
-from posexp import Layer, Size, Span, Stack, UserError, encoding
+from posexp import Attention, Layer, Size, Span, Stack, UserError, encoding
 from posexp.analysis.properties import compiled
 from posexp.encodings import make_encoding
+from posexp.models.backbones import refusal
 from posexp.models.seen import Kind, limited
 from posexp.training.matching import costs
 
@@ -73,9 +75,13 @@ def test_what_a_pattern_cannot_be(options, said):
   assert said in str(error.value)
 
 
-def test_a_model_has_room_for_the_whole_pattern():
-  with pytest.raises(ValueError, match="pattern has 4 layers, and num_layers=3 has no room for 1"):
-    built(["3 rope", "none"])
+def test_a_model_has_room_for_all_that_differs():
+  made = encoding("layers", pattern=["3 rope", "none"])
+  assert refusal("layers", made, Size(num_layers=4)) is None
+  why = "some of that is in none of model.num_layers=3; 4 layers show all of it"
+  assert why in refusal("layers", made, Size(num_layers=3))
+  with pytest.raises(ValueError, match=r"Layers differs by layer: build one attention for each"):
+    Attention(made, 32, 4, rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize("consecutive", [True, False])

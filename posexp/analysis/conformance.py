@@ -15,7 +15,7 @@ import numpy as np
 from posexp.analysis import properties
 from posexp.analysis.far_positions import far_positions
 from posexp.analysis.properties import Case, Violation, stack
-from posexp.encodings import Encoding
+from posexp.encodings import Encoding, layers_of
 from posexp.encodings.sinusoids import REACH
 
 
@@ -77,7 +77,7 @@ def examine(encoding: Encoding, reach: int = REACH) -> Iterator[Outcome]:
   Raises:
     ValueError: no model can be built with the encoding.
   """
-  count = properties.layers_of(encoding, 2)
+  count = max(2, layers_of(encoding))
   whole = {causal: Case(encoding, causal, layers=count) for causal in (True, False)}
   defined = [causal for causal, case in whole.items() if is_defined(case)]
   if not defined:

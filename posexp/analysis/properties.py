@@ -8,7 +8,6 @@ compiled as a whole, since each of its operations would be compiled for it alone
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator
@@ -110,15 +109,6 @@ def run(
 ) -> Any:
   """Return what a method of a model returns."""
   return getattr(nnx.merge(graphdef, state), method)(*given, **named)
-
-
-def layers_of(encoding: Encoding, least: int) -> int:
-  """Return how many layers show all that an encoding has by layer, and are at least `least`."""
-  for count in range(least, 64):
-    with contextlib.suppress(ValueError):
-      if {*encoding.layers(count)} == {*encoding.layers(2 * count)}:
-        return count
-  return least
 
 
 def compiled(model: Stack, method: str, *given: Any, **named: Any) -> Any:

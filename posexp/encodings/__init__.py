@@ -19,6 +19,7 @@ from posexp.encodings.rotary import RoPE, XPos
 from posexp.encodings.split import Split
 from posexp.errors import UserError
 
+MANY = 64  # layers, in which every layer of a pattern is expected to be
 ENCODINGS: dict[str, type[Encoding]] = {
   "none": Encoding,
   "index": Index,
@@ -84,6 +85,12 @@ def check_declared(encoding: Encoding, features: int, *, causal: bool) -> None:
     )
   if encoding.paired and features % 2:
     raise ValueError(f"d_model={features} must be even: {name_of(encoding)} has features in pairs")
+
+
+def layers_of(encoding: Encoding) -> int:
+  """Return how many layers a Transformer must have to show all that an encoding has by layer."""
+  kinds = {*encoding.layers(MANY)}
+  return next((count for count in range(1, MANY) if {*encoding.layers(count)} == kinds), MANY)
 
 
 def check_limit(encoding: Encoding, positions: int, why: str, lower: str) -> None:

@@ -106,13 +106,7 @@ class Layers(Encoding):
 
   def layers(self, count: int) -> Sequence[Layer]:
     first = -count % len(self.period) if self.from_last else 0
-    found = [self.period[(first + i) % len(self.period)] for i in range(count)]
-    if left_out := {*self.period} - {*found}:
-      raise ValueError(
-        f"pattern has {len(self.period)} layers, and num_layers={count} has no room for "
-        f"{len(left_out)} of its kinds; give the model more layers, or a shorter pattern"
-      )
-    return found
+    return [self.period[(first + i) % len(self.period)] for i in range(count)]
 
   @property
   def relative(self) -> bool:
@@ -134,6 +128,3 @@ class Layers(Encoding):
   @property
   def limit(self) -> int | None:
     return min((each.encoding.limit for each in self.period if each.encoding.limit), default=None)
-
-  def relation(self, num_heads, head_dim, *, causal, rngs):
-    raise ValueError("layers is for a whole Transformer: give this layer an encoding of its own")

@@ -13,14 +13,14 @@ Modes differ only in the source of keys and values and in the span that they get
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx, struct
 from jax import Array
 
-from posexp.encodings.base import Encoding, Relation, whole
+from posexp.encodings.base import Encoding, Layer, Relation, whole
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span, TermScale
 from posexp.models import attention
@@ -58,6 +58,32 @@ class Memory:
     return self.replace(documents=jnp.where(fresh[:, None], -1, self.documents))
 
 
+def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequence[Layer]:
+  """Return what is particular to each layer of a stack.
+
+  Raises:
+    ValueError: the size does not suit the encoding or the kind of stack.
+  """
+  if not isinstance(size, Size):
+    raise ValueError(f"model={size.backbone} classifies and can do nothing else")
+  layers = encoding.layers(size.num_layers)
+  if size.window is not None and (cross or causal):
+    raise ValueError(f"window={size.window} is for encoders alone")
+  if size.memory and (cross or not causal):
+    raise ValueError(f"memory={size.memory} is for language models")
+  if size.window is not None and any(layer.window or layer.chunk for layer in layers):
+    raise ValueError(f"window={size.window} stands beside windows of layers; leave one out")
+  if size.memory and any(layer.chunk for layer in layers):
+    raise ValueError(f"memory={size.memory} would shift where the chunks of layers begin")
+  if size.memory and not encoding.recurrent:
+    raise ValueError(
+      f"memory={size.memory} would give what the memory holds the same absolute positions as the "
+      "segment; train with memory=0 and a longer task.segment, which sees as far, or choose "
+      "positions that enter attention alone: sinusoidal.at=attention or an encoding of offsets"
+    )
+  return layers
+
+
 class Stack(nnx.Module):
   """An encoder, a decoder or a language model, without the output layer."""
 
@@ -79,23 +105,7 @@ class Stack(nnx.Module):
     Raises:
       ValueError: the size does not suit the encoding or the kind of stack.
     """
-    if not isinstance(size, Size):
-      raise ValueError(f"model={size.backbone} classifies and can do nothing else")
-    if size.window is not None and (cross or causal):
-      raise ValueError(f"window={size.window} is for encoders alone")
-    if size.memory and (cross or not causal):
-      raise ValueError(f"memory={size.memory} is for language models")
-    layers = encoding.layers(size.num_layers)
-    if size.window is not None and any(layer.window or layer.chunk for layer in layers):
-      raise ValueError(f"window={size.window} stands beside windows of layers; leave one out")
-    if size.memory and any(layer.chunk for layer in layers):
-      raise ValueError(f"memory={size.memory} would shift where the chunks of layers begin")
-    if size.memory and not encoding.recurrent:
-      raise ValueError(
-        f"memory={size.memory} would give what the memory holds the same absolute positions as the "
-        "segment; train with memory=0 and a longer task.segment, which sees as far, or choose "
-        "positions that enter attention alone: sinusoidal.at=attention or an encoding of offsets"
-      )
+    layers = checked(encoding, size, causal, cross)
     scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
     head_dim = whole(size.d_model, size.num_heads)
     self.embed = encoding.embed(
