@@ -13,6 +13,7 @@ BEGUN = time.perf_counter()  # of the process, as near as a package can know
 _HOMES = {
   "ENCODINGS": "posexp.encodings",
   "Encoding": "posexp.encodings",
+  "Layer": "posexp.encodings",
   "Relation": "posexp.encodings",
   "Span": "posexp.encodings",
   "encoding": "posexp.encodings",

@@ -80,6 +80,7 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
     "distance.py",
     "first.py",
     "last.py",
+    "sparse.py",
   ]
   assert tomllib.loads((outside / "pyproject.toml").read_text())
   lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]

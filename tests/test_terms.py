@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from posexp.encodings import ENCODINGS, Encoding, Span
+from posexp.encodings import ENCODINGS, layers_of, Encoding, Span
 from posexp.encodings.bias import T5, ALiBi
 from posexp.encodings.disentangled import TUPE
 from posexp.encodings.distance import Sandwich
@@ -31,6 +31,7 @@ every_encoding = pytest.mark.parametrize(
   [
     pytest.param(cls(), id=name, marks=[pytest.mark.slow] * (name in ALIKE))
     for name, cls in ENCODINGS.items()
+    if layers_of(cls()) == 1
   ]
   + [RoPE(share=0.5), ALiBi("divided"), TUPE(buckets=8)],
   ids=str,

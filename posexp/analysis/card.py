@@ -14,6 +14,8 @@ from flax import nnx
 
 from posexp.analysis import probe
 from posexp.analysis.probe import VOCABULARY, ProbeModel, Profile
+from posexp.config import show_options
+from posexp.encodings import name_of
 from posexp.encodings.base import Encoding
 from posexp.models.transformer import Stack
 from posexp.reporting.text import wrapped
@@ -65,12 +67,47 @@ def rows(model: ProbeModel, profile: Profile, text: np.ndarray | None = None) ->
   }
   return {
     "enters": entered(parts(model)),
-    "terms": ", ".join(stack.relation.terms) or "none",
+    **by_layer(encoding, stack),
     **costs(model),
     **coverage(model, profile),
     **{mode: f"no: {why}" if why else "yes" for mode, why in refusals.items()},
     **behavior(model, text),
   }
+
+
+def by_layer(encoding: Encoding, stack: Stack) -> dict[str, str]:
+  """Return what a layer's logits are the sum of and, where layers differ, what each has."""
+  found: dict[str, list[int]] = {}
+  for i, layer in enumerate(encoding.layers(len(stack.blocks))):
+    limits = {"window": layer.window, "chunk": layer.chunk}
+    limits = {name: value for name, value in limits.items() if value is not None}
+    label = " ".join(filter(None, [described(layer.encoding), show_options(limits)]))
+    terms = ", ".join(stack.blocks[i].attention.relation.terms) or "none"
+    found.setdefault(f"{label} ({terms})", []).append(i)
+  if len(found) == 1:
+    return {"terms": ", ".join(stack.relation.terms) or "none"}
+  return {"layers": "; ".join(f"{ranges(layers)}: {label}" for label, layers in found.items())}
+
+
+def described(encoding: Encoding) -> str:
+  """Return an encoding's name with the options that are not at their defaults."""
+  given = {
+    field.name: value
+    for field in dataclasses.fields(encoding)
+    if (value := getattr(encoding, field.name)) != field.default
+  }
+  return " ".join(filter(None, [name_of(encoding), show_options(given)]))
+
+
+def ranges(numbers: list[int]) -> str:
+  """Return ascending numbers with those that follow each other as one range: "0-2, 4"."""
+  runs: list[list[int]] = []
+  for number in numbers:
+    if runs and runs[-1][-1] == number - 1:
+      runs[-1].append(number)
+    else:
+      runs.append([number])
+  return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def parts(model: ProbeModel) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from posexp.analysis import properties
 from posexp.analysis.far_positions import far_positions
 from posexp.analysis.properties import Case, Violation, stack
-from posexp.encodings import Encoding
+from posexp.encodings import Encoding, layers_of
 from posexp.encodings.sinusoids import REACH
 
 
@@ -77,12 +77,14 @@ def examine(encoding: Encoding, reach: int = REACH) -> Iterator[Outcome]:
   Raises:
     ValueError: no model can be built with the encoding.
   """
-  defined = [causal for causal in (True, False) if is_defined(Case(encoding, causal))]
+  count = max(2, layers_of(encoding))
+  whole = {causal: Case(encoding, causal, layers=count) for causal in (True, False)}
+  defined = [causal for causal, case in whole.items() if is_defined(case)]
   if not defined:
-    stack(Case(encoding, encoding.causal_only))  # says why
+    stack(whole[encoding.causal_only])  # says why
   for each in PROPERTIES:
     sides = [causal for causal in each.sides(encoding) if causal in defined]
-    cases = [Case(encoding, causal, reach=reach) for causal in sides]
+    cases = [Case(encoding, causal, layers=count, reach=reach) for causal in sides]
     failed = next((case for case in cases if fails(each, case)), None)
     if failed is not None:
       smallest, found = shrink(each, failed)

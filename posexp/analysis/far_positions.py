@@ -26,13 +26,16 @@ def far_positions(case: Case) -> Iterator[Violation]:
   model = stack(case, max_position=most)
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
 
-  @functools.partial(jax.jit, static_argnums=3)
-  def found(params: Any, places: Array, x: Array, consecutive: bool) -> tuple[Array, Array, Array]:
+  @functools.partial(jax.jit, static_argnums=(3, 4))
+  def found(
+    params: Any, places: Array, x: Array, consecutive: bool, i: int
+  ) -> tuple[Array, Array, Array]:
     def attended(params: Any, x: Array, first: int = 0) -> tuple[Array, Array]:
       built = nnx.merge(graphdef, params, rest)
-      layer, seen = built.blocks[0].attention, jnp.ones((1, 1, x.shape[1]), bool)
+      layer, seen = built.blocks[i].attention, jnp.ones((1, 1, x.shape[1]), bool)
       options = {"max_position": most, "consecutive": consecutive}
-      span = built.ready(Span(places[:, first:], places, seen, case.causal, **options))
+      span = Span(places[:, first:], places, seen, case.causal, **options)
+      span = built.ready(span, layer=i)
       q, (k, v) = layer.queries(x[:, first:]), layer.keys_values(x)
       outputs = layer.relation.attend(q, k, v, span, lambda weights: weights)
       return outputs, built.embed(jnp.ones((1, 1), int), places[:, -1:], None)
@@ -45,8 +48,9 @@ def far_positions(case: Case) -> Iterator[Violation]:
   gaps = np.unique(np.geomspace(1, most, min(case.length, most)).astype(int)) - 1
   for name, places in (("gaps", gaps), ("a long text", np.arange(max(0, most - LONG), most))):
     x = jnp.asarray(draw.normal(size=(1, len(places), case.d_model)), jnp.float32)
-    whole, alone, finite = found(params, jnp.asarray(places)[None], x, places is not gaps)
-    where = f"{name}, positions {places[0]:,} to {places[-1]:,}"
-    if not finite:
-      yield Violation(f"{where}: not finite")
-    yield from compare(f"{where}, the last query alone", whole[:, -1:], alone)
+    for i in model.distinct:
+      whole, alone, finite = found(params, jnp.asarray(places)[None], x, places is not gaps, i)
+      where = f"layer {i}, {name}, positions {places[0]:,} to {places[-1]:,}"
+      if not finite:
+        yield Violation(f"{where}: not finite")
+      yield from compare(f"{where}, the last query alone", whole[:, -1:], alone)

@@ -137,7 +137,7 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
       k = jnp.broadcast_to(same, (DRAWS, count, *same.shape[2:]))
     at, to = jnp.full((1, 1), length - 1), jnp.arange(count)[None]
     span = Span(at, to, jnp.ones((1, 1, count), bool), max_position=stack.max_position)
-    span = stack.ready(span, whole_only=True)
+    span = stack.ready(span, layer=layer, whole_only=True)
 
     def logits(q: Array | None, only: str | None = None) -> Array:
       scale = {term: jnp.full(heads, float(only in (None, term))) for term in relation.terms}

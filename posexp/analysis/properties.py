@@ -235,25 +235,26 @@ def spans(case: Case) -> Iterator[Violation]:
   hidden = np.isin(every, key)[None, None]
   asked = {"gaps": key, "fewer queries than keys": key[1:]}
 
-  @jax.jit
-  def found(state: nnx.State) -> tuple[Array, dict[str, Array]]:
+  @functools.partial(jax.jit, static_argnums=1)
+  def found(state: nnx.State, i: int) -> tuple[Array, dict[str, Array]]:
     model = nnx.merge(graphdef, state)
-    layer = model.blocks[0].attention
+    layer = model.blocks[i].attention
     q, (k, v) = layer.queries(x), layer.keys_values(x)
 
     def attended(query: np.ndarray, key: np.ndarray, mask: np.ndarray, **options: Any) -> Array:
       places = jnp.asarray(query)[None], jnp.asarray(key)[None]
       span = Span(*places, jnp.asarray(mask), case.causal, max_position=GAPS, **options)
-      span = model.ready(span)
+      span = model.ready(span, layer=i)
       mine = None if q is None else q[:, query]
       return layer.relation.attend(mine, k[:, key], v[:, key], span, lambda weights: weights)
 
     expected = attended(every, every, hidden, consecutive=True)
     return expected, {name: attended(query, key, seen) for name, query in asked.items()}
 
-  expected, got = found(state)
-  for name, query in asked.items():
-    yield from compare(name, got[name], expected[:, query])
+  for i in nnx.merge(graphdef, state).distinct:
+    expected, got = found(state, i)
+    for name, query in asked.items():
+      yield from compare(f"layer {i}, {name}", got[name], expected[:, query])
 
 
 def long_texts(case: Case) -> Iterator[Violation]:
@@ -367,7 +368,7 @@ def same_start(case: Case) -> Iterator[Violation]:
 def terms(case: Case) -> Iterator[Violation]:
   """Check that outputs with all terms on are those without switches, with one off finite others."""
   model, tokens = stack(case), tokens_of(case)
-  names = model.blocks[0].attention.relation.terms
+  names = dict.fromkeys(term for each in model.blocks for term in each.attention.relation.terms)
   every = {name: jnp.ones((case.layers, case.heads)) for name in names}
   yield from compare("all on", model(tokens, term_scale=every), model(tokens))
   for name in names:

@@ -6,18 +6,20 @@ from typing import Any
 
 from posexp.config import build, look_up, plugins, show
 from posexp.encodings.additive import Learned, Sinusoidal
-from posexp.encodings.base import Encoding, Relation, Span
+from posexp.encodings.base import Encoding, Layer, Relation, Span
 from posexp.encodings.bias import T5, ALiBi
 from posexp.encodings.complex_order import Complex
 from posexp.encodings.contextual import CoPE
 from posexp.encodings.disentangled import TUPE, DeBERTa
 from posexp.encodings.distance import FIRE, KERPLE, Sandwich
+from posexp.encodings.layers import Layers
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rotary import RoPE, XPos
 from posexp.encodings.split import Split
 from posexp.errors import UserError
 
+MANY = 64  # layers, in which every layer of a pattern is expected to be
 ENCODINGS: dict[str, type[Encoding]] = {
   "none": Encoding,
   "index": Index,
@@ -40,6 +42,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "deberta": DeBERTa,
   "tupe": TUPE,
   "cope": CoPE,
+  "layers": Layers,
 }
 
 
@@ -82,6 +85,12 @@ def check_declared(encoding: Encoding, features: int, *, causal: bool) -> None:
     )
   if encoding.paired and features % 2:
     raise ValueError(f"d_model={features} must be even: {name_of(encoding)} has features in pairs")
+
+
+def layers_of(encoding: Encoding) -> int:
+  """Return how many layers a Transformer must have to show all that an encoding has by layer."""
+  kinds = {*encoding.layers(MANY)}
+  return next((count for count in range(1, MANY) if {*encoding.layers(count)} == kinds), MANY)
 
 
 def check_limit(encoding: Encoding, positions: int, why: str, lower: str) -> None:

@@ -11,8 +11,8 @@ Masks are True where something counts. Offsets are key position − query positi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -178,6 +178,18 @@ class Relation(nnx.Module):
     return self.combine(weights, v, span)
 
 
+class Layer(NamedTuple):
+  """What is particular to one layer: its encoding, and how far its tokens see.
+
+  Windows and chunks count tokens, not positions.
+  """
+
+  encoding: Encoding
+  # A token sees the last so many tokens, itself included; in an encoder, window // 2 to each side.
+  window: int | None = None
+  chunk: int | None = None  # it sees the tokens of its own chunk of so many
+
+
 # The parts of a Transformer, each with the method of Encoding that makes it.
 FACTORIES = {"input": "embed", "linear": "linear", "norms": "norm", "attention": "relation"}
 
@@ -231,6 +243,13 @@ class Encoding:
   def limit(self) -> int | None:
     """The number of positions; None if unlimited."""
     return None
+
+  def layers(self, count: int) -> Sequence[Layer]:
+    """Return what is particular to each of a Transformer's layers; by default nothing is.
+
+    Encodings of layers act in attention alone. Equal ones share what `shared` makes.
+    """
+    return [Layer(self)] * count
 
   def embed(
     self, vocab_size: int, features: int, *, scale: float, causal: bool = False, rngs: Rngs

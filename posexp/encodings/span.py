@@ -38,12 +38,17 @@ class Span:
   self_attention: bool = struct.field(pytree_node=False, default=False)
   # Keys come first, padding last, the same for every query.
   padding_last: bool = struct.field(pytree_node=False, default=False)
+  # In causal self-attention: a query sees the last so many keys, its own included.
+  last: int | None = struct.field(pytree_node=False, default=None)
   shared_fn: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
 
   @property
   def visible(self) -> Array:
     """Which keys each query may look at, bool [B,1 or Q,K]."""
-    return self.mask & (self.offset <= 0) if self.causal else self.mask
+    if not self.causal:
+      return self.mask
+    seen = self.mask & (self.offset <= 0)
+    return seen if self.last is None else seen & (self.offset > -self.last)
 
   @property
   def farthest(self) -> int:

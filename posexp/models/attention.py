@@ -21,6 +21,7 @@ from posexp.kernels.random_bits import random_bits
 from posexp.kernels.target import target
 
 ROWS = 512  # queries in a block
+LEAST_ROWS = 64  # in a block that has a window
 # The most parts of a causal sequence. Blocks of a part see only keys up to its end: with four parts
 # 5/8 of all keys. More parts take longer to compile. A part has at least two blocks; with one, XLA
 # keeps what the backward pass should recompute.
@@ -30,17 +31,27 @@ PARTS = 4
 LONG = {"cpu": 2048, "gpu": 4096}
 
 
-def form_of(chosen: str, queries: int, keys: int) -> str:
-  """Return the form of attention: `reference` (its definition), `blocked` or `fused`."""
+def form_of(chosen: str, queries: int, keys: int, last: int | None = None) -> str:
+  """Return the form of attention: `reference` (its definition), `blocked` or `fused`.
+
+  Each query sees the `last` keys up to its own, or all.
+  """
   if chosen != "auto":
     return "reference" if queries == 1 else chosen
-  long = min(queries, keys) >= LONG.get(target().platform, LONG["gpu"])
-  return "blocked" if long else "reference"
+  shorter = min(queries, keys)
+  long = shorter >= LONG.get(target().platform, LONG["gpu"])
+  narrow = last is not None and shorter >= 2 * (rows_of(last) + last)
+  return "blocked" if long or narrow else "reference"
+
+
+def rows_of(last: int | None) -> int:
+  """Return the number of queries in a block: with a window about as many as each of them sees."""
+  return ROWS if last is None else min(max(last, LEAST_ROWS), ROWS)
 
 
 def ready(span: Span, shared: Callable[[Span], Any] | None, chosen: str) -> Span:
   """Add to a span what its layers share or, for blocks, the function that computes it."""
-  if form_of(chosen, span.query.shape[1], span.key.shape[1]) == "blocked":
+  if form_of(chosen, span.query.shape[1], span.key.shape[1], span.last) == "blocked":
     return span.replace(shared_fn=shared)
   return span if shared is None else span.replace(shared=shared(span))
 
@@ -96,27 +107,37 @@ def blocked(
 ) -> Array:
   """Compute attention one block of queries after another: [B,Q,H,D]."""
   masks = span.mask if span.mask.shape[1] > 1 else None  # one row per query
+  q_length = span.query.shape[1]
   span = span.replace(max_position=span.farthest + 1)
 
   def part(first: int, end: int, rows: int) -> Array:
     keys = end if seen_to_its_end(span) else k.shape[1]
+    width = keys if span.last is None else min(rows + span.last - 1, keys)
 
     def of_block(block: tuple[Array, Array, Array | None, Array | None]) -> Array:
       number, query, q, mask = block
       mask = span.mask if mask is None else mask
-      here = span.replace(
-        query=query, key=span.key[:, :keys], mask=mask[..., :keys], self_attention=False
-      )
+      # In a window, queries are the last of the keys.
+      begin = jnp.maximum(number + k.shape[1] - q_length + rows - width, 0)
+
+      def seen(x: Array, axis: int = 1) -> Array:
+        x = jax.lax.slice_in_dim(x, 0, keys, axis=axis)
+        return x if width == keys else jax.lax.dynamic_slice_in_dim(x, begin, width, axis)
+
+      here = span.replace(query=query, key=seen(span.key), mask=seen(mask, 2), self_attention=False)
       if span.shared_fn is not None:
         here = here.replace(shared=span.shared_fn(here))
       drop = dropout and dropout._replace(key=jax.random.fold_in(dropout.key, number))
-      return attend(relation, q, k[:, :keys], v[:, :keys], here, drop)
+      return attend(relation, q, seen(k), seen(v), here, drop)
 
     def blocks(x: Array) -> Array:
       return x[:, first:end].reshape(len(x), -1, rows, *x.shape[2:]).swapaxes(0, 1)
 
     given = (jnp.arange(first, end, rows), *jax.tree.map(blocks, (span.query, q, masks)))
-    found = jax.lax.map(jax.checkpoint(of_block, prevent_cse=False), given)
+    if width < keys:  # so little that it can all be kept
+      found = jax.vmap(of_block)(given)
+    else:
+      found = jax.lax.map(jax.checkpoint(of_block, prevent_cse=False), given)
     return found.swapaxes(0, 1).reshape(len(v), end - first, *v.shape[2:])
 
   return jnp.concatenate([part(*each) for each in parts(span)], axis=1)
@@ -132,10 +153,10 @@ def parts(span: Span) -> Iterator[tuple[int, int, int]]:
 
   The last part holds the queries that do not fill a block.
   """
-  queries = span.query.shape[1]
-  blocks = queries // ROWS
-  count = max(1, min(PARTS, blocks // 2)) if seen_to_its_end(span) else 1
-  ends = [ROWS * (blocks * part // count) for part in range(count + 1)]
+  queries, rows = span.query.shape[1], rows_of(span.last)
+  blocks = queries // rows
+  count = max(1, min(PARTS, blocks // 2)) if seen_to_its_end(span) and span.last is None else 1
+  ends = [rows * (blocks * part // count) for part in range(count + 1)]
   for first, end in [*itertools.pairwise(ends), (ends[-1], queries)]:
     if first < end:
-      yield first, end, min(ROWS, end - first)
+      yield first, end, min(rows, end - first)

@@ -20,6 +20,7 @@ from jax import Array
 
 from posexp.config import build, look_up, show
 from posexp.config.checks import Count, Positive, Share, check, only_with
+from posexp.encodings import layers_of
 from posexp.encodings.base import Encoding
 from posexp.encodings.rngs import Rngs
 from posexp.models.block import Size, Width
@@ -218,7 +219,13 @@ class LastState(nnx.Module):
 def refusal(name: str, encoding: Encoding, size: AnySize) -> str | None:
   """Return why the encoding of this name does not suit the network; None if it does."""
   if not isinstance(size, WithoutAttention):
-    return None
+    least = layers_of(encoding)
+    if size.num_layers >= least:
+      return None
+    return (
+      f"{name} differs by layer, and some of that is in none of model.num_layers="
+      f"{size.num_layers}; {least} layers show all of it"
+    )
   lacks = f"which model={size.backbone} does not have"
   defaults = {field.name: field.default for field in dataclasses.fields(encoding)}
   for option in encoding.in_blocks:

@@ -118,7 +118,7 @@ class MultiHeadAttention(nnx.Module):
       dropout = attention.Dropout(self.dropout, rngs.dropout())
     # Scaled terms are for diagnosis, which uses the definition.
     chosen = self.form if span.term_scale is None else "reference"
-    form = attention.form_of(chosen, x.shape[1], k.shape[1])
+    form = attention.form_of(chosen, x.shape[1], k.shape[1], span.last)
     found = attention.attend(self.relation, self.queries(x), k, v, span, dropout, form)
     return self.out(found.reshape(x.shape))
 

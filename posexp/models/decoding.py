@@ -141,7 +141,7 @@ def begun(model: Translator, batch: dict[str, Array], search: Search) -> tuple[B
     length=jnp.zeros((rows, beam), jnp.int32),
     done=jnp.broadcast_to(batch["weight"][:, None] == 0, (rows, beam)),
     seen=jnp.zeros((rows, beam, 0), bool),
-    cache=model.decoder.empty_cache(rows, 0),
+    cache=model.decoder.empty_cache(rows, 0, rolling=False),
   )
   return beams, model.encode(batch["source"], mask)
 
@@ -174,7 +174,7 @@ def advanced(model: Translator, beams: Beams, source: Sources, slots: int, searc
     done = done | (token == EOS) | (length >= beams.most)
     return Beams(beams.step + 1, beams.most, tokens, score, length, done, seen, cache)
 
-  room = model.decoder.empty_cache(rows, len(places), places[None] // beam)
+  room = model.decoder.empty_cache(rows, len(places), places[None] // beam, rolling=False)
   unseen = jnp.zeros((rows, beam, len(places)), bool)
   beams = beams.replace(
     seen=jax.lax.dynamic_update_slice(unseen, beams.seen, (0, 0, 0)), cache=moved(beams.cache, room)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from posexp.encodings import layers_of
 from posexp.encodings.base import Encoding, whole
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
@@ -47,6 +48,11 @@ class Attention(nnx.Module):
       raise ValueError(
         f"{type(encoding).__name__} changes more of a Transformer than attention ({more[0]}), so "
         "it needs posexp.Stack"
+      )
+    if (least := layers_of(encoding)) > 1:
+      raise ValueError(
+        f"{type(encoding).__name__} differs by layer: build one attention for each, with the "
+        f"encodings of its layers({least})"
       )
     size = Size(d_model=d_model, num_heads=num_heads, dropout=dropout)
     # Each layer draws new keys, also for the stream `encoding`, which `rngs` need not have.

@@ -128,22 +128,29 @@ def functions(graphdef: nnx.GraphDef, segment: int) -> CacheFunctions:
     model = nnx.merge(graphdef, params, settings)
     filled = jnp.minimum(cache.length, model.stack.size.memory)
     by = filled - cache.length
-    keys = tuple(jnp.roll(each, by, axis=3) for each in cache.keys)
-    values = tuple(jnp.roll(each, by, axis=2) for each in cache.values)
-    return Cache(keys, values, _positions(model, segment, filled), filled)
+    # A layer that holds fewer keys than there are slots holds the last ones, wherever they stand.
+    rolls = [cache.rolls(kind.window) for kind in model.stack.kinds]
+
+    def turned(held: tuple[Array, ...], axis: int) -> tuple[Array, ...]:
+      each_rolls = zip(held, rolls, strict=True)
+      return tuple(x if rolling else jnp.roll(x, by, axis) for x, rolling in each_rolls)
+
+    keys, values = turned(cache.keys, 3), turned(cache.values, 2)
+    places = _positions(model, segment, filled)
+    return cache.replace(keys=keys, values=values, positions=places, length=filled)
 
   @functools.partial(jax.jit, donate_argnums=2)
   def advance(
     params: Any, settings: Any, cache: Cache, tokens: Array, count: Array, place: Array, options
   ) -> tuple[Cache, Array, Array]:
     model = nnx.merge(graphdef, params, settings)
-    hidden, after = model.stack.step(tokens, cache)
+    # Tokens beyond `count` are overwritten before any token can see them.
+    hidden, after = model.stack.step(tokens, cache, count=count)
     last = jax.lax.dynamic_index_in_dim(hidden, count - 1, axis=1)
     logits = model.reader.logits(last)[:, 0]
     token = draw(logits, place, options)
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], axis=-1)[:, 0]
-    # Slots beyond `count` are overwritten before any token can see them.
-    return after.replace(length=cache.length + count), token, log_p
+    return after, token, log_p
 
   return CacheFunctions(empty, turn, advance)
 

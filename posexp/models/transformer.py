@@ -13,28 +13,37 @@ Modes differ only in the source of keys and values and in the span that they get
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx, struct
 from jax import Array
 
-from posexp.encodings.base import Encoding, Relation, whole
+from posexp.encodings.base import Encoding, Layer, Relation, whole
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span, TermScale
 from posexp.models import attention
 from posexp.models.block import Block, Size, drop
+from posexp.models.seen import Kind, filled_up, limited, of_layer, visible
 
 
 @struct.dataclass
 class Cache:
-  """Keys and values of all slots for each layer, in the layout that products read."""
+  """Keys and values of all slots for each layer, in the layout that products read.
+
+  A layer with a window holds only those of the last window − 1 tokens.
+  """
 
   keys: tuple[Array, ...]  # [B,H,D,K]
   values: tuple[Array, ...]  # [B,H,K,D]
   positions: Array  # int [1 or B,K]: the position of each slot
   length: Array  # int: the number of filled slots
+  rolling: bool = struct.field(pytree_node=False, default=False)  # layers with a window hold less
+
+  def rolls(self, window: int | None) -> bool:
+    """Return whether layers with this window hold less than all slots."""
+    return self.rolling and window is not None and window <= self.positions.shape[1]
 
 
 @struct.dataclass
@@ -49,41 +58,30 @@ class Memory:
     return self.replace(documents=jnp.where(fresh[:, None], -1, self.documents))
 
 
-def of_layer(span: Span, term_scale: TermScale | None, i: int, dtype: Any) -> Span:
-  """Add layer i's factors of terms, of [layers,H] for each term, to the span."""
-  if term_scale is None:
-    return span
-  return span.replace(term_scale={term: each[i].astype(dtype) for term, each in term_scale.items()})
+def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequence[Layer]:
+  """Return what is particular to each layer of a stack.
 
-
-def visible(real: Array, size: Size) -> Array:
-  """Return which keys each query may see, bool [1 or B,1 or L,L], of real tokens bool [1 or B,L].
-
-  With a window w (Kitaev & Klein 2018, section 4.2) it sees keys at most w places away; with
-  relaxed ends, the first two and the last two tokens also see all tokens and are seen by all.
+  Raises:
+    ValueError: the size does not suit the encoding or the kind of stack.
   """
-  if size.window is None:
-    return real[:, None]
-  place = jnp.arange(real.shape[1])
-  near = jnp.abs(place[:, None] - place)[None] <= size.window
-  if size.window_ends == "relaxed":
-    end = (place < 2) | (place >= real.sum(1, keepdims=True) - 2)
-    near = near | end[:, :, None] | end[:, None]
-  # Padding may be far from every real token, but each query must see a key.
-  return (near | ~real[:, :, None]) & real[:, None]
-
-
-def filled_up(hidden: Array, mask: Array) -> Array:
-  """Add outputs [B,L,F] for the tokens of mask bool [1 or B,L] that have no position.
-
-  They are 0 for padding, and NaN for a token, which should not be there.
-  """
-  rest = mask[:, hidden.shape[1] :, None]
-  if not rest.shape[1]:
-    return hidden
-  rest = jnp.where(rest, jnp.nan, jnp.zeros((), hidden.dtype))
-  rest = jnp.broadcast_to(rest, (len(hidden), rest.shape[1], hidden.shape[2]))
-  return jnp.concatenate([hidden, rest], axis=1)
+  if not isinstance(size, Size):
+    raise ValueError(f"model={size.backbone} classifies and can do nothing else")
+  layers = encoding.layers(size.num_layers)
+  if size.window is not None and (cross or causal):
+    raise ValueError(f"window={size.window} is for encoders alone")
+  if size.memory and (cross or not causal):
+    raise ValueError(f"memory={size.memory} is for language models")
+  if size.window is not None and any(layer.window or layer.chunk for layer in layers):
+    raise ValueError(f"window={size.window} stands beside windows of layers; leave one out")
+  if size.memory and any(layer.chunk for layer in layers):
+    raise ValueError(f"memory={size.memory} would shift where the chunks of layers begin")
+  if size.memory and not encoding.recurrent:
+    raise ValueError(
+      f"memory={size.memory} would give what the memory holds the same absolute positions as the "
+      "segment; train with memory=0 and a longer task.segment, which sees as far, or choose "
+      "positions that enter attention alone: sinusoidal.at=attention or an encoding of offsets"
+    )
+  return layers
 
 
 class Stack(nnx.Module):
@@ -107,31 +105,30 @@ class Stack(nnx.Module):
     Raises:
       ValueError: the size does not suit the encoding or the kind of stack.
     """
-    if not isinstance(size, Size):
-      raise ValueError(f"model={size.backbone} classifies and can do nothing else")
-    if size.window is not None and (cross or causal):
-      raise ValueError(f"window={size.window} is for encoders alone")
-    if size.memory and (cross or not causal):
-      raise ValueError(f"memory={size.memory} is for language models")
-    if size.memory and not encoding.recurrent:
-      raise ValueError(
-        f"memory={size.memory} would give what the memory holds the same absolute positions as the "
-        "segment; train with memory=0 and a longer task.segment, which sees as far, or choose "
-        "positions that enter attention alone: sinusoidal.at=attention or an encoding of offsets"
-      )
+    layers = checked(encoding, size, causal, cross)
     scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
     head_dim = whole(size.d_model, size.num_heads)
     self.embed = encoding.embed(
       vocab_size, size.d_model, scale=scale, causal=causal, rngs=rngs.fork()
     )
-    self.shared = encoding.shared(
-      size.num_heads, head_dim, causal=causal, rngs=rngs.fork(), embed=self.embed
+    encodings = list(dict.fromkeys(layer.encoding for layer in layers))
+    streams = rngs.fork()
+    shared = [
+      each.shared(size.num_heads, head_dim, causal=causal, rngs=streams, embed=self.embed)
+      for each in encodings
+    ]
+    several = len(shared) > 1 and any(each is not None for each in shared)
+    self.shared = nnx.List(shared) if several else shared[0]
+    self.kinds = tuple(
+      Kind(encodings.index(layer.encoding), layer.window, layer.chunk) for layer in layers
     )
     self.blocks = nnx.List(
-      Block(encoding, size, causal=causal, cross=cross, rngs=rngs.fork())
-      for _ in range(size.num_layers)
+      Block(layer.encoding, size, causal=causal, cross=cross, rngs=rngs.fork()) for layer in layers
     )
-    attention.check(size.attention, self.relation, head_dim, size.dtype, size.dropout, max_position)
+    for block in self.blocks:
+      attention.check(
+        size.attention, block.attention.relation, head_dim, size.dtype, size.dropout, max_position
+      )
     self.norm = (
       encoding.norm(size.d_model, epsilon=size.norm_epsilon, rngs=rngs.fork())
       if size.norm == "pre"
@@ -187,20 +184,32 @@ class Stack(nnx.Module):
       self_attention=consecutive,
       padding_last=self.size.window is None,
     )
-    span = self.ready(span, whole_only=term_scale is not None)
-    for i, block in enumerate(self.blocks):
+    places = jnp.arange(length)
+    spans = self.spans(
+      lambda kind: limited(span, kind, places, places, self.causal),
+      whole_only=term_scale is not None,
+    )
+    for i, (block, span) in enumerate(zip(self.blocks, spans, strict=True)):
       k, v = block.attention.keys_values(block.context(x))
       here = of_layer(span, term_scale, i, x.dtype)
       x = block(x, k, v, here, source and source[i], rngs)
     return self.finish(x)
 
   def step(
-    self, tokens: Array, cache: Cache, *, source: tuple | None = None, seen: Array | None = None
+    self,
+    tokens: Array,
+    cache: Cache,
+    *,
+    source: tuple | None = None,
+    seen: Array | None = None,
+    count: Array | None = None,
   ) -> tuple[Array, Cache]:
     """Read the next tokens [B,Q] of a cached sequence -> ([B,Q,F], cache); NaN once it is full.
 
+    The cache keeps the first `count` of them, by default all.
+
     With `seen`, bool [B,Q,K], the tokens are alternatives for one place instead. Each sees the
-    slots where `seen` is True, which must include its own.
+    slots where `seen` is True, which must include its own; the cache must not be rolling.
 
     Raises:
       ValueError: more tokens than the cache has slots.
@@ -214,22 +223,37 @@ class Stack(nnx.Module):
     # JAX clamps indices: without NaN a full cache would silently overwrite its last slots.
     x = jnp.where(own[:, None] < size, self.read(tokens, positions, None), jnp.nan)
     alternatives = 1 if seen is None else tokens.shape[1]
-    if seen is None:
-      seen = (slots <= own[:, None])[None]
-      if self.size.same_length:
-        seen &= slots > own[:, None] - self.size.memory
     reach = self.max_position or size // alternatives
-    span = self.ready(Span(positions, cache.positions, seen, max_position=reach))
+
+    def of_kind(kind: Kind) -> Span:
+      rolls, held = cache.rolls(kind.window), slots
+      if rolls:
+        held = cache.length + jnp.arange(1 - kind.window, tokens.shape[1])
+      mask = seen if seen is not None else (held <= own[:, None])[None]
+      if self.size.same_length and seen is None:
+        mask &= held > own[:, None] - self.size.memory
+      if rolls:
+        mask &= held >= 0
+      key = cache.positions[:, jnp.maximum(held, 0)] if rolls else cache.positions
+      span = Span(positions, key, mask, max_position=reach)
+      return limited(span, kind, own // alternatives, held // alternatives, causal=True)
+
+    kept = tokens.shape[1] if count is None else count
     keys, values = list(cache.keys), list(cache.values)
-    for i, block in enumerate(self.blocks):
+    for i, (block, span) in enumerate(zip(self.blocks, self.spans(of_kind), strict=True)):
       k, v = block.attention.keys_values(block.context(x))
       k, v = k.transpose(0, 2, 3, 1).astype(keys[i].dtype), v.swapaxes(1, 2).astype(values[i].dtype)
-      keys[i] = jax.lax.dynamic_update_slice(keys[i], k, (0, 0, 0, cache.length))
-      values[i] = jax.lax.dynamic_update_slice(values[i], v, (0, 0, cache.length, 0))
-      k, v = keys[i].transpose(0, 3, 1, 2), values[i].swapaxes(1, 2)
-      x = block(x, k, v, span, source and source[i])
-    length = cache.length + tokens.shape[1]
-    return self.finish(x), Cache(tuple(keys), tuple(values), cache.positions, length)
+      window = self.kinds[i].window
+      if cache.rolls(window):
+        k, v = jnp.concatenate([keys[i], k], axis=3), jnp.concatenate([values[i], v], axis=2)
+        keys[i] = jax.lax.dynamic_slice_in_dim(k, kept, window - 1, axis=3)
+        values[i] = jax.lax.dynamic_slice_in_dim(v, kept, window - 1, axis=2)
+      else:
+        k = keys[i] = jax.lax.dynamic_update_slice(keys[i], k, (0, 0, 0, cache.length))
+        v = values[i] = jax.lax.dynamic_update_slice(values[i], v, (0, 0, cache.length, 0))
+      x = block(x, k.transpose(0, 3, 1, 2), v.swapaxes(1, 2), span, source and source[i])
+    after = cache.replace(keys=tuple(keys), values=tuple(values), length=cache.length + kept)
+    return self.finish(x), after
 
   def recur(
     self,
@@ -275,9 +299,13 @@ class Stack(nnx.Module):
       self_attention=consecutive and past == 0,
       padding_last=past == 0 and documents is None,
     )
-    span = self.ready(span, whole_only=term_scale is not None)
+    places = jnp.arange(past + length)
+    spans = self.spans(
+      lambda kind: limited(span, kind, places[past:], places, causal=True),
+      whole_only=term_scale is not None,
+    )
     layers = []
-    for i, (block, before) in enumerate(zip(self.blocks, memory.layers, strict=True)):
+    for i, (block, before, span) in enumerate(zip(self.blocks, memory.layers, spans, strict=True)):
       context = jnp.concatenate([before.astype(x.dtype), x], axis=1)
       layers.append(jax.lax.stop_gradient(context[:, length:]))
       k, v = block.attention.keys_values(block.context(context))
@@ -296,8 +324,12 @@ class Stack(nnx.Module):
     )
     return tuple((*block.cross.keys_values(encoded), span) for block in self.blocks)
 
-  def empty_cache(self, batch: int, length: int, positions: Array | None = None) -> Cache:
+  def empty_cache(
+    self, batch: int, length: int, positions: Array | None = None, *, rolling: bool = True
+  ) -> Cache:
     """Return an empty cache for `length` tokens.
+
+    If it is `rolling`, layers with a window hold no more than it; alternatives need all slots.
 
     Raises:
       ValueError: the encoding has fewer positions.
@@ -308,11 +340,11 @@ class Stack(nnx.Module):
     size = self.size
     heads, head_dim = size.num_heads, size.d_model // size.num_heads
     # Separate buffers: a donated one may not appear twice.
-    keys, values = (
-      tuple(jnp.zeros((batch, heads, *shape), size.dtype) for _ in self.blocks)
-      for shape in ((head_dim, length), (length, head_dim))
-    )
-    return Cache(keys, values, positions, jnp.zeros((), jnp.int32))
+    empty = Cache((), (), positions, jnp.zeros((), jnp.int32), rolling)
+    slots = [kind.window - 1 if empty.rolls(kind.window) else length for kind in self.kinds]
+    keys = tuple(jnp.zeros((batch, heads, head_dim, each), size.dtype) for each in slots)
+    values = tuple(jnp.zeros((batch, heads, each, head_dim), size.dtype) for each in slots)
+    return empty.replace(keys=keys, values=values)
 
   def empty_memory(self, batch: int, length: int) -> Memory:
     """Return an empty memory of `length` slots."""
@@ -334,15 +366,32 @@ class Stack(nnx.Module):
     embedded = self.embed(tokens, positions, mask)
     return drop(embedded, self.size.dropout, rngs).astype(self.size.dtype)
 
-  def ready(self, span: Span, *, whole_only: bool = False) -> Span:
-    """Add to a span what its layers share, or the function for it: see `attention.ready`."""
+  def ready(self, span: Span, *, layer: int = 0, whole_only: bool = False) -> Span:
+    """Add to a span what a layer shares with others, or the function: see `attention.ready`."""
     form = "reference" if whole_only else self.size.attention
-    return attention.ready(span, self.shared, form)
+    shared = self.shared
+    if isinstance(shared, nnx.List):
+      shared = shared[self.kinds[layer].shared]
+    return attention.ready(span, shared, form)
+
+  def spans(self, of_kind: Callable[[Kind], Span], *, whole_only: bool = False) -> list[Span]:
+    """Return the span of each layer, made ready once for all layers of a kind."""
+    made = {
+      kind: self.ready(of_kind(kind), layer=self.kinds.index(kind), whole_only=whole_only)
+      for kind in dict.fromkeys(self.kinds)
+    }
+    return [made[kind] for kind in self.kinds]
 
   @property
   def relation(self) -> Relation:
-    """The relation of the first layer; all layers have one of the same kind."""
+    """The relation of the first layer."""
     return self.blocks[0].attention.relation
+
+  @property
+  def distinct(self) -> list[int]:
+    """The first layer of each encoding that a layer has; [0] unless they differ."""
+    encodings = [kind.shared for kind in self.kinds]
+    return [encodings.index(each) for each in dict.fromkeys(encodings)]
 
   def finish(self, x: Array) -> Array:
     """Normalize the last layer's output, if blocks normalize their inputs."""

@@ -1,0 +1,130 @@
+"""Encodings by layer: a pattern of encodings, windows and chunks that repeats over the layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from posexp.config.checks import Count
+from posexp.encodings.base import Encoding, Layer
+from posexp.errors import UserError
+
+# Positions of released models, as their code at Hugging Face (transformers 5.24.0) has them.
+FAMILIES = {
+  # Yang et al. 2025 (RNoPE-SWA)
+  "command_a": ("3 rope base=10000 layout=interleaved window=4096", "none"),
+  "exaone4": ("3 rope base=1000000 layout=half window=4096", "none"),
+  "gemma3": ("5 rope base=10000 layout=half window=1024", "rope base=1000000 layout=half"),
+  "llama4": ("3 rope base=500000 layout=interleaved chunk=8192", "none"),
+  "modernbert": ("rope base=160000 layout=half", "2 rope base=10000 layout=half window=128"),
+  "smollm3": ("3 rope base=2000000 layout=half", "none"),
+}
+
+
+@functools.cache
+def parsed(text: str) -> tuple[Layer, ...]:
+  """Return the layers that a part of a pattern stands for, as in "3 rope base=500 window=64".
+
+  Raises:
+    ValueError: it cannot be read, or the encoding is wrong.
+  """
+  from posexp.encodings import encoding  # whose table has `Layers` itself
+
+  count, *words = text.split() or [""]
+  if not count.isdigit():
+    count, words = "1", [count, *words]
+  name, *given = words or [""]
+  options: dict[str, Any] = {}
+  for word in given:
+    option, equals, value = word.partition("=")
+    if not equals:
+      raise ValueError(f"cannot be read at {word!r}: write it as in '3 rope base=500 window=64'")
+    options[option] = value
+  limits = {key: options.pop(key, None) for key in ("window", "chunk")}
+  for key, value in limits.items():
+    if value is not None and not (value.isdigit() and int(value) > 0):
+      raise ValueError(f"has {key}={value}, which must be a number of tokens")
+  try:
+    made = encoding(name, **options)
+  except UserError as error:
+    raise ValueError(f"has a part {text!r}: {error}") from None
+  if isinstance(made, Layers):
+    raise ValueError("has layers in it, which do not nest")
+  if others := [part for part in made.acts_in if part != "attention"]:
+    raise ValueError(
+      f"has {name}, which changes the {others[0]} of a whole Transformer and not attention alone: "
+      "it cannot be mixed by layer"
+    )
+  window, chunk = (value and int(value) for value in limits.values())
+  return (Layer(made, window, chunk),) * int(count)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers(Encoding):
+  """Another encoding in some layers than in others, or another window (Yang et al. 2025).
+
+  Layer l of a Transformer is number l mod P of the pattern's P. A part of it is how many layers, an
+  encoding with its options, and how far a token sees there: with window=W the last W tokens, itself
+  included, as Hugging Face counts (an encoder: W // 2 to each side); with chunk=C its own chunk of
+  C tokens. A pattern may also be the name of a family of released models. `from_last` counts
+  backward from the last layer, which is then the last of the pattern. `window` stands for all
+  windows and chunks that a pattern has, so that a small model has them, too.
+  """
+
+  pattern: tuple[str, ...] | str = ("rope", "none")
+  from_last: bool = False
+  window: Count | None = None
+
+  def __post_init__(self):
+    if isinstance(self.pattern, list):
+      object.__setattr__(self, "pattern", tuple(self.pattern))
+    super().__post_init__()
+    limited = any(each.window or each.chunk for each in self.period)
+    if self.window is not None and not limited:
+      raise ValueError("window has no effect without a window or a chunk in layers.pattern")
+
+  @functools.cached_property
+  def period(self) -> tuple[Layer, ...]:
+    """What is particular to each layer of the pattern, once."""
+    parts = self.pattern
+    if isinstance(parts, str):
+      parts = FAMILIES.get(parts, [parts])
+    try:
+      found = [layer for part in parts for layer in parsed(part)]
+    except ValueError as error:
+      raise ValueError(f"pattern {error}") from None
+    if not found:
+      raise ValueError("pattern must have at least one layer")
+    if self.window is None:
+      return tuple(found)
+    return tuple(
+      each._replace(window=each.window and self.window, chunk=each.chunk and self.window)
+      for each in found
+    )
+
+  def layers(self, count: int) -> Sequence[Layer]:
+    first = -count % len(self.period) if self.from_last else 0
+    return [self.period[(first + i) % len(self.period)] for i in range(count)]
+
+  @property
+  def relative(self) -> bool:
+    return all(each.encoding.relative and each.chunk is None for each in self.period)
+
+  @property
+  def recurrent(self) -> bool:
+    # A memory would shift where chunks begin.
+    return all(each.encoding.recurrent and each.chunk is None for each in self.period)
+
+  @property
+  def causal_only(self) -> bool:
+    return any(each.encoding.causal_only for each in self.period)
+
+  @property
+  def acts_in(self) -> tuple[str, ...]:
+    return ("attention",) if any(each.encoding.acts_in for each in self.period) else ()
+
+  @property
+  def limit(self) -> int | None:
+    return min((each.encoding.limit for each in self.period if each.encoding.limit), default=None)
