@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from posexp.encodings import ENCODINGS, layers_of, Encoding, Span
+from posexp.encodings import ENCODINGS, Encoding, Span, layers_of
 from posexp.encodings.bias import T5, ALiBi
 from posexp.encodings.disentangled import TUPE
 from posexp.encodings.distance import Sandwich

@@ -94,7 +94,8 @@ class Layers(Encoding):
     try:
       found = [layer for part in parts for layer in parsed(part)]
     except ValueError as error:
-      raise ValueError(f"pattern {error}") from None
+      families = f"; families are {', '.join(FAMILIES)}" if parts == [self.pattern] else ""
+      raise ValueError(f"pattern {error}{families}") from None
     if not found:
       raise ValueError("pattern must have at least one layer")
     if self.window is None:
