@@ -23,14 +23,13 @@ FAMILIES = {
 }
 
 
-@functools.cache
 def parsed(text: str) -> tuple[Layer, ...]:
   """Return the layers that a part of a pattern stands for, as in "3 rope base=500 window=64".
 
   Raises:
     ValueError: it cannot be read, or the encoding is wrong.
   """
-  from posexp.encodings import encoding  # whose table has `Layers` itself
+  from posexp.encodings import ENCODINGS, encoding  # whose table has `Layers` itself
 
   count, *words = text.split() or [""]
   if not count.isdigit():
@@ -52,6 +51,8 @@ def parsed(text: str) -> tuple[Layer, ...]:
     raise ValueError(f"has a part {text!r}: {error}") from None
   if isinstance(made, Layers):
     raise ValueError("has layers in it, which do not nest")
+  if name not in ENCODINGS:  # a run records the plugin of `encoding` alone
+    raise ValueError(f"has {name} of a plugin: mix it there, by a method `layers` of its class")
   if others := [part for part in made.acts_in if part != "attention"]:
     raise ValueError(
       f"has {name}, which changes the {others[0]} of a whole Transformer and not attention alone: "
