@@ -90,7 +90,6 @@ def check_drawn(tokens: np.ndarray) -> np.ndarray:
 class CacheFunctions(NamedTuple):
   """Compiled functions of (params, settings, …)."""
 
-  empty: Callable[..., Cache]  # rows -> a cache of M + T slots
   turn: Callable[..., Cache]  # a cache with a full segment -> one with its memory alone
   advance: Callable[..., tuple[Cache, Array, Array]]
 
@@ -118,11 +117,6 @@ def functions(graphdef: nnx.GraphDef, segment: int) -> CacheFunctions:
   at `place`: (cache, token int32 [B], its log p float32 [B]).
   """
 
-  @functools.partial(jax.jit, static_argnums=2)
-  def empty(params: Any, settings: Any, rows: int) -> Cache:
-    model = nnx.merge(graphdef, params, settings)
-    return _empty(model, segment, rows)
-
   @functools.partial(jax.jit, donate_argnums=2)
   def turn(params: Any, settings: Any, cache: Cache) -> Cache:
     model = nnx.merge(graphdef, params, settings)
@@ -145,7 +139,7 @@ def functions(graphdef: nnx.GraphDef, segment: int) -> CacheFunctions:
     # Slots beyond `count` are overwritten before any token can see them.
     return after.replace(length=cache.length + count), token, log_p
 
-  return CacheFunctions(empty, turn, advance)
+  return CacheFunctions(turn, advance)
 
 
 def generate(
@@ -171,16 +165,16 @@ def generate(
   Yields:
     The next token of each row, int32 [rows], and its log p before `sampling`, float32 [rows].
   """
-  memory = nnx.merge(graphdef, params, settings).stack.size.memory
+  model = nnx.merge(graphdef, params, settings)
   compiled, options, stride = functions(graphdef, segment), sampling.options(), segment // 2
   text = [np.full(rows, token, np.int32) for token in (END, *prompt)]
   begin = done = 0  # the first token of the segment, and the number of tokens read
-  cache = compiled.empty(params, settings, rows)
+  cache = _empty(model, segment, rows)
   while True:
     over = len(text) - begin - segment
-    if over > 0 and not memory:  # the window slides
+    if over > 0 and not model.stack.size.memory:  # the window slides
       begin = done = begin - (-over // stride) * stride
-      cache = compiled.empty(params, settings, rows)
+      cache = _empty(model, segment, rows)
     while done < len(text):
       if done - begin == segment:
         cache, begin = compiled.turn(params, settings, cache), done
