@@ -172,7 +172,7 @@ def test_a_grid_has_the_farthest_first_and_says_what_cannot_be_measured(runs):
   assert [cell.state for cell in grid.cells[1]] == ["measured"] * 3 + ["not applicable"]
   assert [cell.state for cell in grid.cells[3]] == ["measured"] * 2 + ["not learned"] * 2
   # At the lengths of training all seeds count, and beyond them those that learned.
-  means = [cell.found.mean for cell in grid.cells[2]]
+  means = [cell.mean for cell in grid.cells[2]]
   assert means == pytest.approx([0.732, 0.732, 1.7 / 3, 1.7 / 3])
   assert heat_maps.names(grid)[2:] == ["none (3 of 5)", "rope (0 of 2)"]
 

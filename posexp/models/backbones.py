@@ -220,10 +220,10 @@ def refusal(name: str, encoding: Encoding, size: AnySize) -> str | None:
   if not isinstance(size, WithoutAttention):
     return None
   lacks = f"which model={size.backbone} does not have"
-  defaults = {field.name: field.default for field in dataclasses.fields(encoding)}
   for option in encoding.in_blocks:
-    if getattr(encoding, option) != defaults[option]:
-      leave = show(defaults[option])
+    default = getattr(type(encoding), option)
+    if getattr(encoding, option) != default:
+      leave = show(default)
       return f"{name}.{option} acts in a Transformer's blocks, {lacks}; leave it at {leave}"
   if encoding.acts_in and not {"input", "linear"} & {*encoding.acts_in}:
     return (

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -87,13 +87,6 @@ def check_drawn(tokens: np.ndarray) -> np.ndarray:
   return tokens
 
 
-class CacheFunctions(NamedTuple):
-  """Compiled functions of (params, settings, …)."""
-
-  turn: Callable[..., Cache]  # a cache with a full segment -> one with its memory alone
-  advance: Callable[..., tuple[Cache, Array, Array]]
-
-
 def _positions(model: LanguageModel, segment: int, filled: Array | int) -> Array:
   """Return the positions of slots, int [1,M+T]; as in `Stack.recur`, M come before the segment."""
   memory = model.stack.size.memory
@@ -110,11 +103,12 @@ def _empty(model: LanguageModel, segment: int, rows: int) -> Cache:
 
 
 @functools.lru_cache(maxsize=16)
-def functions(graphdef: nnx.GraphDef, segment: int) -> CacheFunctions:
-  """Return the compiled functions of a model with segments of this many tokens.
+def functions(graphdef: nnx.GraphDef, segment: int) -> tuple[Callable[..., Any], ...]:
+  """Compile two functions (params, settings, …) of a model with segments of this many tokens.
 
-  `advance` reads tokens [B,Q], of which the first `count` belong to the text, and draws the token
-  at `place`: (cache, token int32 [B], its log p float32 [B]).
+  `turn` makes of a cache with a full segment one with its memory alone. `advance` reads tokens
+  [B,Q], of which the first `count` belong to the text, and draws the token at `place`: (cache,
+  token int32 [B], its log p float32 [B]).
   """
 
   @functools.partial(jax.jit, donate_argnums=2)
@@ -139,7 +133,7 @@ def functions(graphdef: nnx.GraphDef, segment: int) -> CacheFunctions:
     # Slots beyond `count` are overwritten before any token can see them.
     return after.replace(length=cache.length + count), token, log_p
 
-  return CacheFunctions(turn, advance)
+  return turn, advance
 
 
 def generate(
@@ -166,7 +160,8 @@ def generate(
     The next token of each row, int32 [rows], and its log p before `sampling`, float32 [rows].
   """
   model = nnx.merge(graphdef, params, settings)
-  compiled, options, stride = functions(graphdef, segment), sampling.options(), segment // 2
+  turn, advance = functions(graphdef, segment)
+  options, stride = sampling.options(), segment // 2
   text = [np.full(rows, token, np.int32) for token in (END, *prompt)]
   begin = done = 0  # the first token of the segment, and the number of tokens read
   cache = _empty(model, segment, rows)
@@ -177,12 +172,12 @@ def generate(
       cache = _empty(model, segment, rows)
     while done < len(text):
       if done - begin == segment:
-        cache, begin = compiled.turn(params, settings, cache), done
+        cache, begin = turn(params, settings, cache), done
       columns = text[done : begin + segment]
       tokens = np.full((rows, 1 if len(columns) == 1 else segment), END, np.int32)
       tokens[:, : len(columns)] = np.stack(columns, axis=1)
       done += len(columns)
-      cache, token, log_p = compiled.advance(
+      cache, token, log_p = advance(
         params, settings, cache, tokens, np.int32(len(columns)), np.int32(done), options
       )
     text.append(check_drawn(np.asarray(token)))
