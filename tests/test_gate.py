@@ -168,7 +168,7 @@ def test_a_grid_has_the_farthest_first_and_says_what_cannot_be_measured(runs):
   (found,) = results(read_runs([runs])[0])
   grid = heat_maps.grid(found)
   assert [group.label for group in grid.groups] == ["rpr", "learned", "none", "rope"]
-  assert (grid.titles, grid.trained) == (["10", "20", "24", "40"], 2)
+  assert ([each.part for each in grid.lengths], grid.trained) == (["10", "20", "24", "40"], 2)
   assert [cell.state for cell in grid.cells[1]] == ["measured"] * 3 + ["not applicable"]
   assert [cell.state for cell in grid.cells[3]] == ["measured"] * 2 + ["not learned"] * 2
   # At the lengths of training all seeds count, and beyond them those that learned.
@@ -181,7 +181,7 @@ def test_there_is_no_grid_where_what_is_beyond_has_the_lengths_of_training(tmp_p
   runs = diagnostic(tmp_path / "runs", "rpr", [1.0], [0.5], lengths=(10, 20))
   assert heat_maps.grid(results(read_runs([runs])[0])[0]) is None
   runs = diagnostic(tmp_path / "longer", "rpr", [1.0], [0.5])
-  assert heat_maps.grid(results(read_runs([runs])[0])[0]).titles == ["10", "20", "24", "40"]
+  assert len(heat_maps.grid(results(read_runs([runs])[0])[0]).lengths) == 4
 
 
 def test_a_heat_map_has_a_number_in_each_cell_that_has_one_and_the_line_at_its_place(runs):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from seed import some
 
 from posexp.encodings import ENCODINGS, Encoding, Span
 from posexp.encodings.bias import T5, ALiBi
@@ -23,17 +24,10 @@ B, L, H, D, LAYERS = 2, 6, 4, 8, 2
 SIZE = Size(d_model=H * D, num_heads=H, d_ff=32, num_layers=LAYERS, dropout=0.0)
 TOKENS = np.random.default_rng(0).integers(0, 23, (B, L))
 
-# These have the relation of `none` or of `alibi`, and with it their terms.
-ALIKE = ("index", "normalized", "binary", "clock", "learned", "sinusoidal")
-ALIKE += ("kerple", "fire", "sandwich")
+OF_ALL = [pytest.param(cls(), id=name) for name, cls in ENCODINGS.items()]
+# Of those with one relation, such as that of `alibi`, one is enough: some are drawn.
 every_encoding = pytest.mark.parametrize(
-  "encoding",
-  [
-    pytest.param(cls(), id=name, marks=[pytest.mark.slow] * (name in ALIKE))
-    for name, cls in ENCODINGS.items()
-  ]
-  + [RoPE(share=0.5), ALiBi("divided"), TUPE(buckets=8)],
-  ids=str,
+  "encoding", some([*OF_ALL, RoPE(share=0.5), ALiBi("divided"), TUPE(buckets=8)], 10), ids=str
 )
 
 

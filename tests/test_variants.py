@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import slopes
 from flax import nnx
+from small import rngs
 
 from posexp.encodings import Span
 from posexp.encodings.complex_order import Complex, OneLinear
 from posexp.encodings.relative import RPR, TransformerXL
-from posexp.encodings.rngs import Rngs
 from posexp.encodings.split import Split
 from posexp.models.transformer import Size, Stack
 
@@ -20,10 +20,6 @@ MASK = np.arange(L) < np.array([[6], [4]])
 SIZE = Size(d_model=F, num_heads=H, d_ff=8, num_layers=2, dropout=0.0)
 TOKENS = np.random.default_rng(1).integers(0, VOCAB, (B, L))
 POSITIONS = np.arange(L)
-
-
-def rngs():
-  return Rngs(params=0, encoding=1)
 
 
 def draw(*shape, seed=0):

@@ -40,15 +40,6 @@ def lines(name: str, encoding: Encoding, rows: dict[str, str]) -> list[str]:
   return [name, textwrap.indent(about, "  "), "", *found]
 
 
-def rows_without_attention(encoding: Encoding, backbone: str) -> dict[str, str]:
-  """Return the rows of an encoding in a network that has no attention."""
-  found = [part for part in encoding.acts_in if part in ("input", "linear")]
-  return {
-    "enters": entered(found),
-    "attention": f"none in model={backbone}, so what acts there is left out",
-  }
-
-
 def entered(parts: Iterable[str]) -> str:
   """Return the parts of a Transformer in words."""
   return "; ".join(PARTS[part] for part in parts) or "nowhere"

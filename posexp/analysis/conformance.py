@@ -23,8 +23,7 @@ class Property(NamedTuple):
   """A property, and where it is asked for."""
 
   check: Callable[[Case], Iterator[Violation]]
-  decoder: bool = True  # of causal attention
-  encoder: bool = True  # of attention to both sides
+  encoder: bool = True  # also of attention to both sides
   declared: str = ""  # only of an encoding that declares this: `relative` or `recurrent`
 
   @property
@@ -40,7 +39,7 @@ class Property(NamedTuple):
     """Return whether attention is causal: one or both, or none where it is not asked for."""
     if self.declared and not getattr(encoding, self.declared):
       return []
-    return [True] * self.decoder + [False] * (self.encoder and not encoding.causal_only)
+    return [True, *[False] * (self.encoder and not encoding.causal_only)]
 
 
 PROPERTIES = (

@@ -166,22 +166,17 @@ def advanced(model: Translator, beams: Beams, source: Sources, slots: int, searc
     done = done | (token == EOS) | (length >= beams.most)
     return Beams(beams.step + 1, beams.most, tokens, score, length, done, seen, cache)
 
-  room = model.decoder.empty_cache(rows, len(places), places[None] // beam)
-  unseen = jnp.zeros((rows, beam, len(places)), bool)
+  def copied(wide: Array, held: Array) -> Array:
+    return jax.lax.dynamic_update_slice(wide, held, (0,) * held.ndim)
+
+  room, held = model.decoder.empty_cache(rows, len(places), places[None] // beam), beams.cache
+  both = (room.keys, room.values), (held.keys, held.values)
+  keys, values = jax.tree.map(copied, *both)
   beams = beams.replace(
-    seen=jax.lax.dynamic_update_slice(unseen, beams.seen, (0, 0, 0)), cache=moved(beams.cache, room)
+    seen=copied(jnp.zeros((rows, beam, len(places)), bool), beams.seen),
+    cache=room.replace(keys=keys, values=values, length=held.length),
   )
   return jax.lax.while_loop(lambda beams: beams.unfinished & (beams.step < slots), advance, beams)
-
-
-def moved(cache: Cache, room: Cache) -> Cache:
-  """Copy a cache into a larger empty one."""
-  keys, values = jax.tree.map(
-    lambda wide, held: jax.lax.dynamic_update_slice(wide, held, (0, 0, 0, 0)),
-    (room.keys, room.values),
-    (cache.keys, cache.values),
-  )
-  return room.replace(keys=keys, values=values, length=cache.length)
 
 
 def continuations(logits: Array, done: Array, beam: int) -> tuple[Array, Array]:

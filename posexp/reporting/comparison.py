@@ -191,7 +191,14 @@ def report(result: Result) -> Iterator[str]:
     yield "\n" + tabulated((["differs", "A", "B"], rows), "plain", "left")
   heads = ["", *names, "difference", "p"]
   heads += ["over seeds", "p"] if len(result["seeds"]) > 1 else []
-  rows = [_row(name, found) for name, found in result["metrics"].items()]
+  rows = []
+  for name, found in result["metrics"].items():
+    metric = METRICS[name]
+    digits, over = metric.decimals, found.get("over_seeds")
+    cells = [metric.title, _interval(found["a"], digits), _interval(found["b"], digits)]
+    cells += [_interval(found["difference"], digits, "+"), p_number(found["p"])]
+    cells += [_interval(over, digits, "+"), p_number(over["p"])] if over else []
+    rows.append(cells)
   yield "\n" + tabulated((heads, rows), "plain", "left")
   yield "\n" + wrapped(result["verdict"])
   yield wrapped(method(result))
@@ -205,16 +212,6 @@ def report(result: Result) -> Iterator[str]:
       if key not in row:
         continue
       yield wrapped(short(row[key], TEXT) or "(nothing)", f"  {title:<{width}}  ")
-
-
-def _row(name: str, found: Mapping[str, Any]) -> list[str]:
-  metric = METRICS[name]
-  digits = metric.decimals
-  cells = [metric.title, _interval(found["a"], digits), _interval(found["b"], digits)]
-  cells += [_interval(found["difference"], digits, "+"), p_number(found["p"])]
-  if over := found.get("over_seeds"):
-    cells += [_interval(over, digits, "+"), p_number(over["p"])]
-  return cells
 
 
 def method(result: Result) -> str:

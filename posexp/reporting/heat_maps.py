@@ -66,14 +66,10 @@ class Grid(NamedTuple):
   chance: list[float | None]  # by length: the level of a model that is blind to order
 
   @property
-  def titles(self) -> list[str]:
-    """The titles of columns."""
-    return [each.part for each in self.lengths]
-
-  @property
   def places(self) -> np.ndarray:
     """Where columns stand on an axis: at their length, the middle of a range, float [lengths]."""
-    return np.array([np.mean([*map(int, re.findall(r"\d+", part))]) for part in self.titles])
+    ends = (re.findall(r"\d+", each.part) for each in self.lengths)
+    return np.array([np.mean([*map(int, each)]) for each in ends])
 
 
 def grid(results: Results) -> Grid | None:
@@ -127,7 +123,7 @@ def heat_map(grid: Grid) -> Figure:
     width_ratios=widths,
   )
   mosaic(left, grid.cells, np.ones(columns), 100)
-  left.set_xticks(range(columns), grid.titles)
+  left.set_xticks(range(columns), [each.part for each in grid.lengths])
   left.set_yticks(range(rows), names(grid))
   left.axvline(grid.trained - 0.5, color="k", linewidth=1.6)
   left.set_xlabel("length")

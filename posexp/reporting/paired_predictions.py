@@ -137,7 +137,8 @@ def _read(run: Run, split: str) -> tuple[Columns, pd.DataFrame]:
     wanted = " or ".join(f"{each.reference} and {each.answer}" for each in COLUMNS)
     raise UserError(f"{run.path}: its predictions cannot be compared, for want of columns {wanted}")
   numbers = found[[*columns.numbers]].apply(pd.to_numeric, errors="coerce").astype(float)
-  if not np.isfinite(numbers).all(axis=None):
+  counts = numbers.drop(columns="loss", errors="ignore")
+  if not np.isfinite(numbers).all(axis=None) or (counts < 0).any(axis=None):
     names = ", ".join(columns.numbers)
     raise UserError(f"{run.path}: its predictions of {split} have no numbers in {names}")
   for name in ("source", "reference", "answer"):
