@@ -185,19 +185,16 @@ def batch():
 
 
 def test_training_draws_other_positions_in_every_step_from_the_seed_alone():
-  losses = {}
-  for positions in (RANDOMIZED, Positions()):
-    spec = ClassifierSpec(VOCAB, 2, Learned(REACH), SIZE, False, positions)
-    run = program(spec, Training(learning_rate=1e-12), 8, mesh_for(B))
-    for attempt in range(2):
-      state, found = run.init(0), []
-      for _ in range(4):
-        state = run.update(run.clear(state), batch(), keys(0)["dropout"])
-        found.append(float(state.window.sums["loss"]))
-      losses[positions.kind, attempt] = found
-  assert losses["randomized", 0] == losses["randomized", 1]
-  assert len(set(losses["randomized", 0])) == 4
-  assert np.ptp(losses["consecutive", 0]) < 1e-6
+  spec = ClassifierSpec(VOCAB, 2, Learned(REACH), SIZE, False, RANDOMIZED)
+  run = program(spec, Training(learning_rate=1e-12), 8, mesh_for(B))  # nothing else changes
+  losses = []
+  for _ in range(2):
+    state = run.init(0)
+    for _ in range(4):
+      state = run.update(run.clear(state), batch(), keys(0)["dropout"])
+      losses.append(float(state.window.sums["loss"]))
+  assert losses[:4] == losses[4:]
+  assert len({*losses}) == 4
 
 
 LONGEST, REACHED = 4, 4096  # tokens of the longest example of training, and the reach
@@ -258,5 +255,3 @@ def test_random_positions_do_not_tell_a_translator_how_long_its_target_is():
   for width, length in ((L, 4), (L, L), (16, 4)):
     np.testing.assert_allclose(hidden(positions, 12, width, length), short, atol=2e-5)
   assert not np.allclose(hidden(positions, None, L, L), short, atol=1e-3)
-  plain = hidden(Positions(), None, L, L)
-  np.testing.assert_array_equal(hidden(Positions(), 12, L, L), plain)

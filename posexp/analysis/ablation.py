@@ -23,7 +23,7 @@ CHANGES = ("examples", "change", "error", "other")  # what a row says of its dif
 
 
 class Off(NamedTuple):
-  """What is switched off: these terms in these layers and heads."""
+  """The terms that are switched off, and the layers and heads in which they are."""
 
   terms: tuple[str, ...]
   layers: tuple[int, ...]  # those of an encoder count first

@@ -1,4 +1,4 @@
-"""The card of an encoding: where it enters, what it costs, what it covers, what changes nothing."""
+"""The card of an encoding: the parts it enters, its cost, its reach, and how outputs change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of every encoding in a Transformer, as functions that find counterexamples.
+"""The properties of every encoding in a Transformer, as functions that find counterexamples.
 
 A property is a function of a `Case` that yields a `Violation` for each violation it finds.
 Most runs eagerly and in few shapes: an operation is then compiled once for all properties and

@@ -1,4 +1,4 @@
-"""Two runs, or two groups of runs, compared on the same examples, and what is said of them."""
+"""Comparisons of two runs, or of two groups of runs, on the same examples."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ CAPTION = (
 
 
 class Cell(NamedTuple):
-  """What a group scores at a length."""
+  """The scores of a group at a length."""
 
   values: list[float]  # of the seeds that count, which may be none
   runs: int  # that have a score there, whether it counts or not
