@@ -121,11 +121,11 @@ def behavior(model: ProbeModel, text: np.ndarray | None = None) -> dict[str, str
   """Return how permuting words and shifting positions change the outputs of a stack, measured.
 
   The stack is that of the model, which reads the words of `text`, int [1,L] or [1,L,I]. Without a
-  text it is untrained, all of its weights are `perturbed`, and it reads any words.
+  text all of its weights are `perturbed`, and it reads any words.
   """
   encoding, size, stack = model.encoding, model.stack.size, model.stack
   if text is None:
-    stack = probe.perturbed(probe.untrained(encoding, size, stack.causal).stack)
+    stack = probe.perturbed(stack)
     text = np.random.default_rng(0).permutation(np.arange(1, VOCABULARY))[None, :WORDS]
     weights = "random weights"
   else:
