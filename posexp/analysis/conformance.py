@@ -14,6 +14,7 @@ import numpy as np
 
 from posexp.analysis import properties
 from posexp.analysis.far_positions import far_positions
+from posexp.analysis.probe import refusal
 from posexp.analysis.properties import Case, Violation, stack
 from posexp.encodings import Encoding
 from posexp.encodings.sinusoids import REACH
@@ -93,11 +94,7 @@ def examine(encoding: Encoding, reach: int = REACH) -> Iterator[Outcome]:
 
 def is_defined(case: Case) -> bool:
   """Return whether a model can be built."""
-  try:
-    stack(case)
-  except ValueError:
-    return False
-  return True
+  return refusal(case.encoding, case.size(), case.causal) is None
 
 
 def fails(each: Property, case: Case) -> Violation | None:

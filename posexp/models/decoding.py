@@ -169,9 +169,9 @@ def advanced(model: Translator, beams: Beams, source: Sources, slots: int, searc
   def copied(wide: Array, held: Array) -> Array:
     return jax.lax.dynamic_update_slice(wide, held, (0,) * held.ndim)
 
-  room, held = model.decoder.empty_cache(rows, len(places), places[None] // beam), beams.cache
-  both = (room.keys, room.values), (held.keys, held.values)
-  keys, values = jax.tree.map(copied, *both)
+  held = beams.cache
+  room = model.decoder.empty_cache(rows, len(places), places[None] // beam)
+  keys, values = jax.tree.map(copied, (room.keys, room.values), (held.keys, held.values))
   beams = beams.replace(
     seen=copied(jnp.zeros((rows, beam, len(places)), bool), beams.seen),
     cache=room.replace(keys=keys, values=values, length=held.length),

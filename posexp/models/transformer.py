@@ -161,8 +161,9 @@ class Stack(nnx.Module):
     Raises:
       ValueError: the sequence is longer than the encoding's positions.
     """
-    length, given = tokens.shape[1], {"source": source, "term_scale": term_scale, "rngs": rngs}
+    length = tokens.shape[1]
     if positions is None and mask is not None and length > (self.limit or length):
+      given = {"source": source, "term_scale": term_scale, "rngs": rngs}
       return filled_up(self(tokens[:, : self.limit], mask[:, : self.limit], **given), mask)
     if positions is None:
       self.check(length)
