@@ -10,7 +10,7 @@ from flax import nnx
 from small import rngs
 
 from posexp.encodings.additive import Infused, Learned, Sinusoidal
-from posexp.encodings.base import Encoding, LayerNorm, Span
+from posexp.encodings.base import Encoding, Span
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
 from posexp.models.transformer import Size, Stack
 
@@ -36,13 +36,6 @@ def test_index_is_the_position_along_a_direction(features):
   assert np.linalg.norm(got[0, 1]) == pytest.approx(0.5)
   constant = vector(Index(direction="constant"), features=features)
   close(constant[0], [[i] * features for i in POSITIONS[0]])
-
-
-def test_layer_norm_deletes_what_all_channels_have_in_common():
-  norm = LayerNorm(F)
-  words = jnp.asarray(np.random.default_rng(0).normal(size=(1, 5, F)), jnp.float32)
-  close(norm(words + vector(Index(direction="constant"))), norm(words), 1e-4)
-  assert np.abs(norm(words + vector(Index())) - norm(words)).max() > 0.5
 
 
 @pytest.mark.parametrize(("norm", "sees"), [("pre", False), ("post", True)])

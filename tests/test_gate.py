@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 import pytest
-from run_folders import sweep, write
+from run_folders import write
 from scipy import stats
 
 from posexp.errors import UserError
@@ -96,14 +96,6 @@ def test_a_task_that_no_seed_learned_is_said_so(tmp_path, capsys):
   report(arguments([str(tmp_path), "--no-files"]))
   text = " ".join(capsys.readouterr().out.split())
   assert "No group of tally has learned it: their scores count from 95.00 test exact match" in text
-
-
-def test_tasks_without_a_gate_have_t_intervals(tmp_path, capsys):
-  sweep(tmp_path, {"none": [0.8, 0.9], "rpr": [0.7, 0.72]})
-  report(arguments([str(tmp_path), "--no-files"]))
-  text = capsys.readouterr().out
-  assert "95 % t intervals" in text
-  assert "learned" not in text
 
 
 @pytest.mark.parametrize("gates", [[], {"beyond": 1}, {"beyond": {"metric": "a"}}, "x"])

@@ -72,16 +72,6 @@ def test_p_of_the_bootstrap_is_that_of_a_two_sided_test(errors):
   assert found == pytest.approx(2 * stats.norm.sf(abs(errors)), abs=0.008)
 
 
-def test_p_is_uniform_where_systems_do_not_differ():
-  draw, found = np.random.default_rng(1), []
-  for _ in range(200):
-    a, b = (significance.share_measure(draw.random(120) < 0.5) for _ in "ab")
-    found.append(significance.resample([a, b], 120))
-  ours = [significance.bootstrap_p(a - b) for a, b in found]
-  assert np.mean(np.less(ours, 0.05)) == pytest.approx(0.05, abs=0.03)
-  assert np.mean(np.less(ours, 0.5)) == pytest.approx(0.5, abs=0.08)
-
-
 @pytest.mark.parametrize("alone", [(0, 0), (1, 0), (5, 0), (8, 2), (2, 8), (30, 30), (7, 19)])
 def test_mcnemar_is_the_binomial_tail_doubled(alone):
   a = np.array([True] * alone[0] + [False] * alone[1] + [True, False] * 4)

@@ -117,8 +117,3 @@ def test_leaving_a_term_out_is_the_encoding_that_lacks_it(encoding, off, same):
   there = nnx.to_flat_state(nnx.state(lacking, nnx.Param))
   nnx.update(lacking, nnx.from_flat_state([(path, own[path]) for path, _ in there]))
   np.testing.assert_allclose(without(model, *off), run(lacking), atol=1e-5)
-
-
-def test_a_span_keeps_everything_unless_told():
-  positions = jnp.arange(L)[None]
-  assert Span(positions, positions, jnp.ones((1, L, L), bool)).keep("content") == 1

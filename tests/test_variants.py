@@ -197,21 +197,6 @@ def test_waves_begin_again():
   np.testing.assert_array_equal(plain(tokens, positions)[:, :4], got[:, :4])
 
 
-@pytest.mark.parametrize("network", ["complex", "real"])
-def test_complex_waves(network):
-  embed = Complex(network=network, initial_phase=True).embed(VOCAB, F, scale=3.0, rngs=rngs())
-
-  def function(amplitude, frequency, phase):
-    held = slopes.holding(embed, amplitude=amplitude, frequency=frequency, phase=phase)
-    return held(TOKENS, jnp.asarray(POSITIONS)[None])
-
-  def naive(amplitude, frequency, phase):
-    angle = frequency[TOKENS] * POSITIONS[:, None] + phase[TOKENS]
-    return interleaved(3.0 * amplitude[TOKENS] * np.exp(1j * angle))
-
-  slopes.check(function, naive, *(draw(VOCAB, F // 2, seed=seed) for seed in range(3)))
-
-
 def test_position_only_attention():
   encoding = Split(length=L, form="position_only")
   relation = encoding.relation(H, D, causal=False, rngs=rngs())
