@@ -125,7 +125,8 @@ def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) 
     plotting.save(figure, out / "figures", name, kinds=("png", "pdf"))
   storage.write(out / "report.tex", tables.latex(tasks))
   tables.group_data(tasks).to_csv(out / "groups.csv", index=False, errors="replace")
-  tables.run_data(tasks).to_csv(out / "runs.csv", index=False, errors="replace")
+  runs = tables.sheet([row for results in tasks for row in results.rows])
+  runs.to_csv(out / "runs.csv", index=False, errors="replace")
 
 
 def main() -> None:

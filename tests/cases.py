@@ -122,9 +122,6 @@ UNTRAINED = {
   TUPE(): r"shared/key/bias",  # the same for every key, unless [CLS] is apart
 }
 
-# Parameters of every Transformer that an encoding has no use for.
-LACKING = {Split(form="position_only"): r"attention/(query|key)/"}
-
 DEFAULTS = [pytest.param(cls(), id=name) for name, cls in ENCODINGS.items()]
 CASES = DEFAULTS + [
   pytest.param(ENCODINGS[name](**options), id=f"{name} {options}")

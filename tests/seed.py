@@ -8,6 +8,11 @@ import pytest
 SEED = int(os.environ.get("POSEXP_TESTS_SEED", 0))
 
 
+def drawn(names, count):
+  """Return some of the names, by the seed."""
+  return random.Random(SEED).sample(names, count)
+
+
 def some(cases, count):
   """Return the cases as parameters, of which all but `count` drawn ones are slow."""
   params = [each if hasattr(each, "marks") else pytest.param(each) for each in cases]

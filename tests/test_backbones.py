@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from posexp.encodings import ENCODINGS, Encoding, encoding
+from posexp.encodings import ENCODINGS, encoding
 from posexp.encodings.paired import interleave
 from posexp.encodings.rngs import Rngs
 from posexp.models.backbones import CNNSize, FastTextSize, LSTMSize, refusal
@@ -171,20 +171,6 @@ def test_padding_changes_nothing_and_gradients_reach_all_parameters(name, size):
   for (path, leaf), other in zip(nnx.to_flat_state(grads), jax.tree.leaves(others), strict=True):
     np.testing.assert_allclose(leaf[...], other, atol=1e-5)
     assert np.abs(leaf[...]).max() > 0 or path[-1] == "frequency", path
-
-
-@pytest.mark.parametrize("size", ["lstm", "cnn"])
-def test_filters_and_states_see_order_without_positions(size):
-  made = model(Encoding(), SIZES[size])
-  tokens = np.array([[1, 2, 3, 4], [4, 3, 2, 1]])
-  one, two = logits(made, tokens, [4, 4])
-  assert np.abs(one - two).max() > 1e-3
-
-
-def test_filters_of_one_word_see_no_order():
-  made = model(Encoding(), CNNSize(**SMALL, filters=6, widths=(1,)))
-  one, two = logits(made, np.array([[1, 2, 3, 4], [4, 3, 2, 1]]), [4, 4])
-  np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.parametrize(

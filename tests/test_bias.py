@@ -9,7 +9,7 @@ import oracle
 import pytest
 from flax import nnx
 
-from posexp.encodings.bias import T5, ALiBi, bucket_starts, buckets_by_offset, slopes
+from posexp.encodings.bias import T5, ALiBi, buckets_by_offset, slopes
 from posexp.encodings.disentangled import log_buckets
 from posexp.encodings.distance import FIRE, KERPLE, Sandwich
 
@@ -93,11 +93,6 @@ def test_buckets_of_t5(buckets, max_distance, causal):
   offsets = range(-max_distance, max_distance + 1)
   expected = [bucket(offset, buckets, max_distance, causal) for offset in offsets]
   assert buckets_by_offset(buckets, max_distance, causal=causal).tolist() == expected
-
-
-def test_where_buckets_of_t5_start():
-  assert bucket_starts(16, 128)[8:] == [8, 12, 16, 23, 32, 46, 64, 91]
-  assert bucket_starts(32, 128)[16:24] == [16, 19, 21, 24, 27, 31, 35, 40]
 
 
 @pytest.mark.parametrize(("half", "max_distance"), [(256, 512), (4, 9), (16, 17), (8, 100)])

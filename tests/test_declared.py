@@ -84,7 +84,7 @@ def stack(encoding, causal, **size):
     ({"causal_only": True}, lambda e: lambda r: posexp.Attention(e, 8, 2, rngs=r), CAUSAL),
     ({"causal_only": True}, lambda e: LanguageModelSpec(9, e, SIZE).build, None),
     (
-      {"causal_only": property(lambda self: not self.both)},
+      {"causal_only": True, "both_sides_by": "both"},
       lambda e: stack(e, causal=False),
       f"{CAUSAL}, unless own.both=true",
     ),

@@ -7,22 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from small import rngs
 
 from posexp.encodings import Span
-from posexp.encodings.additive import Learned, Sinusoidal
+from posexp.encodings.additive import Sinusoidal
 from posexp.encodings.base import Encoding, LayerNorm, Relation
 from posexp.encodings.complex_order import Complex, ComplexLinear
 from posexp.encodings.relative import RPR, TransformerXL
-from posexp.encodings.rngs import Rngs
 from posexp.encodings.split import Split, SplitLinear
 from posexp.models.transformer import Size, Stack
 
 B, Q, K, H, D = 2, 5, 7, 2, 8
 VOCAB, F = 11, 16
-
-
-def rngs():
-  return Rngs(params=0, encoding=1)
 
 
 def filled(module, stddev=1.0):
@@ -106,15 +102,6 @@ def test_sinusoidal(layout, base):
   close(jax.jit(embed.__call__)(tokens, positions), expected, 2e-6)
 
 
-def test_learned():
-  embed = Learned(6).embed(VOCAB, F, scale=4.0, rngs=rngs())
-  tokens, positions = np.array([[3, 0, 10]]), np.array([[5, 0, 2]])
-  words, rows = float64(embed.words.table), float64(embed.vector.rows)
-  assert rows.shape == (6, F)
-  assert rows.std() == pytest.approx(0.02, rel=0.2)
-  close(embed(tokens, positions), 4.0 * words[tokens] + rows[positions])
-
-
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 def test_words_come_out_with_variance_one(scale):
   embed = Encoding().embed(300, 64, scale=scale, rngs=rngs())
@@ -123,36 +110,6 @@ def test_words_come_out_with_variance_one(scale):
 
 
 # Relations
-
-
-@pytest.mark.parametrize(
-  ("clip", "keys", "values", "kind"),
-  [
-    (0, True, True, "padded"),
-    (1, True, True, "causal"),
-    (4, True, True, "cached"),
-    (1, True, False, "cached"),
-    (1, False, True, "padded"),
-  ],
-)
-def test_rpr(clip, keys, values, kind):
-  relation = RPR(clip, keys, values).relation(H, D, causal=kind != "padded", rngs=rngs())
-  tables = relation.tables
-  assert (tables.keys is None, tables.values is None) == (not keys, not values)
-  relation = filled(relation)
-  tables = relation.tables
-  q, k, v, span = laid(kind)
-  a_k, a_v = np.zeros((2, *span.mask.shape[1:], D))
-  for i, j in np.ndindex(a_k.shape[:2]):
-    row = min(max(int(span.key[0, j]) - int(span.query[0, i]), -clip), clip) + clip
-    a_k[i, j] = float64(tables.keys)[row] if keys else 0
-    a_v[i, j] = float64(tables.values)[row] if values else 0
-  logits = (np.einsum("bihd,bjhd->bhij", q, k) + np.einsum("bihd,ijd->bhij", q, a_k)) / D**0.5
-  score, attended = attend(relation, q, k, v, span)
-  close(score, logits)
-  weights = softmax(logits, np.asarray(span.mask))
-  expected = np.einsum("bhij,bjhd->bihd", weights, v) + np.einsum("bhij,ijd->bihd", weights, a_v)
-  close(attended, expected)
 
 
 def test_rpr_sums_bfloat16_weights_without_losing_any():
@@ -316,13 +273,23 @@ def test_split_linear_keeps_the_streams_apart():
   assert not matrix[1::2, 0::2].any()
 
 
+WHOLE, CONTENT, POSITION = slice(None), slice(0, None, 2), slice(1, None, 2)
+
+
 @pytest.mark.parametrize(
-  ("attention", "streams"), [("both", (0, 1)), ("content", (0,)), ("position", (1,))]
+  ("encoding", "streams"),
+  [
+    (Encoding(), [WHOLE]),
+    (Split(), [CONTENT, POSITION]),
+    (Split(attention="content"), [CONTENT]),
+    (Split(attention="position"), [POSITION]),
+  ],
 )
-def test_split_attention(attention, streams):
-  relation = Split(attention=attention).relation(H, D, causal=False, rngs=rngs())
+def test_attention_is_the_scaled_dot_product_of_its_streams(encoding, streams):
+  relation = encoding.relation(H, D, causal=False, rngs=rngs())
+  assert (type(relation) is Relation) == (encoding == Encoding())
   q, k, v, span = laid("padded")
-  logits = sum(np.einsum("bihd,bjhd->bhij", q[..., s::2], k[..., s::2]) for s in streams) / D**0.5
+  logits = sum(np.einsum("bihd,bjhd->bhij", q[..., s], k[..., s]) for s in streams) / D**0.5
   score, attended = attend(relation, q, k, v, span)
   close(score, logits)
   weights = softmax(logits, np.asarray(span.mask))
@@ -357,14 +324,3 @@ def test_split_attention_ignores_what_it_does_not_attend_to(attention):
     assert np.allclose(first[layer], moved[layer]) == (attention == "content")
   assert np.allclose(out[..., 1::2], words_out[..., 1::2]) == (attention == "position")
   assert np.allclose(out[..., 0::2], moved_out[..., 0::2]) == (attention == "content")
-
-
-def test_without_an_encoding_the_relation_is_the_scaled_dot_product():
-  q, k, v, span = laid("padded")
-  logits = np.einsum("bihd,bjhd->bhij", q, k) / D**0.5
-  relation = Encoding().relation(H, D, causal=False, rngs=rngs())
-  assert type(relation) is Relation
-  score, attended = attend(relation, q, k, v, span)
-  close(score, logits)
-  weights = softmax(logits, np.asarray(span.mask))
-  close(attended, np.einsum("bhij,bjhd->bihd", weights, v))

@@ -65,7 +65,7 @@ def test_every_encoding_has_its_card_by_existing(name):
 
 @pytest.mark.parametrize("encoding", [RPR(k=3), Learned(), Encoding()], ids=str)
 def test_behavior_is_measured(encoding):
-  found = card.behavior(shapes(encoding))
+  found = card.behavior(probe.untrained(encoding, SIZE))
   assert (found["permuting words"] == "permutes the outputs") == (encoding == Encoding())
   assert (found["shifting all"] == "changes nothing") == encoding.relative
 

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -119,21 +118,6 @@ def test_half_a_segment_is_scored_in_training_alone():
   np.testing.assert_array_equal(scored["nll"], each["nll"])
 
 
-def test_the_gradient_stops_at_the_memory():
-  graphdef, params, rest = nnx.split(model(T), nnx.Param, ...)
-
-  @jax.jit
-  @jax.value_and_grad
-  def kept(params):
-    now = nnx.merge(graphdef, params, rest)
-    _, carry = predict(now, batch(text(T)), now.initial_carry(B))
-    return sum((layer**2).sum() for layer in carry.layers)
-
-  value, slopes = kept(params)
-  assert value > 0
-  assert all(not np.any(leaf) for leaf in jax.tree.leaves(slopes))
-
-
 def test_random_positions_put_the_memory_before_the_segment():
   tokens = text(T)
 
@@ -145,8 +129,3 @@ def test_random_positions_put_the_memory_before_the_segment():
   assert of(0) != of(1)
   with pytest.raises(ValueError, match=r"reach=64 positions, but texts of 70 tokens"):
     of(0, memory=64)
-
-
-def test_absolute_positions_and_a_memory_exclude_each_other():
-  with pytest.raises(ValueError, match=r"same absolute positions|memory"):
-    model(T, Sinusoidal())

@@ -131,6 +131,10 @@ OF_ATTENTION = {
 } | {
   "sinusoidal at=attention": ENCODINGS["sinusoidal"](at="attention"),
   "split form=position_only": ENCODINGS["split"](form="position_only"),
+  "complex score=modulus": ENCODINGS["complex"](score="modulus"),
+  "rpr share=layers": ENCODINGS["rpr"](k=3, table=5, share="layers"),
+  "rpr beyond=zero": ENCODINGS["rpr"](k=2, share="none", beyond="zero"),
+  "transformer_xl clamp=4": ENCODINGS["transformer_xl"](share_biases=False, clamp=4),
 }
 
 

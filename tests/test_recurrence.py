@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import DEFAULTS
 from flax import nnx
 from recurrence import agreement
 from recurrence.agreement import CASES
@@ -26,10 +25,7 @@ from posexp.models.transformer import Size
 
 THEIRS = agreement.read(Path(__file__).with_name("transformer_xl.npz"))
 CLOSE = 1e-5  # nats
-EXACT = 5e-5
 T, M = 4, 10  # tokens of a segment, slots of the memory
-# The suite of all encodings has two segments with each; these depend on more than an offset's bias.
-SOME = [case for case in DEFAULTS if case.id in ("rpr", "rope", "cope")]
 
 
 # What these have, others have together, in blocks or in a test of gradients.
@@ -80,29 +76,6 @@ def test_evaluation_may_have_another_memory_length_and_clamp():
     for each in (spec, other)
   )
   assert jax.tree.map(jnp.shape, trained) == jax.tree.map(jnp.shape, evaluated)
-
-
-def recurred(model, tokens, fresh=()):
-  """The outputs of segments of T tokens; nothing stands before the (row, segment) in `fresh`."""
-  memory, found = model.empty_memory(len(tokens), M), []
-  for place in range(tokens.shape[1] // T):
-    anew = np.array([(row, place) in fresh for row in range(len(tokens))])
-    segment = tokens[:, T * place : T * place + T]
-    output, memory = properties.compiled(model, "recur", segment, memory.cleared(anew))
-    found.append(output)
-  return np.concatenate(found, axis=1)
-
-
-@pytest.mark.parametrize("encoding", SOME)
-def test_segments_equal_the_whole_and_begin_anew_where_they_are_told_to(encoding):
-  case = Case(encoding, causal=True, length=3 * T)
-  model, tokens = properties.stack(case), np.array(properties.tokens_of(case))
-  tokens[1, T:] = tokens[0, :-T]
-  whole = np.asarray(properties.compiled(model, "__call__", tokens))
-  found = recurred(model, tokens, fresh={(1, 1)})
-  np.testing.assert_allclose(found[0], whole[0], rtol=0, atol=EXACT)
-  np.testing.assert_allclose(found[1, :T], whole[1, :T], rtol=0, atol=EXACT)
-  np.testing.assert_allclose(found[1, T:], whole[0, :-T], rtol=0, atol=EXACT)
 
 
 def test_keys_and_values_of_a_memory_are_learned_from():

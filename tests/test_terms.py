@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from seed import some
 
 from posexp.encodings import ENCODINGS, Encoding, Span, layers_of
 from posexp.encodings.bias import T5, ALiBi
@@ -23,18 +24,10 @@ B, L, H, D, LAYERS = 2, 6, 4, 8, 2
 SIZE = Size(d_model=H * D, num_heads=H, d_ff=32, num_layers=LAYERS, dropout=0.0)
 TOKENS = np.random.default_rng(0).integers(0, 23, (B, L))
 
-# These have the relation of `none` or of `alibi`, and with it their terms.
-ALIKE = ("index", "normalized", "binary", "clock", "learned", "sinusoidal")
-ALIKE += ("kerple", "fire", "sandwich")
+OF_ALL = [pytest.param(cls(), id=name) for name, cls in ENCODINGS.items() if layers_of(cls()) == 1]
+# Of those with one relation, such as that of `alibi`, one is enough: some are drawn.
 every_encoding = pytest.mark.parametrize(
-  "encoding",
-  [
-    pytest.param(cls(), id=name, marks=[pytest.mark.slow] * (name in ALIKE))
-    for name, cls in ENCODINGS.items()
-    if layers_of(cls()) == 1
-  ]
-  + [RoPE(share=0.5), ALiBi("divided"), TUPE(buckets=8)],
-  ids=str,
+  "encoding", some([*OF_ALL, RoPE(share=0.5), ALiBi("divided"), TUPE(buckets=8)], 10), ids=str
 )
 
 
@@ -124,8 +117,3 @@ def test_leaving_a_term_out_is_the_encoding_that_lacks_it(encoding, off, same):
   there = nnx.to_flat_state(nnx.state(lacking, nnx.Param))
   nnx.update(lacking, nnx.from_flat_state([(path, own[path]) for path, _ in there]))
   np.testing.assert_allclose(without(model, *off), run(lacking), atol=1e-5)
-
-
-def test_a_span_keeps_everything_unless_told():
-  positions = jnp.arange(L)[None]
-  assert Span(positions, positions, jnp.ones((1, L, L), bool)).keep("content") == 1

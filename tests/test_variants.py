@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import slopes
 from flax import nnx
+from small import rngs
 
 from posexp.encodings import Span
 from posexp.encodings.complex_order import Complex, OneLinear
 from posexp.encodings.relative import RPR, TransformerXL
-from posexp.encodings.rngs import Rngs
 from posexp.encodings.split import Split
 from posexp.models.transformer import Size, Stack
 
@@ -20,10 +20,6 @@ MASK = np.arange(L) < np.array([[6], [4]])
 SIZE = Size(d_model=F, num_heads=H, d_ff=8, num_layers=2, dropout=0.0)
 TOKENS = np.random.default_rng(1).integers(0, VOCAB, (B, L))
 POSITIONS = np.arange(L)
-
-
-def rngs():
-  return Rngs(params=0, encoding=1)
 
 
 def draw(*shape, seed=0):
@@ -199,21 +195,6 @@ def test_waves_begin_again():
   assert np.abs(got[:, 1:4] - got[:, :3]).min(-1).max() > 0
   plain = Complex().embed(VOCAB, F, scale=1.0, rngs=rngs())
   np.testing.assert_array_equal(plain(tokens, positions)[:, :4], got[:, :4])
-
-
-@pytest.mark.parametrize("network", ["complex", "real"])
-def test_complex_waves(network):
-  embed = Complex(network=network, initial_phase=True).embed(VOCAB, F, scale=3.0, rngs=rngs())
-
-  def function(amplitude, frequency, phase):
-    held = slopes.holding(embed, amplitude=amplitude, frequency=frequency, phase=phase)
-    return held(TOKENS, jnp.asarray(POSITIONS)[None])
-
-  def naive(amplitude, frequency, phase):
-    angle = frequency[TOKENS] * POSITIONS[:, None] + phase[TOKENS]
-    return interleaved(3.0 * amplitude[TOKENS] * np.exp(1j * angle))
-
-  slopes.check(function, naive, *(draw(VOCAB, F // 2, seed=seed) for seed in range(3)))
 
 
 def test_position_only_attention():

@@ -23,7 +23,7 @@ CHANGES = ("examples", "change", "error", "other")  # what a row says of its dif
 
 
 class Off(NamedTuple):
-  """What is switched off: these terms in these layers and heads."""
+  """The terms that are switched off, and the layers and heads in which they are."""
 
   terms: tuple[str, ...]
   layers: tuple[int, ...]  # those of an encoder count first
@@ -39,19 +39,14 @@ class Switches:
     heads = tuple(range(getattr(trained.spec.size, "num_heads", 0)))
     self.known = Off(terms, tuple(range(len(self.by_layer))), heads)
 
-  def off(
-    self,
-    terms: Sequence[str] | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
-  ) -> Off:
-    """Return a choice of switches; None is all.
+  def off(self, *choices: Sequence[Any] | None) -> Off:
+    """Return a choice of terms, of layers and of heads, in this order; None is all.
 
     Raises:
       UserError: there is no such term, layer or head.
     """
     chosen = self.known._asdict()
-    for name, given in (("terms", terms), ("layers", layers), ("heads", heads)):
+    for name, given in zip(Off._fields, choices, strict=False):
       for each in given or ():
         if each not in chosen[name]:
           option = "without" if name == "terms" else name

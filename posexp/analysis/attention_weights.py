@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -134,8 +134,7 @@ def of_translation(
 ) -> list[AttentionMap]:
   """Return the attention in one pass over source and translation, tokens of a `LineTranslator`."""
   batch = pair(source, target, trained.spec.encoding.limit)
-  state = trained.snapshot.state
-  seen = weights(trained.snapshot.graphdef)(state.params, state.settings, batch)
+  seen = weights(trained.snapshot.model(), batch)
   first, second = translation.tokenizers(trained.setup.task, trained.run.path)
   texts, written = token_names(first, source), token_names(second, target)
   read = token_names(second, [BOS, *target[:-1]])
@@ -155,20 +154,13 @@ def pair(source: Sequence[int], target: Sequence[int], limit: int | None = None)
   return batch
 
 
-@functools.lru_cache(maxsize=4)
-def weights(graphdef: nnx.GraphDef) -> Callable[..., tuple[Array, Array, Array]]:
-  """Compile (params, settings, batch of one pair) -> the weights of each map, with padding."""
-
-  @jax.jit
-  def look(params: Any, settings: Any, batch: dict[str, Array]) -> tuple[Array, Array, Array]:
-    model = nnx.merge(graphdef, params, settings)
-    (encoder, _), (decoder, cross) = map(watch, model.stacks)
-    model(batch)
-    return tuple(
-      jnp.stack([each.weights[0] for each in seen]) for seen in (encoder, decoder, cross)
-    )
-
-  return look
+@nnx.jit
+def weights(model: nnx.Module, batch: dict[str, Array]) -> tuple[Array, ...]:
+  """Return the weights of each map of a batch of one pair, with padding."""
+  model = nnx.clone(model)
+  (encoder, _), (decoder, cross) = map(watch, model.stacks)
+  model(batch)
+  return tuple(jnp.stack([each.weights[0] for each in seen]) for seen in (encoder, decoder, cross))
 
 
 def token_names(tokenizer: str, tokens: Sequence[int]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The card of an encoding: where it enters, what it costs, what it covers, what changes nothing."""
+"""The card of an encoding: the parts it enters, its cost, its reach, and how outputs change."""
 
 from __future__ import annotations
 
@@ -40,15 +40,6 @@ def lines(name: str, encoding: Encoding, rows: dict[str, str]) -> list[str]:
   about = "no positions" if kind is Encoding else inspect.getdoc(kind) or ""
   found = [wrapped(text, f"{label:<{INDENT}}") for label, text in rows.items()]
   return [name, textwrap.indent(about, "  "), "", *found]
-
-
-def rows_without_attention(encoding: Encoding, backbone: str) -> dict[str, str]:
-  """Return the rows of an encoding in a network that has no attention."""
-  found = [part for part in encoding.acts_in if part in ("input", "linear")]
-  return {
-    "enters": entered(found),
-    "attention": f"none in model={backbone}, so what acts there is left out",
-  }
 
 
 def entered(parts: Iterable[str]) -> str:
@@ -167,11 +158,11 @@ def behavior(model: ProbeModel, text: np.ndarray | None = None) -> dict[str, str
   """Return how permuting words and shifting positions change the outputs of a stack, measured.
 
   The stack is that of the model, which reads the words of `text`, int [1,L] or [1,L,I]. Without a
-  text it is untrained, all of its weights are `perturbed`, and it reads any words.
+  text all of its weights are `perturbed`, and it reads any words.
   """
   encoding, size, stack = model.encoding, model.stack.size, model.stack
   if text is None:
-    stack = probe.perturbed(probe.untrained(encoding, size, stack.causal).stack)
+    stack = probe.perturbed(stack)
     text = np.random.default_rng(0).permutation(np.arange(1, VOCABULARY))[None, :WORDS]
     weights = "random weights"
   else:

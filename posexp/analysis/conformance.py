@@ -14,6 +14,7 @@ import numpy as np
 
 from posexp.analysis import properties
 from posexp.analysis.far_positions import far_positions
+from posexp.analysis.probe import refusal
 from posexp.analysis.properties import Case, Violation, stack
 from posexp.encodings import Encoding, layers_of
 from posexp.encodings.sinusoids import REACH
@@ -23,8 +24,7 @@ class Property(NamedTuple):
   """A property, and where it is asked for."""
 
   check: Callable[[Case], Iterator[Violation]]
-  decoder: bool = True  # of causal attention
-  encoder: bool = True  # of attention to both sides
+  encoder: bool = True  # also of attention to both sides
   declared: str = ""  # only of an encoding that declares this: `relative` or `recurrent`
 
   @property
@@ -40,7 +40,7 @@ class Property(NamedTuple):
     """Return whether attention is causal: one or both, or none where it is not asked for."""
     if self.declared and not getattr(encoding, self.declared):
       return []
-    return [True] * self.decoder + [False] * (self.encoder and not encoding.causal_only)
+    return [True, *[False] * (self.encoder and not encoding.causal_only)]
 
 
 PROPERTIES = (
@@ -96,11 +96,7 @@ def examine(encoding: Encoding, reach: int = REACH) -> Iterator[Outcome]:
 
 def is_defined(case: Case) -> bool:
   """Return whether a model can be built."""
-  try:
-    stack(case)
-  except ValueError:
-    return False
-  return True
+  return refusal(case.encoding, case.size(), case.causal) is None
 
 
 def fails(each: Property, case: Case) -> Violation | None:

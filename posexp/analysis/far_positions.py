@@ -35,9 +35,7 @@ def far_positions(case: Case) -> Iterator[Violation]:
       layer, seen = built.blocks[i].attention, jnp.ones((1, 1, x.shape[1]), bool)
       options = {"max_position": most, "consecutive": consecutive}
       span = Span(places[:, first:], places, seen, case.causal, **options)
-      span = built.ready(span, layer=i)
-      q, (k, v) = layer.queries(x[:, first:]), layer.keys_values(x)
-      outputs = layer.relation.attend(q, k, v, span, lambda weights: weights)
+      outputs = layer(x[:, first:], *layer.keys_values(x), built.ready(span, layer=i))
       return outputs, built.embed(jnp.ones((1, 1), int), places[:, -1:], None)
 
     values, backward = jax.vjp(attended, params, x)

@@ -56,7 +56,9 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
       raise UserError(why)
     embed = whole.embed if trained else probe.embedding(encoding, size.d_model)
     model, profiles = None, {}
-    rows = card.rows_without_attention(encoding, size.backbone)
+    enters = [part for part in encoding.acts_in if part in ("input", "linear")]
+    left_out = f"none in model={size.backbone}, so what acts there is left out"
+    rows = {"enters": card.entered(enters), "attention": left_out}
   drawn = draw_vectors(title, encoding, embed, size.d_model, model and model.stack, trained)
   if model:
     drawn = itertools.chain(drawn, draw_attention(title, model, profiles, trained))

@@ -8,7 +8,6 @@ Shapes: N draws, H heads, O offsets, L positions, F model width. Offsets are key
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from jax import Array
 from posexp.config.checks import as_typed
 from posexp.encodings import name_of
 from posexp.encodings.base import Encoding, TokenEmbedding
-from posexp.encodings.rngs import GivenRngs, Rngs, abstract_model, keys_at
+from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.encodings.span import Span
 from posexp.errors import UserError
 from posexp.models.block import MultiHeadAttention
@@ -68,14 +67,7 @@ def untrained(encoding: Encoding, size: Size, causal: bool | None = None) -> Pro
     causal = bool(refusal(encoding, size, causal=False))
     if causal and (why := refusal(encoding, size, causal=True)):
       raise UserError(as_typed(why, {name_of(encoding): encoding, "model": size}))
-  return ProbeModel(encoding, _built(encoding, size, causal))
-
-
-@functools.lru_cache(maxsize=1)
-def _built(encoding: Encoding, size: Size, causal: bool) -> Stack:
-  build, paths = builder(encoding, size, causal), []
-  abstract_model(build, paths)
-  return nnx.jit(lambda given: build(GivenRngs(given)))(keys_at(paths, keys(0)))
+  return ProbeModel(encoding, builder(encoding, size, causal)(Rngs(**keys(0))))
 
 
 def perturbed(stack: Stack, seed: int = 0) -> Stack:

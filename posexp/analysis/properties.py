@@ -1,4 +1,4 @@
-"""What must hold of every encoding in a Transformer, as functions that find counterexamples.
+"""The properties of every encoding in a Transformer, as functions that find counterexamples.
 
 A property is a function of a `Case` that yields a `Violation` for each violation it finds.
 Most runs eagerly and in few shapes: an operation is then compiled once for all properties and
@@ -239,14 +239,12 @@ def spans(case: Case) -> Iterator[Violation]:
   def found(state: nnx.State, i: int) -> tuple[Array, dict[str, Array]]:
     model = nnx.merge(graphdef, state)
     layer = model.blocks[i].attention
-    q, (k, v) = layer.queries(x), layer.keys_values(x)
+    k, v = layer.keys_values(x)
 
     def attended(query: np.ndarray, key: np.ndarray, mask: np.ndarray, **options: Any) -> Array:
       places = jnp.asarray(query)[None], jnp.asarray(key)[None]
       span = Span(*places, jnp.asarray(mask), case.causal, max_position=GAPS, **options)
-      span = model.ready(span, layer=i)
-      mine = None if q is None else q[:, query]
-      return layer.relation.attend(mine, k[:, key], v[:, key], span, lambda weights: weights)
+      return layer(x[:, query], k[:, key], v[:, key], model.ready(span, layer=i))
 
     expected = attended(every, every, hidden, consecutive=True)
     return expected, {name: attended(query, key, seen) for name, query in asked.items()}

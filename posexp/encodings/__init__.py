@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from posexp.config import build, look_up, plugins, show
+from posexp.config import build, look_up, plugins
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.base import Encoding, Layer, Relation, Span
 from posexp.encodings.bias import T5, ALiBi
@@ -75,14 +75,9 @@ def check_declared(encoding: Encoding, features: int, *, causal: bool) -> None:
     ValueError: it is `causal_only` and this is an encoder, or `paired` and the width is odd.
   """
   if encoding.causal_only and not causal:
-    name, ways = name_of(encoding), []
-    for field in dataclasses.fields(encoding):
-      if isinstance(value := getattr(encoding, field.name), bool):
-        other = dataclasses.replace(encoding, **{field.name: not value})
-        ways += [f", unless {name}.{field.name}={show(not value)}"] * (not other.causal_only)
-    raise ValueError(
-      f"{name} is defined for causal attention only, not for an encoder{''.join(ways)}"
-    )
+    name, option = name_of(encoding), encoding.both_sides_by
+    unless = f", unless {name}.{option}=true" if option else ""
+    raise ValueError(f"{name} is defined for causal attention only, not for an encoder{unless}")
   if encoding.paired and features % 2:
     raise ValueError(f"d_model={features} must be even: {name_of(encoding)} has features in pairs")
 

@@ -206,6 +206,7 @@ class Encoding:
   relative: ClassVar[bool] = True  # only offsets matter, not where counting starts
   paired: ClassVar[bool] = False  # features come in pairs (complex, or content and position)
   causal_only: ClassVar[bool] = False  # undefined where queries see keys ahead of them
+  both_sides_by: ClassVar[str] = ""  # the option that, if it is true, defines it there, too
   limited_by: ClassVar[str] = "length"  # the option that sets the limit
   in_blocks: ClassVar[tuple[str, ...]] = ()  # options that act in a Transformer's blocks alone
 

@@ -28,6 +28,7 @@ class KERPLE(SharedBias):
   least 0.01. The paper and its code are causal: an encoder needs `symmetric`.
   """
 
+  both_sides_by: ClassVar[str] = "symmetric"
   kind: Literal["log", "power"] = "log"
   symmetric: bool = False
 
@@ -109,10 +110,8 @@ class Interpolation(nnx.Module):
       return nnx.Param((around(rngs.encoding(), shape) - 1) * fan_in**-0.5)
 
     self.kernel_in, self.bias_in = drawn(width, fan_in=1), drawn(width, fan_in=1)
-    self.kernel_out, self.bias_out = (
-      drawn(width, num_heads, fan_in=width),
-      drawn(num_heads, fan_in=width),
-    )
+    self.kernel_out = drawn(width, num_heads, fan_in=width)
+    self.bias_out = drawn(num_heads, fan_in=width)
     self.c = nnx.Param(jnp.asarray(0.1))
     self.stretch = nnx.Param(jnp.asarray(1.0))
 

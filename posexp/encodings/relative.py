@@ -141,10 +141,8 @@ class Tables(nnx.Module):
     """Return the row of each offset, or a row beyond the table if the offset has no vector."""
     k = self.k[...]
     row = jnp.clip(offset, -k, k) + self.largest
-    return row if self.beyond == "last" else jnp.where(jnp.abs(offset) > k, len(self), row)
-
-  def __len__(self) -> int:
-    return 2 * self.largest + 1
+    none = 2 * self.largest + 1
+    return row if self.beyond == "last" else jnp.where(jnp.abs(offset) > k, none, row)
 
   def at(self, table: nnx.Param, offsets: Array) -> Array:
     """Return the vectors of offsets int [R]: [R,D] or [H,R,D]."""

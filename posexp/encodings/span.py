@@ -42,6 +42,16 @@ class Span:
   last: int | None = struct.field(pytree_node=False, default=None)
   shared_fn: Any = struct.field(pytree_node=False, default=None)  # makes `shared` of each block
 
+  @classmethod
+  def within(cls, positions: Array | None, mask: Array, causal: bool, **known: Any) -> Span:
+    """Return the span of a sequence that attends to itself, of a mask bool [1 or B,1 or L,L].
+
+    Positions int [1 or B,L] are 0, 1, 2, … if they are None; `known` has other fields.
+    """
+    given = jnp.arange(mask.shape[-1])[None] if positions is None else positions
+    known["consecutive"] = known["self_attention"] = positions is None
+    return cls(given, given, mask, causal, **known)
+
   @property
   def visible(self) -> Array:
     """Which keys each query may look at, bool [B,1 or Q,K]."""

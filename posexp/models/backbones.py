@@ -25,6 +25,7 @@ from posexp.encodings.base import Encoding
 from posexp.encodings.rngs import Rngs
 from posexp.models.block import Size, Width
 from posexp.models.recurrent import LSTM
+from posexp.models.transformer import filled_up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,15 +165,13 @@ class Backbone(nnx.Module):
 
     A text with more tokens than the encoding has positions gives NaN.
     """
-    beyond = mask[:, :0]
+    read = mask
     if positions is None:
-      most = self.limit or tokens.shape[1]
-      tokens, mask, beyond = tokens[:, :most], mask[:, :most], mask[:, most:]
+      tokens, read = tokens[:, : self.limit], mask[:, : self.limit]
       positions = jnp.arange(tokens.shape[1])[None]
     # Large ones, by which rare words are told apart from the start, are learned by heart.
-    x = self.embed(tokens, positions, mask) * self.size.input_scale
-    found = self.reader(x.astype(self.size.dtype), mask).astype(jnp.float32)
-    return jnp.where(beyond.any(1, keepdims=True), jnp.nan, found) if beyond.shape[1] else found
+    x = filled_up(self.embed(tokens, positions, read) * self.size.input_scale, mask)
+    return self.reader(x.astype(self.size.dtype), mask).astype(jnp.float32)
 
 
 def mean(x: Array, mask: Array) -> Array:
@@ -227,10 +226,10 @@ def refusal(name: str, encoding: Encoding, size: AnySize) -> str | None:
       f"{size.num_layers}; {least} layers show all of it"
     )
   lacks = f"which model={size.backbone} does not have"
-  defaults = {field.name: field.default for field in dataclasses.fields(encoding)}
   for option in encoding.in_blocks:
-    if getattr(encoding, option) != defaults[option]:
-      leave = show(defaults[option])
+    default = getattr(type(encoding), option)
+    if getattr(encoding, option) != default:
+      leave = show(default)
       return f"{name}.{option} acts in a Transformer's blocks, {lacks}; leave it at {leave}"
   if encoding.acts_in and not {"input", "linear"} & {*encoding.acts_in}:
     return (

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax import Array
 
 from posexp.kernels.gradients import total
@@ -28,6 +29,29 @@ class Reader(NamedTuple):
     """Return logits float32 [...,V] of hidden [...,F]."""
     kernel = self.kernel.astype(hidden.dtype)
     return jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + self.bias
+
+
+class Writer(nnx.Module):
+  """A model that writes tokens: its `head` is a linear map onto their vocabulary."""
+
+  metrics = ("loss", "nll", "accuracy")
+
+  @property
+  def reader(self) -> Reader:
+    """The output layer."""
+    return Reader(self.head.matrix(), self.head.bias[...])
+
+  def means(
+    self, hidden: Array, labels: Array, weight: Array, label_smoothing: float
+  ) -> tuple[dict[str, Array], Array]:
+    """Return means over tokens, as `summed` has their sums, and the sum of the weights.
+
+    "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
+    """
+    # The last segment of a text may have no target that counts.
+    total = jnp.maximum(weight.sum(), 1)
+    sums = summed(hidden, self.reader, labels, weight, label_smoothing)
+    return dict(zip(self.metrics, (each / total for each in sums), strict=True)), weight.sum()
 
 
 class Sums(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -76,37 +76,20 @@ class Beams:
     return ~(self.done | jnp.isneginf(self.score)).all()
 
 
-class Searcher(NamedTuple):
-  """A compiled beam search, called with (params, settings, batch)."""
-
-  begin: Callable[..., tuple[Beams, Sources]]
-  advance: Callable[..., tuple[Beams, dict[str, Array], Array]]
-
-  def __call__(self, params: Any, settings: Any, batch: dict[str, Array]) -> dict[str, Array]:
-    """Return the best hypothesis for each row of source [B,S], source_mask [B,S] and weight [B].
-
-    tokens int32 [B,T] end with [EOS], unless cut, and [PAD] follows; length int32 [B] counts [EOS];
-    score float32 [B] is Σ log p without penalty; steps int32 is the number of decoder passes. A row
-    of weight 0 has no tokens.
-
-    Every step reads the whole cache. So the cache first has room for a translation slightly longer
-    than its source, and for the longest one only if needed.
-
-    Raises:
-      ValueError: the encoding has too few positions for the source.
-    """
-    beams, source = self.begin(params, settings, batch)
-    most = beams.tokens.shape[2] - 1
-    for slots in sorted({min(most, batch["source"].shape[1] + ROOM), most}):
-      beams, found, unfinished = self.advance(params, settings, beams, source, slots)
-      if not unfinished:
-        break
-    return found
-
-
 @functools.lru_cache(maxsize=16)
-def searcher(graphdef: nnx.GraphDef, search: Search) -> Searcher:
-  """Return the search for a model of this structure, compiled once per shape of a batch."""
+def searcher(graphdef: nnx.GraphDef, search: Search) -> Callable[..., dict[str, Array]]:
+  """Return the search (params, settings, batch) -> found of a model of this structure.
+
+  It is compiled once per shape of a batch, and finds the best hypothesis for each row of source
+  [B,S], source_mask [B,S] and weight [B]. tokens int32 [B,T] end with [EOS], unless cut, and [PAD]
+  follows; length int32 [B] counts [EOS]; score float32 [B] is Σ log p without penalty; steps int32
+  is the number of decoder passes. A row of weight 0 has no tokens.
+
+  Every step reads the whole cache. So the cache first has room for a translation slightly longer
+  than its source, and for the longest one only if needed.
+
+  The search raises ValueError where the encoding has too few positions for the source.
+  """
 
   @jax.jit
   def begin(params: Any, settings: Any, batch: dict[str, Array]) -> tuple[Beams, Sources]:
@@ -125,7 +108,16 @@ def searcher(graphdef: nnx.GraphDef, search: Search) -> Searcher:
     }
     return beams, found, beams.unfinished
 
-  return Searcher(begin, advance)
+  def searched(params: Any, settings: Any, batch: dict[str, Array]) -> dict[str, Array]:
+    beams, source = begin(params, settings, batch)
+    most = beams.tokens.shape[2] - 1
+    for slots in sorted({min(most, batch["source"].shape[1] + ROOM), most}):
+      beams, found, unfinished = advance(params, settings, beams, source, slots)
+      if not unfinished:
+        break
+    return found
+
+  return searched
 
 
 def begun(model: Translator, batch: dict[str, Array], search: Search) -> tuple[Beams, Sources]:
@@ -174,22 +166,17 @@ def advanced(model: Translator, beams: Beams, source: Sources, slots: int, searc
     done = done | (token == EOS) | (length >= beams.most)
     return Beams(beams.step + 1, beams.most, tokens, score, length, done, seen, cache)
 
+  def copied(wide: Array, held: Array) -> Array:
+    return jax.lax.dynamic_update_slice(wide, held, (0,) * held.ndim)
+
+  held = beams.cache
   room = model.decoder.empty_cache(rows, len(places), places[None] // beam, rolling=False)
-  unseen = jnp.zeros((rows, beam, len(places)), bool)
+  keys, values = jax.tree.map(copied, (room.keys, room.values), (held.keys, held.values))
   beams = beams.replace(
-    seen=jax.lax.dynamic_update_slice(unseen, beams.seen, (0, 0, 0)), cache=moved(beams.cache, room)
+    seen=copied(jnp.zeros((rows, beam, len(places)), bool), beams.seen),
+    cache=room.replace(keys=keys, values=values, length=held.length),
   )
   return jax.lax.while_loop(lambda beams: beams.unfinished & (beams.step < slots), advance, beams)
-
-
-def moved(cache: Cache, room: Cache) -> Cache:
-  """Copy a cache into a larger empty one."""
-  keys, values = jax.tree.map(
-    lambda wide, held: jax.lax.dynamic_update_slice(wide, held, (0, 0, 0, 0)),
-    (room.keys, room.values),
-    (cache.keys, cache.values),
-  )
-  return room.replace(keys=keys, values=values, length=cache.length)
 
 
 def continuations(logits: Array, done: Array, beam: int) -> tuple[Array, Array]:

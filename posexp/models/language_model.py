@@ -8,14 +8,13 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Linear
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import TermScale
 from posexp.models import cross_entropy
-from posexp.models.cross_entropy import Reader
+from posexp.models.cross_entropy import Writer
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.transformer import Memory, Size, Stack, filled_up
 
@@ -52,7 +51,7 @@ class LanguageModelSpec:
     return (jax.ShapeDtypeStruct((1, length), jnp.int32),)
 
 
-class LanguageModel(nnx.Module):
+class LanguageModel(Writer):
   """A predictor of the next token at every token of a segment (Dai et al. 2019, section 3).
 
   A batch has, of B lanes, tokens and labels int [B,T]; mask bool [B,T] of the targets that count;
@@ -64,8 +63,6 @@ class LanguageModel(nnx.Module):
   Raises:
     ValueError: the size does not suit the encoding.
   """
-
-  metrics = ("loss", "nll", "accuracy")
 
   def __init__(self, spec: LanguageModelSpec, *, rngs: Rngs):
     self.stack = Stack(
@@ -83,11 +80,6 @@ class LanguageModel(nnx.Module):
   def stacks(self) -> tuple[Stack, ...]:
     """The only stack."""
     return (self.stack,)
-
-  @property
-  def reader(self) -> Reader:
-    """The output layer."""
-    return Reader(self.head.matrix(), self.head.bias[...])
 
   def initial_carry(self, rows: int) -> Carry:
     """Return an empty memory, or () if the model has none."""
@@ -128,20 +120,13 @@ class LanguageModel(nnx.Module):
   def loss(
     self, batch: dict[str, Array], carry: Carry, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, Carry]:
-    """Return means over the targets that count, the number of these, and the next memory.
-
-    "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
-    """
+    """Return `means` over the targets that count, the number of these, and the next memory."""
     weight = batch["mask"] * batch["weight"][:, None]
     if self.scored == "half":  # only targets that see at least half a segment
       length = weight.shape[1]
       weight *= jnp.arange(length) >= length // 2
-    total = weight.sum()
     hidden, carry = self.hidden(batch, carry, rngs=rngs)
-    sums = cross_entropy.summed(hidden, self.reader, batch["labels"], weight, label_smoothing)
-    values = {"loss": sums.loss, "nll": sums.nll, "accuracy": sums.right}
-    # The last segment of a text may have no target that counts.
-    return {name: value / jnp.maximum(total, 1) for name, value in values.items()}, total, carry
+    return *self.means(hidden, batch["labels"], weight, label_smoothing), carry
 
   def predict(
     self, batch: dict[str, Array], carry: Carry = (), term_scale: TermScale | None = None

@@ -79,19 +79,8 @@ class Attention(nnx.Module):
 
     `positions`, int [1 or B,L] and below L, default to 0, 1, 2, … Dropout needs `rngs`.
     """
-    consecutive = positions is None
-    if positions is None:
-      positions = jnp.arange(x.shape[1])[None]
     real = jnp.ones((1, x.shape[1]), bool) if mask is None else mask
-    span = Span(
-      positions,
-      positions,
-      real[:, None],
-      self.causal,
-      max_position=None if consecutive else x.shape[1],
-      consecutive=consecutive,
-      self_attention=consecutive,
-      padding_last=True,
-    )
+    known = {"max_position": None if positions is None else x.shape[1], "padding_last": True}
+    span = Span.within(positions, real[:, None], self.causal, **known)
     span = ready(span, self.shared, self.attention.form)
     return self.attention(x, *self.attention.keys_values(x), span, rngs)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -87,14 +87,6 @@ def check_drawn(tokens: np.ndarray) -> np.ndarray:
   return tokens
 
 
-class CacheFunctions(NamedTuple):
-  """Compiled functions of (params, settings, …)."""
-
-  empty: Callable[..., Cache]  # rows -> a cache of M + T slots
-  turn: Callable[..., Cache]  # a cache with a full segment -> one with its memory alone
-  advance: Callable[..., tuple[Cache, Array, Array]]
-
-
 def _positions(model: LanguageModel, segment: int, filled: Array | int) -> Array:
   """Return the positions of slots, int [1,M+T]; as in `Stack.recur`, M come before the segment."""
   memory = model.stack.size.memory
@@ -111,17 +103,13 @@ def _empty(model: LanguageModel, segment: int, rows: int) -> Cache:
 
 
 @functools.lru_cache(maxsize=16)
-def functions(graphdef: nnx.GraphDef, segment: int) -> CacheFunctions:
-  """Return the compiled functions of a model with segments of this many tokens.
+def functions(graphdef: nnx.GraphDef, segment: int) -> tuple[Callable[..., Any], ...]:
+  """Compile two functions (params, settings, …) of a model with segments of this many tokens.
 
-  `advance` reads tokens [B,Q], of which the first `count` belong to the text, and draws the token
-  at `place`: (cache, token int32 [B], its log p float32 [B]).
+  `turn` makes of a cache with a full segment one with its memory alone. `advance` reads tokens
+  [B,Q], of which the first `count` belong to the text, and draws the token at `place`: (cache,
+  token int32 [B], its log p float32 [B]).
   """
-
-  @functools.partial(jax.jit, static_argnums=2)
-  def empty(params: Any, settings: Any, rows: int) -> Cache:
-    model = nnx.merge(graphdef, params, settings)
-    return _empty(model, segment, rows)
 
   @functools.partial(jax.jit, donate_argnums=2)
   def turn(params: Any, settings: Any, cache: Cache) -> Cache:
@@ -152,7 +140,7 @@ def functions(graphdef: nnx.GraphDef, segment: int) -> CacheFunctions:
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], axis=-1)[:, 0]
     return after, token, log_p
 
-  return CacheFunctions(empty, turn, advance)
+  return turn, advance
 
 
 def generate(
@@ -178,24 +166,25 @@ def generate(
   Yields:
     The next token of each row, int32 [rows], and its log p before `sampling`, float32 [rows].
   """
-  memory = nnx.merge(graphdef, params, settings).stack.size.memory
-  compiled, options, stride = functions(graphdef, segment), sampling.options(), segment // 2
+  model = nnx.merge(graphdef, params, settings)
+  turn, advance = functions(graphdef, segment)
+  options, stride = sampling.options(), segment // 2
   text = [np.full(rows, token, np.int32) for token in (END, *prompt)]
   begin = done = 0  # the first token of the segment, and the number of tokens read
-  cache = compiled.empty(params, settings, rows)
+  cache = _empty(model, segment, rows)
   while True:
     over = len(text) - begin - segment
-    if over > 0 and not memory:  # the window slides
+    if over > 0 and not model.stack.size.memory:  # the window slides
       begin = done = begin - (-over // stride) * stride
-      cache = compiled.empty(params, settings, rows)
+      cache = _empty(model, segment, rows)
     while done < len(text):
       if done - begin == segment:
-        cache, begin = compiled.turn(params, settings, cache), done
+        cache, begin = turn(params, settings, cache), done
       columns = text[done : begin + segment]
       tokens = np.full((rows, 1 if len(columns) == 1 else segment), END, np.int32)
       tokens[:, : len(columns)] = np.stack(columns, axis=1)
       done += len(columns)
-      cache, token, log_p = compiled.advance(
+      cache, token, log_p = advance(
         params, settings, cache, tokens, np.int32(len(columns)), np.int32(done), options
       )
     text.append(check_drawn(np.asarray(token)))

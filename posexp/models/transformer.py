@@ -159,34 +159,18 @@ class Stack(nnx.Module):
       ValueError: the sequence is longer than the encoding's positions.
     """
     length = tokens.shape[1]
-    consecutive = positions is None
-    if consecutive and mask is not None and length > (self.limit or length):
-      read = self(
-        tokens[:, : self.limit],
-        mask[:, : self.limit],
-        source=source,
-        term_scale=term_scale,
-        rngs=rngs,
-      )
-      return filled_up(read, mask)
-    if consecutive:
+    if positions is None and mask is not None and length > (self.limit or length):
+      given = {"source": source, "term_scale": term_scale, "rngs": rngs}
+      return filled_up(self(tokens[:, : self.limit], mask[:, : self.limit], **given), mask)
+    if positions is None:
       self.check(length)
-      positions = jnp.arange(length)[None]
     real = jnp.ones((1, length), bool) if mask is None else mask
-    x = self.read(tokens, positions, rngs, mask)
-    span = Span(
-      positions,
-      positions,
-      visible(real, self.size),
-      self.causal,
-      max_position=self.max_position,
-      consecutive=consecutive,
-      self_attention=consecutive,
-      padding_last=self.size.window is None,
-    )
+    known = {"max_position": self.max_position, "padding_last": self.size.window is None}
+    whole = Span.within(positions, visible(real, self.size), self.causal, **known)
+    x = self.read(tokens, whole.query, rngs, mask)
     places = jnp.arange(length)
     spans = self.spans(
-      lambda kind: limited(span, kind, places, places, self.causal),
+      lambda kind: limited(whole, kind, places, places, self.causal),
       whole_only=term_scale is not None,
     )
     for i, (block, span) in enumerate(zip(self.blocks, spans, strict=True)):

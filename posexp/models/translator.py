@@ -6,14 +6,13 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax import Array
 
 from posexp.encodings.base import Encoding, Linear
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import TermScale
 from posexp.models import cross_entropy
-from posexp.models.cross_entropy import Reader
+from posexp.models.cross_entropy import Writer
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.transformer import Size, Stack
 
@@ -44,7 +43,7 @@ class TranslatorSpec:
     return ({"source": tokens, "source_mask": mask, "target": tokens, "mask": mask},)
 
 
-class Translator(nnx.Module):
+class Translator(Writer):
   """An encoder, and a causal decoder that attends to its output (Vaswani et al. 2017).
 
   A batch has source int [B,S] with source_mask bool [B,S]; target int [B,T], which begins with
@@ -54,8 +53,6 @@ class Translator(nnx.Module):
   Raises:
     ValueError: the size does not suit the encoding, or positions are not consecutive in evaluation.
   """
-
-  metrics = ("loss", "nll", "accuracy")
 
   def __init__(self, spec: TranslatorSpec, *, rngs: Rngs):
     positions = spec.positions
@@ -88,14 +85,9 @@ class Translator(nnx.Module):
     rngs: Rngs | None = None,
   ) -> tuple:
     """Encode source tokens [B,S] with their mask into keys and values for every decoder layer."""
-    positions = None if rngs is None else self.positions.training(mask, rngs.positions)
+    positions = self.positions.of(mask, rngs)
     encoded = self.encoder(source, mask, positions=positions, term_scale=term_scale, rngs=rngs)
     return self.decoder.source(encoded, mask)
-
-  @property
-  def reader(self) -> Reader:
-    """The output layer of the decoder."""
-    return Reader(self.head.matrix(), self.head.bias[...])
 
   def hidden(
     self, batch: dict[str, Array], *, term_scale: TermScale | None = None, rngs: Rngs | None = None
@@ -107,12 +99,10 @@ class Translator(nnx.Module):
       first = {term: heads[:layers] for term, heads in term_scale.items()}
       second = {term: heads[layers:] for term, heads in term_scale.items()}
     source = self.encode(batch["source"], batch["source_mask"], term_scale=first, rngs=rngs)
-    positions, length = None, batch["target"].shape[1]
-    if rngs is not None:
-      # Those of as many tokens whatever the batch: their gaps would say how long its targets are.
-      slots = self.slots or length
-      drawn_for = jnp.arange(max(length, slots))[None] < slots
-      positions = self.positions.training(drawn_for, rngs.positions)
+    length = batch["target"].shape[1]
+    # Those of as many tokens whatever the batch: their gaps would say how long its targets are.
+    slots = self.slots or length
+    positions = self.positions.of(jnp.arange(max(length, slots))[None] < slots, rngs)
     return self.decoder(
       batch["target"],
       batch["mask"],
@@ -133,16 +123,10 @@ class Translator(nnx.Module):
   def loss(
     self, batch: dict[str, Array], carry: tuple, *, label_smoothing: float, rngs: Rngs
   ) -> tuple[dict[str, Array], Array, tuple]:
-    """Return means over the real target tokens of a batch, the number of these, and carry.
-
-    "loss" is cross-entropy in nats against smoothed labels, "nll" against the labels.
-    """
+    """Return `means` over the real target tokens of a batch, the number of these, and carry."""
     weight = batch["mask"] * batch["weight"][:, None]
-    total = weight.sum()
     hidden = self.hidden(batch, rngs=rngs)
-    sums = cross_entropy.summed(hidden, self.reader, batch["labels"], weight, label_smoothing)
-    values = {"loss": sums.loss, "nll": sums.nll, "accuracy": sums.right}
-    return {name: value / total for name, value in values.items()}, total, carry
+    return *self.means(hidden, batch["labels"], weight, label_smoothing), carry
 
   def predict(
     self, batch: dict[str, Array], carry: tuple = (), term_scale: TermScale | None = None

@@ -34,16 +34,12 @@ def window_losses(
   @jax.jit
   def losses(params: Any, settings: Any, batch: dict[str, Array]) -> dict[str, Array]:
     model = nnx.merge(graphdef, params, settings)
-    read = in_segments if model.stack.size.memory else at_once
-    return {"nll": read(model, batch, segment, scored)}
+    if model.stack.size.memory:
+      return {"nll": in_segments(model, batch, segment, scored)}
+    hidden, _ = model.hidden(batch, ())
+    return {"nll": nll(model, hidden[:, -scored:], batch["labels"][:, -scored:])}
 
   return losses
-
-
-def at_once(model: LanguageModel, batch: dict[str, Array], _: int, scored: int) -> Array:
-  """Return the nll of windows that are read whole, float32 [B,scored]."""
-  hidden, _ = model.hidden(batch, ())
-  return nll(model, hidden[:, -scored:], batch["labels"][:, -scored:])
 
 
 def in_segments(model: LanguageModel, batch: dict[str, Array], segment: int, scored: int) -> Array:

@@ -1,4 +1,4 @@
-"""What there is to draw of a task, as points: the report draws them on a page, tracking in W&B."""
+"""The charts of a task, as points: the report draws them on a page, trackers in W&B."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posexp.runs.metrics import Score, declared, score
 
 
 class Point(NamedTuple):
-  """What one group of runs adds to a chart."""
+  """The point of one group of runs in a chart."""
 
   group: Group
   series: str  # the line that it belongs to

@@ -1,4 +1,4 @@
-"""Two runs, or two groups of runs, compared on the same examples, and what is said of them."""
+"""Comparisons of two runs, or of two groups of runs, on the same examples."""
 
 from __future__ import annotations
 
@@ -137,8 +137,7 @@ def _most_different(
   """Return the examples that tell two runs apart, by chrF, by which is right, by bits or by F1, the
   clearest first.
   """
-  names = ("chrf", "accuracy", "bits_per_byte", "f1", "exact_match")
-  name = next(each for each in names if each in measures[0])
+  name = next(each for each in measures[0] if each != "bleu")  # which says little of a sentence
   of = [side[name] for side in measures]
   one, other = (np.array([each.score(row) for row in each.statistics]) for each in of)
   difference = np.abs(one - other)
@@ -192,7 +191,14 @@ def report(result: Result) -> Iterator[str]:
     yield "\n" + tabulated((["differs", "A", "B"], rows), "plain", "left")
   heads = ["", *names, "difference", "p"]
   heads += ["over seeds", "p"] if len(result["seeds"]) > 1 else []
-  rows = [_row(name, found) for name, found in result["metrics"].items()]
+  rows = []
+  for name, found in result["metrics"].items():
+    metric = METRICS[name]
+    digits, over = metric.decimals, found.get("over_seeds")
+    cells = [metric.title, _interval(found["a"], digits), _interval(found["b"], digits)]
+    cells += [_interval(found["difference"], digits, "+"), p_number(found["p"])]
+    cells += [_interval(over, digits, "+"), p_number(over["p"])] if over else []
+    rows.append(cells)
   yield "\n" + tabulated((heads, rows), "plain", "left")
   yield "\n" + wrapped(result["verdict"])
   yield wrapped(method(result))
@@ -206,16 +212,6 @@ def report(result: Result) -> Iterator[str]:
       if key not in row:
         continue
       yield wrapped(short(row[key], TEXT) or "(nothing)", f"  {title:<{width}}  ")
-
-
-def _row(name: str, found: Mapping[str, Any]) -> list[str]:
-  metric = METRICS[name]
-  digits = metric.decimals
-  cells = [metric.title, _interval(found["a"], digits), _interval(found["b"], digits)]
-  cells += [_interval(found["difference"], digits, "+"), p_number(found["p"])]
-  if over := found.get("over_seeds"):
-    cells += [_interval(over, digits, "+"), p_number(over["p"])]
-  return cells
 
 
 def method(result: Result) -> str:

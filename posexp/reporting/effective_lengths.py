@@ -13,7 +13,7 @@ from posexp.errors import UserError
 from posexp.reporting.grouping import names_of
 from posexp.reporting.text import CELL, tabulated
 from posexp.runs import Run
-from posexp.runs.context_losses import ContextLosses, read_context_losses
+from posexp.runs.context_losses import read_context_losses
 
 SHARES = (1.0, 0.5, 0.1)  # of the targets, those that are hardest with little context
 LEAST_GAIN = 0.01  # of the perplexity
@@ -58,7 +58,12 @@ def effective_lengths(runs: Sequence[Run], name: str) -> dict[str, list[Effectiv
   """
   if len(runs) < 2:
     raise UserError("--recl compares runs with each other: name two or more")
-  found = [_measured(run, name) for run in runs]
+  found = [read_context_losses(run.path, name) for run in runs]
+  if None in found:
+    raise UserError(
+      f"{runs[found.index(None)].path} has no losses of {name} by context; python -m "
+      "posexp.evaluate RUN --context 100,200,300 measures them"
+    )
   most = max((each.nats for each in found), key=len)
   for run, each in zip(runs, found, strict=True):
     same = each.text == found[0].text and np.array_equal(each.place, found[0].place)
@@ -79,13 +84,3 @@ def length_table(found: Mapping[str, Sequence[EffectiveLength]]) -> str:
   """Return a row for each run."""
   heads = ["relative effective context length", *(f"r = {share:g}" for share in SHARES)]
   return tabulated((heads, [[title, *map(str, each)] for title, each in found.items()]), "plain")
-
-
-def _measured(run: Run, name: str) -> ContextLosses:
-  found = read_context_losses(run.path, name)
-  if found is None:
-    raise UserError(
-      f"{run.path} has no losses of {name} by context; python -m posexp.evaluate RUN --context "
-      "100,200,300 measures them"
-    )
-  return found

@@ -89,10 +89,8 @@ def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
 
 def _alike(value: str, typed: str) -> bool:
   """Return whether a value is what was typed: 0.001 is 1e-3, and true is True."""
-  one, other = number(value), number(typed)
-  if None not in (one, other):
-    return one == other
-  return value == typed or (value in ("true", "false") and value == typed.lower())
+  asked = number(typed)
+  return value.lower() == typed.lower() if asked is None else number(value) == asked
 
 
 def text_size(run: Run) -> str | None:

@@ -16,9 +16,8 @@ from posexp.plotting import GRAY, band, heat, legend_label, line_style, numbers,
 from posexp.reporting import scores
 from posexp.reporting.grouping import Group
 from posexp.reporting.results import Results
-from posexp.reporting.significance import Estimate, over_seeds
+from posexp.reporting.significance import over_seeds
 from posexp.reporting.text import short
-from posexp.runs import Run
 from posexp.runs.metrics import METRICS, Score
 from posexp.tasks.diagnostic import REACHED
 
@@ -41,7 +40,7 @@ CAPTION = (
 
 
 class Cell(NamedTuple):
-  """What a group scores at a length."""
+  """The scores of a group at a length."""
 
   values: list[float]  # of the seeds that count, which may be none
   runs: int  # that have a score there, whether it counts or not
@@ -49,11 +48,6 @@ class Cell(NamedTuple):
   @property
   def mean(self) -> float | None:
     return float(np.mean(self.values)) if self.values else None
-
-  @property
-  def found(self) -> Estimate:
-    """The mean and its interval, which takes a thousand times as long."""
-    return over_seeds(self.values)
 
   @property
   def state(self) -> str:
@@ -72,14 +66,10 @@ class Grid(NamedTuple):
   chance: list[float | None]  # by length: the level of a model that is blind to order
 
   @property
-  def titles(self) -> list[str]:
-    """The titles of columns."""
-    return [each.part for each in self.lengths]
-
-  @property
   def places(self) -> np.ndarray:
     """Where columns stand on an axis: at their length, the middle of a range, float [lengths]."""
-    return np.array([np.mean([*map(int, re.findall(r"\d+", part))]) for part in self.titles])
+    ends = (re.findall(r"\d+", each.part) for each in self.lengths)
+    return np.array([np.mean([*map(int, each)]) for each in ends])
 
 
 def grid(results: Results) -> Grid | None:
@@ -95,7 +85,8 @@ def grid(results: Results) -> Grid | None:
   groups = [group for group in results.groups if group.repeats]
   groups.sort(key=lambda group: _order(group, lengths), reverse=True)
   cells = [[_cell(group, score) for score in lengths] for group in groups[:ROWS]]
-  chance = [_chance(results.runs, score) for score in lengths]
+  levels = ([run.score(f"chance/{each.key}") for run in results.runs] for each in lengths)
+  chance = [next(filter(None, level), None) for level in levels]
   return Grid(results.task, groups, lengths, len(parts["test"]), cells, chance)
 
 
@@ -118,10 +109,6 @@ def _order(group: Group, lengths: Sequence[Score]) -> tuple[int, float]:
   return int(np.cumprod(means >= REACHED).sum()), float(means.sum())
 
 
-def _chance(runs: Sequence[Run], score: Score) -> float | None:
-  return next((value for run in runs if (value := run.score(f"chance/{score.key}"))), None)
-
-
 def heat_map(grid: Grid) -> Figure:
   """Draw the score in every cell in per cent, and beside it the curves."""
   rows, columns = len(grid.cells), len(grid.lengths)
@@ -136,7 +123,7 @@ def heat_map(grid: Grid) -> Figure:
     width_ratios=widths,
   )
   mosaic(left, grid.cells, np.ones(columns), 100)
-  left.set_xticks(range(columns), grid.titles)
+  left.set_xticks(range(columns), [each.part for each in grid.lengths])
   left.set_yticks(range(rows), names(grid))
   left.axvline(grid.trained - 0.5, color="k", linewidth=1.6)
   left.set_xlabel("length")
@@ -200,7 +187,7 @@ def curves(axes: Axes, grid: Grid, ranks: Mapping[str, int] | None = None) -> No
       y = 100 * np.array([run.score(score.key) for score in grid.lengths], float)
       failed = run.learned(grid.lengths[-1].split) is False
       axes.plot(places, y, **line | ({"linestyle": ":"} if failed else {}), alpha=0.35, lw=0.6)
-    ends = 100 * np.array([cell.found.ends for cell in cells])
+    ends = 100 * np.array([over_seeds(cell.values).ends for cell in cells])
     band(axes, places, *ends.T, label=legend_label(short(group.label, NAME)), **line)
   if any(grid.chance):
     chance = 100 * np.array(grid.chance, float)
@@ -223,12 +210,9 @@ def small_multiples(grids: Sequence[Grid]) -> Figure:
     handles |= {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
   for axes in panel.flat[len(grids) :]:
     axes.set_axis_off()
-  longest = max(map(len, handles), default=0)
-  width, height = figure.get_size_inches()
-  in_a_row = min(int(width / (0.6 + 0.07 * longest)), 5)  # names in the legend
-  figure.set_figheight(height + 0.22 * math.ceil(len(handles) / in_a_row))
+  figure.set_figheight(figure.get_figheight() + 0.22 * math.ceil(len(handles) / columns))
   figure.supylabel(f"{grids[0].lengths[0].metric.title} (%)")
-  figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=in_a_row)
+  figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=columns)
   return figure
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_integer_dtype, is_numeric_dtype
 
 from posexp.errors import UserError
 from posexp.runs import Run, read_runs
@@ -137,14 +136,9 @@ def _read(run: Run, split: str) -> tuple[Columns, pd.DataFrame]:
   if columns is None:
     wanted = " or ".join(f"{each.reference} and {each.answer}" for each in COLUMNS)
     raise UserError(f"{run.path}: its predictions cannot be compared, for want of columns {wanted}")
-  numbers = found[[*columns.numbers]].infer_objects()
-  counts = numbers.drop(columns="loss") if columns.joined else numbers
-  if not (
-    all(map(is_numeric_dtype, numbers.dtypes))
-    and all(map(is_integer_dtype, counts.dtypes))
-    and np.isfinite(numbers).all(axis=None)
-    and (counts >= 0).all(axis=None)
-  ):
+  numbers = found[[*columns.numbers]].apply(pd.to_numeric, errors="coerce").astype(float)
+  counts = numbers.drop(columns="loss", errors="ignore")
+  if not np.isfinite(numbers).all(axis=None) or (counts < 0).any(axis=None):
     names = ", ".join(columns.numbers)
     raise UserError(f"{run.path}: its predictions of {split} have no numbers in {names}")
   for name in ("source", "reference", "answer"):

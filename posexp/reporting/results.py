@@ -41,7 +41,7 @@ COSTS = {  # heading -> key of the summary
 
 @dataclasses.dataclass
 class Results:
-  """What is known of a task: its groups, the best first, those without a mean last."""
+  """The results of a task: its groups, the best first, those without a mean last."""
 
   task: str
   score: Score
@@ -77,7 +77,7 @@ class Results:
 
   @functools.cached_property
   def unequal(self) -> list[str]:
-    """What groups that have a mean differ in beyond what is compared: options of the task, the
+    """The differences of groups with a mean, beyond what is compared: options of the task, the
     model and the training that are not in `by`, those of `uncrossed`, "seeds"."""
     runs = [run for group in self.ranked for run in group.counted.values()]
     found = [
@@ -105,12 +105,12 @@ class Results:
 
   @functools.cached_property
   def costs(self) -> dict[Path, dict[str, float | None]]:
-    """What each run cost, by its path."""
+    """The costs of each run, by its path."""
     return {run.path: costs(run) for run in self.runs}
 
   @functools.cached_property
   def rows(self) -> list[dict[str, Any]]:
-    """For each run where it is, what came of it, its options that differ, scores and costs."""
+    """A row for each run: its group, state and path, the options that differ, scores, costs."""
     measured, rows = scores.measured(self.runs), []
     for group in self.groups:
       counted = {run.path for run in group.counted.values()}

@@ -1,4 +1,4 @@
-"""The scores that runs have measured: which there are, and which of them their task is about."""
+"""The scores that runs have measured, and the one that their task is about."""
 
 from __future__ import annotations
 

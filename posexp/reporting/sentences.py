@@ -1,4 +1,4 @@
-"""What a report says in plain words: which group beats the baseline, and what has to be known."""
+"""The sentences of a report: which group beats the baseline, and what a reader must know."""
 
 from __future__ import annotations
 

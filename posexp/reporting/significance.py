@@ -162,7 +162,7 @@ def seeds_needed(difference: float, sd: float, level: float = LEVEL) -> int | No
 
 
 class Measure(NamedTuple):
-  """What a score takes of each example; `score` maps its sum over examples, [K], to a number."""
+  """The statistics of examples that make a score; `score` maps their sum, [K], to a number."""
 
   statistics: np.ndarray  # float64 [N,K]
   score: Callable[[np.ndarray], float]

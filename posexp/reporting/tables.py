@@ -109,13 +109,6 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
   return sheet(rows)
 
 
-def run_data(tasks: Sequence[Results]) -> pd.DataFrame:
-  """Return a row for each run: where it is, what came of it, its options that differ, scores and
-  costs.
-  """
-  return sheet([row for results in tasks for row in results.rows])
-
-
 def sheet(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
   """Return rows as a table; texts that a spreadsheet would take for formulas begin with '."""
 

@@ -1,4 +1,4 @@
-"""How reports are written: lines, tables, numbers and lists in words.
+"""Lines, tables, numbers and lists, as reports write them.
 
 All that comes from a run's folder passes through `one_line`, so that it can neither upset a
 terminal nor leave the line that it stands in, and is quoted in tables and in Markdown.
