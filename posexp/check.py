@@ -1,4 +1,15 @@
-"""Check what must hold of any encoding: `python -m posexp.check encoding=rpr rpr.k=4`."""
+"""Check what must hold of any encoding: that padding, the other rows of a batch, cached keys and
+memories change nothing, that gradients are right, and more. Small models are built with it and
+measured, which takes about a minute.
+
+examples:
+  python -m posexp.check encoding=rpr rpr.k=4
+  python -m posexp.check encoding=distance distance.price=0.2 plugins=distance.py
+
+positions.reach=20000 with positions=randomized asks for positions below 20,000. If a property does
+not hold, its smallest counterexample is shown, and the exit status is 1. Shifts and memories are
+tested only of an encoding that is declared `relative` or `recurrent`.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +24,6 @@ from posexp.errors import UserError
 from posexp.reporting.text import wrapped
 from posexp.status import doing
 
-WHAT = """\
-Builds small models with a positional encoding and measures what must hold of them: that padding,
-the other rows of a batch, cached keys and memories change nothing, that gradients are right, and
-more. It takes about a minute."""
-EXAMPLES = """\
-examples:
-  python -m posexp.check encoding=rpr rpr.k=4
-  python -m posexp.check encoding=distance distance.price=0.2 plugins=distance.py
-
-positions.reach=20000 with positions=randomized asks for positions below 20,000. If a property does
-not hold, its smallest counterexample is shown, and the exit status is 1. Shifts and memories are
-tested only of an encoding that is declared `relative` or `recurrent`.
-"""
-
 
 def check(argv: list[str]) -> bool:
   """Print what holds of an encoding and what does not; return whether all of it holds.
@@ -35,7 +32,7 @@ def check(argv: list[str]) -> bool:
     UserError: the options are wrong, or no model can be built with the encoding.
   """
   options = "options of python -m posexp.train; those of the encoding and of positions are read"
-  config = config_of_one(argv, OptionsParser("check", WHAT, EXAMPLES, options))
+  config = config_of_one(argv, OptionsParser("check", __doc__, options))
   import jax
 
   from posexp.analysis.conformance import examine

@@ -1,4 +1,15 @@
-"""Say what runs hold on disk, and free checkpoints: `python -m posexp.clean RUNS --keep best`."""
+"""Say what runs hold on disk, and remove checkpoints that nothing needs.
+
+examples:
+  python -m posexp.clean                        what runs/ holds; nothing is removed
+  python -m posexp.clean runs/mr --keep best    removes what only training would go on from
+  python -m posexp.clean runs/mr --keep none    removes all checkpoints of finished runs
+
+Only checkpoints of finished runs are removed. posexp.report, posexp.compare and posexp.sync never
+need them. The best one, or those that train.average has averaged, is what posexp.evaluate,
+posexp.inspect, posexp.translate, posexp.generate and posexp.parse open. An unfinished run goes on
+from its checkpoints and keeps all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +23,12 @@ from posexp.config.arguments import Parser, run
 from posexp.reporting.text import tabulated
 from posexp.runs import Run, lock, read_runs
 
-EXAMPLES = """\
-examples:
-  python -m posexp.clean                        what runs/ holds; nothing is removed
-  python -m posexp.clean runs/mr --keep best    removes what only training would go on from
-  python -m posexp.clean runs/mr --keep none    removes all checkpoints of finished runs
-
-Only checkpoints of finished runs are removed. posexp.report, posexp.compare and posexp.sync never
-need them. The best one, or those that train.average has averaged, is what posexp.evaluate,
-posexp.inspect, posexp.translate, posexp.generate and posexp.parse open. An unfinished run goes on
-from its checkpoints and keeps all of them.
-"""
 KEPT = ("best", "none")  # the choices of --keep
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  about = "Says what runs hold on disk, and removes checkpoints that nothing needs."
-  parser = Parser("clean", about, EXAMPLES)
+  parser = Parser("clean", __doc__)
   option = parser.add_argument
   option("runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs")
   keep = "which checkpoint of each finished run stays; without it nothing is removed"

@@ -1,4 +1,16 @@
-"""Compare two runs on the same examples: `python -m posexp.compare RUN_A RUN_B`."""
+"""Compare two finished runs, or two groups of runs, on the same examples.
+
+examples:
+  python -m posexp.compare runs/mr/rpr/437f7d2f65d9/seed=0 runs/mr/sinusoidal/26ce69806f90/seed=0
+  python -m posexp.compare RUN_A RUN_B --examples 20
+  python -m posexp.compare RUN_A RUN_B --split beyond --json beyond.json
+  python -m posexp.compare runs/mr/rpr/437f7d2f65d9 runs/mr/sinusoidal/26ce69806f90
+                                              all seeds that both have, one against the other
+
+Intervals are of 95 %. They and p come from a paired bootstrap over the examples, for accuracy and
+exact match of one seed p from McNemar's exact test; over seeds from a paired t test. Only what the
+runs have written is read: neither a model nor the data are needed.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +24,10 @@ from posexp import storage
 from posexp.config.arguments import Parser, run
 from posexp.errors import near, writing
 
-EXAMPLES = """\
-examples:
-  python -m posexp.compare runs/mr/rpr/437f7d2f65d9/seed=0 runs/mr/sinusoidal/26ce69806f90/seed=0
-  python -m posexp.compare RUN_A RUN_B --examples 20
-  python -m posexp.compare RUN_A RUN_B --split beyond --json beyond.json
-  python -m posexp.compare runs/mr/rpr/437f7d2f65d9 runs/mr/sinusoidal/26ce69806f90
-                                              all seeds that both have, one against the other
-
-Intervals are of 95 %. They and p come from a paired bootstrap over the examples, for accuracy and
-exact match of one seed p from McNemar's exact test; over seeds from a paired t test. Only what the
-runs have written is read: neither a model nor the data are needed.
-"""
-
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  parser = Parser(
-    "compare", "Compares two finished runs, or two groups of runs, on the same examples.", EXAMPLES
-  )
+  parser = Parser("compare", __doc__)
   folder = "the folder of a run, or of the seeds of one group"
   parser.add_argument("a", metavar="RUN_A", type=Path, help=folder)
   parser.add_argument("b", metavar="RUN_B", type=Path, help="likewise")

@@ -1,4 +1,16 @@
-"""Write on with a language model: `python -m posexp.generate RUN "The film"`."""
+"""Write on with the best checkpoint of a language model.
+
+examples:
+  python -m posexp.generate RUN "This film"
+  python -m posexp.generate RUN "This film" --tokens 500 --temperature 0.8 --top-p 0.95
+  python -m posexp.generate RUN "This film" --samples 4 --seed 1
+  python -m posexp.generate RUN < start.txt
+  python -m posexp.generate RUN ""                    # a document from its first token on
+
+The text is a document: it ends where the model ends it. A model with a memory reads it in segments,
+as in training; one without, in windows of a segment, each half a segment after the one before it.
+Nothing but RUN is read: the weights are those of its best checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +30,10 @@ from posexp.status import doing
 if TYPE_CHECKING:
   from posexp.training.restore import TrainedModel
 
-EXAMPLES = """\
-examples:
-  python -m posexp.generate RUN "This film"
-  python -m posexp.generate RUN "This film" --tokens 500 --temperature 0.8 --top-p 0.95
-  python -m posexp.generate RUN "This film" --samples 4 --seed 1
-  python -m posexp.generate RUN < start.txt
-  python -m posexp.generate RUN ""                    # a document from its first token on
-
-The text is a document: it ends where the model ends it. A model with a memory reads it in segments,
-as in training; one without, in windows of a segment, each half a segment after the one before it.
-Nothing but RUN is read: the weights are those of its best checkpoint.
-"""
-
 
 def arguments(argv: list[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  parser = Parser("generate", "Writes on with the best checkpoint of a language model.", EXAMPLES)
+  parser = Parser("generate", __doc__)
   option = parser.add_argument
   option("run", metavar="RUN", type=Path, help="the folder of a run")
   option("prompt", metavar="PROMPT", nargs="?", help="how it begins; default: standard input")

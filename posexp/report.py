@@ -1,4 +1,19 @@
-"""Turn runs into tables, tests and figures: `python -m posexp.report RUNS --by encoding,rpr.k`."""
+"""Turn runs into tables with error bars, tests, figures and one web page.
+
+examples:
+  python -m posexp.report                                      # all of runs/, by what differs
+  python -m posexp.report runs/ --by encoding,rpr.k --metric test/accuracy
+  python -m posexp.report runs/numbers --metric beyond/exact_match --baseline "rpr k=4"
+  python -m posexp.report runs/mr --where model.backbone=cnn --by encoding
+  python -m posexp.report runs/trec --no-files
+  python -m posexp.report runs/trec --records trec.parquet     # for others, who then type
+  python -m posexp.report trec.parquet
+
+The report is printed, and goes to the folder of --out: as Markdown, a page in HTML with figures, a
+LaTeX table, and all numbers of groups and runs as CSV; heat maps of tasks that have scores by
+length as PDF and PNG in figures/. Only what the runs have written is read.
+Groups are compared on the seeds that they share (paired t tests, Holm's correction).
+"""
 
 from __future__ import annotations
 
@@ -19,28 +34,10 @@ from posexp.status import doing
 if TYPE_CHECKING:
   from posexp.reporting.results import Results
 
-EXAMPLES = """\
-examples:
-  python -m posexp.report                                      # all of runs/, by what differs
-  python -m posexp.report runs/ --by encoding,rpr.k --metric test/accuracy
-  python -m posexp.report runs/numbers --metric beyond/exact_match --baseline "rpr k=4"
-  python -m posexp.report runs/mr --where model.backbone=cnn --by encoding
-  python -m posexp.report runs/trec --no-files
-  python -m posexp.report runs/trec --records trec.parquet     # for others, who then type
-  python -m posexp.report trec.parquet
-
-The report is printed, and goes to the folder of --out: as Markdown, a page in HTML with figures, a
-LaTeX table, and all numbers of groups and runs as CSV; heat maps of tasks that have scores by
-length as PDF and PNG in figures/. Only what the runs have written is read.
-Groups are compared on the seeds that they share (paired t tests, Holm's correction).
-"""
-
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  parser = Parser(
-    "report", "Turns runs into tables with error bars, tests, figures and one web page.", EXAMPLES
-  )
+  parser = Parser("report", __doc__)
   option = parser.add_argument
   what = "folders, or files of --records; default: runs"
   option("runs", nargs="*", type=Path, default=[Path("runs")], help=what)

@@ -1,4 +1,14 @@
-"""Translate with a trained run: `python -m posexp.translate RUN "A man rides a bicycle."`."""
+"""Translate texts with the best checkpoint of a translation run.
+
+examples:
+  python -m posexp.translate RUN "A man rides a bicycle." "Two dogs play."
+  python -m posexp.translate RUN --batch 128 < test.en > test.de
+  python -m posexp.translate RUN --beam 1 --scores < test.en
+  python -m posexp.translate RUN "A man rides a bicycle." --maps
+
+One line comes out for each that goes in. Texts are UTF-8; a blank line gives a blank line. Nothing
+but RUN is read: the weights are those of its best checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +29,11 @@ if TYPE_CHECKING:
   from posexp.training.restore import TrainedModel
 
 MAPS = 8  # lines of which the attention is drawn
-EXAMPLES = """\
-examples:
-  python -m posexp.translate RUN "A man rides a bicycle." "Two dogs play."
-  python -m posexp.translate RUN --batch 128 < test.en > test.de
-  python -m posexp.translate RUN --beam 1 --scores < test.en
-  python -m posexp.translate RUN "A man rides a bicycle." --maps
-
-One line comes out for each that goes in. Texts are UTF-8; a blank line gives a blank line. Nothing
-but RUN is read: the weights are those of its best checkpoint.
-"""
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  about = "Translates texts with the best checkpoint of a translation run."
-  parser = Parser("translate", about, EXAMPLES)
+  parser = Parser("translate", __doc__)
   option = parser.add_argument
   option("run", metavar="RUN", type=Path, help="the folder of a run")
   option("texts", metavar="TEXT", nargs="*", help="what to translate; default: standard input")

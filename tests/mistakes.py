@@ -67,7 +67,7 @@ MISTAKES = [
   ("-m seed=0,1 hydra.sweep.dir=x", "hydra.sweep.dir=x: hydra.sweep.dir has no effect with "),
   ("-m seed=0,1 +hydra.launcher.name=x", "+hydra.launcher.name=x: hydra.launcher.name has no ef"),
   ("hydra.searchpath=[file://nothing]", "hydra.searchpath=nothing: there is no such folder"),
-  ("--plugins a.py", "plugins=a.py: No such file or directory"),
+  ("plugins=a.py", "plugins=a.py: No such file or directory"),
   ("plugins=[a=b.py]", "plugins=a=b.py: No such file or directory"),
   ("encoding={rpr:1}", "encoding={rpr:1}: choose one encoding by its name; -m with a list of "),
   ("encoding=[rpr,none]", "encoding=[rpr,none]: choose one encoding by its name; -m with a "),

@@ -35,12 +35,10 @@ from posexp.config.overrides import read
 from posexp.config.schema import closest, flat
 from posexp.errors import UserError
 
-DESCRIPTION = """\
+ABOUT = """\
 Trains a small Transformer with one of several positional encodings, on equal terms, and measures
-it. The same command again goes on where it was stopped, or shows what came of it."""
-USAGE = """python -m posexp.train [-m] [--cfg job] [--again RUN] [OPTION=VALUE ...]
-       python -m posexp.train --help [SECTION ...]"""
-EXAMPLES = """\
+it. The same command again goes on where it was stopped, or shows what came of it.
+
 examples:
   python -m posexp.train encoding=rpr rpr.k=4                       # one run
   python -m posexp.train -m encoding=none,sinusoidal,rpr seed=0,1,2 # nine, one after another
@@ -49,6 +47,8 @@ examples:
   python -m posexp.train experiment=shaw_clip_k                     # a sweep that is kept in a file
   python -m posexp.train encoding=rpr --cfg job                     # only the config of a run
 """
+USAGE = """python -m posexp.train [-m] [--cfg job] [--again RUN] [OPTION=VALUE ...]
+       python -m posexp.train --help [SECTION ...]"""
 
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
@@ -56,15 +56,15 @@ CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 class OptionsParser(Parser):
   """A parser of flags and of options as Hydra has them; `options` says of these what is read."""
 
-  def __init__(self, name: str, description: str, examples: str, options: str, **kwargs: Any):
-    super().__init__(name, description, examples, allow_abbrev=False, **kwargs)
+  def __init__(self, name: str, about: str, options: str, **kwargs: Any):
+    super().__init__(name, about, allow_abbrev=False, **kwargs)
     self.add_argument("overrides", metavar="OPTION=VALUE", nargs="*", help=options)
 
 
 def trainer() -> OptionsParser:
   """Return the parser of `posexp.train`."""
-  about = "options and their values; --help lists them"
-  parser = OptionsParser("train", DESCRIPTION, EXAMPLES, about, add_help=False, usage=USAGE)
+  options = "options and their values; --help lists them"
+  parser = OptionsParser("train", ABOUT, options, add_help=False, usage=USAGE)
   option = parser.add_argument
   option("-h", "--help", action="store_true", help="print this, or the sections that are named")
   option("-m", "--multirun", action="store_true", help="train each combination of several values")
