@@ -87,7 +87,7 @@ def test_other_options_of_the_encoding_around_the_same_weights(trained):
     ({"split.attention": "all"}, "split.attention must be one of both, content, position, not"),
     (
       {"split.length": 64},
-      "split.length=64: stack/embed/vector/rows would be [64, 8], not [512, 8], so a model must be",
+      "split.length=64: stack/embed/vector/rows is [512, 8] in the checkpoint and [64, 8] in the m",
     ),
     (
       {"split.attention": "content", "split.norms": "joint", "split.form": "added"},

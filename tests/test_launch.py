@@ -166,6 +166,12 @@ def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, mes
   assert err.count("\n") == 1
 
 
+def test_a_flag_that_is_an_option_names_it(command):
+  assert command("--lr", "0.1")[3].endswith(
+    "as in encoding=rpr; did you mean train.learning_rate?\n"
+  )
+
+
 @pytest.mark.parametrize(
   "option",
   [

@@ -30,9 +30,9 @@ from posexp import config
 from posexp.config import plugins, sources
 from posexp.config.arguments import Parser, load_plugins
 from posexp.config.checks import brief, quoted, show, typed
-from posexp.config.composed import reason
+from posexp.config.composed import options_for, reason
 from posexp.config.overrides import read
-from posexp.config.schema import closest, flat
+from posexp.config.schema import flat, suggestion
 from posexp.errors import UserError
 
 ABOUT = """\
@@ -87,7 +87,10 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
   words = [word for word in args.overrides if "=" not in word and not word.startswith("~")]
   args.sections = words if parser is None and args.help else []
   for word in [*unknown, *(word for word in words if word not in args.sections)]:
-    raise _no_option(word, [*argv, ""][argv.index(word) + 1], args.overrides)
+    what = f"{brief(word)}:{' no such flag;' * word.startswith('-')} write options as option=value"
+    name = word.lstrip("-").partition("=")[0].replace("-", "_")
+    known = _known_options(read(line for line in args.overrides if "=" in line))
+    raise UserError(f"{what}, as in encoding=rpr; {suggestion(name, *known)}")
   if parser is None and args.cfg and args.multirun:
     raise UserError("--cfg shows the config of one run: leave -m out")
   args.overrides = read(word for word in args.overrides if word not in args.sections)
@@ -108,26 +111,6 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
         f"these, write -m seed={these}"
       )
   return args
-
-
-def _no_option(word: str, after: str, typed: Iterable[str]) -> UserError:
-  """Return the error for a word that is neither a flag nor an option with a value.
-
-  It names the option that was probably meant, with the value of the flag, or the word after it.
-  """
-  flag, equals, value = word.partition("=")
-  value = value if equals else "" if "=" in after or after.startswith("-") else after
-  name = flag.lstrip("-").replace("-", "_")
-  groups = {file.stem: file.parent.name for file in sorted(config.CONFIGS.glob("*/*.yaml"))[::-1]}
-  known, others = _known_options(read(line for line in typed if "=" in line))
-  if name in groups and not value:
-    name, value = groups[name], name
-  close = [name] if name in known else closest(name, [], known, others)
-  meant = f"{close[0]}={value or '...'}" if close else "encoding=rpr"
-  if close and close[0] in others:
-    meant = f"encoding={close[0].partition('.')[0]} {meant}"
-  what = f"{brief(word)}:{' no such flag;' * word.startswith('-')}"
-  return UserError(f"{what} write options as option=value, as in {meant}")
 
 
 @contextlib.contextmanager
@@ -274,10 +257,8 @@ def _known_options(overrides: Iterable[Override]) -> tuple[list[str], list[str]]
   with contextlib.suppress(*CONFIG_ERRORS, UserError):
     cfg = shared(choices)
     groups = [group for group in cfg.hydra.runtime.choices if "/" not in group]
-    keys = flat(OmegaConf.to_container(config.options(cfg)))
     of_launcher = flat(OmegaConf.to_container(cfg.hydra.launcher), "hydra.launcher.")
     swept = " ".join(o.input_line for o in choices if o.key_or_group == "encoding")
-    unread = config.encodings_node().keys() - {cfg.encoding, *re.findall(r"\w+", swept)}
-    others = [key for key in keys if key.partition(".")[0] in unread]
-    return [*(key for key in keys if key not in others), *of_launcher, *groups], others
+    read, unread = options_for(config.options(cfg), [cfg.encoding, *re.findall(r"\w+", swept)])
+    return [*read, *of_launcher, *groups], unread
   return [], []

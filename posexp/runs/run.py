@@ -161,7 +161,6 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     UserError: a folder is missing, or there is no run in any.
   """
   folders: dict[str, Path] = {}  # by their real paths
-  shared: dict[str, dict[str, Any]] = {}  # settings, most of which are those of several seeds
   runs, wrong = [], []
   for path in paths:
     if not path.is_dir():
@@ -170,8 +169,6 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
   for folder in folders.values():
     try:
       run = read_run(folder)
-      same = shared.setdefault(repr(run.settings), run.settings)
-      run = dataclasses.replace(run, settings=same)
       _ = run.history  # which says now whether it is damaged
       runs.append(run)
     except UserError as error:
