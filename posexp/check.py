@@ -17,7 +17,7 @@ import sys
 
 from posexp import config as configuration
 from posexp.config import plugins
-from posexp.config.arguments import run
+from posexp.config.arguments import command
 from posexp.config.checks import as_typed
 from posexp.config.command_line import OptionsParser, config_of_one
 from posexp.errors import UserError
@@ -65,9 +65,7 @@ def check(argv: list[str]) -> bool:
   return not failed
 
 
-def main() -> None:
-  """Run the command line."""
-  run(lambda argv: check(argv) or sys.exit(1), "building small models")
+main = command("building small models", lambda argv: check(argv) or sys.exit(1))
 
 
 if __name__ == "__main__":

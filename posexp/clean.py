@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from posexp import storage
-from posexp.config.arguments import Parser, run
+from posexp.config.arguments import Parser, command
 from posexp.reporting.text import tabulated
 from posexp.runs import Run, lock, read_runs
 
@@ -102,9 +102,7 @@ def _megabytes(size: int) -> str:
   return f"{size / 1e6:,.1f} MB"
 
 
-def main() -> None:
-  """Run the command line."""
-  run(lambda argv: clean(arguments(argv)))
+main = command("", clean, arguments)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from posexp import storage
-from posexp.config.arguments import Parser, run
+from posexp.config.arguments import Parser, command
 from posexp.errors import near, writing
 
 
@@ -61,9 +61,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
   return result
 
 
-def main() -> None:
-  """Run the command line."""
-  run(lambda argv: compare(arguments(argv)), "comparing predictions")
+main = command("comparing predictions", compare, arguments)
 
 
 if __name__ == "__main__":

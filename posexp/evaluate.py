@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posexp.config import command_line
-from posexp.config.arguments import Parser, names, numbers, ranges, run
+from posexp.config.arguments import Parser, command, names, numbers, ranges
 from posexp.errors import UserError, counted, near, writing
 from posexp.status import doing
 
@@ -225,9 +225,7 @@ def effective_lengths(args: argparse.Namespace) -> dict[str, Any]:
   return found
 
 
-def main() -> None:
-  """Run the command line."""
-  run(lambda argv: evaluate(arguments(argv)), "opening the run")
+main = command("opening the run", evaluate, arguments)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posexp.config.arguments import Parser, run
+from posexp.config.arguments import Parser, command
 from posexp.data.lines import standard_input
 from posexp.errors import UserError, printable
 from posexp.status import doing
@@ -116,10 +116,7 @@ def generate(args: argparse.Namespace) -> None:
     print()
 
 
-def main() -> None:
-  """Run the command line."""
-  sys.stdout.reconfigure(encoding="utf-8")
-  run(lambda argv: generate(arguments(argv)), "opening the run")
+main = command("opening the run", generate, arguments)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from posexp import storage
 from posexp.config import plugins
-from posexp.config.arguments import load_plugins, run
+from posexp.config.arguments import command, load_plugins
 from posexp.config.command_line import OptionsParser, config_of_one
 from posexp.errors import UserError, counted, near
 from posexp.runs import read_run
@@ -76,9 +76,7 @@ def is_path(word: str) -> bool:
   return os.path.exists(word) or "/" in word.partition("=")[0].removeprefix("hydra/")
 
 
-def main() -> None:
-  """Run the command line."""
-  run(inspect, "looking at the encoding")
+main = command("looking at the encoding", inspect)
 
 
 if __name__ == "__main__":

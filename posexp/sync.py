@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posexp.config import build
-from posexp.config.arguments import Parser, run
+from posexp.config.arguments import Parser, command
 from posexp.errors import UserError, counted, near
 from posexp.runs import Run, lock, read_runs
 from posexp.runs.predictions import load_samples
@@ -112,9 +112,7 @@ def _send(run: Run, options: Wandb) -> str:
   return opened.run.url
 
 
-def main() -> None:
-  """Run the command line; the exit status is 1 if anything could not be sent."""
-  run(lambda argv: sys.exit(1 if sync(arguments(argv))[FAILED] else 0), "reading the runs")
+main = command("reading the runs", lambda args: sys.exit(sync(args)[FAILED] > 0), arguments)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posexp.config.arguments import Parser, run
+from posexp.config.arguments import Parser, command
 from posexp.data.lines import windows
 from posexp.errors import UserError, counted, near, printable
 from posexp.status import doing
@@ -99,10 +99,7 @@ def draw(trained: TrainedModel, number: int, text: str, found: Hypothesis) -> No
       print(near(path), file=sys.stderr)
 
 
-def main() -> None:
-  """Run the command line."""
-  sys.stdout.reconfigure(encoding="utf-8")  # as what comes in
-  run(lambda argv: translate(arguments(argv)), "opening the run")
+main = command("opening the run", translate, arguments)
 
 
 if __name__ == "__main__":

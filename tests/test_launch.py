@@ -249,16 +249,6 @@ def test_a_bug_in_a_sweep_is_one_line_and_its_traceback_is_kept(command):
   assert err == "posexp: error: 2 of 3 runs failed: seed=0; seed=1\n"
 
 
-@pytest.mark.parametrize(("end", "status"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
-def test_an_interrupt_ends_a_whole_sweep(command, end, status):
-  def job(config):
-    raise end
-
-  result, configs, _, err = command("-m", "seed=0,1,2", job=job)
-  assert (result, len(configs)) == (status, 1)
-  assert err == "posexp: interrupted; the same command goes on from here\n"
-
-
 def test_any_other_exit_is_let_through(command):
   with pytest.raises(SystemExit) as end:
     command(job=lambda config: sys.exit(7))

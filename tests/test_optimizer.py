@@ -57,7 +57,10 @@ PARAMS = {"kernel": jnp.ones((3, 2)), "table": jnp.ones((3, 2))}
 
 
 def stepped(training):
-  optimizer = make_optimizer(training, 2)
+  return first_update(make_optimizer(training, 2))
+
+
+def first_update(optimizer):
   grads = jax.tree.map(lambda leaf: jnp.linspace(-1, 1, leaf.size).reshape(leaf.shape), PARAMS)
   return optimizer.update(grads, optimizer.init(PARAMS), PARAMS)[0]
 
@@ -70,9 +73,7 @@ def test_each_optimizer_is_that_of_optax_and_decays_only_matrices_of_linear_maps
   taken = inspect.signature(make).parameters
   decays = "weight_decay" in taken
   ours = ({"b2": 0.98} if name == "adamw" else {}) | ({"weight_decay": 0.0} if decays else {})
-  optimizer = make(0.5, **ours)
-  grads = jax.tree.map(lambda leaf: jnp.linspace(-1, 1, leaf.size).reshape(leaf.shape), PARAMS)
-  expected = optimizer.update(grads, optimizer.init(PARAMS), PARAMS)[0]
+  expected = first_update(make(0.5, **ours))
   jax.tree.map(np.testing.assert_array_equal, plain, expected)
   if decays:
     decayed = stepped(Training(optimizer=name, weight_decay=0.1, **given))

@@ -27,11 +27,6 @@ SIZE = Size(d_model=16, num_heads=2, d_ff=32, num_layers=1)
 CERTAIN = dataclasses.replace(SIZE, dropout=0.0)
 
 
-DECODERS = {"xpos", "kerple", "fire", "cope"}  # not for encoders, which classifiers are
-# No parameters, and those of every kind; test_optimizer.py looks at those of all.
-QUICK = {"none", "learned", "rpr", "t5", "transformer_xl", "complex"}
-
-
 def made(name, **options):
   """The program of a model with an encoding, and its first state in shape."""
   spec = ClassifierSpec(11, 3, ENCODINGS[name](), SIZE)
@@ -39,14 +34,8 @@ def made(name, **options):
   return spec, compiled, compiled.shapes
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in ENCODINGS
-    if name not in DECODERS
-  ],
-)
+# No parameters, and those of every kind; test_optimizer.py looks at those of all.
+@pytest.mark.parametrize("name", ["none", "learned", "rpr", "t5", "transformer_xl", "complex"])
 def test_a_state_comes_back_from_a_checkpoint_with_the_same_types(name):
   spec, _, state = made(name)
   leaves = jax.tree.leaves(state)

@@ -140,6 +140,22 @@ def flush_output() -> None:
     raise
 
 
+def command(
+  first: str, work: Callable[[Any], Any], arguments: Callable[[list[str]], Any] = list
+) -> Callable[[], None]:
+  """Return the `main` of a command, which does its work with the arguments that were typed.
+
+  `first` is as in `run`. Texts are printed in UTF-8, as those that are read.
+  """
+
+  def main() -> None:
+    if sys.stdout is not None:  # as in ... >&-
+      sys.stdout.reconfigure(encoding="utf-8")
+    run(lambda argv: work(arguments(argv)), first)
+
+  return main
+
+
 def run(work: Callable[[list[str]], Any], first: str = "") -> None:
   """Do the work of a command line; a UserError is one line on stderr and exit status 2.
 

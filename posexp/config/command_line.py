@@ -177,10 +177,8 @@ def config_of_one(argv: Sequence[str], parser: OptionsParser) -> dict[str, Any]:
   """Parse the command line of a command about one encoding: return the config of its training.
 
   Raises:
-    UserError: an option does not exist or does not suit, or there is a flag of sweeps.
+    UserError: an option does not exist or does not suit.
   """
-  if {"-m", "--multirun", "-c", "--cfg"} & {*argv}:
-    raise UserError(f"{parser.prog.split()[-1]} looks at one encoding: leave -m and --cfg out")
   args = parse(argv, parser)
   with explained(args.overrides):
     cfg = shared(args.overrides)
