@@ -181,7 +181,7 @@ def test_parts_without_arrays_are_restored_whatever_their_type(tmp_path):
 )
 def test_a_checkpoint_of_another_model_is_refused(saved, capfd, model, words):
   with pytest.raises(UserError, match=words) as error:
-    read_run(saved).restore(model(), "latest")
+    read_run(saved).restore(model())
   assert "\n" not in str(error.value)
   assert capfd.readouterr() == ("", "")
 

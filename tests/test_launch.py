@@ -216,43 +216,36 @@ def test_a_log_that_cannot_be_printed_is_no_success(tmp_path, argv, unbuffered):
   assert re.fullmatch(r"posexp: error: .*No space left on device; .*\n", done.stderr)
 
 
-def test_a_bug_in_a_run_keeps_its_traceback(command):
-  with pytest.raises(ZeroDivisionError) as error:
-    command("seed=1", job=lambda config: 1 / 0)
-  assert error.traceback[-1].path == Path(__file__)
+@pytest.mark.parametrize("end", [ZeroDivisionError("a bug"), SystemExit(7)])
+def test_a_bug_in_a_run_keeps_its_traceback_and_any_other_exit_its_status(command, end):
+  def job(config):
+    raise end
+
+  with pytest.raises(type(end)) as raised:
+    command("seed=1", job=job)
+  assert raised.value is end
 
 
-def test_a_sweep_goes_on_after_a_failure(command):
-  status, configs, out, err = command("-m", "seed=0,1,2", job=fails(1))
+def test_a_sweep_goes_on_after_a_failure_and_keeps_the_traceback_of_a_bug(command):
+  def job(config):
+    if config["seed"] == 0:
+      raise KeyError("oops")
+    fails(1)(config)
+
+  status, configs, out, err = command("-m", "seed=0,1,2", job=job)
   assert (status, [config["seed"] for config in configs]) == (1, [0, 1, 2])
-  assert out.splitlines() == [
-    "sweep     3 runs: 3 waiting",
+  first, *said = out.splitlines()
+  assert first == "sweep     3 runs: 3 waiting"
+  (log,) = re.findall(r"^job 1/3: failed: KeyError: 'oops'; its traceback is in (.*)$", said[1])
+  assert Path(log).read_text().count("Traceback (most recent call last):") == 1
+  assert [said[0], *said[2:]] == [
     "job 1/3: seed=0",
-    "job 1/3: done",
     "job 2/3: seed=1",
     "job 2/3: failed: task.train=x: no such file",
     "job 3/3: seed=2",
     "job 3/3: done",
   ]
-  assert err == "posexp: error: 1 of 3 runs failed: seed=1\n"
-
-
-def test_a_bug_in_a_sweep_is_one_line_and_its_traceback_is_kept(command):
-  def job(config):
-    if config["seed"] != 2:
-      raise KeyError("oops")
-
-  status, configs, out, err = command("-m", "seed=0,1,2", job=job)
-  assert (status, len(configs)) == (1, 3)
-  (log,) = re.findall(r"job 2/3: failed: KeyError: 'oops'; its traceback is in (.*)", out)
-  assert Path(log).read_text().count("Traceback (most recent call last):") == 1
   assert err == "posexp: error: 2 of 3 runs failed: seed=0; seed=1\n"
-
-
-def test_any_other_exit_is_let_through(command):
-  with pytest.raises(SystemExit) as end:
-    command(job=lambda config: sys.exit(7))
-  assert end.value.code == 7
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -82,21 +82,16 @@ def composed(*overrides):
 
 
 def test_options_come_from_the_dataclass_and_are_checked_as_those_of_posexp():
+  before = composed("encoding=rpr")
   write("distance.py", DISTANCE)
   plugins.load(["distance.py"])
+  assert composed("encoding=rpr") == before  # which knows of no plugins
   config = composed("encoding=distance", "distance.price=0.5")
   assert config["distance"] == {"price": 0.5}
   assert make_encoding(config).price == 0.5
   assert config["plugins"]["encoding"]["name"] == "distance"
   with pytest.raises(UserError, match=r"distance\.price=high: must be a number"):
     make_encoding(config | {"distance": {"price": "high"}})
-
-
-def test_a_run_of_posexp_s_own_does_not_know_of_plugins():
-  before = composed("encoding=rpr")
-  write("distance.py", DISTANCE)
-  plugins.load(["distance.py"])
-  assert composed("encoding=rpr") == before
 
 
 def test_the_digest_holds_the_content_of_the_file_and_not_its_place(tmp_path):

@@ -1,4 +1,4 @@
-"""What all commands have in common: their help, how they are read, and how they end."""
+"""The command lines of all commands: their help, how they are parsed, and how they end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
     return args
 
   def check_least(self, args: argparse.Namespace, **least: float) -> None:
-    """Refuse numbers that are less than they may be."""
+    """Raise UserError if an argument is less than the number in `least` of the same name."""
     for name, number in least.items():
       if (given := getattr(args, name)) is not None and given < number:
         self.error(f"--{name} must be at least {number}, not {given}")
@@ -82,7 +82,7 @@ def load_plugins(words: Sequence[str]) -> list[str]:
 
 
 def names(text: str) -> list[str]:
-  """Return the names in a list with commas.
+  """Return the names of a comma-separated list, each once.
 
   Raises:
     ArgumentTypeError: one is empty.
@@ -94,12 +94,15 @@ def names(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-  """Return the whole numbers in a list with commas."""
+  """Return the whole numbers of a comma-separated list in ascending order."""
   return sorted({int(name) for name in names(text)})
 
 
 def ranges(text: str) -> list[int]:
-  """Return whole numbers from 1 on: a list with commas, also of from:to:step with both ends."""
+  """Return the numbers of a comma-separated list, all at least 1, in ascending order.
+
+  An item may also be a range, first:last:step or first:last, which includes both ends.
+  """
   found: set[int] = set()
   for name in names(text):
     first, *rest = map(int, name.split(":"))

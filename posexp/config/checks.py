@@ -1,4 +1,4 @@
-"""Types of options: what the annotations of a dataclass say of the values that its fields may have.
+"""Types of options: the annotations of a dataclass say which values its fields may have.
 
     k: Count = 16                                                 from 1 on
     share: Literal["heads", "none"] = "heads"                     one of these

@@ -54,7 +54,7 @@ CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
 class OptionsParser(Parser):
-  """A parser of flags and of options as Hydra has them; `options` says of these what is read."""
+  """A parser of flags and of Hydra's overrides, about which `options` is the line of help."""
 
   def __init__(self, name: str, about: str, options: str, **kwargs: Any):
     super().__init__(name, about, allow_abbrev=False, **kwargs)
@@ -187,7 +187,7 @@ def config_of_one(argv: Sequence[str], parser: OptionsParser) -> dict[str, Any]:
 
 
 def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
-  """Raise UserError for an override that the single run with this config would not heed."""
+  """Raise UserError for an override that has no effect on a single run with this config."""
   for o in overrides:
     if o.is_sweep_override():
       text = o.input_line.partition("=")[2]
@@ -202,7 +202,7 @@ def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
 
 
 def check_heeded(overrides: Sequence[Override], encodings: Sequence[str]) -> None:
-  """Raise UserError for an option of an encoding beside those that the runs have."""
+  """Raise UserError for an option of an encoding that no run has, or that another one overrides."""
   for o in overrides:
     key, section = o.key_or_group, o.key_or_group.partition(".")[0]
     if section in config.encodings_node() and section not in encodings:
@@ -257,6 +257,7 @@ def _known_options(overrides: Iterable[Override]) -> tuple[list[str], list[str]]
     groups = [group for group in cfg.hydra.runtime.choices if "/" not in group]
     of_launcher = flat(OmegaConf.to_container(cfg.hydra.launcher), "hydra.launcher.")
     swept = " ".join(o.input_line for o in choices if o.key_or_group == "encoding")
-    read, unread = options_for(config.options(cfg), [cfg.encoding, *re.findall(r"\w+", swept)])
-    return [*read, *of_launcher, *groups], unread
+    every = OmegaConf.to_container(config.options(cfg))
+    known, others = options_for(every, [cfg.encoding, *re.findall(r"\w+", swept)])
+    return [*known, *of_launcher, *groups], others
   return [], []

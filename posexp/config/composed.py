@@ -1,4 +1,4 @@
-"""What Hydra composes: from which files, and the plain config of a run that comes of it."""
+"""From a config that Hydra has composed to the plain config of a run."""
 
 from __future__ import annotations
 
@@ -78,9 +78,10 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
       raise UserError(f"{key}={brief(config.get(key))}: it must be a section with options")
   fields = [field.name for field in dataclasses.fields(RunOptions)]
   known = {*SECTIONS, *fields, *encodings_node(), "encoding", "positions", "tracker", "plugins"}
-  for key in config.keys() - known:
-    there = {each: config[each] for each in config if each in known}
-    raise unknown_option(str(key), config[key], *options_for(there, [config.get("encoding")]))
+  if unknown := [key for key in config if key not in known]:
+    value = config[unknown[0]]
+    there = {key: config[key] for key in config if key in known}
+    raise unknown_option(str(unknown[0]), value, *options_for(there, [config.get("encoding")]))
   given = {name: config[name] for name in fields if name in config}
   config |= dataclasses.asdict(build(RunOptions, given, where=""))
   for key in ("seeds", "workers", "plugins"):  # of a sweep, or read already
@@ -93,8 +94,8 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
 
 
 def options_for(config: Mapping[str, Any], encodings: Iterable[Any]) -> tuple[list[str], list[str]]:
-  """Return the full keys of the options that runs with some encodings read, and of all others."""
-  every = OmegaConf.to_container(OmegaConf.merge(encodings_node(), config))
+  """Return the full keys of the options that runs with these encodings read, and of all others."""
+  every = {**OmegaConf.to_container(encodings_node()), **config}
   unread = {name: every.pop(name) for name in encodings_node().keys() - {*encodings}}
   return [*flat(every)], [*flat(unread)]
 

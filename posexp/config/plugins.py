@@ -1,4 +1,4 @@
-"""What one brings to posexp without editing it: from a file, or from an installed package.
+"""Extensions of posexp that need no edit of it: from a file, or from an installed package.
 
     ENCODINGS = {"distance": Distance}       a frozen dataclass of options, a posexp.Encoding
     TASKS = {"first": First}                 likewise, with the methods of posexp.Task
@@ -114,7 +114,7 @@ def load(files: Iterable[str | Path]) -> None:
   """Execute the files and add what their tables hold. A file that is known already is skipped.
 
   Raises:
-    UserError: a file cannot be loaded, or a name or a value in its tables will not do.
+    UserError: a file cannot be loaded, or a name or a value in its tables is not valid.
   """
   for each in files:
     path = Path(each).resolve()
@@ -143,7 +143,7 @@ def load(files: Iterable[str | Path]) -> None:
 
 
 def _add(plugin: Plugin) -> None:
-  """Add a plugin; raises UserError if its name is taken or its value will not do."""
+  """Add a plugin; raise UserError if its name is taken or its value does not suit its group."""
   group, name, kind = plugin.group, plugin.name, GROUPS[plugin.group].kind
   if (other := _found.get((group, name))) is not None:
     raise UserError(f"{near(plugin.file)}: {near(other.file)} has the {group} {name} already")
@@ -153,7 +153,7 @@ def _add(plugin: Plugin) -> None:
 
 
 def files() -> list[Path]:
-  """Return the files that were named and loaded, for a process that is to load them, too."""
+  """Return the files that `load` has loaded, for another process to load them, too."""
   return list(dict.fromkeys(each.file for each in _found.values() if each.package is None))
 
 
