@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexp import storage
-from posexp.config.arguments import Parser, names, run
+from posexp.config.arguments import Parser, command, names
 from posexp.errors import UserError, counted, near, writing
 from posexp.runs import Run, read_runs
 from posexp.runs.context_losses import with_context_losses
@@ -128,7 +128,7 @@ def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) 
 def main() -> None:
   """Run the command line."""
   gc.disable()  # or the rows of all runs would be walked again and again
-  run(lambda argv: report(arguments(argv)), "reading the runs")
+  command("reading the runs", report, arguments)()
 
 
 if __name__ == "__main__":

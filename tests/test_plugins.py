@@ -4,17 +4,16 @@ import copy
 import functools
 import importlib
 import re
-import sys
 import textwrap
 from importlib.metadata import EntryPoint
 
+import fuzz
 import jax.numpy as jnp
 import order
 import pytest
 import yaml
 from hydra.core.config_store import ConfigStore
 
-from posexp import __main__
 from posexp.config import command_line, plugins, resolve
 from posexp.config.command_line import compose
 from posexp.encodings import make_encoding
@@ -274,19 +273,7 @@ CONFIGS = "options"
 """
 
 
-def posexp_says(capsys, monkeypatch, *argv):
-  """The exit status of `python -m posexp`, and what it prints."""
-  monkeypatch.setattr(sys, "argv", ["posexp", *argv])
-  try:
-    __main__.main()
-    status = 0
-  except SystemExit as end:
-    status = end.code
-  out, err = capsys.readouterr()
-  return status, out + err
-
-
-def test_a_file_brings_an_optimizer_commands_and_configs(capsys, monkeypatch, tmp_path):
+def test_a_file_brings_an_optimizer_commands_and_configs(tmp_path):
   write("mine.py", MINE)
   (tmp_path / "options/experiment").mkdir(parents=True)
   write("options/experiment/two.yaml", "seed: 2\ntrain: {optimizer: half, weight_decay: 0}\n")
@@ -299,12 +286,12 @@ def test_a_file_brings_an_optimizer_commands_and_configs(capsys, monkeypatch, tm
   assert digest(config) != digest({**config, "plugins": {}})
   with pytest.raises(UserError, match=r"optimizer_options .*: half takes momentum, not 'b'"):
     Setup.of(composed("experiment=two", "+train.optimizer_options.b=1"))
-  says = functools.partial(posexp_says, capsys, monkeypatch)
-  assert says("hello", "plugins=mine.py") == (0, "hello 21\n")
+  says = functools.partial(fuzz.typed, "__main__")
+  assert says("hello", "plugins=mine.py") == (0, "hello 21\n", "")
   said = "posexp: error: mine.py, line 16: NameError: name 'hallo' is not defined\n"
-  assert says("wrong", "plugins=mine.py") == (2, said)
-  assert "  hello      Say how many encodings there are\n" in says("plugins=mine.py")[1]
-  listed = says("plugins", "plugins=mine.py")[1]
+  assert says("wrong", "plugins=mine.py") == (2, "", said)
+  assert "  hello      Say how many encodings there are\n" in says("plugins=mine.py").out
+  listed = says("plugins", "plugins=mine.py").out
   assert re.findall(r"^(\w+) +(\w+) +mine\.py$", listed, re.MULTILINE) == [
     ("optimizer", "half"),
     ("command", "hello"),
