@@ -125,10 +125,6 @@ def test_names_and_paths_need_no_quotes(home, name):
     (f"task.name={'日' * 67}", "task.name must be the name of a folder"),
     (f"runs={'x' * 300}", "runs=xxx"),
     ("encoding=tupe tupe.untie_cls=true", "tupe.untie_cls has no effect without task.cls"),
-    (
-      "task=numbers encoding=tupe tupe.untie_cls=true",
-      "tupe.untie_cls has no effect without task.cls",
-    ),
     ("model.match_to=rpr", "model.match_to has no effect without match"),
     ("task=numbers task.digits=1 task.places=2 task.beyond=[]", "task.examples must be fewer"),
     ("task=numbers task.vocab_size=2147483647", "task.vocab_size must be at most 10000000"),

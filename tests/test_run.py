@@ -304,20 +304,3 @@ def test_rewind(tmp_path):
     run.log(25, {"a": 0})
     assert [row["step"] for row in run.history] == [10, 20, 25]
   assert read_run(tmp_path).history == run.history
-
-
-# Speed
-
-
-def test_a_finished_run_is_read_without_jax_and_orbax(tmp_path):
-  with RunWriter(tmp_path, CONFIG) as run:
-    save(run, 1, 0.5)
-    run.finish({"step": 1})
-  code = (
-    "import sys; from posexp.runs import read_run\n"
-    f"assert read_run({str(tmp_path)!r}).summary == {{'step': 1}}\n"
-    "assert not {'jax', 'orbax', 'wandb'} & sys.modules.keys()"
-  )
-  done = python(code)
-  assert done.communicate() == ("", "")
-  assert done.returncode == 0

@@ -92,28 +92,6 @@ def test_batches_go_to_the_device_one_ahead_and_none_is_lost():
   assert rest == [(1, 1), (2, 2)]
 
 
-def test_a_loss_that_is_not_a_number_is_known_by_its_first_step():
-  _, compiled, _ = made("none")
-  state = compiled.init(0)
-  batch = {
-    "tokens": np.ones((4, 8), np.int32),
-    "mask": np.ones((4, 8), bool),
-    "labels": np.zeros(4, np.int32),
-    "weight": np.ones(4, np.float32),
-    "index": np.arange(4, dtype=np.int32),
-  }
-  broken = []
-  for step in range(1, 6):
-    if step == 3:
-      state = state.replace(
-        params=jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), state.params)
-      )
-    state = compiled.update(state, batch, jax.random.key(0))
-    broken.append(int(state.window.broken))
-  assert broken == [-1, -1, 3, 3, 3]
-  assert int(compiled.clear(state).window.broken) == -1
-
-
 def uneven(rows=8, length=8):
   """A batch whose rows have 1 to `length` tokens each; a quarter of them only pad it."""
   mask = np.arange(length) < np.arange(1, rows + 1)[:, None] % length + 1
