@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import itertools
 import os
 import re
@@ -45,7 +46,8 @@ class Parser(argparse.ArgumentParser):
     Files that the run was trained with are loaded first; no option in `least` may have a smaller
     number.
     """
-    self.epilog += "\nplugins=FILE loads a file of one's own that the run was trained with.\n"
+    about = "plugins=FILE loads a file of one's own that the run was trained with."
+    self.epilog = f"{self.epilog}\n{about}\n"
     args = self.parse_intermixed_args(load_plugins(argv))
     self.check_least(args, **least)
     return args
@@ -152,7 +154,7 @@ def command(
   """
 
   def main() -> None:
-    if sys.stdout is not None:  # as in ... >&-
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not as in ... >&-
       sys.stdout.reconfigure(encoding="utf-8")
     run(lambda argv: work(arguments(argv)), first)
 
