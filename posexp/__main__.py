@@ -58,7 +58,8 @@ def print_commands(others: dict) -> None:
   said |= {name: inspect.getdoc(command) or "" for name, command in others.items()}
   print("usage: python -m posexp COMMAND ...; COMMAND --help says more\n")
   for name, text in said.items():
-    print(f"  {name:<10} {' '.join(text.split()).partition(':')[0].rstrip('.')}".rstrip())
+    first = " ".join(text.partition("\n\n")[0].split())
+    print(f"  {name:<10} {first.partition(':')[0].rstrip('.')}".rstrip())
 
 
 def print_plugins() -> None:

@@ -1,23 +1,7 @@
-"""Check what must hold of any encoding: `python -m posexp.check encoding=rpr rpr.k=4`."""
+"""Check what must hold of any encoding: that padding, the other rows of a batch, cached keys and
+memories change nothing, that gradients are right, and more. Small models are built with it and
+measured, which takes about a minute.
 
-from __future__ import annotations
-
-import sys
-
-from posexp import config as configuration
-from posexp.config import plugins
-from posexp.config.arguments import run
-from posexp.config.checks import as_typed
-from posexp.config.command_line import OptionsParser, config_of_one
-from posexp.errors import UserError
-from posexp.reporting.text import wrapped
-from posexp.status import doing
-
-WHAT = """\
-Builds small models with a positional encoding and measures what must hold of them: that padding,
-the other rows of a batch, cached keys and memories change nothing, that gradients are right, and
-more. It takes about a minute."""
-EXAMPLES = """\
 examples:
   python -m posexp.check encoding=rpr rpr.k=4
   python -m posexp.check encoding=distance distance.price=0.2 plugins=distance.py
@@ -27,6 +11,19 @@ not hold, its smallest counterexample is shown, and the exit status is 1. Shifts
 tested only of an encoding that is declared `relative` or `recurrent`.
 """
 
+from __future__ import annotations
+
+import sys
+
+from posexp import config as configuration
+from posexp.config import plugins
+from posexp.config.arguments import command
+from posexp.config.checks import as_typed
+from posexp.config.command_line import OptionsParser, config_of_one
+from posexp.errors import UserError
+from posexp.reporting.text import wrapped
+from posexp.status import doing
+
 
 def check(argv: list[str]) -> bool:
   """Print what holds of an encoding and what does not; return whether all of it holds.
@@ -35,7 +32,7 @@ def check(argv: list[str]) -> bool:
     UserError: the options are wrong, or no model can be built with the encoding.
   """
   options = "options of python -m posexp.train; those of the encoding and of positions are read"
-  config = config_of_one(argv, OptionsParser("check", WHAT, EXAMPLES, options))
+  config = config_of_one(argv, OptionsParser("check", __doc__, options))
   import jax
 
   from posexp.analysis.conformance import examine
@@ -68,9 +65,7 @@ def check(argv: list[str]) -> bool:
   return not failed
 
 
-def main() -> None:
-  """Run the command line."""
-  run(lambda argv: check(argv) or sys.exit(1), "building small models")
+main = command("building small models", lambda argv: check(argv) or sys.exit(1))
 
 
 if __name__ == "__main__":

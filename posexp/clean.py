@@ -1,18 +1,5 @@
-"""Say what runs hold on disk, and free checkpoints: `python -m posexp.clean RUNS --keep best`."""
+"""Say what runs hold on disk, and remove checkpoints that nothing needs.
 
-from __future__ import annotations
-
-import argparse
-import shlex
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-
-from posexp import storage
-from posexp.config.arguments import Parser, run
-from posexp.reporting.text import tabulated
-from posexp.runs import Run, lock, read_runs
-
-EXAMPLES = """\
 examples:
   python -m posexp.clean                        what runs/ holds; nothing is removed
   python -m posexp.clean runs/mr --keep best    removes what only training would go on from
@@ -23,13 +10,25 @@ need them. The best one, or those that train.average has averaged, is what posex
 posexp.inspect, posexp.translate, posexp.generate and posexp.parse open. An unfinished run goes on
 from its checkpoints and keeps all of them.
 """
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from posexp import storage
+from posexp.config.arguments import Parser, command
+from posexp.reporting.text import tabulated
+from posexp.runs import Run, lock, read_runs
+
 KEPT = ("best", "none")  # the choices of --keep
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  about = "Says what runs hold on disk, and removes checkpoints that nothing needs."
-  parser = Parser("clean", about, EXAMPLES)
+  parser = Parser("clean", __doc__)
   option = parser.add_argument
   option("runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs")
   keep = "which checkpoint of each finished run stays; without it nothing is removed"
@@ -103,9 +102,7 @@ def _megabytes(size: int) -> str:
   return f"{size / 1e6:,.1f} MB"
 
 
-def main() -> None:
-  """Run the command line."""
-  run(lambda argv: clean(arguments(argv)))
+main = command("", clean, arguments)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,5 @@
-"""Compare two runs on the same examples: `python -m posexp.compare RUN_A RUN_B`."""
+"""Compare two finished runs, or two groups of runs, on the same examples.
 
-from __future__ import annotations
-
-import argparse
-import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from posexp import storage
-from posexp.config.arguments import Parser, run
-from posexp.errors import near, writing
-
-EXAMPLES = """\
 examples:
   python -m posexp.compare runs/mr/rpr/437f7d2f65d9/seed=0 runs/mr/sinusoidal/26ce69806f90/seed=0
   python -m posexp.compare RUN_A RUN_B --examples 20
@@ -25,12 +12,22 @@ exact match of one seed p from McNemar's exact test; over seeds from a paired t 
 runs have written is read: neither a model nor the data are needed.
 """
 
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from posexp import storage
+from posexp.config.arguments import Parser, command
+from posexp.errors import near, writing
+
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  parser = Parser(
-    "compare", "Compares two finished runs, or two groups of runs, on the same examples.", EXAMPLES
-  )
+  parser = Parser("compare", __doc__)
   folder = "the folder of a run, or of the seeds of one group"
   parser.add_argument("a", metavar="RUN_A", type=Path, help=folder)
   parser.add_argument("b", metavar="RUN_B", type=Path, help="likewise")
@@ -64,9 +61,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
   return result
 
 
-def main() -> None:
-  """Run the command line."""
-  run(lambda argv: compare(arguments(argv)), "comparing predictions")
+main = command("comparing predictions", compare, arguments)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,5 @@
-"""Measure a trained run, also without terms, a text, or how far a language model sees:
-`python -m posexp.evaluate RUN`."""
+"""Measure the best checkpoint of a run: as it was trained, without terms, or on other texts.
 
-from __future__ import annotations
-
-import argparse
-import itertools
-import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from posexp.config import command_line
-from posexp.config.arguments import Parser, names, numbers, ranges, run
-from posexp.errors import UserError, counted, near, writing
-from posexp.status import doing
-
-if TYPE_CHECKING:
-  from posexp.runs import Run
-  from posexp.training.restore import TrainedModel
-
-EXAMPLES = """\
 examples:
   python -m posexp.evaluate runs/mr/split/ad4c1017067d/seed=0
   python -m posexp.evaluate RUN --without position
@@ -46,6 +26,25 @@ lists those of an encoding. Nothing is trained again: the weights are those of t
 Options of the encoding may be others than in training where no parameter depends on them; so may
 model.memory, model.same_length, model.window and model.window_ends.
 """
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from posexp.config import command_line
+from posexp.config.arguments import Parser, command, names, numbers, ranges
+from posexp.errors import UserError, counted, near, writing
+from posexp.status import doing
+
+if TYPE_CHECKING:
+  from posexp.runs import Run
+  from posexp.training.restore import TrainedModel
+
 MEASURED = {  # what is measured -> the options that say something of it
   "text": ("options", "memory", "segment", "window", "per_token"),
   "context": ("options", "memory", "window", "stride", "positions"),
@@ -58,8 +57,7 @@ OPTION = re.compile(r"[~+]*[\w.]+=.*|~.*", re.S)  # seed=0 may also be the folde
 
 def arguments(argv: list[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  what = "Measures the best checkpoint of a run, with everything on and with terms off."
-  parser = Parser("evaluate", what, EXAMPLES)
+  parser = Parser("evaluate", __doc__)
   option = parser.add_argument
   words = "a run's folder (several for --recl and --records), and options to measure it with"
   option("words", metavar="RUN", nargs="+", help=words)
@@ -227,9 +225,7 @@ def effective_lengths(args: argparse.Namespace) -> dict[str, Any]:
   return found
 
 
-def main() -> None:
-  """Run the command line."""
-  run(lambda argv: evaluate(arguments(argv)), "opening the run")
+main = command("opening the run", evaluate, arguments)
 
 
 if __name__ == "__main__":

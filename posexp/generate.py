@@ -1,24 +1,5 @@
-"""Write on with a language model: `python -m posexp.generate RUN "The film"`."""
+"""Write on with the best checkpoint of a language model.
 
-from __future__ import annotations
-
-import argparse
-import codecs
-import itertools
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from posexp.config.arguments import Parser, run
-from posexp.data.lines import standard_input
-from posexp.errors import UserError, printable
-from posexp.status import doing
-
-if TYPE_CHECKING:
-  from posexp.training.restore import TrainedModel
-
-EXAMPLES = """\
 examples:
   python -m posexp.generate RUN "This film"
   python -m posexp.generate RUN "This film" --tokens 500 --temperature 0.8 --top-p 0.95
@@ -31,10 +12,28 @@ as in training; one without, in windows of a segment, each half a segment after 
 Nothing but RUN is read: the weights are those of its best checkpoint.
 """
 
+from __future__ import annotations
+
+import argparse
+import codecs
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from posexp.config.arguments import Parser, command
+from posexp.data.lines import standard_input
+from posexp.errors import UserError, printable
+from posexp.status import doing
+
+if TYPE_CHECKING:
+  from posexp.training.restore import TrainedModel
+
 
 def arguments(argv: list[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  parser = Parser("generate", "Writes on with the best checkpoint of a language model.", EXAMPLES)
+  parser = Parser("generate", __doc__)
   option = parser.add_argument
   option("run", metavar="RUN", type=Path, help="the folder of a run")
   option("prompt", metavar="PROMPT", nargs="?", help="how it begins; default: standard input")
@@ -117,10 +116,7 @@ def generate(args: argparse.Namespace) -> None:
     print()
 
 
-def main() -> None:
-  """Run the command line."""
-  sys.stdout.reconfigure(encoding="utf-8")
-  run(lambda argv: generate(arguments(argv)), "opening the run")
+main = command("opening the run", generate, arguments)
 
 
 if __name__ == "__main__":

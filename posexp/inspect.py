@@ -1,24 +1,6 @@
-"""Look at an encoding before it is trained, or after: `python -m posexp.inspect encoding=rpr`."""
+"""Look at an encoding before it is trained, or after: a card on the terminal, and figures as PNG
+and SVG. Nothing is trained.
 
-from __future__ import annotations
-
-import hashlib
-import os
-import re
-from collections.abc import Sequence
-from pathlib import Path
-
-from posexp import storage
-from posexp.config import plugins
-from posexp.config.arguments import load_plugins, run
-from posexp.config.command_line import OptionsParser, config_of_one
-from posexp.errors import UserError, counted, near
-from posexp.runs import read_run
-
-WHAT = """\
-Shows what a positional encoding is: a card on the terminal, and figures as PNG and SVG. Nothing is
-trained."""
-EXAMPLES = """\
 examples:
   python -m posexp.inspect encoding=rpr rpr.k=4
   python -m posexp.inspect encoding=sinusoidal sinusoidal.base=100 model.d_model=64
@@ -30,6 +12,21 @@ Options are those of python -m posexp.train, whose --help lists them, and
   out=FOLDER        for the figures; default: inspect/ENCODING/OPTIONS, or the run's figures
 """
 
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from posexp import storage
+from posexp.config import plugins
+from posexp.config.arguments import command, load_plugins
+from posexp.config.command_line import OptionsParser, config_of_one
+from posexp.errors import UserError, counted, near
+from posexp.runs import read_run
+
 
 def inspect(argv: list[str]) -> list[Path]:
   """Print the card and draw the figures; return the files.
@@ -37,7 +34,7 @@ def inspect(argv: list[str]) -> list[Path]:
   Raises:
     UserError: an option does not exist or does not suit, or the run cannot be opened.
   """
-  parser = OptionsParser("inspect", WHAT, EXAMPLES, "an encoding with its options, or a run")
+  parser = OptionsParser("inspect", __doc__, "an encoding with its options, or a run")
   argv = [f"run={word}" if is_path(word) else word for word in load_plugins(argv)]
   own = [word for word in argv if word.startswith(("run=", "out="))]
   named = dict(word.split("=", 1) for word in own)
@@ -79,9 +76,7 @@ def is_path(word: str) -> bool:
   return os.path.exists(word) or "/" in word.partition("=")[0].removeprefix("hydra/")
 
 
-def main() -> None:
-  """Run the command line."""
-  run(inspect, "looking at the encoding")
+main = command("looking at the encoding", inspect)
 
 
 if __name__ == "__main__":

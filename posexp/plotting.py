@@ -24,7 +24,7 @@ from matplotlib.image import AxesImage
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
-from posexp.errors import WAYS_OUT, UserError
+from posexp.errors import writing
 from posexp.status import doing
 
 # Okabe and Ito's colors, told apart by all readers, and two more; gray is for what things are
@@ -143,25 +143,23 @@ def fit_fonts(figure: Figure) -> set[str]:
 
 @functools.lru_cache
 def _fonts_for(characters: frozenset[str]) -> tuple[list[str], set[str]]:
-  """Return the families that have the characters that the default font lacks, those with most of
-  them first, and the characters that no font has.
+  """Return families that have the characters that the default font lacks, those without serifs
+  first, and the characters that no font has.
   """
   default = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
   left = {each for each in characters if _is_seen(each)} - _had(default, characters)
-  families, manager, found = [], font_manager.fontManager, {}
+  families, manager = [], font_manager.fontManager
   files = {*font_manager.findSystemFonts()} if left else set()
   for path in files - {entry.fname for entry in manager.ttflist}:
     with contextlib.suppress(OSError, RuntimeError):  # of a broken file
       manager.addfont(path)  # which was installed after matplotlib had listed them
-  for entry in manager.ttflist if left else ():
-    if entry.fname in files and not re.search(NOT_PLAIN, entry.fname):
+  for entry in sorted(manager.ttflist, key=lambda entry: ("Sans" not in entry.name, entry.name)):
+    if left and entry.fname in files and not re.search(NOT_PLAIN, entry.fname):
       with contextlib.suppress(OSError, RuntimeError):
         font = FT2Font(entry.fname)
-        found[entry.name] = _had(font, left) if font.scalable else set()
-  for name in sorted(found, key=lambda name: (len(found[name]), "Sans" in name, name))[::-1]:
-    if found[name] & left:
-      families.append(name)
-      left = left - found[name]
+        if font.scalable and (more := _had(font, left)):
+          families.append(entry.name)
+          left -= more
   return families, left
 
 
@@ -205,15 +203,9 @@ def save(
   missing = fit_fonts(figure)
   if missing and {*kinds} - {"svg"}:  # which a browser draws with its own fonts
     _warn_of_boxes(frozenset(missing))
-  try:
+  with writing("the folder of figures", folder):
     folder.mkdir(parents=True, exist_ok=True)
-    for path in paths:
-      path.unlink(missing_ok=True)  # if it is a link, what it leads to stays
     for kind, path in zip(kinds, paths, strict=True):
+      path.unlink(missing_ok=True)  # if it is a link, what it leads to stays
       path.write_bytes(drawn(figure, kind))
-  except OSError as error:
-    way_out = WAYS_OUT.get(error.errno, "choose another place")
-    raise UserError(
-      f"{folder}: figures cannot be written there: {error.strerror}; {way_out}"
-    ) from error
   return paths

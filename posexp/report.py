@@ -1,25 +1,5 @@
-"""Turn runs into tables, tests and figures: `python -m posexp.report RUNS --by encoding,rpr.k`."""
+"""Turn runs into tables with error bars, tests, figures and one web page.
 
-from __future__ import annotations
-
-import argparse
-import gc
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from posexp import storage
-from posexp.config.arguments import Parser, names, run
-from posexp.errors import UserError, counted, near, writing
-from posexp.runs import Run, read_runs
-from posexp.runs.context_losses import with_context_losses
-from posexp.runs.records import held, read_records, write_records
-from posexp.status import doing
-
-if TYPE_CHECKING:
-  from posexp.reporting.results import Results
-
-EXAMPLES = """\
 examples:
   python -m posexp.report                                      # all of runs/, by what differs
   python -m posexp.report runs/ --by encoding,rpr.k --metric test/accuracy
@@ -35,12 +15,29 @@ length as PDF and PNG in figures/. Only what the runs have written is read.
 Groups are compared on the seeds that they share (paired t tests, Holm's correction).
 """
 
+from __future__ import annotations
+
+import argparse
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posexp import storage
+from posexp.config.arguments import Parser, command, names
+from posexp.errors import UserError, counted, near, writing
+from posexp.runs import Run, read_runs
+from posexp.runs.context_losses import with_context_losses
+from posexp.runs.records import held, read_records, write_records
+from posexp.status import doing
+
+if TYPE_CHECKING:
+  from posexp.reporting.results import Results
+
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  parser = Parser(
-    "report", "Turns runs into tables with error bars, tests, figures and one web page.", EXAMPLES
-  )
+  parser = Parser("report", __doc__)
   option = parser.add_argument
   what = "folders, or files of --records; default: runs"
   option("runs", nargs="*", type=Path, default=[Path("runs")], help=what)
@@ -132,7 +129,7 @@ def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) 
 def main() -> None:
   """Run the command line."""
   gc.disable()  # or the rows of all runs would be walked again and again
-  run(lambda argv: report(arguments(argv)), "reading the runs")
+  command("reading the runs", report, arguments)()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,13 @@
-"""Send runs to Weights & Biases after the fact: `python -m posexp.sync runs/mr`."""
+"""Send runs to Weights & Biases after the fact.
+
+examples:
+  python -m posexp.sync                              # all of runs/
+  python -m posexp.sync runs/mr --project ablations --entity my-team
+  python -m posexp.sync runs/mr --dry-run            # says what would be sent
+
+Each run is sent as training would have sent it, also if it was trained without W&B; rows that W&B
+has are not sent again.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posexp.config import build
-from posexp.config.arguments import Parser, run
+from posexp.config.arguments import Parser, command
 from posexp.errors import UserError, counted, near
 from posexp.runs import Run, lock, read_runs
 from posexp.runs.predictions import load_samples
@@ -18,15 +27,6 @@ from posexp.tracking import wandb_server
 from posexp.tracking.tracker import facts
 from posexp.tracking.wandb_run import Wandb, WandbRun, is_synced
 
-EXAMPLES = """\
-examples:
-  python -m posexp.sync                              # all of runs/
-  python -m posexp.sync runs/mr --project ablations --entity my-team
-  python -m posexp.sync runs/mr --dry-run            # says what would be sent
-
-Each run is sent as training would have sent it, also if it was trained without W&B; rows that W&B
-has are not sent again.
-"""
 # This machine and this command are not those that have trained the run.
 ELSEWHERE = {"x_disable_stats": True, "x_disable_meta": True, "x_disable_machine_info": True}
 SENT, THERE, FAILED = "sent", "in W&B already", "not sent"
@@ -34,7 +34,7 @@ SENT, THERE, FAILED = "sent", "in W&B already", "not sent"
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  parser = Parser("sync", "Sends runs to Weights & Biases.", EXAMPLES)
+  parser = Parser("sync", __doc__)
   parser.add_argument(
     "runs", nargs="*", type=Path, default=[Path("runs")], help="folders; default: runs"
   )
@@ -112,9 +112,7 @@ def _send(run: Run, options: Wandb) -> str:
   return opened.run.url
 
 
-def main() -> None:
-  """Run the command line; the exit status is 1 if anything could not be sent."""
-  run(lambda argv: sys.exit(1 if sync(arguments(argv))[FAILED] else 0), "reading the runs")
+main = command("reading the runs", lambda args: sys.exit(sync(args)[FAILED] > 0), arguments)
 
 
 if __name__ == "__main__":

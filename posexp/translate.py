@@ -1,25 +1,5 @@
-"""Translate with a trained run: `python -m posexp.translate RUN "A man rides a bicycle."`."""
+"""Translate texts with the best checkpoint of a translation run.
 
-from __future__ import annotations
-
-import argparse
-import dataclasses
-import itertools
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from posexp.config.arguments import Parser, run
-from posexp.data.lines import windows
-from posexp.errors import UserError, counted, near, printable
-from posexp.status import doing
-
-if TYPE_CHECKING:
-  from posexp.analysis.line_translation import Hypothesis
-  from posexp.training.restore import TrainedModel
-
-MAPS = 8  # lines of which the attention is drawn
-EXAMPLES = """\
 examples:
   python -m posexp.translate RUN "A man rides a bicycle." "Two dogs play."
   python -m posexp.translate RUN --batch 128 < test.en > test.de
@@ -30,11 +10,30 @@ One line comes out for each that goes in. Texts are UTF-8; a blank line gives a 
 but RUN is read: the weights are those of its best checkpoint.
 """
 
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posexp.config.arguments import Parser, command
+from posexp.data.lines import windows
+from posexp.errors import UserError, counted, near, printable
+from posexp.status import doing
+
+if TYPE_CHECKING:
+  from posexp.analysis.line_translation import Hypothesis
+  from posexp.training.restore import TrainedModel
+
+MAPS = 8  # lines of which the attention is drawn
+
 
 def arguments(argv: list[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  about = "Translates texts with the best checkpoint of a translation run."
-  parser = Parser("translate", about, EXAMPLES)
+  parser = Parser("translate", __doc__)
   option = parser.add_argument
   option("run", metavar="RUN", type=Path, help="the folder of a run")
   option("texts", metavar="TEXT", nargs="*", help="what to translate; default: standard input")
@@ -100,10 +99,7 @@ def draw(trained: TrainedModel, number: int, text: str, found: Hypothesis) -> No
       print(near(path), file=sys.stderr)
 
 
-def main() -> None:
-  """Run the command line."""
-  sys.stdout.reconfigure(encoding="utf-8")  # as what comes in
-  run(lambda argv: translate(arguments(argv)), "opening the run")
+main = command("opening the run", translate, arguments)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ of CPU time is the steadier one. Ctrl-C keeps what was measured.
 
 def parser_of(script: str, description: str, examples: str) -> Parser:
   """Return a parser for one of the scripts that measure."""
-  parser = Parser("", description, examples)
+  parser = Parser("", f"{description}\n\n{examples}")
   parser.prog = f"python scripts/{script}.py"
   add = parser.add_argument
   add("--encodings", type=names, default=["all"], help="all, or names with commas; default: all")

@@ -183,7 +183,9 @@ def figures(checks: list[Row], measured: dict[str, list[Row]], name: str) -> Ite
 
 def arguments(argv: list[str]) -> argparse.Namespace:
   """Return the options; UserError if they cannot be understood."""
-  parser = Parser("", "Checks and measures this GPU, and says which defaults to change.", EXAMPLES)
+  parser = Parser(
+    "", f"Checks and measures this GPU, and says which defaults to change.\n\n{EXAMPLES}"
+  )
   parser.prog = "python scripts/gpu.py"
   add = parser.add_argument
   add("--parts", type=names, default=PARTS, help=f"of {','.join(PARTS)}; default: all")

@@ -53,7 +53,7 @@ examples:
 
 def arguments(argv: list[str]) -> argparse.Namespace:
   """Return the options; UserError if they cannot be understood."""
-  parser = Parser("", "Measures how long large data take to the first step.", EXAMPLES)
+  parser = Parser("", f"Measures how long large data take to the first step.\n\n{EXAMPLES}")
   parser.prog = "python scripts/large.py"
   add = parser.add_argument
   add("--pairs", type=int, default=4_500_000, help="of sentences; default: 4,500,000")

@@ -197,7 +197,7 @@ def write(folder: Path, about: list[str], found: list[list[Row]]) -> None:
 def arguments(argv: list[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
   what = "Measures what each hand-written gradient buys over plain JAX in a training step."
-  parser = Parser("", what, EXAMPLES)
+  parser = Parser("", f"{what}\n\n{EXAMPLES}")
   parser.prog = "python scripts/plain_jax.py"
   parser.add_argument("--sizes", type=names, default=list(SIZES), help=f"of {', '.join(SIZES)}")
   parser.add_argument("--rounds", type=int, default=9, help="default: 9")

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
   Raises:
     UserError: the authors' code cannot be run, or posexp's numbers are not its.
   """
-  parser = Parser("", "Holds posexp's Transformer-XL against its authors'.", EXAMPLES)
+  parser = Parser("", f"Holds posexp's Transformer-XL against its authors'.\n\n{EXAMPLES}")
   parser.prog = "python scripts/transformer_xl.py"
   parser.add_argument("file", type=Path, help="of weights, text and losses, .npz")
   parser.add_argument("--source", type=Path, help="the authors' folder: write the file anew")

@@ -29,7 +29,7 @@ learning curves, as bars and bands over seeds. Each call saves a new workspace.
 
 def main(argv: Sequence[str]) -> None:
   """Run the command line."""
-  parser = Parser("", "Saves a workspace of W&B for each task of some runs.", EXAMPLES)
+  parser = Parser("", f"Saves a workspace of W&B for each task of some runs.\n\n{EXAMPLES}")
   parser.prog = "python scripts/wandb_workspace.py"
   parser.add_argument("runs", metavar="RUNS", nargs="*", type=Path, help="folders; default: runs")
   parser.add_argument(

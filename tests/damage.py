@@ -38,27 +38,10 @@ def dropped(file, rng):
   file.write_bytes(data[:at] + data[at + rng.randint(1, 40) :])
 
 
-def line_dropped(file, rng):
-  lines = file.read_bytes().splitlines(keepends=True)
-  del lines[rng.randrange(len(lines) + 1) :][:1]
-  file.write_bytes(b"".join(lines[: rng.randrange(len(lines) + 1)] + lines[1:]))
-
-
 def lines_swapped(file, rng):
   lines = file.read_bytes().splitlines(keepends=True)
   rng.shuffle(lines)
   file.write_bytes(b"".join(lines))
-
-
-def swapped(file, rng):
-  words = file.read_bytes().split(b" ")
-  i, j = rng.randrange(len(words)), rng.randrange(len(words))
-  words[i], words[j] = words[j], words[i]
-  file.write_bytes(b" ".join(words))
-
-
-def doubled(file, rng):
-  file.write_bytes(file.read_bytes() * 2)
 
 
 def another_kind(file, rng):
@@ -125,7 +108,7 @@ def device_instead(file, rng):
 
 
 DAMAGE = [
-  missing, empty, cut, zeros, binary, flipped, flipped, dropped, line_dropped, lines_swapped,
-  swapped, doubled, another_kind, value_changed, value_changed, value_changed, folder_instead,
-  pipe_instead, loop_instead, nowhere_instead, device_instead,
+  missing, empty, cut, zeros, binary, flipped, flipped, dropped, lines_swapped, another_kind,
+  value_changed, value_changed, value_changed, folder_instead, pipe_instead, loop_instead,
+  nowhere_instead, device_instead,
 ]  # fmt: skip

@@ -169,16 +169,19 @@ def test_parts_without_arrays_are_restored_whatever_their_type(tmp_path):
 @pytest.mark.parametrize(
   ("model", "words"),
   [
-    (lambda: make_state(1, width=16), r"params/blocks/0/w is float32 \[4, 8\] there and float32 "),
-    (lambda: make_state(1, dtype=jnp.bfloat16), r"float32 \[4, 8\] there and bfloat16 \[4, 8\] "),
-    (lambda: without_blocks(make_state(1)), r"0/w is float32 \[4, 8\] there and missing here"),
-    (lambda: with_scale(make_state(1)), r"params/scale is missing there and float32 \[3\] here"),
-    (lambda: make_state(1).replace(opt_state=()), r"opt_state/1/0/count is int32 \[\] there and "),
+    (
+      lambda: make_state(1, width=16),
+      r"params/blocks/0/w is float32 \[4, 8\] in the check",
+    ),
+    (lambda: make_state(1, dtype=jnp.bfloat16), r"float32 \[4, 8\] in the checkpoint and bfl"),
+    (lambda: without_blocks(make_state(1)), r"0/w is float32 \[4, 8\] in .* missing in the model"),
+    (lambda: with_scale(make_state(1)), r"scale is missing in .* float32 \[3\] in the model"),
+    (lambda: make_state(1).replace(opt_state=()), r"opt_state/1/0/count is int32 \[\] in the "),
   ],
 )
 def test_a_checkpoint_of_another_model_is_refused(saved, capfd, model, words):
   with pytest.raises(UserError, match=words) as error:
-    read_run(saved).restore(model(), "latest")
+    read_run(saved).restore(model())
   assert "\n" not in str(error.value)
   assert capfd.readouterr() == ("", "")
 

@@ -200,13 +200,6 @@ def test_an_unknown_option_names_what_was_probably_meant(key, way_out):
   assert str(unknown_option(key, 3, options)) == message
 
 
-def test_an_unknown_encoding_or_task_names_the_nearest():
-  with pytest.raises(UserError, match=r"^encoding=rprr: no such encoding; did you mean rpr\?"):
-    make_encoding({"encoding": "rprr"})
-  with pytest.raises(UserError, match=r"did you mean text_classification\?"):
-    make_task({"task": {"kind": "text_classifcation"}})
-
-
 def test_each_option_is_found_by_its_name_its_initials_and_its_words():
   keys = [*flat(OmegaConf.to_container(options(compose()))), "encoding"]
   names = {key: key.rpartition(".")[2] for key in keys}

@@ -77,13 +77,17 @@ def test_a_launcher_of_hydra_s_trains_what_is_left_of_a_sweep(mine):
 
 def test_a_sweeper_of_hydra_s_gets_the_score_and_its_direction(mine):
   interval = "train.learning_rate=interval(1e-4,1e-2)"
-  done = order.command("encoding=rpr", interval, *TINY, mine, "hydra/sweeper=halving")
+  typed = ["encoding=rpr", interval, *TINY, mine, "hydra/sweeper=halving"]
+  done = order.command(*typed)
   assert (done.err, done.status) == ("", 0)
   found = OmegaConf.load("runs/.sweep/optimization_results.yaml")
   said = f"best of the sweep: train.learning_rate=1e-4: exact match {found.best_value:.3f}"
   assert said in done.out
   files = Path("runs").glob("copy/rpr/*/seed=0/config.yaml")
   assert {OmegaConf.load(file).train.learning_rate for file in files} >= {1e-4, 1e-2}
+  least = order.command(*typed, "hydra.sweeper.direction=minimize")
+  assert (least.err, least.status) == ("", 0)
+  assert OmegaConf.load("runs/.sweep/optimization_results.yaml").best_value <= found.best_value
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,7 @@ def test_a_sweeper_of_hydra_s_gets_the_score_and_its_direction(mine):
     (["rpr.x=choice(2,3)"], "rpr.x=2: there is no option rpr.x; "),
     (["rope.base=interval(2,9)"], "rope.base is set, but encoding=rpr; "),
     (["seeds=2"], "seeds=2 has no effect with a sweeper of Hydra's: leave it out"),
-    (["hydra.sweeper.direction=maximize"], "hydra.sweeper.direction=maximize has no effect with "),
+    (["rpr.k=choice(2,4)"], "hydra/sweeper: AttributeError: 'NoneType' object has no attribute"),
   ],
 )
 def test_mistakes_are_one_sentence_before_the_first_trial(mine, typed, message):

@@ -166,6 +166,12 @@ def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, mes
   assert err.count("\n") == 1
 
 
+def test_a_flag_that_is_an_option_names_it(command):
+  assert command("--lr", "0.1")[3].endswith(
+    "as in encoding=rpr; did you mean train.learning_rate?\n"
+  )
+
+
 @pytest.mark.parametrize(
   "option",
   [
@@ -175,9 +181,8 @@ def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, mes
     "hydra/hydra_logging=none", "hydra.help.header=x", "hydra.job.name=x",
   ],
 )  # fmt: skip
-@pytest.mark.parametrize("sweep", [[], ["-m", "seed=0,1"]])
-def test_an_option_of_hydra_that_is_not_heeded_is_refused(command, option, sweep):
-  status, configs, out, err = command(*sweep, option)
+def test_an_option_of_hydra_that_is_not_heeded_is_refused(command, option):
+  status, configs, out, err = command("-m", "seed=0,1", option)
   assert (status, configs, out) == (2, [], "")
   assert err.startswith(f"posexp: error: {option}: posexp does not heed this option of Hydra's; ")
   assert err.count("\n") == 1
@@ -210,53 +215,36 @@ def test_a_log_that_cannot_be_printed_is_no_success(tmp_path, argv, unbuffered):
   assert re.fullmatch(r"posexp: error: .*No space left on device; .*\n", done.stderr)
 
 
-def test_a_bug_in_a_run_keeps_its_traceback(command):
-  with pytest.raises(ZeroDivisionError) as error:
-    command("seed=1", job=lambda config: 1 / 0)
-  assert error.traceback[-1].path == Path(__file__)
+@pytest.mark.parametrize("end", [ZeroDivisionError("a bug"), SystemExit(7)])
+def test_a_bug_in_a_run_keeps_its_traceback_and_any_other_exit_its_status(command, end):
+  def job(config):
+    raise end
+
+  with pytest.raises(type(end)) as raised:
+    command("seed=1", job=job)
+  assert raised.value is end
 
 
-def test_a_sweep_goes_on_after_a_failure(command):
-  status, configs, out, err = command("-m", "seed=0,1,2", job=fails(1))
+def test_a_sweep_goes_on_after_a_failure_and_keeps_the_traceback_of_a_bug(command):
+  def job(config):
+    if config["seed"] == 0:
+      raise KeyError("oops")
+    fails(1)(config)
+
+  status, configs, out, err = command("-m", "seed=0,1,2", job=job)
   assert (status, [config["seed"] for config in configs]) == (1, [0, 1, 2])
-  assert out.splitlines() == [
-    "sweep     3 runs: 3 waiting",
+  first, *said = out.splitlines()
+  assert first == "sweep     3 runs: 3 waiting"
+  (log,) = re.findall(r"^job 1/3: failed: KeyError: 'oops'; its traceback is in (.*)$", said[1])
+  assert Path(log).read_text().count("Traceback (most recent call last):") == 1
+  assert [said[0], *said[2:]] == [
     "job 1/3: seed=0",
-    "job 1/3: done",
     "job 2/3: seed=1",
     "job 2/3: failed: task.train=x: no such file",
     "job 3/3: seed=2",
     "job 3/3: done",
   ]
-  assert err == "posexp: error: 1 of 3 runs failed: seed=1\n"
-
-
-def test_a_bug_in_a_sweep_is_one_line_and_its_traceback_is_kept(command):
-  def job(config):
-    if config["seed"] != 2:
-      raise KeyError("oops")
-
-  status, configs, out, err = command("-m", "seed=0,1,2", job=job)
-  assert (status, len(configs)) == (1, 3)
-  (log,) = re.findall(r"job 2/3: failed: KeyError: 'oops'; its traceback is in (.*)", out)
-  assert Path(log).read_text().count("Traceback (most recent call last):") == 1
   assert err == "posexp: error: 2 of 3 runs failed: seed=0; seed=1\n"
-
-
-@pytest.mark.parametrize(("end", "status"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
-def test_an_interrupt_ends_a_whole_sweep(command, end, status):
-  def job(config):
-    raise end
-
-  result, configs, _, err = command("-m", "seed=0,1,2", job=job)
-  assert (result, len(configs)) == (status, 1)
-  assert err == "posexp: interrupted; the same command goes on from here\n"
-
-
-def test_any_other_exit_is_let_through(command):
-  with pytest.raises(SystemExit) as end:
-    command(job=lambda config: sys.exit(7))
-  assert end.value.code == 7
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

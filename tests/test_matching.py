@@ -10,7 +10,6 @@ from seed import SEED
 from posexp.config import resolve
 from posexp.config.command_line import compose
 from posexp.encodings import ENCODINGS, Encoding
-from posexp.encodings.additive import Learned
 from posexp.encodings.complex_order import Complex
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.errors import UserError
@@ -61,9 +60,7 @@ def test_every_encoding_is_within_a_percent_of_the_reference(encoding, what):
   ("size", "encoding", "what"),
   [
     (CNNSize(filters=300), Complex(), "flops"),
-    (CNNSize(filters=300), Learned(), "parameters"),
     (LSTMSize(hidden=300), Complex(), "parameters"),
-    (LSTMSize(hidden=300), Learned(), "flops"),
   ],
 )
 def test_so_is_a_network_without_attention(size, encoding, what):

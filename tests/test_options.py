@@ -11,10 +11,11 @@ from posexp.encodings import ENCODINGS
 from posexp.encodings.rngs import Rngs
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.transformer import Size
+from posexp.runs.checkpoints import difference
 from posexp.training.devices import mesh_for
 from posexp.training.evaluation import Snapshot
 from posexp.training.optimizer import Training
-from posexp.training.restore import TrainedModel, other_parameters, with_options
+from posexp.training.restore import TrainedModel, shapes, with_options
 from posexp.training.setup import Setup
 from posexp.training.step import State, keys, program, split
 
@@ -58,7 +59,7 @@ def differ(name, one, other, **size):
     LanguageModelSpec(11, ENCODINGS[name](**options), dataclasses.replace(SIZE, **more))
     for options, more in ((one, {}), (other, size))
   ]
-  return other_parameters(*specs)
+  return difference(*map(shapes, specs))
 
 
 @pytest.mark.parametrize(
@@ -87,22 +88,19 @@ def test_options_that_no_parameter_knows(name, one, other):
 
 
 @pytest.mark.parametrize(
-  ("name", "other", "why"),
+  ("name", "other", "path", "there", "here"),
   [
-    ("rpr", {"k": 4}, "stack/blocks/0/attention/relation/tables/keys would be [9, 8], not [33, 8]"),
-    (
-      "rpr",
-      {"values": False},
-      "the model would have no stack/blocks/0/attention/relation/tables/values",
-    ),
-    ("learned", {"length": 64}, "stack/embed/vector/rows would be [64, 16], not [512, 16]"),
-    ("t5", {"buckets": 8}, "stack/shared/table would be [8, 2], not [32, 2]"),
-    ("alibi", {"learned": True}, "the model would have stack/shared/slopes, which was not trained"),
-    ("transformer_xl", {"d": False}, "the model would have no stack/shared/v"),
+    ("rpr", {"k": 4}, "blocks/0/attention/relation/tables/keys", "[33, 8]", "[9, 8]"),
+    ("rpr", {"values": False}, "blocks/0/attention/relation/tables/values", "[33, 8]", "missing"),
+    ("learned", {"length": 64}, "embed/vector/rows", "[512, 16]", "[64, 16]"),
+    ("t5", {"buckets": 8}, "shared/table", "[32, 2]", "[8, 2]"),
+    ("alibi", {"learned": True}, "shared/slopes", "missing", "[2]"),
+    ("transformer_xl", {"d": False}, "shared/v", "[2, 8]", "missing"),
   ],
 )
-def test_options_that_parameters_know(name, other, why):
-  assert differ(name, {}, other) == why
+def test_options_that_parameters_know(name, other, path, there, here):
+  said = f"stack/{path} is {there} in the checkpoint and {here} in the model"
+  assert differ(name, {}, other) == said
 
 
 def test_no_parameter_knows_the_memory():

@@ -1,7 +1,6 @@
 """What the command says, of a run and of mistakes."""
 
 import re
-import shutil
 from pathlib import Path
 
 import jax
@@ -10,11 +9,7 @@ import order
 import pytest
 from order import SHORT, Typed, command, only, result, summaries
 
-from posexp.config import resolve
-from posexp.config.command_line import compose
-from posexp.runs import folder
 from posexp.training.restore import open_trained
-from posexp.training.setup import Setup
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -105,7 +100,6 @@ def test_a_finished_run_shows_its_result_again(whole):
 @pytest.mark.parametrize(
   ("argv", "message"),
   [
-    ("encoding=rpr rpr.k=-1", "rpr.k must be at least 0, not -1"),
     ("model.d_model=15", "model.d_model=15 is not divisible by num_heads=2"),
     ("model.d_model=18 encoding=complex", "model: "),
     ("model.d_model=18 encoding=split", "model: "),
@@ -114,7 +108,6 @@ def test_a_finished_run_shows_its_result_again(whole):
       "learned.length=6 gives 6 positions: the longest text has ",
     ),
     ("train.batch_size=401", "train.batch_size=401: there are only 400 training examples"),
-    ("train.schedule=cosin", "train.schedule must be one of cosine, linear, rsqrt, constant, not "),
     ("task.train=none.jsonl", "none.jsonl: there is no such file (looked in "),
     ("task.test=empty.jsonl", "empty.jsonl: the file is empty; give one with at least one row"),
     ("task.text=txt", "train.jsonl, line 1: no column 'txt', but text, label; did you mean "),
@@ -132,17 +125,3 @@ def test_mistakes_are_one_line(options, argv, message):
   assert err.startswith(f"posexp: error: {message}")
   assert err.count("\n") == 1
   assert summaries("mistakes") == {}
-
-
-def test_a_checkpoint_of_another_model_is_refused(whole):
-  argv, _, _ = whole
-  # Put by hand where the run of another k belongs.
-  setup = Setup.of(resolve(compose([*argv, "rpr.k=3", "runs=other"])))
-  path = folder(setup.config, setup.task.data_digest())
-  path.mkdir(parents=True)
-  (path / "checkpoints").symlink_to((only("whole") / "checkpoints").absolute())
-  shutil.copy(only("whole") / "metrics.jsonl", path)
-  status, _, err = command(*argv, "rpr.k=3", "runs=other")
-  assert status == 2
-  assert re.match(r"posexp: error: other/.*/12 is a checkpoint of another model or version: ", err)
-  assert err.count("\n") == 1

@@ -33,7 +33,7 @@ def small_font(path, family, characters):
   build.save(path)
 
 
-@pytest.mark.parametrize("text", ["北京", "नम", "สว", "🦊"])
+@pytest.mark.parametrize("text", ["北京", "नम🦊"])
 def test_text_is_drawn_in_a_font_that_has_it_or_that_is_said(tmp_path, monkeypatch, caplog, text):
   plotting._fonts_for.cache_clear()
   plotting._warn_of_boxes.cache_clear()

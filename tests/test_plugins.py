@@ -4,17 +4,16 @@ import copy
 import functools
 import importlib
 import re
-import sys
 import textwrap
 from importlib.metadata import EntryPoint
 
+import fuzz
 import jax.numpy as jnp
 import order
 import pytest
 import yaml
 from hydra.core.config_store import ConfigStore
 
-from posexp import __main__
 from posexp.config import command_line, plugins, resolve
 from posexp.config.command_line import compose
 from posexp.encodings import make_encoding
@@ -82,21 +81,16 @@ def composed(*overrides):
 
 
 def test_options_come_from_the_dataclass_and_are_checked_as_those_of_posexp():
+  before = composed("encoding=rpr")
   write("distance.py", DISTANCE)
   plugins.load(["distance.py"])
+  assert composed("encoding=rpr") == before  # which knows of no plugins
   config = composed("encoding=distance", "distance.price=0.5")
   assert config["distance"] == {"price": 0.5}
   assert make_encoding(config).price == 0.5
   assert config["plugins"]["encoding"]["name"] == "distance"
   with pytest.raises(UserError, match=r"distance\.price=high: must be a number"):
     make_encoding(config | {"distance": {"price": "high"}})
-
-
-def test_a_run_of_posexp_s_own_does_not_know_of_plugins():
-  before = composed("encoding=rpr")
-  write("distance.py", DISTANCE)
-  plugins.load(["distance.py"])
-  assert composed("encoding=rpr") == before
 
 
 def test_the_digest_holds_the_content_of_the_file_and_not_its_place(tmp_path):
@@ -119,7 +113,7 @@ def test_what_a_run_was_trained_with_must_be_named_again_and_be_the_same():
   plugins.load(["distance.py"])
   config = composed("encoding=distance")
   plugins._found.clear()
-  with pytest.raises(UserError, match=r"with --plugins distance\.py, or with plugins="):
+  with pytest.raises(UserError, match=r"name that file, with plugins=distance\.py"):
     make_encoding(config)
   write("distance.py", f"{DISTANCE}\n")
   plugins.load(["distance.py"])
@@ -184,11 +178,9 @@ def test_files_are_a_list_and_no_sweep():
   ("typed", "files"),
   [
     (["plugins=a.py"], ["a.py"]),
-    (["--plugins", "a.py"], ["a.py"]),
-    (["--plugins=a.py,b.py"], ["a.py", "b.py"]),
     (["plugins=[a.py,b.py]"], ["a.py", "b.py"]),
     (["plugins=a=b (1).py"], ["a=b (1).py"]),
-    (["--plugins", "runs/x/seed=0.py"], ["runs/x/seed=0.py"]),
+    (["plugins=runs/x/seed=0.py"], ["runs/x/seed=0.py"]),
   ],
 )
 def test_files_are_named_in_one_way_in_every_command(monkeypatch, name, typed, files):
@@ -213,6 +205,7 @@ def test_an_installed_package_offers_encodings_by_entry_points(monkeypatch, tmp_
   (info / "entry_points.txt").write_text(f"[posexp.encodings]\n{entries}\n")
   monkeypatch.syspath_prepend(tmp_path)
   plugins.installed.cache_clear()
+  plugins.entries.cache_clear()
   config = composed("encoding=far", "far.price=2")
   assert config["plugins"]["encoding"]["package"] == "far 1.2"
   assert make_encoding(config).price == 2
@@ -226,11 +219,8 @@ def test_what_posexp_itself_brings_by_entry_points_is_built_in(monkeypatch, tmp_
   write("near_by.py", f"{DISTANCE}CONFIGS = 'options'\n")
   monkeypatch.syspath_prepend(tmp_path)
   named = {"encoding": ("near", "near_by:Distance"), "config": ("near", "near_by:CONFIGS")}
-  own = {
-    (name := f"posexp.{group}s"): {entry[0]: EntryPoint(*entry, name)}
-    for group, entry in named.items()
-  }
-  monkeypatch.setattr(plugins, "_own", lambda: own)
+  own = {group: [EntryPoint(*entry, f"posexp.{group}s")] for group, entry in named.items()}
+  monkeypatch.setattr(plugins, "entries", lambda group: (own[group], []))
   assert plugins.table("encoding", {})["near"].__name__ == "Distance"
   assert plugins.folders() == [tmp_path / "options"]
   assert plugins.record({"encoding": "near"}) == {}
@@ -252,9 +242,9 @@ def test_it_sweeps_beside_those_of_posexp_and_its_run_is_opened_again(home, monk
   recorded = yaml.safe_load((run / "config.yaml").read_text())["plugins"]["encoding"]
   assert recorded["path"] == str(home / "distance.py")
   plugins._found.clear()
-  with pytest.raises(UserError, match=r"--plugins distance\.py"):
+  with pytest.raises(UserError, match=r"with plugins=distance\.py"):
     evaluate.evaluate(evaluate.arguments([str(run)]))
-  typed = [str(run), "--plugins", "distance.py", "--without", "distance"]
+  typed = [str(run), "plugins=distance.py", "--without", "distance"]
   assert evaluate.evaluate(evaluate.arguments(typed))["encoding"] == "distance"
 
 
@@ -283,19 +273,7 @@ CONFIGS = "options"
 """
 
 
-def posexp_says(capsys, monkeypatch, *argv):
-  """The exit status of `python -m posexp`, and what it prints."""
-  monkeypatch.setattr(sys, "argv", ["posexp", *argv])
-  try:
-    __main__.main()
-    status = 0
-  except SystemExit as end:
-    status = end.code
-  out, err = capsys.readouterr()
-  return status, out + err
-
-
-def test_a_file_brings_an_optimizer_commands_and_configs(capsys, monkeypatch, tmp_path):
+def test_a_file_brings_an_optimizer_commands_and_configs(tmp_path):
   write("mine.py", MINE)
   (tmp_path / "options/experiment").mkdir(parents=True)
   write("options/experiment/two.yaml", "seed: 2\ntrain: {optimizer: half, weight_decay: 0}\n")
@@ -308,12 +286,12 @@ def test_a_file_brings_an_optimizer_commands_and_configs(capsys, monkeypatch, tm
   assert digest(config) != digest({**config, "plugins": {}})
   with pytest.raises(UserError, match=r"optimizer_options .*: half takes momentum, not 'b'"):
     Setup.of(composed("experiment=two", "+train.optimizer_options.b=1"))
-  says = functools.partial(posexp_says, capsys, monkeypatch)
-  assert says("hello", "plugins=mine.py") == (0, "hello 21\n")
+  says = functools.partial(fuzz.typed, "__main__")
+  assert says("hello", "plugins=mine.py") == (0, "hello 21\n", "")
   said = "posexp: error: mine.py, line 16: NameError: name 'hallo' is not defined\n"
-  assert says("wrong", "--plugins", "mine.py") == (2, said)
-  assert "  hello      Say how many encodings there are\n" in says("plugins=mine.py")[1]
-  listed = says("plugins", "plugins=mine.py")[1]
+  assert says("wrong", "plugins=mine.py") == (2, "", said)
+  assert "  hello      Say how many encodings there are\n" in says("plugins=mine.py").out
+  listed = says("plugins", "plugins=mine.py").out
   assert re.findall(r"^(\w+) +(\w+) +mine\.py$", listed, re.MULTILINE) == [
     ("optimizer", "half"),
     ("command", "hello"),

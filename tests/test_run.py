@@ -23,51 +23,51 @@ def with_task(**options):
 # Identity
 
 
-def test_bookkeeping_does_not_change_the_digest():
-  other = {**CONFIG, "seed": 7, "runs": "/elsewhere", "rerun": True, "wandb": {"mode": "online"}}
-  assert digest(dict(reversed(other.items()))) == digest(CONFIG)
+def with_train(**options):
+  return {**CONFIG, "train": {**CONFIG["train"], **options}}
+
+
+@pytest.mark.parametrize(
+  "same",
+  [
+    {**CONFIG, "seed": 7, "runs": "/elsewhere", "rerun": True, "wandb": {"mode": "online"}},
+    dict(reversed(CONFIG.items())),
+    with_train(accumulate=1, shard="none"),
+    with_train(shard="parameters"),
+    with_train(clip=1),  # which is 1.0
+  ],
+)
+def test_what_changes_no_result_does_not_change_the_digest(same):
+  assert digest(same) == digest(CONFIG)
   assert len(digest(CONFIG)) == 12
 
 
 @pytest.mark.parametrize(
-  "change",
+  "other",
   [
-    {"encoding": "none"},
-    {"rpr": {"k": 5, "keys": True}},
-    {"rpr": {"k": 4, "keys": False}},
-    {"train": {"learning_rate": 2e-3, "clip": 1.0}},
-    {"train": {"learning_rate": 1e-3, "clip": None}},
+    {**CONFIG, "encoding": "none"},
+    {**CONFIG, "rpr": {"k": 5, "keys": True}},
+    {**CONFIG, "rpr": {"k": 4, "keys": False}},
+    {**CONFIG, "rpr": {"k": True, "keys": True}},
+    with_train(learning_rate=2e-3),
+    with_train(clip=None),
+    with_train(accumulate=2),  # other units are dropped
+    with_task(tokenizer="bpe"),  # all but translators have always had it
+    with_task(train="/data/a.csv"),
   ],
 )
-def test_what_changes_results_changes_the_digest(change):
-  assert digest({**CONFIG, **change}) != digest(CONFIG)
-
-
-def test_how_devices_share_the_work_does_not_change_the_digest():
-  def of(**options):
-    return digest({**CONFIG, "train": CONFIG["train"] | options})
-
-  assert of(accumulate=1, shard="none") == of(shard="parameters") == digest(CONFIG)
-  assert of(accumulate=2) != digest(CONFIG)  # other units are dropped
+def test_what_changes_results_changes_the_digest(other):
+  assert digest(other) != digest(CONFIG)
 
 
 def test_a_translator_without_the_option_of_a_tokenizer_has_the_digest_of_a_bpe():
-  joint = with_task(joint=True)
-  assert digest(with_task(joint=True, tokenizer="bpe")) == digest(joint)
-  assert digest(with_task(joint=True, tokenizer="char")) != digest(joint)
-  assert digest(with_task(tokenizer="bpe")) != digest(CONFIG)  # others have always had it
-
-
-def test_one_number_has_one_digest():
-  assert digest({**CONFIG, "train": {"learning_rate": 0.001, "clip": 1}}) == digest(CONFIG)
-  assert digest({**CONFIG, "rpr": {"k": 1, "keys": True}}) != digest(
-    {**CONFIG, "rpr": {"k": True, "keys": True}}
-  )
+  joint = digest(with_task(joint=True))
+  assert digest(with_task(joint=True, tokenizer="bpe")) == joint
+  assert digest(with_task(joint=True, tokenizer="char")) != joint
 
 
 def test_moved_data_is_the_same_run():
   moved = with_task(train="/data/a.csv", test="/data/b.csv")
-  assert digest(moved) != digest(CONFIG)
   assert digest(moved, "abc") == digest(CONFIG, "abc") != digest(CONFIG, "abd")
 
 
@@ -97,13 +97,6 @@ def test_a_folder_that_cannot_be_made(tmp_path):
   (tmp_path / "file").touch()
   with pytest.raises(UserError, match=r"folder .*/run cannot be written: Not a directory"):
     RunWriter(tmp_path / "file" / "run", CONFIG).__enter__()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written(tmp_path):
-  tmp_path.chmod(0o500)
-  with pytest.raises(UserError, match="cannot be written: Permission denied"):
-    RunWriter(tmp_path / "run", CONFIG).__enter__()
 
 
 def test_the_config_is_kept(tmp_path):
@@ -293,19 +286,14 @@ def test_a_torn_last_row_is_dropped(tmp_path, torn):
   assert rows == [{"step": 1, "a": 1}, {"step": 2, "a": 2}, {"step": 3, "a": 3}]
 
 
-def test_a_damaged_row_among_others_is_not_passed_over(tmp_path):
-  with RunWriter(tmp_path, CONFIG):
-    pass
-  (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-  with pytest.raises(UserError, match=r"metrics\.jsonl, line 2"):
-    _ = read_run(tmp_path).history
-
-
-def test_the_result_of_a_finished_run_needs_no_history(tmp_path):
+def test_a_damaged_row_among_others_is_not_passed_over_but_no_result_needs_it(tmp_path):
   with RunWriter(tmp_path, CONFIG) as run:
     run.finish({"step": 3})
   (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
   assert read_run(tmp_path).summary == {"step": 3}
+  (tmp_path / "run.sha256").unlink()  # as of an earlier version
+  with pytest.raises(UserError, match=r"metrics\.jsonl, line 2"):
+    _ = read_run(tmp_path).history
 
 
 def test_rewind(tmp_path):
@@ -316,20 +304,3 @@ def test_rewind(tmp_path):
     run.log(25, {"a": 0})
     assert [row["step"] for row in run.history] == [10, 20, 25]
   assert read_run(tmp_path).history == run.history
-
-
-# Speed
-
-
-def test_a_finished_run_is_read_without_jax_and_orbax(tmp_path):
-  with RunWriter(tmp_path, CONFIG) as run:
-    save(run, 1, 0.5)
-    run.finish({"step": 1})
-  code = (
-    "import sys; from posexp.runs import read_run\n"
-    f"assert read_run({str(tmp_path)!r}).summary == {{'step': 1}}\n"
-    "assert not {'jax', 'orbax', 'wandb'} & sys.modules.keys()"
-  )
-  done = python(code)
-  assert done.communicate() == ("", "")
-  assert done.returncode == 0

@@ -65,7 +65,7 @@ def test_nothing_is_shown_where_there_is_no_terminal(capsys):
   assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("command", ["train", "inspect", "report", "sync", "translate"])
+@pytest.mark.parametrize("command", ["train", "inspect", "report"])
 def test_a_command_says_what_it_does_before_it_imports_what_takes_long(command):
   status, text = in_terminal(FIRST, f"posexp.{command}")
   assert (status, "[]" in text) == (0, True), text

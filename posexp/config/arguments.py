@@ -1,9 +1,10 @@
-"""What all commands have in common: their help, how they are read, and how they end."""
+"""The command lines of all commands: their help, how they are parsed, and how they end."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import itertools
 import os
 import re
@@ -20,9 +21,14 @@ MOST = 10_000  # numbers that a range may have
 
 
 class Parser(argparse.ArgumentParser):
-  """A parser for `python -m posexp.<name>` whose mistakes are UserErrors."""
+  """A parser for `python -m posexp.<name>` whose mistakes are UserErrors.
 
-  def __init__(self, name: str, description: str, examples: str, **kwargs: Any):
+  `about` is the docstring of the command's module: its first paragraph stands above the options in
+  the help, the others below them.
+  """
+
+  def __init__(self, name: str, about: str, **kwargs: Any):
+    description, _, examples = about.partition("\n\n")
     super().__init__(
       prog=f"python -m posexp.{name}",
       description=description,
@@ -37,54 +43,39 @@ class Parser(argparse.ArgumentParser):
   def parse_for_run(self, argv: Sequence[str], **least: int) -> argparse.Namespace:
     """Parse the command line of a command that opens a run.
 
-    `plugins=FILE` or `--plugins FILE,...` is loaded as soon as it is read; no option in `least` may
-    have a smaller number.
+    Files that the run was trained with are loaded first; no option in `least` may have a smaller
+    number.
     """
-    self.add_argument(
-      "--plugins",
-      metavar="FILE,...",
-      help="files of one's own that the run was trained with; also plugins=FILE",
-    )
-    args = self.parse_intermixed_args(argv)
+    about = "plugins=FILE loads a file of one's own that the run was trained with."
+    self.epilog = f"{self.epilog}\n{about}\n"
+    args = self.parse_intermixed_args(load_plugins(argv))
     self.check_least(args, **least)
     return args
 
   def check_least(self, args: argparse.Namespace, **least: float) -> None:
-    """Refuse numbers that are less than they may be."""
+    """Raise UserError if an argument is less than the number in `least` of the same name."""
     for name, number in least.items():
       if (given := getattr(args, name)) is not None and given < number:
         self.error(f"--{name} must be at least {number}, not {given}")
-
-  def parse_known_args(self, args: Sequence[str], namespace: Any = None) -> Any:
-    if "--plugins" in self._option_string_actions:
-      args = load_plugins(args)
-    return super().parse_known_args(args, namespace)
 
   def error(self, message: str) -> None:
     raise UserError(f"{message}; --help shows how it is used")
 
 
 def load_plugins(words: Sequence[str]) -> list[str]:
-  """Load the files of `plugins=FILE`, `plugins=[A.py,B.py]` or `--plugins A.py,B.py`.
-
-  Returns the other words.
+  """Load the files of `plugins=FILE` or `plugins=[A.py,B.py]`, and return the other words.
 
   Raises:
-    UserError: they are no list, or cannot be loaded.
+    UserError: the files are no list, or cannot be loaded.
   """
   others: list[str] = []
-  left = iter(words)
-  for word in left:
-    flag, equals, files = word.lstrip("+").partition("=")
-    if flag == "--plugins":
-      files = files if equals else next(left, "")
-      files = files if files.startswith("[") else f"[{files}]"
-    elif flag != "plugins" or not equals:
-      others += [word, *left] if word == "--" else [word]
+  for word in words:
+    if not (line := word.lstrip("+")).startswith("plugins=") or "--" in others:
+      others.append(word)
       continue
     from posexp.config import overrides, plugins  # only then: Hydra takes a while to import
 
-    (given,) = overrides.read([f"plugins={files}"])
+    (given,) = overrides.read([line])
     named = given.value() if isinstance(given.value(), list) else [given.value()]
     if given.is_sweep_override() or not named or "" in named:
       raise UserError(f"{given.input_line}: write a list, plugins=[a.py,b.py]")
@@ -93,7 +84,7 @@ def load_plugins(words: Sequence[str]) -> list[str]:
 
 
 def names(text: str) -> list[str]:
-  """Return the names in a list with commas.
+  """Return the names of a comma-separated list, each once.
 
   Raises:
     ArgumentTypeError: one is empty.
@@ -105,12 +96,15 @@ def names(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-  """Return the whole numbers in a list with commas."""
+  """Return the whole numbers of a comma-separated list in ascending order."""
   return sorted({int(name) for name in names(text)})
 
 
 def ranges(text: str) -> list[int]:
-  """Return whole numbers from 1 on: a list with commas, also of from:to:step with both ends."""
+  """Return the numbers of a comma-separated list, all at least 1, in ascending order.
+
+  An item may also be a range, first:last:step or first:last, which includes both ends.
+  """
   found: set[int] = set()
   for name in names(text):
     first, *rest = map(int, name.split(":"))
@@ -149,6 +143,22 @@ def flush_output() -> None:
   except OSError:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise
+
+
+def command(
+  first: str, work: Callable[[Any], Any], arguments: Callable[[list[str]], Any] = list
+) -> Callable[[], None]:
+  """Return the `main` of a command, which does its work with the arguments that were typed.
+
+  `first` is as in `run`. Texts are printed in UTF-8, as those that are read.
+  """
+
+  def main() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not as in ... >&-
+      sys.stdout.reconfigure(encoding="utf-8")
+    run(lambda argv: work(arguments(argv)), first)
+
+  return main
 
 
 def run(work: Callable[[list[str]], Any], first: str = "") -> None:

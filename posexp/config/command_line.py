@@ -30,17 +30,15 @@ from posexp import config
 from posexp.config import plugins, sources
 from posexp.config.arguments import Parser, load_plugins
 from posexp.config.checks import brief, quoted, show, typed
-from posexp.config.composed import reason
+from posexp.config.composed import options_for, reason
 from posexp.config.overrides import read
-from posexp.config.schema import closest, flat
+from posexp.config.schema import flat, suggestion
 from posexp.errors import UserError
 
-DESCRIPTION = """\
+ABOUT = """\
 Trains a small Transformer with one of several positional encodings, on equal terms, and measures
-it. The same command again goes on where it was stopped, or shows what came of it."""
-USAGE = """python -m posexp.train [-m] [--cfg job] [--again RUN] [OPTION=VALUE ...]
-       python -m posexp.train --help [SECTION ...]"""
-EXAMPLES = """\
+it. The same command again goes on where it was stopped, or shows what came of it.
+
 examples:
   python -m posexp.train encoding=rpr rpr.k=4                       # one run
   python -m posexp.train -m encoding=none,sinusoidal,rpr seed=0,1,2 # nine, one after another
@@ -49,22 +47,24 @@ examples:
   python -m posexp.train experiment=shaw_clip_k                     # a sweep that is kept in a file
   python -m posexp.train encoding=rpr --cfg job                     # only the config of a run
 """
+USAGE = """python -m posexp.train [-m] [--cfg job] [--again RUN] [OPTION=VALUE ...]
+       python -m posexp.train --help [SECTION ...]"""
 
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
 class OptionsParser(Parser):
-  """A parser of flags and of options as Hydra has them; `options` says of these what is read."""
+  """A parser of flags and of Hydra's overrides, about which `options` is the line of help."""
 
-  def __init__(self, name: str, description: str, examples: str, options: str, **kwargs: Any):
-    super().__init__(name, description, examples, allow_abbrev=False, **kwargs)
+  def __init__(self, name: str, about: str, options: str, **kwargs: Any):
+    super().__init__(name, about, allow_abbrev=False, **kwargs)
     self.add_argument("overrides", metavar="OPTION=VALUE", nargs="*", help=options)
 
 
 def trainer() -> OptionsParser:
   """Return the parser of `posexp.train`."""
-  about = "options and their values; --help lists them"
-  parser = OptionsParser("train", DESCRIPTION, EXAMPLES, about, add_help=False, usage=USAGE)
+  options = "options and their values; --help lists them"
+  parser = OptionsParser("train", ABOUT, options, add_help=False, usage=USAGE)
   option = parser.add_argument
   option("-h", "--help", action="store_true", help="print this, or the sections that are named")
   option("-m", "--multirun", action="store_true", help="train each combination of several values")
@@ -87,7 +87,10 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
   words = [word for word in args.overrides if "=" not in word and not word.startswith("~")]
   args.sections = words if parser is None and args.help else []
   for word in [*unknown, *(word for word in words if word not in args.sections)]:
-    raise _no_option(word, [*argv, ""][argv.index(word) + 1], args.overrides)
+    what = f"{brief(word)}:{' no such flag;' * word.startswith('-')} write options as option=value"
+    name = word.lstrip("-").partition("=")[0].replace("-", "_")
+    known = _known_options(read(line for line in args.overrides if "=" in line))
+    raise UserError(f"{what}, as in encoding=rpr; {suggestion(name, *known)}")
   if parser is None and args.cfg and args.multirun:
     raise UserError("--cfg shows the config of one run: leave -m out")
   args.overrides = read(word for word in args.overrides if word not in args.sections)
@@ -108,26 +111,6 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
         f"these, write -m seed={these}"
       )
   return args
-
-
-def _no_option(word: str, after: str, typed: Iterable[str]) -> UserError:
-  """Return the error for a word that is neither a flag nor an option with a value.
-
-  It names the option that was probably meant, with the value of the flag, or the word after it.
-  """
-  flag, equals, value = word.partition("=")
-  value = value if equals else "" if "=" in after or after.startswith("-") else after
-  name = flag.lstrip("-").replace("-", "_")
-  groups = {file.stem: file.parent.name for file in sorted(config.CONFIGS.glob("*/*.yaml"))[::-1]}
-  known, others = _known_options(read(line for line in typed if "=" in line))
-  if name in groups and not value:
-    name, value = groups[name], name
-  close = [name] if name in known else closest(name, [], known, others)
-  meant = f"{close[0]}={value or '...'}" if close else "encoding=rpr"
-  if close and close[0] in others:
-    meant = f"encoding={close[0].partition('.')[0]} {meant}"
-  what = f"{brief(word)}:{' no such flag;' * word.startswith('-')}"
-  return UserError(f"{what} write options as option=value, as in {meant}")
 
 
 @contextlib.contextmanager
@@ -194,10 +177,8 @@ def config_of_one(argv: Sequence[str], parser: OptionsParser) -> dict[str, Any]:
   """Parse the command line of a command about one encoding: return the config of its training.
 
   Raises:
-    UserError: an option does not exist or does not suit, or there is a flag of sweeps.
+    UserError: an option does not exist or does not suit.
   """
-  if {"-m", "--multirun", "-c", "--cfg"} & {*argv}:
-    raise UserError(f"{parser.prog.split()[-1]} looks at one encoding: leave -m and --cfg out")
   args = parse(argv, parser)
   with explained(args.overrides):
     cfg = shared(args.overrides)
@@ -206,7 +187,7 @@ def config_of_one(argv: Sequence[str], parser: OptionsParser) -> dict[str, Any]:
 
 
 def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
-  """Raise UserError for an override that the single run with this config would not heed."""
+  """Raise UserError for an override that has no effect on a single run with this config."""
   for o in overrides:
     if o.is_sweep_override():
       text = o.input_line.partition("=")[2]
@@ -221,7 +202,7 @@ def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
 
 
 def check_heeded(overrides: Sequence[Override], encodings: Sequence[str]) -> None:
-  """Raise UserError for an option of an encoding beside those that the runs have."""
+  """Raise UserError for an option of an encoding that no run has, or that another one overrides."""
   for o in overrides:
     key, section = o.key_or_group, o.key_or_group.partition(".")[0]
     if section in config.encodings_node() and section not in encodings:
@@ -274,10 +255,9 @@ def _known_options(overrides: Iterable[Override]) -> tuple[list[str], list[str]]
   with contextlib.suppress(*CONFIG_ERRORS, UserError):
     cfg = shared(choices)
     groups = [group for group in cfg.hydra.runtime.choices if "/" not in group]
-    keys = flat(OmegaConf.to_container(config.options(cfg)))
     of_launcher = flat(OmegaConf.to_container(cfg.hydra.launcher), "hydra.launcher.")
     swept = " ".join(o.input_line for o in choices if o.key_or_group == "encoding")
-    unread = config.encodings_node().keys() - {cfg.encoding, *re.findall(r"\w+", swept)}
-    others = [key for key in keys if key.partition(".")[0] in unread]
-    return [*(key for key in keys if key not in others), *of_launcher, *groups], others
+    every = OmegaConf.to_container(config.options(cfg))
+    known, others = options_for(every, [cfg.encoding, *re.findall(r"\w+", swept)])
+    return [*known, *of_launcher, *groups], others
   return [], []

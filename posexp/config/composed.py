@@ -1,11 +1,11 @@
-"""What Hydra composes: from which files, and the plain config of a run that comes of it."""
+"""From a config that Hydra has composed to the plain config of a run."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
@@ -78,14 +78,10 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
       raise UserError(f"{key}={brief(config.get(key))}: it must be a section with options")
   fields = [field.name for field in dataclasses.fields(RunOptions)]
   known = {*SECTIONS, *fields, *encodings_node(), "encoding", "positions", "tracker", "plugins"}
-  unread = encodings_node().keys() - {config.get("encoding")}
-  every = [*flat(config), *flat(OmegaConf.to_container(encodings_node()))]
-  sections = {option: option.partition(".")[0] for option in every}
-  for key in config:
-    if key not in known:
-      there = [option for option, section in sections.items() if section in known - unread]
-      others = [option for option, section in sections.items() if section in unread]
-      raise unknown_option(str(key), config[key], there, others)
+  if unknown := [key for key in config if key not in known]:
+    value = config[unknown[0]]
+    there = {key: config[key] for key in config if key in known}
+    raise unknown_option(str(unknown[0]), value, *options_for(there, [config.get("encoding")]))
   given = {name: config[name] for name in fields if name in config}
   config |= dataclasses.asdict(build(RunOptions, given, where=""))
   for key in ("seeds", "workers", "plugins"):  # of a sweep, or read already
@@ -95,6 +91,13 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
   chosen = config.get("encoding")
   first = [key for key in ("encoding", chosen, "task", "model", "positions") if key in config]
   return {key: config[key] for key in dict.fromkeys([*first, *config])}
+
+
+def options_for(config: Mapping[str, Any], encodings: Iterable[Any]) -> tuple[list[str], list[str]]:
+  """Return the full keys of the options that runs with these encodings read, and of all others."""
+  every = {**OmegaConf.to_container(encodings_node()), **config}
+  unread = {name: every.pop(name) for name in encodings_node().keys() - {*encodings}}
+  return [*flat(every)], [*flat(unread)]
 
 
 def reason(error: OmegaConfBaseException) -> str:

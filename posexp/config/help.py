@@ -1,4 +1,4 @@
-"""What `posexp.train --help` prints: an index of sections, and the choices and options of each."""
+"""The text of `posexp.train --help`: an index of sections, and the options of each section."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ LINE = re.compile(r"(?P<indent> *)(?P<key>[\w.-]+):(?P<value>.*?)(?:\s+#\s(?P<co
 
 
 def help_text(cfg: DictConfig, asked: Sequence[str] = ()) -> str:
-  """Return all of it, or the sections that are asked for, for a composed config with its node
-  `hydra`.
+  """Return the help for a composed config with its node `hydra`: all of it, or some sections.
 
   Raises:
     UserError: there is no such section.

@@ -7,7 +7,6 @@ such a value is the text itself, which becomes a number or a switch where an opt
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,10 +21,6 @@ from hydra.grammar.gen.OverrideParser import OverrideParser
 from posexp.config.checks import MISREAD, brief, quoted, show, typed
 from posexp.errors import UserError
 
-# What holds a letter beyond ASCII, between what Hydra's grammar separates values by.
-FOREIGN = re.compile(
-  r"(?:[^][{}(),:=\s][^][{}(),:=]*)?[^][{}(),:=\s\0-\x7f](?:[^][{}(),:=]*[^][{}(),:=\s])?"
-)
 UNREADABLE = HydraException, ArithmeticError, RecursionError, ValueError
 OF_TEXTS = "choice", "shuffle"  # functions whose arguments are values, and no bounds of numbers
 
@@ -100,8 +95,6 @@ def _read(line: str) -> Override:
 def _readings(value: str) -> Iterator[str]:
   """Yield what the grammar may know: the value as it is, and with its texts in quotes."""
   yield value
-  if not set(value) & set("\"'"):
-    yield FOREIGN.sub(lambda text: quoted(text[0]), value)
   inner = value.strip()
   ends = inner[:1] + inner[-1:]
   parts = inner[1:-1].split(",") if ends == "[]" else inner.split(",")

@@ -1,4 +1,4 @@
-"""What one brings to posexp without editing it: from a file, or from an installed package.
+"""Extensions of posexp that need no edit of it: from a file, or from an installed package.
 
     ENCODINGS = {"distance": Distance}       a frozen dataclass of options, a posexp.Encoding
     TASKS = {"first": First}                 likewise, with the methods of posexp.Task
@@ -20,18 +20,16 @@ import hashlib
 import importlib.metadata
 import logging
 import sys
-import tomllib
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from shlex import quote
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from posexp.config.checks import show, typed
+from posexp.config.checks import typed
 from posexp.config.schema import defaults
 from posexp.errors import UserError, near
 
@@ -116,7 +114,7 @@ def load(files: Iterable[str | Path]) -> None:
   """Execute the files and add what their tables hold. A file that is known already is skipped.
 
   Raises:
-    UserError: a file cannot be loaded, or a name or a value in its tables will not do.
+    UserError: a file cannot be loaded, or a name or a value in its tables is not valid.
   """
   for each in files:
     path = Path(each).resolve()
@@ -145,7 +143,7 @@ def load(files: Iterable[str | Path]) -> None:
 
 
 def _add(plugin: Plugin) -> None:
-  """Add a plugin; raises UserError if its name is taken or its value will not do."""
+  """Add a plugin; raise UserError if its name is taken or its value does not suit its group."""
   group, name, kind = plugin.group, plugin.name, GROUPS[plugin.group].kind
   if (other := _found.get((group, name))) is not None:
     raise UserError(f"{near(plugin.file)}: {near(other.file)} has the {group} {name} already")
@@ -155,34 +153,16 @@ def _add(plugin: Plugin) -> None:
 
 
 def files() -> list[Path]:
-  """Return the files that were named and loaded, for a process that is to load them, too."""
+  """Return the files that `load` has loaded, for another process to load them, too."""
   return list(dict.fromkeys(each.file for each in _found.values() if each.package is None))
 
 
 @functools.cache
-def _own() -> dict[str, dict[str, EntryPoint]]:
-  """Return the entry points of posexp itself, by table and name.
-
-  A checkout's are read from its pyproject.toml: what is installed of it may be older.
-  """
-  project = _package.parent / "pyproject.toml"
-  if CONFIGS.parent == _package or not project.exists():
-    own = [
-      entry
-      for distribution in list(importlib.metadata.distributions(name="posexp"))[:1]
-      for entry in distribution.entry_points
-    ]
-  else:
-    groups = tomllib.loads(project.read_text("utf-8"))["project"].get("entry-points", {})
-    own = [EntryPoint(*pair, group) for group, pairs in groups.items() for pair in pairs.items()]
-  found: dict[str, dict[str, EntryPoint]] = {}
-  for entry in own:
-    found.setdefault(entry.group, {})[entry.name] = entry
-  return found
-
-
-def _is_own(entry: EntryPoint) -> bool:
-  return entry.dist is not None and entry.dist.name == "posexp"
+def entries(group: str) -> tuple[list[EntryPoint], list[EntryPoint]]:
+  """Return the entry points of a group: those of posexp itself, and those of other packages."""
+  found = [*importlib.metadata.entry_points(group=f"posexp.{GROUPS[group].table.lower()}")]
+  own = [entry for entry in found if entry.dist is not None and entry.dist.name == "posexp"]
+  return own, [entry for entry in found if entry not in own]
 
 
 def _loaded(entry: EntryPoint) -> tuple[Any, Path]:
@@ -196,9 +176,7 @@ def _loaded(entry: EntryPoint) -> tuple[Any, Path]:
 @functools.cache
 def installed(group: str) -> None:
   """Add what installed packages offer. One that cannot be imported is left out with a warning."""
-  for entry in importlib.metadata.entry_points(group=f"posexp.{GROUPS[group].table.lower()}"):
-    if _is_own(entry):
-      continue
+  for entry in entries(group)[1]:
     try:
       value, file = _loaded(entry)
       sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -216,8 +194,7 @@ def found(group: str) -> dict[str, Plugin]:
 
 def table(group: str, built_in: Mapping[str, Any]) -> dict[str, Any]:
   """Return what a group holds by name: what is built in, and the plugins."""
-  own = _own().get(f"posexp.{GROUPS[group].table.lower()}", {})
-  loaded = {name: _loaded(entry)[0] for name, entry in own.items()}
+  loaded = {entry.name: _loaded(entry)[0] for entry in entries(group)[0]}
   return {**built_in, **loaded, **{name: each.value for name, each in found(group).items()}}
 
 
@@ -248,10 +225,9 @@ def check(group: str, config: Mapping[str, Any]) -> None:
   if plugin is None and "package" in wanted:
     raise UserError(f"{group} {name} is of the package {wanted['package']}, which is not installed")
   if plugin is None:
-    flag = f"--plugins {quote(show([file])[1:-1])}"
     raise UserError(
       f"{group} {name} is not one of posexp's: it was loaded from {file}; name that file, with "
-      f"{flag}, or with {typed('plugins', file)}"
+      f"{typed('plugins', file)}"
     )
   if plugin.sha256 != wanted["sha256"]:
     raise UserError(

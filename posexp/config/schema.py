@@ -67,7 +67,13 @@ def defaults(cls: type) -> dict[str, Any]:
 def unknown_option(
   key: str, value: Any, options: Sequence[str], others: Sequence[str] = ()
 ) -> UserError:
-  """Return the error for an option that does not exist.
+  """Return the error for an option that does not exist; the others are as in `suggestion`."""
+  way_out = suggestion(key, options, others)
+  return UserError(f"{key}={brief(value)}: there is no option {key}; {way_out}")
+
+
+def suggestion(key: str, options: Sequence[str], others: Sequence[str] = ()) -> str:
+  """Return which options a key that does not exist probably means, or where options are listed.
 
   `options` are the full keys of those that do, and `others` those of encodings that are not chosen.
   """
@@ -77,14 +83,10 @@ def unknown_option(
   ]
   if close := closest(name, siblings, options, () if section else others):
     close = [f"{o}, with encoding={o.partition('.')[0]}," if o in others else o for o in close]
-    way_out = f"did you mean {' or '.join(close[:3]).removesuffix(',')}?"
-  elif section and siblings:
-    way_out = (
-      f"the options of {section} are {', '.join(each.rpartition('.')[2] for each in siblings)}"
-    )
-  else:
-    way_out = "--help lists the options"
-  return UserError(f"{key}={brief(value)}: there is no option {key}; {way_out}")
+    return f"did you mean {' or '.join(close[:3]).removesuffix(',')}?"
+  if section and siblings:
+    return f"the options of {section} are {', '.join(each.rpartition('.')[2] for each in siblings)}"
+  return "--help lists the options"
 
 
 def unknown_name(group: str, name: Any, names: Sequence[str]) -> UserError:

@@ -28,7 +28,7 @@ standard input on one line. Nothing but the folder RUN is read; its best checkpo
 
 def arguments(argv: list[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
-  parser = Parser("parse", "Parses sentences with the best checkpoint of a parser.", EXAMPLES)
+  parser = Parser("parse", f"Parses sentences with the best checkpoint of a parser.\n\n{EXAMPLES}")
   option = parser.add_argument
   option("run", metavar="RUN", type=Path, help="the folder of a run")
   option("texts", metavar="TEXT", nargs="*", help="what to parse; default: standard input")

@@ -122,9 +122,9 @@ class Checkpoints:
       )
     with self._explained(READING, step):
       metadata = self._manager.metadata(step)
-      if difference := _difference(_shapes(metadata.item_metadata.tree), _shapes(wanted)):
+      if differing := difference(_shapes(metadata.item_metadata.tree), _shapes(wanted)):
         raise UserError(
-          f"{self.folder / str(step)} is a checkpoint of another model or version: {difference}; "
+          f"{self.folder / str(step)} is a checkpoint of another model or version: {differing}; "
           "rerun=true starts the run afresh"
         )
       state = self._manager.restore(step, args=ocp.args.StandardRestore(wanted))
@@ -276,9 +276,13 @@ def _shapes(tree: Any) -> dict[str, str]:
   }
 
 
-def _difference(held: dict[str, str], wanted: dict[str, str]) -> str | None:
-  """Return the first difference between a checkpoint and the template, in words; None without."""
-  differing = [name for name in held | wanted if held.get(name) != wanted.get(name)]
+def difference(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
+  """Return the first difference between the arrays of a checkpoint and those of a model, in words.
+
+  Both have shapes by path. The parameters come first; without a difference, None is returned.
+  """
+  differing = [name for name in {**held, **wanted} if held.get(name) != wanted.get(name)]
   for name in sorted(differing, key=lambda name: (not name.startswith("params/"), name)):
-    return f"{name} is {held.get(name, 'missing')} there and {wanted.get(name, 'missing')} here"
+    there, here = (each.get(name, "missing") for each in (held, wanted))
+    return f"{name} is {there} in the checkpoint and {here} in the model"
   return None

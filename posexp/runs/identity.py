@@ -1,4 +1,4 @@
-"""Which run a config asks for: the digest of what decides its results, and its folder."""
+"""The identity of a run: the digest of the options that decide its results, and its folder."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Metric(NamedTuple):
     return 2 if self.percent else len(format(0.0, self.format).partition(".")[2])
 
 
-COST = ("time/", "memory/")  # what begins the keys of what a run cost, which no two runs share
+COST = ("time/", "memory/")  # prefixes of the costs of a run, which differ between equal runs
 
 METRICS = {
   metric.name: metric

@@ -1,4 +1,4 @@
-"""What a model predicted for a split: predictions/<split>.jsonl in the folder of a run.
+"""The predictions of a model for a split: predictions/<split>.jsonl in the folder of a run.
 
 A digest is kept beside it, by which predictions that were changed are noticed.
 """
@@ -23,7 +23,7 @@ SEAL = ".sha256"
 
 
 class Columns(NamedTuple):
-  """What the predictions of a kind of task hold, by their columns, and what is measured of them."""
+  """The columns of the predictions of a kind of task, and the metrics that are made of them."""
 
   kind: str
   source: str  # may be missing

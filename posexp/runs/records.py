@@ -26,7 +26,7 @@ LEVELS = 4  # of a run's folder that its record keeps: task, encoding, digest, s
 
 
 def held(path: Path) -> Path | None:
-  """Return the file of records that a path means, itself or one in that folder; None if none."""
+  """Return the file of records that a path names: itself, or the one in a folder; None if none."""
   if path.suffix == ".parquet":
     return path
   return path / NAME if (path / NAME).is_file() else None

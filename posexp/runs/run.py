@@ -44,13 +44,12 @@ PLUGIN = ("name", "path", "sha256")  # what config.yaml says of a plugin
 NAMED = 3  # runs that an error names
 BEGIN = re.compile(r"(?<=\n)(?=[A-Za-z_])")  # of a section in a YAML text
 NESTED = re.compile(r"([\[{?-]\s*(\w+:\s*)?){1000}")  # of which the parser's stack would overflow
-LAST = 65_536  # bytes of a train.log that are read
 NO_FAILURE = ("KeyboardInterrupt", "SystemExit")  # ends of a train.log that are no failures
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
 
 
 class Broken(UserError):
-  """A file of a run cannot be understood, and training can make it again."""
+  """An error about a damaged file of a run, which training can write again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,9 +120,8 @@ class Run:
     gate = (self.summary or {}).get("gates", {}).get(split)
     return None if gate is None else (self.score(gate["metric"]) or 0.0) >= gate["least"]
 
-  def restore(self, template: Any, which: str = "best") -> Any:
-    """Return the "best" or the "latest" checkpoint, laid out like `template`; None if there is
-    none.
+  def restore(self, template: Any) -> Any:
+    """Return the state of the best checkpoint, laid out like `template`; None if there is none.
 
     The best of a finished run is the one that its summary is of; with `train.average` it is the
     mean that was measured at its end. The run may be in training meanwhile.
@@ -131,14 +129,13 @@ class Run:
     Raises:
       UserError: the checkpoint is of another model, is lost, or cannot be read.
     """
-    average = self.settings.get("train.average") if which == "best" else None
-    checkpoints = Checkpoints(self.path / "checkpoints", read_only=True)
-    with contextlib.closing(checkpoints):
-      if average and checkpoints.find(which) is not None:
+    average = self.settings.get("train.average")
+    with contextlib.closing(Checkpoints(self.path / "checkpoints", read_only=True)) as checkpoints:
+      if average and checkpoints.find("best") is not None:
         return checkpoints.average(template, average)[0]
-      if which == "best" and "step" in (self.summary or {}):
+      if "step" in (self.summary or {}):
         return checkpoints.load(self.summary["step"], template)
-      return checkpoints.restore(template, which)
+      return checkpoints.restore(template, "best")
 
 
 def read_run(path: Path | str) -> Run:
@@ -161,7 +158,6 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     UserError: a folder is missing, or there is no run in any.
   """
   folders: dict[str, Path] = {}  # by their real paths
-  shared: dict[str, dict[str, Any]] = {}  # settings, most of which are those of several seeds
   runs, wrong = [], []
   for path in paths:
     if not path.is_dir():
@@ -170,8 +166,6 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
   for folder in folders.values():
     try:
       run = read_run(folder)
-      same = shared.setdefault(repr(run.settings), run.settings)
-      run = dataclasses.replace(run, settings=same)
       _ = run.history  # which says now whether it is damaged
       runs.append(run)
     except UserError as error:
@@ -351,11 +345,8 @@ def parsed_rows(path: Path, data: bytes) -> tuple[list[dict[str, Any]], UserErro
 def _failure(file: Path) -> str | None:
   """Return the error at the end of a train.log, if there is one."""
   try:
-    storage.check(file)
-    with file.open("rb") as log:
-      log.seek(max(0, file.stat().st_size - LAST))
-      text = log.read(LAST).decode(errors="replace").rstrip()
-  except (UserError, OSError):
+    text = (storage.read(file) or b"").decode(errors="replace").rstrip()
+  except UserError:
     return None
   last = text.rpartition("\n")[2].strip()
   if not last or LOGGED.match(last) or last.startswith(NO_FAILURE):

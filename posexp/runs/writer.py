@@ -1,4 +1,4 @@
-"""A run's folder in the hands of the process that trains it."""
+"""The writer of a run's folder, for the process that trains the run."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ class ReadOnlyRun(RunWriter):
 
 
 class Elsewhere(UserError):
-  """Another process trains the run."""
+  """An error about a run that another process trains."""
 
 
 @contextlib.contextmanager

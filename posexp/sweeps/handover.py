@@ -52,9 +52,10 @@ class Trials:
   """
 
   def __init__(self, train: Train):
-    self.train, self.plugins = train, plugins.files()
+    self.train, self.plugins, self.begun = train, plugins.files(), False
 
   def __call__(self, cfg: DictConfig) -> float:
+    self.begun = True
     plugins.load(self.plugins)
     from posexp.tasks import make_task
 
@@ -121,7 +122,7 @@ def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
   from posexp.training.setup import Setup
 
   for o in overrides:
-    if o.key_or_group in ("seeds", "workers", "hydra.sweeper.direction"):
+    if o.key_or_group in ("seeds", "workers"):
       raise UserError(f"{o.input_line} has no effect with a sweeper of Hydra's: leave it out")
   swept = [o for o in overrides if o.is_sweep_override()]
   fixed = [o.input_line for o in overrides if o not in swept]
@@ -143,9 +144,17 @@ def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
   lines = [o.input_line for o in swept]
   asked = _multirun(fixed, lines)
   options = asked["config"].hydra.sweeper
-  if "direction" in options:
+  if "direction" in options and all(o.key_or_group != "hydra.sweeper.direction" for o in overrides):
     options.direction = "maximize" if metric.higher_is_better else "minimize"
-  _made(Plugins.instance().instantiate_sweeper, task_function=Trials(train), **asked).sweep(lines)
+  trials = Trials(train)
+  sweeper = _made(Plugins.instance().instantiate_sweeper, task_function=trials, **asked)
+  try:
+    sweeper.sweep(lines)
+  except Exception as error:  # of any class: the sweeper's own library refuses its options
+    if trials.begun or isinstance(error, UserError):
+      raise
+    said = " ".join(str(error).split())
+    raise UserError(f"hydra/sweeper: {type(error).__name__}: {said}") from error
   if results.exists():
     found = OmegaConf.to_container(OmegaConf.load(results))
     best = show_options(found.get("best_params"))

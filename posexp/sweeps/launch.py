@@ -90,7 +90,7 @@ def _launch(train: Train, lost: set[str]) -> int:
       raise UserError(message) from error
     _note_lost_lines(lost)
   if args.cfg:
-    print(OmegaConf.to_yaml(options(cfg)), end="")
+    print(OmegaConf.to_yaml(options(cfg), resolve=True), end="")
     return 0
   if searched:
     with command_line.explained(args.overrides):

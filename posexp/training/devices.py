@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import functools
 import gc
+import itertools
 import math
 import mmap
 import os
@@ -175,11 +177,8 @@ def shard(batches: Iterable[Batch], mesh: Mesh) -> Iterator[tuple[dict[str, Arra
       for name, rows in batch.items()
     }
 
-  ahead = None
-  for batch in batches:
-    tokens = int(batch["mask"].sum())
-    ahead, ready = (put(batch), tokens), ahead
-    if ready is not None:
-      yield ready
-  if ahead is not None:
-    yield ahead
+  ready = ((put(batch), int(batch["mask"].sum())) for batch in batches)
+  ahead = collections.deque(itertools.islice(ready, 1))
+  while ahead:
+    ahead.extend(itertools.islice(ready, 1))
+    yield ahead.popleft()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+import functools
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -78,18 +78,10 @@ class Snapshot(NamedTuple):
     params, settings = self.state.params, self.state.settings
     on_cpu = self.program.mesh.size == 1 and self.program.mesh.devices.flat[0].platform == "cpu"
 
-    def found() -> Iterator[tuple[Batch, dict[str, Array]]]:
-      begun: deque[tuple[Batch, Future[dict[str, Array]]]] = deque()
-      with ThreadPoolExecutor(AT_ONCE if on_cpu else 1) as threads:
-        for batch, _ in shard(batches, self.program.mesh):
-          begun.append((batch, threads.submit(function, params, settings, batch)))
-          if len(begun) > AT_ONCE:
-            batch, outputs = begun.popleft()
-            yield batch, outputs.result()
-        for batch, outputs in begun:
-          yield batch, outputs.result()
-
-    return self.finite(gathered(found()))
+    sharded = [batch for batch, _ in shard(batches, self.program.mesh)]
+    with ThreadPoolExecutor(AT_ONCE if on_cpu else 1) as threads:
+      found = threads.map(functools.partial(function, params, settings), sharded)
+      return self.finite(gathered(zip(sharded, found, strict=True)))
 
   def finite(self, found: Outputs, split: str = "") -> Outputs:
     """Return what was found; UserError where a number is not finite, for it is no result."""

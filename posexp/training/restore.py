@@ -23,6 +23,7 @@ from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError, near
 from posexp.models.backbones import make_size
 from posexp.runs import FILES, Run, digest, read_run
+from posexp.runs.checkpoints import difference
 from posexp.status import doing
 from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.training.devices import mesh_for, replicated
@@ -194,12 +195,12 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
   other = dataclasses.replace(spec, encoding=encoding, size=size)
   typed = " ".join(f"{key}={value}" for key, value in options.items())
   try:
-    difference = other_parameters(spec, other)
+    differing = difference(shapes(spec), shapes(other))
   except ValueError as error:
     why = as_typed(str(error), {name: encoding, "model": size})
     raise UserError(why if why.startswith(typed) else f"{typed}: {why}") from error
-  if difference:
-    raise UserError(f"{typed}: {difference}, so a model must be trained with it")
+  if differing:
+    raise UserError(f"{typed}: {differing}, so a model must be trained with it")
   compiled = program(other, setup.training, 1, trained.snapshot.program.mesh)
   settings = jax.jit(lambda: split(other.build(Rngs(**keys(0))))[2])()
   state = trained.snapshot.state.replace(settings=settings, carry=())
@@ -210,26 +211,11 @@ def with_options(trained: TrainedModel, options: Mapping[str, Any]) -> TrainedMo
   )
 
 
-def other_parameters(one: ModelSpec, other: ModelSpec) -> str | None:
-  """Return how the parameters of a model differ from those of another; None if they do not.
-
-  Nothing is allocated.
+def shapes(spec: ModelSpec) -> dict[str, list[int]]:
+  """Return the shape of each parameter of a model, by its path; nothing is allocated.
 
   Raises:
-    ValueError: a model cannot be built.
+    ValueError: the model cannot be built.
   """
-  before, after = map(shapes, (one, other))
-  for path in sorted(before.keys() | after.keys()):
-    if path not in after:
-      return f"the model would have no {path}"
-    if path not in before:
-      return f"the model would have {path}, which was not trained"
-    if before[path] != after[path]:
-      return f"{path} would be {list(after[path])}, not {list(before[path])}"
-  return None
-
-
-def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-  """Return the shape of each parameter of a model, by its path."""
   params = nnx.state(abstract_model(spec.build), nnx.Param)
-  return {"/".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(params)}
+  return {"/".join(map(str, path)): [*leaf.shape] for path, leaf in nnx.to_flat_state(params)}

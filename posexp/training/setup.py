@@ -1,4 +1,4 @@
-"""What a run is to do, from its config, and the model that it trains, from its data."""
+"""The parts of a run that its config describes, and the model for its data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from posexp.config import build, plugins, unknown_name
+from posexp.config import build, look_up, plugins
 from posexp.config.checks import LARGEST, as_typed, check_effective
 from posexp.config.schema import flat
 from posexp.data import files
@@ -53,8 +53,7 @@ class Setup(NamedTuple):
       check_effective(setup.encoding, lambda option: values.get(option, "." not in option))
     except ValueError as error:
       raise UserError(f"{name}.{error}") from error
-    if setup.size.match_to not in all_encodings():
-      raise unknown_name("model.match_to", setup.size.match_to, list(all_encodings()))
+    look_up(all_encodings(), setup.size.match_to, "model.match_to")
     if setup.size.match != "none" and setup.size.varied is None:
       raise Unsuited(
         f"model.match={setup.size.match}: {setup.size.backbone} has no width beside model.d_model "
@@ -90,15 +89,11 @@ class Setup(NamedTuple):
 
   def check_fits(self, parameters: int) -> None:
     """Raise UserError where a device cannot hold a model of so many while it is trained."""
-    names = ("d_model", self.size.varied, "num_layers")
-    given = vars(self.size).items()
-    widths = ", ".join(f"model.{name}={value}" for name, value in given if name in names)
     copies = COPIES if self.training.shard == "none" else 1  # the weights are whole on each device
     check_memory(
       4 * copies * parameters,
-      f"model: {parameters:,} parameters ({widths}, the tables of {self.config['encoding']}) with "
-      "what trains them",
-      "choose smaller ones",
+      f"model: {parameters:,} parameters with what trains them",
+      f"choose smaller sizes of the model or of {self.config['encoding']}",
     )
 
   def steps(self, data: Data) -> int:

@@ -1,4 +1,4 @@
-"""What a run says of itself on the terminal: a header, a line for each evaluation, a table."""
+"""The output of a run on the terminal: a header, a line for each evaluation, a table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def header(
   folder: Path,
   trackers: Mapping[str, str],
 ) -> None:
-  """Say what is about to be trained, on what, how large it is, and where it is kept."""
+  """Print the task, the encoding, the model with its size, and the folder of a run."""
   name, size, train = config["encoding"], config["model"], config["train"]
   splits = ", ".join(f"{count:,} {split}" for split, count in data.sizes.items())
   given = show_options(config.get(name))
