@@ -70,6 +70,8 @@ def load_plugins(words: Sequence[str]) -> list[str]:
   """
   others: list[str] = []
   for word in words:
+    if word.partition("=")[0] == "--plugins":
+      raise UserError(f"{word}: write plugins=FILE, without --")
     if not (line := word.lstrip("+")).startswith("plugins=") or "--" in others:
       others.append(word)
       continue

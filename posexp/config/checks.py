@@ -295,7 +295,7 @@ def as_typed(message: str, parts: Mapping[str, Any]) -> str:
 
   `parts` are dataclasses by their sections: with {"binary": Binary(17), "model": size} `bits=17 are
   more than d_model` becomes `binary.bits=17 are more than model.d_model`. The name of an option may
-  also begin the message.
+  also begin the message. Where none is named, options of the model with one of its numbers are.
   """
   names = {section: {each.name for each in dataclasses.fields(parts[section])} for section in parts}
 
@@ -307,7 +307,12 @@ def as_typed(message: str, parts: Mapping[str, Any]) -> str:
     return found[0] if word or not given else f"{(same or given)[0]}.{found[0]}"
 
   told = OPTION.sub(option, message)
-  return told if any(f"{section}." in told for section in parts) else f"model: {message}"
+  if any(f"{section}." in told for section in parts):
+    return told
+  model, numbers = parts["model"], re.findall(r"\d+", message)
+  sizes = ((name, show(getattr(model, name))) for name in sorted(names["model"]))
+  found = ", ".join(f"model.{name}={value}" for name, value in sizes if value in numbers)
+  return f"model: {message}{f' ({found})' if found else ''}"
 
 
 def show_options(options: Mapping[str, Any] | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import re
 import sys
 import warnings
@@ -89,7 +90,11 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
   for word in [*unknown, *(word for word in words if word not in args.sections)]:
     what = f"{brief(word)}:{' no such flag;' * word.startswith('-')} write options as option=value"
     name = word.lstrip("-").partition("=")[0].replace("-", "_")
+    if chosen := sorted(config.CONFIGS.glob(f"*/{glob.escape(name)}.yaml")):
+      raise UserError(f"{what}, as in {chosen[-1].parent.name}={name}")
     known = _known_options(read(line for line in args.overrides if "=" in line))
+    if name in known[0]:
+      raise UserError(f"{what}, as in {name}=...")
     raise UserError(f"{what}, as in encoding=rpr; {suggestion(name, *known)}")
   if parser is None and args.cfg and args.multirun:
     raise UserError("--cfg shows the config of one run: leave -m out")

@@ -89,11 +89,15 @@ class Setup(NamedTuple):
 
   def check_fits(self, parameters: int) -> None:
     """Raise UserError where a device cannot hold a model of so many while it is trained."""
+    names = ("d_model", self.size.varied, "num_layers")
+    given = vars(self.size).items()
+    widths = ", ".join(f"model.{name}={value}" for name, value in given if name in names)
     copies = COPIES if self.training.shard == "none" else 1  # the weights are whole on each device
     check_memory(
       4 * copies * parameters,
-      f"model: {parameters:,} parameters with what trains them",
-      f"choose smaller sizes of the model or of {self.config['encoding']}",
+      f"model: {parameters:,} parameters ({widths}, the tables of {self.config['encoding']}) with "
+      "what trains them",
+      "choose smaller ones",
     )
 
   def steps(self, data: Data) -> int:
