@@ -1,10 +1,10 @@
 """Command lines with a mistake and how the answer begins; MINE stands for a folder of configs."""
 
 MISTAKES = [
-  ("encoding=rprr", "encoding=rprr: no such encoding; did you mean rpr? (21 are known: pyt"),
+  ("encoding=rprr", "encoding=rprr: no such encoding; did you mean rpr? (22 are known: pyt"),
   (
     "--help encoding=xyz",
-    "encoding=xyz: no such encoding (21 are known: python -m posexp.train --help encoding)\n",
+    "encoding=xyz: no such encoding (22 are known: python -m posexp.train --help encoding)\n",
   ),
   (
     "experiment=shaw",
@@ -66,13 +66,13 @@ MISTAKES = [
   ("train.steps=3 train.epochs=2", "train.epochs has no effect beside train.steps: drop one of"),
   ("workers=3", "workers=3 has no effect on one run: add -m for a sweep, or drop it"),
   ("=rpr", "=rpr: a name is missing before =, as in encoding=rpr\n"),
-  ("rpr", "rpr: write options as option=value, as in encoding=rpr; --help lists"),
-  ("encoding rope", "encoding: write options as option=value, as in encoding=rpr; did you"),
-  ("--seed=3", "--seed=3: no such flag; write options as option=value, as in encoding="),
+  ("rpr", "rpr: write options as option=value, as in encoding=rpr\n"),
+  ("encoding rope", "encoding: write options as option=value, as in encoding=...\n"),
+  ("--seed=3", "--seed=3: no such flag; write options as option=value, as in seed=...\n"),
   ("--lr 0.1", "--lr: no such flag; write options as option=value, as in encoding=rpr; "),
   ("-k 4 encoding=rpr", "-k: no such flag; write options as option=value, as in encoding"),
   ("--batch-size", "--batch-size: no such flag; write options as option=value, as in "),
-  ("--plugins a.py", "--plugins: no such flag; write options as option=value, as in "),
+  ("--plugins a.py", "--plugins: write plugins=FILE, without --\n"),
   ("--cfg", "argument --cfg/-c: expected one argument"),
   ("--cfg job -m seed=1,2", "--cfg shows the config of one run: leave -m out"),
   ("--cfg hydra", "argument --cfg/-c: invalid choice: 'hydra'"),

@@ -29,7 +29,7 @@ def parsed(text: str) -> tuple[Layer, ...]:
   Raises:
     ValueError: it cannot be read, or the encoding is wrong.
   """
-  from posexp.encodings import ENCODINGS, encoding  # whose table has `Layers` itself
+  from posexp.encodings import ENCODINGS, encoding  # whose table has `ByLayer` itself
 
   count, *words = text.split() or [""]
   if not count.isdigit():
@@ -49,8 +49,8 @@ def parsed(text: str) -> tuple[Layer, ...]:
     made = encoding(name, **options)
   except UserError as error:
     raise ValueError(f"has a part {text!r}: {error}") from None
-  if isinstance(made, Layers):
-    raise ValueError("has layers in it, which do not nest")
+  if isinstance(made, ByLayer):
+    raise ValueError("has by_layer in it, which does not nest")
   if name not in ENCODINGS:  # a run records the plugin of `encoding` alone
     raise ValueError(f"has {name} of a plugin: mix it there, by a method `layers` of its class")
   if others := [part for part in made.acts_in if part != "attention"]:
@@ -63,7 +63,7 @@ def parsed(text: str) -> tuple[Layer, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layers(Encoding):
+class ByLayer(Encoding):
   """Another encoding in some layers than in others, or another window (Yang et al. 2025).
 
   Layer l of a Transformer is number l mod P of the pattern's P. A part of it is how many layers, an
@@ -84,7 +84,7 @@ class Layers(Encoding):
     super().__post_init__()
     limited = any(each.window or each.chunk for each in self.period)
     if self.window is not None and not limited:
-      raise ValueError("window has no effect without a window or a chunk in layers.pattern")
+      raise ValueError("window has no effect without a window or a chunk in by_layer.pattern")
 
   @functools.cached_property
   def period(self) -> tuple[Layer, ...]:

@@ -18,7 +18,7 @@ SIZE = {"d_model": 32, "num_heads": 4, "d_ff": 32, "dropout": 0.0}
 
 
 def built(pattern, layers=3, causal=True, **size):
-  made = encoding("layers", pattern=pattern)
+  made = encoding("by_layer", pattern=pattern)
   size = Size(num_layers=layers, **SIZE | size)
   return Stack(23, made, size, causal=causal, rngs=Rngs(params=0, encoding=1))
 
@@ -40,16 +40,16 @@ def tokens(length=L, seed=0):
 )
 def test_a_pattern_repeats_over_the_layers(options, expected):
   kinds = {name: type(encoding(name)) for name in expected}
-  found = [type(each.encoding) for each in encoding("layers", **options).layers(6)]
+  found = [type(each.encoding) for each in encoding("by_layer", **options).layers(6)]
   assert found == [kinds[name] for name in expected]
 
 
 def test_options_and_windows_of_each_part():
   near, far = encoding("rope", base=1e4, layout="half"), encoding("rope", base=1e6, layout="half")
-  gemma = encoding("layers", pattern="gemma3")
+  gemma = encoding("by_layer", pattern="gemma3")
   assert gemma.layers(6) == [*[Layer(near, 1024)] * 5, Layer(far)]
-  assert encoding("layers", pattern="gemma3", window=8).layers(6)[0] == Layer(near, 8)
-  chunked = encoding("layers", pattern=["none chunk=4", "rpr k=2 keys=false window=6"])
+  assert encoding("by_layer", pattern="gemma3", window=8).layers(6)[0] == Layer(near, 8)
+  chunked = encoding("by_layer", pattern=["none chunk=4", "rpr k=2 keys=false window=6"])
   assert chunked.layers(2) == [
     Layer(encoding("none"), chunk=4), Layer(encoding("rpr", k=2, keys=False), 6),
   ]  # fmt: skip
@@ -63,24 +63,24 @@ def test_options_and_windows_of_each_part():
     ({"pattern": ["rope bas=3"]}, "there is no option rope.bas; did you mean rope.base"),
     ({"pattern": ["rope base"]}, "cannot be read at 'base'"),
     ({"pattern": ["rope window=0"]}, "has window=0, which must be a number of tokens"),
-    ({"pattern": ["layers"]}, "has layers in it, which do not nest"),
+    ({"pattern": ["by_layer"]}, "has by_layer in it, which does not nest"),
     ({"pattern": []}, "must have at least one layer"),
-    ({"window": 3}, "window has no effect without a window or a chunk in layers.pattern"),
+    ({"window": 3}, "window has no effect without a window or a chunk in by_layer.pattern"),
   ],
 )
 def test_what_a_pattern_cannot_be(options, said):
   with pytest.raises(UserError) as error:
-    make_encoding({"encoding": "layers", "layers": options})
-  assert str(error.value).startswith("layers.")
+    make_encoding({"encoding": "by_layer", "by_layer": options})
+  assert str(error.value).startswith("by_layer.")
   assert said in str(error.value)
 
 
 def test_a_model_has_room_for_all_that_differs():
-  made = encoding("layers", pattern=["3 rope", "none"])
-  assert refusal("layers", made, Size(num_layers=4)) is None
+  made = encoding("by_layer", pattern=["3 rope", "none"])
+  assert refusal("by_layer", made, Size(num_layers=4)) is None
   why = "some of that is in none of model.num_layers=3; 4 layers show all of it"
-  assert why in refusal("layers", made, Size(num_layers=3))
-  with pytest.raises(ValueError, match=r"Layers differs by layer: build one attention for each"):
+  assert why in refusal("by_layer", made, Size(num_layers=3))
+  with pytest.raises(ValueError, match=r"ByLayer differs by layer: build one attention for each"):
     Attention(made, 32, 4, rngs=nnx.Rngs(0))
 
 
