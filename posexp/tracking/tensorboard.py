@@ -68,7 +68,8 @@ class TensorBoardRun(TrackedRun):
       key: value if isinstance(value, bool | int | float | str) else json.dumps(value)
       for key, value in self.parameters.items()
     }
-    for each in hparams(plain, scores):
+    # Without the list of all options, which TensorBoard takes from one run: others have others.
+    for each in hparams(plain, {})[1:]:
       self.writer.file_writer.add_summary(each)
     for name, value in scores.items():
       self.writer.add_scalar(name, value, summary["step"])
