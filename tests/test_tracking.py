@@ -180,21 +180,24 @@ def test_a_run_that_was_killed_is_whole(stub):
     config = {**CONFIG, "seed": seed}
     [killed] = wandb_folders(config)
     line = train([30], mode=mode, config=config)
+    assert killed in wandb_folders(config)  # no session is removed
     if mode == "offline":
-      [new] = wandb_folders(config)
-      assert killed != new
       send(line)
     logged = list(stub.training)[seed]
     assert steps_of(logged) == [10, 20, 30]
   assert len(list(stub.training)) == len(modes)
 
 
-def test_an_offline_run_can_go_on_online(stub):
+def test_what_was_logged_offline_is_sent_before_a_run_goes_on_online(stub):
   train([10, 20], mode="offline")
-  train([30])
+  line = train([30])
+  assert line.startswith("offline (what was logged offline before is not sent yet); send with: ")
+  with pytest.raises(UserError, match="offline before is not sent yet"):
+    train([40], mode="online")
+  send(line)
+  assert train([40]).startswith(stub.url)
   [logged] = stub.training
-  assert steps_of(logged) == [10, 20, 30]
-  assert not any(name.startswith("offline") for name in wandb_folders())
+  assert steps_of(logged) == [10, 20, 30, 40]
 
 
 def test_what_the_server_has_is_not_sent_twice(stub):
@@ -230,13 +233,16 @@ def test_disabled_costs_nothing(tmp_path):
     ({"DISABLED": "true"}, [], {"mode": "auto", "disabled": True}),
     ({"DISABLED": "true"}, ["mode=offline"], {"mode": "offline", "disabled": False}),
     ({"DISABLED": "false"}, [], {"disabled": False}),
-    ({"PROJECT": "my-thesis"}, [], {"named_project": "my-thesis"}),
-    ({"PROJECT": "my-thesis"}, ["project=posexp"], {"named_project": "posexp"}),
-    ({"PROJECT": ""}, [], {"named_project": "posexp"}),
-    ({}, [], {"named_project": "posexp", "all_tags": [], "mode": "auto", "entity": None}),
+    ({"PROJECT": "my-thesis"}, [], {"project": "my-thesis"}),
+    ({"PROJECT": "my-thesis"}, ["project=posexp"], {"project": "posexp"}),
+    ({}, [], {"project": None, "all_tags": [], "mode": "auto", "entity": None}),
     ({"TAGS": "a, b,"}, [], {"all_tags": ["a", "b"]}),
     ({"TAGS": "a"}, ["tags=[c]"], {"all_tags": ["c"]}),
     ({"ENTITY": "team", "NOTES": "why"}, ["notes=own"], {"entity": "team", "notes": "own"}),
+    ({"RUN_GROUP": "ours"}, ["group=mine", "name=n"], {"group": "mine", "name": "n"}),
+    ({}, [], {"console": "off", "log_model": False}),
+    ({"CONSOLE": "wrap", "LOG_MODEL": "true"}, [], {"console": "wrap", "log_model": True}),
+    ({"LOG_MODEL": "checkpoint"}, [], "wandb.log_model=checkpoint: must be true or false"),
     (
       {"MODE": "onlin"},
       [],
@@ -259,19 +265,44 @@ def test_what_is_typed_goes_before_the_environment(apart, monkeypatch, said, typ
     assert digest({**CONFIG, "tracker": config["tracker"]}) == digest(CONFIG)
 
 
-def test_what_the_environment_says_of_a_run_is_heeded_or_said(stub, monkeypatch, caplog):
-  said = {"PROJECT": "my-thesis", "RUN_GROUP": "ours", "NAME": "first", "JOB_TYPE": "ablation"}
-  for name, value in {**said, "RUN_ID": "mine", "DIR": "/elsewhere"}.items():
+SAID = {  # variables that W&B's docs name, a value, and the field of the run that has it
+  "PROJECT": ("my-thesis", "project"),
+  "ENTITY": ("team", "entity"),
+  "RUN_GROUP": ("ours", "groupName"),
+  "NAME": ("first", "displayName"),
+  "JOB_TYPE": ("ablation", "jobType"),
+  "NOTES": ("why", "notes"),
+  "TAGS": ("a,b", "tags"),
+  "HOST": ("node7", "host"),
+  "PROGRAM": ("train.py", "program"),
+}
+UNHEEDED = {
+  "DIR": "what W&B keeps of a run is in the run's folder",
+  "RESUME": "a run always goes on where it was stopped",
+  "INIT_TIMEOUT": "wandb.timeout says how long to wait",
+  "FORK_FROM": "a run begins anew or goes on",
+  "RESUME_FROM": "a run goes on from its newest checkpoint",
+}
+
+
+def test_what_the_environment_says_of_a_run_is_heeded_or_said(stub, monkeypatch, caplog, capfd):
+  heeded = {name: value for name, (value, _) in SAID.items()}
+  for name, value in {**heeded, **dict.fromkeys(UNHEEDED, "1"), "RUN_ID": "mine"}.items():
     monkeypatch.setenv(f"WANDB_{name}", value)
+  for name in ("SILENT", "QUIET"):
+    monkeypatch.setenv(f"WANDB_{name}", "false")
+  monkeypatch.delenv("WANDB_X_DISABLE_MACHINE_INFO")
+  options = compose(["wandb.mode=online"])["wandb"]
   with caplog.at_level(logging.WARNING, "posexp"):
-    train([10], during=lambda: __import__("wandb").termwarn("something is odd"))
+    train([10], during=lambda: __import__("wandb").termwarn("something is odd"), **options)
   logged = stub.runs["mine"]
-  assert (logged.project, logged.field("groupName")) == ("my-thesis", "ours")
-  assert (logged.field("displayName"), logged.field("jobType")) == ("first", "ablation")
-  assert said_by_posexp(caplog) == [
-    f"WANDB_DIR is not heeded: what W&B keeps of a run is in {folder(CONFIG)}",
-    "W&B: something is odd",
-  ]
+  found = {field: logged.field(field) for _, field in SAID.values()}
+  assert found == {field: value for value, field in SAID.values()} | {
+    "tags": ["mr", "rpr", "a", "b"]
+  }
+  said = [f"WANDB_{name} is not heeded: {why}" for name, why in UNHEEDED.items()]
+  assert said_by_posexp(caplog) == [*said, "W&B: something is odd"]
+  assert capfd.readouterr() == ("", "")
 
 
 def test_a_sweep_is_refused_where_the_environment_names_one_run(apart, monkeypatch, capsys):
@@ -286,14 +317,18 @@ def test_a_sweep_is_refused_where_the_environment_names_one_run(apart, monkeypat
 def test_an_agent_that_repeats_a_finished_config_gets_its_result(stub, monkeypatch):
   repeat({"wandb": Wandb()}, folder(CONFIG), CONFIG)  # no agent, nothing to do
   train([10, 20], mode="disabled")
-  for name, value in {"SWEEP_ID": "grid", "RUN_ID": "trial", "PROJECT": "swept"}.items():
+  given = {"rpr.k": {"value": 4}, "seed": {"value": 1}, "wandb_version": 1}
+  Path("given.yaml").write_text(json.dumps(given))
+  said = {"SWEEP_ID": "grid", "RUN_ID": "trial", "PROJECT": "swept", "DIR": "elsewhere"}
+  for name, value in {**said, "SWEEP_PARAM_PATH": "given.yaml"}.items():
     monkeypatch.setenv(f"WANDB_{name}", value)
   repeat({"wandb": Wandb()}, folder(CONFIG), CONFIG)
   [(name, logged)] = stub.runs.items()
   assert (name, logged.project, logged.exit_code) == ("trial", "swept", 0)
   assert steps_of(logged) == [10, 20]
   assert logged.summary["test/accuracy"] == 0.5
-  assert logged.config["rpr"]["k"] == 4
+  # Once, and by the name by which the searches of W&B's sweeps find it.
+  assert (logged.config["rpr"], logged.config["rpr.k"]) == ({"keys": True}, 4)
 
 
 def test_the_command_is_right_for_runs_elsewhere(monkeypatch, tmp_path):
