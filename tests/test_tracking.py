@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from tracked import CONFIG, said_by_posexp, send, steps_of, train
 from wandb_stub import API_KEY, Refused
 
@@ -329,6 +330,18 @@ def test_an_agent_that_repeats_a_finished_config_gets_its_result(stub, monkeypat
   assert logged.summary["test/accuracy"] == 0.5
   # Once, and by the name by which the searches of W&B's sweeps find it.
   assert (logged.config["rpr"], logged.config["rpr.k"]) == ({"keys": True}, 4)
+
+
+def test_the_sweep_of_the_documents_is_one_of_posexp(apart):
+  text = (Path(__file__).parents[1] / "docs/wandb.md").read_text("utf-8")
+  sweep = yaml.safe_load(re.search(r"^```yaml\n(.*?)^```", text, re.M | re.S)[1])
+  env, *python, first, second, given = sweep["command"]
+  assert (env, given) == ("${env}", "${args_no_hyphens}")
+  assert python == ["python", "-m", "posexp.train"]
+  ranges = {name: each.get("values") or [each["min"]] for name, each in sweep["parameters"].items()}
+  config = resolve(compose([first, second, *(f"{key}={r[-1]}" for key, r in ranges.items())]))
+  assert (config["encoding"], config["rpr"]["k"]) == ("rpr", 8)
+  assert config["train"]["learning_rate"] == 1e-4
 
 
 def test_the_command_is_right_for_runs_elsewhere(monkeypatch, tmp_path):
