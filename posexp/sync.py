@@ -36,8 +36,8 @@ Other runs are sent from their folders. Rows that W&B has are not sent again.
 ELSEWHERE = {"x_disable_stats": True, "x_disable_meta": True, "x_disable_machine_info": True}
 ELSEWHERE |= {"x_save_requirements": False}
 SESSION = 600.0  # seconds that W&B may take to send a session
-PASSED = ("API_KEY", "BASE_URL", "IDENTITY_TOKEN_FILE", "CREDENTIALS_FILE", "ERROR_REPORTING")
-PASSED += ("INSECURE_DISABLE_SSL", "CONFIG_DIR", "CACHE_DIR", "DATA_DIR")
+PASSED: tuple[str, ...] = ("API_KEY", "BASE_URL", "IDENTITY_TOKEN_FILE", "CREDENTIALS_FILE")
+PASSED += ("ERROR_REPORTING", "INSECURE_DISABLE_SSL", "CONFIG_DIR", "CACHE_DIR", "DATA_DIR")
 SENT, THERE, FAILED = "sent", "in W&B already", "not sent"
 
 
@@ -153,7 +153,7 @@ def _send_sessions(run: Run, server: str, settings: Mapping[str, Any]) -> str:
       return ""
     about = next(iter(wandb_offline.records(each, "environment")), {})
     said = {key.upper(): about[key] for key in ("host", "program") if key in about}
-    words = ["sync", *(f"--{key}={value}" for key, value in place.items()), each]
+    words: list[str | Path] = ["sync", *(f"--{key}={value}" for key, value in place.items()), each]
     line = re.search(r"View run .* at (\S+)", _wandb(words, RESUME="allow", **said))
     if not line or not any(each.glob("*.synced")):
       return ""
@@ -195,7 +195,7 @@ def noted(folder: Path) -> dict[str, Any]:
 def is_synced(run: Run, server: str, options: Wandb) -> bool:
   """Return whether a server is known to have all of a run, in the project and entity asked for."""
   found = noted(run.path)
-  wanted = {"server": server, "project": options.project or PROJECT}
+  wanted: dict[str, Any] = {"server": server, "project": options.project or PROJECT}
   wanted |= {"entity": options.entity or found.get("entity"), "offline": False}
   return found == wanted | {"step": run.step, "finished": run.summary is not None}
 

@@ -90,6 +90,9 @@ def test_configs_are_found_from_anywhere_and_those_of_the_user_beside_them(home,
   (tmp_path / "mine/experiment/three.yaml").write_text(text)
   found, *configs, shown = python("-c", TYPED, cwd=tmp_path, path=home).split("---\n")
   package, folder = map(Path, found.split())
+  for words in ("posexp", "posexp.train"):
+    said = python("-m", words, "--version", cwd=tmp_path, path=home)
+    assert said == f"posexp {posexp.__version__}\n"
   assert package.parent == Path(home, "posexp")
   assert {f"configs/{file.relative_to(folder)}" for file in folder.rglob("*.yaml")} == CONFIGS
   four, three = map(yaml.safe_load, configs)
@@ -124,12 +127,6 @@ def test_on_an_index_links_lead_to_the_repository_that_a_workflow_builds():
   assert len(targets) == len(RELATIVE.findall(text)) > 30
   assert all((ROOT / target).exists() for target in targets)
   assert index_page.described("[a](b.md), ![c](d.svg), [e](#f)", None) == "a, c, [e](#f)"
-
-
-def test_every_command_says_its_version(tmp_path):
-  for words in ("posexp", "posexp.train", "posexp.sync"):
-    said = python("-m", words, "--version", cwd=tmp_path, path=ROOT)
-    assert said == f"posexp {posexp.__version__}\n"
 
 
 def test_an_sdist_has_what_its_commands_and_tests_need(sdist):

@@ -101,7 +101,8 @@ def test_offline_sessions_are_sent_as_w_and_b_recorded_them(stub, monkeypatch):
     train([10, 20, 30], error=SystemExit(143), mode="offline")
   with RunWriter(folder(CONFIG), CONFIG) as run:
     run.rewind(20)  # step 30 is done again
-  train([30, 40], mode="offline")
+  rows = [{"source": "one", "hypothesis": "eins"}]
+  train([30, 40], mode="offline", samples={"samples": rows})
   for name in ("HOST", "PROGRAM"):
     monkeypatch.delenv(f"WANDB_{name}")
   begun = time.time()
@@ -111,6 +112,7 @@ def test_offline_sessions_are_sent_as_w_and_b_recorded_them(stub, monkeypatch):
   assert all(json.loads(line)["_timestamp"] < begun for line in logged.lines.values())
   assert (logged.field("host"), logged.field("program")) == ("node7", "-m posexp.train")
   assert (logged.summary["test/accuracy"], logged.exit_code) == (0.5, 0)
+  assert logged.table("samples") == rows
   # One that W&B had begun to send is not sent whole again, but what it lacks is.
   mark = next(folder(CONFIG).glob("wandb/*/*.synced"))
   mark.unlink()
@@ -126,18 +128,13 @@ def test_w_and_b_reads_the_same_of_an_online_and_an_offline_session(stub, monkey
   for seed, mode in enumerate(("online", "offline")):
     config = {**CONFIG, "seed": seed}
     train([10, 20], mode=mode, config=config)
-    name = (folder(config) / "wandb/id").read_text()
-    [session] = wandb_offline.sessions(folder(config), name)
-    kinds = {each: wandb_offline.records(session, each) for each in ("history", "environment")}
-    rows = [row["item"] for row in kinds["history"]]
-    assert all({"_runtime", "_timestamp", "_step"} < row.keys() for row in rows)
-    about = [{**each, "root": None, "started_at": None} for each in kinds["environment"]]
-    found.append([[{**row, "_runtime": 0, "_timestamp": 0} for row in rows], about])
-  for each in found:
-    for about in each[1]:
-      about.pop("writer_id")
+    [session] = wandb_offline.sessions(folder(config), (folder(config) / "wandb/id").read_text())
+    rows = [row["item"] for row in wandb_offline.records(session, "history")]
+    about = wandb_offline.records(session, "environment")
+    own = {"_runtime", "_timestamp", "root", "started_at", "writer_id"}
+    found.append([{key: row[key] for key in row.keys() - own} for row in rows + about])
   assert found[0] == found[1]
-  assert len(found[0][0]) == 2
+  assert [row.get("_step") for row in found[0][:2]] == [10, 20]
 
 
 def test_one_that_cannot_be_sent_does_not_stop_the_others(stub, tmp_path, capsys, monkeypatch):

@@ -13,13 +13,12 @@ import yaml
 from tracked import CONFIG, said_by_posexp, send, steps_of, train
 from wandb_stub import API_KEY, Refused
 
-from posexp.config import build
 from posexp.config.command_line import compose
 from posexp.config.composed import resolve
 from posexp.errors import UserError
 from posexp.runs import RunWriter, digest, folder
 from posexp.sweeps.launch import launch
-from posexp.tracking import chosen, repeat, tracker
+from posexp.tracking import chosen, repeat, tracker, wandb_run
 from posexp.tracking.wandb_run import Wandb
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -75,17 +74,6 @@ def test_samples_are_a_table(stub, capfd):
   assert logged.table("continuations") == texts
   assert "none" not in logged.summary
   assert logged.summary["test/accuracy"] == 0.5
-  assert capfd.readouterr() == ("", "")
-
-
-def test_samples_are_a_table_offline(capfd):
-  rows = [{"source": "one", "hypothesis": "eins"}, {"source": "two", "hypothesis": "zwei"}]
-  train([10], samples={"samples": rows}, mode="offline")
-  [table] = folder(CONFIG).glob("wandb/offline-run-*/files/media/table/samples*.json")
-  assert json.loads(table.read_text()) == {
-    "columns": ["source", "hypothesis"],
-    "data": [["one", "eins"], ["two", "zwei"]],
-  }
   assert capfd.readouterr() == ("", "")
 
 
@@ -145,11 +133,6 @@ def test_not_logged_in_is_offline_and_can_be_sent_later(stub, monkeypatch, capfd
   send(line)
   [logged] = stub.training
   assert steps_of(logged) == [10, 20]
-  assert logged.field("groupName") == f"mr/rpr/{digest(CONFIG)}"
-  assert logged.field("tags") == ["mr", "rpr"]
-  assert logged.config["rpr"]["k"] == 4
-  assert logged.summary["test/accuracy"] == 0.5
-  assert logged.exit_code == 0
 
 
 def test_a_key_in_netrc_is_a_login(stub, monkeypatch, tmp_path):
@@ -189,6 +172,13 @@ def test_a_run_that_was_killed_is_whole(stub):
   assert len(list(stub.training)) == len(modes)
 
 
+def test_what_the_server_has_is_not_sent_twice(stub):
+  train([10, 20], mode="online")
+  send(train([30], mode="offline"))
+  [logged] = stub.training
+  assert steps_of(logged) == [10, 20, 30]
+
+
 def test_what_was_logged_offline_is_sent_before_a_run_goes_on_online(stub):
   train([10, 20], mode="offline")
   line = train([30])
@@ -199,13 +189,6 @@ def test_what_was_logged_offline_is_sent_before_a_run_goes_on_online(stub):
   assert train([40]).startswith(stub.url)
   [logged] = stub.training
   assert steps_of(logged) == [10, 20, 30, 40]
-
-
-def test_what_the_server_has_is_not_sent_twice(stub):
-  train([10, 20], mode="online")
-  send(train([30], mode="offline"))
-  [logged] = stub.training
-  assert steps_of(logged) == [10, 20, 30]
 
 
 def test_disabled_costs_nothing(tmp_path):
@@ -251,6 +234,8 @@ def test_disabled_costs_nothing(tmp_path):
     ),
     ({"PROJECT": "a/b"}, [], "wandb.project must be a name without"),
     ({"TAGS": "x" * 65}, [], "wandb.tags must have 1 to 64 letters"),
+    ({}, ["timeout=0"], "wandb.timeout must be above 0, not 0"),
+    ({}, ["timeout=long"], "wandb.timeout=long: must be a number"),
   ],
 )
 def test_what_is_typed_goes_before_the_environment(apart, monkeypatch, said, typed, found):
@@ -267,31 +252,18 @@ def test_what_is_typed_goes_before_the_environment(apart, monkeypatch, said, typ
 
 
 SAID = {  # variables that W&B's docs name, a value, and the field of the run that has it
-  "PROJECT": ("my-thesis", "project"),
-  "ENTITY": ("team", "entity"),
-  "RUN_GROUP": ("ours", "groupName"),
-  "NAME": ("first", "displayName"),
-  "JOB_TYPE": ("ablation", "jobType"),
-  "NOTES": ("why", "notes"),
-  "TAGS": ("a,b", "tags"),
-  "HOST": ("node7", "host"),
-  "PROGRAM": ("train.py", "program"),
-}
-UNHEEDED = {
-  "DIR": "what W&B keeps of a run is in the run's folder",
-  "RESUME": "a run always goes on where it was stopped",
-  "INIT_TIMEOUT": "wandb.timeout says how long to wait",
-  "FORK_FROM": "a run begins anew or goes on",
-  "RESUME_FROM": "a run goes on from its newest checkpoint",
-}
+  "PROJECT": ("thesis", "project"), "ENTITY": ("team", "entity"), "NAME": ("first", "displayName"),
+  "RUN_GROUP": ("ours", "groupName"), "JOB_TYPE": ("test", "jobType"), "NOTES": ("why", "notes"),
+  "TAGS": ("a,b", "tags"), "HOST": ("node7", "host"), "PROGRAM": ("train.py", "program"),
+}  # fmt: skip
 
 
 def test_what_the_environment_says_of_a_run_is_heeded_or_said(stub, monkeypatch, caplog, capfd):
   heeded = {name: value for name, (value, _) in SAID.items()}
-  for name, value in {**heeded, **dict.fromkeys(UNHEEDED, "1"), "RUN_ID": "mine"}.items():
+  for name, value in {**heeded, "RUN_ID": "mine", "SILENT": "false", "QUIET": "false"}.items():
     monkeypatch.setenv(f"WANDB_{name}", value)
-  for name in ("SILENT", "QUIET"):
-    monkeypatch.setenv(f"WANDB_{name}", "false")
+  for name in wandb_run.UNHEEDED:
+    monkeypatch.setenv(name, "1")
   monkeypatch.delenv("WANDB_X_DISABLE_MACHINE_INFO")
   options = compose(["wandb.mode=online"])["wandb"]
   with caplog.at_level(logging.WARNING, "posexp"):
@@ -301,7 +273,7 @@ def test_what_the_environment_says_of_a_run_is_heeded_or_said(stub, monkeypatch,
   assert found == {field: value for value, field in SAID.values()} | {
     "tags": ["mr", "rpr", "a", "b"]
   }
-  said = [f"WANDB_{name} is not heeded: {why}" for name, why in UNHEEDED.items()]
+  said = [f"{name} is not heeded: {why}" for name, why in wandb_run.UNHEEDED.items()]
   assert said_by_posexp(caplog) == [*said, "W&B: something is odd"]
   assert capfd.readouterr() == ("", "")
 
@@ -352,21 +324,3 @@ def test_the_command_is_right_for_runs_elsewhere(monkeypatch, tmp_path):
   *command, path = shlex.split(line[line.index("python") :])
   assert command == ["python", "-m", "posexp.sync"]
   assert Path(path) == folder(config)
-
-
-@pytest.mark.parametrize(
-  ("options", "words"),
-  [
-    (
-      {"mode": "on"},
-      r"wandb\.mode must be one of auto, online, offline, disabled, dryrun, run, not 'on'",
-    ),
-    ({"project": "a/b"}, r"wandb\.project must be a name"),
-    ({"timeout": 0}, r"wandb\.timeout must be above 0, not 0"),
-    ({"timeout": "long"}, r"wandb\.timeout=long: must be a number"),
-    ({"prject": "x"}, r"wandb\.prject=x: there is no option .* did you mean wandb\.project"),
-  ],
-)
-def test_wrong_options(options, words):
-  with pytest.raises(UserError, match=words):
-    build(Wandb, options, "wandb")

@@ -18,7 +18,7 @@ from posexp.runs.predictions import load_samples
 log = logging.getLogger("posexp")
 
 # Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
-RESULTS = ("step", "stopped_at", "averaged", "bleu_signature", "generated")
+RESULTS: tuple[str, ...] = ("step", "stopped_at", "averaged", "bleu_signature", "generated")
 RESULTS += ("headline", "metrics", "gates")
 
 Tables = Mapping[str, Sequence[Mapping[str, Any]]]  # rows with the same keys, by the table's name

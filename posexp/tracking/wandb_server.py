@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-log = logging.getLogger("posexp")
+log: Any = logging.getLogger("posexp")  # which handles records as a handler does
 QUIET = {"silent": True, "quiet": True}
 FINISH = {"finish_timeout": 60.0, "finish_timeout_raises": True}  # seconds, to send what is left
 
@@ -77,7 +77,7 @@ def start(settings: Mapping[str, Any], timeout: float | None = None, **more: Any
 
   if timeout is None:
     session()
-  mode = {"mode": "online", "resume": "allow"} if timeout else {"mode": "offline"}
+  mode: Any = {"mode": "online", "resume": "allow"} if timeout else {"mode": "offline"}
   more |= {"init_timeout": timeout} if timeout else {}
   return wandb.init(**settings, **mode, settings=wandb.Settings(**QUIET, **FINISH, **more))
 
