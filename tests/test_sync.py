@@ -14,7 +14,7 @@ from wandb_stub import Refused
 from posexp import sync
 from posexp.errors import UserError
 from posexp.runs import RunWriter, folder
-from posexp.tracking import wandb_offline
+from posexp.tracking import wandb_offline, wandb_server
 
 pytestmark = pytest.mark.usefixtures("light")
 
@@ -128,6 +128,7 @@ def test_w_and_b_reads_the_same_of_an_online_and_an_offline_session(stub, monkey
   for seed, mode in enumerate(("online", "offline")):
     config = {**CONFIG, "seed": seed}
     train([10, 20], mode=mode, config=config)
+    wandb_server.reset()  # which has written all when it has ended
     [session] = wandb_offline.sessions(folder(config), (folder(config) / "wandb/id").read_text())
     rows = [row["item"] for row in wandb_offline.records(session, "history")]
     about = wandb_offline.records(session, "environment")
