@@ -7,6 +7,7 @@ ARG EXTRA=""
 WORKDIR /opt/posexp
 COPY requirements.lock pyproject.toml README.md LICENSE ./
 RUN pip install --no-cache-dir --require-hashes --requirement requirements.lock
+COPY scripts/index_page.py scripts/
 COPY configs configs
 COPY posexp posexp
 RUN pip install --no-cache-dir --constraint requirements.lock ".${EXTRA:+[$EXTRA]}" \

@@ -33,13 +33,16 @@ def run_other(argv: list[str]) -> None:
   Raises:
     UserError: there is no such command, or a line of a file is wrong.
   """
+  from posexp import __version__
   from posexp.config import plugins
   from posexp.config.arguments import load_plugins
   from posexp.errors import UserError
 
   name, *rest = load_plugins(argv) or ["--help"]
   commands = plugins.table("command", {"plugins": print_plugins})
-  if name in ("-h", "--help"):
+  if name == "--version":
+    print(f"posexp {__version__}")
+  elif name in ("-h", "--help"):
     print_commands(commands)
   elif name in commands:
     sys.argv[1:] = rest

@@ -38,12 +38,14 @@ def main(argv: Sequence[str]) -> None:
   parser.add_argument("--entity", help="user or team; default: yourself")
   args = parser.parse_args(list(argv))
   tasks = results(read_runs(args.runs or [Path("runs")])[0])
+  import wandb
+
   try:
     from wandb_workspaces import workspaces
   except ImportError:
     raise UserError("wandb-workspaces is missing: pip install -e '.[workspace]'") from None
   try:
-    entity = args.entity or wandb_server.load().Api().default_entity
+    entity = args.entity or wandb.Api().default_entity
     for each in tasks:
       print(f"{each.task}: {workspace(workspaces, each, entity, args.project).save().url}")
   except Exception as error:  # W&B's have no class in common

@@ -58,7 +58,7 @@ def test_a_key_that_is_refused(stub, capfd):
   line = train([10])
   assert line.startswith("offline (W&B does not accept the API key); send with: python -m ")
   with pytest.raises(UserError, match="does not accept the API key"):
-    train([20], mode="online")
+    train([20], mode="online", config={**CONFIG, "seed": 2})
   assert capfd.readouterr() == ("", "")
 
 

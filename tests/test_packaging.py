@@ -10,6 +10,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import index_page
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -17,6 +18,7 @@ from packaging.requirements import Requirement
 import posexp
 
 ROOT = Path(__file__).parents[1]
+RELATIVE = re.compile(r"\]\((?!https?:|#)[^)\s]+\)")  # links that an index cannot follow
 CONFIGS = {str(file.relative_to(ROOT)) for file in ROOT.glob("configs/**/*.yaml")}
 
 
@@ -88,6 +90,9 @@ def test_configs_are_found_from_anywhere_and_those_of_the_user_beside_them(home,
   (tmp_path / "mine/experiment/three.yaml").write_text(text)
   found, *configs, shown = python("-c", TYPED, cwd=tmp_path, path=home).split("---\n")
   package, folder = map(Path, found.split())
+  for words in ("posexp", "posexp.train"):
+    said = python("-m", words, "--version", cwd=tmp_path, path=home)
+    assert said == f"posexp {posexp.__version__}\n"
   assert package.parent == Path(home, "posexp")
   assert {f"configs/{file.relative_to(folder)}" for file in folder.rglob("*.yaml")} == CONFIGS
   four, three = map(yaml.safe_load, configs)
@@ -103,15 +108,33 @@ def test_a_wheel_has_the_version_the_license_and_the_command(wheel):
     names = archive.namelist()
     scripts = next(name for name in names if name.endswith("entry_points.txt"))
     assert "posexp-train = posexp.train:main" in archive.read(scripts).decode()
+    shown = archive.read(scripts.replace("entry_points.txt", "METADATA")).decode()
+  about, _, readme = shown.partition("\n\n")
+  for line in ("Author: The posexp authors", "Classifier: Programming Language :: Python :: 3.13"):
+    assert line in about
+  assert readme.startswith("# posexp")
+  assert not RELATIVE.search(readme)
   assert any(name.endswith("licenses/LICENSE") for name in names)
   assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"posexp"}
 
 
-def test_an_sdist_has_what_the_two_commands_need(sdist):
+def test_on_an_index_links_lead_to_the_repository_that_a_workflow_builds():
+  address = index_page.repository({"GITHUB_SERVER_URL": "https://a.b", "GITHUB_REPOSITORY": "c/d"})
+  text = (ROOT / "README.md").read_text("utf-8")
+  shown = index_page.described(text, address)
+  assert not RELATIVE.search(shown)
+  targets = re.findall(r"https://a\.b/c/d/(?:raw|blob)/HEAD/([^)#]+)", shown)
+  assert len(targets) == len(RELATIVE.findall(text)) > 30
+  assert all((ROOT / target).exists() for target in targets)
+  assert index_page.described("[a](b.md), ![c](d.svg), [e](#f)", None) == "a, c, [e](#f)"
+
+
+def test_an_sdist_has_what_its_commands_and_tests_need(sdist):
   with tarfile.open(sdist) as archive:
     names = {name.partition("/")[2] for name in archive.getnames()}
   needed = {"Makefile", "requirements.lock", "pyproject.toml", "README.md", "LICENSE"}
-  assert needed | CONFIGS | {"tests/test_packaging.py"} <= names
+  pages = {str(file.relative_to(ROOT)) for file in ROOT.glob("docs/**/*.*")}
+  assert needed | CONFIGS | pages | {"mkdocs.yml", "tests/test_packaging.py"} <= names
   assert not [name for name in names if name.startswith((".venv", "runs", ".git/"))]
 
 

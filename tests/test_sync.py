@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from wandb_stub import Refused
 
 from posexp import sync
 from posexp.errors import UserError
-from posexp.runs import folder
+from posexp.runs import RunWriter, folder
+from posexp.tracking import wandb_offline, wandb_server
 
 pytestmark = pytest.mark.usefixtures("light")
 
@@ -88,6 +90,52 @@ def test_what_wandb_sync_has_sent_is_not_sent_twice(stub):
   train([30], mode="offline")
   assert send() == {"sent": 1}
   assert [row["step"] for row in logged.history if "step" in row] == [10, 20, 30]
+
+
+def test_offline_sessions_are_sent_as_w_and_b_recorded_them(stub, monkeypatch):
+  monkeypatch.delenv("WANDB_X_DISABLE_META")
+  monkeypatch.delenv("WANDB_X_DISABLE_MACHINE_INFO")
+  monkeypatch.setenv("WANDB_HOST", "node7")
+  monkeypatch.setenv("WANDB_PROGRAM", "-m posexp.train")
+  with pytest.raises(SystemExit):
+    train([10, 20, 30], error=SystemExit(143), mode="offline")
+  with RunWriter(folder(CONFIG), CONFIG) as run:
+    run.rewind(20)  # step 30 is done again
+  rows = [{"source": "one", "hypothesis": "eins"}]
+  train([30, 40], mode="offline", samples={"samples": rows})
+  for name in ("HOST", "PROGRAM"):
+    monkeypatch.delenv(f"WANDB_{name}")
+  begun = time.time()
+  assert (send(), send()) == ({"sent": 1}, {"in W&B already": 1})
+  [logged] = stub.training
+  assert [row["step"] for row in logged.history if "step" in row] == [10, 20, 30, 40]
+  assert all(json.loads(line)["_timestamp"] < begun for line in logged.lines.values())
+  assert (logged.field("host"), logged.field("program")) == ("node7", "-m posexp.train")
+  assert (logged.summary["test/accuracy"], logged.exit_code) == (0.5, 0)
+  assert logged.table("samples") == rows
+  # One that W&B had begun to send is not sent whole again, but what it lacks is.
+  mark = next(folder(CONFIG).glob("wandb/*/*.synced"))
+  mark.unlink()
+  train([50], mode="offline")
+  assert send() == {"sent": 1}
+  assert [row["step"] for row in logged.history if "step" in row] == [10, 20, 30, 40, 50]
+  assert mark.exists()
+
+
+def test_w_and_b_reads_the_same_of_an_online_and_an_offline_session(stub, monkeypatch):
+  monkeypatch.delenv("WANDB_X_DISABLE_META")
+  found = []
+  for seed, mode in enumerate(("online", "offline")):
+    config = {**CONFIG, "seed": seed}
+    train([10, 20], mode=mode, config=config)
+    wandb_server.reset()  # which has written all when it has ended
+    [session] = wandb_offline.sessions(folder(config), (folder(config) / "wandb/id").read_text())
+    rows = [row["item"] for row in wandb_offline.records(session, "history")]
+    about = wandb_offline.records(session, "environment")
+    own = {"_runtime", "_timestamp", "root", "started_at", "writer_id"}
+    found.append([{key: row[key] for key in row.keys() - own} for row in rows + about])
+  assert found[0] == found[1]
+  assert [row.get("_step") for row in found[0][:2]] == [10, 20]
 
 
 def test_one_that_cannot_be_sent_does_not_stop_the_others(stub, tmp_path, capsys, monkeypatch):

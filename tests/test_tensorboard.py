@@ -15,26 +15,18 @@ from posexp.tracking import TrackedRun, Tracker, Trackers, chosen
 from posexp.tracking.tensorboard import TensorBoard
 
 
-def events():
-  """All events of the run, from its files in the order of their names."""
-  loader = pytest.importorskip("tensorboardX.event_file_writer", reason="of an extra")
-  from tensorboardX.proto.event_pb2 import Event
-
-  assert loader
-  found = []
-  for file in sorted((folder(CONFIG) / "tensorboard").glob("events.*")):
-    data = file.read_bytes()
-    while data:
-      length = int.from_bytes(data[:8], "little")  # and 4 bytes of a checksum, on both sides
-      found.append(Event.FromString(data[12 : 12 + length]))
-      data = data[16 + length :]
-  return [(event, value) for event in found for value in event.summary.value]
+def read(config):
+  """What TensorBoard itself reads of a run."""
+  reader = "tensorboard.backend.event_processing.event_accumulator"
+  reader = pytest.importorskip(reader, reason="of an extra")
+  found = reader.EventAccumulator(str(folder(config) / "tensorboard"), {"tensors": 0})
+  return found.Reload()
 
 
-def train(steps, rows=()):
-  with RunWriter(folder(CONFIG), CONFIG) as run:
+def train(steps, rows=(), config=CONFIG):
+  with RunWriter(folder(config), config) as run:
     run.rewind(20)
-    with Trackers({"tensorboard": TensorBoard()}, run, CONFIG, FACTS) as opened:
+    with Trackers({"tensorboard": TensorBoard()}, run, config, FACTS) as opened:
       for step in steps:
         row = {"validation/accuracy": step / 100, "time/seconds": float(step)}
         run.log(step, row)
@@ -44,23 +36,39 @@ def train(steps, rows=()):
   return opened.lines["tensorboard"]
 
 
-def test_tensorboard_has_every_step_of_a_resumed_run_once(apart):
+def test_tensorboard_reads_every_step_of_a_resumed_run_once(apart):
   pytest.importorskip("tensorboardX", reason="of an extra")
   train([10, 20, 30])
   line = train([30, 40], [{"source": "one", "hypothesis": "eins"}])
   assert line == f"tensorboard --logdir {folder(CONFIG)}/tensorboard"
-  found = events()
-  scalars = [(e.step, round(v.simple_value, 6)) for e, v in found if v.tag == "validation/accuracy"]
-  assert scalars == [(10, 0.1), (20, 0.2), (30, 0.3), (40, 0.4)]
-  times = [e.wall_time for e, v in found if v.tag == "validation/accuracy"]
-  assert times[1] - times[0] == pytest.approx(10)
-  assert [e.step for e, v in found if v.tag == "test/accuracy"] == [20]
-  texts = {v.tag: v.tensor.string_val[0].decode() for _, v in found if v.tensor.string_val}
-  assert "    encoding: rpr\n" in texts["config/text_summary"]
-  assert '"hypothesis": "eins"' in texts["samples/text_summary"]
-  [hparams] = [v.metadata.plugin_data.content for _, v in found if "session_start" in v.tag]
-  assert b"rpr.k" in hparams
-  assert b"parameters" in hparams
+  found = read(CONFIG)
+  curve = found.Scalars("validation/accuracy")
+  assert [(e.step, round(e.value, 6)) for e in curve] == [
+    (10, 0.1),
+    (20, 0.2),
+    (30, 0.3),
+    (40, 0.4),
+  ]
+  assert curve[1].wall_time - curve[0].wall_time == pytest.approx(10)
+  assert [(e.step, e.value) for e in found.Scalars("test/accuracy")] == [(20, 0.5)]
+  config, samples = (
+    found.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0].decode()
+    for name in ("config", "samples")
+  )
+  assert "    encoding: rpr\n" in config
+  assert '"hypothesis": "eins"' in samples
+
+
+def test_tensorboard_tells_runs_apart_by_options_that_not_all_have(apart):
+  pytest.importorskip("tensorboardX", reason="of an extra")
+  other = {**{key: value for key, value in CONFIG.items() if key != "rpr"}, "encoding": "none"}
+  for config in (other, CONFIG):
+    train([10], config=config)
+    [plugin] = [read(config).SummaryMetadata("_hparams_/session_start_info").plugin_data]
+    assert (b"rpr.k" in plugin.content) == (config is CONFIG)
+    assert b"parameters" in plugin.content
+    # TensorBoard would take the options of all runs from this list of one run's.
+    assert "_hparams_/experiment" not in read(config).summary_metadata
 
 
 def test_without_tensorboardx(monkeypatch):

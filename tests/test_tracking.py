@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from tracked import CONFIG, said_by_posexp, send, steps_of, train
 from wandb_stub import API_KEY, Refused
 
-from posexp.config import build
 from posexp.config.command_line import compose
 from posexp.config.composed import resolve
 from posexp.errors import UserError
 from posexp.runs import RunWriter, digest, folder
 from posexp.sweeps.launch import launch
-from posexp.tracking import chosen, repeat, tracker
+from posexp.tracking import chosen, repeat, tracker, wandb_run
 from posexp.tracking.wandb_run import Wandb
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -74,17 +74,6 @@ def test_samples_are_a_table(stub, capfd):
   assert logged.table("continuations") == texts
   assert "none" not in logged.summary
   assert logged.summary["test/accuracy"] == 0.5
-  assert capfd.readouterr() == ("", "")
-
-
-def test_samples_are_a_table_offline(capfd):
-  rows = [{"source": "one", "hypothesis": "eins"}, {"source": "two", "hypothesis": "zwei"}]
-  train([10], samples={"samples": rows}, mode="offline")
-  [table] = folder(CONFIG).glob("wandb/offline-run-*/files/media/table/samples*.json")
-  assert json.loads(table.read_text()) == {
-    "columns": ["source", "hypothesis"],
-    "data": [["one", "eins"], ["two", "zwei"]],
-  }
   assert capfd.readouterr() == ("", "")
 
 
@@ -144,11 +133,6 @@ def test_not_logged_in_is_offline_and_can_be_sent_later(stub, monkeypatch, capfd
   send(line)
   [logged] = stub.training
   assert steps_of(logged) == [10, 20]
-  assert logged.field("groupName") == f"mr/rpr/{digest(CONFIG)}"
-  assert logged.field("tags") == ["mr", "rpr"]
-  assert logged.config["rpr"]["k"] == 4
-  assert logged.summary["test/accuracy"] == 0.5
-  assert logged.exit_code == 0
 
 
 def test_a_key_in_netrc_is_a_login(stub, monkeypatch, tmp_path):
@@ -180,21 +164,12 @@ def test_a_run_that_was_killed_is_whole(stub):
     config = {**CONFIG, "seed": seed}
     [killed] = wandb_folders(config)
     line = train([30], mode=mode, config=config)
+    assert killed in wandb_folders(config)  # no session is removed
     if mode == "offline":
-      [new] = wandb_folders(config)
-      assert killed != new
       send(line)
     logged = list(stub.training)[seed]
     assert steps_of(logged) == [10, 20, 30]
   assert len(list(stub.training)) == len(modes)
-
-
-def test_an_offline_run_can_go_on_online(stub):
-  train([10, 20], mode="offline")
-  train([30])
-  [logged] = stub.training
-  assert steps_of(logged) == [10, 20, 30]
-  assert not any(name.startswith("offline") for name in wandb_folders())
 
 
 def test_what_the_server_has_is_not_sent_twice(stub):
@@ -202,6 +177,18 @@ def test_what_the_server_has_is_not_sent_twice(stub):
   send(train([30], mode="offline"))
   [logged] = stub.training
   assert steps_of(logged) == [10, 20, 30]
+
+
+def test_what_was_logged_offline_is_sent_before_a_run_goes_on_online(stub):
+  train([10, 20], mode="offline")
+  line = train([30])
+  assert line.startswith("offline (what was logged offline before is not sent yet); send with: ")
+  with pytest.raises(UserError, match="offline before is not sent yet"):
+    train([40], mode="online")
+  send(line)
+  assert train([40]).startswith(stub.url)
+  [logged] = stub.training
+  assert steps_of(logged) == [10, 20, 30, 40]
 
 
 def test_disabled_costs_nothing(tmp_path):
@@ -230,13 +217,16 @@ def test_disabled_costs_nothing(tmp_path):
     ({"DISABLED": "true"}, [], {"mode": "auto", "disabled": True}),
     ({"DISABLED": "true"}, ["mode=offline"], {"mode": "offline", "disabled": False}),
     ({"DISABLED": "false"}, [], {"disabled": False}),
-    ({"PROJECT": "my-thesis"}, [], {"named_project": "my-thesis"}),
-    ({"PROJECT": "my-thesis"}, ["project=posexp"], {"named_project": "posexp"}),
-    ({"PROJECT": ""}, [], {"named_project": "posexp"}),
-    ({}, [], {"named_project": "posexp", "all_tags": [], "mode": "auto", "entity": None}),
+    ({"PROJECT": "my-thesis"}, [], {"project": "my-thesis"}),
+    ({"PROJECT": "my-thesis"}, ["project=posexp"], {"project": "posexp"}),
+    ({}, [], {"project": None, "all_tags": [], "mode": "auto", "entity": None}),
     ({"TAGS": "a, b,"}, [], {"all_tags": ["a", "b"]}),
     ({"TAGS": "a"}, ["tags=[c]"], {"all_tags": ["c"]}),
     ({"ENTITY": "team", "NOTES": "why"}, ["notes=own"], {"entity": "team", "notes": "own"}),
+    ({"RUN_GROUP": "ours"}, ["group=mine", "name=n"], {"group": "mine", "name": "n"}),
+    ({}, [], {"console": "off", "log_model": False}),
+    ({"CONSOLE": "wrap", "LOG_MODEL": "true"}, [], {"console": "wrap", "log_model": True}),
+    ({"LOG_MODEL": "checkpoint"}, [], "wandb.log_model=checkpoint: must be true or false"),
     (
       {"MODE": "onlin"},
       [],
@@ -244,6 +234,8 @@ def test_disabled_costs_nothing(tmp_path):
     ),
     ({"PROJECT": "a/b"}, [], "wandb.project must be a name without"),
     ({"TAGS": "x" * 65}, [], "wandb.tags must have 1 to 64 letters"),
+    ({}, ["timeout=0"], "wandb.timeout must be above 0, not 0"),
+    ({}, ["timeout=long"], "wandb.timeout=long: must be a number"),
   ],
 )
 def test_what_is_typed_goes_before_the_environment(apart, monkeypatch, said, typed, found):
@@ -259,19 +251,31 @@ def test_what_is_typed_goes_before_the_environment(apart, monkeypatch, said, typ
     assert digest({**CONFIG, "tracker": config["tracker"]}) == digest(CONFIG)
 
 
-def test_what_the_environment_says_of_a_run_is_heeded_or_said(stub, monkeypatch, caplog):
-  said = {"PROJECT": "my-thesis", "RUN_GROUP": "ours", "NAME": "first", "JOB_TYPE": "ablation"}
-  for name, value in {**said, "RUN_ID": "mine", "DIR": "/elsewhere"}.items():
+SAID = {  # variables that W&B's docs name, a value, and the field of the run that has it
+  "PROJECT": ("thesis", "project"), "ENTITY": ("team", "entity"), "NAME": ("first", "displayName"),
+  "RUN_GROUP": ("ours", "groupName"), "JOB_TYPE": ("test", "jobType"), "NOTES": ("why", "notes"),
+  "TAGS": ("a,b", "tags"), "HOST": ("node7", "host"), "PROGRAM": ("train.py", "program"),
+}  # fmt: skip
+
+
+def test_what_the_environment_says_of_a_run_is_heeded_or_said(stub, monkeypatch, caplog, capfd):
+  heeded = {name: value for name, (value, _) in SAID.items()}
+  for name, value in {**heeded, "RUN_ID": "mine", "SILENT": "false", "QUIET": "false"}.items():
     monkeypatch.setenv(f"WANDB_{name}", value)
+  for name in wandb_run.UNHEEDED:
+    monkeypatch.setenv(name, "1")
+  monkeypatch.delenv("WANDB_X_DISABLE_MACHINE_INFO")
+  options = compose(["wandb.mode=online"])["wandb"]
   with caplog.at_level(logging.WARNING, "posexp"):
-    train([10], during=lambda: __import__("wandb").termwarn("something is odd"))
+    train([10], during=lambda: __import__("wandb").termwarn("something is odd"), **options)
   logged = stub.runs["mine"]
-  assert (logged.project, logged.field("groupName")) == ("my-thesis", "ours")
-  assert (logged.field("displayName"), logged.field("jobType")) == ("first", "ablation")
-  assert said_by_posexp(caplog) == [
-    f"WANDB_DIR is not heeded: what W&B keeps of a run is in {folder(CONFIG)}",
-    "W&B: something is odd",
-  ]
+  found = {field: logged.field(field) for _, field in SAID.values()}
+  assert found == {field: value for value, field in SAID.values()} | {
+    "tags": ["mr", "rpr", "a", "b"]
+  }
+  said = [f"{name} is not heeded: {why}" for name, why in wandb_run.UNHEEDED.items()]
+  assert said_by_posexp(caplog) == [*said, "W&B: something is odd"]
+  assert capfd.readouterr() == ("", "")
 
 
 def test_a_sweep_is_refused_where_the_environment_names_one_run(apart, monkeypatch, capsys):
@@ -286,14 +290,30 @@ def test_a_sweep_is_refused_where_the_environment_names_one_run(apart, monkeypat
 def test_an_agent_that_repeats_a_finished_config_gets_its_result(stub, monkeypatch):
   repeat({"wandb": Wandb()}, folder(CONFIG), CONFIG)  # no agent, nothing to do
   train([10, 20], mode="disabled")
-  for name, value in {"SWEEP_ID": "grid", "RUN_ID": "trial", "PROJECT": "swept"}.items():
+  given = {"rpr.k": {"value": 4}, "seed": {"value": 1}, "wandb_version": 1}
+  Path("given.yaml").write_text(json.dumps(given))
+  said = {"SWEEP_ID": "grid", "RUN_ID": "trial", "PROJECT": "swept", "DIR": "elsewhere"}
+  for name, value in {**said, "SWEEP_PARAM_PATH": "given.yaml"}.items():
     monkeypatch.setenv(f"WANDB_{name}", value)
   repeat({"wandb": Wandb()}, folder(CONFIG), CONFIG)
   [(name, logged)] = stub.runs.items()
   assert (name, logged.project, logged.exit_code) == ("trial", "swept", 0)
   assert steps_of(logged) == [10, 20]
   assert logged.summary["test/accuracy"] == 0.5
-  assert logged.config["rpr"]["k"] == 4
+  # Once, and by the name by which the searches of W&B's sweeps find it.
+  assert (logged.config["rpr"], logged.config["rpr.k"]) == ({"keys": True}, 4)
+
+
+def test_the_sweep_of_the_documents_is_one_of_posexp(apart):
+  text = (Path(__file__).parents[1] / "docs/wandb.md").read_text("utf-8")
+  sweep = yaml.safe_load(re.search(r"^```yaml\n(.*?)^```", text, re.M | re.S)[1])
+  env, *python, first, second, given = sweep["command"]
+  assert (env, given) == ("${env}", "${args_no_hyphens}")
+  assert python == ["python", "-m", "posexp.train"]
+  ranges = {name: each.get("values") or [each["min"]] for name, each in sweep["parameters"].items()}
+  config = resolve(compose([first, second, *(f"{key}={r[-1]}" for key, r in ranges.items())]))
+  assert (config["encoding"], config["rpr"]["k"]) == ("rpr", 8)
+  assert config["train"]["learning_rate"] == 1e-4
 
 
 def test_the_command_is_right_for_runs_elsewhere(monkeypatch, tmp_path):
@@ -304,21 +324,3 @@ def test_the_command_is_right_for_runs_elsewhere(monkeypatch, tmp_path):
   *command, path = shlex.split(line[line.index("python") :])
   assert command == ["python", "-m", "posexp.sync"]
   assert Path(path) == folder(config)
-
-
-@pytest.mark.parametrize(
-  ("options", "words"),
-  [
-    (
-      {"mode": "on"},
-      r"wandb\.mode must be one of auto, online, offline, disabled, dryrun, run, not 'on'",
-    ),
-    ({"project": "a/b"}, r"wandb\.project must be a name"),
-    ({"timeout": 0}, r"wandb\.timeout must be above 0, not 0"),
-    ({"timeout": "long"}, r"wandb\.timeout=long: must be a number"),
-    ({"prject": "x"}, r"wandb\.prject=x: there is no option .* did you mean wandb\.project"),
-  ],
-)
-def test_wrong_options(options, words):
-  with pytest.raises(UserError, match=words):
-    build(Wandb, options, "wandb")

@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from posexp import __version__
 from posexp.errors import UserError, refused
 from posexp.status import doing
 
@@ -36,6 +37,8 @@ class Parser(argparse.ArgumentParser):
       formatter_class=argparse.RawDescriptionHelpFormatter,
       **kwargs,
     )
+    version = f"posexp {__version__}"
+    self.add_argument("--version", action="version", version=version, help="print the version")
 
   def format_help(self) -> str:
     return within(super().format_help())

@@ -22,7 +22,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -353,3 +353,14 @@ def _failure(file: Path) -> str | None:
     return None
   user_error = re.fullmatch(r"""UserError\((['"])(.*)\1\)""", last)
   return user_error[2] if user_error else last
+
+
+def times(path: Path, history: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+  """Return when each row of a run was logged, in seconds since 1970, by its step.
+
+  The rows say how many seconds of training lie between them, and the file when the last was added.
+  """
+  if not history:
+    return {}
+  end = (path / ROWS).stat().st_mtime - history[-1].get("time/seconds", 0.0)
+  return {row["step"]: end + row.get("time/seconds", 0.0) for row in history}

@@ -15,8 +15,9 @@ import yaml
 from posexp.errors import UserError, pasted
 from posexp.runs import Run, RunWriter
 from posexp.runs.identity import settings
+from posexp.runs.run import times
 from posexp.storage import is_number
-from posexp.tracking.tracker import Tables, TrackedRun, Tracker, times
+from posexp.tracking.tracker import Tables, TrackedRun, Tracker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class TensorBoard(Tracker):
     writer.add_text("config", _code(yaml.safe_dump(dict(config), sort_keys=False)))
     opened = TensorBoardRun(writer, {**settings(config), **facts})
     opened.line = f"tensorboard --logdir {pasted(folder)}"
-    logged = times(run)
+    logged = times(run.path, run.history)
     for row in run.history:
       opened.log(row["step"], row, logged[row["step"]])
     return opened
@@ -63,15 +64,14 @@ class TensorBoardRun(TrackedRun):
   def summarize(self, summary: Mapping[str, Any]) -> None:
     from tensorboardX.summary import hparams
 
-    scores = {key: value for key, value in summary.items() if "/" in key and is_number(value)}
     plain = {
       key: value if isinstance(value, bool | int | float | str) else json.dumps(value)
       for key, value in self.parameters.items()
     }
-    for each in hparams(plain, scores):
+    # Without the list of all options, which TensorBoard takes from one run: others have others.
+    for each in hparams(plain, {})[1:]:
       self.writer.file_writer.add_summary(each)
-    for name, value in scores.items():
-      self.writer.add_scalar(name, value, summary["step"])
+    self.log(summary["step"], summary)
 
   def samples(self, tables: Tables) -> None:
     for name, rows in tables.items():

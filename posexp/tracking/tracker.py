@@ -14,15 +14,12 @@ from typing import Any, ClassVar, Self
 
 from posexp.runs import Run, RunWriter, read_run
 from posexp.runs.predictions import load_samples
-from posexp.runs.seal import ROWS
 
 log = logging.getLogger("posexp")
 
 # Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
-RESULTS = (
-  *("step", "stopped_at", "averaged", "bleu_signature", "generated"),
-  *("headline", "metrics", "gates"),
-)
+RESULTS: tuple[str, ...] = ("step", "stopped_at", "averaged", "bleu_signature", "generated")
+RESULTS += ("headline", "metrics", "gates")
 
 Tables = Mapping[str, Sequence[Mapping[str, Any]]]  # rows with the same keys, by the table's name
 
@@ -144,14 +141,3 @@ def facts(summary: Mapping[str, Any] | None) -> dict[str, Any]:
   return {
     key: value for key, value in (summary or {}).items() if "/" not in key and key not in RESULTS
   }
-
-
-def times(run: RunWriter | Run) -> dict[int, float]:
-  """Return when each row of a run was logged, in seconds since 1970, by its step.
-
-  The rows say how many seconds of training lie between them, and the file when the last was added.
-  """
-  if not run.history:
-    return {}
-  end = (run.path / ROWS).stat().st_mtime - run.history[-1].get("time/seconds", 0.0)
-  return {row["step"]: end + row.get("time/seconds", 0.0) for row in run.history}

@@ -5,39 +5,40 @@ Training logs it, or `posexp.sync` afterwards, from the run's folder.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import json
 import logging
 import os
 import re
 import secrets
-import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import yaml
+
 from posexp import storage
 from posexp.config.checks import Positive, check
-from posexp.errors import UserError, near, pasted, printable
+from posexp.errors import UserError, pasted, printable
 from posexp.runs import BOOKKEEPING, Run, RunWriter
-from posexp.tracking import wandb_server
-from posexp.tracking.tracker import Tables, TrackedRun, Tracker, times
+from posexp.runs.run import times
+from posexp.tracking import wandb_offline, wandb_server
+from posexp.tracking.tracker import Tables, TrackedRun, Tracker
 
+NOTE = "wandb/sent.json"  # of a run's folder: how much of it W&B has, and where
 PROJECT = "posexp"  # where none is named
 NAME = 128  # letters that W&B takes for the name of a run or a group
-CURVES = ("train", "validation", "time", "memory")  # prefixes of metrics that are drawn over steps
-
-
-# What W&B's variables say of a run, by the argument of `wandb.init`.
-SAID = {
-  "id": "WANDB_RUN_ID",
-  "name": "WANDB_NAME",
-  "group": "WANDB_RUN_GROUP",
-  "job_type": "WANDB_JOB_TYPE",
+# Numbers that hardly change: no chart is needed to read them.
+CONSTANT = ("time/compile_seconds", "time/first_step_seconds", "memory/temporary_bytes")
+UNHEEDED = {  # why not
+  "WANDB_DIR": "what W&B keeps of a run is in the run's folder",
+  "WANDB_RESUME": "a run always goes on where it was stopped",
+  "WANDB_INIT_TIMEOUT": "wandb.timeout says how long to wait",
+  "WANDB_FORK_FROM": "a run begins anew or goes on",
+  "WANDB_RESUME_FROM": "a run goes on from its newest checkpoint",
 }
-UNHEEDED = ("WANDB_DIR", "WANDB_RESUME")  # a run's folder has its data, and it always goes on
-START = 3.0  # seconds of the timeout that are kept for starting offline
 
 log = logging.getLogger("posexp")
 
@@ -54,9 +55,14 @@ class Wandb(Tracker):
   mode: Literal["auto", "online", "offline", "disabled", "dryrun", "run"] = "auto"
   project: str | None = None
   entity: str | None = None
+  name: str | None = None
+  group: str | None = None
+  job_type: str | None = None
   tags: tuple[str, ...] | str | None = None  # of a text, as WANDB_TAGS is, commas part them
   notes: str | None = None
   timeout: Positive = 15.0  # seconds for the server to answer before a run goes on offline
+  console: Literal["off", "auto", "wrap", "redirect", "wrap_raw", "wrap_emu"] = "off"
+  log_model: bool = False  # whether the best checkpoint becomes an artifact
 
   def __post_init__(self):
     check(self)
@@ -70,11 +76,6 @@ class Wandb(Tracker):
     """The tags, one by one."""
     given = self.tags.split(",") if isinstance(self.tags, str) else self.tags or ()
     return [tag.strip() for tag in given if tag.strip()]
-
-  @property
-  def named_project(self) -> str:
-    """The project, be it the default."""
-    return self.project or os.environ.get("WANDB_PROJECT") or PROJECT
 
   @property
   def disabled(self) -> bool:
@@ -96,20 +97,23 @@ class Wandb(Tracker):
     """
     if self.disabled:
       return TrackedRun("disabled")
-    deadline = time.monotonic() + self.timeout - START
-    for name in UNHEEDED:
-      if name in os.environ:
-        log.warning("%s is not heeded: what W&B keeps of a run is in %s", name, near(run.path))
+    swept = "WANDB_SWEEP_ID" in os.environ  # by an agent, which names the run and sets WANDB_DIR
+    for name, why in UNHEEDED.items():
+      if os.environ.pop(name, None) and not (swept and name == "WANDB_DIR"):
+        log.warning("%s is not heeded: %s", name, why)
     settings = self.settings(config, facts, run.path)
-    settings |= {key: os.environ[name] for key, name in SAID.items() if os.environ.get(name)}
-    if "WANDB_SWEEP_ID" in os.environ:  # whose agent has named them
+    settings["id"] = os.environ.get("WANDB_RUN_ID") or settings["id"]
+    if swept:
       settings |= {"id": None, "entity": None, "project": None}
+      settings["config"] = _without_parameters(settings["config"])
     why = ""
     if self.mode not in ("offline", "dryrun"):
       try:
-        opened = WandbRun(wandb_server.open_online(settings, deadline), run)
-        opened.line = opened.run.url
-        return opened
+        wandb_server.connect(self.timeout / 2)
+        if wandb_offline.unsent(run.path, settings["id"]):
+          raise ConnectionError("what was logged offline before is not sent yet")
+        opened = wandb_server.start(settings, self.timeout / 2, console=self.console)
+        return WandbRun(opened, run, self)
       except Exception as error:
         wandb_server.reset()
         why = wandb_server.reason(error)
@@ -117,15 +121,14 @@ class Wandb(Tracker):
           raise UserError(
             f"wandb.mode=online: {why}; wandb.mode=offline keeps the data to be sent later"
           ) from error
-        why = f" ({why})"
     try:
-      opened = WandbRun(wandb_server.open_offline(settings), run)
+      first = wandb_offline.next_step(run.path, settings["id"])
+      opened = wandb_server.start(settings, console=self.console)
+      return WandbRun(opened, run, self, first, f"offline{why and f' ({why})'}; send with: ")
     except Exception as error:
       raise UserError(
         f"wandb.mode=offline: {wandb_server.reason(error)}; wandb.mode=disabled trains without W&B"
       ) from error
-    opened.line = f"offline{why}; send with: {_sync_command(run.path)}"
-    return opened
 
   def settings(
     self, config: Mapping[str, Any], facts: Mapping[str, Any], folder: Path
@@ -137,53 +140,65 @@ class Wandb(Tracker):
     """
     task, encoding = config["task"]["name"], printable(config["encoding"])
     group = f"{task}/{encoding}/{folder.absolute().parent.name}"
+    # Sections stay nested: W&B shows {"rpr": {"k": 4}} as rpr.k, and cannot filter by a dotted key.
+    chosen = {key: config[key] for key in config if key == "seed" or key not in BOOKKEEPING}
     return {
       "id": _run_id(folder),
-      "job_type": "train",
-      "group": printable(group)[:NAME],
-      "name": printable(f"{group}/seed={config['seed']}")[-NAME:],
+      "job_type": self.job_type or "train",
+      "group": printable(self.group or group)[:NAME],
+      "name": printable(self.name or f"{group}/seed={config['seed']}")[-NAME:],
       "tags": list(dict.fromkeys([printable(str(task))[:64], encoding[:64], *self.all_tags])),
       "notes": self.notes or None,
-      "project": self.named_project,
+      "project": self.project or PROJECT,
       "entity": self.entity or None,
-      "config": {**experiment(config), **facts},
+      "config": {**chosen, **facts},
       "dir": str(folder),
       "reinit": "finish_previous",
     }
 
 
 class WandbRun(TrackedRun):
-  """An open run of W&B, which gets the rows of a run's history that it does not have.
+  """An open run of W&B, which gets the rows of a run's history that W&B does not have.
 
-  Earlier offline runs in the folder, which this one replaces, are removed: that of a process that
-  was killed ends in half a record, at which `wandb sync` stops.
+  `first` is the step from which it lacks them, where W&B itself cannot know that: offline. `line`
+  is then followed by the command that sends the run.
   """
 
-  def __init__(self, opened: Any, run: RunWriter | Run):
+  def __init__(
+    self, opened: Any, run: RunWriter | Run, options: Wandb, first: int = 0, line: str = ""
+  ):
+    super().__init__(f"{line}{_sync_command(run.path)}" if opened.offline else opened.url)
     self.run = opened
     self.folder = run.path
+    self.options = options
+    self._first = max(first, opened.step, opened.starting_step)
     self._step, self._finished = 0, False
     opened.define_metric("step", hidden=True)  # else a chart shows it over itself
-    for prefix in CURVES:
+    for prefix in ("train", "validation", "time", "memory"):
       opened.define_metric(f"{prefix}/*", step_metric="step")
-    logged = times(run)
+    logged = times(run.path, run.history)
     for row in run.history:
       self.log(row["step"], row | {"_timestamp": logged[row["step"]]})
-    for offline in run.path.glob(f"wandb/offline-run-*-{opened.id}"):
-      if offline.name != Path(opened.dir).parent.name:
-        shutil.rmtree(offline, ignore_errors=True)
 
   def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Add a row, unless W&B has the step already, from before the run was stopped."""
+    """Add a row, unless W&B has the step already, from before the run was stopped.
+
+    What is CONSTANT goes into the summary alone.
+    """
     self._step = step
-    if step >= max(self.run.step, self.run.starting_step):
-      self.run.log({"step": step, **metrics}, step=step, commit=True)
+    if step >= self._first:
+      row = {key: value for key, value in metrics.items() if key not in CONSTANT}
+      self.run.summary.update({key: metrics[key] for key in CONSTANT if key in metrics})
+      self.run.log({"step": step, **row}, step=step, commit=True)
     wandb_server.heard.flush()
 
   def summarize(self, summary: Mapping[str, Any]) -> None:
     """Set the run's result in W&B."""
     self.run.summary.update(dict(summary))
     self._finished = True
+    best = self.folder / "checkpoints" / str(summary.get("step"))
+    if self.options.log_model and best.is_dir():
+      self.run.log_model(best, f"model-{self.run.id}")
 
   def samples(self, tables: Tables) -> None:
     """Log predictions as tables, those that W&B has already and those without rows excepted."""
@@ -198,14 +213,12 @@ class WandbRun(TrackedRun):
       self.run.log(made)
 
   def close(self, status: int) -> None:
-    """Send what is left and close the run; note what the server has of it."""
+    """Send what is left and close the run; note how much of it W&B has, and where."""
     self.run.finish(exit_code=status)
     wandb_server.heard.flush()
-    if not self.run.offline:
-      place = {"server": self.run.settings.base_url}
-      place |= {"entity": self.run.entity, "project": self.run.project}
-      sent = place | extent(self._step, self._finished)
-      storage.write(self.folder / "wandb" / "sent.json", json.dumps(sent) + "\n")
+    place = {"entity": self.run.entity, "project": self.run.project, "offline": self.run.offline}
+    sent = {"server": self.run.settings.base_url, "step": self._step, "finished": self._finished}
+    storage.write(self.folder / NOTE, json.dumps(sent | place) + "\n")
 
   def failed(self, error: Exception) -> str:
     """Return why, and how to send the rest."""
@@ -213,29 +226,18 @@ class WandbRun(TrackedRun):
     return f"{wandb_server.reason(error)}; send the rest with: {_sync_command(self.folder)}"
 
 
-def is_synced(run: Run, server: str, options: Wandb) -> bool:
-  """Return whether a server is known to have all of a run, in the project and entity asked for."""
-  try:
-    found = json.loads((run.path / "wandb" / "sent.json").read_bytes())
-    entity = found["entity"]
-  except (OSError, ValueError, KeyError, TypeError):
-    return False
-  place = {"server": server, "entity": options.entity or entity, "project": options.named_project}
-  return found == place | extent(run.step, run.summary is not None)
+def _without_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Return a config without the parameters of a sweep, which W&B adds with the dots in their names.
 
-
-def extent(step: int, finished: bool) -> dict[str, Any]:
-  """Return how much there is of a run: its rows up to a step, and whether it has its summary."""
-  return {"step": step, "finished": finished}
-
-
-def experiment(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the part of a config that describes the experiment.
-
-  Sections stay nested: W&B shows and groups {"rpr": {"k": 4}} as rpr.k, but cannot filter by a key
-  that has a dot.
+  Only by these names do its grid search and its Bayesian search find them.
   """
-  return {key: config[key] for key in config if key == "seed" or key not in BOOKKEEPING}
+  found, file = copy.deepcopy(dict(config)), os.environ.get("WANDB_SWEEP_PARAM_PATH")
+  for key in yaml.safe_load(Path(file).read_bytes()) if file else ():
+    *path, last = key.split(".")
+    section = functools.reduce(lambda at, part: at.get(part, {}), path, found)
+    if path:
+      section.pop(last, None)
+  return found
 
 
 def _run_id(folder: Path) -> str:
@@ -247,7 +249,7 @@ def _run_id(folder: Path) -> str:
   file = storage.unlinked(folder / "wandb") / "id"
   if not file.is_file() or not re.fullmatch(rb"[\w.=-]{1,128}", file.read_bytes()):
     own = re.sub(r"[^\w.=-]", "_", folder.absolute().parent.name, flags=re.A)[:64]
-    storage.write(file, f"{own}-{secrets.token_hex(4)}")
+    storage.write(file, os.environ.get("WANDB_RUN_ID") or f"{own}-{secrets.token_hex(4)}")
   return file.read_text()
 
 

@@ -1,6 +1,6 @@
 """The module wandb and its server: how they are reached, and what their errors mean.
 
-W&B takes two seconds to import, which wandb.mode=disabled need not: `load` imports it.
+W&B takes two seconds to import, so functions import it: wandb.mode=disabled need not wait.
 """
 
 from __future__ import annotations
@@ -10,85 +10,76 @@ import logging
 import logging.handlers
 import os
 import re
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-log = logging.getLogger("posexp")
-QUIET = {"silent": True, "quiet": True, "console": "off"}
+log: Any = logging.getLogger("posexp")  # which handles records as a handler does
+QUIET = {"silent": True, "quiet": True}
 FINISH = {"finish_timeout": 60.0, "finish_timeout_raises": True}  # seconds, to send what is left
 
 
-def load() -> Any:
-  """Return the module wandb."""
-  # Else W&B's reports on itself keep a process ten seconds if the server does not answer.
-  os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-  import wandb
-
-  return wandb
+# Else W&B's reports on itself keep a process ten seconds if the server does not answer.
+os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 
-class Heard(logging.handlers.MemoryHandler):
-  """Keeps the warnings and errors that W&B would have printed, to be logged or forgotten."""
-
-  def __init__(self):
-    super().__init__(capacity=1000, flushLevel=logging.CRITICAL + 1)
-    self.target: Any = log  # which handles records as a handler does
-    self.logger = logging.Logger(log.name, logging.WARNING)
-    self.logger.addHandler(self)
-
-  def handle(self, record: logging.LogRecord) -> bool:
-    """Keep a message, in place of the words that W&B begins its lines with."""
-    record.msg = re.sub(r"^wandb: (WARNING|ERROR) ", "W&B: ", record.msg, flags=re.M)
-    return super().handle(record)
+def _worded(record: logging.LogRecord) -> bool:
+  """Put a prefix in place of the words that W&B begins its lines with; keep the record."""
+  record.msg = re.sub(r"^wandb: (WARNING|ERROR) ", "W&B: ", record.msg, flags=re.M)
+  return True
 
 
-heard = Heard()
+# Keeps the warnings and errors that W&B would have printed, to be logged or forgotten.
+heard = logging.handlers.MemoryHandler(1000, logging.CRITICAL + 1, log)
+heard.addFilter(_worded)
+_logger = logging.Logger(log.name, logging.WARNING)
+_logger.addHandler(heard)
 
 
 def session(**settings: Any) -> Any:
-  """W&B's session with these settings, whose warnings go to `heard`."""
-  wandb = load()
+  """Return W&B's session with these settings; `heard` gets its warnings."""
+  import wandb
+
   found = wandb.setup(settings=wandb.Settings(**QUIET, **settings))
-  wandb.termsetup(found.settings, heard.logger)
+  wandb.termsetup(found.settings, _logger)
   return found
 
 
-def server_url() -> str:
-  """Return where W&B is, by its settings."""
-  return session().settings.base_url
-
-
-def connect(deadline: float) -> Any:
-  """Return the module wandb, once the user is logged in and the server has answered.
+def connect(timeout: float) -> str:
+  """Return the address of the server, once the user is logged in and it has answered.
 
   Raises:
-    ConnectionError: the server does not answer before the deadline, by `time.monotonic`.
+    ConnectionError: the server does not answer within `timeout` seconds.
     Exception: an error of W&B, of any class.
   """
-  wandb, url = load(), session(mode="online").settings.base_url
+  import wandb
+
+  url = session(mode="online").settings.base_url
   if not wandb.login(prompt=False, verify=False):
     raise wandb.Error("not logged in")
-  reach(url, deadline)
-  return wandb
+  reach(url, timeout)
+  return url
 
 
-def open_online(settings: Mapping[str, Any], deadline: float, **more: Any) -> Any:
-  """Return a run of W&B on the server, from arguments of `wandb.init` and `wandb.Settings`; raises
-  as `connect` does.
+def start(settings: Mapping[str, Any], timeout: float | None = None, **more: Any) -> Any:
+  """Return a new run of W&B: on the server that answered `connect`, or on disk without a timeout.
+
+  Args:
+    settings: arguments of `wandb.init`.
+    timeout: seconds for the server to open the run.
+    more: arguments of `wandb.Settings`.
+
+  Raises:
+    Exception: an error of W&B, of any class.
   """
-  wandb = connect(deadline)
-  options = wandb.Settings(**QUIET, **FINISH, **more, init_timeout=_left(deadline))
-  return wandb.init(**settings, mode="online", resume="allow", settings=options)
+  import wandb
 
-
-def open_offline(settings: Mapping[str, Any]) -> Any:
-  """Return a run of W&B on disk, from arguments of `wandb.init`."""
-  wandb = load()
-  session()
-  return wandb.init(**settings, mode="offline", settings=wandb.Settings(**QUIET, **FINISH))
+  if timeout is None:
+    session()
+  mode: Any = {"mode": "online", "resume": "allow"} if timeout else {"mode": "offline"}
+  more |= {"init_timeout": timeout} if timeout else {}
+  return wandb.init(**settings, **mode, settings=wandb.Settings(**QUIET, **FINISH, **more))
 
 
 def reset() -> None:
@@ -103,12 +94,11 @@ def reset() -> None:
   wandb.run = None  # else no later login is possible
 
 
-def reach(url: str, deadline: float) -> None:
-  """Raise ConnectionError unless a W&B server answers before the deadline, whatever it answers."""
+def reach(url: str, timeout: float) -> None:
+  """Raise ConnectionError unless a W&B server answers within some seconds, whatever it answers."""
   try:
-    urllib.request.urlopen(f"{url}/graphql", timeout=_left(deadline)).close()
-  except urllib.error.HTTPError:
-    pass
+    with contextlib.suppress(urllib.error.HTTPError):
+      urllib.request.urlopen(f"{url}/graphql", timeout=timeout).close()
   except Exception as error:
     raise ConnectionError(f"{url} does not answer") from error
 
@@ -119,8 +109,3 @@ def reason(error: Exception) -> str:
   if re.search(r"\b401\b|verify credentials", text):
     return "W&B does not accept the API key"
   return text.partition(': {"')[0].rstrip(".") or type(error).__name__
-
-
-def _left(deadline: float) -> float:
-  """Return seconds until the deadline, one at least."""
-  return max(deadline - time.monotonic(), 1.0)

@@ -1,0 +1,42 @@
+"""Sessions of a run that W&B keeps in the run's folder, and what W&B's own reader finds there.
+
+Each session of training has a folder there, with the rows that the sessions before it lack.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+EMPTY = 7  # bytes of a session that was killed before W&B had recorded anything: its header
+
+
+def sessions(folder: Path, run_id: str | None) -> list[Path]:
+  """Return the folders of a run's sessions that have records, the earliest first."""
+  found = (folder / "wandb").glob(f"*run-*-{glob.escape(run_id or '')}/*.wandb")
+  kept = [file.parent for file in found if file.stat().st_size > EMPTY]
+  return sorted(kept, key=lambda each: each.name.removeprefix("offline-"))
+
+
+def unsent(folder: Path, run_id: str | None) -> list[Path]:
+  """Return the offline sessions that W&B has not marked as sent."""
+  found = sessions(folder, run_id)
+  return [each for each in found if each.name[0] == "o" and not any(each.glob("*.synced"))]
+
+
+def next_step(folder: Path, run_id: str | None) -> int:
+  """Return the step after the last row that the sessions of a run have recorded."""
+  newest_first = (records(each, "history") for each in reversed(sessions(folder, run_id)))
+  rows = next(filter(None, newest_first), [])  # no earlier session has later rows
+  return 1 + max((row["item"]["_step"] for row in rows), default=-1)
+
+
+def records(session: Path, kind: str) -> list[dict[str, Any]]:
+  """Return what W&B's reader finds of a kind in a session, up to the first damaged record."""
+  argv = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(session)]
+  lines = subprocess.run(argv, capture_output=True, text=True).stdout.splitlines()
+  return [each[kind] for each in map(json.loads, lines) if each["type"] == kind]
