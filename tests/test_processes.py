@@ -112,7 +112,7 @@ time.sleep(100)
   both = [python(code, **dict(zip(VARIABLES, (at, "2", str(i)), strict=True))) for i, at in two()]
   said = [each.communicate(timeout=90)[1] for each in both]
   assert [each.returncode for each in both] == ([-9, 1] if dies == 0 else [1, -9])
-  sentence = f"process {dies} of 2 has ended; the same command goes on"
+  sentence = f"process {dies} of 2 has ended; the same command goes on from what is saved"
   assert said[1 - dies] == f"posexp: error: {sentence}\n"
 
 
