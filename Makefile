@@ -4,10 +4,11 @@
 # make lint                                 check style and types
 # make docs                                 build the guides of docs/ into site/
 # make gpu                                  check and measure this GPU; ARGS="--help" says more
+# make slurm                                try sweeps on clusters of Slurm that it sets up; the same
 # make lock                                 renew requirements.lock
 #
 # Each first installs what it needs into .venv, once. PYTHON=python3.12 names another Python.
-# EXTRA=cuda, EXTRA=tpu and EXTRA=slurm add what those need.
+# EXTRA=cuda and EXTRA=tpu add what those need.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -28,13 +29,13 @@ TYPED := $(foreach each,$(TYPED),'$(subst ␠,$(blank),$(subst ','\'',$(each)))'
 HINT := flags go into ARGS, as in make train ARGS="-m seed=0,1"
 
 # Make would look at a word that is neither a target nor an option after training.
-GOALS := help train test lint docs gpu lock $(READY) .venv/ready-%
+GOALS := help train test lint docs gpu slurm lock $(READY) .venv/ready-%
 ifneq ($(filter-out $(GOALS),$(MAKECMDGOALS)),)
   $(error $(filter-out $(GOALS),$(MAKECMDGOALS)): no target of make; write options as \
     option=value, as in make train encoding=rpr, and other arguments as in make test ARGS="-x")
 endif
 
-.PHONY: help train test lint docs gpu lock
+.PHONY: help train test lint docs gpu slurm lock
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -56,6 +57,9 @@ docs:
 gpu:
 	@$(MAKE) -s --no-print-directory EXTRA=$(CUDA) .venv/ready$(CUDA:%=-%)
 	@$(BIN)/python scripts/gpu.py $(TYPED) $(ARGS)
+
+slurm: $(READY)
+	@$(BIN)/python scripts/slurm.py $(TYPED) $(ARGS)
 
 lock: $(READY)
 	@$(UV) compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \

@@ -56,7 +56,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     task, trackers = setup.task, chosen(config)
     path = folder(config, **setup.data_digests())
     if config["distributed"] == "auto":
-      processes.join(path)
+      processes.join(path, config["distributed_timeout"])
     if not processes.is_main_process():
       trackers = {}
     kind = RunWriter if processes.is_main_process() else ReadOnlyRun

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import importlib.util
 import logging
 import os
 import re
@@ -262,13 +261,11 @@ def test_signals_end_a_sweep_with_a_sentence(command, monkeypatch, sent, status)
   assert err == "posexp: interrupted; the same command goes on from here\n"
 
 
-@pytest.mark.skipif(bool(importlib.util.find_spec("submitit")), reason="it is installed")
-def test_a_launcher_without_its_package_is_a_sentence(command):
-  status, _, _, err = command("-m", "hydra/launcher=slurm", "seed=0,1")
-  message = (
-    "hydra/launcher=slurm needs submitit, which is not installed: pip install 'posexp[slurm]'"
-  )
-  assert (status, err) == (2, f"posexp: error: {message}\n")
+@pytest.mark.parametrize(("asked", "said"), [("install=bash", "complete -o"), ("install=x", "")])
+def test_a_shell_gets_what_completes_options(command, asked, said):
+  status, _, out, err = command("--shell-completion", asked)
+  assert (status, said in out) == ((0, True) if said else (2, True))
+  assert bool(err) == (not said)
 
 
 def test_only_our_own_info_is_shown(command):

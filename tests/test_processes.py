@@ -14,7 +14,9 @@ from posexp.errors import UserError
 from posexp.training.processes import ProcessInfo, StopFlag, process_info
 
 VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-SLURM = ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
+STEP = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "gpu[03-05,7],a1"}
+STEP |= {"SLURM_JOB_ID": "4097", "SLURM_STEP_ID": "1"}
+TORCH = {"WORLD_SIZE": "3", "RANK": "2"}
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def variables(monkeypatch):
   """Sets those given, and no others of their kind."""
 
   def given(**values):
-    for name in (*VARIABLES, *SLURM):
+    for name in (*VARIABLES, *STEP, *TORCH):
       monkeypatch.delenv(name, raising=False)
     for name, value in values.items():
       monkeypatch.setenv(name, value)
@@ -35,8 +37,14 @@ def test_the_environment_says_which_process_this_is(variables):
   assert process_info() == ProcessInfo(0, 1)
   variables(JAX_COORDINATOR_ADDRESS="a:1", JAX_NUM_PROCESSES="4", JAX_PROCESS_ID="3")
   assert process_info() == ProcessInfo(3, 4, "a:1")
-  variables(SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="1")
-  assert process_info() == ProcessInfo(1, 2)
+  variables(**STEP)
+  assert process_info() == ProcessInfo(1, 2, "gpu03:61442")
+  variables(**STEP | {"SLURM_STEP_NODELIST": "a1"}, JAX_COORDINATOR_ADDRESS="a:1")
+  assert process_info() == ProcessInfo(1, 2, "a:1")
+  variables(**TORCH, JAX_COORDINATOR_ADDRESS="a:1")
+  assert process_info() == ProcessInfo(2, 3, "a:1")
+  variables(**TORCH)  # of whom nobody knows the address
+  assert process_info() == ProcessInfo(0, 1)
   variables(SLURM_PROCID="0")  # a shell in an allocation of Slurm
   assert process_info() == ProcessInfo(0, 1)
 
@@ -57,21 +65,21 @@ def test_half_of_what_is_needed_is_refused(variables, given, message):
 
 
 def test_one_process_alone_is_answered_at_once():
-  assert [StopFlag().step(mine) for mine in (False, True)] == [False, True]
-  assert StopFlag().read(True)
+  assert [StopFlag().step(mine) for mine in (0, 2)] == [0, 2]
+  assert StopFlag().read(2) == 2
 
 
 TOGETHER = """
 import sys
 from posexp.errors import UserError
 from posexp.training import processes
-processes.join("a run")
+processes.join("a run", 60)
 with processes.main_process_first():
   print("in the block", flush=True)
 flag, asked = processes.StopFlag(), not processes.is_main_process()
 print([step for step in range(8) if flag.step(asked and step == 2)], flag.read(asked))
 try:
-  processes.join(f"another run of {processes.is_main_process()}")
+  processes.join(f"another run of {processes.is_main_process()}", 60)
 except UserError as error:
   print(error)
 """
@@ -85,10 +93,36 @@ def test_all_processes_stop_at_the_same_step_and_train_the_same_run():
     assert each.returncode == 0, err
     assert spoken(out).splitlines() == [
       "in the block",
-      "[5] True",  # asked at step 2, and answered without waiting for the others
+      "[5] 1",  # asked at step 2, and answered without waiting for the others
       "2 processes were started together for different runs; distributed=off lets each train its "
       "own",
     ]
+
+
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_process_whose_partner_dies_says_so_and_ends(dies):
+  code = f"""
+import os, time
+from posexp.training import processes
+processes.join("a run", 60)
+if processes.is_main_process() == {not dies}:
+  os.kill(os.getpid(), 9)
+time.sleep(100)
+"""
+  both = [python(code, **dict(zip(VARIABLES, (at, "2", str(i)), strict=True))) for i, at in two()]
+  said = [each.communicate(timeout=90)[1] for each in both]
+  assert [each.returncode for each in both] == ([-9, 1] if dies == 0 else [1, -9])
+  sentence = f"process {dies} of 2 has ended; the same command goes on from what is saved"
+  assert said[1 - dies] == f"posexp: error: {sentence}\n"
+
+
+@pytest.mark.parametrize(("rank", "other"), [(0, "processes 1, 2"), (1, "processes 0, 2")])
+def test_a_process_whose_partners_never_come_says_so_and_ends(rank, other):
+  code = "from posexp.training import processes\nprocesses.join('a run', 0.7)"
+  alone = python(code, **dict(zip(VARIABLES, (two()[0][1], "3", str(rank)), strict=True)))
+  _, err = alone.communicate(timeout=90)
+  assert f"process {rank} of 3 waited 0.7 s (distributed_timeout) for {other} at 127" in err
+  assert "Check failure stack trace" not in err
 
 
 def two():
@@ -117,8 +151,8 @@ def last(out):
 
 
 def spoken(out):
-  """Less what a library of JAX says on connecting processes of a CPU."""
-  return re.sub(r"^\[Gloo\] .*\n", "", out, flags=re.MULTILINE)
+  """Less what is said when processes connect."""
+  return re.sub(r"^(\[Gloo\]|process \d of \d waits) .*\n", "", out, flags=re.MULTILINE)
 
 
 def rows(home, name):

@@ -1,8 +1,7 @@
-"""Sweeps as Slurm jobs, with stand-ins for the cluster and for what submits to it."""
+"""Sweeps as Slurm jobs, with a stand-in for Slurm's commands; `make slurm` tries the real ones."""
 
-import pickle
+import re
 import signal
-import sys
 import types
 from pathlib import Path
 
@@ -12,198 +11,241 @@ from order import command
 from posexp.errors import UserError
 from posexp.runs import RunWriter, folder
 from posexp.sweeps import slurm
-from posexp.sweeps.sweep import Member
+from posexp.sweeps.launch import launch
 
 
-class Cluster(types.ModuleType):
-  """What posexp uses of submitit; jobs are done when they are submitted, unless they are held."""
+class Cluster:
+  """What posexp asks of Slurm. Jobs end as soon as they are submitted, unless they are held."""
 
   def __init__(self):
-    super().__init__("submitit")
-    self.given = {}  # the options of the last submission
-    self.submitted = 0
     self.held = False
-    self.states = {}
-    self.results = {}
-    self.refusal = None
-    self.helpers = self
+    self.submissions = []  # the flags and the script of each
+    self.live = {}  # by the ids of jobs: state and reason
+    self.past = {}
+    self.refusals = {}  # by the names of commands
 
-    class SlurmJob:
-      """A job, as it is found again by its id."""
+  def asked(self, name, *words, **given):
+    if name in self.refusals:
+      raise UserError(self.refusals[name])
+    return getattr(self, name)(*words, **given)
 
-      watcher = types.SimpleNamespace(update=lambda: None)
+  def sbatch(self, *flags, input, stdout, env):
+    self.submissions.append((flags, input))
+    array = 6 + len(self.submissions)
+    stdout.write(f"{array};cluster\n".encode())
+    stdout.flush()
+    last = int(re.search(r"--array=0-(\d+)%", " ".join(flags))[1])
+    place = Path(re.search(rf"export {slurm.JOB}=(\S+)", input)[1])
+    for number in range(last + 1):
+      if self.held:
+        self.live[f"{array}_{number}"] = "PENDING", "Priority"
+      else:
+        with pytest.MonkeyPatch.context() as patch:
+          patch.setenv("SLURM_ARRAY_TASK_ID", str(number))
+          patch.setenv("SLURM_JOB_ID", "9")
+          patch.setenv(slurm.JOB, str(place))
+          assert launch(train) == 0
 
-      def __init__(job, output, job_id):
-        job.job_id = job_id
-        name = Path(str(output).replace("%j", job_id), f"{job_id}_0_log.err")
-        job.paths = types.SimpleNamespace(stderr=name)
+  def squeue(self, *words):
+    if "all" in words:
+      return "".join(f"{job}|{state}\n" for job, state in self.past.items())
+    return "".join(f"{job} {' '.join(state)}\n" for job, state in self.live.items())
 
-      @property
-      def state(job):
-        return self.states.get(job.job_id, "UNKNOWN")
-
-      def done(job):
-        return job.job_id in self.results or job.state == "CANCELLED"
-
-      def result(job):
-        return self.results[job.job_id]
-
-    self.SlurmJob = SlurmJob
-
-  @staticmethod
-  def DelayedSubmission(*args):
-    return args
-
-  def AutoExecutor(self, output, **options):
-    self.given = {"folder": str(output), **options}
-    return self
-
-  def update_parameters(self, **options):
-    if "slurm_partitoin" in options:
-      raise NameError("Unknown argument 'partitoin' for executor 'slurm'. Valid arguments: many")
-    self.given |= options
-
-  def map_array(self, task, members):
-    if self.refusal:
-      raise RuntimeError(self.refusal)
-    jobs = {f"{7 + self.submitted}_{number}": each for number, each in enumerate(members)}
-    self.submitted += len(jobs)
-    for job, member in jobs.items():
-      self.states[job] = "PENDING"
-      if not self.held:
-        self.results[job] = pickle.loads(pickle.dumps(task))(member)
-    return [types.SimpleNamespace(job_id=job) for job in jobs]
+  def sacct(self, *words):
+    return "7_[0-1%256]|PENDING\n"  # what it has for ever of jobs cancelled before their start
 
 
 def train(config):
   """Stands in for training."""
-  assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+  assert signal.getsignal(signal.SIGTERM) is slurm.save_only
   with RunWriter(folder(config), config) as run:
     if config["seed"] == 1 and config["encoding"] == "rpr":
       raise ValueError("a first line\nand a second")
     if config["seed"] == 2:
       raise UserError("it cannot be")
+    if config["seed"] == 3:
+      signal.raise_signal(signal.SIGUSR2)
     run.finish({"test/accuracy": 0.5, "test/macro_f1": 0.5})
 
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr("posexp.train.train", train)
-  monkeypatch.setattr("posexp.sweeps.slurm.SECONDS", 0)
   made = Cluster()
-  monkeypatch.setitem(sys.modules, "submitit", made)
-  before = signal.getsignal(signal.SIGTERM)
+  monkeypatch.setattr(slurm, "_asked", made.asked)
+  monkeypatch.setattr(slurm, "SECONDS", 0)
+  before = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGUSR2)]
   yield made
-  signal.signal(signal.SIGTERM, before)
+  for number, handler in before:
+    signal.signal(number, handler)
 
 
 @pytest.fixture
 def clock(cluster, monkeypatch):
-  """What happens between two looks at the jobs; then Ctrl-C is typed."""
+  """What the jobs are at each look after the first; then Ctrl-C is typed."""
   events = []
 
   def sleep(seconds):
     if not events:
       raise KeyboardInterrupt
-    cluster.states |= events.pop(0)
+    cluster.live = events.pop(0)
 
   monkeypatch.setattr(slurm, "time", types.SimpleNamespace(sleep=sleep))
   return events
 
 
 SWEEP = ["-m", "hydra/launcher=slurm", "encoding=none,rpr", "rpr.k=2,4", "seeds=2"]
+TWO = ["-m", "hydra/launcher=slurm", "seed=5,6"]
+HELD = {"7_0": ("PENDING", "JobHeldUser"), "7_1": ("PENDING", "None")}
 
 
 def test_a_sweep_has_its_states_and_results(cluster):
-  status, out, err = command(*SWEEP, "hydra.launcher.partition=gpu")
-  assert (status, cluster.submitted) == (1, 6)
+  more = ["partition=gpu", "mem_gb=1.5", "additional_parameters={reservation: mine, x_y: true}"]
+  more = [*(f"hydra.launcher.{each}" for each in more), "+hydra.launcher.nice=0"]
+  more += ["hydra.launcher.additional_parameters.wckey=a=b"]
+  status, out, err = command(*SWEEP, *more)
+  assert status == 1
   names = "encoding=rpr rpr.k=2 seed=1; encoding=rpr rpr.k=4 seed=1"
   assert err == f"posexp: error: 2 of 6 runs failed: {names}\n"
   assert out.count("failed: ValueError: a first line; its traceback is in runs/mr/rpr/") == 2
   assert "\nsubmitted 6 as job 7\n" in out
   assert out.count(": the same run as job") == 2
   assert "\nmr: test accuracy by encoding, rpr.k\n" in out
-  assert cluster.given == {
-    "cluster": "slurm",
-    "folder": "runs/.sweep/.submitit/%j",
-    "slurm_max_num_timeout": 1000,
-    "name": "posexp",
-    "timeout_min": 60,
-    "cpus_per_task": 2,
-    "nodes": 1,
-    "tasks_per_node": 1,
-    "slurm_partition": "gpu",
-    "slurm_signal_delay_s": 120,
-    "slurm_array_parallelism": 256,
-  }
+  ((flags, script),) = cluster.submissions
+  assert set(flags) > {
+    "--parsable", "--job-name=posexp", "--time=60", "--signal=USR2@120", "--array=0-5%256",
+    "--cpus-per-task=2", "--nodes=1", "--ntasks-per-node=1", "--mem=1536M", "--requeue",
+    "--open-mode=append", "--partition=gpu", "--reservation=mine", "--x-y", "--wckey=a=b",
+    "--nice=0",
+  }  # fmt: skip
+  assert not [flag for flag in flags if "None" in flag]
+  assert " --cpus-per-task=2 " in script
 
 
 def test_what_is_done_is_not_submitted_again(cluster):
   argv = ["-m", "hydra/launcher=slurm", "encoding=none"]
   assert command(*argv, "seed=0").status == 0
   status, out, _ = command(*argv, "seed=0,1")
-  assert (status, cluster.submitted) == (0, 2)
+  assert (status, len(cluster.submissions)) == (0, 2)
   assert "job 1/2: seed=0: finished already, in runs/mr/none/" in out
 
 
 def test_jobs_go_on_without_the_command_and_are_found_again(cluster, clock):
   cluster.held = True
-  status, out, err = command(*SWEEP[:3], "seed=0")
+  status, out, err = command(*TWO)
   assert (status, err) == (130, "posexp: interrupted; the same command goes on from here\n")
   assert "\nthe jobs go on; the same command shows them again, `scancel 7` ends them\n" in out
 
-  clock += [{"7_0": state} for state in ("RUNNING", "PENDING", "RUNNING")]
-  clock.append({"7_0": "CANCELLED", "7_1": "RUNNING"})
-  status, out, err = command(*SWEEP[:3], "seed=0")
-  assert (status, cluster.submitted) == (130, 2)
+  running = {"7_0": ("RUNNING", "None"), "7_1": ("PENDING", "JobHeldUser")}
+  clock += [running, running | {"7_0": ("SUSPENDED", "None")}, HELD | {"7_0": running["7_0"]}]
+  clock += [running | {"7_0": ("PENDING", "BeginTime")}, {"7_1": ("RUNNING", "None")}]
+  clock += [{"7_1": ("COMPLETING", "None")}] * slurm.LOOKS
+  cluster.past = {"7_0": "PREEMPTED"}
+  status, out, err = command(*TWO)
+  assert (status, len(cluster.submissions)) == (130, 1)
+  held = "job 2/2: Slurm does not start job 7_1 (JobHeldUser); see scontrol show job 7_1"
   assert out.splitlines()[1:] == [
-    "job 1/2: encoding=none",
+    "job 1/2: seed=5",
+    held,
+    "job 1/2: Slurm has suspended job 7_0",
+    "job 1/2: seed=5",
+    "job 2/2: Slurm has queued job 7_1 again",
     "job 1/2: Slurm has queued job 7_0 again",
-    "job 1/2: encoding=none",
-    "job 1/2: failed: Slurm's job 7_0 ended as CANCELLED; what it said is in "
-    "runs/.sweep/.submitit/7_0/7_0_0_log.err",
-    "job 2/2: encoding=rpr",
+    held,
+    "job 1/2: failed: Slurm's job 7_0 ended as PREEMPTED",
+    "job 2/2: seed=6",
     "the jobs go on; the same command shows them again, `scancel 7` ends them",
   ]
 
 
+def test_a_cancelled_job_of_which_slurm_keeps_no_record_has_ended(cluster, clock):
+  cluster.held = True
+  clock += [{}] * slurm.LOOKS
+  status, out, _ = command(*TWO)
+  gone = "failed: Slurm's job 7_0 is gone without a result; perhaps it was cancelled\n"
+  assert (status, out.count("is gone without a result")) == (1, 2)
+  assert f"job 1/2: {gone}" in out
+  assert (command(*TWO).status, len(cluster.submissions)) == (130, 2)
+
+
+def test_a_cluster_that_does_not_answer_ends_nothing_and_gets_no_second_job(cluster, clock):
+  cluster.held = True
+  clock += [HELD] * 3
+  asked, cluster.squeue = cluster.squeue, lambda *words: next(answers)()
+
+  def refuse():
+    raise UserError("Unable to contact slurm controller")
+
+  answers = iter([refuse, refuse, asked, asked])
+  status, out, _ = command(*TWO)
+  assert (status, out.count("slurm controller; the jobs go on\n")) == (130, 1)
+  cluster.refusals["squeue"] = "Unable to contact slurm controller"
+  status, _, err = command(*TWO)
+  assert (status, len(cluster.submissions)) == (2, 1)
+  assert err == "posexp: error: Unable to contact slurm controller\n"
+
+
+def test_a_command_that_was_killed_while_it_submitted_leaves_jobs_that_are_found(cluster, clock):
+  cluster.held = True
+  submit = cluster.sbatch
+
+  def killed(*flags, **given):
+    submit(*flags, **given)
+    raise KeyboardInterrupt
+
+  cluster.sbatch = killed
+  assert command(*TWO).status == 130
+  assert (command(*TWO).status, len(cluster.submissions)) == (130, 1)
+
+
 def test_a_user_s_mistake_in_a_job_is_its_sentence(cluster):
-  _, out, _ = command("-m", "hydra/launcher=slurm", "seed=2,3")
+  _, out, _ = command("-m", "hydra/launcher=slurm", "seed=2,1")
   assert "\njob 1/2: failed: it cannot be\n" in out
   assert "\njob 2/2: done, test accuracy 50.00\n" in out
 
 
-def test_a_job_that_nobody_knows_any_more_is_submitted_again(cluster, clock):
-  cluster.held = True
-  argv = ["-m", "hydra/launcher=slurm", "seed=5"]
-  assert command(*argv).status == 130
-  cluster.states.clear()
-  assert (command(*argv).status, cluster.submitted) == (130, 2)
+@pytest.mark.parametrize(
+  ("turns", "refusal", "why"),
+  [("4", "", ""), ("5", "", "max_num_timeout=5"), ("0", "it cannot be requeued", "cannot be re")],
+)
+def test_a_job_whose_time_is_up_is_queued_again(cluster, clock, monkeypatch, turns, refusal, why):
+  monkeypatch.setenv("SLURM_RESTART_COUNT", turns)
+  cluster.scontrol = lambda *words: cluster.live.update({"7_0": ("PENDING", "BeginTime")})
+  cluster.refusals |= {"scontrol": refusal} if refusal else {}
+  status, out, _ = command(*TWO[:2], "seed=3", "rerun=true", "hydra.launcher.max_num_timeout=5")
+  assert status == (1 if why else 130)
+  assert re.search(f"failed: its time is up, and it is not queued again .*{why}", out) or not why
 
 
-def test_a_queued_job_goes_on_where_it_was_even_if_it_began_afresh(cluster):
-  task = slurm.ResumableTraining(train, {"version": 1})
-  member = Member(1, "seed=0", "encoding=none", {"seed": 0, "rerun": True}, Path("runs"))
-  assert task.checkpoint(member) == (task, member)
-  assert member.config == {"seed": 0, "rerun": False}
-  assert pickle.loads(pickle.dumps(task)).train is train
+@pytest.mark.parametrize(
+  ("typed", "message"),
+  [
+    ("timeout_min=abc", "hydra.launcher.timeout_min=abc: must be an integer"),
+    ("mem_gb=abc", "hydra.launcher.mem_gb=abc: must be a number or null"),
+    ("cpus_per_task=1.5", "hydra.launcher.cpus_per_task=1.5: must be an integer or null"),
+    ("partitoin=gpu", "did you mean hydra.launcher.partition?"),
+  ],
+)
+def test_a_wrong_option_is_a_sentence_before_anything_is_submitted(cluster, typed, message):
+  status, out, err = command(*SWEEP[:2], f"hydra.launcher.{typed}")
+  assert (status, out, cluster.submissions) == (2, "", [])
+  assert message in err
+  assert err.count("\n") == 1
 
 
-def test_what_slurm_refuses_is_a_sentence(cluster):
-  cluster.refusal = "sbatch: error\n\nsbatch: error: invalid partition specified: gpu\n"
+def test_what_slurm_refuses_is_a_sentence_and_leaves_no_job(cluster):
+  cluster.refusals["sbatch"] = "sbatch: error: invalid partition specified: gpu"
   status, _, err = command(*SWEEP[:2])
   message = "Slurm takes no jobs: sbatch: error: invalid partition specified: gpu"
   assert (status, err) == (2, f"posexp: error: {message}\n")
+  assert not [each for each in Path("runs/.sweep/jobs").iterdir() if each.is_dir()]
+  cluster.refusals.clear()
+  assert command(*SWEEP[:2]).status == 0
 
 
-def test_an_option_that_submitit_does_not_know_is_a_sentence(cluster):
-  status, _, err = command(*SWEEP[:2], "+hydra.launcher.partitoin=gpu")
-  message = "hydra.launcher: Unknown argument 'partitoin' for executor 'slurm'"
-  assert (status, err) == (2, f"posexp: error: {message}\n")
-
-
-def test_an_option_that_posexp_does_not_know_names_the_nearest(cluster):
-  status, _, err = command(*SWEEP[:2], "hydra.launcher.partitoin=gpu")
-  message = "there is no option hydra.launcher.partitoin; did you mean hydra.launcher.partition?"
-  assert (status, err) == (2, f"posexp: error: hydra.launcher.partitoin=gpu: {message}\n")
+def test_a_machine_without_slurm_is_a_sentence(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv("PATH", "")
+  status, _, err = command(*SWEEP[:2])
+  message = "sbatch: No such file or directory; is this a machine of a cluster?"
+  assert (status, err) == (2, f"posexp: error: Slurm takes no jobs: {message}\n")

@@ -51,6 +51,7 @@ examples:
 USAGE = """python -m posexp.train [-m] [--cfg job] [--again RUN] [OPTION=VALUE ...]
        python -m posexp.train --help [SECTION ...]"""
 
+ADDITIONAL = "hydra.launcher.additional_parameters"
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
@@ -70,6 +71,8 @@ def trainer() -> OptionsParser:
   option("-h", "--help", action="store_true", help="print this, or the sections that are named")
   option("-m", "--multirun", action="store_true", help="train each combination of several values")
   option("--cfg", "-c", choices=["job"], help="print the config of the run and train nothing")
+  shells = "print what makes a shell complete options, as in install=bash (also zsh, fish)"
+  option("--shell-completion", "-sc", metavar="install=SHELL", help=shells)
   again = "train a run once more, into again/: its folder, or FILE:ROW, a row of its records"
   option("--again", metavar="RUN", help=again)
   return parser
@@ -84,6 +87,10 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
     UserError: a flag does not exist or does not go with another, or an override cannot be read.
   """
   argv = load_plugins(argv)
+  for word, after in zip(argv, [*argv[1:], "DIR"], strict=True):
+    if word.partition("=")[0] in ("--config-dir", "-cd"):
+      place = word.partition("=")[2] or after
+      raise UserError(f"{word}: write hydra.searchpath=[file://{place}] for configs of your own")
   args, unknown = (parser or trainer()).parse_known_intermixed_args(argv)
   words = [word for word in args.overrides if "=" not in word and not word.startswith("~")]
   args.sections = words if parser is None and args.help else []
@@ -128,6 +135,19 @@ def hydra_with_configs() -> Iterator[Hydra]:
     yield GlobalHydra.instance().hydra
 
 
+def complete(asked: str) -> None:
+  """Print what completes a word in a shell, or what has a shell ask for it: `install=bash`.
+
+  Raises:
+    UserError: Hydra does not know the shell.
+  """
+  with hydra_with_configs() as main:
+    try:
+      main.shell_completion("train", [asked])
+    except ValueError as error:
+      raise UserError(f"--shell-completion {asked}: {' '.join(str(error).split())}") from error
+
+
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
   """Return the config that `configs/train.yaml` and the overrides give, with Hydra's own node
   `hydra`.
@@ -136,7 +156,10 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
   """
   groups = {each.name for each in config.CONFIGS.iterdir() if each.is_dir()}
   given = read(overrides)
-  lines = [_choice(o) if o.key_or_group in groups else o.input_line for o in given]
+  # What is in this mapping are options of sbatch, which no config lists.
+  added = ["++" * o.key_or_group.startswith(ADDITIONAL) + o.input_line for o in given]
+  pairs = zip(given, added, strict=True)
+  lines = [_choice(o) if o.key_or_group in groups else line for o, line in pairs]
   try:
     with warnings.catch_warnings(action="error", category=UserWarning), hydra_with_configs():
       cfg = hydra.compose("train", lines, return_hydra_config=True)
@@ -173,7 +196,9 @@ def shared(overrides: Iterable[Override]) -> DictConfig:
   given = [o for o in overrides if not o.is_sweep_override()]
   cfg = compose([o.input_line for o in given])
   for o in given:
-    if o.is_delete() and "." not in o.key_or_group:
+    section, dot, _ = o.key_or_group.partition(".")
+    falls_back = section in config.encodings_node() or o.key_or_group.startswith("hydra.sweeper.")
+    if o.is_delete() and not (dot and falls_back):
       raise UserError(f"{o.input_line}: this can be changed and not removed; leave it out")
   return cfg
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posexp.config import plugins
-from posexp.config.checks import LARGEST, Count, between, brief
+from posexp.config.checks import LARGEST, Count, Positive, between, brief
 from posexp.config.plugins import CONFIGS
 from posexp.config.schema import build, flat, unknown_option
 from posexp.errors import UserError
@@ -49,6 +49,7 @@ class RunOptions:
   seeds: Count | None = None
   workers: int | str = 1
   distributed: Literal["auto", "off"] = "auto"
+  distributed_timeout: Positive = 300.0
 
   def __post_init__(self):
     if not self.runs:

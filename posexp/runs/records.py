@@ -21,7 +21,7 @@ from posexp.runs.run import Run, parsed_config, parsed_summary
 NAME = "records.parquet"  # of the file, where a folder is asked for records
 COLUMNS = ("folder", "config", "summary", "metrics")
 # Sections of a config that say where it ran.
-PRIVATE = ("runs", "rerun", "tracker", "wandb", "distributed")
+PRIVATE = ("runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout")
 LEVELS = 4  # of a run's folder that its record keeps: task, encoding, digest, seed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from posexp.config.arguments import flush_output
 from posexp.config.help import help_text
 from posexp.errors import UserError, pasted, refused
 from posexp.runs import read_runs
-from posexp.sweeps import handover
+from posexp.sweeps import handover, slurm
 from posexp.sweeps.again import again
 from posexp.sweeps.jobs import members
 from posexp.sweeps.supervise import supervise, trainer_for
@@ -58,9 +59,14 @@ def launch(train: Train) -> int:
 
 
 def _launch(train: Train, lost: set[str]) -> int:
+  if place := os.environ.pop(slurm.JOB, ""):
+    return slurm.work(train, Path(place))
   args = command_line.parse(sys.argv[1:])
   if args.again:
     args.overrides = again(args.again, args.overrides)
+  if args.shell_completion:
+    command_line.complete(args.shell_completion)
+    return 0
   with command_line.explained(args.overrides):
     cfg = command_line.shared(args.overrides)
     if args.help:

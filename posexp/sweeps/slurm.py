@@ -1,128 +1,320 @@
-"""The runs of a sweep as jobs of a Slurm cluster: submitted once by submitit, and watched."""
+"""The runs of a sweep as jobs of a Slurm cluster.
+
+A job is the command line as it was typed, with a variable that names the folder of its submission.
+The command finds there which run to train, and writes there how the run ended.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
+import json
 import logging
 import logging.config
+import os
+import pickle
+import secrets
+import shlex
+import shutil
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
-from posexp.config import plugins
+from posexp import storage
+from posexp.config import build, plugins
+from posexp.config.checks import Count, Positive, Whole
 from posexp.errors import UserError, near
-from posexp.sweeps.sweep import FAILED, RUNNING, WAITING, Member, Report, Train, attempt
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Member, Report, Train, attempt
+from posexp.training.stopping import save_only
 
 log = logging.getLogger("posexp")
 
+JOB = "POSEXP_JOB"  # the variable of a job: the folder of its submission
 SECONDS = 10.0  # between two looks at the jobs
-QUEUED = ("PENDING", "REQUEUED", "PREEMPTED", "UNKNOWN")
-SHARED = {  # options that submitit has for all clusters; it wants "slurm_" before the others
-  "timeout_min", "cpus_per_task", "gpus_per_node", "tasks_per_node", "mem_gb", "nodes", "name",
-  "stderr_to_stdout",
-}  # fmt: skip
+LOOKS = 4  # after which a shared disk must show the result of a job that is gone
+WAITS = "PENDING", "SUSPENDED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"
+QUEUED = "None", "Priority", "Resources", "BeginTime", "JobArrayTaskLimit"  # why a job may wait
+FAILS = "CANCELLED", "FAILED", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT", "NODE_FAIL", "DEADLINE"
+RENAMED = {"name": "job_name", "timeout_min": "time", "tasks_per_node": "ntasks_per_node"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+  """The options of `hydra.launcher` whose types are checked; the others are texts for sbatch."""
+
+  timeout_min: Count
+  signal_delay_s: Whole
+  max_num_timeout: Whole
+  array_parallelism: Count
+  cpus_per_task: Count | None
+  nodes: Count | None
+  tasks_per_node: Count | None
+  mem_gb: Positive | None
+  setup: list[str] | None
+  additional_parameters: dict[str, Any] | None
+
+
+def options(cfg: DictConfig) -> dict[str, Any]:
+  """Return the options of `hydra.launcher`; UserError if one has a wrong type."""
+  given = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
+  numbers = {field.name: given.get(field.name) for field in dataclasses.fields(Numbers)}
+  return given | vars(build(Numbers, numbers, "hydra.launcher"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """An element of an array of jobs, by the folder of the submission and its number there."""
+
+  place: Path
+  number: int
+
+  @functools.cached_property
+  def id(self) -> str:
+    """The id that Slurm gave the job, as in 12_0; _0 if there is none."""
+    array = (storage.read(self.place / "id") or b"").decode().partition(";")[0].strip()
+    return f"{array}_{self.number}"
+
+  @property
+  def result(self) -> tuple[str, str] | None:
+    """The state in which the run ended and the reason, once the job has written them."""
+    text = storage.read(self.place / f"{self.number}.json")
+    return tuple(json.loads(text)) if text else None
 
 
 def train_by_slurm(
-  members: Sequence[Member], train: Train, cfg: DictConfig
+  members: Sequence[Member], launcher: dict[str, Any], cfg: DictConfig
 ) -> Iterator[Report | None]:
   """Train each run in a Slurm job. The jobs do not depend on this process.
 
-  The job of a run is noted in the folder of the sweep, so that the command typed again finds what
-  is still queued instead of submitting it twice.
+  The job of a run is noted in the folder of the sweep. So the command that is typed again, or in
+  two terminals at once, finds the job instead of submitting it twice.
   """
-  submitit = _submitit()
-  folder = Path(cfg.hydra.sweep.dir)
-  output = folder / ".submitit/%j"  # what a job prints and returns
-  notes = {
-    member: folder / "slurm" / member.path.relative_to(member.config["runs"]) for member in members
-  }
-  ids = {member: note.read_text("utf-8") for member, note in notes.items() if note.exists()}
-  jobs = {member: submitit.SlurmJob(output, number) for member, number in ids.items()}
-  jobs = {m: known for m, known in jobs.items() if not known.done() and known.state != "UNKNOWN"}
-  if left := [member for member in members if member not in jobs]:
-    for member, number in zip(left, _submit(left, train, output, cfg), strict=True):
-      jobs[member] = submitit.SlurmJob(output, number)
-      notes[member].parent.mkdir(parents=True, exist_ok=True)
-      notes[member].write_text(number, "utf-8")
+  jobs = _submitted(members, launcher, cfg) if members else {}
+  gone = dict.fromkeys(jobs, 0)  # for how many looks in a row Slurm has not known a job
+  warned = ""
   try:
     while jobs:
-      time.sleep(SECONDS)
-      submitit.SlurmJob.watcher.update()
-      for member, known in list(jobs.items()):
-        if known.done():
-          del jobs[member]
-          yield member, *_outcome(known)
-        elif (state := WAITING if known.state in QUEUED else RUNNING) != member.state:
-          yield member, state, f"Slurm has queued job {known.job_id} again"
+      try:
+        yield from _news(jobs, gone)
+        warned = ""
+      except UserError as error:
+        if warned != (warned := str(error)):
+          log.warning("%s; the jobs go on", warned)
       yield None
+      if jobs:
+        time.sleep(SECONDS)
   finally:
     if jobs:
-      arrays = " ".join(dict.fromkeys(known.job_id.partition("_")[0] for known in jobs.values()))
+      arrays = " ".join(dict.fromkeys(job.id.partition("_")[0] for job in jobs.values()))
       log.info("the jobs go on; the same command shows them again, `scancel %s` ends them", arrays)
 
 
-def _submit(members: Sequence[Member], train: Train, output: Path, cfg: DictConfig) -> list[str]:
-  """Submit the runs as one array; return the ids of their jobs."""
-  submitit = _submitit()
-  launcher = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
-  options = {key: value for key, value in launcher.items() if value not in (None, {})}
-  task = ResumableTraining(train, OmegaConf.to_container(cfg.hydra.job_logging, resolve=True))
+def _news(jobs: dict[Member, Job], gone: dict[Member, int]) -> Iterator[Report]:
+  """Yield what has changed of the runs, and drop the jobs that have ended.
+
+  Raises:
+    UserError: Slurm does not answer.
+  """
+  live = _live(jobs.values())
+  past = _past([job for job in jobs.values() if job not in live and not job.result])
+  for member, job in list(jobs.items()):
+    gone[member] = 0 if job in live else gone[member] + 1
+    if job in live:
+      news = _waits_or_runs(member, job.id, *live[job])
+      if news != (member.state, member.reason):
+        yield member, *news
+    elif (result := job.result) or past.get(job) or gone[member] >= LOOKS:
+      del jobs[member]
+      yield member, *(result or _ended(member, job, past[job]))
+
+
+def _live(jobs: Iterable[Job]) -> dict[Job, tuple[str, str]]:
+  """Return the state and the reason of each job that has not ended, from the controller of Slurm.
+
+  The controller needs no accounting, and knows which jobs are suspended, held or queued again.
+  """
+  ids = {job.id: job for job in jobs}
+  arrays = ",".join({each.partition("_")[0] for each in ids} - {""})
   try:
-    executor = submitit.AutoExecutor(
-      output, cluster="slurm", slurm_max_num_timeout=options.pop("max_num_timeout")
-    )
-    executor.update_parameters(
-      **{key if key in SHARED else f"slurm_{key}": value for key, value in options.items()}
-    )
-    ids = [submitted.job_id for submitted in executor.map_array(task, members)]
-  except RuntimeError as error:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    raise UserError(f"Slurm takes no jobs: {lines[-1]}") from error
-  except NameError as error:
-    raise UserError(f"hydra.launcher: {str(error).partition('. ')[0]}") from error
-  log.info("submitted %d as job %s", len(ids), ids[0].partition("_")[0])
-  return ids
+    command = "squeue", "-h", "-r", "-o", "%i %T %r", "-j", arrays
+    lines = _asked(*command).splitlines() if arrays else []
+  except UserError as error:
+    if "Invalid job id" not in str(error):  # Slurm's answer if it knows none of them
+      raise
+    lines = []
+  found = {ids.get(number): why for number, *why in (line.split(" ", 2) for line in lines)}
+  # A job that is completing may be queued again, unless it has written a result.
+  return {j: why for j, why in found.items() if j and not (why[0] == "COMPLETING" and j.result)}
 
 
-def _outcome(job: Any) -> tuple[str, str]:
+def _waits_or_runs(member: Member, number: str, state: str, why: str) -> tuple[str, str]:
+  """Return the state of a run whose job has not ended, and the reason if it waits for one."""
+  if state not in WAITS:
+    return RUNNING, ""
+  if state == "SUSPENDED":
+    return WAITING, f"Slurm has suspended job {number}"
+  if why not in QUEUED:
+    return WAITING, f"Slurm does not start job {number} ({why}); see scontrol show job {number}"
+  new = (member.state, member.reason) == (WAITING, "")
+  return WAITING, "" if new else f"Slurm has queued job {number} again"
+
+
+def _past(jobs: Sequence[Job]) -> dict[Job, str]:
+  """Return the state in which each job has failed; "" if Slurm does not know, or has none."""
+  found = {job.id: "" for job in jobs}
+  for command in (
+    "squeue -h -r -t all -o %i|%T -j",  # the controller forgets a job some minutes after its end
+    "sacct -n -X -P -o JobID,State -j",  # the accounting does not, where there is one
+  ):
+    if unknown := ",".join(number for number, state in found.items() if not state):
+      with contextlib.suppress(UserError):
+        for line in _asked(*command.split(), unknown).splitlines():
+          number, _, state = line.partition("|")
+          found[number] = state.split()[0] if state.startswith(FAILS) else ""
+  return {job: found[job.id] for job in jobs}
+
+
+def _ended(member: Member, job: Job, state: str) -> tuple[str, str]:
+  """Return the state of a run whose job is gone without a result, and the reason."""
+  if member.finished and not member.config["rerun"]:
+    return DONE, ""
+  how = f"ended as {state}" if state else "is gone without a result; perhaps it was cancelled"
+  file = job.place / f"{job.id}.log"
+  said = f"; what it said is in {near(file)}" if file.exists() else ""
+  return FAILED, f"Slurm's job {job.id} {how}{said}"
+
+
+def _submitted(
+  members: Sequence[Member], launcher: dict[str, Any], cfg: DictConfig
+) -> dict[Member, Job]:
+  """Return the jobs of the runs: those that Slurm has already, and one array of all others.
+
+  Raises:
+    UserError: Slurm does not answer, or takes no jobs.
+  """
+  folder = Path(cfg.hydra.sweep.dir).absolute()
+  (folder / "jobs").mkdir(parents=True, exist_ok=True)
+  with FileLock(folder / "jobs/.lock"):
+    jobs, notes = {}, {}
+    for member in members:
+      notes[member] = folder / "slurm" / member.path.relative_to(member.config["runs"])
+      with contextlib.suppress(OSError, ValueError):
+        name, number = notes[member].read_text("utf-8").split()
+        jobs[member] = Job(folder / "jobs" / name, int(number))
+    live = _live(jobs.values())
+    jobs = {member: job for member, job in jobs.items() if job in live}
+    if left := [member for member in members if member not in jobs]:
+      place = folder / "jobs" / secrets.token_hex(4)
+      for number, member in enumerate(left):  # before there are jobs: a kill leaves none unknown
+        jobs[member] = Job(place, number)
+        notes[member].parent.mkdir(parents=True, exist_ok=True)
+        notes[member].write_text(f"{place.name} {number}", "utf-8")
+      place.mkdir()
+      logs = OmegaConf.to_container(cfg.hydra.job_logging, resolve=True)
+      work = left, logs, plugins.files(), launcher["max_num_timeout"]
+      (place / "work").write_bytes(pickle.dumps(work))
+      _submit(len(left), place, dict(launcher))
+  return jobs
+
+
+def _submit(jobs: int, place: Path, launcher: dict[str, Any]) -> None:
+  """Submit an array of so many jobs, whose folder is `place`; sbatch writes its id there itself."""
+  setup, own = launcher.pop("setup") or [], launcher.pop("additional_parameters") or {}
+  memory, limit = launcher.pop("mem_gb"), launcher.pop("array_parallelism")
+  cpus, _ = launcher["cpus_per_task"], launcher.pop("max_num_timeout")
+  flags = {
+    "signal": f"USR2@{launcher.pop('signal_delay_s')}",
+    "array": f"0-{jobs - 1}%{limit}",
+    "mem": memory and f"{round(memory * 1024)}M",
+    "requeue": True,  # also where the cluster does so only if asked
+    "open_mode": "append",
+    "output": f"{place}/%A_%a.log",
+  }
+  flags |= {RENAMED.get(name, name): value for name, value in launcher.items()} | own
+  typed = [
+    f"--{name.replace('_', '-')}" + f"={value}" * (value is not True)
+    for name, value in flags.items()
+    if value is not None and value is not False
+  ]
+  srun = [
+    "srun",
+    "--unbuffered",
+    "--kill-on-bad-exit",
+    *([f"--cpus-per-task={cpus}"] if cpus else []),
+  ]
+  command = shlex.join([*srun, sys.executable, *sys.orig_argv[1:]])
+  script = "\n".join(["#!/bin/bash", *setup, f"export {JOB}={shlex.quote(str(place))}", command])
+  # The variables of a job in which the command is typed would contradict those of its jobs.
+  env = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or not k.startswith("SLURM_")}
   try:
-    return job.result()
-  except Exception:  # submitit's own, of several lines
-    said = near(job.paths.stderr)
-    return FAILED, f"Slurm's job {job.job_id} ended as {job.state}; what it said is in {said}"
+    with (place / "id").open("wb") as out:
+      _asked("sbatch", "--parsable", *typed, input=script, stdout=out, env=env)
+  except UserError as error:
+    shutil.rmtree(place)
+    raise UserError(f"Slurm takes no jobs: {error}") from error
+  log.info("submitted %d as job %s", jobs, Job(place, 0).id.partition("_")[0])
 
 
-class ResumableTraining:
-  """The work of a job: it trains the run of a member, and goes on with it when queued again."""
-
-  def __init__(self, train: Train, logs: dict[str, Any]):
-    self.train = train
-    self.logs = logs
-    self.plugins = plugins.files()
-
-  def __call__(self, member: Member) -> tuple[str, str]:
-    logging.config.dictConfig(self.logs)
-    plugins.load(self.plugins)
-    # It comes before USR2 when another job takes the place, and is no reason to end for good.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return attempt(self.train, member)
-
-  def checkpoint(self, member: Member) -> Any:
-    """Return what is to be done in the next turn, when time is up; submitit asks."""
-    member.config["rerun"] = False
-    return _submitit().helpers.DelayedSubmission(self, member)
-
-
-def _submitit() -> ModuleType:
+def _asked(*command: str, **given: Any) -> str:
+  """Return what a command of Slurm's prints; UserError with its last line if it fails."""
+  given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | given
   try:
-    import submitit
-  except ImportError as error:
-    raise UserError(
-      "hydra/launcher=slurm needs submitit, which is not installed: pip install 'posexp[slurm]'"
-    ) from error
-  return submitit
+    done = subprocess.run(command, **given)
+  except OSError as error:
+    raise UserError(f"{command[0]}: {error.strerror}; is this a machine of a cluster?") from error
+  if done.returncode:
+    lines = [line for line in done.stderr.splitlines() if line and not line.startswith("Try ")]
+    raise UserError([f"{command[0]} ended with {done.returncode}", *lines][-1])
+  return done.stdout
+
+
+def work(train: Train, place: Path) -> int:
+  """Train the run of this process's job, and write into `place` how that ended.
+
+  Returns the exit status.
+  """
+  members, logs, own, turns = pickle.loads((place / "work").read_bytes())
+  begun = int(os.environ.get("SLURM_RESTART_COUNT", "0"))  # how often before
+  number = int(os.environ["SLURM_ARRAY_TASK_ID"])
+  main, member = os.environ.get("SLURM_PROCID", "0") == "0", members[number]
+  file = place / f"{number}.json"
+  if main:
+    storage.remove(file)  # of an earlier turn
+  logging.config.dictConfig(logs)
+  # A run that is finished in a later turn was so before the first, which did not come to remove it.
+  member.config["rerun"] = member.config["rerun"] and (not begun or member.finished)
+  signal.signal(signal.SIGTERM, save_only)
+  signal.signal(signal.SIGUSR2, lambda *_: sys.exit(128 + signal.SIGUSR2))
+
+  def with_plugins(config: dict[str, Any]) -> None:
+    plugins.load(own)
+    train(config)
+
+  try:
+    result = attempt(with_plugins, member)
+  except SystemExit:
+    result = _queued_again(begun, turns) if main else None
+  signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+  if main and result:
+    storage.write(file, json.dumps(result))
+  return 0
+
+
+def _queued_again(begun: int, turns: int) -> tuple[str, str] | None:
+  """Have Slurm queue this job again; return the failure if that cannot be."""
+  why = f"hydra.launcher.max_num_timeout={turns}"
+  if begun < turns:
+    try:
+      _asked("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
+      return None
+    except UserError as error:
+      why = str(error)
+  return FAILED, f"its time is up, and it is not queued again ({why}); what it reached is saved"

@@ -22,7 +22,7 @@ from posexp.config import RunOptions, build
 from posexp.config.checks import brief
 from posexp.errors import UserError
 from posexp.sweeps.handover import train_by_launcher
-from posexp.sweeps.slurm import train_by_slurm
+from posexp.sweeps.slurm import options, train_by_slurm
 from posexp.sweeps.sweep import RUNNING, Member, Report, Sweep, Train, attempt, forget
 from posexp.sweeps.workers import devices, train_in_workers
 
@@ -54,7 +54,8 @@ def trainer_for(
   if workers != 1 and launcher != "basic":
     raise UserError(f"workers={workers} are processes of this machine: drop it, or drop {launcher}")
   if launcher == "slurm":
-    return lambda members: train_by_slurm(members, train, cfg), True
+    asked = options(cfg)
+    return lambda members: train_by_slurm(members, asked, cfg), True
   if launcher != "basic":
     fixed = [o.input_line for o in overrides if not o.is_sweep_override()]
     return lambda members: train_by_launcher(members, train, fixed), False

@@ -182,7 +182,9 @@ class Sweep:
     return f"{'sweep':<10}{counted(len(self.runs), 'run')}: {states}{rest}"
 
   def states(self) -> Iterator[str]:
-    """Yield the table of states: a line for each group of seeds, and one for each failure."""
+    """Yield the table of states: a line for each group of seeds, and one for each reason to fail or
+    to wait.
+    """
     groups: dict[str, list[Member]] = {}
     for member in self.runs:
       groups.setdefault(member.group, []).append(member)
@@ -193,5 +195,6 @@ class Sweep:
         if seeds := ", ".join(member.seed for member in group if member.state == state):
           parts.append(f"{state} (seed {seeds})")
       yield f"  {name:<{width}}  {', '.join(parts)}"
-    for member in self.in_state(FAILED):
-      yield f"  failed: {member.options}: {member.reason}"
+    for member in [*self.in_state(FAILED), *self.in_state(WAITING)]:
+      if member.reason:
+        yield f"  {member.state}: {member.options}: {member.reason}"

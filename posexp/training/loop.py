@@ -28,7 +28,7 @@ from posexp.training.evaluation import LOOK, SMALLER, Snapshot
 from posexp.training.optimizer import make_schedule
 from posexp.training.setup import Setup
 from posexp.training.step import Program, State, keys
-from posexp.training.stopping import StopRequests
+from posexp.training.stopping import SAVE, STOP, StopRequests
 from posexp.training.versions import processor, versions
 
 log = logging.getLogger("posexp")
@@ -169,14 +169,14 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
       meter.count(tokens, state)  # which waits for the first step: nothing is to take cores from it
       program.update.begin(program.shapes, upcoming, key)  # meanwhile
       bar.update()
-      stops = stop.asked()
+      asked = stop.asked()
       evaluates, row = rhythm.evaluates(step), {}
       if rhythm.logs(step):
         row |= training_metrics(state) | {"train/learning_rate": float(learning_rate(step - 1))}
         row |= meter.read()
         state = program.clear(state)
         terminal.at_bar(bar, row)
-      elif stops:
+      elif asked:
         training_metrics(state)  # so that no broken state is saved
       if evaluates:
         row |= validation_metrics(job, state)
@@ -188,9 +188,12 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
         terminal.evaluation(job.setup.task, steps, run.history, best)
         run.save(step, state, row)
         meter.restart()
-      elif stops:
+      elif asked:
         run.save(step, state)
-      if stops:
+      if asked == SAVE:
+        run.checkpoints.wait()
+        log.info("asked to end: saved at step %d; training goes on until it is killed", step)
+      elif asked == STOP:
         break
   run.checkpoints.wait()
   stop.obey(step, steps)
