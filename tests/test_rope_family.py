@@ -1,9 +1,6 @@
-"""RoPE's scalings, learned frequencies and maps of distance: reference arrays and definitions.
+"""RoPE's family beside its definition and arrays of Hugging Face 5.24.0, YaRN's code and GRAPE's."""
 
-rope.npz holds what Hugging Face 5.24.0, the repositories of YaRN and GRAPE, and the rules of the
-maps give: 16 channels, base 10,000, 64 trained tokens.
-"""
-
+import json
 import re
 from pathlib import Path
 
@@ -14,8 +11,7 @@ import oracle
 import pytest
 from flax import nnx
 
-from posexp.analysis import properties
-from posexp.analysis.properties import Case
+from posexp.analysis import properties, wavelengths
 from posexp.encodings import Span
 from posexp.encodings.angles import angles, scaled_up, turns
 from posexp.encodings.maps import mapped
@@ -23,62 +19,38 @@ from posexp.encodings.rotary import RoPE
 
 GUIDE = Path(__file__).parents[1] / "docs/differences.md"
 GOLDEN = np.load(Path(__file__).with_name("rope.npz"))
-FACTORS = {f"{each}_factors": tuple(GOLDEN[f"{each}_factors"]) for each in ("short", "long")}
-YARN = {"scaling": "yarn", "trained_length": 64, "factor": 8.0}
-LONG = YARN | {"scaling": "longrope"} | FACTORS
-DYNAMIC = {"scaling": "dynamic", "trained_length": 64, "factor": 4.0}
-SPECTRA = {  # options, and the current length where it matters
-  "default": ({}, 1),
-  "linear": ({"scaling": "linear", "factor": 4.0}, 1),
-  "repo_ntk": ({"scaling": "ntk", "factor": 4.0}, 1),
-  "dynamic_below": (DYNAMIC, 32),
-  "dynamic_2x": (DYNAMIC, 128),
-  "yarn": (YARN, 1),
-  "yarn_no_truncate": (YARN | {"truncate": False}, 1),
-  "yarn_betas": (YARN | {"beta_fast": 8.0, "beta_slow": 2.0}, 1),
-  "llama3": (YARN | {"scaling": "llama3"}, 1),
-  "longrope_short": (LONG, 64),
-  "longrope_long": (LONG, 65),
-  "proportional_75": ({"p": 0.75}, 1),
-  "proportional_75_f": ({"p": 0.75, "scaling": "linear", "factor": 4.0}, 1),
-}
-MAPS = {
-  "rerope": {"map": "rerope", "map_window": 5},
-  "self_extend_g4_w8": {"map": "self_extend", "map_window": 8, "map_group": 4},
-  "string": {"map": "string", "map_shift": 6, "map_window": 2},
-  "dca": {"map": "dual_chunk", "map_chunk": 6, "trained_length": 8},
-}
+OPTIONS = json.loads(str(GOLDEN["options"]))
 SHORT = {"trained_length": 5, "factor": 4.0}
 FEW = {"short_factors": (1.0, 1.5, 2.0, 3.0), "long_factors": (1.0, 2.0, 4.0, 8.0)}
+DYNAMIC = SHORT | {"scaling": "dynamic"}
 PAIRED = [
-  SHORT | {"scaling": "dynamic", "learned": "head", "attention_factor": 1.2},
+  DYNAMIC | {"learned": "head", "attention_factor": 1.2},
   SHORT | FEW | {"scaling": "longrope"},
-  SHORT | {"scaling": "yarn", "map": "self_extend", "map_window": 4, "map_group": 3},
+  {"layout": "half", "map": "self_extend", "map_window": 4, "map_group": 3},
   {"map": "string", "map_shift": 6, "map_window": 2, "learned": "model", "p": 0.75},
 ]
-PAGE = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 EVERY = jnp.ones((1, 1, 9), bool)
 
 
-@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("name", [name for name in OPTIONS if f"spectra/{name}" in GOLDEN])
 def test_frequencies_are_those_of_the_references(name):
-  options, length = SPECTRA[name]
-  got = RoPE(**options).frequencies(16, np.array([length]))[0]
+  encoding = RoPE(**OPTIONS[name])
+  got = encoding.frequencies(16, GOLDEN[f"length/{name}"])[0]
   np.testing.assert_allclose(got, GOLDEN[f"spectra/{name}"], rtol=1e-6)
-  np.testing.assert_allclose(RoPE(**options).radius, GOLDEN[f"radius/{name}"], rtol=1e-12)
+  np.testing.assert_allclose(encoding.radius, GOLDEN[f"radius/{name}"], rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["yarn", "proportional_75"])
+@pytest.mark.parametrize("name", ["yarn", "llama3", "proportional_75"])
 def test_logits_are_those_of_the_references(name):
-  relation = RoPE(layout="half", **SPECTRA[name][0]).relation(2, 16, causal=True, rngs=None)
+  relation = RoPE(**OPTIONS[name], layout="half").relation(2, 16, causal=True, rngs=None)
   q, k = (jnp.float32(GOLDEN[f"in/{each}"].swapaxes(1, 2)) for each in "qk")
   got = relation.score(q, k, Span(*[jnp.asarray(GOLDEN["in/gaps"])] * 2, EVERY))
   np.testing.assert_allclose(got, GOLDEN[f"logits/{name}"], atol=2e-5)
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", [name for name in OPTIONS if f"distance/{name}" in GOLDEN])
 def test_distances_are_mapped_by_their_rules(name):
-  got = np.asarray(mapped(RoPE(**MAPS[name]), *[jnp.arange(24)[None]] * 2)[0])
+  got = np.asarray(mapped(RoPE(**OPTIONS[name]), *[jnp.arange(24)[None]] * 2)[0])
   np.testing.assert_array_equal(np.tril(got), np.tril(GOLDEN[f"distance/{name}"]))
   np.testing.assert_array_equal(got, -got.T)
 
@@ -93,12 +65,12 @@ def test_learned_frequencies_are_those_of_the_references():
   relation.change.alpha[...] = jnp.float32(GOLDEN[f"{name}/log_freq"] - 16 * np.log(omega))
   graphdef, params, rest = nnx.split(relation, nnx.Param, ...)
   back = np.repeat([1.0, -1.0], 4)  # GRAPE's code turns the other way
-  q, k = (jnp.float32(GOLDEN[f"grape/in/{each}"] * back) for each in "qk")
+  q, k, dout = (jnp.float32(GOLDEN[f"grape/in/{each}"]) for each in ("q", "k", "dout"))
   span = Span(*[jnp.arange(9)[None]] * 2, EVERY)
-  score = jax.jit(lambda params, q, k: nnx.merge(graphdef, params, rest).score(q, k, span))
-  got, backward = jax.vjp(score, params, q, k)
+  score = jax.jit(lambda params, *qk: nnx.merge(graphdef, params, rest).score(*qk, span))
+  got, backward = jax.vjp(score, params, q * back, k * back)
   np.testing.assert_allclose(got, GOLDEN[f"{name}/logits_bhij"], atol=1e-5)
-  slopes = jax.tree.leaves(backward(jnp.float32(GOLDEN["grape/in/dout"])))
+  slopes = jax.tree.leaves(backward(dout))
   for slope, each in zip(slopes, ("log_freq", "q", "k"), strict=True):
     expected = GOLDEN[f"{name}/grad_{each}"] * (1.0 if each == "log_freq" else back)
     np.testing.assert_allclose(slope, expected, atol=1e-5 * max(1, np.abs(expected).max()))
@@ -116,7 +88,8 @@ def test_each_pair_is_turned_by_its_own_angle(options, causal):
     far = np.asarray(mapped(encoding, i[None], j[None])[0])
     turn = np.exp(1j * np.einsum("ij,ihm->ihjm", far, omega))
     turn = np.broadcast_to(turn, (len(i), q.shape[2], len(j), 4))
-    a, b = (each[..., 0::2] + 1j * each[..., 1::2] for each in (q, k))
+    one, other = np.reshape(np.arange(8), (2, 4), order="C" if encoding.layout == "half" else "F")
+    a, b = (each[..., one] + 1j * each[..., other] for each in (q, k))
     logits = np.einsum("bihm,bjhm,ihjm->bhij", a, b.conj(), turn).real
     return logits * encoding.radius**2 / 8**0.5
 
@@ -126,7 +99,7 @@ def test_each_pair_is_turned_by_its_own_angle(options, causal):
 @pytest.mark.parametrize("options", PAIRED[::2], ids=str)
 @pytest.mark.parametrize("name", ["cached_decoding", "memory", "padding", "spans"])
 def test_what_holds_where_the_length_or_a_map_decides(options, name):
-  assert not list(getattr(properties, name)(Case(RoPE(**options), causal=True)))
+  assert not list(getattr(properties, name)(properties.Case(RoPE(**options), causal=True)))
 
 
 @pytest.mark.parametrize(
@@ -134,18 +107,26 @@ def test_what_holds_where_the_length_or_a_map_decides(options, name):
   [
     ({"scaling": "yarn"}, "trained_length must be given with scaling=yarn"),
     ({"beta_fast": 2.0}, "beta_fast is for scaling=by_parts or scaling=yarn or scaling=llama3"),
-    (YARN | {"beta_slow": 32.0}, "beta_fast must be above beta_slow=32, not 32"),
-    (YARN | {"ramp": "turns", "truncate": False}, "truncate has no effect with ramp=turns"),
-    ({"attention_factor": 1.1}, "attention_factor has no effect without scaling"),
-    (MAPS["rerope"] | {"map_group": 2}, "map_group is for map=self_extend; leave it at null"),
-    (MAPS["dca"] | {"map_chunk": 8}, "map_chunk must be below trained_length=8"),
-    (LONG | {"long_factors": (1.0,)}, "long_factors must have 8 numbers, one per plane"),
+    (OPTIONS["yarn"] | {"beta_slow": 32.0}, "beta_fast must be above beta_slow=32, not 32"),
+    (OPTIONS["rerope"] | {"map_group": 2}, "map_group is for map=self_extend; leave it at null"),
+    (OPTIONS["dca"] | {"map_chunk": 8}, "map_chunk must be below trained_length=8"),
+    (PAIRED[1] | {"long_factors": (1.0,)}, "long_factors must have 4 numbers, one per plane"),
   ],
 )
 def test_options_that_do_not_go_together(options, message):
   with pytest.raises(ValueError, match=f"^{message}[^\n]*$"):
-    RoPE(**options).frequencies(16)
+    RoPE(**options).frequencies(8)
 
 
 def test_the_page_of_differences_says_what_is_so():
-  exec("\n".join(PAGE), {})
+  exec("\n".join(re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.M | re.S)), {})
+
+
+def test_wavelengths_are_shown_by_length_and_layer():
+  found = {}
+  for options in ({"scaling": "linear", "factor": 2.0, "p": 0.75}, DYNAMIC, {"learned": "layer"}):
+    stack = properties.stack(properties.Case(RoPE(**options)))
+    found |= (spectra := wavelengths.spectra(stack))
+    assert wavelengths.draw("rope", 1e4, spectra, 64).axes
+  assert [*found] == ["", "n=5", "n=10", "n=20", "layer 0", "layer 1"]
+  assert wavelengths.row({"": found[""]})["wavelengths"] == "12.6 126 1,257 ∞ positions a turn"

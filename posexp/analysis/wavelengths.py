@@ -23,19 +23,17 @@ def spectra(stack: Stack) -> dict[str, np.ndarray]:
 
   There are none in an encoding that turns nothing.
   """
-  found: dict[str, np.ndarray] = {}
-  relations = [block.attention.relation for block in stack.blocks]
-  for layer, relation in enumerate(relations):
-    if not isinstance(relation, Rotation):
-      continue
-    for label, omega in relation.spectra(stack.shared).items():
-      known = (each.shape == omega.shape and (each == omega).all() for each in found.values())
-      if not any(known):
-        found[", ".join(filter(None, [f"layer {layer}" * (len(relations) > 1), label]))] = omega
-  if len(layers := {each.partition(",")[0] for each in found}) == 1 and len(relations) > 1:
-    layer = layers.pop()
-    found = {each.removeprefix(layer).removeprefix(", "): omega for each, omega in found.items()}
-  return found
+  found: dict[tuple[int, str], np.ndarray] = {}
+  for layer, block in enumerate(stack.blocks):
+    if isinstance(relation := block.attention.relation, Rotation):
+      for label, omega in relation.spectra(stack.shared).items():
+        if not any(np.array_equal(omega, each) for each in found.values()):
+          found[layer, label] = omega
+  several = len({layer for layer, _ in found}) > 1
+  return {
+    ", ".join([f"layer {layer}"] * several + [label] * bool(label)): omega
+    for (layer, label), omega in found.items()
+  }
 
 
 def row(found: Spectra) -> dict[str, str]:
@@ -61,7 +59,7 @@ def draw(name: str, base: float, found: Spectra, trained_length: int | None) -> 
   """Draw the wavelength of each plane, and how many times as long it is as 2π base^(2t/r)."""
   planes = next(iter(found.values())).shape[1]
   plain, x = frequencies(2 * planes, base), np.arange(planes)
-  title = f"{name}: positions that a turn takes in each plane; ∞ is left out"
+  title = f"{name}: positions that a turn takes in each plane that turns"
   figure, ((left, right),) = panels(1, 2, width=4.6, height=3.4, title=title)
   left.plot(x, 2 * np.pi / plain, ":", color=GRAY, label=f"base = {base:g}")
   for (label, omega), color in zip(found.items(), COLORS * len(found), strict=False):
@@ -72,6 +70,7 @@ def draw(name: str, base: float, found: Spectra, trained_length: int | None) -> 
   if trained_length:
     left.axhline(trained_length, color=BLUE, linewidth=0.8, alpha=0.5, label="trained length")
   left.set(yscale="log", xlabel="plane", ylabel="wavelength (positions)")
+  left.yaxis.set_major_formatter("{x:,g}")
   right.set(xlabel="plane", ylabel="times the wavelength of the base")
   handles, labels = left.get_legend_handles_labels()
   figure.legend(handles, labels, loc="outside lower left", ncols=4)
