@@ -1,4 +1,4 @@
-"""RoPE's family beside its definition and arrays of Hugging Face 5.24.0, YaRN's code and GRAPE's."""
+"""RoPE's family beside its definition and the arrays of Hugging Face 5.24.0, YaRN and GRAPE."""
 
 import json
 import re
