@@ -22,7 +22,7 @@ from posexp.config.checks import (
 from posexp.encodings.base import Encoding, Span, scaled
 from posexp.encodings.maps import MAPS
 from posexp.encodings.rotation import Change, PairRotation, Rotation, shared_change, sum_of_planes
-from posexp.encodings.scaling import FAST, SCALINGS, SLOW
+from posexp.encodings.scaling import SCALINGS
 from posexp.encodings.sinusoids import REACH, frequencies
 
 STEEP = 60.0  # the exponent of xPos' factors is below it; float32 overflows at 88
@@ -83,9 +83,6 @@ class RoPE(Encoding):
   def __post_init__(self):
     super().__post_init__()
     self._check_rows()
-    fast, slow = self.beta_fast or FAST, self.beta_slow or SLOW
-    if "beta_fast" in SCALINGS[self.scaling].takes and fast <= slow:
-      raise ValueError(f"beta_fast must be above beta_slow={slow:g}, not {fast:g}")
     if self.ramp == "turns" and not self.truncate:
       raise ValueError("truncate has no effect with ramp=turns; leave it at true")
     if self.map == "dual_chunk" and self.map_chunk >= self.trained_length:

@@ -66,9 +66,14 @@ def by_parts(
 
   The ramp of g is linear in the number of `turns` over L₀, as in the paper, or in the `index` of
   the plane, as in the authors' code and in Hugging Face's. `fast` and `ramp` replace defaults.
+
+  Raises:
+    ValueError: planes that are kept turn less than those that are divided.
   """
   omega = frequencies(turning, rope.base)
   fast, slow = rope.beta_fast or fast, rope.beta_slow or SLOW
+  if fast <= slow:
+    raise ValueError(f"beta_fast={fast:g} must be above beta_slow={slow:g}")
   if (ramp or rope.ramp) == "turns":
     kept = (omega * rope.trained_length / (2 * np.pi) - slow) / (fast - slow)
   else:
