@@ -28,8 +28,8 @@ ROOMS = {
   "config": ("config", "option_values", "overrides", "plugins"),
   "data": ("corpus", "data", "encoded", "hostile_data", "hub", "pairs", "streams", "word_vectors"),
   "encodings": (
-    "absolute", "bias", "contextual", "disentangled", "encodings", "phases", "rngs", "rotary",
-    "variants",
+    "absolute", "bias", "contextual", "disentangled", "encodings", "phases", "rngs", "rope_family",
+    "rotary", "variants",
   ),
   "kernels": ("cudnn", "gradients", "kernel", "random_bits"),
   "models": ("attention", "backbones", "decoding", "language_model", "recurrent"),

@@ -22,7 +22,7 @@ from small import SMALL, B, L, case_of, rngs, some_tokens, stack
 from posexp.analysis import conformance, properties
 from posexp.analysis.far_positions import far_positions
 from posexp.analysis.properties import EXACT, VOCAB, paths
-from posexp.encodings import ENCODINGS, Encoding, additive, distance, relative, rotary
+from posexp.encodings import ENCODINGS, Encoding, additive, distance, relative, rotation
 from posexp.encodings.sinusoids import sinusoids
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size, Stack
@@ -114,7 +114,7 @@ def _sinusoids_are_one_program():
   """Not one for each of their many operations."""
   program = functools.cache(lambda omega: jax.jit(lambda x: sinusoids(x, np.array(omega))))
   with contextlib.ExitStack() as patches:
-    for user in (additive, distance, relative, rotary):
+    for user in (additive, distance, relative, rotation):
       compiled = mock.patch.object(user, "sinusoids", lambda x, omega: program(tuple(omega))(x))
       patches.enter_context(compiled)
     yield

@@ -67,6 +67,7 @@ def differ(name, one, other, **size):
   [
     ("rope", {}, {"scaling": "ntk", "factor": 4.0}),
     ("rope", {}, {"scaling": "linear", "factor": 8.0}),
+    ("rope", {}, {"map": "rerope", "map_window": 4}),
     ("rope", {}, {"base": 500.0}),
     ("rope", {}, {"share": 0.5, "layout": "half"}),
     ("xpos", {}, {"scale_base": 64.0, "gamma": 0.2}),

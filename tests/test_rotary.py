@@ -54,15 +54,6 @@ def test_rope(share, layout, causal):
   oracle.check(encoding, rotated(omega(turning, 500.0), layout), causal=causal)
 
 
-def test_rope_over_longer_texts():
-  linear = RoPE(scaling="linear", factor=4.0)
-  oracle.check(linear, rotated(omega(8, 1e4) / 4))
-  ntk = RoPE(scaling="ntk", factor=4.0)
-  oracle.check(ntk, rotated(omega(8, 1e4 * 4 ** (8 / 6))))
-  np.testing.assert_allclose(ntk.frequencies(8)[[0, -1]], omega(8, 1e4)[[0, -1]] / [1, 4])
-  np.testing.assert_allclose(RoPE(share=0.25, scaling="ntk", factor=4.0).frequencies(8), [1])
-
-
 def zeta(gamma, scale_base):
   return ((2 * np.arange(4) / 8 + gamma) / (1 + gamma)) ** (1 / scale_base)
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from posexp import config as configuration
 from posexp import plotting
-from posexp.analysis import attention_weights, card, encoding_figures, probe
+from posexp.analysis import attention_weights, card, encoding_figures, probe, wavelengths
 from posexp.analysis.probe import ProbeModel, Profile
 from posexp.encodings import Encoding, make_encoding
 from posexp.errors import UserError
@@ -50,6 +50,7 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
     model = ProbeModel(encoding, whole.stacks[0]) if trained else probe.untrained(encoding, size)
     embed, profiles = model.stack.embed, layer_profiles(model, trained)
     rows = card.rows(model, next(iter(profiles.values())), trained and _a_text(trained))
+    rows |= wavelengths.row(wavelengths.spectra(model.stack))
     title += ", encoder" if trained and len(whole.stacks) > 1 else ""
   else:
     if why := refusal(name, encoding, size):
@@ -120,6 +121,9 @@ def draw_attention(
 ) -> Iterator[tuple[str, Figure]]:
   """Yield figures of what attention makes of offsets, for random inputs and on a run's texts."""
   encoding, stack = model
+  if turning := wavelengths.spectra(stack):
+    trained_length = getattr(encoding, "trained_length", None)
+    yield "wavelengths", wavelengths.draw(name, encoding.base, turning, trained_length)
   if any(each.spread >= card.ROUNDING for each in profiles.values()):
     at = -next(iter(profiles.values())).offsets.min()
     # Where offsets are not all that matters, another query would have other logits.

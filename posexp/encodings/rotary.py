@@ -5,17 +5,34 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, ClassVar, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from posexp.config.checks import Base, Bound, Positive, at_least, only_with
-from posexp.encodings.base import Encoding, Relation, Span, scaled
-from posexp.encodings.sinusoids import REACH, frequencies, sinusoids
+from posexp.config.checks import (
+  Base,
+  Bound,
+  Count,
+  Positive,
+  at_least,
+  between,
+  only_with,
+  show,
+)
+from posexp.encodings.base import Encoding, Span, scaled
+from posexp.encodings.maps import MAPS
+from posexp.encodings.rotation import Change, PairRotation, Rotation, shared_change, sum_of_planes
+from posexp.encodings.scaling import SCALINGS
+from posexp.encodings.sinusoids import REACH, frequencies
 
 STEEP = 60.0  # the exponent of xPos' factors is below it; float32 overflows at 88
 FASTEST = 1e30  # a rate of decay by which nothing is left of the next position
+Factors = tuple[Positive, ...] | None  # one per plane
+
+
+def row_of(table: dict) -> Bound:
+  """Return the bound of an option that names a row of a table."""
+  return Bound(f"one of {', '.join(table)}", table.__contains__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,71 +42,121 @@ class RoPE(Encoding):
   e_mn = (R_m q)·(R_n k) / √d, where R_m turns plane t by m·base^(−2t/r): only n − m is left of the
   positions. r = share·d channels turn, the first ones, and the rest ignore positions (GPT-NeoX:
   0.25). A plane is two neighbors (`interleaved`, the paper) or channels t and t + r/2 (`half`,
-  GPT-NeoX and LLaMA). `scaling` fits a text `factor` times as long into the angles of training:
-  `linear` divides positions (Chen et al. 2023), `ntk` multiplies base by factor^(r/(r−2)), which
-  slows the slowest plane by factor and leaves the fastest (bloc97 2023).
+  GPT-NeoX and LLaMA).
+
+  `scaling` fits texts `factor` times as long as the `trained_length` into the angles of training.
+  SCALINGS has a function for each. Some multiply turned queries and keys, too, by a number that
+  `attention_factor` replaces. `dynamic` and `longrope` depend on the current length n, which each
+  query has for itself: from the first to the last position that it sees. So gaps count, and
+  padding, empty slots of a memory and other documents do not; a cache gives the logits of the whole
+  text. Where n can exceed `trained_length`, logits are summed plane by plane, which takes longer.
+
+  With `p` below 1, the slowest planes stand still, and p·r/2 of them turn, rounded down (Barbero et
+  al. 2025, p-RoPE). `learned` multiplies frequencies by a trained exp(learned_rate·α): one set for
+  the model (LeRoPE), for each `layer`, or each `head` of each layer (Zhang et al. 2025, GRAPE-M).
+  `map` changes the distances that a trained model sees; MAPS has a function for each.
   """
 
+  recurrent: ClassVar[bool] = True
   base: Base = 10000.0
   share: Annotated[float, Bound("above 0 and at most 1", lambda share: 0 < share <= 1)] = 1.0
   layout: Literal["interleaved", "half"] = "interleaved"
-  scaling: Literal["none", "linear", "ntk"] = "none"
+  scaling: Annotated[str, row_of(SCALINGS)] = "none"
   factor: Annotated[float, at_least(1), only_with("scaling")] = 1.0
+  trained_length: Annotated[int, at_least(2)] | None = None
+  beta_fast: Positive | None = None
+  beta_slow: Positive | None = None
+  ramp: Literal["index", "turns"] = "index"
+  truncate: bool = True
+  short_factors: Factors = None
+  long_factors: Factors = None
+  attention_factor: Annotated[Positive | None, only_with("scaling")] = None
+  p: Annotated[float, between(0, 1)] = 1.0
+  learned: Literal["none", "model", "layer", "head"] = "none"
+  learned_rate: Annotated[Positive, only_with("learned")] = 1.0
+  map: Annotated[str, row_of(MAPS)] = "none"
+  map_window: Count | None = None
+  map_group: Count | None = None
+  map_chunk: Count | None = None
+  map_shift: Count | None = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._check_rows()
+    if self.ramp == "turns" and not self.truncate:
+      raise ValueError("truncate has no effect with ramp=turns; leave it at true")
+    if self.map == "dual_chunk" and self.map_chunk >= self.trained_length:
+      raise ValueError(f"map_chunk must be below trained_length={self.trained_length}")
+    if self.map == "string" and self.map_window > self.map_shift:
+      raise ValueError(f"map_window must be at most map_shift={self.map_shift}")
+
+  def _check_rows(self) -> None:
+    """Check that options of scalings and maps are given where they are needed, and only there."""
+    rows = {f"scaling={name}": row for name, row in SCALINGS.items()}
+    rows |= {f"map={name}": row for name, row in MAPS.items()}
+    chosen = f"scaling={self.scaling}", f"map={self.map}"
+    users: dict[str, list[str]] = {}
+    for name, row in rows.items():
+      for option in (*row.needs, *getattr(row, "takes", ())):
+        users.setdefault(option, []).append(name)
+    defaults = {field.name: field.default for field in dataclasses.fields(self)}
+    for option, names in users.items():
+      given = getattr(self, option) != defaults[option]
+      if given and not {*names} & {*chosen}:
+        raise ValueError(
+          f"{option} is for {' or '.join(names)}; leave it at {show(defaults[option])}"
+        )
+      for name in chosen:
+        if option in rows[name].needs and not given:
+          raise ValueError(f"{option} must be given with {name}")
+
+  @property
+  def relative(self) -> bool:
+    return MAPS[self.map].relative
+
+  @property
+  def by_length(self) -> bool:
+    """Whether frequencies depend on the current length."""
+    return SCALINGS[self.scaling].by_length
+
+  @property
+  def radius(self) -> float:
+    """What multiplies turned queries and keys; their logits by its square."""
+    return self.attention_factor or SCALINGS[self.scaling].attention_factor(self)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    return Rotation(self.frequencies(head_dim), head_dim, self.layout)
+    omega = self.frequencies(head_dim)
+    change = None
+    if self.learned != "none":
+      change = shared_change if self.learned == "model" else self._change(num_heads, len(omega))
+    if self.by_length or self.map != "none":
+      return PairRotation(self, head_dim, change)
+    return Rotation(omega, head_dim, self.layout, self.radius, change)
 
-  def frequencies(self, head_dim: int) -> np.ndarray:
-    """Return radians per position for every plane, float64.
+  def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
+    return self._change(1, len(self.frequencies(head_dim))) if self.learned == "model" else None
+
+  def _change(self, num_heads: int, planes: int) -> Change:
+    return Change(num_heads if self.learned == "head" else 1, planes, self.learned_rate)
+
+  def frequencies(self, head_dim: int, lengths: np.ndarray | None = None) -> np.ndarray:
+    """Return radians per position for every plane, float64 [M]; of lengths int [N], [N,M].
+
+    Without lengths, it is those of texts of at most `trained_length` tokens.
 
     Raises:
-      ValueError: the share is not an even number of channels.
+      ValueError: the share is not an even number of channels, or the factors are not one per plane.
     """
     turning = round(self.share * head_dim)
     if turning != self.share * head_dim or turning % 2:
       raise ValueError(
         f"share={self.share:g} of a head's {head_dim} channels must be even, as they turn in pairs"
       )
-    base = self.base
-    if self.scaling == "ntk" and turning > 2:
-      base *= self.factor ** (turning / (turning - 2))
-    omega = frequencies(turning, base)
-    return omega / self.factor if self.scaling == "linear" else omega
-
-
-class Rotation(Relation):
-  """Channels are points in planes, two for each, that turn `omega` radians per position."""
-
-  def __init__(self, omega: np.ndarray, head_dim: int, layout: str):
-    self.omega = tuple(omega.tolist())
-    self.turning = 2 * len(omega)
-    self.layout = layout
-    self.terms = ("rotated",) if self.turning == head_dim else ("rotated", "unrotated")
-
-  def qk_and_bias(self, q, k, span):
-    turned = self.turned(q, k, span)
-    query, key = span.keep("rotated", axis=2) * turned[0], turned[1]
-    if "unrotated" in self.terms:
-      still = span.keep("unrotated", axis=2) * q[..., self.turning :]
-      query = jnp.concatenate([query, still], axis=-1)
-      key = jnp.concatenate([key, k[..., self.turning :]], axis=-1)
-    return scaled(query), key, None
-
-  def turned(self, q: Array, k: Array, span: Span) -> tuple[Array, Array]:
-    """Return the turning channels of q [B,Q,H,D] and k [B,K,H,D], turned by their positions."""
-    return self.turn(q, span.query), self.turn(k, span.key)
-
-  def turn(self, x: Array, positions: Array, length: Array | float = 1.0) -> Array:
-    """Turn x [B,L,H,D] at positions [1 or B,L]; planes are times `length` [1 or B,L,1,M]."""
-    sin, cos = (length * wave[:, :, None] for wave in sinusoids(positions, np.array(self.omega)))
-    wide = x[..., : self.turning].astype(jnp.float32)
-    if self.layout == "half":
-      a, b = jnp.split(wide, 2, axis=-1)
-      turned = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-    else:
-      a, b = wide[..., 0::2], wide[..., 1::2]
-      turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(wide.shape)
-    return turned.astype(x.dtype)
+    n = np.ones((1, 1), int) if lengths is None else lengths[:, None]
+    omega = SCALINGS[self.scaling].frequencies(self, turning, n)
+    moving = np.arange(turning // 2) < int(self.p * turning) // 2
+    omega = np.broadcast_to(np.where(moving, omega, 0.0), (len(n), turning // 2))
+    return omega[0] if lengths is None else omega
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,20 +198,15 @@ class Decay(Rotation):
     """Return logits [B,H,Q,K], summed plane by plane: the factor of each pair is at most 1."""
     distance = jnp.maximum(-span.offset, 0).astype(jnp.float32)[:, None]
 
-    def planes(x: Array) -> Array:  # [M,B,L,H,2]
-      return jnp.moveaxis(x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2), -2, 0)
-
-    @jax.checkpoint
     def of_plane(rate: Array, q: Array, k: Array) -> Array:
       return jnp.exp(rate * distance) * jnp.einsum("bqhc,bkhc->bhqk", q, k)
 
-    query = planes(span.keep("rotated", axis=2) * scaled(self.turn(q, span.query)))
-    given = jnp.asarray(self.rate, jnp.float32), query, planes(self.turn(k, span.key))
+    query = scaled(self.turn(q, self.waves(span.query, span)))
+    query = self.planes(span.keep("rotated", axis=2) * query)
+    key = self.planes(self.turn(k, self.waves(span.key, span)))
     shape = len(q), q.shape[2], q.shape[1], k.shape[1]
-    total, _ = jax.lax.scan(
-      lambda total, plane: (total + of_plane(*plane), None), jnp.zeros(shape), given
-    )
-    return total.astype(q.dtype)
+    given = jnp.asarray(self.rate, jnp.float32), query, key
+    return sum_of_planes(of_plane, given, shape).astype(q.dtype)
 
   def turned(self, q, k, span):
     # Counted from the middle of the queries, factors stay small at any position, and in no logit
@@ -153,8 +215,8 @@ class Decay(Rotation):
     middle = (span.query.min(-1, keepdims=True) + last) // 2
     rate = jnp.asarray(self.rate, jnp.float32)
 
-    def length(positions: Array, sign: int) -> Array:
-      return jnp.exp(sign * rate * (positions - middle)[:, :, None, None])
+    def turned(x: Array, positions: Array, sign: int) -> Array:
+      radius = jnp.exp(sign * rate * (positions - middle)[:, :, None, None])
+      return self.turn(x, self.waves(positions, span), radius)
 
-    key = jnp.minimum(span.key, last)
-    return self.turn(q, span.query, length(span.query, 1)), self.turn(k, key, length(key, -1))
+    return turned(q, span.query, 1), turned(k, jnp.minimum(span.key, last), -1)

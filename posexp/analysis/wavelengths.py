@@ -1,0 +1,77 @@
+"""How many positions a turn takes in each plane of a rotation, as options and training leave it.
+
+Shapes: H heads, M planes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from posexp.encodings.rotation import Rotation
+from posexp.encodings.sinusoids import frequencies
+from posexp.models.transformer import Stack
+from posexp.plotting import BLUE, COLORS, GRAY, panels
+
+Spectra = Mapping[str, np.ndarray]  # radians per position, [1 or H,M], by what they belong to
+
+
+def spectra(stack: Stack) -> dict[str, np.ndarray]:
+  """Return the frequencies of rotations in a stack, those that several layers have only once.
+
+  There are none in an encoding that turns nothing.
+  """
+  found: dict[tuple[int, str], np.ndarray] = {}
+  for layer, block in enumerate(stack.blocks):
+    if isinstance(relation := block.attention.relation, Rotation):
+      for label, omega in relation.spectra(stack.shared).items():
+        if not any(np.array_equal(omega, each) for each in found.values()):
+          found[layer, label] = omega
+  several = len({layer for layer, _ in found}) > 1
+  return {
+    ", ".join([f"layer {layer}"] * several + [label] * bool(label)): omega
+    for (layer, label), omega in found.items()
+  }
+
+
+def row(found: Spectra) -> dict[str, str]:
+  """Return a row of the card: the wavelengths of every plane; of several heads their range."""
+  lines = []
+  for label, omega in found.items():
+    low, high = (shown(each) for each in (omega.max(0), omega.min(0)))
+    planes = (a if a == b else f"{a}–{b}" for a, b in zip(low, high, strict=True))
+    lines.append(f"{label}{': ' * bool(label)}{' '.join(planes)}")
+  return {"wavelengths": f"{'; '.join(lines)} positions a turn"} if lines else {}
+
+
+def shown(omega: np.ndarray) -> list[str]:
+  """Return wavelengths as text: three digits below 1,000, and ∞ where a plane stands still."""
+  with np.errstate(divide="ignore"):
+    lengths = np.where(omega > 0, 2 * np.pi / omega, np.inf)
+  return [
+    "∞" if each == np.inf else f"{each:{'.3g' if each < 999.5 else ',.0f'}}" for each in lengths
+  ]
+
+
+def draw(name: str, base: float, found: Spectra, trained_length: int | None) -> Figure:
+  """Draw the wavelength of each plane, and how many times as long it is as 2π base^(2t/r)."""
+  planes = next(iter(found.values())).shape[1]
+  plain, x = frequencies(2 * planes, base), np.arange(planes)
+  title = f"{name}: positions that a turn takes in each plane that turns"
+  figure, ((left, right),) = panels(1, 2, width=4.6, height=3.4, title=title)
+  left.plot(x, 2 * np.pi / plain, ":", color=GRAY, label=f"base = {base:g}")
+  for (label, omega), color in zip(found.items(), COLORS * len(found), strict=False):
+    for head, each in enumerate(np.where(omega > 0, omega, np.nan)):
+      style = {"color": color, "linewidth": 1.3, "marker": ".", "markersize": 4}
+      left.plot(x, 2 * np.pi / each, **style, label=(label or "effective") if not head else None)
+      right.plot(x, plain / each, **style)
+  if trained_length:
+    left.axhline(trained_length, color=BLUE, linewidth=0.8, alpha=0.5, label="trained length")
+  left.set(yscale="log", xlabel="plane", ylabel="wavelength (positions)")
+  left.yaxis.set_major_formatter("{x:,g}")
+  right.set(xlabel="plane", ylabel="times the wavelength of the base")
+  handles, labels = left.get_legend_handles_labels()
+  figure.legend(handles, labels, loc="outside lower left", ncols=4)
+  return figure

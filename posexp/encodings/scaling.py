@@ -1,0 +1,129 @@
+"""Frequencies of RoPE for texts that are longer than those of training: a row of SCALINGS each.
+
+A scaling is a function of the options of RoPE, the number r of channels that turn and the current
+length n, int [N,1]. It returns radians per position, float64 [M] or, if n matters, [N,M], of the
+M = r/2 planes. L₀ is `trained_length`, s is `factor`, and ω_t = base^(−2t/r).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from posexp.encodings.sinusoids import frequencies
+
+if TYPE_CHECKING:
+  from posexp.encodings.rotary import RoPE
+
+FAST, SLOW = 32.0, 1.0  # turns over L₀: YaRN's planes of more are kept, those of fewer divided
+LLAMA_FAST = 4.0  # the same of Llama 3
+
+
+class Scaling(NamedTuple):
+  """A rule for frequencies, with the options that it needs and those that it takes."""
+
+  frequencies: Callable[[RoPE, int, np.ndarray], np.ndarray]
+  needs: tuple[str, ...] = ()
+  takes: tuple[str, ...] = ()
+  attention_factor: Callable[[RoPE], float] = lambda rope: 1.0  # of turned queries and keys
+  by_length: bool = False  # whether n matters; if so, n ≤ L₀ has the frequencies of n = L₀
+
+
+def plain(rope: RoPE, turning: int, n: np.ndarray) -> np.ndarray:
+  """Return ω_t."""
+  return frequencies(turning, rope.base)
+
+
+def linear(rope: RoPE, turning: int, n: np.ndarray) -> np.ndarray:
+  """Return ω_t/s, as if positions were divided (Chen et al. 2023)."""
+  return frequencies(turning, rope.base) / rope.factor
+
+
+def ntk(rope: RoPE, turning: int, n: np.ndarray) -> np.ndarray:
+  """Return ω_t of base·s^(r/(r−2)): the slowest plane is divided by s, the fastest kept."""
+  return frequencies(turning, rope.base * rope.factor ** _power(turning))
+
+
+def dynamic(rope: RoPE, turning: int, n: np.ndarray) -> np.ndarray:
+  """Return those of `ntk` with 1 + s(n − L₀)/L₀ in place of s, as Hugging Face does; ω_t to L₀."""
+  beyond = np.maximum(n - rope.trained_length, 0) / rope.trained_length
+  base = rope.base * (1 + rope.factor * beyond) ** _power(turning)
+  return base ** (-np.arange(0, turning, 2) / turning)
+
+
+def _power(turning: int) -> float:
+  return turning / (turning - 2) if turning > 2 else 0.0  # a single plane is the fastest
+
+
+def by_parts(
+  rope: RoPE, turning: int, n: np.ndarray, fast: float = FAST, ramp: str = ""
+) -> np.ndarray:
+  """Return g ω_t + (1 − g) ω_t/s, g from 1 in fast planes to 0 in slow ones (Peng et al. 2023).
+
+  The ramp of g is linear in the number of `turns` over L₀, as in the paper, or in the `index` of
+  the plane, as in the authors' code and in Hugging Face's. `fast` and `ramp` replace defaults.
+
+  Raises:
+    ValueError: planes that are kept turn less than those that are divided.
+  """
+  omega = frequencies(turning, rope.base)
+  fast, slow = rope.beta_fast or fast, rope.beta_slow or SLOW
+  if fast <= slow:
+    raise ValueError(f"beta_fast={fast:g} must be above beta_slow={slow:g}")
+  if (ramp or rope.ramp) == "turns":
+    kept = (omega * rope.trained_length / (2 * np.pi) - slow) / (fast - slow)
+  else:
+    first, last = (
+      turning * math.log(rope.trained_length / (2 * np.pi * beta)) / (2 * math.log(rope.base))
+      for beta in (fast, slow)
+    )
+    if rope.truncate:
+      first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, turning - 1)
+    last += 0.001 if first == last else 0.0
+    kept = 1 - np.clip((np.arange(turning // 2) - first) / (last - first), 0, 1)
+  kept = np.clip(kept, 0, 1)
+  return kept * omega + (1 - kept) * omega / rope.factor
+
+
+def longrope(rope: RoPE, turning: int, n: np.ndarray) -> np.ndarray:
+  """Return ω_t divided by the plane's factor, the long one if n > L₀ (Ding et al. 2024).
+
+  Raises:
+    ValueError: there are more or fewer factors than planes.
+  """
+  planes = turning // 2
+  for name in ("short_factors", "long_factors"):
+    if (count := len(getattr(rope, name))) != planes:
+      raise ValueError(f"{name} must have {planes} numbers, one per plane of a head, not {count}")
+  factors = np.where(n > rope.trained_length, rope.long_factors, rope.short_factors)
+  return frequencies(turning, rope.base) / factors
+
+
+def yarn_attention(rope: RoPE) -> float:
+  """Return 0.1 ln s + 1."""
+  return 0.1 * math.log(rope.factor) + 1
+
+
+def longrope_attention(rope: RoPE) -> float:
+  """Return √(1 + ln s/ln L₀)."""
+  return math.sqrt(1 + math.log(rope.factor) / math.log(rope.trained_length))
+
+
+LENGTH, BETAS = ("trained_length",), ("beta_fast", "beta_slow")
+FACTORS = ("short_factors", "long_factors")
+SCALINGS = {
+  "none": Scaling(plain),
+  "linear": Scaling(linear),
+  "ntk": Scaling(ntk),
+  "dynamic": Scaling(dynamic, LENGTH, by_length=True),
+  "by_parts": Scaling(by_parts, LENGTH, (*BETAS, "ramp", "truncate")),
+  "yarn": Scaling(by_parts, LENGTH, (*BETAS, "ramp", "truncate"), yarn_attention),
+  # Grattafiori et al. 2024 publish code alone: it is `by_parts`, with the paper's ramp.
+  "llama3": Scaling(functools.partial(by_parts, fast=LLAMA_FAST, ramp="turns"), LENGTH, BETAS),
+  "longrope": Scaling(longrope, (*LENGTH, *FACTORS), (), longrope_attention, by_length=True),
+}

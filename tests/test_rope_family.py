@@ -1,0 +1,132 @@
+"""RoPE's family beside its definition and the arrays of Hugging Face 5.24.0, YaRN and GRAPE."""
+
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from flax import nnx
+
+from posexp.analysis import properties, wavelengths
+from posexp.encodings import Span
+from posexp.encodings.angles import angles, scaled_up, turns
+from posexp.encodings.maps import mapped
+from posexp.encodings.rotary import RoPE
+
+GUIDE = Path(__file__).parents[1] / "docs/differences.md"
+GOLDEN = np.load(Path(__file__).with_name("rope.npz"))
+OPTIONS = json.loads(str(GOLDEN["options"]))
+SHORT = {"trained_length": 5, "factor": 4.0}
+FEW = {"short_factors": (1.0, 1.5, 2.0, 3.0), "long_factors": (1.0, 2.0, 4.0, 8.0)}
+DYNAMIC = SHORT | {"scaling": "dynamic"}
+PAIRED = [
+  DYNAMIC | {"learned": "head", "attention_factor": 1.2},
+  SHORT | FEW | {"scaling": "longrope"},
+  {"layout": "half", "map": "self_extend", "map_window": 4, "map_group": 3},
+  {"map": "string", "map_shift": 6, "map_window": 2, "learned": "model", "p": 0.75},
+]
+EVERY = jnp.ones((1, 1, 9), bool)
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if f"spectra/{name}" in GOLDEN])
+def test_frequencies_are_those_of_the_references(name):
+  encoding = RoPE(**OPTIONS[name])
+  got = encoding.frequencies(16, GOLDEN[f"length/{name}"])[0]
+  np.testing.assert_allclose(got, GOLDEN[f"spectra/{name}"], rtol=1e-6)
+  np.testing.assert_allclose(encoding.radius, GOLDEN[f"radius/{name}"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["yarn", "llama3", "proportional_75"])
+def test_logits_are_those_of_the_references(name):
+  relation = RoPE(**OPTIONS[name], layout="half").relation(2, 16, causal=True, rngs=None)
+  q, k = (jnp.float32(GOLDEN[f"in/{each}"].swapaxes(1, 2)) for each in "qk")
+  got = relation.score(q, k, Span(*[jnp.asarray(GOLDEN["in/gaps"])] * 2, EVERY))
+  np.testing.assert_allclose(got, GOLDEN[f"logits/{name}"], atol=2e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if f"distance/{name}" in GOLDEN])
+def test_distances_are_mapped_by_their_rules(name):
+  got = np.asarray(mapped(RoPE(**OPTIONS[name]), *[jnp.arange(24)[None]] * 2)[0])
+  np.testing.assert_array_equal(np.tril(got), np.tril(GOLDEN[f"distance/{name}"]))
+  np.testing.assert_array_equal(got, -got.T)
+
+
+def test_learned_frequencies_are_those_of_the_references():
+  omega, at = RoPE().frequencies(8), jnp.asarray(GOLDEN["lerope/positions"])[..., None]
+  found = angles(at, scaled_up(turns(omega), jnp.float32(omega), GOLDEN["lerope/alpha"]))
+  np.testing.assert_allclose(jnp.cos(found), GOLDEN["lerope/cos"][..., :4], atol=1e-5)
+  name = "grape/m_per_head_scale16"
+  encoding = RoPE(learned="head", learned_rate=1 / 16, layout="half")
+  relation = encoding.relation(2, 8, causal=True, rngs=None)
+  relation.change.alpha[...] = jnp.float32(GOLDEN[f"{name}/log_freq"] - 16 * np.log(omega))
+  graphdef, params, rest = nnx.split(relation, nnx.Param, ...)
+  back = np.repeat([1.0, -1.0], 4)  # GRAPE's code turns the other way
+  q, k, dout = (jnp.float32(GOLDEN[f"grape/in/{each}"]) for each in ("q", "k", "dout"))
+  span = Span(*[jnp.arange(9)[None]] * 2, EVERY)
+  score = jax.jit(lambda params, *qk: nnx.merge(graphdef, params, rest).score(*qk, span))
+  got, backward = jax.vjp(score, params, q * back, k * back)
+  np.testing.assert_allclose(got, GOLDEN[f"{name}/logits_bhij"], atol=1e-5)
+  slopes = jax.tree.leaves(backward(dout))
+  for slope, each in zip(slopes, ("log_freq", "q", "k"), strict=True):
+    expected = GOLDEN[f"{name}/grad_{each}"] * (1.0 if each == "log_freq" else back)
+    np.testing.assert_allclose(slope, expected, atol=1e-5 * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("options", PAIRED, ids=str)
+@pytest.mark.parametrize("causal", [True, False])
+def test_each_pair_is_turned_by_its_own_angle(options, causal):
+  encoding = RoPE(**options)
+
+  def formula(p, q, k, i, j):
+    change = next((np.exp(x) for path, x in p.items() if path.endswith("alpha")), np.ones((1, 1)))
+    n = (i if causal else np.full(len(i), j.max())) - j.min() + 1
+    omega = encoding.frequencies(8, n)[:, None] * change  # [Q,1 or H,M]
+    far = np.asarray(mapped(encoding, i[None], j[None])[0])
+    turn = np.exp(1j * np.einsum("ij,ihm->ihjm", far, omega))
+    turn = np.broadcast_to(turn, (len(i), q.shape[2], len(j), 4))
+    one, other = np.reshape(np.arange(8), (2, 4), order="C" if encoding.layout == "half" else "F")
+    a, b = (each[..., one] + 1j * each[..., other] for each in (q, k))
+    logits = np.einsum("bihm,bjhm,ihjm->bhij", a, b.conj(), turn).real
+    return logits * encoding.radius**2 / 8**0.5
+
+  oracle.check(encoding, formula, causal=causal)
+
+
+@pytest.mark.parametrize("options", PAIRED[::2], ids=str)
+@pytest.mark.parametrize("name", ["cached_decoding", "memory", "padding", "spans"])
+def test_what_holds_where_the_length_or_a_map_decides(options, name):
+  assert not list(getattr(properties, name)(properties.Case(RoPE(**options), causal=True)))
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"scaling": "yarn"}, "trained_length must be given with scaling=yarn"),
+    ({"beta_fast": 2.0}, "beta_fast is for scaling=by_parts or scaling=yarn or scaling=llama3"),
+    (OPTIONS["llama3"] | {"beta_slow": 8.0}, "beta_fast=4 must be above beta_slow=8"),
+    (OPTIONS["rerope"] | {"map_group": 2}, "map_group is for map=self_extend; leave it at null"),
+    (OPTIONS["dca"] | {"map_chunk": 8}, "map_chunk must be below trained_length=8"),
+    (PAIRED[1] | {"long_factors": (1.0,)}, "long_factors must have 4 numbers, one per plane"),
+  ],
+)
+def test_options_that_do_not_go_together(options, message):
+  with pytest.raises(ValueError, match=f"^{message}[^\n]*$"):
+    RoPE(**options).frequencies(8)
+
+
+def test_the_page_of_differences_says_what_is_so():
+  exec("\n".join(re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.M | re.S)), {})
+
+
+def test_wavelengths_are_shown_by_length_and_layer():
+  found = {}
+  for options in ({"scaling": "linear", "factor": 2.0, "p": 0.75}, DYNAMIC, {"learned": "layer"}):
+    stack = properties.stack(properties.Case(RoPE(**options)))
+    found |= (spectra := wavelengths.spectra(stack))
+    assert wavelengths.draw("rope", 1e4, spectra, 64).axes
+  assert [*found] == ["", "n=5", "n=10", "n=20", "layer 0", "layer 1"]
+  assert wavelengths.row({"": found[""]})["wavelengths"] == "12.6 126 1,257 ∞ positions a turn"
