@@ -17,6 +17,7 @@ from posexp import plotting
 from posexp.analysis import attention_weights, card, encoding_figures, probe, wavelengths
 from posexp.analysis.probe import ProbeModel, Profile
 from posexp.encodings import Encoding, make_encoding
+from posexp.encodings.rotation import Rotation
 from posexp.errors import UserError
 from posexp.models.backbones import make_size, refusal
 from posexp.models.transformer import Size, Stack
@@ -122,8 +123,12 @@ def draw_attention(
   """Yield figures of what attention makes of offsets, for random inputs and on a run's texts."""
   encoding, stack = model
   if turning := wavelengths.spectra(stack):
-    trained_length = getattr(encoding, "trained_length", None)
-    yield "wavelengths", wavelengths.draw(name, encoding.base, turning, trained_length)
+    layers = zip(encoding.layers(len(stack.blocks)), stack.blocks, strict=True)
+    first = next(
+      layer.encoding for layer, block in layers if isinstance(block.attention.relation, Rotation)
+    )
+    trained_length = getattr(first, "trained_length", None)
+    yield "wavelengths", wavelengths.draw(name, first.base, turning, trained_length)
   if any(each.spread >= card.ROUNDING for each in profiles.values()):
     at = -next(iter(profiles.values())).offsets.min()
     # Where offsets are not all that matters, another query would have other logits.

@@ -26,7 +26,7 @@ def spectra(stack: Stack) -> dict[str, np.ndarray]:
   found: dict[tuple[int, str], np.ndarray] = {}
   for layer, block in enumerate(stack.blocks):
     if isinstance(relation := block.attention.relation, Rotation):
-      for label, omega in relation.spectra(stack.shared).items():
+      for label, omega in relation.spectra(stack.shared_of(layer)).items():
         if not any(np.array_equal(omega, each) for each in found.values()):
           found[layer, label] = omega
   several = len({layer for layer, _ in found}) > 1
@@ -57,12 +57,14 @@ def shown(omega: np.ndarray) -> list[str]:
 
 def draw(name: str, base: float, found: Spectra, trained_length: int | None) -> Figure:
   """Draw the wavelength of each plane, and how many times as long it is as 2π base^(2t/r)."""
-  planes = next(iter(found.values())).shape[1]
-  plain, x = frequencies(2 * planes, base), np.arange(planes)
+  widest = max(omega.shape[1] for omega in found.values())
   title = f"{name}: positions that a turn takes in each plane that turns"
   figure, ((left, right),) = panels(1, 2, width=4.6, height=3.4, title=title)
-  left.plot(x, 2 * np.pi / plain, ":", color=GRAY, label=f"base = {base:g}")
+  of_base = 2 * np.pi / frequencies(2 * widest, base)
+  left.plot(np.arange(widest), of_base, ":", color=GRAY, label=f"base = {base:g}")
   for (label, omega), color in zip(found.items(), COLORS * len(found), strict=False):
+    planes = omega.shape[1]
+    plain, x = frequencies(2 * planes, base), np.arange(planes)
     for head, each in enumerate(np.where(omega > 0, omega, np.nan)):
       style = {"color": color, "linewidth": 1.3, "marker": ".", "markersize": 4}
       left.plot(x, 2 * np.pi / each, **style, label=(label or "effective") if not head else None)

@@ -316,8 +316,9 @@ def as_typed(message: str, parts: Mapping[str, Any]) -> str:
 
 
 def show_options(options: Mapping[str, Any] | None) -> str:
-  """Return options as one types them, "k=4, keys=true"; "" if there are none."""
-  return ", ".join(f"{key}={show(value)}" for key, value in (options or {}).items())
+  """Return options as one types them, "k=4, keys=true", without those that are null."""
+  given = {key: value for key, value in (options or {}).items() if value is not None}
+  return ", ".join(f"{key}={show(value)}" for key, value in given.items())
 
 
 def brief(value: Any, text: Callable[[Any], str] | None = None) -> str:

@@ -353,10 +353,12 @@ class Stack(nnx.Module):
   def ready(self, span: Span, *, layer: int = 0, whole_only: bool = False) -> Span:
     """Add to a span what a layer shares with others, or the function: see `attention.ready`."""
     form = "reference" if whole_only else self.size.attention
+    return attention.ready(span, self.shared_of(layer), form)
+
+  def shared_of(self, layer: int) -> Callable[[Span], object] | None:
+    """Return what a layer shares with others of its encoding: see `Encoding.shared`."""
     shared = self.shared
-    if isinstance(shared, nnx.List):
-      shared = shared[self.kinds[layer].shared]
-    return attention.ready(span, shared, form)
+    return shared[self.kinds[layer].shared] if isinstance(shared, nnx.List) else shared
 
   def spans(self, of_kind: Callable[[Kind], Span], *, whole_only: bool = False) -> list[Span]:
     """Return the span of each layer, made ready once for all layers of a kind."""
