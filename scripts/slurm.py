@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
-from slurm_node import Node, install, said
+from slurm_node import SETUPS, Node, Setup, install, said
 
 MINUTE = 60.0  # seconds in which a command must say what has become of a run
 PATIENCE = 900.0  # seconds for what takes long by itself: to be queued, trained, queued again
@@ -55,29 +54,6 @@ RUN = [
   "train.log_every=50", "train.warmup=20", "wandb.mode=disabled",
 ]  # fmt: skip
 JOBS = ["-m", "hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.mem_gb=1.5"]
-
-
-class Setup(NamedTuple):
-  """How a cluster is set up."""
-
-  lines: tuple[str, ...] = ()  # of slurm.conf
-  accounting: bool = True
-  memory: bool = False  # whether more than a job asked for kills it
-  preempts: str = ""  # what becomes of a job whose place another takes
-
-
-BY_PARTITION = "PreemptType=preempt/partition_prio"
-SETUPS = {
-  "default": Setup(),
-  "no accounting": Setup(accounting=False),
-  "JobRequeue=0": Setup(("JobRequeue=0",)),
-  "PreemptMode=CANCEL": Setup((BY_PARTITION, "PreemptMode=CANCEL"), preempts="CANCEL"),
-  "preemption with signal": Setup(
-    (BY_PARTITION, "PreemptMode=REQUEUE", "SlurmctldParameters=preempt_send_user_signal"),
-    preempts="REQUEUE",
-  ),
-  "memory enforced": Setup(memory=True),
-}
 
 
 class Typed:
@@ -375,7 +351,7 @@ def tried(setups: list[str], folder: Path, cases: list[str]) -> list[str]:
     setup = SETUPS.get(name, Setup())
     try:
       if name != HERE:
-        node.start(setup.lines, setup.accounting, setup.memory)
+        node.start(setup)
       cells = row(name, setup, folder, reference.folder, columns)
     finally:
       if name != HERE:

@@ -12,8 +12,9 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGES = ("slurm-wlm", "slurm-client", "munge", "slurmdbd", "slurm-wlm-mysql-plugin")
 PACKAGES += ("mariadb-server",)
@@ -64,6 +65,29 @@ StorageLoc=slurm
 """
 
 
+class Setup(NamedTuple):
+  """How a cluster is set up."""
+
+  lines: tuple[str, ...] = ()  # of slurm.conf
+  accounting: bool = True
+  memory: bool = False  # whether more than a job asked for kills it
+  preempts: str = ""  # what becomes of a job whose place another takes
+
+
+BY_PARTITION = "PreemptType=preempt/partition_prio"
+SETUPS = {
+  "default": Setup(),
+  "no accounting": Setup(accounting=False),
+  "JobRequeue=0": Setup(("JobRequeue=0",)),
+  "PreemptMode=CANCEL": Setup((BY_PARTITION, "PreemptMode=CANCEL"), preempts="CANCEL"),
+  "preemption with signal": Setup(
+    (BY_PARTITION, "PreemptMode=REQUEUE", "SlurmctldParameters=preempt_send_user_signal"),
+    preempts="REQUEUE",
+  ),
+  "memory enforced": Setup(memory=True),
+}
+
+
 def said(*command: str, **given: object) -> str:
   """Return what a command prints; CalledProcessError, which its messages precede, if it fails."""
   return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **given).stdout
@@ -101,32 +125,32 @@ class Node:
       "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 8 // 10 // 2**20,
     }
 
-  def start(self, lines: Sequence[str], accounting: bool, memory: bool) -> None:
+  def start(self, setup: Setup) -> None:
     """Start the daemons afresh.
 
-    With `memory`, a job that takes more than it asked for is killed: by cgroups (version 1) where
-    there are any, else by Slurm, which looks every few seconds.
+    Memory is enforced by cgroups (version 1) where there are any, else by Slurm, which looks every
+    few seconds.
     """
     shutil.rmtree(self.folder, ignore_errors=True)
     for name in ("state", "spool", "sql"):
       (self.folder / name).mkdir(parents=True)
-    by_cgroup = memory and all(each.is_dir() for each in CGROUPS)
+    by_cgroup = setup.memory and all(each.is_dir() for each in CGROUPS)
     track = "cgroup" if by_cgroup else "linuxproc"
-    conf = [CONF.format(**self.values), f"ProctrackType=proctrack/{track}", *lines]
+    conf = [CONF.format(**self.values), f"ProctrackType=proctrack/{track}", *setup.lines]
     conf.append(f"TaskPlugin=task/{'cgroup' if by_cgroup else 'none'}")
     if by_cgroup:
       limits = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes\n"
       (self.folder / "cgroup.conf").write_text(f"{limits}AllowedSwapSpace=0\n")
-    elif memory:
+    elif setup.memory:
       conf.append("JobAcctGatherParams=OverMemoryKill")
-    kind = "slurmdbd" if accounting else "none"
+    kind = "slurmdbd" if setup.accounting else "none"
     conf.append(f"AccountingStorageType=accounting_storage/{kind}")
-    if accounting:
+    if setup.accounting:
       conf += ["AccountingStorageHost=127.0.0.1", f"AccountingStoragePort={self.values['dbd']}"]
     (self.folder / "slurm.conf").write_text("\n".join(conf) + "\n")
     os.environ["SLURM_CONF"] = str(self.folder / "slurm.conf")
     self._munge()
-    if accounting:
+    if setup.accounting:
       self._accounting()
     self._daemon("slurmctld", "-D")
     self._await("slurmctld", lambda: said("scontrol", "ping", stderr=subprocess.DEVNULL))

@@ -87,7 +87,7 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
     UserError: a flag does not exist or does not go with another, or an override cannot be read.
   """
   argv = load_plugins(argv)
-  for word, after in zip(argv, [*argv[1:], "DIR"], strict=True):
+  for word, after in zip(argv, [*argv, "DIR"][1:], strict=True):
     if word.partition("=")[0] in ("--config-dir", "-cd"):
       place = word.partition("=")[2] or after
       raise UserError(f"{word}: write hydra.searchpath=[file://{place}] for configs of your own")
