@@ -12,6 +12,7 @@ from posexp.errors import UserError
 from posexp.runs import RunWriter, folder
 from posexp.sweeps import slurm
 from posexp.sweeps.launch import launch
+from posexp.training.stopping import save_only
 
 
 class Cluster:
@@ -57,7 +58,7 @@ class Cluster:
 
 def train(config):
   """Stands in for training."""
-  assert signal.getsignal(signal.SIGTERM) is slurm.save_only
+  assert signal.getsignal(signal.SIGTERM) is save_only
   with RunWriter(folder(config), config) as run:
     if config["seed"] == 1 and config["encoding"] == "rpr":
       raise ValueError("a first line\nand a second")

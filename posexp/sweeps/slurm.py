@@ -33,7 +33,6 @@ from posexp.config import build, plugins
 from posexp.config.checks import Count, Positive, Whole
 from posexp.errors import UserError, near
 from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Member, Report, Train, attempt
-from posexp.training.stopping import save_only
 
 log = logging.getLogger("posexp")
 
@@ -281,6 +280,8 @@ def work(train: Train, place: Path) -> int:
 
   Returns the exit status.
   """
+  from posexp.training.stopping import save_only  # slow to import, and a sweep may be refused
+
   members, logs, own, turns = pickle.loads((place / "work").read_bytes())
   begun = int(os.environ.get("SLURM_RESTART_COUNT", "0"))  # how often before
   number = int(os.environ["SLURM_ARRAY_TASK_ID"])
