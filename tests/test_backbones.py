@@ -25,7 +25,7 @@ SIZES = {
 }
 IN_ATTENTION = {
   "rpr", "transformer_xl", "rope", "xpos", "alibi", "t5", "kerple", "fire", "sandwich", "deberta",
-  "tupe", "cope",
+  "tupe", "cope", "by_layer",
 }  # fmt: skip
 VOCAB, L = 11, 8
 

@@ -240,7 +240,7 @@ def test_a_window_is_what_a_model_without_what_is_beyond_it_sees(trained):
     other = with_options(trained, {"model.window": 2, "model.window_ends": ends})
     windowed = other.snapshot.model().stack
     assert windowed.size.window == 2
-    windowed.blocks = windowed.blocks[:1]
+    windowed.blocks, windowed.kinds = windowed.blocks[:1], windowed.kinds[:1]
     # The text as it is, and with another token in each place.
     tokens = np.full((13, 14), 3) + np.eye(13, 14, -1, dtype=int)
     said = nnx.jit(type(windowed).__call__)(windowed, tokens, np.arange(14)[None] < 12)

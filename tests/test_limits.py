@@ -131,6 +131,7 @@ PICKY = {
   "split": SIZES,
   "rope": SIZES[:2],
   "xpos": SIZES[:2],
+  "by_layer": SIZES[:2],
 }
 
 

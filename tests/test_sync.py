@@ -114,7 +114,7 @@ def test_offline_sessions_are_sent_as_w_and_b_recorded_them(stub, monkeypatch):
   assert (logged.summary["test/accuracy"], logged.exit_code) == (0.5, 0)
   assert logged.table("samples") == rows
   # One that W&B had begun to send is not sent whole again, but what it lacks is.
-  mark = next(folder(CONFIG).glob("wandb/*/*.synced"))
+  mark = next(folder(CONFIG).glob("wandb/offline-run-*/*.synced"))
   mark.unlink()
   train([50], mode="offline")
   assert send() == {"sent": 1}

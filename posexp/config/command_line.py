@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import re
 import sys
 import warnings
@@ -97,8 +96,9 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
   for word in [*unknown, *(word for word in words if word not in args.sections)]:
     what = f"{brief(word)}:{' no such flag;' * word.startswith('-')} write options as option=value"
     name = word.lstrip("-").partition("=")[0].replace("-", "_")
-    if chosen := sorted(config.CONFIGS.glob(f"*/{glob.escape(name)}.yaml")):
-      raise UserError(f"{what}, as in {chosen[-1].parent.name}={name}")
+    groups = {file.stem: file.parent.name for file in sorted(config.CONFIGS.glob("*/*.yaml"))}
+    if name in groups:
+      raise UserError(f"{what}, as in {groups[name]}={name}")
     known = _known_options(read(line for line in args.overrides if "=" in line))
     if name in known[0]:
       raise UserError(f"{what}, as in {name}=...")

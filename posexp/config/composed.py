@@ -96,8 +96,9 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
 
 def options_for(config: Mapping[str, Any], encodings: Iterable[Any]) -> tuple[list[str], list[str]]:
   """Return the full keys of the options that runs with these encodings read, and of all others."""
-  every = {**OmegaConf.to_container(encodings_node()), **config}
-  unread = {name: every.pop(name) for name in encodings_node().keys() - {*encodings}}
+  encodings, every = [*encodings], {**OmegaConf.to_container(encodings_node()), **config}
+  others = [str(name) for name in encodings_node() if name not in encodings]
+  unread = {name: every.pop(name) for name in others}
   return [*flat(every)], [*flat(unread)]
 
 

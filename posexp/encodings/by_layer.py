@@ -74,13 +74,13 @@ class ByLayer(Encoding):
   windows and chunks that a pattern has, so that a small model has them, too.
   """
 
-  pattern: tuple[str, ...] | str = ("rope", "none")
+  pattern: list[str] | str = dataclasses.field(default_factory=lambda: ["rope", "none"], hash=False)
   from_last: bool = False
   window: Count | None = None
 
   def __post_init__(self):
-    if isinstance(self.pattern, list):
-      object.__setattr__(self, "pattern", tuple(self.pattern))
+    if not isinstance(self.pattern, str):
+      object.__setattr__(self, "pattern", [*self.pattern])
     super().__post_init__()
     limited = any(each.window or each.chunk for each in self.period)
     if self.window is not None and not limited:

@@ -26,8 +26,6 @@ from collections.abc import Iterator, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from posexp.errors import UserError
 
 log = logging.getLogger("posexp")
@@ -314,6 +312,7 @@ def _greatest(mine: int) -> Any:
   """Return the greatest `mine` of all processes, as an array, without waiting for it."""
   import jax
   import jax.numpy as jnp
+  import numpy as np
   from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
   sharding = NamedSharding(Mesh(np.array(jax.devices()), ("devices",)), PartitionSpec("devices"))
@@ -323,6 +322,7 @@ def _greatest(mine: int) -> Any:
 
 def _gathered(numbers: Sequence[int]) -> Any:
   """Gather numbers from each process, int [processes x numbers]."""
+  import numpy as np
   from jax.experimental import multihost_utils
 
   return multihost_utils.process_allgather(np.array(numbers, np.uint32)).ravel()
