@@ -89,13 +89,12 @@ class ByLayer(Encoding):
   @functools.cached_property
   def period(self) -> tuple[Layer, ...]:
     """What is particular to each layer of the pattern, once."""
-    parts = self.pattern
-    if isinstance(parts, str):
-      parts = FAMILIES.get(parts, [parts])
+    given = self.pattern
+    parts = FAMILIES.get(given, (given,)) if isinstance(given, str) else given
     try:
       found = [layer for part in parts for layer in parsed(part)]
     except ValueError as error:
-      families = f"; families are {', '.join(FAMILIES)}" if parts == [self.pattern] else ""
+      families = f"; families are {', '.join(FAMILIES)}" if isinstance(given, str) else ""
       raise ValueError(f"pattern {error}{families}") from None
     if not found:
       raise ValueError("pattern must have at least one layer")

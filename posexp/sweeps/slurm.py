@@ -212,10 +212,10 @@ def _submitted(
     jobs = {member: job for member, job in jobs.items() if job in live}
     if left := [member for member in members if member not in jobs]:
       place = folder / "jobs" / secrets.token_hex(4)
-      for number, member in enumerate(left):  # before there are jobs: a kill leaves none unknown
-        jobs[member] = Job(place, number)
+      for i, member in enumerate(left):  # before there are jobs: a kill leaves none unknown
+        jobs[member] = Job(place, i)
         notes[member].parent.mkdir(parents=True, exist_ok=True)
-        notes[member].write_text(f"{place.name} {number}", "utf-8")
+        notes[member].write_text(f"{place.name} {i}", "utf-8")
       place.mkdir()
       logs = OmegaConf.to_container(cfg.hydra.job_logging, resolve=True)
       work = left, logs, plugins.files(), launcher["max_num_timeout"]

@@ -248,8 +248,8 @@ def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
   stream = data.streams["test"]
   start, count, _ = stream.plan()
   targets = (stream.tokens[slice(*ends)] for ends in zip(start + 1, start + count + 1, strict=True))
-  sizes = {name: found[name] for name in ("tokens", "bytes", "loss")}
-  return rows_of({"text": spelled(data, targets)} | sizes)
+  columns: dict[str, Iterable[Any]] = {"text": spelled(data, targets)}
+  return rows_of(columns | {name: found[name] for name in ("tokens", "bytes", "loss")})
 
 
 def spelled(data: TextData, rows: Iterable[np.ndarray]) -> Iterator[str]:
