@@ -29,24 +29,28 @@ def parsed(text: str) -> tuple[Layer, ...]:
   Raises:
     ValueError: it cannot be read, or the encoding is wrong.
   """
-  from posexp.encodings import ENCODINGS, encoding  # whose table has `ByLayer` itself
+  from posexp.encodings import ENCODINGS, MANY, make_encoding  # whose table has `ByLayer` itself
 
   count, *words = text.split() or [""]
-  if not count.isdigit():
+  if not count.isdecimal():
     count, words = "1", [count, *words]
+  if not 0 < int(count) <= MANY:
+    raise ValueError(f"has a part of {count[:20]} layers, which must be 1 to {MANY}")
   name, *given = words or [""]
   options: dict[str, Any] = {}
   for word in given:
     option, equals, value = word.partition("=")
     if not equals:
       raise ValueError(f"cannot be read at {word!r}: write it as in '3 rope base=500 window=64'")
+    if option in options:
+      raise ValueError(f"has {option} twice in {text!r}")
     options[option] = value
   limits = {key: options.pop(key, None) for key in ("window", "chunk")}
   for key, value in limits.items():
-    if value is not None and not (value.isdigit() and int(value) > 0):
+    if value is not None and not (value.isdecimal() and 0 < int(value) < 2**31):
       raise ValueError(f"has {key}={value}, which must be a number of tokens")
   try:
-    made = encoding(name, **options)
+    made = make_encoding({"encoding": name, name: options})
   except UserError as error:
     raise ValueError(f"has a part {text!r}: {error}") from None
   if isinstance(made, ByLayer):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -78,10 +78,19 @@ class Snapshot(NamedTuple):
     params, settings = self.state.params, self.state.settings
     on_cpu = self.program.mesh.size == 1 and self.program.mesh.devices.flat[0].platform == "cpu"
 
-    sharded = [batch for batch, _ in shard(batches, self.program.mesh)]
-    with ThreadPoolExecutor(AT_ONCE if on_cpu else 1) as threads:
-      found = threads.map(functools.partial(function, params, settings), sharded)
-      return self.finite(gathered(zip(sharded, found, strict=True)))
+    def found() -> Iterator[tuple[Batch, dict[str, Array]]]:
+      # Few batches are on the device at once, however many there are.
+      begun: deque[tuple[Batch, Future[dict[str, Array]]]] = deque()
+      with ThreadPoolExecutor(AT_ONCE if on_cpu else 1) as threads:
+        for batch, _ in shard(batches, self.program.mesh):
+          begun.append((batch, threads.submit(function, params, settings, batch)))
+          if len(begun) > AT_ONCE:
+            batch, outputs = begun.popleft()
+            yield batch, outputs.result()
+        for batch, outputs in begun:
+          yield batch, outputs.result()
+
+    return self.finite(gathered(found()))
 
   def finite(self, found: Outputs, split: str = "") -> Outputs:
     """Return what was found; UserError where a number is not finite, for it is no result."""
