@@ -11,11 +11,11 @@ from posexp.config.checks import Count
 from posexp.encodings.base import Encoding, Layer
 from posexp.errors import UserError
 
-# Positions of released models, as their code at Hugging Face (transformers 5.24.0) has them.
+# Positions of released models, by the defaults of Hugging Face's code (transformers 5.24.0); the
+# window of Gemma 3 is that of its larger checkpoints.
 FAMILIES = {
   # Yang et al. 2025 (RNoPE-SWA)
   "command_a": ("3 rope base=10000 layout=interleaved window=4096", "none"),
-  "exaone4": ("3 rope base=1000000 layout=half window=4096", "none"),
   "gemma3": ("5 rope base=10000 layout=half window=1024", "rope base=1000000 layout=half"),
   "llama4": ("3 rope base=500000 layout=interleaved chunk=8192", "none"),
   "modernbert": ("rope base=160000 layout=half", "2 rope base=10000 layout=half window=128"),
