@@ -67,9 +67,10 @@ examples:
   make gpu ARGS="--parts check,attention"             some of them; files of the others stay
   python scripts/gpu.py --rehearse --out rehearsal    on a CPU, at tiny sizes
 
-All parts should take about 20 minutes on an H100 (check 5, steps 5, search 2, seeds 2, attention
-8), nearly all of it for compiling: that is an estimate, and no GPU has measured it yet. Each folder
-runs in a process of its own, so that the rest goes on if one fails; the exit status is then 1.
+All parts take about 35 minutes on an H100 with 16 cores, nearly all of it for compiling: check 7,
+steps 8, search 4, seeds 2 and attention 14, of which only check and the first of attention's three
+folders were timed whole. Each folder runs in a process of its own, so that the rest goes on if one
+fails; the exit status is then 1.
 """
 ABOUT = """\
 A default should change where another way is at least 1.05 times as fast, its slow quartile against

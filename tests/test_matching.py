@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 
+import jax
 import numpy as np
 import pytest
 from seed import SEED
@@ -16,6 +17,7 @@ from posexp.errors import UserError
 from posexp.models.backbones import CNNSize, LSTMSize
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.transformer import Size
+from posexp.training import matching
 from posexp.training.matching import counts, facts, matched
 from posexp.training.setup import Setup
 
@@ -130,3 +132,24 @@ def test_an_unknown_reference_is_refused_before_anything_is_read():
   config = resolve(compose(["model.match=flops", "model.match_to=rprr"]))
   with pytest.raises(UserError, match=r"model\.match_to=rprr: .*did you mean rpr\?"):
     Setup.of(config).least_parameters()
+
+
+def test_operations_are_counted_on_the_cpu_whichever_device_trains(monkeypatch):
+  """A GPU's plugin counts nothing: its analysis is None."""
+  counted = jax.stages.Lowered.cost_analysis
+
+  def of_cpu(lowered):
+    return counted(lowered) if jax.config.jax_default_device is not None else None
+
+  monkeypatch.setattr(jax.stages.Lowered, "cost_analysis", of_cpu)
+  counts.cache_clear()
+  assert count(RPR(), SIZE)["flops"] > count(Encoding(), SIZE)["flops"] > 0
+
+
+def test_a_machine_without_the_cpu_says_how_to_add_it(monkeypatch):
+  def left_out(**_):
+    raise RuntimeError("Unknown backend cpu")
+
+  monkeypatch.setattr(jax, "local_devices", left_out)
+  with pytest.raises(UserError, match="leaves out the CPU.*,cpu$"):
+    matching.on_cpu()

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
 from posexp.encodings import Encoding, all_encodings
 from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError
+from posexp.kernels.target import compiling
 from posexp.models import attention
 from posexp.models.backbones import AnySize
 from posexp.models.block import Size
@@ -28,19 +31,40 @@ if TYPE_CHECKING:
 TOLERANCE = 0.01  # largest relative distance of a matched count from the reference
 
 
+def on_cpu() -> Mesh:
+  """Return the CPU alone: only there does JAX count a program's operations before compiling it.
+
+  Raises:
+    UserError: JAX was told to leave the CPU out.
+  """
+  try:
+    return Mesh(np.array(jax.local_devices(backend="cpu")[:1]), ("rows",))
+  except RuntimeError as error:
+    named = jax.config.jax_platforms
+    raise UserError(
+      f"JAX_PLATFORMS={named} leaves out the CPU, where the operations of a model are counted; "
+      f"set JAX_PLATFORMS={named},cpu"
+    ) from error
+
+
 def costs(build: Callable[[Rngs], nnx.Module], inputs: tuple, length: int) -> dict[str, float]:
   """Return `parameters`, and `flops`: operations of a forward pass per each of `length` tokens.
 
   `inputs` are the shapes of the model's inputs. JAX's cost analysis counts operations in the
   program before it is optimized: an addition and a multiplication are one each, and zeros that are
-  multiplied count like other numbers.
+  multiplied count like other numbers. The counts are those of the CPU's program on every machine.
+
+  Raises:
+    UserError: JAX was told to leave the CPU out.
   """
-  graphdef, *state = split(abstract_model(build))
 
   def forward(state, inputs):
     return nnx.merge(graphdef, *state)(*inputs)
 
-  cost = jax.jit(forward).lower(state, inputs).cost_analysis()
+  mesh = on_cpu()
+  with compiling(mesh), jax.default_device(mesh.devices.flat[0]):
+    graphdef, *state = split(abstract_model(build))
+    cost = jax.jit(forward).lower(state, inputs).cost_analysis()
   parameters = sum(leaf.size for leaf in jax.tree.leaves(state[0]))
   return {"parameters": parameters, "flops": cost["flops"] / length}
 
