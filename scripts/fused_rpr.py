@@ -1,7 +1,7 @@
 """The encoding `fused_rpr`: RPR with a kernel for GPUs, which forms nothing of shape [Q,K].
 
-This file is a plugin, and no part of the package: the kernel runs on NVIDIA's GPUs alone. On an H100
-it equals RPR's definition and attends in 0.24 to 0.70 of the time.
+This file is a plugin, and no part of the package: the kernel runs on NVIDIA's GPUs alone. On an
+H100 it equals RPR's definition and attends in 0.24 to 0.70 of the time.
 
     python -m posexp.train plugins=scripts/fused_rpr.py encoding=fused_rpr model.attention=fused ...
 

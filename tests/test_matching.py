@@ -151,5 +151,5 @@ def test_a_machine_without_the_cpu_says_how_to_add_it(monkeypatch):
     raise RuntimeError("Unknown backend cpu")
 
   monkeypatch.setattr(jax, "local_devices", left_out)
-  with pytest.raises(UserError, match="leaves out the CPU.*,cpu$"):
+  with pytest.raises(UserError, match=r"leaves out the CPU.*,cpu$"):
     matching.on_cpu()
