@@ -48,9 +48,8 @@ class Cluster:
           assert launch(train) == 0
 
   def squeue(self, *words):
-    if "all" in words:
-      return "".join(f"{job}|{state}\n" for job, state in self.past.items())
-    return "".join(f"{job} {' '.join(state)}\n" for job, state in self.live.items())
+    known = self.past | self.live
+    return "".join(f"{job} {' '.join(state)}\n" for job, state in known.items())
 
   def sacct(self, *words):
     return "7_[0-1%256]|PENDING\n"  # what it has for ever of jobs cancelled before their start
@@ -120,7 +119,7 @@ def test_a_sweep_has_its_states_and_results(cluster):
     "--nice=0",
   }  # fmt: skip
   assert not [flag for flag in flags if "None" in flag]
-  assert " --cpus-per-task=2 " in script
+  assert ":+--cpus-per-task=$SLURM_CPUS_PER_TASK}" in script
 
 
 def test_what_is_done_is_not_submitted_again(cluster):
@@ -141,7 +140,7 @@ def test_jobs_go_on_without_the_command_and_are_found_again(cluster, clock):
   clock += [running, running | {"7_0": ("SUSPENDED", "None")}, HELD | {"7_0": running["7_0"]}]
   clock += [running | {"7_0": ("PENDING", "BeginTime")}, {"7_1": ("RUNNING", "None")}]
   clock += [{"7_1": ("COMPLETING", "None")}] * slurm.LOOKS
-  cluster.past = {"7_0": "PREEMPTED"}
+  cluster.past = {"7_0": ("PREEMPTED", "None")}
   status, out, err = command(*TWO)
   assert (status, len(cluster.submissions)) == (130, 1)
   held = "job 2/2: Slurm does not start job 7_1 (JobHeldUser); see scontrol show job 7_1"

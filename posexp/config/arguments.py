@@ -145,9 +145,14 @@ def flush_output() -> None:
   try:
     if sys.stdout is not None:  # as in ... >&-
       sys.stdout.flush()
-  except OSError:
+  except OSError as error:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise
+    raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def say(message: str) -> None:
+  """Print a line on standard error."""
+  print(f"posexp: {message}", file=sys.stderr)
 
 
 def command(
@@ -167,25 +172,39 @@ def command(
 
 
 def run(work: Callable[[list[str]], Any], first: str = "") -> None:
-  """Do the work of a command line; a UserError is one line on stderr and exit status 2.
+  """Do the work of a command line, and exit where that fails.
 
   `first` is what a terminal shows until the work says more.
   """
+
+  def done() -> int:
+    work(sys.argv[1:])
+    return 0
+
   try:
     doing(first)
-    work(sys.argv[1:])
-    flush_output()
-  except UserError as error:
-    print(f"posexp: error: {error}", file=sys.stderr)
-    sys.exit(2)
-  except BrokenPipeError:  # as in ... | head
-    with contextlib.suppress(OSError):
-      flush_output()
-    sys.exit(1)
-  except OSError as error:
-    print(f"posexp: error: {refused(error)}", file=sys.stderr)
-    sys.exit(2)
+    if status := status_of(done):
+      sys.exit(status)
   except KeyboardInterrupt:
     sys.exit(130)
   finally:
     doing("")
+
+
+def status_of(work: Callable[[], int]) -> int:
+  """Return the exit status of a command, whose work returns it.
+
+  It is 2 after a UserError or what the operating system refuses, which is one line on stderr, and 1
+  where nobody reads what is printed.
+  """
+  try:
+    status = work()
+    flush_output()
+    return status
+  except BrokenPipeError:  # as in ... | head
+    with contextlib.suppress(OSError):
+      flush_output()
+    return 1
+  except (UserError, OSError) as error:
+    say(f"error: {refused(error) if isinstance(error, OSError) else error}")
+    return 2

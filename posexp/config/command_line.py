@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from posexp import config
 from posexp.config import plugins, sources
 from posexp.config.arguments import Parser, load_plugins
 from posexp.config.checks import brief, quoted, show, typed
-from posexp.config.composed import options_for, reason
+from posexp.config.composed import SECTIONS, options_for, reason
 from posexp.config.overrides import read
 from posexp.config.schema import flat, suggestion
 from posexp.errors import UserError
@@ -174,6 +174,29 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
     if not (chosen or o.is_delete() or o.is_sweep_override()):
       OmegaConf.update(cfg, o.key_or_group, o.value())  # in the spelling that Hydra has lost
   return cfg
+
+
+def typed_for(run: Mapping[str, Any]) -> dict[str, str]:
+  """Return the options in which the config of a run differs from the defaults, as one types them.
+
+  Raises:
+    UserError: an option does not exist any more; the message has its value.
+  """
+  name, kind = str(run["task"]["name"]), run["task"]["kind"]
+  named = (config.CONFIGS / "task" / f"{name}.yaml").exists()
+  found = {"encoding": run["encoding"], "task": name if named else kind}
+  if (backbone := (run.get("model") or {}).get("backbone", "transformer")) != "transformer":
+    found["model"] = backbone
+  composed = config.resolve(compose([f"{key}={value}" for key, value in found.items()]))
+  for section in (*SECTIONS, "positions", run["encoding"]):
+    defaults = composed.get(section) or {}
+    for key, value in (run.get(section) or {}).items():
+      if key not in defaults:
+        gone = f"{section}.{key}={show(value)}"
+        raise UserError(f"{gone}, an option that this version does not have")
+      if value != defaults[key]:
+        found[f"{section}.{key}"] = show(value)
+  return found | ({"seed": show(run["seed"])} if run["seed"] else {})
 
 
 def _choice(o: Override) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from posexp.errors import pasted
 from posexp.reporting import sentences
 from posexp.reporting.grouping import Group, number
 from posexp.reporting.results import Results
@@ -75,6 +76,14 @@ def _section(results: Results) -> Iterator[str]:
   )
   yield wrapped(markdown(sentences.method(results)))
   yield "\n".join(wrapped(markdown(f"Note: {each}"), "- ") for each in sentences.notes(results))
+
+
+def means(tasks: Sequence[Results]) -> Iterator[str]:
+  """Yield the lines of a table of means for each task, and which command reports more."""
+  for each in tasks:
+    yield from ("", each.title, tabulated(score_table(each), "plain"))
+  folders = dict.fromkeys(pasted(run.path.parents[2]) for each in tasks for run in each.runs)
+  yield f"more: python -m posexp.report {' '.join(folders)}"
 
 
 def latex(tasks: Sequence[Results]) -> str:

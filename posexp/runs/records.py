@@ -14,14 +14,15 @@ from typing import Any
 import yaml
 
 from posexp import storage
-from posexp.errors import UserError
+from posexp.errors import UserError, counted
 from posexp.runs.identity import settings
-from posexp.runs.run import Run, parsed_config, parsed_summary
+from posexp.runs.run import Run, parsed_config, parsed_summary, read_run
 
 NAME = "records.parquet"  # of the file, where a folder is asked for records
 COLUMNS = ("folder", "config", "summary", "metrics")
 # Sections of a config that say where it ran.
 PRIVATE = ("runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout")
+SHOWN = 3  # rows that an error names
 LEVELS = 4  # of a run's folder that its record keeps: task, encoding, digest, seed
 
 
@@ -100,3 +101,19 @@ def _run(file: Path, folder: str, *texts: str) -> Run:
   run = Run(path, config, settings(config), parsed_summary(path, summary), metrics)
   _ = run.history  # which says now whether it is damaged
   return run
+
+
+def recorded(source: str) -> Run:
+  """Return the run in a folder, or in a row of records, FILE:ROW with rows counted from 0.
+
+  Raises:
+    UserError: there is none.
+  """
+  name, colon, row = source.rpartition(":")
+  if Path(source).is_dir() or not (file := held(Path(name if colon else source))):
+    return read_run(source)
+  runs = read_records(file)
+  if not row.isdecimal() or int(row) >= len(runs):
+    rows = (f"{file}:{i} is {run.path.relative_to(file)}" for i, run in enumerate(runs[:SHOWN]))
+    raise UserError(f"{source}: name one of {counted(len(runs), 'row')}: {', '.join(rows)}")
+  return runs[int(row)]

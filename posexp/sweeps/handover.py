@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,32 +18,25 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from posexp.config import plugins, resolve, show_options
-from posexp.config.command_line import check_heeded, compose, explained, hydra_with_configs
+from posexp.config.command_line import compose, hydra_with_configs
 from posexp.config.overrides import read
 from posexp.errors import UserError
-from posexp.runs.metrics import Metric
-from posexp.sweeps.jobs import values
-from posexp.sweeps.sweep import FAILED, RUNNING, Member, Report, Train, attempt
+from posexp.sweeps.jobs import members, values
+from posexp.sweeps.sweep import FAILED, RUNNING, Context, Member, Report, Train
 
 log = logging.getLogger("posexp")
 
 
+@dataclasses.dataclass(frozen=True)
 class Jobs:
   """The function that a launcher calls in its processes: it trains the run of the job's number."""
 
-  def __init__(self, train: Train, members: Sequence[Member]):
-    self.train, self.members, self.plugins = train, members, plugins.files()
+  train: Train
+  members: Sequence[Member]
+  context: Context
 
   def __call__(self, cfg: DictConfig) -> tuple[str, str]:
-    plugins.load(self.plugins)
-    return attempt(self.train, self.members[HydraConfig.get().job.num])
-
-
-def metric_of(task: Any) -> Metric:
-  """Return the metric of the validation score that chooses a task's checkpoints."""
-  from posexp.tasks.contract import score_of
-
-  return score_of(task, task.score).metric
+    return self.context.attempt(self.train, self.members[HydraConfig.get().job.num])
 
 
 class Trials:
@@ -89,23 +84,23 @@ def _made(make: Callable[..., Any], **asked: Any) -> Any:
 
 
 def train_by_launcher(
-  members: Sequence[Member], train: Train, fixed: Sequence[str]
+  runs: Sequence[Member], train: Train, cfg: DictConfig, fixed: Sequence[str]
 ) -> Iterator[Report]:
   """Train the runs as jobs of the launcher of Hydra's that the `fixed` overrides choose."""
-  if not members:
+  if not runs:
     return
-  for member in members:
+  for member in runs:
     yield member, RUNNING, ""
-  make = Plugins.instance().instantiate_launcher
-  launcher = _made(make, task_function=Jobs(train, members), **_multirun(fixed))
+  jobs = Jobs(train, runs, Context.of(cfg))
+  launcher = _made(Plugins.instance().instantiate_launcher, task_function=jobs, **_multirun(fixed))
   try:
-    outcomes = [job.return_value for job in launcher.launch([[] for _ in members], 0)]
+    outcomes = [job.return_value for job in launcher.launch([[] for _ in runs], 0)]
   except Exception as error:  # of any class: a process that died, or what the launcher lacks
     said = (str(error).splitlines() or [""])[0]
-    outcomes = [(FAILED, f"{type(error).__name__}: {said}")] * len(members)
-  for member, (state, _) in zip(members, outcomes, strict=True):
+    outcomes = [(FAILED, f"{type(error).__name__}: {said}")] * len(runs)
+  for member, (state, _) in zip(runs, outcomes, strict=True):
     member.state = state  # they have ended at once: nothing is left when the first is said
-  for member, outcome in zip(members, outcomes, strict=True):
+  for member, outcome in zip(runs, outcomes, strict=True):
     yield member, *outcome
 
 
@@ -113,43 +108,31 @@ def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
   """Have the sweeper of Hydra's that the overrides choose train its trials, and name the best.
 
   The best has the highest or lowest value of the task's `score` on validation. The first values of
-  all options are tried before, in a model that is built in shape only.
+  all options are tried before, with each encoding, in a model that is built in shape only.
   `folder` is where a sweeper writes what it has found.
 
   Raises:
     UserError: an option has no effect, or has no such value.
   """
-  from posexp.training.setup import Setup
+  from posexp.tasks import make_task
+  from posexp.tasks.contract import score_of
 
   for o in overrides:
     if o.key_or_group in ("seeds", "workers"):
       raise UserError(f"{o.input_line} has no effect with a sweeper of Hydra's: leave it out")
-  swept = [o for o in overrides if o.is_sweep_override()]
-  fixed = [o.input_line for o in overrides if o not in swept]
-  columns = {
-    o.key_or_group: [f"{o.get_key_element()}={o.value().start}"]
-    if o.is_interval_sweep()
-    else list(values(o))
-    for o in swept
-  }
-  first = [*fixed, *(column[0] for column in columns.values())]
-  with explained(read(first)):
-    config = resolve(compose(first))
-  setup = Setup.of(config)
-  setup.least_parameters()
-  encodings = [line.partition("=")[2] for line in columns.get("encoding", ())]
-  check_heeded(overrides, encodings or [config["encoding"]])
-  metric = metric_of(setup.task)
+  first = members(Namespace(overrides=read(map(_first, overrides)), multirun=True), compose())[0]
+  task = make_task(first.config)
+  metric = score_of(task, task.score).metric
   (results := folder / "optimization_results.yaml").unlink(missing_ok=True)
-  lines = [o.input_line for o in swept]
-  asked = _multirun(fixed, lines)
+  swept = [o.input_line for o in overrides if o.is_sweep_override()]
+  asked = _multirun([o.input_line for o in overrides if not o.is_sweep_override()], swept)
   options = asked["config"].hydra.sweeper
   if "direction" in options and all(o.key_or_group != "hydra.sweeper.direction" for o in overrides):
     options.direction = "maximize" if metric.higher_is_better else "minimize"
   trials = Trials(train)
   sweeper = _made(Plugins.instance().instantiate_sweeper, task_function=trials, **asked)
   try:
-    sweeper.sweep(lines)
+    sweeper.sweep(swept)
   except Exception as error:  # of any class: the sweeper's own library refuses its options
     if trials.begun or isinstance(error, UserError):
       raise
@@ -160,3 +143,10 @@ def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
     best = show_options(found.get("best_params"))
     value = format(found["best_value"], metric.format)
     log.info("best of the sweep: %s: %s %s", best, metric.title, value)
+
+
+def _first(o: Override) -> str:
+  """Return an override with the first of its values, or with all where it chooses encodings."""
+  if o.is_sweep_override() and o.is_interval_sweep():
+    return f"{o.get_key_element()}={o.value().start}"
+  return o.input_line if o.key_or_group == "encoding" else next(iter(values(o)))

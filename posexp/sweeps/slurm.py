@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import json
 import logging
-import logging.config
 import os
 import pickle
 import secrets
@@ -21,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,10 @@ from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
 from posexp import storage
-from posexp.config import build, plugins
+from posexp.config import build
 from posexp.config.checks import Count, Positive, Whole
 from posexp.errors import UserError, near
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Member, Report, Train, attempt
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, WAITING, Context, Member, Report, Train
 
 log = logging.getLogger("posexp")
 
@@ -42,7 +41,7 @@ LOOKS = 4  # after which a shared disk must show the result of a job that is gon
 WAITS = "PENDING", "SUSPENDED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"
 QUEUED = "None", "Priority", "Resources", "BeginTime", "JobArrayTaskLimit"  # why a job may wait
 FAILS = "CANCELLED", "FAILED", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT", "NODE_FAIL", "DEADLINE"
-RENAMED = {"name": "job_name", "timeout_min": "time", "tasks_per_node": "ntasks_per_node"}
+ENDS = *FAILS, "BOOT_FAIL", "REVOKED", "COMPLETED", ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +75,13 @@ class Job:
   number: int
 
   @functools.cached_property
+  def array(self) -> str:
+    """The id that Slurm gave the array, as in 12; "" if there is none."""
+    return (storage.read(self.place / "id") or b"").decode().partition(";")[0].strip()
+
+  @property
   def id(self) -> str:
-    """The id that Slurm gave the job, as in 12_0; _0 if there is none."""
-    array = (storage.read(self.place / "id") or b"").decode().partition(";")[0].strip()
-    return f"{array}_{self.number}"
+    return f"{self.array}_{self.number}"
 
   @property
   def result(self) -> tuple[str, str] | None:
@@ -93,8 +95,8 @@ def train_by_slurm(
 ) -> Iterator[Report | None]:
   """Train each run in a Slurm job. The jobs do not depend on this process.
 
-  The job of a run is noted in the folder of the sweep. So the command that is typed again, or in
-  two terminals at once, finds the job instead of submitting it twice.
+  The folder of a submission names its runs. So the command that is typed again, or in two terminals
+  at once, finds the job of a run instead of submitting it twice.
   """
   jobs = _submitted(members, launcher, cfg) if members else {}
   gone = dict.fromkeys(jobs, 0)  # for how many looks in a row Slurm has not known a job
@@ -112,7 +114,7 @@ def train_by_slurm(
         time.sleep(SECONDS)
   finally:
     if jobs:
-      arrays = " ".join(dict.fromkeys(job.id.partition("_")[0] for job in jobs.values()))
+      arrays = " ".join(dict.fromkeys(job.array for job in jobs.values()))
       log.info("the jobs go on; the same command shows them again, `scancel %s` ends them", arrays)
 
 
@@ -122,36 +124,49 @@ def _news(jobs: dict[Member, Job], gone: dict[Member, int]) -> Iterator[Report]:
   Raises:
     UserError: Slurm does not answer.
   """
-  live = _live(jobs.values())
-  past = _past([job for job in jobs.values() if job not in live and not job.result])
+  states = _states(jobs.values())
   for member, job in list(jobs.items()):
-    gone[member] = 0 if job in live else gone[member] + 1
-    if job in live:
-      news = _waits_or_runs(member, job.id, *live[job])
+    state, why = states[job.id]
+    gone[member] = gone[member] + 1 if state in ENDS else 0
+    if state not in ENDS:
+      news = _waits_or_runs(member, job.id, state, why)
       if news != (member.state, member.reason):
         yield member, *news
-    elif (result := job.result) or past.get(job) or gone[member] >= LOOKS:
+    elif (result := job.result) or state in FAILS or gone[member] >= LOOKS:
       del jobs[member]
-      yield member, *(result or _ended(member, job, past[job]))
+      yield member, *(result or _ended(member, job, state))
 
 
-def _live(jobs: Iterable[Job]) -> dict[Job, tuple[str, str]]:
-  """Return the state and the reason of each job that has not ended, from the controller of Slurm.
+def _states(jobs: Collection[Job]) -> dict[str, tuple[str, str]]:
+  """Return the state of each job, by its id, and the reason; "" if Slurm does not know it.
 
-  The controller needs no accounting, and knows which jobs are suspended, held or queued again.
+  The controller needs no accounting, and knows which jobs are suspended, held or queued again. It
+  forgets a job some minutes after its end; the accounting, where there is one, does not.
+
+  Raises:
+    UserError: the controller does not answer.
   """
-  ids = {job.id: job for job in jobs}
-  arrays = ",".join({each.partition("_")[0] for each in ids} - {""})
+  found = dict.fromkeys((job.id for job in jobs), ("", ""))
+  arrays, said = ",".join({job.array for job in jobs} - {""}), ""
   try:
-    command = "squeue", "-h", "-r", "-o", "%i %T %r", "-j", arrays
-    lines = _asked(*command).splitlines() if arrays else []
+    if arrays:
+      said = _asked("squeue", "-h", "-r", "-t", "all", "-o", "%i %T %r", "-j", arrays)
   except UserError as error:
     if "Invalid job id" not in str(error):  # Slurm's answer if it knows none of them
       raise
-    lines = []
-  found = {ids.get(number): why for number, *why in (line.split(" ", 2) for line in lines)}
+  for line in said.splitlines():
+    number, state, why = line.split(" ", 2)
+    found[number] = state, why
+  ended = {job.id for job in jobs if job.result}
+  if lost := ",".join(each for each in found.keys() - ended if not found[each][0]):
+    with contextlib.suppress(UserError):
+      for line in _asked("sacct", "-n", "-X", "-P", "-o", "JobID,State", "-j", lost).splitlines():
+        number, _, state = line.partition("|")
+        if state.startswith(FAILS):  # of a job cancelled before its start it has PENDING for ever
+          found[number] = state.split()[0], ""
   # A job that is completing may be queued again, unless it has written a result.
-  return {j: why for j, why in found.items() if j and not (why[0] == "COMPLETING" and j.result)}
+  over = {each for each in ended if found[each][0] == "COMPLETING"}
+  return found | dict.fromkeys(over, ("COMPLETED", ""))
 
 
 def _waits_or_runs(member: Member, number: str, state: str, why: str) -> tuple[str, str]:
@@ -166,26 +181,13 @@ def _waits_or_runs(member: Member, number: str, state: str, why: str) -> tuple[s
   return WAITING, "" if new else f"Slurm has queued job {number} again"
 
 
-def _past(jobs: Sequence[Job]) -> dict[Job, str]:
-  """Return the state in which each job has failed; "" if Slurm does not know, or has none."""
-  found = {job.id: "" for job in jobs}
-  for command in (
-    "squeue -h -r -t all -o %i|%T -j",  # the controller forgets a job some minutes after its end
-    "sacct -n -X -P -o JobID,State -j",  # the accounting does not, where there is one
-  ):
-    if unknown := ",".join(number for number, state in found.items() if not state):
-      with contextlib.suppress(UserError):
-        for line in _asked(*command.split(), unknown).splitlines():
-          number, _, state = line.partition("|")
-          found[number] = state.split()[0] if state.startswith(FAILS) else ""
-  return {job: found[job.id] for job in jobs}
-
-
 def _ended(member: Member, job: Job, state: str) -> tuple[str, str]:
   """Return the state of a run whose job is gone without a result, and the reason."""
   if member.finished and not member.config["rerun"]:
     return DONE, ""
-  how = f"ended as {state}" if state else "is gone without a result; perhaps it was cancelled"
+  how = (
+    f"ended as {state}" if state in FAILS else "is gone without a result; perhaps it was cancelled"
+  )
   file = job.place / f"{job.id}.log"
   said = f"; what it said is in {near(file)}" if file.exists() else ""
   return FAILED, f"Slurm's job {job.id} {how}{said}"
@@ -199,26 +201,22 @@ def _submitted(
   Raises:
     UserError: Slurm does not answer, or takes no jobs.
   """
-  folder = Path(cfg.hydra.sweep.dir).absolute()
-  (folder / "jobs").mkdir(parents=True, exist_ok=True)
-  with FileLock(folder / "jobs/.lock"):
-    jobs, notes = {}, {}
-    for member in members:
-      notes[member] = folder / "slurm" / member.path.relative_to(member.config["runs"])
-      with contextlib.suppress(OSError, ValueError):
-        name, number = notes[member].read_text("utf-8").split()
-        jobs[member] = Job(folder / "jobs" / name, int(number))
-    live = _live(jobs.values())
-    jobs = {member: job for member, job in jobs.items() if job in live}
+  folder = Path(cfg.hydra.sweep.dir).absolute() / "jobs"
+  folder.mkdir(parents=True, exist_ok=True)
+  with FileLock(folder / ".lock"):
+    known: dict[str, Job] = {}
+    for file in sorted(folder.glob("*/runs"), key=lambda file: file.stat().st_mtime):
+      known |= {run: Job(file.parent, i) for i, run in enumerate(json.loads(file.read_bytes()))}
+    runs = {each: str(each.path.relative_to(each.config["runs"])) for each in members}
+    jobs = {member: known[run] for member, run in runs.items() if run in known}
+    states = _states(jobs.values())
+    jobs = {member: job for member, job in jobs.items() if states[job.id][0] not in ENDS}
     if left := [member for member in members if member not in jobs]:
-      place = folder / "jobs" / secrets.token_hex(4)
-      for i, member in enumerate(left):  # before there are jobs: a kill leaves none unknown
-        jobs[member] = Job(place, i)
-        notes[member].parent.mkdir(parents=True, exist_ok=True)
-        notes[member].write_text(f"{place.name} {i}", "utf-8")
-      place.mkdir()
-      logs = OmegaConf.to_container(cfg.hydra.job_logging, resolve=True)
-      work = left, logs, plugins.files(), launcher["max_num_timeout"]
+      place = folder / secrets.token_hex(4)
+      jobs |= {member: Job(place, number) for number, member in enumerate(left)}
+      # Before there are jobs: a kill leaves none unknown.
+      storage.write(place / "runs", json.dumps([runs[member] for member in left]))
+      work = left, Context.of(cfg), launcher["max_num_timeout"]
       (place / "work").write_bytes(pickle.dumps(work))
       _submit(len(left), place, dict(launcher))
   return jobs
@@ -226,30 +224,27 @@ def _submitted(
 
 def _submit(jobs: int, place: Path, launcher: dict[str, Any]) -> None:
   """Submit an array of so many jobs, whose folder is `place`; sbatch writes its id there itself."""
-  setup, own = launcher.pop("setup") or [], launcher.pop("additional_parameters") or {}
-  memory, limit = launcher.pop("mem_gb"), launcher.pop("array_parallelism")
-  cpus, _ = launcher["cpus_per_task"], launcher.pop("max_num_timeout")
+  take, _ = launcher.pop, launcher.pop("max_num_timeout")
+  setup, own, memory = take("setup") or [], take("additional_parameters") or {}, take("mem_gb")
   flags = {
-    "signal": f"USR2@{launcher.pop('signal_delay_s')}",
-    "array": f"0-{jobs - 1}%{limit}",
+    "job_name": take("name"),
+    "time": take("timeout_min"),
+    "signal": f"USR2@{take('signal_delay_s')}",
+    "array": f"0-{jobs - 1}%{take('array_parallelism')}",
+    "ntasks_per_node": take("tasks_per_node"),
     "mem": memory and f"{round(memory * 1024)}M",
     "requeue": True,  # also where the cluster does so only if asked
     "open_mode": "append",
     "output": f"{place}/%A_%a.log",
   }
-  flags |= {RENAMED.get(name, name): value for name, value in launcher.items()} | own
   typed = [
     f"--{name.replace('_', '-')}" + f"={value}" * (value is not True)
-    for name, value in flags.items()
+    for name, value in (flags | launcher | own).items()
     if value is not None and value is not False
   ]
-  srun = [
-    "srun",
-    "--unbuffered",
-    "--kill-on-bad-exit",
-    *([f"--cpus-per-task={cpus}"] if cpus else []),
-  ]
-  command = shlex.join([*srun, sys.executable, *sys.orig_argv[1:]])
+  cpus = "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"  # which srun does not heed
+  srun = f"srun --unbuffered --kill-on-bad-exit {cpus}"
+  command = f"{srun} {shlex.join([sys.executable, *sys.orig_argv[1:]])}"
   script = "\n".join(["#!/bin/bash", *setup, f"export {JOB}={shlex.quote(str(place))}", command])
   # The variables of a job in which the command is typed would contradict those of its jobs.
   env = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or not k.startswith("SLURM_")}
@@ -259,7 +254,7 @@ def _submit(jobs: int, place: Path, launcher: dict[str, Any]) -> None:
   except UserError as error:
     shutil.rmtree(place)
     raise UserError(f"Slurm takes no jobs: {error}") from error
-  log.info("submitted %d as job %s", jobs, Job(place, 0).id.partition("_")[0])
+  log.info("submitted %d as job %s", jobs, Job(place, 0).array)
 
 
 def _asked(*command: str, **given: Any) -> str:
@@ -282,25 +277,19 @@ def work(train: Train, place: Path) -> int:
   """
   from posexp.training.stopping import save_only  # slow to import, and a sweep may be refused
 
-  members, logs, own, turns = pickle.loads((place / "work").read_bytes())
+  members, context, turns = pickle.loads((place / "work").read_bytes())
   begun = int(os.environ.get("SLURM_RESTART_COUNT", "0"))  # how often before
   number = int(os.environ["SLURM_ARRAY_TASK_ID"])
   main, member = os.environ.get("SLURM_PROCID", "0") == "0", members[number]
   file = place / f"{number}.json"
   if main:
     storage.remove(file)  # of an earlier turn
-  logging.config.dictConfig(logs)
   # A run that is finished in a later turn was so before the first, which did not come to remove it.
   member.config["rerun"] = member.config["rerun"] and (not begun or member.finished)
   signal.signal(signal.SIGTERM, save_only)
   signal.signal(signal.SIGUSR2, lambda *_: sys.exit(128 + signal.SIGUSR2))
-
-  def with_plugins(config: dict[str, Any]) -> None:
-    plugins.load(own)
-    train(config)
-
   try:
-    result = attempt(with_plugins, member)
+    result = context.attempt(train, member)
   except SystemExit:
     result = _queued_again(begun, turns) if main else None
   signal.signal(signal.SIGUSR2, signal.SIG_IGN)

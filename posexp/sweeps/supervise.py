@@ -19,12 +19,26 @@ from rich.live import Live
 from rich.text import Text
 
 from posexp.config import RunOptions, build
+from posexp.config.arguments import say
 from posexp.config.checks import brief
 from posexp.errors import UserError
+from posexp.runs import read_runs
 from posexp.sweeps.handover import train_by_launcher
 from posexp.sweeps.slurm import options, train_by_slurm
-from posexp.sweeps.sweep import RUNNING, Member, Report, Sweep, Train, attempt, forget
-from posexp.sweeps.workers import devices, train_in_workers
+from posexp.sweeps.sweep import (
+  DONE,
+  ELSEWHERE,
+  FAILED,
+  RUNNING,
+  Member,
+  Report,
+  Sweep,
+  Train,
+  attempt,
+  forget,
+)
+from posexp.sweeps.workers import train_in_workers
+from posexp.training.device_shares import devices
 
 log = logging.getLogger("posexp")
 
@@ -58,7 +72,7 @@ def trainer_for(
     return lambda members: train_by_slurm(members, asked, cfg), True
   if launcher != "basic":
     fixed = [o.input_line for o in overrides if not o.is_sweep_override()]
-    return lambda members: train_by_launcher(members, train, fixed), False
+    return lambda members: train_by_launcher(members, train, cfg, fixed), False
   if workers == 1:
     return lambda members: train_here(members, train), False
   bound_to = devices(workers, runs)
@@ -74,10 +88,11 @@ def train_here(members: Sequence[Member], train: Train) -> Iterator[Report]:
     yield member, *attempt(train, member)
 
 
-def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> None:
-  """Have the runs of a sweep trained that are to be trained, and say what becomes of them.
+def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
+  """Have the runs of a sweep trained that are to be trained; say what becomes of them, and means.
 
-  Those that another process trains meanwhile are looked at again at the end.
+  Those that another process trains meanwhile are looked at again at the end. Returns whether a run
+  has failed.
   """
   with live_table(sweep, live and terminal()) as draw:
     for members in (sweep.to_train, sweep.left):
@@ -86,6 +101,16 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> None:
           if report is not None:
             sweep.turn(*report)
           draw()
+  if done := [member.path for member in sweep.in_state(DONE) if member.finished]:
+    from posexp.reporting import results, tables  # slow to import, and a sweep may be refused
+
+    for line in tables.means(results.results(read_runs(done)[0])):
+      log.info("%s", line)
+  if elsewhere := sweep.options_in(ELSEWHERE):
+    log.info("another process still trains %s; the same command shows them later", elsewhere)
+  if failed := sweep.in_state(FAILED):
+    say(f"error: {len(failed)} of {len(sweep.runs)} runs failed: {sweep.options_in(FAILED)}")
+  return bool(failed)
 
 
 @contextlib.contextmanager

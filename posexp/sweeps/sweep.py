@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import logging.config
 import time
 import traceback
 from collections import Counter
@@ -12,6 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
+from posexp.config import plugins
 from posexp.errors import UserError, counted, lasting, near, refused
 from posexp.runs import Elsewhere, lock, read_run, read_summary
 from posexp.runs.seal import is_whole
@@ -96,6 +100,29 @@ def attempt(train: Train, member: Member) -> tuple[str, str]:
   return DONE, ""
 
 
+@dataclasses.dataclass(frozen=True)
+class Context:
+  """What another process needs to train runs of this sweep as this one would."""
+
+  logs: dict[str, Any]
+  plugins: list[Path]
+
+  @classmethod
+  def of(cls, cfg: DictConfig) -> Context:
+    """Return the context of runs that share a config."""
+    return cls(OmegaConf.to_container(cfg.hydra.job_logging, resolve=True), plugins.files())
+
+  def attempt(self, train: Train, member: Member) -> tuple[str, str]:
+    """Train a run in that process, as `attempt` does."""
+    logging.config.dictConfig(self.logs)
+
+    def with_plugins(config: dict[str, Any]) -> None:
+      plugins.load(self.plugins)
+      train(config)
+
+    return attempt(with_plugins, member)
+
+
 def forget(groups: set[str], member: Member) -> None:
   """Drop all compiled programs before the run of one group too many, of whose `groups` they are.
 
@@ -131,6 +158,10 @@ class Sweep:
   def in_state(self, state: str) -> list[Member]:
     """Return the runs that are in a state."""
     return [member for member in self.runs if member.state == state]
+
+  def options_in(self, state: str) -> str:
+    """Return the options of the runs that are in a state."""
+    return "; ".join(member.options for member in self.in_state(state))
 
   def to_train(self) -> list[Member]:
     """Return the runs that are to be trained; says of all others why not."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import logging
-import logging.config
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections import deque
@@ -17,51 +13,15 @@ from collections.abc import Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from posexp.config import plugins
-from posexp.errors import UserError, near
-from posexp.sweeps.sweep import FAILED, RUNNING, Member, Report, Train, attempt, forget
+from posexp.errors import near
+from posexp.sweeps.sweep import FAILED, RUNNING, Context, Member, Report, Train, forget
 
 log = logging.getLogger("posexp")
 
 SECONDS = 1.0  # between two looks at the progress of the runs
-ASK = """
-import json, jax
-devices = jax.local_devices()
-platform = devices[0].platform
-chips = {tuple(device.coords) for device in devices} if platform == "tpu" else devices
-print(json.dumps([platform, len(chips)]))
-"""
-VISIBLE = {"gpu": "CUDA_VISIBLE_DEVICES", "tpu": "TPU_VISIBLE_CHIPS"}
-ALONE = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
-SHARE = 0.9  # of a GPU's memory, for the workers on it together
-
-
-def devices(workers: int | str, runs: int) -> list[dict[str, str]]:
-  """Return for each worker the environment variables that bind it to its device.
-
-  Raises:
-    UserError: JAX finds no device.
-  """
-  env = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-  asked = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, env=env)
-  if asked.returncode:
-    said = asked.stderr.strip() or f"asked for them, it ended with {asked.returncode}"
-    raise UserError(f"JAX finds no device: {said.splitlines()[-1]}")
-  platform, count = json.loads(asked.stdout.splitlines()[-1])
-  if platform not in VISIBLE:
-    return [{}] * min(1 if workers == "auto" else workers, runs)
-  workers = min(count if workers == "auto" else workers, runs)
-  seen = os.environ.get(VISIBLE[platform])
-  names = seen.split(",") if seen else [str(number) for number in range(count)]
-  on_each = -(-workers // count)
-  common = ALONE if platform == "tpu" else {}
-  if on_each > 1 and platform == "gpu":
-    common = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{SHARE / on_each:.3f}"}
-  return [common | {VISIBLE[platform]: names[number % count]} for number in range(workers)]
 
 
 def train_in_workers(
@@ -75,21 +35,22 @@ def train_in_workers(
   folder = Path(cfg.hydra.sweep.dir)
   folder.mkdir(parents=True, exist_ok=True)
   files = [folder / f"worker-{number}.log" for number in range(len(bound_to))]
-  logs = OmegaConf.to_container(cfg.hydra.job_logging, resolve=True)
+  context = Context.of(cfg)
   waiting, idle = deque(members), deque(range(len(bound_to)))
   pools: dict[int, ProcessPoolExecutor] = {}  # by the number of the worker
   busy: dict[Future, tuple[Member, int]] = {}
 
   def begun(member: Member, number: int) -> Future:
-    if number in pools:
-      try:
-        return pools[number].submit(_train, train, member)
-      except BrokenExecutor:  # killed between two runs
-        log.warning("an idle process died, and another begins; see %s", near(files[number]))
-    begin = functools.partial(_begin, bound_to[number], str(files[number]), logs, plugins.files())
-    spawn = multiprocessing.get_context("spawn")
-    pools[number] = ProcessPoolExecutor(1, mp_context=spawn, initializer=begin)
-    return pools[number].submit(_train, train, member)
+    if number not in pools:
+      asked = {"initializer": _begin, "initargs": (bound_to[number], files[number])}
+      spawn = multiprocessing.get_context("spawn")
+      pools[number] = ProcessPoolExecutor(1, mp_context=spawn, **asked)
+    try:
+      return pools[number].submit(_train, train, context, member)
+    except BrokenExecutor:  # killed between two runs
+      log.warning("an idle process died, and another begins; see %s", near(files[number]))
+      del pools[number]
+      return begun(member, number)
 
   try:
     while waiting or busy:
@@ -120,24 +81,22 @@ def train_in_workers(
 _groups: set[str] = set()  # in the process of a worker: those of the runs that it has trained
 
 
-def _begin(device: dict[str, str], file: str, logs: dict[str, Any], own: list[Path]) -> None:
-  """Prepare the process of a worker for its first run; `own` are files of plugins."""
+def _begin(device: dict[str, str], file: Path) -> None:
+  """Prepare the process of a worker for its first run; it prints into a file."""
   os.environ.update(device)  # before JAX looks for devices
   os.setsid()  # Ctrl-C in the terminal is for the parent, who passes it on
-  with open(file, "a") as out:
+  with file.open("a") as out:
     os.dup2(out.fileno(), 1)
     os.dup2(out.fileno(), 2)
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
   threading.Thread(target=_end_with_parent, daemon=True).start()
-  logging.config.dictConfig(logs)
-  plugins.load(own)
 
 
-def _train(train: Train, member: Member) -> tuple[str, str]:
+def _train(train: Train, context: Context, member: Member) -> tuple[str, str]:
   """Train a run in the process of a worker, as `attempt` does."""
   try:
     forget(_groups, member)
-    return attempt(train, member)
+    return context.attempt(train, member)
   except SystemExit:
     return FAILED, "its process was asked to end"
   finally:
