@@ -11,15 +11,27 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import Count, Share, between, check, only_with
+from posexp.config.checks import (
+  Bound,
+  Count,
+  Positive,
+  Share,
+  at_least,
+  between,
+  check,
+  only_with,
+)
 from posexp.encodings import check_declared
-from posexp.encodings.base import Encoding, Relation, whole
+from posexp.encodings.base import Encoding, Layer, Relation, whole
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.errors import counted
-from posexp.models import attention
+from posexp.models import attention, logits
 
 Width = Annotated[int, between(1, 2**16)]
+Rule = Annotated[
+  str, Bound(f"one of none, {', '.join(logits.RULES)}", {"none", *logits.RULES}.__contains__)
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +57,11 @@ class Size:
   window_ends: Annotated[Literal["strict", "relaxed"], only_with("window")] = "strict"
   memory: Annotated[int, between(0, 2**20)] = 0  # slots of a language model's memory
   same_length: Annotated[bool, only_with("memory")] = False  # each token sees `memory` keys
+  logits_by: Rule = "none"  # the factor of each query: see posexp/models/logits.py
+  logits_length: Annotated[int, at_least(2)] | None = None
+  logits_rate: Positive | None = None
+  logits_in: Annotated[Literal["all", "full"], only_with("logits_by")] = "all"
+  logits_scale: Positive = 1.0  # multiplies queries beside it
   match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py
   match_to: Annotated[str, only_with("match")] = "none"
   vectors: str | None = None  # for a classifier: see posexp/data/word_vectors.py
@@ -52,6 +69,7 @@ class Size:
   def __post_init__(self):
     check(self)
     whole(self.d_model, self.num_heads)
+    logits.check(self.logits_by, self.logits_rate, self.logits_length)
 
   @property
   def width(self) -> int:
@@ -64,6 +82,15 @@ class Size:
     width = f"d_ff {self.d_ff}{match}"
     return f"d_model {self.d_model}, {heads}, {layers}, {width}, {self.norm}-norm, {self.dtype}"
 
+  def factor(self, layer: Layer) -> logits.Factor | None:
+    """Return the factor of a layer's queries, None if it is 1."""
+    everywhere = self.logits_in == "all" or (layer.window is None and layer.chunk is None)
+    by = self.logits_by if everywhere else "none"
+    if by == "none" and self.logits_scale == 1:
+      return None
+    given = self.logits_rate, self.logits_length, self.logits_scale
+    return logits.Factor(by, self.num_heads, *given)
+
 
 def drop(x: Array, rate: float, rngs: Rngs | None) -> Array:
   """Apply dropout; without `rngs`, as in evaluation, return x."""
@@ -75,9 +102,18 @@ def drop(x: Array, rate: float, rngs: Rngs | None) -> Array:
 class MultiHeadAttention(nnx.Module):
   """Multi-head attention. Projections have no bias, as in the paper."""
 
-  def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: Rngs):
+  def __init__(
+    self,
+    encoding: Encoding,
+    size: Size,
+    *,
+    causal: bool,
+    cross: bool,
+    factor: logits.Factor | None = None,
+    rngs: Rngs,
+  ):
     self.num_heads = size.num_heads
-    self.dropout, self.form = size.dropout, size.attention
+    self.dropout, self.form, self.factor = size.dropout, size.attention, factor
     head_dim = whole(size.d_model, size.num_heads)
     if not cross:
       check_declared(encoding, size.d_model, causal=causal)
@@ -93,6 +129,10 @@ class MultiHeadAttention(nnx.Module):
     )
     if not self.relation.uses_hidden:
       self.query = self.key = None
+      if factor is not None:
+        raise ValueError(
+          f"{factor} multiplies queries, but here they do not come from hidden states"
+        )
     self.relation.bind(self.query, self.key)
 
   def heads(self, x: Array) -> Array:
@@ -119,7 +159,10 @@ class MultiHeadAttention(nnx.Module):
     # Scaled terms are for diagnosis, which uses the definition.
     chosen = self.form if span.term_scale is None else "reference"
     form = attention.form_of(chosen, x.shape[1], k.shape[1], span.last)
-    found = attention.attend(self.relation, self.queries(x), k, v, span, dropout, form)
+    q = self.queries(x)
+    if self.factor is not None:
+      q = (q * self.factor(span)).astype(q.dtype)
+    found = attention.attend(self.relation, q, k, v, span, dropout, form)
     return self.out(found.reshape(x.shape))
 
 
@@ -138,12 +181,21 @@ class FeedForward(nnx.Module):
 class Block(nnx.Module):
   """Self-attention, then attention to a source if there is one, then the feed-forward network."""
 
-  def __init__(self, encoding: Encoding, size: Size, *, causal: bool, cross: bool, rngs: Rngs):
+  def __init__(
+    self,
+    encoding: Encoding,
+    size: Size,
+    *,
+    causal: bool,
+    cross: bool,
+    factor: logits.Factor | None = None,
+    rngs: Rngs,
+  ):
     def norm() -> Callable[[Array], Array]:
       return encoding.norm(size.d_model, epsilon=size.norm_epsilon, rngs=rngs.fork())
 
     self.attention = MultiHeadAttention(
-      encoding, size, causal=causal, cross=False, rngs=rngs.fork()
+      encoding, size, causal=causal, cross=False, factor=factor, rngs=rngs.fork()
     )
     self.attention_norm = norm()
     self.feed_forward = FeedForward(encoding, size, rngs=rngs.fork())

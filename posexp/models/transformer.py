@@ -25,6 +25,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span, TermScale
 from posexp.models import attention
 from posexp.models.block import Block, Size, drop
+from posexp.models.logits import RULES
 from posexp.models.seen import Kind, filled_up, limited, of_layer, visible
 
 
@@ -67,6 +68,12 @@ def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequen
   if not isinstance(size, Size):
     raise ValueError(f"model={size.backbone} classifies and can do nothing else")
   layers = encoding.layers(size.num_layers)
+  if size.logits_by in RULES and not (causal or RULES[size.logits_by].counts):
+    counting = ", ".join(name for name, rule in RULES.items() if rule.counts)
+    raise ValueError(
+      f"logits_by={size.logits_by} is of positions in a text that is read forward, and an encoder "
+      f"reads both ways; there, take one of {counting}"
+    )
   if size.window is not None and (cross or causal):
     raise ValueError(f"window={size.window} is for encoders alone")
   if size.memory and (cross or not causal):
@@ -123,7 +130,15 @@ class Stack(nnx.Module):
       Kind(encodings.index(layer.encoding), layer.window, layer.chunk) for layer in layers
     )
     self.blocks = nnx.List(
-      Block(layer.encoding, size, causal=causal, cross=cross, rngs=rngs.fork()) for layer in layers
+      Block(
+        layer.encoding,
+        size,
+        causal=causal,
+        cross=cross,
+        factor=size.factor(layer),
+        rngs=rngs.fork(),
+      )
+      for layer in layers
     )
     for block in self.blocks:
       attention.check(
