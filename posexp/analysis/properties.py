@@ -240,12 +240,13 @@ def spans(case: Case) -> Iterator[Violation]:
   def found(state: nnx.State, i: int) -> tuple[Array, dict[str, Array]]:
     model = nnx.merge(graphdef, state)
     layer = model.blocks[i].attention
-    k, v = layer.keys_values(x)
+    held = layer.keys_values(x)
 
     def attended(query: np.ndarray, key: np.ndarray, mask: np.ndarray, **options: Any) -> Array:
       places = jnp.asarray(query)[None], jnp.asarray(key)[None]
       span = Span(*places, jnp.asarray(mask), case.causal, max_position=GAPS, **options)
-      return layer(x[:, query], k[:, key], v[:, key], model.ready(span, layer=i))
+      seen = jax.tree.map(lambda each: each[:, key], held)
+      return layer(x[:, query], *seen, model.ready(span, layer=i))
 
     expected = attended(every, every, hidden, consecutive=True)
     return expected, {name: attended(query, key, seen) for name, query in asked.items()}

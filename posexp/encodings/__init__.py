@@ -13,6 +13,7 @@ from posexp.encodings.complex_order import Complex
 from posexp.encodings.contextual import CoPE
 from posexp.encodings.disentangled import TUPE, DeBERTa
 from posexp.encodings.distance import FIRE, KERPLE, Sandwich
+from posexp.encodings.forgetting import FoX
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rotary import RoPE, XPos
@@ -42,6 +43,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "deberta": DeBERTa,
   "tupe": TUPE,
   "cope": CoPE,
+  "fox": FoX,
   "by_layer": ByLayer,
 }
 

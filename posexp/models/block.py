@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from posexp.config.checks import (
   only_with,
 )
 from posexp.encodings import check_declared
-from posexp.encodings.base import Encoding, Layer, Relation, whole
+from posexp.encodings.base import Columns, Encoding, Layer, Relation, whole
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.errors import counted
@@ -134,34 +134,53 @@ class MultiHeadAttention(nnx.Module):
           f"{factor} multiplies queries, but here they do not come from hidden states"
         )
     self.relation.bind(self.query, self.key)
+    self.key_columns, self.query_columns = (
+      Columns()
+      if cross
+      else encoding.columns(size.d_model, size.num_heads, causal=causal, rngs=rngs)
+    )
 
   def heads(self, x: Array) -> Array:
     """Split features into heads, [B,L,F] -> [B,L,H,D]."""
     return x.reshape(*x.shape[:-1], self.num_heads, -1)
 
-  def keys_values(self, x: Array) -> tuple[Array, Array]:
-    """Return keys and values of x [B,K,F], [B,K,H,D] each, before positions enter.
+  def keys_values(self, x: Array) -> tuple[Array, Array, Any]:
+    """Return keys and values of x [B,K,F], [B,K,H,D] each, before positions enter, and columns.
 
-    Keys are [B,K,H,0] if the relation does not compute them from hidden states.
+    Keys are [B,K,H,0] if the relation does not compute them from hidden states; see
+    `Encoding.columns` for columns.
     """
     v = self.heads(self.value(x))
-    return v[..., :0] if self.key is None else self.heads(self.key(x)), v
+    k = v[..., :0] if self.key is None else self.heads(self.key(x))
+    return k, v, self.key_columns and self.key_columns(x)
 
   def queries(self, x: Array) -> Array | None:
     """Return queries [B,Q,H,D] of x [B,Q,F]; None if they do not come from hidden states."""
     return None if self.query is None else self.heads(self.query(x))
 
-  def __call__(self, x: Array, k: Array, v: Array, span: Span, rngs: Rngs | None = None) -> Array:
-    """Compute attention of x [B,Q,F] to k, v [B,K,H,D]: [B,Q,F]."""
+  def asked(self, x: Array, columns: Any, span: Span) -> tuple[Array | None, Span]:
+    """Return queries of x [B,Q,F] and the span with the columns of keys and of these queries.
+
+    Both are multiplied by the factor.
+    """
+    q, asked = self.queries(x), self.query_columns and self.query_columns(x)
+    if self.factor is not None:
+      factor = self.factor(span)
+      q = (q * factor).astype(q.dtype)
+      asked = jax.tree.map(lambda each: each * factor, asked)
+    return q, span.replace(key_columns=columns, query_columns=asked)
+
+  def __call__(
+    self, x: Array, k: Array, v: Array, columns: Any, span: Span, rngs: Rngs | None = None
+  ) -> Array:
+    """Compute attention of x [B,Q,F] to k, v [B,K,H,D] and their columns: [B,Q,F]."""
     dropout = None
     if rngs is not None and self.dropout:
       dropout = attention.Dropout(self.dropout, rngs.dropout())
     # Scaled terms are for diagnosis, which uses the definition.
     chosen = self.form if span.term_scale is None else "reference"
     form = attention.form_of(chosen, x.shape[1], k.shape[1], span.last)
-    q = self.queries(x)
-    if self.factor is not None:
-      q = (q * self.factor(span)).astype(q.dtype)
+    q, span = self.asked(x, columns, span)
     found = attention.attend(self.relation, q, k, v, span, dropout, form)
     return self.out(found.reshape(x.shape))
 
@@ -215,20 +234,19 @@ class Block(nnx.Module):
   def __call__(
     self,
     x: Array,
-    k: Array,
-    v: Array,
+    held: tuple[Array, Array, Any],
     span: Span,
-    source: tuple[Array, Array, Span] | None = None,
+    source: tuple | None = None,
     rngs: Rngs | None = None,
   ) -> Array:
-    """Apply the block to x [B,Q,F], given keys and values [B,K,H,D] of the context: [B,Q,F]."""
+    """Apply the block to x [B,Q,F], given keys, values and columns of the context: [B,Q,F]."""
 
     def add(x: Array, norm: Callable[[Array], Array], f: Callable[[Array], Array]) -> Array:
       if self.pre:
         return x + drop(f(norm(x)), self.dropout, rngs)
       return norm(x + drop(f(x), self.dropout, rngs))
 
-    x = add(x, self.attention_norm, lambda y: self.attention(y, k, v, span, rngs))
+    x = add(x, self.attention_norm, lambda y: self.attention(y, *held, span, rngs))
     if self.cross is not None:
       *keys_values, there = source
       there = there.replace(query=jnp.zeros((1, x.shape[1]), int))  # positions do not matter
