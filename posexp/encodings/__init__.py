@@ -6,7 +6,7 @@ from typing import Any
 
 from posexp.config import build, look_up, plugins
 from posexp.encodings.additive import Learned, Sinusoidal
-from posexp.encodings.base import Encoding, Layer, Relation, Span
+from posexp.encodings.base import Columns, Encoding, Layer, Relation, Span
 from posexp.encodings.bias import T5, ALiBi
 from posexp.encodings.by_layer import ByLayer
 from posexp.encodings.complex_order import Complex
