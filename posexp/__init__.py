@@ -12,11 +12,13 @@ BEGUN = time.perf_counter()  # of the process, as near as a package can know
 
 _HOMES = {
   "ENCODINGS": "posexp.encodings",
+  "Columns": "posexp.encodings",
   "Encoding": "posexp.encodings",
   "Layer": "posexp.encodings",
   "Relation": "posexp.encodings",
   "Span": "posexp.encodings",
   "encoding": "posexp.encodings",
+  "sums_between": "posexp.encodings.columns",
   "Attention": "posexp.models.layer",
   "Stack": "posexp.models.transformer",
   "Size": "posexp.models.transformer",

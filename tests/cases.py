@@ -91,6 +91,7 @@ VARIANTS = {
   ],
   "tupe": [{"untie_cls": True, "length": 64}, {"untie_cls": True, "buckets": 6}],
   "cope": [{"rows": 3}],
+  "fox": [{"start": 5.0}, {"gates": "bias", "times": (2.0, 9.0)}, {"gates": "fixed", "start": 1.0}],
   "by_layer": [
     {"pattern": ("t5 window=3", "rope base=50", "none window=2"), "from_last": True},
     {"pattern": ("rope chunk=4", "none")},

@@ -62,7 +62,7 @@ def test_maps_are_the_weights_of_the_model(found):
     context = block.context(model.encoder.read(tokens, positions, None))
     everything = np.ones((1, tokens.shape[1], tokens.shape[1]), bool)
     span = model.encoder.ready(Span(positions, positions, everything))
-    k, _ = block.attention.keys_values(context)
+    k, *_ = block.attention.keys_values(context)
     return block.attention.relation.weights(block.attention.queries(context), k, span)[0]
 
   expected = weights(opened.snapshot.model(), np.array([each.source]))

@@ -303,9 +303,9 @@ def maps(stack, tokens, positions):
   found = []
   for block in stack.blocks:
     context = block.context(x)
-    k, v = block.attention.keys_values(context)
-    found.append(block.attention.relation.weights(block.attention.queries(context), k, span))
-    x = block(x, k, v, span)
+    held = block.attention.keys_values(context)
+    found.append(block.attention.relation.weights(block.attention.queries(context), held[0], span))
+    x = block(x, held, span)
   return np.stack(found), stack.finish(x)
 
 

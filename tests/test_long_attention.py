@@ -78,7 +78,9 @@ def holds(encoding, causal, span):
   relation.bind(*(encoding.linear(H * D, H * D, bias=False, rngs=rngs) for _ in range(2)))
   embed = encoding.embed(3, H * D, scale=1.0, causal=causal, rngs=rngs)
   shared = encoding.shared(H, D, causal=causal, rngs=rngs, embed=embed)
-  parts = nnx.Dict({"relation": relation} | ({"shared": shared} if shared else {}))
+  parts = {"relation": relation} | ({"shared": shared} if shared else {})
+  of_keys, _ = encoding.columns(H * D, H, causal=causal, rngs=rngs)
+  parts = nnx.Dict(parts | ({"columns": of_keys} if of_keys else {}))
   graphdef, params, rest = nnx.split(parts, nnx.Param, ...)
   draw = np.random.default_rng(1)
   params = jax.tree.map(
@@ -88,12 +90,15 @@ def holds(encoding, causal, span):
   q, asked, k, v = (
     jnp.asarray(draw.normal(size=(B, lengths[i], H, D)), jnp.float32) for i in (0, 0, 1, 1)
   )
+  hidden = k.reshape(*k.shape[:2], H * D)
   if not relation.uses_hidden:
     q, k = None, k[..., :0]
 
   def merged(params, span):
     """The relation and a span that has what layers share, in blocks and as a whole."""
     built = nnx.merge(graphdef, params, rest)
+    if "columns" in built:
+      span = span.replace(key_columns=built["columns"](hidden))
     if "shared" not in built:
       return built["relation"], span, span
     blocks = span.replace(shared_fn=built["shared"])

@@ -79,20 +79,22 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
     "csv_tracker.py",
     "distance.py",
     "first.py",
+    "gate.py",
     "last.py",
+    "log_n.py",
     "sparse.py",
   ]
   assert tomllib.loads((outside / "pyproject.toml").read_text())
   lines = [line for kind, _, text in BLOCKS if kind == "sh" for line in text.splitlines()]
-  assert len(lines) == 6
+  assert len(lines) == 8
   # Another encoding on the task of the second line is as that of the diagnostic.
-  said = [typed(line, monkeypatch, trained=number != 3) for number, line in enumerate(lines)]
-  assert "all of it holds" in said[0]
-  assert "encoding=distance" in said[1]
-  assert "mistakes" in said[2]
-  assert "rpr: k=" in said[3]
-  assert "beyond, length" in said[4]
-  assert_csv(said[5])
+  said = [typed(line, monkeypatch, trained=number != 5) for number, line in enumerate(lines)]
+  assert all("all of it holds" in each for each in said[:3])
+  assert "encoding=distance" in said[3]
+  assert "mistakes" in said[4]
+  assert "rpr: k=" in said[5]
+  assert "beyond, length" in said[6]
+  assert_csv(said[7])
 
 
 def assert_csv(said):

@@ -287,7 +287,7 @@ def test_a_file_brings_an_optimizer_commands_and_configs(tmp_path):
   with pytest.raises(UserError, match=r"optimizer_options .*: half takes momentum, not 'b'"):
     Setup.of(composed("experiment=two", "+train.optimizer_options.b=1"))
   says = functools.partial(fuzz.typed, "__main__")
-  assert says("hello", "plugins=mine.py") == (0, "hello 22\n", "")
+  assert says("hello", "plugins=mine.py") == (0, f"hello {len(ENCODINGS)}\n", "")
   said = "posexp: error: mine.py, line 16: NameError: name 'hallo' is not defined\n"
   assert says("wrong", "plugins=mine.py") == (2, "", said)
   assert "  hello      Say how many encodings there are\n" in says("plugins=mine.py").out

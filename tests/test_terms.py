@@ -72,11 +72,14 @@ def test_every_term_can_be_left_out_of_any_layer(encoding):
 @every_encoding
 def test_every_term_can_be_left_out_of_any_head(encoding):
   model = stack(encoding)
-  relation = model.blocks[0].attention.relation
+  attention = model.blocks[0].attention
+  relation = attention.relation
   draw = np.random.default_rng(1)
   q, k, v = (jnp.asarray(draw.normal(size=(B, L, H, D)), jnp.float32) for _ in "qkv")
   positions = jnp.arange(L)[None]
   span = model.ready(Span(positions, positions, jnp.ones((1, L, L), bool)))
+  x = jnp.asarray(draw.normal(size=(B, L, H * D)), jnp.float32)
+  _, span = attention.asked(x, attention.keys_values(x)[2], span)
 
   @jax.jit
   def parts(span):  # the logits and, for the same weights, what is summed: [B,H,...]

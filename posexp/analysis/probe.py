@@ -130,6 +130,8 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
     at, to = jnp.full((1, 1), length - 1), jnp.arange(count)[None]
     span = Span(at, to, jnp.ones((1, 1, count), bool), max_position=stack.max_position)
     span = stack.ready(span, layer=layer, whole_only=True)
+    keys = jnp.broadcast_to(other, (DRAWS, count, stack.size.d_model))
+    _, span = attention.asked(one, attention.key_columns and attention.key_columns(keys), span)
 
     def logits(q: Array | None, only: str | None = None) -> Array:
       scale = {term: jnp.full(heads, float(only in (None, term))) for term in relation.terms}

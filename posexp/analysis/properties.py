@@ -46,6 +46,7 @@ class Case:
   layers: int = 2
   heads: int = 4
   reach: int = REACH  # positions are below it
+  options: tuple[tuple[str, Any], ...] = ()  # others of the model
 
   def __str__(self):
     side = "causal" if self.causal else "both sides"
@@ -74,7 +75,7 @@ class Case:
   def size(self, **options: Any) -> Size:
     """Return the options of the model."""
     sizes = {"num_heads": self.heads, "num_layers": self.layers, "d_ff": D_FF, "dropout": 0.0}
-    return Size(**{"d_model": self.d_model} | sizes | options)
+    return Size(**{"d_model": self.d_model} | sizes | dict(self.options) | options)
 
 
 class Violation(NamedTuple):
@@ -239,12 +240,13 @@ def spans(case: Case) -> Iterator[Violation]:
   def found(state: nnx.State, i: int) -> tuple[Array, dict[str, Array]]:
     model = nnx.merge(graphdef, state)
     layer = model.blocks[i].attention
-    k, v = layer.keys_values(x)
+    held = layer.keys_values(x)
 
     def attended(query: np.ndarray, key: np.ndarray, mask: np.ndarray, **options: Any) -> Array:
       places = jnp.asarray(query)[None], jnp.asarray(key)[None]
       span = Span(*places, jnp.asarray(mask), case.causal, max_position=GAPS, **options)
-      return layer(x[:, query], k[:, key], v[:, key], model.ready(span, layer=i))
+      seen = jax.tree.map(lambda each: each[:, key], held)
+      return layer(x[:, query], *seen, model.ready(span, layer=i))
 
     expected = attended(every, every, hidden, consecutive=True)
     return expected, {name: attended(query, key, seen) for name, query in asked.items()}

@@ -18,6 +18,7 @@ import contextlib
 import functools
 import hashlib
 import importlib.metadata
+import inspect
 import logging
 import sys
 import traceback
@@ -46,8 +47,12 @@ MISTAKES = (
 
 
 def _is_dataclass(value: Any) -> bool:
-  own = vars(value).get("__dataclass_params__") if isinstance(value, type) else None
-  return own is not None and own.frozen
+  """Return whether it is a frozen dataclass; without fields of its own, its base may be."""
+  if not isinstance(value, type):
+    return False
+  has = vars(value).get if inspect.get_annotations(value) else functools.partial(getattr, value)
+  params = has("__dataclass_params__", None)
+  return params is not None and params.frozen
 
 
 class Kind(NamedTuple):

@@ -6,13 +6,14 @@ from typing import Any
 
 from posexp.config import build, look_up, plugins
 from posexp.encodings.additive import Learned, Sinusoidal
-from posexp.encodings.base import Encoding, Layer, Relation, Span
+from posexp.encodings.base import Columns, Encoding, Layer, Relation, Span
 from posexp.encodings.bias import T5, ALiBi
 from posexp.encodings.by_layer import ByLayer
 from posexp.encodings.complex_order import Complex
 from posexp.encodings.contextual import CoPE
 from posexp.encodings.disentangled import TUPE, DeBERTa
 from posexp.encodings.distance import FIRE, KERPLE, Sandwich
+from posexp.encodings.forgetting import FoX
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rotary import RoPE, XPos
@@ -42,6 +43,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "deberta": DeBERTa,
   "tupe": TUPE,
   "cope": CoPE,
+  "fox": FoX,
   "by_layer": ByLayer,
 }
 

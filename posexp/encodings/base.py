@@ -190,6 +190,13 @@ class Layer(NamedTuple):
   chunk: int | None = None  # it sees the tokens of its own chunk of so many
 
 
+class Columns(NamedTuple):
+  """Maps of a layer's input [B,L,F] to arrays [B,L,...] of each key and of each query, or None."""
+
+  key: Callable[[Array], Any] | None = None
+  query: Callable[[Array], Any] | None = None
+
+
 # The parts of a Transformer, each with the method of Encoding that makes it.
 FACTORIES = {"input": "embed", "linear": "linear", "norms": "norm", "attention": "relation"}
 
@@ -275,6 +282,13 @@ class Encoding:
   def relation(self, num_heads: int, head_dim: int, *, causal: bool, rngs: Rngs) -> Relation:
     """Return the relation of one self-attention layer."""
     return Relation()
+
+  def columns(self, features: int, num_heads: int, *, causal: bool, rngs: Rngs) -> Columns:
+    """Return what makes more of a layer's input than q, k and v; by default nothing does.
+
+    It is in `span.key_columns` and `span.query_columns`. That of keys is cached with them.
+    """
+    return Columns()
 
   def cross(self, num_heads: int, head_dim: int) -> Relation:
     """Return the relation of one cross-attention layer, where offsets have no meaning."""

@@ -30,6 +30,8 @@ class Span:
   mask: Array  # bool [B,1 or Q,K]; True where the query may look at the key
   causal: bool = struct.field(pytree_node=False, default=False)  # and at no key ahead of it
   shared: Any = None  # what `Encoding.shared` made of this span, the same for every layer
+  key_columns: Any = None  # what `Encoding.columns` made of each key, arrays [B,K,...]
+  query_columns: Any = None  # and of each query, [B,Q,...]
   term_scale: TermScale | None = None
   max_position: int | None = struct.field(pytree_node=False, default=None)  # positions are below it
   # Positions go up one by one and are the same for the whole batch: offsets lie on diagonals.

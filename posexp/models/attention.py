@@ -114,8 +114,8 @@ def blocked(
     keys = end if seen_to_its_end(span) else k.shape[1]
     width = keys if span.last is None else min(rows + span.last - 1, keys)
 
-    def of_block(block: tuple[Array, Array, Array | None, Array | None]) -> Array:
-      number, query, q, mask = block
+    def of_block(block: tuple[Array, Array, Array | None, Array | None, Any]) -> Array:
+      number, query, q, mask, columns = block
       mask = span.mask if mask is None else mask
       # In a window, queries are the last of the keys.
       begin = jnp.maximum(number + k.shape[1] - q_length + rows - width, 0)
@@ -125,6 +125,8 @@ def blocked(
         return x if width == keys else jax.lax.dynamic_slice_in_dim(x, begin, width, axis)
 
       here = span.replace(query=query, key=seen(span.key), mask=seen(mask, 2), self_attention=False)
+      of_keys = jax.tree.map(seen, span.key_columns)
+      here = here.replace(key_columns=of_keys, query_columns=columns)
       if span.shared_fn is not None:
         here = here.replace(shared=span.shared_fn(here))
       drop = dropout and dropout._replace(key=jax.random.fold_in(dropout.key, number))
@@ -133,7 +135,8 @@ def blocked(
     def blocks(x: Array) -> Array:
       return x[:, first:end].reshape(len(x), -1, rows, *x.shape[2:]).swapaxes(0, 1)
 
-    given = (jnp.arange(first, end, rows), *jax.tree.map(blocks, (span.query, q, masks)))
+    of_queries = jax.tree.map(blocks, (span.query, q, masks, span.query_columns))
+    given = (jnp.arange(first, end, rows), *of_queries)
     if width < keys:  # so little that it can all be kept
       found = jax.vmap(of_block)(given)
     else:

@@ -171,10 +171,11 @@ def advanced(model: Translator, beams: Beams, source: Sources, slots: int, searc
 
   held = beams.cache
   room = model.decoder.empty_cache(rows, len(places), places[None] // beam, rolling=False)
-  keys, values = jax.tree.map(copied, (room.keys, room.values), (held.keys, held.values))
+  parts = {name: getattr(held, name) for name in ("keys", "values", "columns")}
+  parts = {name: jax.tree.map(copied, getattr(room, name), part) for name, part in parts.items()}
   beams = beams.replace(
     seen=copied(jnp.zeros((rows, beam, len(places)), bool), beams.seen),
-    cache=room.replace(keys=keys, values=values, length=held.length),
+    cache=room.replace(**parts, length=held.length),
   )
   return jax.lax.while_loop(lambda beams: beams.unfinished & (beams.step < slots), advance, beams)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
@@ -119,13 +120,17 @@ def functions(graphdef: nnx.GraphDef, segment: int) -> tuple[Callable[..., Any],
     # A layer that holds fewer keys than there are slots holds the last ones, wherever they stand.
     rolls = [cache.rolls(kind.window) for kind in model.stack.kinds]
 
-    def turned(held: tuple[Array, ...], axis: int) -> tuple[Array, ...]:
-      each_rolls = zip(held, rolls, strict=True)
-      return tuple(x if rolling else jnp.roll(x, by, axis) for x, rolling in each_rolls)
+    def turned(held: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
+      return tuple(
+        x if rolling else jax.tree.map(lambda each: jnp.roll(each, by, axis), x)
+        for x, rolling in zip(held, rolls, strict=True)
+      )
 
-    keys, values = turned(cache.keys, 3), turned(cache.values, 2)
+    held = (cache.keys, 3), (cache.values, 2), (cache.columns, 1)
+    keys, values, columns = itertools.starmap(turned, held)
     places = _positions(model, segment, filled)
-    return cache.replace(keys=keys, values=values, positions=places, length=filled)
+    held = {"keys": keys, "values": values, "columns": columns}
+    return cache.replace(**held, positions=places, length=filled)
 
   @functools.partial(jax.jit, donate_argnums=2)
   def advance(

@@ -13,7 +13,9 @@ Modes differ only in the source of keys and values and in the span that they get
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +27,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span, TermScale
 from posexp.models import attention
 from posexp.models.block import Block, Size, drop
+from posexp.models.logits import RULES
 from posexp.models.seen import Kind, filled_up, limited, of_layer, visible
 
 
@@ -39,11 +42,34 @@ class Cache:
   values: tuple[Array, ...]  # [B,H,K,D]
   positions: Array  # int [1 or B,K]: the position of each slot
   length: Array  # int: the number of filled slots
+  columns: tuple[Any, ...]  # arrays [B,K,...]: see `Encoding.columns`
   rolling: bool = struct.field(pytree_node=False, default=False)  # layers with a window hold less
 
   def rolls(self, window: int | None) -> bool:
     """Return whether layers with this window hold less than all slots."""
     return self.rolling and window is not None and window <= self.positions.shape[1]
+
+  def added(
+    self, i: int, new: tuple[Array, Array, Any], window: int | None, kept: Array | int
+  ) -> tuple[tuple[Array, Array, Any], tuple[Array, Array, Any]]:
+    """Return what a layer holds with new tokens, and what is left of it if `kept` of them stay."""
+    rolls = self.rolls(window)
+
+    def wider(held: Array, new: Array, axis: int) -> Array:
+      if rolls:
+        return jnp.concatenate([held, new.astype(held.dtype)], axis=axis)
+      start = [self.length if each == axis else 0 for each in range(held.ndim)]
+      return jax.lax.dynamic_update_slice(held, new.astype(held.dtype), start)
+
+    def left(x: Array, axis: int) -> Array:
+      return jax.lax.dynamic_slice_in_dim(x, kept, window - 1, axis=axis) if rolls else x
+
+    def each(f: Callable[..., Array], *parts: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
+      axes = zip((3, 2, 1), *parts, strict=True)  # of keys, values and columns
+      return tuple(jax.tree.map(functools.partial(f, axis=axis), *part) for axis, *part in axes)
+
+    wide = each(wider, (self.keys[i], self.values[i], self.columns[i]), new)
+    return wide, each(left, wide)
 
 
 @struct.dataclass
@@ -67,6 +93,12 @@ def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequen
   if not isinstance(size, Size):
     raise ValueError(f"model={size.backbone} classifies and can do nothing else")
   layers = encoding.layers(size.num_layers)
+  if size.logits_by in RULES and not (causal or RULES[size.logits_by].counts):
+    counting = ", ".join(name for name, rule in RULES.items() if rule.counts)
+    raise ValueError(
+      f"logits_by={size.logits_by} is of positions in a text that is read forward, and an encoder "
+      f"reads both ways; there, take one of {counting}"
+    )
   if size.window is not None and (cross or causal):
     raise ValueError(f"window={size.window} is for encoders alone")
   if size.memory and (cross or not causal):
@@ -123,7 +155,15 @@ class Stack(nnx.Module):
       Kind(encodings.index(layer.encoding), layer.window, layer.chunk) for layer in layers
     )
     self.blocks = nnx.List(
-      Block(layer.encoding, size, causal=causal, cross=cross, rngs=rngs.fork()) for layer in layers
+      Block(
+        layer.encoding,
+        size,
+        causal=causal,
+        cross=cross,
+        factor=size.factor(layer),
+        rngs=rngs.fork(),
+      )
+      for layer in layers
     )
     for block in self.blocks:
       attention.check(
@@ -174,9 +214,9 @@ class Stack(nnx.Module):
       whole_only=term_scale is not None,
     )
     for i, (block, span) in enumerate(zip(self.blocks, spans, strict=True)):
-      k, v = block.attention.keys_values(block.context(x))
+      held = block.attention.keys_values(block.context(x))
       here = of_layer(span, term_scale, i, x.dtype)
-      x = block(x, k, v, here, source and source[i], rngs)
+      x = block(x, held, here, source and source[i], rngs)
     return self.finish(x)
 
   def step(
@@ -223,21 +263,17 @@ class Stack(nnx.Module):
       return limited(span, kind, own // alternatives, held // alternatives, causal=True)
 
     kept = tokens.shape[1] if count is None else count
-    keys, values = list(cache.keys), list(cache.values)
+    layers = []
     for i, (block, span) in enumerate(zip(self.blocks, self.spans(of_kind), strict=True)):
-      k, v = block.attention.keys_values(block.context(x))
-      k, v = k.transpose(0, 2, 3, 1).astype(keys[i].dtype), v.swapaxes(1, 2).astype(values[i].dtype)
-      window = self.kinds[i].window
-      if cache.rolls(window):
-        k, v = jnp.concatenate([keys[i], k], axis=3), jnp.concatenate([values[i], v], axis=2)
-        keys[i] = jax.lax.dynamic_slice_in_dim(k, kept, window - 1, axis=3)
-        values[i] = jax.lax.dynamic_slice_in_dim(v, kept, window - 1, axis=2)
-      else:
-        k = keys[i] = jax.lax.dynamic_update_slice(keys[i], k, (0, 0, 0, cache.length))
-        v = values[i] = jax.lax.dynamic_update_slice(values[i], v, (0, 0, cache.length, 0))
-      x = block(x, k.transpose(0, 3, 1, 2), v.swapaxes(1, 2), span, source and source[i])
-    after = cache.replace(keys=tuple(keys), values=tuple(values), length=cache.length + kept)
-    return self.finish(x), after
+      k, v, columns = block.attention.keys_values(block.context(x))
+      new = k.transpose(0, 2, 3, 1), v.swapaxes(1, 2), columns
+      (k, v, columns), left = cache.added(i, new, self.kinds[i].window, kept)
+      layers.append(left)
+      held = k.transpose(0, 3, 1, 2), v.swapaxes(1, 2), columns
+      x = block(x, held, span, source and source[i])
+    keys, values, columns = zip(*layers, strict=True)
+    length = cache.length + kept
+    return self.finish(x), cache.replace(keys=keys, values=values, columns=columns, length=length)
 
   def recur(
     self,
@@ -292,8 +328,8 @@ class Stack(nnx.Module):
     for i, (block, before, span) in enumerate(zip(self.blocks, memory.layers, spans, strict=True)):
       context = jnp.concatenate([before.astype(x.dtype), x], axis=1)
       layers.append(jax.lax.stop_gradient(context[:, length:]))
-      k, v = block.attention.keys_values(block.context(context))
-      x = block(x, k, v, of_layer(span, term_scale, i, x.dtype), rngs=rngs)
+      given = block.attention.keys_values(block.context(context))
+      x = block(x, given, of_layer(span, term_scale, i, x.dtype), rngs=rngs)
     return self.finish(x), Memory(tuple(layers), held[:, length:])
 
   def source(self, encoded: Array, mask: Array) -> tuple:
@@ -324,11 +360,18 @@ class Stack(nnx.Module):
     size = self.size
     heads, head_dim = size.num_heads, size.d_model // size.num_heads
     # Separate buffers: a donated one may not appear twice.
-    empty = Cache((), (), positions, jnp.zeros((), jnp.int32), rolling)
+    empty = Cache((), (), positions, jnp.zeros((), jnp.int32), (), rolling)
     slots = [kind.window - 1 if empty.rolls(kind.window) else length for kind in self.kinds]
     keys = tuple(jnp.zeros((batch, heads, head_dim, each), size.dtype) for each in slots)
     values = tuple(jnp.zeros((batch, heads, each, head_dim), size.dtype) for each in slots)
-    return empty.replace(keys=keys, values=values)
+
+    def columns(make: Callable[[Array], Any] | None, slots: int) -> Any:
+      x = jax.ShapeDtypeStruct((batch, slots, size.d_model), size.dtype)
+      found = make and jax.eval_shape(make, x)
+      return jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), found)
+
+    made = (block.attention.key_columns for block in self.blocks)
+    return empty.replace(keys=keys, values=values, columns=tuple(map(columns, made, slots)))
 
   def empty_memory(self, batch: int, length: int) -> Memory:
     """Return an empty memory of `length` slots."""

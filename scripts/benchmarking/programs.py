@@ -218,6 +218,8 @@ def attention(case: Case) -> Work:
     )
     if not stack.relation.uses_hidden:
       q, k = None, k[..., :0]
+    layer, x = stack.blocks[0].attention, v.reshape(*v.shape[:2], -1)
+    _, span = layer.asked(x, layer.key_columns and layer.key_columns(x), span)
     form = form_of(size.attention, case.length, case.length)
     return attend(stack.relation, q, k, v, span, form=form)
 
