@@ -46,6 +46,7 @@ class Case:
   layers: int = 2
   heads: int = 4
   reach: int = REACH  # positions are below it
+  options: tuple[tuple[str, Any], ...] = ()  # others of the model, with their values
 
   def __str__(self):
     side = "causal" if self.causal else "both sides"
@@ -74,7 +75,7 @@ class Case:
   def size(self, **options: Any) -> Size:
     """Return the options of the model."""
     sizes = {"num_heads": self.heads, "num_layers": self.layers, "d_ff": D_FF, "dropout": 0.0}
-    return Size(**{"d_model": self.d_model} | sizes | options)
+    return Size(**{"d_model": self.d_model} | sizes | dict(self.options) | options)
 
 
 class Violation(NamedTuple):

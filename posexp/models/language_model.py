@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from posexp.encodings.base import Encoding, Linear
+from posexp.encodings.base import Encoding
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import TermScale
 from posexp.models import cross_entropy
@@ -73,7 +73,7 @@ class LanguageModel(Writer):
       max_position=spec.positions.reach,
       rngs=rngs.fork(),
     )
-    self.head = Linear(spec.size.d_model, spec.vocab_size, rngs=rngs.fork())
+    self.head = self.make_head(spec.vocab_size, spec.size, rngs.fork())
     self.positions, self.scored = spec.positions, spec.scored
 
   @property

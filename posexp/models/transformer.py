@@ -20,11 +20,13 @@ import jax.numpy as jnp
 from flax import nnx, struct
 from jax import Array
 
-from posexp.encodings.base import Encoding, Layer, Relation, whole
+from posexp.encodings import check_layers
+from posexp.encodings.base import Encoding, Layer, Relation
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span, TermScale
 from posexp.models import attention
 from posexp.models.block import Block, Size, drop
+from posexp.models.parts import norm_of
 from posexp.models.seen import Kind, filled_up, limited, of_layer, visible
 
 
@@ -35,8 +37,8 @@ class Cache:
   A layer with a window holds only those of the last window − 1 tokens.
   """
 
-  keys: tuple[Array, ...]  # [B,H,D,K]
-  values: tuple[Array, ...]  # [B,H,K,D]
+  keys: tuple[Array, ...]  # [B,G,D,K], G heads of keys and values
+  values: tuple[Array, ...]  # [B,G,K,D]
   positions: Array  # int [1 or B,K]: the position of each slot
   length: Array  # int: the number of filled slots
   rolling: bool = struct.field(pytree_node=False, default=False)  # layers with a window hold less
@@ -67,6 +69,7 @@ def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequen
   if not isinstance(size, Size):
     raise ValueError(f"model={size.backbone} classifies and can do nothing else")
   layers = encoding.layers(size.num_layers)
+  check_layers(encoding, layers)
   if size.window is not None and (cross or causal):
     raise ValueError(f"window={size.window} is for encoders alone")
   if size.memory and (cross or not causal):
@@ -107,7 +110,7 @@ class Stack(nnx.Module):
     """
     layers = checked(encoding, size, causal, cross)
     scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
-    head_dim = whole(size.d_model, size.num_heads)
+    head_dim = size.width_of_head
     self.embed = encoding.embed(
       vocab_size, size.d_model, scale=scale, causal=causal, rngs=rngs.fork()
     )
@@ -129,11 +132,7 @@ class Stack(nnx.Module):
       attention.check(
         size.attention, block.attention.relation, head_dim, size.dtype, size.dropout, max_position
       )
-    self.norm = (
-      encoding.norm(size.d_model, epsilon=size.norm_epsilon, rngs=rngs.fork())
-      if size.norm == "pre"
-      else None
-    )
+    self.norm = norm_of(encoding, size.d_model, size, rngs.fork()) if size.norm == "pre" else None
     self.limit = encoding.limit
     self.max_position = max_position
     self.causal = causal
@@ -322,7 +321,7 @@ class Stack(nnx.Module):
       self.check(length)
       positions = jnp.arange(length)[None]
     size = self.size
-    heads, head_dim = size.num_heads, size.d_model // size.num_heads
+    heads, head_dim = size.kv_heads, size.width_of_head
     # Separate buffers: a donated one may not appear twice.
     empty = Cache((), (), positions, jnp.zeros((), jnp.int32), rolling)
     slots = [kind.window - 1 if empty.rolls(kind.window) else length for kind in self.kinds]
