@@ -58,7 +58,6 @@ def test_options_and_windows_of_each_part():
 @pytest.mark.parametrize(
   ("options", "said"),
   [
-    ({"pattern": ["rope", "sinusoidal"]}, "has sinusoidal, which changes the input of a whole"),
     ({"pattern": ["rpo"]}, "has a part 'rpo': encoding=rpo: no such encoding; did you mean rpr"),
     ({"pattern": ["rope bas=3"]}, "there is no option rope.bas; did you mean rope.base"),
     ({"pattern": ["rope base"]}, "cannot be read at 'base'"),
@@ -86,6 +85,10 @@ def test_a_model_has_room_for_all_that_differs():
   assert why in refusal("by_layer", made, Size(num_layers=3))
   with pytest.raises(ValueError, match=r"ByLayer differs by layer: build one attention for each"):
     Attention(made, 32, 4, rngs=nnx.Rngs(0))
+  with pytest.raises(
+    ValueError, match="by_layer has sinusoidal in a layer, which changes the input of"
+  ):
+    built(["rope", "sinusoidal"], layers=2)
 
 
 @pytest.mark.parametrize("consecutive", [True, False])

@@ -24,6 +24,7 @@ from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.encodings.span import Span
 from posexp.errors import UserError
 from posexp.models.block import MultiHeadAttention
+from posexp.models.parts import ToHeads, repeated
 from posexp.models.transformer import Size, Stack
 from posexp.training.step import keys
 
@@ -125,7 +126,7 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
     one, other = jax.random.normal(jax.random.key(1), (2, DRAWS, 1, stack.size.d_model))
     q = k = same = None
     if relation.uses_hidden:
-      q, same = attention.heads(attention.query(one)), attention.heads(attention.key(other))
+      q, same = attention.queries(one), repeated(attention.keys_values(other)[0], heads)
       k = jnp.broadcast_to(same, (DRAWS, count, *same.shape[2:]))
     at, to = jnp.full((1, 1), length - 1), jnp.arange(count)[None]
     span = Span(at, to, jnp.ones((1, 1, count), bool), max_position=stack.max_position)
@@ -226,17 +227,20 @@ def shares_by_maps(vectors: np.ndarray, layer: MultiHeadAttention) -> dict[str, 
   }
   if layer.query is not None:
     inputs = vectors.astype(np.float32)
-    found["layer 0"] = [np.asarray(f(inputs), np.float64) for f in (layer.query, layer.key)]
+    maps = (layer.query, layer.num_heads), (layer.key, layer.kv_heads)
+    found["layer 0"] = [
+      np.asarray(ToHeads(f, layer.num_heads, held)(inputs[None])[0], np.float64) for f, held in maps
+    ]
   shares = {}
   for kind, (q, k) in found.items():
-    heads = zip(*(np.split(each, layer.num_heads, axis=1) for each in (q, k)), strict=True)
+    heads = zip(*(np.array_split(each, layer.num_heads, axis=1) for each in (q, k)), strict=True)
     shares[kind] = Shares(share_by_offset(q @ k.T), [share_by_offset(a @ b.T) for a, b in heads])
   return shares
 
 
 def tables(stack: Stack) -> dict[str, np.ndarray]:
   """Return trained tables of vectors [..., rows, D], of the first layer's relation or shared."""
-  found, head_dim = {}, stack.size.d_model // stack.size.num_heads
+  found, head_dim = {}, stack.size.width_of_head
   for label, module in (("", stack.relation), ("shared ", stack.shared)):
     if isinstance(module, nnx.Module):
       for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param)):

@@ -46,7 +46,7 @@ class Case:
   layers: int = 2
   heads: int = 4
   reach: int = REACH  # positions are below it
-  options: tuple[tuple[str, Any], ...] = ()  # others of the model
+  options: tuple[tuple[str, Any], ...] = ()  # others of the model, with their values
 
   def __str__(self):
     side = "causal" if self.causal else "both sides"

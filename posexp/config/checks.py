@@ -87,6 +87,11 @@ def even_from(least: int, *others: int) -> Bound:
   )
 
 
+def row_of(table: Mapping[str, Any]) -> Bound:
+  """Return the bound of an option that names a row of a table."""
+  return Bound(f"one of {', '.join(table)}", table.__contains__)
+
+
 def only_with(*names: str) -> OnlyWith:
   """Return an option that has no effect unless one of these is on: "scaling", or "task.cls"."""
   return OnlyWith(names)

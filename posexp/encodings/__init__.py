@@ -1,7 +1,7 @@
 """The table of encodings: the name on the command line, and the class."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posexp.config import build, look_up, plugins
@@ -82,6 +82,20 @@ def check_declared(encoding: Encoding, features: int, *, causal: bool) -> None:
     raise ValueError(f"{name} is defined for causal attention only, not for an encoder{unless}")
   if encoding.paired and features % 2:
     raise ValueError(f"d_model={features} must be even: {name_of(encoding)} has features in pairs")
+
+
+def check_layers(encoding: Encoding, layers: Sequence[Layer]) -> None:
+  """Check that the encodings of layers, where they are others than the model's, act in attention.
+
+  Raises:
+    ValueError: one changes another part, of which a Transformer has one for all layers.
+  """
+  for other in dict.fromkeys(layer.encoding for layer in layers if layer.encoding != encoding):
+    if elsewhere := [part for part in other.acts_in if part != "attention"]:
+      raise ValueError(
+        f"{name_of(encoding)} has {name_of(other)} in a layer, which changes the {elsewhere[0]} of "
+        "a whole Transformer and not attention alone: it cannot be mixed by layer"
+      )
 
 
 def layers_of(encoding: Encoding) -> int:

@@ -70,7 +70,11 @@ class Absolute(Encoding):
     return Relation() if self.at == "input" else Infused()
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
-    return Rows(self.vector(num_heads * head_dim, rngs)) if self.at == "attention" else None
+    if self.at == "input":
+      return None
+    table = getattr(embed, "word_table", None)  # its vectors are as wide as those of positions
+    features = num_heads * head_dim if table is None else table.shape[1]
+    return Rows(self.vector(features, rngs))
 
 
 class WordAndPosition(nnx.Module):

@@ -26,6 +26,7 @@ from posexp.kernels.gradients import (
   add_bias,
   matmul,
   normalized,
+  root_mean_squared,
   scores,
   softmax,
   weighted_sum,
@@ -104,6 +105,22 @@ class LayerNorm(nnx.Module):
   def __call__(self, x: Array) -> Array:
     scale, bias = self.scale[...], self.bias[...]
     return normalized(x.astype(jnp.float32), scale, bias, self.parts, self.epsilon).astype(x.dtype)
+
+
+class RMSNorm(nnx.Module):
+  """x / √(mean x² + ε) · scale (Zhang & Sennrich 2019), computed in float32.
+
+  Features may be `parts` interleaved vectors, as in `LayerNorm`. The result is rounded to the dtype
+  of x after it is scaled, as in Gemma and OLMo 2; Llama rounds before.
+  """
+
+  def __init__(self, features: int, *, parts: int = 1, epsilon: float = 1e-6):
+    self.parts, self.epsilon = parts, epsilon
+    self.scale = nnx.Param(jnp.ones(features))
+
+  def __call__(self, x: Array) -> Array:
+    given = x.astype(jnp.float32), self.scale[...]
+    return root_mean_squared(*given, self.parts, self.epsilon).astype(x.dtype)
 
 
 def lengths_or_mask(span: Span) -> tuple[Array, bool]:

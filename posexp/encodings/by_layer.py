@@ -57,11 +57,6 @@ def parsed(text: str) -> tuple[Layer, ...]:
     raise ValueError("has by_layer in it, which does not nest")
   if name not in ENCODINGS:  # a run records the plugin of `encoding` alone
     raise ValueError(f"has {name} of a plugin: mix it there, by a method `layers` of its class")
-  if others := [part for part in made.acts_in if part != "attention"]:
-    raise ValueError(
-      f"has {name}, which changes the {others[0]} of a whole Transformer and not attention alone: "
-      "it cannot be mixed by layer"
-    )
   window, chunk = (value and int(value) for value in limits.values())
   return (Layer(made, window, chunk),) * int(count)
 

@@ -17,6 +17,7 @@ from posexp.config.checks import (
   at_least,
   between,
   only_with,
+  row_of,
   show,
 )
 from posexp.encodings.base import Encoding, Span, scaled
@@ -28,11 +29,6 @@ from posexp.encodings.sinusoids import REACH, frequencies
 STEEP = 60.0  # the exponent of xPos' factors is below it; float32 overflows at 88
 FASTEST = 1e30  # a rate of decay by which nothing is left of the next position
 Factors = tuple[Positive, ...] | None  # one per plane
-
-
-def row_of(table: dict) -> Bound:
-  """Return the bound of an option that names a row of a table."""
-  return Bound(f"one of {', '.join(table)}", table.__contains__)
 
 
 @dataclasses.dataclass(frozen=True)

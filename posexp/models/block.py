@@ -20,6 +20,7 @@ from posexp.config.checks import (
   between,
   check,
   only_with,
+  row_of,
 )
 from posexp.encodings import check_declared
 from posexp.encodings.base import Columns, Encoding, Layer, Relation, whole
@@ -27,8 +28,18 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.errors import counted
 from posexp.models import attention, logits
+from posexp.models.parts import (
+  BIASES,
+  FEED_FORWARDS,
+  ToHeads,
+  check_unbound,
+  norm_of,
+  repeated,
+  rms_like,
+)
 
-Width = Annotated[int, between(1, 2**16)]
+WIDEST = 2**16
+Width = Annotated[int, between(1, WIDEST)]
 Rule = Annotated[
   str, Bound(f"one of none, {', '.join(logits.RULES)}", {"none", *logits.RULES}.__contains__)
 ]
@@ -45,12 +56,20 @@ class Size:
 
   d_model: Width = 128
   num_heads: Width = 4
+  num_kv_heads: Width | None = None  # of keys and values; None: as many as of queries
+  head_dim: Width | None = None  # None: d_model / num_heads
   d_ff: Width = 512
+  feed_forward: Annotated[str, row_of(FEED_FORWARDS)] = "relu"
   num_layers: Annotated[int, between(1, 1000)] = 2
   dropout: Share = 0.3
   norm: Literal["pre", "post"] = "pre"
+  norm_kind: Literal["layer", "rms"] = "layer"
   norm_epsilon: Annotated[float, between(1e-12, 1)] = 1e-6  # added to the variance
+  qk_norm: bool = False  # of queries and keys, before positions
+  output_gate: bool = False  # of attention
+  bias: Annotated[str, row_of(BIASES)] = "feed_forward"
   embed_scale: Literal["sqrt", "none"] = "sqrt"
+  tie_embeddings: bool = False  # the table of words is the output layer, too
   dtype: Literal["float32", "bfloat16"] = "float32"
   attention: Literal["auto", "reference", "blocked", "fused"] = "auto"
   window: Count | None = None  # how far an encoder's tokens see
@@ -68,8 +87,29 @@ class Size:
 
   def __post_init__(self):
     check(self)
-    whole(self.d_model, self.num_heads)
     logits.check(self.logits_by, self.logits_rate, self.logits_length)
+    if self.num_heads % self.kv_heads:
+      raise ValueError(
+        f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}"
+      )
+    if self.num_heads * self.width_of_head > WIDEST:
+      raise ValueError(
+        f"num_heads={self.num_heads} heads of head_dim={self.head_dim} are wider than {WIDEST}"
+      )
+
+  @property
+  def width_of_head(self) -> int:
+    """The width of a head."""
+    return self.head_dim or whole(self.d_model, self.num_heads)
+
+  @property
+  def kv_heads(self) -> int:
+    """The number of heads of keys and values; each serves as many heads of queries, in a row."""
+    return self.num_kv_heads or self.num_heads
+
+  def has_bias(self, part: str) -> bool:
+    """Return whether linear maps of this part, as in BIASES, have a bias."""
+    return part in BIASES[self.bias]
 
   @property
   def width(self) -> int:
@@ -79,8 +119,20 @@ class Size:
   def about(self, match: str = "") -> str:
     """Return a line for the header; `match` is text to put after the matched width."""
     heads, layers = counted(self.num_heads, "head"), counted(self.num_layers, "layer")
-    width = f"d_ff {self.d_ff}{match}"
-    return f"d_model {self.d_model}, {heads}, {layers}, {width}, {self.norm}-norm, {self.dtype}"
+    wide = f" of {self.head_dim}" if self.head_dim else ""
+    fewer = f" ({self.num_kv_heads} of keys and values)" if self.num_kv_heads else ""
+    unit = "" if self.feed_forward == "relu" else f" {self.feed_forward}"
+    named = {
+      f"bias {self.bias}": self.bias != "feed_forward",
+      "QK norm": self.qk_norm,
+      "output gate": self.output_gate,
+      "tied embeddings": self.tie_embeddings,
+    }
+    norm = f"{self.norm}-norm" if self.norm_kind == "layer" else f"{self.norm}-RMS-norm"
+    parts = [name for name, on in named.items() if on]
+    width = f"d_ff {self.d_ff}{match}{unit}"
+    sizes = f"d_model {self.d_model}", f"{heads}{wide}{fewer}", layers, width, norm
+    return ", ".join([*sizes, *parts, self.dtype])
 
   def factor(self, layer: Layer) -> logits.Factor | None:
     """Return the factor of a layer's queries, None if it is 1."""
@@ -100,7 +152,15 @@ def drop(x: Array, rate: float, rngs: Rngs | None) -> Array:
 
 
 class MultiHeadAttention(nnx.Module):
-  """Multi-head attention. Projections have no bias, as in the paper."""
+  """Multi-head attention: concat_h(Σ_j α_ij v_j) W_O.
+
+  With `qk_norm`, queries and keys are RMS norms over each head's width, with a scale that heads
+  share, before positions enter them and before they are cached (Dehghani et al. 2023; the order
+  is that of Qwen 3). With `output_gate`, each channel of each head is multiplied by its own
+  σ(x W_G), for the layer's input x, before W_O (Qiu et al. 2025; Lin et al. 2025, FoX Pro). Query
+  head h reads head ⌊h / (H/G)⌋ of the G heads of keys and values (Ainslie et al. 2023). All of that
+  holds for attention to a source, too.
+  """
 
   def __init__(
     self,
@@ -112,51 +172,76 @@ class MultiHeadAttention(nnx.Module):
     factor: logits.Factor | None = None,
     rngs: Rngs,
   ):
-    self.num_heads = size.num_heads
+    self.num_heads, self.kv_heads = size.num_heads, size.kv_heads
     self.dropout, self.form, self.factor = size.dropout, size.attention, factor
-    head_dim = whole(size.d_model, size.num_heads)
+    head_dim = size.width_of_head
+    width, kv_width = self.num_heads * head_dim, self.kv_heads * head_dim
     if not cross:
       check_declared(encoding, size.d_model, causal=causal)
 
-    def linear() -> Callable[[Array], Array]:
-      return encoding.linear(size.d_model, size.d_model, bias=False, rngs=rngs.fork())
+    def linear(in_features: int, out_features: int, part: str) -> Callable[[Array], Array]:
+      bias = size.has_bias(part)
+      return encoding.linear(in_features, out_features, bias=bias, rngs=rngs.fork())
 
-    self.query, self.key, self.value, self.out = linear(), linear(), linear(), linear()
+    self.query = linear(size.d_model, width, "qkv")
+    self.key = linear(size.d_model, kv_width, "qkv")
+    self.value = linear(size.d_model, kv_width, "qkv")
+    self.out = linear(width, size.d_model, "out")
     self.relation: Relation = (
       encoding.cross(size.num_heads, head_dim)
       if cross
       else encoding.relation(size.num_heads, head_dim, causal=causal, rngs=rngs.fork())
     )
     if not self.relation.uses_hidden:
+      check_unbound(encoding, size)
       self.query = self.key = None
       if factor is not None:
         raise ValueError(
           f"{factor} multiplies queries, but here they do not come from hidden states"
         )
-    self.relation.bind(self.query, self.key)
+    plain = (size.kv_heads == size.num_heads and not size.has_bias("qkv")) or self.query is None
+    query, key = self.query, self.key
+    if not plain:
+      query = ToHeads(query, size.num_heads, size.num_heads)
+      key = ToHeads(key, size.num_heads, size.kv_heads)
+    self.relation.bind(query, key)
     self.key_columns, self.query_columns = (
       Columns()
       if cross
       else encoding.columns(size.d_model, size.num_heads, causal=causal, rngs=rngs)
     )
+    # What is new comes last, so that it moves no random stream of what was there before.
+    self.gate = linear(size.d_model, width, "qkv") if size.output_gate else None
+    if size.qk_norm:
+      like = encoding.norm(head_dim, epsilon=size.norm_epsilon, rngs=rngs.fork())
+    self.query_norm, self.key_norm = (
+      rms_like(like, encoding, "qk_norm at false") if size.qk_norm else None for _ in "qk"
+    )
 
   def heads(self, x: Array) -> Array:
-    """Split features into heads, [B,L,F] -> [B,L,H,D]."""
+    """Split features of queries into heads, [B,L,H·D] -> [B,L,H,D]."""
     return x.reshape(*x.shape[:-1], self.num_heads, -1)
 
   def keys_values(self, x: Array) -> tuple[Array, Array, Any]:
-    """Return keys and values of x [B,K,F], [B,K,H,D] each, before positions enter, and columns.
+    """Return keys and values of x [B,K,F], [B,K,G,D] each, before positions enter, and columns.
 
-    Keys are [B,K,H,0] if the relation does not compute them from hidden states; see
+    Keys are [B,K,G,0] if the relation does not compute them from hidden states; see
     `Encoding.columns` for columns.
     """
-    v = self.heads(self.value(x))
-    k = v[..., :0] if self.key is None else self.heads(self.key(x))
-    return k, v, self.key_columns and self.key_columns(x)
+    v = self.value(x)
+    v = v.reshape(*v.shape[:-1], self.kv_heads, -1)
+    columns = self.key_columns and self.key_columns(x)
+    if self.key is None:
+      return v[..., :0], v, columns
+    k = self.key(x).reshape(v.shape)
+    return k if self.key_norm is None else self.key_norm(k), v, columns
 
   def queries(self, x: Array) -> Array | None:
     """Return queries [B,Q,H,D] of x [B,Q,F]; None if they do not come from hidden states."""
-    return None if self.query is None else self.heads(self.query(x))
+    if self.query is None:
+      return None
+    q = self.heads(self.query(x))
+    return q if self.query_norm is None else self.query_norm(q)
 
   def asked(self, x: Array, columns: Any, span: Span) -> tuple[Array | None, Span]:
     """Return queries of x [B,Q,F] and the span with the columns of keys and of these queries.
@@ -173,7 +258,7 @@ class MultiHeadAttention(nnx.Module):
   def __call__(
     self, x: Array, k: Array, v: Array, columns: Any, span: Span, rngs: Rngs | None = None
   ) -> Array:
-    """Compute attention of x [B,Q,F] to k, v [B,K,H,D] and their columns: [B,Q,F]."""
+    """Compute attention of x [B,Q,F] to k, v [B,K,G,D] and their columns: [B,Q,F]."""
     dropout = None
     if rngs is not None and self.dropout:
       dropout = attention.Dropout(self.dropout, rngs.dropout())
@@ -181,20 +266,28 @@ class MultiHeadAttention(nnx.Module):
     chosen = self.form if span.term_scale is None else "reference"
     form = attention.form_of(chosen, x.shape[1], k.shape[1], span.last)
     q, span = self.asked(x, columns, span)
+    k, v = (repeated(each, self.num_heads) for each in (k, v))
     found = attention.attend(self.relation, q, k, v, span, dropout, form)
-    return self.out(found.reshape(x.shape))
+    found = found.reshape(*x.shape[:-1], -1)
+    return self.out(found if self.gate is None else found * jax.nn.sigmoid(self.gate(x)))
 
 
 class FeedForward(nnx.Module):
-  """relu(x W1 + b1) W2 + b2."""
+  """f(x W1 + b1) W2 + b2, or (f(x W3 + b3) · (x W1 + b1)) W2 + b2 if it is gated (Shazeer 2020)."""
 
   def __init__(self, encoding: Encoding, size: Size, *, rngs: Rngs):
-    self.up = encoding.linear(size.d_model, size.d_ff, rngs=rngs.fork())
-    self.down = encoding.linear(size.d_ff, size.d_model, rngs=rngs.fork())
+    def linear(*widths: int) -> Callable[[Array], Array]:
+      return encoding.linear(*widths, bias=size.has_bias("feed_forward"), rngs=rngs.fork())
+
+    self.unit = size.feed_forward
+    self.up, self.down = linear(size.d_model, size.d_ff), linear(size.d_ff, size.d_model)
+    self.gate = linear(size.d_model, size.d_ff) if FEED_FORWARDS[self.unit].gated else None
     self.dropout = size.dropout
 
   def __call__(self, x: Array, rngs: Rngs | None = None) -> Array:
-    return self.down(drop(jax.nn.relu(self.up(x)), self.dropout, rngs))
+    f, up = FEED_FORWARDS[self.unit].f, self.up(x)
+    hidden = f(up) if self.gate is None else f(self.gate(x)) * up
+    return self.down(drop(hidden, self.dropout, rngs))
 
 
 class Block(nnx.Module):
@@ -211,7 +304,7 @@ class Block(nnx.Module):
     rngs: Rngs,
   ):
     def norm() -> Callable[[Array], Array]:
-      return encoding.norm(size.d_model, epsilon=size.norm_epsilon, rngs=rngs.fork())
+      return norm_of(encoding, size.d_model, size, rngs.fork())
 
     self.attention = MultiHeadAttention(
       encoding, size, causal=causal, cross=False, factor=factor, rngs=rngs.fork()

@@ -18,6 +18,7 @@ from posexp.encodings.span import TermScale
 from posexp.errors import UserError
 from posexp.models.backbones import AnySize, Backbone, FastTextSize, mean
 from posexp.models.block import drop
+from posexp.models.parts import check_untied, word_table
 from posexp.models.positions import CONSECUTIVE, Positions
 from posexp.models.transformer import Size, Stack
 
@@ -79,10 +80,12 @@ class Classifier(nnx.Module):
     words, encoding, size, reach = spec.vocab_size, spec.encoding, spec.size, spec.positions.reach
     forked = rngs.fork()
     if isinstance(size, Size):
+      check_untied(size)
       self.stack = Stack(words, encoding, size, max_position=reach, rngs=forked)
     else:
       self.network = Backbone(words, encoding, size, rngs=forked)
-    self.head = Linear(size.width, spec.num_classes, rngs=rngs.fork())
+    bias = not isinstance(size, Size) or size.has_bias("head")
+    self.head = Linear(size.width, spec.num_classes, bias=bias, rngs=rngs.fork())
     self.first, self.positions, self.dropout = spec.first, spec.positions, size.dropout
 
   @property
@@ -143,17 +146,6 @@ class Classifier(nnx.Module):
     logits = self(batch["tokens"], batch["mask"], term_scale=term_scale)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
     return {"loss": loss, "answer": logits.argmax(-1)}, carry
-
-
-def word_table(embed: Callable[..., Array]) -> tuple[nnx.Param, float] | None:
-  """Return an embedding's table [V,D] of word vectors and its factor; None if it has no table.
-
-  The table is that of the first module with a `word_table` and a `scale`.
-  """
-  for _, module in nnx.iter_modules(embed) if isinstance(embed, nnx.Module) else ():
-    if hasattr(module, "word_table"):
-      return module.word_table, module.scale
-  return None
 
 
 def start_from(vectors: WordVectors, embed: Callable[..., Array], input_scale: float) -> None:

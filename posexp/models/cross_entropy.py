@@ -13,7 +13,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from posexp.encodings.base import Linear
+from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import total
+from posexp.models.block import Size
+from posexp.models.parts import word_table
+from posexp.models.transformer import Stack
 
 # The most logits to form at once: 16 MiB fit in a CPU's cache.
 AT_ONCE = 2**22
@@ -23,23 +28,49 @@ class Reader(NamedTuple):
   """An output layer: a linear map onto a vocabulary."""
 
   kernel: Array  # [F,V]
-  bias: Array  # [V]
+  bias: Array | None  # [V]
 
   def logits(self, hidden: Array) -> Array:
     """Return logits float32 [...,V] of hidden [...,F]."""
     kernel = self.kernel.astype(hidden.dtype)
-    return jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32) + self.bias
+    logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32)
+    return logits if self.bias is None else logits + self.bias
 
 
 class Writer(nnx.Module):
-  """A model that writes tokens: its `head` is a linear map onto their vocabulary."""
+  """A model that writes tokens: its `head` is a linear map onto their vocabulary.
+
+  Without a head, the words' table of the last stack is the output layer, without a factor.
+  """
 
   metrics = ("loss", "nll", "accuracy")
+  head: Linear | None
+  stacks: tuple[Stack, ...]
+
+  def make_head(self, vocab_size: int, size: Size, rngs: Rngs) -> Linear | None:
+    """Build the head, once there are stacks; None if embeddings are tied.
+
+    Raises:
+      ValueError: embeddings are tied, and the encoding has no vector of d_model for each word.
+    """
+    if not size.tie_embeddings:
+      return Linear(size.d_model, vocab_size, bias=size.has_bias("head"), rngs=rngs)
+    found = word_table(self.stacks[-1].embed)
+    if found is None or found[0].shape != (vocab_size, size.d_model):
+      raise ValueError(
+        f"tie_embeddings needs a vector of d_model={size.d_model} numbers for each word, which the "
+        "encoding does not have; leave it at false"
+      )
+    return None
 
   @property
   def reader(self) -> Reader:
     """The output layer."""
-    return Reader(self.head.matrix(), self.head.bias[...])
+    if self.head is None:
+      table, _ = word_table(self.stacks[-1].embed)
+      return Reader(table[...].T, None)
+    bias = self.head.bias
+    return Reader(self.head.matrix(), None if bias is None else bias[...])
 
   def means(
     self, hidden: Array, labels: Array, weight: Array, label_smoothing: float
@@ -84,7 +115,7 @@ def summed(
   Label smoothing spreads that share of the probability evenly over all words (Szegedy et al. 2016).
   """
   batch, length, _ = hidden.shape
-  parts = -(-hidden[..., 0].size * len(reader.bias) // AT_ONCE)
+  parts = -(-hidden[..., 0].size * reader.kernel.shape[1] // AT_ONCE)
   size = -(-length // min(parts, length))
   more = -length % size
 
@@ -125,14 +156,14 @@ def forward(hidden, reader, labels, weight, label_smoothing):
     target = jnp.where(words == labels[..., None], 1 - label_smoothing, 0)
     target += label_smoothing / len(words)
     of_logits = (exponentials / partition - target) * weight[..., None]
-    of_bias = total(of_logits, words.shape)
+    of_bias = None if reader.bias is None else total(of_logits, words.shape)
     of_logits = of_logits.astype(rows.dtype)
     of_rows = of_logits @ reader.kernel.T.astype(rows.dtype)
     of_kernel = jnp.einsum("btf,btv->fv", rows, of_logits, preferred_element_type=jnp.float32)
-    of_reader = Reader(*map(jnp.add, of_reader, (of_kernel, of_bias)))
+    of_reader = jax.tree.map(jnp.add, of_reader, Reader(of_kernel, of_bias))
     return (Sums(*map(jnp.add, sums, found)), of_reader), of_rows
 
-  start = Sums(*jnp.zeros(3)), Reader(*map(jnp.zeros_like, reader))
+  start = Sums(*jnp.zeros(3)), jax.tree.map(jnp.zeros_like, reader)
   ((loss, *rest), of_reader), of_hidden = jax.lax.scan(step, start, (hidden, labels, weight))
   return (loss, tuple(rest)), (of_hidden, of_reader)
 

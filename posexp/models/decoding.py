@@ -22,7 +22,7 @@ from jax import Array
 from posexp.config.checks import Count, at_least, at_most, check
 from posexp.data.tokenizer import BOS, EOS, PAD
 from posexp.encodings.span import Span
-from posexp.models.transformer import Cache
+from posexp.models.cache import Cache
 from posexp.models.translator import Translator
 
 BLOCK = 64  # words in a block of `largest`

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from posexp.encodings.base import Encoding, Linear
+from posexp.encodings.base import Encoding
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import TermScale
 from posexp.models import cross_entropy
+from posexp.models.cache import Memory
 from posexp.models.cross_entropy import Writer
 from posexp.models.positions import CONSECUTIVE, Positions
-from posexp.models.transformer import Memory, Size, Stack, filled_up
+from posexp.models.transformer import Size, Stack, filled_up
 
 Carry = Memory | tuple[()]  # (), so no buffers, without a memory
 
@@ -73,7 +74,7 @@ class LanguageModel(Writer):
       max_position=spec.positions.reach,
       rngs=rngs.fork(),
     )
-    self.head = Linear(spec.size.d_model, spec.vocab_size, rngs=rngs.fork())
+    self.head = self.make_head(spec.vocab_size, spec.size, rngs.fork())
     self.positions, self.scored = spec.positions, spec.scored
 
   @property

@@ -24,8 +24,8 @@ from jax import Array
 from posexp.config.checks import Count, at_least, between, check
 from posexp.data.vocabulary import END
 from posexp.errors import UserError
+from posexp.models.cache import Cache
 from posexp.models.language_model import LanguageModel
-from posexp.models.transformer import Cache
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,75 +13,24 @@ Modes differ only in the source of keys and values and in the span that they get
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx, struct
+from flax import nnx
 from jax import Array
 
-from posexp.encodings.base import Encoding, Layer, Relation, whole
+from posexp.encodings import check_layers
+from posexp.encodings.base import Encoding, Layer, Relation
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span, TermScale
 from posexp.models import attention
 from posexp.models.block import Block, Size, drop
+from posexp.models.cache import Cache, Memory
 from posexp.models.logits import RULES
+from posexp.models.parts import norm_of
 from posexp.models.seen import Kind, filled_up, limited, of_layer, visible
-
-
-@struct.dataclass
-class Cache:
-  """Keys and values of all slots for each layer, in the layout that products read.
-
-  A layer with a window holds only those of the last window − 1 tokens.
-  """
-
-  keys: tuple[Array, ...]  # [B,H,D,K]
-  values: tuple[Array, ...]  # [B,H,K,D]
-  positions: Array  # int [1 or B,K]: the position of each slot
-  length: Array  # int: the number of filled slots
-  columns: tuple[Any, ...]  # arrays [B,K,...]: see `Encoding.columns`
-  rolling: bool = struct.field(pytree_node=False, default=False)  # layers with a window hold less
-
-  def rolls(self, window: int | None) -> bool:
-    """Return whether layers with this window hold less than all slots."""
-    return self.rolling and window is not None and window <= self.positions.shape[1]
-
-  def added(
-    self, i: int, new: tuple[Array, Array, Any], window: int | None, kept: Array | int
-  ) -> tuple[tuple[Array, Array, Any], tuple[Array, Array, Any]]:
-    """Return what a layer holds with new tokens, and what is left of it if `kept` of them stay."""
-    rolls = self.rolls(window)
-
-    def wider(held: Array, new: Array, axis: int) -> Array:
-      if rolls:
-        return jnp.concatenate([held, new.astype(held.dtype)], axis=axis)
-      start = [self.length if each == axis else 0 for each in range(held.ndim)]
-      return jax.lax.dynamic_update_slice(held, new.astype(held.dtype), start)
-
-    def left(x: Array, axis: int) -> Array:
-      return jax.lax.dynamic_slice_in_dim(x, kept, window - 1, axis=axis) if rolls else x
-
-    def each(f: Callable[..., Array], *parts: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
-      axes = zip((3, 2, 1), *parts, strict=True)  # of keys, values and columns
-      return tuple(jax.tree.map(functools.partial(f, axis=axis), *part) for axis, *part in axes)
-
-    wide = each(wider, (self.keys[i], self.values[i], self.columns[i]), new)
-    return wide, each(left, wide)
-
-
-@struct.dataclass
-class Memory:
-  """The inputs [B,M,F] of every layer for earlier tokens; gradients stop here."""
-
-  layers: tuple[Array, ...]
-  documents: Array  # int [B,M]: the document of each slot, −1 if the slot is empty
-
-  def cleared(self, fresh: Array) -> Memory:
-    """Empty the rows where `fresh`, bool [B], is True."""
-    return self.replace(documents=jnp.where(fresh[:, None], -1, self.documents))
 
 
 def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequence[Layer]:
@@ -93,6 +42,7 @@ def checked(encoding: Encoding, size: Size, causal: bool, cross: bool) -> Sequen
   if not isinstance(size, Size):
     raise ValueError(f"model={size.backbone} classifies and can do nothing else")
   layers = encoding.layers(size.num_layers)
+  check_layers(encoding, layers)
   if size.logits_by in RULES and not (causal or RULES[size.logits_by].counts):
     counting = ", ".join(name for name, rule in RULES.items() if rule.counts)
     raise ValueError(
@@ -139,7 +89,7 @@ class Stack(nnx.Module):
     """
     layers = checked(encoding, size, causal, cross)
     scale = size.d_model**0.5 if size.embed_scale == "sqrt" else 1.0
-    head_dim = whole(size.d_model, size.num_heads)
+    head_dim = size.width_of_head
     self.embed = encoding.embed(
       vocab_size, size.d_model, scale=scale, causal=causal, rngs=rngs.fork()
     )
@@ -169,11 +119,7 @@ class Stack(nnx.Module):
       attention.check(
         size.attention, block.attention.relation, head_dim, size.dtype, size.dropout, max_position
       )
-    self.norm = (
-      encoding.norm(size.d_model, epsilon=size.norm_epsilon, rngs=rngs.fork())
-      if size.norm == "pre"
-      else None
-    )
+    self.norm = norm_of(encoding, size.d_model, size, rngs.fork()) if size.norm == "pre" else None
     self.limit = encoding.limit
     self.max_position = max_position
     self.causal = causal
@@ -358,7 +304,7 @@ class Stack(nnx.Module):
       self.check(length)
       positions = jnp.arange(length)[None]
     size = self.size
-    heads, head_dim = size.num_heads, size.d_model // size.num_heads
+    heads, head_dim = size.kv_heads, size.width_of_head
     # Separate buffers: a donated one may not appear twice.
     empty = Cache((), (), positions, jnp.zeros((), jnp.int32), (), rolling)
     slots = [kind.window - 1 if empty.rolls(kind.window) else length for kind in self.kinds]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from posexp.encodings.base import Encoding, Linear
+from posexp.encodings.base import Encoding
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import TermScale
 from posexp.models import cross_entropy
@@ -68,7 +68,7 @@ class Translator(Writer):
 
     self.encoder = stack(spec.source_vocab)
     self.decoder = stack(spec.target_vocab, causal=True, cross=True)
-    self.head = Linear(spec.size.d_model, spec.target_vocab, rngs=rngs.fork())
+    self.head = self.make_head(spec.target_vocab, spec.size, rngs.fork())
     self.positions, self.slots = positions, spec.slots
 
   @property

@@ -1,0 +1,111 @@
+"""Parts that a Transformer's block may have instead of those of 2017, and what they refuse."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from posexp.encodings import name_of
+from posexp.encodings.base import Encoding, LayerNorm, RMSNorm
+from posexp.encodings.rngs import Rngs
+
+if TYPE_CHECKING:
+  from posexp.models.block import Size
+
+
+class Unit(NamedTuple):
+  """What a feed-forward network does between its linear maps: f(up x), or f(gate x) · up x."""
+
+  f: Callable[[Array], Array]
+  gated: bool = False
+
+
+FEED_FORWARDS = {
+  "relu": Unit(lambda x: jax.nn.relu(x)),
+  "gelu": Unit(functools.partial(jax.nn.gelu, approximate=False)),  # by the error function
+  "gelu_tanh": Unit(functools.partial(jax.nn.gelu, approximate=True)),
+  "geglu": Unit(functools.partial(jax.nn.gelu, approximate=False), gated=True),
+  "geglu_tanh": Unit(functools.partial(jax.nn.gelu, approximate=True), gated=True),
+  "swiglu": Unit(jax.nn.silu, gated=True),
+}
+# The linear maps that have a bias. The output gate's is one of "qkv", and "head" is the last layer.
+BIASES = {
+  "none": (),
+  "feed_forward": ("feed_forward", "head"),
+  "qkv": ("qkv",),
+  "all": ("qkv", "out", "feed_forward", "head"),
+}
+
+
+def word_table(embed: Callable[..., Array]) -> tuple[nnx.Param, float] | None:
+  """Return an embedding's table [V,D] of word vectors and its factor; None if it has no table.
+
+  The table is that of the first module with a `word_table` and a `scale`.
+  """
+  for _, module in nnx.iter_modules(embed) if isinstance(embed, nnx.Module) else ():
+    if hasattr(module, "word_table"):
+      return module.word_table, module.scale
+  return None
+
+
+def check_untied(size: Size) -> None:
+  """Raise ValueError if embeddings are to be tied in a model without an output layer for words."""
+  if size.tie_embeddings:
+    raise ValueError("tie_embeddings is for models that write words; leave it at false")
+
+
+def norm_of(encoding: Encoding, features: int, size: Size, rngs: Rngs) -> Callable[[Array], Array]:
+  """Build a norm of the chosen kind for `features` as the encoding has them: together or in parts.
+
+  Raises:
+    ValueError: the encoding has a norm of its own that is of no kind.
+  """
+  made = encoding.norm(features, epsilon=size.norm_epsilon, rngs=rngs)
+  return made if size.norm_kind == "layer" else rms_like(made, encoding, "norm_kind at layer")
+
+
+def rms_like(made: Any, encoding: Encoding, otherwise: str) -> RMSNorm:
+  """Return the RMS norm in place of an encoding's LayerNorm.
+
+  Raises:
+    ValueError: it is another norm; the message says to leave what `otherwise` says.
+  """
+  if type(made) is not LayerNorm:
+    raise ValueError(f"{name_of(encoding)} has a norm of its own, so leave {otherwise}")
+  return RMSNorm(len(made.scale[...]), parts=made.parts, epsilon=made.epsilon)
+
+
+def repeated(x: Array, num_heads: int) -> Array:
+  """Repeat each head of keys or values in a row, [B,K,G,D] -> [B,K,H,D] for H heads."""
+  return x if x.shape[2] == num_heads else jnp.repeat(x, num_heads // x.shape[2], axis=2)
+
+
+class ToHeads(nnx.Module):
+  """A layer's map of queries or keys without its bias, to as many heads as queries have."""
+
+  def __init__(self, linear: Callable[[Array], Array], num_heads: int, kv_heads: int):
+    self.linear, self.num_heads, self.kv_heads = linear, num_heads, kv_heads
+
+  def __call__(self, x: Array) -> Array:
+    y = self.linear(x) - self.linear(jnp.zeros_like(x[:1, :1]))
+    heads = y.reshape(*y.shape[:-1], self.kv_heads, -1)
+    return repeated(heads, self.num_heads).reshape(*y.shape[:-1], -1)
+
+
+def check_unbound(encoding: Encoding, size: Size) -> None:
+  """Check that nothing is asked of queries and keys that are not made of hidden states.
+
+  Raises:
+    ValueError: they are to be normed, or to have heads that are not d_model wide together.
+  """
+  if size.qk_norm or size.num_heads * size.width_of_head != size.d_model:
+    raise ValueError(
+      f"{name_of(encoding)} makes queries and keys of positions alone, by maps of its own, so "
+      "leave qk_norm at false and head_dim at null"
+    )
