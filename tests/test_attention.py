@@ -135,7 +135,7 @@ def test_what_kernels_are_given_makes_what_the_definition_gives(encoding):
   parts = built(encoding, causal)
   if not nnx.merge(*parts)[0].supports_fused:
     with pytest.raises(ValueError, match="an encoding that its kernels know"):
-      attention.check("fused", nnx.merge(*parts)[0], D, "bfloat16", 0.0, None)
+      attention.for_layer("fused", nnx.merge(*parts)[0], D, "bfloat16", 0.0, None)
     return
 
   agree(parts, (q, k, v), asked, span, "fused")
@@ -159,9 +159,13 @@ def test_kernels_are_refused_where_they_cannot_run():
 )
 def test_what_kernels_need_is_said(monkeypatch, dtype, dropout, reach, width, said):
   monkeypatch.setattr(attention, "target", lambda: Target("gpu"))
-  attention.check("fused", Relation(), 64, "bfloat16", 0.0, None)
+  for form in ("auto", "fused"):
+    chosen = attention.for_layer(form, Relation(), 64, "bfloat16", 0.0, None)
+    assert attention.form_of(chosen, 128, 128) == "fused"
+  assert attention.form_of("auto", 128, 128) == "reference"
+  assert attention.for_layer("auto", Relation(), width, dtype, dropout, reach) == "auto"
   with pytest.raises(ValueError, match=said):
-    attention.check("fused", Relation(), width, dtype, dropout, reach)
+    attention.for_layer("fused", Relation(), width, dtype, dropout, reach)
 
 
 def span_of(length, **more):

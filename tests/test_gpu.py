@@ -123,8 +123,8 @@ def test_a_faster_form_should_be_taken_from_the_length_on_at_which_it_wins():
     (
       True,
       "attention, encoder, bfloat16, 8 heads × 64, none, rope: `model.attention=auto` should be "
-      "fused (not checked yet: --parts check) from L=2,048 on: 2.00 to 3.20 times as fast as what "
-      "it is now (reference below 4,096 tokens, then blocked).",
+      "fused (not checked yet: --parts check) from L=2,048 on: 2.00 to 3.20 times as fast as "
+      "`auto` without kernels (reference below 4,096 tokens, then blocked).",
     )
   ]
 
@@ -134,7 +134,7 @@ def test_a_tie_within_the_noise_and_a_slower_form_change_nothing(fused):
   found = defaults.advice(forms(reference=(1, 4, 16), blocked=(3, 8, 32), fused=fused))
   assert texts(found) == []  # the definition, faster at 8,192, would take too much memory
   [kept] = texts(found, change=False)
-  assert "what it is now (reference below 4,096 tokens, then blocked) stays" in kept
+  assert "`auto` without kernels (reference below 4,096 tokens, then blocked) stays" in kept
   # Ten percent are a gain, unless the rounds are so far apart.
   for spread, changes in ((0.01, 1), (0.1, 0)):
     pair = [measured(each, spread, **{"pass": "attention"}) for each in (1.1, 1.0)]

@@ -116,7 +116,7 @@ class Stack(nnx.Module):
       for layer in layers
     )
     for block in self.blocks:
-      attention.check(
+      block.attention.form = attention.for_layer(
         size.attention, block.attention.relation, head_dim, size.dtype, size.dropout, max_position
       )
     self.norm = norm_of(encoding, size.d_model, size, rngs.fork()) if size.norm == "pre" else None
@@ -341,8 +341,15 @@ class Stack(nnx.Module):
 
   def ready(self, span: Span, *, layer: int = 0, whole_only: bool = False) -> Span:
     """Add to a span what a layer shares with others, or the function: see `attention.ready`."""
-    form = "reference" if whole_only else self.size.attention
+    form = "reference" if whole_only else self.blocks[layer].attention.form
     return attention.ready(span, self.shared_of(layer), form)
+
+  def forms(self, length: int) -> list[str]:
+    """Return the form in which each layer attends to a text of `length` tokens."""
+    chosen = [block.attention.form for block in self.blocks]
+    windows = [kind.window if self.causal else None for kind in self.kinds]
+    pairs = zip(chosen, windows, strict=True)
+    return [attention.form_of(form, length, length, window) for form, window in pairs]
 
   def shared_of(self, layer: int) -> Callable[[Span], object] | None:
     """Return what a layer shares with others of its encoding: see `Encoding.shared`."""

@@ -19,10 +19,10 @@ from posexp.encodings import Encoding, all_encodings
 from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.errors import UserError
 from posexp.kernels.target import compiling
-from posexp.models import attention
 from posexp.models.backbones import AnySize
 from posexp.models.block import Size
 from posexp.models.positions import CONSECUTIVE
+from posexp.models.transformer import Stack
 from posexp.training.step import split
 
 if TYPE_CHECKING:
@@ -96,12 +96,16 @@ def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
     "flops_per_token": own["flops"],
     "flops_per_token_of_none": none["flops"],
     **({varied: getattr(spec.size, varied)} if varied else {}),
-    "attention": (
-      attention.form_of(spec.size.attention, length, length)
-      if isinstance(spec.size, Size)
-      else "none"
-    ),
+    "attention": ", ".join(forms(spec, length)) or "none",
   }
+
+
+def forms(spec: ModelSpec, length: int) -> list[str]:
+  """Return the forms in which a model's layers attend to `length` tokens, each once."""
+  stacks = [
+    each for _, each in nnx.iter_modules(abstract_model(spec.build)) if isinstance(each, Stack)
+  ]
+  return list(dict.fromkeys(form for stack in stacks for form in stack.forms(length)))
 
 
 def matched(spec: ModelSpec, length: int) -> ModelSpec:

@@ -79,7 +79,7 @@ def forms(rows: Sequence[Row], checks: Sequence[Row], long: int) -> Iterator[Cho
         title=f"attention, {model}, {dtype}, {heads} heads × {width // heads}",
         change=f"`model.attention=auto` should be {best['attention']}"
         + unproved * " (not checked yet: --parts check)",
-        default=f"what it is now (reference below {long:,} tokens, then blocked)",
+        default=f"`auto` without kernels (reference below {long:,} tokens, then blocked)",
       )  # fmt: skip
 
 

@@ -1,0 +1,178 @@
+"""Blocks beside that of 2017: their parts, alone and together, with encodings of every kind."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from seed import some
+from small import SMALL, case_of, rngs, some_tokens
+
+from posexp.analysis import properties
+from posexp.analysis.conformance import PROPERTIES
+from posexp.analysis.far_positions import far_positions
+from posexp.analysis.properties import VOCAB, paths
+from posexp.encodings import Encoding, Span, encoding
+from posexp.models.block import Block, Size
+from posexp.models.classifier import ClassifierSpec
+from posexp.models.language_model import LanguageModelSpec
+from posexp.models.transformer import Stack
+from posexp.runs.identity import NEUTRAL
+from posexp.training.matching import counts, matched
+
+GOLDEN = np.load(Path(__file__).with_name("block.npz"))  # blocks of Hugging Face 5.24.0
+MODERN = {"norm_kind": "rms", "feed_forward": "swiglu", "qk_norm": True, "bias": "none"}
+HEADS, GATED = {"num_kv_heads": 2, "head_dim": 48}, {"output_gate": True, "bias": "all"}
+F, V = 128, 300
+COUNTED = SMALL | {"d_model": F, "d_ff": F}  # four heads of 32
+# Options; what they add to the parameters of a language model of one layer and V words; and to the
+# products of a token.
+BLOCKS = {
+  "rms": ({"norm_kind": "rms"}, -3 * F, 0),
+  "geglu": ({"feed_forward": "geglu"}, F * F + F, F * F),
+  "tanh": ({"feed_forward": "geglu_tanh", "bias": "none"}, F * F - 2 * F - V, F * F),
+  "swiglu": ({"feed_forward": "swiglu", "bias": "qkv"}, F * F + F - V, F * F),
+  "biases": ({"bias": "all", "feed_forward": "gelu"}, 4 * F, 0),
+  "qk norm": ({"qk_norm": True}, 2 * 32, 0),
+  "gate": (GATED, F * F + 5 * F, F * F),
+  "kv heads": ({"num_kv_heads": 1}, -2 * F * 96, -2 * F * 96),
+  "wide": ({"head_dim": 48}, 4 * F * 64, 4 * F * 64 + 2 * 16 * 64),
+  "tied": ({"tie_embeddings": True}, -V * F - V, 0),
+  "modern": (MODERN, F * F - 5 * F + 2 * 32 - V, F * F),
+  "together": (MODERN | HEADS | GATED, 768 * F - 3 * F * F - F + 672, 768 * F - 3 * F * F + 2048),
+}
+OPTIONS = {"rpr": {"k": 2, "share": "none"}, "sinusoidal": {"at": "attention"}}
+NAMES = [
+  "none",
+  "rope",
+  "rpr",
+  "transformer_xl",
+  "deberta",
+  "sinusoidal",
+  "complex",
+  "split",
+  "tupe",
+]
+ASKED = {name: encoding(name, **OPTIONS.get(name, {})) for name in NAMES}
+SPLIT = encoding("split", form="position_only")
+LISTED = [
+  pytest.param(asked.check, case, id=f"{asked.name}-{name}-{block}")
+  for block, (options, *_) in BLOCKS.items()
+  for name, each in ASKED.items()
+  for asked in PROPERTIES
+  for causal in (asked.sides(each)[:1] if asked.check is not far_positions else ())
+  for case in [dataclasses.replace(case_of(each, causal), options=tuple(options.items()))]
+]
+
+
+@pytest.mark.parametrize(
+  ("check", "case"),
+  [*some(LISTED, 6), *(pytest.param(*p.values, id=p.id, marks=pytest.mark.slow) for p in LISTED)],
+)
+def test_a_property_holds_in_every_block(check, case):
+  assert list(check(case)) == []
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt2"])
+def test_a_block_is_that_of_a_released_family(name):
+  sizes = {"num_heads": 3, "d_model": 30, "d_ff": 44, "bias": "all", "feed_forward": "gelu_tanh"}
+  positions = Encoding()  # those of GPT-2 are at the input
+  if name == "qwen3":
+    sizes = MODERN | {"num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "d_model": 32, "d_ff": 40}
+    positions = encoding("rope", base=1e6, layout="half")
+  size = Size(**sizes, norm_epsilon=1e-3, dropout=0.0)
+  block = Block(positions, size, causal=True, cross=False, rngs=rngs())
+  given = {key.removeprefix(f"{name}/"): GOLDEN[key] for key in GOLDEN if key.startswith(name)}
+  x, expected, mask = (given.pop(key) for key in ("in", "out", "mask"))
+  assert {path: x.shape for path, x in paths(block).items()} == {p: given[p].shape for p in given}
+  for path, leaf in nnx.to_flat_state(nnx.state(block, nnx.Param)):
+    leaf[...] = jnp.asarray(given["/".join(map(str, path))])
+  span, x = Span.within(None, jnp.asarray(mask)[:, None], True), jnp.asarray(x)
+  got = block(x, *block.attention.keys_values(block.context(x)), span)
+  np.testing.assert_allclose(got[mask], expected[mask], atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", some(NAMES, 4))
+def test_fewer_heads_of_keys_and_values_are_repeated_ones(name):
+  def sloped(model):
+    graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+    output = jax.jit(lambda params: nnx.merge(graphdef, params, rest)(some_tokens())[..., 0].sum())
+    value, slope = jax.value_and_grad(output)(params)
+    return value, paths(slope)
+
+  def heads(path, x, count):
+    part = "attention/key/" in path or "attention/value/" in path
+    return x.reshape(*x.shape[:-1], count, -1) if part else x[..., None, :]
+
+  size = Size(**SMALL, **{"num_kv_heads": 2, "qk_norm": True} | GATED)
+  few, full = (
+    properties.perturbed(Stack(VOCAB, ASKED[name], each, causal=True, rngs=rngs()))
+    for each in (size, dataclasses.replace(size, num_kv_heads=None))
+  )
+  ours = paths(few)
+  for path, leaf in nnx.to_flat_state(nnx.state(full, nnx.Param)):
+    x = heads(path := "/".join(map(str, path)), ours[path], 2)
+    leaf[...] = jnp.asarray(x.repeat(leaf.size // x.size, -2).reshape(leaf.shape))
+  (value, slopes), (expected, others) = sloped(few), sloped(full)
+  np.testing.assert_allclose(value, expected, atol=1e-4)
+  for path, slope in slopes.items():
+    x = heads(path, others[path], 4)
+    x = x if x.size == slope.size else x.reshape(*x.shape[:-2], 2, 2, -1).sum(-2)
+    largest = max(1, np.abs(x).max())
+    np.testing.assert_allclose(slope, x.reshape(slope.shape), atol=1e-4 * largest, err_msg=path)
+
+
+def test_a_gate_multiplies_each_channel_before_the_last_map():
+  size = Size(**SMALL | HEADS | GATED)
+  attention = properties.perturbed(Stack(VOCAB, Encoding(), size, rngs=rngs())).blocks[0].attention
+  x, gate = jnp.sin(jnp.arange(320.0)).reshape(2, 5, 32), attention.gate
+  attention.out = jnp.array
+  span, cached = Span.within(None, jnp.ones((1, 1, 5), bool), False), attention.keys_values(x)
+  assert [each.shape for each in cached] == [(2, 5, 2, 48)] * 2
+  gated, attention.gate = attention(x, *cached, span), None
+  open = 1 / (1 + np.exp(-(x @ gate.kernel[...] + gate.bias[...])))
+  np.testing.assert_allclose(gated, open * attention(x, *cached, span), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_parameters_and_products_are_counted_and_nothing_else_starts_otherwise(name):
+  options, more, products = BLOCKS[name]
+  specs = [LanguageModelSpec(V, Encoding(), Size(**COUNTED, **given)) for given in ({}, options)]
+  plain, own = (counts(spec, 16) for spec in specs)
+  assert own["parameters"] - plain["parameters"] == more
+  # Beside products there are norms and activations: 80 operations of a channel at most.
+  assert own["flops"] - plain["flops"] == pytest.approx(2 * products, abs=80 * F)
+  before, after = (paths(spec.build(rngs())) for spec in specs)
+  for path in before.keys() & after.keys():
+    same = before[path].shape == after[path].shape
+    assert np.array_equal(before[path], after[path]) if same else options.keys() & HEADS, path
+  assert {f"model.{key}" for key in options} <= NEUTRAL.keys()
+
+
+def test_a_gated_network_is_matched_and_defaults_leave_digests_alone():
+  size = Size(**COUNTED | MODERN | {"d_ff": 600, "match": "parameters"})
+  own = matched(ClassifierSpec(V, 2, ASKED["transformer_xl"], size), 16).size.d_ff
+  assert 600 - own == round((F * F + 2 * F) / (3 * F))  # a unit has a row in three matrices
+  for each in dataclasses.fields(Size):
+    assert each.default in NEUTRAL.get(f"model.{each.name}", (each.default,))
+
+
+@pytest.mark.parametrize(("encoding", "options", "message"), [
+  (Encoding(), {"num_kv_heads": 8}, "num_heads=4 is not divisible by num_kv_heads=8"),
+  (Encoding(), {"head_dim": 65536}, "num_heads=4 heads of head_dim=65536 are wider than 65536"),
+  (Encoding(), {"feed_forward": "glu"}, "feed_forward must be one of relu, gelu, .*, not glu"),
+  (Encoding(), {"bias": "true"}, "bias must be one of none, feed_forward, qkv, all, not true"),
+  (SPLIT, {"qk_norm": True}, "split makes queries and keys of positions alone, by maps of its own"),
+  (SPLIT, {"head_dim": 12}, ".* so leave qk_norm at false and head_dim at null"),
+  (ASKED["split"], {"tie_embeddings": True}, "tie_embeddings needs a vector of d_model=32 numbers"),
+  (ASKED["rope"], {"head_dim": 7}, "share=1 of a head's 7 channels must be even"),
+  (None, {"tie_embeddings": True}, "tie_embeddings is for models that write words"),
+])  # fmt: skip
+def test_what_does_not_fit_is_one_sentence(encoding, options, message):
+  spec = LanguageModelSpec if encoding else functools.partial(ClassifierSpec, 2)
+  with pytest.raises(ValueError, match=f"^{message}"):
+    spec(V, encoding or Encoding(), Size(**SMALL | options)).build(rngs())
