@@ -163,6 +163,7 @@ def test_what_kernels_need_is_said(monkeypatch, dtype, dropout, reach, width, sa
     chosen = attention.for_layer(form, Relation(), 64, "bfloat16", 0.0, None)
     assert attention.form_of(chosen, 128, 128) == "fused"
   assert attention.form_of("auto", 128, 128) == "reference"
+  assert attention.form_of(attention.AUTO_FUSED, 128, 128, plain=False) == "reference"
   assert attention.for_layer("auto", Relation(), width, dtype, dropout, reach) == "auto"
   with pytest.raises(ValueError, match=said):
     attention.for_layer("fused", Relation(), width, dtype, dropout, reach)

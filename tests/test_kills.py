@@ -12,11 +12,13 @@ import time
 from pathlib import Path
 
 import fuzz
+import jax
 import order
 import pytest
 from commands import Command
 
 from posexp.parsing import grammar, trees
+from posexp.training.stopping import StopRequests
 
 RUN = [*order.MODEL, "wandb.mode=disabled", "encoding=rpr", "rpr.k=2", "train.steps=60"]
 RUN += ["train.evaluate_every=4", "train.log_every=3"]
@@ -112,3 +114,11 @@ def test_however_often_it_is_killed_it_comes_to_the_same(typed):
     left = list((home / "killed" / str(number)).rglob("*tmp*"))
     assert not left, (kind, left)
     print(f"{kind}: {kills} kills so far", flush=True)
+
+
+def test_a_compiler_that_a_signal_ends_counts_as_the_signal():
+  with pytest.raises(KeyboardInterrupt), StopRequests():
+    signal.raise_signal(signal.SIGINT)
+    raise jax.errors.JaxRuntimeError("INTERNAL: ptxas exited with non-zero error code 2")
+  with pytest.raises(jax.errors.JaxRuntimeError), StopRequests():
+    raise jax.errors.JaxRuntimeError("INTERNAL: ptxas exited with non-zero error code 2")

@@ -35,17 +35,20 @@ AUTO_FUSED = "auto, or fused"
 FUSED_FROM = 128
 
 
-def form_of(chosen: str, queries: int, keys: int, last: int | None = None) -> str:
+def form_of(
+  chosen: str, queries: int, keys: int, last: int | None = None, plain: bool = True
+) -> str:
   """Return the form of attention: `reference` (its definition), `blocked` or `fused`.
 
-  Each query sees the `last` keys up to its own, or all.
+  Each query sees the `last` keys up to its own, or all. If it is `plain`, lengths of texts say
+  which keys those are, or else a mask.
   """
   if chosen not in ("auto", AUTO_FUSED):
     return "reference" if queries == 1 else chosen
   shorter = min(queries, keys)
   long = shorter >= LONG.get(target().platform, LONG["gpu"])
   narrow = last is not None and shorter >= 2 * (rows_of(last) + last)
-  if chosen == AUTO_FUSED and shorter >= FUSED_FROM and not narrow:
+  if chosen == AUTO_FUSED and shorter >= FUSED_FROM and plain and last is None:
     return "fused"
   return "blocked" if long or narrow else "reference"
 
@@ -55,9 +58,15 @@ def rows_of(last: int | None) -> int:
   return ROWS if last is None else min(max(last, LEAST_ROWS), ROWS)
 
 
+def form_for(chosen: str, span: Span) -> str:
+  """Return the form of attention for a span."""
+  plain = span.padding_last and (span.self_attention or not span.causal)
+  return form_of(chosen, span.query.shape[1], span.key.shape[1], span.last, plain)
+
+
 def ready(span: Span, shared: Callable[[Span], Any] | None, chosen: str) -> Span:
   """Add to a span what its layers share or, for blocks, the function that computes it."""
-  if form_of(chosen, span.query.shape[1], span.key.shape[1], span.last) == "blocked":
+  if form_for(chosen, span) == "blocked":
     return span.replace(shared_fn=shared)
   return span if shared is None else span.replace(shared=shared(span))
 

@@ -264,7 +264,7 @@ class MultiHeadAttention(nnx.Module):
       dropout = attention.Dropout(self.dropout, rngs.dropout())
     # Scaled terms are for diagnosis, which uses the definition.
     chosen = self.form if span.term_scale is None else "reference"
-    form = attention.form_of(chosen, x.shape[1], k.shape[1], span.last)
+    form = attention.form_for(chosen, span)
     q, span = self.asked(x, columns, span)
     k, v = (repeated(each, self.num_heads) for each in (k, v))
     found = attention.attend(self.relation, q, k, v, span, dropout, form)

@@ -11,6 +11,8 @@ import signal
 import sys
 from typing import Any, Self
 
+import jax
+
 from posexp.training.processes import StopFlag, part
 
 log = logging.getLogger("posexp")
@@ -41,9 +43,12 @@ class StopRequests:
     self._before = {number: signal.signal(number, self._receive) for number in heard}
     return self
 
-  def __exit__(self, *error: Any) -> None:
+  def __exit__(self, *raised: Any) -> None:
     for number, handler in self._before.items():
       signal.signal(number, handler)
+    # A terminal's signal also ends the compiler that XLA may have started for a GPU.
+    if self._received and any(isinstance(each, jax.errors.JaxRuntimeError) for each in raised):
+      signal.raise_signal(self._received[0])
 
   def _receive(self, number: int, frame: Any) -> None:
     if self._before[number] is save_only:
