@@ -116,9 +116,14 @@ def test_however_often_it_is_killed_it_comes_to_the_same(typed):
     print(f"{kind}: {kills} kills so far", flush=True)
 
 
-def test_a_compiler_that_a_signal_ends_counts_as_the_signal():
-  with pytest.raises(KeyboardInterrupt), StopRequests():
-    signal.raise_signal(signal.SIGINT)
+@pytest.mark.parametrize(
+  ("signals", "ends"), [([signal.SIGINT], KeyboardInterrupt), ([], jax.errors.JaxRuntimeError)]
+)
+def test_a_compiler_that_a_signal_ends_counts_as_the_signal(signals, ends):
+  def step():
+    for number in signals:
+      signal.raise_signal(number)
     raise jax.errors.JaxRuntimeError("INTERNAL: ptxas exited with non-zero error code 2")
-  with pytest.raises(jax.errors.JaxRuntimeError), StopRequests():
-    raise jax.errors.JaxRuntimeError("INTERNAL: ptxas exited with non-zero error code 2")
+
+  with pytest.raises(ends), StopRequests():
+    step()
