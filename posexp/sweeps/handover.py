@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -27,16 +27,9 @@ from posexp.sweeps.sweep import FAILED, RUNNING, Context, Member, Report, Train
 log = logging.getLogger("posexp")
 
 
-@dataclasses.dataclass(frozen=True)
-class Jobs:
-  """The function that a launcher calls in its processes: it trains the run of the job's number."""
-
-  train: Train
-  members: Sequence[Member]
-  context: Context
-
-  def __call__(self, cfg: DictConfig) -> tuple[str, str]:
-    return self.context.attempt(self.train, self.members[HydraConfig.get().job.num])
+def _job(train: Train, runs: Sequence[Member], context: Context, _: Any) -> tuple[str, str]:
+  """Train the run of the job's number; a launcher calls this in its processes."""
+  return context.attempt(train, runs[HydraConfig.get().job.num])
 
 
 class Trials:
@@ -91,8 +84,8 @@ def train_by_launcher(
     return
   for member in runs:
     yield member, RUNNING, ""
-  jobs = Jobs(train, runs, Context.of(cfg))
-  launcher = _made(Plugins.instance().instantiate_launcher, task_function=jobs, **_multirun(fixed))
+  job = functools.partial(_job, train, runs, Context.of(cfg))
+  launcher = _made(Plugins.instance().instantiate_launcher, task_function=job, **_multirun(fixed))
   try:
     outcomes = [job.return_value for job in launcher.launch([[] for _ in runs], 0)]
   except Exception as error:  # of any class: a process that died, or what the launcher lacks
