@@ -150,8 +150,7 @@ def _states(jobs: Collection[Job]) -> dict[Job, tuple[str, str]]:
   except UserError as error:
     if "Invalid job id" not in str(error):  # Slurm's answer if it knows none of them
       raise
-  lines = (line.split(" ", 2) for line in said.splitlines())
-  found = {number: (state, why) for number, state, why in lines}
+  found: dict[str, Any] = {line.split()[0]: line.split(" ", 2)[1:] for line in said.splitlines()}
   states = {job: found.get(job.id, ("", "")) for job in jobs}
   # A job that is completing may be queued again, unless it has written a result.
   over = [job for job in jobs if states[job][0] == "COMPLETING" and job.result]
@@ -170,13 +169,11 @@ def _waits_or_runs(member: Member, number: str, state: str, why: str) -> tuple[s
   return WAITING, "" if new else f"Slurm has queued job {number} again"
 
 
-def _ended(member: Member, job: Job, state: str) -> tuple[str, str]:
+def _ended(member: Member, job: Job, end: str) -> tuple[str, str]:
   """Return the state of a run whose job is gone without a result, and the reason."""
   if member.finished and not member.config["rerun"]:
     return DONE, ""
-  how = (
-    f"ended as {state}" if state in FAILS else "is gone without a result; perhaps it was cancelled"
-  )
+  how = f"ended as {end}" if end in FAILS else "is gone without a result; perhaps it was cancelled"
   file = job.place / f"{job.id}.log"
   said = f"; what it said is in {near(file)}" if file.exists() else ""
   return FAILED, f"Slurm's job {job.id} {how}{said}"
