@@ -22,7 +22,7 @@ from posexp.config.command_line import compose, hydra_with_configs
 from posexp.config.overrides import read
 from posexp.errors import UserError
 from posexp.sweeps.jobs import members, values
-from posexp.sweeps.sweep import FAILED, RUNNING, Context, Member, Report, Train
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Context, Member, Report, Train
 
 log = logging.getLogger("posexp")
 
@@ -80,8 +80,6 @@ def train_by_launcher(
   runs: Sequence[Member], train: Train, cfg: DictConfig, fixed: Sequence[str]
 ) -> Iterator[Report]:
   """Train the runs as jobs of the launcher of Hydra's that the `fixed` overrides choose."""
-  if not runs:
-    return
   for member in runs:
     yield member, RUNNING, ""
   job = functools.partial(_job, train, runs, Context.of(cfg))
@@ -89,8 +87,9 @@ def train_by_launcher(
   try:
     outcomes = [job.return_value for job in launcher.launch([[] for _ in runs], 0)]
   except Exception as error:  # of any class: a process that died, or what the launcher lacks
-    said = (str(error).splitlines() or [""])[0]
-    outcomes = [(FAILED, f"{type(error).__name__}: {said}")] * len(runs)
+    why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    done = [member.finished and not member.config["rerun"] for member in runs]
+    outcomes = [(DONE, "") if each else (FAILED, why) for each in done]
   for member, (state, _) in zip(runs, outcomes, strict=True):
     member.state = state  # they have ended at once: nothing is left when the first is said
   for member, outcome in zip(runs, outcomes, strict=True):

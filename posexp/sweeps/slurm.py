@@ -95,7 +95,7 @@ def train_by_slurm(members: Sequence[Member], cfg: DictConfig) -> Iterator[Repor
   The folder of a submission names its runs. So the command that is typed again, or in two terminals
   at once, finds the job of a run instead of submitting it twice.
   """
-  jobs = _submitted(members, cfg) if members else {}
+  jobs = _submitted(members, cfg)
   gone = dict.fromkeys(jobs, 0)  # for how many looks in a row Slurm has not known a job
   warned = ""
   try:

@@ -94,11 +94,12 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
     log.info("%s", sweep.heading())
   try:
     for members in (sweep.to_train, sweep.left):
-      with contextlib.closing(trainer(members())) as reports:
-        for report in reports:
-          if report is not None:
-            sweep.turn(*report)
-          status.show(sweep.table() if live else "")
+      if runs := members():
+        with contextlib.closing(trainer(runs)) as reports:
+          for report in reports:
+            if report is not None:
+              sweep.turn(*report)
+            status.show(sweep.table() if live else "")
   finally:
     if live:
       print(sweep.table())
