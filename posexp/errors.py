@@ -48,8 +48,13 @@ def printable(text: str) -> str:
   return UNPRINTABLE.sub(lambda found: " " if found[0].isspace() else "�", text)
 
 
-def refused(error: OSError) -> UserError:
-  """Say in one sentence what the operating system refuses: a full disk, a missing permission."""
+def refused(error: OSError | UserError) -> UserError:
+  """Say in one sentence what the operating system refuses: a full disk, a missing permission.
+
+  A UserError says so already.
+  """
+  if isinstance(error, UserError):
+    return error
   name = error.filename2 or error.filename
   where = f"{near(Path(os.fsdecode(name)))}: " if isinstance(name, str | bytes) else ""
   if error.errno == errno.ENOENT and not where:

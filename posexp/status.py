@@ -1,4 +1,4 @@
-"""The last line of a terminal, which says what a command is doing until there is more to say."""
+"""The last lines of a terminal, which say what a command is doing until there is more to say."""
 
 from __future__ import annotations
 
@@ -13,33 +13,43 @@ from collections.abc import Callable
 from typing import TextIO
 
 _lock = threading.RLock()
-_gone = threading.Event()  # of the line that is shown
+_gone = threading.Event()  # of the lines that are shown
 _gone.set()
 _writes: dict[TextIO, Callable[[str], int]] = {}  # what the streams' own write is
 
 
-def doing(what: str) -> None:
-  """Show `what` on the last line of the terminal, with the seconds since then.
+def terminal() -> bool:
+  """Return whether there is a terminal, on standard error, whose last lines can be wiped."""
+  stream = sys.__stderr__
+  return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
-  The line is wiped as soon as anything else is printed, and by `doing("")`. It is shown on standard
-  error, and not at all where that is no terminal.
+
+def doing(what: str) -> None:
+  """Show `what` as `show` does, with the seconds since then; "" shows nothing any more."""
+  show(what)
+  if what and terminal():
+    threading.Thread(target=_count, args=(what, _gone), daemon=True).start()
+
+
+def show(text: str) -> None:
+  """Show some lines at the end of the terminal, as far as they have room there.
+
+  They are wiped as soon as anything else is printed. Where there is no terminal, nothing is shown.
   """
   global _gone
-  stream = sys.__stderr__
-  if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
+  if not terminal():
     return
   with _lock:
-    for each in {sys.__stdout__, stream} - {None, *_writes}:
+    for each in {sys.__stdout__, sys.__stderr__} - {None, *_writes}:
       _writes[each], each.write = each.write, functools.partial(_after_wiping, each.write)
     _wipe()
-    if what:
+    if text:
       _gone = threading.Event()
-      _draw(what)
-      threading.Thread(target=_count, args=(what, _gone), daemon=True).start()
+      _draw(text)
 
 
 def _after_wiping(write: Callable[[str], int], text: str) -> int:
-  """Write a text to a stream once the line is wiped."""
+  """Write a text to a stream once the lines are wiped."""
   with _lock:
     _wipe()
     return write(text)
@@ -52,15 +62,19 @@ def _wipe() -> None:
 
 
 def _draw(text: str) -> None:
-  """Put a text in place of the line; the next output replaces it."""
-  width = shutil.get_terminal_size().columns - 1  # a longer line could not be wiped
+  """Put a text in place of the lines; the next output begins where they begin."""
+  columns, rows = shutil.get_terminal_size()
+  lines = [line[: columns - 1] for line in text.split("\n")]  # longer ones could not be wiped
+  if len(lines) >= rows:
+    lines[rows - 2 :] = ["..."]
+  back = f"\r\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
   with contextlib.suppress(OSError):  # a terminal that is gone ends no training
-    _writes[sys.__stderr__](f"\r\x1b[K{text[:width]}")
+    _writes[sys.__stderr__]("\r\x1b[J" + "\n".join(lines) + back)
     sys.__stderr__.flush()
 
 
 def _count(what: str, gone: threading.Event) -> None:
-  """Add the seconds to the line until it is gone."""
+  """Add the seconds to a line until it is gone."""
   begun = time.monotonic()
   while not gone.wait(1.0):
     with _lock:

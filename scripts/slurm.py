@@ -23,6 +23,7 @@ MINUTE = 60.0  # seconds in which a command must say what has become of a run
 PATIENCE = 900.0  # seconds for what takes long by itself: to be queued, trained, queued again
 AT_ONCE = 5  # cases
 STEPS, LONG = 1000, 3000
+MANY = 100  # runs
 PLUGIN = '''\
 """A task that takes time and no processor."""
 
@@ -180,12 +181,20 @@ class Case:
         ]
     raise AssertionError(f"no finished run of seed {seed} in {folder}")
 
-  def release(self) -> None:
-    """Let what Slurm has queued again start at once; it would wait for two minutes."""
-    for job in self.jobs():
-      subprocess.run(
-        ["scontrol", "update", f"JobId={job}", "StartTime=now"], capture_output=True, check=False
-      )
+  def queued_again(self, typed: Typed, limit: float = PATIENCE) -> None:
+    """Wait until Slurm queues the job again; the run must go on from what it saved, and end well.
+
+    What Slurm has queued again starts at once here; it would wait for two minutes.
+    """
+    typed.until("Slurm has queued job .* again", limit)
+    saved = self.saved()
+    while typed.process.poll() is None:
+      for job in self.jobs():
+        start = ["scontrol", "update", f"JobId={job}", "StartTime=now"]
+        subprocess.run(start, capture_output=True, check=False)
+      time.sleep(1)
+    typed.ends(0)
+    self.went_on(saved)
 
 
 ENDED = r"failed: Slurm's job {} (ended as (CANCELLED|PREEMPTED)|is gone)"
@@ -200,13 +209,7 @@ def time_limit(case: Case) -> None:
   limits = "hydra.launcher.timeout_min=2", "hydra.launcher.signal_delay_s=20"
   typed = case.type(*limits, steps=LONG)
   case.running(typed)
-  typed.until("Slurm has queued job .* again")
-  saved = case.saved()
-  while typed.process.poll() is None:
-    case.release()
-    time.sleep(1)
-  typed.ends(0)
-  case.went_on(saved)
+  case.queued_again(typed)
   case.check(jobs=1, steps=LONG)
 
 
@@ -267,6 +270,16 @@ def suspend(case: Case) -> None:
   case.check(jobs=1)
 
 
+def failures(case: Case) -> None:
+  typed = case.type(f"seeds={MANY}", "hydra.launcher.setup=[exit 3]")
+  typed.until(f"submitted {MANY} as job")
+  while said("squeue", "-h", "-n", case.name).strip():
+    time.sleep(0.2)
+  case.news(typed, f"error: {MANY} of {MANY} runs failed")
+  text = typed.ends(1)
+  assert text.count("failed: Slurm's job") == text.count("ended as FAILED") == MANY, text
+
+
 def preempted(case: Case, mode: str) -> None:
   typed = case.type(steps=LONG)
   job = case.running(typed)
@@ -277,14 +290,9 @@ def preempted(case: Case, mode: str) -> None:
     typed.ends(1)
     saved = case.saved()
     case.type(steps=LONG).ends(0)
+    case.went_on(saved)
   else:
-    typed.until("Slurm has queued job .* again", 2 * MINUTE)
-    saved = case.saved()
-    while typed.process.poll() is None:
-      case.release()
-      time.sleep(1)
-    typed.ends(0)
-  case.went_on(saved)
+    case.queued_again(typed, 2 * MINUTE)
   case.check(jobs=2 if mode == "CANCEL" else 1, steps=LONG)
 
 
@@ -302,6 +310,7 @@ CASES: dict[str, Callable[[Case], None]] = {
   "kill -9 of posexp": kill_command,
   "same command": same_command,
   "suspend": suspend,
+  "a hundred failures": failures,
 }
 HERE = "here"
 ALONE = ("preempted", "too much memory")  # cases of some set-ups, which touch all other jobs

@@ -53,11 +53,37 @@ def test_the_line_makes_way_for_whatever_is_printed():
   code += "doing('first ' + 'x' * 99); doing('second'); time.sleep(1.2); print('out')\n"
   code += "print('more'); doing('third'); print('err', file=sys.stderr); doing('last'); doing('')"
   _, text = in_terminal(code)
-  wipe = "\r\x1b[K"
+  wipe = "\r\x1b[J"
   assert text == (
     f"{wipe}first {'x' * 33}{wipe}{wipe}second{wipe}second, 1 s{wipe}out\r\nmore\r\n"
     f"{wipe}third{wipe}err\r\n{wipe}last{wipe}"
   )
+
+
+def screen(text):
+  """The lines that a terminal shows after all that was written to it."""
+  lines, row = [""], 0
+  for part in re.findall(r"\x1b\[\d*[A-Z]|\r|\n|[^\x1b\r\n]+", text):
+    if part == "\n":
+      row += 1
+      lines += [""] * (row == len(lines))
+    elif part == "\x1b[J":
+      lines[row:] = [""]
+    elif part.startswith("\x1b"):
+      row -= int(part[2:-1])
+    elif part != "\r":
+      lines[row] += part
+  return lines
+
+
+def test_lines_stay_below_what_is_printed_and_are_cut_to_the_terminal():
+  code = "import os; from posexp.status import show; os.environ['LINES'] = '5'\n"
+  code += "show('a\\nb\\nc'); print('said'); show('d\\n' + 'e' * 99); print('more')\n"
+  assert screen(in_terminal(code)[1]) == ["said", "more", ""]
+  first = f"{code}show('d\\n' + 'e' * 99)"
+  assert screen(in_terminal(first)[1]) == ["said", "more", "d", "e" * 39]
+  many = f"{code}show('f\\n' * 9)"
+  assert screen(in_terminal(many)[1]) == ["said", "more", "f", "f", "f", "..."]
 
 
 def test_nothing_is_shown_where_there_is_no_terminal(capsys):

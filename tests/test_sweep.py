@@ -16,7 +16,7 @@ from posexp.config import command_line, resolve
 from posexp.config.command_line import compose
 from posexp.runs import RunWriter, folder, read_run
 from posexp.sweeps.jobs import members
-from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Sweep, forget
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Member, Sweep, attempt
 from posexp.training.setup import Setup
 
 
@@ -273,7 +273,7 @@ def test_a_number_is_the_same_option_in_quotes():
 def test_a_process_keeps_the_programs_of_eight_groups(monkeypatch):
   cleared = []
   monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(number))
-  groups = set()
-  for number in range(40):
-    forget(groups, Member(number, "", f"rpr.k={number // 2}", {}, Path()))  # two seeds each
+  monkeypatch.setattr("posexp.sweeps.sweep._groups", set())
+  for number in range(40):  # two seeds each
+    assert attempt(print, Member(number, "", f"rpr.k={number // 2}", {})) == (DONE, "")
   assert cleared == [16, 32]

@@ -1,7 +1,6 @@
 """Runs of a sweep in several processes: who trains what where, and what becomes of the others."""
 
 import json
-import logging
 import os
 import re
 import signal
@@ -257,64 +256,27 @@ def test_mistakes_are_one_sentence(home, argv, message):
 # The table of states
 
 
-@pytest.fixture
-def sweep(home, monkeypatch):
-  """A function that gives the sweep of a command line, in a terminal of 70 columns."""
-  monkeypatch.setattr("posexp.sweeps.supervise.terminal", lambda: True)
-  monkeypatch.setenv("TERM", "xterm")
-  monkeypatch.setenv("COLUMNS", "70")
+def test_a_terminal_keeps_the_table_of_a_sweep_below_what_is_said(home, monkeypatch, capsys):
+  shown = []
+  monkeypatch.setattr("posexp.status.show", shown.append)
+  monkeypatch.setattr("posexp.status.terminal", lambda: True)
+  monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+  args = parse(["-m", "encoding=none,rpr", "seed=0,1"])
 
-  def of(*argv):
-    args = parse(["-m", *argv])
-    return Sweep(members(args, shared(args.overrides)))
+  def trainer(runs):
+    for first in runs[:1]:
+      yield first, RUNNING, ""
+      first.path.mkdir(parents=True)
+      (first.path / "config.yaml").write_text(yaml.safe_dump(first.config))
+      (first.path / "metrics.jsonl").write_text('{"step": 20}\n{"step": 30}\n')
+      yield None
 
-  return of
-
-
-def screen(text):
-  """The lines that a terminal shows after all that was written to it."""
-  lines, row = [""], 0
-  for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
-    if part == "\n":
-      row += 1
-      lines += [""] * (row == len(lines))
-    elif up := re.fullmatch(r"\x1b\[(\d+)A", part):
-      row -= int(up[1])
-    elif part == "\x1b[2K":
-      lines[row] = ""
-    elif not part.startswith(("\x1b", "\r")):
-      lines[row] += part
-  return [line.rstrip() for line in lines if line.strip()]
-
-
-def test_the_table_stays_in_its_place_under_what_is_said(sweep, monkeypatch, capsys):
-  log, handler = logging.getLogger("posexp"), logging.StreamHandler(sys.stdout)
-  monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
-  monkeypatch.setattr(log, "level", logging.INFO)
-  shown = sweep("encoding=none,rpr", "seed=0,1")
-  first = shown.members[0]
-  with supervise.live_table(shown) as draw:
-    draw()
-    shown.turn(first, RUNNING)
-    log.info("another line")
-    first.path.mkdir(parents=True)
-    (first.path / "config.yaml").write_text(yaml.safe_dump(first.config))
-    (first.path / "metrics.jsonl").write_text('{"step": 20}\n{"step": 30}\n')
-    draw()
-  assert handler.stream is sys.stdout
-  said, also, *table = screen(capsys.readouterr().out)
-  assert (said, also) == ("job 1/4: encoding=none seed=0", "another line")
-  assert table == [
+  supervise.supervise(Sweep(members(args, shared(args.overrides))), trainer, live=True)
+  first, last = (table.splitlines() for table in shown)
+  assert first[1] == "  encoding=none  running (seed 0), waiting (seed 1)"
+  assert last == [
     "sweep     4 runs: 1 running, 3 waiting",
     "  encoding=none  running (seed 0 at 30), waiting (seed 1)",
     "  encoding=rpr   waiting (seed 0, 1)",
   ]
-
-
-def test_a_table_that_is_too_large_is_cut(sweep, monkeypatch, capsys):
-  monkeypatch.setenv("COLUMNS", "30")
-  monkeypatch.setenv("LINES", "5")
-  with supervise.live_table(sweep("encoding=rpr", "rpr.k=range(1,6)")) as draw:
-    draw()
-    shown = screen(capsys.readouterr().out)
-  assert (len(shown), shown[-1].strip(), max(map(len, shown)) <= 30) == (5, "...", True)
+  assert capsys.readouterr().out.splitlines() == last

@@ -206,5 +206,5 @@ def status_of(work: Callable[[], int]) -> int:
       flush_output()
     return 1
   except (UserError, OSError) as error:
-    say(f"error: {refused(error) if isinstance(error, OSError) else error}")
+    say(f"error: {refused(error)}")
     return 2

@@ -233,6 +233,17 @@ def lock(path: Path) -> Iterator[None]:
     yield
 
 
+def is_held(path: Path) -> bool:
+  """Return whether another process trains the run of a folder at this moment."""
+  try:
+    with lock(path):
+      return False
+  except Elsewhere:
+    return True
+  except OSError:  # the folder is gone
+    return False
+
+
 @contextlib.contextmanager
 def _journal(file: Path) -> Iterator[None]:
   """Copy what posexp logs into a file, and the exception that ends the run, if one does."""

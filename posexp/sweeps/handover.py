@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -22,21 +22,14 @@ from posexp.config.command_line import compose, hydra_with_configs
 from posexp.config.overrides import read
 from posexp.errors import UserError
 from posexp.sweeps.jobs import members, values
-from posexp.sweeps.sweep import FAILED, RUNNING, Context, Member, Report, Train
+from posexp.sweeps.sweep import DONE, FAILED, RUNNING, Context, Member, Report, Train
 
 log = logging.getLogger("posexp")
 
 
-@dataclasses.dataclass(frozen=True)
-class Jobs:
-  """The function that a launcher calls in its processes: it trains the run of the job's number."""
-
-  train: Train
-  members: Sequence[Member]
-  context: Context
-
-  def __call__(self, cfg: DictConfig) -> tuple[str, str]:
-    return self.context.attempt(self.train, self.members[HydraConfig.get().job.num])
+def _job(train: Train, runs: Sequence[Member], context: Context, _: Any) -> tuple[str, str]:
+  """Train the run of the job's number; a launcher calls this in its processes."""
+  return context.attempt(train, runs[HydraConfig.get().job.num])
 
 
 class Trials:
@@ -87,17 +80,16 @@ def train_by_launcher(
   runs: Sequence[Member], train: Train, cfg: DictConfig, fixed: Sequence[str]
 ) -> Iterator[Report]:
   """Train the runs as jobs of the launcher of Hydra's that the `fixed` overrides choose."""
-  if not runs:
-    return
   for member in runs:
     yield member, RUNNING, ""
-  jobs = Jobs(train, runs, Context.of(cfg))
-  launcher = _made(Plugins.instance().instantiate_launcher, task_function=jobs, **_multirun(fixed))
+  job = functools.partial(_job, train, runs, Context.of(cfg))
+  launcher = _made(Plugins.instance().instantiate_launcher, task_function=job, **_multirun(fixed))
   try:
     outcomes = [job.return_value for job in launcher.launch([[] for _ in runs], 0)]
   except Exception as error:  # of any class: a process that died, or what the launcher lacks
-    said = (str(error).splitlines() or [""])[0]
-    outcomes = [(FAILED, f"{type(error).__name__}: {said}")] * len(runs)
+    why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    done = [member.finished and not member.config["rerun"] for member in runs]
+    outcomes = [(DONE, "") if each else (FAILED, why) for each in done]
   for member, (state, _) in zip(runs, outcomes, strict=True):
     member.state = state  # they have ended at once: nothing is left when the first is said
   for member, outcome in zip(runs, outcomes, strict=True):

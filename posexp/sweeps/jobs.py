@@ -61,16 +61,16 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
     config = resolve(cfg := config_of(job))
     options = " ".join(job[key] for key in varied)
     group = " ".join(job[key] for key in varied if key != "seed") or f"encoding={cfg.encoding}"
+    found.append(member := Member(number, options, group, config))
     try:
-      config, path = _identified(config, digests)
+      member.config, member.path = _identified(config, digests)
     except Unsuited as error:
-      found.append(Member(number, options, group, config, Path(), unsuited=str(error)))
+      member.unsuited = str(error)
       continue
-    member = Member(number, options, group, config, path, duplicate_of=first.get(path))
+    if (same := first.setdefault(member.path, member)) is not member:
+      member.duplicate_of = same
     if member.finished and not config["rerun"]:
       member.state = DONE
-    first.setdefault(path, member)
-    found.append(member)
   if not first:
     raise UserError(found[0].unsuited)
   encodings = dict.fromkeys(member.config["encoding"] for member in found)

@@ -20,6 +20,7 @@ from posexp.sweeps.again import again
 from posexp.sweeps.jobs import members
 from posexp.sweeps.supervise import supervise, trainer_for
 from posexp.sweeps.sweep import Sweep, Train
+from posexp.tracking import chosen
 
 SIGINT, SIGTERM = 130, 143  # exit statuses, 128 + the signal
 
@@ -64,6 +65,9 @@ def _launch(train: Train) -> int:
     searched = cfg.hydra.runtime.choices["hydra/sweeper"] != "basic" and not args.cfg
     found = None if args.cfg or searched else members(args, cfg)
     if found:
+      for name, tracker in chosen(found[0].config).items():
+        if variable := tracker.named_by:
+          raise UserError(f"{variable} names one run ({name}): unset it, or leave -m and seeds out")
       trainer, live = trainer_for(train, len(found), cfg, args.overrides)
       _make_folder("runs", found[0].config["runs"])
     elif not searched:

@@ -6,7 +6,6 @@ The command finds there which run to train, and writes there how the run ended.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -90,15 +89,13 @@ class Job:
     return tuple(json.loads(text)) if text else None
 
 
-def train_by_slurm(
-  members: Sequence[Member], launcher: dict[str, Any], cfg: DictConfig
-) -> Iterator[Report | None]:
+def train_by_slurm(members: Sequence[Member], cfg: DictConfig) -> Iterator[Report | None]:
   """Train each run in a Slurm job. The jobs do not depend on this process.
 
   The folder of a submission names its runs. So the command that is typed again, or in two terminals
   at once, finds the job of a run instead of submitting it twice.
   """
-  jobs = _submitted(members, launcher, cfg) if members else {}
+  jobs = _submitted(members, cfg)
   gone = dict.fromkeys(jobs, 0)  # for how many looks in a row Slurm has not known a job
   warned = ""
   try:
@@ -126,7 +123,7 @@ def _news(jobs: dict[Member, Job], gone: dict[Member, int]) -> Iterator[Report]:
   """
   states = _states(jobs.values())
   for member, job in list(jobs.items()):
-    state, why = states[job.id]
+    state, why = states[job]
     gone[member] = gone[member] + 1 if state in ENDS else 0
     if state not in ENDS:
       news = _waits_or_runs(member, job.id, state, why)
@@ -137,16 +134,15 @@ def _news(jobs: dict[Member, Job], gone: dict[Member, int]) -> Iterator[Report]:
       yield member, *(result or _ended(member, job, state))
 
 
-def _states(jobs: Collection[Job]) -> dict[str, tuple[str, str]]:
-  """Return the state of each job, by its id, and the reason; "" if Slurm does not know it.
+def _states(jobs: Collection[Job]) -> dict[Job, tuple[str, str]]:
+  """Return the state of each job and the reason, from the controller of Slurm; "" if it knows none.
 
-  The controller needs no accounting, and knows which jobs are suspended, held or queued again. It
-  forgets a job some minutes after its end; the accounting, where there is one, does not.
+  The controller needs no accounting, knows which jobs are suspended, held or queued again, and
+  forgets a job some minutes after its end.
 
   Raises:
-    UserError: the controller does not answer.
+    UserError: it does not answer.
   """
-  found = dict.fromkeys((job.id for job in jobs), ("", ""))
   arrays, said = ",".join({job.array for job in jobs} - {""}), ""
   try:
     if arrays:
@@ -154,19 +150,11 @@ def _states(jobs: Collection[Job]) -> dict[str, tuple[str, str]]:
   except UserError as error:
     if "Invalid job id" not in str(error):  # Slurm's answer if it knows none of them
       raise
-  for line in said.splitlines():
-    number, state, why = line.split(" ", 2)
-    found[number] = state, why
-  ended = {job.id for job in jobs if job.result}
-  if lost := ",".join(each for each in found.keys() - ended if not found[each][0]):
-    with contextlib.suppress(UserError):
-      for line in _asked("sacct", "-n", "-X", "-P", "-o", "JobID,State", "-j", lost).splitlines():
-        number, _, state = line.partition("|")
-        if state.startswith(FAILS):  # of a job cancelled before its start it has PENDING for ever
-          found[number] = state.split()[0], ""
+  found: dict[str, Any] = {line.split()[0]: line.split(" ", 2)[1:] for line in said.splitlines()}
+  states = {job: found.get(job.id, ("", "")) for job in jobs}
   # A job that is completing may be queued again, unless it has written a result.
-  over = {each for each in ended if found[each][0] == "COMPLETING"}
-  return found | dict.fromkeys(over, ("COMPLETED", ""))
+  over = [job for job in jobs if states[job][0] == "COMPLETING" and job.result]
+  return states | dict.fromkeys(over, ("COMPLETED", ""))
 
 
 def _waits_or_runs(member: Member, number: str, state: str, why: str) -> tuple[str, str]:
@@ -181,21 +169,17 @@ def _waits_or_runs(member: Member, number: str, state: str, why: str) -> tuple[s
   return WAITING, "" if new else f"Slurm has queued job {number} again"
 
 
-def _ended(member: Member, job: Job, state: str) -> tuple[str, str]:
+def _ended(member: Member, job: Job, end: str) -> tuple[str, str]:
   """Return the state of a run whose job is gone without a result, and the reason."""
   if member.finished and not member.config["rerun"]:
     return DONE, ""
-  how = (
-    f"ended as {state}" if state in FAILS else "is gone without a result; perhaps it was cancelled"
-  )
+  how = f"ended as {end}" if end in FAILS else "is gone without a result; perhaps it was cancelled"
   file = job.place / f"{job.id}.log"
   said = f"; what it said is in {near(file)}" if file.exists() else ""
   return FAILED, f"Slurm's job {job.id} {how}{said}"
 
 
-def _submitted(
-  members: Sequence[Member], launcher: dict[str, Any], cfg: DictConfig
-) -> dict[Member, Job]:
+def _submitted(members: Sequence[Member], cfg: DictConfig) -> dict[Member, Job]:
   """Return the jobs of the runs: those that Slurm has already, and one array of all others.
 
   Raises:
@@ -210,21 +194,22 @@ def _submitted(
     runs = {each: str(each.path.relative_to(each.config["runs"])) for each in members}
     jobs = {member: known[run] for member, run in runs.items() if run in known}
     states = _states(jobs.values())
-    jobs = {member: job for member, job in jobs.items() if states[job.id][0] not in ENDS}
+    jobs = {member: job for member, job in jobs.items() if states[job][0] not in ENDS}
     if left := [member for member in members if member not in jobs]:
       place = folder / secrets.token_hex(4)
       jobs |= {member: Job(place, number) for number, member in enumerate(left)}
       # Before there are jobs: a kill leaves none unknown.
       storage.write(place / "runs", json.dumps([runs[member] for member in left]))
-      work = left, Context.of(cfg), launcher["max_num_timeout"]
+      launcher = options(cfg)
+      work = left, Context.of(cfg), launcher.pop("max_num_timeout")
       (place / "work").write_bytes(pickle.dumps(work))
-      _submit(len(left), place, dict(launcher))
+      _submit(len(left), place, launcher)
   return jobs
 
 
 def _submit(jobs: int, place: Path, launcher: dict[str, Any]) -> None:
   """Submit an array of so many jobs, whose folder is `place`; sbatch writes its id there itself."""
-  take, _ = launcher.pop, launcher.pop("max_num_timeout")
+  take = launcher.pop
   setup, own, memory = take("setup") or [], take("additional_parameters") or {}, take("mem_gb")
   flags = {
     "job_name": take("name"),

@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
+from posexp import status
 from posexp.config import RunOptions, build
 from posexp.config.arguments import say
 from posexp.config.checks import brief
@@ -35,7 +33,6 @@ from posexp.sweeps.sweep import (
   Sweep,
   Train,
   attempt,
-  forget,
 )
 from posexp.sweeps.workers import train_in_workers
 from posexp.training.device_shares import devices
@@ -68,8 +65,8 @@ def trainer_for(
   if workers != 1 and launcher != "basic":
     raise UserError(f"workers={workers} are processes of this machine: drop it, or drop {launcher}")
   if launcher == "slurm":
-    asked = options(cfg)
-    return lambda members: train_by_slurm(members, asked, cfg), True
+    options(cfg)  # which says now what is wrong
+    return lambda members: train_by_slurm(members, cfg), True
   if launcher != "basic":
     fixed = [o.input_line for o in overrides if not o.is_sweep_override()]
     return lambda members: train_by_launcher(members, train, cfg, fixed), False
@@ -81,26 +78,31 @@ def trainer_for(
 
 def train_here(members: Sequence[Member], train: Train) -> Iterator[Report]:
   """Train the runs one after another in this process."""
-  groups: set[str] = set()
   for member in members:
     yield member, RUNNING, ""
-    forget(groups, member)
     yield member, *attempt(train, member)
 
 
 def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
   """Have the runs of a sweep trained that are to be trained; say what becomes of them, and means.
 
-  Those that another process trains meanwhile are looked at again at the end. Returns whether a run
-  has failed.
+  Those that another process trains meanwhile are looked at again at the end. If it is `live`, a
+  terminal shows the table of states below what is said. Returns whether a run has failed.
   """
-  with live_table(sweep, live and terminal()) as draw:
+  live = live and sys.stdout.isatty() and status.terminal()
+  if not live:
+    log.info("%s", sweep.heading())
+  try:
     for members in (sweep.to_train, sweep.left):
-      with contextlib.closing(trainer(members())) as reports:
-        for report in reports:
-          if report is not None:
-            sweep.turn(*report)
-          draw()
+      if runs := members():
+        with contextlib.closing(trainer(runs)) as reports:
+          for report in reports:
+            if report is not None:
+              sweep.turn(*report)
+            status.show(sweep.table() if live else "")
+  finally:
+    if live:
+      print(sweep.table())
   if done := [member.path for member in sweep.in_state(DONE) if member.finished]:
     from posexp.reporting import results, tables  # slow to import, and a sweep may be refused
 
@@ -111,31 +113,3 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
   if failed := sweep.in_state(FAILED):
     say(f"error: {len(failed)} of {len(sweep.runs)} runs failed: {sweep.options_in(FAILED)}")
   return bool(failed)
-
-
-@contextlib.contextmanager
-def live_table(sweep: Sweep, live: bool = True) -> Iterator[Callable[[], None]]:
-  """Keep the table of states at the bottom of a terminal, under what is logged meanwhile.
-
-  Gives a function that draws it anew. If it is not `live`, its first line is said once.
-  """
-  if not live:
-    log.info("%s", sweep.heading())
-    yield lambda: None
-    return
-
-  def table() -> Text:
-    return Text("\n".join([sweep.heading(), *sweep.states()]), no_wrap=True, overflow="ellipsis")
-
-  streams = [h for h in logging.getLogger().handlers if getattr(h, "stream", None) is sys.stdout]
-  console = Console(force_terminal=True, highlight=False, markup=False)
-  with contextlib.ExitStack() as stack:
-    live = stack.enter_context(Live(table(), console=console, auto_refresh=False))
-    for handler in streams:
-      stack.callback(handler.setStream, handler.setStream(sys.stdout))  # now above the table
-    yield lambda: live.update(table(), refresh=True)
-
-
-def terminal() -> bool:
-  """Return whether standard output is a terminal."""
-  return sys.stdout.isatty()

@@ -9,7 +9,7 @@ import logging.config
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from posexp.config import plugins
 from posexp.errors import UserError, counted, lasting, near, refused
-from posexp.runs import Elsewhere, lock, read_run, read_summary
+from posexp.runs import Elsewhere, is_held, read_run, read_summary
 from posexp.runs.seal import is_whole
 
 log = logging.getLogger("posexp")
@@ -38,7 +38,7 @@ class Member:
   options: str  # those in which the runs of the sweep differ
   group: str  # the same without the seed
   config: dict[str, Any]
-  path: Path  # the folder of the run
+  path: Path = Path()  # the folder of the run
   duplicate_of: Member | None = None  # the first member that is the same run
   unsuited: str = ""  # why there can be no such run
   state: str = WAITING
@@ -50,17 +50,6 @@ class Member:
     try:
       return read_summary(self.path) is not None and is_whole(self.path)
     except UserError:  # training makes it again, or says what is wrong
-      return False
-
-  @property
-  def held(self) -> bool:
-    """Whether another process trains it at this moment."""
-    try:
-      with lock(self.path):
-        return False
-    except Elsewhere:
-      return True
-    except OSError:  # its folder is gone
       return False
 
   @property
@@ -76,18 +65,36 @@ class Member:
 Report = tuple[Member, str, str]  # a member, its new state, and the reason for it
 
 
-def attempt(train: Train, member: Member) -> tuple[str, str]:
+_groups: set[str] = set()  # of the runs whose compiled programs this process keeps
+
+
+def _forget(group: str) -> None:
+  """Drop all compiled programs before a run of one group too many.
+
+  JAX holds some 50 MB for each as long as the process lives.
+  """
+  _groups.add(group)
+  if len(_groups) > KEPT:
+    import jax  # slow to import, and a sweep may be refused before it trains
+
+    jax.clear_caches()
+    _groups.intersection_update([group])
+
+
+def attempt(train: Train, member: Member, own: Sequence[Path] = ()) -> tuple[str, str]:
   """Train a run; return its state, and the reason for it: DONE, FAILED or ELSEWHERE.
+
+  Plugins in the files `own` are loaded first.
 
   The traceback of an unexpected exception is in the train.log of the run.
   """
   try:
+    plugins.load(own)
+    _forget(member.group)
     train(member.config)
   except Elsewhere as error:
     return ELSEWHERE, str(error)
-  except UserError as error:
-    return FAILED, str(error)
-  except OSError as error:
+  except (UserError, OSError) as error:
     return FAILED, str(refused(error))
   except Exception as error:
     file = member.path / "train.log"
@@ -115,25 +122,7 @@ class Context:
   def attempt(self, train: Train, member: Member) -> tuple[str, str]:
     """Train a run in that process, as `attempt` does."""
     logging.config.dictConfig(self.logs)
-
-    def with_plugins(config: dict[str, Any]) -> None:
-      plugins.load(self.plugins)
-      train(config)
-
-    return attempt(with_plugins, member)
-
-
-def forget(groups: set[str], member: Member) -> None:
-  """Drop all compiled programs before the run of one group too many, of whose `groups` they are.
-
-  JAX holds some 50 MB for each as long as the process lives.
-  """
-  groups.add(member.group)
-  if len(groups) > KEPT:
-    import jax  # slow to import, and a sweep may be refused before it trains
-
-    jax.clear_caches()
-    groups.intersection_update([member.group])
+    return attempt(train, member, self.plugins)
 
 
 def _outcome(member: Member) -> str:
@@ -181,7 +170,7 @@ class Sweep:
     for member in self.in_state(ELSEWHERE):
       if member.finished:
         self.turn(member, DONE)
-    return [member for member in self.in_state(ELSEWHERE) if not member.held]
+    return [member for member in self.in_state(ELSEWHERE) if not is_held(member.path)]
 
   def turn(self, member: Member, state: str, reason: str = "") -> None:
     """Note and say that a run is in another state."""
@@ -212,20 +201,21 @@ class Sweep:
     rest += f"; {unsuited} left out" if unsuited else ""
     return f"{'sweep':<10}{counted(len(self.runs), 'run')}: {states}{rest}"
 
-  def states(self) -> Iterator[str]:
-    """Yield the table of states: a line for each group of seeds, and one for each reason to fail or
-    to wait.
+  def table(self) -> str:
+    """Return the table of states: a line for each group of seeds, and one for each reason to fail
+    or to wait.
     """
     groups: dict[str, list[Member]] = {}
     for member in self.runs:
       groups.setdefault(member.group, []).append(member)
-    width = max(map(len, groups))
+    width, lines = max(map(len, groups)), [self.heading()]
     for name, group in groups.items():
       parts = []
       for state in STATES:
         if seeds := ", ".join(member.seed for member in group if member.state == state):
           parts.append(f"{state} (seed {seeds})")
-      yield f"  {name:<{width}}  {', '.join(parts)}"
+      lines.append(f"  {name:<{width}}  {', '.join(parts)}")
     for member in [*self.in_state(FAILED), *self.in_state(WAITING)]:
       if member.reason:
-        yield f"  {member.state}: {member.options}: {member.reason}"
+        lines.append(f"  {member.state}: {member.options}: {member.reason}")
+    return "\n".join(lines)

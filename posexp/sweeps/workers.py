@@ -17,7 +17,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from posexp.errors import near
-from posexp.sweeps.sweep import FAILED, RUNNING, Context, Member, Report, Train, forget
+from posexp.sweeps.sweep import FAILED, RUNNING, Context, Member, Report, Train
 
 log = logging.getLogger("posexp")
 
@@ -78,9 +78,6 @@ def train_in_workers(
       pool.shutdown()
 
 
-_groups: set[str] = set()  # in the process of a worker: those of the runs that it has trained
-
-
 def _begin(device: dict[str, str], file: Path) -> None:
   """Prepare the process of a worker for its first run; it prints into a file."""
   os.environ.update(device)  # before JAX looks for devices
@@ -95,7 +92,6 @@ def _begin(device: dict[str, str], file: Path) -> None:
 def _train(train: Train, context: Context, member: Member) -> tuple[str, str]:
   """Train a run in the process of a worker, as `attempt` does."""
   try:
-    forget(_groups, member)
     return context.attempt(train, member)
   except SystemExit:
     return FAILED, "its process was asked to end"

@@ -7,6 +7,7 @@ folder gets: rows of metrics, the result and some predictions.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -105,15 +106,6 @@ class Trackers:
     code = error.code if isinstance(error, SystemExit) else error is not None
     self._each("close", int(code) if isinstance(code, int) else 1)
 
-  def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-    self._each("log", step, metrics)
-
-  def summarize(self, summary: Mapping[str, Any]) -> None:
-    self._each("summarize", summary)
-
-  def samples(self, tables: Tables) -> None:
-    self._each("samples", tables)
-
   def _each(self, method: str, *args: Any) -> None:
     for name, tracked in list(self._opened.items()):
       try:
@@ -121,6 +113,10 @@ class Trackers:
       except Exception as error:  # which may be of any class
         del self._opened[name]
         log.warning("%s gets no more of this run: %s", name, tracked.failed(error))
+
+  log = functools.partialmethod(_each, "log")
+  summarize = functools.partialmethod(_each, "summarize")
+  samples = functools.partialmethod(_each, "samples")
 
 
 def repeat(trackers: Mapping[str, Tracker], folder: Path, config: Mapping[str, Any]) -> None:

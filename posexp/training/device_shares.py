@@ -33,13 +33,14 @@ def devices(workers: int | str, runs: int) -> list[dict[str, str]]:
     said = asked.stderr.strip() or f"asked for them, it ended with {asked.returncode}"
     raise UserError(f"JAX finds no device: {said.splitlines()[-1]}")
   platform, count = json.loads(asked.stdout.splitlines()[-1])
+  several = count if platform in VISIBLE else 1  # processors are not divided
+  processes = min(several if isinstance(workers, str) else workers, runs)
   if platform not in VISIBLE:
-    return [{}] * min(1 if workers == "auto" else workers, runs)
-  workers = min(count if workers == "auto" else workers, runs)
+    return [{}] * processes
   seen = os.environ.get(VISIBLE[platform])
   names = seen.split(",") if seen else [str(number) for number in range(count)]
-  on_each = -(-workers // count)
+  on_each = -(-processes // count)
   common = ALONE if platform == "tpu" else {}
   if on_each > 1 and platform == "gpu":
     common = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{SHARE / on_each:.3f}"}
-  return [common | {VISIBLE[platform]: names[number % count]} for number in range(workers)]
+  return [common | {VISIBLE[platform]: names[number % count]} for number in range(processes)]
