@@ -24,7 +24,7 @@ from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.encodings.span import Span
 from posexp.errors import UserError
 from posexp.models.block import MultiHeadAttention
-from posexp.models.parts import ToHeads, repeated
+from posexp.models.parts import ToAllHeads, repeated
 from posexp.models.transformer import Size, Stack
 from posexp.training.step import keys
 
@@ -229,7 +229,8 @@ def shares_by_maps(vectors: np.ndarray, layer: MultiHeadAttention) -> dict[str, 
     inputs = vectors.astype(np.float32)
     maps = (layer.query, layer.num_heads), (layer.key, layer.kv_heads)
     found["layer 0"] = [
-      np.asarray(ToHeads(f, layer.num_heads, held)(inputs[None])[0], np.float64) for f, held in maps
+      np.asarray(ToAllHeads(linear, own, layer.num_heads)(inputs[None])[0], np.float64)
+      for linear, own in maps
     ]
   shares = {}
   for kind, (q, k) in found.items():

@@ -149,7 +149,11 @@ class Relation(nnx.Module):
   uses_hidden: ClassVar[bool] = True  # queries and keys are made of hidden states; else q is None
 
   def bind(self, query: Callable[[Array], Array], key: Callable[[Array], Array]) -> None:
-    """Receive the layer's maps of queries and keys, once, for a relation that needs them."""
+    """Receive the layer's maps of queries and keys, once, for a relation that needs them.
+
+    They map [1 or B,L,F] to [1 or B,L,H·D], without biases and norms. Keys that several heads of
+    queries share are repeated.
+    """
 
   def qk_and_bias(self, q: Array, k: Array, span: Span) -> tuple[Array, Array, Array | None]:
     """Return queries, keys [B,·,H,E] and a bias [1 or B,H,Q,K] or None: logits are q·k + bias."""

@@ -31,11 +31,11 @@ from posexp.models import attention, logits
 from posexp.models.parts import (
   BIASES,
   FEED_FORWARDS,
-  ToHeads,
   check_unbound,
   norm_of,
   repeated,
   rms_like,
+  to_all_heads,
 )
 
 WIDEST = 2**16
@@ -152,14 +152,13 @@ def drop(x: Array, rate: float, rngs: Rngs | None) -> Array:
 
 
 class MultiHeadAttention(nnx.Module):
-  """Multi-head attention: concat_h(Σ_j α_ij v_j) W_O.
+  """Multi-head attention: [z_1, …, z_H] W_O with z_h = Σ_j α_ij v_j.
 
-  With `qk_norm`, queries and keys are RMS norms over each head's width, with a scale that heads
-  share, before positions enter them and before they are cached (Dehghani et al. 2023; the order
-  is that of Qwen 3). With `output_gate`, each channel of each head is multiplied by its own
-  σ(x W_G), for the layer's input x, before W_O (Qiu et al. 2025; Lin et al. 2025, FoX Pro). Query
-  head h reads head ⌊h / (H/G)⌋ of the G heads of keys and values (Ainslie et al. 2023). All of that
-  holds for attention to a source, too.
+  With `qk_norm`, an RMS norm over the width of each head, whose scale [D] all heads share, follows
+  the maps of queries and keys; then keys are cached, and then positions enter (as in Qwen 3). With
+  `output_gate`, z_h is multiplied by σ(x W_G)_h, where x is the input of the queries (Qiu et al.
+  2025; Lin et al. 2025). Head h of the queries reads head ⌊h·G/H⌋ of the G heads of keys and values
+  (Ainslie et al. 2023). All of this also holds for attention to a source.
   """
 
   def __init__(
@@ -199,18 +198,15 @@ class MultiHeadAttention(nnx.Module):
         raise ValueError(
           f"{factor} multiplies queries, but here they do not come from hidden states"
         )
-    plain = (size.kv_heads == size.num_heads and not size.has_bias("qkv")) or self.query is None
-    query, key = self.query, self.key
-    if not plain:
-      query = ToHeads(query, size.num_heads, size.num_heads)
-      key = ToHeads(key, size.num_heads, size.kv_heads)
-    self.relation.bind(query, key)
+    self.relation.bind(
+      to_all_heads(self.query, size, size.num_heads), to_all_heads(self.key, size, size.kv_heads)
+    )
     self.key_columns, self.query_columns = (
       Columns()
       if cross
       else encoding.columns(size.d_model, size.num_heads, causal=causal, rngs=rngs)
     )
-    # What is new comes last, so that it moves no random stream of what was there before.
+    # These draw after all other parts, which therefore start with the same values without them.
     self.gate = linear(size.d_model, width, "qkv") if size.output_gate else None
     if size.qk_norm:
       like = encoding.norm(head_dim, epsilon=size.norm_epsilon, rngs=rngs.fork())

@@ -86,16 +86,28 @@ def repeated(x: Array, num_heads: int) -> Array:
   return x if x.shape[2] == num_heads else jnp.repeat(x, num_heads // x.shape[2], axis=2)
 
 
-class ToHeads(nnx.Module):
-  """A layer's map of queries or keys without its bias, to as many heads as queries have."""
+class ToAllHeads(nnx.Module):
+  """A map to the `own` heads of queries or keys, with each repeated up to `heads`, and no bias."""
 
-  def __init__(self, linear: Callable[[Array], Array], num_heads: int, kv_heads: int):
-    self.linear, self.num_heads, self.kv_heads = linear, num_heads, kv_heads
+  def __init__(self, linear: Callable[[Array], Array], own: int, heads: int):
+    self.linear, self.own, self.heads = linear, own, heads
 
   def __call__(self, x: Array) -> Array:
     y = self.linear(x) - self.linear(jnp.zeros_like(x[:1, :1]))
-    heads = y.reshape(*y.shape[:-1], self.kv_heads, -1)
-    return repeated(heads, self.num_heads).reshape(*y.shape[:-1], -1)
+    found = repeated(y.reshape(*y.shape[:-1], self.own, -1), self.heads)
+    return found.reshape(*y.shape[:-1], -1)
+
+
+def to_all_heads(
+  linear: Callable[[Array], Array] | None, size: Size, own: int
+) -> Callable[[Array], Array] | None:
+  """Return a layer's map of queries or keys, which has `own` heads, as `Relation.bind` gets it.
+
+  It maps [1 or B,L,F] to all heads of queries, [1 or B,L,H·D], without a bias.
+  """
+  if linear is None or (own == size.num_heads and not size.has_bias("qkv")):
+    return linear
+  return ToAllHeads(linear, own, size.num_heads)
 
 
 def check_unbound(encoding: Encoding, size: Size) -> None:
