@@ -16,7 +16,7 @@ from hydra.core.config_store import ConfigStore
 
 from posexp.config import command_line, plugins, resolve
 from posexp.config.command_line import compose
-from posexp.encodings import make_encoding
+from posexp.encodings import ENCODINGS, make_encoding
 from posexp.errors import UserError
 from posexp.runs import digest
 from posexp.training.optimizer import make_optimizer
