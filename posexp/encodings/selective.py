@@ -25,7 +25,7 @@ STEEPEST = 0.9 * np.pi  # the last angle of the temperature `rfa`
 
 @dataclasses.dataclass(frozen=True)
 class SelectiveRoPE(Encoding):
-  """RoPE whose angles are read from the text (Movahedi et al. 2025, eq. 7).
+  """RoPE whose angles are read from the text (Movahedi et al. 2025).
 
   Planes of channels c and c + d/2 of q_i and k_j turn by τ_c Σ_t φ_t over the keys t up to i and j
   that the query sees. φ_t = conv(W₂ W₁ x̂)_t, with x̂ the layer's input, each head's share of which

@@ -13,7 +13,7 @@ from posexp.encodings.base import Encoding, Relation
 
 @dataclasses.dataclass(frozen=True)
 class StickBreaking(Encoding):
-  """Stick-breaking attention (Tan et al. 2025, eq. 3 to 6): near keys are asked first.
+  """Stick-breaking attention (Tan et al. 2025): near keys are asked first.
 
   A_ij = β_ij Π_{t=j+1}^{i−1} (1 − β_it), β_ij = σ(q_i·k_j/√d): each key, from the nearest one back,
   takes its share of what is left of a stick of length 1. A query does not ask its own key, whose
