@@ -20,6 +20,7 @@ from posexp.encodings.profiles import Inkling
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rotary import RoPE, XPos
 from posexp.encodings.selective import SelectiveRoPE
+from posexp.encodings.slopes import DAPE, GRAPE
 from posexp.encodings.split import Split
 from posexp.encodings.sticks import StickBreaking
 from posexp.errors import UserError
@@ -52,6 +53,8 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "inkling": Inkling,
   "pope": PoPE,
   "stick_breaking": StickBreaking,
+  "grape": GRAPE,
+  "dape": DAPE,
   "by_layer": ByLayer,
 }
 
