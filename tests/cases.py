@@ -91,6 +91,18 @@ VARIANTS = {
   ],
   "tupe": [{"untie_cls": True, "length": 64}, {"untie_cls": True, "buckets": 6}],
   "cope": [{"rows": 3}],
+  "pope": [
+    {"lengths": "signed", "phases": "layer", "start": "uniform"},
+    {"frequencies": "pairs", "phases": "none"},
+  ],
+  "stick_breaking": [{"own_key": True}, {"remainder": False}],
+  "selective_rope": [
+    {"rank": None, "temperature": "rfa"},
+    {"width": 0, "gate": True, "bias": True},
+  ],
+  "inkling": [{"rank": 3, "extent": 3, "clip": 0.01}, {"scale": False, "bias": True, "clip": None}],
+  "grape": [{"gates": "both"}],
+  "dape": [{"base": "alibi", "width": 3}, {"base": "fire", "threshold": 2.0}, {"base": "none"}],
   "fox": [{"start": 5.0}, {"gates": "bias", "times": (2.0, 9.0)}, {"gates": "fixed", "start": 1.0}],
   "by_layer": [
     {"pattern": ("t5 window=3", "rope base=50", "none window=2"), "from_last": True},

@@ -2,15 +2,17 @@
 
 import functools
 
+import jax
 import pytest
 
 from posexp import check
-from posexp.analysis import conformance, properties
+from posexp.analysis import attention_properties, conformance, properties
 from posexp.analysis.conformance import PROPERTIES
 from posexp.analysis.properties import Case
 from posexp.config import plugins
-from posexp.encodings import Relation, all_encodings
+from posexp.encodings import ENCODINGS, Relation, all_encodings
 from posexp.errors import UserError
+from posexp.models import transformer
 
 MISTAKES = """\
 import dataclasses
@@ -18,7 +20,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from posexp.encodings import Encoding, Relation
+from posexp.encodings import Columns, Encoding, Relation
+from posexp.encodings.columns import sums_between
 
 
 class Late(Relation):
@@ -45,16 +48,44 @@ class Cut(Relation):
     return super().score(q, k, span) - scale * jnp.abs(span.offset)[:, None]
 
 
-def made(relation):
+class Gated(Relation):
+  "Sums what keys carry."
+
+  def score(self, q, k, span):
+    return super().score(q, k, span) + sums_between(span.key_columns, span)
+
+
+class Double(Relation):
+  "Weighs twice."
+
+  def weights(self, q, k, span):
+    return 2 * super().weights(q, k, span)
+
+
+def off_by_one(x):
+  "Takes the gate of the key before."
+  return jnp.roll(x[..., :2], 1, axis=1)
+
+
+def of_padding(x):
+  "Takes gates off their mean over all keys, padding included."
+  return x[..., :2] - x[..., :2].mean(1, keepdims=True)
+
+
+def made(relation, columns=None):
   @dataclasses.dataclass(frozen=True)
   class Made(Encoding):
     def relation(self, num_heads, head_dim, *, causal, rngs):
       return relation()
 
+    def columns(self, features, num_heads, *, causal, rngs):
+      return Columns(columns)
+
   return Made
 
 
-ENCODINGS = {"late": made(Late), "leaky": made(Leaky), "cut": made(Cut)}
+ENCODINGS = {"late": made(Late), "leaky": made(Leaky), "cut": made(Cut), "double": made(Double)}
+ENCODINGS |= {"gate": made(Gated, off_by_one), "padded": made(Gated, of_padding)}
 """
 
 
@@ -72,6 +103,10 @@ def planted(tmp_path, monkeypatch):
     ("late", properties.cached_decoding, properties.padding),
     ("leaky", properties.padding, properties.explicit_positions),
     ("cut", properties.gradients, properties.padding),
+    ("double", attention_properties.weights, properties.padding),
+    ("gate", properties.cached_decoding, attention_properties.weights),
+    ("gate", attention_properties.columns, properties.explicit_positions),
+    ("padded", properties.padding, attention_properties.weights),
   ],
 )
 def test_a_planted_mistake_is_found(name, finds, passes):
@@ -79,6 +114,30 @@ def test_a_planted_mistake_is_found(name, finds, passes):
   case = Case(all_encodings()[name](), causal=True, length=3, layers=1, heads=2)
   assert next(finds(case), None) is not None
   assert list(passes(case)) == []
+
+
+@pytest.mark.parametrize("mistake", ["a window", "a layer"])
+def test_a_mistake_in_what_a_cache_reads_is_found(monkeypatch, mistake):
+  """Its windows are one key longer, or each layer sees what the next one should."""
+  case = Case(ENCODINGS["by_layer"](["none window=2", "alibi"]), causal=True, length=4, heads=2)
+  assert list(properties.cached_decoding(case)) == []
+  right, spans = transformer.limited, transformer.Stack.spans
+
+  def longer(span, kind, *places, **options):
+    apart = span.query.shape[1] != span.key.shape[1] and kind.window is not None
+    return right(span, kind._replace(window=kind.window + 1) if apart else kind, *places, **options)
+
+  def shifted(self, of_kind, **options):
+    found = spans(self, of_kind, **options)
+    return found if found[0].consecutive else found[1:] + found[:1]
+
+  if mistake == "a window":
+    monkeypatch.setattr(transformer, "limited", longer)
+    monkeypatch.setattr(transformer.Cache, "rolls", lambda *_: False)
+  else:
+    monkeypatch.setattr(transformer.Stack, "spans", shifted)
+  jax.clear_caches()
+  assert list(properties.cached_decoding(case))
 
 
 def test_the_command_shows_the_smallest_counterexample(monkeypatch, capsys):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posexp.analysis import properties
+from posexp.analysis import attention_properties, properties
 from posexp.analysis.far_positions import far_positions
 from posexp.analysis.probe import refusal
 from posexp.analysis.properties import Case, Violation, stack
@@ -58,6 +58,8 @@ PROPERTIES = (
   Property(properties.bfloat16),
   Property(properties.same_start),
   Property(properties.terms),
+  Property(attention_properties.weights),
+  Property(attention_properties.columns),
 )
 
 

@@ -15,9 +15,14 @@ from posexp.encodings.disentangled import TUPE, DeBERTa
 from posexp.encodings.distance import FIRE, KERPLE, Sandwich
 from posexp.encodings.forgetting import FoX
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
+from posexp.encodings.polar import PoPE
+from posexp.encodings.profiles import Inkling
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rotary import RoPE, XPos
+from posexp.encodings.selective import SelectiveRoPE
+from posexp.encodings.slopes import DAPE, GRAPE
 from posexp.encodings.split import Split
+from posexp.encodings.sticks import StickBreaking
 from posexp.errors import UserError
 
 MANY = 64  # layers, in which every layer of a pattern is expected to be
@@ -44,6 +49,12 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "tupe": TUPE,
   "cope": CoPE,
   "fox": FoX,
+  "selective_rope": SelectiveRoPE,
+  "inkling": Inkling,
+  "pope": PoPE,
+  "stick_breaking": StickBreaking,
+  "grape": GRAPE,
+  "dape": DAPE,
   "by_layer": ByLayer,
 }
 

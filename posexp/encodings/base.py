@@ -146,6 +146,7 @@ class Relation(nnx.Module):
   """
 
   terms: ClassVar[tuple[str, ...]] = ("content",)
+  sums_to_one: bool = True  # the weights of each query
   uses_hidden: ClassVar[bool] = True  # queries and keys are made of hidden states; else q is None
 
   def bind(self, query: Callable[[Array], Array], key: Callable[[Array], Array]) -> None:

@@ -100,10 +100,15 @@ class FIRE(Encoding):
 
 
 class Interpolation(nnx.Module):
-  """A small network of ψ(distance) / ψ(max(i, threshold)), ψ(x) = log(1 + |c x|)."""
+  """A small network of ψ(distance) / ψ(max(i, threshold)), ψ(x) = log(1 + |c x|).
 
-  def __init__(self, num_heads: int, width: int, threshold: float, *, rngs: Rngs):
-    self.threshold = threshold
+  Its units are ReLU, or LeakyReLU if they `leak`.
+  """
+
+  def __init__(
+    self, num_heads: int, width: int, threshold: float, *, leak: float = 0.0, rngs: Rngs
+  ):
+    self.threshold, self.leak = threshold, leak
     around = nnx.initializers.uniform(2.0)
 
     def drawn(*shape: int, fan_in: int) -> nnx.Param:  # U(±1/√fan_in), as in the authors' code
@@ -137,6 +142,8 @@ class Interpolation(nnx.Module):
     bend, weight, bias, out = bend[order], weight[order], bias[order], out[order]
     passed = jnp.arange(len(bend)) < jnp.arange(len(bend) + 1)[:, None]  # [pieces,width]
     on = jnp.where(weight == 0, bias > 0, (weight > 0) == passed).astype(x.dtype)
+    if self.leak:
+      on = jnp.maximum(on, self.leak)
     slope, level = on @ (out * weight[:, None]), on @ (out * bias[:, None]) + self.bias_out[...]
     piece = jnp.searchsorted(jax.lax.stop_gradient(bend), jax.lax.stop_gradient(x[:, 0]))
     lines = jnp.moveaxis(jnp.concatenate([slope, level], axis=-1)[piece], -1, 1)

@@ -22,7 +22,7 @@ Times = tuple[Positive, Positive]
 
 @dataclasses.dataclass(frozen=True)
 class FoX(Encoding):
-  """Forgetting attention, a bias of gates that forget what is behind them (Lin et al. 2025, eq. 9).
+  """Forgetting attention, a bias of gates that forget what is behind them (Lin et al. 2025).
 
   e_ij = q·k/√d + Σ_{t=j+1}^{i} ln f_t, f_t = σ(w_h·x_t + b_h): one gate per token and head, made of
   the layer's input. Equal gates are ALiBi with the slope −ln f. w starts from N(0, 0.02), b at
