@@ -1,7 +1,9 @@
 """Diagnostics: what is asked is what their names say, and exact match is that of greedy search."""
 
+import collections
 import functools
 import itertools
+import statistics
 
 import jax
 import numpy as np
@@ -12,7 +14,7 @@ from posexp.encodings import RPR, Encoding
 from posexp.errors import UserError
 from posexp.models.positions import Positions
 from posexp.models.transformer import Size
-from posexp.tasks import diagnostic_tasks
+from posexp.tasks import diagnostic_tasks, state_tasks
 from posexp.tasks.diagnostic import reach
 from posexp.tasks.drawn import BOS, EOS, FIRST, PAD, SEP, Drawn
 from posexp.tasks.echo import EchoData
@@ -46,6 +48,35 @@ def is_recalled(x, y, n):
   return len(x) == 8 + n + 1 and y == x[2 * place + 1] and len(set(x[:8])) == 8
 
 
+EVEN = [p for p in itertools.permutations(range(5)) if np.linalg.det(np.eye(5)[[*p]]) > 0]
+
+
+def is_product(permutations, x, y):
+  """Things that are moved by one permutation after another."""
+  things = range(len(permutations[0]))
+  for each in x:
+    things = [permutations[each][thing] for thing in things]
+  return permutations[int(y[0])] == tuple(things)
+
+
+def is_value_of_chain(x, y):
+  """Of the last symbol, which was set to a variable or, in the end, to the value."""
+  sources, rest = {}, iter(x[:-1])
+  for each in rest:
+    if each < 32:
+      sources[each] = next(rest)
+  source = x[-1]
+  while source < 32:
+    source = sources[source]
+  return y == source
+
+
+def are_recalled(x, y):
+  """Both values of each of two keys, of three."""
+  pairs = {key: [*values] for key, *values in x[:9].reshape(3, 3)}
+  return [*y] == [*pairs[x[-2]], *pairs[x[-1]]] and len({*x[:9]}) == 9
+
+
 CASES = {
   "majority": (
     diagnostic_tasks.Majority(),
@@ -76,6 +107,35 @@ CASES = {
     lambda x, y, n: [*np.where(x == 2, y, x)] == [*np.roll(np.where(x == 2, y, x), n)],
   ),
   "bucket_sort": (diagnostic_tasks.BucketSort(), lambda x, y, n: sorted(x) == [*y]),
+  "recall of many": (
+    diagnostic_tasks.Recall(pairs=3, values=2, queries=2),
+    lambda x, y, n: are_recalled(x, y) and len(x) == 9 + n + 2,
+  ),
+  "flip_flop": (
+    state_tasks.FlipFlop(),
+    lambda x, y, n: y == x[1:-1:2][x[:-1:2] == 2][-1] and len(x) == 2 * n + 1 and x[0] == 2,
+  ),
+  "s3": (
+    state_tasks.GroupWords(),
+    lambda x, y, n: is_product([*itertools.permutations(range(3))], x, y),
+  ),
+  "a5": (state_tasks.GroupWords(group="a5"), lambda x, y, n: is_product(EVEN, x, y)),
+  "selective_copy": (
+    state_tasks.SelectiveCopy(),
+    lambda x, y, n: [*x[x < 8]] == [*y] and len(x) == n + 4,
+  ),
+  "most_frequent": (
+    state_tasks.MostFrequent(),
+    lambda x, y, n: statistics.multimode(x.tolist()) == [*y] and len(x) == n,
+  ),
+  "indirect_indexing": (
+    state_tasks.IndirectIndexing(),
+    lambda x, y, n: y == x[np.flatnonzero(x[:n] == x[n]) - (x[n + 1] - 127)] and n == len({*x[:n]}),
+  ),
+  "variable_tracking": (
+    state_tasks.VariableTracking(chains=3, hops=2),
+    lambda x, y, n: is_value_of_chain(x.tolist(), y) and len(x) == 18 + n + 1,
+  ),
 }
 
 
@@ -84,13 +144,41 @@ def test_the_answer_is_what_is_asked(name):
   task, holds = CASES[name]
   random = np.random.default_rng(1)
   answers = set()
-  for n in random.integers(1, 31, DRAWS).tolist():
+  for n in random.integers(task.shortest, 31, DRAWS).tolist():
     x, y = task.draw(random, n)
     assert holds(x, y, n), (x, y)
     assert min(*x, *y) >= 0
     assert max(*x, *y) < task.symbols
     answers.add(tuple(y))
   assert len(answers) > 1
+
+
+def best_guess(inputs, answer):
+  """Return the exact match of the likeliest answer to each bag of equally likely inputs."""
+  bags = {}
+  for x in inputs:
+    bags.setdefault(tuple(sorted(x)), []).append(answer(x))
+  return sum(collections.Counter(each).most_common(1)[0][1] for each in bags.values())
+
+
+def test_chance_of_states_is_that_of_the_best_guess_from_a_bag():
+  task = state_tasks.GroupWords()
+  words = [*itertools.product(range(6), repeat=4)]
+  right = best_guess(words, lambda x: int(task.product(np.array(x)[:, None])[0]))
+  assert task.chance(4) == pytest.approx(right / len(words), abs=0.03)
+  given = [
+    *itertools.product(range(4), repeat=3)
+  ]  # instructions: from 2 on they write
+  bits = [x for x in given if x[0] > 1]
+  tokens = [[t for each in x for t in (2 + (each > 1), each % 2)] for x in bits]
+  last = {tuple(sorted(t)): [] for t in tokens}
+  for x, t in zip(bits, tokens, strict=True):
+    last[tuple(sorted(t))].append([each % 2 for each in x if each > 1][-1])
+  right = sum(max(sum(each), len(each) - sum(each)) for each in last.values())
+  assert state_tasks.FlipFlop(ignore=0.5).chance(3) == pytest.approx(right / len(bits))
+  items = [*itertools.product(range(3), repeat=4)]
+  right = best_guess(items, lambda x: x)
+  assert state_tasks.SelectiveCopy(kinds=3).chance(5) == pytest.approx(right / len(items))
 
 
 def test_chance_is_that_of_the_best_guess_from_a_bag():

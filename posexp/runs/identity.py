@@ -70,6 +70,8 @@ NEUTRAL = {
   "rope.map_shift": (None,),
   "sinusoidal.at": ("input",),
   "task.contexts": (None,),
+  "task.queries": (1,),
+  "task.values": (1,),
   "task.tokenizer": ("bpe",),
 }
 # Where the section has had this other option longer; elsewhere the option has always been there.

@@ -10,6 +10,7 @@ from posexp.tasks.echo import Echo
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.tasks.number_words import Numbers
 from posexp.tasks.scan import Scan
+from posexp.tasks.state_tasks import STATE_TASKS
 from posexp.tasks.text_classification import TextClassification
 from posexp.tasks.translation import Corpus
 
@@ -18,7 +19,7 @@ TASKS = {
   "translation": Corpus,
   "numbers": Numbers,
   "language_modeling": LanguageModeling,
-  **{task.name: task for task in DIAGNOSTICS},
+  **{task.name: task for task in (*DIAGNOSTICS, *STATE_TASKS)},
   "echo": Echo,
   "scan": Scan,
 }

@@ -134,26 +134,47 @@ class Addition(Diagnostic):
 
 @dataclasses.dataclass(frozen=True)
 class Recall(Diagnostic):
-  """The value of a key: `pairs` of key and value, n fillers, and the key (Arora et al. 2023)."""
+  """The value of a key: `pairs` of key and value, n fillers, and the key (Arora et al. 2023).
+
+  A key may have several `values`, all of which are the answer, in their order. With `queries`, so
+  many different keys are asked for, one after another.
+  """
 
   KINDS: ClassVar[int] = 32
   symbols: ClassVar[int] = 3 * KINDS
-  question: ClassVar[int] = 1
   name: Name = "recall"
   longest: Length = 32
   lengths: tuple[int, ...] = (8, 16, 32, 48, 64, 96, 128, 192, 256)
   pairs: Annotated[int, between(1, 32)] = 4
+  values: Annotated[int, between(1, 32)] = 1
+  queries: Annotated[int, between(1, 32)] = 1
+
+  def __post_init__(self):
+    if self.queries > self.pairs:
+      raise ValueError(f"queries={self.queries} are more than pairs={self.pairs}")
+    if (needed := self.pairs * self.values) > self.KINDS:
+      raise ValueError(
+        f"pairs={self.pairs} of values={self.values} need {needed} values, and there are "
+        f"{self.KINDS}"
+      )
+    super().__post_init__()
+
+  @property
+  def question(self) -> int:
+    return self.queries
 
   def draw(self, random, n):
-    keys, values = (random.permutation(self.KINDS)[: self.pairs] for _ in range(2))
-    pairs = np.stack([keys, self.KINDS + values], axis=1).ravel()
-    asked = int(random.integers(self.pairs))
+    keys = random.permutation(self.KINDS)[: self.pairs, None]
+    values = random.permutation(self.KINDS)[: self.pairs * self.values].reshape(self.pairs, -1)
+    values = self.KINDS + values
+    one = self.queries == 1
+    asked = [random.integers(self.pairs)] if one else random.permutation(self.pairs)[: self.queries]
     fillers = 2 * self.KINDS + random.integers(self.KINDS, size=n)
-    key, value = keys[asked : asked + 1], values[asked : asked + 1]
-    return np.concatenate([pairs, fillers, key]), self.KINDS + value
+    pairs = np.concatenate([keys, values], axis=1)
+    return np.concatenate([pairs.ravel(), fillers, keys[asked, 0]]), values[asked].ravel()
 
   def chance(self, n):
-    return 1 / self.pairs
+    return 1 / math.perm(self.pairs * self.values, self.queries * self.values)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,228 @@
+"""Diagnostics of retrieval and of state: what is far back, and what a text comes to."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+
+from posexp.config.checks import Count, Name, Share, between
+from posexp.tasks.diagnostic import Diagnostic, Length
+
+
+@dataclasses.dataclass(frozen=True)
+class FlipFlop(Diagnostic):
+  """The bit that was written last: n instructions to write or to ignore a bit (Liu et al. 2023).
+
+  The first writes, each other one ignores with probability `ignore`. The last symbol asks. Reads in
+  between, whose answers the authors' language also has, are left out.
+  """
+
+  WRITE, IGNORE, READ = 2, 3, 4
+  symbols: ClassVar[int] = 5
+  question: ClassVar[int] = 1
+  name: Name = "flip_flop"
+  ignore: Share = 0.8
+
+  def draw(self, random, n):
+    bits, ignored = random.integers(2, size=n), random.random(n) < self.ignore
+    ignored[0] = False
+    order = np.stack([np.where(ignored, self.IGNORE, self.WRITE), bits], axis=1).ravel()
+    return np.append(order, self.READ), bits[~ignored][-1:]
+
+  def chance(self, n):
+    """Return the expected share of the more frequent bit, since any bit may be the last."""
+    return sum(math.comb(n, ones) * max(ones, n - ones) for ones in range(n + 1)) / (n * 2**n)
+
+
+def permutations_of(group: str) -> list[tuple[int, ...]]:
+  """Return the permutations of a group in order, those of `s3` or the even ones of `a5`."""
+  every = itertools.permutations(range(int(group[1])))
+  return [p for p in every if group[0] == "s" or _inversions(p) % 2 == 0]
+
+
+def _inversions(p: tuple[int, ...]) -> int:
+  return sum(a > b for a, b in itertools.combinations(p, 2))
+
+
+@functools.cache
+def products_of(group: str) -> np.ndarray:
+  """Return the number of the product p∘q of permutations number p and q, int [G,G]."""
+  every = permutations_of(group)
+  number = {p: i for i, p in enumerate(every)}
+  return np.array([[number[tuple(p[each] for each in q)] for q in every] for p in every])
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupWords(Diagnostic):
+  """The product of n permutations, of three things or the even ones of five (Liu et al. 2023).
+
+  The later permutation is applied to what the earlier ones come to. Words of `a5` are complete for
+  NC¹, those of `s3` are not (Barrington 1989).
+  """
+
+  name: Name = "group_words"
+  group: Literal["s3", "a5"] = "s3"
+
+  @property
+  def symbols(self) -> int:
+    return len(permutations_of(self.group))
+
+  def product(self, words: np.ndarray) -> np.ndarray:
+    """Multiply permutations along the first axis."""
+    table = products_of(self.group)
+    return functools.reduce(lambda before, each: table[each, before], words)
+
+  def draw(self, random, n):
+    x = random.integers(self.symbols, size=n)
+    return x, self.product(x[:, None])
+
+  def chance(self, n):
+    """Return the exact match of the likeliest product of a bag, found by drawing.
+
+    It is chosen by 100 orders of each of 200 bags, and scored by 100 others. From 40 symbols on it
+    no longer depends on n.
+    """
+    random, n = np.random.default_rng(0), min(n, 40)
+    bags = random.integers(self.symbols, size=(200, 1, n))
+    orders = random.permuted(np.broadcast_to(bags, (200, 200, n)), axis=2)
+    found = self.product(np.moveaxis(orders, 2, 0))
+    counts = (found[:, :100, None] == np.arange(self.symbols)).sum(1)
+    return float((found[:, 100:] == counts.argmax(1)[:, None]).mean())
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectiveCopy(Diagnostic):
+  """The `items` among n blanks, in their order (Gu & Dao 2023); each is one of `kinds`."""
+
+  name: Name = "selective_copy"
+  longest: Length = 32
+  lengths: tuple[int, ...] = (8, 16, 32, 48, 64, 96, 128, 192, 256)
+  items: Count = 4
+  kinds: Count = 8
+
+  @property
+  def symbols(self) -> int:
+    return self.kinds + 1
+
+  def draw(self, random, n):
+    y = random.integers(self.kinds, size=self.items)
+    x = np.full(n + self.items, self.kinds)
+    x[np.sort(random.permutation(len(x))[: self.items])] = y
+    return x, y
+
+  def chance(self, n):
+    """Return the share of different bags among all answers, as a bag has any of its orders."""
+    return math.comb(self.items + self.kinds - 1, self.items) / self.kinds**self.items
+
+
+@dataclasses.dataclass(frozen=True)
+class MostFrequent(Diagnostic):
+  """The symbol that occurs more often than any other of `kinds`; a control like majority."""
+
+  name: Name = "most_frequent"
+  kinds: Annotated[int, between(2, 1000)] = 8
+  blind: ClassVar[float] = 1.0  # counting needs no order
+
+  @property
+  def symbols(self) -> int:
+    return self.kinds
+
+  def draw(self, random, n):
+    while True:
+      x = random.integers(self.kinds, size=n)
+      counts = np.bincount(x)
+      if (counts == counts.max()).sum() == 1:
+        return x, counts.argmax(keepdims=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class IndirectIndexing(Diagnostic):
+  """The symbol that stands d places left of a given one, among n that differ.
+
+  After Gopalakrishnan et al. 2025: the place is found by content, and then by position. d is at
+  most `shifts`.
+  """
+
+  question: ClassVar[int] = 2
+  name: Name = "indirect_indexing"
+  shortest: Length = 2
+  kinds: Count = 128
+  shifts: Count = 8
+
+  def __post_init__(self):
+    most, least = max(self.longest, *self.lengths), min(self.shortest, *self.lengths)
+    if self.kinds < most:
+      raise ValueError(f"kinds must be at least {most} for symbols that differ, not {self.kinds}")
+    if least < 2:
+      raise ValueError("shortest and lengths must be at least 2: one symbol has none to its left")
+    super().__post_init__()
+
+  @property
+  def symbols(self) -> int:
+    return self.kinds + self.shifts
+
+  def draw(self, random, n):
+    x = random.permutation(self.kinds)[:n]
+    shift = int(random.integers(1, min(self.shifts, n - 1) + 1))
+    place = int(random.integers(shift, n))
+    asked = [x[place], self.kinds + shift - 1]
+    return np.append(x, asked), x[place - shift : place - shift + 1]
+
+  def chance(self, n):
+    return 1 / (n - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableTracking(Diagnostic):
+  """The value of a variable that was set to another one, and so on (Hsieh et al. 2024, RULER).
+
+  Each of `chains` sets a variable to a value and then, `hops` times, a new variable to the last
+  one. Assignments of all chains are mixed, in the order of each chain, with n fillers between them.
+  The last variable of one chain is asked for.
+  """
+
+  KINDS: ClassVar[int] = 32  # of variables, of values and of fillers
+  symbols: ClassVar[int] = 3 * KINDS
+  question: ClassVar[int] = 1
+  name: Name = "variable_tracking"
+  longest: Length = 32
+  lengths: tuple[int, ...] = (8, 16, 32, 48, 64, 96, 128, 192, 256)
+  chains: Annotated[int, between(1, 16)] = 2
+  hops: Annotated[int, between(0, 31)] = 1
+
+  def __post_init__(self):
+    if (needed := self.chains * (self.hops + 1)) > self.KINDS:
+      raise ValueError(
+        f"chains={self.chains} of hops={self.hops} need {needed} variables, and there are "
+        f"{self.KINDS}"
+      )
+    super().__post_init__()
+
+  def draw(self, random, n):
+    shape = self.chains, self.hops + 1
+    variables = random.permutation(self.KINDS)[: math.prod(shape)].reshape(shape)
+    values = self.KINDS + random.permutation(self.KINDS)[: self.chains]
+    sources = np.concatenate([values[:, None], variables[:, :-1]], axis=1)
+    turns = random.permutation(np.repeat(np.arange(self.chains), self.hops + 1))
+    next_of = [iter(zip(*pair, strict=True)) for pair in zip(variables, sources, strict=True)]
+    fillers = 2 * self.KINDS + random.integers(self.KINDS, size=n)
+    gaps = np.sort(random.integers(n + 1, size=len(turns)))
+    x: list[int] = []
+    for part, chain in itertools.zip_longest(np.split(fillers, gaps), turns.tolist()):
+      x += [*part.tolist(), *(() if chain is None else next(next_of[chain]))]
+    asked = int(random.integers(self.chains))
+    return np.array([*x, variables[asked, -1]]), values[asked : asked + 1]
+
+  def chance(self, n):
+    return 1 / self.chains
+
+
+STATE_TASKS = (
+  *(FlipFlop, GroupWords, SelectiveCopy),
+  *(MostFrequent, IndirectIndexing, VariableTracking),
+)
