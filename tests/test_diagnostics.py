@@ -166,9 +166,7 @@ def test_chance_of_states_is_that_of_the_best_guess_from_a_bag():
   words = [*itertools.product(range(6), repeat=4)]
   right = best_guess(words, lambda x: int(task.product(np.array(x)[:, None])[0]))
   assert task.chance(4) == pytest.approx(right / len(words), abs=0.03)
-  given = [
-    *itertools.product(range(4), repeat=3)
-  ]  # instructions: from 2 on they write
+  given = [*itertools.product(range(4), repeat=3)]  # instructions: from 2 on they write
   bits = [x for x in given if x[0] > 1]
   tokens = [[t for each in x for t in (2 + (each > 1), each % 2)] for x in bits]
   last = {tuple(sorted(t)): [] for t in tokens}

@@ -24,6 +24,7 @@ class FlipFlop(Diagnostic):
 
   WRITE, IGNORE, READ = 2, 3, 4
   symbols: ClassVar[int] = 5
+  symbol_names: ClassVar[tuple[str, ...]] = ("0", "1", "w", "i", "r")
   question: ClassVar[int] = 1
   name: Name = "flip_flop"
   ignore: Share = 0.8
