@@ -106,7 +106,7 @@ def test_fewer_heads_of_keys_and_values_are_repeated_ones(name):
   )
 
   def repeated(path, x):
-    if not re.search(r"attention'\]\['(key|value)", jax.tree_util.keystr(path)):
+    if not re.search(r"attention'\]\['(key|value)'", jax.tree_util.keystr(path)):
       return x
     return x.reshape(*x.shape[:-1], 2, -1).repeat(2, -2).reshape(*x.shape[:-1], -1)
 
