@@ -32,7 +32,7 @@ ROOMS = {
     "rotary", "variants",
   ),
   "kernels": ("cudnn", "gradients", "kernel", "random_bits"),
-  "models": ("attention", "backbones", "decoding", "language_model", "recurrent"),
+  "models": ("attention", "backbones", "blocks", "decoding", "language_model", "recurrent"),
   "parsing": (),
   "reporting": (
     "compare", "compared_tasks", "gate", "language_reports", "plotting", "report",

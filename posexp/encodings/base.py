@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -25,10 +26,11 @@ from posexp.kernels import cudnn
 from posexp.kernels.gradients import (
   add_bias,
   matmul,
+  mean,
   normalized,
-  root_mean_squared,
   scores,
   softmax,
+  spread,
   weighted_sum,
 )
 
@@ -119,8 +121,9 @@ class RMSNorm(nnx.Module):
     self.scale = nnx.Param(jnp.ones(features))
 
   def __call__(self, x: Array) -> Array:
-    given = x.astype(jnp.float32), self.scale[...]
-    return root_mean_squared(*given, self.parts, self.epsilon).astype(x.dtype)
+    wide = x.astype(jnp.float32)
+    steepness = jax.lax.rsqrt(mean(wide * wide, self.parts) + self.epsilon)
+    return (wide * spread(steepness, x.shape[-1]) * self.scale[...]).astype(x.dtype)
 
 
 def lengths_or_mask(span: Span) -> tuple[Array, bool]:

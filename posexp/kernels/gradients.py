@@ -163,28 +163,6 @@ def normalized_backward(parts, epsilon, kept, grad):
 normalized.defvjp(normalized_forward, normalized_backward)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def root_mean_squared(x: Array, scale: Array, parts: int, epsilon: float) -> Array:
-  """Return x / √(mean x² + epsilon) · scale for `parts` interleaved vectors."""
-  return root_mean_squared_forward(x, scale, parts, epsilon)[0]
-
-
-def root_mean_squared_forward(x, scale, parts, epsilon):
-  steepness = jax.lax.rsqrt(mean(x * x, parts) + epsilon)
-  unit = x * spread(steepness, x.shape[-1])
-  return unit * scale, (unit, steepness, scale)
-
-
-def root_mean_squared_backward(parts, epsilon, kept, grad):
-  unit, steepness, scale = kept
-  features, of_unit = grad.shape[-1], grad * scale
-  of_x = of_unit - unit * spread(mean(of_unit * unit, parts), features)
-  return spread(steepness, features) * of_x, total(grad * unit, scale.shape)
-
-
-root_mean_squared.defvjp(root_mean_squared_forward, root_mean_squared_backward)
-
-
 @jax.custom_vjp
 def wave(phase: Array) -> tuple[Array, Array]:
   """Return cos and sin of phases [...,M].

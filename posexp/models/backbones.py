@@ -169,7 +169,7 @@ class Backbone(nnx.Module):
     if positions is None:
       tokens, read = tokens[:, : self.limit], mask[:, : self.limit]
       positions = jnp.arange(tokens.shape[1])[None]
-    # Large ones, by which rare words are told apart from the start, are learned by heart.
+    # Larger vectors tell rare words apart from the start, and texts are then learned by heart.
     x = filled_up(self.embed(tokens, positions, read) * self.size.input_scale, mask)
     return self.reader(x.astype(self.size.dtype), mask).astype(jnp.float32)
 

@@ -149,9 +149,10 @@ class Classifier(nnx.Module):
 
 
 def start_from(vectors: WordVectors, embed: Callable[..., Array], input_scale: float) -> None:
-  """Set words to their vectors, and scale all others to the same size (Kim 2014, section 3.2).
+  """Replace the vectors of words that have given ones, and scale all others to the size of these.
 
-  Embedded words are later multiplied by `input_scale`, which is therefore divided out here.
+  So does Kim 2014 (section 3.2). Embedded words are later multiplied by `input_scale`, so these are
+  divided by it.
   """
   table, scale = word_table(embed)
   drawn = table[...] * (vectors.scale / input_scale)

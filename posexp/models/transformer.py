@@ -279,9 +279,9 @@ class Stack(nnx.Module):
     return self.finish(x), Memory(tuple(layers), held[:, length:])
 
   def source(self, encoded: Array, mask: Array) -> tuple:
-    """Return every layer's keys and values of an encoder's output [B,S,F] with mask [B,S].
+    """Return keys, values and their span for each layer, from an encoder's output [B,S,F].
 
-    Padding comes after the real tokens.
+    In `mask`, bool [B,S], padding comes after the real tokens.
     """
     length = mask.shape[1]
     # One row of positions and of the mask serves every query.
@@ -340,7 +340,7 @@ class Stack(nnx.Module):
     return drop(embedded, self.size.dropout, rngs).astype(self.size.dtype)
 
   def ready(self, span: Span, *, layer: int = 0, whole_only: bool = False) -> Span:
-    """Add to a span what a layer shares with others, or the function: see `attention.ready`."""
+    """Add to a span what a layer shares, or the function that makes it: see `attention.ready`."""
     form = "reference" if whole_only else self.blocks[layer].attention.form
     return attention.ready(span, self.shared_of(layer), form)
 
