@@ -77,7 +77,7 @@ def made(relation, columns=None):
     def relation(self, num_heads, head_dim, *, causal, rngs):
       return relation()
 
-    def columns(self, features, num_heads, *, causal, rngs):
+    def columns(self, features, num_heads, head_dim, *, causal, rngs):
       return Columns(columns)
 
   return Made

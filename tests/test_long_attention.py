@@ -79,7 +79,7 @@ def holds(encoding, causal, span):
   embed = encoding.embed(3, H * D, scale=1.0, causal=causal, rngs=rngs)
   shared = encoding.shared(H, D, causal=causal, rngs=rngs, embed=embed)
   parts = {"relation": relation} | ({"shared": shared} if shared else {})
-  of_keys, _ = encoding.columns(H * D, H, causal=causal, rngs=rngs)
+  of_keys, _ = encoding.columns(H * D, H, D, causal=causal, rngs=rngs)
   parts = nnx.Dict(parts | ({"columns": of_keys} if of_keys else {}))
   graphdef, params, rest = nnx.split(parts, nnx.Param, ...)
   draw = np.random.default_rng(1)

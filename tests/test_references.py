@@ -46,7 +46,7 @@ def test_numbers_are_those_of_the_references(name):
   parts = nnx.Dict(
     relation=chosen.relation(heads, width, **kind),
     shared=chosen.shared(heads, width, **kind) or (lambda span: None),
-    columns=nnx.Dict(chosen.columns(given["x"].shape[2], heads, **kind)._asdict()),
+    columns=nnx.Dict(chosen.columns(given["x"].shape[2], heads, width, **kind)._asdict()),
     factor=Factor(by, heads, *numbers, 1.0),
   )
   for path, leaf in by_path(nnx.state(parts, nnx.Param)).items():

@@ -137,7 +137,7 @@ class MultiHeadAttention(nnx.Module):
     self.key_columns, self.query_columns = (
       Columns()
       if cross
-      else encoding.columns(size.d_model, size.num_heads, causal=causal, rngs=rngs)
+      else encoding.columns(size.d_model, size.num_heads, head_dim, causal=causal, rngs=rngs)
     )
 
   def heads(self, x: Array) -> Array:
