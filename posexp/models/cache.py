@@ -1,0 +1,65 @@
+"""What a Transformer keeps of earlier tokens: a cache of keys and values, or a memory of inputs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+
+@struct.dataclass
+class Cache:
+  """Keys and values of all slots for each layer, in the layout that products read.
+
+  A layer with a window holds only those of the last window − 1 tokens.
+  """
+
+  keys: tuple[Array, ...]  # [B,H,D,K]
+  values: tuple[Array, ...]  # [B,H,K,D]
+  positions: Array  # int [1 or B,K]: the position of each slot
+  length: Array  # int: the number of filled slots
+  columns: tuple[Any, ...]  # arrays [B,K,...]: see `Encoding.columns`
+  rolling: bool = struct.field(pytree_node=False, default=False)  # layers with a window hold less
+
+  def rolls(self, window: int | None) -> bool:
+    """Return whether layers with this window hold less than all slots."""
+    return self.rolling and window is not None and window <= self.positions.shape[1]
+
+  def added(
+    self, i: int, new: tuple[Array, Array, Any], window: int | None, kept: Array | int
+  ) -> tuple[tuple[Array, Array, Any], tuple[Array, Array, Any]]:
+    """Return what a layer holds with new tokens, and what is left of it if `kept` of them stay."""
+    rolls = self.rolls(window)
+
+    def wider(held: Array, new: Array, axis: int) -> Array:
+      if rolls:
+        return jnp.concatenate([held, new.astype(held.dtype)], axis=axis)
+      start = [self.length if each == axis else 0 for each in range(held.ndim)]
+      return jax.lax.dynamic_update_slice(held, new.astype(held.dtype), start)
+
+    def left(x: Array, axis: int) -> Array:
+      return jax.lax.dynamic_slice_in_dim(x, kept, window - 1, axis=axis) if rolls else x
+
+    def each(f: Callable[..., Array], *parts: tuple[Array, Array, Any]) -> tuple[Array, Array, Any]:
+      axes = zip((3, 2, 1), *parts, strict=True)  # of keys, values and columns
+      return tuple(jax.tree.map(functools.partial(f, axis=axis), *part) for axis, *part in axes)
+
+    wide = each(wider, (self.keys[i], self.values[i], self.columns[i]), new)
+    return wide, each(left, wide)
+
+
+@struct.dataclass
+class Memory:
+  """The inputs [B,M,F] of every layer for earlier tokens; gradients stop here."""
+
+  layers: tuple[Array, ...]
+  documents: Array  # int [B,M]: the document of each slot, −1 if the slot is empty
+
+  def cleared(self, fresh: Array) -> Memory:
+    """Empty the rows where `fresh`, bool [B], is True."""
+    return self.replace(documents=jnp.where(fresh[:, None], -1, self.documents))
