@@ -24,7 +24,7 @@ examples:
 A term is a summand of the attention's logits or of its values; python -m posexp.inspect run=RUN
 lists those of an encoding. Nothing is trained again: the weights are those of the best checkpoint.
 Options of the encoding may be others than in training where no parameter depends on them; so may
-model.memory, model.same_length, model.window, model.window_ends and model.logits_scale and its kin.
+model.memory, model.same_length, model.window, model.window_ends and what begins with model.logits_.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ def holds(encoding, causal, span):
   embed = encoding.embed(3, H * D, scale=1.0, causal=causal, rngs=rngs)
   shared = encoding.shared(H, D, causal=causal, rngs=rngs, embed=embed)
   parts = {"relation": relation} | ({"shared": shared} if shared else {})
-  of_keys, _ = encoding.columns(H * D, H, causal=causal, rngs=rngs)
-  parts = nnx.Dict(parts | ({"columns": of_keys} if of_keys else {}))
+  columns = encoding.columns(H * D, H, D, causal=causal, rngs=rngs)._asdict()
+  parts = nnx.Dict(parts | {name: make for name, make in columns.items() if make})
   graphdef, params, rest = nnx.split(parts, nnx.Param, ...)
   draw = np.random.default_rng(1)
   params = jax.tree.map(
@@ -90,15 +90,15 @@ def holds(encoding, causal, span):
   q, asked, k, v = (
     jnp.asarray(draw.normal(size=(B, lengths[i], H, D)), jnp.float32) for i in (0, 0, 1, 1)
   )
-  hidden = k.reshape(*k.shape[:2], H * D)
+  hidden = {name: x.reshape(*x.shape[:2], H * D) for name, x in (("key", k), ("query", q))}
   if not relation.uses_hidden:
     q, k = None, k[..., :0]
 
   def merged(params, span):
     """The relation and a span that has what layers share, in blocks and as a whole."""
     built = nnx.merge(graphdef, params, rest)
-    if "columns" in built:
-      span = span.replace(key_columns=built["columns"](hidden))
+    for name in {"key", "query"} & {*built}:
+      span = span.replace(**{f"{name}_columns": built[name](hidden[name])})
     if "shared" not in built:
       return built["relation"], span, span
     blocks = span.replace(shared_fn=built["shared"])

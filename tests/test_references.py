@@ -20,8 +20,11 @@ from posexp.models.transformer import Size, Stack
 # `expected` where it is `shown`, and gradients for the cotangent `dout`.
 GOLDEN = np.load(Path(__file__).with_name("references.npz"))
 CASES = [name.removesuffix("/case") for name in GOLDEN if name.endswith("/case")]
-FORWARD = {"logits_by": "ministral", "logits_length": 2}
-COUNTED = {"logits_by": "ssmax_bias", "logits_length": 6, "logits_scale": 0.7}
+FORWARD = (("logits_by", "ministral"), ("logits_length", 2))
+COUNTED = (("logits_by", "ssmax_bias"), ("logits_length", 6), ("logits_scale", 0.7))
+SMALL = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_layers": 3}
+LLAMA = {"logits_by": "llama4", "logits_length": 4}
+LAYERS = posexp.encoding("by_layer", pattern=["fire window=3", "alibi"])
 
 
 def by_path(state):
@@ -31,19 +34,19 @@ def by_path(state):
 @pytest.mark.parametrize("name", CASES)
 def test_numbers_are_those_of_the_references(name):
   own = {key.removeprefix(f"{name}/"): GOLDEN[key] for key in GOLDEN if key.startswith(f"{name}/")}
-  case = json.loads(str(own["case"]))
+  case, dout = json.loads(str(own["case"])), own.get("dout", 0 * own["expected"])
   given, span, slopes = (
     {key.removeprefix(part): jnp.asarray(own[key]) for key in own if key.startswith(part)}
     for part in ("in/", "span/", "grad/")
   )
-  (*_, heads, width), features = given["k"].shape, given["x"].shape[2]
+  heads, width = given["k"].shape[2:]
   chosen = posexp.encoding(case["encoding"], **case["options"])
   kind = {"causal": case["causal"], "rngs": Rngs(params=0, encoding=1)}
   by, *numbers = case["factor"] or ("none", None, None)
   parts = nnx.Dict(
     relation=chosen.relation(heads, width, **kind),
     shared=chosen.shared(heads, width, **kind) or (lambda span: None),
-    columns=nnx.Dict(chosen.columns(features, heads, **kind)._asdict()),
+    columns=nnx.Dict(chosen.columns(given["x"].shape[2], heads, width, **kind)._asdict()),
     factor=Factor(by, heads, *numbers, 1.0),
   )
   for path, leaf in by_path(nnx.state(parts, nnx.Param)).items():
@@ -53,62 +56,50 @@ def test_numbers_are_those_of_the_references(name):
   @jax.jit
   def found(params, given):
     parts = nnx.merge(graphdef, params, rest)
-    maps = parts["columns"]
-    at = Span(**span, causal=case["causal"], last=case["last"], max_position=2**18)
-    asked = given["x"][:, -at.query.shape[1] :]
-    columns = [make and make(x) for make, x in zip(maps.values(), (given["x"], asked), strict=True)]
-    at = at.replace(key_columns=columns[0], query_columns=columns[1])
+    at, (key, query) = Span(**span, **case["span"], max_position=2**18), parts["columns"].values()
+    factor, asked = parts["factor"](at), given["x"][:, -at.query.shape[1] :]
+    asked = jax.tree.map(lambda x: x * factor, query and query(asked))
+    at = at.replace(key_columns=key and key(given["x"]), query_columns=asked)
     at = at.replace(shared=parts["shared"](at))
-    factor = parts["factor"](at)
-    at = at.replace(query_columns=jax.tree.map(lambda x: x * factor, at.query_columns))
-    of = [given["q"] * factor, given["k"], given["v"], at, lambda weights: weights]
+    of, relation = (given["q"] * factor, given["k"]), parts["relation"]
     if case["method"] == "score":
-      del of[2], of[-1]
-    return jnp.where(own["shown"], getattr(parts["relation"], case["method"])(*of), 0)
+      return jnp.where(own["shown"], relation.score(*of, at), 0)
+    return jnp.where(own["shown"], relation.attend(*of, given["v"], at, lambda weights: weights), 0)
 
   got, backward = jax.vjp(found, params, given)
-  scale = max(1, np.abs(own["expected"]).max())
-  np.testing.assert_allclose(got, own["expected"], atol=1e-5 * scale)
-  of_params, of_given = backward(jnp.asarray(own.get("dout", 0 * got)))
-  of_given |= by_path(of_params)
-  for path, slope in slopes.items():
-    most = 1e-5 * max(1, np.abs(slope).max())
-    np.testing.assert_allclose(of_given[path][...], slope, atol=most, err_msg=path)
-
-
-HOLDS = ["padding", "cached_decoding", "spans", "long_texts", "gradients", "bfloat16", "memory"]
+  of_params, of_given = backward(jnp.asarray(dout))
+  everything = of_given | by_path(of_params) | {"": got}
+  for path, expected in (slopes | {"": own["expected"]}).items():
+    most = 1e-5 * max(1, np.abs(expected).max())
+    np.testing.assert_allclose(everything[path][...], expected, atol=most, err_msg=path)
 
 
 @pytest.mark.parametrize("options", [FORWARD, COUNTED], ids=str)
-@pytest.mark.parametrize("name", HOLDS)
-def test_what_holds_with_a_factor(options, name):
-  layers = posexp.encoding("by_layer", pattern=["rope window=3", "alibi"])
-  case = properties.Case(layers, causal=True, options=tuple(options.items()))
-  relative = options is COUNTED  # positions count from the memory's first slot
-  assert (name == "memory" and not relative) or not list(getattr(properties, name)(case))
+def test_what_holds_with_a_factor(options):
+  case = properties.Case(LAYERS, causal=True, options=options)
+  for name in ("padding", "cached_decoding", "spans", "long_texts", "gradients", "bfloat16"):
+    assert list(getattr(properties, name)(case)) == [], name
 
 
-def test_which_layers_have_a_factor_and_what_is_refused():
-  few = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_layers": 3}
-  llama = {"logits_by": "llama4", "logits_length": 4}
-
-  def build(name, options, **size):
-    chosen = posexp.encoding(name, **options)
-    size = Size(**few, **size)
-    return Stack(9, chosen, size, causal=chosen.causal_only, rngs=Rngs(params=0, encoding=1)).blocks
-
-  layers = "by_layer", {"pattern": ["fire window=3", "alibi"]}
-  blocks = build(*layers, **llama, logits_in="full")
-  assert [block.attention.factor is None for block in blocks] == [True, False, True]
-  for chosen, options, message in (
-    (("rope", {}), llama, "logits_by=llama4 is of positions in a text that is read forward"),
-    (("split", {"form": "position_only"}), {"logits_scale": 2.0}, "logits_scale=2 multiplies"),
-    (layers, {"logits_by": "ssmax"}, "logits_length must be given with logits_by=ssmax"),
+@pytest.mark.parametrize(
+  ("chosen", "options", "message"),
+  [
+    (posexp.encoding("rope"), LLAMA, "logits_by=llama4 is of positions in a text that is read for"),
+    (posexp.encoding("split", form="position_only"), {"logits_scale": 2.0}, "logits_scale=2 multi"),
+    (LAYERS, {"logits_by": "ssmax"}, "logits_length must be given with logits_by=ssmax"),
     (
-      layers,
+      LAYERS,
       {"logits_rate": 2.0},
       "logits_rate is for logits_by=llama4, ministral, beam, inkling;",
     ),
-  ):
+    (LAYERS, LLAMA | {"logits_in": "full"}, ""),
+  ],
+)
+def test_which_layers_have_a_factor_and_what_is_refused(chosen, options, message):
+  kind = {"causal": chosen.causal_only, "rngs": Rngs(params=0, encoding=1)}
+  if message:
     with pytest.raises(ValueError, match=f"^{message}[^\n]*$"):
-      build(*chosen, **options)
+      Stack(9, chosen, Size(**SMALL, **options), **kind)
+  else:
+    blocks = Stack(9, chosen, Size(**SMALL, **options), **kind).blocks
+    assert [block.attention.factor is None for block in blocks] == [True, False, True]

@@ -19,7 +19,7 @@ from jax import Array
 
 from posexp.config.checks import as_typed
 from posexp.encodings import name_of
-from posexp.encodings.base import Encoding, TokenEmbedding
+from posexp.encodings.base import Encoding, Relation, TokenEmbedding
 from posexp.encodings.rngs import Rngs, abstract_model
 from posexp.encodings.span import Span
 from posexp.errors import UserError
@@ -29,6 +29,7 @@ from posexp.models.transformer import Size, Stack
 from posexp.training.step import keys
 
 DRAWS = 64
+LEAST = 1e-30  # weight whose logarithm is shown
 VOCABULARY = 64  # words of an untrained stack
 WIDTHS = (32, 128, 512)
 BASES = (100.0, 10_000.0, 1_000_000.0)
@@ -136,7 +137,11 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
 
     def logits(q: Array | None, only: str | None = None) -> Array:
       scale = {term: jnp.full(heads, float(only in (None, term))) for term in relation.terms}
-      found = relation.score(q, k, span.replace(term_scale=scale))[:, :, 0]
+      here = span.replace(term_scale=scale)
+      if type(relation).weights is Relation.weights:
+        found = relation.score(q, k, here)[:, :, 0]
+      else:  # no softmax: what would have to be the logits of one
+        found = jnp.log(jnp.maximum(relation.weights(q, k, here)[:, :, 0], LEAST))
       return jnp.broadcast_to(found, (DRAWS, heads, count))
 
     return logits(q), logits(same), {term: logits(q, term) for term in relation.terms}

@@ -14,6 +14,7 @@ from posexp.encodings.contextual import CoPE
 from posexp.encodings.disentangled import TUPE, DeBERTa
 from posexp.encodings.distance import FIRE, KERPLE, Sandwich
 from posexp.encodings.forgetting import FoX
+from posexp.encodings.fourier import FoPE
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
 from posexp.encodings.polar import PoPE
 from posexp.encodings.profiles import Inkling
@@ -52,6 +53,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "selective_rope": SelectiveRoPE,
   "inkling": Inkling,
   "pope": PoPE,
+  "fope": FoPE,
   "stick_breaking": StickBreaking,
   "grape": GRAPE,
   "dape": DAPE,

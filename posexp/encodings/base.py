@@ -308,7 +308,9 @@ class Encoding:
     """Return the relation of one self-attention layer."""
     return Relation()
 
-  def columns(self, features: int, num_heads: int, *, causal: bool, rngs: Rngs) -> Columns:
+  def columns(
+    self, features: int, num_heads: int, head_dim: int, *, causal: bool, rngs: Rngs
+  ) -> Columns:
     """Return what makes more of a layer's input than q, k and v; by default nothing does.
 
     It is in `span.key_columns` and `span.query_columns`. That of keys is cached with them.

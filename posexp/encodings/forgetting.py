@@ -48,7 +48,7 @@ class FoX(Encoding):
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return Forgetting()
 
-  def columns(self, features, num_heads, *, causal, rngs):
+  def columns(self, features, num_heads, head_dim, *, causal, rngs):
     return Columns(key=LogGates(self, features, num_heads, sides=2 - causal, rngs=rngs))
 
   def bias(self, num_heads: int) -> np.ndarray:

@@ -61,10 +61,14 @@ class Phases(nnx.Module):
     self.delta = nnx.Param(-2 * np.pi * drawn)
 
   def __call__(self, span: Span) -> Array:
-    # `jnp.clip` would halve the gradient at 0, where phases start.
-    delta = self.delta[...]
-    clipped = jnp.clip(delta, -2 * np.pi, 0)
-    return jnp.where(delta == clipped, delta, jax.lax.stop_gradient(clipped))
+    return clipped(self.delta[...])
+
+
+def clipped(delta: Array) -> Array:
+  """Clip phases to −2π … 0, ends included: there the gradient is 1, beyond them 0."""
+  inside = jnp.clip(delta, -2 * np.pi, 0)
+  # `jnp.clip` would halve the gradient at 0, where phases start.
+  return jnp.where(delta == inside, delta, jax.lax.stop_gradient(inside))
 
 
 class Polar(Relation):

@@ -36,7 +36,7 @@ class Inkling(Encoding):
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return Profiled(self, causal=causal, rngs=rngs)
 
-  def columns(self, features, num_heads, *, causal, rngs):
+  def columns(self, features, num_heads, head_dim, *, causal, rngs):
     return Columns(query=Mixture(self, features, num_heads, rngs=rngs))
 
 

@@ -48,16 +48,18 @@ class SelectiveRoPE(Encoding):
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return Selective(self, num_heads, head_dim, rngs)
 
-  def columns(self, features, num_heads, *, causal, rngs):
-    return Columns(key=Angles(self, features, num_heads, rngs=rngs))
+  def columns(self, features, num_heads, head_dim, *, causal, rngs):
+    return Columns(key=Angles(self, features, num_heads, head_dim, rngs=rngs))
 
 
 class Angles(nnx.Module):
   """Numbers of each key, float32: φ before the convolution [B,K,H,M] and the gate [B,K,H,1]."""
 
-  def __init__(self, rope: SelectiveRoPE, features: int, num_heads: int, *, rngs: Rngs):
+  def __init__(
+    self, rope: SelectiveRoPE, features: int, num_heads: int, head_dim: int, *, rngs: Rngs
+  ):
     self.num_heads, share = num_heads, whole(features, num_heads)
-    planes, init = even(share) // 2, nnx.initializers.lecun_normal()
+    planes, init = even(head_dim) // 2, nnx.initializers.lecun_normal()
 
     def drawn(*shape: int) -> nnx.Param:
       return nnx.Param(init(rngs.encoding(), shape))

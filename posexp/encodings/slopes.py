@@ -83,6 +83,11 @@ class DAPE(Encoding):
   width: Count = 32
   threshold: Positive = 512.0
 
+  def __post_init__(self):
+    super().__post_init__()
+    if self.base != "fire" and self.threshold != 512:
+      raise ValueError("threshold is for base=fire; leave it at 512")
+
   @property
   def causal_only(self) -> bool:
     return self.base in ("kerple", "fire")

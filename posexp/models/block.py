@@ -204,7 +204,7 @@ class MultiHeadAttention(nnx.Module):
     self.key_columns, self.query_columns = (
       Columns()
       if cross
-      else encoding.columns(size.d_model, size.num_heads, causal=causal, rngs=rngs)
+      else encoding.columns(size.d_model, size.num_heads, head_dim, causal=causal, rngs=rngs)
     )
     # These draw after all other parts, which therefore start with the same values without them.
     self.gate = linear(size.d_model, width, "qkv") if size.output_gate else None

@@ -1,4 +1,4 @@
-"""What layers keep of tokens that were read before: a cache of keys and values, and a memory."""
+"""What a Transformer keeps of earlier tokens: a cache of keys and values, or a memory of inputs."""
 
 from __future__ import annotations
 
