@@ -14,7 +14,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -26,11 +25,9 @@ from posexp.kernels import cudnn
 from posexp.kernels.gradients import (
   add_bias,
   matmul,
-  mean,
   normalized,
   scores,
   softmax,
-  spread,
   weighted_sum,
 )
 
@@ -107,23 +104,6 @@ class LayerNorm(nnx.Module):
   def __call__(self, x: Array) -> Array:
     scale, bias = self.scale[...], self.bias[...]
     return normalized(x.astype(jnp.float32), scale, bias, self.parts, self.epsilon).astype(x.dtype)
-
-
-class RMSNorm(nnx.Module):
-  """x / √(mean x² + ε) · scale (Zhang & Sennrich 2019), computed in float32.
-
-  Features may be `parts` interleaved vectors, as in `LayerNorm`. The result is rounded to the dtype
-  of x after it is scaled, as in Gemma and OLMo 2; Llama rounds before.
-  """
-
-  def __init__(self, features: int, *, parts: int = 1, epsilon: float = 1e-6):
-    self.parts, self.epsilon = parts, epsilon
-    self.scale = nnx.Param(jnp.ones(features))
-
-  def __call__(self, x: Array) -> Array:
-    wide = x.astype(jnp.float32)
-    steepness = jax.lax.rsqrt(mean(wide * wide, self.parts) + self.epsilon)
-    return (wide * spread(steepness, x.shape[-1]) * self.scale[...]).astype(x.dtype)
 
 
 def lengths_or_mask(span: Span) -> tuple[Array, bool]:

@@ -12,11 +12,29 @@ from flax import nnx
 from jax import Array
 
 from posexp.encodings import name_of
-from posexp.encodings.base import Encoding, LayerNorm, RMSNorm
+from posexp.encodings.base import Encoding, LayerNorm
 from posexp.encodings.rngs import Rngs
+from posexp.kernels.gradients import mean, spread
 
 if TYPE_CHECKING:
   from posexp.models.block import Size
+
+
+class RMSNorm(nnx.Module):
+  """x / √(mean x² + ε) · scale (Zhang & Sennrich 2019), computed in float32.
+
+  Features may be `parts` interleaved vectors, as in `LayerNorm`. The result is rounded to the dtype
+  of x after it is scaled, as in Gemma and OLMo 2; Llama rounds before.
+  """
+
+  def __init__(self, features: int, *, parts: int = 1, epsilon: float = 1e-6):
+    self.parts, self.epsilon = parts, epsilon
+    self.scale = nnx.Param(jnp.ones(features))
+
+  def __call__(self, x: Array) -> Array:
+    wide = x.astype(jnp.float32)
+    steepness = jax.lax.rsqrt(mean(wide * wide, self.parts) + self.epsilon)
+    return (wide * spread(steepness, x.shape[-1]) * self.scale[...]).astype(x.dtype)
 
 
 class Unit(NamedTuple):
