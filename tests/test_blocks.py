@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from seed import some
+from seed import drawn, some
 from small import SMALL, case_of, rngs, some_tokens
 
 from posexp.analysis import properties
@@ -62,13 +62,10 @@ LISTED = [
 ]
 
 
-@pytest.mark.parametrize(
-  ("check", "case"),
-  some(LISTED, 6)
-  + [
-    pytest.param(*p.values, id=p.id, marks=pytest.mark.slow) for p in LISTED if "together" in p.id
-  ],
-)
+TOGETHER = [each for each in LISTED if each.id.endswith("together")]
+
+
+@pytest.mark.parametrize(("check", "case"), drawn(LISTED, 4) + some(TOGETHER, 2))
 def test_a_property_holds_in_every_block(check, case):
   assert list(check(case)) == []
 
