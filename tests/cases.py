@@ -127,7 +127,6 @@ BLIND = {
 
 # Parameters that no gradient reaches, and why.
 UNTRAINED = {
-  ENCODINGS["fope"](): r"relation/(sines|cosines)",  # constants
   # The same for every key.
   **{ENCODINGS["dape"](**each): "relation/bias_out" for each in ({}, *VARIANTS["dape"])},
   RPR(k=0): r"relation/tables/keys",  # the same for every key: softmax does not see it

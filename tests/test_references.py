@@ -49,7 +49,7 @@ def test_numbers_are_those_of_the_references(name):
     columns=nnx.Dict(chosen.columns(given["x"].shape[2], heads, width, **kind)._asdict()),
     factor=Factor(by, heads, *numbers, 1.0),
   )
-  for path, leaf in by_path(nnx.state(parts, nnx.Param)).items():
+  for path, leaf in by_path(nnx.state(parts)).items():
     leaf[...] = given.pop(path)
   graphdef, params, rest = nnx.split(parts, nnx.Param, ...)
 

@@ -8,12 +8,10 @@ from typing import Annotated, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 
 from posexp.config.checks import Base, Positive, at_least
-from posexp.encodings.base import Encoding
-from posexp.encodings.rngs import Rngs
+from posexp.encodings.base import Encoding, Setting
 from posexp.encodings.rotation import Rotation
 from posexp.encodings.sinusoids import frequencies, sinusoids
 
@@ -25,8 +23,8 @@ class FoPE(Encoding):
   Of RoPE's frequencies the K that turn at least once in `trained_length` positions are kept. In
   plane t below D' = min(K, d/4), Σ_m S_hmt sin(ω_m p) and Σ_m C_hmt cos(ω_m p) stand for sin and
   cos. S and C are ones on their diagonals (every ⌈K/D'⌉-th row, if K is larger) and normal numbers,
-  `gain` times Glorot's; they are drawn for each layer and head and are not trained, though they
-  count as parameters. In all other planes sin and cos are 1.
+  `gain` times Glorot's. They are drawn for each head, the same in all layers and runs, and are not
+  trained. In all other planes sin and cos are 1.
 
   Warning: this is no rotation, and logits depend on more than offsets. A plane in which sin and cos
   are 1 is turned by 45° and √2 times as long, so that its part of q·k is doubled, although it is
@@ -40,13 +38,13 @@ class FoPE(Encoding):
   base: Base = 10000.0
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    return Series(self, num_heads, head_dim, rngs)
+    return Series(self, num_heads, head_dim)
 
 
 class Series(Rotation):
   """Planes whose sines and cosines are sums of several, the others with 1 for both."""
 
-  def __init__(self, fope: FoPE, num_heads: int, head_dim: int, rngs: Rngs):
+  def __init__(self, fope: FoPE, num_heads: int, head_dim: int):
     omega = frequencies(head_dim, fope.base)
     super().__init__(omega, head_dim, "half")
     kept = int((omega >= 2 * np.pi / fope.trained_length).sum())
@@ -54,14 +52,13 @@ class Series(Rotation):
     if not planes:
       raise ValueError(f"heads of {head_dim} channels have no plane to move; it takes 4 channels")
     self.kept = kept
-    init = nnx.initializers.variance_scaling(fope.gain**2, "fan_avg", "normal", batch_axis=0)
     step = -(-kept // planes)
     diagonal = np.zeros((kept, planes), np.float32)
     columns = np.eye(kept)[:, ::step][:, :planes]
     diagonal[:, : columns.shape[1]] = columns
-    shape = num_heads, kept, planes
-    self.sines = nnx.Param(diagonal + init(rngs.encoding(), shape))
-    self.cosines = nnx.Param(diagonal + init(rngs.encoding(), shape))
+    draw, spread = np.random.default_rng(0), fope.gain * (2 / (kept + planes)) ** 0.5
+    drawn = diagonal + spread * draw.normal(size=(2, num_heads, kept, planes))
+    self.sines, self.cosines = (Setting(jnp.asarray(each, jnp.float32)) for each in drawn)
 
   def spectra(self, shared=None):
     return {}  # no plane has one frequency
@@ -69,7 +66,7 @@ class Series(Rotation):
   def waves(self, positions, span):
     parts = sinusoids(positions, np.array(self.omega[: self.kept]))
     mixed = zip(parts, (self.sines, self.cosines), strict=True)
-    return tuple(self.mixture(wave, jax.lax.stop_gradient(by[...])) for wave, by in mixed)
+    return tuple(self.mixture(wave, by[...]) for wave, by in mixed)
 
   def mixture(self, wave: Array, by: Array) -> Array:
     """Return sums of waves [1 or B,L,K] by numbers [H,K,M'], and 1: [1 or B,L,H,M]."""

@@ -130,11 +130,14 @@ class Mixed(Relation):
     self.bias_out = drawn(num_heads, fan_in=width)
 
   def score(self, q, k, span):
-    logits = super().score(q, k, span).astype(jnp.float32)
-    found = [logits]
+    every = span.replace(term_scale=None)  # the network reads all, also where a term is off
+    logits = super().score(q, k, every).astype(jnp.float32)
+    total = span.keep("content") * logits
+    both = logits
     if self.biased:
-      found.append(jnp.broadcast_to(span.keep("bias") * span.shared, logits.shape))
-    both = jnp.concatenate(found, axis=1)
+      bias = jnp.broadcast_to(span.shared, logits.shape)
+      both = jnp.concatenate([logits, bias], axis=1)
+      total = total + span.keep("bias") * bias
 
     def bent(unit: tuple[Array, Array, Array]) -> Array:
       kernel, bias, out = unit
@@ -143,7 +146,6 @@ class Mixed(Relation):
 
     # Unit by unit, so that nothing of [Q,K,width] is formed.
     units = self.kernel_in[...].T, self.bias_in[...], self.kernel_out[...]
-    total, step = jnp.zeros(logits.shape), jax.checkpoint(bent)
-    mixture = jax.lax.scan(lambda sum, unit: (sum + step(unit), None), total, units)[0]
-    mixture = mixture + self.bias_out[...][:, None, None]
-    return sum(found) + span.keep("mixture") * mixture
+    none, step = jnp.zeros(logits.shape), jax.checkpoint(bent)
+    mixture = jax.lax.scan(lambda sum, unit: (sum + step(unit), None), none, units)[0]
+    return total + span.keep("mixture") * (mixture + self.bias_out[...][:, None, None])
