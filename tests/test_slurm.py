@@ -23,6 +23,7 @@ class Cluster:
     self.submissions = []  # the flags and the script of each
     self.live = {}  # by the ids of jobs: state and reason
     self.past = {}
+    self.accounts = {}  # the states that the accounting keeps
     self.refusals = {}  # by the names of commands
 
   def asked(self, name, *words, **given):
@@ -46,6 +47,9 @@ class Cluster:
           patch.setenv("SLURM_JOB_ID", "9")
           patch.setenv(slurm.JOB, str(place))
           assert launch(train) == 0
+
+  def sacct(self, *words):
+    return self.accounts.get(words[-1], "")
 
   def squeue(self, *words):
     known = self.past | self.live
@@ -158,10 +162,12 @@ def test_jobs_go_on_without_the_command_and_are_found_again(cluster, clock):
 def test_a_cancelled_job_of_which_slurm_keeps_no_record_has_ended(cluster, clock):
   cluster.held = True
   clock += [{}] * slurm.LOOKS
+  cluster.accounts["7_1"] = "CANCELLED by 0\n"
   status, out, _ = command(*TWO)
   gone = "failed: Slurm's job 7_0 is gone without a result; perhaps it was cancelled\n"
-  assert (status, out.count("is gone without a result")) == (1, 2)
+  assert (status, out.count("is gone without a result")) == (1, 1)
   assert f"job 1/2: {gone}" in out
+  assert "job 2/2: failed: Slurm's job 7_1 ended as CANCELLED" in out
   assert (command(*TWO).status, len(cluster.submissions)) == (130, 2)
 
 

@@ -6,6 +6,7 @@ The command finds there which run to train, and writes there how the run ended.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -138,7 +139,7 @@ def _states(jobs: Collection[Job]) -> dict[Job, tuple[str, str]]:
   """Return the state of each job and the reason, from the controller of Slurm; "" if it knows none.
 
   The controller needs no accounting, knows which jobs are suspended, held or queued again, and
-  forgets a job some minutes after its end.
+  forgets a job some minutes after its end, which the accounting keeps.
 
   Raises:
     UserError: it does not answer.
@@ -169,10 +170,18 @@ def _waits_or_runs(member: Member, number: str, state: str, why: str) -> tuple[s
   return WAITING, "" if new else f"Slurm has queued job {number} again"
 
 
+def _accounted(job: Job) -> str:
+  """Return the state in which the accounting says that a job ended; "" if it has none."""
+  with contextlib.suppress(UserError):
+    return " ".join(_asked("sacct", "-n", "-X", "-P", "-o", "State", "-j", job.id).split()[:1])
+  return ""
+
+
 def _ended(member: Member, job: Job, end: str) -> tuple[str, str]:
   """Return the state of a run whose job is gone without a result, and the reason."""
   if member.finished and not member.config["rerun"]:
     return DONE, ""
+  end = end or _accounted(job)
   how = f"ended as {end}" if end in FAILS else "is gone without a result; perhaps it was cancelled"
   file = job.place / f"{job.id}.log"
   said = f"; what it said is in {near(file)}" if file.exists() else ""
