@@ -108,8 +108,7 @@ def train_by_slurm(members: Sequence[Member], cfg: DictConfig) -> Iterator[Repor
         if warned != (warned := str(error)):
           log.warning("%s; the jobs go on", warned)
       yield None
-      if jobs:
-        time.sleep(SECONDS)
+      time.sleep(SECONDS if jobs else 0)
   finally:
     if jobs:
       arrays = " ".join(dict.fromkeys(job.array for job in jobs.values()))
@@ -154,7 +153,7 @@ def _states(jobs: Collection[Job]) -> dict[Job, tuple[str, str]]:
   found: dict[str, Any] = {line.split()[0]: line.split(" ", 2)[1:] for line in said.splitlines()}
   states = {job: found.get(job.id, ("", "")) for job in jobs}
   # A job that is completing may be queued again, unless it has written a result.
-  over = [job for job in jobs if states[job][0] == "COMPLETING" and job.result]
+  over = (job for job, (state, _) in states.items() if state == "COMPLETING" and job.result)
   return states | dict.fromkeys(over, ("COMPLETED", ""))
 
 
@@ -170,18 +169,12 @@ def _waits_or_runs(member: Member, number: str, state: str, why: str) -> tuple[s
   return WAITING, "" if new else f"Slurm has queued job {number} again"
 
 
-def _accounted(job: Job) -> str:
-  """Return the state in which the accounting says that a job ended; "" if it has none."""
-  with contextlib.suppress(UserError):
-    return " ".join(_asked("sacct", "-n", "-X", "-P", "-o", "State", "-j", job.id).split()[:1])
-  return ""
-
-
 def _ended(member: Member, job: Job, end: str) -> tuple[str, str]:
   """Return the state of a run whose job is gone without a result, and the reason."""
   if member.finished and not member.config["rerun"]:
     return DONE, ""
-  end = end or _accounted(job)
+  with contextlib.suppress(UserError):  # there may be no accounting
+    end = end or _asked("sacct", "-nXPo", "State", "-j", job.id).partition(" ")[0].strip()
   how = f"ended as {end}" if end in FAILS else "is gone without a result; perhaps it was cancelled"
   file = job.place / f"{job.id}.log"
   said = f"; what it said is in {near(file)}" if file.exists() else ""
