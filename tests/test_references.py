@@ -11,8 +11,10 @@ from flax import nnx
 
 import posexp
 from posexp.analysis import properties
-from posexp.encodings import Span
+from posexp.encodings import Span, reflections
+from posexp.encodings.base import scaled
 from posexp.encodings.rngs import Rngs
+from posexp.kernels.gradients import weighted_sum
 from posexp.models.logits import Factor
 from posexp.models.transformer import Size, Stack
 
@@ -103,3 +105,48 @@ def test_which_layers_have_a_factor_and_what_is_refused(chosen, options, message
   else:
     blocks = Stack(9, chosen, Size(**SMALL, **options), **kind).blocks
     assert [block.attention.factor is None for block in blocks] == [True, False, True]
+
+
+def test_reflections_are_those_of_path():
+  own = {key[5:]: jnp.asarray(GOLDEN[key]) for key in GOLDEN if key.startswith("path/")}
+  *given, dout, log_f = (
+    own[f"in/{name}"] for name in ("q", "k", "v", "w", "beta", "dout", "log_f")
+  )
+  span = Span.within(None, jnp.ones((2, 1, 9), bool), True)
+
+  def found(q, k, v, w, beta):
+    of_key = (lambda at: jnp.take(w, at[0], axis=1)[:, None]), jnp.arange(9)[None]
+    logits = reflections.reflected(scaled(q), k, beta, span.visible, *of_key)
+    seen = span.visible[:, None]
+    weights = jax.nn.softmax(jnp.where(seen, logits, -jnp.inf))
+    return weighted_sum(weights, v), jnp.where(seen, logits, 0)
+
+  (got, logits), backward = jax.vjp(found, *given)
+  slopes = dict(zip(("q", "k", "v", "w", "beta"), backward((dout, 0 * logits)), strict=True))
+  slopes = {f"grad_{name}": slope for name, slope in slopes.items()}
+  for name, each in (slopes | {"out": got, "logits_bhij": logits}).items():
+    np.testing.assert_allclose(each, own[f"plain/{name}"], atol=1e-5, err_msg=name)
+
+  layer = {key[13:]: own[key] for key in own if key.startswith("layer_oracle/")}
+  kind = {"causal": True, "rngs": Rngs(params=0, encoding=1)}
+  scores = {}
+  for gates, array in (
+    ("none", "plain"),
+    ("library", "forget_fla"),
+    ("paper", "forget_paper_oracle"),
+  ):
+    chosen = posexp.encoding("path", gates=gates)
+    relation, columns = chosen.relation(2, 8, **kind), chosen.columns(16, 2, 8, **kind).key
+    for name, x in (("in", "W_w1"), ("out", "W_w2")):
+      getattr(columns, f"kernel_{name}")[...] = layer[x].T
+    columns.beta[...], columns.beta_bias[...] = layer["W_beta"].T, layer["b_beta"]
+    relation.taps[...] = layer["conv"].reshape(2, 8, 3).transpose(2, 0, 1)
+    direction, beta, *_ = columns(layer["x"])
+    at = span.replace(key_columns=[direction, beta, *[log_f] * (gates != "none")])
+    scores[array] = jnp.where(span.visible[:, None], relation.score(*given[:2], at), 0)
+    added = own[f"{array}/logits_bhij"] - own["plain/logits_bhij"]
+    np.testing.assert_allclose(scores[array] - scores["plain"], added, atol=1e-5)
+  np.testing.assert_allclose(beta, layer["beta"], atol=1e-5)
+  normal, places = relation.normals(direction, span.mask)
+  for j in range(9):
+    np.testing.assert_allclose(normal(places[..., j])[:, 0], layer["w"][:, j], atol=1e-5)

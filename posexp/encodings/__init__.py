@@ -18,6 +18,7 @@ from posexp.encodings.fourier import FoPE
 from posexp.encodings.naive import Binary, Clock, Index, Normalized
 from posexp.encodings.polar import PoPE
 from posexp.encodings.profiles import Inkling
+from posexp.encodings.reflections import PaTH
 from posexp.encodings.relative import RPR, TransformerXL
 from posexp.encodings.rotary import RoPE, XPos
 from posexp.encodings.selective import SelectiveRoPE
@@ -57,6 +58,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
   "stick_breaking": StickBreaking,
   "grape": GRAPE,
   "dape": DAPE,
+  "path": PaTH,
   "by_layer": ByLayer,
 }
 
