@@ -96,6 +96,7 @@ VARIANTS = {
     {"frequencies": "pairs", "phases": "none"},
   ],
   "stick_breaking": [{"own_key": True}, {"remainder": False}],
+  "path": [{"gates": "paper", "width": 1}, {"gates": "library", "rank": 4}],
   "selective_rope": [
     {"rank": None, "temperature": "rfa"},
     {"width": 0, "gate": True, "bias": True},

@@ -1,10 +1,10 @@
 """Command lines with a mistake and how the answer begins; MINE stands for a folder of configs."""
 
 MISTAKES = [
-  ("encoding=rprr", "encoding=rprr: no such encoding; did you mean rpr? (30 are known: pyt"),
+  ("encoding=rprr", "encoding=rprr: no such encoding; did you mean rpr? (31 are known: pyt"),
   (
     "--help encoding=xyz",
-    "encoding=xyz: no such encoding (30 are known: python -m posexp.train --help encoding)\n",
+    "encoding=xyz: no such encoding (31 are known: python -m posexp.train --help encoding)\n",
   ),
   (
     "experiment=shaw",

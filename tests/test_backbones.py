@@ -25,7 +25,8 @@ SIZES = {
 }
 IN_ATTENTION = {
   "rpr", "transformer_xl", "rope", "xpos", "alibi", "t5", "kerple", "fire", "sandwich", "deberta",
-  "tupe", "cope", "by_layer",
+  "tupe", "cope", "fox", "selective_rope", "inkling", "pope", "fope", "stick_breaking", "grape",
+  "path", "dape", "by_layer",
 }  # fmt: skip
 VOCAB, L = 11, 8
 

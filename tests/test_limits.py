@@ -131,6 +131,8 @@ PICKY = {
   "split": SIZES,
   "rope": SIZES[:2],
   "xpos": SIZES[:2],
+  "fope": SIZES[:2],
+  "selective_rope": SIZES[:2],
   "by_layer": SIZES[:2],
 }
 

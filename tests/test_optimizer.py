@@ -116,10 +116,11 @@ def test_options_of_the_optimizer_are_obeyed():
 @pytest.mark.parametrize("name", list(ENCODINGS))
 def test_weight_decay_acts_on_the_matrices_of_linear_maps_alone(name):
   size = Size(d_model=16, num_heads=2, d_ff=32, num_layers=1)
-  causal = name in ("xpos", "kerple", "fire", "cope")  # which are for decoders alone
+  encoding = ENCODINGS[name]()
+  causal = encoding.causal_only
 
   def make(rngs):
-    return Stack(11, ENCODINGS[name](), size, causal=causal, rngs=rngs)
+    return Stack(11, encoding, size, causal=causal, rngs=rngs)
 
   params = jax.eval_shape(lambda: split(make(Rngs(**keys(0))))[1])
   assert causal or not any(leaf.weak_type for leaf in jax.tree.leaves(params))

@@ -91,8 +91,8 @@ def test_what_holds_with_a_factor(options):
     (LAYERS, {"logits_by": "ssmax"}, "logits_length must be given with logits_by=ssmax"),
     (
       LAYERS,
-      {"logits_rate": 2.0},
-      "logits_rate is for logits_by=llama4, ministral, beam, inkling;",
+      {"logits_growth": 2.0},
+      "logits_growth is for logits_by=llama4, ministral, beam, inkling;",
     ),
     (LAYERS, LLAMA | {"logits_in": "full"}, ""),
   ],

@@ -78,7 +78,7 @@ class Size:
   same_length: Annotated[bool, only_with("memory")] = False  # each token sees `memory` keys
   logits_by: Rule = "none"  # the factor of each query: see posexp/models/logits.py
   logits_length: Annotated[int, at_least(2)] | None = None
-  logits_rate: Positive | None = None
+  logits_growth: Positive | None = None
   logits_in: Annotated[Literal["all", "full"], only_with("logits_by")] = "all"
   logits_scale: Positive = 1.0  # multiplies queries beside it
   match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py
@@ -87,7 +87,7 @@ class Size:
 
   def __post_init__(self):
     check(self)
-    logits.check(self.logits_by, self.logits_rate, self.logits_length)
+    logits.check(self.logits_by, self.logits_growth, self.logits_length)
     if self.num_heads % self.kv_heads:
       raise ValueError(
         f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}"
@@ -140,7 +140,7 @@ class Size:
     by = self.logits_by if everywhere else "none"
     if by == "none" and self.logits_scale == 1:
       return None
-    given = self.logits_rate, self.logits_length, self.logits_scale
+    given = self.logits_growth, self.logits_length, self.logits_scale
     return logits.Factor(by, self.num_heads, *given)
 
 

@@ -16,59 +16,59 @@ from jax import Array
 
 from posexp.encodings.span import Span
 
-RATE = 0.1  # where `logits_rate` is null, as in all models with such a rule
+GROWTH = 0.1  # where `logits_growth` is null, as in all models with such a rule
 
 
 class Rule(NamedTuple):
   """What `logits_by` names: the factor f(x), or s·f(x) + b with s and b trained for each head.
 
-  f maps x, float32, and the numbers `logits_rate` and `logits_length`.
+  f maps x, float32, and the numbers `logits_growth` and `logits_length`.
   """
 
   f: Callable[[Array, float, int], Array]
   counts: bool = False  # x is the number of keys that the query sees; else its position plus 1
   trained: tuple[str, ...] = ()  # s, or s and b
-  rate: bool = True  # it has a logits_rate
+  growth: bool = True  # it has a logits_growth
   length: bool = True  # it needs a logits_length
 
 
-def log(x: Array, rate: float, length: int) -> Array:
+def log(x: Array, growth: float, length: int) -> Array:
   """Return ln x."""
   return jnp.log(x)
 
 
-def log_share(x: Array, rate: float, length: int) -> Array:
+def log_share(x: Array, growth: float, length: int) -> Array:
   """Return ln x / ln length."""
   return jnp.log(x) / math.log(length)
 
 
-def steps(x: Array, rate: float, length: int) -> Array:
-  """Return 1 + rate·ln(1 + ⌊x/length⌋)."""
-  return 1 + rate * jnp.log1p(jnp.floor(x / length))
+def steps(x: Array, growth: float, length: int) -> Array:
+  """Return 1 + growth·ln(1 + ⌊x/length⌋)."""
+  return 1 + growth * jnp.log1p(jnp.floor(x / length))
 
 
 RULES = {
   # Nakanishi 2025, SSMax
-  "ssmax": Rule(log, counts=True, trained=("s",), rate=False),
-  "ssmax_bias": Rule(log, counts=True, trained=("s", "b"), rate=False),
+  "ssmax": Rule(log, counts=True, trained=("s",), growth=False),
+  "ssmax_bias": Rule(log, counts=True, trained=("s", "b"), growth=False),
   # Su 2021; as beside ReRoPE, at least 1 (Su 2023)
-  "log_n": Rule(log_share, counts=True, rate=False),
-  "log_n_clipped": Rule(lambda *x: jnp.maximum(log_share(*x), 1.0), counts=True, rate=False),
+  "log_n": Rule(log_share, counts=True, growth=False),
+  "log_n_clipped": Rule(lambda *x: jnp.maximum(log_share(*x), 1.0), counts=True, growth=False),
   # Models as Hugging Face's code has them (transformers 5.24.0)
   "llama4": Rule(steps),
-  "ministral": Rule(lambda x, rate, length: steps(x - 1, rate, length)),
-  "beam": Rule(lambda x, rate, length: (1 + x / length) ** rate),
-  "inkling": Rule(lambda x, rate, length: 1 + rate * jnp.log(jnp.maximum(x / length, 1.0))),
-  "mistral_large": Rule(log, trained=("s", "b"), rate=False, length=False),
+  "ministral": Rule(lambda x, growth, length: steps(x - 1, growth, length)),
+  "beam": Rule(lambda x, growth, length: (1 + x / length) ** growth),
+  "inkling": Rule(lambda x, growth, length: 1 + growth * jnp.log(jnp.maximum(x / length, 1.0))),
+  "mistral_large": Rule(log, trained=("s", "b"), growth=False, length=False),
 }
 
 
-def check(by: str, rate: float | None, length: int | None) -> None:
+def check(by: str, growth: float | None, length: int | None) -> None:
   """Raise ValueError where a length is missing, or an option has no effect on a rule."""
   rule = RULES.get(by)
   if rule and rule.length and length is None:
     raise ValueError(f"logits_length must be given with logits_by={by}")
-  for name, value in (("length", length), ("rate", rate)):
+  for name, value in (("length", length), ("growth", growth)):
     if value is not None and not (rule and getattr(rule, name)):
       users = ", ".join(key for key, each in RULES.items() if getattr(each, name))
       raise ValueError(f"logits_{name} is for logits_by={users}; leave it at null")
@@ -81,8 +81,10 @@ class Factor(nnx.Module):
   at 0. Where there is no length, they start at 0 and 1.
   """
 
-  def __init__(self, by: str, num_heads: int, rate: float | None, length: int | None, scale: float):
-    self.by, self.rate, self.length, self.scale = by, rate or RATE, length, scale
+  def __init__(
+    self, by: str, num_heads: int, growth: float | None, length: int | None, scale: float
+  ):
+    self.by, self.growth, self.length, self.scale = by, growth or GROWTH, length, scale
     trained = () if by == "none" else RULES[by].trained
     s, b = (0.0, 1.0) if length is None else (length / math.lgamma(length + 1), 0.0)
     self.s = nnx.Param(jnp.full(num_heads, s)) if "s" in trained else None
@@ -98,7 +100,7 @@ class Factor(nnx.Module):
     rule = RULES[self.by]
     # Padding beyond a window sees no key.
     x = jnp.maximum(span.visible.sum(-1), 1) if rule.counts else span.query + 1
-    found = rule.f(x.astype(jnp.float32), self.rate, self.length)[:, :, None, None]
+    found = rule.f(x.astype(jnp.float32), self.growth, self.length)[:, :, None, None]
     if self.s is not None:
       found = found * self.s[...][:, None]
     if self.b is not None:

@@ -42,7 +42,7 @@ NEUTRAL = {
   "model.same_length": (False,),
   "model.logits_by": ("none",),
   "model.logits_length": (None,),
-  "model.logits_rate": (None,),
+  "model.logits_growth": (None,),
   "model.logits_in": ("all",),
   "model.logits_scale": (1,),
   "binary.at": ("input",),

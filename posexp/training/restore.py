@@ -34,7 +34,7 @@ from posexp.training.step import Program, keys, program, split
 
 # Options of the model that no weight knows.
 OF_MODEL = ("memory", "same_length", "attention", "window", "window_ends")
-OF_MODEL += ("logits_by", "logits_length", "logits_rate", "logits_in", "logits_scale")
+OF_MODEL += ("logits_by", "logits_length", "logits_growth", "logits_in", "logits_scale")
 OF_DATA = (*(f"task.{name}" for name in FILES), "model.vectors")  # paths, which no digest has
 
 
