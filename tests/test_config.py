@@ -172,7 +172,7 @@ def test_build_says_what_is_wrong_in_one_sentence(section, message):
     (["encoding=rpr", "rpr.k=-1"], "rpr.k must be at least 0, not -1"),
     (["encoding=rpr", "+rpr.clip=4"], "rpr.clip=4: there is no option rpr.clip"),
     (["encoding=rpr", "rpr=4"], "rpr=4: rpr is a section, set its options one by one"),
-    (["~encoding"], "encoding=null: no such encoding; did you mean none? (30 are "),
+    (["~encoding"], "encoding=null: no such encoding; did you mean none? (31 are "),
   ],
 )
 def test_options_of_an_encoding(overrides, message):

@@ -150,9 +150,9 @@ def reflected(
     whole = jnp.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)])
     return whole.reshape(-1, CHUNK, *whole.shape[1:])
 
-  given = k.astype(jnp.float32).swapaxes(0, 1), beta.swapaxes(0, 1)
-  given = *given, jnp.moveaxis(passed, 2, 0), jnp.moveaxis(of_key, -1, 0)
+  keys, strengths = k.astype(jnp.float32).swapaxes(0, 1), beta.swapaxes(0, 1)
+  given = keys, strengths, jnp.moveaxis(passed, 2, 0), jnp.moveaxis(of_key, -1, 0)
   chunk = jax.checkpoint(lambda query, some: jax.lax.scan(step, query, some, reverse=True))
-  given = jax.tree.map(chunks, given)
-  found = jax.lax.scan(chunk, q.astype(jnp.float32), given, reverse=True)[1]
+  start, chunked = q.astype(jnp.float32), jax.tree.map(chunks, given)
+  found = jax.lax.scan(chunk, start, chunked, reverse=True)[1]
   return jnp.moveaxis(found.reshape(-1, *found.shape[2:])[:count], 0, -1)
