@@ -10,11 +10,14 @@ import numpy as np
 import oracle
 import pytest
 from flax import nnx
+from seed import SEED
 
+import posexp
 from posexp.analysis import properties, wavelengths
 from posexp.encodings import Span
 from posexp.encodings.angles import angles, scaled_up, turns
 from posexp.encodings.maps import mapped
+from posexp.encodings.rngs import Rngs
 from posexp.encodings.rotary import RoPE
 
 GUIDE = Path(__file__).parents[1] / "docs/differences.md"
@@ -130,3 +133,22 @@ def test_wavelengths_are_shown_by_length_and_layer():
     assert wavelengths.draw("rope", 1e4, spectra, 64).axes
   assert [*found] == ["", "n=5", "n=10", "n=20", "layer 0", "layer 1"]
   assert wavelengths.row({"": found[""]})["wavelengths"] == "12.6 126 1,257 ∞ positions a turn"
+
+
+def test_still_channels_are_those_of_the_key_before():
+  q, k = np.random.default_rng(SEED).normal(size=(2, 2, 7, 3, 8)).astype(np.float32)
+  kind = {"causal": True, "rngs": Rngs(params=0, encoding=1)}
+  shifted, plain = (
+    posexp.encoding("rope", share=0.5, key_shift=each).relation(3, 8, **kind)
+    for each in (True, False)
+  )
+  span = Span.within(None, jnp.ones((1, 1, 7), bool), True)
+  moved = k.copy()
+  moved[:, 1:, :, 4:] = k[:, :-1, :, 4:]
+  np.testing.assert_allclose(shifted.score(q, k, span), plain.score(q, moved, span), atol=1e-5)
+  documents = jnp.array([0, 0, 0, 1, 1, 1, 1])  # the first key of each has its own channels
+  apart = Span.within(None, (documents[:, None] == documents)[None], True)
+  moved[:, 3, :, 4:] = k[:, 3, :, 4:]
+  expected = jnp.where(apart.visible[:, None], plain.score(q, moved, apart), 0)
+  got = jnp.where(apart.visible[:, None], shifted.score(q, k, apart), 0)
+  np.testing.assert_allclose(got, expected, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Sums of numbers that keys carry, over the keys between a key and a query.
+"""Sums of numbers over the keys between a key and a query, and which keys stand before a key.
 
 Shapes: B batch, Q queries, K keys, H heads.
 """
@@ -59,3 +59,18 @@ def sums_of_seen(x: Array, span: Span, ahead: Array | None) -> Array:
   behind = seen(x, span.offset <= 0)
   found = jax.lax.cumsum(behind, axis=3, reverse=True) - behind
   return found if ahead is None else found + jnp.cumsum(seen(ahead, span.offset > 0), axis=3)
+
+
+def neighbors(seen: Array, count: int) -> Array:
+  """Return the places of each key and of `count` − 1 keys before it, of those that are seen.
+
+  They are int [count,B,R,K] for seen, bool [B,R,K], and −1 where there is none.
+  """
+  place = jnp.broadcast_to(jnp.arange(seen.shape[2]), seen.shape)
+  last = jax.lax.cummax(jnp.where(seen, place, -1), axis=2)
+  before = jnp.pad(last, [(0, 0), (0, 0), (1, 0)], constant_values=-1)  # of place + 1
+  found = [place]
+  for _ in range(count - 1):
+    found.append(jnp.take_along_axis(before, jnp.maximum(found[-1], 0), axis=2))
+    found[-1] = jnp.where(found[-2] < 0, -1, found[-1])
+  return jnp.stack(found)

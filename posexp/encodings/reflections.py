@@ -13,7 +13,7 @@ from jax import Array
 
 from posexp.config.checks import Count
 from posexp.encodings.base import Columns, Encoding, Relation, scaled
-from posexp.encodings.columns import sums_between
+from posexp.encodings.columns import neighbors, sums_between
 from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import add_bias, matmul
 
@@ -110,21 +110,6 @@ class Reflecting(Relation):
 
     seen = jnp.broadcast_to(seen, (len(direction), *seen.shape[1:]))
     return normal, neighbors(seen, len(taps))
-
-
-def neighbors(seen: Array, count: int) -> Array:
-  """Return the places of each key and of `count` − 1 keys before it, of those that are seen.
-
-  They are int [count,B,R,K] for seen, bool [B,R,K], and −1 where there is none.
-  """
-  place = jnp.broadcast_to(jnp.arange(seen.shape[2]), seen.shape)
-  last = jax.lax.cummax(jnp.where(seen, place, -1), axis=2)
-  before = jnp.pad(last, [(0, 0), (0, 0), (1, 0)], constant_values=-1)  # of place + 1
-  found = [place]
-  for _ in range(count - 1):
-    found.append(jnp.take_along_axis(before, jnp.maximum(found[-1], 0), axis=2))
-    found[-1] = jnp.where(found[-2] < 0, -1, found[-1])
-  return jnp.stack(found)
 
 
 def reflected(

@@ -22,7 +22,14 @@ from posexp.config.checks import (
 )
 from posexp.encodings.base import Encoding, Span, scaled
 from posexp.encodings.maps import MAPS
-from posexp.encodings.rotation import Change, PairRotation, Rotation, shared_change, sum_of_planes
+from posexp.encodings.rotation import (
+  Change,
+  PairRotation,
+  Rotation,
+  Shifted,
+  shared_change,
+  sum_of_planes,
+)
 from posexp.encodings.scaling import SCALINGS
 from posexp.encodings.sinusoids import REACH, frequencies
 
@@ -51,6 +58,9 @@ class RoPE(Encoding):
   al. 2025, p-RoPE). `learned` multiplies frequencies by a trained exp(learned_rate·α): one set for
   the model (LeRoPE), for each `layer`, or each `head` of each layer (Zhang et al. 2025, GRAPE-M).
   `map` changes the distances that a trained model sees; MAPS has a function for each.
+
+  With `key_shift`, channels that do not turn are those of the key before, of those that the query
+  sees, so that one layer finds what followed a token (modded-nanogpt); the first key has its own.
   """
 
   recurrent: ClassVar[bool] = True
@@ -75,6 +85,7 @@ class RoPE(Encoding):
   map_group: Count | None = None
   map_chunk: Count | None = None
   map_shift: Count | None = None
+  key_shift: bool = False
 
   def __post_init__(self):
     super().__post_init__()
@@ -83,6 +94,10 @@ class RoPE(Encoding):
       raise ValueError("truncate has no effect with ramp=turns; leave it at true")
     if self.map == "dual_chunk" and self.map_chunk >= self.trained_length:
       raise ValueError(f"map_chunk must be below trained_length={self.trained_length}")
+    if self.key_shift and self.share == 1:
+      raise ValueError("key_shift shifts channels that do not turn; set share below 1")
+    if self.key_shift and (self.by_length or self.map != "none"):
+      raise ValueError("key_shift goes neither with a map nor with a scaling by the current length")
     if self.map == "string" and self.map_window > self.map_shift:
       raise ValueError(f"map_window must be at most map_shift={self.map_shift}")
 
@@ -127,7 +142,8 @@ class RoPE(Encoding):
       change = shared_change if self.learned == "model" else self._change(num_heads, len(omega))
     if self.by_length or self.map != "none":
       return PairRotation(self, head_dim, change)
-    return Rotation(omega, head_dim, self.layout, self.radius, change)
+    kind = Shifted if self.key_shift else Rotation
+    return kind(omega, head_dim, self.layout, self.radius, change)
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return self._change(1, len(self.frequencies(head_dim))) if self.learned == "model" else None

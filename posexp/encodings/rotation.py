@@ -13,6 +13,7 @@ from jax import Array
 
 from posexp.encodings.angles import Turns, angles, scaled_up, turns
 from posexp.encodings.base import Relation, Span, scaled
+from posexp.encodings.columns import neighbors
 from posexp.encodings.maps import mapped
 from posexp.encodings.sinusoids import REACH, sinusoids
 from posexp.kernels.gradients import scores
@@ -114,6 +115,19 @@ class Rotation(Relation):
     if self.layout == "half":
       return jnp.stack(jnp.split(wide, 2, axis=-1)).transpose(4, 1, 2, 3, 0)
     return jnp.moveaxis(wide.reshape(*wide.shape[:-1], -1, 2), -2, 0)
+
+
+class Shifted(Rotation):
+  """A rotation with the still channels of the key before each key, of those that a query sees."""
+
+  def score(self, q, k, span):
+    q = scaled(q)
+    alike = span.mask.shape[1] == 1 and span.last is None
+    own, before = neighbors(span.mask if alike else span.visible, 2)
+    still = scores(q[..., self.turning :], k[..., self.turning :])
+    still = jnp.take_along_axis(still, jnp.where(before < 0, own, before)[:, None], axis=3)
+    moving = span.keep("rotated") * scores(*self.turned(q, k, span))
+    return moving + span.keep("unrotated") * still
 
 
 def sum_of_planes(of_plane: Callable[..., Array], given: Any, shape: tuple[int, ...]) -> Array:

@@ -68,6 +68,7 @@ NEUTRAL = {
   "rope.map_group": (None,),
   "rope.map_chunk": (None,),
   "rope.map_shift": (None,),
+  "rope.key_shift": (False,),
   "sinusoidal.at": ("input",),
   "task.contexts": (None,),
   "task.queries": (1,),
