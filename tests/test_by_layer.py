@@ -35,6 +35,7 @@ def tokens(length=L, seed=0):
     ({"pattern": ["rope", "3 none"], "from_last": True}, [*["none"] * 2, "rope", *["none"] * 3]),
     ({"pattern": "smollm3"}, [*["rope"] * 3, "none", *["rope"] * 2]),
     ({"pattern": "gemma3"}, ["rope"] * 6),
+    ({"pattern": "gemma4"}, ["rope"] * 6),
     ({"pattern": ["rpr k=3", "alibi"]}, ["rpr", "alibi"] * 3),
   ],
 )

@@ -17,6 +17,7 @@ FAMILIES = {
   # Yang et al. 2025 (RNoPE-SWA)
   "command_a": ("3 rope base=10000 layout=interleaved window=4096", "none"),
   "gemma3": ("5 rope base=10000 layout=half window=1024", "rope base=1000000 layout=half"),
+  "gemma4": ("5 rope base=10000 layout=half window=512", "rope base=1000000 layout=half p=0.25"),
   "llama4": ("3 rope base=500000 layout=interleaved chunk=8192", "none"),
   "modernbert": ("rope base=160000 layout=half", "2 rope base=10000 layout=half window=128"),
   "smollm3": ("3 rope base=2000000 layout=half", "none"),
