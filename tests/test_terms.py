@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from seed import some
 
-from posexp.encodings import ENCODINGS, Encoding, Span, layers_of
+from posexp.encodings import ENCODINGS, Encoding, Relation, Span, layers_of
 from posexp.encodings.bias import T5, ALiBi
 from posexp.encodings.disentangled import TUPE
 from posexp.encodings.distance import Sandwich
@@ -84,7 +84,9 @@ def test_every_term_can_be_left_out_of_any_head(encoding):
   @jax.jit
   def parts(span):  # the logits and, for the same weights, what is summed: [B,H,...]
     weights = jnp.full((B, H, L, L), 1 / L) * jnp.arange(1, L + 1) / L
-    return relation.score(q, k, span), relation.combine(weights, v, span).swapaxes(1, 2)
+    found = relation.score(q, k, span), relation.combine(weights, v, span).swapaxes(1, 2)
+    own = type(relation).weights is not Relation.weights
+    return (*found, relation.weights(q, k, span)) if own else found
 
   whole = parts(span)
   for term in relation.terms:

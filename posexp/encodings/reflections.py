@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
@@ -16,8 +17,6 @@ from posexp.encodings.base import Columns, Encoding, Relation, scaled
 from posexp.encodings.columns import neighbors, sums_between
 from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import add_bias, matmul
-
-CHUNK = 16  # keys after which queries are kept for the backward pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,11 +128,12 @@ def reflected(
     return jnp.where(seen[:, :, None, None], query - turn, query), found
 
   count = k.shape[1]
-  more = -count % CHUNK
+  size = math.isqrt(count)  # of a chunk, after which queries are kept for the backward pass
+  more = -count % size
 
   def chunks(x: Array) -> Array:  # keys first
     whole = jnp.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)])
-    return whole.reshape(-1, CHUNK, *whole.shape[1:])
+    return whole.reshape(-1, size, *whole.shape[1:])
 
   keys, strengths = k.astype(jnp.float32).swapaxes(0, 1), beta.swapaxes(0, 1)
   given = keys, strengths, jnp.moveaxis(passed, 2, 0), jnp.moveaxis(of_key, -1, 0)

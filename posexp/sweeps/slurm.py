@@ -108,7 +108,8 @@ def train_by_slurm(members: Sequence[Member], cfg: DictConfig) -> Iterator[Repor
         if warned != (warned := str(error)):
           log.warning("%s; the jobs go on", warned)
       yield None
-      time.sleep(SECONDS if jobs else 0)
+      if jobs:
+        time.sleep(SECONDS)
   finally:
     if jobs:
       arrays = " ".join(dict.fromkeys(job.array for job in jobs.values()))
