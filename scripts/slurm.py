@@ -206,8 +206,7 @@ def finish(case: Case) -> None:
 
 
 def time_limit(case: Case) -> None:
-  limits = "hydra.launcher.timeout_min=2", "hydra.launcher.signal_delay_s=20"
-  typed = case.type(*limits, steps=LONG)
+  typed = case.type("hydra.launcher.timeout_min=2", "hydra.launcher.signal_delay_s=20", steps=LONG)
   case.running(typed)
   case.queued_again(typed)
   case.check(jobs=1, steps=LONG)
@@ -333,9 +332,9 @@ def row(name: str, setup: Setup, folder: Path, reference: Path, chosen: list[str
     print(f"{name}, {what}: holds, {time.monotonic() - begun:.0f} s", flush=True)
     return f"holds, {case.slowest:.0f} s" if case.slowest else "holds"
 
+  together = [what for what in CASES if what in chosen]
   with ThreadPoolExecutor(AT_ONCE) as pool:
-    cells = [pool.submit(one, what, CASES[what]) for what in CASES if what in chosen]
-  found = [cell.result() for cell in cells]
+    found = list(pool.map(one, together, map(CASES.__getitem__, together)))
   if ALONE[0] in chosen:
     mode = setup.preempts
     found.append(one(ALONE[0], lambda case: preempted(case, mode)) if mode else "")
@@ -347,11 +346,8 @@ def row(name: str, setup: Setup, folder: Path, reference: Path, chosen: list[str
 def tried(setups: list[str], folder: Path, cases: list[str]) -> list[str]:
   """Try the cases in each set-up; return the table, in Markdown."""
   reference = Case(folder / "local/runs", folder)
-  local = [
-    Typed(reference.folder, *RUN, f"train.steps={steps}", *rest)
-    for steps, rest in ((STEPS, ["seeds=2"]), (LONG, []))
-  ]
-  for each in local:
+  local = (STEPS, ["seeds=2"]), (LONG, [])
+  for each in [Typed(reference.folder, *RUN, f"train.steps={n}", *rest) for n, rest in local]:
     each.ends(0)
   columns = [each for each in (*CASES, *ALONE) if each in cases]
   table = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]

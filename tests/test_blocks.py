@@ -18,6 +18,7 @@ from posexp.analysis.conformance import PROPERTIES
 from posexp.analysis.far_positions import far_positions
 from posexp.analysis.properties import VOCAB, paths
 from posexp.encodings import Encoding, Span, encoding
+from posexp.encodings.base import Layer
 from posexp.models.block import Block, Size
 from posexp.models.classifier import ClassifierSpec
 from posexp.models.language_model import LanguageModelSpec
@@ -78,7 +79,7 @@ def test_a_block_is_that_of_a_released_family(name):
     sizes = MODERN | {"num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "d_model": 32, "d_ff": 40}
     positions = encoding("rope", base=1e6, layout="half")
   size = Size(**sizes, norm_epsilon=1e-3, dropout=0.0)
-  block = Block(positions, size, causal=True, cross=False, rngs=rngs())
+  block = Block(Layer(positions), size, causal=True, cross=False, rngs=rngs())
   given = {key.removeprefix(f"{name}/"): GOLDEN[key] for key in GOLDEN if key.startswith(name)}
   x, expected, mask = (given.pop(key) for key in ("in", "out", "mask"))
   assert {path: x.shape for path, x in paths(block).items()} == {p: given[p].shape for p in given}

@@ -10,12 +10,14 @@ from seed import SEED
 
 from posexp.config import resolve
 from posexp.config.command_line import compose
-from posexp.encodings import ENCODINGS, Encoding
+from posexp.encodings import ENCODINGS, Encoding, make_encoding
 from posexp.encodings.complex_order import Complex
 from posexp.encodings.relative import RPR, TransformerXL
+from posexp.encodings.rngs import abstract_model
 from posexp.errors import UserError
 from posexp.models.backbones import CNNSize, LSTMSize
 from posexp.models.classifier import ClassifierSpec
+from posexp.models.language_model import LanguageModelSpec
 from posexp.models.transformer import Size
 from posexp.training import matching
 from posexp.training.matching import counts, facts, matched
@@ -153,3 +155,14 @@ def test_a_machine_without_the_cpu_says_how_to_add_it(monkeypatch):
   monkeypatch.setattr(jax, "local_devices", left_out)
   with pytest.raises(UserError, match=r"leaves out the CPU.*,cpu$"):
     matching.on_cpu()
+
+
+def test_the_forms_of_attention_are_those_of_every_layer():
+  layers = make_encoding(
+    {"encoding": "by_layer", "by_layer": {"pattern": ["none window=2", "none"]}}
+  )
+  size = dataclasses.replace(SIZE, num_layers=2)
+  model = abstract_model(LanguageModelSpec(300, layers, size).build)
+  assert [matching.forms(model, n) for n in (16, 300)] == ["reference", "blocked, reference"]
+  model = abstract_model(ClassifierSpec(300, 2, Encoding(), LSTMSize()).build)
+  assert matching.forms(model, 300) == "none"

@@ -76,19 +76,19 @@ def shares(name: str, found: Mapping[str, Shares]) -> Figure:
 
 def logits_by_offset(name: str, profile: Profile, near: int) -> Figure:
   """Draw the logit at offsets closer than `near`, whole and by term: a panel for each head."""
-  rows = {
-    "logit": {
-      "query and key drawn apart": relative_to_zero(profile.logits, profile.offsets),
-      "query equal to the key": relative_to_zero(profile.same, profile.offsets),
-    }
-  }
+  whole = {"query and key drawn apart": profile.logits, "query equal to the key": profile.same}
+  what, alone = "log of the weight", "whole and with one term alone"
+  if profile.softmax:
+    what, alone = "logit", "whole less that at offset 0, and each term alone"
+    whole = {label: relative_to_zero(each, profile.offsets) for label, each in whole.items()}
+  rows = {what: whole}
   if len(profile.terms) > 1:
     drawn = {term: each for term, each in profile.terms.items() if np.abs(each).max() > 1e-6}
     rows |= {f"term {term}": {None: each} for term, each in drawn.items()}
   every = profile.logits.shape[1]
   heads = min(every, len(COLORS))
   title = (
-    f"{name}: logit by offset (key − query), whole less that at offset 0, and each term alone\n"
+    f"{name}: {what} by offset (key − query), {alone}\n"
     "mean over random queries and keys, band of ± 1 standard deviation"
     f"{f'; the first {heads} of {every} heads' if every > heads else ''}"
   )

@@ -29,7 +29,7 @@ from posexp.models.transformer import Size, Stack
 from posexp.training.step import keys
 
 DRAWS = 64
-LEAST = 1e-30  # weight whose logarithm is shown
+LEAST = 1e-8  # weight whose logarithm is shown
 VOCABULARY = 64  # words of an untrained stack
 WIDTHS = (32, 128, 512)
 BASES = (100.0, 10_000.0, 1_000_000.0)
@@ -93,13 +93,15 @@ class Profile(NamedTuple):
   """The logits of one layer's relation by offset, for random queries and keys.
 
   All keys of a draw are the same vector, so that only offsets make logits differ. The vectors are
-  the layer's own projections of inputs from N(0, 1), like those that a norm gives.
+  the layer's own projections of inputs from N(0, 1), like those that a norm gives. Where weights
+  are no softmax of logits, their logarithms stand for these.
   """
 
   offsets: np.ndarray  # int [O]
   logits: np.ndarray  # [N,H,O], query and key drawn independently
   same: np.ndarray  # [N,H,O], query equal to the key
   terms: dict[str, np.ndarray]  # as `logits`, with this term alone
+  softmax: bool  # of these logits, weights are
 
   @property
   def spread(self) -> float:
@@ -119,6 +121,7 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
   length = available(encoding, length)
   count = length if stack.causal else 2 * length - 1
   heads = stack.size.num_heads
+  softmax = type(stack.blocks[layer].attention.relation).weights is Relation.weights
 
   @nnx.jit
   def ask(stack: Stack):
@@ -138,15 +141,13 @@ def profile(model: ProbeModel, length: int, layer: int = 0) -> Profile:
     def logits(q: Array | None, only: str | None = None) -> Array:
       scale = {term: jnp.full(heads, float(only in (None, term))) for term in relation.terms}
       here = span.replace(term_scale=scale)
-      if type(relation).weights is Relation.weights:
-        found = relation.score(q, k, here)[:, :, 0]
-      else:  # no softmax: what would have to be the logits of one
-        found = jnp.log(jnp.maximum(relation.weights(q, k, here)[:, :, 0], LEAST))
+      found = relation.score(q, k, here) if softmax else relation.weights(q, k, here)
+      found = found[:, :, 0] if softmax else jnp.log(jnp.maximum(found[:, :, 0], LEAST))
       return jnp.broadcast_to(found, (DRAWS, heads, count))
 
     return logits(q), logits(same), {term: logits(q, term) for term in relation.terms}
 
-  return Profile(np.arange(count) - (length - 1), *jax.device_get(ask(stack)))
+  return Profile(np.arange(count) - (length - 1), *jax.device_get(ask(stack)), softmax)
 
 
 def relative_to_zero(logits: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -289,16 +289,9 @@ class FeedForward(nnx.Module):
 class Block(nnx.Module):
   """Self-attention, then attention to a source if there is one, then the feed-forward network."""
 
-  def __init__(
-    self,
-    encoding: Encoding,
-    size: Size,
-    *,
-    causal: bool,
-    cross: bool,
-    factor: logits.Factor | None = None,
-    rngs: Rngs,
-  ):
+  def __init__(self, layer: Layer, size: Size, *, causal: bool, cross: bool, rngs: Rngs):
+    encoding, factor = layer.encoding, size.factor(layer)
+
     def norm() -> Callable[[Array], Array]:
       return norm_of(encoding, size.d_model, size, rngs.fork())
 

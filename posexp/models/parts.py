@@ -45,7 +45,7 @@ class Unit(NamedTuple):
 
 
 FEED_FORWARDS = {
-  "relu": Unit(lambda x: jax.nn.relu(x)),
+  "relu": Unit(jax.nn.relu),
   "gelu": Unit(functools.partial(jax.nn.gelu, approximate=False)),  # by the error function
   "gelu_tanh": Unit(functools.partial(jax.nn.gelu, approximate=True)),
   "geglu": Unit(functools.partial(jax.nn.gelu, approximate=False), gated=True),

@@ -105,15 +105,7 @@ class Stack(nnx.Module):
       Kind(encodings.index(layer.encoding), layer.window, layer.chunk) for layer in layers
     )
     self.blocks = nnx.List(
-      Block(
-        layer.encoding,
-        size,
-        causal=causal,
-        cross=cross,
-        factor=size.factor(layer),
-        rngs=rngs.fork(),
-      )
-      for layer in layers
+      Block(layer, size, causal=causal, cross=cross, rngs=rngs.fork()) for layer in layers
     )
     for block in self.blocks:
       block.attention.form = attention.for_layer(

@@ -40,22 +40,20 @@ class FlipFlop(Diagnostic):
     return sum(math.comb(n, ones) * max(ones, n - ones) for ones in range(n + 1)) / (n * 2**n)
 
 
-def permutations_of(group: str) -> list[tuple[int, ...]]:
-  """Return the permutations of a group in order, those of `s3` or the even ones of `a5`."""
-  every = itertools.permutations(range(int(group[1])))
-  return [p for p in every if group[0] == "s" or _inversions(p) % 2 == 0]
-
-
-def _inversions(p: tuple[int, ...]) -> int:
-  return sum(a > b for a, b in itertools.combinations(p, 2))
-
-
 @functools.cache
 def products_of(group: str) -> np.ndarray:
-  """Return the number of the product p∘q of permutations number p and q, int [G,G]."""
-  every = permutations_of(group)
+  """Return the number of the product p∘q of permutations number p and q, int [G,G].
+
+  They are numbered in order: those of three things for `s3`, the even ones of five for `a5`.
+  """
+  things = {"s3": 3, "a5": 5}[group]
+  every = [p for p in itertools.permutations(range(things)) if group == "s3" or _is_even(p)]
   number = {p: i for i, p in enumerate(every)}
   return np.array([[number[tuple(p[each] for each in q)] for q in every] for p in every])
+
+
+def _is_even(p: tuple[int, ...]) -> bool:
+  return sum(a > b for a, b in itertools.combinations(p, 2)) % 2 == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +69,7 @@ class GroupWords(Diagnostic):
 
   @property
   def symbols(self) -> int:
-    return len(permutations_of(self.group))
+    return len(products_of(self.group))
 
   def product(self, words: np.ndarray) -> np.ndarray:
     """Multiply permutations along the first axis."""

@@ -13,6 +13,7 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
+from flax import nnx
 from jax.sharding import Mesh
 
 from posexp.errors import UserError, counted
@@ -80,7 +81,8 @@ def run_training(
   program.update.await_xla()
   mesh = program.mesh
   facts = matching.facts(spec, data.length, setup.size)
-  facts |= {"steps": rhythm.steps}
+  model = nnx.merge(program.graphdef, program.shapes.params, program.shapes.settings)
+  facts |= {"attention": matching.forms(model, data.length), "steps": rhythm.steps}
   facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
   facts |= {"processor": processor(), "versions": versions()}
   with Trackers(trackers, run, setup.config, facts) as opened:

@@ -96,16 +96,13 @@ def facts(spec: ModelSpec, length: int, given: AnySize) -> dict[str, Any]:
     "flops_per_token": own["flops"],
     "flops_per_token_of_none": none["flops"],
     **({varied: getattr(spec.size, varied)} if varied else {}),
-    "attention": ", ".join(forms(spec, length)) or "none",
   }
 
 
-def forms(spec: ModelSpec, length: int) -> list[str]:
-  """Return the forms in which a model's layers attend to `length` tokens, each once."""
-  stacks = [
-    each for _, each in nnx.iter_modules(abstract_model(spec.build)) if isinstance(each, Stack)
-  ]
-  return list(dict.fromkeys(form for stack in stacks for form in stack.forms(length)))
+def forms(model: nnx.Module, length: int) -> str:
+  """Name the forms in which a model's layers attend to `length` tokens, each once, or "none"."""
+  stacks = [module for _, module in nnx.iter_modules(model) if isinstance(module, Stack)]
+  return ", ".join(dict.fromkeys(form for each in stacks for form in each.forms(length))) or "none"
 
 
 def matched(spec: ModelSpec, length: int) -> ModelSpec:

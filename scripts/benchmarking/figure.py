@@ -11,7 +11,7 @@ from benchmarking.cases import PASSES
 from benchmarking.rows import Row
 from posexp.plotting import COLORS, GRAY, panels
 
-MARKS = ("o", "s", "^", "D")
+MARKS, DASHES = ("o", "s", "^", "D"), ("-", "--", ":", "-.")
 QUANTITIES = {
   "microseconds": "µs of a token",
   "ratio": "",
@@ -20,7 +20,10 @@ QUANTITIES = {
 
 
 def cost(rows: Sequence[Row], device: str) -> Figure | None:
-  """Return a row of panels for each pass and width, a line for each label; None for one length."""
+  """Return a row of panels for each pass and width, a line for each label; None for one length.
+
+  What has one encoding has one color, and what is computed in one way has one mark and one dash.
+  """
   groups: dict[tuple, dict[str, list[Row]]] = {}
   for row in rows:
     if row["pass"] not in ("seeds", "start"):
@@ -42,9 +45,13 @@ def cost(rows: Sequence[Row], device: str) -> Figure | None:
   )
   for (key, lines), across in zip(groups.items(), axes, strict=True):
     work, model, dtype, d_model = key
-    for index, (label, found) in enumerate(lines.items()):
-      color = GRAY if label == found[0]["against"] else COLORS[index % len(COLORS)]
-      mark = MARKS[index // len(COLORS) % len(MARKS)]
+    kinds = [(line[0]["encoding"], line[0]["options"]) for line in lines.values()]
+    ways = [(line[0]["attention"], line[0]["by"]) for line in lines.values()]
+    encodings, several = list(dict.fromkeys(kinds)), list(dict.fromkeys(ways))
+    for kind, way, (label, found) in zip(kinds, ways, lines.items(), strict=True):
+      lap, index = divmod(encodings.index(kind), len(COLORS))
+      color = GRAY if kind[0] == "none" else COLORS[index]
+      style = (several.index(way) + lap) % len(MARKS)
       found = sorted(found, key=lambda row: row["length"])
       for each, name in zip(across, QUANTITIES, strict=True):
         points = [(row["length"], of(row, name)) for row in found if of(row, name) is not None]
@@ -52,7 +59,8 @@ def cost(rows: Sequence[Row], device: str) -> Figure | None:
           each.plot(
             *zip(*points, strict=True),
             color=color,
-            marker=mark,
+            marker=MARKS[style],
+            linestyle=DASHES[style],
             markersize=3.5,
             linewidth=1.2,
             label=label,
