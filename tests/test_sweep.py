@@ -142,7 +142,7 @@ def test_a_run_that_is_done_says_how_long_the_others_will_take(caplog, tmp_path)
 def test_a_sweep_says_what_becomes_of_its_runs(trainer):
   trainer.broken["rpr", 1] = ValueError("a first line\nand a second")
   status, out, err = command(*SWEEP)
-  lines = out.splitlines()
+  lines = [line.partition("; about")[0] for line in out.splitlines()]  # a machine may be slow
   folders = [folder(read("encoding=rpr", f"rpr.k={k}", "seed=1")) for k in (2, 4)]
   reason = "failed: ValueError: a first line; its traceback is in"
   assert lines[:9] == [
