@@ -41,7 +41,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
   """
   doing("loading JAX and Flax")
   from posexp.config import plugins
-  from posexp.runs import ReadOnlyRun, RunWriter, folder
+  from posexp.runs import ReadOnlyRun, RunWriter, folder, parents
   from posexp.tasks.contract import finished
   from posexp.tracking import chosen, repeat
   from posexp.training import costs, devices, processes, terminal
@@ -57,6 +57,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     path = folder(config, **setup.data_digests())
     if config["distributed"] == "auto":
       processes.join(path, config["distributed_timeout"])
+    parents.check_same(path, config)
     if not processes.is_main_process():
       trackers = {}
     kind = RunWriter if processes.is_main_process() else ReadOnlyRun

@@ -44,6 +44,7 @@ class RunOptions:
   """The options at the top level of a config, which stand in no section."""
 
   seed: Annotated[int, between(0, LARGEST)] = 0
+  init: str | None = None
   runs: str = "runs"
   rerun: bool = False
   seeds: Count | None = None
@@ -52,8 +53,9 @@ class RunOptions:
   distributed_timeout: Positive = 300.0
 
   def __post_init__(self):
-    if not self.runs:
-      raise ValueError("runs must name a folder")
+    for name in ("runs", "init"):
+      if getattr(self, name) == "":
+        raise ValueError(f"{name} must name a folder")
     if self.workers != "auto" and (isinstance(self.workers, str) or self.workers < 1):
       raise ValueError(f"workers must be auto or at least 1, not {self.workers}")
 

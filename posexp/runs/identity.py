@@ -112,6 +112,8 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     given = kept.get(section) or {}
     if key in given and given[key] in neutral and BESIDE.get(option, key) in given:
       kept[section] = {other: given[other] for other in given if other != key}
+  if (init := kept.pop("init", None)) is not None:
+    kept["init"] = init["run"]  # wherever its folder is
   for group, plugin in config.get("plugins", {}).items():
     section = {"task": "task", "optimizer": "train"}.get(group, plugin["name"])
     kept[section] = (kept.get(section) or {}) | {"sha256": plugin["sha256"][:12]}

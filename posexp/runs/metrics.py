@@ -27,6 +27,8 @@ class Metric(NamedTuple):
 
 COST = ("time/", "memory/")  # prefixes of the costs of a run, which differ between equal runs
 
+PLACE = ("devices", "processor", "versions")  # facts of a summary: where a run was trained
+
 METRICS = {
   metric.name: metric
   for metric in (
@@ -97,6 +99,11 @@ def score(key: str, table: Mapping[str, Metric] = METRICS) -> Score:
     if name in table:
       return Score(key, table[name], "/".join(names[:at]), "/".join(names[at + 1 :]))
   return Score(key, Metric(key, key))
+
+
+def results(summary: Mapping[str, Any]) -> dict[str, Any]:
+  """Return a summary without the costs and the place of the training."""
+  return {k: v for k, v in summary.items() if not k.startswith(COST) and k not in PLACE}
 
 
 def declared(summaries: Iterable[Mapping[str, Any] | None]) -> dict[str, Metric]:

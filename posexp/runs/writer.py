@@ -20,15 +20,14 @@ from posexp import storage
 from posexp.errors import UserError, writing
 from posexp.runs.checkpoints import Checkpoints, Rank, best_of
 from posexp.runs.identity import digest
-from posexp.runs.metrics import COST, score
+from posexp.runs.metrics import results, score
 from posexp.runs.run import Broken, read_config, read_rows, read_summary
 from posexp.runs.seal import CONFIG, ROWS, SEAL, SUMMARY, seal
 
-PLACE = ("devices", "processor", "versions")  # facts of a summary: where a run was trained
 ACCURACY = score("validation/accuracy")
 OWNED = (  # what `rerun` removes, in this order
   SUMMARY, SEAL, "checkpoints", ROWS, CONFIG, "tokenizer.*", "predictions", "context", "figures",
-  "train.log", "wandb", "tensorboard",
+  "parent.json", "train.log", "wandb", "tensorboard",
 )  # fmt: skip
 
 
@@ -139,7 +138,7 @@ class RunWriter:
     self._sync()
     text = json.dumps(summary, indent=2, default=_item, allow_nan=False) + "\n"
     with contextlib.suppress(Broken):
-      if _results(read_summary(self.path) or {}) == _results(json.loads(text)):
+      if results(read_summary(self.path) or {}) == results(json.loads(text)):
         text = (self.path / SUMMARY).read_text("utf-8")
     with self._writing:
       seal(self.output, text)
@@ -267,11 +266,6 @@ def _journal(file: Path) -> Iterator[None]:
 def _identity(config: Mapping[str, Any]) -> tuple[str, Any]:
   # Without the paths of data: the folder's name has the digest of their content.
   return digest(config, data_digest=""), config.get("seed")
-
-
-def _results(summary: Mapping[str, Any]) -> dict[str, Any]:
-  """Return a summary without the costs and the place of the training."""
-  return {k: v for k, v in summary.items() if not k.startswith(COST) and k not in PLACE}
 
 
 _item = operator.methodcaller("item")  # a scalar of numpy or jax as Python's own

@@ -195,6 +195,9 @@ class Task(Protocol):
   headline: ClassVar[tuple[str, ...]]  # the results that tables show, the main one first
   metrics: ClassVar[tuple[Metric, ...]] = ()  # metrics that METRICS lacks or names differently
   followed: ClassVar[tuple[str, ...]] = ("loss",)  # metrics of `measure` that the log shows
+  # Options that a run may have otherwise than the one from whose weights it starts: neither tokens
+  # nor the texts of a split depend on them.
+  adjustable: ClassVar[tuple[str, ...]] = ()
   compare_by: ClassVar[str] = "accuracy"  # what right / tokens of `predict` is, over all examples
   prediction_columns: ClassVar[Columns | None] = (
     None  # of its predictions, where no task of posexp has these

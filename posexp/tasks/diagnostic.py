@@ -149,6 +149,7 @@ class Diagnostic(Answering):
   the input, or `encoder`, a classifier, where the answer is one symbol.
   """
 
+  adjustable = ("shortest", "longest", "lengths", "examples")
   symbols: ClassVar[int] = 2
   blind: ClassVar[float] = 0.0  # exact match of the best guess that knows no order
 

@@ -124,6 +124,7 @@ class Echo(Task):
   score: ClassVar[str] = "validation/accuracy"
   headline: ClassVar[tuple[str, ...]] = ("test/accuracy",)
   followed: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
+  adjustable = ("back", "segment")
 
   name: Name = "echo"
   back: Annotated[int, between(1, 2**16)] = 32

@@ -65,6 +65,7 @@ class Translation(Task):
   headline: ClassVar[tuple[str, ...]] = ("test/bleu", "test/chrf")
   metrics: ClassVar[tuple[Metric, ...]] = (Metric("accuracy", "token accuracy", percent=True),)
   followed: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "bleu", "exact_match")
+  adjustable = ("beam", "length_penalty", "bleu_pairs")
 
   name: Name = "translation"
   source: str = "en"

@@ -23,7 +23,7 @@ from posexp.status import doing
 from posexp.tasks import TASKS
 from posexp.tasks.contract import Data, ModelSpec, declared, prefixed, score_of
 from posexp.tracking import Tracker, Trackers
-from posexp.training import costs, matching, processes, terminal
+from posexp.training import costs, inherit, matching, processes, terminal
 from posexp.training.devices import by_rows, mesh_for, replicated, shard
 from posexp.training.evaluation import LOOK, SMALLER, Snapshot
 from posexp.training.optimizer import make_schedule
@@ -69,14 +69,16 @@ def run_training(
   Raises:
     UserError: the data are not in order, or the loss is no longer finite.
   """
-  step = run.checkpoints.find("latest") or 0
+  newest = run.checkpoints.find("latest")
+  step = newest or 0
+  inherit.check_data(setup)
   doing("reading the data")
   with processes.main_process_first():
     data = setup.task.prepare(run.path)
   doing("building the model")
   rhythm = Rhythm.of(setup, data)
   run.metric = score_of(setup.task, setup.task.chosen_by(data))
-  run.rewind(step, rhythm.rows(step))
+  run.rewind(-1 if newest is None else newest, rhythm.rows(step))
   spec, program, batches, upcoming = begin(setup, data, step)
   program.update.await_xla()
   mesh = program.mesh
@@ -154,9 +156,7 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
   key, steps = keys(seed)["dropout"], rhythm.steps
   learning_rate = make_schedule(job.setup.training, steps)
   doing("compiling the model")
-  state = run.checkpoints.restore(program.shapes) if step else program.init(seed)
-  if step:
-    log.info("going on from step %d", step)
+  state = begun(job)
   meter = costs.Meter(run.history, program.update, program.mesh, job.started)
   with (
     StopRequests() as stop,
@@ -202,6 +202,26 @@ def fit(job: Job, step: int, ready: Batches, upcoming: Shapes) -> State:
   return state
 
 
+def begun(job: Job) -> State:
+  """Return the state of the newest checkpoint; or a new one, which is that of step 0.
+
+  A run that starts from another one is evaluated there, and may turn out to be best there.
+  """
+  run, setup, program = job.run, job.setup, job.program
+  if (step := run.checkpoints.find("latest")) is not None:
+    log.info("going on from step %d", step)
+    return run.checkpoints.load(step, program.shapes)
+  if setup.config.get("init") is None:
+    return program.init(setup.config["seed"])
+  state = inherit.begin(setup, job.data, program, run.output)
+  row = validation_metrics(job, state)
+  run.log(0, row)
+  job.trackers.log(0, row)
+  terminal.first(setup.task, job.rhythm.steps, row)
+  run.save(0, state, row)
+  return state
+
+
 def conclude(job: Job, state: State) -> dict[str, Any]:
   """Return the summary: the best checkpoint's metrics on validation and, this once, on test.
 
@@ -223,7 +243,7 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
   summary |= task.conclude(data, model, run.output)
   check_finite(summary)
-  return summary | costs.of_run(run.history)
+  return summary | costs.of_run(run.history) | inherit.of_parent(run.output)
 
 
 def batches_after(setup: Setup, data: Data, mesh: Mesh, step: int) -> tuple[Batches, Shapes]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
 from posexp.config.checks import as_typed
 from posexp.config.schema import flat
@@ -98,6 +99,19 @@ def open_alone(path: Path | str, kind: type[Task], needed: str = "", rows: int =
   mesh, lanes = mesh_for(np.array([rows])), setup.training.batch_size
   compiled = program(spec, setup.training, 1, mesh, lanes)
   return TrainedModel(run, setup, spec, _restored(run, setup, compiled))
+
+
+def open_beside(path: Path | str, data: Data, mesh: Mesh) -> TrainedModel:
+  """Open a finished run for data of its task that are at hand, on some devices.
+
+  Raises:
+    UserError: there is no run, or its checkpoint is lost or damaged.
+  """
+  run, setup = _described(path, {})
+  spec = _without_data(run, data.model(setup.encoding, setup.size, setup.positions))
+  rows = int(data.rows_of(setup.training.batch_size).max())
+  compiled = program(spec, setup.training, 1, mesh, rows)
+  return TrainedModel(run, setup, spec, _restored(run, setup, compiled), data)
 
 
 def terms_of(spec: ModelSpec) -> list[tuple[str, ...]]:

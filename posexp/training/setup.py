@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from posexp.config import build, look_up, plugins
+from posexp.config import build, look_up, plugins, show
 from posexp.config.checks import LARGEST, as_typed, check_effective
 from posexp.config.schema import flat
 from posexp.data import files
 from posexp.data.batches import GRANULE
 from posexp.encodings import Encoding, all_encodings, check_limit, make_encoding
-from posexp.errors import Unsuited, UserError
+from posexp.errors import Unsuited, UserError, near
 from posexp.models.backbones import AnySize, make_size, refusal
 from posexp.models.positions import Positions
+from posexp.runs import FILES, Run, parents
+from posexp.runs.identity import decisive
 from posexp.tasks import make_task
 from posexp.tasks.contract import Data, ModelSpec, Task
 from posexp.training.devices import check_memory
@@ -41,6 +43,7 @@ class Setup(NamedTuple):
   @classmethod
   def of(cls, config: Mapping[str, Any]) -> Setup:
     """Raise UserError for options that do not exist or do not suit, by their full names."""
+    config, parent = parents.resolved(config)
     plugins.check("optimizer", config)
     name = str(config["encoding"])
     encoding, task, size = make_encoding(config), make_task(config).settled(), make_size(config)
@@ -61,6 +64,8 @@ class Setup(NamedTuple):
       )
     if why := refusal(name, setup.encoding, setup.size):
       raise Unsuited(why)
+    if parent is not None:
+      _check_parent(setup, parent)
     return setup
 
   def data_digests(self) -> dict[str, str | None]:
@@ -154,6 +159,19 @@ class Setup(NamedTuple):
         "task=text_classification does with task.tokenizer=word; leave it at null"
       )
     return matched(spec, data.length)
+
+
+def _check_parent(setup: Setup, parent: Run) -> None:
+  """Raise UserError unless a run and its parent have the same task, with the same tokens."""
+  here, there = (decisive(each)["task"] for each in (setup.config, parent.config))
+  free = {"name", *setup.task.adjustable, *(FILES if setup.task.data_digest() else ())}
+  differing = [key for key in {**there, **here} if here.get(key) != there.get(key)]
+  for option in [key for key in differing if key not in free]:
+    kept = "task" if option == "kind" else f"task.{option}"
+    raise UserError(
+      f"init={near(parent.path)}: it was trained with {kept}={show(there.get(option))}, and a run "
+      "has the data and the tokens of the run that it starts from; choose the same"
+    )
 
 
 def _as_read(config: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,32 +88,39 @@ def at_bar(bar: tqdm, row: Mapping[str, float]) -> None:
 def evaluation(task: Task, steps: int, history: Sequence[Mapping[str, float]], best: bool) -> None:
   """Print a line on the evaluation of the last row.
 
-  Metrics have one decimal fewer than in the final table. Loss and rate of training are means over
-  the steps since the evaluation before.
+  Loss and rate of training are means over the steps since the evaluation before.
   """
   row = history[-1]
-  found = []
-  for name in task.followed:
-    if f"validation/{name}" not in row:
-      continue
-    metric = metric_of(task, name)
-    decimals = len(format(0.0, metric.format).partition(".")[2]) - 1
-    found.append(f"{metric.title} {row[f'validation/{name}']:.{decimals}f}")
   begun, rows = since_evaluation(history)
   counts = np.diff([begun, *(each["step"] for each in rows)])
   loss, rate = (
     np.average([each[name] for each in rows], weights=counts)
     for name in ("train/loss", "time/tokens_per_second")
   )
-  parts = [
-    f"step {row['step']:>{len(str(steps))}}/{steps}",
-    f"train loss {loss:.3f}",
-    f"validation {found[0]}",
-    *found[1:],
-    f"{rate:,.0f} tokens/s",
-    *["best"] * best,
-  ]
-  log.info("%s", "   ".join(parts))
+  trained = f"train loss {loss:.3f}"
+  _say(
+    steps, row["step"], trained, *_validated(task, row), f"{rate:,.0f} tokens/s", *["best"] * best
+  )
+
+
+def first(task: Task, steps: int, row: Mapping[str, float]) -> None:
+  """Print a line on the evaluation before the first step, of a run that starts from another one."""
+  _say(steps, 0, *_validated(task, row))
+
+
+def _say(steps: int, step: float, *parts: str) -> None:
+  log.info("%s", "   ".join([f"step {step:>{len(str(steps))}}/{steps}", *parts]))
+
+
+def _validated(task: Task, row: Mapping[str, float]) -> list[str]:
+  """Return what an evaluation has found, in words, with a decimal fewer than the final table."""
+  found = []
+  for name in task.followed:
+    if f"validation/{name}" in row:
+      metric = metric_of(task, name)
+      decimals = len(format(0.0, metric.format).partition(".")[2]) - 1
+      found.append(f"{metric.title} {row[f'validation/{name}']:.{decimals}f}")
+  return [f"validation {found[0]}", *found[1:]]
 
 
 def since_evaluation(

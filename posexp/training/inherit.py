@@ -1,0 +1,123 @@
+"""How a run begins with the weights of another one, its parent: `init=RUN`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from posexp import storage
+from posexp.config import show
+from posexp.errors import UserError, near
+from posexp.runs import digest, parents, read_run
+from posexp.tasks.contract import Data
+from posexp.training.restore import open_beside
+from posexp.training.setup import Setup
+from posexp.training.step import Program, State
+
+log = logging.getLogger("posexp")
+
+NOTES = "parent.json"  # in the folder of a run: what it has of its parent
+NAMED = 6  # parameters in a line
+
+
+def check_data(setup: Setup) -> None:
+  """Raise UserError if a run's parent was trained on other data, or its config.yaml was changed.
+
+  The tokens and the splits of both are then the same, so a child never learns a text by which its
+  parent was tested.
+  """
+  if setup.config.get("init") is None:
+    return
+  run = read_run(parents.path_of(setup.config))
+  there = Setup.of(run.config)._replace(task=setup.task)
+  if digest(run.config, **there.data_digests()) != run.digest:
+    raise UserError(
+      f"init={near(run.path)}: the data of this run are not those that it was trained on, or its "
+      "config.yaml was changed; a run goes on with the data of the run that it starts from"
+    )
+
+
+def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
+  """Return the state before the first step: the parent's parameters, and new ones for the rest.
+
+  Parameters are matched by their paths in the model. What is taken, new and dropped is logged, and
+  written into the folder for `of_parent`.
+
+  Raises:
+    UserError: a parameter has another size in the parent, which is damaged, or has no checkpoint.
+  """
+  state, path = program.init(setup.config["seed"]), parents.path_of(setup.config)
+  parent = open_beside(path, data, program.mesh)
+  theirs, own = _by_path(parent.snapshot.state.params), _by_path(state.params)
+  taken = [name for name in own if name in theirs]
+  for name in taken:
+    there, here = ([*each[name].shape] for each in (theirs, own))
+    if there != here:
+      raise UserError(
+        f"init={near(path)}: {name} is {there} there and {here} here, and what a run takes from "
+        f"another must have the same size{_differing(parent.setup.config, setup.config)}"
+      )
+  new, dropped = [name for name in own if name not in theirs], [*theirs.keys() - own.keys()]
+  numbers = sum(own[name].size for name in taken), sum(each.size for each in own.values())
+  step = int(parent.snapshot.state.step)
+  rows = {
+    "": f"{near(path)}, step {step:,}: {numbers[0]:,} of {numbers[1]:,} parameters are taken",
+    "new": _listed(new),
+    "dropped": _listed(dropped),
+  }
+  for label, text in rows.items():
+    if text:
+      log.info("%-9s %s", "init", f"{label}: {text}" if label else text)
+  summary = parent.run.summary
+  storage.write(folder / NOTES, json.dumps({
+    "step": step, "taken": taken, "new": new, "dropped": sorted(dropped),
+    "validation": {key: each for key, each in summary.items() if key.startswith("validation/")},
+    # Of all ancestors: a parent may have had one.
+    "parent_steps": summary["stopped_at"] + summary.get("parent_steps", 0),
+    "time/parent_seconds": summary["time/seconds"] + summary.get("time/parent_seconds", 0.0),
+  }, indent=2) + "\n")  # fmt: skip
+  flat, tree = jax.tree.flatten(state.params)
+  values = [
+    jax.device_put(jax.device_get(theirs[name]), leaf.sharding) if name in theirs else leaf
+    for name, leaf in zip(own, flat, strict=True)
+  ]
+  return dataclasses.replace(state, params=jax.tree.unflatten(tree, values))
+
+
+def of_parent(folder: Path) -> dict[str, Any]:
+  """Return what the summary of a run has of its parent; nothing for a run without one."""
+  found = json.loads(storage.read(folder / NOTES) or b"{}")
+  costs = {key: found.pop(key) for key in ("parent_steps", "time/parent_seconds") if key in found}
+  return costs | ({"parent": found} if found else {})
+
+
+def _by_path(tree: Any) -> dict[str, jax.Array]:
+  """Return the parameters by their paths; words have one, be there a table of positions or not."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  named = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+  return {name.replace("/embed/words/", "/embed/"): leaf for name, leaf in named}
+
+
+def _listed(names: Iterable[str]) -> str:
+  """Return names in order, those of a later layer left out where the first has the same."""
+  names = sorted(names)
+  more = f", and {len(names) - NAMED} more" if len(names) > NAMED else ""
+  return ", ".join(names[:NAMED]) + more
+
+
+def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+  """Return the options of the model and the encoding in which the configs differ, in words."""
+  sections = ["model"] + [here["encoding"]] * (there["encoding"] == here["encoding"])
+  found = [
+    f"{section}.{key}={show((there.get(section) or {}).get(key))}"
+    for section in sections
+    for key, value in (here.get(section) or {}).items()
+    if (there.get(section) or {}).get(key) != value
+  ]
+  return f"; there, {', '.join(found)}" if found else ""

@@ -1,0 +1,152 @@
+"""Runs that start from the weights of others: what they take, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import order
+import pytest
+
+from posexp.runs import read_run
+from posexp.training.restore import open_trained
+
+pytestmark = pytest.mark.usefixtures("home")
+
+FEW = [*(each for each in order.BRIEF if "rpr.k" not in each), "train.log_every=2"]
+TABLES = [f"stack/blocks/0/attention/relation/tables/{name}" for name in ("keys", "values")]
+
+
+@pytest.fixture(scope="module")
+def options(home):
+  return [*order.write(home), *FEW]
+
+
+@pytest.fixture(scope="module")
+def parent(options):
+  """The folder of a run of two seeds."""
+  assert order.command("-m", *options, "seed=0,1").status == 0
+  (path,) = Path("runs").glob("*/*/*")
+  return path
+
+
+@pytest.fixture(scope="module")
+def children(options, parent):
+  """Their runs go on from them, each from that of its seed, with the same options."""
+  typed = ["-m", *options, "seed=0,1", f"init={parent}", "runs=children"]
+  assert order.command(*typed).status == 0
+  (path,) = Path("children").glob("*/*/*")
+  return typed, path
+
+
+@pytest.mark.parametrize("seed", ["seed=0", "seed=1"])
+def test_a_child_begins_where_its_parent_was_best(parent, children, seed):
+  before, after = read_run(parent / seed), read_run(children[1] / seed)
+  first = order.timeless(after.history[0])
+  assert first == {"step": 0} | {name: before.summary[name] for name in first if name != "step"}
+  assert before.digest != after.digest
+  assert after.summary["parent"]["step"] == before.summary["step"]
+  assert after.summary["parent_steps"] == before.summary["stopped_at"]
+  assert after.summary["time/parent_seconds"] == before.summary["time/seconds"]
+  assert not after.summary["parent"]["new"] + after.summary["parent"]["dropped"]
+
+
+def test_a_child_that_is_stopped_goes_on_to_the_same_numbers(options, parent, children):
+  argv = [*options, f"init={parent}", "runs=stopped"]
+  for step in (0, 2, 4):
+    with order.interrupted(step):
+      assert order.command(*argv).status
+  assert order.command(*argv).status == 0
+  assert order.result(order.only("stopped")) == order.result(children[1] / "seed=0")
+
+
+def test_a_child_of_one_run_for_all_seeds_is_another_run(options, parent, children):
+  found = order.command(*options, f"init={parent / 'seed=0'}", "seed=1", "runs=one")
+  assert found.status == 0, found.err
+  one, paired = (read_run(path) for path in (order.only("one"), children[1] / "seed=1"))
+  assert one.digest != paired.digest
+  assert one.history[0]["validation/loss"] == read_run(parent / "seed=0").summary["validation/loss"]
+
+
+@pytest.mark.parametrize(
+  ("changes", "new", "dropped"),
+  [
+    (["encoding=none"], [], TABLES),
+    (["encoding=learned"], ["stack/embed/vector/rows"], TABLES),
+    (["encoding=rpr", "rpr.values=false"], [], TABLES[1:]),
+  ],
+)
+def test_what_is_new_and_what_is_dropped(options, parent, changes, new, dropped):
+  runs = "_".join(changes)
+  found = order.command(*options, *changes, f"init={parent}", f"runs={runs}")
+  assert found.status == 0, found.err
+  kept = json.loads((order.only(runs) / "parent.json").read_text())
+  assert kept["new"] == new
+  assert kept["dropped"] == dropped
+  assert "stack/embed/table" in kept["taken"]
+  # And back: what was dropped is new again.
+  back = order.command(*options, f"init={order.only(runs)}", f"runs={runs}_back")
+  assert back.status == 0, back.err
+  assert json.loads((order.only(f"{runs}_back") / "parent.json").read_text())["new"] == dropped
+
+
+def test_the_parents_of_a_parent_are_counted(options, children):
+  found = order.command(*options, f"init={children[1]}", "runs=third")
+  assert found.status == 0, found.err
+  assert read_run(order.only("third")).summary["parent_steps"] == 12
+
+
+def test_a_run_needs_its_parent_no_more_once_it_has_begun(children, tmp_path):
+  kept = shutil.copytree(children[1], tmp_path / children[1].name)
+  assert open_trained(kept / "seed=0").run.summary
+
+
+def test_a_child_is_trained_again_from_its_folder(children):
+  found = order.command("--again", str(children[1] / "seed=1"))
+  assert found.status == 0, found.err
+  assert "note" not in found.err
+  assert order.result(order.only("again")) == order.result(children[1] / "seed=1")
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    (
+      ["model.d_model=32"],
+      "head/kernel is [16, 2] there and [32, 2] here, and what a run takes from another must have "
+      "the same size; there, model.d_model=16",
+    ),
+    (
+      ["task.tokenizer=char"],
+      "it was trained with task.tokenizer=word, and a run has the data and the tokens of the run "
+      "that it starts from; choose the same",
+    ),
+    (["task.train=test.jsonl"], "the data of this run are not those that it was trained on"),
+    (["seed=7"], "no run of seed=7 is there; train it, or name the run that all seeds are to"),
+    (["init=nowhere"], "init=nowhere: nowhere: there is no such folder"),
+    (["init="], "init must name a folder"),
+  ],
+  ids=lambda each: each[0] if isinstance(each, list) else "",
+)
+def test_what_is_refused(options, parent, changes, message):
+  found = order.command(*options, f"init={parent}", "runs=refused", *changes)
+  assert found.status == 2
+  assert message in found.err
+  assert "Traceback" not in found.err
+  assert not Path("refused").exists()
+
+
+def test_a_parent_that_has_not_finished_or_is_another_one_now(options, parent, children, tmp_path):
+  shutil.copytree(parent, path := tmp_path / parent.name)
+  argv = [*options, f"init={path}", "runs=changed"]
+  summary = path / "seed=0" / "summary.json"
+  kept = summary.read_text()
+  summary.unlink()
+  assert "has not finished" in order.command(*argv).err
+  summary.write_text(kept)
+  assert order.command(*argv).status == 0
+  (path / "seed=0" / "run.sha256").unlink()
+  summary.write_text(kept.replace('"test/loss": ', '"test/loss": 1'))
+  found = order.command(*argv)
+  assert found.status == 2
+  assert "started from other weights than" in found.err
+  assert order.command(*argv, "rerun=true").status == 0
