@@ -54,7 +54,10 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
     yield f"<p>{escape(sentences.missing(results, 'figures'))}</p>"
   costs = tables.cost_table(results)
   known = _table(costs) if costs[1] else f"<p>{escape(sentences.missing(results, 'costs'))}</p>"
-  yield f"<h2>Costs</h2>{known}<h2>Runs</h2>"
+  yield f"<h2>Costs</h2>{known}"
+  if (families := tables.family_table(results))[1]:
+    yield f"<h2>Weights of other runs</h2>{_table(families)}"
+  yield "<h2>Runs</h2>"
   cells = tables.sheet(results.rows[:ROWS]).astype(object)
   cells = cells.where(cells.notna(), "").astype(str)
   count = len(results.rows)

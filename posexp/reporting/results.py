@@ -35,6 +35,8 @@ COSTS = {  # heading -> key of the summary
   "steps": "stopped_at",
   "seconds": "time/seconds",
   "compile s": "time/compile_seconds",
+  "parents' steps": "parent_steps",
+  "parents' seconds": "time/parent_seconds",
   "peak MiB": "memory/peak_bytes",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from posexp.reporting import sentences
 from posexp.reporting.grouping import Group, number
 from posexp.reporting.results import Results
 from posexp.reporting.text import MISSING, Table, markdown, one_line, p_number, tabulated, wrapped
+from posexp.runs.metrics import declared, score
 
 
 def score_table(results: Results) -> Table:
@@ -50,6 +52,28 @@ def cost_table(results: Results) -> Table:
   return ["", *names], rows
 
 
+def family_table(results: Results) -> Table:
+  """Return a row for each group of runs that started from the weights of others, their parents.
+
+  Scores are means of the validation split: the parents' best, which is that of step 0 where no
+  option changes what the weights do; that of step 0; and the runs' own best.
+  """
+  key = f"validation/{results.score.metric.name}"
+  parents = {
+    f"{run.encoding}/{run.digest}": group.label for group in results.groups for run in group.runs
+  }
+  rows, unit = [], score(key, declared(run.summary for run in results.runs))
+  for group in results.groups:
+    begun = [run for run in group.repeats.values() if "parent" in run.summary]
+    own = [(run.summary["parent"]["validation"], run.history[0], run.summary) for run in begun]
+    if own and all(key in each for each in own[0]):
+      name, _, seed = str(begun[0].settings["init"]).partition("/seed=")
+      whose = parents.get(name, name) + (f", seed {seed}" if seed else "")
+      means = [statistics.fmean(each[key] for each in column) for column in zip(*own, strict=True)]
+      rows.append([group.label, whose, *map(unit.number, means)])
+  return ["", "starts from", f"its {unit.title}", "at step 0", "at the best step"], rows
+
+
 def _cost(value: float) -> str:
   return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -74,6 +98,8 @@ def _section(results: Results) -> Iterator[str]:
   yield (
     tabulated(costs, "pipe") if costs[1] else wrapped(markdown(sentences.missing(results, "costs")))
   )
+  if (families := family_table(results))[1]:
+    yield tabulated(families, "pipe")
   yield wrapped(markdown(sentences.method(results)))
   yield "\n".join(wrapped(markdown(f"Note: {each}"), "- ") for each in sentences.notes(results))
 
