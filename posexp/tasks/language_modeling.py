@@ -124,7 +124,7 @@ class LanguageModeling(sources.Sourced, Task):
   way_out: ClassVar[str] = "task=language_modeling task.train=FILE, or take task=reviews"
 
   name: Name = "language_modeling"
-  package: Literal["imdb"] | None = None
+  package: Literal["imdb", "sympy"] | None = None
   subset: Annotated[str | None, only_with("hub")] = None
   text: str | None = None
   tokenizer: Literal["byte", "char", "word", "bpe"] = "byte"
