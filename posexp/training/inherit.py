@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import jax
 from posexp import storage
 from posexp.config import show
 from posexp.errors import UserError, near
-from posexp.runs import digest, parents, read_run
+from posexp.runs import Run, digest, parents, read_run
 from posexp.tasks.contract import Data
 from posexp.training.restore import open_beside
 from posexp.training.setup import Setup
@@ -63,25 +63,17 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
         f"init={near(path)}: {name} is {there} there and {here} here, and what a run takes from "
         f"another must have the same size{_differing(parent.setup.config, setup.config)}"
       )
-  new, dropped = [name for name in own if name not in theirs], [*theirs.keys() - own.keys()]
-  numbers = sum(own[name].size for name in taken), sum(each.size for each in own.values())
+  new, dropped = sorted(own.keys() - theirs.keys()), sorted(theirs.keys() - own.keys())
+  some, every = (sum(own[name].size for name in names) for names in (taken, own))
   step = int(parent.snapshot.state.step)
-  rows = {
-    "": f"{near(path)}, step {step:,}: {numbers[0]:,} of {numbers[1]:,} parameters are taken",
-    "new": _listed(new),
-    "dropped": _listed(dropped),
-  }
-  for label, text in rows.items():
-    if text:
-      log.info("%-9s %s", "init", f"{label}: {text}" if label else text)
-  summary = parent.run.summary
-  storage.write(folder / NOTES, json.dumps({
-    "step": step, "taken": taken, "new": new, "dropped": sorted(dropped),
-    "validation": {key: each for key, each in summary.items() if key.startswith("validation/")},
-    # Of all ancestors: a parent may have had one.
-    "parent_steps": summary["stopped_at"] + summary.get("parent_steps", 0),
-    "time/parent_seconds": summary["time/seconds"] + summary.get("time/parent_seconds", 0.0),
-  }, indent=2) + "\n")  # fmt: skip
+  taking = f"step {step:,}: {some:,} of {every:,} parameters are taken"
+  log.info("init      %s, %s", near(path), taking)
+  for label, names in {"new": new, "dropped": dropped}.items():
+    if names:
+      more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+      log.info("          %s: %s%s", label, ", ".join(names[:NAMED]), more)
+  found = {"step": step, "taken": taken, "new": new, "dropped": dropped} | _before(parent.run)
+  storage.write(folder / NOTES, json.dumps(found, indent=2) + "\n")
   flat, tree = jax.tree.flatten(state.params)
   values = [
     jax.device_put(jax.device_get(theirs[name]), leaf.sharding) if name in theirs else leaf
@@ -97,18 +89,21 @@ def of_parent(folder: Path) -> dict[str, Any]:
   return costs | ({"parent": found} if found else {})
 
 
+def _before(parent: Run) -> dict[str, Any]:
+  """Return the best scores of a parent, and what it and all of its ancestors cost."""
+  summary = parent.summary
+  return {
+    "validation": {key: each for key, each in summary.items() if key.startswith("validation/")},
+    "parent_steps": summary["stopped_at"] + summary.get("parent_steps", 0),
+    "time/parent_seconds": summary["time/seconds"] + summary.get("time/parent_seconds", 0.0),
+  }
+
+
 def _by_path(tree: Any) -> dict[str, jax.Array]:
   """Return the parameters by their paths; words have one, be there a table of positions or not."""
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   named = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
   return {name.replace("/embed/words/", "/embed/"): leaf for name, leaf in named}
-
-
-def _listed(names: Iterable[str]) -> str:
-  """Return names in order, those of a later layer left out where the first has the same."""
-  names = sorted(names)
-  more = f", and {len(names) - NAMED} more" if len(names) > NAMED else ""
-  return ", ".join(names[:NAMED]) + more
 
 
 def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
