@@ -42,6 +42,7 @@ def test_products_of_linear_maps_have_the_work_of_their_matrices(known):
   assert flops == pytest.approx(3 * 2 * (tokens * matrices + rows * head), rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_loop_counts_as_the_kernels_of_all_its_turns(monkeypatch):
   monkeypatch.setattr(cross_entropy, "AT_ONCE", 2 * 2 * 20)  # four turns of two tokens
   case = case_of("--model", "decoder")

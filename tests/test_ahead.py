@@ -101,6 +101,7 @@ def run(out, *argv):
   return benchmark.benchmark(benchmark.arguments([*TINY, "--out", str(out), *argv]), "typed so")
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_for_each_encoding_and_form(tmp_path, monkeypatch):
   here = Mesh(np.array(jax.devices()[:1]), ("data",))
   monkeypatch.setattr(ahead, "mesh_of", lambda count, name: here)

@@ -94,6 +94,7 @@ def test_lengths_of_batches():
   assert batches.padded_length(17, limit=20) == 20
 
 
+@pytest.mark.slow
 def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(tmp_path):
   path = tmp_path / "run"
   matched = "match: parameters"

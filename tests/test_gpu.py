@@ -58,6 +58,7 @@ def test_the_options_of_each_part_are_those_of_the_benchmark():
       assert gpu.benchmark.cases.plan(gpu.benchmark.arguments(options.split()))[0]
 
 
+@pytest.mark.slow
 def test_the_check_fails_if_a_kernel_differs_or_does_not_run_and_says_where(monkeypatch, tmp_path):
   """A CPU computes what cuDNN is given; of causal attention it is made to give a wrong output."""
   attend = cudnn.attend

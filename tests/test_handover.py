@@ -59,6 +59,7 @@ def mine(home, monkeypatch):
   return MINE
 
 
+@pytest.mark.slow
 def test_a_launcher_of_hydra_s_trains_what_is_left_of_a_sweep(mine):
   typed = ["-m", "encoding=none,rpr,none", *TINY, mine]
   assert order.command(*typed, "encoding=none").status == 0

@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import order
+import pytest
 import run_folders
 import yaml
 from fuzz import SEED, contents, rounds, typed
@@ -225,6 +226,7 @@ def stays_in_its_place(run):
   assert not owned.exists()
 
 
+@pytest.mark.slow
 def test_hostile_labels_and_texts_are_trained_and_evaluated(tmp_path):
   rng = random.Random(SEED)
   labels = ["=1+1", "\x1b[2J</script>\n", "日本 語"]

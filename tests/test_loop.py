@@ -133,6 +133,7 @@ def losses(path):
   return [json.loads(line)["train/loss"] for line in file.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_eight_devices_have_the_losses_of_one_which_can_go_on_from_them(home, never_stopped):
   assert re.search(r"^training .* on 1 cpu$", never_stopped[0], re.M)
 

@@ -5,6 +5,7 @@ import sys
 
 import jax
 import plain_jax
+import pytest
 
 import posexp
 from posexp.kernels import gradients, lookup
@@ -20,6 +21,7 @@ def test_every_hand_written_gradient_is_measured():
   assert written == {f for f in measured if isinstance(f, jax.custom_vjp)}
 
 
+@pytest.mark.slow
 def test_parts_are_left_to_jax_and_put_back():
   kept = dict(vars(gradients))
   with plain_jax.left_to_jax(list(plain_jax.PARTS.values())):

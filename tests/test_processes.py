@@ -99,7 +99,7 @@ def test_all_processes_stop_at_the_same_step_and_train_the_same_run():
     ]
 
 
-@pytest.mark.parametrize("dies", [0, 1])
+@pytest.mark.parametrize("dies", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_process_whose_partner_dies_says_so_and_ends(dies):
   code = f"""
 import os, time

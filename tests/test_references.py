@@ -76,7 +76,7 @@ def test_numbers_are_those_of_the_references(name):
     np.testing.assert_allclose(everything[path][...], expected, atol=most, err_msg=path)
 
 
-@pytest.mark.parametrize("options", [FORWARD, COUNTED], ids=str)
+@pytest.mark.parametrize("options", [FORWARD, pytest.param(COUNTED, marks=pytest.mark.slow)])
 def test_what_holds_with_a_factor(options):
   case = properties.Case(LAYERS, causal=True, options=options)
   for name in ("padding", "cached_decoding", "spans", "long_texts", "gradients", "bfloat16"):

@@ -223,7 +223,7 @@ def test_the_last_table_holds_means_and_deviations_of_each_task(trainer):
 VARIED = ["task=numbers,mr", "encoding=rpr,none", "rpr.k=2,4", "train.weight_decay=0,${seed}"]
 
 
-@pytest.mark.parametrize("more", [[], ["++train.clip=2"]])
+@pytest.mark.parametrize("more", [[], pytest.param(["++train.clip=2"], marks=pytest.mark.slow)])
 def test_the_config_of_each_run_is_as_hydra_composes_it(more):
   args = command_line.parse(["-m", *VARIED, "seed=0,3", "model.dropout=0.2", *more])
   found = members(args, command_line.shared(args.overrides))
