@@ -280,6 +280,10 @@ def test_a_command_measures_draws_and_keeps(runs, trained, capsys):
   assert found["curves"][0]["loss"][12] == pytest.approx(other.nats[12].mean())
   assert "gain of a doubling" in out
   assert (run / "figures" / "context-test.png").exists()
+  held = typed(run, "--beyond", 3, "--positions", 32)["scores"][0]
+  assert [*read_context_losses(run, "test").nats] == [8, 11, 16, 23, 24]
+  assert "beyond the training length the loss changes by" in capsys.readouterr().out
+  assert {"context/slope", "context/holds_to"} <= held.keys()
   table = typed(run, "--context", "16,32", "--window", "disjoint", "--positions", 320)
   assert [*table["by_place"]] == ["0-15", "16-31"]
   assert json.dumps(table)
@@ -332,7 +336,8 @@ def test_damaged_losses_are_one_sentence(tmp_path, damage):
     ("--memory 8", "--memory is for --text or --context"),
     ("--context 8 --without position", "--without means nothing with --context"),
     ("--context 8 --stride 2", "--stride is for --window sliding"),
-    ("--positions 8", "--positions is for --context"),
+    ("--positions 8", "--positions is for --context or --beyond"),
+    ("--beyond 1", "--beyond must be at least 2, not 1"),
     ("--context 0,8", "argument --context: invalid ranges value"),
     ("--context 8 RUN", "name one run; several are for --recl"),
     ("--context 100000", "a context of 100,000 tokens: only 0 of the "),
