@@ -14,6 +14,8 @@ examples:
   python -m posexp.evaluate RUN --text - --per-token --memory 512 < letter.txt
   python -m posexp.evaluate RUN --context 16,32,64,128,256,512
                        the loss of the same tokens, each with exactly so many before it
+  python -m posexp.evaluate RUN --beyond 8
+                       the same up to 8 training lengths: how the loss grows, and where it breaks
   python -m posexp.evaluate RUN --context 64,512 --memory 0,64,256
   python -m posexp.evaluate RUN --context 64,512 --window disjoint
   python -m posexp.evaluate RUN --lengths 20:100:5                of a diagnostic
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 MEASURED = {  # what is measured -> the options that say something of it
   "text": ("options", "memory", "segment", "window", "per_token"),
   "context": ("options", "memory", "window", "stride", "positions"),
+  "beyond": ("options", "memory", "positions"),
   "lengths": ("options",),
   "recl": (),
   "": ("options", "without", "layers", "heads", "grid", "records"),  # a split
@@ -79,11 +82,14 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   option("--context", metavar="16,32,64", type=ranges, help="losses by how many tokens are read")
   stride = "with --context --window sliding, in tokens; default: half the shortest"
   option("--stride", metavar="S", type=int, help=stride)
-  option("--positions", metavar="N", type=int, help="with --context: how many tokens are scored")
+  many = "with --context or --beyond: how many tokens are scored"
+  option("--positions", metavar="N", type=int, help=many)
+  beyond = "the curve of losses by context, or position, up to so many training lengths"
+  option("--beyond", metavar="8", type=int, help=beyond)
   many = "a diagnostic's exact match at these lengths: 30,60 or from:to:step"
   option("--lengths", metavar="20:100:5", type=ranges, help=many)
   option("--recl", action="store_true", help="relative effective context lengths of several runs")
-  args = parser.parse_for_run(argv, segment=2, stride=1, positions=1)
+  args = parser.parse_for_run(argv, segment=2, stride=1, positions=1, beyond=2)
   args.options, args.runs = [], []
   for word in args.words:
     is_option = OPTION.fullmatch(word) and not Path(word).exists()
@@ -141,7 +147,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
   trained = opened(args, args.run)
   if args.text is not None:
     return scoring.evaluate(args, trained)
-  if args.context:
+  if args.context or args.beyond:
     return context.evaluate(args, trained)
   if args.lengths:
     return lengths.evaluate(args, trained)

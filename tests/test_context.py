@@ -23,7 +23,12 @@ from posexp.config.command_line import compose
 from posexp.errors import UserError
 from posexp.reporting import effective_lengths
 from posexp.runs import read_run
-from posexp.runs.context_losses import bits_per_byte, read_context_losses, write_context_losses
+from posexp.runs.context_losses import (
+  ContextLosses,
+  bits_per_byte,
+  read_context_losses,
+  write_context_losses,
+)
 from posexp.tasks import make_task, windows
 from posexp.train import train
 from posexp.training.restore import open_trained, with_options
@@ -131,6 +136,33 @@ def test_all_contexts_with_a_memory_share_a_program(trained):
   assert "losses" not in counts
 
 
+def test_rows_of_targets_have_nearly_their_context(trained):
+  plain = without_memory(trained)
+  given = plain.snapshot, stream(plain), plain.data.vocabulary.bytes_of
+  found = windows.in_rows(*given, [16, 32], 40)
+  assert len(found.place) == len({*found.place}) == 48  # whole rows of 16
+  for exact, of, begin, step in ((16, 16, 0, 1), (31, 32, 0, 2), (32, 32, 1, 2)):
+    place = found.place[begin::step]
+    wanted = windows.losses(plain.snapshot, stream(plain), place, exact)[:, 0]
+    np.testing.assert_allclose(found.nats[of][begin::step], wanted, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+  ("nats", "gain", "slope", "holds_to"),
+  [
+    ((2.0, 1.5, 1.5, 1.5), 0.5, 0, 256),
+    ((2.0, 1.5, 1.51, 1.53), 0.5, 0.015, 128 * 2**0.5),
+    ((1.0, 1.5, 2.5, 2.6), -0.5, 0.55, 16 * 4**0.04),
+  ],
+)
+def test_what_follows_from_losses_by_context(nats, gain, slope, holds_to):
+  each = {context: np.full(8, nat) for context, nat in zip((16, 64, 128, 256), nats, strict=True)}
+  found = ContextLosses("", np.arange(8), np.ones(8, int), each).scores(64)
+  assert found["context/gain"] == pytest.approx(gain / math.log(2))
+  assert found["context/slope"] == pytest.approx(slope, abs=1e-9)
+  assert found["context/holds_to"] == pytest.approx(holds_to)
+
+
 def test_sliding_windows_of_stride_one_are_exact_contexts_and_disjoint_ones_begin_anew(trained):
   plain = without_memory(trained)
   sliding = context.consecutive(plain, "test", [4, 12], 24, 1)
@@ -226,11 +258,14 @@ def test_training_measures_contexts_at_its_end(runs):
   run = read_run(runs["transformer_xl"])
   kept = read_context_losses(run.path, "test")
   found = {key: value for key, value in run.summary.items() if key.startswith("context/")}
-  assert found == kept.scores()
+  assert found == kept.scores(T)
   assert [key for key in found if "loss" in key] == [f"context/loss/{n}" for n in (4, 8, 20)]
   less = {key: value for key, value in run.summary.items() if not key.endswith("/20")}
   lines = [*make_task(run.config).table(less)]  # as of a model that cannot read so much
   assert any(line.startswith("20 tokens") and "too few positions" in line for line in lines)
+  gained = {"context/gain": 0.01, "context_targets": 4096, "time/context_seconds": 3.0}
+  (said,) = [line for line in make_task(run.config).table(run.summary | gained) if "gain:" in line]
+  assert said.startswith("gain: below 0.05 bits per byte, so this model hardly uses more of its ")
 
 
 def test_a_command_measures_draws_and_keeps(runs, trained, capsys):
@@ -245,6 +280,10 @@ def test_a_command_measures_draws_and_keeps(runs, trained, capsys):
   assert found["curves"][0]["loss"][12] == pytest.approx(other.nats[12].mean())
   assert "gain of a doubling" in out
   assert (run / "figures" / "context-test.png").exists()
+  held = typed(run, "--beyond", 3, "--positions", 32)["scores"][0]
+  assert [*read_context_losses(run, "test").nats] == [8, 11, 16, 23, 24]
+  assert "beyond the training length the loss changes by" in capsys.readouterr().out
+  assert {"context/slope", "context/holds_to"} <= held.keys()
   table = typed(run, "--context", "16,32", "--window", "disjoint", "--positions", 320)
   assert [*table["by_place"]] == ["0-15", "16-31"]
   assert json.dumps(table)
@@ -297,7 +336,8 @@ def test_damaged_losses_are_one_sentence(tmp_path, damage):
     ("--memory 8", "--memory is for --text or --context"),
     ("--context 8 --without position", "--without means nothing with --context"),
     ("--context 8 --stride 2", "--stride is for --window sliding"),
-    ("--positions 8", "--positions is for --context"),
+    ("--positions 8", "--positions is for --context or --beyond"),
+    ("--beyond 1", "--beyond must be at least 2, not 1"),
     ("--context 0,8", "argument --context: invalid ranges value"),
     ("--context 8 RUN", "name one run; several are for --recl"),
     ("--context 100000", "a context of 100,000 tokens: only 0 of the "),

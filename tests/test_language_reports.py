@@ -129,17 +129,24 @@ def measured(path, means, places=40):
 
 
 def test_contexts_of_groups_are_a_chart_of_means_over_seeds(tmp_path, capsys):
+  given = (("rpr", 1.2, (1.6, 1.4)), ("learned", 1.5, (1.7,)), ("none", 1.6, (1.7, 1.7)))
   found = {
     (name, seed): measured(
-      run(tmp_path, name, seed, nats), dict(zip((16, 128), means, strict=False))
+      run(tmp_path, name, seed, nats, **{"task.segment": 128}),
+      dict(zip((16, 128), means, strict=False)),
     )
-    for name, nats, means in (("rpr", 1.2, (1.6, 1.4)), ("learned", 1.5, (1.7,)))
+    for name, nats, means in given
     for seed in (0, 1)
   }
   (results,) = typed(tmp_path, "--no-files")
+  text = " ".join(capsys.readouterr().out.split())
+  assert "| gain over 16 tokens (bits per byte) |" in text
+  rows = r"\| rpr \| \+0\.[23]\d{3} \| \| learned \| — \| \| none \| [+-]0\.0\d{3} \|"
+  assert re.search(rows, text)
+  assert "Note: More context than 16 tokens gains less than 0.05 bits per byte with none:" in text
   (chart,) = [each for each in charts(results) if each.kind == "contexts"]
   points = {(point.series, point.x): point.found for point in chart.points}
-  assert [*points] == [("rpr", 16), ("learned", 16), ("rpr", 128)]
+  assert [*points] == [*((name, 16) for name, *_ in given), ("rpr", 128), ("none", 128)]
   bits = [found["rpr", seed].nats[128].mean(dtype=float) / math.log(2) for seed in (0, 1)]
   assert points["rpr", 128].mean == pytest.approx(np.mean(bits))
   assert chart.title == "test bits per byte by tokens that are read before"

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,13 @@ from posexp.errors import UserError, near
 from posexp.plotting import COLORS, GRAY, band, line_style, log2_axis, panels
 from posexp.reporting.significance import estimate
 from posexp.reporting.text import tabulated, wrapped
-from posexp.runs.context_losses import bits_per_byte, write_context_losses
+from posexp.runs.context_losses import (
+  BEFORE,
+  EXCESS,
+  ContextLosses,
+  bits_per_byte,
+  write_context_losses,
+)
 from posexp.tasks import windows
 from posexp.tasks.language_modeling import LanguageModeling
 from posexp.training.restore import TrainedModel, with_options
@@ -59,19 +66,35 @@ def half_interval(values: np.ndarray) -> float:
   return math.nan if found.sd is None else found.half or 0.0
 
 
-def exact(
-  trained: TrainedModel, split: str, contexts: Sequence[int], positions: int | None
-) -> tuple[windows.ContextLosses, Curve]:
-  """Return losses of targets drawn at random, each with exactly a context's tokens before it.
+def up_to(beyond: int, trained: int) -> list[int]:
+  """Return contexts from 16 tokens to `beyond` segments of `trained` tokens: a doubling apart up to
+  a segment, and half a doubling beyond it.
+  """
+  short = [trained >> power for power in range(1, 32) if trained >> power > BEFORE]
+  steps = range(2 * math.ceil(math.log2(beyond)) + 1)
+  long = [round(trained * 2 ** (step / 2)) for step in steps]
+  return sorted(
+    {BEFORE, *short, *(each for each in long if each < beyond * trained), beyond * trained}
+  )
+
+
+def sampled(
+  trained: TrainedModel, split: str, contexts: Sequence[int], positions: int | None, *, rows: bool
+) -> tuple[ContextLosses, Curve]:
+  """Return losses of targets drawn at random, by how many tokens are read before them: exactly, of
+  each target by itself, or nearly, in rows of neighbors.
 
   Raises:
     UserError: the split is too short for the longest context.
   """
-  stream, bytes_of = trained.data.streams[split], trained.data.vocabulary.bytes_of
-  found = windows.by_context(trained.snapshot, stream, bytes_of, contexts, positions)
+  given = trained.snapshot, trained.data.streams[split], trained.data.vocabulary.bytes_of, contexts
+  if rows:
+    found = windows.in_rows(*given, positions or windows.TARGETS)
+  else:
+    found = windows.by_context(*given, positions)
   nats = {context: each.astype(np.float64) for context, each in found.nats.items()}
-  refused = _refused(trained, split, contexts)
-  return found, Curve(_name(trained), nats, found.bytes, refused, len(found.place))
+  blocks = len(found.place) // (windows.ROW if rows else 1)
+  return found, Curve(_name(trained), nats, found.bytes, _refused(trained, split, contexts), blocks)
 
 
 def consecutive(
@@ -131,6 +154,20 @@ def by_place(curve: Curve, context: int) -> dict[str, tuple[float, float]]:
   return found
 
 
+def beyond_training(found: Mapping[str, float], longest: int) -> str:
+  """Return how a model holds on beyond its training length, from the scores of `ContextLosses` with
+  up to `longest` tokens; "" where it has not read more than in training.
+  """
+  if "context/slope" not in found:
+    return ""
+  end = found["context/holds_to"]
+  held = f"from {end:,.0f} tokens on" if end < longest else f"nowhere up to {longest:,} tokens"
+  return (
+    f"beyond the training length the loss changes by {found['context/slope']:+.4f} nats per "
+    f"doubling; it exceeds its minimum by {EXCESS} nats {held}"
+  )
+
+
 def table(curves: Sequence[Curve]) -> str:
   """Format a row for each context of each curve."""
   rows: list[list[str]] = []
@@ -156,7 +193,7 @@ def _pm(value: float, half: float, sign: str = "") -> str:
 
 
 def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
-  """Carry out `posexp.evaluate --context`: print tables and draw a figure.
+  """Carry out `posexp.evaluate --context` or `--beyond`: print tables and draw a figure.
 
   Losses with exact contexts are kept in the run's folder, for the report and for RECL.
 
@@ -168,19 +205,24 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
   """
   if not isinstance(trained.setup.task, LanguageModeling):
     kind = trained.run.config["task"]["kind"]
-    raise UserError(f"--context is for language models; {trained.run.path} is a run of {kind}")
+    asked = "--context" if args.context else "--beyond"
+    raise UserError(f"{asked} is for language models; {trained.run.path} is a run of {kind}")
+  args.context = args.context or up_to(args.beyond, trained.data.length)
   models = [with_options(trained, {"model.memory": each}) for each in args.memory or ()]
   stride = None
   if args.window == "sliding":
     stride = args.stride or max(1, min(args.context) // 2)
-  curves = []
+  curves, scores = [], []
   for model in models or [trained]:
     if args.window:
       targets = args.positions or TOKENS
       curves.append(consecutive(model, args.split, args.context, targets, stride))
     else:
-      found, curve = exact(model, args.split, args.context, args.positions)
+      found, curve = sampled(
+        model, args.split, args.context, args.positions, rows=bool(args.beyond)
+      )
       curves.append(curve)
+      scores.append(found.scores(trained.data.length))
       if found.nats:
         write_context_losses(trained.run.path, _file(args, model), found)
   parts = {}
@@ -188,17 +230,32 @@ def evaluate(args: argparse.Namespace, trained: TrainedModel) -> dict[str, Any]:
     parts = by_place(curves[0], max(curves[0].nats))
   title = _title(trained, args, curves, stride)
   lines = "\n".join(map(wrapped, title.split("\n")))
-  print(lines, table(curves), *([place_table(curves[0].name, parts)] if parts else []), sep="\n\n")
-  drawn = [curve for curve in curves if curve.nats]
-  if drawn:
-    xlabel = f"tokens in a {args.window} window" if args.window else "tokens before the target"
-    segment, memory = trained.data.length, trained.run.config["model"]["memory"]
-    marks = sorted({segment, segment + memory})  # the spans of attention in training
-    folder = storage.unlinked(trained.run.path / "figures")
-    name = "-".join(["context", *([args.window] if args.window else []), _file(args, trained)])
-    made = plotting.save(figure(title, drawn, xlabel, marks, parts), folder, name)
-    print("", *map(near, made), sep="\n")
-  return result(trained, args, curves, parts)
+  tables = [table(curves), *([place_table(curves[0].name, parts)] if parts else [])]
+  said = [
+    wrapped(f"{curve.name}: {held}")
+    for curve, each in zip(curves, scores, strict=False)
+    if (held := beyond_training(each, max(curve.nats, default=0)))
+  ]
+  print(lines, *tables, *said, sep="\n\n")
+  if drawn := [curve for curve in curves if curve.nats]:
+    print("", *map(near, _draw(args, trained, drawn, title, parts)), sep="\n")
+  return result(trained, args, curves, parts) | {"scores": scores}
+
+
+def _draw(
+  args: argparse.Namespace,
+  trained: TrainedModel,
+  curves: Sequence[Curve],
+  title: str,
+  parts: Mapping[str, tuple[float, float]],
+) -> list[Path]:
+  """Draw curves into the run's folder; return the files."""
+  xlabel = f"tokens in a {args.window} window" if args.window else "tokens before the target"
+  segment, memory = trained.data.length, trained.run.config["model"]["memory"]
+  marks = sorted({segment, segment + memory})  # the spans of attention in training
+  folder = storage.unlinked(trained.run.path / "figures")
+  name = "-".join(["context", *([args.window] if args.window else []), _file(args, trained)])
+  return plotting.save(figure(title, curves, xlabel, marks, parts), folder, name)
 
 
 def _file(args: argparse.Namespace, model: TrainedModel) -> str:
@@ -219,7 +276,8 @@ def _title(
   by += "".join(f", {option}" for option in args.options)
   if args.window is None:
     what = f"{targets:,} targets of {args.split} drawn at random, the same with each context"
-    spread = "95 % intervals over targets"
+    rows = f"rows of {windows.ROW} targets" if args.beyond else "targets"
+    spread = f"95 % intervals over {rows}"
   else:
     part = stride and stride < min(args.context)
     which = f"the last {stride:,} of each window" if part else "all of each window"

@@ -10,6 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from posexp.reporting import heat_maps, sentences, tables
+from posexp.reporting.contexts import context_table, of_little_gain
 from posexp.reporting.figures import CAPTION, figures, heat_map_name, svg
 from posexp.reporting.grouping import value_of
 from posexp.reporting.results import Results
@@ -42,8 +43,10 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
   yield f'<p class="answer">{escape(sentences.answer(results))}</p>'
   yield _table(tables.score_table(results), "ranked")
   yield _items("said", sentences.differences(results))
-  yield _items("notes", list(sentences.notes(results)))
+  yield _items("notes", [*sentences.notes(results), *of_little_gain(results)])
   yield f'<p class="small">{escape(sentences.method(results))}</p>'
+  if (contexts := context_table(results))[1]:
+    yield f"<h2>Context</h2>{_table(contexts)}"
   if heat_map is not None:
     yield from _lengths({"groups by length": heat_map})
   drawn = "".join(_figure(title, svg) for title, svg in figures(results))

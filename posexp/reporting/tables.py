@@ -10,6 +10,7 @@ import pandas as pd
 
 from posexp.errors import pasted
 from posexp.reporting import sentences
+from posexp.reporting.contexts import context_table, of_little_gain
 from posexp.reporting.grouping import Group, number
 from posexp.reporting.results import Results
 from posexp.reporting.text import MISSING, Table, markdown, one_line, p_number, tabulated, wrapped
@@ -94,6 +95,8 @@ def _section(results: Results) -> Iterator[str]:
   yield wrapped(markdown(sentences.answer(results)))
   yield tabulated(score_table(results), "pipe")
   yield "\n".join(wrapped(markdown(each), "- ") for each in sentences.differences(results))
+  if (contexts := context_table(results))[1]:
+    yield tabulated(contexts, "pipe")
   costs = cost_table(results)
   yield (
     tabulated(costs, "pipe") if costs[1] else wrapped(markdown(sentences.missing(results, "costs")))
@@ -101,7 +104,8 @@ def _section(results: Results) -> Iterator[str]:
   if (families := family_table(results))[1]:
     yield tabulated(families, "pipe")
   yield wrapped(markdown(sentences.method(results)))
-  yield "\n".join(wrapped(markdown(f"Note: {each}"), "- ") for each in sentences.notes(results))
+  said = [*sentences.notes(results), *of_little_gain(results)]
+  yield "\n".join(wrapped(markdown(f"Note: {each}"), "- ") for each in said)
 
 
 def means(tasks: Sequence[Results]) -> Iterator[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,22 +17,65 @@ from posexp import storage
 from posexp.errors import UserError
 from posexp.runs.run import Run
 
+BEFORE = 16  # tokens of context, which nearly every model uses: a gain counts from there
+LEAST_GAIN = 0.05  # bits per byte: a model that gains less says little about order and memory
+EXCESS = 0.02  # nats above the minimum of a curve, from which on a model does not hold
+
 
 class ContextLosses(NamedTuple):
-  """Losses of the same targets of a text, by the number of tokens that are read before them."""
+  """Losses of the same targets of a text, by the number of tokens that are read before them.
+
+  Where a text begins, this number is the position of the target in it: these are also the losses by
+  position, of one sample of targets for all positions.
+  """
 
   text: str  # the digest of the text's tokens
   place: np.ndarray  # int64 [N]: which tokens of it were targets
   bytes: np.ndarray  # int64 [N]: that each of them stands for
   nats: dict[int, np.ndarray]  # by context in ascending order, float32 [N]
 
-  def scores(self) -> dict[str, float]:
-    """Return means by context, as a summary names them."""
-    found = {}
+  def scores(self, trained: int | None = None) -> dict[str, float]:
+    """Return means by context, as a summary names them.
+
+    For a model that was trained on segments of `trained` tokens, there are also `context/gain`, the
+    bits per byte that a segment gains over BEFORE tokens, and, where longer contexts were measured,
+    `context/slope` beyond the segment and `context/holds_to`.
+    """
+    found: dict[str, float] = {}
     for context, each in self.nats.items():
       found[f"context/loss/{context}"] = float(each.sum(dtype=np.float64) / len(each))
       found[f"context/bits_per_byte/{context}"] = bits_per_byte(each, self.bytes)
+    if trained is None:
+      return found
+    if trained > BEFORE and {BEFORE, trained} <= self.nats.keys():
+      least, most = (found[f"context/bits_per_byte/{each}"] for each in (BEFORE, trained))
+      found["context/gain"] = least - most
+    loss = {context: found[f"context/loss/{context}"] for context in self.nats}
+    beyond = {context: each for context, each in loss.items() if context >= trained}
+    if len(beyond) > 1:
+      found["context/slope"] = slope(beyond)
+      found["context/holds_to"] = holds_to(loss)
     return found
+
+
+def slope(loss: Mapping[int, float]) -> float:
+  """Return by how much losses grow per doubling of the context, fitted by least squares."""
+  doublings = np.log2([*loss]) - np.log2([*loss]).mean()
+  return float(doublings @ [*loss.values()] / (doublings @ doublings))
+
+
+def holds_to(loss: Mapping[int, float]) -> float:
+  """Return the context, beyond that of the lowest loss, at which losses by context, in ascending
+  order, exceed the lowest by EXCESS; the longest context if they never do.
+
+  Between two contexts, the loss is a line over the logarithm of the context.
+  """
+  least = min(loss, key=loss.__getitem__)
+  limit = loss[least] + EXCESS
+  for (short, low), (long, high) in itertools.pairwise(loss.items()):
+    if short >= least and high > limit:
+      return float(short * (long / short) ** ((limit - low) / (high - low)))
+  return float(max(loss))
 
 
 def bits_per_byte(nats: np.ndarray, bytes: np.ndarray) -> float:
@@ -87,7 +131,8 @@ def with_context_losses(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     if run.summary is not None:
       try:
         if (measured := read_context_losses(run.path, "test")) is not None:
-          run = dataclasses.replace(run, summary=run.summary | measured.scores())
+          trained = run.settings.get("task.segment")
+          run = dataclasses.replace(run, summary=run.summary | measured.scores(trained))
       except UserError as error:
         notes.append(str(error))
     found.append(run)

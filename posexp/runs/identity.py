@@ -70,6 +70,7 @@ NEUTRAL = {
   "rope.map_shift": (None,),
   "rope.key_shift": (False,),
   "sinusoidal.at": ("input",),
+  "task.context_targets": (None,),
   "task.contexts": (None,),
   "task.queries": (1,),
   "task.values": (1,),

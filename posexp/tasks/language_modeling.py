@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -18,7 +19,7 @@ from posexp.data.examples import Batch, numbered
 from posexp.data.splits import EVALUATED
 from posexp.data.vocabulary import END, Vocabulary
 from posexp.errors import UserError
-from posexp.runs.context_losses import write_context_losses
+from posexp.runs.context_losses import BEFORE, LEAST_GAIN, write_context_losses
 from posexp.runs.predictions import write_predictions
 from posexp.status import doing
 from posexp.tasks import byte_ngrams, windows
@@ -134,6 +135,14 @@ class LanguageModeling(sources.Sourced, Task):
   scored: Literal["full", "half"] = "full"
   validation_tokens: Count | None = 100_000
   contexts: list[Count] | None = None
+  context_targets: Count | None = None
+
+  @property
+  def measured_contexts(self) -> list[int]:
+    """The contexts with which the test split is measured, in ascending order: those of `contexts`,
+    and the two between which a gain counts."""
+    gain = [BEFORE, self.segment] if self.segment > BEFORE else []
+    return sorted({*(self.contexts or ()), *gain})
 
   def __post_init__(self):
     """Raise ValueError for an option that is wrong for any data."""
@@ -214,13 +223,24 @@ class LanguageModeling(sources.Sourced, Task):
     floors = byte_ngrams.baselines({split: data.streams[split] for split in ("train", "test")})
     summary = prefixed("test", measured | counted) | prefixed("baseline/test", floors["test"])
     summary["generated"] = len(generated)
-    if self.contexts:
-      by_context = windows.by_context(
-        snapshot, data.streams["test"], data.vocabulary.bytes_of, self.contexts
-      )
-      write_context_losses(folder, "test", by_context)
-      summary |= by_context.scores()
-    return summary
+    return summary | self.by_context(data, snapshot, folder)
+
+  def by_context(self, data: TextData, snapshot: Snapshot, folder: Path) -> dict[str, float]:
+    """Return the scores of the test split by context, which are kept in the run's folder; none of a
+    split that is too short for the gain alone.
+    """
+    stream, contexts = data.streams["test"], self.measured_contexts
+    longest = max(contexts, default=0)
+    if not contexts or not (self.contexts or len(stream.tokens) >= longest + windows.ROW):
+      return {}
+    begun, given = time.monotonic(), (snapshot, stream, data.vocabulary.bytes_of, contexts)
+    if self.contexts and not self.context_targets:
+      found = windows.by_context(*given)
+    else:
+      found = windows.in_rows(*given, self.context_targets or windows.TARGETS)
+    write_context_losses(folder, "test", found)
+    cost = {"context_targets": len(found.place), "time/context_seconds": time.monotonic() - begun}
+    return found.scores(self.segment) | cost
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the best checkpoint on both splits, and what needs no training by gradients."""
@@ -234,7 +254,13 @@ class LanguageModeling(sources.Sourced, Task):
       value = summary.get(f"context/bits_per_byte/{context}")
       shown = ["-", "too few positions"] if value is None else [format(value, metric.format)]
       rows.append([f"{context:,} tokens before a target, {metric.title}", "", *shown])
+    gain = summary.get("context/gain")
+    if gain is not None:
+      ends = f"{BEFORE} to {self.segment:,} tokens before a target"
+      rows.append([f"gain from {ends}, {metric.title}", "", f"{gain:+.4f}"])
     yield from aligned(rows)
+    if gain is not None:
+      yield of_context(summary, gain, self.segment)
     part = self.validation_tokens
     first = f"at most its first {part:,} tokens" if part else "all of it"
     yield f"validation: {first}; test: all of it"
@@ -242,6 +268,18 @@ class LanguageModeling(sources.Sourced, Task):
       f"bits per byte of test are of its {summary['test/bytes']:,} bytes; ends of documents are "
       "predicted, too"
     )
+
+
+def of_context(summary: Mapping[str, Any], gain: float, segment: int) -> str:
+  """Return what the gain in bits per byte of a run says, and what measuring it has cost."""
+  targets, seconds = summary["context_targets"], summary["time/context_seconds"]
+  cost = f"measured on {targets:,} tokens of test in {seconds:.1f} s"
+  if gain >= LEAST_GAIN:
+    return f"gain: {cost}"
+  return (
+    f"gain: below {LEAST_GAIN} bits per byte, so this model hardly uses more of its context than "
+    f"{BEFORE} of {segment:,} tokens, and says little about order, memory and length; {cost}"
+  )
 
 
 def segments(data: TextData, found: Outputs) -> Iterator[dict[str, Any]]:
