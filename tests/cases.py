@@ -104,7 +104,12 @@ VARIANTS = {
   ],
   "inkling": [{"rank": 3, "extent": 3, "clip": 0.01}, {"scale": False, "bias": True, "clip": None}],
   "grape": [{"gates": "both"}],
-  "dape": [{"base": "alibi", "width": 3}, {"base": "fire", "threshold": 2.0}, {"base": "none"}],
+  "dape": [
+    {"base": "alibi", "width": 3},
+    {"base": "fire", "threshold": 2.0},
+    {"base": "none"},
+    {"version": 2, "width": 3},
+  ],
   "fox": [{"start": 5.0}, {"gates": "bias", "times": (2.0, 9.0)}, {"gates": "fixed", "start": 1.0}],
   "by_layer": [
     {"pattern": ("t5 window=3", "rope base=50", "none window=2"), "from_last": True},

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 
 LEAK = 0.01  # of a LeakyReLU
+UNITS = 8  # of convolutions, at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +77,18 @@ class DAPE(Encoding):
   e_ij = A + P + f([A; P]), with A = q·k/√d of all heads, P the bias of `base`, and f a network
   2H → `width` → H with LeakyReLU for each pair of query and key. With `base=none`, e = A + f(A).
   In FIRE's network, of the same width, a LeakyReLU stands for ReLU, as in the authors' code;
-  `threshold` is FIRE's.
-  An encoder has it with `base` = `alibi` or `none`. All layers share P, and each has its own f.
+  `threshold` is FIRE's. All layers share P, and each has its own f. An encoder has it with
+  `base` = `alibi` or `none`.
+
+  In `version` 2 (Zheng et al. 2024 b), which is causal only, both maps of f are convolutions over
+  three of the keys that the query sees: the key before, the key itself and the key after. Behind
+  the last of them the second map reads one place more, which a masked key is in the authors' code.
   """
 
   base: Literal["alibi", "kerple", "fire", "none"] = "kerple"
   width: Count = 32
   threshold: Positive = 512.0
+  version: Literal[1, 2] = 1
 
   def __post_init__(self):
     super().__post_init__()
@@ -90,7 +97,7 @@ class DAPE(Encoding):
 
   @property
   def causal_only(self) -> bool:
-    return self.base in ("kerple", "fire")
+    return self.base in ("kerple", "fire") or self.version == 2
 
   @property
   def relative(self) -> bool:
@@ -101,7 +108,8 @@ class DAPE(Encoding):
     return True
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
-    return Mixed(self.base != "none", self.width, num_heads, rngs)
+    kind = Mixed if self.version == 1 else Convolved
+    return kind(self.base != "none", self.width, num_heads, rngs)
 
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     made: dict[str, Callable[[], Callable[[Span], Array] | None]] = {
@@ -116,18 +124,20 @@ class DAPE(Encoding):
 class Mixed(Relation):
   """q·k / √d + a bias + a network of both, which mixes heads."""
 
+  taps: ClassVar[int] = 1  # keys that each map of the network reads
+
   def __init__(self, biased: bool, width: int, num_heads: int, rngs: Rngs):
     self.biased = biased
     self.terms = ("content", "bias", "mixture") if biased else ("content", "mixture")
     around = nnx.initializers.uniform(2.0)
-    inputs = num_heads * (1 + biased)
+    inputs, hidden = self.taps * num_heads * (1 + biased), self.taps * width
 
     def drawn(*shape: int, fan_in: int) -> nnx.Param:  # U(±1/√fan_in), as PyTorch starts maps
       return nnx.Param((around(rngs.encoding(), shape) - 1) * fan_in**-0.5)
 
     self.kernel_in, self.bias_in = drawn(inputs, width, fan_in=inputs), drawn(width, fan_in=inputs)
-    self.kernel_out = drawn(width, num_heads, fan_in=width)
-    self.bias_out = drawn(num_heads, fan_in=width)
+    self.kernel_out = drawn(width, self.taps * num_heads, fan_in=hidden)
+    self.bias_out = drawn(num_heads, fan_in=hidden)
 
   def score(self, q, k, span):
     every = span.replace(term_scale=None)  # the network reads all, also where a term is off
@@ -138,14 +148,57 @@ class Mixed(Relation):
       bias = jnp.broadcast_to(span.shared, logits.shape)
       both = jnp.concatenate([logits, bias], axis=1)
       total = total + span.keep("bias") * bias
+    mixture = self.mixture(both, span) + self.bias_out[...][:, None, None]
+    return total + span.keep("mixture") * mixture
+
+  def mixture(self, both: Array, span: Span) -> Array:
+    """Return the network of logits and bias [B,I,Q,K] without its last bias, [B,H,Q,K]."""
 
     def bent(unit: tuple[Array, Array, Array]) -> Array:
       kernel, bias, out = unit
       hidden = jax.nn.leaky_relu(jnp.einsum("bhqk,h->bqk", both, kernel) + bias, LEAK)
       return hidden[:, None] * out[:, None, None]
 
-    # Unit by unit, so that nothing of [Q,K,width] is formed.
     units = self.kernel_in[...].T, self.bias_in[...], self.kernel_out[...]
-    none, step = jnp.zeros(logits.shape), jax.checkpoint(bent)
-    mixture = jax.lax.scan(lambda sum, unit: (sum + step(unit), None), none, units)[0]
-    return total + span.keep("mixture") * (mixture + self.bias_out[...][:, None, None])
+    return added_up(bent, units, (len(both), len(self.bias_out), *both.shape[2:]))
+
+
+def added_up(bent: Callable[[Any], Array], units: Any, shape: tuple[int, ...]) -> Array:
+  """Sum the arrays that `bent` makes of each unit, one after another.
+
+  Nothing of [Q,K,width] is formed, neither forward nor backward.
+  """
+  none, step = jnp.zeros(shape), jax.checkpoint(bent)
+  return jax.lax.scan(lambda sum, unit: (sum + step(unit), None), none, units)[0]
+
+
+class Convolved(Mixed):
+  """q·k / √d + a bias + two convolutions of both, over the key before, the key and the key after.
+
+  The keys that a query sees are moved to the front, with zeros around them. The first map reads the
+  logits of three keys, the second one writes to three keys.
+  """
+
+  taps = 3
+
+  def mixture(self, both, span):
+    seen = span.visible
+    place = jnp.where(seen, jnp.cumsum(seen, axis=2) - 1, seen.shape[2])[:, None]
+    order = jnp.argsort(place, axis=3)
+    front = jnp.take_along_axis(jnp.where(seen[:, None], both, 0), order, axis=3)
+    wide = jnp.pad(front, [(0, 0), (0, 0), (0, 0), (1, 2)])
+    keys = wide.shape[3] - 2  # one more, since the second map reads a place behind the last key
+    near = jnp.concatenate([wide[..., tap : tap + keys] for tap in range(3)], axis=1)
+
+    def bent(units: tuple[Array, Array, Array]) -> Array:
+      kernel, bias, out = units
+      hidden = jnp.einsum("biqk,ui->buqk", near, kernel) + bias[:, None, None]
+      return jnp.einsum("buqk,uo->boqk", jax.nn.leaky_relu(hidden, LEAK), out)
+
+    few = math.gcd(len(self.bias_in), UNITS)
+    units = self.kernel_in[...].T, self.bias_in[...], self.kernel_out[...]
+    units = jax.tree.map(lambda x: x.reshape(-1, few, *x.shape[1:]), units)
+    found = added_up(bent, units, (len(both), 3 * len(self.bias_out), *near.shape[2:]))
+    before, own, after = jnp.split(found, 3, axis=1)
+    total = own.at[..., 1:].add(before[..., :-1]).at[..., :-1].add(after[..., 1:])
+    return jnp.take_along_axis(total, place, axis=3)

@@ -49,6 +49,7 @@ NEUTRAL = {
   "clock.at": ("input",),
   "complex.distances": ("none",),
   "complex.wrap": (None,),
+  "dape.version": (1,),
   "index.at": ("input",),
   "learned.at": ("input",),
   "normalized.at": ("input",),
