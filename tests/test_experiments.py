@@ -27,8 +27,11 @@ EXPERIMENTS = {  # how many groups and seeds each has, and the size of its small
   "complex_order_lm": (4, 3),
   "content_position": (4, 5),
   "content_position_parsing": (5, 5),
+  "context_extension": (21, 5),
+  "context_extension_parents": (2, 5),
   "context_length": (13, 5),
   "field_translation": (17, 5),
+  "layers": (24, 5),
   "naive_positions": (5, 5),
   "seven_encodings_trec": (7, 5),
   "shaw_absolute": (2, 10),
@@ -47,6 +50,8 @@ MODELED = (
   "transformer_xl_terms_lm",
 )
 PARSED = ("content_position_parsing",)
+EXTENDED = ("context_extension", "context_extension_parents")  # whose small form must tell as much
+READ = (*EXTENDED, "layers")  # of source code
 TRANSLATED = (
   "field_translation",
   "naive_positions",
@@ -109,7 +114,7 @@ def test_diagnostics_are_all_tasks_with_all_encodings(size, tasks, encodings):
 @pytest.mark.parametrize("name", some(EXPERIMENTS, 6))
 def test_an_experiment_is_a_sweep_of_different_runs(name):
   files = [f"task.train={__file__}"] if name in PARSED else []  # only its digest is asked for
-  runs = planned(f"experiment={name}", *files, "seeds=1")
+  runs = planned(f"experiment={name}", *files, "init=null", "seeds=1")
   assert len(runs) == len({member.path.parent for member in runs}) == EXPERIMENTS[name][0]
   for member in runs:
     make_encoding(member.config)
@@ -118,7 +123,9 @@ def test_an_experiment_is_a_sweep_of_different_runs(name):
 def test_the_run_of_an_experiment_is_as_typed_alone():
   """One of each of four experiments drawn by date."""
   chance = random.Random(SEED)
-  for name in chance.sample([name for name in EXPERIMENTS if name not in PARSED], 4):
+  for name in chance.sample(
+    [name for name in EXPERIMENTS if name not in (*PARSED, EXTENDED[0])], 4
+  ):
     typed = f"experiment={name}"
     run = chance.choice(planned(typed, "seeds=1"))
     assert run.config == Setup.of(resolve(compose([typed, *shlex.split(run.options)]))).config
@@ -129,13 +136,13 @@ def test_its_small_size_varies_the_same_with_less_of_everything_else(name):
   large, small = (composed((f"experiment={name}{size}",)) for size in ("", "_small"))
   assert small.hydra.mode == large.hydra.mode == RunMode.MULTIRUN
   assert large.seeds == EXPERIMENTS[name][1]
-  assert small.hydra.sweeper.params == large.hydra.sweeper.params
+  assert small.hydra.sweeper.params.keys() == large.hydra.sweeper.params.keys()
   config = resolve(small)
-  tasks = {"numbers": TRANSLATED, "reviews": MODELED, "grammar": PARSED}
+  tasks = {"numbers": TRANSLATED, "reviews": MODELED, "grammar": PARSED, "source_code": READ}
   expected = next((task for task, names in tasks.items() if name in names), "mr")
   assert make_task(config).name == expected
   make_encoding(config)
-  assert config["model"]["d_model"] == 64
+  assert config["model"]["d_model"] == 64 + 64 * (name in EXTENDED)
   assert small.seeds in (3, large.seeds)
 
 
@@ -144,13 +151,15 @@ def test_an_experiment_says_what_it_asks_how_long_it_takes_and_what_is_published
   text = (CONFIGS / f"experiment/{name}.yaml").read_text()
   question, run, time, published = re.findall(r"^# (?!@)(?! )(.*)", text, re.MULTILINE)[:4]
   assert question.endswith("?")
-  assert run.split(" task.train=")[0] == f"Run: python -m posexp.train experiment={name}"
+  assert (
+    re.split(" (?:init|task.train)=", run)[0] == f"Run: python -m posexp.train experiment={name}"
+  )
   assert re.match(r"Time: .*\d+ (minutes|hours)", time)
   assert published.startswith("Published: ")
   small = (CONFIGS / f"experiment/{name}_small.yaml").read_text()
-  assert f"\n# Run: python -m posexp.train experiment={name}_small\n" in small
+  assert re.search(rf"\n# Run: python -m posexp.train experiment={name}_small( init=.*)?\n", small)
   assert re.search(r"\n# Time: .*\d+ minutes", small)
-  assert "params" not in small
+  assert "params" not in small or name in EXTENDED
 
 
 def test_what_is_typed_wins_over_an_experiment():

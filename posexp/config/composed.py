@@ -25,7 +25,7 @@ def _by(name: Any, values: Mapping[str, Any]) -> Any:
 
   A file of options writes `vocab_size: ${by:${.tokenizer},{bpe:2048}}`: null for other tokenizers.
   """
-  return values.get(str(name))
+  return {str(key): value for key, value in values.items()}.get(str(name))
 
 
 OmegaConf.register_new_resolver("by", _by, replace=True)

@@ -41,7 +41,7 @@ def resolved(config: Mapping[str, Any]) -> tuple[dict[str, Any], Run | None]:
   try:
     run = read_run(path / f"seed={seed}" if paired else path)
   except UserError as error:
-    raise UserError(f"init={given}: {error}") from error
+    raise UserError(f"init={given}: {str(error).removeprefix(f'{given}: ')}") from error
   if run.summary is None:
     raise UserError(
       f"init={given}: {near(run.path)} has not finished, so its weights may change; its command, "

@@ -118,7 +118,14 @@ class LanguageModeling(sources.Sourced, Task):
   score: ClassVar[str] = "validation/bits_per_byte"
   headline: ClassVar[tuple[str, ...]] = ("test/bits_per_byte", "test/perplexity")
   followed: ClassVar[tuple[str, ...]] = ("loss", "bits_per_byte")
-  adjustable = ("segment", "documents", "scored", "validation_tokens", "contexts")
+  adjustable = (
+    "segment",
+    "documents",
+    "scored",
+    "validation_tokens",
+    "contexts",
+    "context_targets",
+  )
   compare_by: ClassVar[str] = "bits_per_byte"
 
   columns: ClassVar[tuple[str, ...]] = ("text",)
