@@ -22,14 +22,7 @@ from posexp.config.checks import check
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.span import Span
 from posexp.kernels import cudnn
-from posexp.kernels.gradients import (
-  add_bias,
-  matmul,
-  normalized,
-  scores,
-  softmax,
-  weighted_sum,
-)
+from posexp.kernels.gradients import add_bias, matmul, normalized, scores, softmax, weighted_sum
 
 
 def scaled(q: Array) -> Array:
