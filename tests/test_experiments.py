@@ -151,13 +151,11 @@ def test_an_experiment_says_what_it_asks_how_long_it_takes_and_what_is_published
   text = (CONFIGS / f"experiment/{name}.yaml").read_text()
   question, run, time, published = re.findall(r"^# (?!@)(?! )(.*)", text, re.MULTILINE)[:4]
   assert question.endswith("?")
-  assert (
-    re.split(" (?:init|task.train)=", run)[0] == f"Run: python -m posexp.train experiment={name}"
-  )
+  assert run.split(" task.train=")[0] == f"Run: python -m posexp.train experiment={name}"
   assert re.match(r"Time: .*\d+ (minutes|hours)", time)
   assert published.startswith("Published: ")
   small = (CONFIGS / f"experiment/{name}_small.yaml").read_text()
-  assert re.search(rf"\n# Run: python -m posexp.train experiment={name}_small( init=.*)?\n", small)
+  assert f"\n# Run: python -m posexp.train experiment={name}_small\n" in small
   assert re.search(r"\n# Time: .*\d+ minutes", small)
   assert "params" not in small or name in EXTENDED
 

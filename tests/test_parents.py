@@ -59,6 +59,17 @@ def test_a_child_that_is_stopped_goes_on_to_the_same_numbers(options, parent, ch
   assert order.result(order.only("stopped")) == order.result(children[1] / "seed=0")
 
 
+def test_a_parent_is_found_by_the_options_that_trained_it(options, parent, children):
+  line = " ".join(options)
+  found = order.command(*options, f"init='{line}'")
+  assert found.status == 0, found.err
+  other = Path("runs", *children[1].parts[1:], "seed=0")
+  assert order.result(other) == order.result(children[1] / "seed=0")
+  found = order.command(*options, f"init='{line} rpr.k=3'", "runs=children")
+  assert found.status == 2
+  assert "have trained no run, which would be children/text_classification/rpr/" in found.err
+
+
 def test_a_child_of_one_run_for_all_seeds_is_another_run(options, parent, children):
   found = order.command(*options, f"init={parent / 'seed=0'}", "seed=1", "runs=one")
   assert found.status == 0, found.err
@@ -122,7 +133,7 @@ def test_a_child_is_trained_again_from_its_folder(children):
     ),
     (["task.train=test.jsonl"], "the data of this run are not those that it was trained on"),
     (["seed=7"], "no run of seed=7 is there; train it, or name the run that all seeds are to"),
-    (["init=nowhere"], "init=nowhere: nowhere: there is no such folder"),
+    (["init=nowhere"], "init=nowhere: there is no such folder"),
     (["init="], "init must name a folder"),
   ],
   ids=lambda each: each[0] if isinstance(each, list) else "",

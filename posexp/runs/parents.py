@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,11 @@ def resolved(config: Mapping[str, Any]) -> tuple[dict[str, Any], Run | None]:
     "results": _fingerprint(run),
   }
   return {**config, "init": record}, run
+
+
+def is_command(init: str) -> bool:
+  """Return whether `init` is the options of a command line, rather than a path."""
+  return re.match(r"[\w.]+=", init) is not None and not Path(init).exists()
 
 
 def path_of(config: Mapping[str, Any]) -> Path:

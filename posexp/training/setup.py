@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
-from posexp.config import build, look_up, plugins, show
+from posexp.config import RunOptions, build, look_up, plugins, resolve, show
 from posexp.config.checks import LARGEST, as_typed, check_effective
+from posexp.config.command_line import compose, explained
+from posexp.config.overrides import read
 from posexp.config.schema import flat
 from posexp.data import files
 from posexp.data.batches import GRANULE
@@ -17,7 +21,7 @@ from posexp.encodings import Encoding, all_encodings, check_limit, make_encoding
 from posexp.errors import Unsuited, UserError, near
 from posexp.models.backbones import AnySize, make_size, refusal
 from posexp.models.positions import Positions
-from posexp.runs import FILES, Run, parents
+from posexp.runs import FILES, Run, folder, parents
 from posexp.runs.identity import decisive
 from posexp.tasks import make_task
 from posexp.tasks.contract import Data, ModelSpec, Task
@@ -43,6 +47,8 @@ class Setup(NamedTuple):
   @classmethod
   def of(cls, config: Mapping[str, Any]) -> Setup:
     """Raise UserError for options that do not exist or do not suit, by their full names."""
+    if isinstance(init := config.get("init"), str) and parents.is_command(init):
+      config = {**config, "init": _trained_by(init, config["runs"])}
     config, parent = parents.resolved(config)
     plugins.check("optimizer", config)
     name = str(config["encoding"])
@@ -159,6 +165,29 @@ class Setup(NamedTuple):
         "task=text_classification does with task.tokenizer=word; leave it at null"
       )
     return matched(spec, data.length)
+
+
+@functools.cache
+def _trained_by(line: str, runs: str) -> str:
+  """Return the folder of the runs that the options of a command line train, a run a seed.
+
+  Raises:
+    UserError: the options are wrong, or no such run has begun.
+  """
+  try:
+    words = shlex.split(line)
+    with explained(read(words)):
+      setup = Setup.of(resolve(compose(words)) | {"runs": runs})
+  except (UserError, ValueError) as error:  # a quote that is not closed
+    raise UserError(f"init={line}: {error}") from error
+  path = folder(setup.config, **setup.data_digests()).parent
+  if not path.is_dir():
+    typed = shlex.join([*words, *([] if runs == RunOptions.runs else [f"runs={runs}"])])
+    raise UserError(
+      f"init={line}: these options have trained no run, which would be {near(path)}; train it "
+      f"first: python -m posexp.train {typed}"
+    )
+  return str(path)
 
 
 def _check_parent(setup: Setup, parent: Run) -> None:
