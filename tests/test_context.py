@@ -342,6 +342,7 @@ def test_damaged_losses_are_one_sentence(tmp_path, damage):
     ("--context 8 RUN", "name one run; several are for --recl"),
     ("--context 100000", "a context of 100,000 tokens: only 0 of the "),
     ("--context 100000 --window disjoint", "a window of 100,000 tokens: test has "),
+    ("--beyond 9000", "a context of 72,000 tokens: only 0 of the "),
     ("--recl", "--recl compares runs with each other: name two or more"),
   ],
 )

@@ -144,13 +144,6 @@ class LanguageModeling(sources.Sourced, Task):
   contexts: list[Count] | None = None
   context_targets: Count | None = None
 
-  @property
-  def measured_contexts(self) -> list[int]:
-    """The contexts with which the test split is measured, in ascending order: those of `contexts`,
-    and the two between which a gain counts."""
-    gain = [BEFORE, self.segment] if self.segment > BEFORE else []
-    return sorted({*(self.contexts or ()), *gain})
-
   def __post_init__(self):
     """Raise ValueError for an option that is wrong for any data."""
     check(self)
@@ -233,12 +226,14 @@ class LanguageModeling(sources.Sourced, Task):
     return summary | self.by_context(data, snapshot, folder)
 
   def by_context(self, data: TextData, snapshot: Snapshot, folder: Path) -> dict[str, float]:
-    """Return the scores of the test split by context, which are kept in the run's folder; none of a
-    split that is too short for the gain alone.
+    """Return the scores of the test split by context; its losses are kept in the run's folder.
+
+    To the contexts of the options, both ends of the gain are added, unless the text is too short.
     """
-    stream, contexts = data.streams["test"], self.measured_contexts
-    longest = max(contexts, default=0)
-    if not contexts or not (self.contexts or len(stream.tokens) >= longest + windows.ROW):
+    stream, ends = data.streams["test"], {BEFORE, self.segment}
+    gains = BEFORE < self.segment <= len(stream.tokens) - windows.ROW
+    contexts = sorted({*(self.contexts or ()), *(ends if gains else ())})
+    if not contexts:
       return {}
     begun, given = time.monotonic(), (snapshot, stream, data.vocabulary.bytes_of, contexts)
     if self.contexts and not self.context_targets:

@@ -130,8 +130,8 @@ def in_rows(
     UserError: the text is too short.
   """
   longest = max(contexts)
-  count = min(-(-targets // ROW), (len(stream.tokens) - longest) // ROW)
-  place = drawn(stream, longest, max(1, count), ROW)
+  most = max(0, len(stream.tokens) - longest) // ROW
+  place = drawn(stream, longest, min(-(-targets // ROW), most) or None, ROW)
   return _measured(snapshot, stream, bytes_of, contexts, place, ROW)
 
 
