@@ -81,8 +81,9 @@ class DAPE(Encoding):
   `base` = `alibi` or `none`.
 
   In `version` 2 (Zheng et al. 2024 b), which is causal only, both maps of f are convolutions over
-  three of the keys that the query sees: the key before, the key itself and the key after. Behind
-  the last of them the second map reads one place more, which a masked key is in the authors' code.
+  three of the keys that the query sees: the key before, the key itself and the key after. The
+  second map also reads one place behind the last of them, as where a masked key follows in the
+  authors' code.
   """
 
   base: Literal["alibi", "kerple", "fire", "none"] = "kerple"
