@@ -227,47 +227,34 @@ def test_bytes_are_those_of_the_file_and_not_of_its_lines(tmp_path):
   assert not notes
 
 
-SIZES = {  # documents, bytes and the first digits of sha256, by package
-  "imdb": {
-    "train": (22541, 29957116, "ce4beba7"),
-    "validation": (1143, 1512529, "040a6625"),
-    "test": (1218, 1567313, "68085675"),
-  },
-  "sympy": {
-    "train": (726, 14004578, "c1c875bf"),
-    "validation": (47, 818950, "4d9adbbc"),
-    "test": (39, 1030592, "43ea7a90"),
-  },
+SIZES = {  # documents, bytes and the first digits of sha256 of train, validation and test
+  "imdb": "22541 29957116 ce4beba7, 1143 1512529 040a6625, 1218 1567313 68085675",
+  "sympy": "726 14004578 c1c875bf, 47 818950 4d9adbbc, 39 1030592 43ea7a90",
 }
 
 
 @pytest.mark.parametrize("package", SIZES)
 def test_the_splits_of_a_package_are_the_same_for_ever(package):
   splits, notes, _ = documents.read(LanguageModeling(package=package))
-  assert {split: (len(each.starts) - 1, len(each.content)) for split, each in splits.items()} == {
-    split: (count, size) for split, (count, size, _) in SIZES[package].items()
-  }
-  digests = {split: hashlib.sha256(each.content).hexdigest()[:8] for split, each in splits.items()}
-  assert digests == {split: digest for split, (*_, digest) in SIZES[package].items()}
+  sizes = ((len(each.starts) - 1, len(each.content)) for each in splits.values())
+  digests = (hashlib.sha256(each.content).hexdigest()[:8] for each in splits.values())
+  found = (f"{n} {size} {digest}" for (n, size), digest in zip(sizes, digests, strict=True))
+  assert (*splits, ", ".join(found)) == (*SPLITS, SIZES[package])
   assert notes[0] == "the test split is a twentieth of the documents, held out by content hash"
 
 
-@pytest.mark.parametrize("package", SIZES)
-def test_a_package_that_is_missing_or_another_one_is_one_sentence(package, tmp_path, monkeypatch):
-  given, requirement = packages.PACKAGES[package], packages.PACKAGES[package].requirement
-  for folder, wrong, way_out in (
-    (None, "is missing", ""),
-    (tmp_path, "has other files than", "--force-reinstall "),
-  ):
-    found = folder and SimpleNamespace(submodule_search_locations=[str(folder)])
-    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name, found=found: found)
-    file = tmp_path / given.pattern.replace("**/*", "module")
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("other")
-    with pytest.raises(UserError) as error:
-      documents.read(LanguageModeling(package=package))
-    assert f"the package {given.name} {wrong}" in str(error.value)
-    assert str(error.value).endswith(f"; type python -m pip install {way_out}{requirement}")
+@pytest.mark.parametrize(
+  ("there", "wrong", "flag"),
+  [(False, "is missing", ""), (True, "has other files than", "--force-reinstall ")],
+)
+def test_a_package_that_is_another_one_is_one_sentence(there, wrong, flag, tmp_path, monkeypatch):
+  given = packages.PACKAGES["sympy"]
+  found = SimpleNamespace(submodule_search_locations=[str(tmp_path)]) if there else None
+  monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: found)
+  write(tmp_path / "module.py", "other")
+  message = f"the package sympy {wrong}.*; type python -m pip install {flag}{given.requirement}$"
+  with pytest.raises(UserError, match=message):
+    documents.read(LanguageModeling(package="sympy"))
 
 
 def test_a_prepared_corpus_is_read_again_and_a_damaged_one_is_made_again(tmp_path, monkeypatch):
