@@ -26,9 +26,7 @@ class TensorBoard(Tracker):
 
   def __post_init__(self):
     if importlib.util.find_spec("tensorboardX") is None:
-      raise UserError(
-        "tracker=tensorboard: tensorboardX is missing: pip install 'tensorboardX>=2.6'"
-      )
+      raise UserError("tracker=tensorboard needs a package: pip install 'tensorboardX>=2.6'")
 
   def open(
     self, run: RunWriter | Run, config: Mapping[str, Any], facts: Mapping[str, Any]

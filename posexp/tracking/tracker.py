@@ -20,7 +20,7 @@ log = logging.getLogger("posexp")
 
 # Keys of a summary that are no metrics, and are results or layout rather than facts of the run.
 RESULTS: tuple[str, ...] = ("step", "stopped_at", "averaged", "bleu_signature", "generated")
-RESULTS += ("headline", "metrics", "gates")
+RESULTS += ("headline", "metrics", "gates", "parent", "parent_steps", "context_targets")
 
 Tables = Mapping[str, Sequence[Mapping[str, Any]]]  # rows with the same keys, by the table's name
 
@@ -134,6 +134,4 @@ def repeat(trackers: Mapping[str, Tracker], folder: Path, config: Mapping[str, A
 
 def facts(summary: Mapping[str, Any] | None) -> dict[str, Any]:
   """Return the facts that training has logged, from the summary of a finished run."""
-  return {
-    key: value for key, value in (summary or {}).items() if "/" not in key and key not in RESULTS
-  }
+  return {k: v for k, v in (summary or {}).items() if "/" not in k and k not in RESULTS}
