@@ -38,7 +38,7 @@ def options(name):
   for other in config.pop("defaults", []):
     if isinstance(other, str) and other != "_self_":
       config = OmegaConf.merge(options(other), config)
-  return OmegaConf.to_container(config)
+  return OmegaConf.to_container(config, resolve=True)
 
 
 def test_every_task_file_is_a_task():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -11,7 +12,7 @@ from typing import Any
 
 from posexp.errors import UserError, near
 from posexp.runs.metrics import results
-from posexp.runs.run import Run, read_config, read_run
+from posexp.runs.run import Broken, Run, read_config, read_run
 
 
 def resolved(config: Mapping[str, Any]) -> tuple[dict[str, Any], Run | None]:
@@ -74,9 +75,10 @@ def path_of(config: Mapping[str, Any]) -> Path:
 
 def check_same(folder: Path, config: Mapping[str, Any]) -> None:
   """Raise UserError if the run in a folder started from other weights than its parent has now."""
-  before = (read_config(folder) or {}).get("init") if folder.is_dir() else None
-  now = config.get("init")
-  if before and now and before["results"] != now["results"] and not config["rerun"]:
+  before, now = None, config.get("init")
+  with contextlib.suppress(Broken):  # then it is written again
+    before = now and (read_config(folder) or {}).get("init")
+  if before and before["results"] != now["results"] and not config["rerun"]:
     raise UserError(
       f"{near(folder)} started from other weights than {near(path_of(config))} has now; put those "
       "back, or rerun=true trains the run afresh"
