@@ -9,7 +9,7 @@ MISTAKES = [
   (
     "experiment=shaw",
     "experiment=shaw: no such experiment; did you mean shaw_clip_k or shaw_absolute or "
-    "shaw_keys_values? (36 are known: python -m posexp.train --help experiment)\n",
+    "shaw_keys_values? (42 are known: python -m posexp.train --help experiment)\n",
   ),
   ("model=tin", "model=tin: no such model; did you mean tiny? (known: cnn, "),
   ("--help tsk", "--help tsk: no such section; did you mean task? --help alone has an index\n"),

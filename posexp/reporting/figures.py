@@ -28,8 +28,8 @@ PLAIN = {"legend.fontsize": 8}
 MARKERS = "os^Dv<>PX*"  # more than there are colors, so that ten groups look different
 CAPTION = (
   "Means over seeds with 95 % intervals, as bars or as bands; gray: single seeds; dashed: the "
-  f"baseline; dotted: the segment of training. Of more than {heat_maps.ROWS} groups the best have "
-  f"a row, of more than {MOST} the best and the baseline a color."
+  f"baseline. Of more than {heat_maps.ROWS} groups the best have a row, of more than {MOST} the "
+  "best and the baseline a color."
 )
 
 
@@ -96,8 +96,9 @@ def draw(chart: Chart, base: Group | None) -> str:
     _scale(axes, sorted(places), chart.x)
   elif chart.kind == "contexts":
     log2_axis(axes, sorted(places))
-    for length in _trained_on(chart) & {*places}:
-      axes.axvline(length, color=GRAY, linestyle=":", linewidth=1)
+    for rank, length in enumerate(_trained_on(chart) & {*places}):
+      label = "" if rank else "segment of training"
+      axes.axvline(length, color=GRAY, linestyle=":", linewidth=1, label=label)
   if chart.y.metric.percent:  # an interval may go beyond what a score can be
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, -2), min(high, 102))
