@@ -7,7 +7,9 @@ from pathlib import Path
 import order
 import pytest
 
-from posexp.runs import read_run
+from posexp.reporting.results import results
+from posexp.reporting.tables import family_table
+from posexp.runs import read_run, read_runs
 from posexp.training.restore import open_trained
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -48,6 +50,16 @@ def test_a_child_begins_where_its_parent_was_best(parent, children, seed):
   assert after.summary["parent_steps"] == before.summary["stopped_at"]
   assert after.summary["time/parent_seconds"] == before.summary["time/seconds"]
   assert not after.summary["parent"]["new"] + after.summary["parent"]["dropped"]
+
+
+def test_a_report_says_how_children_began(parent, children):
+  (found,) = results(read_runs([parent, children[1]])[0])
+  (heads, (row,)), costs = family_table(found), {each.label: each.costs for each in found.groups}
+  child, whose, best, begun, _ = row
+  assert heads[2] == "its validation accuracy"
+  assert best == begun
+  assert costs[child]["parents' steps"] == costs[whose]["steps"]
+  assert {child, whose} == {each.label for each in found.groups}
 
 
 def test_a_child_that_is_stopped_goes_on_to_the_same_numbers(options, parent, children):

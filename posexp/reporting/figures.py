@@ -97,7 +97,7 @@ def draw(chart: Chart, base: Group | None) -> str:
   elif chart.kind == "contexts":
     log2_axis(axes, sorted(places))
     for rank, length in enumerate(_trained_on(chart) & {*places}):
-      label = "" if rank else "segment of training"
+      label = "" if rank else "trained on"
       axes.axvline(length, color=GRAY, linestyle=":", linewidth=1, label=label)
   if chart.y.metric.percent:  # an interval may go beyond what a score can be
     low, high = axes.get_ylim()

@@ -65,7 +65,7 @@ def family_table(results: Results) -> Table:
   }
   rows, unit = [], score(key, declared(run.summary for run in results.runs))
   for group in results.groups:
-    begun = [run for run in group.repeats.values() if "parent" in run.summary]
+    begun = [run for run in group.repeats.values() if "parent" in run.summary and run.history]
     own = [(run.summary["parent"]["validation"], run.history[0], run.summary) for run in begun]
     if own and all(key in each for each in own[0]):
       name, _, seed = str(begun[0].settings["init"]).partition("/seed=")
