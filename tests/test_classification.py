@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import re
 
@@ -13,6 +14,7 @@ from posexp.data import writing
 from posexp.errors import UserError
 from posexp.tasks import bag_of_words, tasks
 from posexp.tasks.text_classification import TextClassification
+from posexp.tasks.who_acts import WhoActs
 
 ROWS = [
   (f"{word} number {i}", label) for i in range(60) for word, label in (("good", "p"), ("bad", "n"))
@@ -166,6 +168,26 @@ def test_the_tokenizer_suits_the_text_or_a_note_says_that_it_does_not(
   notes = task.prepare(tmp_path / "run").notes[2:]
   assert len(notes) == (note is not None)
   assert all(re.search(note, each) for each in notes)
+
+
+@pytest.mark.parametrize(("language", "kind", "one"), [
+  ("en", "word", "the dog chased Wang Wei"), ("zh", "char", "小狗追了王伟"),
+])  # fmt: skip
+def test_who_acts_is_told_by_order_alone(tmp_path, language, kind, one):
+  task = WhoActs(language=language, examples=10_000)
+  assert task.settled().tokenizer == kind
+  data = task.prepare(tmp_path)
+  assert data.sizes == {"train": 7920, "validation": 1030, "test": 1050}  # in each language
+  assert (one, "animal") in itertools.chain(*data.rows.values())
+  summary = {f"{split}/accuracy": 0.5 for split in data.rows}
+  for split, rows in data.rows.items():
+    bags = {("".join(sorted(text)), label) for text, label in rows}
+    assert len(bags) == len(rows)
+    assert {label for _, label in bags} == {"animal", "person"}
+    assert len({bag for bag, _ in bags}) == len(rows) / 2
+    summary |= {f"baseline/{split}/{name}": 0.5 for name in ("accuracy", "macro_f1")}
+  assert "positions hardly count" in [*task.table(summary)][-1]
+  assert "points" in [*task.table(summary | {"test/accuracy": 0.6})][-1]
 
 
 def test_rows_that_contradict_each_other_are_counted(tmp_path):

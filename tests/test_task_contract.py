@@ -27,6 +27,7 @@ from posexp.runs import read_run
 from posexp.tasks import tasks
 from posexp.tasks.contract import score_of
 from posexp.tasks.diagnostic import Diagnostic
+from posexp.tasks.text_classification import LabeledTexts
 from posexp.tasks.translation import Translation
 from posexp.training.devices import mesh_for
 from posexp.training.setup import Setup
@@ -109,9 +110,10 @@ def case(request, home):
 
 def test_every_task_is_listed():
   alike = {name for name, cls in tasks().items() if issubclass(cls, Diagnostic)}  # but for draw
-  alike |= {name for name, cls in tasks().items() if issubclass(cls, Parsing)}  # but for treebank
-  alike |= {name for name, cls in tasks().items() if issubclass(cls, Translation)}  # but for files
-  assert set(CASES) == (set(tasks()) | set(OWN)) - (alike - {"copy", "translation", "parsing"})
+  for kind in (Parsing, Translation, LabeledTexts):  # but for where their data come from
+    alike |= {name for name, cls in tasks().items() if issubclass(cls, kind)}
+  of_files = {"text_classification", "translation", "parsing"}
+  assert set(CASES) == (set(tasks()) | set(OWN)) - (alike - {"copy", *of_files})
 
 
 def test_batches_are_a_function_of_seed_and_step(case):

@@ -13,9 +13,11 @@ from posexp.tasks.scan import Scan
 from posexp.tasks.state_tasks import STATE_TASKS
 from posexp.tasks.text_classification import TextClassification
 from posexp.tasks.translation import Corpus
+from posexp.tasks.who_acts import WhoActs
 
 TASKS = {
   "text_classification": TextClassification,
+  "who_acts": WhoActs,
   "translation": Corpus,
   "numbers": Numbers,
   "language_modeling": LanguageModeling,

@@ -17,29 +17,22 @@ import numpy as np
 from posexp import storage
 from posexp.config.checks import Count, Name, at_least, at_most, check, only_with
 from posexp.data import sources, splits, tokenizer, writing
-from posexp.data.splits import EVALUATED, Rows
+from posexp.data.splits import EVALUATED, Rows, Split
 from posexp.errors import UserError, counted
 from posexp.tasks import bag_of_words
 from posexp.tasks.classification import Classification, LabeledData
 from posexp.tasks.contract import Snapshot, aligned, result_rows
 
+ORDER_COUNTS = 2  # points ahead of a bag of words, below which positions hardly count
+
 
 @dataclasses.dataclass(frozen=True)
-class TextClassification(sources.Sourced, Classification):
-  """Texts with their labels, from `package`, from `hub` or else from the files `train`, ...
+class LabeledTexts(Classification):
+  """Texts with their labels; a subclass says where they come from.
 
   configs/task explains each option.
   """
 
-  columns: ClassVar[tuple[str, ...]] = ("text", "label")
-  way_out: ClassVar[str] = "task=text_classification task.train=FILE, or take task=mr"
-
-  name: Name = "text_classification"
-  package: Literal["rotten_tomatoes", "imdb"] | None = None
-  text: Annotated[str, only_with("train")] = "text"
-  label: Annotated[str, only_with("train")] = "label"
-  folds: Annotated[int, at_least(2)] | None = None
-  fold: Annotated[int | None, only_with("folds")] = None
   tokenizer: Literal["auto", "word", "char", "bpe"] = "auto"
   vocab_size: Annotated[int, at_most(tokenizer.MOST)] = 20_000
   min_count: Count = 2
@@ -49,26 +42,36 @@ class TextClassification(sources.Sourced, Classification):
   def __post_init__(self):
     """Raise ValueError for an option that is wrong for any data."""
     check(self)
-    sources.check(self, "training examples")
-    if self.folds and (self.fold is None or not 0 <= self.fold < self.folds):
-      raise ValueError(f"fold must be 0 to {self.folds - 1}, not {self.fold}")
     kind = "word" if self.tokenizer == "auto" else self.tokenizer
     if self.vocab_size < (least := tokenizer.KINDS[kind]):
       raise ValueError(f"vocab_size must be at least {least} for {kind}, not {self.vocab_size}")
     if self.max_length is not None and self.max_length < 1 + self.cls:
       raise ValueError(f"max_length must be at least {1 + self.cls}, not {self.max_length}")
 
-  def settled(self) -> TextClassification:
-    """Return the task with `word` for `tokenizer=auto`, or with `char` where the texts of the file
-    that is trained on have no blanks between words.
+  @property
+  def part(self) -> tuple[int, int] | None:
+    """The fold that is the test split, and how many there are, if all rows are cross-validated."""
+    return None
+
+  def given(self) -> tuple[dict[str, Split], list[str]]:
+    """Return the rows of each split, of `train` at least, and notes on them.
+
+    Raises:
+      UserError: for data that is missing or broken, some of it only while a split is read.
+    """
+    raise NotImplementedError
+
+  def parts_words(self) -> bool:
+    """Return whether blanks part the words of the texts, as far as that is seen at once."""
+    return writing.parts_words(text for text, _ in self.given()[0]["train"]())
+
+  def settled(self) -> LabeledTexts:
+    """Return the task with `word` for `tokenizer=auto`, or with `char` where no blanks part the
+    words of the texts that are trained on.
     """
     if self.tokenizer != "auto":
       return self
-    parted = True
-    if self.train and not self.hub:
-      with contextlib.suppress(UserError):  # which `prepare` raises
-        parted = writing.parts_words(text for text, _ in sources.rows(self)["train"]())
-    return dataclasses.replace(self, tokenizer="word" if parted else "char")
+    return dataclasses.replace(self, tokenizer="word" if self.parts_words() else "char")
 
   def prepare(self, folder: Path) -> LabeledData:
     """Return the data, tokenized by folder/tokenizer.json, which is trained if it is missing.
@@ -98,21 +101,66 @@ class TextClassification(sources.Sourced, Classification):
     accuracies = (
       [summary[f"{of}{split}/accuracy"] for of in ("", "baseline/")] for split in EVALUATED
     )
-    ahead = (f"{100 * (model - floor):+.2f}" for model, floor in accuracies)
-    yield from aligned([*rows, ["accuracy against it, points", *ahead]])
+    ahead = [100 * (model - floor) for model, floor in accuracies]
+    yield from aligned(
+      [*rows, ["accuracy against it, points", *(f"{each:+.2f}" for each in ahead)]]
+    )
+    if abs(ahead[-1]) < ORDER_COUNTS:
+      yield (
+        f"a bag of {bag}, which knows no order, is as good within {ORDER_COUNTS} points: on these "
+        "texts positions hardly count; where they do, try task=who_acts"
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextClassification(sources.Sourced, LabeledTexts):
+  """Texts with their labels, from `package`, from `hub` or else from the files `train`, ..."""
+
+  columns: ClassVar[tuple[str, ...]] = ("text", "label")
+  way_out: ClassVar[str] = "task=text_classification task.train=FILE, or take task=mr"
+
+  name: Name = "text_classification"
+  package: Literal["rotten_tomatoes", "imdb"] | None = None
+  text: Annotated[str, only_with("train")] = "text"
+  label: Annotated[str, only_with("train")] = "label"
+  folds: Annotated[int, at_least(2)] | None = None
+  fold: Annotated[int | None, only_with("folds")] = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    sources.check(self, "training examples")
+    if self.folds and (self.fold is None or not 0 <= self.fold < self.folds):
+      raise ValueError(f"fold must be 0 to {self.folds - 1}, not {self.fold}")
+
+  @property
+  def part(self):
+    return (self.fold, self.folds) if self.folds else None
+
+  def given(self):
+    notes = sources.notes(self)
+    if self.hub and not self.folds and self.test not in (None, "test"):
+      notes = [f"the test split is the hub's split {self.test!r}", *notes]
+    return sources.rows(self), notes
+
+  def parts_words(self):
+    if self.train and not self.hub:
+      with contextlib.suppress(UserError):  # which `prepare` raises
+        return super().parts_words()
+    return True
 
 
 @functools.lru_cache(maxsize=2)
 def _rows(
-  task: TextClassification, digest: str | None
+  task: LabeledTexts, digest: str | None
 ) -> tuple[dict[str, Rows], tuple[str, ...], list[str]]:
   """Return the rows of each split, the names of the labels, and notes.
 
   `digest` is part of the cache's key, so that files that have changed are read again.
   """
-  given = {split: list(stream()) for split, stream in sources.rows(task).items()}
+  streams, notes = task.given()
+  given = {split: list(stream()) for split, stream in streams.items()}
   # A label is known if the training rows have it before any of them are held out.
-  known = given if task.folds else {"train": given["train"]}
+  known = given if task.part else {"train": given["train"]}
   labels = {label for rows in known.values() for _, label in rows}
   for split, rows in given.items():
     if unseen := {label for _, label in rows} - labels:
@@ -123,11 +171,10 @@ def _rows(
       )
   keys = [(splits.exact_key(text), label) for text, label in itertools.chain(*given.values())]
   labels_of = Counter(key for key, _ in {*keys})
-  streams, notes = splits.arrange(
-    {split: functools.partial(iter, found) for split, found in given.items()},
-    fold=(task.fold, task.folds) if task.folds else None,
+  streams, arranged = splits.arrange(
+    {split: functools.partial(iter, found) for split, found in given.items()}, fold=task.part
   )
-  notes = [*sources.notes(task), *notes]
+  notes = [*notes, *arranged]
   rows = {split: list(stream()) for split, stream in streams.items()}
   if len(seen := {label for _, label in rows["train"]}) < 2:
     raise UserError(
@@ -143,8 +190,6 @@ def _rows(
       notes.append(f"{counted(unseen, f'{split} text')} with a label that no training text has")
   if both := sum(labels_of[key] > 1 for key, _ in keys):
     notes.append(f"{both:,} rows have a text that also stands there with another label")
-  if task.hub and not task.folds and task.test not in (None, "test"):
-    notes.insert(0, f"the test split is the hub's split {task.test!r}")
   return rows, tuple(_ordered(labels)), notes
 
 
@@ -153,7 +198,7 @@ def _ordered(labels: set[str]) -> list[str]:
   return sorted(sorted(labels), key=int) if numbers else sorted(labels)
 
 
-def _trained(task: TextClassification, digest: str | None) -> str:
+def _trained(task: LabeledTexts, digest: str | None) -> str:
   texts = [text for text, _ in _rows(task, digest)[0]["train"]]
   parts = writing.WORDS, texts, task.tokenizer, task.vocab_size, task.min_count, task.cls
   options = {"min_count": task.min_count, "cls": task.cls}
@@ -162,13 +207,13 @@ def _trained(task: TextClassification, digest: str | None) -> str:
 
 
 def _fitting(
-  task: TextClassification, rows: dict[str, Rows], size: int, ids: list[np.ndarray]
+  task: LabeledTexts, rows: dict[str, Rows], size: int, ids: list[np.ndarray]
 ) -> list[str]:
   """Return notes on how a tokenizer of `size` tokens suits the texts; `ids` are those of
   validation.
   """
   if task.tokenizer == "bpe":
-    return tokenizer.fewer(size, task.vocab_size, TextClassification.vocab_size)
+    return tokenizer.fewer(size, task.vocab_size, LabeledTexts.vocab_size)
   parted = writing.parts_words(text for text, _ in rows["train"])
   if task.tokenizer == "char":
     how = "no blanks part the words: texts are read by characters (task.tokenizer=char)"
@@ -179,7 +224,7 @@ def _fitting(
 
 
 @functools.lru_cache(maxsize=2)
-def _prepared(task: TextClassification, digest: str | None, text: str) -> LabeledData:
+def _prepared(task: LabeledTexts, digest: str | None, text: str) -> LabeledData:
   rows, label_names, notes = _rows(task, digest)
   opened = tokenizer.Tokenizer(text)
   ids, empty, cut = {}, {}, {}
