@@ -18,6 +18,7 @@ _HOMES = {
   "Relation": "posexp.encodings",
   "Span": "posexp.encodings",
   "encoding": "posexp.encodings",
+  "vectors": "posexp.analysis.values",
   "sums_between": "posexp.encodings.columns",
   "Attention": "posexp.models.layer",
   "Stack": "posexp.models.transformer",

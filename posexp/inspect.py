@@ -1,12 +1,19 @@
-"""Look at an encoding before it is trained, or after: a card on the terminal, and figures as PNG
-and SVG. Nothing is trained.
+"""Look at an encoding before it is trained, or after: a card on the terminal, figures as PNG and
+SVG, and numbers. Nothing is trained.
 
 examples:
   python -m posexp.inspect encoding=rpr rpr.k=4
   python -m posexp.inspect encoding=sinusoidal sinusoidal.base=100 model.d_model=64
+  python -m posexp.inspect encoding=sinusoidal model.d_model=4 model.num_heads=1 positions=3
+  python -m posexp.inspect encoding=rpr rpr.k=2 text='the dog chased Wang Wei'
   python -m posexp.inspect runs/mr/rpr/437f7d2f65d9/seed=0   # also of what was trained
 
+A few positions, or the words of a short text, are printed in numbers, too; the numbers that each
+figure shows are written beside it as CSV.
+
 Options are those of python -m posexp.train, whose --help lists them, and
+  positions=N       how many are shown; default: 128
+  text=TEXT         a sentence whose words, or characters, are the positions
   RUN or run=RUN    a run, finished or stopped: its encoding, its trained weights, its validation
                     texts
   out=FOLDER        for the figures; default: inspect/ENCODING/OPTIONS, or the run's figures
@@ -17,8 +24,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from posexp import storage
 from posexp.config import plugins
@@ -26,6 +34,8 @@ from posexp.config.arguments import command, load_plugins
 from posexp.config.command_line import OptionsParser, config_of_one
 from posexp.errors import UserError, counted, near
 from posexp.runs import read_run
+
+MOST = 4096  # positions that figures can show
 
 
 def inspect(argv: list[str]) -> list[Path]:
@@ -36,23 +46,25 @@ def inspect(argv: list[str]) -> list[Path]:
   """
   parser = OptionsParser("inspect", __doc__, "an encoding with its options, or a run")
   argv = [f"run={word}" if is_path(word) else word for word in load_plugins(argv)]
-  own = [word for word in argv if word.startswith(("run=", "out="))]
+  own = [word for word in argv if re.match(r"(run|out|text)=|positions=[-+.\d]", word)]
   named = dict(word.split("=", 1) for word in own)
   if len(named) < len(own) or "" in named.values():
-    raise UserError(f"{' '.join(own)}: name one folder with each of run= and out=")
+    raise UserError(f"{' '.join(own)}: give one folder, text or number with each of them")
   folder, out = (named.get(key) and Path(named[key]) for key in ("run", "out"))
+  shown = positions_of(named)
   options = [word for word in argv if word not in own]
   if folder and options:
     raise UserError(f"run={folder} has options of its own: leave {options[0]} out")
   config = config_of_one(options, parser)
   if folder:
     config, out = read_run(folder).config, out or storage.unlinked(folder / "figures")
-  out = out or Path("inspect", config["encoding"], folder_name(options))
+  typed = [*options, *(word for word in own if word.startswith(("positions=", "text=")))]
+  out = out or Path("inspect", config["encoding"], folder_name(typed))
   before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
   from posexp.analysis import inspection
 
   with plugins.explained(config):
-    lines, files = inspection.inspect(config, folder, out)
+    lines, files = inspection.inspect(config, folder, out, **shown)
   print(*lines, "", *map(near, files), sep="\n")
   if replaced := [
     path for path in files if before.get(path, path.read_bytes()) != path.read_bytes()
@@ -60,6 +72,20 @@ def inspect(argv: list[str]) -> list[Path]:
     count = counted(len(replaced), "file")
     print(f"replaced {count} that showed something else; out=FOLDER keeps both")
   return files
+
+
+def positions_of(named: Mapping[str, str]) -> dict[str, Any]:
+  """Return the number of positions and the text that were typed, if they were.
+
+  Raises:
+    UserError: it is no number from 2 to MOST, or both are given.
+  """
+  count, text = named.get("positions"), named.get("text")
+  if count and text:
+    raise UserError("positions= and text= exclude each other: a text has a position for each token")
+  if count and not (count.isdecimal() and 2 <= int(count) <= MOST):
+    raise UserError(f"positions={count}: give a whole number from 2 to {MOST:,}")
+  return {"positions": count and int(count), "text": text}
 
 
 def folder_name(options: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import untrained
 from flax import nnx
 from scipy.spatial import distance
 
-from posexp import evaluate, inspect, plotting
+from posexp import evaluate, inspect, plotting, vectors
 from posexp.analysis import attention_weights, card, encoding_figures, inspection, probe
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
@@ -57,7 +57,7 @@ REST = [pytest.param(name, marks=pytest.mark.slow) for name in ENCODINGS if name
 def test_every_encoding_has_its_card_by_existing(name):
   encoding = ENCODINGS[name]()
   model = probe.untrained(encoding, SIZE)
-  (found,) = inspection.layer_profiles(model, None).values()
+  (found,) = inspection.layer_profiles(model, None, 128).values()
   covered = card.coverage(model, found)
   assert (covered["covers"] == "nothing") == (name == "none")
   assert ("error" in covered["beyond"]) == (encoding.limit is not None)
@@ -131,9 +131,10 @@ def test_figures_of_a_run_show_its_table_and_no_other(monkeypatch):
     for _, leaf in nnx.to_flat_state(nnx.state(stack.embed, nnx.Param))
     if leaf[...].shape == (16, 32)
   ]
+  vectors = (inspection.position_vectors(encoding, each.embed, 128, run) for each in (stack, start))
   found, other = (
-    dict(inspection.draw_vectors("learned", encoding, each.embed, 32, None, trained))
-    for each, trained in ((stack, run), (start, None))
+    dict(inspection.draw_vectors("learned", encoding, each, 32, None, trained))
+    for each, trained in zip(vectors, (run, None), strict=True)
   )
   np.testing.assert_allclose(found["vectors"].axes[0].images[0].get_array(), table, atol=1e-5)
   (axes,) = found["products-by-offset"].axes
@@ -171,7 +172,7 @@ def test_other_options_have_a_folder_of_their_own(options, name):
 def test_figures_are_not_replaced_without_a_word(tmp_path, monkeypatch, capsys):
   drawn = ["one", "one", "two"]
 
-  def draw(config, run, out):
+  def draw(config, run, out, **shown):
     (tmp_path / "rows.svg").write_text(drawn.pop(0))
     return ["card"], [tmp_path / "rows.svg"]
 
@@ -340,9 +341,13 @@ def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys
 def test_figures_are_drawn(encoding, drawn, kinds, tmp_path, monkeypatch, capsys):
   draw_only(kinds, monkeypatch)
   files = inspect.inspect([f"encoding={encoding}", *OPTIONS, f"out={tmp_path}"])
-  assert {path.name for path in files} == {f"{n}.{kind}" for n in drawn for kind in kinds}
+  assert {path.name for path in files} == {f"{n}.{kind}" for n in drawn for kind in (*kinds, "csv")}
   for file in files:
-    if file.suffix == ".png":
+    if file.suffix == ".csv":
+      header, *rows = file.read_text().splitlines()
+      assert header == "panel,series,x,y,value"
+      assert len(rows) > 4
+    elif file.suffix == ".png":
       pixels = matplotlib.image.imread(file)[..., :3]
       assert min(pixels.shape[:2]) > 300
       assert len(np.unique(pixels @ [1, 256, 256**2])) > 20  # a number for each color
@@ -356,14 +361,47 @@ def test_figures_are_drawn(encoding, drawn, kinds, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize(
+  ("argv", "table"),
+  [
+    (["encoding=sinusoidal", "sinusoidal.base=100", "positions=3"],
+     ["        0        1       2       3", "0  0.0000   1.0000  0.0000  1.0000",
+      "1  0.8415   0.5403  0.0998  0.9950", "2  0.9093  -0.4161  0.1987  0.9801"]),
+    (["encoding=rpr", "rpr.k=1", "text=小狗追了"],
+     ["    小  狗  追  了", "小   0   1   1   1", "狗  -1   0   1   1", "追  -1  -1   0   1",
+      "了  -1  -1  -1   0"]),
+    (["encoding=t5", "t5.buckets=4", "t5.max_distance=3", "text=a b c"],
+     ["   a  b  c", "a  0  3  3", "b  1  0  3", "c  1  1  0"]),
+  ],
+)  # fmt: skip
+def test_few_positions_are_shown_in_numbers(argv, table, tmp_path, monkeypatch, capsys):
+  draw_only(("svg",), monkeypatch)
+  inspect.inspect([*argv, "model.d_model=4", "model.num_heads=1", f"out={tmp_path}"])
+  assert "\n".join(table) + "\n" in capsys.readouterr().out
+
+
+def test_vectors_are_those_of_the_formula():
+  found = vectors("sinusoidal", positions=3, width=4, base=100)
+  np.testing.assert_allclose(found[2], [0.9093, -0.4161, 0.1987, 0.9801], atol=1e-4)
+  found = vectors("binary", positions=3, width=4, bits=2)
+  assert (np.sign(found) == [[-1, -1, 0, 0], [1, -1, 0, 0], [-1, 1, 0, 0]]).all()
+  with pytest.raises(UserError, match="rope has no vectors of positions: it acts in attention"):
+    vectors("rope", positions=3, width=4)
+  with pytest.raises(UserError, match="binary: bits=10 are more than the 4 channels"):
+    vectors("binary", positions=3, width=4)
+
+
+@pytest.mark.parametrize(
   ("argv", "message"),
   [
     ("encoding=sinusoidal model.d_model=30", "model.d_model=30 is not divisible by num_heads=4"),
     ("run=nowhere", "nowhere: there is no such folder"),
     ("run=x rpr.k=4 encoding=rpr", "run=x has options of its own: leave rpr.k=4 out"),
     ("x" * 300, "x" * 40),  # longer than a path may be
-    (". .", "run=. run=.: name one folder with each of run= and out="),
-    ("run=", "run=: name one folder with each of run= and out="),
+    (". .", "run=. run=.: give one folder, text or number with each of them"),
+    ("run=", "run=: give one folder, text or number with each of them"),
+    ("positions=1", "positions=1: give a whole number from 2 to 4,096"),
+    ("text=ab positions=3", "positions= and text= exclude each other"),
+    ("text=ab", "text=ab: two words are needed; try text='the dog chased Wang Wei'"),
     ("-m encoding=rpr,none", "-m: no such flag; write options as option=value"),
   ],
 )

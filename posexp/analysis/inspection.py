@@ -14,24 +14,39 @@ from matplotlib.figure import Figure
 
 from posexp import config as configuration
 from posexp import plotting
-from posexp.analysis import attention_weights, card, encoding_figures, probe, wavelengths
+from posexp.analysis import (
+  attention_weights,
+  card,
+  encoding_figures,
+  probe,
+  values,
+  wavelengths,
+)
 from posexp.analysis.probe import ProbeModel, Profile
 from posexp.encodings import Encoding, make_encoding
 from posexp.encodings.rotation import Rotation
-from posexp.errors import UserError
+from posexp.errors import UserError, writing
 from posexp.models.backbones import make_size, refusal
 from posexp.models.transformer import Size, Stack
 from posexp.status import doing
 from posexp.training.devices import prepare
 from posexp.training.restore import TrainedModel, open_trained
 
-LENGTH = 128  # positions, or offsets to either side, that are looked at
+LENGTH = 128  # positions, or offsets to either side, that are looked at unless a number is given
 MOST_LAYERS = 6  # that are drawn
 MOST_BATCHES = 8  # of text that attention is looked at on
 
 
-def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[str], list[Path]]:
-  """Return the lines of the card, and the files of the figures in the folder `out`.
+def inspect(
+  config: dict[str, Any],
+  run: Path | None,
+  out: Path,
+  positions: int | None = None,
+  text: str | None = None,
+) -> tuple[list[str], list[Path]]:
+  """Return the lines of the card, and the files of figures and numbers in the folder `out`.
+
+  They show so many `positions`, and name them by the tokens of a `text`, which has as many.
 
   Raises:
     UserError: the encoding does not suit the model, the run cannot be opened, or the folder cannot
@@ -41,6 +56,8 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
   # Programs run once here, so that it takes longer to optimize them than to run them.
   jax.config.update("jax_disable_most_optimizations", True)
   name, encoding, size = config["encoding"], make_encoding(config), make_size(config)
+  labels = values.tokens(text) if text else [*map(str, range(positions or LENGTH))]
+  length = len(labels)
   trained = run and open_trained(run)
   doing("measuring what the figures show")
   whole = trained and trained.snapshot.model()
@@ -49,7 +66,7 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
   options = configuration.show_options(config.get(name)) or "none"
   if isinstance(size, Size):
     model = ProbeModel(encoding, whole.stacks[0]) if trained else probe.untrained(encoding, size)
-    embed, profiles = model.stack.embed, layer_profiles(model, trained)
+    embed, profiles = model.stack.embed, layer_profiles(model, trained, length)
     rows = card.rows(model, next(iter(profiles.values())), trained and _a_text(trained))
     rows |= wavelengths.row(wavelengths.spectra(model.stack))
     title += ", encoder" if trained and len(whole.stacks) > 1 else ""
@@ -61,12 +78,35 @@ def inspect(config: dict[str, Any], run: Path | None, out: Path) -> tuple[list[s
     enters = [part for part in encoding.acts_in if part in ("input", "linear")]
     left_out = f"none in model={size.backbone}, so what acts there is left out"
     rows = {"enters": card.entered(enters), "attention": left_out}
-  drawn = draw_vectors(title, encoding, embed, size.d_model, model and model.stack, trained)
+  vectors = position_vectors(encoding, embed, length, trained)
+  drawn = draw_vectors(title, encoding, vectors, size.d_model, model and model.stack, trained)
   if model:
-    drawn = itertools.chain(drawn, draw_attention(title, model, profiles, trained))
+    drawn = itertools.chain(drawn, draw_attention(title, model, profiles, trained, length))
   drawn = itertools.chain(drawn, draw_frequencies(title, embed, trained))
   lines = card.lines(name, encoding, {"options": options} | rows)
-  return lines, [path for title, each in drawn for path in plotting.save(each, out, title)]
+  if positions or text:
+    causal = model is not None and model.stack.causal
+    shown = [values.of_pairs(encoding, causal, labels)]
+    if "input" in encoding.acts_in:
+      shown.insert(0, values.of_vectors(vectors, labels))
+    lines += [line for each in shown if each for line in ("", *each)]
+  return lines, [path for title, each in drawn for path in saved(each, out, title)]
+
+
+def saved(figure: Figure, out: Path, name: str) -> list[Path]:
+  """Write a figure and the numbers that it shows; return the files."""
+  files, table = plotting.save(figure, out, name), out / f"{name}.csv"
+  with writing("the folder of figures", out):
+    table.write_text(values.as_csv(figure), encoding="utf-8")
+  return [*files, table]
+
+
+def position_vectors(
+  encoding: Encoding, embed: Callable[..., Any], length: int, trained: TrainedModel | None
+) -> np.ndarray:
+  """Return the vectors of positions, of the most frequent word where they depend on words."""
+  word = int(trained.data.word_counts.argmax()) if trained else 1
+  return probe.position_vectors(embed, probe.available(encoding, length), word)
 
 
 def _a_text(trained: TrainedModel) -> np.ndarray:
@@ -77,33 +117,32 @@ def _a_text(trained: TrainedModel) -> np.ndarray:
   return np.asarray(batch["tokens"])[row : row + 1, : min(int(lengths[row]), card.WORDS)]
 
 
-def layer_profiles(model: ProbeModel, trained: TrainedModel | None) -> dict[str, Profile]:
+def layer_profiles(
+  model: ProbeModel, trained: TrainedModel | None, length: int
+) -> dict[str, Profile]:
   """Return the profile of a trained model's layers, or of the first layer of one that is not
   trained.
   """
   if trained:
     layers = range(min(model.stack.size.num_layers, MOST_LAYERS))
-    return {f"layer {layer}": probe.profile(model, 2 * LENGTH, layer) for layer in layers}
+    return {f"layer {layer}": probe.profile(model, 2 * length, layer) for layer in layers}
   # Tables may start at zero: with other weights they show what they can do.
   drawn = model._replace(stack=probe.perturbed(model.stack))
-  return {"random weights": probe.profile(drawn, 2 * LENGTH)}
+  return {"random weights": probe.profile(drawn, 2 * length)}
 
 
 def draw_vectors(
   name: str,
   encoding: Encoding,
-  embed: Callable[..., Any],
+  vectors: np.ndarray,
   width: int,
   stack: Stack | None,
   trained: TrainedModel | None,
 ) -> Iterator[tuple[str, Figure]]:
-  """Yield figures of the vectors of positions, and of what a first layer makes of them.
+  """Yield figures of the vectors [L,F] of positions, and of what a first layer makes of them.
 
-  Other widths and bases stand beside those that are not trained. Where vectors depend on words,
-  they are those of the most frequent word.
+  Other widths and bases stand beside those that are not trained.
   """
-  word = int(trained.data.word_counts.argmax()) if trained else 1
-  vectors = probe.position_vectors(embed, probe.available(encoding, LENGTH), word)
   if np.ptp(vectors, axis=0).max() < 1e-9:  # there are none
     return
   yield "vectors", encoding_figures.vectors(name, vectors)
@@ -118,7 +157,11 @@ def draw_vectors(
 
 
 def draw_attention(
-  name: str, model: ProbeModel, profiles: Mapping[str, Profile], trained: TrainedModel | None
+  name: str,
+  model: ProbeModel,
+  profiles: Mapping[str, Profile],
+  trained: TrainedModel | None,
+  length: int,
 ) -> Iterator[tuple[str, Figure]]:
   """Yield figures of what attention makes of offsets, for random inputs and on a run's texts."""
   encoding, stack = model
@@ -135,17 +178,17 @@ def draw_attention(
     asked = name if encoding.relative else f"{name}, query at position {at}"
     for layer, profile in profiles.items():
       ending = f"-{layer.replace(' ', '-')}" if trained else ""
-      figure = encoding_figures.logits_by_offset(f"{asked}, {layer}", profile, LENGTH)
+      figure = encoding_figures.logits_by_offset(f"{asked}, {layer}", profile, length)
       yield f"logits-by-offset{ending}", figure
-    yield "weights-by-offset", encoding_figures.weights_by_offset(asked, profiles, LENGTH)
+    yield "weights-by-offset", encoding_figures.weights_by_offset(asked, profiles, length)
   if tables := probe.tables(stack):
     yield "rows", encoding_figures.rows(name, tables, getattr(encoding, "k", None))
   if trained:
     batches: dict[int, list] = {}
     for batch in trained.data.texts("validation", trained.snapshot.batch_size):
       batches.setdefault(batch["tokens"].shape[1], []).append(batch)
-    length, most = max(batches.items(), key=lambda item: len(item[1]))
-    filling = -(-stack.size.memory // length)  # batches until a memory holds all that it can
+    width, most = max(batches.items(), key=lambda item: len(item[1]))
+    filling = -(-stack.size.memory // width)  # batches until a memory holds all that it can
     read = most[: filling + MOST_BATCHES]
     whole, positions = trained.snapshot.model(), trained.spec.positions
     found = attention_weights.by_offset(whole, positions, read, MOST_BATCHES)

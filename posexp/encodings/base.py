@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -280,6 +281,13 @@ class Encoding:
   def relation(self, num_heads: int, head_dim: int, *, causal: bool, rngs: Rngs) -> Relation:
     """Return the relation of one self-attention layer."""
     return Relation()
+
+  def rows_of(self, offsets: np.ndarray, *, causal: bool) -> np.ndarray | None:
+    """Return which row of its tables each offset (key − query) looks up, if there are such tables.
+
+    It is for readers; offsets that look up none are masked.
+    """
+    return None
 
   def columns(
     self, features: int, num_heads: int, head_dim: int, *, causal: bool, rngs: Rngs

@@ -123,6 +123,11 @@ class T5(SharedBias):
     super().__post_init__()
     check_buckets(self.buckets, self.max_distance)
 
+  def rows_of(self, offsets, *, causal):
+    reach = self.max_distance
+    by_offset = buckets_by_offset(self.buckets, reach, causal=causal)
+    return by_offset[np.clip(offsets, -reach, reach) + reach]
+
   def shared(self, num_heads, head_dim, *, causal, rngs, embed=None):
     return Buckets(num_heads, head_dim, self, causal=causal, rngs=rngs)
 

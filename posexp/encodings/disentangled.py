@@ -53,6 +53,9 @@ class DeBERTa(Encoding):
     positional = ("content_to_position", "position_to_content")
     return ("content", *(term for term in positional if getattr(self, term)))
 
+  def rows_of(self, offsets, *, causal):
+    return np.asarray(self.row(-offsets))
+
   def row(self, distance: Array) -> Array:
     """Return δ, the row of P for each distance, int."""
     half = self.log_buckets or self.k

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -65,6 +66,11 @@ class RPR(Encoding):
     if self.absolute == "none":
       return words
     return WordAndPosition(words, Sinusoidal().vector(features, rngs))
+
+  def rows_of(self, offsets, *, causal):
+    beyond = np.abs(offsets) > self.k
+    rows = np.clip(offsets, -self.k, self.k)
+    return rows if self.beyond == "last" else np.ma.array(rows, mask=beyond)
 
   def relation(self, num_heads, head_dim, *, causal, rngs):
     return ClippedOffset(self, num_heads, head_dim, rngs=rngs)

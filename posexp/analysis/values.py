@@ -1,0 +1,123 @@
+"""An encoding in numbers: the vectors of some positions, and what pairs of them look up."""
+
+from __future__ import annotations
+
+import csv
+import io
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from posexp.analysis import probe
+from posexp.data import writing
+from posexp.encodings import encoding as encoding_of
+from posexp.encodings import name_of
+from posexp.encodings.base import Encoding
+from posexp.errors import UserError
+
+MOST = 12  # rows and columns of a table that is printed
+
+
+def vectors(name: str, *, positions: int, width: int, **options: Any) -> np.ndarray:
+  """Return what an encoding adds to, or multiplies, the words at the first positions.
+
+  `posexp.vectors("sinusoidal", positions=3, width=4, base=100)` are the untrained vectors
+  p_0, p_1, p_2 of Vaswani et al. (2017, section 3.5), float64 [positions,width].
+
+  Raises:
+    UserError: there is no such encoding or option, it has fewer positions, or its words have no
+      vectors of positions.
+  """
+  encoding = encoding_of(name, **options)
+  if "input" not in encoding.acts_in:
+    where = " and ".join(encoding.acts_in) or "nothing"
+    raise UserError(f"{name} has no vectors of positions: it acts in {where}")
+  if (most := probe.available(encoding, positions)) < positions:
+    raise UserError(f"positions={positions}: {name} has {most}")
+  try:
+    return probe.position_vectors(probe.embedding(encoding, width), positions)
+  except ValueError as error:
+    raise UserError(f"{name}: {error}") from None
+
+
+def tokens(text: str) -> list[str]:
+  """Return the words and punctuation marks of a text, or its characters where no blanks part it."""
+  found = writing.words(text) if writing.parts_words([text]) else [*"".join(text.split())]
+  if len(found) < 2:
+    raise UserError(f"text={text}: two words are needed; try text='the dog chased Wang Wei'")
+  return found
+
+
+def of_vectors(found: np.ndarray, labels: Sequence[str]) -> list[str]:
+  """Return lines that show vectors [L,F], or none where they are too large for a terminal."""
+  cells = [f"{each:.4f}" for each in found.ravel()]
+  return table("vectors of positions", cells, found, labels)
+
+
+def of_pairs(encoding: Encoding, causal: bool, labels: Sequence[str]) -> list[str]:
+  """Return lines that show which row of its tables each pair of positions looks up, if any does."""
+  places = np.arange(len(labels))
+  offsets = places - places[:, None]
+  rows = encoding.rows_of(offsets, causal=causal)
+  if rows is None:
+    return []
+  cells = ["" if causal and j > 0 else f"{r}" for r, j in zip(rows.flat, offsets.flat, strict=True)]
+  return table(f"row of {name_of(encoding)}'s tables, query by key", cells, rows, labels, labels)
+
+
+def table(
+  title: str,
+  cells: Sequence[str],
+  found: np.ndarray,
+  labels: Sequence[str],
+  heads: Sequence[str] | None = None,
+) -> list[str]:
+  """Return a title and the aligned cells of `found` [L,F] beside its labels; none if it is large.
+
+  Without `heads`, columns are numbered.
+  """
+  rows, columns = found.shape
+  if max(rows, columns) > MOST:
+    return []
+  heads = heads or [str(each) for each in range(columns)]
+  grid = [["", *heads]]
+  grid += [[label, *cells[i * columns : (i + 1) * columns]] for i, label in enumerate(labels)]
+  widths = [max(map(wide, column)) for column in zip(*grid, strict=True)]
+  lines = (
+    "  ".join(" " * (width - wide(cell)) + cell for cell, width in zip(row, widths, strict=True))
+    for row in grid
+  )
+  return [title, *(line.rstrip() for line in lines)]
+
+
+def wide(text: str) -> int:
+  """Return the columns that a text takes on a terminal, two for a Chinese character."""
+  return sum(1 + (unicodedata.east_asian_width(each) in "WF") for each in text)
+
+
+def as_csv(figure: Figure) -> str:
+  """Return the numbers of the lines, bars and heat maps of a figure: panel, series, x, y and value.
+
+  A cell of a heat map has its column as x, its row as y.
+  """
+  out = io.StringIO()
+  writer = csv.writer(out, lineterminator="\n")
+  writer.writerow(["panel", "series", "x", "y", "value"])
+  for number, axes in enumerate(figure.axes):
+    panel = axes.get_title() or number
+    for image in axes.images:
+      for (row, column), value in np.ma.ndenumerate(image.get_array()):
+        writer.writerow([panel, "", column, row, f"{value:.6g}"])
+    for bars in axes.containers:
+      for bar in bars:
+        x = bar.get_x() + bar.get_width() / 2
+        writer.writerow([panel, bars.get_label(), f"{x:g}", f"{bar.get_height():.6g}", ""])
+    for line in axes.lines:
+      if line.get_transform() == axes.transData:  # others guide the eye
+        label = "" if line.get_label().startswith("_") else line.get_label()
+        for x, y in zip(*line.get_data(), strict=True):
+          writer.writerow([panel, label, f"{x:g}", f"{y:.6g}", ""])
+  return out.getvalue()
