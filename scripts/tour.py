@@ -1,0 +1,109 @@
+"""Run the commands of the tour, check what its pages print, and draw its figures.
+
+A page shows a command and what it prints, `...` standing for lines that are left out:
+
+    ```console
+    $ python -m posexp.inspect encoding=rpr rpr.k=2 text='the dog chased Wang Wei'
+    ...
+    row of rpr's tables, query by key
+    ...
+    ```
+
+Blocks of Python are those of doctest. All of a page's blocks run in one folder, and its figures
+come from there, by the same paths. Blocks with `slow` behind `console` train models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import doctest
+import importlib
+import io
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+FOLDER = Path(__file__).parents[1] / "docs/tour"
+BLOCK = re.compile(r"^```(console|python)( slow)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FIGURE = re.compile(r"!\[[^]]*\]\((figures/[^)]+)\)")
+
+
+class Block(NamedTuple):
+  """A command, or lines of Python, and what they print."""
+
+  source: str
+  output: str
+  slow: bool
+
+
+def blocks(text: str) -> Iterator[Block]:
+  """Yield the commands and the examples of Python on a page, each with its output."""
+  for kind, slow, body in BLOCK.findall(text):
+    if kind == "python":
+      for example in doctest.DocTestParser().get_examples(body):
+        yield Block(example.source, example.want, bool(slow))
+    else:
+      for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield Block(command, output, bool(slow))
+
+
+def run(block: Block, names: dict[str, object]) -> str:
+  """Return what a command, or a line of Python with these names, prints."""
+  out = io.StringIO()
+  with contextlib.redirect_stdout(out):
+    if block.source.startswith("python -m "):
+      _, _, module, *argv = shlex.split(block.source, comments=True)
+      with mock.patch("sys.argv", [module, *argv]):
+        importlib.import_module(module).main()
+    else:
+      exec(compile(block.source, "tour", "single"), names)  # the pages are our own
+  return out.getvalue()
+
+
+def wrong(page: Path, slow: bool, keep: Path | None = None) -> Iterator[str]:
+  """Run a page in an empty folder, and yield what it prints otherwise.
+
+  The page's figures go to `keep`.
+  """
+  text, back = page.read_text("utf-8"), Path.cwd()
+  with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)
+    try:
+      names: dict[str, object] = {}
+      for block in blocks(text):
+        if block.slow and not slow:
+          continue
+        found = run(block, names)
+        if not doctest.OutputChecker().check_output(block.output, found, doctest.ELLIPSIS):
+          yield f"{page.name}: {block.source}\nprints\n{found}\nand not\n{block.output}"
+    finally:
+      os.chdir(back)
+    for name in FIGURE.findall(text):
+      if (drawn := Path(folder, name)).exists() and keep:
+        (keep / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(drawn, keep / name)
+
+
+def main() -> None:
+  """Check all pages, and draw their figures."""
+  parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+  parser.add_argument("--slow", action="store_true", help="train models as well")
+  parser.add_argument("pages", nargs="*", type=Path, default=sorted(FOLDER.glob("*.md")))
+  arguments = parser.parse_args()
+  found = [
+    each for page in arguments.pages for each in wrong(page.resolve(), arguments.slow, FOLDER)
+  ]
+  if found:
+    raise SystemExit("\n\n".join(found))
+
+
+if __name__ == "__main__":
+  main()
