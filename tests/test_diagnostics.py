@@ -51,12 +51,13 @@ def is_recalled(x, y, n):
 EVEN = [p for p in itertools.permutations(range(5)) if np.linalg.det(np.eye(5)[[*p]]) > 0]
 
 
-def is_product(permutations, x, y):
-  """Things that are moved by one permutation after another."""
-  things = range(len(permutations[0]))
+def are_products(permutations, x, y):
+  """Things that are moved by one permutation after another, as the last answers have it."""
+  things, found = range(len(permutations[0])), []
   for each in x:
     things = [permutations[each][thing] for thing in things]
-  return permutations[int(y[0])] == tuple(things)
+    found.append(tuple(things))
+  return found[-len(y) :] == [permutations[each] for each in y]
 
 
 def is_value_of_chain(x, y):
@@ -117,9 +118,12 @@ CASES = {
   ),
   "s3": (
     state_tasks.GroupWords(),
-    lambda x, y, n: is_product([*itertools.permutations(range(3))], x, y),
+    lambda x, y, n: len(y) == n and are_products([*itertools.permutations(range(3))], x, y),
   ),
-  "a5": (state_tasks.GroupWords(group="a5"), lambda x, y, n: is_product(EVEN, x, y)),
+  "a5": (
+    state_tasks.GroupWords(group="a5", form="decoder"),
+    lambda x, y, n: len(y) == 1 and are_products(EVEN, x, y),
+  ),
   "selective_copy": (
     state_tasks.SelectiveCopy(),
     lambda x, y, n: [*x[x < 8]] == [*y] and len(x) == n + 4,
@@ -162,10 +166,12 @@ def best_guess(inputs, answer):
 
 
 def test_chance_of_states_is_that_of_the_best_guess_from_a_bag():
-  task = state_tasks.GroupWords()
   words = [*itertools.product(range(6), repeat=4)]
-  right = best_guess(words, lambda x: int(task.product(np.array(x)[:, None])[0]))
-  assert task.chance(4) == pytest.approx(right / len(words), abs=0.03)
+  table = state_tasks.products_of("s3")
+  right = best_guess(words, lambda x: functools.reduce(lambda p, q: table[q, p], x))
+  task = state_tasks.GroupWords(form="decoder")
+  assert task.chance(4) == pytest.approx(right / len(words), abs=0.05)
+  assert state_tasks.GroupWords().chance(2) == pytest.approx(27 / 36, abs=0.04)  # half commute
   given = [*itertools.product(range(4), repeat=3)]  # instructions: from 2 on they write
   bits = [x for x in given if x[0] > 1]
   tokens = [[t for each in x for t in (2 + (each > 1), each % 2)] for x in bits]
@@ -242,6 +248,27 @@ def test_classifiers_read_the_input_alone():
       x = batch["tokens"][row][batch["mask"][row]]
       assert x[0] == BOS
       assert batch["labels"][row] == (x[1] != x[-1])
+
+
+def test_a_tagger_has_an_answer_for_each_symbol():
+  data = drawn(state_tasks.GroupWords)
+  for batch in data.evaluation("beyond", 4):
+    for row in np.flatnonzero(batch["weight"]):
+      mask = batch["mask"][row]
+      n = mask.sum()
+      assert [*np.flatnonzero(mask)] == [*range(1, n + 1)]
+      x, y = batch["tokens"][row][mask] - FIRST, batch["labels"][row][mask] - FIRST
+      assert are_products([*itertools.permutations(range(3))], x, y)
+  # A decoder's answers, of the tags alone.
+  found = {"nll": np.zeros((6, 8)), "right": np.arange(8) < np.array([[2, 3, 3, 3, 0, 3]]).T}
+  lengths = data.splits["test"][0]
+  assert lengths.tolist() == [3] * 6
+  assert data.task.answers(data, "test", found)["exact"].tolist() == [
+    False,
+    *[True] * 3,
+    False,
+    True,
+  ]
 
 
 # Models

@@ -47,13 +47,13 @@ class Answering(Task):
   headline: ClassVar[tuple[str, ...]] = ("beyond/exact_match", "test/exact_match")
   followed: ClassVar[tuple[str, ...]] = ("loss", "exact_match", "accuracy")
 
-  form: str  # "decoder" or "encoder"
+  form: str  # "decoder", "encoder" or "tagger"
   symbols: int  # that inputs and answers have
   question: ClassVar[int] = 0  # the input's last symbols that a decoder reads behind SEP
   symbol_names: ClassVar[tuple[str, ...]] = ()  # if they are not called by their numbers
 
   def spec(self, vocab_size: int, classes: int, encoding, size, positions) -> ModelSpec:
-    """Return a decoder, or a classifier of BOS."""
+    """Return a decoder, which a tagger is as well, or a classifier of BOS."""
     from posexp.models.classifier import ClassifierSpec
     from posexp.models.language_model import LanguageModelSpec
 
@@ -73,6 +73,10 @@ class Answering(Task):
       right = found["answer"] == np.array([int(y[0]) for _, y in examples])
       found |= {"exact": right, "oracle": right, "right": right.astype(int)}
       return found | {"tokens": np.ones(len(right), int), "length": lengths}
+    if self.form == "tagger":
+      found = by_row(found, np.array([len(y) for _, y in examples]))
+      exact = found["right"] == found["tokens"]
+      return found | {"exact": exact, "oracle": exact, "length": lengths}
     tokens = np.array([len(y) + 1 for _, y in examples])
     ends = np.array([len(x) + len(y) + 1 for x, y in examples])  # where EOS is predicted
     last = found["right"][np.arange(len(ends)), ends]
@@ -146,7 +150,8 @@ class Diagnostic(Answering):
   """Examples of lengths n from `shortest` to `longest`; tested at `lengths`, `examples` of each.
 
   Those beyond `longest` are the split `beyond`. `form` is `decoder`, which writes the answer behind
-  the input, or `encoder`, a classifier, where the answer is one symbol.
+  the input; `encoder`, a classifier, where the answer is one symbol; or `tagger`, a decoder that
+  gives each symbol of the input an answer, where a task has them.
   """
 
   adjustable = ("shortest", "longest", "lengths", "examples")

@@ -1,7 +1,8 @@
 """Examples drawn at random: an input, and the answer that a decoder writes after it.
 
-A row is BOS x SEP y EOS, where y and EOS count; or, for a classifier, BOS x with the class y. If
-the input ends with a question, SEP precedes the question: BOS x SEP question y EOS.
+A row is BOS x SEP y EOS, where y and EOS count; for a classifier, BOS x with the class y; or, for a
+tagger, BOS x with an answer for each symbol. If the input ends with a question, SEP precedes the
+question: BOS x SEP question y EOS.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Answers(Data):
     found = {}
     for length in sorted({length for each in self.lengths.values() for length in each}):
       x, y = self.widest(length)
-      found[length] = 1 + len(x) + (1 + len(y)) * (self.task.form == "decoder")
+      found[length] = 1 + len(x) + (1 + len(y) if self.task.form == "decoder" else 0)
     return found
 
   @property
@@ -147,30 +148,32 @@ class Answers(Data):
     """Turn examples into a batch of tokens, with rows of padding.
 
     Returns weight float32 [B], index int32 [B] (−1 for padding), tokens int32 [B,L]; for a decoder
-    labels int32 [B,L], mask bool [B,L] of the targets that count, fresh bool [B], and slots int32
-    [B], the tokens that random positions are drawn for: those of the longest row of training, so
-    that gaps say nothing of a row's length, or the row's own where they are more; for a classifier
-    mask bool [B,L] of real tokens and labels int32 [B].
+    or a tagger labels int32 [B,L], mask bool [B,L] of the targets that count, fresh bool [B], and
+    slots int32 [B], the tokens that random positions are drawn for: those of the longest row of
+    training, so that gaps say nothing of a row's length, or the row's own where they are more; for
+    a classifier mask bool [B,L] of real tokens and labels int32 [B].
     """
-    tokens = np.full((rows, width + 1), PAD, np.int32)
-    mask = np.zeros((rows, width + 1), bool)
+    form = self.task.form
+    tokens, labels = np.full((2, rows, width), PAD, np.int32)
+    mask = np.zeros((rows, width), bool)
     slots = np.full(rows, self.trained, np.int32)
     for row, (x, y) in enumerate(examples):
-      given, answer = [BOS, *(x + FIRST)], []
-      if self.task.form == "decoder":
+      given, answer = [BOS, *(x + FIRST)], [*(y + FIRST)]
+      if form == "decoder":
         given.insert(len(given) - self.task.question, SEP)
-        answer = [*(y + FIRST), EOS]
-      end = len(given) + len(answer)
-      tokens[row, :end] = [*given, *answer]
-      mask[row, len(given) if answer else 0 : end] = True
-      slots[row] = max(self.trained, end - 1)
-    batch = {"tokens": tokens[:, :-1]} | numbered(index, rows)
-    if self.task.form == "decoder":
-      batch |= {"labels": tokens[:, 1:], "mask": mask[:, 1:], "fresh": np.ones(rows, bool)}
-      return batch | {"slots": slots}
+        given, answer = [*given, *answer], [*answer, EOS]
+      end = len(given)
+      tokens[row, :end] = given
+      if form != "encoder":
+        labels[row, end - len(answer) : end] = answer
+      mask[row, 0 if form == "encoder" else end - len(answer) : end] = True
+      slots[row] = max(self.trained, end)
+    batch = {"tokens": tokens, "mask": mask} | numbered(index, rows)
+    if form != "encoder":
+      return batch | {"labels": labels, "fresh": np.ones(rows, bool), "slots": slots}
     mask[len(examples) :, 0] = True  # attention needs a key in every row
-    labels = np.array([int(y[0]) for _, y in examples], np.int32)
-    return batch | {"mask": mask[:, :-1], "labels": np.pad(labels, (0, rows - len(labels)))}
+    classes = np.array([int(y[0]) for _, y in examples], np.int32)
+    return batch | {"labels": np.pad(classes, (0, rows - len(classes)))}
 
 
 @dataclasses.dataclass(frozen=True)
