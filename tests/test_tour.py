@@ -1,5 +1,8 @@
 """The tour: its commands print what its pages say, and its figures are there."""
 
+import collections
+import re
+
 import pytest
 import tour
 from seed import SEED
@@ -15,6 +18,17 @@ DRAWN = PAGES[1 + SEED % (len(PAGES) - 1)].name  # one of them; with --slow all
 def test_pages_say_what_is_printed(page):
   assert [*tour.wrong(page, slow=False)] == []
   assert all((tour.FOLDER / name).exists() for name in tour.FIGURE.findall(page.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_chinese_page_has_the_same_commands_and_numbers(page):
+  """Code blocks, code and formulas within lines, and numbers, but for single digits."""
+  texts = [each.read_text("utf-8") for each in (page, page.parents[1] / "zh" / page.name)]
+  assert [*tour.blocks(texts[0])] == [*tour.blocks(texts[1])]
+  bare = [tour.BLOCK.sub("", text) for text in texts]
+  for pattern in (r"`[^`]+`", r"\d[\d,.]*\d"):
+    one, other = (collections.Counter(re.findall(pattern, text)) for text in bare)
+    assert one == other
 
 
 def test_a_number_that_is_wrong_is_found(tmp_path):
