@@ -10,7 +10,7 @@ A page shows a command and what it prints, `...` standing for lines that are lef
     ```
 
 Blocks of Python are those of doctest. All of a page's blocks run in one folder, and its figures
-come from there, by the same paths. Blocks with `slow` behind `console` train models.
+come from there, by the same paths. Blocks behind `<!-- slow -->` train models.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import NamedTuple
 from unittest import mock
 
 FOLDER = Path(__file__).parents[1] / "docs/tour"
-BLOCK = re.compile(r"^```(console|python)( slow)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^(<!-- slow -->\n\n)?```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FIGURE = re.compile(r"!\[[^]]*\]\((figures/[^)]+)\)")
 
 
@@ -45,7 +45,7 @@ class Block(NamedTuple):
 
 def blocks(text: str) -> Iterator[Block]:
   """Yield the commands and the examples of Python on a page, each with its output."""
-  for kind, slow, body in BLOCK.findall(text):
+  for slow, kind, body in BLOCK.findall(text):
     if kind == "python":
       for example in doctest.DocTestParser().get_examples(body):
         yield Block(example.source, example.want, bool(slow))
