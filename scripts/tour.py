@@ -31,7 +31,7 @@ from typing import NamedTuple
 from unittest import mock
 
 FOLDER = Path(__file__).parents[1] / "docs/tour"
-BLOCK = re.compile(r"^(<!-- slow -->\n\n)?```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"(?ms)^(<!-- slow -->\n\n)?```(console|python)\n(.*?)^```$")
 FIGURE = re.compile(r"!\[[^]]*\]\((figures/[^)]+)\)")
 
 
