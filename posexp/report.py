@@ -33,6 +33,7 @@ from posexp.status import doing
 
 if TYPE_CHECKING:
   from posexp.reporting.results import Results
+  from posexp.reporting.trials import TunedTask
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -67,11 +68,11 @@ def given(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     UserError: there are none.
   """
   kept = [file for path in paths if (file := held(path)) is not None]
-  runs = [run for file in kept for run in read_records(file)]
+  runs = [run for file in kept for run in read_records(file, trials=True)]
   folders = [path for path in paths if held(path) is None]
   if not folders:
     return runs, []
-  found, notes = read_runs(folders)
+  found, notes = read_runs(folders, trials=True)
   found, damaged = with_context_losses(found)
   return [*runs, *found], [*notes, *damaged]
 
@@ -82,30 +83,39 @@ def report(args: argparse.Namespace) -> list[Results]:
   Raises:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
-  from posexp.reporting import grouping, tables
+  from posexp.reporting import grouping, tables, trials
   from posexp.reporting.results import results, unmeasured
 
-  runs, notes = given(args.runs)
-  runs = grouping.chosen(runs, args.where)
+  every, notes = given(args.runs)
+  tuned = trials.tunings(every)
+  runs = grouping.chosen(trials.tracks(every, tuned), args.where)
+  kept = {run.digest for run in runs}
+  tuned = [each for each in tuned if {each.fixed, each.tuned} & kept]
   doing("comparing the groups")
   tasks = results(runs, args.by, args.metric, args.baseline)
   notes += unmeasured(runs)
-  text = tables.document(tasks, notes)
+  text = trials.document(tuned, tasks) + tables.document(tasks, notes)
   print(text)
   if not args.no_files:
     doing("drawing the figures")
     with writing("--out", args.out):
-      write(tasks, notes, text, args.out)
+      write(tasks, notes, text, args.out, trials.sections(tuned, tasks))
     print(f"written: {near(args.out)}/report.html, .md and .tex, groups.csv and runs.csv")
   if args.records is not None:
     with writing("--records", args.records):
-      count = write_records(args.records, runs)
+      count = write_records(args.records, grouping.chosen(every, args.where))
     print(f"written: {near(args.records)}, {counted(count, 'run')}")
   return tasks
 
 
-def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) -> None:
-  """Write the files; `text` is the report in Markdown.
+def write(
+  tasks: Sequence[Results],
+  notes: Sequence[str],
+  text: str,
+  out: Path,
+  tuned: Sequence[TunedTask] = (),
+) -> None:
+  """Write the files; `text` is the report in Markdown, and `tuned` what trials have found.
 
   Raises:
     OSError: they cannot be written.
@@ -117,7 +127,7 @@ def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) 
 
   storage.write(out / "report.md", text)
   wide = wide_figures(tasks)
-  storage.write(out / "report.html", page(tasks, notes, wide))
+  storage.write(out / "report.html", page(tasks, notes, wide, tuned))
   for name, figure in wide.items():
     plotting.save(figure, out / "figures", name, kinds=("png", "pdf"))
   storage.write(out / "report.tex", tables.latex(tasks))

@@ -15,13 +15,19 @@ from posexp.reporting.figures import CAPTION, figures, heat_map_name, svg
 from posexp.reporting.grouping import value_of
 from posexp.reporting.results import Results
 from posexp.reporting.text import Table, one_line, tabulated
+from posexp.reporting.trials import TunedTask
 
 TITLES = {"lengths": "curves of all tasks", "reach": "how far groups reach"}
 ROWS = 1000  # of runs, that a browser shows at once
 STYLE = Path(__file__).with_name("page.css")
 
 
-def page(tasks: Sequence[Results], notes: Sequence[str], wide: Mapping[str, Figure]) -> str:
+def page(
+  tasks: Sequence[Results],
+  notes: Sequence[str],
+  wide: Mapping[str, Figure],
+  tuned: Sequence[TunedTask] = (),
+) -> str:
   """Return the whole page; `wide` has the figures of `wide_figures`."""
   title = escape(", ".join(results.task for results in tasks))
   parts = [
@@ -30,6 +36,7 @@ def page(tasks: Sequence[Results], notes: Sequence[str], wide: Mapping[str, Figu
     '<meta name="viewport" content="width=device-width, initial-scale=1">',
     f"<title>{title} · posexp report</title>",
     f"<style>\n{STYLE.read_text(encoding='utf-8')}</style></head><body>",
+    *(part for each in tuned for part in _tuned(each)),
     *(part for results in tasks for part in _task(results, wide.get(heat_map_name(results.task)))),
     *_lengths({TITLES[name]: figure for name, figure in wide.items() if name in TITLES}),
     _items("notes", notes),
@@ -71,6 +78,12 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
   common = [[key, value_of(run, key)] for key in run.settings if key not in results.differing]
   yield _details("What they have in common", (["option", "value"], common))
   yield "</section>"
+
+
+def _tuned(task: TunedTask) -> Iterator[str]:
+  yield f'<section class="task"><h1>{escape(task.title)}</h1>{_table(task.results, "ranked")}'
+  yield _items("notes", task.notes)
+  yield f"{_details('Every trial', task.trials)}</section>"
 
 
 def _lengths(found: Mapping[str, Figure]) -> Iterator[str]:

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,9 @@ from posexp.config.command_line import check_heeded, compose, explained
 from posexp.config.overrides import read
 from posexp.errors import Unsuited, UserError
 from posexp.runs import folder
+from posexp.sweeps import tuning
 from posexp.sweeps.sweep import DONE, Member
+from posexp.sweeps.tuning import Space
 
 MOST = 10_000  # runs of a sweep
 SINGLE = ("experiment", "seeds", "runs")  # a sweep takes one value of these
@@ -46,6 +48,7 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   columns = _columns(args, shared)
   if columns is None:
     return None
+  space = Space.taken(columns, shared)
   if (runs := math.prod(map(len, columns.values()))) > MOST:
     most = max(columns, key=lambda key: len(columns[key]))
     raise UserError(
@@ -55,13 +58,14 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   config_of = _composer(columns)
   digests: dict[str, dict[str, str | None]] = {}
   first: dict[Path, Member] = {}
-  found = []
+  found, typed = [], {}
   for number, values in enumerate(itertools.product(*columns.values()), start=1):
     job = dict(zip(columns, values, strict=True))
     config = resolve(cfg := config_of(job))
     options = " ".join(job[key] for key in varied)
     group = " ".join(job[key] for key in varied if key != "seed") or f"encoding={cfg.encoding}"
     found.append(member := Member(number, options, group, config))
+    typed[member] = job
     try:
       member.config, member.path = _identified(config, digests)
     except Unsuited as error:
@@ -74,7 +78,56 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   if not first:
     raise UserError(found[0].unsuited)
   encodings = dict.fromkeys(member.config["encoding"] for member in found)
-  check_heeded(read(column[0] for column in columns.values()), list(encodings))
+  tuned = space.options if space else {}
+  check_heeded(read(lines[0] for lines in [*columns.values(), *tuned.values()]), list(encodings))
+  if space is None:
+    return found
+  found = [*_trials(space, columns, typed, digests), *found, *tuning.tuned_runs(found)]
+  for number, member in enumerate(found, start=1):
+    member.number = number
+  for _ in tuning.choose(found):  # those whose trials have been trained before
+    pass
+  return found
+
+
+def _trials(
+  space: Space,
+  columns: Mapping[str, list[str]],
+  typed: Mapping[Member, dict[str, str]],
+  digests: dict[str, dict[str, str | None]],
+) -> list[Member]:
+  """Return the trials for each group among the runs of a sweep, whose overrides are `typed`.
+
+  Raises:
+    UserError: they are too many, or an option that is to be tuned is wrong.
+  """
+  groups = {each.path.parent: each for each in typed if not (each.duplicate_of or each.unsuited)}
+  points = {each: space.points(each.config, columns) for each in groups.values()}
+  if (runs := sum(map(len, points.values())) * len(space.seeds)) > MOST:
+    raise UserError(
+      f"these are {runs:,} trials, and a sweep has at most {MOST:,}: try fewer values"
+    )
+  tried: dict[str, list[str]] = {"seed": [f"seed={seed}" for seed in space.seeds]}
+  for key, line in [item for each in points.values() for point in each for item in point.items()]:
+    tried.setdefault(key, []).append(line)
+  config_of, found, known = _composer({**columns, **tried}), [], set()
+  for fixed, each in points.items():
+    for point, seed in itertools.product(each, tried["seed"]):
+      config = resolve(config_of({**typed[fixed], **point, "seed": seed}))
+      group = " ".join(["trial", fixed.group, *point.values()])
+      member = Member(0, f"{group} {seed}", group, config, of=fixed.group)
+      try:
+        own = config | {"trial": fixed.path.parent.name}
+        member.config, member.path = _identified(own, digests)
+      except Unsuited as error:
+        member.unsuited = str(error)
+      if member.path not in known or member.unsuited:  # else a number that is typed in two ways
+        found.append(member)
+        known.add(member.path)
+      if not member.unsuited and member.finished and not config["rerun"]:
+        member.state = DONE
+  if all(len(each) < 2 for each in points.values()):
+    raise UserError("tune.option=true: none of these encodings declares an alternative to try")
   return found
 
 

@@ -40,9 +40,18 @@ class Member:
   config: dict[str, Any]
   path: Path = Path()  # the folder of the run
   duplicate_of: Member | None = None  # the first member that is the same run
+  of: str = ""  # of a trial: the group that it is to improve
+  fixed: Member | None = None  # of a run with tuned options: that with the fixed ones
   unsuited: str = ""  # why there can be no such run
   state: str = WAITING
   reason: str = ""  # of a failure, or why it is not trained here
+
+  @property
+  def is_ready(self) -> bool:
+    """Whether its options are known: those of a run that is to be tuned are not before its trials
+    have ended.
+    """
+    return self.fixed is None or self.path != Path()
 
   @property
   def finished(self) -> bool:
@@ -141,8 +150,12 @@ class Sweep:
 
   def __init__(self, members: Sequence[Member]):
     self.members = members
-    self.runs = [m for m in members if m.duplicate_of is None and not m.unsuited]
     self.begun, self.ended = time.monotonic(), 0  # and how many runs have ended since then
+
+  @property
+  def runs(self) -> list[Member]:
+    """The members that are runs of their own."""
+    return [m for m in self.members if m.duplicate_of is None and not m.unsuited]
 
   def in_state(self, state: str) -> list[Member]:
     """Return the runs that are in a state."""
@@ -156,12 +169,12 @@ class Sweep:
     """Return the runs that are to be trained; says of all others why not."""
     for member in self.members:
       if member.unsuited:
-        self._say(member, f"{member.options}: left out: {member.unsuited}")
+        self.say(member, f"{member.options}: left out: {member.unsuited}")
       elif member.duplicate_of is not None:
-        self._say(member, f"{member.options}: the same run as job {member.duplicate_of.number}")
+        self.say(member, f"{member.options}: the same run as job {member.duplicate_of.number}")
       elif member.state == DONE:
-        self._say(member, f"{member.options}: finished already, in {near(member.path)}")
-    return [member for member in self.runs if member.state != DONE]
+        self.say(member, f"{member.options}: finished already, in {near(member.path)}")
+    return [member for member in self.runs if member.state != DONE and member.is_ready]
 
   def left(self) -> list[Member]:
     """Return the runs that another process trained before and that nobody trains now,
@@ -180,7 +193,7 @@ class Sweep:
     text = texts.get(state, f"{state}: {reason}")
     if state == DONE:
       text = f"done{_outcome(member)}{self._left()}"
-    self._say(member, text, logging.ERROR if state == FAILED else logging.INFO)
+    self.say(member, text, logging.ERROR if state == FAILED else logging.INFO)
 
   def _left(self) -> str:
     """Return about how long the rest will take, by the runs that have ended; "" if under 10 s."""
@@ -188,7 +201,8 @@ class Sweep:
     seconds = (time.monotonic() - self.begun) / self.ended * rest
     return f"; about {lasting(seconds)} left" if seconds >= 10 else ""
 
-  def _say(self, member: Member, text: str, level: int = logging.INFO) -> None:
+  def say(self, member: Member, text: str, level: int = logging.INFO) -> None:
+    """Log a line about a run."""
     log.log(level, "job %d/%d: %s", member.number, len(self.members), text)
 
   def heading(self) -> str:
