@@ -33,7 +33,7 @@ from posexp.status import doing
 
 if TYPE_CHECKING:
   from posexp.reporting.results import Results
-  from posexp.reporting.trials import TunedTask
+  from posexp.reporting.text import Section
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -83,23 +83,29 @@ def report(args: argparse.Namespace) -> list[Results]:
   Raises:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
-  from posexp.reporting import grouping, tables, trials
+  from posexp.reporting import grouping, tables, text, trials, under_way
   from posexp.reporting.results import results, unmeasured
 
   every, notes = given(args.runs)
   tuned = trials.tunings(every)
   runs = grouping.chosen(trials.tracks(every, tuned), args.where)
   kept = {run.digest for run in runs}
-  tuned = [each for each in tuned if {each.fixed, each.tuned} & kept]
+  tuned = [each for each in tuned if not args.where or {each.fixed, each.tuned} & kept]
   doing("comparing the groups")
-  tasks = results(runs, args.by, args.metric, args.baseline)
+  begun = under_way.sections(args.runs, every)
+  finished = any(run.summary is not None for run in runs)
+  if not finished and (tuned or any(each.notes for each in begun)):
+    tasks = []  # a sweep has trained nothing that has a result yet
+  else:
+    tasks = results(runs, args.by, args.metric, args.baseline)
   notes += unmeasured(runs)
-  text = trials.document(tuned, tasks) + tables.document(tasks, notes)
-  print(text)
-  if not args.no_files:
+  sections = [*begun, *trials.sections(tuned, tasks)]
+  said = text.document(sections) + tables.document(tasks, notes)
+  print(said)
+  if tasks and not args.no_files:
     doing("drawing the figures")
     with writing("--out", args.out):
-      write(tasks, notes, text, args.out, trials.sections(tuned, tasks))
+      write(tasks, notes, said, args.out, sections)
     print(f"written: {near(args.out)}/report.html, .md and .tex, groups.csv and runs.csv")
   if args.records is not None:
     with writing("--records", args.records):
@@ -113,9 +119,9 @@ def write(
   notes: Sequence[str],
   text: str,
   out: Path,
-  tuned: Sequence[TunedTask] = (),
+  sections: Sequence[Section] = (),
 ) -> None:
-  """Write the files; `text` is the report in Markdown, and `tuned` what trials have found.
+  """Write the files; `text` is the report in Markdown, which has the `sections` in front.
 
   Raises:
     OSError: they cannot be written.
@@ -127,7 +133,7 @@ def write(
 
   storage.write(out / "report.md", text)
   wide = wide_figures(tasks)
-  storage.write(out / "report.html", page(tasks, notes, wide, tuned))
+  storage.write(out / "report.html", page(tasks, notes, wide, sections))
   for name, figure in wide.items():
     plotting.save(figure, out / "figures", name, kinds=("png", "pdf"))
   storage.write(out / "report.tex", tables.latex(tasks))

@@ -10,14 +10,14 @@ import dataclasses
 import functools
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from posexp.config.schema import flat
 from posexp.errors import counted
 from posexp.reporting import grouping
 from posexp.reporting.grouping import as_typed, number
 from posexp.reporting.results import Results
-from posexp.reporting.text import MISSING, Table, listed, markdown, tabulated, wrapped
+from posexp.reporting.text import MISSING, Section, Table, listed, tabulated
 from posexp.runs import BOOKKEEPING, Run
 from posexp.runs.metrics import Score, declared, score
 
@@ -250,38 +250,17 @@ def notes(found: Sequence[Tuning]) -> Iterator[str]:
     )
 
 
-class TunedTask(NamedTuple):
-  """What a report says of the trials of a task."""
-
-  title: str
-  results: Table
-  notes: list[str]
-  trials: Table
-
-
-def sections(found: Sequence[Tuning], results: Sequence[Results]) -> list[TunedTask]:
-  """Return what a report says of each task that was tuned."""
+def sections(found: Sequence[Tuning], results: Sequence[Results]) -> list[Section]:
+  """Return what a report says of each task that was tuned, with every trial."""
   made = []
   for task in dict.fromkeys(each.task for each in found):
     own = [each for each in found if each.task == task]
-    table = tuned_table(task, own, results)
-    made.append(
-      TunedTask(f"{task}: {FIXED} and {TUNED} options", table, [*notes(own)], trial_table(own))
-    )
+    title, table = f"{task}: {FIXED} and {TUNED} options", tuned_table(task, own, results)
+    made.append(Section(title, table, [*notes(own)], trial_table(own)))
   return made
-
-
-def document(found: Sequence[Tuning], results: Sequence[Results]) -> str:
-  """Return what a report says of tuned tasks, in Markdown; "" without any."""
-  parts = []
-  for each in sections(found, results):
-    parts += [f"## {markdown(each.title)}", tabulated(each.results, "pipe")]
-    parts.append("\n".join(wrapped(markdown(note), "- ") for note in each.notes))
-    parts.append(tabulated(each.trials, "pipe"))
-  return "".join(f"{part}\n\n" for part in parts)
 
 
 def means(found: Sequence[Tuning], results: Sequence[Results]) -> Iterator[str]:
   """Yield the lines of the results of tuned tasks, for the end of a sweep."""
   for each in sections(found, results):
-    yield from ("", each.title, *tabulated(each.results, "plain").splitlines(), *each.notes)
+    yield from ("", each.title, *tabulated(each.table, "plain").splitlines(), *each.notes)

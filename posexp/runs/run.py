@@ -97,11 +97,15 @@ class Run:
 
   @functools.cached_property
   def facts(self) -> dict[str, Any]:
-    """What trained the run and when, by name: {"processor": "EPYC 7B13", "jax": "0.10.2", ...}."""
-    known = self.summary or {}
+    """What trained the run, by name, and the day: {"cores": 8, "jax": "0.10.2", ...}.
+
+    A run of an earlier version has fewer of them.
+    """
+    known = {name: self.summary[name] for name in PLACE if name in (self.summary or {})}
     parts = re.split(r", (?=\w+ )", str(known.get("versions", "")))
     versions = dict(part.split(" ", 1) for part in parts if " " in part)
-    return versions | {name: known[name] for name in PLACE if name in known}
+    day = {"ended": str(known["ended"])[:10]} if "ended" in known else {}
+    return versions | known | day
 
   @property
   def state(self) -> str:

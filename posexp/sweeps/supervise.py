@@ -95,15 +95,18 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
     log.info("%s", line)
   if not live:
     log.info("%s", sweep.heading())
+  planned = tuning.planned(sweep.members)
   try:
     for members in (sweep.to_train, sweep.left, lambda: tuning.ready(sweep), sweep.left):
       if runs := members():
+        planned = tuning.planned(sweep.members, planned)
         with contextlib.closing(trainer(runs)) as reports:
           for report in reports:
             if report is not None:
               sweep.turn(*report)
             status.show(sweep.table() if live else "")
   finally:
+    tuning.planned(sweep.members, planned)
     if live:
       print(sweep.table())
   if done := [member.path for member in sweep.in_state(DONE) if member.finished]:

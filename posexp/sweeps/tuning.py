@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,6 +22,7 @@ from posexp.config.checks import LARGEST, brief
 from posexp.config.command_line import TUNE
 from posexp.encodings import all_encodings, alternative_of
 from posexp.errors import UserError, counted, lasting, near
+from posexp.reporting.under_way import Plan, usual_seconds
 from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, Member, Sweep
 
 PREFIX = f"{TUNE}."  # of an option whose values are tried
@@ -226,10 +228,31 @@ def plan(members: Sequence[Member]) -> Iterator[str]:
     yield f"          {_time(trials[0].config, left)}"
 
 
+def planned(members: Sequence[Member], before: Plan | None = None) -> Plan:
+  """Write what a sweep is to train, as `posexp.report` reads it, and return it.
+
+  `before` is what it was before trials have chosen some of that.
+  """
+  first = before or Plan.of(
+    Path(members[0].config["runs"]),
+    [
+      each.path
+      for each in members
+      if each.fixed is None and not each.unsuited and not each.duplicate_of
+    ],
+    sum(each.fixed is not None for each in members),
+    sum(each.state == DONE for each in members),
+  )
+  ready = [each.path for each in members if each.is_ready and not each.unsuited]
+  plan = first._replace(
+    runs=[*dict.fromkeys(ready)], more=sum(not each.is_ready for each in members)
+  )
+  plan.write()
+  return plan
+
+
 def _time(config: Mapping[str, Any], left: int) -> str:
   """Return about how long so many runs take, by the newest ones of the task that are alike."""
-  from posexp.reporting.under_way import usual_seconds
-
   seconds, runs = usual_seconds(config)
   if not runs:
     return f"{counted(left, 'run')} to train; the first that ends says how long it takes"
