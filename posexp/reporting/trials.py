@@ -242,7 +242,10 @@ def notes(found: Sequence[Tuning]) -> Iterator[str]:
   if len(counts := {len(each.points) for each in found}) > 1:
     most = max(counts)
     fewer = [f"{each.label} {len(each.points)}" for each in found if len(each.points) < most]
-    yield f"Groups were tuned by unequal numbers of trials: {listed(fewer, 8)}, others {most}."
+    yield (
+      f"Groups were tuned by unequal numbers of trials: {listed(fewer, 8)}, others {most}; an "
+      "encoding without an alternative of a main option has fewer."
+    )
   if of := next((each.score for each in found if each.score), None):
     yield (
       f"Trials were chosen by their mean {of.title} at seeds of their own, and were never tested; "
