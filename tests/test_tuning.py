@@ -49,7 +49,10 @@ def test_trials_come_first_and_choose_what_is_trained_then(trained):
   assert (
     "tuning    3 groups: 30 trials, 6 runs with fixed options, and up to 6 with tuned" in typed.out
   )
-  assert "note      encoding=none: 6 trials, where others have 12" in typed.out
+  assert (
+    "note      encoding=none: 6 trials and not 12, as its encoding declares no alternative"
+    in typed.out
+  )
   assert "job 40/42: tuned encoding=rpr seed=1: rpr.k=4 train.learning_rate=0.003" in typed.out
   assert [each[0] for each in trained.found] == 30 * [True] + 12 * [False]
   assert trained.found[-6:] == [(False, n, *BEST[n], seed) for n in BEST for seed in (0, 1)]
@@ -68,9 +71,9 @@ def test_a_stopped_sweep_that_is_typed_again_ends_as_one_that_never_was(trained,
   (Path("runs")).rename("whole")
   trained.fails = kind
   assert order.command(*SWEEP).status == 130
-  (plan,) = under_way.plans([Path("runs")])
+  (said,) = under_way.sentences([Path("runs")])
   left = 42 - len(list(Path("runs").rglob("summary.json")))
-  assert f"{42 - left} done, 0 begun, {left} not begun; about " in plan.sentence
+  assert f"{42 - left} done, 0 begun, {left} not begun; about " in said
   trained.fails = None
   assert order.command(*SWEEP).status == 0
   Path("whole").rename("runs/whole")

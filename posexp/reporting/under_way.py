@@ -1,142 +1,105 @@
 """Sweeps that are under way: what has ended, what is left, and how far each run has come.
 
-A sweep writes its plan, the folders of its runs, to `.sweep/plans/` in the folder of runs. All else
+A sweep keeps its plan, the folders of its runs, in `.sweep/plans/` of the folder of runs. All else
 is read from these folders.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from posexp import storage
 from posexp.errors import UserError, counted, lasting
 from posexp.reporting.text import MISSING, Section
-from posexp.runs import Run, read_run
-from posexp.runs.metrics import declared, score
+from posexp.runs import Run, read_runs
+from posexp.runs.metrics import score
 from posexp.tasks import tasks
 
 PLANS = ".sweep/plans"
-NEWEST = 40  # finished runs that say how long others may take
 SIZES = ("steps", "epochs", "batch_size")  # options of training that decide how long a run takes
 FILES = ("metrics.jsonl", "summary.json")  # of a run, whose dates say when something happened
 
 
-class Plan(NamedTuple):
-  """What a sweep is to train."""
+def keep_plan(place: Path, name: str, plan: Mapping[str, Any] | None) -> None:
+  """Write the plan of a sweep to the folder of its runs, or remove it if it is None.
 
-  file: Path
-  runs: list[Path]
-  more: int  # runs whose options trials are still to choose
-  begun: float  # seconds since 1970
-  done: int  # runs that had finished before
-
-  @classmethod
-  def of(cls, place: Path, runs: Sequence[Path], more: int, done: int) -> Plan:
-    """Return the plan of a sweep that begins now in the folder of runs `place`, once written."""
-    name = hashlib.sha256("\n".join(map(str, runs)).encode()).hexdigest()[:12]
-    plan = cls(place / PLANS / f"{name}.json", [*runs], more, time.time(), done)
-    plan.write()
-    return plan
-
-  def write(self) -> None:
-    """Write the plan, or remove it where all of its runs have finished."""
-    place = self.file.parents[2]
-    if not self.more and all((path / FILES[1]).exists() for path in self.runs):
-      storage.remove(self.file)
-      return
-    kept = self._asdict() | {"runs": [str(path.relative_to(place)) for path in self.runs]}
-    self.file.parent.mkdir(parents=True, exist_ok=True)
-    storage.write(self.file, json.dumps({k: v for k, v in kept.items() if k != "file"}))
-
-  @property
-  def sentence(self) -> str:
-    """How many runs have ended, are left, and about how long these take; "" if none is left."""
-    ended = [path for path in self.runs if (path / FILES[1]).exists()]
-    begun = sum((path / FILES[0]).exists() for path in self.runs) - len(ended)
-    if not (left := len(self.runs) + self.more - len(ended)):
-      return ""
-    dates = [
-      file.stat().st_mtime
-      for path in self.runs
-      for file in map(path.joinpath, FILES)
-      if file.exists()
-    ]
-    last, since = max(dates, default=self.begun), len(ended) - self.done
-    parts = [f"{len(ended)} done", f"{begun} begun", f"{left - begun} not begun"]
-    text = f"A sweep of {counted(len(self.runs) + self.more, 'run')}: {', '.join(parts)}"
-    if since > 0:
-      text += f"; about {lasting((last - self.begun) / since * left)} left"
-    return f"{text}; the last news is {lasting(max(0.0, time.time() - last))} old."
+  The plan has the folders of `runs` below that, how many `more` there will be, how many were `done`
+  before the sweep began, and when it did, in seconds since 1970 (`begun`).
+  """
+  file = place / PLANS / f"{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
+  if plan is None:
+    storage.remove(file)
+    return
+  file.parent.mkdir(parents=True, exist_ok=True)
+  storage.write(file, json.dumps(plan))
 
 
-def plans(paths: Sequence[Path]) -> Iterator[Plan]:
-  """Yield the plans of sweeps that train runs in some folders; what is no plan is passed over."""
+def sentences(paths: Sequence[Path]) -> Iterator[str]:
+  """Yield how far each sweep has come that has left runs in some folders."""
   places: dict[Path, list[Path]] = {}
   for path in map(Path.absolute, paths):
-    if place := next((p for p in (path, *path.parents) if (p / PLANS).is_dir()), None):
+    if place := next((each for each in (path, *path.parents) if (each / PLANS).is_dir()), None):
       places.setdefault(place, []).append(path)
   for place, asked in places.items():
     for file in sorted((place / PLANS).glob("*.json")):
-      try:
-        kept = json.loads(file.read_bytes())
-        plan = Plan(file, [place / each for each in kept.pop("runs")], **kept)
-      except (OSError, TypeError, ValueError, KeyError):
-        continue
-      if any(run.is_relative_to(path) for run in plan.runs for path in asked):
-        yield plan
+      with contextlib.suppress(OSError, TypeError, ValueError, LookupError):  # it is no plan
+        plan = json.loads(file.read_bytes())
+        runs = [place / each for each in plan["runs"]]
+        if any(run.is_relative_to(path) for run in runs for path in asked):
+          yield _sentence(runs, plan)
+
+
+def _sentence(runs: Sequence[Path], plan: Mapping[str, Any]) -> str:
+  files = [[file for file in map(run.joinpath, FILES) if file.exists()] for run in runs]
+  done = sum(FILES[1] in (file.name for file in each) for each in files)
+  begun, whole = sum(map(bool, files)) - done, len(runs) + plan["more"]
+  last = max((file.stat().st_mtime for each in files for file in each), default=plan["begun"])
+  text = f"A sweep of {counted(whole, 'run')}: {done} done, {begun} begun, "
+  text += f"{whole - done - begun} not begun"
+  if done > plan["done"]:
+    seconds = (last - plan["begun"]) / (done - plan["done"]) * (whole - done)
+    text += f"; about {lasting(seconds)} left"
+  return f"{text}; the last news is {lasting(max(0.0, time.time() - last))} old."
 
 
 def sections(paths: Sequence[Path], runs: Sequence[Run]) -> list[Section]:
-  """Return what a report says of the runs in some folders that have not finished, if there are any.
+  """Return what a report says of sweeps in some folders and of all runs that have not finished.
 
   The scores are those of the last evaluation of each.
   """
-  said = [sentence for plan in plans(paths) if (sentence := plan.sentence)]
-  rows = []
+  said, rows = [*sentences(paths)], []
   for run in runs:
     if run.summary is None and run.history:
-      state = "failed" if run.failure else "begun"
-      trial = " trial" * bool(run.trial)
-      name = f"{run.task}/{run.encoding}/{run.digest}{trial} seed={run.seed}"
-      rows.append([name, state, f"{run.step:,}", last_score(run)])
-  if not said and not rows:
-    return []
-  return [Section("under way", (["", "state", "step", "last evaluation"], rows), said)]
+      name = f"{run.task}/{run.encoding}/{run.digest} seed={run.seed}{' (trial)' * bool(run.trial)}"
+      rows.append([name, "failed" if run.failure else "begun", f"{run.step:,}", last_score(run)])
+  heads = ["", "state", "step", "last evaluation"]
+  return [Section("under way", (heads, rows), said)] if said or rows else []
 
 
 def last_score(run: Run) -> str:
   """Return the score that chooses the checkpoint, of the last evaluation, in words."""
-  table = declared([run.summary])
   chosen = getattr(tasks().get(run.settings["task.kind"]), "score", "")
   for row in reversed(run.history):
-    keys = [key for key in row if key.startswith("validation/")]
-    if keys:
-      of = score(chosen if chosen in keys else keys[0], table)
+    if keys := [key for key in row if key.startswith("validation/")]:
+      of = score(chosen if chosen in keys else keys[0])
       return f"{of.title} {of.number(row[of.key])}"
   return MISSING
 
 
-def usual_seconds(config: Mapping[str, Any]) -> tuple[float, int]:
-  """Return how long a finished run takes of the task, the size and the steps of a config, and of
-  how many this is the median; (0, 0) of none.
-  """
-  place = Path(config["runs"], str(config["task"]["name"]))
-  files = sorted(place.rglob(FILES[1]), key=lambda file: -file.stat().st_mtime)[:NEWEST]
-  found = []
-  for file in files:
-    try:
-      run = read_run(file.parent)
-    except UserError:
-      continue
-    sizes = [[each["train"].get(name) for name in SIZES] for each in (run.config, config)]
-    alike = all(run.config.get(key) == config.get(key) for key in ("task", "model"))
-    seconds = run.score("time/seconds")
-    if alike and sizes[0] == sizes[1] and seconds is not None and "diverged" not in run.summary:
-      found.append(seconds)
-  return (statistics.median(found), len(found)) if found else (0.0, 0)
+def usual_seconds(config: Mapping[str, Any]) -> list[float]:
+  """Return how long finished runs have taken of the task, the model and the steps of a config."""
+
+  def facts(of: Mapping[str, Any]) -> list[Any]:
+    return [of["task"], of["model"], *(of["train"].get(name) for name in SIZES)]
+
+  runs: list[Run] = []
+  with contextlib.suppress(UserError):  # there are none
+    runs = read_runs([Path(config["runs"], str(config["task"]["name"]))], trials=True)[0]
+  found = [run.score("time/seconds") for run in runs if facts(run.config) == facts(config)]
+  return [seconds for seconds in found if seconds is not None]

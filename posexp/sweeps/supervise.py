@@ -95,18 +95,18 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
     log.info("%s", line)
   if not live:
     log.info("%s", sweep.heading())
-  planned = tuning.planned(sweep.members)
+  sweep.keep_plan()
   try:
     for members in (sweep.to_train, sweep.left, lambda: tuning.ready(sweep), sweep.left):
       if runs := members():
-        planned = tuning.planned(sweep.members, planned)
+        sweep.keep_plan()  # which trials may have completed
         with contextlib.closing(trainer(runs)) as reports:
           for report in reports:
             if report is not None:
               sweep.turn(*report)
             status.show(sweep.table() if live else "")
   finally:
-    tuning.planned(sweep.members, planned)
+    sweep.keep_plan()
     if live:
       print(sweep.table())
   if done := [member.path for member in sweep.in_state(DONE) if member.finished]:

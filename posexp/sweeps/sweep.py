@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from posexp.config import plugins
 from posexp.errors import UserError, counted, lasting, near, refused
+from posexp.reporting import under_way
 from posexp.runs import Elsewhere, is_held, read_run, read_summary
 from posexp.runs.seal import is_whole
 
@@ -151,6 +152,7 @@ class Sweep:
   def __init__(self, members: Sequence[Member]):
     self.members = members
     self.begun, self.ended = time.monotonic(), 0  # and how many runs have ended since then
+    self.plan = {"begun": time.time(), "done": len(self.in_state(DONE))}
 
   @property
   def runs(self) -> list[Member]:
@@ -164,6 +166,15 @@ class Sweep:
   def options_in(self, state: str) -> str:
     """Return the options of the runs that are in a state."""
     return "; ".join(member.options for member in self.in_state(state))
+
+  def keep_plan(self) -> None:
+    """Keep what is to be trained where `posexp.report` reads it, until all of it is done."""
+    place, runs = Path(self.members[0].config["runs"]), self.runs
+    ready = [str(member.path.relative_to(place)) for member in runs if member.is_ready]
+    plan = {**self.plan, "more": len(runs) - len(ready), "runs": ready}
+    name = "\n".join(str(member.path) for member in runs if member.fixed is None)
+    done = all(member.state == DONE for member in runs)
+    under_way.keep_plan(place, name, None if done else plan)
 
   def to_train(self) -> list[Member]:
     """Return the runs that are to be trained; says of all others why not."""

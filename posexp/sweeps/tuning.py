@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -22,7 +22,7 @@ from posexp.config.checks import LARGEST, brief
 from posexp.config.command_line import TUNE
 from posexp.encodings import all_encodings, alternative_of
 from posexp.errors import UserError, counted, lasting, near
-from posexp.reporting.under_way import Plan, usual_seconds
+from posexp.reporting.under_way import usual_seconds
 from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, Member, Sweep
 
 PREFIX = f"{TUNE}."  # of an option whose values are tried
@@ -198,63 +198,39 @@ def ready(sweep: Sweep) -> list[Member]:
     else:
       found.append(member)
     sweep.say(member, text)
+  for member in sweep.runs:
+    if not member.is_ready and member.reason:
+      sweep.say(member, f"{member.options}: {member.reason}")
   return found
 
 
 def plan(members: Sequence[Member]) -> Iterator[str]:
   """Yield the lines that say, before any work, what a sweep is going to train if it tunes."""
   runs = [each for each in members if each.duplicate_of is None and not each.unsuited]
-  trials = [each for each in runs if each.config.get("trial")]
-  tuned = [each for each in members if each.fixed is not None]
-  if not trials:
+  groups: dict[str, list[Member]] = {}
+  for each in runs:
+    if each.of:
+      groups.setdefault(each.of, []).append(each)
+  if not groups:
     return
-  counts: dict[str, int] = {}  # of trials, by group
-  for each in trials:
-    counts[each.of] = counts.get(each.of, 0) + 1
-  finals = len(runs) - len(trials) - sum(each.duplicate_of is None for each in tuned)
+  most, trials = max(map(len, groups.values())), sum(map(len, groups.values()))
+  tuned = sum(each.fixed is not None for each in members)
+  fixed = sum(each.fixed is None for each in runs) - trials
   yield (
-    f"tuning    {counted(len(counts), 'group')}: {counted(len(trials), 'trial')}, "
-    f"{counted(finals, 'run')} with fixed options, and up to {len(tuned)} with tuned ones"
+    f"tuning    {counted(len(groups), 'group')}: {counted(trials, 'trial')}, "
+    f"{counted(fixed, 'run')} with fixed options, and up to {tuned} with tuned ones"
   )
-  for group, count in counts.items():
-    if count < max(counts.values()):
-      others = f"where others have {max(counts.values())}"
-      yield f"note      {group}: {counted(count, 'trial')}, {others}"
-  for name in dict.fromkeys(each.config["encoding"] for each in trials):
-    if alternative_of(name) is None:
-      yield f"note      {name} declares no alternative of a main option"
-  left = sum(each.state != DONE and each.duplicate_of is None for each in runs)
-  if left:
-    yield f"          {_time(trials[0].config, left)}"
-
-
-def planned(members: Sequence[Member], before: Plan | None = None) -> Plan:
-  """Write what a sweep is to train, as `posexp.report` reads it, and return it.
-
-  `before` is what it was before trials have chosen some of that.
-  """
-  first = before or Plan.of(
-    Path(members[0].config["runs"]),
-    [
-      each.path
-      for each in members
-      if each.fixed is None and not each.unsuited and not each.duplicate_of
-    ],
-    sum(each.fixed is not None for each in members),
-    sum(each.state == DONE for each in members),
-  )
-  ready = [each.path for each in members if each.is_ready and not each.unsuited]
-  plan = first._replace(
-    runs=[*dict.fromkeys(ready)], more=sum(not each.is_ready for each in members)
-  )
-  plan.write()
-  return plan
-
-
-def _time(config: Mapping[str, Any], left: int) -> str:
-  """Return about how long so many runs take, by the newest ones of the task that are alike."""
-  seconds, runs = usual_seconds(config)
-  if not runs:
-    return f"{counted(left, 'run')} to train; the first that ends says how long it takes"
-  how = f"as {counted(runs, 'earlier run')} took"
-  return f"{counted(left, 'run')} to train: about {lasting(seconds * left)} one at a time, {how}"
+  for name, own in groups.items():
+    if len(own) < most:
+      none = alternative_of(own[0].config["encoding"]) is None
+      why = ", as its encoding declares no alternative of an option" * none
+      yield f"note      {name}: {counted(len(own), 'trial')} and not {most}{why}"
+  left = sum(each.state != DONE for each in runs)
+  took = usual_seconds(next(iter(groups.values()))[0].config) if left else []
+  if took:
+    long = (
+      f"about {lasting(statistics.median(took) * left)} one at a time, as {len(took)} before took"
+    )
+    yield f"          {counted(left, 'run')} to train: {long}"
+  elif left:
+    yield f"          {counted(left, 'run')} to train; the first that ends says how long they take"
