@@ -19,7 +19,6 @@ from posexp.errors import UserError, counted, lasting
 from posexp.reporting.text import MISSING, Section
 from posexp.runs import Run, read_runs
 from posexp.runs.metrics import score
-from posexp.tasks import tasks
 
 PLANS = ".sweep/plans"
 SIZES = ("steps", "epochs", "batch_size")  # options of training that decide how long a run takes
@@ -35,6 +34,9 @@ def keep_plan(place: Path, name: str, plan: Mapping[str, Any] | None) -> None:
   file = place / PLANS / f"{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
   if plan is None:
     storage.remove(file)
+    with contextlib.suppress(OSError):  # something else is in it
+      file.parent.rmdir()
+      file.parent.parent.rmdir()
     return
   file.parent.mkdir(parents=True, exist_ok=True)
   storage.write(file, json.dumps(plan))
@@ -84,6 +86,8 @@ def sections(paths: Sequence[Path], runs: Sequence[Run]) -> list[Section]:
 
 def last_score(run: Run) -> str:
   """Return the score that chooses the checkpoint, of the last evaluation, in words."""
+  from posexp.tasks import tasks  # slow to import
+
   chosen = getattr(tasks().get(run.settings["task.kind"]), "score", "")
   for row in reversed(run.history):
     if keys := [key for key in row if key.startswith("validation/")]:

@@ -20,7 +20,6 @@ from omegaconf import DictConfig, OmegaConf
 from posexp.config import build, show
 from posexp.config.checks import LARGEST, brief
 from posexp.config.command_line import TUNE
-from posexp.encodings import all_encodings, alternative_of
 from posexp.errors import UserError, counted, lasting, near
 from posexp.reporting.under_way import usual_seconds
 from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, Member, Sweep
@@ -89,6 +88,8 @@ class Space:
     Raises:
       UserError: the sweep has given the main option several values, or that which is to be tried.
     """
+    from posexp.encodings import all_encodings, alternative_of  # slow to import
+
     name, options = config["encoding"], dict(self.options)
     for key in [*options]:
       if key.partition(".")[0] in all_encodings().keys() - {name}:
@@ -213,6 +214,8 @@ def plan(members: Sequence[Member]) -> Iterator[str]:
       groups.setdefault(each.of, []).append(each)
   if not groups:
     return
+  from posexp.encodings import alternative_of  # slow to import, which other sweeps do later
+
   most, trials = max(map(len, groups.values())), sum(map(len, groups.values()))
   tuned = sum(each.fixed is not None for each in members)
   fixed = sum(each.fixed is None for each in runs) - trials
