@@ -94,7 +94,7 @@ def report(args: argparse.Namespace) -> list[Results]:
   doing("comparing the groups")
   begun = under_way.sections(args.runs, every)
   finished = any(run.summary is not None for run in runs)
-  if not finished and (tuned or any(each.notes for each in begun)):
+  if not finished and (tuned or begun):
     tasks = []  # a sweep has trained nothing that has a result yet
   else:
     tasks = results(runs, args.by, args.metric, args.baseline)

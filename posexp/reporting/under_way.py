@@ -71,17 +71,16 @@ def _sentence(runs: Sequence[Path], plan: Mapping[str, Any]) -> str:
 
 
 def sections(paths: Sequence[Path], runs: Sequence[Run]) -> list[Section]:
-  """Return what a report says of sweeps in some folders and of all runs that have not finished.
-
-  The scores are those of the last evaluation of each.
+  """Return what a report says of sweeps under way in some folders, and of the runs that have begun,
+  with their last evaluations; nothing where no sweep has left runs.
   """
   said, rows = [*sentences(paths)], []
-  for run in runs:
+  for run in runs if said else ():
     if run.summary is None and run.history:
       name = f"{run.task}/{run.encoding}/{run.digest} seed={run.seed}{' (trial)' * bool(run.trial)}"
       rows.append([name, "failed" if run.failure else "begun", f"{run.step:,}", last_score(run)])
   heads = ["", "state", "step", "last evaluation"]
-  return [Section("under way", (heads, rows), said)] if said or rows else []
+  return [Section("under way", (heads, rows), said)] if said else []
 
 
 def last_score(run: Run) -> str:
