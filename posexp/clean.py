@@ -46,7 +46,7 @@ def clean(args: argparse.Namespace) -> int:
     UserError: there are no runs, or another process has one of them.
     OSError: a checkpoint cannot be removed.
   """
-  runs, notes = read_runs(args.runs)
+  runs, notes = read_runs(args.runs, trials=True)
   print("\n".join([_table(runs), *notes]))
   if args.keep is None:
     for keep in KEPT:

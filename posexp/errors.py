@@ -43,6 +43,10 @@ class Unsuited(UserError):
   """Options that do not go together, though each is right; a sweep leaves such a run out."""
 
 
+class NotFinite(UserError):
+  """A number that is not finite and should be a result, as after too high a learning rate."""
+
+
 def printable(text: str) -> str:
   """Return a text on one line: blanks for line ends and tabs, � for what could upset a terminal."""
   return UNPRINTABLE.sub(lambda found: " " if found[0].isspace() else "�", text)

@@ -170,6 +170,11 @@ def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
   else:
     moved = {key: options.pop(key) for key in OF_DATA if key in options}
     trained = open_trained(path, moved) if moved else open_trained(path)
+  if trained.run.trial and args.split == "test" and args.text is None:
+    raise UserError(
+      f"{near(path)} is a trial of a tuned sweep, which has no test score: measure it with --split "
+      "validation, or name a run with the chosen options"
+    )
   trained = with_options(trained, options) if options else trained
   doing(f"measuring {near(path)}")
   return trained

@@ -33,6 +33,7 @@ from posexp.status import doing
 
 if TYPE_CHECKING:
   from posexp.reporting.results import Results
+  from posexp.reporting.text import Section
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -67,11 +68,11 @@ def given(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     UserError: there are none.
   """
   kept = [file for path in paths if (file := held(path)) is not None]
-  runs = [run for file in kept for run in read_records(file)]
+  runs = [run for file in kept for run in read_records(file, trials=True)]
   folders = [path for path in paths if held(path) is None]
   if not folders:
     return runs, []
-  found, notes = read_runs(folders)
+  found, notes = read_runs(folders, trials=True)
   found, damaged = with_context_losses(found)
   return [*runs, *found], [*notes, *damaged]
 
@@ -82,30 +83,45 @@ def report(args: argparse.Namespace) -> list[Results]:
   Raises:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
-  from posexp.reporting import grouping, tables
+  from posexp.reporting import grouping, tables, text, trials, under_way
   from posexp.reporting.results import results, unmeasured
 
-  runs, notes = given(args.runs)
-  runs = grouping.chosen(runs, args.where)
+  every, notes = given(args.runs)
+  tuned = trials.tunings(every)
+  runs = grouping.chosen(trials.tracks(every, tuned), args.where)
+  kept = {run.digest for run in runs}
+  tuned = [each for each in tuned if not args.where or {each.fixed, each.tuned} & kept]
   doing("comparing the groups")
-  tasks = results(runs, args.by, args.metric, args.baseline)
+  begun = under_way.sections(args.runs, every)
+  finished = any(run.summary is not None for run in runs)
+  if not finished and (tuned or begun):
+    tasks = []  # a sweep has trained nothing that has a result yet
+  else:
+    tasks = results(runs, args.by, args.metric, args.baseline)
   notes += unmeasured(runs)
-  text = tables.document(tasks, notes)
-  print(text)
-  if not args.no_files:
+  sections = [*begun, *trials.sections(tuned, tasks)]
+  said = text.document(sections) + tables.document(tasks, notes)
+  print(said)
+  if tasks and not args.no_files:
     doing("drawing the figures")
     with writing("--out", args.out):
-      write(tasks, notes, text, args.out)
+      write(tasks, notes, said, args.out, sections)
     print(f"written: {near(args.out)}/report.html, .md and .tex, groups.csv and runs.csv")
   if args.records is not None:
     with writing("--records", args.records):
-      count = write_records(args.records, runs)
+      count = write_records(args.records, grouping.chosen(every, args.where))
     print(f"written: {near(args.records)}, {counted(count, 'run')}")
   return tasks
 
 
-def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) -> None:
-  """Write the files; `text` is the report in Markdown.
+def write(
+  tasks: Sequence[Results],
+  notes: Sequence[str],
+  text: str,
+  out: Path,
+  sections: Sequence[Section] = (),
+) -> None:
+  """Write the files; `text` is the report in Markdown, which has the `sections` in front.
 
   Raises:
     OSError: they cannot be written.
@@ -117,7 +133,7 @@ def write(tasks: Sequence[Results], notes: Sequence[str], text: str, out: Path) 
 
   storage.write(out / "report.md", text)
   wide = wide_figures(tasks)
-  storage.write(out / "report.html", page(tasks, notes, wide))
+  storage.write(out / "report.html", page(tasks, notes, wide, sections))
   for name, figure in wide.items():
     plotting.save(figure, out / "figures", name, kinds=("png", "pdf"))
   storage.write(out / "report.tex", tables.latex(tasks))

@@ -63,7 +63,7 @@ def sync(args: argparse.Namespace) -> Counter[str]:
     UserError: there are no runs, W&B cannot be reached or refuses the key, or the project's name is
       not valid.
   """
-  runs, notes = read_runs(args.runs)
+  runs, notes = read_runs(args.runs, trials=True)
   for note in notes:
     print(f"note: {note}")
   asked = {"project": args.project, "entity": args.entity}

@@ -71,7 +71,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     else:
       log.info("finished already, in %s; rerun=true trains it again", near(path))
       repeat(trackers, path, config)
-    terminal.result(task.table(summary))
+    terminal.result((terminal.trial if config.get("trial") else task.table)(summary))
     return summary
 
 

@@ -174,7 +174,7 @@ class Case:
       summary = json.loads((path / "summary.json").read_text())
       if summary["stopped_at"] == steps:
         rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-        costs = ("time/", "memory/", "devices", "processor", "versions")
+        costs = ("time/", "memory/", "devices", "processor", "cores", "versions", "ended")
         return [
           {key: value for key, value in row.items() if not key.startswith(costs)}
           for row in [*rows, summary]

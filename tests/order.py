@@ -152,8 +152,8 @@ def only(runs: Path | str) -> Path:
 
 
 def timeless(values: dict[str, Any]) -> dict[str, Any]:
-  """Less what is measured in time or in memory."""
-  return {key: values[key] for key in values if not key.startswith(("time/", "memory/"))}
+  """Less what is measured in time or in memory, and when it was."""
+  return {key: values[key] for key in values if not key.startswith(("time/", "memory/", "ended"))}
 
 
 def result(path: Path) -> tuple[list[dict], dict, str]:

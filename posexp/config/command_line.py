@@ -50,6 +50,7 @@ examples:
 USAGE = """python -m posexp.train [-m] [--cfg job] [--again RUN] [OPTION=VALUE ...]
        python -m posexp.train --help [SECTION ...]"""
 
+TUNE = "tune"  # the section of options of tuned sweeps
 ADDITIONAL = "hydra.launcher.additional_parameters"
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
@@ -116,6 +117,12 @@ def parse(argv: Sequence[str], parser: OptionsParser | None = None) -> Namespace
         f"posexp: of {brief(o.input_line)} and {brief(counts)} the last counts", file=sys.stderr
       )
     value = None if o.is_delete() else o.value()
+    tried = o.key_or_group.removeprefix(f"{TUNE}.")
+    if o.key_or_group != tried not in ("seeds", "option") and not o.is_sweep_override():
+      raise UserError(
+        f"{brief(o.input_line)}: one value leaves nothing to choose; type several, as in "
+        f"{TUNE}.{tried}=A,B, or {tried}={brief(value)}"
+      )
     if o.key_or_group == "seeds" and (o.is_sweep_override() or isinstance(value, list)):
       these = o.input_line.partition("=")[2].strip("[]")
       raise UserError(
@@ -250,7 +257,7 @@ def check_single(overrides: Sequence[Override], cfg: DictConfig) -> None:
         f"{o.input_line} is a sweep: add -m to run each value, or write "
         f"{o.get_key_element()}=[...] for a list, or {typed(o.key_or_group, text)} for a text"
       )
-    of_sweeps = o.key_or_group.startswith(("hydra.sweep.", "hydra.sweeper."))
+    of_sweeps = o.key_or_group.startswith(("hydra.sweep.", "hydra.sweeper.", f"{TUNE}."))
     if of_sweeps or (o.key_or_group == "workers" and o.value() not in (1, None)):
       raise UserError(f"{o.input_line} has no effect on one run: add -m for a sweep, or drop it")
   check_heeded(overrides, [str(cfg.get("encoding"))])

@@ -92,13 +92,14 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
       raise UserError(f"{key}={brief(config.get(key))}: it must be a section with options")
   fields = [field.name for field in dataclasses.fields(RunOptions)]
   known = {*SECTIONS, *fields, *encodings_node(), "encoding", "positions", "tracker", "plugins"}
+  known.add("tune")
   if unknown := [key for key in config if key not in known]:
     value = config[unknown[0]]
     there = {key: config[key] for key in config if key in known}
     raise unknown_option(str(unknown[0]), value, *options_for(there, [config.get("encoding")]))
   given = {name: config[name] for name in fields if name in config}
   config |= dataclasses.asdict(build(RunOptions, given, where=""))
-  for key in ("seeds", "workers", "plugins"):  # of a sweep, or read already
+  for key in ("seeds", "tune", "workers", "plugins"):  # of a sweep, or read already
     config.pop(key, None)
   if used := plugins.record(config):
     config["plugins"] = used

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posexp.config import build, look_up, plugins
+from posexp.config import build, look_up, plugins, show
 from posexp.encodings.additive import Learned, Sinusoidal
 from posexp.encodings.base import Columns, Encoding, Layer, Relation, Span
 from posexp.encodings.bias import T5, ALiBi
@@ -133,6 +133,26 @@ def check_limit(encoding: Encoding, positions: int, why: str, lower: str) -> Non
     has = f"{name}.{option}={getattr(encoding, option)} gives"
     ways = f"raise {name}.{option}, or {lower}"
   raise ValueError(f"{has} {encoding.limit} positions: {why}; {ways}")
+
+
+def alternative_of(name: str) -> tuple[str, Any] | None:
+  """Return the main option of an encoding, "rpr.k", and the value to try beside the default; None
+  if its class declares none.
+
+  Raises:
+    UserError: there is no such encoding, or what its class declares is none of its options.
+  """
+  cls = look_up(all_encodings(), name, "encoding")
+  if cls.alternative is None:
+    return None
+  option, value = cls.alternative
+  known = {field.name: field.default for field in dataclasses.fields(cls)}
+  if option not in known or known[option] == value:
+    raise UserError(
+      f"encoding {name}: its alternative {option}={show(value)} must be one of its "
+      f"options ({', '.join(known) or 'there is none'}) with another value than its default"
+    )
+  return f"{name}.{option}", value
 
 
 def name_of(encoding: Encoding) -> str:

@@ -155,6 +155,7 @@ class Learned(Absolute):
   from N(1, 0.02²). There is nothing beyond the last row: longer inputs are an error.
   """
 
+  alternative = ("combine", "concat")
   length: Count = 512
 
   @property
@@ -187,6 +188,7 @@ class Sinusoidal(Absolute):
   where the paper has d/2; this follows the paper.
   """
 
+  alternative = ("base", 100.0)
   base: Base = 10000.0
   layout: Literal["interleaved", "half"] = "interleaved"
 

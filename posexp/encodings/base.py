@@ -215,6 +215,8 @@ class Encoding:
   both_sides_by: ClassVar[str] = ""  # the option that, if it is true, defines it there, too
   limited_by: ClassVar[str] = "length"  # the option that sets the limit
   in_blocks: ClassVar[tuple[str, ...]] = ()  # options that act in a Transformer's blocks alone
+  # The main option, and the value beside its default that a tuned sweep tries; None without one.
+  alternative: ClassVar[tuple[str, Any] | None] = None
 
   def __post_init__(self):
     """Raise ValueError where an option is not what its annotation says."""

@@ -41,6 +41,7 @@ class ALiBi(SharedBias):
   in each row.
   """
 
+  alternative = ("learned", True)
   two_sided: Literal["symmetric", "direction", "divided"] = "symmetric"
   learned: bool = False
 
@@ -116,6 +117,7 @@ class T5(SharedBias):
   and draws smaller queries instead; here contents are scaled as in every other encoding.
   """
 
+  alternative = ("buckets", 16)
   buckets: Annotated[int, even_from(4), at_most(MOST_BUCKETS)] = 32
   max_distance: Annotated[int, between(1, REACH)] = 128
 

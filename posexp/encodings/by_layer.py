@@ -74,6 +74,7 @@ class ByLayer(Encoding):
   windows and chunks that a pattern has, so that a small model has them, too.
   """
 
+  alternative = ("from_last", True)
   pattern: list[str] | str = dataclasses.field(default_factory=lambda: ["rope", "none"], hash=False)
   from_last: bool = False
   window: Count | None = None

@@ -49,6 +49,7 @@ class Complex(Encoding):
   in each block that is never read.
   """
 
+  alternative = ("shared_period", "dimension")
   relative: ClassVar[bool] = False
   paired: ClassVar[bool] = True
   in_blocks: ClassVar[tuple[str, ...]] = ("score", "distances")

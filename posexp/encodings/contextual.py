@@ -26,6 +26,7 @@ class CoPE(Encoding):
   by heads, starts from 0, and its product is not scaled, as in the authors' code. Causal only.
   """
 
+  alternative = ("rows", 16)
   causal_only: ClassVar[bool] = True
   rows: Annotated[int, at_least(2)] = 64
 

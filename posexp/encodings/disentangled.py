@@ -34,6 +34,7 @@ class DeBERTa(Encoding):
   `mirrored=false`. `biases` adds that code's biases of W_K and W_Q, which the paper does not print.
   """
 
+  alternative = ("k", 16)
   k: Annotated[int, between(1, REACH)] = 512
   content_to_position: bool = True
   position_to_content: bool = True
@@ -169,6 +170,7 @@ class TUPE(Encoding):
   `buckets` > 0 adds T5's bias, which turns TUPE-A into TUPE-R.
   """
 
+  alternative = ("buckets", 32)
   relative: ClassVar[bool] = False
   recurrent: ClassVar[bool] = True
   length: Count = 512

@@ -28,6 +28,7 @@ class KERPLE(SharedBias):
   least 0.01. The paper and its code are causal: an encoder needs `symmetric`.
   """
 
+  alternative = ("kind", "power")
   both_sides_by: ClassVar[str] = "symmetric"
   kind: Literal["log", "power"] = "log"
   symmetric: bool = False
@@ -81,6 +82,7 @@ class FIRE(Encoding):
   the future has no such proportion. `share_layers`: one f for all layers.
   """
 
+  alternative = ("threshold", 16.0)
   relative: ClassVar[bool] = False
   recurrent: ClassVar[bool] = True
   causal_only: ClassVar[bool] = True
@@ -160,6 +162,7 @@ class Sandwich(SharedBias):
   paper's d̄. The paper is causal, but the bias is symmetric, so an encoder can use it.
   """
 
+  alternative = ("base", 100.0)
   width: Annotated[int, even_from(2), at_most(2**12)] = 128
   base: Base = 10000.0
 

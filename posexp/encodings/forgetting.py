@@ -36,6 +36,7 @@ class FoX(Encoding):
   `Pro` block is left out: norms of queries and keys, an output gate, and shifted keys.
   """
 
+  alternative = ("start", 5.0)
   gates: Literal["hidden", "bias", "fixed"] = "hidden"
   start: float = 0.0
   times: Times | None = None

@@ -31,6 +31,7 @@ class FoPE(Encoding):
   meant to have the frequency 0; and at most half of the planes move.
   """
 
+  alternative = ("trained_length", 64)
   relative: ClassVar[bool] = False
   recurrent: ClassVar[bool] = True
   trained_length: Annotated[int, at_least(7)] = 512  # 2π is below it: the fastest plane is kept

@@ -26,6 +26,7 @@ class Index(Absolute):
   sees it, and a post-norm one only in its first layer.
   """
 
+  alternative = ("scale", 0.1)
   scale: Positive = 1.0
   direction: Literal["alternating", "constant"] = "alternating"
 
@@ -62,6 +63,7 @@ class Normalized(Index):
   `index`; beyond a given length, i/len exceeds 1.
   """
 
+  alternative = ("scale", 10.0)
   length: Count | None = None
 
   def __post_init__(self):
@@ -92,6 +94,7 @@ class Binary(Absolute):
   repeat, so longer inputs are an error.
   """
 
+  alternative = ("signed", False)
   limited_by: ClassVar[str] = "bits"
   bits: Annotated[int, between(1, 30)] = 10
   signed: bool = True
@@ -130,6 +133,7 @@ class Clock(Absolute):
   are computed in float64; at a period of 1 the first hand never moves.
   """
 
+  alternative = ("period", 10.0)
   base: Base = 60.0
   period: Positive = 60.0
 

@@ -32,6 +32,7 @@ class PoPE(Encoding):
   that of RoPE; `phases` are of each `layer`, or there are `none`.
   """
 
+  alternative = ("base", 100.0)
   base: Base = 10000.0
   lengths: Literal["softplus", "signed"] = "softplus"
   frequencies: Literal["channels", "pairs"] = "channels"

@@ -27,6 +27,7 @@ class Inkling(Encoding):
   An encoder has profiles of 2·extent − 1 offsets. `model.logits_by=inkling` multiplies ρ, too.
   """
 
+  alternative = ("extent", 64)
   rank: Count = 16
   extent: Count = 1024
   clip: Positive | None = 8.0

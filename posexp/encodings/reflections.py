@@ -32,6 +32,7 @@ class PaTH(Encoding):
   It is a definition for short texts: keys are read one after another, from the last one back.
   """
 
+  alternative = ("gates", "paper")
   causal_only: ClassVar[bool] = True
   rank: Count = 32
   width: Count = 3

@@ -35,6 +35,7 @@ class RPR(Encoding):
   and start from the same vectors.
   """
 
+  alternative = ("k", 4)
   order_blind: ClassVar[bool] = True
   k: Whole = 16
   keys: bool = True
@@ -175,6 +176,7 @@ class TransformerXL(Encoding):
   authors' code, for memories longer than in training).
   """
 
+  alternative = ("base", 100.0)
   a: bool = True
   b: bool = True
   c: bool = True

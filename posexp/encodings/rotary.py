@@ -63,6 +63,7 @@ class RoPE(Encoding):
   sees, so that one layer finds what followed a token (modded-nanogpt); the first key has its own.
   """
 
+  alternative = ("base", 100.0)
   recurrent: ClassVar[bool] = True
   base: Base = 10000.0
   share: Annotated[float, Bound("above 0 and at most 1", lambda share: 0 < share <= 1)] = 1.0
@@ -181,6 +182,7 @@ class XPos(Encoding):
   cached; keys here are cached before positions touch them, so any middle will do.
   """
 
+  alternative = ("base", 100.0)
   causal_only: ClassVar[bool] = True
   base: Base = 10000.0
   scale_base: Positive = 512.0

@@ -37,6 +37,7 @@ class SelectiveRoPE(Encoding):
   its largest. Causal only. The authors' layers normalize q and k after the turn.
   """
 
+  alternative = ("base", 100.0)
   causal_only: ClassVar[bool] = True
   rank: Count | None = 16
   width: Whole = 4

@@ -33,6 +33,7 @@ class GRAPE(Encoding):
   v from N(0, 1/√d). Causal only. The authors normalize queries and keys (RMS) before.
   """
 
+  alternative = ("gates", "both")
   causal_only: ClassVar[bool] = True
   gates: Literal["key", "query", "both"] = "key"
 
@@ -86,6 +87,7 @@ class DAPE(Encoding):
   authors' code.
   """
 
+  alternative = ("base", "alibi")
   base: Literal["alibi", "kerple", "fire", "none"] = "kerple"
   width: Count = 32
   threshold: Positive = 512.0

@@ -39,6 +39,7 @@ class Split(Encoding):
   into the position stream. Logits are divided by √D; the authors' code of 2018 divides by √d_model.
   """
 
+  alternative = ("norms", "joint")
   relative: ClassVar[bool] = False
   order_blind: ClassVar[bool] = True
   length: Count = 512

@@ -24,6 +24,7 @@ class StickBreaking(Encoding):
   only. The paper has no dropout of weights, after which they would not sum to 1.
   """
 
+  alternative = ("own_key", True)
   causal_only: ClassVar[bool] = True
   own_key: bool = False
   remainder: bool = True

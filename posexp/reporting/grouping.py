@@ -54,7 +54,7 @@ class Group:
 
 def value_of(run: Run, key: str) -> str:
   """Return the value of an option as one types it."""
-  return as_typed(run.settings.get(key, MISSING))
+  return as_typed(run.settings.get(key, run.facts.get(key, MISSING)))
 
 
 def as_typed(value: Any) -> str:
@@ -72,7 +72,7 @@ def chosen(runs: Sequence[Run], where: Sequence[str]) -> list[Run]:
   """
   if not where:
     return list(runs)
-  found = [(run, flat(run.config) | run.settings) for run in runs]
+  found = [(run, flat(run.config) | run.facts | run.settings) for run in runs]
   for typed in where:
     key, equals, value = typed.partition("=")
     if not equals:

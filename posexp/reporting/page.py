@@ -14,15 +14,20 @@ from posexp.reporting.contexts import context_table, of_little_gain
 from posexp.reporting.figures import CAPTION, figures, heat_map_name, svg
 from posexp.reporting.grouping import value_of
 from posexp.reporting.results import Results
-from posexp.reporting.text import Table, one_line, tabulated
+from posexp.reporting.text import Section, Table, one_line, tabulated
 
 TITLES = {"lengths": "curves of all tasks", "reach": "how far groups reach"}
 ROWS = 1000  # of runs, that a browser shows at once
 STYLE = Path(__file__).with_name("page.css")
 
 
-def page(tasks: Sequence[Results], notes: Sequence[str], wide: Mapping[str, Figure]) -> str:
-  """Return the whole page; `wide` has the figures of `wide_figures`."""
+def page(
+  tasks: Sequence[Results],
+  notes: Sequence[str],
+  wide: Mapping[str, Figure],
+  sections: Sequence[Section] = (),
+) -> str:
+  """Return the whole page; `wide` has the figures of `wide_figures`, `sections` come first."""
   title = escape(", ".join(results.task for results in tasks))
   parts = [
     "<!doctype html>",
@@ -30,6 +35,7 @@ def page(tasks: Sequence[Results], notes: Sequence[str], wide: Mapping[str, Figu
     '<meta name="viewport" content="width=device-width, initial-scale=1">',
     f"<title>{title} · posexp report</title>",
     f"<style>\n{STYLE.read_text(encoding='utf-8')}</style></head><body>",
+    *(part for each in sections for part in _section(each)),
     *(part for results in tasks for part in _task(results, wide.get(heat_map_name(results.task)))),
     *_lengths({TITLES[name]: figure for name, figure in wide.items() if name in TITLES}),
     _items("notes", notes),
@@ -70,6 +76,13 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
   run = results.runs[0]
   common = [[key, value_of(run, key)] for key in run.settings if key not in results.differing]
   yield _details("What they have in common", (["option", "value"], common))
+  yield "</section>"
+
+
+def _section(section: Section) -> Iterator[str]:
+  yield f'<section class="task"><h1>{escape(section.title)}</h1>{_table(section.table, "ranked")}'
+  yield _items("notes", section.notes)
+  yield _details("All of them", section.details) if section.details else ""
   yield "</section>"
 
 

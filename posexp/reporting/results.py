@@ -155,7 +155,7 @@ def results(
       "command that began them goes on"
     )
   _check("--metric", key, measured, "no run has such a metric")
-  options = dict.fromkeys(option for run in runs for option in run.settings)
+  options = dict.fromkeys(option for run in runs for option in (*run.settings, *run.facts))
   for each in by or ():
     _check("--by", each, options, "no option by which runs can be grouped")
   found = []

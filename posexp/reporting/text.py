@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tabulate import tabulate
 
@@ -19,6 +20,15 @@ WIDTH = 100  # columns of a terminal
 CELL = 200  # letters of a cell of a table
 MISSING = "—"
 Table = tuple[list[str], list[list[str]]]  # headings and rows
+
+
+class Section(NamedTuple):
+  """A part of a report beside the results of tasks."""
+
+  title: str
+  table: Table
+  notes: list[str]
+  details: Table | None = None  # which a page shows when it is asked to
 
 
 def one_line(text: str) -> str:
@@ -63,6 +73,17 @@ def tabulated(table: Table, style: str, align: str = "right") -> str:
   text = tabulate(rows, heads, style, disable_numparse=True, colalign=columns)
   # After the end of a row, LaTeX reads [ and * as an option of it.
   return re.sub(r"^(\s*)(?=[\[*])", r"\1{}", text, flags=re.M) if "latex" in style else text
+
+
+def document(sections: Sequence[Section]) -> str:
+  """Return parts of a report in Markdown, each followed by an empty line."""
+  parts = []
+  for each in sections:
+    notes = "\n".join(wrapped(markdown(note), "- ") for note in each.notes)
+    tables = [table for table in (each.table, each.details) if table and table[1]]
+    first, *rest = [tabulated(table, "pipe") for table in tables] or [""]
+    parts += [f"## {markdown(each.title)}", first, notes, *rest]
+  return "".join(f"{part}\n\n" for part in parts if part)
 
 
 def p_number(p: float | None) -> str:

@@ -15,6 +15,7 @@ from posexp.errors import UserError
 # Options and sections that do not change a run's results; earlier runs have the section wandb.
 BOOKKEEPING = (
   "seed", "runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout", "plugins",
+  "trial",
 )  # fmt: skip
 FILES = ("train", "validation", "test", "folder")  # options of a task that are paths of data
 # Options that change no result at these values, which are also what runs had before the option
@@ -136,7 +137,8 @@ def folder(
 ) -> Path:
   """Return the folder of a config's run: `<runs>/<task>/<encoding>/<digest>/seed=<n>`.
 
-  The digests are those that `digest` takes.
+  A trial of a tuned sweep is in `trials/` of the run that it is to improve, whose digest is
+  `config["trial"]`. The digests are those that `digest` takes.
 
   Raises:
     UserError: the task's name, or a part of `runs`, cannot be the name of a folder.
@@ -146,8 +148,10 @@ def folder(
   name = str(config["task"]["name"])
   if not FOLDER.holds(name):
     raise UserError(f"task.name must be {FOLDER.words}, not {brief(name)}")
-  identity = digest(config, data_digest, vectors_digest)
-  return Path(config["runs"], name, config["encoding"], identity, f"seed={config['seed']}")
+  place = Path(config["runs"], name, config["encoding"])
+  if trial := config.get("trial"):
+    place = place / trial / "trials"
+  return place / digest(config, data_digest, vectors_digest) / f"seed={config['seed']}"
 
 
 def _canonical(value: Any) -> Any:

@@ -27,7 +27,8 @@ class Metric(NamedTuple):
 
 COST = ("time/", "memory/")  # prefixes of the costs of a run, which differ between equal runs
 
-PLACE = ("devices", "processor", "versions")  # facts of a summary: where a run was trained
+# Facts of a summary: where, by what and until when a run was trained.
+PLACE = ("devices", "processor", "cores", "versions", "ended")
 
 METRICS = {
   metric.name: metric

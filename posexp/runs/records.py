@@ -24,6 +24,7 @@ COLUMNS = ("folder", "config", "summary", "metrics")
 PRIVATE = ("runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout")
 SHOWN = 3  # rows that an error names
 LEVELS = 4  # of a run's folder that its record keeps: task, encoding, digest, seed
+OF_TRIAL = 2  # more: trials, and a digest of its own
 
 
 def held(path: Path) -> Path | None:
@@ -48,7 +49,7 @@ def write_records(path: Path, runs: Sequence[Run]) -> int:
     raise UserError("none of the runs has finished, and only finished ones are recorded")
   rows = [
     (
-      "/".join(run.path.absolute().parts[-LEVELS:]),
+      "/".join(run.path.absolute().parts[-(LEVELS + OF_TRIAL * bool(run.trial)) :]),
       yaml.safe_dump(_public(run.config), sort_keys=False, allow_unicode=True),
       json.dumps(run.summary, ensure_ascii=False),
       "".join(json.dumps(row) + "\n" for row in run.history),
@@ -69,8 +70,10 @@ def _public(config: Mapping[str, Any]) -> dict[str, Any]:
   return kept | ({"plugins": named} if named else {})
 
 
-def read_records(path: Path) -> list[Run]:
+def read_records(path: Path, trials: bool = False) -> list[Run]:
   """Return the runs of a file of records. Their paths say where they were, and are no folders.
+
+  Trials of tuned sweeps are left out unless `trials` asks for them.
 
   Raises:
     UserError: it is missing, or holds anything else.
@@ -91,7 +94,8 @@ def read_records(path: Path) -> list[Run]:
       f"{path}: there are no records of runs in it; python -m posexp.report RUNS --records FILE "
       "writes them"
     ) from error
-  return [_run(path, *row) for row in zip(*columns, strict=True)]
+  runs = [_run(path, *row) for row in zip(*columns, strict=True)]
+  return [run for run in runs if trials or not run.trial]
 
 
 def _run(file: Path, folder: str, *texts: str) -> Run:
@@ -112,7 +116,7 @@ def recorded(source: str) -> Run:
   name, colon, row = source.rpartition(":")
   if Path(source).is_dir() or not (file := held(Path(name if colon else source))):
     return read_run(source)
-  runs = read_records(file)
+  runs = read_records(file, trials=True)
   if not row.isdecimal() or int(row) >= len(runs):
     rows = (f"{file}:{i} is {run.path.relative_to(file)}" for i, run in enumerate(runs[:SHOWN]))
     raise UserError(f"{source}: name one of {counted(len(runs), 'row')}: {', '.join(rows)}")

@@ -8,7 +8,8 @@
       run.sha256        the digests of these files, once the run has finished
       train.log         what the run printed, and how it failed
 
-The folder follows from the config, so that the same command finds it again. On one kind of
+A trial of a tuned sweep is in <digest>/trials/<digest>/seed=<n>, below the runs that it is to
+improve. The folder follows from the config, so that the same command finds it again. On one kind of
 device every number of metrics.jsonl is the same however often the run was stopped, except those
 under `time/` and `memory/`.
 """
@@ -34,7 +35,7 @@ from posexp.config.schema import flat
 from posexp.errors import UserError, refused
 from posexp.runs.checkpoints import Checkpoints
 from posexp.runs.identity import settings
-from posexp.runs.metrics import is_metric
+from posexp.runs.metrics import PLACE, is_metric
 from posexp.runs.seal import CONFIG, ROWS, SUMMARY, is_sealed
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -88,6 +89,23 @@ class Run:
   @property
   def encoding(self) -> str:
     return str(self.settings["encoding"])
+
+  @property
+  def trial(self) -> str | None:
+    """The digest of the runs whose options this trial is to improve; None of any other run."""
+    return self.config.get("trial")
+
+  @functools.cached_property
+  def facts(self) -> dict[str, Any]:
+    """What trained the run, by name, and the day: {"cores": 8, "jax": "0.10.2", ...}.
+
+    A run of an earlier version has fewer of them.
+    """
+    known = {name: self.summary[name] for name in PLACE if name in (self.summary or {})}
+    parts = re.split(r", (?=\w+ )", str(known.get("versions", "")))
+    versions = dict(part.split(" ", 1) for part in parts if " " in part)
+    day = {"ended": str(known["ended"])[:10]} if "ended" in known else {}
+    return versions | known | day
 
   @property
   def state(self) -> str:
@@ -151,8 +169,10 @@ def read_run(path: Path | str) -> Run:
   return Run(path, config, settings(config), read_summary(path))
 
 
-def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+def read_runs(paths: Sequence[Path], trials: bool = False) -> tuple[list[Run], list[str]]:
   """Return all runs in these folders, at any depth, and a note for each run that cannot be read.
+
+  Trials of tuned sweeps are no results: they are left out unless `trials` asks for them.
 
   Raises:
     UserError: a folder is missing, or there is no run in any.
@@ -170,10 +190,12 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
       runs.append(run)
     except UserError as error:
       wrong.append(str(error))
+  there = ", ".join(map(str, paths))
   if not runs:
-    there = ", ".join(map(str, paths))
     none = f"{there}: no runs found; python -m posexp.train keeps them in runs/"
     raise UserError(wrong[0] if wrong else none)
+  if not trials and not (runs := [run for run in runs if not run.trial]):
+    raise UserError(f"{there}: these are trials of a tuned sweep, which are no results")
   return runs, [f"left out: {each}" for each in wrong]
 
 
@@ -351,7 +373,7 @@ def _failure(file: Path) -> str | None:
   last = text.rpartition("\n")[2].strip()
   if not last or LOGGED.match(last) or last.startswith(NO_FAILURE):
     return None
-  user_error = re.fullmatch(r"""UserError\((['"])(.*)\1\)""", last)
+  user_error = re.fullmatch(r"""(?:UserError|NotFinite)\((['"])(.*)\1\)""", last)
   return user_error[2] if user_error else last
 
 

@@ -18,7 +18,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from posexp.config import plugins, resolve, show_options
-from posexp.config.command_line import compose, hydra_with_configs
+from posexp.config.command_line import TUNE, compose, hydra_with_configs
 from posexp.config.overrides import read
 from posexp.errors import UserError
 from posexp.sweeps.jobs import members, values
@@ -110,7 +110,7 @@ def sweep(train: Train, overrides: Sequence[Override], folder: Path) -> None:
   from posexp.tasks.contract import score_of
 
   for o in overrides:
-    if o.key_or_group in ("seeds", "workers"):
+    if o.key_or_group in ("seeds", "workers") or o.key_or_group.startswith(f"{TUNE}."):
       raise UserError(f"{o.input_line} has no effect with a sweeper of Hydra's: leave it out")
   first = members(Namespace(overrides=read(map(_first, overrides)), multirun=True), compose())[0]
   task = make_task(first.config)

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from hydra.core.override_parser.types import (
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from posexp.config import RunOptions, build, resolve
 from posexp.config.checks import show
@@ -28,7 +29,9 @@ from posexp.config.command_line import check_heeded, compose, explained
 from posexp.config.overrides import read
 from posexp.errors import Unsuited, UserError
 from posexp.runs import folder
+from posexp.sweeps import tuning
 from posexp.sweeps.sweep import DONE, Member
+from posexp.sweeps.tuning import Space
 
 MOST = 10_000  # runs of a sweep
 SINGLE = ("experiment", "seeds", "runs")  # a sweep takes one value of these
@@ -46,22 +49,24 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   columns = _columns(args, shared)
   if columns is None:
     return None
+  space = Space.taken(columns, shared)
   if (runs := math.prod(map(len, columns.values()))) > MOST:
     most = max(columns, key=lambda key: len(columns[key]))
     raise UserError(
       f"these are {runs:,} runs, and a sweep has at most {MOST:,}: type fewer values of {most}"
     )
   varied = [key for key, column in columns.items() if len(column) > 1] or list(columns)
-  config_of = _composer(columns)
+  config_of = _composer()
   digests: dict[str, dict[str, str | None]] = {}
   first: dict[Path, Member] = {}
-  found = []
+  found, typed = [], {}
   for number, values in enumerate(itertools.product(*columns.values()), start=1):
     job = dict(zip(columns, values, strict=True))
     config = resolve(cfg := config_of(job))
     options = " ".join(job[key] for key in varied)
     group = " ".join(job[key] for key in varied if key != "seed") or f"encoding={cfg.encoding}"
     found.append(member := Member(number, options, group, config))
+    typed[member] = job
     try:
       member.config, member.path = _identified(config, digests)
     except Unsuited as error:
@@ -74,34 +79,90 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
   if not first:
     raise UserError(found[0].unsuited)
   encodings = dict.fromkeys(member.config["encoding"] for member in found)
-  check_heeded(read(column[0] for column in columns.values()), list(encodings))
+  tuned = space.options if space else {}
+  check_heeded(read(lines[0] for lines in [*columns.values(), *tuned.values()]), list(encodings))
+  if space is None:
+    return found
+  found = [*_trials(space, columns, typed, config_of, digests), *found, *tuning.tuned_runs(found)]
+  for number, member in enumerate(found, start=1):
+    member.number = number
+  for _ in tuning.choose(found):  # those whose trials have been trained before
+    pass
   return found
 
 
-def _composer(columns: dict[str, list[str]]) -> Callable[[dict[str, str]], DictConfig]:
+def _trials(
+  space: Space,
+  columns: Mapping[str, list[str]],
+  typed: Mapping[Member, dict[str, str]],
+  config_of: Callable[[dict[str, str]], DictConfig],
+  digests: dict[str, dict[str, str | None]],
+) -> list[Member]:
+  """Return the trials for each group among the runs of a sweep, whose overrides are `typed`.
+
+  Raises:
+    UserError: they are too many, or an option that is to be tuned is wrong.
+  """
+  groups = {each.path.parent: each for each in typed if not (each.duplicate_of or each.unsuited)}
+  points = {each: space.points(each.config, columns) for each in groups.values()}
+  if (runs := sum(map(len, points.values())) * len(space.seeds)) > MOST:
+    raise UserError(
+      f"these are {runs:,} trials, and a sweep has at most {MOST:,}: try fewer values"
+    )
+  found, known = [], set()
+  for fixed, each in points.items():
+    for point, seed in itertools.product(each, (f"seed={seed}" for seed in space.seeds)):
+      config = resolve(config_of({**typed[fixed], **point, "seed": seed}))
+      group = " ".join(["trial", fixed.group, *point.values()])
+      member = Member(0, f"{group} {seed}", group, config, of=fixed.group)
+      try:
+        own = config | {"trial": fixed.path.parent.name}
+        member.config, member.path = _identified(own, digests)
+      except Unsuited as error:
+        member.unsuited = str(error)
+      if member.path not in known or member.unsuited:  # else a number that is typed in two ways
+        found.append(member)
+        known.add(member.path)
+      if not member.unsuited and member.finished and not config["rerun"]:
+        member.state = DONE
+  if all(len(each) < 2 for each in points.values()):
+    raise UserError("tune.option=true: none of these encodings declares an alternative to try")
+  return found
+
+
+def _composer() -> Callable[[dict[str, str]], DictConfig]:
   """Return the function from the overrides of a run, by their keys, to its config.
 
   Composing one takes Hydra a tenth of a second. So it composes one for each set of choices
   (`encoding=rpr`), in which values (`rpr.k=4`) are set as Hydra sets them, unless some of them do
-  more than that. All runs set the same options: none is left over from the run before.
+  more than that. Runs with the same choices set the options of the run before, and may set more: so
+  none is left over.
   """
-  overrides = {o.input_line: o for column in columns.values() for o in read(column)}
   own = {field.name for field in dataclasses.fields(RunOptions)}
-  values = {
-    line: o for line, o in overrides.items() if "." in o.key_or_group or o.key_or_group in own
-  }
-  if any(o.type is not OverrideType.CHANGE or isinstance(o.value(), dict) for o in values.values()):
-    values = {}
+  overrides: dict[str, Override] = {}
   composed: dict[tuple[str, ...], DictConfig] = {}
 
+  def is_value(o: Override) -> bool:
+    return "." in o.key_or_group or o.key_or_group in own
+
   def config_of(job: dict[str, str]) -> DictConfig:
-    choices = tuple(line for line in job.values() if line not in values)
+    new = [line for line in job.values() if line not in overrides]
+    overrides.update(zip(new, read(new), strict=True))
+    given = [overrides[line] for line in job.values()]
+    values = [o for o in given if is_value(o)]
+    if any(o.type is not OverrideType.CHANGE or isinstance(o.value(), dict) for o in values):
+      values = []
+    choices = tuple(o.input_line for o in given if not (values and is_value(o)))
     if choices not in composed:
-      with explained(read(job.values())):
+      with explained(given):
         composed[choices] = compose(tuple(job.values()))
-    for line in job.values():
-      if line in values:
-        OmegaConf.update(composed[choices], values[line].key_or_group, values[line].value())
+    try:
+      for o in values:
+        OmegaConf.update(composed[choices], o.key_or_group, o.value())
+    except OmegaConfBaseException:  # an option that the runs before did not set: Hydra says why not
+      with explained(given):
+        compose(tuple(job.values()))
+      raise
     return composed[choices]
 
   return config_of

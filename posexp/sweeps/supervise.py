@@ -21,6 +21,7 @@ from posexp.config.arguments import say
 from posexp.config.checks import brief
 from posexp.errors import UserError
 from posexp.runs import read_runs
+from posexp.sweeps import tuning
 from posexp.sweeps.handover import train_by_launcher
 from posexp.sweeps.slurm import options, train_by_slurm
 from posexp.sweeps.sweep import (
@@ -90,24 +91,37 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
   terminal shows the table of states below what is said. Returns whether a run has failed.
   """
   live = live and sys.stdout.isatty() and status.terminal()
+  for line in tuning.plan(sweep.members):
+    log.info("%s", line)
   if not live:
     log.info("%s", sweep.heading())
+  sweep.keep_plan()
   try:
-    for members in (sweep.to_train, sweep.left):
+    for members in (sweep.to_train, sweep.left, lambda: tuning.ready(sweep), sweep.left):
       if runs := members():
+        sweep.keep_plan()  # which trials may have completed
         with contextlib.closing(trainer(runs)) as reports:
           for report in reports:
             if report is not None:
               sweep.turn(*report)
             status.show(sweep.table() if live else "")
   finally:
+    sweep.keep_plan()
     if live:
       print(sweep.table())
   if done := [member.path for member in sweep.in_state(DONE) if member.finished]:
-    from posexp.reporting import results, tables  # slow to import, and a sweep may be refused
+    from posexp.reporting import (
+      results,
+      tables,
+      trials,
+    )  # slow to import, and a sweep may be refused
 
-    for line in tables.means(results.results(read_runs(done)[0])):
-      log.info("%s", line)
+    runs = read_runs(done, trials=True)[0]
+    found = trials.tunings(runs)
+    if finals := trials.tracks(runs, found):
+      tasks = results.results(finals)
+      for line in [*trials.means(found, tasks), *tables.means(tasks)]:
+        log.info("%s", line)
   if elsewhere := sweep.options_in(ELSEWHERE):
     log.info("another process still trains %s; the same command shows them later", elsewhere)
   if failed := sweep.in_state(FAILED):

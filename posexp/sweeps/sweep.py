@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from posexp.config import plugins
 from posexp.errors import UserError, counted, lasting, near, refused
+from posexp.reporting import under_way
 from posexp.runs import Elsewhere, is_held, read_run, read_summary
 from posexp.runs.seal import is_whole
 
@@ -40,9 +41,18 @@ class Member:
   config: dict[str, Any]
   path: Path = Path()  # the folder of the run
   duplicate_of: Member | None = None  # the first member that is the same run
+  of: str = ""  # of a trial: the group that it is to improve
+  fixed: Member | None = None  # of a run with tuned options: that with the fixed ones
   unsuited: str = ""  # why there can be no such run
   state: str = WAITING
   reason: str = ""  # of a failure, or why it is not trained here
+
+  @property
+  def is_ready(self) -> bool:
+    """Whether its options are known: those of a run that is to be tuned are not before its trials
+    have ended.
+    """
+    return self.fixed is None or self.path != Path()
 
   @property
   def finished(self) -> bool:
@@ -141,8 +151,13 @@ class Sweep:
 
   def __init__(self, members: Sequence[Member]):
     self.members = members
-    self.runs = [m for m in members if m.duplicate_of is None and not m.unsuited]
     self.begun, self.ended = time.monotonic(), 0  # and how many runs have ended since then
+    self.plan = {"begun": time.time(), "done": len(self.in_state(DONE))}
+
+  @property
+  def runs(self) -> list[Member]:
+    """The members that are runs of their own."""
+    return [m for m in self.members if m.duplicate_of is None and not m.unsuited]
 
   def in_state(self, state: str) -> list[Member]:
     """Return the runs that are in a state."""
@@ -152,16 +167,25 @@ class Sweep:
     """Return the options of the runs that are in a state."""
     return "; ".join(member.options for member in self.in_state(state))
 
+  def keep_plan(self) -> None:
+    """Keep what is to be trained where `posexp.report` reads it, until all of it is done."""
+    place, runs = Path(self.members[0].config["runs"]), self.runs
+    ready = [str(member.path.relative_to(place)) for member in runs if member.is_ready]
+    plan = {**self.plan, "more": len(runs) - len(ready), "runs": ready}
+    name = "\n".join(str(member.path) for member in runs if member.fixed is None)
+    done = all(member.state == DONE for member in runs)
+    under_way.keep_plan(place, name, None if done else plan)
+
   def to_train(self) -> list[Member]:
     """Return the runs that are to be trained; says of all others why not."""
     for member in self.members:
       if member.unsuited:
-        self._say(member, f"{member.options}: left out: {member.unsuited}")
+        self.say(member, f"{member.options}: left out: {member.unsuited}")
       elif member.duplicate_of is not None:
-        self._say(member, f"{member.options}: the same run as job {member.duplicate_of.number}")
+        self.say(member, f"{member.options}: the same run as job {member.duplicate_of.number}")
       elif member.state == DONE:
-        self._say(member, f"{member.options}: finished already, in {near(member.path)}")
-    return [member for member in self.runs if member.state != DONE]
+        self.say(member, f"{member.options}: finished already, in {near(member.path)}")
+    return [member for member in self.runs if member.state != DONE and member.is_ready]
 
   def left(self) -> list[Member]:
     """Return the runs that another process trained before and that nobody trains now,
@@ -180,7 +204,7 @@ class Sweep:
     text = texts.get(state, f"{state}: {reason}")
     if state == DONE:
       text = f"done{_outcome(member)}{self._left()}"
-    self._say(member, text, logging.ERROR if state == FAILED else logging.INFO)
+    self.say(member, text, logging.ERROR if state == FAILED else logging.INFO)
 
   def _left(self) -> str:
     """Return about how long the rest will take, by the runs that have ended; "" if under 10 s."""
@@ -188,7 +212,8 @@ class Sweep:
     seconds = (time.monotonic() - self.begun) / self.ended * rest
     return f"; about {lasting(seconds)} left" if seconds >= 10 else ""
 
-  def _say(self, member: Member, text: str, level: int = logging.INFO) -> None:
+  def say(self, member: Member, text: str, level: int = logging.INFO) -> None:
+    """Log a line about a run."""
     log.log(level, "job %d/%d: %s", member.number, len(self.members), text)
 
   def heading(self) -> str:

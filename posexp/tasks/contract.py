@@ -292,8 +292,10 @@ def finished(task: Task, folder: Path) -> dict[str, Any] | None:
   try:
     if (summary := read_summary(folder)) is None:
       return None
-    whole = read_config(folder) is not None and are_whole(folder, task.predicted(summary))
-    if whole and [*task.table(summary)]:
+    config = read_config(folder)
+    trial = config is not None and config.get("trial")  # which writes no predictions
+    whole = config is not None and are_whole(folder, task.predicted(summary))
+    if trial or (whole and [*task.table(summary)]):
       if damage := read_rows(folder)[1]:
         raise damage
       return summary

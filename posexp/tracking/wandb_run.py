@@ -140,18 +140,19 @@ class Wandb(Tracker):
     """
     task, encoding = config["task"]["name"], printable(config["encoding"])
     group = f"{task}/{encoding}/{folder.absolute().parent.name}"
+    trial = f"{task}/{encoding}/{config['trial']}/trials" if config.get("trial") else ""
     # Sections stay nested: W&B shows {"rpr": {"k": 4}} as rpr.k, and cannot filter by a dotted key.
-    chosen = {key: config[key] for key in config if key == "seed" or key not in BOOKKEEPING}
+    told = [key for key in config if key in ("seed", "trial") or key not in BOOKKEEPING]
     return {
       "id": _run_id(folder),
-      "job_type": self.job_type or "train",
-      "group": printable(self.group or group)[:NAME],
+      "job_type": "trial" if trial else self.job_type or "train",
+      "group": printable(trial or self.group or group)[:NAME],  # trials are no results
       "name": printable(self.name or f"{group}/seed={config['seed']}")[-NAME:],
       "tags": list(dict.fromkeys([printable(str(task))[:64], encoding[:64], *self.all_tags])),
       "notes": self.notes or None,
       "project": self.project or PROJECT,
       "entity": self.entity or None,
-      "config": {**chosen, **facts},
+      "config": {**{key: config[key] for key in told}, **facts},
       "dir": str(folder),
       "reinit": "finish_previous",
     }

@@ -15,7 +15,7 @@ from jax import Array
 
 from posexp.data.examples import Batch
 from posexp.encodings.span import TermScale
-from posexp.errors import UserError
+from posexp.errors import NotFinite
 from posexp.tasks.contract import Outputs
 from posexp.training.devices import shard
 from posexp.training.processes import fetch
@@ -93,14 +93,14 @@ class Snapshot(NamedTuple):
     return self.finite(gathered(found()))
 
   def finite(self, found: Outputs, split: str = "") -> Outputs:
-    """Return what was found; UserError where a number is not finite, for it is no result."""
+    """Return what was found; NotFinite where a number is not finite, for it is no result."""
     for name, column in found.items():
       wrong = ~np.isfinite(column).reshape(len(column), -1).all(1)
       if wrong.any():
         where = f"of the {split} split " if split else ""
         params = jax.tree.leaves(self.state.params)
         diverged = not all(jnp.abs(each).max(initial=0) < DIVERGED for each in params)
-        raise UserError(
+        raise NotFinite(
           f"{name} is not finite for {wrong.sum():,} of {len(wrong):,} examples {where}(the first "
           f"is number {wrong.argmax()}) at step {int(self.state.step):,}, so there is no result: "
           + (DIVERGING if diverged else OVERFLOWING)

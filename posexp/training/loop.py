@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import functools
 import itertools
 import logging
@@ -16,7 +17,7 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh
 
-from posexp.errors import UserError, counted
+from posexp.errors import NotFinite, UserError, counted
 from posexp.runs import RunWriter
 from posexp.runs.predictions import load_samples
 from posexp.status import doing
@@ -30,7 +31,7 @@ from posexp.training.optimizer import make_schedule
 from posexp.training.setup import Setup
 from posexp.training.step import Program, State, keys
 from posexp.training.stopping import SAVE, STOP, StopRequests
-from posexp.training.versions import processor, versions
+from posexp.training.versions import machine
 
 log = logging.getLogger("posexp")
 
@@ -86,13 +87,20 @@ def run_training(
   model = nnx.merge(program.graphdef, program.shapes.params, program.shapes.settings)
   facts |= {"attention": matching.forms(model, data.length), "steps": rhythm.steps}
   facts |= {"devices": f"{mesh.size} {mesh.devices.flat[0].device_kind}"}
-  facts |= {"processor": processor(), "versions": versions()}
+  facts |= machine()
   with Trackers(trackers, run, setup.config, facts) as opened:
     terminal.header(setup.config, data, spec, facts, run.path, opened.lines)
     job = Job(run, setup, data, program, rhythm, opened, started)
-    state = fit(job, step, batches, upcoming)
     own = {} if type(setup.task) in TASKS.values() else declared(setup.task)
-    summary = conclude(job, state) | facts | own
+    if setup.config.get("trial"):
+      own |= {"headline": [run.metric.key]}
+    try:
+      summary = conclude(job, fit(job, step, batches, upcoming))
+    except NotFinite as error:
+      if not setup.config.get("trial"):
+        raise
+      summary = {"diverged": str(error)} | costs.of_run(run.history)  # a result of the trial
+    summary |= facts | own | {"ended": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"}
     opened.summarize(summary)
     opened.samples(load_samples(run.output))
   run.finish(summary)  # after the trackers have it all: a finished run is not opened again
@@ -225,10 +233,10 @@ def begun(job: Job) -> State:
 def conclude(job: Job, state: State) -> dict[str, Any]:
   """Return the summary: the best checkpoint's metrics on validation and, this once, on test.
 
-  With `train.average` it is the mean of the last evaluated checkpoints that is measured.
+  With `train.average` it is the mean of the last evaluated checkpoints that is measured. A trial of
+  a tuned sweep is never tested.
   """
   run, data, task, count = job.run, job.data, job.setup.task, job.setup.training.average
-  doing(f"testing on {data.sizes['test']:,} {data.item}s")
   summary: dict[str, Any] = {"stopped_at": int(state.step)}
   if count:
     best, summary["averaged"] = run.checkpoints.average(state, count)
@@ -241,7 +249,9 @@ def conclude(job: Job, state: State) -> dict[str, Any]:
   else:
     row = next(row for row in run.history if row["step"] == summary["step"])
   summary |= {name: row[name] for name in row if name.startswith("validation/")}
-  summary |= task.conclude(data, model, run.output)
+  if not job.setup.config.get("trial"):
+    doing(f"testing on {data.sizes['test']:,} {data.item}s")
+    summary |= task.conclude(data, model, run.output)
   check_finite(summary)
   return summary | costs.of_run(run.history) | inherit.of_parent(run.output)
 
@@ -286,20 +296,20 @@ def validation_metrics(job: Job, state: State) -> dict[str, float]:
 
 
 def check_finite(metrics: dict[str, Any]) -> dict[str, Any]:
-  """Return the metrics; UserError if one is not finite, for it is no result."""
+  """Return the metrics; NotFinite if one is not finite, for it is no result."""
   for name, value in metrics.items():
     if isinstance(value, Real) and not math.isfinite(value):
-      raise UserError(
+      raise NotFinite(
         f"{name} is {value}, which is no result; the task must measure a finite number there"
       )
   return metrics
 
 
-def not_finite(step: int) -> UserError:
+def not_finite(step: int) -> NotFinite:
   """Return the error for a loss that no training comes back from."""
   if step == 1:  # no weight has changed yet
-    return UserError(f"the loss is not finite at step 1, before any option of train acts: {START}")
-  return UserError(
+    return NotFinite(f"the loss is not finite at step 1, before any option of train acts: {START}")
+  return NotFinite(
     f"the loss is not finite at step {step}; what was saved before is kept: {SMALLER}; if they "
     f"change nothing, {LOOK}"
   )

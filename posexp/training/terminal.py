@@ -14,6 +14,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posexp.config import show_options
 from posexp.errors import near, printable
+from posexp.runs.metrics import declared, score
 from posexp.tasks.contract import Data, ModelSpec, Task, metric_of
 from posexp.training.processes import is_main_process
 
@@ -129,6 +130,16 @@ def since_evaluation(
   """Return the step of the last evaluation but one, or 0, and the rows after it."""
   before = [number for number, row in enumerate(history[:-1]) if "validation/loss" in row]
   return (history[before[-1]]["step"], history[before[-1] + 1 :]) if before else (0, history)
+
+
+def trial(summary: Mapping[str, Any]) -> Iterator[str]:
+  """Yield the lines of the result of a trial, which has validation scores alone."""
+  if "diverged" in summary:
+    yield f"diverged, so that it is not chosen: {summary['diverged']}"
+  for key, value in summary.items():
+    if key.startswith("validation/"):
+      of = score(key, declared([summary]))
+      yield f"{of.title:<36}{value:>12{of.metric.format}}"
 
 
 def result(lines: Iterable[str]) -> None:

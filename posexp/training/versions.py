@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import posexp
 
-PACKAGES = ("jax", "flax", "optax", "numpy")  # their versions change a result's last digits
+PACKAGES = (
+  "jax",
+  "jaxlib",
+  "flax",
+  "optax",
+  "numpy",
+)  # their versions change a result's last digits
 
 
 def versions() -> str:
@@ -32,6 +40,11 @@ def processor() -> str:
   except OSError:  # another system than Linux
     found = None
   return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+  """Return the facts of a summary that say what trains a run: the processor and the versions."""
+  return {"processor": processor(), "cores": os.cpu_count(), "versions": versions()}
 
 
 def _commit(checkout: Path) -> str | None:

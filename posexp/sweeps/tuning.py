@@ -1,0 +1,239 @@
+"""Equal tuning: what a sweep tries for each group of runs, and what it then trains.
+
+    -m encoding=none,rpr tune.train.learning_rate=1e-3,3e-3 tune.option=true seeds=5
+
+Each group of runs, an encoding with its options, gets the same trials, at seeds that no result
+has. The runs of all seeds are then trained twice: with the options that were typed, and with those
+of the trials that were best on validation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from posexp.config import build, show
+from posexp.config.checks import LARGEST, brief
+from posexp.config.command_line import TUNE
+from posexp.errors import UserError, counted, lasting, near
+from posexp.reporting.under_way import usual_seconds
+from posexp.sweeps.sweep import DONE, ELSEWHERE, FAILED, Member, Sweep
+
+PREFIX = f"{TUNE}."  # of an option whose values are tried
+SETTINGS = (f"{PREFIX}seeds", f"{PREFIX}option")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tune:
+  """The section `tune`, beside the options whose values are tried."""
+
+  seeds: list[int] | int = dataclasses.field(default_factory=lambda: [1000, 1001])
+  option: bool = False
+
+  def __post_init__(self):
+    seeds = self.seeds if isinstance(self.seeds, list) else [self.seeds]
+    if not seeds or len({*seeds}) < len(seeds) or not all(0 <= seed <= LARGEST for seed in seeds):
+      raise ValueError(f"seeds must be different numbers from 0 to {LARGEST}, not {brief(seeds)}")
+    object.__setattr__(self, "seeds", seeds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+  """What is tried for each group: every combination of values, at each seed."""
+
+  options: dict[str, list[str]]  # overrides by option, {"rpr.k": ["rpr.k=2", "rpr.k=4"]}
+  alternatives: bool  # whether the alternative that an encoding declares is tried, too
+  seeds: list[int]
+
+  @classmethod
+  def taken(cls, columns: dict[str, list[str]], shared: DictConfig) -> Space | None:
+    """Take what begins with `tune.` out of the columns of a sweep; None if nothing is tuned.
+
+    Raises:
+      UserError: it cannot be tuned, leaves nothing to choose, or a seed of trials has results.
+    """
+    taken = {key: columns.pop(key) for key in [*columns] if key.startswith(PREFIX)}
+    section = OmegaConf.to_container(shared.tune, resolve=True)
+    for key in SETTINGS:
+      if len(found := taken.pop(key, [])) > 1:
+        section[key.removeprefix(PREFIX)] = [each.partition("=")[2] for each in found]
+    tune = build(Tune, section, "tune")
+    options = {
+      key.removeprefix(PREFIX): [line.removeprefix(PREFIX) for line in lines]
+      for key, lines in taken.items()
+    }
+    if not options and not tune.option:
+      return None
+    for key, lines in options.items():
+      check_tuned(key, lines, columns)
+    finals = columns.get("seed", [f"seed={shared.seed}"])
+    for seed in tune.seeds:
+      if f"seed={seed}" in finals:
+        raise UserError(
+          f"seed={seed} is one of tune.seeds, of trials, and results are of other seeds: type "
+          "others for one of them"
+        )
+    return cls(options, tune.option, tune.seeds)
+
+  def points(self, config: Mapping[str, Any], typed: Mapping[str, Sequence[str]]) -> list[dict]:
+    """Return what is tried for a group, by its config: overrides by their options.
+
+    `typed` are the overrides of the whole sweep.
+
+    Raises:
+      UserError: the sweep has given the main option several values, or that which is to be tried.
+    """
+    from posexp.encodings import all_encodings, alternative_of  # slow to import
+
+    name, options = config["encoding"], dict(self.options)
+    for key in [*options]:
+      if key.partition(".")[0] in all_encodings().keys() - {name}:
+        del options[key]
+    if self.alternatives and (found := alternative_of(name)):
+      key, value = found
+      default = (config.get(name) or {}).get(key.partition(".")[2])
+      if key in options or len(typed.get(key, ())) > 1 or default == value:
+        raise UserError(
+          f"{key}: tune.option=true tries {key}={show(value)} beside what is typed or the "
+          f"default; leave tune.option out, or {key}"
+        )
+      options[key] = [f"{key}={show(default)}", f"{key}={show(value)}"]
+    return [
+      dict(zip(options, lines, strict=True)) for lines in itertools.product(*options.values())
+    ]
+
+
+def check_tuned(key: str, lines: Sequence[str], columns: Mapping[str, Sequence[str]]) -> None:
+  """Raise UserError for an option that cannot be tuned; `columns` are those that are compared."""
+  section, dot, _ = key.partition(".")
+  line = brief(f"{PREFIX}{key}={','.join(each.partition('=')[2] for each in lines)}")
+  if not dot or section in ("task", "hydra", "tracker", "wandb"):
+    raise UserError(
+      f"{line}: options of the model, of training and of encodings are tuned, and {key} is none"
+    )
+  if len({*lines}) < 2:
+    raise UserError(f"{line}: one value leaves nothing to choose; type several, or {lines[0]}")
+  if len(columns.get(key, ())) > 1:
+    raise UserError(f"{line}: the sweep compares values of {key} already; tune it, or compare them")
+
+
+def tuned_runs(fixed: Sequence[Member]) -> list[Member]:
+  """Return a run for each of those with fixed options, which `choose` gives the chosen ones."""
+  return [
+    Member(0, f"tuned {each.options}", f"tuned {each.group}", each.config, fixed=each)
+    for each in fixed
+    if each.duplicate_of is None and not each.unsuited
+  ]
+
+
+def choose(members: Sequence[Member]) -> Iterator[tuple[Member, str]]:
+  """Give tuned runs whose trials have all ended the options of the best; yield each with these.
+
+  The best trial is that of `posexp.reporting.trials`, which reads all that are on disk. A tuned run
+  that is the same as another of the sweep becomes its duplicate.
+  """
+  from posexp.reporting import trials  # slow to import, and a sweep may be refused before
+  from posexp.runs import read_runs
+
+  known = {each.path: each for each in members if each.is_ready}
+  made: dict[Any, list[Member]] = {}
+  for each in members:
+    if each.config.get("trial") and not each.unsuited:
+      made.setdefault(each.path.parents[2], []).append(each)
+  found: dict[Any, trials.Tuning] = {}
+  for each in [each for each in members if not each.is_ready]:
+    group = each.fixed.path.parent
+    states = {trial.state for trial in made.get(group, ())}
+    each.reason = next((why for state, why in WAITS.items() if state in states), "")
+    if states != {DONE}:
+      continue
+    if group not in found:
+      found[group] = trials.tunings(read_runs([group / "trials"], trials=True)[0])[0]
+    if (best := found[group].best) is None:
+      each.state, each.reason = FAILED, "all of its trials diverged"
+      continue
+    each.config = _with(each.config, best.values)
+    each.path = each.fixed.path.parents[1] / best.runs[0].path.parent.name / each.fixed.path.name
+    if (same := known.setdefault(each.path, each)) is not each:
+      each.duplicate_of = same
+    elif each.finished and not each.config["rerun"]:
+      each.state = DONE
+    yield each, best.typed or "the fixed options"
+
+
+WAITS = {  # the state of a trial -> why tuned runs wait
+  FAILED: "it waits for trials that failed",
+  ELSEWHERE: "it waits for trials that another process trains",
+}
+
+
+def _with(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+  """Return a config with other values of options, by their full keys."""
+  made = dict(config)
+  for key, value in values.items():
+    *sections, name = key.split(".")
+    node = made
+    for section in sections:
+      node[section] = dict(node[section] or {})
+      node = node[section]
+    node[name] = value
+  return made
+
+
+def ready(sweep: Sweep) -> list[Member]:
+  """Return the runs that can be trained with the options that trials have chosen by now; say these
+  of all that have them.
+  """
+  found: list[Member] = []
+  for member, options in choose(sweep.members):
+    text = f"{member.options}: {options}"
+    if member.duplicate_of is not None:
+      text += f": the same run as job {member.duplicate_of.number}"
+    elif member.state == DONE:
+      text += f": finished already, in {near(member.path)}"
+    else:
+      found.append(member)
+    sweep.say(member, text)
+  for member in sweep.runs:
+    if not member.is_ready and member.reason:
+      sweep.say(member, f"{member.options}: {member.reason}")
+  return found
+
+
+def plan(members: Sequence[Member]) -> Iterator[str]:
+  """Yield the lines that say, before any work, what a sweep is going to train if it tunes."""
+  runs = [each for each in members if each.duplicate_of is None and not each.unsuited]
+  groups: dict[str, list[Member]] = {}
+  for each in runs:
+    if each.of:
+      groups.setdefault(each.of, []).append(each)
+  if not groups:
+    return
+  from posexp.encodings import alternative_of  # slow to import, which other sweeps do later
+
+  most, trials = max(map(len, groups.values())), sum(map(len, groups.values()))
+  tuned = sum(each.fixed is not None for each in members)
+  fixed = sum(each.fixed is None for each in runs) - trials
+  yield (
+    f"tuning    {counted(len(groups), 'group')}: {counted(trials, 'trial')}, "
+    f"{counted(fixed, 'run')} with fixed options, and up to {tuned} with tuned ones"
+  )
+  for name, own in groups.items():
+    if len(own) < most:
+      none = alternative_of(own[0].config["encoding"]) is None
+      why = ", as its encoding declares no alternative of an option" * none
+      yield f"note      {name}: {counted(len(own), 'trial')} and not {most}{why}"
+  left = sum(each.state != DONE for each in runs)
+  took = usual_seconds(next(iter(groups.values()))[0].config) if left else []
+  if took:
+    long = (
+      f"about {lasting(statistics.median(took) * left)} one at a time, as {len(took)} before took"
+    )
+    yield f"          {counted(left, 'run')} to train: {long}"
+  elif left:
+    yield f"          {counted(left, 'run')} to train; the first that ends says how long they take"
