@@ -14,8 +14,8 @@ from posexp.encodings import RPR, Encoding
 from posexp.errors import UserError
 from posexp.models.positions import Positions
 from posexp.models.transformer import Size
-from posexp.tasks import diagnostic_tasks, state_tasks
 from posexp.runs.lengths import reach
+from posexp.tasks import diagnostic_tasks, state_tasks
 from posexp.tasks.drawn import BOS, EOS, FIRST, PAD, SEP, Drawn
 from posexp.tasks.echo import EchoData
 

@@ -12,7 +12,7 @@ from posexp.reporting.grouping import PATHS, Group, differing, distinguishing, t
 from posexp.reporting.results import Results
 from posexp.reporting.scores import by_part
 from posexp.reporting.significance import LEVEL
-from posexp.reporting.text import MISSING, listed, p_value
+from posexp.reporting.text import MISSING, listed, p_number, p_value
 from posexp.runs import Run
 from posexp.runs.metrics import Score, score
 
@@ -101,7 +101,8 @@ def _difference(group: Group, results: Results) -> str:
   text += f"{results.shown(found.estimate, '+')} {unit}"
   if test is None:
     return f"{text}, n = {found.estimate.n}."
-  text += f", {p_value(found.p)}" + (f" ({found.holm:.3f} corrected)" if len(results.tested) > 1 else "")
+  corrected = f" ({p_number(found.holm)} corrected)" if len(results.tested) > 1 else ""
+  text += f", {p_value(found.p)}{corrected}"
   pairs, (own, base) = f"{test.n[0]} pairs", test.n
   text += f", n = {pairs if test.paired else own if own == base else f'{own} and {base}'}"
   if (wider := results.over_examples(group)) is not None:
@@ -118,8 +119,8 @@ def method(results: Results) -> str:
   text = f"Means of {results.score.title} over seeds with 95 % t intervals{scale}."
   if results.gated:
     text += (
-      f" Seeds that have not learned do not count: {_asked(results)}. Of a few seeds that lie near 0 "
-      "and near 1, intervals are too narrow."
+      f" Seeds that have not learned do not count: {_asked(results)}. Of few seeds, of which some "
+      "lie near 0 and some near 1, intervals are too narrow."
     )
   if len(results.ranked) > 1:
     rule = f"{results.rule}; " if results.rule else ""
@@ -128,13 +129,11 @@ def method(results: Results) -> str:
       return f"{text} without a test, for want of seeds."
     tests = len(results.tested)
     pairs = sum(group.difference.contrast.paired for group in results.tested)
+    which = f"; {pairs} of {tests} paired by seed, which at least halves the variance"
+    which = which if pairs else ", since pairing by seed would not halve the variance"
     text += (
-      f": Welch's t tests; {pairs} of {tests} paired by seed, where that at least halves the "
-      "variance" if pairs else ": Welch's t tests, since pairing by seed would not halve the variance"
-    )
-    text += (
-      f"; corrected for {counted(tests, 'test')} (Holm). What seeds find is found with a power of "
-      f"80 % at the level 0.05/{tests}."
+      f": Welch's t tests{which}; corrected for {counted(tests, 'test')} (Holm). What seeds find "
+      f"is found with a power of 80 % at the level 0.05/{tests}."
     )
   return text
 
