@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -126,7 +127,8 @@ def latex(tasks: Sequence[Results]) -> str:
   for results in tasks:
     said = one_line(sentences.answer(results)).replace("\\", "")
     table = tabulated(score_table(results), "latex_booktabs")
-    table = table.replace(" -", " $-$").replace("±", r"$\pm$").replace(MISSING, "---")
+    table = re.sub(r"(?<=[ (])-", "$-$", table)
+    table = table.replace("±", r"$\pm$").replace(MISSING, "---")
     parts.append(f"% {said}\n{table}")
   return "\n\n".join(parts) + "\n"
 

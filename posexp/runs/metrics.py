@@ -37,7 +37,7 @@ METRICS = {
     Metric("macro_f1", "macro F1", percent=True),
     Metric("exact_match", "exact match", percent=True),
     Metric("oracle_end", "exact match but for the end", percent=True),
-    Metric("reach", "reach", ".0f"),  # as runs/lengths.py defines both
+    Metric("reach", "reach", ".1f"),  # as runs/lengths.py defines both
     Metric("area", "area under exact match", percent=True),
     Metric("f1", "F1", percent=True),
     Metric("recall", "recall", percent=True),
