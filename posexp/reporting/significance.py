@@ -126,18 +126,20 @@ class Contrast(NamedTuple):
     """Return the ends of the interval of the difference: by default of 95 %, or else so many
     standard errors to each side.
 
-    They follow from the intervals of the two means (Zou and Donner 2008), so that a difference of
-    shares stays between −1 and 1. For scores without a range, this is the t interval.
+    It is the t interval of pairs, or else follows from the intervals of the two means (Zou and
+    Donner 2008). For scores without a range, this is the t interval, too. A difference stays
+    within the range of the scores.
     """
     reach = _quantile(self.freedom) if reach is None else reach
-    errors = np.sqrt(np.diag(self.covariance))
-    twice = 2 * self.covariance[0, 1] / (errors.prod() or 1.0)  # the correlation
-    a, b = (
-      np.abs(np.subtract(_ends(mean, error, reach, self.most), mean))
-      for mean, error in zip((self.a, self.b), errors, strict=True)
-    )
-    below, above = (x * x + y * y - twice * x * y for x, y in zip(a, b[::-1], strict=True))
-    return self.mean - math.sqrt(max(below, 0)), self.mean + math.sqrt(max(above, 0))
+    below, above = 2 * (reach * self.error,)
+    if not self.covariance[0, 1]:
+      a, b = (
+        np.abs(np.subtract(_ends(mean, error, reach, self.most), mean))
+        for mean, error in zip((self.a, self.b), np.sqrt(np.diag(self.covariance)), strict=True)
+      )
+      below, above = np.hypot(a, b[::-1])
+    most = math.inf if self.most is None else self.most
+    return max(float(self.mean - below), -most), min(float(self.mean + above), most)
 
   def p(self, value: float = 0.0) -> float:
     """Return the two-sided p of the difference being `value`: the level of the widest interval
