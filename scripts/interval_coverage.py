@@ -18,6 +18,7 @@ import numpy as np
 from tabulate import tabulate
 
 from posexp import storage
+from posexp.reporting.paired_predictions import Moves
 from posexp.reporting.significance import contrast, estimate
 
 PAGE = Path(__file__).parent.parent / "docs" / "report.md"
@@ -131,7 +132,11 @@ def over_examples(n: int, draws: int) -> dict[str, float]:
       rights.append((random.random((n, EXAMPLES)) < 1 / (1 + np.exp(-logits))).astype(float))
     a, b = rights
     seeds = contrast(dict(enumerate(a.mean(1))), dict(enumerate(b.mean(1))), 1.0)
-    both = seeds.over_examples(np.cov(a.mean(0), b.mean(0)) / EXAMPLES, EXAMPLES)
+    moves = [
+      Moves(each.mean(0) - each.mean(), each.var(0, ddof=1).mean() / each.size, "")
+      for each in (a, b)
+    ]
+    both = seeds.over_examples(moves[0].covariance(moves[1]), EXAMPLES)
     chosen = random.integers(0, n, (2, 200, n))
     times = random.multinomial(EXAMPLES, np.full(EXAMPLES, 1 / EXAMPLES), 200) / EXAMPLES
     drawn = [

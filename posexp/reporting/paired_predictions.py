@@ -9,7 +9,7 @@ import operator
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -141,14 +141,26 @@ def packed_examples(run: Run) -> dict[str, dict[str, Any]]:
   return found
 
 
-def moved(runs: Sequence[Run], score: Score) -> tuple[np.ndarray, str] | None:
-  """Return how far each example moves the mean score of some runs from its expectation, [N], and
-  the digest of the examples; None where the runs have no scores of the same examples.
+class Moves(NamedTuple):
+  """How single examples move the mean score of some runs."""
 
-  These are the first-order terms of a mean of ratios, so that their variance by N is that of a
-  bootstrap over examples.
+  by_example: np.ndarray  # float [N]; of the mean over runs
+  noise: float  # the part of the variance of the mean that is due to single runs on single examples
+  of: str  # the digest of the examples
+
+  def covariance(self, other: Moves) -> np.ndarray:
+    """Return the covariance [2,2] of two means over draws of examples, as a bootstrap has it, but
+    for the part that is among the variance of the runs already.
+    """
+    count = len(self.by_example)
+    return np.cov(self.by_example, other.by_example) / count - np.diag([self.noise, other.noise])
+
+
+def moved(runs: Sequence[Run], score: Score) -> Moves | None:
+  """Return how examples move the mean score of some runs, by the first-order terms of ratios; None
+  where the runs have no scores of the same examples.
   """
-  total, of = 0.0, None
+  every, of = [], None
   for run in runs:
     one = None if score.part else _examples_of(run, score)
     if one is None or of not in (None, one.of):
@@ -156,8 +168,13 @@ def moved(runs: Sequence[Run], score: Score) -> tuple[np.ndarray, str] | None:
     ratio = one.amounts.sum() / one.sizes.sum()
     if abs(ratio - run.score(score.key)) > 1e-3 * max(abs(ratio), 1e-3):
       return None  # the score counts more than predictions can
-    total, of = total + (one.amounts - ratio * one.sizes) / one.sizes.mean(), one.of
-  return (total / len(runs), of) if runs else None
+    every.append((one.amounts - ratio * one.sizes) / one.sizes.mean())
+    of = one.of
+  if of is None:
+    return None
+  moves = np.array(every)
+  noise = moves.var(axis=0, ddof=1).mean() / moves.size if len(moves) > 1 else 0.0
+  return Moves(moves.mean(axis=0), float(noise), of)
 
 
 def _examples_of(run: Run, score: Score) -> Examples | None:

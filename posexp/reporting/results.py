@@ -16,7 +16,7 @@ import numpy as np
 from posexp.errors import UserError, counted
 from posexp.reporting import grouping, scores
 from posexp.reporting.grouping import Group
-from posexp.reporting.paired_predictions import moved
+from posexp.reporting.paired_predictions import Moves, moved
 from posexp.reporting.significance import LEVEL, Difference, Estimate, estimate, holm
 from posexp.reporting.text import did_you_mean
 from posexp.runs import Run
@@ -140,8 +140,8 @@ class Results:
     return estimate(scored, self.score.most)
 
   @functools.cached_property
-  def _moved(self) -> dict[str, tuple[np.ndarray, str] | None]:
-    """How far each example moves the mean of each group, by its label."""
+  def _moved(self) -> dict[str, Moves | None]:
+    """How examples move the mean of each group, by its label."""
     return {each.label: moved([*each.counted.values()], self.score) for each in self.ranked}
 
   def over_examples(self, group: Group) -> Estimate | None:
@@ -150,10 +150,9 @@ class Results:
     """
     found = group.difference.contrast
     ours, theirs = (self._moved[each.label] for each in (group, self.baseline))
-    if found is None or ours is None or theirs is None or ours[1] != theirs[1]:
+    if found is None or ours is None or theirs is None or ours.of != theirs.of:
       return None
-    moves = np.cov(ours[0], theirs[0]) / len(ours[0])  # as a bootstrap over examples has it
-    wider = found.over_examples(moves, len(ours[0]))
+    wider = found.over_examples(ours.covariance(theirs), len(ours.by_example))
     return Estimate(min(found.n), found.mean, None, *wider.ends()) if wider.error else None
 
   def shown(self, found: Estimate, sign: str = "") -> str:

@@ -170,6 +170,8 @@ class Contrast(NamedTuple):
     """
     both = self._replace(covariance=self.covariance + covariance)
     moved = self._replace(covariance=covariance).error ** 2
+    if not moved:
+      return self
     parts = self.error**4 / self.freedom + moved**2 / max(count - 1, 1)
     return both._replace(freedom=both.error**4 / parts) if both.error else both
 
