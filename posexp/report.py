@@ -12,7 +12,7 @@ examples:
 The report is printed, and goes to the folder of --out: as Markdown, a page in HTML with figures, a
 LaTeX table, and all numbers of groups and runs as CSV; heat maps of tasks that have scores by
 length as PDF and PNG in figures/. Only what the runs have written is read.
-Groups are compared on the seeds that they share (paired t tests, Holm's correction).
+Groups are compared with the baseline by t tests, paired by seed where that pays.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from posexp.config.arguments import Parser, command, names
 from posexp.errors import UserError, counted, near, writing
 from posexp.runs import Run, read_runs
 from posexp.runs.context_losses import with_context_losses
+from posexp.runs.lengths import with_extrapolation
 from posexp.runs.records import held, read_records, write_records
 from posexp.status import doing
 
@@ -51,6 +52,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   base += "validation, or else the first in the order of the options"
   option("--baseline", metavar="GROUP", help=base)
   out = "for files; default: report"
+  chance = "also compare the baseline with itself: runs of the same seeds, or every other seed"
+  option("--aa", action="store_true", help=chance)
   option("--out", metavar="DIR", type=Path, default=Path("report"), help=out)
   option("--no-files", action="store_true", help="print the report, and no more")
   keep = "also keep config, summary and metrics of all finished runs in this Parquet file"
@@ -71,10 +74,10 @@ def given(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
   runs = [run for file in kept for run in read_records(file, trials=True)]
   folders = [path for path in paths if held(path) is None]
   if not folders:
-    return runs, []
+    return with_extrapolation(runs), []
   found, notes = read_runs(folders, trials=True)
   found, damaged = with_context_losses(found)
-  return [*runs, *found], [*notes, *damaged]
+  return with_extrapolation([*runs, *found]), [*notes, *damaged]
 
 
 def report(args: argparse.Namespace) -> list[Results]:
@@ -84,6 +87,7 @@ def report(args: argparse.Namespace) -> list[Results]:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
   from posexp.reporting import grouping, tables, text, trials, under_way
+  from posexp.reporting.paired_predictions import packed_examples
   from posexp.reporting.results import results, unmeasured
 
   every, notes = given(args.runs)
@@ -97,7 +101,7 @@ def report(args: argparse.Namespace) -> list[Results]:
   if not finished and (tuned or begun):
     tasks = []  # a sweep has trained nothing that has a result yet
   else:
-    tasks = results(runs, args.by, args.metric, args.baseline)
+    tasks = results(runs, args.by, args.metric, args.baseline, args.aa)
   notes += unmeasured(runs)
   sections = [*begun, *trials.sections(tuned, tasks)]
   said = text.document(sections) + tables.document(tasks, notes)
@@ -109,7 +113,7 @@ def report(args: argparse.Namespace) -> list[Results]:
     print(f"written: {near(args.out)}/report.html, .md and .tex, groups.csv and runs.csv")
   if args.records is not None:
     with writing("--records", args.records):
-      count = write_records(args.records, grouping.chosen(every, args.where))
+      count = write_records(args.records, grouping.chosen(every, args.where), packed_examples)
     print(f"written: {near(args.records)}, {counted(count, 'run')}")
   return tasks
 

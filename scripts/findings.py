@@ -10,13 +10,22 @@ is written here, and all else by hand:
     <!-- report ARGUMENTS | TITLE of a figure; ... -->
                                   table and figures of `python -m posexp.report FOLDER ARGUMENTS`
     <!-- costs ARGUMENTS -->      parameters, FLOPs, memory and steps' time of that report's groups
+    <!-- verdicts -->             the verdicts on the page's claims
     <!-- end -->                  the end of each
 
-The page's head lists the claims that it is about, for the table of all of them:
+The page's head lists the claims that it is about, for the tables of their verdicts:
 
-    claim, source, verdict        texts
+    claim, source                 texts
     effect, of                    arguments of a report with --metric and --baseline, and the group
                                   whose difference to the baseline the claim is about
+    kind                          what the claim says of the difference: greater, less, equal,
+                                  not greater, or not less
+    margin                        the largest difference that does not matter: "0.5 BLEU", or
+                                  "25 % of the errors" (of the baseline)
+    verdict, because              instead of the computed verdict, one by hand, and why
+    was                           an earlier verdict that differs, for the table of changes
+
+Under `families`, it lists the numbers of the claims (from 1) whose p values are corrected together.
 """
 
 from __future__ import annotations
@@ -27,7 +36,7 @@ import functools
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,18 +46,22 @@ from tabulate import tabulate
 from posexp import storage
 from posexp.errors import UserError
 from posexp.report import arguments
-from posexp.reporting import results, sentences, tables
+from posexp.reporting import claims, results, sentences, tables
 from posexp.reporting.charts import charts
 from posexp.reporting.figures import CAPTION, draw, svg, wide_figures
 from posexp.reporting.figures import shown as drawn_groups
 from posexp.reporting.grouping import Group, chosen
 from posexp.reporting.results import Results
+from posexp.reporting.significance import LEVEL
 from posexp.reporting.text import tabulated, wrapped
 from posexp.runs import Run
+from posexp.runs.lengths import with_extrapolation
 from posexp.runs.records import NAME, read_records
 
 HERE = Path(__file__).parent.parent / "docs" / "findings"
-BLOCK = re.compile(r"(<!-- (setting|report|costs|overview)(.*?)-->\n).*?(<!-- end -->)", re.S)
+BLOCK = re.compile(
+  r"(<!-- (setting|report|costs|verdicts|overview|changed)(.*?)-->\n).*?(<!-- end -->)", re.S
+)
 OPTIONS = (
   "task.name",
   "model.d_model",
@@ -60,7 +73,9 @@ OPTIONS = (
   "train.schedule",
 )
 COSTS = ("parameters", "FLOPs/token")
-VERDICTS = ("holds", "holds in part", "does not hold at this size", "cannot be told")
+VERDICTS = (claims.HOLDS, "holds in part", claims.FAILS, claims.UNCLEAR)  # a hand's, too
+NEEDED = ("claim", "source", "kind", "margin", "effect", "of")
+HEADS = ["claim", "source", "verdict", "effect", "margin", "p", "p (Holm)", "seeds"]
 
 
 class Drawn(NamedTuple):
@@ -75,25 +90,92 @@ def pages() -> list[Path]:
   return sorted(path.parent for path in HERE.glob(f"*/{NAME}"))
 
 
-def claims(folder: Path) -> list[dict[str, str]]:
-  """Return what a page says of itself in its head.
+def head(folder: Path) -> tuple[list[dict[str, str]], list[list[int]]]:
+  """Return the claims in a page's head, and the families of their numbers.
 
   Raises:
-    UserError: it says too little, or gives another verdict than there are.
+    UserError: it says too little, or what cannot be.
   """
   file = folder / "README.md"
   found = re.match(r"---\n(.*?)\n---\n", file.read_text(encoding="utf-8"), re.S)
-  said = (yaml.safe_load(found[1]) or {}).get("claims") if found else None
-  if not said:
+  said = (yaml.safe_load(found[1]) or {}) if found else {}
+  listed, families = said.get("claims"), said.get("families") or []
+  if not listed:
     raise UserError(f"{file}: its head has no claims")
-  for each in said:
-    if missing := [
-      key for key in ("claim", "source", "verdict", "effect", "of") if key not in each
-    ]:
+  for each in listed:
+    if missing := [key for key in NEEDED if key not in each]:
       raise UserError(f"{file}: a claim lacks {', '.join(missing)}")
-    if not each["verdict"].startswith(VERDICTS):
+    if each["kind"] not in claims.KINDS:
+      raise UserError(f"{file}: no kind: {each['kind']}; there are {', '.join(claims.KINDS)}")
+    if each.get("verdict", VERDICTS[0]) not in VERDICTS:
       raise UserError(f"{file}: no verdict: {each['verdict']}; there are {', '.join(VERDICTS)}")
-  return said
+    if ("verdict" in each) != ("because" in each):
+      raise UserError(f"{file}: a verdict by hand needs a because, and nothing else does")
+  if sorted(each for family in families for each in family) != [*range(1, len(listed) + 1)]:
+    raise UserError(f"{file}: its families must have each of the {len(listed)} claims once")
+  return listed, families
+
+
+class Judged(NamedTuple):
+  """A claim with its verdict and what that rests on."""
+
+  said: dict[str, str]
+  results: Results
+  group: Group
+  found: claims.Verdict
+
+  @property
+  def verdict(self) -> str:
+    return self.said.get("verdict", self.found.verdict)
+
+  def row(self) -> list[str]:
+    """Return the cells of the tables of verdicts, but for the claim itself."""
+    one, against = self.results, self.group.difference
+    unit = "points of " if one.score.metric.percent else ""
+    size = f"{one.shown(against.estimate, '+')} {unit}{one.score.title}"
+    effect = f"{size}, {_pair(self.group.label, one.baseline.label)}"
+    test = against.contrast
+    n = f"{test.n[0]} pairs" if test.paired else f"{test.n[0]} and {test.n[1]}"
+    by_hand = f" (by hand: {self.said['because']})" if "because" in self.said else ""
+    margin = f"{self.said['kind']}, {self.said['margin']}"
+    p = [tables.p_number(each) for each in (self.found.p, self.found.holm)]
+    return [self.said["source"], self.verdict + by_hand, effect, margin, *p, n]
+
+  def why(self) -> str:
+    """Return why the verdict is what it is."""
+    if "because" in self.said:
+      return self.said["because"]
+    words = {"equal": "a difference within the margin"}
+    kinds = [words.get(each, f"a {each} score") for each in self.found.left]
+    text = f"the interval leaves {' or '.join(kinds)}, of the margin {self.said['margin']}"
+    if self.found.verdict == claims.UNCLEAR and self.found.p < LEVEL:
+      text += f"; p = {self.found.p:.3f}, corrected for its family {self.found.holm:.3f}"
+    return text
+
+
+def judged(folder: Path, runs: Sequence[Run]) -> list[Judged]:
+  """Return the claims of a page with their verdicts.
+
+  Raises:
+    UserError: its head or its records do not say them.
+  """
+  listed, families = head(folder)
+  sides = []
+  for said in listed:
+    (one,) = found_in(folder, runs, shlex.split(said["effect"]))
+    group = next((each for each in one.ranked if each.label == said["of"]), None)
+    if group is None or group.difference.contrast is None:
+      raise UserError(f"{folder}: no difference of {said['of']!r} to {one.baseline.label}")
+    try:
+      margin = claims.margin(said["margin"], one.score, one.baseline.estimate.mean)
+    except ValueError as error:
+      raise UserError(f"{folder}: {error}") from error
+    sides.append((one, group, claims.Claim(group.difference.contrast, said["kind"], margin)))
+  found = {}
+  for family in families:
+    together = claims.verdicts([sides[number - 1][2] for number in family])
+    found |= dict(zip(family, together, strict=True))
+  return [Judged(said, *sides[at][:2], found[at + 1]) for at, said in enumerate(listed)]
 
 
 def drawn(folder: Path) -> Drawn:
@@ -108,6 +190,9 @@ def drawn(folder: Path) -> Drawn:
     opening, kind, asked, end = found.groups()
     if kind == "setting":
       return f"{opening}\n{setting(runs)}\n\n{end}"
+    if kind == "verdicts":
+      rows = [[each.said["claim"], *each.row()] for each in judged(folder, runs)]
+      return f"{opening}\n{tabulate(rows, HEADS, 'pipe', disable_numparse=True)}\n\n{end}"
     argv, _, titles = asked.partition("|")
     if kind == "costs":
       (one,) = found_in(folder, runs, shlex.split(argv))
@@ -123,8 +208,8 @@ def drawn(folder: Path) -> Drawn:
 def found_in(folder: Path, runs: Sequence[Run], argv: Sequence[str]) -> list[Results]:
   """Return what `python -m posexp.report` finds in records, of all tasks they have."""
   args = arguments([str(folder), *argv])
-  runs = chosen(runs, args.where)
-  return results.results(runs, args.by, args.metric, args.baseline)
+  runs = chosen(with_extrapolation(runs), args.where)
+  return results.results(runs, args.by, args.metric, args.baseline, args.aa)
 
 
 def reported(
@@ -148,7 +233,7 @@ def reported(
   for each in tasks:
     yield wrapped(sentences.answer(each))
     yield tabulated(tables.score_table(each), "pipe")
-    if unclear := [text for text in sentences.differences(each) if "would be needed" in text]:
+    if unclear := [text for text in sentences.differences(each) if "cannot be told" in text]:
       yield "\n".join(wrapped(text, "- ") for text in unclear)
     yield wrapped(sentences.method(each))
     if notes := list(sentences.notes(each)):
@@ -226,29 +311,36 @@ def _pair(name: str, other: str) -> str:
   return f"{' '.join(both).removesuffix(':')}: {own[0]} against {own[1]}"
 
 
-def overview(folders: Sequence[Path]) -> str:
-  """Return all claims with their verdicts, effects, p values and seeds, as a table.
+def overview(found: Mapping[Path, Sequence[Judged]]) -> str:
+  """Return all claims with their verdicts, effects, p values and seeds, as a table."""
+  rows = [
+    [f"[{each.said['claim']}]({folder.name}/README.md)", *each.row()]
+    for folder, judged in found.items()
+    for each in judged
+  ]
+  return tabulate(rows, HEADS, "pipe", disable_numparse=True)
+
+
+def changed(found: Mapping[Path, Sequence[Judged]]) -> str:
+  """Return the claims of which the verdict is another than it was, and why, as a table."""
+  rows = [
+    [f"[{each.said['claim']}]({folder.name}/README.md)", each.said["was"], each.verdict, each.why()]
+    for folder, judged in found.items()
+    for each in judged
+    if "was" in each.said
+  ]
+  return tabulate(rows, ["claim", "was", "is", "why"], "pipe", disable_numparse=True)
+
+
+def front(text: str, folders: Sequence[Path]) -> str:
+  """Return the page in front of all pages with its tables of verdicts.
 
   Raises:
     UserError: a page's head or records do not say them.
   """
-  rows = []
-  for folder in folders:
-    runs = read_records(folder / NAME)
-    for said in claims(folder):
-      (one,) = found_in(folder, runs, shlex.split(said["effect"]))
-      group = next((each for each in one.ranked if each.label == said["of"]), None)
-      if group is None or not group.difference.estimate.n:
-        raise UserError(f"{folder}: no difference of {said['of']!r} to {one.baseline.label}")
-      found = group.difference
-      unit = f"{one.score.unit} of ".replace("bits per byte of ", "")  # which its title says
-      size = f"{one.shown(found.estimate, '+')} {unit}{one.score.title}"
-      effect = f"{size}, {_pair(group.label, one.baseline.label)}"
-      link = f"[{said['claim']}]({folder.name}/README.md)"
-      p, seeds = tables.p_number(found.holm), str(found.estimate.n)
-      rows.append([link, said["source"], said["verdict"], effect, p, seeds])
-  heads = ["claim", "source", "verdict", "effect", "p (Holm)", "seeds"]
-  return tabulate(rows, heads, "pipe", disable_numparse=True)
+  found = {folder: judged(folder, read_records(folder / NAME)) for folder in folders}
+  tables = {"overview": overview, "changed": changed}
+  return BLOCK.sub(lambda part: f"{part[1]}\n{tables[part[2]](found)}\n\n{part[4]}", text)
 
 
 def main(names: Sequence[str]) -> None:
@@ -269,9 +361,7 @@ def main(names: Sequence[str]) -> None:
         storage.write(folder / name, text)
       storage.write(folder / "README.md", page.text)
   file = HERE / "README.md"
-  table = overview(folders)
-  text = BLOCK.sub(lambda found: f"{found[1]}\n{table}\n\n{found[4]}", file.read_text("utf-8"))
-  storage.write(file, text)
+  storage.write(file, front(file.read_text("utf-8"), folders))
 
 
 if __name__ == "__main__":

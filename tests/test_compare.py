@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import sacrebleu
 from compared import REFERENCES, answers, spoiled, translations, typed, write
@@ -121,13 +122,16 @@ def test_groups_are_paired_by_seed_and_tested_over_seeds_too(tmp_path, capsys):
   assert exact["difference"]["value"] == pytest.approx(100 * 39 / 3 / 60)
   assert "mcnemar" not in exact
   over = exact["over_seeds"]
-  test = stats.ttest_1samp([15 / 0.6, 13 / 0.6, 11 / 0.6], 0)
-  assert over["p"] == pytest.approx(test.pvalue)
-  assert (over["low"], over["high"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
+  sides = [np.divide(each, 0.6) for each in ((20, 21, 17), (5, 8, 6))]
+  test = stats.ttest_ind(*sides, equal_var=False)
+  assert over["p"] == pytest.approx(test.pvalue, abs=0.002)
+  assert (over["low"], over["high"]) == pytest.approx(test.confidence_interval(0.95), abs=2)
+  both = exact["over_both"]
+  assert both["low"] < over["low"] < over["high"] < both["high"]
   assert found["verdict"].startswith("rpr is better than none by 21.67 points of exact match (")
   out = capsys.readouterr().out
   assert "One seed each" not in out
-  assert "over seeds: paired t test." in out
+  assert "over seeds: Welch's t test; over both: the variance of seeds" in " ".join(out.split())
 
 
 def test_a_run_of_a_group_is_compared_with_its_seed(tmp_path, good, bad):
@@ -338,9 +342,9 @@ def result(difference, p, over=None, seeds=1):
       "2.70, p = 0.002; over 3 seeds, 95 % -0.40 to 4.00, p = 0.080).",
     ),
     (
-      result((1.8, 0.9, 2.7), 0.002, (None, None, None), 2),
-      "one is better than two by 1.80 BLEU (over 1,000 sentences, 95 % 0.90 to 2.70, p = 0.002; "
-      "over 2 seeds, no test: the difference is the same with each).",
+      result((1.8, 0.9, 2.7), 0.002, (None, None, 0.1), 3),
+      "one and two cannot be told apart: 1.80 BLEU for one (over 1,000 sentences, 95 % 0.90 to "
+      "2.70, p = 0.002; over 3 seeds, the same difference with each, p = 0.100).",
     ),
   ],
 )

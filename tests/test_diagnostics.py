@@ -14,8 +14,8 @@ from posexp.encodings import RPR, Encoding
 from posexp.errors import UserError
 from posexp.models.positions import Positions
 from posexp.models.transformer import Size
+from posexp.runs.lengths import extrapolation, reach
 from posexp.tasks import diagnostic_tasks, state_tasks
-from posexp.tasks.diagnostic import reach
 from posexp.tasks.drawn import BOS, EOS, FIRST, PAD, SEP, Drawn
 from posexp.tasks.echo import EchoData
 
@@ -342,6 +342,16 @@ def test_positions_of_training_reach_what_is_tested():
 def test_reach_is_the_longest_length_without_a_gap():
   assert reach({5: 1.0, 10: 0.95, 20: 0.5, 30: 1.0}) == 10
   assert reach({5: 0.2}) == 0
+
+
+def test_the_area_is_that_under_lines_over_the_logarithm_from_the_last_length_of_training():
+  within = {"test/exact_match/5": 1.0, "test/exact_match/10": 1.0}
+  beyond = {"beyond/exact_match/20": 0.95, "beyond/exact_match/40": 0.0}
+  found = extrapolation(within | beyond)
+  assert found == {"beyond/reach": 20, "beyond/area": pytest.approx((0.975 + 0.475) / 2)}
+  finer = extrapolation(within | beyond | {"beyond/exact_match/28": 0.4889})
+  assert finer["beyond/area"] == pytest.approx(found["beyond/area"], abs=1e-3)
+  assert extrapolation({"test/exact_match/dates": 1.0} | beyond) == {}
 
 
 @pytest.mark.parametrize(

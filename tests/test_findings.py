@@ -9,6 +9,8 @@ from run_folders import sweep
 from seed import some
 
 from posexp.errors import UserError
+from posexp.reporting import claims
+from posexp.reporting.significance import contrast
 from posexp.runs import read_runs
 from posexp.runs.records import NAME, write_records
 
@@ -18,9 +20,11 @@ HEAD = """\
 claims:
   - claim: Order matters
     source: a book
-    verdict: {verdict}
+    kind: {kind}
+    margin: {margin}{more}
     effect: --by encoding --metric {metric} --baseline none
     of: rpr
+families: {families}
 ---
 <!-- setting -->
 what was there
@@ -30,7 +34,18 @@ Mine stays.
 
 <!-- report --by encoding --metric {metric} | {title} -->
 <!-- end -->
+
+<!-- verdicts -->
+<!-- end -->
 """
+FILLED = {
+  "kind": "greater",
+  "margin": "1 points",
+  "metric": "test/accuracy",
+  "title": "test accuracy by group",
+  "families": "[[1]]",
+  "more": "",
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,7 +66,7 @@ def test_a_page_is_drawn_again_from_its_records(folder):
 
 def test_the_overview_is_that_of_all_pages():
   text = (findings.HERE / "README.md").read_text(encoding="utf-8")
-  assert findings.overview(PAGES) in text
+  assert findings.front(text, PAGES) == text
   assert sum(path.stat().st_size for path in findings.HERE.glob(f"*/{NAME}")) < 5_000_000
 
 
@@ -62,18 +77,18 @@ def page(tmp_path, monkeypatch):
   folder = tmp_path / "findings" / "mine"
   write_records(folder / NAME, runs)
   monkeypatch.setattr(findings, "HERE", folder.parent)
-  (folder.parent / "README.md").write_text("<!-- overview -->\n<!-- end -->\n")
+  blocks = "<!-- overview -->\n<!-- end -->\n<!-- changed -->\n<!-- end -->\n"
+  (folder.parent / "README.md").write_text(blocks)
 
-  def filled(verdict="holds", metric="test/accuracy", title="test accuracy by group"):
-    text = HEAD.format(verdict=verdict, metric=metric, title=title)
-    (folder / "README.md").write_text(text)
+  def filled(**filling):
+    (folder / "README.md").write_text(HEAD.format(**FILLED | filling))
     return folder
 
   return filled
 
 
 def test_a_page_gets_tables_figures_and_its_line_in_the_overview(page):
-  folder = page()
+  folder = page(more="\n    was: cannot be told")
   (folder / "old.svg").write_text("of a title that was taken out")
   findings.main([])
   text = (folder / "README.md").read_text()
@@ -83,10 +98,12 @@ def test_a_page_gets_tables_figures_and_its_line_in_the_overview(page):
   assert re.search(r"\| rpr +\| +3 \| +86\.67 ", text)
   (picture,) = re.findall(r"!\[test accuracy by group\]\((.*)\)", text)
   assert [path.name for path in folder.glob("*.svg")] == [picture]
-  (row,) = re.findall(
+  row, change = re.findall(
     r"\| \[Order matters\]\(mine/README\.md\).*", (folder.parent / "README.md").read_text()
   )
-  assert "+33.33 ± " in row
+  assert re.search(r"\| a book +\| holds +\| \+33.33 \(", row)
+  assert re.search(r"\| cannot be told +\| holds +\| the interval leaves a greater score", change)
+  assert re.search(r"\| Order matters +\| a book +\| holds +\|", text)
   findings.main(["mine"])
   assert (folder / "README.md").read_text() == text
 
@@ -94,7 +111,11 @@ def test_a_page_gets_tables_figures_and_its_line_in_the_overview(page):
 @pytest.mark.parametrize(
   ("filling", "message"),
   [
-    ({"verdict": "surely"}, "no verdict: surely; there are holds, "),
+    ({"kind": "surely"}, "no kind: surely; there are greater, "),
+    ({"margin": "1 BLEU"}, "'1 BLEU' is no margin in points"),
+    ({"more": "\n    verdict: surely"}, "no verdict: surely; there are holds, "),
+    ({"more": "\n    verdict: holds"}, "a verdict by hand needs a because"),
+    ({"families": "[]"}, "its families must have each of the 1 claims once"),
     ({"title": "nothing"}, "no figure 'nothing'; there are test accuracy by group"),
     ({"metric": "test/bleu"}, "no run has such a metric"),
   ],
@@ -109,3 +130,40 @@ def test_a_page_that_does_not_exist_is_refused(page):
   page()
   with pytest.raises(UserError, match="no such page: yours"):
     findings.main(["yours"])
+
+
+NEAR = [0.80, 0.81, 0.79, 0.80, 0.80]
+PLANTED = {  # scores of two groups, the margin, and the verdict for each kind
+  "no difference": ([0.75, 0.83, 0.79, 0.84, 0.78], [0.82, 0.76, 0.84, 0.77, 0.80], 0.01, "???"),
+  "equal within the margin": (NEAR, NEAR[::-1], 0.03, "nny"),
+  "one outlier": ([0.92, 0.93, 0.91, 0.92, 0.20], NEAR, 0.01, "???"),
+  "two modes": ([0.95, 0.05, 0.95, 0.95, 0.04], [0.05, 0.95, 0.06, 0.04, 0.95], 0.01, "???"),
+  "at the ceiling": ([1.0, 1.0, 0.999, 1.0, 1.0], [1.0, 0.999, 1.0, 1.0, 1.0], 0.005, "nny"),
+  "greater near the ceiling": (
+    [0.998, 0.997, 0.999, 0.998, 0.998],
+    [0.9, 0.91, 0.92, 0.9, 0.9],
+    0.025,
+    "ynn",
+  ),
+  "paired": ([0.621, 0.719, 0.8205, 0.521, 0.9195], [0.6, 0.7, 0.8, 0.5, 0.9], 0.01, "ynn"),
+  "not paired": ([0.70, 0.71, 0.69, 0.70, 0.72], NEAR, 0.01, "nyn"),
+  "few seeds": ([0.9, 0.91], [0.5, 0.6], 0.01, "???"),
+  "a tie": ([0.8, 0.81, 0.79, 0.8, 0.82], [0.8, 0.81, 0.79, 0.8, 0.82], 0.001, "nny"),
+}
+
+
+@pytest.mark.parametrize(("a", "b", "margin", "said"), PLANTED.values(), ids=PLANTED)
+def test_verdicts_on_planted_scores_are_right(a, b, margin, said):
+  found = contrast(dict(enumerate(a)), dict(enumerate(b)), 1.0)
+  words = {claims.HOLDS: "y", claims.FAILS: "n", claims.UNCLEAR: "?"}
+  for kind, expected in zip(
+    claims.KINDS, [*said, *said[:2].translate({110: 121, 121: 110})], strict=True
+  ):
+    (verdict,) = claims.verdicts([claims.Claim(found, kind, margin)])
+    assert words[verdict.verdict] == expected, kind
+  # What one claim may say, ten cannot: each is corrected for its whole family.
+  weak = claims.Claim(
+    contrast({0: 0.5, 1: 0.52, 2: 0.51}, {0: 0.54, 1: 0.55, 2: 0.53}), "less", 1e-6
+  )
+  assert claims.verdicts([weak])[0].verdict == claims.HOLDS
+  assert {each.verdict for each in claims.verdicts([weak] * 10)} == {claims.UNCLEAR}

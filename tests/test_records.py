@@ -1,5 +1,6 @@
 """Runs kept in one file: the report of the file is that of their folders."""
 
+import dataclasses
 import re
 
 import pyarrow
@@ -9,7 +10,10 @@ from run_folders import sweep, write
 
 from posexp.errors import UserError
 from posexp.report import arguments, report
+from posexp.reporting.paired_predictions import moved
 from posexp.runs import read_runs
+from posexp.runs.metrics import score
+from posexp.runs.predictions import Examples, write_predictions
 from posexp.runs.records import NAME, read_records, write_records
 
 SCORES = {"rpr": [0.91, 0.93, 0.90], ("rpr", 4): [0.8, 0.7, 0.9], "none": [0.7, 0.6, 0.8]}
@@ -100,3 +104,29 @@ def test_runs_that_have_not_finished_have_no_records(tmp_path):
   with pytest.raises(UserError, match="only finished ones are recorded"):
     write_records(tmp_path / NAME, runs)
   assert not (tmp_path / NAME).exists()
+
+
+def test_records_hold_which_examples_were_right_and_reports_say_what_others_would_change(
+  tmp_path, capsys
+):
+  shares = {"rpr": (24, 26, 25), "none": (20, 21, 19)}
+  for encoding, counts in shares.items():
+    for seed, count in enumerate(counts):
+      path = write(tmp_path / "runs", encoding, seed, count / 40)
+      said = ["ab"[at >= count] for at in range(40)]
+      rows = [{"text": f"{at}", "label": "a", "prediction": each} for at, each in enumerate(said)]
+      write_predictions(path, "test", rows)
+  file = tmp_path / "kept" / NAME
+  typed(tmp_path / "runs", "--no-files", "--records", file)
+  typed(file, "--no-files")
+  by_folder, by_record = capsys.readouterr().out.split("written: ")
+  for text in (by_folder, by_record):
+    assert "points, p = 0.0" in text
+    assert re.search(r"with other test\s+examples, too,\s+\+2.63 to \+22.37", text)
+  (one, *_) = read_records(file)
+  assert one.examples["test"]["accuracy"].keys() == {"of", "count", "right"}
+  right = Examples.unpacked(one.examples["test"]["accuracy"]).amounts
+  assert right.tolist() == [1.0] * 20 + [0.0] * 20
+  damaged = dataclasses.replace(one, examples={"test": {"accuracy": {"right": "?"}}})
+  with pytest.raises(UserError, match="its scores of examples are damaged"):
+    moved([damaged], score("test/accuracy"))

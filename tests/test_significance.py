@@ -3,12 +3,13 @@
 import math
 import random
 
+import interval_coverage as coverage
 import numpy as np
 import pytest
 import sacrebleu
 from run_folders import sweep
 from sacrebleu.significance import PairedTest
-from scipy import integrate, stats
+from scipy import stats
 
 from posexp.reporting import significance
 from posexp.reporting.results import results
@@ -83,32 +84,70 @@ def test_mcnemar_is_the_binomial_tail_doubled(alone):
   assert found["p"] == pytest.approx(min(2 * tail, 1))
 
 
-def test_the_paired_t_test_is_that_of_scipy():
-  a, b = [31.0, 32.5, 30.4, 33.0], [30.1, 30.9, 30.2, 31.2]
-  test = stats.ttest_rel(a, b)
-  found, p = significance.paired_t(a, b)
-  assert found.n == 4
+def by_seed(values):
+  return dict(enumerate(values))
+
+
+@pytest.mark.parametrize(
+  ("a", "b", "paired"),
+  [([31.0, 32.5, 30.4, 33.0], [30.1, 30.9, 30.2, 31.2], True), (A, B[::-1], False)],
+)
+def test_a_contrast_without_a_range_is_a_t_test_of_scipy(a, b, paired):
+  found = significance.contrast(by_seed(a), by_seed(b))
+  test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
+  assert found.paired == paired
   assert found.mean == pytest.approx(np.mean(a) - np.mean(b))
-  assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval(0.95)))
-  assert p == pytest.approx(test.pvalue)
+  assert found.ends() == pytest.approx(tuple(test.confidence_interval(0.95)))
+  assert found.p() == pytest.approx(test.pvalue)
+  shifted = [each + 0.01 for each in b]
+  other = stats.ttest_rel(a, shifted) if paired else stats.ttest_ind(a, shifted, equal_var=False)
+  assert found.p(0.01) == pytest.approx(other.pvalue)
+  bound, shift = stats.t.ppf(0.975, found.freedom), found.detectable() / found.error
+  assert stats.nct.sf(bound, found.freedom, shift) == pytest.approx(0.8, abs=1e-6)
 
 
-def test_differences_that_are_all_alike_have_no_interval():
-  found, p = significance.paired_t([30.1, 31.1], [30.0, 31.0])
-  assert (found.n, found.mean) == (2, pytest.approx(0.1))
-  assert (found.low, found.high, p) == (None, None, None)
+def test_seeds_that_do_not_vary_are_tested_by_permutation_and_have_no_interval():
+  for a, b, p in (([1.0] * 5, [0.0] * 5, 2 / 252), (A, A, 1.0), ([0.5] * 3, [0.5] * 3, 1.0)):
+    found = significance.Difference.of(by_seed(a), by_seed(b), 1.0)
+    assert (found.estimate.low, found.estimate.high) == (None, None)
+    assert found.p == pytest.approx(p)
+  assert significance.Difference.of({0: 1.0}, by_seed(B), 1.0).p is None
 
 
-def test_an_estimate_is_that_of_a_t_interval():
-  found = significance.estimate(A)
-  sd = math.sqrt(sum((each - sum(A) / 6) ** 2 for each in A) / 5)
-  low, high = stats.t.interval(0.95, 5, loc=np.mean(A), scale=stats.sem(A))
-  assert found == pytest.approx((6, sum(A) / 6, sd, low, high))
-
-
-def test_one_score_has_no_spread_and_equal_ones_no_interval():
+def test_an_interval_holds_that_of_t_and_stays_in_the_range_of_the_score():
   assert significance.estimate([0.5]) == (1, 0.5, None, None, None)
   assert significance.estimate([0.1, 0.1, 0.1]) == (3, pytest.approx(0.1), 0.0, None, None)
+  low, high = stats.t.interval(0.95, 5, loc=np.mean(A), scale=stats.sem(A))
+  assert significance.estimate(A)[3:] == pytest.approx((low, high))
+  shares = significance.estimate([0.995, 1.0, 0.95], most=1.0)
+  assert 0.5 < shares.low < 0.9
+  assert shares.high == 1.0
+  lengths = significance.estimate([1.0, 2.0, 9.0], most=math.inf)
+  assert lengths.low == 0
+  assert lengths.high > 15
+  # One error in one of five runs is no difference to five runs without any.
+  one = significance.contrast(by_seed([1.0] * 4 + [0.99]), by_seed([1.0] * 5), 1.0)
+  assert one.p() == pytest.approx(0.374, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", coverage.KINDS, ids=lambda kind: kind.name)
+def test_intervals_of_five_seeds_hold_the_truth_as_often_as_they_say(kind):
+  low, high = (92, 99) if kind.holds else (40, 80)
+  assert low <= coverage.of_means(kind, 5, 1000) <= high
+  assert coverage.of_differences(kind, 5, 300) > 91
+
+
+def test_other_examples_widen_an_interval_by_their_variance():
+  draw = np.random.default_rng(0)
+  easy = draw.random(400)  # how hard examples are is the same with all seeds
+  a, b = ((draw.random((5, 400)) < easy * share).astype(float) for share in (1.0, 0.9))
+  found = significance.contrast(*(by_seed(each.mean(1)) for each in (a, b)), 1.0)
+  moves = [each.mean(0) - each.mean() for each in (a, b)]
+  wider = found.over_examples(np.cov(*moves) / 400, 400)
+  examples = draw.integers(0, 400, (2000, 400))
+  drawn = [each[:, examples].mean((0, 2)) for each in (a, b)]
+  assert wider.error**2 - found.error**2 == pytest.approx(np.var(drawn[0] - drawn[1]), rel=0.1)
+  assert wider.ends()[0] < found.ends()[0] < found.ends()[1] < wider.ends()[1]
 
 
 def test_holm_is_what_its_steps_say():
@@ -118,27 +157,6 @@ def test_holm_is_what_its_steps_say():
   assert significance.holm([]) == []
 
 
-@pytest.mark.parametrize(("n", "effect"), [(3, 0.5), (8, 1.2), (40, 0.4)])
-def test_power_is_the_integral_over_what_the_deviation_may_be(n, effect):
-  bound = stats.t.ppf(0.975, n - 1)
-
-  def rejects(s):  # given the deviation, the mean is normal
-    shift = effect * math.sqrt(n)
-    outside = stats.norm.sf(bound * s - shift) + stats.norm.cdf(-bound * s - shift)
-    return outside * stats.chi.pdf(s * math.sqrt(n - 1), n - 1) * math.sqrt(n - 1)
-
-  expected, _ = integrate.quad(rejects, 0, 10)
-  assert significance.power(n, effect, 0.05) == pytest.approx(expected, abs=1e-6)
-
-
-def test_needed_is_the_first_count_with_that_power():
-  found = significance.seeds_needed(0.5, 1.0)
-  assert found == 34  # as tables of paired t tests have it for d = 0.5
-  assert significance.power(found, 0.5, 0.05) >= 0.8 > significance.power(found - 1, 0.5, 0.05)
-  assert significance.seeds_needed(0.001, 1.0) is None
-  assert significance.seeds_needed(50.0, 1.0) == 2
-
-
 def test_differences_are_paired_by_seed_and_corrected_together(tmp_path):
   shuffled = {seed: C[seed] for seed in (5, 3, 1, 0, 2, 4)}
   sweep(tmp_path, {"sinusoidal": B, ("rpr", 4): A, ("rpr", 8): shuffled, "none": [0.7, 0.73]})
@@ -146,31 +164,21 @@ def test_differences_are_paired_by_seed_and_corrected_together(tmp_path):
   groups = {group.label: group for group in found.groups}
   assert list(groups) == ["rpr k=4", "rpr k=8", "sinusoidal", "none"]
   assert found.baseline is groups["sinusoidal"]
-  pairs = {"rpr k=4": (A, B), "rpr k=8": (C, B), "none": ([0.7, 0.73], B[:2])}
-  p = {}
-  for label, (own, base) in pairs.items():
-    differences = np.subtract(own, base)
-    t = differences.mean() / (differences.std(ddof=1) / math.sqrt(len(own)))
-    p[label] = 2 * stats.t.sf(abs(t), len(own) - 1)
-    low, high = stats.t.interval(0.95, len(own) - 1, differences.mean(), stats.sem(differences))
+  # By the scale of shares, p is a little larger than that of the t test of scipy.
+  tests = {
+    "rpr k=4": (A, stats.ttest_ind(A, B, equal_var=False)),
+    "rpr k=8": (C, stats.ttest_rel(C, B)),
+    "none": ([0.7, 0.73], stats.ttest_ind([0.7, 0.73], B, equal_var=False)),
+  }
+  p = {label: groups[label].difference.p for label in tests}
+  for label, (own, test) in tests.items():
     difference = groups[label].difference
-    assert difference.p == pytest.approx(p[label])
-    expected = (len(own), differences.mean(), differences.std(ddof=1), low, high)
-    assert difference.estimate == pytest.approx(expected)
+    assert test.pvalue <= p[label] < 1.3 * test.pvalue
+    assert difference.contrast.paired == (label == "rpr k=8")
+    assert difference.estimate.mean == pytest.approx(np.mean(own) - np.mean(B))
+    assert difference.estimate.low < test.confidence_interval(0.95)[0] + 1e-9
   order = sorted(p, key=p.get)
   largest = 0.0
   for rank, label in enumerate(order):
     largest = max(largest, min(1, p[label] * (3 - rank)))
     assert groups[label].difference.holm == pytest.approx(largest)
-
-
-def test_what_is_told_apart_needs_no_more_seeds_and_the_rest_more_than_it_has(tmp_path):
-  draw = np.random.default_rng(3)
-  base = draw.normal(0.8, 0.01, 6)
-  groups = {("rpr", k): list(base + draw.normal(0.004 * k, 0.008, 6)) for k in range(6)}
-  sweep(tmp_path, {"sinusoidal": list(base)} | groups)
-  (found,) = results(read_runs([tmp_path])[0])
-  differences = [group.difference for group in found.groups if group.difference.p is not None]
-  assert {each.holm < 0.05 for each in differences} == {True, False}
-  for each in differences:
-    assert each.needed is None or (each.needed > 6 and each.holm >= 0.05)

@@ -11,7 +11,8 @@ from tabulate import tabulate
 
 from posexp.errors import UserError
 from posexp.reporting.text import wrapped
-from posexp.tasks.diagnostic import LEARNED, REACHED, Diagnostic, reach
+from posexp.runs.lengths import REACHED, reach
+from posexp.tasks.diagnostic import LEARNED, Diagnostic
 from posexp.training.restore import TrainedModel
 
 MEASURES = {"exact": "exact match", "oracle": "but for the end"}

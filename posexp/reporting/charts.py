@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from posexp.reporting import scores
-from posexp.reporting.grouping import Group, gated, label, number
+from posexp.reporting.grouping import Group, label, number
 from posexp.reporting.results import Results
-from posexp.reporting.significance import Estimate, estimate, over_seeds
+from posexp.reporting.significance import Estimate, estimate
 from posexp.runs.metrics import Score, declared, score
 
 
@@ -83,14 +83,12 @@ def _by_part(groups: Sequence[Group], parts: Sequence[Score]) -> Chart:
   context = parts[0].split == "context" and all(
     re.fullmatch("[1-9][0-9]{0,8}", p.part) for p in parts
   )
-  runs = [run for group in groups for run in group.runs]
-  of_seeds = over_seeds if gated(runs, parts[0]) else estimate
   for part in parts:
     for group in groups:
       values = [run.score(part.key) for run in group.counting(part)]
       if values and None not in values:
         x = int(part.part) if context else part.part
-        points.append(Point(group, group.label, x, of_seeds(values)))
+        points.append(Point(group, group.label, x, estimate(values, part.most)))
   whole = parts[0]._replace(part="")
   if context:
     return Chart("contexts", "tokens that are read before", whole._replace(split="test"), points)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ from posexp.config import show
 from posexp.errors import printable
 from posexp.reporting import scores, significance
 from posexp.reporting.grouping import names_of
-from posexp.reporting.paired_predictions import Columns, paired, read_alike
+from posexp.reporting.paired_predictions import Columns, by_example, paired, read_alike
 from posexp.reporting.significance import LEVEL, Measure
 from posexp.reporting.text import MISSING, p_number, p_value, short, tabulated, wrapped
 from posexp.runs import Run
-from posexp.runs.metrics import METRICS
+from posexp.runs.metrics import METRICS, score
 from posexp.tasks import bleu
 
 FACTS = (
@@ -70,7 +69,7 @@ def compare(a: Path, b: Path, split: str, examples: int) -> dict[str, Any]:
       if known[0].get(key) != known[1].get(key)
     },
     "metric": headline.metric.name if headline and headline.metric.name in metrics else metrics[0],
-    "metrics": {name: _compared([side[name] for side in measures]) for name in metrics},
+    "metrics": {name: _compared(name, [side[name] for side in measures]) for name in metrics},
     "shown": _most_different(sides[:2], measures[:2])[:examples],
   }
 
@@ -91,7 +90,7 @@ def _unspelled(runs: Sequence[Run], measures: Sequence[Measures], split: str) ->
 def _measures(rows: pd.DataFrame, columns: Columns, language: str) -> Measures:
   """Return each metric of a run's predictions; share from 0 to 100."""
   answers, references = rows["answer"].tolist(), rows["reference"].tolist()
-  found = {}
+  single, found = by_example(rows, columns), {}
   for name in columns.metrics:
     if name == "bleu":
       tokenize = bleu.tokenizer(references, language)
@@ -101,30 +100,33 @@ def _measures(rows: pd.DataFrame, columns: Columns, language: str) -> Measures:
       import sacrebleu
 
       found[name] = significance.corpus_measure(sacrebleu.CHRF(), answers, references)
-    elif name == "bits_per_byte":
-      found[name] = significance.ratio_measure(rows["loss"] / math.log(2), rows["bytes"])
-    elif name == "f1":
-      matched, gold, predicted = (rows[each] for each in columns.numbers)
-      found[name] = significance.ratio_measure(200 * matched, gold + predicted)
-    elif columns.numbers:  # an example is right where all counts are equal
-      right = rows[[*columns.numbers]].nunique(axis=1) == 1
-      found[name] = significance.share_measure(right.to_numpy())
     else:
-      right = rows["answer"].str.strip() == rows["reference"].str.strip()
-      found[name] = significance.share_measure(right.to_numpy())
+      one = single[name]
+      factor = 100 if METRICS[name].percent else 1
+      found[name] = significance.ratio_measure(factor * one.amounts, one.sizes)
+      if (one.sizes == 1).all() and METRICS[name].percent:
+        found[name] = found[name]._replace(right=one.amounts.astype(bool))
   return found
 
 
-def _compared(measures: Sequence[Measure]) -> dict[str, Any]:
-  """Compare one metric of pairs of runs: both scores, their difference and p, and over seeds."""
+def _compared(name: str, measures: Sequence[Measure]) -> dict[str, Any]:
+  """Compare one metric of pairs of runs: both scores, their difference and p, also over seeds, and
+  over seeds and examples.
+  """
   drawn = significance.resample(measures, SAMPLES)
   a, b = drawn[::2].mean(0), drawn[1::2].mean(0)
   sides = {"a": a, "b": b, "difference": a - b}
   found = {name: significance.interval(each) for name, each in sides.items()}
   found["p"] = significance.bootstrap_p(a - b)
   if len(measures) > 2:
-    over, p = significance.paired_t(drawn[::2, 0], drawn[1::2, 0])
-    found["over_seeds"] = {"value": over.mean, "low": over.low, "high": over.high, "p": p}
+    most = score(name).most
+    most = 100 * most if most and METRICS[name].percent else most
+    over = significance.contrast(*(dict(enumerate(drawn[at::2, 0])) for at in (0, 1)), most)
+    both = over.over_examples(np.cov(a[1:], b[1:]), len(measures[0].statistics))
+    for key, each in {"over_seeds": over, "over_both": both}.items():
+      low, high = each.ends() if each.error else (None, None)
+      found[key] = {"value": each.mean, "low": low, "high": high, "p": each.p()}
+    found["paired"] = over.paired
   elif measures[0].right is not None:
     found["mcnemar"] = significance.mcnemar(*(each.right for each in measures))
     found["p"] = found["mcnemar"]["p"]
@@ -160,15 +162,17 @@ def verdict(result: Result) -> str:
   tests = [(f"{result['examples']:,} {result['items']}", found["difference"], found["p"])]
   if over := found.get("over_seeds"):
     tests.append((f"{len(result['seeds'])} seeds", over, over["p"]))
+  if both := found.get("over_both"):
+    tests.append(("both", both, both["p"]))
   sure = "; ".join(
-    f"over {what}, no test: the difference is the same with each"
-    if p is None
+    f"over {what}, the same difference with each, {p_value(p)}"
+    if interval["low"] is None
     else f"over {what}, 95 % {_range(interval, digits, factor=sign)}, {p_value(p)}"
     for what, interval, p in tests
   )
   # A difference is more than chance by its interval and by its p alike.
   if all(
-    p is None or (p < LEVEL and not interval["low"] <= 0 <= interval["high"])
+    p < LEVEL and (interval["low"] is None or not interval["low"] <= 0 <= interval["high"])
     for _, interval, p in tests
   ):
     return f"{better} is better than {worse} by {by} ({sure})."
@@ -225,7 +229,8 @@ def method(result: Result) -> str:
         f"{alone['a_alone']:,}, with B alone {alone['b_alone']:,}"
       )
   if len(result["seeds"]) > 1:
-    return f"{text}; over seeds: paired t test."
+    test = "paired t test" if result["metrics"][result["metric"]]["paired"] else "Welch's t test"
+    return f"{text}; over seeds: {test}; over both: the variance of seeds and that of {items}."
   return f"{text}. One seed each: what another seed would give is not in this test."
 
 

@@ -1,4 +1,4 @@
-"""What language models gain from context, and how they hold on beyond their training length."""
+"""How models hold on beyond their training length, and what language models gain from context."""
 
 from __future__ import annotations
 
@@ -11,24 +11,29 @@ from posexp.reporting.results import Results
 from posexp.reporting.significance import estimate
 from posexp.reporting.text import MISSING, Table, listed
 from posexp.runs.context_losses import BEFORE, EXCESS, LEAST_GAIN
+from posexp.runs.lengths import REACHED
+from posexp.runs.metrics import score
 from posexp.runs.run import Run
 
 GAIN, SLOPE, HOLDS_TO = "context/gain", "context/slope", "context/holds_to"
+REACH, AREA = "beyond/reach", "beyond/area"
 COLUMNS = {  # headings by the key of a summary
   GAIN: f"gain over {BEFORE} tokens (bits per byte)",
   SLOPE: "beyond a segment: nats per doubling",
   HOLDS_TO: f"{EXCESS} nats above its minimum (tokens)",
+  REACH: f"reach: {100 * REACHED:.0f} % up to length",
+  AREA: "area over log length (%)",
 }
 
 
 def context_table(results: Results) -> Table:
   """Return a row for each group: means over seeds with half of their intervals.
 
-  Lengths have geometric means and both ends of the interval. Where a seed does not lose so much up
-  to the longest context that was measured, their mean is a lower bound.
+  The context to which models hold has geometric means and both ends of the interval. Where a seed
+  holds up to the longest context or length that was measured, the mean is a lower bound.
   """
   kept = [key for key in COLUMNS if any(run.score(key) is not None for run in results.runs)]
-  groups = [group for group in results.groups if group.counted and kept]
+  groups = [group for group in results.groups if group.repeats and kept]
   rows = [[group.label, *(_cell(group, key) for key in kept)] for group in groups]
   return ["", *(COLUMNS[key] for key in kept)], rows
 
@@ -45,7 +50,7 @@ def of_little_gain(results: Results) -> Iterator[str]:
 
 
 def _values(group: Group, key: str) -> list[float]:
-  values = (run.score(key) for run in group.counted.values())
+  values = (run.score(key) for run in group.counting(score(key)))
   return [each for each in values if each is not None]
 
 
@@ -56,15 +61,20 @@ def _cell(group: Group, key: str) -> str:
   if key == HOLDS_TO:
     found = estimate(np.log2(values))
     mean, low, high = (f"{2.0**each:,.0f}" for each in found.ends)
-    if any(map(_holds, group.counted.values())):
+    if any(_holds(run, key, "context/loss/") for run in group.counted.values()):
       return f"≥ {mean}"
     return f"{mean} ({low} to {high})" if found.half else mean
+  if key in (REACH, AREA):
+    of = score(key)
+    found = estimate(values, of.most)
+    mean, *ends = (of.number(each) for each in found.ends if not np.isnan(each))
+    least = any(_holds(run, key, "beyond/exact_match/") for run in group.counting(of))
+    return ("≥ " if least else "") + mean + (f" ({' to '.join(ends)})" if ends else "")
   found = estimate(values)
   return f"{found.mean:+.4f}" + (f" ± {found.half:.4f}" if found.half else "")
 
 
-def _holds(run: Run) -> bool:
-  """Return whether a run holds up to the longest context that was measured."""
-  name = "context/loss/"
-  contexts = [int(key.removeprefix(name)) for key in run.summary if key.startswith(name)]
-  return run.score(HOLDS_TO) == max(contexts, default=0)
+def _holds(run: Run, key: str, name: str) -> bool:
+  """Return whether a run holds up to the longest of the lengths that `name` begins with."""
+  lengths = [int(each.removeprefix(name)) for each in run.summary if each.startswith(name)]
+  return run.score(key) == max(lengths, default=0)

@@ -11,7 +11,7 @@ from typing import Any
 from posexp.config import show
 from posexp.config.schema import flat
 from posexp.errors import UserError
-from posexp.reporting.significance import Estimate, estimate, over_seeds
+from posexp.reporting.significance import Difference, Estimate, estimate
 from posexp.reporting.text import MISSING, did_you_mean, short
 from posexp.runs import FILES, Run
 from posexp.runs.metrics import METRICS, Score
@@ -21,16 +21,6 @@ FOLD = "task.fold"  # the option that repeats a measurement, as the seed does
 PATHS = tuple(f"task.{name}" for name in FILES)  # where data are says nothing of what they are
 
 Repeat = tuple[int, Any]  # a seed, and a fold if there are some
-
-
-@dataclasses.dataclass
-class Difference:
-  """A group less the baseline, on the seeds that both have; without any there is no test."""
-
-  estimate: Estimate = dataclasses.field(default_factory=Estimate)
-  p: float | None = None  # None of one seed, and where all seeds give the same difference
-  holm: float | None = None  # p, corrected for all groups that were tested
-  needed: int | None = None  # pairs of seeds for a power of 80 %; None of few, or beyond reason
 
 
 @dataclasses.dataclass
@@ -175,7 +165,7 @@ def names_of(runs: Sequence[Run], most: int) -> list[str]:
 
 def grouped(runs: Sequence[Run], by: Sequence[str], score: Score) -> list[Group]:
   """Return the groups of a task's runs, in the order in which their folders stand."""
-  groups, of_seeds = [], over_seeds if gated(runs, score) else estimate
+  groups = []
   for values, members in split_by(runs, by).items():
     named = dict(zip(by, values, strict=True))
     scored = [run for run in members if run.score(score.key) is not None]
@@ -184,20 +174,9 @@ def grouped(runs: Sequence[Run], by: Sequence[str], score: Score) -> list[Group]
     for run in [] if mixed else scored:
       repeats.setdefault((run.seed, run.settings.get(FOLD)), run)
     counted = {k: run for k, run in repeats.items() if run.learned(score.split) is not False}
-    found = possible(of_seeds([run.score(score.key) for run in counted.values()]), score)
+    found = estimate([run.score(score.key) for run in counted.values()], score.most)
     groups.append(Group(named, label(named, members), members, repeats, counted, mixed, found))
   return groups
-
-
-def possible(found: Estimate, score: Score) -> Estimate:
-  """Return an estimate whose interval ends where values of the score do: shares at 0 and 1,
-  posexp's own metrics at 0.
-  """
-  least = 0.0 if score.metric.percent or score.metric in METRICS.values() else -math.inf
-  most = 1.0 if score.metric.percent else math.inf
-  if found.low is None or not least <= found.mean <= most:
-    return found
-  return found._replace(low=max(found.low, least), high=min(found.high, most))
 
 
 def gated(runs: Sequence[Run], score: Score) -> bool:

@@ -34,8 +34,8 @@ LOOKS = {
 CAPTION = (
   "The farthest reaching group comes first; a line ends the lengths of training. Cells are "
   "means over seeds, beyond the line over those that learned (3 of 5); gray: no seed learned; "
-  "hatched: not applicable. Thin lines are seeds, dotted those that did not learn; bands are the "
-  "range of seeds, or bootstrap intervals of 5 and more."
+  "hatched: not applicable. Thin lines are seeds, dotted those that did not learn; bands are 95 % "
+  "intervals."
 )
 
 

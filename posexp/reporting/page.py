@@ -52,7 +52,7 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
   yield _items("notes", [*sentences.notes(results), *of_little_gain(results)])
   yield f'<p class="small">{escape(sentences.method(results))}</p>'
   if (contexts := context_table(results))[1]:
-    yield f"<h2>Context</h2>{_table(contexts)}"
+    yield f"<h2>How far it holds</h2>{_table(contexts)}"
   if heat_map is not None:
     yield from _lengths({"groups by length": heat_map})
   drawn = "".join(_figure(title, svg) for title, svg in figures(results))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from posexp.errors import UserError
 from posexp.runs import Run, read_runs
-from posexp.runs.predictions import Columns, load_predictions
+from posexp.runs.metrics import Score
+from posexp.runs.predictions import Columns, Examples, load_predictions
 from posexp.tasks import tasks
 
 COLUMNS = (
@@ -100,6 +104,98 @@ def read_alike(runs: Sequence[Run], split: str) -> tuple[Columns, list[pd.DataFr
       problem = f"{run.path} has other {split} data than {first.path}"
       raise UserError(f"{problem}, from example {[*same, False].index(False)} on")
   return columns, sides
+
+
+def by_example(rows: pd.DataFrame, columns: Columns) -> dict[str, Examples]:
+  """Return what each example adds to the scores that are shares or ratios, by their metrics."""
+  ones = np.ones(len(rows))
+  of = f"{zlib.crc32(repr([*_asked(rows, columns)]).encode(errors='replace')):08x}"
+  if columns.numbers:  # an example is right where all counts are equal
+    right = rows[[*columns.numbers]].nunique(axis=1) == 1
+  else:
+    right = rows["answer"].str.strip() == rows["reference"].str.strip()
+  found = {}
+  for name in columns.metrics:
+    if name == "bits_per_byte":
+      parts = rows["loss"] / math.log(2), rows["bytes"]
+    elif name == "f1":
+      matched, gold, predicted = (rows[each] for each in columns.numbers)
+      parts = 2 * matched, gold + predicted
+    else:
+      parts = right, ones
+    found[name] = Examples(*(np.asarray(each, float) for each in parts), of)
+  return {name: each for name, each in found.items() if name not in ("bleu", "chrf")}
+
+
+def packed_examples(run: Run) -> dict[str, dict[str, Any]]:
+  """Return the packed scores of a run's examples by split and metric; those of damaged predictions
+  are left out.
+  """
+  if run.examples is not None:
+    return run.examples
+  found = {}
+  for file in sorted((run.path / "predictions").glob("*.jsonl")):
+    with contextlib.suppress(UserError):
+      columns, rows = _read(run, file.stem)
+      found[file.stem] = {name: each.packed() for name, each in by_example(rows, columns).items()}
+  return found
+
+
+class Moves(NamedTuple):
+  """How single examples move the mean score of some runs."""
+
+  by_example: np.ndarray  # float [N]; of the mean over runs
+  noise: float  # the part of the variance of the mean that is due to single runs on single examples
+  of: str  # the digest of the examples
+
+  def covariance(self, other: Moves) -> np.ndarray:
+    """Return the covariance [2,2] of two means over draws of examples, as a bootstrap has it, but
+    for the part that is among the variance of the runs already.
+    """
+    count = len(self.by_example)
+    return np.cov(self.by_example, other.by_example) / count - np.diag([self.noise, other.noise])
+
+
+def moved(runs: Sequence[Run], score: Score) -> Moves | None:
+  """Return how examples move the mean score of some runs, by the first-order terms of ratios; None
+  where the runs have no scores of the same examples.
+  """
+  every, of = [], None
+  for run in runs:
+    one = None if score.part else _examples_of(run, score)
+    if one is None or of not in (None, one.of):
+      return None
+    ratio = one.amounts.sum() / one.sizes.sum()
+    if abs(ratio - run.score(score.key)) > 1e-3 * max(abs(ratio), 1e-3):
+      return None  # the score counts more than predictions can
+    every.append((one.amounts - ratio * one.sizes) / one.sizes.mean())
+    of = one.of
+  if of is None:
+    return None
+  moves = np.array(every)
+  noise = moves.var(axis=0, ddof=1).mean() / moves.size if len(moves) > 1 else 0.0
+  return Moves(moves.mean(axis=0), float(noise), of)
+
+
+def _examples_of(run: Run, score: Score) -> Examples | None:
+  """Return what each example adds to a score of a run; None where that is not known.
+
+  Raises:
+    UserError: the record of it is damaged.
+  """
+  if run.examples is None:
+    if not (run.path / "predictions" / f"{score.split}.jsonl").exists():
+      return None
+    try:
+      columns, rows = _read(run, score.split)
+      return by_example(rows, columns).get(score.metric.name)
+    except UserError:
+      return None
+  packed = run.examples.get(score.split, {}).get(score.metric.name)
+  try:
+    return None if packed is None else Examples.unpacked(packed)
+  except ValueError as error:
+    raise UserError(f"{run.path}: its scores of examples are damaged") from error
 
 
 def _asked(rows: pd.DataFrame, columns: Columns) -> pd.Series:

@@ -7,7 +7,7 @@ import functools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,9 @@ import numpy as np
 
 from posexp.errors import UserError, counted
 from posexp.reporting import grouping, scores
-from posexp.reporting.grouping import Difference, Group
-from posexp.reporting.significance import (
-  FEWEST,
-  LEVEL,
-  Estimate,
-  holm,
-  paired_t,
-  permutation,
-  seeds_needed,
-)
+from posexp.reporting.grouping import Group
+from posexp.reporting.paired_predictions import Moves, moved
+from posexp.reporting.significance import LEVEL, Difference, Estimate, estimate, holm
 from posexp.reporting.text import did_you_mean
 from posexp.runs import Run
 from posexp.runs.metrics import Score
@@ -53,6 +46,7 @@ class Results:
   never_begun: list[Run]  # that failed before their first row, and are in no group
   rule: str = ""  # by which the baseline was chosen among several groups
   chosen: bool = False  # whether a user chose the options of `by`
+  same: Group | None = None  # a part of the baseline, against its rest, if a user asked for it
 
   @property
   def title(self) -> str:
@@ -125,16 +119,53 @@ class Results:
         rows.append(row | self.costs[run.path])
     return rows
 
+  @property
+  def tested(self) -> list[Group]:
+    """The groups whose difference to the baseline was tested."""
+    return [group for group in self.ranked if group.difference.p is not None]
+
+  def detectable(self, group: Group) -> float | None:
+    """Return the smallest difference to the baseline that these seeds find with a power of 80 %, at
+    the strictest level of Holm's correction.
+    """
+    found = group.difference.contrast
+    return found.detectable(LEVEL / len(self.tested)) if found and found.error else None
+
+  def unlearned_as_0(self, group: Group) -> Estimate:
+    """Return the estimate of a group in which seeds that have not learned the task score 0."""
+    scored = [
+      run.score(self.score.key) if run in group.counted.values() else 0.0
+      for run in group.repeats.values()
+    ]
+    return estimate(scored, self.score.most)
+
+  @functools.cached_property
+  def _moved(self) -> dict[str, Moves | None]:
+    """How examples move the mean of each group, by its label."""
+    return {each.label: moved([*each.counted.values()], self.score) for each in self.ranked}
+
+  def over_examples(self, group: Group) -> Estimate | None:
+    """Return the difference to the baseline for other seeds and other test examples, too; None
+    where the runs have no scores of single examples, or of other examples.
+    """
+    found = group.difference.contrast
+    ours, theirs = (self._moved[each.label] for each in (group, self.baseline))
+    if found is None or ours is None or theirs is None or ours.of != theirs.of:
+      return None
+    wider = found.over_examples(ours.covariance(theirs), len(ours.by_example))
+    return Estimate(min(found.n), found.mean, None, *wider.ends()) if wider.error else None
+
   def shown(self, found: Estimate, sign: str = "") -> str:
     """Return a mean with half of its interval, "92.50 ± 4.21", or with both of its ends where it
-    need not be in the middle; `sign` is "+" for differences.
+    is not in the middle; `sign` is "+" for differences.
     """
     mean = self.score.number(found.mean, sign)
-    if found.low is not None and (
-      self.gated or abs(found.low + found.high - 2 * found.mean) > 1e-6 * found.half
-    ):
-      return f"{mean} ({self.score.number(found.low)} to {self.score.number(found.high)})"
-    return mean if found.half is None else f"{mean} ± {self.score.number(found.half)}"
+    if found.low is None:
+      return mean
+    halves = {self.score.number(each) for each in (found.mean - found.low, found.high - found.mean)}
+    if len(halves) == 1:
+      return f"{mean} ± {halves.pop()}"
+    return f"{mean} ({self.score.number(found.low, sign)} to {self.score.number(found.high, sign)})"
 
 
 def results(
@@ -142,8 +173,11 @@ def results(
   by: Sequence[str] | None = None,
   key: str | None = None,
   baseline: str | None = None,
+  same: bool = False,
 ) -> list[Results]:
   """Return the results of each task that has the score `key`, by default its headline.
+
+  `same` also compares the baseline with itself.
 
   Raises:
     UserError: no run has the score, or an option of `by`, or no group has the label `baseline`.
@@ -163,6 +197,8 @@ def results(
     score = scores.headline(members) if key is None else scores.measured(members).get(key)
     if score is not None:
       found.append(_of_task(task, members, score, by, baseline))
+      if same:
+        found[-1].same = _same(found[-1])
   labels = [group.label for each in found for group in each.ranked]
   _check("--baseline", baseline, labels, "it is no group with a mean")
   return found
@@ -193,36 +229,55 @@ def _of_task(
     found.baseline = next((group for group in found.ranked if group.label == baseline), None)
     if found.baseline is None:
       found.baseline, found.rule = grouping.default_baseline(found.ranked, score)
-    _compare(found.ranked, found.baseline, score.key, paired=not found.gated)
+    _compare(found.ranked, found.baseline, score)
   return found
 
 
-def _compare(groups: Sequence[Group], base: Group, key: str, paired: bool) -> None:
-  """Test the groups against the baseline: if `paired`, on the seeds that they share with it, if
-  language models were tested on one text; or else on all that each has.
-  """
-  tested = []
+def _compare(groups: Sequence[Group], base: Group, score: Score) -> None:
+  """Test the groups against the baseline; language models, if they were tested on one text."""
+  size = text_size_of(base)
   for group in groups:
-    shared = [
-      repeat
-      for repeat, run in group.counted.items()
-      if repeat in base.counted
-      and grouping.text_size(run) == grouping.text_size(base.counted[repeat])
-    ]
-    if group is not base and (shared or not paired):
-      sides = [
-        [each.counted[repeat].score(key) for repeat in (shared if paired else each.counted)]
-        for each in (group, base)
-      ]
-      test = paired_t if paired else permutation
-      group.difference = Difference(*test(*sides))
-      if group.difference.p is not None:
-        tested.append(group.difference)
+    if group is not base and text_size_of(group) == size:
+      group.difference = _difference(group.counted, base.counted, score)
+  tested = [group.difference for group in groups if group.difference.p is not None]
   for each, p in zip(tested, holm([each.p for each in tested]), strict=True):
     each.holm = p
-    if p >= LEVEL and paired and each.estimate.n >= FEWEST:
-      # At the strictest of Holm's levels, by which what has been found needs no more seeds.
-      each.needed = seeds_needed(each.estimate.mean, each.estimate.sd, LEVEL / len(tested))
+
+
+def text_size_of(group: Group) -> str | None:
+  """Return how many bytes of text the runs of a group were tested on, if they model language."""
+  return grouping.text_size(next(iter(group.counted.values())))
+
+
+def _difference(a: Mapping[Any, Run], b: Mapping[Any, Run], score: Score) -> Difference:
+  """Return the difference of two groups of runs by seed."""
+  values = ({key: run.score(score.key) for key, run in each.items()} for each in (a, b))
+  return Difference.of(*values, score.most)
+
+
+def _same(results: Results) -> Group | None:
+  """Return a part of the baseline with its difference to the rest (A/A), which is due to chance:
+  of seeds that were run twice the second runs, or else every other seed; None of few runs.
+  """
+  base, score = results.baseline, results.score
+  if base is None or len(base.counted) < 2:
+    return None
+  kept = [*base.counted.values()]
+  again = {
+    (run.seed, run.settings.get(grouping.FOLD)): run
+    for run in base.runs
+    if run.score(score.key) is not None and run.learned(score.split) is not False
+    if not any(run is each for each in kept)
+  }
+  if len(again) > 1:
+    a, b, how = again, base.counted, "run twice"
+  else:
+    seeds = sorted(base.counted)
+    a, b = ({key: base.counted[key] for key in seeds[at::2]} for at in (0, 1))
+    how = " against ".join("seeds " + ", ".join(str(key[0]) for key in each) for each in (a, b))
+  found = estimate([run.score(score.key) for run in a.values()], score.most)
+  part = {"label": f"A/A: {base.label}, {how}", "repeats": a, "counted": a, "estimate": found}
+  return dataclasses.replace(base, **part, difference=_difference(a, b, score))
 
 
 def by_task(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator
@@ -10,8 +11,8 @@ from posexp.errors import counted
 from posexp.reporting.grouping import PATHS, Group, differing, distinguishing, text_size
 from posexp.reporting.results import Results
 from posexp.reporting.scores import by_part
-from posexp.reporting.significance import FEWEST, LEVEL, MANY, MOST_SEEDS
-from posexp.reporting.text import MISSING, listed, p_value
+from posexp.reporting.significance import LEVEL
+from posexp.reporting.text import MISSING, listed, p_number, p_value
 from posexp.runs import Run
 from posexp.runs.metrics import Score, score
 
@@ -95,42 +96,45 @@ def differences(results: Results) -> list[str]:
 
 def _difference(group: Group, results: Results) -> str:
   found, kind = group.difference, outcome(group, results)
-  size = f"{results.shown(found.estimate, '+')} {results.score.unit}"
-  text = f"{group.label} {VERBS[kind]} {results.baseline.label}: {size}"
-  if found.holm is not None:
-    text += f", {p_value(found.holm)}"
-  if results.gated:
-    return f"{text}, n = {len(group.counted)} and {len(results.baseline.counted)}."
-  text += f", n = {found.estimate.n}"
-  if kind == "not told apart" and found.estimate.n >= FEWEST:
-    needed = f"about {found.needed:,}" if found.needed else f"more than {MOST_SEEDS:,}"
-    text += f"; {needed} seeds would be needed for a difference of that size"
+  unit, test = results.score.unit, found.contrast
+  text = f"{group.label} {VERBS[kind]} {results.baseline.label}: "
+  text += f"{results.shown(found.estimate, '+')} {unit}"
+  if test is None:
+    return f"{text}, n = {found.estimate.n}."
+  corrected = f" ({p_number(found.holm)} corrected)" if len(results.tested) > 1 else ""
+  text += f", {p_value(found.p)}{corrected}"
+  pairs, (own, base) = f"{test.n[0]} pairs", test.n
+  text += f", n = {pairs if test.paired else own if own == base else f'{own} and {base}'}"
+  if (wider := results.over_examples(group)) is not None:
+    ends = "to".join(f" {results.score.number(each, '+')} " for each in (wider.low, wider.high))
+    text += f"; with other test examples, too,{ends.rstrip()}"
+  if kind == "not told apart" and (least := results.detectable(group)) is not None:
+    text += f"; these seeds find {results.score.number(least)} {unit} or more"
   return f"{text}."
 
 
 def method(results: Results) -> str:
   """Return how the sentences and intervals come about."""
-  tested = [group.difference for group in results.ranked if group.difference.holm is not None]
-  tests = len(tested)
+  scale = {None: "", math.inf: " of the logarithm"}.get(results.score.most, " of the logit")
+  text = f"Means of {results.score.title} over seeds with 95 % t intervals{scale}."
   if results.gated:
-    means = (
-      f"over the seeds that learned: {_asked(results)}. Seeds may lie near 0 and near 1, so "
-      "intervals are percentile bootstraps over seeds (95 %), too narrow for few of them, or the "
-      f"range of fewer than {MANY} seeds."
+    text += (
+      f" Seeds that have not learned do not count: {_asked(results)}. Of few seeds, of which some "
+      "lie near 0 and some near 1, intervals are too narrow."
     )
-    test = "permutation tests of the seeds that learned"
-    limit = "; fewer than 4 seeds of each cannot give p < 0.05."
-  else:
-    means, test = "over seeds with 95 % t intervals.", "paired t tests on shared seeds"
-    limit = f". Seeds needed: for a power of 80 % at the level 0.05/{tests}."
-    if tests and max(each.estimate.n for each in tested) < FEWEST:
-      limit = f"; fewer than {FEWEST} seeds cannot say how many would be needed."
-  text = f"Means of {results.score.title} {means}"
   if len(results.ranked) > 1:
     rule = f"{results.rule}; " if results.rule else ""
     text += f" Differences to {results.baseline.label} ({rule}--baseline names another group)"
-    how = f": {test} with Holm's correction for {counted(tests, 'test')}{limit}"
-    text += how if tests else " without a test, for want of seeds that vary."
+    if not results.tested:
+      return f"{text} without a test, for want of seeds."
+    tests = len(results.tested)
+    pairs = sum(group.difference.contrast.paired for group in results.tested)
+    which = f"; {pairs} of {tests} paired by seed, which at least halves the variance"
+    which = which if pairs else ", since pairing by seed would not halve the variance"
+    text += (
+      f": Welch's t tests{which}; corrected for {counted(tests, 'test')} (Holm). What seeds find "
+      f"is found with a power of 80 % at the level 0.05/{tests}."
+    )
   return text
 
 
@@ -149,12 +153,11 @@ def notes(results: Results) -> Iterator[str]:
       yield _mixture(group, results)
     elif left := list(_left_out(group, results.score)):
       yield f"{group.label}: left out {listed(left)}."
-    if not results.gated and group.counted and group.counted.keys() != base.counted.keys():
-      shared = group.counted.keys() & base.counted.keys()
-      alone = f"{counted(len(shared), 'seed')}: their difference is that of these alone"
+    test = group.difference.contrast
+    if test and test.paired and test.n[0] < max(len(group.counted), len(base.counted)):
       yield (
         f"{group.label} ({_repeats(group)}) and {base.label} ({_repeats(base)}) share "
-        f"{alone if shared else 'no seed, so they are not compared'}."
+        f"{counted(test.n[0], 'seed')}: their difference is that of these alone."
       )
   kept = [run for group in results.groups for run in group.counted.values()]
   if extra := [key for key in differing(kept) if key not in results.by]:

@@ -1,18 +1,16 @@
 """Estimates over seeds, and whether two systems differ by more than chance.
 
-Scores of several seeds give t intervals and paired t tests; those that lie near 0 or 1, a bootstrap
-or their range, and permutation tests. The predictions of two runs on the same
-examples give a paired bootstrap (Koehn 2004), whose draws are those of sacrebleu's `PairedTest`,
-and McNemar's exact test.
+Scores of several seeds give t intervals, on a scale on which an interval cannot leave the range
+that a score has; `scripts/coverage.py` measures how often they hold the truth. The predictions of
+two runs on the same examples give a paired bootstrap (Koehn 2004), whose draws are those of
+sacrebleu's `PairedTest`, and McNemar's exact test.
 """
 
 from __future__ import annotations
 
-import bisect
-import functools
-import itertools
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +18,10 @@ from scipy import special
 
 LEVEL = 0.05
 POWER = 0.8
-MANY = 5  # seeds, from which on a bootstrap over them says more than their range
-FEWEST = 3  # seeds, from which on their differences say how many would be needed
-MOST_SEEDS = 1000  # beyond which it does not matter how many would be needed
+FEWEST = 3  # shared seeds, from which on differences may be paired
+GAIN = 0.5  # differences are paired where this leaves less than this share of their variance
+FAR = 1e4  # standard errors, beyond which p is 0
 SEED = 12345  # of the bootstrap: sacrebleu's default
-DRAWS = 9999  # of scores of seeds: scipy's default
 
 
 class Estimate(NamedTuple):
@@ -47,89 +44,182 @@ class Estimate(NamedTuple):
     return np.array([self.mean, self.low, self.high], float)
 
 
-def estimate(values: Sequence[float], scale: float = 0.0) -> Estimate:
+def estimate(values: Sequence[float], most: float | None = None) -> Estimate:
   """Return the mean, the standard deviation (n − 1) and the 95 % t interval of the mean.
 
-  Values that differ by less than 1e-9 of `scale`, or of the largest of them, count as equal.
+  The interval of scores from 0 to `most` stays between these. Values that differ by less than 1e-9
+  of the largest count as equal.
   """
   if len(values) == 0:
     return Estimate()
   n, mean = len(values), float(np.mean(values))
   if n < 2:
     return Estimate(n, mean)
-  if np.ptp(values) <= 1e-9 * max(scale, np.abs(values).max()):
+  sd = _deviation(values)
+  if not sd:
     return Estimate(n, mean, 0.0)
-  with np.errstate(over="ignore"):
-    sd = float(np.std(values, ddof=1))
-  half = float(special.stdtrit(n - 1, 1 - LEVEL / 2)) * sd / math.sqrt(n)
-  return Estimate(n, mean, sd, mean - half, mean + half)
+  return Estimate(n, mean, sd, *_ends(mean, sd / math.sqrt(n), _quantile(n - 1), most))
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
-  """Return what `estimate` does for scores that are near 0 with some seeds and near 1 with others.
+  """Return the estimate of scores from 0 to 1."""
+  return estimate(values, most=1.0)
 
-  The interval is that of a percentile bootstrap over seeds, which does not leave the range of their
-  values; or, of fewer than MANY seeds, this range.
+
+def _deviation(values: Sequence[float], largest: float = 0.0) -> float:
+  """Return the standard deviation; 0 of values that differ by less than 1e-9 of the largest."""
+  with np.errstate(over="ignore"):
+    equal = np.ptp(values) <= 1e-9 * max(largest, np.abs(values).max())
+    return 0.0 if equal else float(np.std(values, ddof=1))
+
+
+def _quantile(freedom: float, level: float = LEVEL) -> float:
+  """Return how many standard errors a two-sided t interval reaches to each side."""
+  return float(special.stdtrit(freedom, 1 - level / 2))
+
+
+def _ends(
+  mean: float, error: float, reach: float, most: float | None = None
+) -> tuple[float, float]:
+  """Return the ends of an interval that reaches so many standard errors to each side.
+
+  For scores from 0 to `most`, which may be infinite, it holds the t interval, up to where scores
+  end, and the one that is symmetric on the scale log(mean / (1 − mean / most)): the logit of
+  shares, or the logarithm. The one is too short toward the middle of the range where scores are
+  skewed, the other never reaches its end.
   """
-  found = estimate(values)
-  if found.low is None:
-    return found
-  low, high = min(values), max(values)
-  if found.n >= MANY:
-    means = np.asarray(values, float)[_draws(found.n)].mean(axis=1)
-    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
-  return found._replace(low=float(low), high=float(high))
-
-
-@functools.lru_cache(maxsize=32)
-def _draws(n: int) -> np.ndarray:
-  """Return draws of n values with replacement, int [DRAWS,n]: those of scipy.stats.bootstrap."""
-  return np.random.default_rng(SEED).integers(0, n, (DRAWS, n))
-
-
-def permutation(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float | None]:
-  """Return the difference of the means of a and b over their own seeds, without an interval, and
-  the two-sided p of a permutation test, exact for up to 7 seeds of each; None of fewer than two.
-  """
-  found = Estimate(min(len(a), len(b)), float(np.mean(a) - np.mean(b)))
-  if found.n < 2:
-    return found, None
-  dealt = np.array([*a, *b], float)[_deals(len(a), len(b))]
-  chance = dealt[:, : len(a)].mean(axis=1) - dealt[:, len(a) :].mean(axis=1)
-  # What is equal must count as such, however the sums were rounded.
-  equal = 1e-12 * np.abs(dealt[0]).max()
-  strayed = min((chance <= found.mean + equal).sum(), (chance >= found.mean - equal).sum())
-  itself = len(chance) == DRAWS  # all ways have what was found among them, draws need not
-  return found, float(min(1, 2 * (strayed + itself) / (len(chance) + itself)))
-
-
-@functools.lru_cache(maxsize=32)
-def _deals(a: int, b: int) -> np.ndarray:
-  """Return ways to deal a + b values into a and b of them, int [ways,a+b].
-
-  These are all ways, or DRAWS of them if there are more, as scipy.stats.permutation_test draws.
-  """
-  n = range(a + b)
-  if math.comb(a + b, a) > DRAWS:
-    draw = np.random.default_rng(SEED)
-    return np.array([draw.permutation(len(n)) for _ in range(DRAWS)])
-  return np.array(
-    [[*one, *(each for each in n if each not in one)] for one in itertools.combinations(n, a)]
+  low, high = mean - reach * error, mean + reach * error
+  room = None if most is None else mean * (1 - mean / most)
+  if room is None or room <= 0:
+    return low, high
+  odds = (
+    mean * mean / room * math.exp(min(max(each, -300.0), 300.0))
+    for each in (-reach * error / room, reach * error / room)
   )
+  ends = [each / (1 + each / most) for each in odds]
+  return min(ends[0], max(low, 0.0)), max(ends[1], min(high, most))
 
 
-def paired_t(a: Sequence[float], b: Sequence[float]) -> tuple[Estimate, float | None]:
-  """Return the mean of a − b over seeds with its interval, and the two-sided p of the paired t
-  test.
+class Contrast(NamedTuple):
+  """The difference a − b of the means of two groups, with the uncertainty of both."""
 
-  There is neither interval nor p of one seed, nor where the difference is the same with all seeds,
-  which gives no idea of how much it varies.
+  a: float
+  b: float
+  covariance: np.ndarray  # of the two means, float [2,2]
+  freedom: float  # degrees of freedom
+  most: float | None  # the largest score, as in `estimate`
+  n: tuple[int, int]  # seeds of each
+  paired: bool
+
+  @property
+  def mean(self) -> float:
+    return self.a - self.b
+
+  @property
+  def error(self) -> float:
+    """The standard error of the difference."""
+    (a, both), (_, b) = self.covariance
+    left = a + b - 2 * both
+    return math.sqrt(left) if left > 1e-12 * (a + b) else 0.0
+
+  def ends(self, reach: float | None = None) -> tuple[float, float]:
+    """Return the ends of the interval of the difference: by default of 95 %, or else so many
+    standard errors to each side.
+
+    It is the t interval of pairs, or else follows from the intervals of the two means (Zou and
+    Donner 2008). For scores without a range, this is the t interval, too. A difference stays
+    within the range of the scores.
+    """
+    reach = _quantile(self.freedom) if reach is None else reach
+    below, above = 2 * (reach * self.error,)
+    if not self.covariance[0, 1]:
+      a, b = (
+        np.abs(np.subtract(_ends(mean, error, reach, self.most), mean))
+        for mean, error in zip((self.a, self.b), np.sqrt(np.diag(self.covariance)), strict=True)
+      )
+      below, above = np.hypot(a, b[::-1])
+    most = math.inf if self.most is None else self.most
+    return max(float(self.mean - below), -most), min(float(self.mean + above), most)
+
+  def p(self, value: float = 0.0) -> float:
+    """Return the two-sided p of the difference being `value`: the level of the widest interval
+    that does not hold it.
+
+    Where seeds do not vary at all, it is that of a permutation test.
+    """
+    off = self.mean - value
+    if not self.error:
+      return 1.0 if not off else 2 / math.comb(sum(self.n), self.n[0])
+    side, low, high = int(off < 0), 0.0, FAR
+    while high - low > 1e-12 * high:
+      middle = (low + high) / 2
+      outside = (self.ends(middle)[side] - value) * (1 if off > 0 else -1) > 0
+      low, high = (middle, high) if outside else (low, middle)
+    return float(min(2 * special.stdtr(self.freedom, -high), 1.0))
+
+  def detectable(self, level: float = LEVEL) -> float:
+    """Return the smallest difference that a test at such a level finds with a power of 80 %."""
+    reach = _quantile(self.freedom, level)
+    return float(special.nctdtrinc(self.freedom, 1 - POWER, reach)) * self.error
+
+  def over_examples(self, covariance: np.ndarray, count: int) -> Contrast:
+    """Return the contrast for other seeds and `count` other examples, too.
+
+    `covariance` [2,2] is that of the two means over draws of examples; it adds to that of the
+    seeds, with the degrees of freedom of Welch and Satterthwaite.
+    """
+    both = self._replace(covariance=self.covariance + covariance)
+    moved = self._replace(covariance=covariance).error ** 2
+    if not moved:
+      return self
+    parts = self.error**4 / self.freedom + moved**2 / max(count - 1, 1)
+    return both._replace(freedom=both.error**4 / parts) if both.error else both
+
+
+def contrast(a: Mapping[Any, float], b: Mapping[Any, float], most: float | None = None) -> Contrast:
+  """Return the difference of two groups, each with its scores by seed, two or more.
+
+  Scores of the same seed are paired where that at least halves the variance of the difference: the
+  paired t test. Otherwise, all scores count, as in Welch's t test.
   """
-  found = estimate(np.subtract(a, b), scale=np.abs([*a, *b]).max())
-  if found.low is None:
-    return found, None
-  t = found.mean / (found.sd / math.sqrt(found.n))
-  return found, float(2 * special.stdtr(found.n - 1, -abs(t)))
+  sides = [np.array([*each.values()], float) for each in (a, b)]
+  shared = [key for key in a if key in b]
+  variances = np.array([_deviation(each) ** 2 / len(each) for each in sides])
+  apart = float(variances.sum())
+  if len(shared) >= FEWEST:
+    pairs = np.array([[each[key] for key in shared] for each in (a, b)], float)
+    spread = _deviation(pairs[0] - pairs[1], np.abs(pairs).max()) ** 2 / len(shared)
+    if spread < GAIN * apart:
+      variances = np.array([_deviation(each) ** 2 / len(shared) for each in pairs])
+      both = (variances.sum() - spread) / 2
+      covariance = np.array([[variances[0], both], [both, variances[1]]])
+      counts = (len(shared), len(shared))
+      return Contrast(*pairs.mean(axis=1).tolist(), covariance, counts[0] - 1.0, most, counts, True)
+  counts = (len(a), len(b))
+  parts = (variances**2 / np.subtract(counts, 1)).sum()
+  freedom = apart**2 / parts if apart else sum(counts) - 2.0
+  means = [float(each.mean()) for each in sides]
+  return Contrast(*means, np.diag(variances), float(freedom), most, counts, False)
+
+
+@dataclasses.dataclass
+class Difference:
+  """A group less the baseline. There is no test unless both have two seeds."""
+
+  estimate: Estimate = dataclasses.field(default_factory=Estimate)
+  contrast: Contrast | None = None
+  p: float | None = None
+  holm: float | None = None  # p, corrected for all groups that were tested
+
+  @classmethod
+  def of(cls, a: Mapping[Any, float], b: Mapping[Any, float], most: float | None) -> Difference:
+    """Return the difference of two groups, from their scores by seed."""
+    if min(len(a), len(b)) < 2:
+      mean = float(np.mean([*a.values()]) - np.mean([*b.values()]))
+      return cls(Estimate(min(len(a), len(b)), mean))
+    found = contrast(a, b, most)
+    ends = found.ends() if found.error else (None, None)
+    return cls(Estimate(min(found.n), found.mean, None, *ends), found, found.p())
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -139,26 +229,6 @@ def holm(p: Sequence[float]) -> list[float]:
   steps = np.arange(len(p), 0, -1) * np.asarray(p, float)[order]
   corrected[order] = np.minimum(np.maximum.accumulate(steps), 1)
   return corrected.tolist()
-
-
-def power(n: int, effect: float, level: float) -> float:
-  """Return how probably a two-sided paired t test with n pairs finds a difference of
-  `effect` sd.
-  """
-  bound, shift = special.stdtrit(n - 1, 1 - level / 2), effect * math.sqrt(n)
-  found = 1 - special.nctdtr(n - 1, shift, bound) + special.nctdtr(n - 1, shift, -bound)
-  return float(found) if math.isfinite(found) else 1.0  # where the shift is beyond all tables
-
-
-def seeds_needed(difference: float, sd: float, level: float = LEVEL) -> int | None:
-  """Return the fewest pairs with which such a difference is found with a power of 80 %; None if
-  that is more than MOST_SEEDS.
-  """
-  if not sd:
-    return 2
-  counts, effect = range(2, MOST_SEEDS + 1), abs(difference) / sd
-  place = bisect.bisect_left(counts, POWER, key=lambda n: power(n, effect, level))
-  return counts[place] if place < len(counts) else None
 
 
 class Measure(NamedTuple):

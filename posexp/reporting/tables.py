@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,10 +21,12 @@ from posexp.runs.metrics import declared, score
 def score_table(results: Results) -> Table:
   """Return a row for each group, the best first."""
   base = results.baseline.label if results.baseline else "baseline"
-  spread = ["learned", "mean", "seeds", "interval"]
+  spread = ["learned", "mean", "seeds", "95 % interval", "unlearned as 0"]
   spread = spread if results.gated else ["n", "mean", "sd", "95 % interval"]
-  heads = ["", *spread, f"against {base}", "p (Holm)"]
-  return heads, [_score_row(group, results) for group in results.groups]
+  heads = ["", *spread, f"against {base}", "p", "p (Holm)"]
+  groups = [*results.groups, *filter(None, [results.same])]
+  rows = [_score_row(group, results) for group in groups]
+  return heads, rows
 
 
 def _score_row(group: Group, results: Results) -> list[str]:
@@ -38,7 +41,9 @@ def _score_row(group: Group, results: Results) -> list[str]:
     none if found.mean is None else shown(found.mean),
     seeds if results.gated else _cell(found.sd, shown),
     _cell(found.low, lambda low: f"{shown(low)} to {shown(found.high)}"),
+    *([_cell(results.unlearned_as_0(group).mean, shown)] if results.gated else []),
     "baseline" if group is results.baseline else difference,
+    p_number(against.p),
     p_number(against.holm),
   ]
 
@@ -122,7 +127,8 @@ def latex(tasks: Sequence[Results]) -> str:
   for results in tasks:
     said = one_line(sentences.answer(results)).replace("\\", "")
     table = tabulated(score_table(results), "latex_booktabs")
-    table = table.replace(" -", " $-$").replace("±", r"$\pm$").replace(MISSING, "---")
+    table = re.sub(r"(?<=[ (])-", "$-$", table)
+    table = table.replace("±", r"$\pm$").replace(MISSING, "---")
     parts.append(f"% {said}\n{table}")
   return "\n\n".join(parts) + "\n"
 
@@ -143,7 +149,9 @@ def group_data(tasks: Sequence[Results]) -> pd.DataFrame:
         row["shared_seeds"] = against.estimate.n
       row |= {"difference": against.estimate.mean}
       row |= {"difference_low": against.estimate.low, "difference_high": against.estimate.high}
-      row |= {"p": against.p, "p_holm": against.holm, "seeds_needed": against.needed}
+      row |= {"p": against.p, "p_holm": against.holm, "detectable": results.detectable(group)}
+      wider = results.over_examples(group) if against.contrast else None
+      row |= {"over_examples_low": wider and wider.low, "over_examples_high": wider and wider.high}
       rows.append(row | group.costs)
   return sheet(rows)
 

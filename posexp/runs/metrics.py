@@ -6,6 +6,7 @@ the folder knows them without the task's code.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -37,7 +38,8 @@ METRICS = {
     Metric("macro_f1", "macro F1", percent=True),
     Metric("exact_match", "exact match", percent=True),
     Metric("oracle_end", "exact match but for the end", percent=True),
-    Metric("reach", "reach", ".0f"),  # the largest length with an exact match of 90 % up to it
+    Metric("reach", "reach", ".1f"),  # as runs/lengths.py defines both
+    Metric("area", "area under exact match", percent=True),
     Metric("f1", "F1", percent=True),
     Metric("recall", "recall", percent=True),
     Metric("precision", "precision", percent=True),
@@ -55,6 +57,9 @@ METRICS = {
     Metric("word_perplexity", "perplexity per word", ".2f", higher_is_better=False),
   )
 }
+
+OUT_OF = {"bleu": 100.0, "chrf": 100.0}  # the largest values of metrics that are no shares
+SIGNED = ("gain", "slope")  # metrics of which values may be negative
 
 
 def is_metric(row: Any) -> bool:
@@ -90,6 +95,14 @@ class Score(NamedTuple):
   def factor(self) -> float:
     """The factor by which a value is multiplied to be shown."""
     return 100.0 if self.metric.percent else 1.0
+
+  @property
+  def most(self) -> float | None:
+    """The largest value that there is of a score that is never negative; None where it may be."""
+    if self.metric.percent:
+      return 1.0
+    known = self.metric in METRICS.values() and self.metric.name not in SIGNED
+    return OUT_OF.get(self.metric.name, math.inf) if known else None
 
   def number(self, value: float, sign: str = "") -> str:
     """Return a value as tables show it; `sign` is "+" for differences."""

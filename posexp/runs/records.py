@@ -1,13 +1,13 @@
 """Finished runs kept together in one file, from which reports are drawn again.
 
-Of each run it holds the config, the summary and the rows of metrics: no checkpoints and no
-predictions, so that a hundred runs are a small file.
+Of each run it holds the config, the summary, the rows of metrics, and what each example adds to its
+scores: no checkpoints and no predictions, so that a hundred runs are a small file.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,7 +19,7 @@ from posexp.runs.identity import settings
 from posexp.runs.run import Run, parsed_config, parsed_summary, read_run
 
 NAME = "records.parquet"  # of the file, where a folder is asked for records
-COLUMNS = ("folder", "config", "summary", "metrics")
+COLUMNS = ("folder", "config", "summary", "metrics", "examples")
 # Sections of a config that say where it ran.
 PRIVATE = ("runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout")
 SHOWN = 3  # rows that an error names
@@ -34,8 +34,12 @@ def held(path: Path) -> Path | None:
   return path / NAME if (path / NAME).is_file() else None
 
 
-def write_records(path: Path, runs: Sequence[Run]) -> int:
+def write_records(
+  path: Path, runs: Sequence[Run], examples: Callable[[Run], dict[str, Any]] = lambda run: {}
+) -> int:
   """Write records of those runs that have finished; return how many these are.
+
+  `examples` returns the packed scores of a run's examples, by split and metric.
 
   Raises:
     UserError: none has.
@@ -53,6 +57,7 @@ def write_records(path: Path, runs: Sequence[Run]) -> int:
       yaml.safe_dump(_public(run.config), sort_keys=False, allow_unicode=True),
       json.dumps(run.summary, ensure_ascii=False),
       "".join(json.dumps(row) + "\n" for row in run.history),
+      json.dumps(examples(run)),
     )
     for run in sorted(finished, key=lambda run: run.path)
   ]
@@ -85,7 +90,9 @@ def read_records(path: Path, trials: bool = False) -> list[Run]:
   if data is None:
     raise UserError(f"{path}: there is no such file")
   try:
-    table = parquet.read_table(pyarrow.BufferReader(data), columns=list(COLUMNS))
+    table = parquet.read_table(pyarrow.BufferReader(data))
+    if COLUMNS[-1] not in table.column_names:  # of an older version
+      table = table.append_column(COLUMNS[-1], [["{}"] * len(table)])
     columns = [table.column(name).to_pylist() for name in COLUMNS]
     if not columns[0] or not all(isinstance(each, str) for column in columns for each in column):
       raise ValueError("no text in it")
@@ -100,9 +107,13 @@ def read_records(path: Path, trials: bool = False) -> list[Run]:
 
 def _run(file: Path, folder: str, *texts: str) -> Run:
   path = file / PurePosixPath(*(part for part in PurePosixPath(folder).parts if part != ".."))
-  written, summary, metrics = (text.encode(errors="replace") for text in texts)
+  written, summary, metrics, examples = (text.encode(errors="replace") for text in texts)
   config = parsed_config(path, written)
-  run = Run(path, config, settings(config), parsed_summary(path, summary), metrics)
+  try:
+    packed = dict(storage.parse(examples))
+  except (TypeError, ValueError) as error:
+    raise UserError(f"{path}: its scores of examples are damaged") from error
+  run = Run(path, config, settings(config), parsed_summary(path, summary), metrics, packed)
   _ = run.history  # which says now whether it is damaged
   return run
 

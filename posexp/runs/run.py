@@ -62,6 +62,7 @@ class Run:
   settings: dict[str, Any]  # {"rpr.k": 4}: the part of the config that decides the results, flat
   summary: dict[str, Any] | None  # only a finished run has one
   rows: bytes | None = None  # its metrics.jsonl, where that is not in the folder but in records
+  examples: dict[str, Any] | None = None  # packed, by split and metric, where it is in records
 
   @functools.cached_property
   def history(self) -> list[dict[str, Any]]:

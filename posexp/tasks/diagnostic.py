@@ -6,7 +6,6 @@ A diagnostic of your own inherits `Diagnostic`, says how many symbols it has, an
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from posexp.config.checks import Count, Name, between, check
+from posexp.runs.lengths import REACHED, extrapolation
 from posexp.runs.predictions import write_predictions
 from posexp.tasks.contract import (
   ModelSpec,
@@ -34,7 +34,6 @@ Length = Annotated[int, between(1, 4096)]
 LENGTHS = (5, 10, 15, 20, 21, 22, 23, 24, 26, 28, 30, 32, 36, 40, 50, 60, 80, 100)
 LEARNED = 0.95  # exact match at the lengths of training, below which longer ones say nothing
 BY_LENGTH = ("exact_match", "oracle_end", "accuracy")  # what is measured of each length
-REACHED = 0.9  # exact match up to the length that a model reaches
 
 
 class Answering(Task):
@@ -189,17 +188,4 @@ class Diagnostic(Answering):
   def conclude(self, data: Answers, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Return the metrics of test and beyond, and how far the model reaches."""
     summary = super().conclude(data, snapshot, folder)
-    by_length = {
-      length: summary[f"{split}/exact_match/{length}"]
-      for split in data.splits.keys() - {"validation"}
-      for length in data.lengths[split]
-    }
-    return summary | {"beyond/reach": reach(by_length)}
-
-
-def reach(by_length: Mapping[int, float]) -> int:
-  """Return the largest length up to which exact match is at least `REACHED` at every tested one; or
-  0.
-  """
-  within = itertools.takewhile(lambda pair: pair[1] >= REACHED, sorted(by_length.items()))
-  return max((length for length, _ in within), default=0)
+    return summary | extrapolation(summary)
