@@ -214,9 +214,10 @@ class Difference:
   @classmethod
   def of(cls, a: Mapping[Any, float], b: Mapping[Any, float], most: float | None) -> Difference:
     """Return the difference of two groups, from their scores by seed."""
-    if min(len(a), len(b)) < 2:
-      mean = float(np.mean([*a.values()]) - np.mean([*b.values()]))
-      return cls(Estimate(min(len(a), len(b)), mean))
+    if min(len(a), len(b)) < 2:  # of the same seed, if both have it
+      shared = [key for key in a if key in b]
+      own, base = (np.mean([each[key] for key in shared or each]) for each in (a, b))
+      return cls(Estimate(min(len(a), len(b)), float(own - base)))
     found = contrast(a, b, most)
     ends = found.ends() if found.error else (None, None)
     return cls(Estimate(min(found.n), found.mean, None, *ends), found, found.p())
