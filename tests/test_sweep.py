@@ -125,7 +125,7 @@ SWEEP = ["-m", "encoding=none,rpr", "rpr.k=2,4", "seeds=2"]
 TABLE = [
   "",
   "mr: test accuracy by encoding, rpr.k",
-  "           n    mean    sd    95 % interval    against none    p    p (Holm)",
+  "           n    mean    sd    95 % interval               against none        p    p (Holm)",
 ]
 
 
