@@ -8,8 +8,8 @@ examples:
                                               all seeds that both have, one against the other
 
 Intervals are of 95 %. They and p come from a paired bootstrap over the examples, for accuracy and
-exact match of one seed p from McNemar's exact test; over seeds from a t test, paired where that pays. Only what the
-runs have written is read: neither a model nor the data are needed.
+exact match of one seed p from McNemar's exact test; over seeds from a t test, paired where that
+pays. Only what the runs have written is read: neither a model nor the data are needed.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ SWEEP = ["-m", "encoding=none,rpr", "rpr.k=2,4", "seeds=2"]
 TABLE = [
   "",
   "mr: test accuracy by encoding, rpr.k",
-  "           n    mean    sd    95 % interval    against none    p    p (Holm)",
+  "           n    mean    sd    95 % interval               against none        p    p (Holm)",
 ]
 
 
@@ -163,7 +163,7 @@ def test_a_sweep_says_what_becomes_of_its_runs(trainer):
     written = (path / "train.log").read_text()
     assert written.count("Traceback (most recent call last):") == 1
     assert written.endswith("ValueError: a first line\nand a second\n")
-  assert [line.split()[:-1] for line in lines[-4:-2]] == [
+  assert [line.split()[:-2] for line in lines[-4:-2]] == [
     ["rpr", f"k={k}", "1", "80.00", "—", "—", "+30.00"] for k in (2, 4)
   ]
   names = "encoding=rpr rpr.k=2 seed=1; encoding=rpr rpr.k=4 seed=1"

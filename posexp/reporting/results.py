@@ -251,8 +251,8 @@ def text_size_of(group: Group) -> str | None:
 
 def _difference(a: Mapping[Any, Run], b: Mapping[Any, Run], score: Score) -> Difference:
   """Return the difference of two groups of runs by seed."""
-  values = ({key: run.score(score.key) for key, run in each.items()} for each in (a, b))
-  return Difference.of(*values, score.most)
+  own, base = ({key: run.score(score.key) or 0.0 for key, run in each.items()} for each in (a, b))
+  return Difference.of(own, base, score.most)
 
 
 def _same(results: Results) -> Group | None:
@@ -276,8 +276,14 @@ def _same(results: Results) -> Group | None:
     a, b = ({key: base.counted[key] for key in seeds[at::2]} for at in (0, 1))
     how = " against ".join("seeds " + ", ".join(str(key[0]) for key in each) for each in (a, b))
   found = estimate([run.score(score.key) for run in a.values()], score.most)
-  part = {"label": f"A/A: {base.label}, {how}", "repeats": a, "counted": a, "estimate": found}
-  return dataclasses.replace(base, **part, difference=_difference(a, b, score))
+  return dataclasses.replace(
+    base,
+    label=f"A/A: {base.label}, {how}",
+    repeats=a,
+    counted=a,
+    estimate=found,
+    difference=_difference(a, b, score),
+  )
 
 
 def by_task(runs: Sequence[Run]) -> dict[str, list[Run]]:

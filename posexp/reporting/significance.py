@@ -194,12 +194,13 @@ def contrast(a: Mapping[Any, float], b: Mapping[Any, float], most: float | None 
       both = (variances.sum() - spread) / 2
       covariance = np.array([[variances[0], both], [both, variances[1]]])
       counts = (len(shared), len(shared))
-      return Contrast(*pairs.mean(axis=1).tolist(), covariance, counts[0] - 1.0, most, counts, True)
+      own, base = map(float, pairs.mean(axis=1))
+      return Contrast(own, base, covariance, counts[0] - 1.0, most, counts, True)
   counts = (len(a), len(b))
   parts = (variances**2 / np.subtract(counts, 1)).sum()
   freedom = apart**2 / parts if apart else sum(counts) - 2.0
-  means = [float(each.mean()) for each in sides]
-  return Contrast(*means, np.diag(variances), float(freedom), most, counts, False)
+  own, base = (float(each.mean()) for each in sides)
+  return Contrast(own, base, np.diag(variances), float(freedom), most, counts, False)
 
 
 @dataclasses.dataclass
@@ -214,9 +215,10 @@ class Difference:
   @classmethod
   def of(cls, a: Mapping[Any, float], b: Mapping[Any, float], most: float | None) -> Difference:
     """Return the difference of two groups, from their scores by seed."""
-    if min(len(a), len(b)) < 2:
-      mean = float(np.mean([*a.values()]) - np.mean([*b.values()]))
-      return cls(Estimate(min(len(a), len(b)), mean))
+    if min(len(a), len(b)) < 2:  # of the same seed, if both have it
+      shared = [key for key in a if key in b]
+      own, base = (np.mean([each[key] for key in shared or each]) for each in (a, b))
+      return cls(Estimate(min(len(a), len(b)), float(own - base)))
     found = contrast(a, b, most)
     ends = found.ends() if found.error else (None, None)
     return cls(Estimate(min(found.n), found.mean, None, *ends), found, found.p())
