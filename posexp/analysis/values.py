@@ -117,7 +117,8 @@ def as_csv(figure: Figure) -> str:
         writer.writerow([panel, bars.get_label(), f"{x:g}", f"{bar.get_height():.6g}", ""])
     for line in axes.lines:
       if line.get_transform() == axes.transData:  # others guide the eye
-        label = "" if line.get_label().startswith("_") else line.get_label()
+        label = str(line.get_label())
+        label = "" if label.startswith("_") else label
         for x, y in zip(*line.get_data(), strict=True):
           writer.writerow([panel, label, f"{x:g}", f"{y:.6g}", ""])
   return out.getvalue()

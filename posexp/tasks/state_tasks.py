@@ -89,7 +89,7 @@ class GroupWords(Diagnostic):
   group: Literal["s3", "a5"] = "s3"
   longest: Length = 8
   lengths: tuple[int, ...] = (2, 4, 6, 8, 9, 10, 12, 14, 16, 20, 24, 32)
-  form: Literal["decoder", "encoder", "tagger"] = "tagger"
+  form: Literal["decoder", "encoder", "tagger"] = "tagger"  # type: ignore[assignment]
 
   @property
   def symbols(self) -> int:
