@@ -121,16 +121,19 @@ def _caption(tasks: Sequence[Results]) -> str:
   units = " in per cent" if len(percent) == len(tasks) else ""
   units = f" ({', '.join(percent)}: per cent)" if percent and not units else units
   lower = [one_line(each.task) for each in tasks if not each.score.metric.higher_is_better]
-  bases = dict.fromkeys(one_line(each.baseline.label) for each in tasks if each.baseline)
+  bases: dict[str, list[str]] = {}
+  for each in tasks:
+    if each.baseline is not None:
+      bases.setdefault(one_line(each.baseline.label), []).append(one_line(each.task))
   parts = [
     f"Means over {number} seeds with 95 % intervals{units}; the best of each column is bold."
   ]
   if lower:
     parts.append(f"Less is better for {listed(lower, 8)}.")
   if bases:
-    parts.append(
-      f"⁺ and ⁻: better and worse than {listed([*bases])} (p < {LEVEL:g} with Holm's correction)."
-    )
+    said = [name + (f" ({', '.join(of)})" if len(bases) > 1 else "") for name, of in bases.items()]
+    corrected = f"(p < {LEVEL:g} with Holm's correction)"
+    parts.append(f"⁺ and ⁻: better and worse than {' and '.join(said)} {corrected}.")
   if any(each.gated for each in tasks):
     parts.append(
       "(3/5): three of five seeds learned the task, and the mean is theirs; nothing: all did."
