@@ -76,10 +76,16 @@ def _ends_at(chart: Chart, points: Sequence[Point]) -> str:
 def _names(chart: Chart, results: Results) -> list[str]:
   cut = f"the first {specs.ROWS} of {len(chart.points):,} groups; "
   cut = cut if len(chart.points) > specs.ROWS else ""
-  base = f", the dashed line is {results.baseline.label}" if results.baseline else ""
+  base = f", the dashed line is {_base(results)}" if results.baseline else ""
   left = vega.usual([one_line(point.series) for point in chart.points])
   names = [f"Names leave out {listed(sorted(left))}, which most have."] if left else []
-  return [*names, f"Scores: {cut}means with 95 % intervals, small dots are seeds{base}."]
+  return [f"Scores: {cut}means with 95 % intervals, small dots are seeds{base}.", *names]
+
+
+def _base(results: Results) -> str:
+  """Return the name of the baseline, where it is short."""
+  label = one_line(results.baseline.label)
+  return label if len(label) <= vega.NAME else "the baseline"
 
 
 def _differences(results: Results) -> list[str]:
@@ -87,7 +93,9 @@ def _differences(results: Results) -> list[str]:
   kinds = Counter(outcome(group, results) for group in results.ranked if group is not base)
   told = ", ".join(f"{kinds[kind]} {kind}" for kind in ("better", "worse") if kinds[kind])
   side = "right" if results.score.metric.higher_is_better else "left"
-  text = f"Differences to {base.label}, with their own 95 % intervals: {side} of the line is better"
+  text = (
+    f"Differences to {_base(results)}, with their own 95 % intervals: {side} of the line is better"
+  )
   open_ones = kinds["not told apart"] + kinds["not tested"]
   hollow = f"; hollow: {open_ones} that cannot be told apart from it" if open_ones else ""
   return [f"{text}; filled: {told or 'none is told apart'}{hollow}."]
@@ -106,7 +114,8 @@ def _lengths(chart: Chart) -> list[str]:
   first = [name for name, length in far.items() if length == most]
   some = f"at least {chart.y.number(REACHED).removesuffix('.00')} % up to length {most:g}"
   verb = "reach" if len(first) > 1 else "reaches"
-  best = f"{listed(first, 3)} {verb} farthest: {some}." if far else "No group reaches that far."
+  who = " and ".join(first) if len(first) < 3 else listed(first, 3)
+  best = f"{who} {verb} farthest: {some}." if far else "No group reaches that far."
   gray = any(point.state for point in chart.points)
   states = "Gray: no seed learned the task; empty: not applicable." if gray else ""
   return [best, text, states] if states else [best, text]
@@ -136,4 +145,4 @@ def _numbers(chart: Chart, results: Results) -> list[str]:
       f" and takes {more:.2f} times the {chart.x} of {_named(chart, least)}, the cheapest."
     )  # fmt: skip
   base = results.baseline
-  return [text, f"Dashed: {base.label}."] if base is not None else [text]
+  return [text, f"Dashed: {_base(results)}."] if base is not None else [text]

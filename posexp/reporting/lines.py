@@ -24,7 +24,7 @@ from posexp.reporting.vega import (
   tooltip,
 )
 
-END = 22  # letters of a name at the end of a line
+END = 28  # letters of a name at the end of a line
 HEIGHT = 250  # pixels of a chart of lines
 LINE = 13  # pixels between two names at the ends of lines
 DECADES = 20  # times a loss falls, from which on its axis is logarithmic
