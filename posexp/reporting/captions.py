@@ -138,7 +138,7 @@ def _numbers(chart: Chart, results: Results) -> list[str]:
   text = f"Best at {at}: {_named(chart, best)}."
   if chart.x in COSTS:
     least = min(chart.points, key=lambda point: point.x)
-    more = best.x / least.x if least.x else 1.0
+    more = float(best.x) / (float(least.x) or 1.0)
     text = f"{_named(chart, best)} is best"
     same = least.series == best.series
     text += " and the cheapest." if same else (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from posexp.status import doing
 
 KINDS = ("pdf", "svg", "png")  # of files
 WIDTH = 400  # pixels of a chart in a file
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name: nothing is fetched from it
 SCALE = 2  # pixels of a PNG for each of the spec
 
 
@@ -38,12 +40,11 @@ class Figure(NamedTuple):
   def heading(self) -> str:
     """The title for people, where `title` is a name."""
     first = self.charts[0]
-    if first.kind == "tasks":
-      return "how far groups reach"
-    return (
-      f"{first.y.title} by length, within and beyond training" * (first.kind == "lengths")
-      or self.title
-    )
+    named = {
+      "tasks": "how far groups reach",
+      "lengths": f"{first.y.title} by length, within and beyond training",
+    }
+    return named.get(first.kind, self.title)
 
   @property
   def name(self) -> str:
@@ -73,9 +74,6 @@ class Figure(NamedTuple):
     return {"$schema": SCHEMA, "config": config, "params": params, **found}
 
 
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name: nothing is fetched from it
-
-
 def _numbered(svg: str) -> str:
   """Return an SVG whose clips have numbers from 0 on, whatever was drawn before it."""
   places = list(dict.fromkeys(re.findall(r'id="clip(\d+)"', svg)))
@@ -93,32 +91,28 @@ def shown(results: Results) -> list[Group]:
 
 def figures(results: Results) -> Iterator[Figure]:
   """Yield the figures of a task that there are; those by group and by length have two charts."""
-  found = list(charts.charts(results, shown(results)))
   compared = charts.differences(results)
-  by_length = charts.lengths(results)
-  for chart in found:
-    of_score = chart.kind == "names" and chart.y == results.score
-    several = len({point.x for point in chart.points}) > 1
-    if of_score and several and any(p.found.half is not None for p in compared.points):
-      yield _figure(chart.title, [chart, compared], results)
-    elif several:
-      table = _context_map(chart) if chart.kind == "contexts" else []
-      yield _figure(chart.title, [*table, chart], results)
-    if of_score and by_length is not None:
+  parts = []
+  for chart in charts.charts(results, shown(results)):
+    if len({point.x for point in chart.points}) > 1:
+      parts.append([*_context_map(chart), chart])
+  scored = bool(parts) and (parts[0][0].kind, parts[0][0].y) == ("names", results.score)
+  if scored and any(point.found.half is not None for point in compared.points):
+    parts[0].append(compared)
+  if (by_length := charts.lengths(results)) is not None:
+    parts.insert(int(scored), [by_length, by_length._replace(kind="curves")])
+  for each in parts:
+    title = each[0].title
+    if each[0] is by_length:
       title = f"lengths-{re.sub(r'[^0-9A-Za-z_.-]+', '-', results.task)}"
-      lines = by_length._replace(kind="curves")
-      yield _figure(title, [by_length, lines], results)
+    yield Figure(title, each, captions.says(each, results), results)
 
 
 def _context_map(chart: Chart) -> list[Chart]:
-  """Return a heat map of the contexts of many groups."""
+  """Return a heat map, if a chart has the contexts of many groups."""
   points = [point._replace(x=str(point.x)) for point in chart.points]
-  few = len({point.series for point in points}) <= vega.FEW
-  return [] if few else [chart._replace(kind="context map", points=points)]
-
-
-def _figure(title: str, parts: list[Chart], results: Results) -> Figure:
-  return Figure(title, parts, captions.says(parts, results), results)
+  many = len({point.series for point in points}) > vega.FEW
+  return [chart._replace(kind="context map", points=points)] * (many and chart.kind == "contexts")
 
 
 def of_all(tasks: Sequence[Results]) -> Iterator[Figure]:
@@ -149,4 +143,6 @@ def library() -> str:
   """Return Vega, Vega-Lite and Vega-Embed as one script, which needs no network."""
   import vl_convert  # loads a browser's engine
 
-  return storage.cached("charts", vl_convert.javascript_bundle, vl_convert.__version__)
+  return storage.cached(
+    "charts", vl_convert.javascript_bundle, metadata.version("vl-convert-python")
+  )

@@ -45,7 +45,7 @@ def lines_spec(chart: Chart, level: float | None) -> Spec:
   rows.sort(key=lambda row: 0.0 if chart.kind == "parts" else row["x"])
   color, shape, dash = channels(names, encodings)
   x = _x_axis(chart, rows)
-  y = {"field": "mean", "type": "quantitative", "title": of_score(chart.y)}
+  y: Spec = {"field": "mean", "type": "quantitative", "title": of_score(chart.y)}
   y |= {"scale": _y_scale(chart, rows)}
   height = max(HEIGHT, LINE * len(names) + 40)
   layers = _behind(chart, x, y, level) + _marks(chart, len(names), x, y, (color, shape, dash))
@@ -162,7 +162,7 @@ def _even(values: Sequence[float]) -> bool:
   if len(values) < 3 or values[0] <= 0:
     return False
   plain, logs = np.diff(values), np.diff(np.log(values))
-  return bool(np.ptp(logs) / logs.mean() < min(0.5, np.ptp(plain) / plain.mean()))
+  return bool(np.ptp(logs) / np.mean(logs) < min(0.5, np.ptp(plain) / np.mean(plain)))
 
 
 def _ends(

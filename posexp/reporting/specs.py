@@ -71,7 +71,7 @@ def _rows(chart: Chart, results: Results) -> Spec:
   low, high = ends_of_axis(rows)
   if chart.kind == "names" and chart.y.metric.percent:
     low, high = max(low, -1.0), min(high, 101.0)
-  x = {"field": "mean", "type": "quantitative", "title": _title(chart, results)}
+  x: Spec = {"field": "mean", "type": "quantitative", "title": _title(chart, results)}
   x |= {"scale": {"domain": [low, high], "zero": False, "nice": False}}
   y = {"field": "row", "type": "nominal", "sort": names, "title": None, "axis": axis}
   fill = {"condition": {"test": "datum.told", **color}, "value": "transparent"}
@@ -123,11 +123,11 @@ def _map(chart: Chart) -> Spec:
     if row["mean"] is not None:
       row["share"] = (row["mean"] - low) / ((high - low) or 1.0)
     row["text"] = "" if row["mean"] is None else f"{row['mean']:.{_digits(chart.y)}f}"
-  x = {"field": "x", "type": "nominal", "sort": None, "title": chart.x}
+  x: Spec = {"field": "x", "type": "nominal", "sort": None, "title": chart.x}
   x |= {"axis": {"labelAngle": 0, "labelOverlap": True, "domain": False, "ticks": False}}
   room = 7 * max(len(row["text"]) for row in rows)
   narrow = f"wide / {len(columns)} < {room}"
-  color = {"field": "share", "type": "quantitative", "legend": None}
+  color: Spec = {"field": "share", "type": "quantitative", "legend": None}
   color |= {"scale": MAP | {"domain": [0, 1], "reverse": not chart.y.metric.higher_is_better}}
   dark = "datum.share < 0.45" if color["scale"]["reverse"] else "datum.share > 0.55"
   layers = [

@@ -67,7 +67,7 @@ def tooltip(*others: tuple[str, str]) -> list[Spec]:
   return [{"field": field, "title": title} for field, title in named]
 
 
-def channels(names: Sequence[str], encodings: Sequence[str]) -> tuple[Spec, Spec, Spec]:
+def channels(names: Sequence[str], encodings: Sequence[str]) -> tuple[Spec, ...]:
   """Return the channels of color, shape and dash of lines, the same for an encoding everywhere."""
   columns = zip(*looks(encodings), strict=True)
   return tuple(
