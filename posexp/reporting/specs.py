@@ -142,11 +142,11 @@ def _map(chart: Chart) -> Spec:
                   "color": {"condition": {"test": dark, "value": "#ffffff"}, "value": "#1b1b1f"},
                   "opacity": {"condition": [{"test": narrow, "value": 0}, PALE], "value": 0.12}}},
   ]  # fmt: skip
-  if chart.trained:
-    last = [each for each in columns if place(each) <= chart.trained][-1]
+  within = [each for each in columns if chart.trained and place(each) <= chart.trained]
+  if within:
     end = x | {"field": "x", "bandPosition": 1}
     layers.append({
-      "mark": {"type": "rule", "strokeWidth": 2}, "data": {"values": [{"x": last}]},
+      "mark": {"type": "rule", "strokeWidth": 2}, "data": {"values": [{"x": within[-1]}]},
       "encoding": {"x": end, "y": {"value": 0}, "y2": {"value": "height"}},
     })  # fmt: skip
   y = {"field": "row", "type": "nominal", "sort": names, "title": None, "axis": axis}
