@@ -30,8 +30,13 @@ from posexp.status import doing
 # Okabe and Ito's colors, told apart by all readers, and two more; gray is for what things are
 # compared with.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
-COLORS = (BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#D55E00", "#6A3D9A", "#8C564B")
+SKY, RED, VIOLET, BROWN = "#56B4E9", "#D55E00", "#8E63C0", "#A0674F"
+COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, VIOLET, BROWN)
 GRAY = "#888888"
+MARKERS = {  # of matplotlib, by the names that Vega has for them
+  "circle": "o", "square": "s", "diamond": "D", "cross": "P", "triangle-up": "^",
+  "triangle-down": "v", "triangle-left": "<", "triangle-right": ">",
+}  # fmt: skip
 DASHES = ("-", "--", ":")
 STYLE = {
   "font.size": 9,
@@ -125,11 +130,6 @@ def log2_axis(axes: Axes, ticks: Sequence[int]) -> None:
   axes.set_xscale("log", base=2)
   axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45 if len(ticks) > 6 else 0)
   axes.minorticks_off()
-
-
-def legend_label(label: str) -> str:
-  """Return a label for a legend, which leaves out labels that begin with _."""
-  return f" {label}" if label.startswith("_") else label
 
 
 def fit_fonts(figure: Figure) -> set[str]:

@@ -8,10 +8,12 @@ examples:
   python -m posexp.report runs/trec --no-files
   python -m posexp.report runs/trec --records trec.parquet     # for others, who then type
   python -m posexp.report trec.parquet
+  python -m posexp.report runs/trec --labels "{rpr k=4: Shaw et al., none: no positions}"
+  python -m posexp.report runs/trec --figures pdf,svg,png      # every figure, as files
 
-The report is printed, and goes to the folder of --out: as Markdown, a page in HTML with figures, a
-LaTeX table, and all numbers of groups and runs as CSV; heat maps of tasks that have scores by
-length as PDF and PNG in figures/. Only what the runs have written is read.
+The report is printed, and goes to the folder of --out: as Markdown, a page in HTML with charts that
+one can touch, a LaTeX table, and all numbers of groups and runs as CSV; paper.md, .tex and .csv are
+one table of all groups and tasks. Only what the runs have written is read.
 Groups are compared with the baseline by t tests, paired by seed where that pays.
 """
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
   from posexp.reporting.results import Results
   from posexp.reporting.text import Section
 
+OTHERS = ("groups.csv", "runs.csv", "paper.md, .tex and .csv")
+
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
@@ -55,12 +59,18 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
   chance = "also compare the baseline with itself: runs of the same seeds, or every other seed"
   option("--aa", action="store_true", help=chance)
   option("--out", metavar="DIR", type=Path, default=Path("report"), help=out)
+  called = "names to be shown: {GROUP: NAME, ...} in YAML, or a file of it; tasks may have one, too"
+  option("--labels", metavar="YAML", default="", help=called)
+  drawn = "also write every figure, to figures/: of pdf, svg and png those that are named"
+  option("--figures", metavar="KIND,...", type=names, default=[], help=drawn)
   option("--no-files", action="store_true", help="print the report, and no more")
   keep = "also keep config, summary and metrics of all finished runs in this Parquet file"
   option("--records", metavar="FILE", type=Path, help=keep)
   args = parser.parse_args(list(argv))
   if args.records is not None and args.records.suffix != ".parquet":
     raise UserError(f"--records {args.records}: give it the ending .parquet")
+  if unknown := [each for each in args.figures if each not in ("pdf", "svg", "png")]:
+    raise UserError(f"--figures {unknown[0]}: there are pdf, svg and png")
   return args
 
 
@@ -86,7 +96,7 @@ def report(args: argparse.Namespace) -> list[Results]:
   Raises:
     UserError: there are no runs, what was asked for is not in them, or files cannot be written.
   """
-  from posexp.reporting import grouping, tables, text, trials, under_way
+  from posexp.reporting import grouping, labels, tables, text, trials, under_way
   from posexp.reporting.paired_predictions import packed_examples
   from posexp.reporting.results import results, unmeasured
 
@@ -102,6 +112,7 @@ def report(args: argparse.Namespace) -> list[Results]:
     tasks = []  # a sweep has trained nothing that has a result yet
   else:
     tasks = results(runs, args.by, args.metric, args.baseline, args.aa)
+  labels.rename(tasks, labels.read(args.labels), labels.of_runs(runs))
   notes += unmeasured(runs)
   sections = [*begun, *trials.sections(tuned, tasks)]
   said = text.document(sections) + tables.document(tasks, notes)
@@ -109,8 +120,8 @@ def report(args: argparse.Namespace) -> list[Results]:
   if tasks and not args.no_files:
     doing("drawing the figures")
     with writing("--out", args.out):
-      write(tasks, notes, said, args.out, sections)
-    print(f"written: {near(args.out)}/report.html, .md and .tex, groups.csv and runs.csv")
+      write(tasks, notes, said, args.out, sections, args.figures)
+    print(f"written: {near(args.out)}/report.html, .md and .tex, {', '.join(OTHERS)}")
   if args.records is not None:
     with writing("--records", args.records):
       count = write_records(args.records, grouping.chosen(every, args.where), packed_examples)
@@ -124,26 +135,30 @@ def write(
   text: str,
   out: Path,
   sections: Sequence[Section] = (),
+  kinds: Sequence[str] = (),
 ) -> None:
-  """Write the files; `text` is the report in Markdown, which has the `sections` in front.
+  """Write the files; `text` is the report in Markdown, which has the `sections` in front, and
+  `kinds` are the formats of figures.
 
   Raises:
     OSError: they cannot be written.
   """
-  from posexp import plotting
-  from posexp.reporting import tables
-  from posexp.reporting.figures import wide_figures
+  from posexp.reporting import figures, paper, tables
   from posexp.reporting.page import page
 
   storage.write(out / "report.md", text)
-  wide = wide_figures(tasks)
-  storage.write(out / "report.html", page(tasks, notes, wide, sections))
-  for name, figure in wide.items():
-    plotting.save(figure, out / "figures", name, kinds=("png", "pdf"))
+  storage.write(out / "report.html", page(tasks, notes, sections))
   storage.write(out / "report.tex", tables.latex(tasks))
-  tables.group_data(tasks).to_csv(out / "groups.csv", index=False, errors="replace")
+  one = paper.table(tasks)
+  storage.write(out / "paper.md", one.markdown)
+  storage.write(out / "paper.tex", one.latex)
   runs = tables.sheet([row for results in tasks for row in results.rows])
-  runs.to_csv(out / "runs.csv", index=False, errors="replace")
+  data = {"groups": tables.group_data(tasks), "runs": runs, "paper": paper.data(tasks)}
+  for name, rows in data.items():
+    rows.to_csv(out / f"{name}.csv", index=False, errors="replace")
+  if kinds:
+    every = [*(each for task in tasks for each in figures.figures(task)), *figures.of_all(tasks)]
+    figures.save(every, out / "figures", kinds)
 
 
 def main() -> None:

@@ -47,9 +47,7 @@ from posexp import storage
 from posexp.errors import UserError
 from posexp.report import arguments
 from posexp.reporting import claims, results, sentences, tables
-from posexp.reporting.charts import charts
-from posexp.reporting.figures import CAPTION, draw, svg, wide_figures
-from posexp.reporting.figures import shown as drawn_groups
+from posexp.reporting.figures import figures, of_all
 from posexp.reporting.grouping import Group, chosen
 from posexp.reporting.results import Results
 from posexp.reporting.significance import LEVEL
@@ -223,13 +221,8 @@ def reported(
   command = shlex.join(["python", "-m", "posexp.report", f"docs/findings/{folder.name}", *argv])
   yield f"```\n{command}\n```"
   tasks = found_in(folder, runs, argv)
-  drawings = {
-    chart.title: functools.partial(draw, chart, each.baseline)
-    for each in tasks
-    for chart in charts(each, drawn_groups(each))
-  }
-  for name, figure in wide_figures(tasks).items():
-    drawings[name] = functools.partial(svg, figure)
+  drawings = {figure.title: figure for each in tasks for figure in figures(each)}
+  drawings |= {figure.title: figure for figure in of_all(tasks)}
   for each in tasks:
     yield wrapped(sentences.answer(each))
     yield tabulated(tables.score_table(each), "pipe")
@@ -242,10 +235,9 @@ def reported(
     if title not in drawings:
       raise UserError(f"{folder}: no figure {title!r}; there are {', '.join(drawings)}")
     file = f"{re.sub(r'[^0-9A-Za-z]+', '-', title)}-{len(shown)}.svg"
-    shown[file] = drawings[title]()
+    shown[file] = drawings[title].drawn()
     yield f"![{title}]({file})"
-  if titles:
-    yield wrapped(CAPTION)
+    yield wrapped(drawings[title].says)
 
 
 def setting(runs: Sequence[Run]) -> str:

@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 DEFERRED = {
   "babel", "datasets", "flax", "huggingface_hub", "hydra", "hydra_plugins", "jax", "matplotlib",
   "num2words", "numpy", "orbax", "pandas", "pyarrow", "sacrebleu", "scipy", "sklearn",
-  "tabulate", "tensorboardX", "threadpoolctl", "tokenizers", "wandb",
+  "tabulate", "tensorboardX", "threadpoolctl", "tokenizers", "vl_convert", "wandb",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from run_folders import write
 
 from posexp.errors import UserError
 from posexp.report import arguments, report
-from posexp.reporting import heat_maps
+from posexp.reporting import charts, figures, specs
 from posexp.reporting.results import results
 from posexp.runs import read_run, read_runs
 
@@ -106,12 +106,11 @@ def test_a_gate_that_says_nothing_is_a_broken_summary(tmp_path, gates):
     read_run(path)
 
 
-def test_a_heat_map_of_many_groups_shows_the_first_and_says_so(runs, monkeypatch):
-  monkeypatch.setattr(heat_maps, "ROWS", 2)
+def test_a_heat_map_of_many_groups_shows_the_first(runs, monkeypatch):
+  monkeypatch.setattr(specs, "ROWS", 2)
   (found,) = results(read_runs([runs])[0])
-  figure = heat_maps.heat_map(heat_maps.grid(found))
-  assert figure.get_suptitle().endswith("by length (%), the first 2 of 3 groups")
-  assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["rpr", "none (3 of 5)"]
+  rows = specs.spec(charts.lengths(found), found)["data"]["values"]
+  assert [*dict.fromkeys(row["row"] for row in rows)] == ["rpr", "none (3 of 5)"]
 
 
 def test_a_mean_of_fewer_lengths_is_said_to_be_one(runs, capsys):
@@ -125,47 +124,41 @@ def test_a_mean_of_fewer_lengths_is_said_to_be_one(runs, capsys):
 def test_a_grid_has_the_farthest_first_and_says_what_cannot_be_measured(runs):
   diagnostic(runs, "learned", [1.0, 1.0], [0.95, 0.97], lengths=(24,))
   (found,) = results(read_runs([runs])[0])
-  grid = heat_maps.grid(found)
-  assert [group.label for group in grid.groups] == ["rpr", "learned", "none", "rope"]
-  assert ([each.part for each in grid.lengths], grid.trained) == (["10", "20", "24", "40"], 2)
-  assert [cell.state for cell in grid.cells[1]] == ["measured"] * 3 + ["not applicable"]
-  assert [cell.state for cell in grid.cells[3]] == ["measured"] * 2 + ["not learned"] * 2
+  chart = charts.lengths(found)
+  labels = [*dict.fromkeys(point.series for point in chart.points)]
+  assert labels == ["rpr", "learned", "none", "rope"]
+  rows = [chart.points[at : at + 4] for at in (0, 4, 8, 12)]
+  assert ([each.x for each in rows[0]], chart.trained) == (["10", "20", "24", "40"], 20)
+  assert [each.state for each in rows[1]] == ["", "", "", charts.NOT_APPLICABLE]
+  assert [each.state for each in rows[3]] == ["", "", charts.NOT_LEARNED, charts.NOT_LEARNED]
   # At the lengths of training all seeds count, and beyond them those that learned.
-  means = [cell.mean for cell in grid.cells[2]]
-  assert means == pytest.approx([0.732, 0.732, 1.7 / 3, 1.7 / 3])
-  assert heat_maps.names(grid)[2:] == ["none (3 of 5)", "rope (0 of 2)"]
+  assert [each.found.mean for each in rows[2]] == pytest.approx([0.732, 0.732, 1.7 / 3, 1.7 / 3])
+  spec = specs.spec(chart, found)
+  shown = [row["row"] for row in spec["data"]["values"]]
+  assert [*dict.fromkeys(shown)][2:] == ["none (3 of 5)", "rope (0 of 2)"]
+  # The gray cells have no number, and the line stands behind the last length of training.
+  numbers = ["73", "73", "57", "57", "60", "60", "", ""]
+  assert [row["text"] for row in spec["data"]["values"][8:]] == numbers
+  assert spec["layer"][-1]["data"]["values"] == [{"x": "20"}]
 
 
-def test_there_is_no_grid_where_what_is_beyond_has_the_lengths_of_training(tmp_path):
+def test_there_is_no_heat_map_where_what_is_beyond_has_the_lengths_of_training(tmp_path):
   runs = diagnostic(tmp_path / "runs", "rpr", [1.0], [0.5], lengths=(10, 20))
-  assert heat_maps.grid(results(read_runs([runs])[0])[0]) is None
+  assert charts.lengths(results(read_runs([runs])[0])[0]) is None
   runs = diagnostic(tmp_path / "longer", "rpr", [1.0], [0.5])
-  assert len(heat_maps.grid(results(read_runs([runs])[0])[0]).lengths) == 4
-
-
-def test_a_heat_map_has_a_number_in_each_cell_that_has_one_and_the_line_at_its_place(runs):
-  (found,) = results(read_runs([runs])[0])
-  left, right = heat_maps.heat_map(heat_maps.grid(found)).axes[:2]
-  assert [text.get_text() for text in left.texts[:8]] == ["100"] * 2 + ["99"] * 2 + ["73"] * 2 + [
-    "57"
-  ] * 2
-  assert len(left.texts) == 10  # the gray ones have none
-  assert left.images[0].get_clim() == (0.0, 1.0)
-  assert 1.5 in [line.get_xdata()[0] for line in left.lines]
-  assert 22.0 in [line.get_xdata()[0] for line in right.lines]
+  assert len(charts.lengths(results(read_runs([runs])[0])[0]).points) == 4
 
 
 def test_several_tasks_are_on_one_page_with_how_far_groups_reach(reported):
   found, _, out = reported
-  names = ["lengths-copy", "lengths-tally", "lengths", "reach"]
-  files = {f"{name}.{kind}" for name in names for kind in ("pdf", "png")}
-  assert {path.name for path in (out / "figures").iterdir()} == files
+  assert not (out / "figures").exists()
   page = (out / "report.html").read_text()
-  assert page.index("Groups by length") < page.index("How far groups reach")
-  figure = heat_maps.reach_map([heat_maps.grid(each) for each in found])
-  (axes,) = figure.axes
-  assert [tick.get_text() for tick in axes.get_xticklabels()] == ["copy", "tally"]
-  assert [tick.get_text() for tick in axes.get_yticklabels()] == ["rpr", "none", "rope"]
-  # Written are the cells that were measured; beside them are one not learned, two not applicable.
-  assert [text.get_position() for text in axes.texts] == [(0, 0), (1, 0), (1, 1)]
-  assert [text.get_text() for text in figure.legends[0].texts] == ["not learned", "not applicable"]
+  assert page.index("How far groups reach") < page.index("Exact match by length, within and beyond")
+  (figure,) = figures.of_all(found)
+  rows = figure.specs[0]["data"]["values"]
+  assert {(row["row"], row["x"]): row["text"] for row in rows} == {
+    ("rpr", "copy"): "20",
+    ("rpr", "tally"): "20",
+    ("none", "tally"): "20",
+    ("rope", "tally"): "",
+  }

@@ -3,13 +3,11 @@
 `tests/fuzz.py` says for how long, and with which seed.
 """
 
-import base64
 import csv
 import json
 import random
 import re
 import shutil
-import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,6 +18,7 @@ import yaml
 from fuzz import SEED, contents, rounds, typed
 
 from posexp.errors import UNPRINTABLE
+from posexp.reporting import figures
 
 HOSTILE = (
   "</title><script>alert(1)</script>",
@@ -117,44 +116,47 @@ def answered(found):
 
 
 class Tags(HTMLParser):
-  """The tags of a page and their attributes, and the pictures in it."""
+  """The tags of a page, their attributes, and what its scripts are."""
 
   def __init__(self, text):
     super().__init__()
-    self.tags, self.names, self.pictures = set(), set(), []
+    self.tags, self.names, self.scripts = [], set(), []
     self.feed(text)
 
   def handle_starttag(self, tag, attrs):
-    self.tags.add(tag)
+    self.tags.append(tag)
     self.names |= {name for name, _ in attrs}
-    if tag == "img":
-      address = dict(attrs)["src"]
-      assert address.startswith("data:image/svg+xml;base64,")
-      self.pictures.append(base64.b64decode(address.partition(",")[2]))
+
+  def handle_data(self, data):
+    if self.tags and self.tags[-1] == "script" and data.strip():
+      self.scripts.append(data)
 
 
 TAGS = "html head meta title style body section div p table thead tbody tr th td ul li h1 h2 h3 "
-TAGS += "figure img details summary"
+TAGS += "figure figcaption details summary script noscript label select input"
 COMMANDS = "usepackage begin end toprule midrule bottomrule textbackslash ensuremath "
-COMMANDS += "textasciitilde textasciicircum pm"
+COMMANDS += "textasciitilde textasciicircum pm table centering caption label textbf"
+SCRIPT = Path(figures.__file__).with_name("page.js")
+NAMES = "lang charset name content class style type id data-chart data-charts"
 
 
 def quoted(out):
   """Nothing in a report's files leaves its place."""
   page = Tags((out / "report.html").read_text(encoding="utf-8"))
-  assert page.tags <= {*TAGS.split()}
-  assert page.names <= {"lang", "charset", "name", "content", "class", "style", "alt", "src"}
-  for picture in page.pictures:
-    tree = ET.fromstring(picture)
-    assert not {each.tag.rpartition("}")[2] for each in tree.iter()} & {"script", "a", "image"}
+  assert {*page.tags} <= {*TAGS.split()}
+  assert page.names <= {*NAMES.split()}
+  charts, *scripts = page.scripts
+  assert scripts == [figures.library(), f"\n{SCRIPT.read_text(encoding='utf-8')}"]
+  assert "<" not in charts
+  json.loads(charts)
   first, *rest = (out / "report.tex").read_text(encoding="utf-8").split("\n")
-  latex = "\n".join(rest)
   assert first == "% needs \\usepackage{booktabs}"
-  assert set(re.findall(r"\\([A-Za-z]+)", latex)) <= {*COMMANDS.split()}
-  latex = re.sub(r"^% .*$", "", latex, flags=re.MULTILINE)  # comments, a line each
-  assert not re.search(r"(?<!\\)[%#]|^\s*[\[*]", latex, re.MULTILINE)
-  bare = re.sub(r"\\[{}\\]", "", latex)
-  assert bare.count("{") == bare.count("}")
+  for latex in ("\n".join(rest), (out / "paper.tex").read_text(encoding="utf-8")):
+    assert {*re.findall(r"\\([A-Za-z]+)", latex)} <= {*COMMANDS.split()}
+    latex = re.sub(r"^% .*$", "", latex, flags=re.MULTILINE)  # comments, a line each
+    assert not re.search(r"(?<!\\)[%#]|^\s*[\[*]", latex, re.MULTILINE)
+    bare = re.sub(r"\\[{}\\]", "", latex)
+    assert bare.count("{") == bare.count("}")
   markdown = (out / "report.md").read_text(encoding="utf-8")
   assert not re.search(r"<[A-Za-z/!?]|\]\(|(\n\n|\n- )\[[^\]]*\]:|(?<!\\)`", markdown)
   for block in markdown.split("\n\n"):

@@ -150,7 +150,8 @@ def test_contexts_of_groups_are_a_chart_of_means_over_seeds(tmp_path, capsys):
   bits = [found["rpr", seed].nats[128].mean(dtype=float) / math.log(2) for seed in (0, 1)]
   assert points["rpr", 128].mean == pytest.approx(np.mean(bits))
   assert chart.title == "test bits per byte by tokens that are read before"
-  svg = figures.draw(chart, results.baseline)
+  (figure,) = [each for each in figures.figures(results) if chart in each.charts]
+  svg = figure.drawn()
   assert ">128<" in svg
   assert "rpr" in svg
 

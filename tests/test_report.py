@@ -300,7 +300,7 @@ def test_nothing_from_a_folder_leaves_its_cell_or_comment(tmp_path, capsys):
   tex, page = (out / "report.tex").read_text(), (out / "report.html").read_text()
   assert "\\input" not in tex
   assert "\x1b" not in capsys.readouterr().out + tex + (out / "report.md").read_text()
-  assert "<script>" not in page
+  assert page.count("<script") == 3  # of the page itself
   with (out / "groups.csv").open() as file:
     assert bad in {row["model.dropout"] for row in csv.DictReader(file)}
 
@@ -355,3 +355,47 @@ def test_the_folders_made_by_hand_have_the_sections_of_a_config():
   from posexp.config.command_line import compose
 
   assert CONFIG.keys() <= set(compose([]).keys())
+
+
+def test_people_get_names_a_table_for_a_paper_and_every_figure_as_a_file(tmp_path):
+  sweep(tmp_path / "runs", {"sinusoidal": B, ("rpr", 4): A, "none": [0.8, 0.79, 0.8, 0.8]})
+  translated = {"task.kind": "parallel", "task.name": "talk", "metric": "test/loss"}
+  sweep(tmp_path / "runs", {"sinusoidal": [0.5, 0.6], "none": [0.4, 0.5]}, **translated)
+  (tmp_path / "names.yaml").write_text("rpr: 50% & more\ntoy: reviews\n")
+  out = tmp_path / "out"
+  found = typed(tmp_path / "runs", "--out", out, "--labels", tmp_path / "names.yaml")
+  assert {each.task for each in found} == {"reviews", "talk"}
+  assert "50% & more is first of 3 groups" in (out / "report.md").read_text()
+  rows = [line.split(" & ") for line in (out / "paper.tex").read_text().split("\n") if "&" in line]
+  assert rows[0] == ["", "talk: test loss", "reviews: test accuracy \\\\"]
+  cells = {row[0]: row[1:] for row in rows[1:]}
+  assert cells["sinusoidal"] == ["0.5500 (0.0000 to 1.1853)", "79.83 $\\pm$ 0.79 \\\\"]
+  assert cells["none"][0].startswith("\\textbf{0.4500")
+  assert cells["50\\% \\& more"] == ["---", "\\textbf{92.67 $\\pm$ 2.27$^{+}$} \\\\"]
+  assert "Less is better for talk." in (out / "paper.md").read_text()
+  with (out / "paper.csv").open() as file:
+    numbers = {row["group"]: row for row in csv.DictReader(file)}
+  assert float(numbers["50% & more"]["reviews mean"]) == pytest.approx(sum(A) / 6)
+  typed(tmp_path / "runs" / "talk", "--out", out, "--figures", "svg,pdf,png")
+  made = {path.name: path.read_bytes() for path in (out / "figures").iterdir()}
+  names = {name.partition(".")[0] for name in made}
+  assert {"talk-test-loss-by-group", "talk-train-loss-by-step"} <= names
+  assert len(made) == 3 * len(names)
+  starts = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG"}
+  assert all(made[name].startswith(starts[name.rpartition(".")[2]]) for name in made)
+
+
+@pytest.mark.parametrize(
+  ("argv", "message"),
+  [
+    (["--labels", "{rpe: x}"], "--labels rpe: there is no such group or task; did you mean rpr?"),
+    (["--labels", "none"], "write a mapping, as in {none: no positions}"),
+    (["--labels", "{rpr: none}"], "labels: two groups of toy are called none"),
+    (["--labels", "no.yaml"], "--labels no.yaml: "),
+    (["--figures", "jpg"], "--figures jpg: there are pdf, svg and png"),
+  ],
+)
+def test_names_and_formats_that_cannot_be_are_refused(tmp_path, argv, message):
+  sweep(tmp_path, {"none": B, "rpr": A})
+  with pytest.raises(UserError, match=re.escape(message)):
+    typed(tmp_path, "--no-files", *argv)

@@ -2,53 +2,74 @@
 
 import html
 import html.parser
+import json
 import re
 import shutil
 import subprocess
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from run_folders import sweep, write
 
-from posexp import plotting
+from posexp.config import CONFIGS
 from posexp.report import arguments, report
-from posexp.reporting import figures, page
-from posexp.reporting.charts import charts
+from posexp.reporting import charts, figures, lines, looks, page, vega
 from posexp.reporting.results import results
 from posexp.reporting.scores import curve
 from posexp.runs import read_runs
 
 A = [0.91, 0.93, 0.90, 0.96]
 B = [0.79, 0.80, 0.80, 0.81]
-ALONE = {"script", "link", "iframe", "object", "embed"}  # would fetch or run something
+ALONE = {"link", "iframe", "object", "embed", "img"}  # would fetch or run something
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 MEASURE = """<!doctype html><body><script>
-const widths = [390, 1280], found = [];
-let left = widths.length;
-for (const width of widths) {
+const wait = (test) => new Promise((done) => {
+  const look = () => test() ? done() : setTimeout(look, 50);
+  look();
+});
+async function measure(width) {
   const frame = document.createElement("iframe");
   frame.style.cssText = `width:${width}px;height:800px;border:0`;
-  frame.onload = () => {
-    const page = frame.contentDocument;
-    const items = [...page.querySelectorAll(".answer, .ranked, .said")];
-    const bottom = items[2].getBoundingClientRect().bottom;
-    const table = items[1];
-    const drawn = page.querySelector("figure img").getBoundingClientRect().width;
-    found.push([width, page.documentElement.scrollWidth, table.scrollWidth - table.clientWidth,
-                Math.round(bottom), Math.round(drawn)].join(","));
-    if (--left === 0) document.body.textContent = "MEASURED " + found.sort().join(" ");
-  };
   frame.src = "report.html";
   document.body.append(frame);
+  await new Promise((done) => { frame.onload = done; });
+  const page = frame.contentDocument, all = (what) => [...page.querySelectorAll(what)];
+  await wait(() => all("svg.marks").length === all(".chart").length);
+  const svg = page.querySelector("svg.marks"), table = page.querySelector(".ranked");
+  const found = {
+    width, needed: page.documentElement.scrollWidth, beyond: table.scrollWidth - table.clientWidth,
+    answered: Math.round(page.querySelector(".answer").getBoundingClientRect().bottom),
+    drawn: Math.round(svg.getBoundingClientRect().width), charts: all(".chart").length,
+  };
+  const names = () => all(".ranked tbody tr").map((row) => row.cells[0].textContent.trim());
+  all(".ranked th")[2].click();
+  found.down = names();
+  all(".ranked th")[2].click();
+  found.up = names();
+  const faint = () => all(".chart path[opacity='0.12']").length;
+  page.querySelector(".ranked tbody td").click();
+  await wait(faint);
+  found.bright = all(".chart path[opacity='1']").length > 0;
+  found.picked = all("tr.picked").map((row) => row.cells[0].textContent.trim());
+  const [score, against] = all(".explore select");
+  score.value = "test accuracy";
+  score.onchange();
+  against.value = "FLOPs/token";
+  const chart = page.querySelector(".explore .chart");
+  await against.onchange();
+  found.chosen = chart.textContent.includes("FLOPs/token");
+  return found;
 }
+Promise.all([390, 1280].map(measure)).then((found) => {
+  document.body.textContent = "MEASURED " + JSON.stringify(found);
+});
 </script>"""
 
 
 class Tags(html.parser.HTMLParser):
   """Every tag, and whether they are closed as they should be."""
 
-  VOID = ("meta", "img")
+  VOID = ("meta", "input")
 
   def __init__(self, text):
     super().__init__()
@@ -93,25 +114,19 @@ def test_the_page_needs_nothing_else(made):
   assert not tags.names & ALONE
   assert not tags.wrong
   assert not tags.open
-  assert not re.search(r"url\(|@import|@font-face", text)
-  assert len(tags.addresses) > 5
-  assert all(each.startswith("data:image/svg+xml;base64,") for each in tags.addresses)
+  assert not re.search(r"url\(|@import|@font-face", text.partition("<script")[0])
+  assert not tags.addresses
+  assert len(text) < 5_000_000
 
 
 def test_the_answer_comes_first_and_everything_is_there(made):
   text = made.read_text()
   order = [
     "rpr k=4 is first of 4 groups with 92.50 (",
-    'class="scroll ranked"',
+    "Test accuracy by group",
+    'class="scroll ranked groups"',
     "rpr k=4 beats sinusoidal: +12.50 (+",
     "failed at step 20: ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; worse",
-    "Test accuracy by group",
-    "Test accuracy by rpr.k",
-    "Validation accuracy by step",
-    "Validation loss by step",
-    "Test accuracy by part",
-    "Beyond accuracy by length",
-    "Test accuracy by FLOPs/token",
     "Costs",
     ">Runs<",
     "All 17 runs",
@@ -119,8 +134,18 @@ def test_the_answer_comes_first_and_everything_is_there(made):
   ]
   places = [text.find(each) for each in order]
   assert -1 not in places
-  # Figures by part are in the order of the summary.
-  assert [each for each in places if each not in places[8:10]] == sorted(places[:8] + places[10:])
+  assert places == sorted(places)
+  drawn = json.loads(re.search(r'id="charts">(.*?)</script>', text)[1])["specs"]
+  assert {(each["y"], each["x"]) for each in drawn} >= {
+    ("test accuracy", "group"),
+    ("test accuracy", "difference to the baseline"),
+    ("test accuracy", "rpr.k"),
+    ("validation accuracy", "step"),
+    ("validation loss", "step"),
+    ("test accuracy", "part"),
+    ("beyond accuracy", "length"),
+    ("test accuracy", "FLOPs/token"),
+  }
   assert "<b>bad" not in text
 
 
@@ -134,15 +159,15 @@ def test_a_curve_is_the_mean_over_seeds_where_all_have_it(tmp_path):
 
 
 def test_few_of_many_groups_are_drawn_with_the_baseline_and_the_last(tmp_path):
-  groups = {("rpr", k): [0.5 + k / 100, 0.51 + k / 99] for k in range(12)}
+  groups = {("rpr", k): [0.5 + k / 100, 0.51 + k / 99] for k in range(22)}
   sweep(tmp_path, groups | {"sinusoidal": [0.52, 0.53], "none": [0.1, 0.2]})
   (found,) = results(read_runs([tmp_path])[0])
   groups = figures.shown(found)
   assert [group.label for group in groups] == [
-    *(f"rpr k={k}" for k in range(11, 2, -1)),
+    *(f"rpr k={k}" for k in range(21, 2, -1)),
     "sinusoidal",
   ]
-  assert [title for title, _ in figures.figures(found)][:2] == [
+  assert [each.title for each in figures.figures(found)][:2] == [
     "test accuracy by group",
     "test accuracy by rpr.k",
   ]
@@ -152,77 +177,79 @@ def test_each_group_has_a_row_with_its_seeds_their_mean_and_its_interval(tmp_pat
   scores = {"rpr": [0.79, 0.80, 0.84], "none": [0.5, 0.52, 0.54]}
   sweep(tmp_path, scores)
   (found,) = results(read_runs([tmp_path])[0])
-  axes = Figure().subplots()
-  figures._rows(axes, next(charts(found)), found.baseline)
-  assert [label.get_text() for label in axes.get_yticklabels()] == ["rpr", "none"]
-  assert axes.yaxis_inverted()  # the best on top
-  lines = [line.get_xydata() for line in axes.lines]
-  for row, values in enumerate(scores.values()):
-    np.testing.assert_allclose(lines[row][:, 0], np.multiply(values, 100))
-    assert set(np.round(lines[row][:, 1])) == {row}
-  means = next(line for line in lines[2:] if len(line) == 2)
-  np.testing.assert_allclose(means, [[81, 0], [52, 1]])
-  ((rpr, none),) = [bars.get_segments() for bars in axes.collections]
-  _, low, high = 100 * found.groups[0].estimate.ends
-  np.testing.assert_allclose(rpr, [[low, 0], [high, 0]])
-  assert none[0][0] < 50 < 54 < none[1][0]
-  (line,) = {x for x, y in lines[-1]}
-  assert line == found.baseline.estimate.mean * 100
+  by_group = next(figures.figures(found))
+  marginal, paired = (spec["data"]["values"] for spec in by_group.specs)
+  assert [row["group"] for row in marginal] == ["rpr", "none"]  # the best on top
+  for row, group, values in zip(marginal, found.ranked, scores.values(), strict=True):
+    _, low, high = 100 * group.estimate.ends
+    assert [row["low"], row["high"]] == pytest.approx([low, high], rel=1e-5)
+    assert row["each"] == pytest.approx([100 * value for value in values])
+  _, low, high = 100 * found.ranked[0].difference.estimate.ends
+  assert [paired[0]["low"], paired[0]["high"]] == pytest.approx([low, high], rel=1e-5)
+  assert (paired[1]["mean"], paired[1]["low"]) == (0.0, None)  # the baseline
+  assert by_group.says.startswith("Scores: means with 95 % intervals")
+  assert (
+    "with their own 95 % intervals: right of the line is better; filled: 1 better." in by_group.says
+  )
 
 
 @pytest.mark.parametrize(
-  ("values", "title", "scale", "names"),
+  ("values", "title", "scale"),
   [
-    ([0.0, 1.0, 64.0], "rpr.k", "symlog", ["0", "1", "64"]),
-    ([1.0, 10.0], "rpr.k", "symlog", ["1", "10"]),
-    ([-1.0, 5.0], "x.bias", "linear", ["-1", "5"]),
-    ([0.004, 0.008], "train.learning_rate", "symlog", ["0.004", "0.008"]),
-    ([1e-05, 3e-05, 1e-04], "train.learning_rate", "symlog", ["1e-05", "3e-05", "0.0001"]),
-    ([0.1, 0.3], "model.dropout", "linear", ["0.1", "0.3"]),
-    ([0.1, 0.2, 0.3], "model.dropout", "linear", ["0.1", "0.2", "0.3"]),
-    ([2.0, 4.0, 8.0], "rpr.k", "symlog", ["2", "4", "8"]),
-    ([1.0, 2.0, 5.0], "rpr.k", "symlog", ["1", "2", "5"]),
-    ([16.0, 64.0, 128.0], "model.d_model", "linear", ["16", "64", "128"]),
-    ([100.0, 10_000.0, 1_000_000.0], "sinusoidal.base", "symlog", ["100", "10000", "1000000"]),
-    ([512.0, 513.0, 2048.0], "learned.length", "linear", ["513", "2048"]),  # no room for 512
-    ([5000.0, 6000.0], "FLOPs/token", "linear", ["5k", "6k"]),
+    ([0.0, 1.0, 64.0], "rpr.k", "symlog"),
+    ([1.0, 10.0], "rpr.k", "log"),
+    ([-1.0, 5.0], "x.bias", "linear"),
+    ([0.004, 0.008], "train.learning_rate", "log"),
+    ([0.1, 0.2, 0.3], "model.dropout", "linear"),
+    ([2.0, 4.0, 8.0], "rpr.k", "log"),
+    ([16.0, 64.0, 128.0], "model.d_model", "linear"),
+    ([512.0, 513.0, 2048.0], "learned.length", "linear"),
+    ([5000.0, 6000.0], "FLOPs/token", "log"),
   ],
 )
-def test_an_axis_has_the_scale_and_the_names_of_its_values(values, title, scale, names):
-  axes = Figure().subplots()
-  figures._scale(axes, values, title)
-  assert axes.get_xscale() == scale
-  assert [each.get_text() for each in axes.get_xticklabels()] == names
+def test_an_axis_has_the_scale_of_its_values(values, title, scale):
+  found = lines.scale(charts.Chart("numbers", title, None, []), values)
+  assert found.get("type", "linear") == scale
 
 
-@pytest.mark.parametrize("name", ["_mine", "$x$", "a\\b", "100%", "a_b^c", "{}"])
+@pytest.mark.parametrize("name", ["_mine", "$x$", "a\\b", "100%", "a_b^c", "{}", "a'b", "北京"])
 def test_a_name_is_drawn_as_it_is(tmp_path, name):
   write(tmp_path, name, 0, 0.5)
   write(tmp_path, "none", 0, 0.6)
   (found,) = results(read_runs([tmp_path])[0])
-  for chart in charts(found, figures.shown(found)):
-    if chart.kind in ("names", "steps"):
-      drawn = html.unescape(figures.draw(chart, found.baseline))
-      assert re.search(rf"<text [^>]*>\s*{re.escape(name)}</text>", drawn), chart.title
+  drawn = {each.title: each for each in figures.figures(found)}
+  for title in ("test accuracy by group", "validation loss by step"):
+    svg = drawn[title].drawn()
+    assert re.search(rf"<text [^>]*>{re.escape(html.escape(name, quote=False))}</text>", svg), title
+    assert svg == drawn[title].drawn()
 
 
-def test_lines_of_many_groups_look_different():
-  looks = [tuple(plotting.line_style(rank).values()) for rank in range(24)]
-  assert len({*looks}) == 24
-  assert len({*looks[: figures.MOST]}) == figures.MOST
+def test_encodings_look_different_and_always_the_same():
+  known = sorted(file.stem for file in CONFIGS.glob("encoding/*.yaml"))
+  assert {name for colors in looks.FAMILIES.values() for name in colors} == {*known}
+  found = [looks.look(name) for name in known]
+  assert len({each[:2] for each in found}) == len(known)
+  mine = looks.look("mine")
+  assert mine == looks.look("mine")
+  assert mine.shape not in {each.shape for each in found}
+  shades = looks.looks(["rpr", "none", "rpr", "rpr"])
+  assert shades[1] == looks.look("none")
+  assert len({each.color for each in shades}) == 4
+  assert {each.shape for each in shades} == {"square", "cross"}
 
 
-def test_an_axis_names_few_values():
-  many = Figure().subplots()
-  figures._scale(many, [float(value) for value in range(1, 1000)])
-  assert len(many.get_xticks()) < 10
+def test_names_at_the_ends_of_lines_do_not_touch():
+  places = lines.apart(np.array([1.0, 2.0, 3.0, 90.0, 99.0]), 10, 100)
+  assert (np.diff(places) >= 10 - 1e-9).all()
+  assert places.max() <= 100
+  assert lines.apart(np.array([10.0, 50.0]), 10, 100).tolist() == [10.0, 50.0]
 
 
 def test_a_page_shows_the_first_of_many_runs(tmp_path, monkeypatch):
   sweep(tmp_path, {"rpr": A})
   monkeypatch.setattr(page, "ROWS", 3)
   (found,) = results(read_runs([tmp_path])[0])
-  _, _, after = page.page([found], [], {}).partition("The first 3 of 4 runs; runs.csv has all")
+  _, _, after = page.page([found], []).partition("The first 3 of 4 runs; runs.csv has all")
   assert after.partition("What they have in common")[0].count("<tr>") == 1 + 3
 
 
@@ -235,29 +262,31 @@ def test_the_same_runs_make_the_same_page(made):
 
 def test_groups_stand_at_an_axis_without_the_words_that_all_have():
   labels = ["rpr keys=true values=true", "rpr keys=false values=true"]
-  assert figures.distinct(labels) == ["keys=true", "keys=false"]
-  assert figures.distinct(["rpr k=2", "rpr k=4", "none"]) == ["rpr k=2", "rpr k=4", "none"]
-  assert figures.distinct(["rpr"]) == ["rpr"]
+  assert vega.distinct(labels) == ["keys=true", "keys=false"]
+  assert vega.distinct(["rpr k=2", "rpr k=4", "none"]) == ["rpr k=2", "rpr k=4", "none"]
+  assert vega.distinct(["rpr"]) == ["rpr"]
+  most = ["rpr lr=1 k=2", "none lr=1", "none lr=2"]
+  assert vega.distinct(most) == ["rpr k=2", "none", "none lr=2"]
   long = [f"{'a' * 60}={number}" for number in range(2)]
-  assert figures.distinct(long) == long
-  assert figures.distinct([long[0], "b" * 60]) == ["a" * 51 + "…", "b" * 51 + "…"]
+  assert vega.distinct(long) == long
+  assert vega.distinct([long[0], "b" * 60]) == ["a" * 51 + "…", "b" * 51 + "…"]
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
-def test_a_browser_lays_it_out_for_a_phone_and_a_desktop(made):
+def test_a_reader_with_a_phone_or_a_desktop_sees_the_answer_and_can_touch_the_page(made):
   (made.parent / "measure.html").write_text(MEASURE)
   argv = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
-  argv += ["--virtual-time-budget=5000", "--dump-dom", f"file://{made.parent}/measure.html"]
+  argv += ["--virtual-time-budget=20000", "--dump-dom", f"file://{made.parent}/measure.html"]
   dom = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
-  found = {
-    int(width): tuple(map(int, rest))
-    for width, *rest in (
-      each.split(",") for each in re.search("MEASURED ([^<]*)", dom).group(1).split()
-    )
-  }
-  for width, (needed, beyond, bottom, drawn) in found.items():
-    assert needed <= width  # nothing to scroll sideways
-    assert beyond <= 0  # nor in the table
-    assert bottom < 800  # the answer is on the first screen
-    assert drawn >= 320  # pixels of a figure
-  assert found.keys() == {390, 1280}
+  for found in json.loads(html.unescape(re.search(r"MEASURED (\[.*?\])<", dom)[1])):
+    assert found["needed"] <= found["width"]  # nothing to scroll sideways
+    assert found["beyond"] <= 0  # nor in the table
+    assert found["answered"] < 400  # the answer is on the first screen
+    assert found["drawn"] >= 320  # pixels of a figure
+    assert found["charts"] == 3
+    assert found["down"] == ["rpr k=4", "rpr k=64", "sinusoidal", "rpr k=0"]
+    assert found["up"] == found["down"][::-1]
+    assert found["picked"] == ["rpr k=0"] * 2  # in both tables
+    assert found["bright"]  # beside what is faint
+    assert found["chosen"]

@@ -62,6 +62,7 @@ class RunOptions:
   workers: int | str = 1
   distributed: Literal["auto", "off"] = "auto"
   distributed_timeout: Positive = 300.0
+  labels: dict | None = None
 
   def __post_init__(self):
     for name in ("runs", "init"):
@@ -101,6 +102,8 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
   config |= dataclasses.asdict(build(RunOptions, given, where=""))
   for key in ("seeds", "tune", "workers", "plugins"):  # of a sweep, or read already
     config.pop(key, None)
+  if not config["labels"]:
+    del config["labels"]
   if used := plugins.record(config):
     config["plugins"] = used
   chosen = config.get("encoding")

@@ -1,16 +1,24 @@
-"""The charts of a task, as points: the report draws them on a page, trackers in W&B."""
+"""The charts of a task, as points: reports and trackers draw them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from posexp.reporting import scores
 from posexp.reporting.grouping import Group, label, number
 from posexp.reporting.results import Results
 from posexp.reporting.significance import Estimate, estimate
-from posexp.runs.metrics import Score, declared, score
+from posexp.runs import Run
+from posexp.runs.metrics import METRICS, Score, declared, score
+from posexp.tasks.diagnostic import REACHED
+
+COSTS = ("parameters", "FLOPs/token", "seconds", "peak MiB")  # that have a chart
+SPLITS = ("test", "beyond")  # within and beyond the lengths of training
+NOT_LEARNED, NOT_APPLICABLE = "not learned", "not applicable"
 
 
 class Point(NamedTuple):
@@ -20,16 +28,22 @@ class Point(NamedTuple):
   series: str  # the line that it belongs to
   x: float | str
   found: Estimate
+  seeds: Sequence[float] = ()  # the values of the seeds that count
+  state: str = ""  # why there is no mean
 
 
 class Chart(NamedTuple):
-  """A score against something else. `kind` says what x is: "names" of groups, "parts" of a split,
-  "numbers" of any size, "contexts" in tokens, or "steps" of training."""
+  """A score against something else. `kind` says what x is: "names" of groups, whose scores or
+  whose "differences" to the baseline are shown; "parts" of a split; "numbers" of any size;
+  "lengths"; "contexts" in tokens; "steps" of training; or "tasks".
+  """
 
   kind: str
   x: str  # title of the axis
   y: Score
   points: list[Point]
+  trained: float = 0  # the longest length, or context, of training
+  chance: Sequence[float | None] = ()  # by length: the level of a model that is blind to order
 
   @property
   def title(self) -> str:
@@ -43,20 +57,115 @@ def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[
   every, of = results.ranked, results.score
   groups = every if groups is None else groups
   table = declared(run.summary for run in results.runs)
-  found = [Chart("names", "group", of, [Point(g, g.label, g.label, g.estimate) for g in every])]
+  found = [_by_group(every, of)]
   found += [_against_option(results, key) for key in results.by]
   for key in dict.fromkeys((f"validation/{of.metric.name}", "validation/loss", "train/loss")):
     found.append(Chart("steps", "step", score(key, table), list(_by_step(groups, key))))
   for parts in scores.by_part(of, results.runs).values():
     found.append(_by_part(groups, parts))
-  for cost in ("FLOPs/token", "seconds"):
+  for cost in COSTS:
     costly = [
-      Point(g, g.label, g.costs[cost], g.estimate)
-      for g in groups
-      if g.estimate.n and cost in g.costs
+      _point(group, group.label, group.costs[cost], of)
+      for group in every
+      if group.estimate.n and cost in group.costs
     ]
     found.append(Chart("numbers", cost, of, costly))
+  for other in scores.measured(results.runs).values():
+    known = other.metric.name in table and not other.part and "/" not in other.split
+    if known and other.key != of.key:
+      found.append(_by_group(every, other))
   return (chart for chart in found if chart.points)
+
+
+def differences(results: Results) -> Chart:
+  """Return the differences of groups to the baseline, which is among them, with their intervals."""
+  points = [
+    Point(group, group.label, group.label, group.difference.estimate)
+    for group in results.ranked
+    if group.difference.estimate.n or group is results.baseline
+  ]
+  return Chart("differences", "group", results.score, points)
+
+
+def lengths(results: Results) -> Chart | None:
+  """Return the score by length within and beyond training, the farthest reaching group first.
+
+  Return None where the task is not measured by length in both, or where what is beyond training is
+  not so by its length.
+  """
+  parts = scores.by_part(results.score, results.runs)
+  if not all(split in parts and scores.lengths(parts[split]) for split in SPLITS):
+    return None
+  columns = [each for split in SPLITS for each in parts[split]]
+  if len({each.part for each in columns}) < len(columns):
+    return None
+  groups = [group for group in results.groups if group.repeats]
+  groups.sort(key=lambda group: _order(group, columns), reverse=True)
+  points = [_cell(group, each, each.part) for group in groups for each in columns]
+  levels = ([run.score(f"chance/{each.key}") for run in results.runs] for each in columns)
+  chance = [next(filter(None, level), None) for level in levels]
+  y, last = columns[0]._replace(split="", part=""), parts["test"][-1].part
+  return Chart("lengths", "length", y, points, place(last), chance)
+
+
+def reach(tasks: Iterable[Results]) -> Chart | None:
+  """Return how far each group reaches in each task, the farthest reaching first; None unless
+  several tasks have a `reach`. Groups of tasks are the same where their labels are.
+  """
+  of = Score("beyond/reach", METRICS["reach"], "beyond")
+  found = [each for each in tasks if any(run.score(of.key) is not None for run in each.runs)]
+  if len(found) < 2:
+    return None
+  points = [
+    _cell(group, of, each.task)._replace(series=group.label)
+    for each in found
+    for group in each.groups
+    if group.repeats
+  ]
+  labels = dict.fromkeys(point.series for point in points)
+  far = {name: sum(p.found.mean or 0 for p in points if p.series == name) for name in labels}
+  points.sort(key=lambda point: -far[point.series])
+  return Chart("tasks", "task", of._replace(split=""), points)
+
+
+def place(part: str) -> float:
+  """Return where a length stands on an axis: at its number, a range in its middle."""
+  return float(np.mean([*map(int, re.findall(r"\d+", part))]))
+
+
+def _counted(group: Group, of: Score) -> list[float]:
+  """Return the values of the seeds of a group that count."""
+  return [value for run in group.counting(of) if (value := run.score(of.key)) is not None]
+
+
+def _point(group: Group, series: str, x: float | str, of: Score) -> Point:
+  """Return the point of the score by which groups are ranked."""
+  return Point(group, series, x, group.estimate, _counted(group, of))
+
+
+def _cell(group: Group, of: Score, x: float | str) -> Point:
+  """Return a point of a part of a score, with the reason if it has no mean."""
+  values = _counted(group, of)
+  measured = any(run.score(of.key) is not None for run in group.repeats.values())
+  state = "" if values else NOT_LEARNED if measured else NOT_APPLICABLE
+  return Point(group, group.label, x, estimate(values, of.most), values, state)
+
+
+def _order(group: Group, columns: Sequence[Score]) -> tuple[int, float]:
+  """Return how many lengths from the first on are reached, by the seeds that learned, and the sum
+  of their scores.
+  """
+  runs = group.counting(columns[-1])
+  if not runs:
+    return -1, 0.0
+  means = np.mean([[run.score(each.key) or 0.0 for each in columns] for run in runs], axis=0)
+  return int(np.cumprod(means >= REACHED).sum()), float(means.sum())
+
+
+def _by_group(groups: Sequence[Group], of: Score) -> Chart:
+  """Return the means of groups in any score that runs have as a whole."""
+  points = [_cell(group, of, group.label) for group in groups]
+  return Chart("names", "group", of, [point for point in points if point.found.n])
 
 
 def _against_option(results: Results, key: str) -> Chart:
@@ -66,7 +175,7 @@ def _against_option(results: Results, key: str) -> Chart:
     value = number(group.values[key])
     if value is not None:
       others = {other: each for other, each in group.values.items() if other != key}
-      points.append(Point(group, label(others, group.runs), value, group.estimate))
+      points.append(_point(group, label(others, group.runs), value, results.score))
   return Chart("numbers", key, results.score, points)
 
 
@@ -74,7 +183,7 @@ def _by_step(groups: Sequence[Group], key: str) -> Iterator[Point]:
   for group in groups:
     steps, values = scores.curve(list(group.repeats.values()), key)
     for step, column in zip(steps.tolist(), values.T, strict=True):
-      yield Point(group, group.label, step, estimate(column))
+      yield Point(group, group.label, step, estimate(column), column.tolist())
 
 
 def _by_part(groups: Sequence[Group], parts: Sequence[Score]) -> Chart:
@@ -83,13 +192,16 @@ def _by_part(groups: Sequence[Group], parts: Sequence[Score]) -> Chart:
   context = parts[0].split == "context" and all(
     re.fullmatch("[1-9][0-9]{0,8}", p.part) for p in parts
   )
+  runs: list[Run] = [run for group in groups for run in group.runs]
   for part in parts:
     for group in groups:
       values = [run.score(part.key) for run in group.counting(part)]
       if values and None not in values:
         x = int(part.part) if context else part.part
-        points.append(Point(group, group.label, x, estimate(values, part.most)))
+        points.append(Point(group, group.label, x, estimate(values, part.most), values))
   whole = parts[0]._replace(part="")
   if context:
-    return Chart("contexts", "tokens that are read before", whole._replace(split="test"), points)
+    trained = max((run.settings.get("task.segment", 0) for run in runs), default=0)
+    y = whole._replace(split="test")
+    return Chart("contexts", "tokens that are read before", y, points, trained)
   return Chart("parts", "length" if scores.lengths(parts) else "part", whole, points)

@@ -1,209 +1,148 @@
-"""The charts of a report as SVG."""
+"""The figures of a report: what stands in each, what it says, and their files."""
 
 from __future__ import annotations
 
+import functools
 import re
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
 
-import matplotlib
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from posexp import storage
+from posexp.errors import writing
+from posexp.reporting import captions, charts, specs, vega
+from posexp.reporting.charts import Chart
+from posexp.reporting.grouping import Group
+from posexp.reporting.results import Results
+from posexp.reporting.vega import Spec
+from posexp.status import doing
 
-from posexp.plotting import BLUE, GRAY, band, drawn, fit_fonts, legend_label, line_style, log2_axis
-from posexp.reporting import heat_maps
-from posexp.reporting.charts import Chart, Point, charts
-from posexp.reporting.grouping import Group, as_typed
-from posexp.reporting.results import COSTS, Results
-from posexp.reporting.text import short
+KINDS = ("pdf", "svg", "png")  # of files
+WIDTH = 400  # pixels of a chart in a file
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name: nothing is fetched from it
+SCALE = 2  # pixels of a PNG for each of the spec
 
-MOST = 10  # groups in a figure with a color for each
-TICKS = 16  # values that an axis names; of more it names some that are round
-LETTER = 0.022  # of the width of an axis
-SIZE = (4.4, 3.1)  # inches: what a phone shows without making it smaller
-LINE = 26  # letters of a group's name in a line beside its row
-PLAIN = {"legend.fontsize": 8}
-MARKERS = "os^Dv<>PX*"  # more than there are colors, so that ten groups look different
-CAPTION = (
-  "Means over seeds with 95 % intervals, as bars or as bands; gray: single seeds; dashed: the "
-  f"baseline. Of more than {heat_maps.ROWS} groups the best have a row, of more than {MOST} the "
-  "best and the baseline a color."
-)
+
+class Figure(NamedTuple):
+  """One or two charts side by side, and the sentence under them."""
+
+  title: str
+  charts: list[Chart]
+  says: str
+  results: Results | None = None  # None where it is of several tasks
+
+  @property
+  def specs(self) -> list[Spec]:
+    return [specs.spec(chart, self.results) for chart in self.charts]
+
+  @property
+  def heading(self) -> str:
+    """The title for people, where `title` is a name."""
+    first = self.charts[0]
+    named = {
+      "tasks": "how far groups reach",
+      "lengths": f"{first.y.title} by length, within and beyond training",
+    }
+    return named.get(first.kind, self.title)
+
+  @property
+  def name(self) -> str:
+    """The name of its file, without the ending."""
+    task = f"{self.results.task} " if self.results is not None else ""
+    return re.sub(r"[^0-9A-Za-z_.-]+", "-", task + self.title)
+
+  def drawn(self, kind: str = "svg") -> str | bytes:
+    """Return the content of its file, the same every time: a str of SVG, bytes of PDF and PNG."""
+    import vl_convert  # loads a browser's engine
+
+    options = {"scale": SCALE} if kind == "png" else {}
+    found = getattr(vl_convert, f"vegalite_to_{kind}")(self._still(), **options)
+    return _numbered(found) if kind == "svg" else found
+
+  def _still(self) -> Spec:
+    """Return its spec for a file, in which charts have a width and a reader cannot choose."""
+    parts = self.specs
+    for part in parts:
+      part["width"] = WIDTH
+      for name in ("autosize", "params"):
+        part.pop(name, None)
+    found = parts[0] if len(parts) == 1 else {"hconcat": parts, "spacing": 25}
+    fixed = {"picked": "", "wide": WIDTH}
+    params = [{"name": name, "value": value} for name, value in fixed.items()]
+    config = vega.CONFIG | {"background": "#ffffff", "aria": False}
+    return {"$schema": SCHEMA, "config": config, "params": params, **found}
+
+
+def _numbered(svg: str) -> str:
+  """Return an SVG whose clips have numbers from 0 on, whatever was drawn before it."""
+  places = list(dict.fromkeys(re.findall(r'id="clip(\d+)"', svg)))
+  return re.sub(r"\bclip(\d+)(?=[\")])", lambda found: f"clip{places.index(found[1])}", svg)
 
 
 def shown(results: Results) -> list[Group]:
-  """Return the groups that figures show in colors, in the order of their scores."""
+  """Return the groups that have a line in figures, in the order of their scores."""
   groups = [group for group in results.groups if group.repeats]  # also what has not learned
-  if results.baseline in groups[MOST:]:
-    return [*groups[: MOST - 1], results.baseline]
-  return groups[:MOST]
+  most = vega.LINES
+  if results.baseline in groups[most:]:
+    return [*groups[: most - 1], results.baseline]
+  return groups[:most]
 
 
-def figures(results: Results) -> Iterator[tuple[str, str]]:
-  """Yield the title of each figure that there is for a task, and its SVG."""
-  groups = shown(results)
-  for chart in charts(results, groups):
+def figures(results: Results) -> Iterator[Figure]:
+  """Yield the figures of a task that there are; those by group and by length have two charts."""
+  compared = charts.differences(results)
+  parts = []
+  for chart in charts.charts(results, shown(results)):
     if len({point.x for point in chart.points}) > 1:
-      yield chart.title, draw(chart, results.baseline)
+      parts.append([*_context_map(chart), chart])
+  scored = bool(parts) and (parts[0][0].kind, parts[0][0].y) == ("names", results.score)
+  if scored and any(point.found.half is not None for point in compared.points):
+    parts[0].append(compared)
+  if (by_length := charts.lengths(results)) is not None:
+    parts.insert(int(scored), [by_length, by_length._replace(kind="curves")])
+  for each in parts:
+    title = each[0].title
+    if each[0] is by_length:
+      title = f"lengths-{re.sub(r'[^0-9A-Za-z_.-]+', '-', results.task)}"
+    yield Figure(title, each, captions.says(each, results), results)
 
 
-def heat_map_name(task: str) -> str:
-  """Return the name of the file with a task's heat map."""
-  return f"lengths-{re.sub(r'[^0-9A-Za-z_.-]+', '-', task)}"
+def _context_map(chart: Chart) -> list[Chart]:
+  """Return a heat map, if a chart has the contexts of many groups."""
+  points = [point._replace(x=str(point.x)) for point in chart.points]
+  many = len({point.series for point in points}) > vega.FEW
+  return [chart._replace(kind="context map", points=points)] * (many and chart.kind == "contexts")
 
 
-@matplotlib.rc_context(PLAIN)
-def wide_figures(tasks: Sequence[Results]) -> dict[str, Figure]:
-  """Draw the scores of tasks by length; return the figures by the names of their files.
+def of_all(tasks: Sequence[Results]) -> Iterator[Figure]:
+  """Yield the figures that several tasks share: how far each group reaches."""
+  chart = charts.reach(tasks)
+  if chart is not None:
+    yield Figure("reach", [chart], captions.REACH)
 
-  Each task has a heat map; several tasks also have all curves, and how far each group reaches.
+
+def save(found: Iterable[Figure], folder: Path, kinds: Sequence[str]) -> None:
+  """Write figures in several formats.
+
+  Raises:
+    UserError: the folder cannot be written.
   """
-  grids = [found for results in tasks if (found := heat_maps.grid(results)) is not None]
-  found = {heat_map_name(each.task): heat_maps.heat_map(each) for each in grids}
-  if len(grids) > 1:
-    found["lengths"] = heat_maps.small_multiples(grids)
-  if (reach := heat_maps.reach_map(grids)) is not None:
-    found["reach"] = reach
-  return found
+  with writing("the folder of figures", folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for figure in found:
+      doing(f"drawing {figure.title}")
+      for kind in kinds:
+        content, path = figure.drawn(kind), folder / f"{figure.name}.{kind}"
+        path.unlink(missing_ok=True)  # if it is a link, what it leads to stays
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-@matplotlib.rc_context(PLAIN)
-def draw(chart: Chart, base: Group | None) -> str:
-  """Return a chart as an SVG; curves of training alone need no baseline."""
-  figure = Figure(figsize=SIZE, layout="constrained")
-  axes = figure.subplots()
-  of_score = f"{chart.y.title}{' (%)' if chart.y.metric.percent else ''}"
-  if chart.kind == "names":
-    axes.set_xlabel(of_score)
-    _rows(axes, chart._replace(points=chart.points[: heat_maps.ROWS]), base)
-    return svg(figure)
-  axes.set_xlabel(short(chart.x, 56))
-  axes.set_ylabel(of_score)
-  names = list(dict.fromkeys(point.series for point in chart.points))[:MOST]
-  places = list(dict.fromkeys(point.x for point in chart.points))
-  for rank, name in enumerate(names):
-    points = [point for point in chart.points if point.series == name]
-    if chart.kind == "parts":  # side by side, or intervals would hide each other
-      aside = 0.6 * ((rank + 0.5) / len(names) - 0.5)
-      _line(axes, chart, [p._replace(x=places.index(p.x) + aside) for p in points], rank)
-    else:
-      _line(axes, chart, sorted(points, key=lambda point: point.x), rank)
-  if chart.kind == "parts":
-    axes.set_xticks(range(len(places)), [short(each, 24) for each in places])
-  elif chart.kind == "numbers":
-    _scale(axes, sorted(places), chart.x)
-  elif chart.kind == "contexts":
-    log2_axis(axes, sorted(places))
-    for rank, length in enumerate(_trained_on(chart) & {*places}):
-      label = "" if rank else "trained on"
-      axes.axvline(length, color=GRAY, linestyle=":", linewidth=1, label=label)
-  if chart.y.metric.percent:  # an interval may go beyond what a score can be
-    low, high = axes.get_ylim()
-    axes.set_ylim(max(low, -2), min(high, 102))
-  if len(names) > 1:
-    figure.set_figheight(SIZE[1] + 0.19 * len(names))
-    figure.legend(loc="outside lower left", frameon=False)
-  if chart.kind == "numbers" and base.label not in names:
-    axes.axhline(chart.y.factor * base.estimate.mean, color="k", linestyle="--", linewidth=1)
-  return svg(figure)
+@functools.cache
+def library() -> str:
+  """Return Vega, Vega-Lite and Vega-Embed as one script, which needs no network."""
+  import vl_convert  # loads a browser's engine
 
-
-def _trained_on(chart: Chart) -> set[int]:
-  """Return the segments of the language models in a chart."""
-  runs = (run for point in chart.points for run in point.group.runs)
-  return {run.settings.get("task.segment", 0) for run in runs}
-
-
-def distinct(labels: Sequence[str]) -> list[str]:
-  """Return the labels of groups for an axis, without the words that all labels have.
-
-  They are cut if they still differ then.
-  """
-  words = [label.split() for label in labels]
-  shared = set.intersection(*map(set, words))
-  own = [
-    " ".join(word for word in each if word not in shared) or label
-    for label, each in zip(labels, words, strict=True)
-  ]
-  cut = [short(each, 2 * LINE) for each in own]
-  return cut if len(set(cut)) == len(cut) else own
-
-
-def svg(figure: Figure) -> str:
-  """Return a figure as text."""
-  fit_fonts(figure)
-  return drawn(figure, "svg").decode()
-
-
-def _rows(axes: Axes, chart: Chart, base: Group) -> None:
-  """Draw a row for each group, the best on top: its seeds, their mean and its interval."""
-  labels = distinct([point.x for point in chart.points])
-  labels = ["\n".join(textwrap.wrap(each, LINE, break_on_hyphens=False)) for each in labels]
-  mean, low, high = _ends(chart, chart.points)
-  for row, point in enumerate(chart.points):
-    found = [run.score(chart.y.key) for run in point.group.counted.values()]
-    seeds = chart.y.factor * np.array([each for each in found if each is not None])
-    axes.plot(seeds, np.full(len(seeds), row + 0.22), "o", color=GRAY, markersize=2.5, alpha=0.7)
-  off = np.maximum([mean - low, high - mean], 0)
-  axes.errorbar(mean, range(len(mean)), xerr=off, fmt="o", color=BLUE, markersize=4.5, capsize=2.5)
-  axes.axvline(chart.y.factor * base.estimate.mean, color="k", linestyle="--", linewidth=1)
-  axes.set_yticks(range(len(labels)), labels)
-  axes.set_ylim(len(labels) - 0.5, -0.5)
-  axes.figure.set_figheight(0.7 + sum(0.14 + 0.14 * len(each.split("\n")) for each in labels))
-
-
-def _ends(chart: Chart, points: Sequence[Point]) -> np.ndarray:
-  """Return means and both ends of their intervals [3,points], in the unit of the axis; of one seed
-  all are equal.
-  """
-  found = np.array([point.found.ends for point in points])
-  return chart.y.factor * np.where(np.isnan(found), found[:, :1], found).T
-
-
-def _line(axes: Axes, chart: Chart, points: Sequence[Point], rank: int) -> None:
-  """Draw the points of a series, with bars of their intervals, or a band along steps."""
-  line = line_style(rank) | {"label": legend_label(short(points[0].series, 56))}
-  if chart.kind == "parts":  # side by side: lines of equal scores would not lie on each other
-    line["linestyle"] = "none"
-  x = [point.x for point in points]
-  y, low, high = _ends(chart, points)
-  if chart.kind in ("steps", "contexts"):
-    band(axes, x, y, low, high, **line)
-  else:
-    off, marker = np.maximum([y - low, high - y], 0), MARKERS[rank % len(MARKERS)]
-    axes.errorbar(x, y, yerr=off, marker=marker, capsize=2.5, **line)
-
-
-def _scale(axes: Axes, values: Sequence[float], title: str = "") -> None:
-  """Make an axis logarithmic for learning rates, and where values span decades or stand more evenly
-  so; 0 then has a place of its own. Few values are named, options as one types them.
-  """
-  positive = [value for value in values if value > 0]
-  logarithmic = (
-    values[0] >= 0
-    and positive
-    and (positive[-1] >= 10 * positive[0] or title.endswith("learning_rate") or _even(values))
+  return storage.cached(
+    "charts", vl_convert.javascript_bundle, metadata.version("vl-convert-python")
   )
-  if logarithmic:
-    axes.set_xscale("symlog", linthresh=positive[0], linscale=0.5)
-    axes.minorticks_off()
-  shown = EngFormatter(sep="") if title in COSTS else lambda value: as_typed(float(f"{value:.12g}"))
-  axes.xaxis.set_major_formatter(lambda value, _: shown(value))
-  if len(values) <= TICKS:
-    places = axes.xaxis.get_transform().transform(np.array(values, float))
-    room = LETTER * (1 + max(len(shown(value)) for value in values)) * (places[-1] - places[0])
-    named = [len(values) - 1]
-    for at in reversed(range(len(values) - 1)):
-      if places[named[0]] - places[at] >= room:
-        named.insert(0, at)
-    axes.set_xticks([values[at] for at in named])
-
-
-def _even(values: Sequence[float]) -> bool:
-  """Return whether three or more positive values stand more evenly on a logarithmic axis."""
-  if len(values) < 3 or values[0] <= 0:
-    return False
-  plain, logs = np.diff(values), np.diff(np.log(values))
-  return bool(np.ptp(logs) / logs.mean() < min(0.5, np.ptp(plain) / plain.mean()))

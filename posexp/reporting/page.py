@@ -1,71 +1,126 @@
-"""The report as one page that needs nothing else: no script, no network, light and dark."""
+"""The report as one page, whose charts answer a reader, and which needs no network."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from posexp.reporting import heat_maps, sentences, tables
+from posexp.reporting import paper, sentences, tables, vega
 from posexp.reporting.contexts import context_table, of_little_gain
-from posexp.reporting.figures import CAPTION, figures, heat_map_name, svg
+from posexp.reporting.figures import Figure, figures, library, of_all
 from posexp.reporting.grouping import value_of
 from posexp.reporting.results import Results
 from posexp.reporting.text import Section, Table, one_line, tabulated
 
-TITLES = {"lengths": "curves of all tasks", "reach": "how far groups reach"}
 ROWS = 1000  # of runs, that a browser shows at once
-STYLE = Path(__file__).with_name("page.css")
+SAID = 5  # sentences that are shown at once
+HERE = Path(__file__).parent
+AGAINST = {
+  "differences": "difference to the baseline",
+  "curves": "length, as lines",
+  "context map": "tokens, as a map",
+}
+MAIN = ("names", "lengths", "contexts")  # kinds of charts that a page shows at once
 
 
-def page(
-  tasks: Sequence[Results],
-  notes: Sequence[str],
-  wide: Mapping[str, Figure],
-  sections: Sequence[Section] = (),
-) -> str:
-  """Return the whole page; `wide` has the figures of `wide_figures`, `sections` come first."""
+def page(tasks: Sequence[Results], notes: Sequence[str], sections: Sequence[Section] = ()) -> str:
+  """Return the whole page; `sections` come first."""
   title = escape(", ".join(results.task for results in tasks))
+  drawn = Drawn()
+  body = [*_several(tasks, drawn), *(part for each in tasks for part in _task(each, drawn))]
   parts = [
     "<!doctype html>",
     '<html lang="en"><head><meta charset="utf-8">',
     '<meta name="viewport" content="width=device-width, initial-scale=1">',
     f"<title>{title} · posexp report</title>",
-    f"<style>\n{STYLE.read_text(encoding='utf-8')}</style></head><body>",
+    f"<style>\n{_read('page.css')}</style></head><body>",
+    "<noscript>The charts of this page need JavaScript; python -m posexp.report --figures svg "
+    "writes them into files.</noscript>",
     *(part for each in sections for part in _section(each)),
-    *(part for results in tasks for part in _task(results, wide.get(heat_map_name(results.task)))),
-    *_lengths({TITLES[name]: figure for name, figure in wide.items() if name in TITLES}),
+    *body,
     _items("notes", notes),
+    f'<script type="application/json" id="charts">{drawn.json()}</script>',
+    f"<script>{library()}</script>",
+    f"<script>\n{_read('page.js')}</script>",
     "</body></html>",
   ]
   return "\n".join(part for part in parts if part) + "\n"
 
 
-def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
+class Drawn:
+  """The charts of a page, which its script draws."""
+
+  def __init__(self) -> None:
+    self.specs: list[dict] = []
+    self.numbers: dict[int, list[int]] = {}  # of the charts of a figure, by its identity
+
+  def add(self, figure: Figure) -> list[int]:
+    """Keep the charts of a figure, once; return their numbers."""
+    if id(figure) not in self.numbers:
+      first = len(self.specs)
+      for chart, spec in zip(figure.charts, figure.specs, strict=True):
+        about = {
+          "y": one_line(chart.y.title),
+          "x": AGAINST.get(chart.kind, one_line(chart.x)),
+          "says": figure.says,
+        }
+        self.specs.append(about | {"log": chart.kind == "numbers", "spec": spec})
+      self.numbers[id(figure)] = list(range(first, len(self.specs)))
+    return self.numbers[id(figure)]
+
+  def json(self) -> str:
+    """Return all that the script needs, in which no tag begins or ends."""
+    found = {"config": vega.CONFIG, "specs": self.specs}
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _read(name: str) -> str:
+  return (HERE / name).read_text(encoding="utf-8")
+
+
+def _several(tasks: Sequence[Results], drawn: Drawn) -> Iterator[str]:
+  """Yield what several tasks share: a table of all, and how far groups reach."""
+  if len(tasks) > 1:
+    table = paper.table(tasks)
+    yield f'<section class="task"><h1>{len(tasks)} tasks</h1>{_table(table.cells, "groups")}'
+    yield f'<p class="small">{escape(table.caption)}</p>'
+    yield from (_figure(figure, drawn) for figure in of_all(tasks))
+    yield "</section>"
+
+
+def _task(results: Results, drawn: Drawn) -> Iterator[str]:
   yield f'<section class="task"><h1>{escape(results.title)}</h1>'
   yield f'<p class="answer">{escape(sentences.answer(results))}</p>'
-  yield _table(tables.score_table(results), "ranked")
-  yield _items("said", sentences.differences(results))
+  every = list(figures(results))
+  first = [each for each in every if len(each.charts) > 1 or each.charts[0].kind in MAIN]
+  first = [each for each in first if each.charts[0].y == results.score or each.charts[0].trained]
+  yield from (_figure(figure, drawn) for figure in first)
+  yield _table(tables.score_table(results), "ranked groups")
+  said = sentences.differences(results)
+  if len(said) > SAID:
+    yield f"<details><summary>{len(said)} differences in words</summary>{_items('said', said)}"
+    yield "</details>"
+  else:
+    yield _items("said", said)
   yield _items("notes", [*sentences.notes(results), *of_little_gain(results)])
   yield f'<p class="small">{escape(sentences.method(results))}</p>'
   if (contexts := context_table(results))[1]:
-    yield f"<h2>How far it holds</h2>{_table(contexts)}"
-  if heat_map is not None:
-    yield from _lengths({"groups by length": heat_map})
-  drawn = "".join(_figure(title, svg) for title, svg in figures(results))
-  yield "<h2>Figures</h2>"
-  if drawn:
-    yield f'<p class="small">{CAPTION}</p><div class="figures">{drawn}</div>'
-  else:
-    yield f"<p>{escape(sentences.missing(results, 'figures'))}</p>"
+    yield f"<h2>How far it holds</h2>{_table(contexts, 'groups')}"
+  yield "<h2>Every score against everything</h2>"
+  every.sort(key=first.__contains__)  # what is not seen yet comes first
+  yield _explorer(every, drawn) or f"<p>{escape(sentences.missing(results, 'figures'))}</p>"
   costs = tables.cost_table(results)
-  known = _table(costs) if costs[1] else f"<p>{escape(sentences.missing(results, 'costs'))}</p>"
-  yield f"<h2>Costs</h2>{known}"
+  known = f"<p>{escape(sentences.missing(results, 'costs'))}</p>"
+  yield f"<h2>Costs</h2>{_table(costs, 'groups') if costs[1] else known}"
   if (families := tables.family_table(results))[1]:
-    yield f"<h2>Weights of other runs</h2>{_table(families)}"
+    yield f"<h2>Weights of other runs</h2>{_table(families, 'groups')}"
+  yield from _runs(results)
+  yield "</section>"
+
+
+def _runs(results: Results) -> Iterator[str]:
   yield "<h2>Runs</h2>"
   cells = tables.sheet(results.rows[:ROWS]).astype(object)
   cells = cells.where(cells.notna(), "").astype(str)
@@ -76,7 +131,6 @@ def _task(results: Results, heat_map: Figure | None) -> Iterator[str]:
   run = results.runs[0]
   common = [[key, value_of(run, key)] for key in run.settings if key not in results.differing]
   yield _details("What they have in common", (["option", "value"], common))
-  yield "</section>"
 
 
 def _section(section: Section) -> Iterator[str]:
@@ -86,23 +140,29 @@ def _section(section: Section) -> Iterator[str]:
   yield "</section>"
 
 
-def _lengths(found: Mapping[str, Figure]) -> Iterator[str]:
-  """Yield figures of scores by length, in their own size; `found` has them by their titles."""
-  if found:
-    drawn = "".join(_figure(title, svg(figure)) for title, figure in found.items())
-    yield f'<h2>By length</h2><p class="small">{heat_maps.CAPTION}</p>'
-    yield f'<div class="lengths">{drawn}</div>'
-
-
 def _items(kind: str, items: Sequence[str]) -> str:
   listed = "".join(f"<li>{escape(one_line(item))}</li>" for item in items)
   return f'<ul class="{kind}">{listed}</ul>' if listed else ""
 
 
-def _figure(title: str, svg: str) -> str:
-  data = base64.b64encode(svg.encode()).decode()
-  image = f'<img alt="{escape(title)}" src="data:image/svg+xml;base64,{data}">'
-  return f"<figure><h3>{escape(title[:1].upper() + title[1:])}</h3>{image}</figure>"
+def _figure(figure: Figure, drawn: Drawn) -> str:
+  charts = "".join(f'<div class="chart" data-chart="{at}"></div>' for at in drawn.add(figure))
+  title = escape(figure.heading[:1].upper() + figure.heading[1:])
+  caption = f"<figcaption>{escape(figure.says)}</figcaption>"
+  return f'<figure><h3>{title}</h3><div class="charts">{charts}</div>{caption}</figure>'
+
+
+def _explorer(found: Sequence[Figure], drawn: Drawn) -> str:
+  """Return a figure in which a reader chooses a score, and what it is drawn against."""
+  numbers = [str(at) for figure in found for at in drawn.add(figure)]
+  if not numbers:
+    return ""
+  lists = "<label>score <select></select></label> <label>against <select></select></label>"
+  log = '<label><input type="checkbox"> other scale</label>'
+  return (
+    f'<figure class="explore" data-charts="{",".join(numbers)}"><p class="choose">{lists} {log}'
+    '</p><div class="charts"><div class="chart"></div></div><figcaption></figcaption></figure>'
+  )
 
 
 def _table(table: Table, kind: str = "") -> str:

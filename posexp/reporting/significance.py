@@ -61,11 +61,6 @@ def estimate(values: Sequence[float], most: float | None = None) -> Estimate:
   return Estimate(n, mean, sd, *_ends(mean, sd / math.sqrt(n), _quantile(n - 1), most))
 
 
-def over_seeds(values: Sequence[float]) -> Estimate:
-  """Return the estimate of scores from 0 to 1."""
-  return estimate(values, most=1.0)
-
-
 def _deviation(values: Sequence[float], largest: float = 0.0) -> float:
   """Return the standard deviation; 0 of values that differ by less than 1e-9 of the largest."""
   with np.errstate(over="ignore"):

@@ -15,7 +15,7 @@ from posexp.errors import UserError
 # Options and sections that do not change a run's results; earlier runs have the section wandb.
 BOOKKEEPING = (
   "seed", "runs", "rerun", "tracker", "wandb", "distributed", "distributed_timeout", "plugins",
-  "trial",
+  "trial", "labels",
 )  # fmt: skip
 FILES = ("train", "validation", "test", "folder")  # options of a task that are paths of data
 # Options that change no result at these values, which are also what runs had before the option

@@ -9,9 +9,10 @@ from matplotlib.ticker import LogLocator
 
 from benchmarking.cases import PASSES
 from benchmarking.rows import Row
-from posexp.plotting import COLORS, GRAY, panels
+from posexp.plotting import MARKERS, panels
+from posexp.reporting.looks import looks
 
-MARKS, DASHES = ("o", "s", "^", "D"), ("-", "--", ":", "-.")
+DASHES = ("-", "--", ":", "-.")
 QUANTITIES = {
   "microseconds": "µs of a token",
   "ratio": "",
@@ -22,7 +23,7 @@ QUANTITIES = {
 def cost(rows: Sequence[Row], device: str) -> Figure | None:
   """Return a row of panels for each pass and width, a line for each label; None for one length.
 
-  What has one encoding has one color, and what is computed in one way has one mark and one dash.
+  Each encoding has its color and its marker, and each way of computing it a dash.
   """
   groups: dict[tuple, dict[str, list[Row]]] = {}
   for row in rows:
@@ -48,19 +49,18 @@ def cost(rows: Sequence[Row], device: str) -> Figure | None:
     kinds = [(line[0]["encoding"], line[0]["options"]) for line in lines.values()]
     ways = [(line[0]["attention"], line[0]["by"]) for line in lines.values()]
     encodings, several = list(dict.fromkeys(kinds)), list(dict.fromkeys(ways))
+    drawn = looks([name for name, _ in encodings])
     for kind, way, (label, found) in zip(kinds, ways, lines.items(), strict=True):
-      lap, index = divmod(encodings.index(kind), len(COLORS))
-      color = GRAY if kind[0] == "none" else COLORS[index]
-      style = (several.index(way) + lap) % len(MARKS)
+      look = drawn[encodings.index(kind)]
       found = sorted(found, key=lambda row: row["length"])
       for each, name in zip(across, QUANTITIES, strict=True):
         points = [(row["length"], of(row, name)) for row in found if of(row, name) is not None]
         if points:
           each.plot(
             *zip(*points, strict=True),
-            color=color,
-            marker=MARKS[style],
-            linestyle=DASHES[style],
+            color=look.color,
+            marker=MARKERS[look.shape],
+            linestyle=DASHES[several.index(way) % len(DASHES)],
             markersize=3.5,
             linewidth=1.2,
             label=label,

@@ -1,0 +1,159 @@
+"""One table for a paper: the scores of encodings in tasks, as Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from posexp.reporting.grouping import Group
+from posexp.reporting.results import Results
+from posexp.reporting.sentences import outcome
+from posexp.reporting.significance import LEVEL
+from posexp.reporting.text import MISSING, Table, listed, one_line, tabulated
+
+MARKS = {"better": "⁺", "worse": "⁻"}  # of a group that is told apart from the baseline
+TEX = {
+  "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "%": r"\%", "&": r"\&",
+  "#": r"\#", "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+  "<": r"\ensuremath{<}", ">": r"\ensuremath{>}", "|": r"\ensuremath{|}", "±": r"$\pm$",
+  "⁺": r"$^{+}$", "⁻": r"$^{-}$", "−": "$-$", MISSING: "---", "·": r"\,",
+}  # fmt: skip
+
+
+class Paper(NamedTuple):
+  """A table and what stands above it."""
+
+  cells: Table
+  best: set[tuple[int, int]]  # the row and the column of the best of each task
+  caption: str
+
+  @property
+  def markdown(self) -> str:
+    heads, rows = self.cells
+    bold = [
+      [f"**{cell}**" if (row, column) in self.best else cell for column, cell in enumerate(cells)]
+      for row, cells in enumerate(rows)
+    ]
+    return f"{tabulated((heads, bold), 'pipe')}\n\n{self.caption}\n"
+
+  @property
+  def latex(self) -> str:
+    """The table with caption and label, for booktabs."""
+    heads, rows = self.cells
+    lines = [" & ".join(map(_tex, heads))]
+    for row, cells in enumerate(rows):
+      quoted = [
+        f"\\textbf{{{_tex(cell)}}}" if (row, column) in self.best else _tex(cell)
+        for column, cell in enumerate(cells)
+      ]
+      lines.append(" & ".join(quoted))
+    # After the end of a row, LaTeX reads [ and * as an option of it.
+    body = [f"{'{}' * line.startswith(('[', '*'))}{line} \\\\" for line in lines]
+    return "\n".join(
+      [
+        "% needs \\usepackage{booktabs}",
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{_tex(self.caption)}}}",
+        "\\label{tab:encodings}",
+        f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+        "\\toprule",
+        body[0],
+        "\\midrule",
+        *body[1:],
+        "\\bottomrule",
+        "\\end{tabular}",
+        "\\end{table}",
+        "",
+      ]
+    )
+
+
+def table(tasks: Sequence[Results]) -> Paper:
+  """Return a row for each group by its label, those of the best mean rank first, and a column for
+  each task: means with their intervals, the seeds that learned, and marks of differences.
+  """
+  found = [{one_line(group.label): group for group in each.groups} for each in tasks]
+  names = sorted(dict.fromkeys(name for each in found for name in each), key=_rank(found))
+  heads = ["", *(f"{one_line(each.task)}: {one_line(each.score.title)}" for each in tasks)]
+  rows = [
+    [name, *(_cell(groups.get(name), each) for groups, each in zip(found, tasks, strict=True))]
+    for name in names
+  ]
+  best = {
+    (names.index(one_line(group.label)), column)
+    for column, each in enumerate(tasks, 1)
+    for group in each.ranked
+    if group.estimate.mean == each.ranked[0].estimate.mean and len(each.ranked) > 1
+  }
+  return Paper((heads, rows), best, _caption(tasks))
+
+
+def _rank(found: Sequence[dict[str, Group]]):
+  """Return the key by which rows are sorted: the mean of a group's places in the tasks it is in."""
+
+  def mean(name: str) -> float:
+    places = [[*groups].index(name) / len(groups) for groups in found if name in groups]
+    return sum(places) / len(places)
+
+  return mean
+
+
+def _cell(group: Group | None, results: Results) -> str:
+  if group is None or not group.repeats:
+    return MISSING
+  learned = f" ({len(group.counted)}/{len(group.repeats)})" if results.gated else ""
+  if not group.estimate.n:
+    return f"{MISSING}{learned}"
+  mark = "" if group is results.baseline else MARKS.get(outcome(group, results), "")
+  partly = learned if len(group.counted) < len(group.repeats) else ""
+  return f"{results.shown(group.estimate)}{mark}{partly}"
+
+
+def _caption(tasks: Sequence[Results]) -> str:
+  """Return what the table shows, as far as it is so."""
+  seeds = sorted({len(group.repeats) for each in tasks for group in each.groups if group.repeats})
+  number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}" if seeds else "no"
+  percent = [one_line(each.task) for each in tasks if each.score.metric.percent]
+  units = " in per cent" if len(percent) == len(tasks) else ""
+  units = f" ({', '.join(percent)}: per cent)" if percent and not units else units
+  lower = [one_line(each.task) for each in tasks if not each.score.metric.higher_is_better]
+  bases: dict[str, list[str]] = {}
+  for each in tasks:
+    if each.baseline is not None:
+      bases.setdefault(one_line(each.baseline.label), []).append(one_line(each.task))
+  parts = [
+    f"Means over {number} seeds with 95 % intervals{units}; the best of each column is bold."
+  ]
+  if lower:
+    parts.append(f"Less is better for {listed(lower, 8)}.")
+  if bases:
+    said = [name + (f" ({', '.join(of)})" if len(bases) > 1 else "") for name, of in bases.items()]
+    corrected = f"(p < {LEVEL:g} with Holm's correction)"
+    parts.append(f"⁺ and ⁻: better and worse than {' and '.join(said)} {corrected}.")
+  if any(each.gated for each in tasks):
+    parts.append(
+      "(3/5): three of five seeds learned the task, and the mean is theirs; nothing: all did."
+    )
+  return " ".join(parts)
+
+
+def _tex(text: str) -> str:
+  """Return a text as LaTeX shows it."""
+  return re.sub("|".join(map(re.escape, TEX)), lambda found: TEX[found[0]], one_line(text))
+
+
+def data(tasks: Sequence[Results]) -> pd.DataFrame:
+  """Return the same table as numbers: five columns for each task, in the units of summary.json."""
+  rows: dict[str, dict[str, object]] = {}
+  for each in tasks:
+    for group in each.groups:
+      row = rows.setdefault(one_line(group.label), {"group": one_line(group.label)})
+      mean, low, high = group.estimate.mean, group.estimate.low, group.estimate.high
+      found = {"mean": mean, "low": low, "high": high, "seeds": len(group.repeats)}
+      found |= {"learned": len(group.counted), "p (Holm)": group.difference.holm}
+      row |= {f"{each.task} {name}": value for name, value in found.items()}
+  return pd.DataFrame([*rows.values()])

@@ -1,0 +1,125 @@
+"""The pieces of which charts in Vega-Lite are made: data, channels, labels, and how they look."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from posexp.reporting.charts import Point
+from posexp.reporting.looks import looks
+from posexp.reporting.text import MISSING, one_line, short
+from posexp.runs.metrics import Score
+
+Spec = dict[str, Any]
+
+LINES = 20  # groups in a chart with a line for each
+FEW = 4  # lines that have room for their intervals side by side
+NAME = 26  # letters in a line of a group's name
+WIDE = 1.6  # of the height, the part of the interval that decides how far an axis goes
+FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
+CONFIG = {
+  "font": FONT,
+  "view": {"stroke": None},
+  "axis": {"gridColor": "#e5e5e5", "tickColor": "#bbbbbb", "domainColor": "#bbbbbb",
+           "titleFontWeight": "normal", "labelFontSize": 11, "titleFontSize": 11,
+           "labelColor": "#1b1b1f", "titleColor": "#1b1b1f"},
+  "axisX": {"labelOverlap": "greedy", "labelSeparation": 6},
+  "axisY": {"labelLimit": 260},
+  "text": {"fontSize": 10, "color": "#1b1b1f"},
+  "rule": {"color": "#1b1b1f"},
+  "title": {"anchor": "start", "fontSize": 12},
+}  # fmt: skip
+PALE = {"test": "picked == '' || picked == datum.group", "value": 1}
+PICKED = {"condition": PALE, "value": 0.12}
+
+
+def of_score(y: Score) -> str:
+  """Return the title of an axis with values of a score."""
+  return f"{y.title} (%)" if y.metric.percent else y.title
+
+
+def data_row(point: Point, y: Score) -> Spec:
+  """Return a point as data: in the unit of its axis, and as text for who hovers over it."""
+  found, seeds = point.found, sorted(point.seeds, reverse=True)
+  mean, low, high = (None if np.isnan(each) else plain(y.factor * each) for each in found.ends)
+  shown = point.state or ("" if mean is None else y.number(found.mean))
+  if low is not None:
+    shown += f" ({y.number(found.low)} to {y.number(found.high)})"
+  each = " ".join(map(y.number, seeds[:12])) + (" …" if len(seeds) > 12 else "")
+  return {
+    "group": one_line(point.series),
+    "x": point.x if isinstance(point.x, float | int) else one_line(point.x),
+    "mean": mean, "low": low, "high": high, "shown": shown, "seeds": each or MISSING,
+  }  # fmt: skip
+
+
+def plain(value: float) -> float:
+  """Return a value with as many digits as a chart can show."""
+  return float(f"{value:.6g}")
+
+
+def tooltip(*others: tuple[str, str]) -> list[Spec]:
+  named = (("group", "group"), *others, ("shown", "mean (95 %)"), ("seeds", "seeds"))
+  return [{"field": field, "title": title} for field, title in named]
+
+
+def channels(names: Sequence[str], encodings: Sequence[str]) -> tuple[Spec, ...]:
+  """Return the channels of color, shape and dash of lines, the same for an encoding everywhere."""
+  columns = zip(*looks(encodings), strict=True)
+  return tuple(
+    {"field": "group", "type": "nominal", "legend": None}
+    | {"scale": {"domain": list(names), "range": list(column)}}
+    for column in columns
+  )
+
+
+def encoding_of(points: Sequence[Point], series: str) -> str:
+  return next(point.group.runs[0].encoding for point in points if point.series == series)
+
+
+def usual(labels: Sequence[str]) -> set[str]:
+  """Return the values of options that more than half of some labels have."""
+  often = Counter(word for label in labels for word in {*label.split()})
+  return {word for word, count in often.items() if "=" in word and 2 * count > len(labels)}
+
+
+def distinct(labels: Sequence[str]) -> list[str]:
+  """Return the labels of groups for an axis, without the words that all labels have, and values of
+  options that most have, as far as labels then still differ. They are cut if they do so then.
+  """
+  words = [label.split() for label in labels]
+  shared, most = set.intersection(*map(set, words)), usual(labels)
+  for dropped in (shared | most, most, shared, set()):
+    own = [" ".join(word for word in each if word not in dropped) for each in words]
+    if all(own) and len({*own}) == len({*labels}):
+      break
+  cut = [short(each, 2 * NAME) for each in own]
+  return cut if len(set(cut)) == len(cut) else own
+
+
+def row_labels(labels: Sequence[str]) -> tuple[list[str], Spec, int]:
+  """Return labels in lines, the axis that shows them so, and the pixels that a row needs."""
+  lines = [textwrap.wrap(each, NAME, break_on_hyphens=False) or [""] for each in distinct(labels)]
+  axis = {"labelExpr": "split(datum.label, '\\n')", "domain": False, "ticks": False, "grid": False}
+  axis |= {"labelPadding": 6}
+  return ["\n".join(each) for each in lines], axis, 9 + 12 * max(map(len, lines))
+
+
+def ends_of_axis(rows: Sequence[Spec]) -> tuple[float, float]:
+  """Return the ends of an axis for all intervals, unless one is much longer than all values are
+  apart.
+  """
+  values = [
+    each for row in rows for each in (row["mean"], *row.get("each", ())) if each is not None
+  ]
+  least, most = min(values), max(values)
+  ends = [row[key] for row in rows for key in ("low", "high") if row[key] is not None]
+  span = (most - least) or abs(least) or 1.0
+  low = max(min([least, *ends]), least - WIDE * span)
+  high = min(max([most, *ends]), most + WIDE * span)
+  room = 0.04 * (high - low) or 1.0
+  return low - room, high + room
