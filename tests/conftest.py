@@ -39,7 +39,7 @@ ROOMS = {
     "report_answers", "report_page", "significance",
   ),
   "runs": ("checkpoints", "clean", "hostile_runs", "records", "run"),
-  "sweeps": ("handover", "output", "slurm", "sweep", "workers"),
+  "sweeps": ("handover", "output", "slurm", "sweep", "tuning", "workers"),
   "tasks": (
     "byte_ngrams", "classification", "diagnostics", "language_texts", "numbers", "scan",
     "translation",

@@ -136,7 +136,7 @@ def _runs(results: Results) -> Iterator[str]:
 def _section(section: Section) -> Iterator[str]:
   yield f'<section class="task"><h1>{escape(section.title)}</h1>{_table(section.table, "ranked")}'
   yield _items("notes", section.notes)
-  yield _details("All of them", section.details) if section.details else ""
+  yield _details("Every trial", section.details) if section.details else ""
   yield "</section>"
 
 

@@ -28,7 +28,7 @@ class Section(NamedTuple):
   title: str
   table: Table
   notes: list[str]
-  details: Table | None = None  # which a page shows when it is asked to
+  details: Table | None = None  # every trial, which a page shows when it is asked to
 
 
 def one_line(text: str) -> str:

@@ -32,14 +32,13 @@ SETTINGS = (f"{PREFIX}seeds", f"{PREFIX}option")
 class Tune:
   """The section `tune`, beside the options whose values are tried."""
 
-  seeds: list[int] | int = dataclasses.field(default_factory=lambda: [1000, 1001])
+  seeds: list[int] = dataclasses.field(default_factory=lambda: [1000, 1001])
   option: bool = False
 
   def __post_init__(self):
-    seeds = self.seeds if isinstance(self.seeds, list) else [self.seeds]
+    seeds = self.seeds
     if not seeds or len({*seeds}) < len(seeds) or not all(0 <= seed <= LARGEST for seed in seeds):
       raise ValueError(f"seeds must be different numbers from 0 to {LARGEST}, not {brief(seeds)}")
-    object.__setattr__(self, "seeds", seeds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +61,8 @@ class Space:
     for key in SETTINGS:
       if len(found := taken.pop(key, [])) > 1:
         section[key.removeprefix(PREFIX)] = [each.partition("=")[2] for each in found]
+    if isinstance(seed := section.get("seeds"), int | str):
+      section["seeds"] = [seed]
     tune = build(Tune, section, "tune")
     options = {
       key.removeprefix(PREFIX): [line.removeprefix(PREFIX) for line in lines]
