@@ -157,8 +157,8 @@ def test_several_tasks_are_on_one_page_with_how_far_groups_reach(reported):
   (figure,) = figures.of_all(found)
   rows = figure.specs[0]["data"]["values"]
   assert {(row["row"], row["x"]): row["text"] for row in rows} == {
-    ("rpr", "copy"): "20",
-    ("rpr", "tally"): "20",
-    ("none", "tally"): "20",
+    ("rpr", "copy"): "20.0",
+    ("rpr", "tally"): "20.0",
+    ("none", "tally"): "20.0",
     ("rope", "tally"): "",
   }

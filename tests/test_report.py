@@ -369,9 +369,9 @@ def test_people_get_names_a_table_for_a_paper_and_every_figure_as_a_file(tmp_pat
   rows = [line.split(" & ") for line in (out / "paper.tex").read_text().split("\n") if "&" in line]
   assert rows[0] == ["", "talk: test loss", "reviews: test accuracy \\\\"]
   cells = {row[0]: row[1:] for row in rows[1:]}
-  assert cells["sinusoidal"] == ["0.5500 (0.0000 to 1.1853)", "79.83 $\\pm$ 0.79 \\\\"]
+  assert cells["sinusoidal"] == ["0.5500 (0.0000 to 1.7459)", "79.83 (79.03 to 80.62) \\\\"]
   assert cells["none"][0].startswith("\\textbf{0.4500")
-  assert cells["50\\% \\& more"] == ["---", "\\textbf{92.67 $\\pm$ 2.27$^{+}$} \\\\"]
+  assert cells["50\\% \\& more"] == ["---", "\\textbf{92.67 (90.05 to 94.93)$^{+}$} \\\\"]
   assert "Less is better for talk." in (out / "paper.md").read_text()
   with (out / "paper.csv").open() as file:
     numbers = {row["group"]: row for row in csv.DictReader(file)}

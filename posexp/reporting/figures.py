@@ -143,6 +143,5 @@ def library() -> str:
   """Return Vega, Vega-Lite and Vega-Embed as one script, which needs no network."""
   import vl_convert  # loads a browser's engine
 
-  return storage.cached(
-    "charts", vl_convert.javascript_bundle, metadata.version("vl-convert-python")
-  )
+  version = metadata.version("vl-convert-python")
+  return storage.cached("charts", lambda: vl_convert.javascript_bundle(), version)

@@ -114,7 +114,7 @@ def _map(chart: Chart) -> Spec:
   """Draw a cell for each group and part in the color of its mean, with the mean in it."""
   shown = [*dict.fromkeys(point.series for point in chart.points)][:ROWS]
   points = [point for point in chart.points if point.series in shown]
-  columns = [*dict.fromkeys(one_line(point.x) for point in chart.points)]
+  columns = [*dict.fromkeys(one_line(str(point.x)) for point in chart.points)]
   names, axis, step = row_labels([_learned(points, series, chart) for series in shown])
   rows = [data_row(point, chart.y) | {"row": names[shown.index(point.series)]} for point in points]
   ends = _ends_of_colors(chart, rows)
@@ -175,7 +175,7 @@ def _ends_of_colors(chart: Chart, rows: Sequence[Spec]) -> dict[str, tuple[float
 
 def _longest(chart: Chart, task: str) -> float:
   """Return the longest length at which a task tests the score by which it is gated."""
-  runs = [run for p in chart.points if one_line(p.x) == task for run in p.group.runs]
+  runs = [run for p in chart.points if one_line(str(p.x)) == task for run in p.group.runs]
   name = "beyond/exact_match/"
   found = [place(k) for run in runs for k in run.summary or {} if k.startswith(name)]
   return max(found, default=1.0)
