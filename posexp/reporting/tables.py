@@ -21,12 +21,18 @@ from posexp.runs.metrics import declared, score
 def score_table(results: Results) -> Table:
   """Return a row for each group, the best first."""
   base = results.baseline.label if results.baseline else "baseline"
-  spread = ["learned", "mean", "seeds", "95 % interval", "unlearned as 0"]
+  spread = ["learned", "mean", "seeds", "95 % interval"]
   spread = spread if results.gated else ["n", "mean", "sd", "95 % interval"]
+  spread += ["unlearned as 0"] * _left_out(results)
   heads = ["", *spread, f"against {base}", "p", "p (Holm)"]
   groups = [*results.groups, *filter(None, [results.same])]
   rows = [_score_row(group, results) for group in groups]
   return heads, rows
+
+
+def _left_out(results: Results) -> bool:
+  """Return whether some seeds have not learned the task, and so are in no mean."""
+  return results.gated and any(len(each.counted) < len(each.repeats) for each in results.groups)
 
 
 def _score_row(group: Group, results: Results) -> list[str]:
@@ -41,7 +47,7 @@ def _score_row(group: Group, results: Results) -> list[str]:
     none if found.mean is None else shown(found.mean),
     seeds if results.gated else _cell(found.sd, shown),
     _cell(found.low, lambda low: f"{shown(low)} to {shown(found.high)}"),
-    *([_cell(results.unlearned_as_0(group).mean, shown)] if results.gated else []),
+    *([_cell(results.unlearned_as_0(group).mean, shown)] if _left_out(results) else []),
     "baseline" if group is results.baseline else difference,
     p_number(against.p),
     p_number(against.holm),
