@@ -11,6 +11,8 @@ A page shows a command and what it prints, `...` standing for lines that are lef
 
 Blocks of Python are those of doctest. All of a page's blocks run in one folder, and its figures
 come from there, by the same paths. Blocks behind `<!-- slow -->` train models.
+
+With `--notebook FILE`, nothing is run: the chapters become a notebook of Jupyter, which runs them.
 """
 
 from __future__ import annotations
@@ -20,19 +22,23 @@ import contextlib
 import doctest
 import importlib
 import io
+import itertools
+import json
 import os
 import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
 FOLDER = Path(__file__).parents[1] / "docs/tour"
+CHAPTERS = sorted(FOLDER.glob("[0-9]*.md"))
 BLOCK = re.compile(r"(?ms)^(<!-- slow -->\n\n)?```(console|python)\n(.*?)^```$")
 FIGURE = re.compile(r"!\[[^]]*\]\((figures/[^)]+)\)")
+LINK = re.compile(r"\[([^]]*)\]\((?!https?:)[^)]+\)")  # to other pages, which a notebook has not
 
 
 class Block(NamedTuple):
@@ -92,12 +98,46 @@ def wrong(page: Path, slow: bool, keep: Path | None = None) -> Iterator[str]:
         shutil.copy(drawn, keep / name)
 
 
+def cells(text: str) -> Iterator[tuple[str, str]]:
+  """Yield the cells of a page for a notebook, "markdown" or "code" with the source of each."""
+  end = 0
+  for block in [*BLOCK.finditer(text), None]:
+    for place, part in enumerate(FIGURE.split(text[end : block and block.start()])):
+      if place % 2:
+        yield "code", f"from IPython.display import SVG\nSVG({part!r})"
+      elif part.strip():
+        yield "markdown", LINK.sub(r"\1", part.strip())
+    if block:
+      lines = [each.source for each in blocks(block[0])]
+      yield "code", "".join(f"!{each}\n" if block[2] == "console" else each for each in lines)
+      end = block.end()
+
+
+def notebook(pages: Sequence[Path]) -> str:
+  """Return the chapters as a notebook, in format 4.5 of Jupyter; its first cell installs posexp."""
+  texts = (page.read_text("utf-8") for page in pages)
+  parts = [("code", "%pip install posexp"), *itertools.chain.from_iterable(map(cells, texts))]
+  rest = {"metadata": {}, "outputs": [], "execution_count": None}
+  made = [
+    {"cell_type": kind, "id": f"cell-{number}", "source": source.rstrip("\n")}
+    | (rest if kind == "code" else {"metadata": {}})
+    for number, (kind, source) in enumerate(parts)
+  ]
+  kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+  found = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": kernel}, "cells": made}
+  return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+
+
 def main() -> None:
-  """Check all pages, and draw their figures."""
+  """Check all pages, and draw their figures; or make the notebook."""
   parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
   parser.add_argument("--slow", action="store_true", help="train models as well")
   parser.add_argument("pages", nargs="*", type=Path, default=sorted(FOLDER.glob("*.md")))
+  parser.add_argument("--notebook", type=Path, metavar="FILE", help="write the pages as a notebook")
   arguments = parser.parse_args()
+  if arguments.notebook:
+    arguments.notebook.write_text(notebook(CHAPTERS), encoding="utf-8")
+    return
   found = [
     each for page in arguments.pages for each in wrong(page.resolve(), arguments.slow, FOLDER)
   ]

@@ -1,6 +1,7 @@
 """The tour: its commands print what its pages say, and its figures are there."""
 
 import collections
+import json
 import re
 
 import pytest
@@ -29,6 +30,18 @@ def test_the_chinese_page_has_the_same_commands_and_numbers(page):
   for pattern in (r"`[^`]+`", r"\d[\d,.]*\d"):
     one, other = (collections.Counter(re.findall(pattern, text)) for text in bare)
     assert one == other
+
+
+def test_the_notebook_is_that_of_the_pages():
+  made = tour.notebook(tour.CHAPTERS)
+  assert (tour.FOLDER / "tour.ipynb").read_text("utf-8") == made, "scripts/tour.py --notebook"
+  sources = [each["source"] for each in json.loads(made)["cells"] if each["cell_type"] == "code"]
+  assert sources[0] == "%pip install posexp"
+  shown = [each for each in sources if "SVG(" in each]
+  assert len(shown) == sum(len(tour.FIGURE.findall(page.read_text("utf-8"))) for page in PAGES)
+  for each in sources:
+    if not each.startswith(("!", "%")):
+      compile(each, "cell", "exec")
 
 
 def test_a_number_that_is_wrong_is_found(tmp_path):
