@@ -22,6 +22,7 @@ from posexp.runs.metrics import score
 
 PLANS = ".sweep/plans"
 SIZES = ("steps", "epochs", "batch_size")  # options of training that decide how long a run takes
+LAST = 5  # evaluations of a run that are shown
 FILES = ("metrics.jsonl", "summary.json")  # of a run, whose dates say when something happened
 
 
@@ -72,27 +73,28 @@ def _sentence(runs: Sequence[Path], plan: Mapping[str, Any]) -> str:
 
 def sections(paths: Sequence[Path], runs: Sequence[Run]) -> list[Section]:
   """Return what a report says of sweeps under way in some folders, and of the runs that have begun,
-  with their last evaluations; nothing where no sweep has left runs.
+  with their scores so far; nothing where no sweep has left runs.
   """
   said, rows = [*sentences(paths)], []
   for run in runs if said else ():
     if run.summary is None and run.history:
       name = f"{run.task}/{run.encoding}/{run.digest} seed={run.seed}{' (trial)' * bool(run.trial)}"
-      rows.append([name, "failed" if run.failure else "begun", f"{run.step:,}", last_score(run)])
-  heads = ["", "state", "step", "last evaluation"]
+      rows.append([name, "failed" if run.failure else "begun", f"{run.step:,}", so_far(run)])
+  heads = ["", "state", "step", "so far"]
   return [Section("under way", (heads, rows), said)] if said else []
 
 
-def last_score(run: Run) -> str:
-  """Return the score that chooses the checkpoint, of the last evaluation, in words."""
+def so_far(run: Run) -> str:
+  """Return the score that chooses the checkpoint, of the last few evaluations, in words."""
   from posexp.tasks import tasks  # slow to import
 
+  keys = [key for row in run.history for key in row if key.startswith("validation/")]
+  if not keys:
+    return MISSING
   chosen = getattr(tasks().get(run.settings["task.kind"]), "score", "")
-  for row in reversed(run.history):
-    if keys := [key for key in row if key.startswith("validation/")]:
-      of = score(chosen if chosen in keys else keys[0])
-      return f"{of.title} {of.number(row[of.key])}"
-  return MISSING
+  of = score(chosen if chosen in keys else keys[0])
+  numbers = [of.number(row[of.key]) for row in run.history if of.key in row]
+  return f"{of.title} {'… ' * (len(numbers) > LAST)}{' '.join(numbers[-LAST:])}"
 
 
 def usual_seconds(config: Mapping[str, Any]) -> list[float]:

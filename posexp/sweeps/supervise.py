@@ -111,6 +111,7 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
       print(sweep.table())
   if done := [member.path for member in sweep.in_state(DONE) if member.finished]:
     from posexp.reporting import (
+      labels,
       results,
       tables,
       trials,
@@ -120,7 +121,9 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
     found = trials.tunings(runs)
     if finals := trials.tracks(runs, found):
       tasks = results.results(finals)
-      for line in [*trials.means(found, tasks), *tables.means(tasks)]:
+      said = [*trials.means(found, tasks)]
+      labels.rename(tasks, {}, labels.of_runs(finals))
+      for line in [*said, *tables.means(tasks)]:
         log.info("%s", line)
   if elsewhere := sweep.options_in(ELSEWHERE):
     log.info("another process still trains %s; the same command shows them later", elsewhere)
