@@ -12,8 +12,9 @@ from posexp.errors import UserError
 from posexp.report import arguments, report
 from posexp.reporting.paired_predictions import moved
 from posexp.runs import read_runs
+from posexp.runs.examples import Examples
 from posexp.runs.metrics import score
-from posexp.runs.predictions import Examples, write_predictions
+from posexp.runs.predictions import write_predictions
 from posexp.runs.records import NAME, read_records, write_records
 
 SCORES = {"rpr": [0.91, 0.93, 0.90], ("rpr", 4): [0.8, 0.7, 0.9], "none": [0.7, 0.6, 0.8]}

@@ -16,8 +16,9 @@ import pandas as pd
 
 from posexp.errors import UserError
 from posexp.runs import Run, read_runs
+from posexp.runs.examples import Examples
 from posexp.runs.metrics import Score
-from posexp.runs.predictions import Columns, Examples, load_predictions
+from posexp.runs.predictions import Columns, load_predictions
 from posexp.tasks import tasks
 
 COLUMNS = (
