@@ -11,7 +11,7 @@ MISTAKES = [
     "experiment=shaw: no such experiment; did you mean shaw_clip_k or shaw_absolute or "
     "shaw_keys_values? (42 are known: python -m posexp.train --help experiment)\n",
   ),
-  ("model=tin", "model=tin: no such model; did you mean tiny? (15 are known: python -m posexp.train"),
+  ("model=tin", "model=tin: no such model; did you mean tiny? (15 are known: python -m posexp"),
   ("--help tsk", "--help tsk: no such section; did you mean task? --help alone has an index\n"),
   ("task=onw MINE", "task=onw: no such task; did you mean own?"),
   ("experiment=clp MINE", "experiment=clp: no such experiment; did you mean clip?"),
