@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import re
+from unittest import mock
 
 import pytest
 from omegaconf import OmegaConf
@@ -12,7 +13,9 @@ from omegaconf import OmegaConf
 from posexp.config import CONFIGS
 from posexp.data import writing
 from posexp.errors import UserError
+from posexp.runs.run import parsed_summary
 from posexp.tasks import bag_of_words, tasks
+from posexp.tasks.classification import Classification
 from posexp.tasks.text_classification import TextClassification
 from posexp.tasks.who_acts import WhoActs
 
@@ -187,6 +190,11 @@ def test_who_acts_is_told_by_order_alone(tmp_path, language, kind, one):
     assert len({bag for bag, _ in bags}) == len(rows) / 2
     summary |= {f"baseline/{split}/{name}": 0.5 for name in ("accuracy", "macro_f1")}
   assert "positions hardly count" in [*task.table(summary)][-1]
+  with mock.patch.object(Classification, "conclude", return_value={"step": 1}):
+    found = task.conclude(data, None, tmp_path)
+  assert found["baseline/test/accuracy"] == 0.5
+  assert found.get("bag_of", "words") == {"word": "words", "char": "characters"}[kind]
+  assert parsed_summary(tmp_path, json.dumps(found).encode()) == found  # which a report reads
   assert "points" in [*task.table(summary | {"test/accuracy": 0.6})][-1]
 
 

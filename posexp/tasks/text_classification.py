@@ -90,11 +90,11 @@ class LabeledTexts(Classification):
     floor = bag_of_words.bag_of_words(data.rows, self.tokenizer == "char" or not parted)
     for split in EVALUATED:
       summary |= {f"baseline/{split}/{name}": value for name, value in floor[split].items()}
-    return summary | ({} if parted else {"baseline/of": "characters"})
+    return summary | ({} if parted else {"bag_of": "characters"})
 
   def table(self, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the best checkpoint on both splits, beside the bag of words or characters."""
-    bag = "characters" if self.tokenizer == "char" else summary.get("baseline/of", "words")
+    bag = "characters" if self.tokenizer == "char" else summary.get("bag_of", "words")
     rows = [*result_rows(self, summary, EVALUATED, ("accuracy", "macro_f1", "loss"))]
     floor = result_rows(self, summary, EVALUATED, ("accuracy", "macro_f1"), "baseline/")
     rows += [[f"bag of {bag}, {title}", *cells] for title, *cells in floor]
