@@ -2,6 +2,7 @@
 
 import html
 import html.parser
+import itertools
 import json
 import re
 import shutil
@@ -243,6 +244,19 @@ def test_names_at_the_ends_of_lines_do_not_touch():
   assert (np.diff(places) >= 10 - 1e-9).all()
   assert places.max() <= 100
   assert lines.apart(np.array([10.0, 50.0]), 10, 100).tolist() == [10.0, 50.0]
+
+
+def test_each_of_several_tasks_has_charts_of_its_own_and_its_best_in_bold(tmp_path):
+  for task in ("one", "two", "three"):
+    sweep(tmp_path, {"rpr": A, "none": B}, **{"task.name": task})
+  tasks = results(read_runs([tmp_path])[0])
+  text = page.page(tasks, [])
+  drawn = re.findall(r'data-chart="(\d+)"', text)
+  chosen = [each.split(",") for each in re.findall(r'data-charts="([\d,]+)"', text)]
+  specs = json.loads(re.search('id="charts">(.*?)</script>', text, re.S)[1])["specs"]
+  assert len({*drawn}) == len(drawn) == 6
+  assert sorted(map(int, itertools.chain(*chosen))) == [*range(len(specs))]
+  assert re.findall(r"<b>(\d\d)\.", text) == ["92"] * 3
 
 
 def test_a_page_shows_the_first_of_many_runs(tmp_path, monkeypatch):

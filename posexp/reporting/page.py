@@ -22,6 +22,7 @@ AGAINST = {
   "curves": "length, as lines",
   "context map": "tokens, as a map",
 }
+BOLD = "\ue000\ue001"  # characters that no text has, around what is bold
 MAIN = ("names", "lengths", "contexts")  # kinds of charts that a page shows at once
 
 
@@ -54,21 +55,18 @@ class Drawn:
 
   def __init__(self) -> None:
     self.specs: list[dict] = []
-    self.numbers: dict[int, list[int]] = {}  # of the charts of a figure, by its identity
 
   def add(self, figure: Figure) -> list[int]:
-    """Keep the charts of a figure, once; return their numbers."""
-    if id(figure) not in self.numbers:
-      first = len(self.specs)
-      for chart, spec in zip(figure.charts, figure.specs, strict=True):
-        about = {
-          "y": one_line(chart.y.title),
-          "x": AGAINST.get(chart.kind, one_line(chart.x)),
-          "says": figure.says,
-        }
-        self.specs.append(about | {"log": chart.kind == "numbers", "spec": spec})
-      self.numbers[id(figure)] = list(range(first, len(self.specs)))
-    return self.numbers[id(figure)]
+    """Keep the charts of a figure; return their numbers."""
+    first = len(self.specs)
+    for chart, spec in zip(figure.charts, figure.specs, strict=True):
+      about = {
+        "y": one_line(chart.y.title),
+        "x": AGAINST.get(chart.kind, one_line(chart.x)),
+        "says": figure.says,
+      }
+      self.specs.append(about | {"log": chart.kind == "numbers", "spec": spec})
+    return list(range(first, len(self.specs)))
 
   def json(self) -> str:
     """Return all that the script needs, in which no tag begins or ends."""
@@ -84,19 +82,27 @@ def _several(tasks: Sequence[Results], drawn: Drawn) -> Iterator[str]:
   """Yield what several tasks share: a table of all, and how far groups reach."""
   if len(tasks) > 1:
     table = paper.table(tasks)
-    yield f'<section class="task"><h1>{len(tasks)} tasks</h1>{_table(table.cells, "groups")}'
+    shown = _table(table.marked(*BOLD), "groups")
+    shown = shown.replace(BOLD[0], "<b>").replace(BOLD[1], "</b>")  # once the rest is escaped
+    yield f'<section class="task"><h1>{len(tasks)} tasks</h1>{shown}'
     yield f'<p class="small">{escape(table.caption)}</p>'
-    yield from (_figure(figure, drawn) for figure in of_all(tasks))
+    yield from (_figure(figure, drawn.add(figure)) for figure in of_all(tasks))
     yield "</section>"
 
 
 def _task(results: Results, drawn: Drawn) -> Iterator[str]:
   yield f'<section class="task"><h1>{escape(results.title)}</h1>'
   yield f'<p class="answer">{escape(sentences.answer(results))}</p>'
-  every = list(figures(results))
-  first = [each for each in every if len(each.charts) > 1 or each.charts[0].kind in MAIN]
-  first = [each for each in first if each.charts[0].y == results.score or each.charts[0].trained]
-  yield from (_figure(figure, drawn) for figure in first)
+  first: list[tuple[Figure, list[int]]] = []
+  others: list[int] = []
+  for figure in figures(results):
+    chart, numbers = figure.charts[0], drawn.add(figure)
+    main = len(numbers) > 1 or chart.kind in MAIN
+    if main and (chart.y == results.score or chart.trained):
+      first.append((figure, numbers))
+    else:
+      others += numbers
+  yield from (_figure(*each) for each in first)
   yield _table(tables.score_table(results), "ranked groups")
   said = sentences.differences(results)
   if len(said) > SAID:
@@ -109,8 +115,8 @@ def _task(results: Results, drawn: Drawn) -> Iterator[str]:
   if (contexts := context_table(results))[1]:
     yield f"<h2>How far it holds</h2>{_table(contexts, 'groups')}"
   yield "<h2>Every score against everything</h2>"
-  every.sort(key=first.__contains__)  # what is not seen yet comes first
-  yield _explorer(every, drawn) or f"<p>{escape(sentences.missing(results, 'figures'))}</p>"
+  every = [*others, *(at for _, numbers in first for at in numbers)]  # what is new comes first
+  yield _explorer(every) or f"<p>{escape(sentences.missing(results, 'figures'))}</p>"
   costs = tables.cost_table(results)
   known = f"<p>{escape(sentences.missing(results, 'costs'))}</p>"
   yield f"<h2>Costs</h2>{_table(costs, 'groups') if costs[1] else known}"
@@ -145,22 +151,22 @@ def _items(kind: str, items: Sequence[str]) -> str:
   return f'<ul class="{kind}">{listed}</ul>' if listed else ""
 
 
-def _figure(figure: Figure, drawn: Drawn) -> str:
-  charts = "".join(f'<div class="chart" data-chart="{at}"></div>' for at in drawn.add(figure))
+def _figure(figure: Figure, numbers: Sequence[int]) -> str:
+  charts = "".join(f'<div class="chart" data-chart="{at}"></div>' for at in numbers)
   title = escape(figure.heading[:1].upper() + figure.heading[1:])
   caption = f"<figcaption>{escape(figure.says)}</figcaption>"
   return f'<figure><h3>{title}</h3><div class="charts">{charts}</div>{caption}</figure>'
 
 
-def _explorer(found: Sequence[Figure], drawn: Drawn) -> str:
+def _explorer(numbers: Sequence[int]) -> str:
   """Return a figure in which a reader chooses a score, and what it is drawn against."""
-  numbers = [str(at) for figure in found for at in drawn.add(figure)]
   if not numbers:
     return ""
   lists = "<label>score <select></select></label> <label>against <select></select></label>"
   log = '<label><input type="checkbox"> other scale</label>'
+  listed = ",".join(map(str, numbers))
   return (
-    f'<figure class="explore" data-charts="{",".join(numbers)}"><p class="choose">{lists} {log}'
+    f'<figure class="explore" data-charts="{listed}"><p class="choose">{lists} {log}'
     '</p><div class="charts"><div class="chart"></div></div><figcaption></figcaption></figure>'
   )
 

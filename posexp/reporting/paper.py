@@ -30,14 +30,17 @@ class Paper(NamedTuple):
   best: set[tuple[int, int]]  # the row and the column of the best of each task
   caption: str
 
+  def marked(self, before: str, after: str) -> Table:
+    """Return the table with marks around the best of each task."""
+    heads, rows = self.cells
+    rows = [[*cells] for cells in rows]
+    for row, column in self.best:
+      rows[row][column] = f"{before}{rows[row][column]}{after}"
+    return heads, rows
+
   @property
   def markdown(self) -> str:
-    heads, rows = self.cells
-    bold = [
-      [f"**{cell}**" if (row, column) in self.best else cell for column, cell in enumerate(cells)]
-      for row, cells in enumerate(rows)
-    ]
-    return f"{tabulated((heads, bold), 'pipe')}\n\n{self.caption}\n"
+    return f"{tabulated(self.marked('**', '**'), 'pipe')}\n\n{self.caption}\n"
 
   @property
   def latex(self) -> str:
