@@ -14,7 +14,7 @@ import untrained
 from flax import nnx
 from scipy.spatial import distance
 
-from posexp import evaluate, inspect, plotting, vectors
+from posexp import evaluate, inspect, plotting
 from posexp.analysis import attention_weights, card, encoding_figures, inspection, probe
 from posexp.encodings import ENCODINGS, Encoding
 from posexp.encodings.additive import Learned, Sinusoidal
@@ -358,36 +358,6 @@ def test_figures_are_drawn(encoding, drawn, kinds, tmp_path, monkeypatch, capsys
   out = capsys.readouterr().out
   assert out.startswith(f"{encoding}\n")
   assert "permuting words" in out
-
-
-@pytest.mark.parametrize(
-  ("argv", "table"),
-  [
-    (["encoding=sinusoidal", "sinusoidal.base=100", "positions=3"],
-     ["        0        1       2       3", "0  0.0000   1.0000  0.0000  1.0000",
-      "1  0.8415   0.5403  0.0998  0.9950", "2  0.9093  -0.4161  0.1987  0.9801"]),
-    (["encoding=rpr", "rpr.k=1", "text=小狗追了"],
-     ["    小  狗  追  了", "小   0   1   1   1", "狗  -1   0   1   1", "追  -1  -1   0   1",
-      "了  -1  -1  -1   0"]),
-    (["encoding=t5", "t5.buckets=4", "t5.max_distance=3", "text=a b c"],
-     ["   a  b  c", "a  0  3  3", "b  1  0  3", "c  1  1  0"]),
-  ],
-)  # fmt: skip
-def test_few_positions_are_shown_in_numbers(argv, table, tmp_path, monkeypatch, capsys):
-  draw_only(("svg",), monkeypatch)
-  inspect.inspect([*argv, "model.d_model=4", "model.num_heads=1", f"out={tmp_path}"])
-  assert "\n".join(table) + "\n" in capsys.readouterr().out
-
-
-def test_vectors_are_those_of_the_formula():
-  found = vectors("sinusoidal", positions=3, width=4, base=100)
-  np.testing.assert_allclose(found[2], [0.9093, -0.4161, 0.1987, 0.9801], atol=1e-4)
-  found = vectors("binary", positions=3, width=4, bits=2)
-  assert (np.sign(found) == [[-1, -1, 0, 0], [1, -1, 0, 0], [-1, 1, 0, 0]]).all()
-  with pytest.raises(UserError, match="rope has no vectors of positions: it acts in attention"):
-    vectors("rope", positions=3, width=4)
-  with pytest.raises(UserError, match="binary: bits=10 are more than the 4 channels"):
-    vectors("binary", positions=3, width=4)
 
 
 @pytest.mark.parametrize(

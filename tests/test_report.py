@@ -383,19 +383,3 @@ def test_people_get_names_a_table_for_a_paper_and_every_figure_as_a_file(tmp_pat
   assert len(made) == 3 * len(names)
   starts = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG"}
   assert all(made[name].startswith(starts[name.rpartition(".")[2]]) for name in made)
-
-
-@pytest.mark.parametrize(
-  ("argv", "message"),
-  [
-    (["--labels", "{rpe: x}"], "--labels rpe: there is no such group or task; did you mean rpr?"),
-    (["--labels", "none"], "write a mapping, as in {none: no positions}"),
-    (["--labels", "{rpr: none}"], "labels: two groups of toy are called none"),
-    (["--labels", "no.yaml"], "--labels no.yaml: "),
-    (["--figures", "jpg"], "--figures jpg: there are pdf, svg and png"),
-  ],
-)
-def test_names_and_formats_that_cannot_be_are_refused(tmp_path, argv, message):
-  sweep(tmp_path, {"none": B, "rpr": A})
-  with pytest.raises(UserError, match=re.escape(message)):
-    typed(tmp_path, "--no-files", *argv)

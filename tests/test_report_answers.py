@@ -172,3 +172,19 @@ def test_runs_without_scores_are_counted_with_where_they_stand(tmp_path, capsys,
     typed(tmp_path, "--no-files")
     failed = told.count(";") + 1 if ";" in told else told[0]
     assert f"toy: none of {failed}" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+  ("argv", "message"),
+  [
+    (["--labels", "{rpe: x}"], "--labels rpe: there is no such group or task; did you mean rpr?"),
+    (["--labels", "none"], "write a mapping, as in {none: no positions}"),
+    (["--labels", "{rpr: none}"], "labels: two groups of toy are called none"),
+    (["--labels", "no.yaml"], "--labels no.yaml: "),
+    (["--figures", "jpg"], "--figures jpg: there are pdf, svg and png"),
+  ],
+)
+def test_names_and_formats_that_cannot_be_are_refused(tmp_path, argv, message):
+  sweep(tmp_path, {"none": B, "rpr": A})
+  with pytest.raises(UserError, match=re.escape(message)):
+    typed(tmp_path, "--no-files", *argv)

@@ -11,7 +11,7 @@ from posexp.reporting.grouping import as_typed
 from posexp.reporting.results import COSTS, Results
 from posexp.reporting.sentences import outcome
 from posexp.reporting.text import listed, one_line
-from posexp.tasks.diagnostic import REACHED
+from posexp.runs.lengths import REACHED
 
 REACH = (
   f"The longest length up to which exact match is at least {REACHED:.0%}, the farthest reaching "

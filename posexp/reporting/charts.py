@@ -13,11 +13,10 @@ from posexp.reporting.grouping import Group, label, number
 from posexp.reporting.results import Results
 from posexp.reporting.significance import Estimate, estimate
 from posexp.runs import Run
+from posexp.runs.lengths import REACHED, SPLITS
 from posexp.runs.metrics import METRICS, Score, declared, score
-from posexp.tasks.diagnostic import REACHED
 
-COSTS = ("parameters", "FLOPs/token", "seconds", "peak MiB")  # that have a chart
-SPLITS = ("test", "beyond")  # within and beyond the lengths of training
+DRAWN = ("parameters", "FLOPs/token", "seconds", "peak MiB")  # costs that have a chart
 NOT_LEARNED, NOT_APPLICABLE = "not learned", "not applicable"
 
 
@@ -63,7 +62,7 @@ def charts(results: Results, groups: Sequence[Group] | None = None) -> Iterator[
     found.append(Chart("steps", "step", score(key, table), list(_by_step(groups, key))))
   for parts in scores.by_part(of, results.runs).values():
     found.append(_by_part(groups, parts))
-  for cost in COSTS:
+  for cost in DRAWN:
     costly = [
       _point(group, group.label, group.costs[cost], of)
       for group in every

@@ -134,8 +134,8 @@ class Results:
   def unlearned_as_0(self, group: Group) -> Estimate:
     """Return the estimate of a group in which seeds that have not learned the task score 0."""
     scored = [
-      run.score(self.score.key) if run in group.counted.values() else 0.0
-      for run in group.repeats.values()
+      run.score(self.score.key) if repeat in group.counted else 0.0
+      for repeat, run in group.repeats.items()
     ]
     return estimate(scored, self.score.most)
 

@@ -1,9 +1,9 @@
 """Estimates over seeds, and whether two systems differ by more than chance.
 
 Scores of several seeds give t intervals, on a scale on which an interval cannot leave the range
-that a score has; `scripts/coverage.py` measures how often they hold the truth. The predictions of
-two runs on the same examples give a paired bootstrap (Koehn 2004), whose draws are those of
-sacrebleu's `PairedTest`, and McNemar's exact test.
+that a score has; `scripts/interval_coverage.py` measures how often they hold the truth. The
+predictions of two runs on the same examples give a paired bootstrap (Koehn 2004), whose draws are
+those of sacrebleu's `PairedTest`, and McNemar's exact test.
 """
 
 from __future__ import annotations

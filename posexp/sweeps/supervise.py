@@ -110,12 +110,8 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
     if live:
       print(sweep.table())
   if done := [member.path for member in sweep.in_state(DONE) if member.finished]:
-    from posexp.reporting import (
-      labels,
-      results,
-      tables,
-      trials,
-    )  # slow to import, and a sweep may be refused
+    # Slow to import, and a sweep may be refused.
+    from posexp.reporting import labels, results, tables, trials
 
     runs = read_runs(done, trials=True)[0]
     found = trials.tunings(runs)

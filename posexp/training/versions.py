@@ -12,13 +12,8 @@ from typing import Any
 
 import posexp
 
-PACKAGES = (
-  "jax",
-  "jaxlib",
-  "flax",
-  "optax",
-  "numpy",
-)  # their versions change a result's last digits
+# Their versions change a result's last digits.
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
 def versions() -> str:
