@@ -137,7 +137,7 @@ def _x_axis(chart: Chart, rows: Sequence[Spec]) -> Spec:
     axis = axis | {"format": ".3~s", "tickCount": 5}
     axis.pop("values", None)
   elif chart.kind == "numbers":
-    axis |= {"format": "~r" if min(map(abs, values)) >= 1 or not min(values) else "~g"}
+    axis["labelExpr"] = "datum.value"  # a format would be rounded to how far ticks are apart
   return found | {"type": "quantitative", "axis": axis, "scale": scale(chart, values)}
 
 
@@ -176,13 +176,13 @@ def _ends(
   """Return the names at the ends of lines, with their markers, moved apart where ends are near."""
   to, back = (np.log, np.exp) if y["scale"].get("type") == "log" else (np.array, np.array)
   low, high = to(y["scale"]["domain"])
-  called = dict(zip(names, distinct(names), strict=True))
+  called = dict(zip(names, distinct(names, END), strict=True))
   last = {row["group"]: row for row in rows}  # the rightmost: rows are in the order of x
   order = sorted((name for name in names if name in last), key=lambda name: last[name]["mean"])
   share = (to([last[name]["mean"] for name in order]) - low) / (high - low)
   at = back(low + apart(share * height, LINE, height) / height * (high - low))
   labels = [
-    last[name] | {"mean": mean, "text": short(called[name], END)}
+    last[name] | {"mean": mean, "text": called[name]}
     for name, mean in zip(order, at.tolist(), strict=True)
   ]
   every = {"y": y, "x": {"value": "width"}, "opacity": PICKED, "tooltip": tooltip()}

@@ -87,17 +87,18 @@ def usual(labels: Sequence[str]) -> set[str]:
   return {word for word, count in often.items() if "=" in word and 2 * count > len(labels)}
 
 
-def distinct(labels: Sequence[str]) -> list[str]:
+def distinct(labels: Sequence[str], most: int = 2 * NAME) -> list[str]:
   """Return the labels of groups for an axis, without the words that all labels have, and values of
-  options that most have, as far as labels then still differ. They are cut if they do so then.
+  options that most have, as far as labels then still differ. They are cut to `most` letters if they
+  do so then.
   """
   words = [label.split() for label in labels]
-  shared, most = set.intersection(*map(set, words)), usual(labels)
-  for dropped in (shared | most, most, shared, set()):
+  shared, often = set.intersection(*map(set, words)), usual(labels)
+  for dropped in (shared | often, often, shared, set()):
     own = [" ".join(word for word in each if word not in dropped) for each in words]
     if all(own) and len({*own}) == len({*labels}):
       break
-  cut = [short(each, 2 * NAME) for each in own]
+  cut = [short(each, most) for each in own]
   return cut if len(set(cut)) == len(cut) else own
 
 
