@@ -41,6 +41,12 @@ FIGURE = re.compile(r"!\[[^]]*\]\((figures/[^)]+)\)")
 LINK = re.compile(r"\[([^]]*)\]\((?!https?:)[^)]+\)")  # to other pages, which a notebook has not
 
 
+INSTALL = """try:
+  import posexp
+except ImportError:
+  %pip install posexp"""
+
+
 class Block(NamedTuple):
   """A command, or lines of Python, and what they print."""
 
@@ -114,9 +120,9 @@ def cells(text: str) -> Iterator[tuple[str, str]]:
 
 
 def notebook(pages: Sequence[Path]) -> str:
-  """Return the chapters as a notebook, in format 4.5 of Jupyter; its first cell installs posexp."""
+  """Return the chapters as a notebook, in format 4.5 of Jupyter."""
   texts = (page.read_text("utf-8") for page in pages)
-  parts = [("code", "%pip install posexp"), *itertools.chain.from_iterable(map(cells, texts))]
+  parts = [("code", INSTALL), *itertools.chain.from_iterable(map(cells, texts))]
   rest = {"metadata": {}, "outputs": [], "execution_count": None}
   made = [
     {"cell_type": kind, "id": f"cell-{number}", "source": source.rstrip("\n")}
