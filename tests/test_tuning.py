@@ -45,17 +45,17 @@ def tree():
 def test_trials_come_first_choose_what_is_trained_then_and_are_no_results(trained):
   typed = order.command(*SWEEP)
   assert (typed.status, typed.err) == (0, "")
-  assert "tuning    2 groups: 18 trials, 4 runs with fixed options, and up to 4 with" in typed.out
-  assert "encoding=none: 6 trials and not 12, as its encoding declares no alternative" in typed.out
-  assert "job 25/26: tuned encoding=rpr seed=0: rpr.k=4 train.learning_rate=0.01" in typed.out
-  assert [each[0] for each in trained.found] == 18 * [True] + 8 * [False]
+  assert "tuning    2 groups: 24 trials, 4 runs with fixed options, and up to 4 with" in typed.out
+  assert "note" not in typed.out  # none has no alternative, and as many trials, at more seeds
+  assert "job 31/32: tuned encoding=rpr seed=0: rpr.k=4 train.learning_rate=0.01" in typed.out
+  assert [each[0] for each in trained.found] == 24 * [True] + 8 * [False]
   assert trained.found[-4:] == [(False, n, *BEST[n], seed) for n in BEST for seed in (0, 1)]
   every = read_runs([Path("runs")], trials=True)[0]
   found = trials.tunings(every)
   assert {(run.task, run.seed) for run in trials.tracks(every, found)} == {
     (f"mr ({kind})", seed) for kind in (trials.FIXED, trials.TUNED) for seed in (0, 1)
   }
-  assert (len(every), len(read_runs([Path("runs")])[0])) == (26, 8)
+  assert (len(every), len(read_runs([Path("runs")])[0])) == (32, 8)
   assert [each.edges for each in found] == [[], ["train.learning_rate=0.01"]]
   assert not Path("runs/.sweep").exists()
 
@@ -67,7 +67,7 @@ def test_a_stopped_sweep_that_is_typed_again_ends_as_one_that_never_was(trained)
   trained.fails = (False, "rpr")
   assert order.command(*SWEEP).status == 130
   (said,) = under_way.sentences([Path("runs")])
-  assert "A sweep of 26 runs: 20 done, 0 begun, 6 not begun; about " in said
+  assert "A sweep of 32 runs: 26 done, 0 begun, 6 not begun; about " in said
   trained.fails = None
   assert order.command(*SWEEP).status == 0
   assert tree() == whole
@@ -80,7 +80,7 @@ def test_a_trial_that_diverged_is_not_chosen_and_one_that_failed_is_waited_for(t
   trained.diverges = (0.01, 4)
   trained.fails, trained.error = (True, "none"), ValueError("oops")
   typed = order.command(*SWEEP)
-  assert (typed.status, "6 of 26 runs failed" in typed.err) == (1, True)
+  assert (typed.status, "12 of 32 runs failed" in typed.err) == (1, True)
   assert "tuned encoding=rpr seed=0: rpr.k=4 train.learning_rate=0.001" in typed.out
   assert "tuned encoding=none seed=0: it waits for trials that failed" in typed.out
   trained.fails = None
@@ -93,7 +93,7 @@ def test_a_trial_that_diverged_is_not_chosen_and_one_that_failed_is_waited_for(t
     (["tune.train.learning_rate=1e-3"], "one value leaves nothing to choose"),
     (["tune.train.learning_rate=1e-3,1e-3"], "one value leaves nothing to choose"),
     (["tune.train.rate=1,2"], "there is no option train.rate"),
-    ([RATES, "tune.seeds=1,2"], "seed=1 is one of tune.seeds"),
+    ([RATES, "tune.seeds=1,2"], "seed=1 is a seed of trials (tune.seeds=[1,2])"),
     ([RATES, "tune.seeds=[7,7]"], "tune.seeds must be different numbers"),
     ([RATES, "tune.options=true"], "one value leaves nothing to choose"),
     (["tune.task.max_length=5,6"], "and task.max_length is none"),

@@ -196,11 +196,12 @@ def notes(found: Sequence[Tuning]) -> Iterator[str]:
       )
     if left := sum(run.summary is None for point in each.points for run in point.runs):
       yield f"{each.label}: {counted(left, 'trial')} not finished, so the choice may change."
-  if len(counts := {len(each.points) for each in found}) > 1:
-    fewer = [f"{each.label} {len(each.points)}" for each in found if len(each.points) < max(counts)]
+  counts = [sum(len(point.runs) for point in each.points) for each in found]
+  if len({*counts}) > 1:
+    pairs = zip(found, counts, strict=True)
+    fewer = [f"{each.label} {count}" for each, count in pairs if count < max(counts)]
     yield (
-      f"Groups were tuned by unequal numbers of trials: {listed(fewer, 8)}, others {max(counts)}; "
-      "an encoding without an alternative of a main option has fewer."
+      f"Groups were tuned by unequal numbers of trials: {listed(fewer, 8)}, others {max(counts)}."
     )
   if of := next((each.score for each in found if each.score), None):
     yield (

@@ -105,13 +105,14 @@ def _trials(
   """
   groups = {each.path.parent: each for each in typed if not (each.duplicate_of or each.unsuited)}
   points = {each: space.points(each.config, columns) for each in groups.values()}
-  if (runs := sum(map(len, points.values())) * len(space.seeds)) > MOST:
+  seeds = {each: space.seeds_of(each.config, own) for each, own in points.items()}
+  if (runs := sum(len(own) * len(seeds[each]) for each, own in points.items())) > MOST:
     raise UserError(
       f"these are {runs:,} trials, and a sweep has at most {MOST:,}: try fewer values"
     )
   found, known = [], set()
   for fixed, each in points.items():
-    for point, seed in itertools.product(each, (f"seed={seed}" for seed in space.seeds)):
+    for point, seed in itertools.product(each, (f"seed={seed}" for seed in seeds[fixed])):
       config = resolve(config_of({**typed[fixed], **point, "seed": seed}))
       group = " ".join(["trial", fixed.group, *point.values()])
       member = Member(0, f"{group} {seed}", group, config, of=fixed.group)

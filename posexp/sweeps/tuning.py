@@ -72,14 +72,30 @@ class Space:
       return None
     for key, lines in options.items():
       check_tuned(key, lines, columns)
+    space = cls(options, tune.option, tune.seeds)
     finals = columns.get("seed", [f"seed={shared.seed}"])
-    for seed in tune.seeds:
+    for seed in [*tune.seeds, *space.further * tune.option]:
       if f"seed={seed}" in finals:
         raise UserError(
-          f"seed={seed} is one of tune.seeds, of trials, and results are of other seeds: type "
-          "others for one of them"
+          f"seed={seed} is a seed of trials (tune.seeds={show(tune.seeds)}), and results are of "
+          "other seeds: type others for one of them"
         )
-    return cls(options, tune.option, tune.seeds)
+    return space
+
+  @property
+  def further(self) -> list[int]:
+    """Seeds of the trials that an encoding without an alternative has beside `seeds`.
+
+    It has as many trials as an encoding with one, but no second value to spend them on.
+    """
+    return [max(self.seeds) + 1 + each for each in range(len(self.seeds))]
+
+  def seeds_of(self, config: Mapping[str, Any], points: Sequence[dict]) -> list[int]:
+    """Return the seeds at which the points of a group are tried, by its config."""
+    from posexp.encodings import alternative_of  # slow to import
+
+    alone = self.alternatives and len(points) > 1 and alternative_of(config["encoding"]) is None
+    return self.seeds + self.further * alone
 
   def points(self, config: Mapping[str, Any], typed: Mapping[str, Sequence[str]]) -> list[dict]:
     """Return what is tried for a group, by its config: overrides by their options.
@@ -215,8 +231,6 @@ def plan(members: Sequence[Member]) -> Iterator[str]:
       groups.setdefault(each.of, []).append(each)
   if not groups:
     return
-  from posexp.encodings import alternative_of  # slow to import, which other sweeps do later
-
   most, trials = max(map(len, groups.values())), sum(map(len, groups.values()))
   tuned = sum(each.fixed is not None for each in members)
   fixed = sum(each.fixed is None for each in runs) - trials
@@ -226,9 +240,7 @@ def plan(members: Sequence[Member]) -> Iterator[str]:
   )
   for name, own in groups.items():
     if len(own) < most:
-      none = alternative_of(own[0].config["encoding"]) is None
-      why = ", as its encoding declares no alternative of an option" * none
-      yield f"note      {name}: {counted(len(own), 'trial')} and not {most}{why}"
+      yield f"note      {name}: {counted(len(own), 'trial')} and not {most}"
   left = sum(each.state != DONE for each in runs)
   took = usual_seconds(next(iter(groups.values()))[0].config) if left else []
   if took:
