@@ -117,7 +117,7 @@ def report(args: argparse.Namespace) -> list[Results]:
   sections = [*begun, *trials.sections(tuned, tasks)]
   said = text.document(sections) + tables.document(tasks, notes)
   print(said)
-  if tasks and not args.no_files:
+  if (tasks or any(each.figures for each in sections)) and not args.no_files:
     doing("drawing the figures")
     with writing("--out", args.out):
       write(tasks, notes, said, args.out, sections, args.figures)
@@ -157,7 +157,8 @@ def write(
   for name, rows in data.items():
     rows.to_csv(out / f"{name}.csv", index=False, errors="replace")
   if kinds:
-    every = [*(each for task in tasks for each in figures.figures(task)), *figures.of_all(tasks)]
+    every = [each for section in sections for each in section.figures]
+    every += [*(each for task in tasks for each in figures.figures(task)), *figures.of_all(tasks)]
     figures.save(every, out / "figures", kinds)
 
 

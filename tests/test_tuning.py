@@ -87,6 +87,21 @@ def test_a_trial_that_diverged_is_not_chosen_and_one_that_failed_is_waited_for(t
   assert "tuned encoding=none seed=0: train.learning_rate=0.003" in order.command(*SWEEP).out
 
 
+def test_runs_that_have_begun_have_curves_before_a_run_has_ended(trained):
+  trained.fails = (False, "rpr")
+  assert order.command(*SWEEP).status == 130
+  begun = next(Path("runs").glob("mr/none/*/seed=0/metrics.jsonl"))
+  for name in ("summary.json", "run.sha256"):
+    begun.with_name(name).unlink()
+  with begun.open("a") as file:
+    file.write('{"step": 2, "validation/accuracy": 0.75}\n')
+  (section,) = under_way.sections([Path("runs")], read_runs([Path("runs")], trials=True)[0])
+  assert section.table[1][0][1:] == ["begun", "2", "validation accuracy 60.00 75.00"]
+  (figure,) = section.figures
+  rows = figure.specs[0]["data"]["values"]
+  assert [(row["x"], row["mean"]) for row in rows] == [(1, 60.0), (2, 75.0)]
+
+
 @pytest.mark.parametrize(
   ("typed", "said"),
   [

@@ -30,6 +30,7 @@ def page(tasks: Sequence[Results], notes: Sequence[str], sections: Sequence[Sect
   """Return the whole page; `sections` come first."""
   title = escape(", ".join(results.task for results in tasks))
   drawn = Drawn()
+  first = [part for each in sections for part in _section(each, drawn)]
   body = [*_several(tasks, drawn), *(part for each in tasks for part in _task(each, drawn))]
   parts = [
     "<!doctype html>",
@@ -39,7 +40,7 @@ def page(tasks: Sequence[Results], notes: Sequence[str], sections: Sequence[Sect
     f"<style>\n{_read('page.css')}</style></head><body>",
     "<noscript>The charts of this page need JavaScript; python -m posexp.report --figures svg "
     "writes them into files.</noscript>",
-    *(part for each in sections for part in _section(each)),
+    *first,
     *body,
     _items("notes", notes),
     f'<script type="application/json" id="charts">{drawn.json()}</script>',
@@ -139,8 +140,9 @@ def _runs(results: Results) -> Iterator[str]:
   yield _details("What they have in common", (["option", "value"], common))
 
 
-def _section(section: Section) -> Iterator[str]:
+def _section(section: Section, drawn: Drawn) -> Iterator[str]:
   yield f'<section class="task"><h1>{escape(section.title)}</h1>{_table(section.table, "ranked")}'
+  yield from (_figure(figure, drawn.add(figure)) for figure in section.figures)
   yield _items("notes", section.notes)
   yield _details("Every trial", section.details) if section.details else ""
   yield "</section>"

@@ -12,13 +12,16 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posexp import storage
 from posexp.errors import UserError, counted, lasting
 from posexp.reporting.text import MISSING, Section
 from posexp.runs import Run, read_runs
-from posexp.runs.metrics import score
+from posexp.runs.metrics import Score, score
+
+if TYPE_CHECKING:
+  from posexp.reporting.figures import Figure
 
 PLANS = ".sweep/plans"
 SIZES = ("steps", "epochs", "batch_size")  # options of training that decide how long a run takes
@@ -75,26 +78,62 @@ def sections(paths: Sequence[Path], runs: Sequence[Run]) -> list[Section]:
   """Return what a report says of sweeps under way in some folders, and of the runs that have begun,
   with their scores so far; nothing where no sweep has left runs.
   """
-  said, rows = [*sentences(paths)], []
-  for run in runs if said else ():
-    if run.summary is None and run.history:
-      name = f"{run.task}/{run.encoding}/{run.digest} seed={run.seed}{' (trial)' * bool(run.trial)}"
-      rows.append([name, "failed" if run.failure else "begun", f"{run.step:,}", so_far(run)])
+  if not (said := [*sentences(paths)]):
+    return []
+  begun = [run for run in runs if run.summary is None and run.history]
   heads = ["", "state", "step", "so far"]
-  return [Section("under way", (heads, rows), said)] if said else []
+  rows = [
+    [_name(run), "failed" if run.failure else "begun", f"{run.step:,}", so_far(run)]
+    for run in begun
+  ]
+  return [Section("under way", (heads, rows), said, figures=[*_curves(begun)])]
 
 
-def so_far(run: Run) -> str:
-  """Return the score that chooses the checkpoint, of the last few evaluations, in words."""
+def _name(run: Run) -> str:
+  return f"{run.task}/{run.encoding}/{run.digest} seed={run.seed}{' (trial)' * bool(run.trial)}"
+
+
+def _evaluations(run: Run) -> tuple[Score | None, dict[int, float]]:
+  """Return the score that chooses the checkpoint, and its values so far by their steps."""
   from posexp.tasks import tasks  # slow to import
 
   keys = [key for row in run.history for key in row if key.startswith("validation/")]
   if not keys:
-    return MISSING
+    return None, {}
   chosen = getattr(tasks().get(run.settings["task.kind"]), "score", "")
   of = score(chosen if chosen in keys else keys[0])
-  numbers = [of.number(row[of.key]) for row in run.history if of.key in row]
+  return of, {row["step"]: row[of.key] for row in run.history if of.key in row}
+
+
+def so_far(run: Run) -> str:
+  """Return the score that chooses the checkpoint, of the last few evaluations, in words."""
+  of, values = _evaluations(run)
+  if of is None:
+    return MISSING
+  numbers = [*map(of.number, values.values())]
   return f"{of.title} {'… ' * (len(numbers) > LAST)}{' '.join(numbers[-LAST:])}"
+
+
+def _curves(runs: Sequence[Run]) -> Iterator[Figure]:
+  """Yield a figure for each task, with the evaluations of each run so far."""
+  from posexp.reporting.charts import Chart, Point  # slow to import
+  from posexp.reporting.figures import Figure
+  from posexp.reporting.grouping import Group
+  from posexp.reporting.significance import estimate
+
+  charts: dict[str, Chart] = {}
+  for run in runs:
+    of, values = _evaluations(run)
+    if len(values) < 2:
+      continue
+    group = Group({}, _name(run), [run], {}, {}, {}, estimate([]))
+    chart = charts.setdefault(run.task, Chart("steps", "step", of, []))
+    chart.points.extend(
+      Point(group, group.label, step, estimate([value]), [value]) for step, value in values.items()
+    )
+  for task, chart in charts.items():
+    says = "A line for each run that has begun and not ended."
+    yield Figure(f"under way, {task}", [chart], says)
 
 
 def usual_seconds(config: Mapping[str, Any]) -> list[float]:
