@@ -1,5 +1,6 @@
 """Tuned sweeps: what is tried, what is chosen, and what is trained with it."""
 
+import dataclasses
 from pathlib import Path
 
 import order
@@ -57,6 +58,8 @@ def test_trials_come_first_choose_what_is_trained_then_and_are_no_results(traine
   }
   assert (len(every), len(read_runs([Path("runs")])[0])) == (32, 8)
   assert [each.edges for each in found] == [[], ["train.learning_rate=0.01"]]
+  alike = [each._replace(mean=0.5) for each in found[1].points]
+  assert dataclasses.replace(found[1], points=alike).edges == []
   assert not Path("runs/.sweep").exists()
 
 

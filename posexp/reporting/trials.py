@@ -68,9 +68,12 @@ class Tuning:
   def edges(self) -> list[str]:
     """The options of numbers whose chosen value is the least or the greatest that was tried.
 
-    Two values of an option of the encoding itself are no range: they have no edge.
+    Two values of an option of the encoding itself are no range: they have no edge. Where all points
+    are equal, there is no best value.
     """
-    found = []
+    found: list[str] = []
+    if len({point.mean for point in self.points}) < 2:
+      return found
     for key, value in self.best.values.items() if self.best else ():
       tried = {number(as_typed(point.values[key])) for point in self.points}
       ranged = None not in tried and len(tried) > 1 + key.startswith(
