@@ -112,6 +112,20 @@ def test_what_is_new_and_what_is_dropped(options, parent, changes, new, dropped)
   assert json.loads((order.only(f"{runs}_back") / "parent.json").read_text())["new"] == dropped
 
 
+def test_a_run_of_no_steps_measures_the_weights_of_another(options, parent):
+  typed = [each for each in options if "train.steps" not in each] + ["train.steps=0"]
+  found = order.command(*typed, f"init={parent}", "runs=measured")
+  assert found.status == 0, found.err
+  before, measured = (
+    read_run(each).summary for each in (parent / "seed=0", order.only("measured"))
+  )
+  scores = {key: before[key] for key in before if key.startswith(("validation/", "test/"))}
+  assert scores.items() <= measured.items()
+  alone = order.command(*typed, "runs=nothing")
+  assert alone.status == 2
+  assert "train.steps=0 measures the weights of another run" in alone.err
+
+
 def test_the_parents_of_a_parent_are_counted(options, children):
   found = order.command(*options, f"init={children[1]}", "runs=third")
   assert found.status == 0, found.err

@@ -31,7 +31,7 @@ class Training:
 
   batch_size: Count = 32
   epochs: Count = 6
-  steps: Count | None = None  # overrides epochs
+  steps: Whole | None = None  # overrides epochs; 0 measures the weights of another run
   optimizer: str = "adamw"  # one of NAMES, or a plugin
   optimizer_options: dict[str, Any] | None = dataclasses.field(default=None, hash=False)
   learning_rate: Positive = 1e-3
@@ -105,6 +105,7 @@ def make_schedule(options: Training, steps: int) -> optax.Schedule:
   `rsqrt` falls as √(warmup / step) (Vaswani et al. 2017, section 5.3, scaled to the peak). The
   schedule is jitted as a whole: on the host each of its operations would be compiled by itself.
   """
+  steps = max(steps, 1)  # without any, the rate is not used
   peak, warmup = options.learning_rate, min(options.warmup, steps - 1)
   fall = {
     "cosine": lambda: optax.cosine_decay_schedule(peak, steps - warmup),

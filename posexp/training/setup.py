@@ -72,6 +72,11 @@ class Setup(NamedTuple):
       raise Unsuited(why)
     if parent is not None:
       _check_parent(setup, parent)
+    elif training.steps == 0:
+      raise UserError(
+        "train.steps=0 measures the weights of another run as they are: name that run with "
+        "init=RUN, or set steps"
+      )
     return setup
 
   def data_digests(self) -> dict[str, str | None]:
@@ -115,7 +120,9 @@ class Setup(NamedTuple):
     """Return how many steps training takes on these data."""
     given = self.training
     epoch = data.steps_per_epoch(given.batch_size)  # also refuses batches that there cannot be
-    if (steps := given.steps or given.epochs * epoch) > LARGEST:
+    if given.steps is not None:
+      return given.steps
+    if (steps := given.epochs * epoch) > LARGEST:
       raise UserError(f"train.epochs={given.epochs}: {steps:,} steps are too many; set fewer")
     return steps
 

@@ -54,7 +54,7 @@ def header(
   for label, text in rows.items():
     log.info("%s", printable(f"{label:<9} {text}").rstrip())
   notes = [*data.notes, *getattr(spec, "notes", ())]
-  if train["warmup"] >= facts["steps"]:
+  if train["warmup"] >= facts["steps"] > 0:
     notes.append(
       "the learning rate rises to the last step and never falls, as "
       f"train.warmup={train['warmup']} is no shorter than training"
