@@ -114,7 +114,7 @@ def test_what_is_new_and_what_is_dropped(options, parent, changes, new, dropped)
 
 def test_a_run_of_no_steps_measures_the_weights_of_another(options, parent):
   typed = [each for each in options if "train.steps" not in each] + ["train.steps=0"]
-  found = order.command(*typed, f"init={parent}", "runs=measured")
+  found = order.command("-m", *typed, f"init={parent}", "runs=measured")
   assert found.status == 0, found.err
   before, measured = (
     read_run(each).summary for each in (parent / "seed=0", order.only("measured"))

@@ -72,7 +72,7 @@ class Setup(NamedTuple):
       raise Unsuited(why)
     if parent is not None:
       _check_parent(setup, parent)
-    elif training.steps == 0:
+    if training.steps == 0 and setup.config.get("init") is None:
       raise UserError(
         "train.steps=0 measures the weights of another run as they are: name that run with "
         "init=RUN, or set steps"
