@@ -137,7 +137,7 @@ class Folder:
     if name not in self._files:
       raise UserError(f"{self.name}: no tensor {name} in it; it has {_some(self.names())}")
     file = self._file(self._files[name])
-    if name not in file.keys():
+    if name not in set(file.keys()):
       raise UserError(
         f"{self.name}: {name} is not in {self._files[name]}, where {INDEX} has it; download both"
         " again"

@@ -1,4 +1,4 @@
-"""Folders of released checkpoints: read tensor by tensor, and refused in one sentence if damaged."""
+"""Folders of released checkpoints: read by tensor, and refused in one sentence if damaged."""
 
 import json
 import pickle
