@@ -14,8 +14,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Slow to import, or optional: these may be imported where they are used.
 DEFERRED = {
   "babel", "datasets", "flax", "huggingface_hub", "hydra", "hydra_plugins", "jax", "matplotlib",
-  "num2words", "numpy", "orbax", "pandas", "pyarrow", "sacrebleu", "scipy", "sklearn",
-  "tabulate", "tensorboardX", "threadpoolctl", "tokenizers", "vl_convert", "wandb",
+  "num2words", "numpy", "orbax", "pandas", "pyarrow", "sacrebleu", "scipy", "safetensors",
+  "sklearn", "tabulate", "tensorboardX", "threadpoolctl", "tokenizers", "vl_convert", "wandb",
 }  # fmt: skip
 
 
