@@ -1,0 +1,247 @@
+"""A model as a folder that Hugging Face's `transformers` loads, for what its architectures can say.
+
+A config is written for each family that comes into question and read again: only where that gives
+the options of the model is the model one of the family. Otherwise the first difference is the
+reason why not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import nnx
+from safetensors.numpy import save
+
+from posexp import storage
+from posexp.config.checks import show
+from posexp.encodings import make_encoding, name_of
+from posexp.encodings.base import Encoding, Layer
+from posexp.encodings.rotary import RoPE
+from posexp.errors import UserError, writing
+from posexp.models.block import Size
+from posexp.released.families import ACTIVATIONS, FAMILIES, SCALED, RENAMED, Asked, Options
+from posexp.released.folder import WEIGHTS
+from posexp.released.weights import pieces
+
+END = "<|endoftext|>"
+# Options of a model that neither its weights nor what it computes depend on.
+FREE = {"dropout", "attention", "dtype", "match", "match_to", "vectors", "same_length", "memory"}
+CLASSES = {
+  "gpt2": "GPT2LMHeadModel",
+  "llama": "LlamaForCausalLM",
+  "mistral": "MistralForCausalLM",
+  "qwen2": "Qwen2ForCausalLM",
+  "qwen3": "Qwen3ForCausalLM",
+  "smollm3": "SmolLM3ForCausalLM",
+}  # of decoders, those first whose configs are plainest
+
+
+class Exported(NamedTuple):
+  """A model to be written, and what is said of it."""
+
+  encoding: Encoding
+  size: Size
+  vocab_size: int
+  length: int  # tokens of a text in training
+  params: Any  # of the model: a state of Flax
+
+
+def export(model: Exported, folder: Path, tokenizer: str | None, card: str) -> list[Path]:
+  """Write a model, its tokenizer's JSON and its card; return the files.
+
+  Raises:
+    UserError: no architecture is the model's; the message says which option stands in the way. Or
+      the folder cannot be written.
+  """
+  kind, config = config_of(model)
+  flat = {path: np.asarray(leaf[...]) for path, leaf in nnx.to_flat_state(model.params)}
+  shapes = {path: leaf.shape for path, leaf in flat.items()}
+  family = FAMILIES[kind]
+  found = {}
+  for piece in pieces(family, shapes, model.size.num_heads):
+    prefix = "" if piece.name.startswith("^") else family.base
+    found[prefix + piece.name.removeprefix("^")] = piece.join([flat[path] for path in piece.paths])
+  ends = {"bos_token_id": 0, "eos_token_id": 0}
+  files = {
+    "config.json": _json(config | ends | {"dtype": str(next(iter(found.values())).dtype)}),
+    "generation_config.json": _json(ends),
+    "README.md": card.replace("ARCHITECTURE", CLASSES[kind]).encode(),
+    WEIGHTS: save(found, {"format": "pt"}),
+  }
+  if tokenizer is not None:
+    names = {"bos_token": END, "eos_token": END, "model_max_length": model.length}
+    files["tokenizer.json"] = tokenizer.encode()
+    files["tokenizer_config.json"] = _json({"tokenizer_class": "PreTrainedTokenizerFast"} | names)
+  with writing("FOLDER", folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    if others := sorted({each.name for each in folder.iterdir()} - {*files}):
+      raise UserError(f"{folder} holds other files ({others[0]}): give a folder of its own")
+    for name, data in files.items():
+      (folder / name).write_bytes(data)
+  return [folder / name for name in files]
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+  return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode()
+
+
+def config_of(model: Exported) -> tuple[str, Options]:
+  """Return the family of a model, and its config.
+
+  Raises:
+    UserError: it is of none; the message names the option that stands in the way of the nearest.
+  """
+  nearest: list[str] | None = None
+  for kind in CLASSES:
+    config, why = _config(kind, model), []
+    try:
+      options, encoding = FAMILIES[kind].options(Asked(kind, config, FAMILIES[kind]))
+      why = differences(model, Size(**options), make_encoding(encoding))
+    except (UserError, ValueError, TypeError) as error:
+      why = [f"{kind}: {error}"] * 9
+    if not why:
+      return kind, config
+    why[0] = f"{why[0]} (the nearest is {CLASSES[kind]})"
+    if nearest is None or len(why) < len(nearest):
+      nearest = why
+  more = f", and {len(nearest) - 1} more" if len(nearest) > 1 else ""
+  raise UserError(f"no architecture of transformers has {nearest[0]}{more}")
+
+
+def differences(model: Exported, size: Size, encoding: Encoding) -> list[str]:
+  """Return the options in which a model differs from another, with the values that would do."""
+  found = []
+  for field in dataclasses.fields(Size):
+    ours, theirs = getattr(model.size, field.name), getattr(size, field.name)
+    same = ours == theirs or {field.name: (ours, theirs)} in _equal(model.size)
+    if field.name not in FREE and not same:
+      found.append(f"model.{field.name}={show(ours)}: train with model.{field.name}={show(theirs)}")
+  count = model.size.num_layers
+  pairs = zip(model.encoding.layers(count), encoding.layers(count), strict=True)
+  for number, (ours, theirs) in enumerate(pairs):
+    if ours != theirs:
+      return [*found, _difference(number, ours, theirs)]
+  if model.encoding.acts_in != encoding.acts_in:
+    found.append(f"encoding={name_of(model.encoding)}: train with encoding={name_of(encoding)}")
+  return found
+
+
+def _equal(size: Size) -> list[dict[str, tuple]]:
+  """Return options that say the same in two ways."""
+  return [
+    {"num_kv_heads": (None, size.num_heads)},
+    {"head_dim": (None, size.width_of_head)},
+    {"head_dim": (size.width_of_head, None)},
+    {"num_kv_heads": (size.num_heads, None)},
+  ]
+
+
+def _difference(number: int, ours: Layer, theirs: Layer) -> str:
+  """Return in what a layer differs from the one that an architecture has there."""
+  if type(ours.encoding) is type(theirs.encoding):
+    name = name_of(ours.encoding)
+    for field in dataclasses.fields(ours.encoding):
+      one, other = (getattr(each.encoding, field.name) for each in (ours, theirs))
+      if one != other:
+        option = f"{name}.{field.name}"
+        return f"{option}={show(one)}: train with {option}={show(other)}"
+    one, other = ({"window": each.window, "chunk": each.chunk} for each in (ours, theirs))
+    return f"{show(one)} in layer {number}: train with {show(other)}"
+  one, other = (name_of(each.encoding) for each in (ours, theirs))
+  return f"encoding={one} in layer {number}: train with encoding={other}"
+
+
+def _config(kind: str, model: Exported) -> Options:
+  """Return the config of a family that is nearest to a model."""
+  size, layers = model.size, [*model.encoding.layers(model.size.num_layers)]
+  config = {"model_type": kind, "architectures": [CLASSES[kind]], "vocab_size": model.vocab_size}
+  config["tie_word_embeddings"] = size.tie_embeddings
+  if kind == "gpt2":
+    limit = model.encoding.limit or model.length
+    return config | {
+      **{"n_embd": size.d_model, "n_head": size.num_heads, "n_layer": size.num_layers},
+      **{"n_inner": size.d_ff, "n_positions": limit, "layer_norm_epsilon": size.norm_epsilon},
+      "activation_function": _activation(size.feed_forward, 0, "gelu_new"),
+    }
+  bias = size.bias.split("+")
+  config |= {
+    **{"hidden_size": size.d_model, "num_hidden_layers": size.num_layers},
+    **{"num_attention_heads": size.num_heads, "intermediate_size": size.d_ff},
+    **{"num_key_value_heads": size.num_kv_heads or size.num_heads},
+    **{"head_dim": size.width_of_head, "rms_norm_eps": size.norm_epsilon},
+    "hidden_act": _activation(size.feed_forward, 1, "silu"),
+  }
+  keys = FAMILIES[kind].keys
+  given = {"attention_bias": "out" in bias or "all" in bias}
+  given |= {"mlp_bias": not {"feed_forward", "all"}.isdisjoint(bias)}
+  windows = [layer.window for layer in layers]
+  window = max(filter(None, windows), default=None)
+  given["sliding_window"] = window
+  if kind != "mistral":
+    given["use_sliding_window"] = window is not None
+    if window is not None:
+      names = ["sliding_attention" if each else "full_attention" for each in windows]
+      given["layer_types"] = names
+  turns = [isinstance(layer.encoding, RoPE) for layer in layers]
+  given["no_rope_layers"] = [int(each) for each in turns]
+  config |= {key: value for key, value in given.items() if key in keys}
+  rope = next((layer.encoding for layer in layers if isinstance(layer.encoding, RoPE)), RoPE())
+  return config | _rope(rope, model.length)
+
+
+def _activation(ours: str, gated: int, otherwise: str) -> str:
+  """Return Hugging Face's name of an activation."""
+  found = (theirs for theirs, names in reversed(ACTIVATIONS.items()) if names[gated] == ours)
+  first = [*found]
+  return otherwise if otherwise in first or not first else first[-1]
+
+
+def _rope(rope: RoPE, length: int) -> Options:
+  """Return the keys of a config that say how a model turns queries and keys."""
+  kind = "default" if rope.scaling == "none" else rope.scaling
+  given = {"rope_type": kind, "rope_theta": rope.base}
+  for key in SCALED.get(kind, ()):
+    value = getattr(rope, RENAMED.get(key, key))
+    if value is not None and not (key == "truncate" and value):
+      given[key] = [*value] if isinstance(value, tuple) else value
+  trained = rope.trained_length or length
+  if kind == "llama3":
+    given.setdefault("low_freq_factor", 1.0)
+    given.setdefault("high_freq_factor", 4.0)
+  if kind not in ("default", "linear", "dynamic"):
+    given["original_max_position_embeddings"] = trained
+  longest = trained if kind == "dynamic" else max(length, round(trained * rope.factor))
+  return {"rope_parameters": given, "max_position_embeddings": longest}
+
+
+def tokenizer_of(content: Mapping[str, Any]) -> str | None:
+  """Return the JSON of a tokenizer for that of a vocabulary; None for words, which it cannot say.
+
+  Characters that the vocabulary lacks are left out by it.
+  """
+  from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+  kind = content.get("kind")
+  if kind is None:  # it is one
+    return json.dumps(content, ensure_ascii=False)
+  if kind == "bpe":
+    made = Tokenizer.from_str(content["bpe"])
+  elif kind == "byte":
+    letters = storage_letters()
+    made = Tokenizer(models.BPE({END: 0} | {each: i + 1 for i, each in enumerate(letters)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([END])
+  elif kind == "char" and not content.get("unknown"):
+    words = {END: 0} | {each: i + 1 for i, each in enumerate(content["characters"])}
+    made = Tokenizer(models.BPE(words, []))
+    made.decoder = decoders.Fuse()
+    made.add_special_tokens([END])
+  else:
+    return None
+  return made.to_str()
