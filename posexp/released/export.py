@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,20 +17,22 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save
 
-from posexp import storage
 from posexp.config.checks import show
+from posexp.data.tokenizer import END
+from posexp.data.vocabulary import byte_letters
 from posexp.encodings import make_encoding, name_of
 from posexp.encodings.base import Encoding, Layer
 from posexp.encodings.rotary import RoPE
+from posexp.encodings.scaling import LLAMA_FAST, SLOW
 from posexp.errors import UserError, writing
 from posexp.models.block import Size
-from posexp.released.families import ACTIVATIONS, FAMILIES, SCALED, RENAMED, Asked, Options
+from posexp.models.parts import PARTS
+from posexp.released.families import ACTIVATIONS, FAMILIES, RENAMED, SCALED, Asked, Options
 from posexp.released.folder import WEIGHTS
 from posexp.released.weights import pieces
 
-END = "<|endoftext|>"
 # Options of a model that neither its weights nor what it computes depend on.
-FREE = {"dropout", "attention", "dtype", "match", "match_to", "vectors", "same_length", "memory"}
+FREE = {"dropout", "attention", "dtype", "match", "match_to", "vectors"}
 CLASSES = {
   "gpt2": "GPT2LMHeadModel",
   "llama": "LlamaForCausalLM",
@@ -117,28 +119,35 @@ def differences(model: Exported, size: Size, encoding: Encoding) -> list[str]:
   """Return the options in which a model differs from another, with the values that would do."""
   found = []
   for field in dataclasses.fields(Size):
-    ours, theirs = getattr(model.size, field.name), getattr(size, field.name)
-    same = ours == theirs or {field.name: (ours, theirs)} in _equal(model.size)
-    if field.name not in FREE and not same:
-      found.append(f"model.{field.name}={show(ours)}: train with model.{field.name}={show(theirs)}")
+    name, ours, theirs = field.name, *(_said(each, field.name) for each in (model.size, size))
+    if name not in FREE and ours != theirs:
+      typed, other = (show(getattr(each, name)) for each in (model.size, size))
+      found.append(f"model.{name}={typed}: train with model.{name}={other}")
   count = model.size.num_layers
   pairs = zip(model.encoding.layers(count), encoding.layers(count), strict=True)
   for number, (ours, theirs) in enumerate(pairs):
-    if ours != theirs:
-      return [*found, _difference(number, ours, theirs)]
-  if model.encoding.acts_in != encoding.acts_in:
-    found.append(f"encoding={name_of(model.encoding)}: train with encoding={name_of(encoding)}")
+    if _explicit(ours) != _explicit(theirs):
+      return [*found, _difference(number, _explicit(ours), _explicit(theirs))]
   return found
 
 
-def _equal(size: Size) -> list[dict[str, tuple]]:
-  """Return options that say the same in two ways."""
-  return [
-    {"num_kv_heads": (None, size.num_heads)},
-    {"head_dim": (None, size.width_of_head)},
-    {"head_dim": (size.width_of_head, None)},
-    {"num_kv_heads": (size.num_heads, None)},
-  ]
+def _said(size: Size, name: str) -> Any:
+  """Return what an option says, in one of the ways in which it can be said."""
+  if name == "bias":  # a tied head has none
+    return {part for part in PARTS if size.has_bias(part) and part != "head"} | (
+      {"head"} if size.has_bias("head") and not size.tie_embeddings else set()
+    )
+  ways = {"num_kv_heads": size.kv_heads, "head_dim": size.width_of_head}
+  return ways.get(name, getattr(size, name))
+
+
+def _explicit(layer: Layer) -> Layer:
+  """Return a layer whose rotation has the limits of Llama 3 in numbers."""
+  rope = layer.encoding
+  if not isinstance(rope, RoPE) or rope.scaling != "llama3":
+    return layer
+  limits = {"beta_slow": rope.beta_slow or SLOW, "beta_fast": rope.beta_fast or LLAMA_FAST}
+  return layer._replace(encoding=dataclasses.replace(rope, **limits))
 
 
 def _difference(number: int, ours: Layer, theirs: Layer) -> str:
@@ -211,8 +220,8 @@ def _rope(rope: RoPE, length: int) -> Options:
       given[key] = [*value] if isinstance(value, tuple) else value
   trained = rope.trained_length or length
   if kind == "llama3":
-    given.setdefault("low_freq_factor", 1.0)
-    given.setdefault("high_freq_factor", 4.0)
+    given |= {"low_freq_factor": rope.beta_slow or SLOW}
+    given |= {"high_freq_factor": rope.beta_fast or LLAMA_FAST}
   if kind not in ("default", "linear", "dynamic"):
     given["original_max_position_embeddings"] = trained
   longest = trained if kind == "dynamic" else max(length, round(trained * rope.factor))
@@ -232,7 +241,7 @@ def tokenizer_of(content: Mapping[str, Any]) -> str | None:
   if kind == "bpe":
     made = Tokenizer.from_str(content["bpe"])
   elif kind == "byte":
-    letters = storage_letters()
+    letters = byte_letters()
     made = Tokenizer(models.BPE({END: 0} | {each: i + 1 for i, each in enumerate(letters)}, []))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
