@@ -126,12 +126,13 @@ class Disentangled(Relation):
     features = num_heads * head_dim
 
     def project(term: str) -> Linear | None:
-      if term not in self.terms or encoding.share_maps:
+      if term not in self.terms:
         return None
       return projection(features, bias=encoding.biases, rngs=rngs)
 
-    self.key = project("content_to_position")
-    self.query = project("position_to_content")
+    if not encoding.share_maps:
+      self.key = project("content_to_position")
+      self.query = project("position_to_content")
 
   def bind(self, query, key):
     if self.encoding.share_maps:  # with their biases, which the layer's maps leave out otherwise

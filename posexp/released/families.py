@@ -1,8 +1,7 @@
 """Families of released models: what their configs ask for, and where their files have it.
 
-A family is a row of FAMILIES: a table of names, the keys of its config with the values that hold
-where the config is silent, and a function from them to posexp's options. Names and formulas are
-those of Hugging Face's code (transformers 5.24.0).
+A family is a row of families.yaml and a function of its name here, from the keys of a config to
+the options of posexp's model and those of the encoding.
 """
 
 from __future__ import annotations
@@ -10,96 +9,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import yaml
 
 from posexp.errors import UserError
 
 Options = dict[str, Any]
 
-# A module of posexp's model -> the file's. Those with a dot in front are in each layer, a + joins
-# what the file has in one tensor, and ^ is in front of names without the family's prefix.
-ATTENTION = {f".attention/{ours}": f"self_attn.{ours[0]}_proj" for ours in ("query", "key")}
-ATTENTION |= {".attention/value": "self_attn.v_proj", ".attention/out": "self_attn.o_proj"}
-LLAMA = ATTENTION | {
-  "embed": "embed_tokens",
-  ".attention_norm": "input_layernorm",
-  ".feed_forward_norm": "post_attention_layernorm",
-  ".feed_forward/gate": "mlp.gate_proj",
-  ".feed_forward/up": "mlp.up_proj",
-  ".feed_forward/down": "mlp.down_proj",
-  "norm": "norm",
-  "head": "^lm_head",
-}
-QK_NORMS = {".attention/query_norm": "self_attn.q_norm", ".attention/key_norm": "self_attn.k_norm"}
-OLMO = LLAMA | QK_NORMS | {".attention_norm": "post_attention_layernorm"}
-OLMO |= {".feed_forward_norm": "post_feedforward_layernorm"}
-GEMMA = LLAMA | QK_NORMS | {".attention_out_norm": "post_attention_layernorm"}
-GEMMA |= {".feed_forward_norm": "pre_feedforward_layernorm"}
-GEMMA |= {".feed_forward_out_norm": "post_feedforward_layernorm"}
-GPT2 = {
-  "embed": "wte",
-  "embed/vector": "wpe",
-  ".attention_norm": "ln_1",
-  ".attention/query+key+value": "attn.c_attn",
-  ".attention/out": "attn.c_proj",
-  ".feed_forward_norm": "ln_2",
-  ".feed_forward/up": "mlp.c_fc",
-  ".feed_forward/down": "mlp.c_proj",
-  "norm": "ln_f",
-  "head": "^lm_head",
-}
-NEOX = {
-  "embed": "embed_in",
-  ".attention_norm": "input_layernorm",
-  ".attention/query+key+value": "attention.query_key_value",
-  ".attention/out": "attention.dense",
-  ".feed_forward_norm": "post_attention_layernorm",
-  ".feed_forward/up": "mlp.dense_h_to_4h",
-  ".feed_forward/down": "mlp.dense_4h_to_h",
-  "norm": "final_layer_norm",
-  "head": "^embed_out",
-}
-BERT = {
-  "embed": "embeddings.word_embeddings",
-  "embed/vector": "embeddings.position_embeddings",
-  "types": "embeddings.token_type_embeddings.weight",
-  "embed_norm": "embeddings.LayerNorm",
-  ".attention/query": "attention.self.query",
-  ".attention/key": "attention.self.key",
-  ".attention/value": "attention.self.value",
-  ".attention/out": "attention.output.dense",
-  ".attention_norm": "attention.output.LayerNorm",
-  ".feed_forward/up": "intermediate.dense",
-  ".feed_forward/down": "output.dense",
-  ".feed_forward_norm": "output.LayerNorm",
-  "transform": "^cls.predictions.transform.dense",
-  "transform_norm": "^cls.predictions.transform.LayerNorm",
-  "head": "^cls.predictions.decoder",
-  "bias": "^cls.predictions.bias",
-}
-ROBERTA = BERT | {"transform": "^lm_head.dense", "transform_norm": "^lm_head.layer_norm"}
-ROBERTA |= {"head": "^lm_head.decoder", "bias": "^lm_head.bias"}
-DEBERTA = BERT | {"shared": "encoder.rel_embeddings", "shared/norm": "encoder.LayerNorm"}
-DEBERTA |= {f".attention/{each}": f"attention.self.{each}_proj" for each in ("query", "key")}
-DEBERTA |= {".attention/value": "attention.self.value_proj"}
-DEBERTA |= {".attention/relation/key": "attention.self.pos_key_proj"}
-DEBERTA |= {".attention/relation/query": "attention.self.pos_query_proj"}
-MODERN = {
-  "embed": "embeddings.tok_embeddings",
-  "embed_norm": "embeddings.norm",
-  ".attention_norm": "attn_norm",
-  ".attention/query+key+value": "attn.Wqkv",
-  ".attention/out": "attn.Wo",
-  ".feed_forward_norm": "mlp_norm",
-  ".feed_forward/gate+up": "mlp.Wi",
-  ".feed_forward/down": "mlp.Wo",
-  "norm": "final_norm",
-  "transform": "^head.dense",
-  "transform_norm": "^head.norm",
-  "head": "^decoder",
-  "bias": "^decoder.bias",
-}
 # Tensors that are no parameters of what is read: buffers, poolers, other heads, copies.
 IGNORED = (
   r"rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias|embeddings\.position_ids|pooler\..*"
@@ -125,28 +44,6 @@ FREE = {
 # Keys that all families have, at the values at which the model is the one that is read.
 FIXED = {"is_encoder_decoder": (False, None), "add_cross_attention": (False, None)}
 FIXED |= {"is_decoder": (False, None), "tie_encoder_decoder": (False, None)}
-ROPE = {"rope_theta": None, "rope_scaling": None, "rope_parameters": None}
-ROPE |= {"original_max_position_embeddings": None, "max_position_embeddings": 2048}
-DECODER = ROPE | {
-  **{"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "hidden_act": "silu"},
-  **{"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": None},
-  **{"head_dim": None, "rms_norm_eps": 1e-6, "tie_word_embeddings": False},
-}
-QWEN = DECODER | {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32}
-QWEN |= {"max_position_embeddings": 32768, "use_sliding_window": False, "sliding_window": 4096}
-QWEN |= {"max_window_layers": 28, "layer_types": None}
-GEMMAS = DECODER | {
-  **{"vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216, "head_dim": 256},
-  **{"num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4},
-  **{"hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 8192},
-  **{"tie_word_embeddings": True, "attention_bias": False, "query_pre_attn_scalar": 256},
-  **{"sliding_window": 4096, "layer_types": None, "final_logit_softcapping": 30.0},
-}
-ENCODER = {
-  **{"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
-  **{"intermediate_size": 3072, "hidden_act": "gelu", "max_position_embeddings": 512},
-  **{"type_vocab_size": 2, "layer_norm_eps": 1e-12, "tie_word_embeddings": True},
-}
 # Hugging Face's activations -> posexp's, without a gate and with one.
 TANH = ("gelu_tanh", "geglu_tanh")
 ACTIVATIONS = {"silu": ("silu", "swiglu"), "swish": ("silu", "swiglu"), "relu": ("relu", "reglu")}
@@ -166,12 +63,46 @@ RENAMED = {"low_freq_factor": "beta_slow", "high_freq_factor": "beta_fast"}
 RENAMED |= {"short_factor": "short_factors", "long_factor": "long_factors"}
 
 
+BLOCK = "qkv+out+feed_forward"  # all maps of a block
+
+
+class Family(NamedTuple):
+  """What the released models of one `model_type` have in common: a row of families.yaml."""
+
+  name: str
+  options: str  # the name of the function that maps a config to options of model and encoding
+  base: str  # in front of names
+  layer: str  # and of those of a layer
+  names: dict[str, str]
+  keys: dict[str, Any]
+  fixed: dict[str, list] = MappingProxyType({})
+  free: list[str] | tuple[str, ...] = ()
+  transposed: bool = True  # whether matrices are [out, in]
+  by_heads: bool = False  # whether features of joined tensors alternate from head to head
+  causal: bool = True
+  head: list[str | None] = (None, None)  # keys of an encoder's head: activation, and first bias
+
+
+def read_families(text: str) -> dict[str, Family]:
+  """Return the families of a YAML text, each with the rows of the one that it is like."""
+  rows = yaml.safe_load(text)
+  found: dict[str, dict[str, Any]] = {}
+  for name, row in rows.items():
+    before = found.get(row.pop("like", None), {})
+    added = {part: before.get(part, {}) | row.get(part, {}) for part in ("names", "keys")}
+    found[name] = before | row | added | {"name": name}
+  return {name: Family(**row) for name, row in found.items()}
+
+
+FAMILIES = read_families(Path(__file__).with_name("families.yaml").read_text(encoding="utf-8"))
+
+
 class Asked:
   """A config, asked for its keys by name; a key that the family does not have is refused."""
 
   def __init__(self, name: str, config: Mapping[str, Any], family: Family):
     self.name, self.config, self.family = name, config, family
-    known = family.keys.keys() | FREE | FIXED.keys() | family.fixed.keys() | {*family.free}
+    known = {*family.keys, *FREE, *FIXED, *family.fixed, *family.free}
     if unknown := sorted(key for key in config if key not in known and key[:1] != "_"):
       raise self.refused(unknown[0], "which posexp does not know and will not ignore")
     for key, allowed in (FIXED | {**family.fixed}).items():
@@ -318,13 +249,16 @@ def mistral(ask: Asked) -> tuple[Options, Options]:
   return decoder(ask), rotary(ask, 1e4, [ask("sliding_window")])
 
 
-def qwen(ask: Asked) -> tuple[Options, Options]:
+def qwen(ask: Asked, **more: Any) -> tuple[Options, Options]:
   window = ask("sliding_window") if ask("use_sliding_window") else None
   slides = ask.kinds(lambda layer: window is not None and layer >= ask("max_window_layers"))
-  more = {"bias": "qkv"}
-  if "attention_bias" in ask.family.keys:  # the third
-    more = {"bias": bias(ask, attention_bias="qkv+out"), "qk_norm": True}
-  return decoder(ask, **more), rotary(ask, 1e4, [window if each else None for each in slides])
+  return decoder(ask, **{"bias": "qkv"} | more), rotary(
+    ask, 1e4, [window if each else None for each in slides]
+  )
+
+
+def qwen3(ask: Asked) -> tuple[Options, Options]:
+  return qwen(ask, bias=bias(ask, attention_bias="qkv+out"), qk_norm=True)
 
 
 def smollm(ask: Asked) -> tuple[Options, Options]:
@@ -415,13 +349,14 @@ def encoder(ask: Asked, **more: Any) -> Options:
   return model | {"token_types": ask.number("type_vocab_size", 0)} | more
 
 
-def bert(ask: Asked) -> tuple[Options, Options]:
-  first = 0
-  if ask.family.names is ROBERTA:
-    first = ask.number("pad_token_id", 0) + 1
+def bert(ask: Asked, first: int = 0) -> tuple[Options, Options]:
   rows = ask.number("max_position_embeddings") - first
   table = {"length": rows} | ({"first": first} if first else {})
   return encoder(ask), {"encoding": "learned", "learned": table}
+
+
+def roberta(ask: Asked) -> tuple[Options, Options]:
+  return bert(ask, ask.number("pad_token_id", 0) + 1)
 
 
 def deberta(ask: Asked) -> tuple[Options, Options]:
@@ -455,148 +390,7 @@ def modern(ask: Asked) -> tuple[Options, Options]:
   return model, by_kind(ask, slides, ask.number("local_attention"), turns)
 
 
-BLOCK = "qkv+out+feed_forward"
-
-
-class Family(NamedTuple):
-  """What the released models of one `model_type` have in common."""
-
-  names: dict[str, str]
-  options: Callable[[Asked], tuple[Options, Options]]  # of the model, and of the encoding
-  keys: dict[str, Any]  # that it reads, with the values that hold where the config is silent
-  base: str = "model."  # in front of names
-  layer: str = "layers."  # and of those of a layer
-  fixed: Mapping[str, tuple] = MappingProxyType(
-    {}
-  )  # keys with values at which nothing changes, the silent one first
-  free: tuple[str, ...] = ()  # keys that this family does not read
-  transposed: bool = True  # whether matrices are [out, in]
-  by_heads: bool = False  # whether rows of joined matrices are in the order of heads
-  causal: bool = True
-  head: tuple[str, str] = ("", "")  # keys of an encoder's head: its activation, its first bias
-
-
-BIASED = {"attention_bias": False, "mlp_bias": False}
-ABSOLUTE = {"position_embedding_type": ("absolute", None)}
-FAMILIES = {
-  "llama": Family(LLAMA, llama, DECODER | BIASED),
-  "mistral": Family(
-    LLAMA,
-    mistral,
-    DECODER | {"num_key_value_heads": 8, "sliding_window": 4096, "intermediate_size": 14336},
-    free=("layer_types",),
-  ),
-  "qwen2": Family(LLAMA, qwen, QWEN, free=("attention_bias",)),
-  "qwen3": Family(LLAMA | QK_NORMS, qwen, QWEN | {"attention_bias": False, "head_dim": 128}),
-  "smollm3": Family(
-    LLAMA,
-    smollm,
-    QWEN
-    | BIASED
-    | {"num_key_value_heads": 4, "no_rope_layers": None, "no_rope_layer_interval": 4}
-    | {"tie_word_embeddings": True, "hidden_size": 2048, "num_attention_heads": 16}
-    | {"vocab_size": 128256, "num_hidden_layers": 36, "intermediate_size": 11008}
-    | {"sliding_window": None},
-  ),
-  "gpt2": Family(
-    GPT2,
-    gpt2,
-    {
-      **{"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
-      **{"n_inner": None, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5},
-      **{"scale_attn_weights": True, "tie_word_embeddings": True},
-    },
-    base="transformer.",
-    layer="h.",
-    fixed={"scale_attn_by_inverse_layer_idx": (False,)},
-    free=(
-      "reorder_and_upcast_attn",
-      *(
-        f"summary_{each}"
-        for each in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")
-      ),
-    ),
-    transposed=False,
-  ),
-  "bert": Family(
-    BERT, bert, ENCODER, "bert.", "encoder.layer.", ABSOLUTE, causal=False, head=("hidden_act", "")
-  ),
-  "roberta": Family(
-    ROBERTA,
-    bert,
-    ENCODER | {"vocab_size": 50265, "pad_token_id": 1},
-    "roberta.",
-    "encoder.layer.",
-    ABSOLUTE,
-    causal=False,
-  ),
-  "olmo2": Family(
-    OLMO, olmo, DECODER | {"vocab_size": 50304, "rms_norm_eps": 1e-5, "attention_bias": False}
-  ),
-  "gemma2": Family(
-    GEMMA,
-    gemma2,
-    GEMMAS | {"attn_logit_softcapping": 50.0},
-    free=("use_bidirectional_attention", "hidden_act"),
-  ),
-  "gemma3_text": Family(
-    GEMMA,
-    gemma3,
-    GEMMAS
-    | {"vocab_size": 262208, "sliding_window_pattern": 6, "rope_local_base_freq": None}
-    | {"max_position_embeddings": 131072, "final_logit_softcapping": None},
-    fixed={"use_bidirectional_attention": (False, None)},
-    free=("attn_logit_softcapping", "hidden_act"),
-  ),
-  "modernbert": Family(
-    MODERN,
-    modern,
-    ROPE
-    | {"vocab_size": 50368, "hidden_size": 768, "intermediate_size": 1152, "layer_types": None}
-    | {"num_hidden_layers": 22, "num_attention_heads": 12, "hidden_activation": "gelu"}
-    | {"norm_eps": 1e-5, "norm_bias": False, "local_attention": 128, "decoder_bias": True}
-    | {"global_attn_every_n_layers": 3, "global_rope_theta": None, "local_rope_theta": None}
-    | {"classifier_activation": "gelu", "classifier_bias": False, "tie_word_embeddings": True}
-    | {"max_position_embeddings": 8192}
-    | BIASED,
-    fixed=ABSOLUTE,
-    free=(
-      "layer_norm_eps",
-      "deterministic_flash_attn",
-      "repad_logits_with_grad",
-      "sparse_prediction",
-      "sparse_pred_ignore_index",
-      "reference_compile",
-    ),
-    causal=False,
-    head=("classifier_activation", "classifier_bias"),
-  ),
-  "gpt_neox": Family(
-    NEOX,
-    neox,
-    ROPE
-    | {"vocab_size": 50432, "hidden_size": 6144, "num_hidden_layers": 44, "hidden_act": "gelu"}
-    | {"num_attention_heads": 64, "intermediate_size": 24576, "layer_norm_eps": 1e-5}
-    | {"tie_word_embeddings": False, "use_parallel_residual": True, "attention_bias": True}
-    | {"rotary_emb_base": None, "rotary_pct": 0.25},
-    base="gpt_neox.",
-    free=("partial_rotary_factor", "is_decoder"),
-    by_heads=True,
-  ),
-  "deberta-v2": Family(
-    DEBERTA,
-    deberta,
-    ENCODER
-    | {"vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "type_vocab_size": 0}
-    | {"num_attention_heads": 24, "intermediate_size": 6144, "layer_norm_eps": 1e-7}
-    | {"relative_attention": False, "max_relative_positions": -1, "pos_att_type": None}
-    | {"position_buckets": -1, "norm_rel_ebd": "none", "share_att_key": False, "legacy": True}
-    | {"position_biased_input": True, "embedding_size": None},
-    "deberta.",
-    "encoder.layer.",
-    fixed={"conv_kernel_size": (0, None)},
-    free=("conv_act",),
-    causal=False,
-    head=("hidden_act", ""),
-  ),
-}
+OPTIONS = {
+  each.__name__: each
+  for each in (llama, mistral, qwen, qwen3, smollm, olmo, gemma2, gemma3, gpt2, neox)
+} | {each.__name__: each for each in (bert, roberta, deberta, modern)}

@@ -2,40 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Override
+
+from posexp.config import encodings_node
+from posexp.config.checks import show
+from posexp.config.overrides import read
 from posexp.errors import UserError
 from posexp.released.families import Options
+from posexp.released.folder import PREFIX
 from posexp.released.weights import Released
+
+PEEK = 4096  # bytes of each tensor by which weights are known again
 
 
 def changed(released: Released, typed: Mapping[str, Any]) -> tuple[Options, Options]:
   """Return the options of the model, and of the encoding, with those that were typed.
 
-  `rope.base=…` of a model whose layers differ is that of all of its layers with RoPE.
+  `rope.base=…` of a model whose layers differ is that of all of its layers with RoPE, and
+  `encoding=rope` has the options of the first of them.
 
   Raises:
-    UserError: an option has no section.
+    UserError: an option is of none of these.
   """
   model, encoding = dict(released.model), dict(released.encoding)
-  if (name := typed.get("encoding")) is not None and name != encoding["encoding"]:
-    encoding = {"encoding": name}
+  name = typed.get("encoding", own := encoding["encoding"])
+  if name != own:
+    first = {}
+    if name == "rope" and own == "by_layer":
+      words = next(each for each in encoding["by_layer"]["pattern"] if "rope" in each).split(
+        "rope "
+      )[1]
+      first = dict(word.split("=", 1) for word in words.split() if not word.startswith("window="))
+    encoding = {"encoding": name} | ({name: first} if first else {})
   for key, value in typed.items():
     section, _, option = key.partition(".")
-    if key == "encoding":
-      continue
     if section == "model":
       model[option] = value
-    elif section == "rope" and encoding["encoding"] == "by_layer":
+    elif section == "rope" and name == "by_layer" and "by_layer" in encoding:
       pattern = encoding["by_layer"]["pattern"]
       encoding["by_layer"] = {"pattern": [with_word(each, option, value) for each in pattern]}
-    elif section == encoding["encoding"]:
+    elif section == name:
       encoding[section] = dict(encoding.get(section) or {}) | {option: value}
-    else:
+    elif key != "encoding":
       raise UserError(
-        f"{key}: {released.folder.name} has encoding={encoding['encoding']}, so give encoding= or "
-        f"options of {encoding['encoding']} or of model"
+        f"{key}: {released.folder.name} has encoding={name}, so give encoding= or options of "
+        f"{name} or of model"
       )
   return model, encoding
 
@@ -47,3 +64,80 @@ def with_word(part: str, option: str, value: Any) -> str:
     return part
   kept = [each for each in words if not each.startswith(f"{option}=")]
   return " ".join([*kept, f"{option}={str(value).replace(' ', '')}"])
+
+
+def overrides(released: Released, typed: Sequence[str], sections: Sequence[str]) -> list[str]:
+  """Return the options of a run of a released model as one types them, followed by those typed.
+
+  Args:
+    released: the model.
+    typed: options with their values, as "rope.factor=4"; what these say counts.
+    sections: the names of all encodings.
+  """
+  given = dict(word.lstrip("+").split("=", 1) for word in typed if "=" in word)
+  name = given.get("encoding", released.encoding["encoding"])
+  own = {k: v for k, v in given.items() if k == "encoding" or k.startswith("rope.")}
+  if name not in sections or any("," in v.partition("[")[0] for v in own.values()):  # of a sweep
+    own, name = {}, released.encoding["encoding"]
+  if name not in ("rope", "by_layer"):
+    own = {"encoding": name}
+  model, encoding = changed(released, own)
+  found = {"task.tokenizer": "given", "encoding": encoding["encoding"]}
+  if released.family.causal:
+    found |= {"task.vocab_size": "null"}
+  else:
+    found |= {"task.cls": "true"}
+  found |= {f"model.{key}": show(value) for key, value in model.items()}
+  inner = encoding.get(encoding["encoding"]) or {}
+  found |= {f"{encoding['encoding']}.{key}": show(value) for key, value in inner.items()}
+  by_layer = encoding["encoding"] == "by_layer"
+  kept = [word for word in typed if not (by_layer and own and word.startswith("rope."))]
+  return [f"{key}={value}" for key, value in found.items() if key not in given] + kept
+
+
+def of_released(typed: list[Override]) -> list[Override]:
+  """Return the options of a command line, after those of the model that `init=hf:...` names."""
+  names = [each.value() for each in typed if each.key_or_group == "init"]
+  if not names or not str(names[-1]).startswith(PREFIX):
+    return typed
+  lines = [each.input_line for each in typed]
+  return read(overrides(Released.open(names[-1]), lines, [*encodings_node()]))
+
+
+def tokens_of(released: Released) -> str:
+  """Return the JSON of the folder's tokenizer for `Vocabulary.opened` and `tokenizer.Given`.
+
+  Documents begin with the token that the tokenizer puts before a text, or else end with the one
+  that the config names as the end.
+
+  Raises:
+    UserError: the folder has no tokenizer.
+  """
+  library = released.tokenizer()
+  if library is None:
+    raise UserError(
+      f"{released.folder.name}: no tokenizer.json in it, without which it reads no text; save the "
+      "tokenizer there, too, or give tokens to posexp.load"
+    )
+  ends = released.config.get("eos_token_id")
+  ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
+  first = library.encode("").ids
+  begin = first[0] if first else next(iter(ends), 0)
+  content = {"kind": "given", "tokenizer": library.to_str(), "size": released.vocab_size}
+  return json.dumps(content | {"end": begin, "stops": ends}, ensure_ascii=False)
+
+
+def record(name: str) -> dict[str, str]:
+  """Return what the config of a run keeps of a released model that it starts from.
+
+  It is known again by its config and the beginning of each tensor.
+  """
+  released = Released.open(name)
+  folder, digest = released.folder, hashlib.sha256()
+  digest.update(json.dumps(folder.config, sort_keys=True).encode())
+  for each in folder.names():
+    digest.update(f"{each} {folder.shape(each)} {folder.dtype(each)} ".encode())
+    digest.update(folder.beginning(each) if hasattr(folder, "beginning") else b"")
+  path = Path(name.removeprefix(PREFIX)).expanduser()
+  where = f"{PREFIX}{path.resolve()}" if path.is_dir() else name
+  return {"path": where, "run": f"hf/{digest.hexdigest()[:12]}", "results": digest.hexdigest()}

@@ -17,15 +17,14 @@ from posexp.errors import UserError
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.masked import MaskedSpec
 from posexp.models.transformer import Size
-from posexp.released.families import FAMILIES, IGNORED, Asked, Family, Options
+from posexp.released.families import FAMILIES, IGNORED, OPTIONS, Asked, Family, Options
 from posexp.released.folder import Folder, open_folder
 
 LEAVES = {"kernel": "weight", "table": "weight", "rows": "weight", "scale": "weight"}
 OLD = {".gamma": ".weight", ".beta": ".bias"}  # of norms
-OUTER = ("", "language_model.", "model.language_model.")  # in front of a text model with images
-EYES = (
-  r"(model\.)?(vision_tower|multi_modal_projector|vision_model)\..*"  # of which nothing is read
-)
+# Of a model that also reads images: what stands before names of texts, and what is not read.
+OUTER = ("model.language_model.", "language_model.model.", "language_model.")
+EYES = r"(model\.)?(vision_tower|multi_modal_projector)\..*"
 Path = tuple[str | int, ...]
 Shape = tuple[int, ...]
 
@@ -133,7 +132,7 @@ class Released:
       )
     family = FAMILIES[kind]
     asked = Asked(folder.name, config, family)
-    model, encoding = family.options(asked)
+    model, encoding = OPTIONS[family.options](asked)
     files, head = _named(folder, family), None
     given = family.names.get("transform", "") + ".weight"
     if not family.causal and given in files:
@@ -158,6 +157,12 @@ class Released:
     """The type in which most weights are stored."""
     name = self.files.get(self.family.names["embed"] + ".weight")
     return self.folder.dtype(name) if name else "float32"
+
+  @property
+  def longest(self) -> int:
+    """The longest text that its config speaks of, in tokens."""
+    table = self.encoding.get("learned")
+    return table["length"] if table else self.config.get("max_position_embeddings", 2048)
 
   def tokenizer(self) -> Any:
     """Return the folder's tokenizer, a `tokenizers.Tokenizer`; None if it has none.
@@ -239,7 +244,8 @@ def _named(folder: Folder, family: Family) -> dict[str, str]:
   heads += ("cls.", "lm_predictions.", "mask_predictions.")
   found = {}
   for name in folder.names():
-    short = next((family.base + name[len(each) :] for each in OUTER if name.startswith(each)), name)
+    outer = next((each for each in OUTER if name.startswith(each)), "")
+    short = family.base + name.removeprefix(outer) if outer else name
     for old, new in OLD.items():
       short = short.removesuffix(old) + new if short.endswith(old) else short
     body = short.startswith(family.base)
