@@ -68,7 +68,9 @@ def export(args: argparse.Namespace) -> list[Path]:
   print(*map(near, files), sep="\n")
   if tokenizer is None:
     kind = kept.get("kind")
-    print(f"no tokenizer.json: transformers has none for task.tokenizer={kind}, so give it token ids")
+    print(
+      f"no tokenizer.json: transformers has none for task.tokenizer={kind}, so give it token ids"
+    )
   return files
 
 

@@ -104,10 +104,10 @@ def of_released(name: str, count: int | None) -> Shown:
     offsets = np.arange(1 - length, 1)
     shown = shown._replace(bias={"": (offsets, slopes(heads)[:, None] * offsets)})
   elif isinstance(encoding, DeBERTa):
-    shown = shown._replace(offsets=tables[""])
+    shown = shown._replace(offsets=tables["shared"])
   elif tables:
-    vectors = tables[""][: count or MOST_ROWS]
-    shown = shown._replace(vectors=vectors, reach=len(tables[""]))
+    vectors = tables["embed/vector"][: count or MOST_ROWS]
+    shown = shown._replace(vectors=vectors, reach=len(tables["embed/vector"]))
   shown.rows.update(_waves(shown.spectra), **_temperature(layers))
   if isinstance(encoding, ALiBi):
     shown.rows["slopes"] = " ".join(f"{each:.4g}" for each in slopes(heads))

@@ -211,7 +211,7 @@ def _spelling(content: dict) -> Callable[[str], bytes]:
   """Return the bytes of a token's name, by the decoder in a tokenizer's JSON."""
   decoder = json.dumps(content.get("decoder"))
   if "ByteLevel" in decoder:
-    bytes_of = {letter: bytes([value]) for value, letter in enumerate(_byte_letters())}
+    bytes_of = {letter: bytes([value]) for value, letter in enumerate(byte_letters())}
     return lambda name: b"".join(bytes_of.get(letter, letter.encode()) for letter in name)
   if "WordPiece" in decoder:
     return lambda name: name[2:].encode() if name.startswith("##") else f" {name}".encode()

@@ -27,7 +27,15 @@ from posexp.encodings.scaling import LLAMA_FAST, SLOW
 from posexp.errors import UserError, writing
 from posexp.models.block import Size
 from posexp.models.parts import PARTS
-from posexp.released.families import ACTIVATIONS, FAMILIES, RENAMED, SCALED, Asked, Options
+from posexp.released.families import (
+  ACTIVATIONS,
+  FAMILIES,
+  OPTIONS,
+  RENAMED,
+  SCALED,
+  Asked,
+  Options,
+)
 from posexp.released.folder import WEIGHTS
 from posexp.released.weights import pieces
 
@@ -102,7 +110,8 @@ def config_of(model: Exported) -> tuple[str, Options]:
   for kind in CLASSES:
     config, why = _config(kind, model), []
     try:
-      options, encoding = FAMILIES[kind].options(Asked(kind, config, FAMILIES[kind]))
+      family = FAMILIES[kind]
+      options, encoding = OPTIONS[family.options](Asked(kind, config, family))
       why = differences(model, Size(**options), make_encoding(encoding))
     except (UserError, ValueError, TypeError) as error:
       why = [f"{kind}: {error}"] * 9

@@ -7,27 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from posexp.errors import UserError
 from posexp.released.families import (
-  DECODER,
   FAMILIES,
-  ROPE,
+  OPTIONS,
   Asked,
   Family,
   Options,
   by_layer,
-  decoder,
+  read_families,
   rope,
   rotary,
 )
 from posexp.released.folder import Folder
 
-GPT_OSS = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0}
-GPT_OSS |= {"truncate": False, "original_max_position_embeddings": 4096}
+# Names of the tensors of positions that an encoding has.
+TABLES = {"learned": ("embed/vector",), "deberta": ("shared",), "t5": ("encoder", "decoder")}
 # Keys of a config that may say where positions are; others say nothing of them.
 PLACES = re.compile("position|rope|rotary|relative|alibi|window|sliding")
 
@@ -49,7 +49,7 @@ class Loose(Asked):
   """A config that is asked for positions alone: what it says of anything else may be unknown."""
 
   def __init__(self, name: str, config: Mapping[str, Any], family: Family):
-    about = {key: value for key, value in family.fixed.items() if PLACES.search(key)}
+    about = {key: each for key, each in family.fixed.items() if PLACES.search(key)}
     super().__init__(name, {}, family._replace(fixed=about))
     self.config = config
     for key, allowed in about.items():
@@ -72,7 +72,7 @@ def positions(folder: Folder) -> Positions:
   if isinstance(config.get("text_config"), dict):  # of a model that also sees
     config = config["text_config"]
   kind = config.get("model_type")
-  known = FAMILIES | OTHERS
+  known = {**FAMILIES, **OTHERS}
   if not isinstance(kind, str) or kind not in known:
     raise UserError(
       f"{folder.name}: its config.json has model_type={kind!r:.80}, and posexp reads positions of "
@@ -80,14 +80,15 @@ def positions(folder: Folder) -> Positions:
     )
   family = known[kind]
   ask = Loose(folder.name, config, family)
-  model, encoding = family.options(ask)
+  model, encoding = (OPTIONS | OWN)[family.options](ask)
   tables, read = {}, []
-  for label, pattern in TABLES.get(kind, {}).items():
-    names = [name for name in folder.names() if re.fullmatch(rf"(.*\.)?{pattern}", name)]
+  for label in TABLES.get(encoding["encoding"], ()):
+    whole = re.compile(rf"(.*\.)?{re.escape(family.names[label])}\.weight")
+    names = [name for name in folder.names() if whole.fullmatch(name)]
     if len(names) != 1 and label != "decoder":
       raise UserError(
-        f"{folder.name}: {len(names)} tensors in it are called {_plain(pattern)}, and positions of "
-        f"{kind} are in one"
+        f"{folder.name}: {len(names)} tensors in it are called {family.names[label]}.weight, and "
+        f"the positions of {kind} are one"
       )
     read += names
     if names:
@@ -106,10 +107,6 @@ def positions(folder: Folder) -> Positions:
   return Positions(
     folder.name, kind, model, encoding, family.causal, tables, tuple(read), tuple(left)
   )
-
-
-def _plain(pattern: str) -> str:
-  return pattern.replace("\\", "")
 
 
 def _normed(x: np.ndarray, epsilon: float) -> np.ndarray:
@@ -159,46 +156,16 @@ def phi(ask: Asked) -> tuple[Options, Options]:
   turns = rope(ask, ask("rope_theta") or 1e4, share=share)
   channels = int(width(model) * turns["share"])
   turns |= {"share": channels / width(model)}
-  return model, by_layer([(turns, ask.config.get("sliding_window"))])
+  return model, by_layer([(turns, ask("sliding_window"))])
 
 
 def gpt_oss(ask: Asked) -> tuple[Options, Options]:
+  model = _sizes(ask, "hidden_size", "num_attention_heads", "num_hidden_layers")
+  model |= {"head_dim": ask("head_dim"), "num_kv_heads": ask("num_key_value_heads")}
   slides = ask.kinds(lambda layer: layer % 2 == 0)
   windows = [ask("sliding_window") if each else None for each in slides]
-  return decoder(ask), rotary(ask, 1.5e5, windows)
+  return model, rotary(ask, 1.5e5, windows)
 
 
-T5 = {"d_model": 512, "num_heads": 8, "d_kv": 64, "num_layers": 6}
-T5 |= {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
-SIZES = {"hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 24}
-PHI = ROPE | SIZES | {"num_key_value_heads": None, "partial_rotary_factor": 0.5}
-OTHERS = {
-  "t5": Family({}, t5, T5, causal=False),
-  "mt5": Family({}, t5, T5 | {"num_heads": 6, "num_layers": 8}, causal=False),
-  "opt": Family(
-    {}, opt, {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12}
-    | {"max_position_embeddings": 2048}
-  ),
-  "bloom": Family({}, bloom, {"hidden_size": 64, "n_head": 8, "n_layer": 2}),
-  "mpt": Family({}, mpt, {"d_model": 2048, "n_heads": 16, "n_layers": 24, "attn_config": None}),
-  "phi": Family({}, phi, PHI),
-  "phi3": Family(
-    {}, phi, PHI | {"hidden_size": 3072, "num_hidden_layers": 32, "partial_rotary_factor": 1.0}
-    | {"max_position_embeddings": 4096, "sliding_window": None}
-  ),
-  "gpt_oss": Family(
-    {}, gpt_oss, DECODER | {"num_hidden_layers": 36, "num_attention_heads": 64, "head_dim": 64}
-    | {"hidden_size": 2880, "num_key_value_heads": 8, "sliding_window": 128, "layer_types": None}
-    | {"max_position_embeddings": 131072, "rope_scaling": GPT_OSS}
-  ),
-}  # fmt: skip
-T5_BIAS = r"block\.0\.layer\.0\.SelfAttention\.relative_attention_bias\.weight"
-TABLES = {  # the tensors of positions, by what has them
-  "gpt2": {"": r"wpe\.weight"},
-  "opt": {"": r"embed_positions\.weight"},
-  "bert": {"": r"embeddings\.position_embeddings\.weight"},
-  "roberta": {"": r"embeddings\.position_embeddings\.weight"},
-  "deberta-v2": {"": r"encoder\.rel_embeddings\.weight"},
-}
-TABLES["t5"] = {each: rf"{each}\.{T5_BIAS}" for each in ("encoder", "decoder")}
-TABLES["mt5"] = TABLES["t5"]
+OWN = {each.__name__: each for each in (t5, opt, bloom, mpt, phi, gpt_oss)}
+OTHERS = read_families(Path(__file__).with_name("positions.yaml").read_text(encoding="utf-8"))
