@@ -61,16 +61,14 @@ def export(args: argparse.Namespace) -> list[Path]:
     raise UserError(f"{args.run}: model={spec.size.backbone} is no Transformer, and {why}")
   params = nnx.state(trained.snapshot.model(), nnx.Param)
   length = trained.setup.task.segment
-  model = released.Exported(spec.encoding, spec.size, spec.vocab_size, length, params)
   kept = json.loads((run.path / "tokenizer.json").read_text(encoding="utf-8"))
-  tokenizer = released.tokenizer_of(kept)
-  files = released.export(model, args.folder, tokenizer, card(run))
+  tokens = released.tokens_of(kept)
+  model = released.Exported(spec.encoding, spec.size, spec.vocab_size, length, params, tokens)
+  files = released.export(model, args.folder, card(run))
   print(*map(near, files), sep="\n")
-  if tokenizer is None:
-    kind = kept.get("kind")
-    print(
-      f"no tokenizer.json: transformers has none for task.tokenizer={kind}, so give it token ids"
-    )
+  if tokens.tokenizer is None:
+    why = f"transformers has none for task.tokenizer={kept['kind']}"
+    print(f"no tokenizer.json, as {why}: give it the numbers of tokens")
   return files
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ from posexp.released.weights import pieces
 
 # Options of a model that neither its weights nor what it computes depend on.
 FREE = {"dropout", "attention", "dtype", "match", "match_to", "vectors"}
+WORDS = ("table", "kernel", "bias")  # what an embedding of words or an output layer has
 CLASSES = {
   "gpt2": "GPT2LMHeadModel",
   "llama": "LlamaForCausalLM",
@@ -52,17 +53,27 @@ CLASSES = {
 
 
 class Exported(NamedTuple):
-  """A model to be written, and what is said of it."""
+  """A model to be written, and its tokens."""
 
   encoding: Encoding
   size: Size
   vocab_size: int
   length: int  # tokens of a text in training
   params: Any  # of the model: a state of Flax
+  tokens: Tokens
 
 
-def export(model: Exported, folder: Path, tokenizer: str | None, card: str) -> list[Path]:
-  """Write a model, its tokenizer's JSON and its card; return the files.
+class Tokens(NamedTuple):
+  """What a folder says of tokens."""
+
+  tokenizer: str | None  # its JSON
+  names: Options  # of special tokens
+  begin: int = 0  # the token before a document, which the model has as token 0 in place of its own
+  ends: tuple[int, ...] = (0,)
+
+
+def export(model: Exported, folder: Path, card: str) -> list[Path]:
+  """Write a model, its tokenizer and its card; return the files.
 
   Raises:
     UserError: no architecture is the model's; the message says which option stands in the way. Or
@@ -70,23 +81,27 @@ def export(model: Exported, folder: Path, tokenizer: str | None, card: str) -> l
   """
   kind, config = config_of(model)
   flat = {path: np.asarray(leaf[...]) for path, leaf in nnx.to_flat_state(model.params)}
+  for path in (path for path in flat if model.tokens.begin and path[-1] in WORDS):
+    flat[path] = _swapped(path, flat[path], model)
   shapes = {path: leaf.shape for path, leaf in flat.items()}
   family = FAMILIES[kind]
   found = {}
   for piece in pieces(family, shapes, model.size.num_heads):
     prefix = "" if piece.name.startswith("^") else family.base
     found[prefix + piece.name.removeprefix("^")] = piece.join([flat[path] for path in piece.paths])
-  ends = {"bos_token_id": 0, "eos_token_id": 0}
+  begin, ends = model.tokens.begin, [*model.tokens.ends]
+  ids = {"bos_token_id": begin, "eos_token_id": ends[0] if len(ends) == 1 else ends}
+  dtype = {"dtype": str(found[min(found)].dtype)}
   files = {
-    "config.json": _json(config | ends | {"dtype": str(next(iter(found.values())).dtype)}),
-    "generation_config.json": _json(ends),
+    "config.json": _json(config | ids | dtype),
+    "generation_config.json": _json(ids),
     "README.md": card.replace("ARCHITECTURE", CLASSES[kind]).encode(),
-    WEIGHTS: save(found, {"format": "pt"}),
+    WEIGHTS: save(dict(sorted(found.items())), {"format": "pt"}),
   }
-  if tokenizer is not None:
-    names = {"bos_token": END, "eos_token": END, "model_max_length": model.length}
-    files["tokenizer.json"] = tokenizer.encode()
-    files["tokenizer_config.json"] = _json({"tokenizer_class": "PreTrainedTokenizerFast"} | names)
+  if model.tokens.tokenizer is not None:
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.length}
+    files["tokenizer.json"] = model.tokens.tokenizer.encode()
+    files["tokenizer_config.json"] = _json(names | model.tokens.names)
   with writing("FOLDER", folder):
     folder.mkdir(parents=True, exist_ok=True)
     if others := sorted({each.name for each in folder.iterdir()} - {*files}):
@@ -94,6 +109,16 @@ def export(model: Exported, folder: Path, tokenizer: str | None, card: str) -> l
     for name, data in files.items():
       (folder / name).write_bytes(data)
   return [folder / name for name in files]
+
+
+def _swapped(path: tuple, x: np.ndarray, model: Exported) -> np.ndarray:
+  """Return words in the order of the tokenizer, of a parameter that has them."""
+  if not {"embed", "head"} & {*path} or model.vocab_size not in x.shape:
+    return x
+  axis = -1 if path[-1] == "kernel" else 0
+  order = np.arange(model.vocab_size)
+  order[[0, model.tokens.begin]] = order[[model.tokens.begin, 0]]
+  return np.take(x, order, axis)
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
@@ -237,29 +262,31 @@ def _rope(rope: RoPE, length: int) -> Options:
   return {"rope_parameters": given, "max_position_embeddings": longest}
 
 
-def tokenizer_of(content: Mapping[str, Any]) -> str | None:
-  """Return the JSON of a tokenizer for that of a vocabulary; None for words, which it cannot say.
-
-  Characters that the vocabulary lacks are left out by it.
-  """
+def tokens_of(content: Mapping[str, Any]) -> Tokens:
+  """Return the tokens of a run, whose vocabulary has this JSON; of words there is no tokenizer."""
   from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-  kind = content.get("kind")
-  if kind is None:  # it is one
-    return json.dumps(content, ensure_ascii=False)
+  kind, made = content["kind"], None
+  if kind == "given":
+    first = content["end"]
+    name = Tokenizer.from_str(content["tokenizer"]).id_to_token(first)
+    names = {} if name is None else {"bos_token": name}
+    return Tokens(content["tokenizer"], names, first, tuple(content["stops"]) or (first,))
   if kind == "bpe":
     made = Tokenizer.from_str(content["bpe"])
+    made.decoder = decoders.ByteLevel()
   elif kind == "byte":
-    letters = byte_letters()
-    made = Tokenizer(models.BPE({END: 0} | {each: i + 1 for i, each in enumerate(letters)}, []))
+    made = Tokenizer(models.BPE(_numbered(byte_letters()), []))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([END])
   elif kind == "char" and not content.get("unknown"):
-    words = {END: 0} | {each: i + 1 for i, each in enumerate(content["characters"])}
-    made = Tokenizer(models.BPE(words, []))
+    made = Tokenizer(models.BPE(_numbered(content["characters"]), []))
     made.decoder = decoders.Fuse()
-    made.add_special_tokens([END])
-  else:
-    return None
-  return made.to_str()
+  if made is None:
+    return Tokens(None, {})
+  made.add_special_tokens([END])
+  return Tokens(made.to_str(), {"bos_token": END, "eos_token": END})
+
+
+def _numbered(letters: Iterable[str]) -> dict[str, int]:
+  return {name: number for number, name in enumerate([END, *letters])}
