@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,6 @@ from posexp.errors import UserError
 from posexp.released.families import Options
 from posexp.released.folder import PREFIX
 from posexp.released.weights import Released
-
-PEEK = 4096  # bytes of each tensor by which weights are known again
 
 
 def changed(released: Released, typed: Mapping[str, Any]) -> tuple[Options, Options]:
@@ -130,14 +129,19 @@ def tokens_of(released: Released) -> str:
 def record(name: str) -> dict[str, str]:
   """Return what the config of a run keeps of a released model that it starts from.
 
-  It is known again by its config and the beginning of each tensor.
+  It is known again by its config, the shapes of its tensors, and what its vectors and the smallest
+  of its matrices hold.
   """
   released = Released.open(name)
   folder, digest = released.folder, hashlib.sha256()
   digest.update(json.dumps(folder.config, sort_keys=True).encode())
-  for each in folder.names():
-    digest.update(f"{each} {folder.shape(each)} {folder.dtype(each)} ".encode())
-    digest.update(folder.beginning(each) if hasattr(folder, "beginning") else b"")
+  shapes = {each: folder.shape(each) for each in folder.names()}
+  matrices = [each for each, shape in shapes.items() if len(shape) > 1]
+  smallest = min(matrices, key=lambda each: math.prod(shapes[each]), default=None)
+  for each, shape in shapes.items():
+    digest.update(f"{each} {shape} ".encode())
+    if len(shape) < 2 or each == smallest:
+      digest.update(folder.tensor(each).tobytes())
   path = Path(name.removeprefix(PREFIX)).expanduser()
   where = f"{PREFIX}{path.resolve()}" if path.is_dir() else name
   return {"path": where, "run": f"hf/{digest.hexdigest()[:12]}", "results": digest.hexdigest()}

@@ -13,6 +13,7 @@ from jax import Array
 
 from posexp.data.corpus import kept_vocabulary
 from posexp.encodings.rngs import abstract_model
+from posexp.encodings.rotation import PairRotation
 from posexp.models.language_model import LanguageModel
 from posexp.released.folder import PREFIX
 from posexp.released.options import changed
@@ -61,6 +62,11 @@ class Loaded(nnx.Module):
       stack.check(tokens.shape[1])
     if types is not None and stack.types is None:
       raise ValueError("this model has no token types")
+    if self._source is not None:  # whose frequencies may follow the longest text of a batch
+      longest = tokens.shape[1] if positions is None else int(positions.max()) + 1
+      for block in stack.blocks:
+        if isinstance(block.attention.relation, PairRotation):
+          block.attention.relation.fix(longest)
     if isinstance(self.model, LanguageModel):
       return _causal(self.model, tokens, mask, positions)
     return _encoder(self.model, tokens, mask, positions, types)
@@ -151,7 +157,7 @@ def load(name: str | Path, *options: str) -> Loaded:
     trained = with_options(trained, typed) if typed else trained
     return Loaded(trained.snapshot.model(), kept_vocabulary(trained.run.path))
   released = Released.open(str(name))
-  dtype = "bfloat16" if released.dtype in ("bfloat16", "float16") else "float32"
+  dtype = "bfloat16" if released.dtype == "bfloat16" else "float32"
   model, encoding = changed(released, {"model.dtype": dtype} | typed)
   spec = released.spec(model, encoding)
   made = filled(spec.build, parameters(released, spec), spec.size.dtype)
