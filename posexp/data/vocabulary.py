@@ -164,7 +164,7 @@ class Merges(Vocabulary):
 
   def __init__(self, bpe: str):
     self._tokenizer = tokenizer.Tokenizer(bpe)
-    bytes_of = {letter: bytes([value]) for value, letter in enumerate(_byte_letters())}
+    bytes_of = {letter: bytes([value]) for value, letter in enumerate(byte_letters())}
     names = self._tokenizer.words[1:]
     super().__init__([b"", *(b"".join(map(bytes_of.__getitem__, name)) for name in names)])
 
@@ -211,7 +211,7 @@ def _spelling(content: dict) -> Callable[[str], bytes]:
   """Return the bytes of a token's name, by the decoder in a tokenizer's JSON."""
   decoder = json.dumps(content.get("decoder"))
   if "ByteLevel" in decoder:
-    bytes_of = {letter: bytes([value]) for value, letter in enumerate(_byte_letters())}
+    bytes_of = {letter: bytes([value]) for value, letter in enumerate(byte_letters())}
     return lambda name: b"".join(bytes_of.get(letter, letter.encode()) for letter in name)
   if "WordPiece" in decoder:
     return lambda name: name[2:].encode() if name.startswith("##") else f" {name}".encode()
@@ -286,7 +286,7 @@ def _code_points(text: str) -> np.ndarray:
   return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
-def _byte_letters() -> list[str]:
+def byte_letters() -> list[str]:
   """Return the letter by which a byte-level BPE writes each byte (Radford et al. 2019).
 
   It is the byte's own in Latin-1 where that can be seen; the others follow from U+0100 on.

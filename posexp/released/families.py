@@ -166,10 +166,9 @@ def decoder(ask: Asked, **more: Any) -> Options:
 
 
 def rope(
-  ask: Asked, base: float, given: Mapping[str, Any] | None = None, share: float = 1.0
+  ask: Asked, base: float, given: Mapping[str, Any] | None = None, share: float | None = None
 ) -> Options:
   """Return the options of RoPE that a config asks for; `given` stands for its dictionary."""
-  whole = "rotary_pct" not in ask.family.keys
   if given is None:
     given = ask("rope_scaling") or ask("rope_parameters") or {}
   if not isinstance(given, Mapping):
@@ -189,12 +188,13 @@ def rope(
       f"rope_type={kind}, which posexp does not know and will not ignore"
     )
   found = {"base": given.get("rope_theta") or base, "layout": "half"}
-  if (part := given.get("partial_rotary_factor", share)) != 1 and whole:
+  part = given.get("partial_rotary_factor", 1 if share is None else share)
+  if share is None and part != 1:
     raise UserError(
       f"{ask.name}: its config.json has partial_rotary_factor={part}, which "
       f"{ask.config['model_type']} does not have"
     )
-  found |= {} if whole else {"share": part}
+  found |= {} if share is None else {"share": part}
   if kind == "default":
     return found
   longest = ask.number("max_position_embeddings")
