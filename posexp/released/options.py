@@ -103,6 +103,8 @@ def overrides(released: Released, typed: Sequence[str], sections: Sequence[str])
     found |= {"task.cls": "true"}
     model["tie_embeddings"] = False  # a classifier writes no words
   found |= {f"model.{key}": show(value) for key, value in model.items()}
+  if released.dtype == "bfloat16":
+    found["model.dtype"] = "bfloat16"
   inner = encoding.get(encoding["encoding"]) or {}
   found |= {f"{encoding['encoding']}.{key}": show(value) for key, value in inner.items()}
   by_layer = encoding["encoding"] == "by_layer"
