@@ -14,6 +14,7 @@ from jax import Array
 from posexp.data.corpus import kept_vocabulary
 from posexp.encodings.rngs import abstract_model
 from posexp.encodings.rotation import PairRotation
+from posexp.errors import UserError
 from posexp.models.language_model import LanguageModel
 from posexp.released.folder import PREFIX
 from posexp.released.options import changed
