@@ -134,7 +134,7 @@ REFUSED = {
     "3 channels of a head turn",
   ),
   "heads": ("llama", {"num_key_value_heads": 2}, {}, "num_heads=3 is not divisible"),
-  "width": ("llama", {"intermediate_size": 11}, {}, r"mlp.gate_proj.weight is \[10, 12\].* \[11"),
+  "width": ("llama", {"intermediate_size": 11}, {}, r"mlp.down_proj.weight is \[12, 10\].* \[12, 11"),
   "no number": ("llama", {"hidden_size": "12"}, {}, "hidden_size='12', which must be a number"),
   "missing": ("llama", {}, {"model.norm.weight": None}, "no tensor norm.weight in it"),
   "extra": ("llama", {}, {"model.extra.weight": np.ones(2)}, "model.extra.weight is none of the"),
