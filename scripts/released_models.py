@@ -154,7 +154,8 @@ def make(case: Case, folder: Path, each_grad: int = 1, seed: int = 0) -> None:
   found |= {"logits": logits.detach().numpy(), "loss": loss.detach().numpy()}
   found["long_logits"] = model(input_ids=of["long"]).logits.detach().numpy()
   if causal:
-    options = {"do_sample": False, "max_new_tokens": NEW, "min_new_tokens": NEW}
+    model.generation_config.eos_token_id = None  # ends are words as others
+    options = {"do_sample": False, "max_new_tokens": NEW}
     written = model.generate(of["long"], attention_mask=of["long"] * 0 + 1, **options)
     found["greedy"] = written[:, LONG:].numpy()
   grads = {key: each.grad for key, each in model.named_parameters() if each.grad is not None}
