@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -383,20 +384,14 @@ class Block(nnx.Module):
       y = f(x if norm is None else norm(x))
       return x + drop(y if after is None else after(y), self.dropout, rngs)
 
-    def feed_forward(y: Array) -> Array:
-      return self.feed_forward(y, rngs)
-
     read = x
-    x = add(
-      x,
-      self.attention_norm,
-      lambda y: self.attention(y, *held, span, rngs),
-      self.attention_out_norm,
-    )
+    after = self.attention_out_norm
+    x = add(x, self.attention_norm, lambda y: self.attention(y, *held, span, rngs), after)
     if self.cross is not None:
       *keys_values, there = source
       there = there.replace(query=jnp.zeros((1, x.shape[1]), int))  # positions do not matter
       x = add(x, self.cross_norm, lambda y: self.cross(y, *keys_values, there, rngs))
     if self.norm == "parallel":
-      return x + drop(feed_forward(self.feed_forward_norm(read)), self.dropout, rngs)
+      return x + drop(self.feed_forward(self.feed_forward_norm(read), rngs), self.dropout, rngs)
+    feed_forward = functools.partial(self.feed_forward, rngs=rngs)
     return add(x, self.feed_forward_norm, feed_forward, self.feed_forward_out_norm)
