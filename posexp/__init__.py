@@ -23,6 +23,7 @@ _HOMES = {
   "Attention": "posexp.models.layer",
   "Stack": "posexp.models.transformer",
   "Size": "posexp.models.transformer",
+  "load": "posexp.training.loaded",
   "Task": "posexp.tasks.contract",
   "Diagnostic": "posexp.tasks.diagnostic",
   "Tracker": "posexp.tracking.tracker",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 COMMANDS = (
   "train", "evaluate", "inspect", "check", "report", "compare", "translate", "generate",
-  "clean", "sync",
+  "export", "clean", "sync",
 )  # fmt: skip
 
 

@@ -20,6 +20,9 @@ examples:
   python -m posexp.evaluate RUN --context 64,512 --window disjoint
   python -m posexp.evaluate RUN --lengths 20:100:5                of a diagnostic
   python -m posexp.evaluate RUN --lengths 30,60 rope.scaling=ntk rope.factor=4
+  python -m posexp.evaluate hf:FOLDER --text letter.txt           of a released model
+  python -m posexp.evaluate hf:FOLDER task=reviews rope.scaling=yarn rope.factor=4 --beyond 4
+                       its positions changed, on the data of a task of language modeling
   python -m posexp.evaluate RUN RUN RUN --recl
                        relative effective context lengths, once --context has measured each
 
@@ -158,9 +161,14 @@ def opened(args: argparse.Namespace, path: Path) -> TrainedModel:
   """Open a run with the options that were given for its measurement."""
   from posexp.tasks.language_modeling import LanguageModeling
   from posexp.training.devices import prepare
-  from posexp.training.restore import OF_DATA, open_alone, open_trained, with_options
+  from posexp.training.from_folder import open_released
+  from posexp.training.restore import OF_DATA, RELEASED, open_alone, open_trained, with_options
 
   prepare()
+  if str(path).startswith(RELEASED):
+    trained = open_released(str(path), args.options, data=args.text is None)
+    doing(f"measuring {path}")
+    return trained
   given = command_line.read(args.options)
   if several := [each.input_line for each in given if each.is_sweep_override()]:
     raise UserError(f"{several[0]}: give one value; each command measures one")

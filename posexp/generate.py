@@ -5,6 +5,7 @@ examples:
   python -m posexp.generate RUN "This film" --tokens 500 --temperature 0.8 --top-p 0.95
   python -m posexp.generate RUN "This film" --samples 4 --seed 1
   python -m posexp.generate RUN < start.txt
+  python -m posexp.generate hf:FOLDER "This film"     # of a released model
   python -m posexp.generate RUN ""                    # a document from its first token on
 
 The text is a document: it ends where the model ends it. A model with a memory reads it in segments,
@@ -18,7 +19,7 @@ import argparse
 import codecs
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
   """Parse the command line; raise UserError if it cannot be understood."""
   parser = Parser("generate", __doc__)
   option = parser.add_argument
-  option("run", metavar="RUN", type=Path, help="the folder of a run")
+  option("run", metavar="RUN", type=Path, help="the folder of a run, or a released model, hf:...")
   option("prompt", metavar="PROMPT", nargs="?", help="how it begins; default: standard input")
   option("--tokens", metavar="N", type=int, default=200, help="at most; default: 200")
   option("--temperature", metavar="T", type=float, default=1.0, help="0: the likeliest; default: 1")
@@ -61,8 +62,10 @@ class Printer:
     sys.stdout.flush()
 
 
-def drawn(args: argparse.Namespace, trained: TrainedModel, prompt: list[int]) -> Iterator[Any]:
-  """Yield a token for each sample, int [samples], up to --tokens times.
+def drawn(
+  args: argparse.Namespace, trained: TrainedModel, prompt: list[int], stops: Iterable[int]
+) -> Iterator[Any]:
+  """Yield a token for each sample, int [samples], up to --tokens times or to one of `stops`.
 
   Raises:
     UserError: an option has a value that it cannot have.
@@ -78,7 +81,8 @@ def drawn(args: argparse.Namespace, trained: TrainedModel, prompt: list[int]) ->
   chosen = scoring.reading(trained, segment, args.memory).snapshot
   parts = chosen.graphdef, chosen.state.params, chosen.state.settings
   found = sampling.generate(*parts, prompt, segment=segment, rows=args.samples, sampling=options)
-  return sampling.until_ended(tokens for tokens, _ in itertools.islice(found, args.tokens))
+  drawn = (tokens for tokens, _ in itertools.islice(found, args.tokens))
+  return sampling.until_ended(drawn, stops)
 
 
 def generate(args: argparse.Namespace) -> None:
@@ -92,7 +96,6 @@ def generate(args: argparse.Namespace) -> None:
   else:
     prompt = args.prompt.removeprefix("\ufeff")
   from posexp.data.corpus import kept_vocabulary
-  from posexp.data.vocabulary import END
   from posexp.tasks.language_modeling import LanguageModeling
   from posexp.training.devices import prepare
   from posexp.training.restore import open_alone
@@ -100,7 +103,7 @@ def generate(args: argparse.Namespace) -> None:
   prepare()
   trained = open_alone(args.run, LanguageModeling, "this needs a language model")
   vocabulary = kept_vocabulary(trained.run.path)
-  columns = drawn(args, trained, vocabulary.encode(prompt))
+  columns = drawn(args, trained, vocabulary.encode(prompt), vocabulary.stops)
   doing("drawing the first token")
   if args.samples > 1:
     columns = list(columns)
@@ -110,7 +113,7 @@ def generate(args: argparse.Namespace) -> None:
     show = Printer()
     show(prompt.encode())
     tokens = (int(column[row]) for column in columns)
-    for token in itertools.takewhile(lambda token: token != END, tokens):
+    for token in itertools.takewhile(lambda token: token not in vocabulary.stops, tokens):
       show(vocabulary.decode([token]))
     show(b"", last=True)
     print()

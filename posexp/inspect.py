@@ -7,6 +7,8 @@ examples:
   python -m posexp.inspect encoding=sinusoidal model.d_model=4 model.num_heads=1 positions=3
   python -m posexp.inspect encoding=rpr rpr.k=2 text='the dog chased Wang Wei'
   python -m posexp.inspect runs/mr/rpr/437f7d2f65d9/seed=0   # also of what was trained
+  python -m posexp.inspect hf:FOLDER                         # positions of a released model
+  python -m posexp.inspect hf:FOLDER hf:OWNER/NAME RUN       # of several, side by side
 
 A few positions, or the words of a short text, are printed in numbers, too; the numbers that each
 figure shows are written beside it as CSV.
@@ -16,6 +18,8 @@ Options are those of python -m posexp.train, whose --help lists them, and
   text=TEXT         a sentence whose words, or characters, are the positions
   RUN or run=RUN    a run, finished or stopped: its encoding, its trained weights, its validation
                     texts
+  hf:NAME           a released model, by its folder or its name on the Hugging Face hub, of which
+                    its config and the tensors of its positions alone are read
   out=FOLDER        for the figures; default: inspect/ENCODING/OPTIONS, or the run's figures
 """
 
@@ -24,7 +28,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +49,8 @@ def inspect(argv: list[str]) -> list[Path]:
     UserError: an option does not exist or does not suit, or the run cannot be opened.
   """
   parser = OptionsParser("inspect", __doc__, "an encoding with its options, or a run")
+  if any(word.startswith("hf:") for word in argv):
+    return _shown(*side_by_side(load_plugins(argv)))
   argv = [f"run={word}" if is_path(word) else word for word in load_plugins(argv)]
   own = [word for word in argv if re.match(r"(run|out|text)=|positions=[-+.\d]", word)]
   named = dict(word.split("=", 1) for word in own)
@@ -60,11 +66,45 @@ def inspect(argv: list[str]) -> list[Path]:
     config, out = read_run(folder).config, out or storage.unlinked(folder / "figures")
   typed = [*options, *(word for word in own if word.startswith(("positions=", "text=")))]
   out = out or Path("inspect", config["encoding"], folder_name(typed))
-  before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
   from posexp.analysis import inspection
 
-  with plugins.explained(config):
-    lines, files = inspection.inspect(config, folder, out, **shown)
+  def card() -> tuple[list[str], list[Path]]:
+    with plugins.explained(config):
+      return inspection.inspect(config, folder, out, **shown)
+
+  return _shown(card, out)
+
+
+def side_by_side(argv: list[str]) -> tuple[Callable[[], tuple[list[str], list[Path]]], Path]:
+  """Return what looks at released models, and at runs beside them, and the folder of figures.
+
+  Raises:
+    UserError: something else was typed beside them.
+  """
+  models = [word for word in argv if word.startswith("hf:") or is_path(word)]
+  own = [word for word in argv if word not in models]
+  named = dict(word.partition("=")[::2] for word in own)
+  if len(named) < len(own) or {*named} - {"out", "positions"} or "" in named.values():
+    raise UserError(
+      f"{' '.join(own)}: beside {models[0]} give other models, runs, positions=N and out=FOLDER, "
+      "each once"
+    )
+  count = positions_of(named)["positions"]
+  names = [re.sub(r"[^\w.-]+", "-", word.removeprefix("hf:")).strip("-.") for word in models]
+  out = Path(named.get("out") or Path("inspect", "hf", folder_name(names)))
+
+  def look() -> tuple[list[str], list[Path]]:
+    from posexp.analysis import side_by_side as both
+
+    return both.inspect([w if w.startswith("hf:") else Path(w) for w in models], out, count)
+
+  return look, out
+
+
+def _shown(look: Callable[[], tuple[list[str], list[Path]]], out: Path) -> list[Path]:
+  """Print the lines that are found and the files, and say which showed something else."""
+  before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
+  lines, files = look()
   print(*lines, "", *map(near, files), sep="\n")
   if replaced := [
     path for path in files if before.get(path, path.read_bytes()) != path.read_bytes()

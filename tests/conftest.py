@@ -34,6 +34,7 @@ ROOMS = {
   "kernels": ("cudnn", "gradients", "kernel", "random_bits"),
   "models": ("attention", "backbones", "blocks", "decoding", "language_model", "recurrent"),
   "parsing": (),
+  "released": (),
   "reporting": (
     "compare", "compared_tasks", "gate", "language_reports", "plotting", "report",
     "report_answers", "report_page", "significance",

@@ -190,7 +190,7 @@ def by_head(
     each.set(title=label, xlabel=xlabel)
   axes[0][0].set_ylabel(ylabel)
   ends = [(values.min(), values.max()) for _, values, _ in lines.values()]
-  if min(ends)[0] < 0.3 * max(high for _, high in ends):  # or small differences would be lost
+  if 0 <= min(ends)[0] < 0.3 * max(high for _, high in ends):  # or small differences would be lost
     axes[0][0].set_ylim(bottom=0)
   _legend(figure)
   return figure
@@ -214,7 +214,8 @@ def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
 
 
 def _legend(figure: Figure) -> None:
-  handles, labels = figure.axes[0].get_legend_handles_labels()
+  fullest = max(figure.axes, key=lambda axes: len(axes.get_legend_handles_labels()[0]))
+  handles, labels = fullest.get_legend_handles_labels()
   figure.legend(handles, labels, loc="outside lower left", ncols=int(figure.get_figwidth() / 1.5))
 
 

@@ -86,6 +86,8 @@ def prepare(task, folder: Path) -> tuple[dict[str, Text], Vocabulary, list[str]]
   kind, size = task.tokenizer, task.vocab_size
 
   def trained(_: int) -> str:
+    if kind == "given":
+      raise UserError("task.tokenizer=given is for init=hf:FOLDER, whose tokenizer it is")
     others = (text for split in EVALUATED for text in found[split].texts())
     train = functools.partial(vocabulary.trained, kind, found["train"].texts(), size, others)
     return storage.cached("vocabularies", train, digest, kind, size)

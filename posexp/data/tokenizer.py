@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -243,3 +244,28 @@ class Tokenizer:
   def decode(self, ids: Iterable[int]) -> str:
     """Return the text of token ids, without special tokens and the blank before the first word."""
     return self.library.decode(list(ids), skip_special_tokens=True).removeprefix(" ")
+
+
+class Given(Tokenizer):
+  """A tokenizer that was trained elsewhere, with the special tokens that it puts around a text."""
+
+  def __init__(self, json: str):
+    content = loads(json)
+    super().__init__(content["tokenizer"])
+    self.library.no_truncation()
+    self.library.no_padding()
+    self.vocab_size = content["size"]  # of the model, which may have room for more
+
+  def encode(
+    self, texts: list[str], max_length: int | None = None
+  ) -> tuple[list[np.ndarray], int, int]:
+    """Return the same as for another tokenizer; what is cut keeps its special tokens."""
+    found = self.library.encode_batch(texts)
+    sizes = [len(each.ids) for each in found]
+    if max_length:
+      self.library.enable_truncation(max_length)
+      found = self.library.encode_batch(texts)
+      self.library.no_truncation()
+    ids = [np.array(each.ids or [UNK], np.uint32) for each in found]
+    long = sum(size > max_length for size in sizes) if max_length else 0
+    return ids, sum(size == len(self._first) for size in sizes), long

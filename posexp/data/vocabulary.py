@@ -10,7 +10,7 @@ import functools
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -31,6 +31,8 @@ class Vocabulary:
   """A set of tokens, and the bytes that each of them stands for."""
 
   units: ClassVar[str] = "tokens"  # what is unknown, if anything is
+  stops: Iterable[int] = (END,)  # tokens after which a text goes on no further
+  end: int = END  # what END was called where the vocabulary comes from
   exact: bool = True  # whether `decode(encode(text))` is the text, whatever it is
 
   def __init__(self, table: list[bytes]):
@@ -56,7 +58,7 @@ class Vocabulary:
       ValueError, KeyError or another error of the library: it is no such JSON.
     """
     content = json.loads(text)
-    opened = {"byte": Bytes, "char": Characters, "word": Words, "bpe": Merges}
+    opened = {"byte": Bytes, "char": Characters, "word": Words, "bpe": Merges, "given": Given}
     return opened[content.pop("kind")](**content)
 
   def tokens(self, pieces: Sequence[bytes]) -> list[np.ndarray]:
@@ -162,12 +164,64 @@ class Merges(Vocabulary):
 
   def __init__(self, bpe: str):
     self._tokenizer = tokenizer.Tokenizer(bpe)
-    bytes_of = {letter: bytes([value]) for value, letter in enumerate(_byte_letters())}
+    bytes_of = {letter: bytes([value]) for value, letter in enumerate(byte_letters())}
     names = self._tokenizer.words[1:]
     super().__init__([b"", *(b"".join(map(bytes_of.__getitem__, name)) for name in names)])
 
   def tokens(self, pieces):
     return self._tokenizer.ids([piece.decode() for piece in pieces])
+
+
+class Given(Vocabulary):
+  """The tokens of a tokenizer that was trained elsewhere, such as a released model's.
+
+  Its token `end` stands before documents and changes numbers with token 0, as END is 0 here. After
+  `stops` a text goes on no further.
+  """
+
+  exact = False
+
+  def __init__(self, tokenizer: str, size: int, end: int, stops: Sequence[int] = ()):
+    from tokenizers import Tokenizer
+
+    library = self._library = Tokenizer.from_str(tokenizer)
+    library.no_truncation()
+    library.no_padding()
+    library.encode_special_tokens = True  # a "<s>" in a text is three characters
+    special = {token for token, each in library.get_added_tokens_decoder().items() if each.special}
+    names = (None if token in special else library.id_to_token(token) for token in range(size))
+    spelled = _spelling(json.loads(tokenizer))
+    table = [b"" if name is None else spelled(name) for name in names]
+    table[end], table[END] = table[END], b""
+    super().__init__(table)
+    self.end = end
+    self.stops = {self._swapped(np.array(each)).item() for each in stops} | {END}
+
+  def _swapped(self, ids: np.ndarray) -> np.ndarray:
+    return np.where(ids == self.end, END, np.where(ids == END, self.end, ids))
+
+  def tokens(self, pieces):
+    found = self._library.encode_batch(
+      [piece.decode() for piece in pieces], add_special_tokens=False
+    )
+    return [self._swapped(np.array(each.ids, np.int32)) for each in found]
+
+
+def _spelling(content: dict) -> Callable[[str], bytes]:
+  """Return the bytes of a token's name, by the decoder in a tokenizer's JSON."""
+  decoder = json.dumps(content.get("decoder"))
+  if "ByteLevel" in decoder:
+    bytes_of = {letter: bytes([value]) for value, letter in enumerate(byte_letters())}
+    return lambda name: b"".join(bytes_of.get(letter, letter.encode()) for letter in name)
+  if "WordPiece" in decoder:
+    return lambda name: name[2:].encode() if name.startswith("##") else f" {name}".encode()
+
+  def spelled(name: str) -> bytes:
+    if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
+      return bytes([int(name[3:5], 16)])
+    return name.replace("\u2581", " ").encode()
+
+  return spelled
 
 
 def trained(
@@ -232,7 +286,7 @@ def _code_points(text: str) -> np.ndarray:
   return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
-def _byte_letters() -> list[str]:
+def byte_letters() -> list[str]:
   """Return the letter by which a byte-level BPE writes each byte (Radford et al. 2019).
 
   It is the byte's own in Latin-1 where that can be seen; the others follow from U+0100 on.

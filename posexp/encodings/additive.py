@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from posexp.config.checks import Base, Count
+from posexp.config.checks import Base, Count, Whole
 from posexp.encodings.base import Encoding, Relation, TokenEmbedding, scaled
 from posexp.encodings.rngs import Rngs
 from posexp.encodings.sinusoids import frequencies, sinusoids
@@ -152,11 +152,13 @@ class Learned(Absolute):
   """x = w + P[pos], P a trained table of `length` rows (Gehring et al. 2017; Devlin et al. 2019).
 
   Rows start from N(0, 0.02²), as in BERT; for a product, where that would nearly erase the words,
-  from N(1, 0.02²). There is nothing beyond the last row: longer inputs are an error.
+  from N(1, 0.02²). There is nothing beyond the last row: longer inputs are an error. `first` rows
+  before that of position 0 have no position (RoBERTa: 2).
   """
 
   alternative = ("combine", "concat")
   length: Count = 512
+  first: Whole = 0
 
   @property
   def limit(self) -> int:
@@ -164,18 +166,29 @@ class Learned(Absolute):
 
   def vector(self, features, rngs):
     mean = 1.0 if self.combine == "product" else 0.0
-    return Table(self.length, features, mean=mean, stddev=0.02, rngs=rngs)
+    rows = self.length + self.first
+    return Table(rows, features, first=self.first, mean=mean, stddev=0.02, rngs=rngs)
 
 
 class Table(nnx.Module):
   """A trained row per position; beyond the table NaN, never another position's row."""
 
-  def __init__(self, length: int, features: int, *, mean: float = 0.0, stddev: float, rngs: Rngs):
+  def __init__(
+    self,
+    length: int,
+    features: int,
+    *,
+    first: int = 0,
+    mean: float = 0.0,
+    stddev: float,
+    rngs: Rngs,
+  ):
     init = nnx.initializers.normal(stddev)
+    self.first = first
     self.rows = nnx.Param(mean + init(rngs.encoding(), (length, features)))
 
   def __call__(self, positions: Array, mask: Array | None = None) -> Array:
-    rows = self.rows[...].at[positions]
+    rows = self.rows[...].at[positions + self.first]
     return rows.get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 
 

@@ -31,6 +31,11 @@ def scaled(q: Array) -> Array:
   return q * (q.shape[-1] ** -0.5)
 
 
+def capped(logits: Array, cap: float | None) -> Array:
+  """Return c·tanh(logits/c), which is below c; without a cap, the logits."""
+  return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+
 def whole(features: int, num_heads: int) -> int:
   """Return the width of a head.
 
@@ -90,13 +95,14 @@ class LayerNorm(nnx.Module):
   Features may be `parts` interleaved vectors, each of which is then normalized on its own.
   """
 
-  def __init__(self, features: int, *, parts: int = 1, epsilon: float = 1e-6):
+  def __init__(self, features: int, *, parts: int = 1, epsilon: float = 1e-6, bias: bool = True):
     self.parts, self.epsilon = parts, epsilon
     self.scale = nnx.Param(jnp.ones(features))
-    self.bias = nnx.Param(jnp.zeros(features))
+    self.bias = nnx.Param(jnp.zeros(features)) if bias else None
 
   def __call__(self, x: Array) -> Array:
-    scale, bias = self.scale[...], self.bias[...]
+    scale = self.scale[...]
+    bias = jnp.zeros_like(scale) if self.bias is None else self.bias[...]
     return normalized(x.astype(jnp.float32), scale, bias, self.parts, self.epsilon).astype(x.dtype)
 
 
@@ -124,6 +130,7 @@ class Relation(nnx.Module):
 
   terms: ClassVar[tuple[str, ...]] = ("content",)
   sums_to_one: bool = True  # the weights of each query
+  cap: float | None = None  # c: the softmax is of c·tanh(e/c) for logits e
   uses_hidden: ClassVar[bool] = True  # queries and keys are made of hidden states; else q is None
 
   def bind(self, query: Callable[[Array], Array], key: Callable[[Array], Array]) -> None:
@@ -145,7 +152,8 @@ class Relation(nnx.Module):
 
   def weights(self, q: Array, k: Array, span: Span) -> Array:
     """Return attention weights [B,H,Q,K], in float32: the masked softmax of the logits."""
-    return softmax(self.score(q, k, span).astype(jnp.float32), span.visible[:, None])
+    logits = self.score(q, k, span).astype(jnp.float32)
+    return softmax(capped(logits, self.cap), span.visible[:, None])
 
   def combine(self, weights: Array, v: Array, span: Span) -> Array:
     """Sum values v [B,K,H,D] by weights [B,H,Q,K]: [B,Q,H,D]; it is linear in the weights."""
@@ -159,6 +167,8 @@ class Relation(nnx.Module):
     """
     kind, parts = type(self), ("score", "weights", "combine", "attend")
     own = kind.fused is not Relation.fused
+    if self.cap is not None:
+      return False
     return own or all(getattr(kind, part) is getattr(Relation, part) for part in parts)
 
   def fused(self, q: Array, k: Array, v: Array, span: Span) -> Array:

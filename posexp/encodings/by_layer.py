@@ -45,7 +45,8 @@ def parsed(text: str) -> tuple[Layer, ...]:
       raise ValueError(f"cannot be read at {word!r}: write it as in '3 rope base=500 window=64'")
     if option in options:
       raise ValueError(f"has {option} twice in {text!r}")
-    options[option] = value
+    listed = value.startswith("[") and value.endswith("]")
+    options[option] = value[1:-1].split(",") if listed else value
   limits = {key: options.pop(key, None) for key in ("window", "chunk")}
   for key, value in limits.items():
     if value is not None and not (value.isdecimal() and 0 < int(value) < 2**31):

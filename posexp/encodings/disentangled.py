@@ -32,6 +32,7 @@ class DeBERTa(Encoding):
   of 2b, on a logarithmic scale up to k, and `normalized` applies a LayerNorm to P, both as in
   DeBERTa-v2. The released code looks up Q at δ(i, j) too, contrary to the paper: that is
   `mirrored=false`. `biases` adds that code's biases of W_K and W_Q, which the paper does not print.
+  With `share_maps` these are the layer's own maps of keys and queries, as in DeBERTa-v3.
   """
 
   alternative = ("k", 16)
@@ -42,9 +43,13 @@ class DeBERTa(Encoding):
   normalized: bool = False
   mirrored: bool = True
   biases: bool = False
+  share_maps: bool = False
+  norm_epsilon: Annotated[float, between(1e-12, 1), only_with("normalized")] = 1e-7
 
   def __post_init__(self):
     super().__post_init__()
+    if self.share_maps and self.biases:
+      raise ValueError("biases are of maps that share_maps=true does not have; leave it at false")
     if self.log_buckets and self.k - 1 <= self.log_buckets // 2:
       raise ValueError(f"log_buckets={self.log_buckets} must be less than twice k - 1")
 
@@ -72,7 +77,8 @@ class DeBERTa(Encoding):
     if len(self.terms) == 1:
       return None
     rows = 2 * (self.log_buckets or self.k)
-    return RelativeTable(rows, num_heads * head_dim, norm=self.normalized, rngs=rngs)
+    epsilon = self.norm_epsilon if self.normalized else None
+    return RelativeTable(rows, num_heads * head_dim, epsilon=epsilon, rngs=rngs)
 
 
 def projection(features: int, *, bias: bool, rngs: Rngs) -> Linear:
@@ -102,10 +108,10 @@ def log_buckets(half: int, max_distance: int) -> np.ndarray:
 class RelativeTable(nnx.Module):
   """P [rows, F]: a vector per offset, which all layers share."""
 
-  def __init__(self, rows: int, features: int, *, norm: bool, rngs: Rngs):
+  def __init__(self, rows: int, features: int, *, epsilon: float | None, rngs: Rngs):
     init = nnx.initializers.normal(0.02)
     self.rows = nnx.Param(init(rngs.encoding(), (rows, features)))
-    self.norm = LayerNorm(features, epsilon=1e-7) if norm else None  # DeBERTa-v2's
+    self.norm = None if epsilon is None else LayerNorm(features, epsilon=epsilon)
 
   def __call__(self, span: Span) -> Array:
     return self.rows[...] if self.norm is None else self.norm(self.rows[...])
@@ -124,8 +130,15 @@ class Disentangled(Relation):
         return None
       return projection(features, bias=encoding.biases, rngs=rngs)
 
-    self.key = project("content_to_position")
-    self.query = project("position_to_content")
+    if not encoding.share_maps:
+      self.key = project("content_to_position")
+      self.query = project("position_to_content")
+
+  def bind(self, query, key):
+    if self.encoding.share_maps:  # with their biases, which the layer's maps leave out otherwise
+      of_key, of_query = (getattr(each, "linear", each) for each in (key, query))
+      self.key = of_key if "content_to_position" in self.terms else None
+      self.query = of_query if "position_to_content" in self.terms else None
 
   def qk_and_bias(self, q, k, span):
     scale = (len(self.terms) * q.shape[-1]) ** -0.5

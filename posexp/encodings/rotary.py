@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Annotated, ClassVar, Literal
 
 import jax.numpy as jnp
@@ -161,7 +162,7 @@ class RoPE(Encoding):
       ValueError: the share is not an even number of channels, or the factors are not one per plane.
     """
     turning = round(self.share * head_dim)
-    if turning != self.share * head_dim or turning % 2:
+    if not math.isclose(turning, self.share * head_dim) or turning % 2:
       raise ValueError(
         f"share={self.share:g} of a head's {head_dim} channels must be even, as they turn in pairs"
       )

@@ -160,7 +160,12 @@ class PairRotation(Rotation):
 
   def __init__(self, rope: RoPE, head_dim: int, change: Callable[[Span], Array] | None = None):
     super().__init__(rope.frequencies(head_dim), head_dim, rope.layout, rope.radius, change)
-    self.rope, self.head_dim = rope, head_dim
+    self.rope, self.head_dim, self.fixed = rope, head_dim, False
+
+  def fix(self, length: int) -> None:
+    """Have all queries turn as in a text of `length` tokens, as Hugging Face's code has them."""
+    self.omega = tuple(self.rope.frequencies(self.head_dim, np.array([length]))[0].tolist())
+    self.fixed = True
 
   def score(self, q, k, span):
     table = self.table(span)
@@ -187,7 +192,7 @@ class PairRotation(Rotation):
     """
     known = span.consecutive or span.max_position is not None
     longest, trained = span.farthest + 1 if known else REACH, self.rope.trained_length
-    if not self.rope.by_length or longest <= trained:
+    if self.fixed or not self.rope.by_length or longest <= trained:
       return np.array([self.omega])
     return self.rope.frequencies(self.head_dim, np.arange(trained, longest + 1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -31,14 +32,24 @@ from posexp.models import attention, logits
 from posexp.models.parts import (
   BIASES,
   FEED_FORWARDS,
+  PARTS,
+  biased,
   check_unbound,
   norm_of,
+  normed,
+  qk_norm,
   repeated,
-  rms_like,
   to_all_heads,
 )
 
 WIDEST = 2**16
+NORMS = {"layer": "norm", "layer_scale": "norm without bias", "rms": "RMS-norm"}
+NORMS["rms_one"] = "RMS-norm of 1 + w"
+BIAS = Bound(
+  f"one of {', '.join(BIASES)}, or of {', '.join(PARTS)} joined by +",
+  lambda bias: bias in BIASES or {*bias.split("+")} <= {*PARTS},
+)
+Norm = Callable[[Array], Array]
 Width = Annotated[int, between(1, WIDEST)]
 Rule = Annotated[
   str, Bound(f"one of none, {', '.join(logits.RULES)}", {"none", *logits.RULES}.__contains__)
@@ -62,13 +73,17 @@ class Size:
   feed_forward: Annotated[str, row_of(FEED_FORWARDS)] = "relu"
   num_layers: Annotated[int, between(1, 1000)] = 2
   dropout: Share = 0.3
-  norm: Literal["pre", "post"] = "pre"
-  norm_kind: Literal["layer", "rms"] = "layer"
+  norm: Literal["pre", "post", "sandwich", "output", "parallel"] = "pre"
+  norm_kind: Literal["layer", "layer_scale", "rms", "rms_one"] = "layer"
   norm_epsilon: Annotated[float, between(1e-12, 1)] = 1e-6  # added to the variance
+  first_norm: bool = True  # whether the first layer's attention has a norm before it
   qk_norm: bool = False  # of queries and keys, before positions
+  qk_norm_over: Annotated[Literal["head", "all"], only_with("qk_norm")] = "head"
   output_gate: bool = False  # of attention
-  bias: Annotated[str, row_of(BIASES)] = "feed_forward"
+  bias: Annotated[str, BIAS] = "feed_forward"
   embed_scale: Literal["sqrt", "none"] = "sqrt"
+  embed_norm: bool = False  # of the sum that enters the first layer
+  token_types: Annotated[int, between(0, WIDEST)] = 0  # rows of a table beside that of words
   tie_embeddings: bool = False  # the table of words is the output layer, too
   dtype: Literal["float32", "bfloat16"] = "float32"
   attention: Literal["auto", "reference", "blocked", "fused"] = "auto"
@@ -81,6 +96,8 @@ class Size:
   logits_growth: Positive | None = None
   logits_in: Annotated[Literal["all", "full"], only_with("logits_by")] = "all"
   logits_scale: Positive = 1.0  # multiplies queries beside it
+  logits_cap: Positive | None = None  # c: logits e of attention become c·tanh(e/c)
+  head_cap: Positive | None = None  # the same of the logits of words
   match: Literal["none", "parameters", "flops"] = "none"  # see posexp/training/matching.py
   match_to: Annotated[str, only_with("match")] = "none"
   vectors: str | None = None  # for a classifier: see posexp/data/word_vectors.py
@@ -109,7 +126,17 @@ class Size:
 
   def has_bias(self, part: str) -> bool:
     """Return whether linear maps of this part, as in BIASES, have a bias."""
-    return part in BIASES[self.bias]
+    return part in biased(self.bias)
+
+  @property
+  def before(self) -> bool:
+    """Whether the inputs of attention and of the feed-forward network are normed."""
+    return self.norm in ("pre", "sandwich", "parallel")
+
+  @property
+  def behind(self) -> bool:
+    """Whether their outputs are, before they are added."""
+    return self.norm in ("sandwich", "output")
 
   @property
   def width(self) -> int:
@@ -124,11 +151,17 @@ class Size:
     unit = "" if self.feed_forward == "relu" else f" {self.feed_forward}"
     named = {
       f"bias {self.bias}": self.bias != "feed_forward",
-      "QK norm": self.qk_norm,
+      "QK norm": self.qk_norm and self.qk_norm_over == "head",
+      "QK norm over all heads": self.qk_norm_over == "all",
+      "no first norm": not self.first_norm,
+      "norm of embeddings": self.embed_norm,
+      f"{self.token_types} token types": self.token_types > 0,
+      f"logits capped at {self.logits_cap}": self.logits_cap is not None,
+      f"words' logits capped at {self.head_cap}": self.head_cap is not None,
       "output gate": self.output_gate,
       "tied embeddings": self.tie_embeddings,
     }
-    norm = f"{self.norm}-norm" if self.norm_kind == "layer" else f"{self.norm}-RMS-norm"
+    norm = f"{self.norm}-{NORMS[self.norm_kind]}"
     parts = [name for name, on in named.items() if on]
     width = f"d_ff {self.d_ff}{match}{unit}"
     sizes = f"d_model {self.d_model}", f"{heads}{wide}{fewer}", layers, width, norm
@@ -155,7 +188,8 @@ class MultiHeadAttention(nnx.Module):
   """Multi-head attention: [z_1, …, z_H] W_O with z_h = Σ_j α_ij v_j.
 
   With `qk_norm`, an RMS norm over the width of each head, whose scale [D] all heads share, follows
-  the maps of queries and keys; then keys are cached, and then positions enter (as in Qwen 3). With
+  the maps of queries and keys; then keys are cached, and then positions enter (as in Qwen 3). It
+  may also be over all heads at once (OLMo 2). With
   `output_gate`, z_h is multiplied by σ(x W_G)_h, where x is the input of the queries (Qiu et al.
   2025; Lin et al. 2025). Head h of the queries reads head ⌊h·G/H⌋ of the G heads of keys and values
   (Ainslie et al. 2023). All of this also holds for attention to a source.
@@ -208,15 +242,20 @@ class MultiHeadAttention(nnx.Module):
     )
     # These draw after all other parts, which therefore start with the same values without them.
     self.gate = linear(size.d_model, width, "qkv") if size.output_gate else None
-    if size.qk_norm:
-      like = encoding.norm(head_dim, epsilon=size.norm_epsilon, rngs=rngs.fork())
-    self.query_norm, self.key_norm = (
-      rms_like(like, encoding, "qk_norm at false") if size.qk_norm else None for _ in "qk"
-    )
+    self.over_all = size.qk_norm_over == "all"
+    widths = (width, kv_width) if self.over_all else (head_dim, head_dim)
+    self.query_norm, self.key_norm = (qk_norm(encoding, size, each, rngs) for each in widths)
+    if size.logits_cap is not None and not cross:
+      if type(self.relation).weights is not Relation.weights or not self.relation.uses_hidden:
+        raise ValueError(
+          f"logits_cap={size.logits_cap:g} is for encodings whose weights are the softmax of "
+          "logits; leave it at null"
+        )
+      self.relation.cap = size.logits_cap
 
   def heads(self, x: Array) -> Array:
     """Split features of queries into heads, [B,L,H·D] -> [B,L,H,D]."""
-    return x.reshape(*x.shape[:-1], self.num_heads, -1)
+    return normed(x, None, False, self.num_heads)
 
   def keys_values(self, x: Array) -> tuple[Array, Array, Any]:
     """Return keys and values of x [B,K,F], [B,K,G,D] each, before positions enter, and columns.
@@ -229,15 +268,13 @@ class MultiHeadAttention(nnx.Module):
     columns = self.key_columns and self.key_columns(x)
     if self.key is None:
       return v[..., :0], v, columns
-    k = self.key(x).reshape(v.shape)
-    return k if self.key_norm is None else self.key_norm(k), v, columns
+    return normed(self.key(x), self.key_norm, self.over_all, self.kv_heads), v, columns
 
   def queries(self, x: Array) -> Array | None:
     """Return queries [B,Q,H,D] of x [B,Q,F]; None if they do not come from hidden states."""
     if self.query is None:
       return None
-    q = self.heads(self.query(x))
-    return q if self.query_norm is None else self.query_norm(q)
+    return normed(self.query(x), self.query_norm, self.over_all, self.num_heads)
 
   def asked(self, x: Array, columns: Any, span: Span) -> tuple[Array | None, Span]:
     """Return queries of x [B,Q,F] and the span with the columns of keys and of these queries.
@@ -287,9 +324,16 @@ class FeedForward(nnx.Module):
 
 
 class Block(nnx.Module):
-  """Self-attention, then attention to a source if there is one, then the feed-forward network."""
+  """Self-attention, then attention to a source if there is one, then the feed-forward network.
 
-  def __init__(self, layer: Layer, size: Size, *, causal: bool, cross: bool, rngs: Rngs):
+  Each of them, f, has a norm n (`size.norm`): x + f(n(x)) is `pre`, n(x + f(x)) `post`, x + n(f(x))
+  `output`, x + n'(f(n(x))) `sandwich`; of `parallel` blocks the feed-forward network reads what
+  attention reads, x + f(n(x)) + f'(n'(x)).
+  """
+
+  def __init__(
+    self, layer: Layer, size: Size, *, causal: bool, cross: bool, first: bool = False, rngs: Rngs
+  ):
     encoding, factor = layer.encoding, size.factor(layer)
 
     def norm() -> Callable[[Array], Array]:
@@ -298,20 +342,26 @@ class Block(nnx.Module):
     self.attention = MultiHeadAttention(
       encoding, size, causal=causal, cross=False, factor=factor, rngs=rngs.fork()
     )
-    self.attention_norm = norm()
+    self.attention_norm = norm() if size.first_norm or not first else None
     self.feed_forward = FeedForward(encoding, size, rngs=rngs.fork())
     self.feed_forward_norm = norm()
+    both = size.norm == "sandwich"
+    self.attention_out_norm = norm() if both else None
+    self.feed_forward_out_norm = norm() if both else None
+    if cross and size.norm not in ("pre", "post"):
+      raise ValueError(f"norm={size.norm} is not for translation: choose pre or post")
     if cross:
       self.cross = MultiHeadAttention(encoding, size, causal=False, cross=True, rngs=rngs.fork())
       self.cross_norm = norm()
     else:
       self.cross = self.cross_norm = None
-    self.pre = size.norm == "pre"
+    self.norm = size.norm
+    self.before = size.before
     self.dropout = size.dropout
 
   def context(self, x: Array) -> Array:
     """Return the input of self-attention's keys and values for x [B,L,F]."""
-    return self.attention_norm(x) if self.pre else x
+    return self.attention_norm(x) if self.before and self.attention_norm is not None else x
 
   def __call__(
     self,
@@ -323,14 +373,25 @@ class Block(nnx.Module):
   ) -> Array:
     """Apply the block to x [B,Q,F], given keys, values and columns of the context: [B,Q,F]."""
 
-    def add(x: Array, norm: Callable[[Array], Array], f: Callable[[Array], Array]) -> Array:
-      if self.pre:
-        return x + drop(f(norm(x)), self.dropout, rngs)
-      return norm(x + drop(f(x), self.dropout, rngs))
+    def add(
+      x: Array, norm: Norm | None, f: Callable[[Array], Array], after: Norm | None = None
+    ) -> Array:
+      """Return x with f of it; `after` is the second norm of a sandwich."""
+      if self.norm == "post":
+        return norm(x + drop(f(x), self.dropout, rngs))
+      if not self.before:
+        return x + drop(norm(f(x)), self.dropout, rngs)
+      y = f(x if norm is None else norm(x))
+      return x + drop(y if after is None else after(y), self.dropout, rngs)
 
-    x = add(x, self.attention_norm, lambda y: self.attention(y, *held, span, rngs))
+    read = x
+    after = self.attention_out_norm
+    x = add(x, self.attention_norm, lambda y: self.attention(y, *held, span, rngs), after)
     if self.cross is not None:
       *keys_values, there = source
       there = there.replace(query=jnp.zeros((1, x.shape[1]), int))  # positions do not matter
       x = add(x, self.cross_norm, lambda y: self.cross(y, *keys_values, there, rngs))
-    return add(x, self.feed_forward_norm, lambda y: self.feed_forward(y, rngs))
+    if self.norm == "parallel":
+      return x + drop(self.feed_forward(self.feed_forward_norm(read), rngs), self.dropout, rngs)
+    feed_forward = functools.partial(self.feed_forward, rngs=rngs)
+    return add(x, self.feed_forward_norm, feed_forward, self.feed_forward_out_norm)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
+from flax import nnx, struct
 from jax import Array
 
-from posexp.encodings.base import Linear
+from posexp.encodings.base import Linear, capped
 from posexp.encodings.rngs import Rngs
 from posexp.kernels.gradients import total
 from posexp.models.block import Size
@@ -24,17 +24,19 @@ from posexp.models.transformer import Stack
 AT_ONCE = 2**22
 
 
-class Reader(NamedTuple):
-  """An output layer: a linear map onto a vocabulary."""
+@struct.dataclass
+class Reader:
+  """An output layer: a linear map onto a vocabulary, whose logits may be capped."""
 
   kernel: Array  # [F,V]
   bias: Array | None  # [V]
+  cap: float | None = struct.field(pytree_node=False, default=None)
 
   def logits(self, hidden: Array) -> Array:
     """Return logits float32 [...,V] of hidden [...,F]."""
     kernel = self.kernel.astype(hidden.dtype)
     logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32)
-    return logits if self.bias is None else logits + self.bias
+    return capped(logits if self.bias is None else logits + self.bias, self.cap)
 
 
 class Writer(nnx.Module):
@@ -66,11 +68,12 @@ class Writer(nnx.Module):
   @property
   def reader(self) -> Reader:
     """The output layer."""
+    cap = self.stacks[-1].size.head_cap
     if self.head is None:
       table, _ = word_table(self.stacks[-1].embed)
-      return Reader(table[...].T, None)
+      return Reader(table[...].T, None, cap)
     bias = self.head.bias
-    return Reader(self.head.matrix(), None if bias is None else bias[...])
+    return Reader(self.head.matrix(), None if bias is None else bias[...], cap)
 
   def means(
     self, hidden: Array, labels: Array, weight: Array, label_smoothing: float
@@ -156,11 +159,13 @@ def forward(hidden, reader, labels, weight, label_smoothing):
     target = jnp.where(words == labels[..., None], 1 - label_smoothing, 0)
     target += label_smoothing / len(words)
     of_logits = (exponentials / partition - target) * weight[..., None]
+    if reader.cap is not None:  # the derivative of c·tanh(e/c)
+      of_logits *= 1 - (logits / reader.cap) ** 2
     of_bias = None if reader.bias is None else total(of_logits, words.shape)
     of_logits = of_logits.astype(rows.dtype)
     of_rows = of_logits @ reader.kernel.T.astype(rows.dtype)
     of_kernel = jnp.einsum("btf,btv->fv", rows, of_logits, preferred_element_type=jnp.float32)
-    of_reader = jax.tree.map(jnp.add, of_reader, Reader(of_kernel, of_bias))
+    of_reader = jax.tree.map(jnp.add, of_reader, Reader(of_kernel, of_bias, reader.cap))
     return (Sums(*map(jnp.add, sums, found)), of_reader), of_rows
 
   start = Sums(*jnp.zeros(3)), jax.tree.map(jnp.zeros_like, reader)

@@ -24,17 +24,19 @@ class RMSNorm(nnx.Module):
   """x / √(mean x² + ε) · scale (Zhang & Sennrich 2019), computed in float32.
 
   Features may be `parts` interleaved vectors, as in `LayerNorm`. The result is rounded to the dtype
-  of x after it is scaled, as in Gemma and OLMo 2; Llama rounds before.
+  of x after it is scaled, as in Gemma and OLMo 2; Llama rounds before. `above` is added to the
+  scale: with 1, as in Gemma, the parameter is what the scale differs by from 1.
   """
 
-  def __init__(self, features: int, *, parts: int = 1, epsilon: float = 1e-6):
-    self.parts, self.epsilon = parts, epsilon
-    self.scale = nnx.Param(jnp.ones(features))
+  def __init__(self, features: int, *, parts: int = 1, epsilon: float = 1e-6, above: float = 0.0):
+    self.parts, self.epsilon, self.above = parts, epsilon, above
+    self.scale = nnx.Param(jnp.full(features, 1.0 - above))
 
   def __call__(self, x: Array) -> Array:
     wide = x.astype(jnp.float32)
     steepness = jax.lax.rsqrt(mean(wide * wide, self.parts) + self.epsilon)
-    return (wide * spread(steepness, x.shape[-1]) * self.scale[...]).astype(x.dtype)
+    scale = self.scale[...].astype(jnp.float32) + self.above if self.above else self.scale[...]
+    return (wide * spread(steepness, x.shape[-1]) * scale).astype(x.dtype)
 
 
 class Unit(NamedTuple):
@@ -48,17 +50,28 @@ FEED_FORWARDS = {
   "relu": Unit(jax.nn.relu),
   "gelu": Unit(functools.partial(jax.nn.gelu, approximate=False)),  # by the error function
   "gelu_tanh": Unit(functools.partial(jax.nn.gelu, approximate=True)),
+  "silu": Unit(jax.nn.silu),
+  "reglu": Unit(jax.nn.relu, gated=True),
   "geglu": Unit(functools.partial(jax.nn.gelu, approximate=False), gated=True),
   "geglu_tanh": Unit(functools.partial(jax.nn.gelu, approximate=True), gated=True),
   "swiglu": Unit(jax.nn.silu, gated=True),
 }
 # The linear maps that have a bias. The output gate's is one of "qkv", and "head" is the last layer.
+# Parts may also be named: qkv+out.
 BIASES = {
   "none": (),
   "feed_forward": ("feed_forward", "head"),
   "qkv": ("qkv",),
   "all": ("qkv", "out", "feed_forward", "head"),
 }
+
+
+PARTS = BIASES["all"]
+
+
+def biased(bias: str) -> tuple[str, ...]:
+  """Return the parts that have a bias, by a row of BIASES or as named: "qkv+out"."""
+  return BIASES.get(bias) or tuple(part for part in bias.split("+") if part != "none")
 
 
 def word_table(embed: Callable[..., Array]) -> tuple[nnx.Param, float] | None:
@@ -85,18 +98,40 @@ def norm_of(encoding: Encoding, features: int, size: Size, rngs: Rngs) -> Callab
     ValueError: the encoding has a norm of its own that is of no kind.
   """
   made = encoding.norm(features, epsilon=size.norm_epsilon, rngs=rngs)
-  return made if size.norm_kind == "layer" else rms_like(made, encoding, "norm_kind at layer")
+  if size.norm_kind == "layer":
+    return made
+  return norm_like(made, encoding, size.norm_kind, "norm_kind at layer")
 
 
-def rms_like(made: Any, encoding: Encoding, otherwise: str) -> RMSNorm:
-  """Return the RMS norm in place of an encoding's LayerNorm.
+def norm_like(made: Any, encoding: Encoding, kind: str, otherwise: str) -> Callable[..., Array]:
+  """Return a norm of another kind in place of an encoding's LayerNorm.
 
   Raises:
     ValueError: it is another norm; the message says to leave what `otherwise` says.
   """
   if type(made) is not LayerNorm:
     raise ValueError(f"{name_of(encoding)} has a norm of its own, so leave {otherwise}")
-  return RMSNorm(len(made.scale[...]), parts=made.parts, epsilon=made.epsilon)
+  given = {"parts": made.parts, "epsilon": made.epsilon}
+  if kind == "layer_scale":
+    return LayerNorm(len(made.scale[...]), bias=False, **given)
+  return RMSNorm(len(made.scale[...]), above=float(kind == "rms_one"), **given)
+
+
+def qk_norm(encoding: Encoding, size: Size, width: int, rngs: Rngs) -> Any:
+  """Return the norm of queries or keys, which is an RMS norm, or None without `size.qk_norm`."""
+  if not size.qk_norm:
+    return None
+  like = encoding.norm(width, epsilon=size.norm_epsilon, rngs=rngs.fork())
+  kind = "rms_one" if size.norm_kind == "rms_one" else "rms"
+  return norm_like(like, encoding, kind, "qk_norm at false")
+
+
+def normed(x: Array, norm: Callable[[Array], Array] | None, over_all: bool, heads: int) -> Array:
+  """Split x [B,L,H·D] into heads [B,L,H,D], with a norm before (over all of them) or after."""
+  if norm is not None and over_all:
+    x = norm(x)
+  x = x.reshape(*x.shape[:-1], heads, -1)
+  return x if norm is None or over_all else norm(x)
 
 
 def repeated(x: Array, num_heads: int) -> Array:

@@ -225,11 +225,13 @@ def continuer(graphdef: nnx.GraphDef, segment: int, count: int) -> Callable[...,
   return found
 
 
-def until_ended(columns: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-  """Yield columns of tokens, int [rows] each, until every row has had its END."""
+def until_ended(
+  columns: Iterable[np.ndarray], stops: Iterable[int] = (END,)
+) -> Iterator[np.ndarray]:
+  """Yield columns of tokens, int [rows] each, until every row has had one of `stops`."""
   ended: np.ndarray | bool = False
   for column in columns:
     yield column
-    ended |= column == END
+    ended |= np.isin(column, [*stops])
     if np.all(ended):
       return

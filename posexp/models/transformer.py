@@ -105,13 +105,20 @@ class Stack(nnx.Module):
       Kind(encodings.index(layer.encoding), layer.window, layer.chunk) for layer in layers
     )
     self.blocks = nnx.List(
-      Block(layer, size, causal=causal, cross=cross, rngs=rngs.fork()) for layer in layers
+      Block(layer, size, causal=causal, cross=cross, first=i == 0, rngs=rngs.fork())
+      for i, layer in enumerate(layers)
     )
     for block in self.blocks:
       block.attention.form = attention.for_layer(
         size.attention, block.attention.relation, head_dim, size.dtype, size.dropout, max_position
       )
-    self.norm = norm_of(encoding, size.d_model, size, rngs.fork()) if size.norm == "pre" else None
+    self.norm = norm_of(encoding, size.d_model, size, rngs.fork()) if size.norm != "post" else None
+    draws = nnx.initializers.normal(0.02)
+    shape = (size.token_types, size.d_model)
+    self.types = nnx.Param(draws(rngs.params(), shape)) if size.token_types else None
+    self.embed_norm = (
+      norm_of(encoding, size.d_model, size, rngs.fork()) if size.embed_norm else None
+    )
     self.limit = encoding.limit
     self.max_position = max_position
     self.causal = causal
@@ -125,11 +132,14 @@ class Stack(nnx.Module):
     positions: Array | None = None,
     source: tuple | None = None,
     term_scale: TermScale | None = None,
+    types: Array | None = None,
+    padding_last: bool = True,
     rngs: Rngs | None = None,
   ) -> Array:
     """Read a whole sequence: tokens [B,L], mask bool [B,L] of real tokens -> [B,L,F].
 
-    Padding comes after the real tokens, and may go on beyond the encoding's positions.
+    Padding comes after the real tokens unless `padding_last` is False, and may go on beyond the
+    encoding's positions. `types` int [B,L] are rows of `size.token_types`; None means row 0.
 
     `term_scale` [layers,H] says how much of each named term of the relation every head keeps.
 
@@ -143,9 +153,10 @@ class Stack(nnx.Module):
     if positions is None:
       self.check(length)
     real = jnp.ones((1, length), bool) if mask is None else mask
-    known = {"max_position": self.max_position, "padding_last": self.size.window is None}
+    padding_last = padding_last and self.size.window is None
+    known = {"max_position": self.max_position, "padding_last": padding_last}
     whole = Span.within(positions, visible(real, self.size), self.causal, **known)
-    x = self.read(tokens, whole.query, rngs, mask)
+    x = self.read(tokens, whole.query, rngs, mask, types)
     places = jnp.arange(length)
     spans = self.spans(
       lambda kind: limited(whole, kind, places, places, self.causal),
@@ -325,10 +336,19 @@ class Stack(nnx.Module):
       )
 
   def read(
-    self, tokens: Array, positions: Array, rngs: Rngs | None, mask: Array | None = None
+    self,
+    tokens: Array,
+    positions: Array,
+    rngs: Rngs | None,
+    mask: Array | None = None,
+    types: Array | None = None,
   ) -> Array:
     """Embed tokens: [B,L,F], in the dtype of the blocks."""
     embedded = self.embed(tokens, positions, mask)
+    if self.types is not None:
+      embedded = embedded + self.types[...][0 if types is None else types]
+    if self.embed_norm is not None:
+      embedded = self.embed_norm(embedded)
     return drop(embedded, self.size.dropout, rngs).astype(self.size.dtype)
 
   def ready(self, span: Span, *, layer: int = 0, whole_only: bool = False) -> Span:

@@ -65,7 +65,7 @@ def in_segments(model: LanguageModel, batch: dict[str, Array], segment: int, sco
 def nll(model: LanguageModel, hidden: Array, labels: Array) -> Array:
   """Return −log p of labels int [B,T], float32 [B,T]; only few logits are formed at a time."""
   reader = model.reader
-  at_once = max(1, AT_ONCE // (len(labels) * len(reader.bias)))
+  at_once = max(1, AT_ONCE // (len(labels) * reader.kernel.shape[1]))
   found = jax.lax.map(
     lambda token: scores(reader.logits(token[0]), token[1])[0],
     (hidden.swapaxes(0, 1), labels.T),

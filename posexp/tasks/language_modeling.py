@@ -135,7 +135,7 @@ class LanguageModeling(sources.Sourced, Task):
   package: Literal["imdb", "sympy"] | None = None
   subset: Annotated[str | None, only_with("hub")] = None
   text: str | None = None
-  tokenizer: Literal["byte", "char", "word", "bpe"] = "byte"
+  tokenizer: Literal["byte", "char", "word", "bpe", "given"] = "byte"
   vocab_size: int | None = None
   segment: Annotated[int, between(2, 2**20)] = 128
   documents: Literal["stream", "reset", "mask"] = "stream"

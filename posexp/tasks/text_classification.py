@@ -33,7 +33,7 @@ class LabeledTexts(Classification):
   configs/task explains each option.
   """
 
-  tokenizer: Literal["auto", "word", "char", "bpe"] = "auto"
+  tokenizer: Literal["auto", "word", "char", "bpe", "given"] = "auto"
   vocab_size: Annotated[int, at_most(tokenizer.MOST)] = 20_000
   min_count: Count = 2
   max_length: Count | None = None
@@ -43,7 +43,7 @@ class LabeledTexts(Classification):
     """Raise ValueError for an option that is wrong for any data."""
     check(self)
     kind = "word" if self.tokenizer == "auto" else self.tokenizer
-    if self.vocab_size < (least := tokenizer.KINDS[kind]):
+    if self.vocab_size < (least := tokenizer.KINDS.get(kind, 0)):
       raise ValueError(f"vocab_size must be at least {least} for {kind}, not {self.vocab_size}")
     if self.max_length is not None and self.max_length < 1 + self.cls:
       raise ValueError(f"max_length must be at least {1 + self.cls}, not {self.max_length}")
@@ -80,7 +80,8 @@ class LabeledTexts(Classification):
       UserError: for data that is missing, broken or of no use, and for another run's tokenizer.
     """
     task, digest = self.settled(), self.data_digest()
-    (text,) = tokenizer.kept(folder, ["tokenizer"], lambda _: _trained(task, digest))
+    opened = tokenizer.Given if task.tokenizer == "given" else None
+    (text,) = tokenizer.kept(folder, ["tokenizer"], lambda _: _trained(task, digest), opened)
     return _prepared(task, digest, text)
 
   def conclude(self, data: LabeledData, snapshot: Snapshot, folder: Path) -> dict[str, Any]:
@@ -199,6 +200,8 @@ def _ordered(labels: set[str]) -> list[str]:
 
 
 def _trained(task: LabeledTexts, digest: str | None) -> str:
+  if task.tokenizer == "given":
+    raise UserError("task.tokenizer=given is for init=hf:FOLDER, whose tokenizer it is")
   texts = [text for text, _ in _rows(task, digest)[0]["train"]]
   parts = writing.WORDS, texts, task.tokenizer, task.vocab_size, task.min_count, task.cls
   options = {"min_count": task.min_count, "cls": task.cls}
@@ -212,6 +215,8 @@ def _fitting(
   """Return notes on how a tokenizer of `size` tokens suits the texts; `ids` are those of
   validation.
   """
+  if task.tokenizer == "given":
+    return []
   if task.tokenizer == "bpe":
     return tokenizer.fewer(size, task.vocab_size, LabeledTexts.vocab_size)
   parted = writing.parts_words(text for text, _ in rows["train"])
@@ -226,7 +231,7 @@ def _fitting(
 @functools.lru_cache(maxsize=2)
 def _prepared(task: LabeledTexts, digest: str | None, text: str) -> LabeledData:
   rows, label_names, notes = _rows(task, digest)
-  opened = tokenizer.Tokenizer(text)
+  opened = (tokenizer.Given if task.tokenizer == "given" else tokenizer.Tokenizer)(text)
   ids, empty, cut = {}, {}, {}
   for split, pairs in rows.items():
     texts = [text for text, _ in pairs]

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from posexp import storage
 from posexp.config import show
 from posexp.errors import UserError, near
+from posexp.released.folder import PREFIX
+from posexp.released.weights import Released
 from posexp.runs import Run, digest, parents, read_run
 from posexp.tasks.contract import Data
+from posexp.training.from_folder import keep_tokens, of_folder, plain
 from posexp.training.restore import open_beside
 from posexp.training.setup import Setup
 from posexp.training.step import Program, State
@@ -32,7 +36,7 @@ def check_data(setup: Setup) -> None:
   The tokens and the splits of both are then the same, so a child never learns a text by which its
   parent was tested.
   """
-  if setup.config.get("init") is None:
+  if setup.config.get("init") is None or released_name(setup.config):
     return
   run = read_run(parents.path_of(setup.config))
   there = Setup.of(run.config)._replace(task=setup.task)
@@ -53,30 +57,36 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
     UserError: a parameter has another size in the parent, which is damaged, or has no checkpoint.
   """
   state, path = program.init(setup.config["seed"]), parents.path_of(setup.config)
-  parent = open_beside(path, data, program.mesh)
-  theirs, own = _by_path(parent.snapshot.state.params), _by_path(state.params)
+  own, name = _by_path(state.params), released_name(setup.config)
+  if name:
+    there, step, before = Released.open(name), 0, {"validation": {}}
+    path, theirs = Path(name), of_folder(there, setup.task, folder)
+    config = {"encoding": there.encoding["encoding"], "model": there.model} | there.encoding
+  else:
+    parent = open_beside(path, data, program.mesh)
+    theirs, config = _by_path(parent.snapshot.state.params), parent.setup.config
+    step, before = int(parent.snapshot.state.step), _before(parent.run)
   taken = [name for name in own if name in theirs]
   for name in taken:
     there, here = ([*each[name].shape] for each in (theirs, own))
     if there != here:
       raise UserError(
         f"init={near(path)}: {name} is {there} there and {here} here, and what a run takes from "
-        f"another must have the same size{_differing(parent.setup.config, setup.config)}"
+        f"another must have the same size{_differing(config, setup.config)}"
       )
   new, dropped = sorted(own.keys() - theirs.keys()), sorted(theirs.keys() - own.keys())
   some, every = (sum(own[name].size for name in names) for names in (taken, own))
-  step = int(parent.snapshot.state.step)
   taking = f"step {step:,}: {some:,} of {every:,} parameters are taken"
   log.info("init      %s, %s", near(path), taking)
   for label, names in {"new": new, "dropped": dropped}.items():
     if names:
       more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
       log.info("          %s: %s%s", label, ", ".join(names[:NAMED]), more)
-  found = {"step": step, "taken": taken, "new": new, "dropped": dropped} | _before(parent.run)
+  found = {"step": step, "taken": taken, "new": new, "dropped": dropped} | before
   storage.write(folder / NOTES, json.dumps(found, indent=2) + "\n")
   flat, tree = jax.tree.flatten(state.params)
   values = [
-    jax.device_put(jax.device_get(theirs[name]), leaf.sharding) if name in theirs else leaf
+    jax.device_put(np.asarray(theirs[name], leaf.dtype), leaf.sharding) if name in theirs else leaf
     for name, leaf in zip(own, flat, strict=True)
   ]
   return dataclasses.replace(state, params=jax.tree.unflatten(tree, values))
@@ -103,7 +113,23 @@ def _by_path(tree: Any) -> dict[str, jax.Array]:
   """Return the parameters by their paths; words have one, be there a table of positions or not."""
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   named = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
-  return {name.replace("/embed/words/", "/embed/"): leaf for name, leaf in named}
+  return {plain(name): leaf for name, leaf in named}
+
+
+def released_name(config: Mapping[str, Any]) -> str | None:
+  """Return the released model, "hf:...", from which a resolved config starts, or None."""
+  path = (config.get("init") or {}).get("path", "")
+  return path if path.startswith(PREFIX) else None
+
+
+def keep_released_tokens(setup: Setup, folder: Path) -> None:
+  """Write the tokenizer of a released model into the folder of a run that starts from it.
+
+  Raises:
+    UserError: there is none.
+  """
+  if name := released_name(setup.config):
+    keep_tokens(Released.open(name), folder)
 
 
 def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:

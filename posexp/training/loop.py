@@ -73,6 +73,8 @@ def run_training(
   newest = run.checkpoints.find("latest")
   step = newest or 0
   inherit.check_data(setup)
+  if newest is None:
+    inherit.keep_released_tokens(setup, run.path)
   doing("reading the data")
   with processes.main_process_first():
     data = setup.task.prepare(run.path)

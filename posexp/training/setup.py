@@ -21,6 +21,8 @@ from posexp.encodings import Encoding, all_encodings, check_limit, make_encoding
 from posexp.errors import Unsuited, UserError, near
 from posexp.models.backbones import AnySize, make_size, refusal
 from posexp.models.positions import Positions
+from posexp.released.folder import PREFIX
+from posexp.released.options import record
 from posexp.runs import FILES, Run, folder, parents
 from posexp.runs.identity import decisive
 from posexp.tasks import make_task
@@ -49,6 +51,8 @@ class Setup(NamedTuple):
     """Raise UserError for options that do not exist or do not suit, by their full names."""
     if isinstance(init := config.get("init"), str) and parents.is_command(init):
       config = {**config, "init": _trained_by(init, config["runs"])}
+    if isinstance(init, str) and init.startswith(PREFIX):
+      config = {**config, "init": record(init)}
     config, parent = parents.resolved(config)
     plugins.check("optimizer", config)
     name = str(config["encoding"])

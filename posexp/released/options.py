@@ -1,0 +1,165 @@
+"""Options of a released model: those that its config asks for, and others in their place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+
+from posexp.config import encodings_node
+from posexp.config.checks import show
+from posexp.config.overrides import read
+from posexp.encodings.scaling import SCALINGS
+from posexp.errors import UserError
+from posexp.released.families import Options
+from posexp.released.folder import PREFIX
+from posexp.released.weights import Released
+
+
+def changed(released: Released, typed: Mapping[str, Any]) -> tuple[Options, Options]:
+  """Return the options of the model, and of the encoding, with those that were typed.
+
+  `rope.base=…` of a model whose layers differ is that of all of its layers with RoPE, and
+  `encoding=rope` has the options of the first of them.
+
+  Raises:
+    UserError: an option is of none of these.
+  """
+  model, encoding = dict(released.model), dict(released.encoding)
+  name = typed.get("encoding", own := encoding["encoding"])
+  if name != own:
+    first = {}
+    if name == "rope" and own == "by_layer":
+      words = next(each for each in encoding["by_layer"]["pattern"] if "rope" in each).split(
+        "rope "
+      )[1]
+      first = dict(word.split("=", 1) for word in words.split() if not word.startswith("window="))
+    encoding = {"encoding": name} | ({name: first} if first else {})
+  turns = {key.removeprefix("rope."): each for key, each in typed.items() if key[:5] == "rope."}
+  if "scaling" in turns:  # whose options are not those of the one that it replaces
+    needs = SCALINGS[turns["scaling"]].needs if turns["scaling"] in SCALINGS else ()
+    turns = {"trained_length": released.longest} | turns if "trained_length" in needs else turns
+    gone = {"factor", "attention_factor"}.union(
+      *(each.needs + each.takes for each in SCALINGS.values())
+    )
+  else:
+    gone = set()
+  for key, value in typed.items():
+    section, _, option = key.partition(".")
+    if section == "model":
+      model[option] = value
+    elif section == name != "rope":
+      encoding[section] = dict(encoding.get(section) or {}) | {option: value}
+    elif key != "encoding" and (section != "rope" or name not in ("rope", "by_layer")):
+      raise UserError(
+        f"{key}: {released.folder.name} has encoding={name}, so give encoding= or options of "
+        f"{name} or of model"
+      )
+  if name == "rope":
+    kept = {key: each for key, each in (encoding.get(name) or {}).items() if key not in gone}
+    encoding[name] = kept | turns
+  elif turns and "by_layer" in encoding:
+    pattern = encoding["by_layer"]["pattern"]
+    encoding["by_layer"] = {"pattern": [with_words(each, turns, gone) for each in pattern]}
+  return model, encoding
+
+
+def with_words(part: str, turns: Mapping[str, Any], gone: Set[str]) -> str:
+  """Return a part of a pattern of layers with other options of RoPE, and without some, if it has
+  RoPE.
+  """
+  words = part.split(" ")
+  if "rope" not in words:
+    return part
+  kept = [each for each in words if each.partition("=")[0] not in gone | turns.keys()]
+  return " ".join([*kept, *(f"{key}={str(each).replace(' ', '')}" for key, each in turns.items())])
+
+
+def overrides(released: Released, typed: Sequence[str], sections: Sequence[str]) -> list[str]:
+  """Return the options of a run of a released model as one types them, followed by those typed.
+
+  Args:
+    released: the model.
+    typed: options with their values, as "rope.factor=4"; what these say counts.
+    sections: the names of all encodings.
+  """
+  given = dict(word.lstrip("+").split("=", 1) for word in typed if "=" in word)
+  name = given.get("encoding", released.encoding["encoding"])
+  own = {k: v for k, v in given.items() if k == "encoding" or k.startswith("rope.")}
+  if name not in sections or any("," in v.partition("[")[0] for v in own.values()):  # of a sweep
+    own, name = {}, released.encoding["encoding"]
+  if name not in ("rope", "by_layer"):
+    own = {"encoding": name}
+  model, encoding = changed(released, own)
+  found = {"task.tokenizer": "given", "encoding": encoding["encoding"]}
+  if released.family.causal:
+    found |= {"task.vocab_size": "null"}
+  else:
+    found |= {"task.cls": "true"}
+    model["tie_embeddings"] = False  # a classifier writes no words
+  found |= {f"model.{key}": show(value) for key, value in model.items()}
+  if released.dtype == "bfloat16":
+    found["model.dtype"] = "bfloat16"
+  inner = encoding.get(encoding["encoding"]) or {}
+  found |= {f"{encoding['encoding']}.{key}": show(value) for key, value in inner.items()}
+  by_layer = encoding["encoding"] == "by_layer"
+  kept = [word for word in typed if not (by_layer and own and word.startswith("rope."))]
+  return [f"{key}={value}" for key, value in found.items() if key not in given] + kept
+
+
+def of_released(typed: list[Override]) -> list[Override]:
+  """Return the options of a command line, after those of the model that `init=hf:...` names."""
+  names = [each.value() for each in typed if each.key_or_group == "init"]
+  if not names or not str(names[-1]).startswith(PREFIX):
+    return typed
+  lines = [each.input_line for each in typed]
+  return read(overrides(Released.open(names[-1]), lines, [*encodings_node()]))
+
+
+def tokens_of(released: Released) -> str:
+  """Return the JSON of the folder's tokenizer for `Vocabulary.opened` and `tokenizer.Given`.
+
+  Documents begin with the token that the tokenizer puts before a text, or else end with the one
+  that the config names as the end.
+
+  Raises:
+    UserError: the folder has no tokenizer.
+  """
+  library = released.tokenizer()
+  if library is None:
+    raise UserError(
+      f"{released.folder.name}: no tokenizer.json in it, without which it reads no text; save the "
+      "tokenizer there, too, or give tokens to posexp.load"
+    )
+  ends = released.config.get("eos_token_id")
+  ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
+  first = library.encode("").ids
+  begin = first[0] if first else next(iter(ends), 0)
+  content = {"kind": "given", "tokenizer": library.to_str(), "size": released.vocab_size}
+  return json.dumps(content | {"end": begin, "stops": ends}, ensure_ascii=False)
+
+
+def record(name: str) -> dict[str, str]:
+  """Return what the config of a run keeps of a released model that it starts from.
+
+  It is known again by its config, the shapes of its tensors, and what its vectors and the smallest
+  of its matrices hold.
+  """
+  released = Released.open(name)
+  folder, digest = released.folder, hashlib.sha256()
+  digest.update(json.dumps(folder.config, sort_keys=True).encode())
+  shapes = {each: folder.shape(each) for each in folder.names()}
+  matrices = [each for each, shape in shapes.items() if len(shape) > 1]
+  smallest = min(matrices, key=lambda each: math.prod(shapes[each]), default=None)
+  for each, shape in shapes.items():
+    digest.update(f"{each} {shape} ".encode())
+    if len(shape) < 2 or each == smallest:
+      digest.update(folder.tensor(each).tobytes())
+  path = Path(name.removeprefix(PREFIX)).expanduser()
+  where = f"{PREFIX}{path.resolve()}" if path.is_dir() else name
+  return {"path": where, "run": f"hf/{digest.hexdigest()[:12]}", "results": digest.hexdigest()}

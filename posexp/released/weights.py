@@ -1,0 +1,304 @@
+"""Weights of a released model as parameters of posexp's, tensor by tensor, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import nnx
+
+from posexp.config.checks import as_typed
+from posexp.encodings import make_encoding
+from posexp.encodings.rngs import abstract_model
+from posexp.errors import UserError
+from posexp.models.language_model import LanguageModelSpec
+from posexp.models.masked import MaskedSpec
+from posexp.models.transformer import Size
+from posexp.released.families import IGNORED, OPTIONS, Asked, Family, Options, families
+from posexp.released.folder import Folder, open_folder
+
+LEAVES = {"kernel": "weight", "table": "weight", "rows": "weight", "scale": "weight"}
+OLD = {".gamma": ".weight", ".beta": ".bias"}  # of norms
+# Of a model that also reads images: what stands before names of texts, and what is not read.
+OUTER = ("model.language_model.", "language_model.model.", "language_model.")
+EYES = r"(model\.)?(vision_tower|multi_modal_projector)\..*"
+Path = tuple[str | int, ...]
+Shape = tuple[int, ...]
+
+
+class Piece(NamedTuple):
+  """A tensor of a file, and the parameters of the model that it holds, which are one or several.
+
+  The name is without the family's prefix; ^ stands before one that never has it.
+  """
+
+  name: str
+  paths: tuple[Path, ...]
+  shapes: tuple[Shape, ...]
+  turned: bool  # whether the tensor is [out, in]
+  heads: int = 0  # of several parameters: their features alternate from head to head
+
+  @property
+  def shape(self) -> Shape:
+    """The shape of the tensor."""
+    whole = (*self.shapes[0][:-1], sum(shape[-1] for shape in self.shapes))
+    return whole[::-1] if self.turned else whole
+
+  def split(self, tensor: np.ndarray) -> list[np.ndarray]:
+    """Return the parameters that a tensor holds."""
+    whole = tensor.T if self.turned else tensor
+    if self.heads:
+      apart = whole.reshape(*whole.shape[:-1], self.heads, len(self.paths), -1)
+      return [apart[..., i, :].reshape(shape) for i, shape in enumerate(self.shapes)]
+    ends = np.cumsum([shape[-1] for shape in self.shapes])[:-1]
+    return np.split(whole, ends, axis=-1) if len(ends) else [whole]
+
+  def join(self, parameters: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the tensor of parameters: the bytes that `split` was given."""
+    whole = np.concatenate(parameters, axis=-1)
+    if self.heads:
+      apart = [each.reshape(*each.shape[:-1], self.heads, 1, -1) for each in parameters]
+      whole = np.concatenate(apart, axis=-2).reshape(whole.shape)
+    return np.ascontiguousarray(whole.T if self.turned else whole)
+
+
+def pieces(family: Family, shapes: Mapping[Path, Shape], heads: int) -> list[Piece]:
+  """Return the tensors of a family's files, for parameters of these shapes, by their paths.
+
+  Raises:
+    ValueError: the family has no name for a parameter; the message is its path.
+  """
+  modules = {}
+  for ours, theirs in family.names.items():
+    room, slash, last = ours.rpartition("/")
+    for number, part in enumerate(last.split("+")):
+      modules[f"{room}{slash}{part}"] = theirs, number
+  found: dict[str, dict[int, Path]] = {}
+  for path in shapes:
+    rest = [each for each in path if each not in ("stack", "words")]
+    layer = ""
+    if rest[0] == "blocks":
+      layer, rest = f"{family.layer}{rest[1]}.", ["." + str(rest[2]), *rest[3:]]
+    whole, module = "/".join(map(str, rest)), "/".join(map(str, rest[:-1]))
+    if whole in modules:
+      name, number = modules[whole]
+    elif module in modules and rest[-1] in (*LEAVES, "bias"):
+      name, number = modules[module]
+      name = f"{layer}{name}.{LEAVES.get(rest[-1], rest[-1])}"
+    else:
+      raise ValueError("/".join(map(str, path)))
+    found.setdefault(name, {})[number] = path
+  made = []
+  for name, parts in found.items():
+    paths = tuple(parts[number] for number in sorted(parts))
+    turned = paths[0][-1] == "kernel" and (family.transposed or paths[0][0] != "stack")
+    alternate = heads if family.by_heads and len(paths) > 1 else 0
+    made.append(Piece(name, paths, tuple(map(shapes.__getitem__, paths)), turned, alternate))
+  return made
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Released:
+  """A released model, of which no weight is read yet."""
+
+  folder: Folder
+  family: Family
+  files: dict[str, str]  # the name of each tensor in the file, by that of a `Piece`
+  model: Options
+  encoding: Options  # as a run's config has it: {"encoding": "rope", "rope": {"base": 10000.0}}
+  vocab_size: int
+  config: dict[str, Any]
+  head: tuple[str, bool, bool] | None  # of an encoder: its activation, and its two biases
+
+  @classmethod
+  def open(cls, name: str) -> Released:
+    """Open a folder, or a name on the hub.
+
+    Raises:
+      UserError: the folder is damaged, or it holds something that posexp does not have.
+    """
+    folder = open_folder(name)
+    config = folder.config
+    if config.get("model_type") == "gemma3" and isinstance(config.get("text_config"), dict):
+      config = config["text_config"]
+    kind = config.get("model_type")
+    known = families()
+    if not isinstance(kind, str) or kind not in known:
+      raise UserError(
+        f"{folder.name}: its config.json has model_type={kind!r:.80}, and posexp reads models of "
+        f"{', '.join(known)}"
+      )
+    family = known[kind]
+    asked = Asked(folder.name, config, family)
+    of_config = family.options if callable(family.options) else OPTIONS[family.options]
+    model, encoding = of_config(asked)
+    files, head = _named(folder, family), None
+    given = family.names.get("transform", "") + ".weight"
+    if not family.causal and given in files:
+      act, bias = family.head
+      f = asked.activation(act, False) if act else "gelu"
+      head = f, not bias or bool(asked(bias)), bool(asked.config.get("decoder_bias", True))
+    made = cls(folder, family, files, model, encoding, asked.number("vocab_size"), config, head)
+    return dataclasses.replace(made, model=model | {"tie_embeddings": made._ties()})
+
+  def _ties(self) -> bool:
+    """Return whether words are the output layer: an own one in the file counts if it differs."""
+    if not self.family.causal and self.head is None:
+      return False
+    names = [self.files.get(self.family.names[each] + ".weight") for each in ("embed", "head")]
+    if not self.model["tie_embeddings"] or None in names:
+      return self.model["tie_embeddings"]
+    one, other = map(self.folder.tensor, names)
+    return one.shape == other.shape and one.tobytes() == other.tobytes()
+
+  @property
+  def dtype(self) -> str:
+    """The type in which most weights are stored."""
+    name = self.files.get(self.family.names["embed"] + ".weight")
+    return self.folder.dtype(name) if name else "float32"
+
+  @property
+  def longest(self) -> int:
+    """The longest text that its config speaks of, in tokens."""
+    table = self.encoding.get("learned")
+    return table["length"] if table else self.config.get("max_position_embeddings", 2048)
+
+  def tokenizer(self) -> Any:
+    """Return the folder's tokenizer, a `tokenizers.Tokenizer`; None if it has none.
+
+    Raises:
+      UserError: its tokenizer.json cannot be read.
+    """
+    from tokenizers import Tokenizer
+
+    path = self.folder.path / "tokenizer.json"
+    if not path.is_file():
+      return None
+    try:
+      return Tokenizer.from_file(str(path))
+    except Exception as error:  # which is all that the library says
+      raise UserError(
+        f"{self.folder.name}: its tokenizer.json cannot be read ({error!s:.100}); copy or "
+        "download it again"
+      ) from None
+
+  def spec(self, model: Options | None = None, encoding: Options | None = None) -> Any:
+    """Return the specification of the model, with its own options or others.
+
+    Raises:
+      UserError: the config asks for sizes that do not suit each other.
+    """
+    try:
+      size = Size(**(self.model if model is None else model))
+    except (ValueError, TypeError) as error:
+      raise UserError(f"{self.folder.name}: its config.json asks for model.{error}") from None
+    made = make_encoding(self.encoding if encoding is None else encoding)
+    if self.family.causal:
+      return LanguageModelSpec(self.vocab_size, made, size)
+    return MaskedSpec(self.vocab_size, made, size, self.head)
+
+  def pieces(self, spec: Any) -> list[Piece]:
+    """Return the tensors of a model; UserError unless the file has these and no others.
+
+    A model with other positions may have more or fewer parameters of these.
+    """
+    try:
+      state = nnx.to_flat_state(nnx.state(abstract_model(spec.build), nnx.Param))
+      found = pieces(self.family, {path: leaf.shape for path, leaf in state}, spec.size.num_heads)
+    except ValueError as error:
+      parts = {"model": spec.size, "encoding": spec.encoding}
+      raise UserError(f"{self.folder.name}: {as_typed(str(error), parts)}") from None
+    for piece in found:
+      if piece.name not in self.files:
+        name = piece.name.removeprefix("^")
+        raise UserError(f"{self.folder.name}: no tensor {name} in it, which its config asks for")
+      there = self.folder.shape(self.files[piece.name])
+      if there != piece.shape:
+        raise UserError(
+          f"{self.folder.name}: {self.files[piece.name]} is {[*there]}, and its config.json asks "
+          f"for {[*piece.shape]}"
+        )
+    copies = {self.family.names.get("head", "") + ".weight"} if spec.size.tie_embeddings else set()
+    left = self.files.keys() - {piece.name for piece in found} - copies
+    if self.head is None and not self.family.causal:  # the encoder alone is read
+      left = {each for each in left if not each.startswith("^")}
+    if left := sorted(each for each in left if not ignored(each)):
+      raise UserError(
+        f"{self.folder.name}: {self.files[left[0]]} is none of the tensors that its config.json "
+        "asks for"
+      )
+    return found
+
+
+def ignored(name: str) -> bool:
+  """Return whether a tensor is known to be no parameter of what is read."""
+  return re.fullmatch(rf"\^?(.*\.)?({IGNORED})|{EYES}", name) is not None
+
+
+def _named(folder: Folder, family: Family) -> dict[str, str]:
+  """Return the name of each tensor in a folder, by what is left of it without prefixes."""
+  heads = tuple(
+    each[1:].partition(".")[0] + "." for each in family.names.values() if each[:1] == "^"
+  )
+  heads += ("cls.", "lm_predictions.", "mask_predictions.")
+  found = {}
+  for name in folder.names():
+    outer = next((each for each in OUTER if name.startswith(each)), "")
+    short = family.base + name.removeprefix(outer) if outer else name
+    for old, new in OLD.items():
+      short = short.removesuffix(old) + new if short.endswith(old) else short
+    body = short.startswith(family.base)
+    short = short.removeprefix(family.base) if body else short
+    found[f"^{short}" if not body and short.startswith(heads) else short] = name
+  return found
+
+
+class Tensor(NamedTuple):
+  """A parameter that is in a file, read when NumPy asks for it."""
+
+  folder: Folder
+  file: str
+  piece: Piece
+  number: int
+  swapped: int = 0  # a word that changes its place with word 0
+
+  @property
+  def shape(self) -> Shape:
+    return self.piece.shapes[self.number]
+
+  def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    found = self.piece.split(self.folder.tensor(self.file))[self.number]
+    if self.swapped:
+      axis = 0 if self.piece.paths[0][-1] in ("table", "bias") else -1
+      order = np.arange(found.shape[axis])
+      order[[0, self.swapped]] = order[[self.swapped, 0]]
+      found = np.take(found, order, axis)
+    return np.asarray(found, dtype)
+
+
+def parameters(released: Released, spec: Any, end: int = 0) -> dict[str, Tensor]:
+  """Return the parameters that a file has, by their paths; none is read.
+
+  With `end`, that word and word 0 change places.
+  """
+  found = {}
+  words = {released.family.names[each] for each in ("embed", "head")}
+  words |= {released.family.names.get("bias", "")}
+  for piece in released.pieces(spec):
+    swapped = end if {piece.name, piece.name.rpartition(".")[0]} & words else 0
+    for number, path in enumerate(piece.paths):
+      tensor = Tensor(released.folder, released.files[piece.name], piece, number, swapped)
+      found["/".join(map(str, path))] = tensor
+  return found
+
+
+def tensors(released: Released, spec: Any, params: Any) -> dict[str, np.ndarray]:
+  """Return parameters, or gradients of them, as the file has them, by their names there."""
+  flat = {path: np.asarray(leaf[...]) for path, leaf in nnx.to_flat_state(params)}
+  return {
+    released.files[piece.name]: piece.join([flat[path] for path in piece.paths])
+    for piece in released.pieces(spec)
+  }

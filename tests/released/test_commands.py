@@ -1,0 +1,150 @@
+"""A released model in the commands, as a run is: measured, written on with, and trained further."""
+
+import json
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import order
+import pytest
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+import posexp
+from posexp import evaluate, generate
+
+MODELS = Path(__file__).parent / "models"
+TEXT = "the cat sat on the mat and the dog sat by the door of the house where it was cold. "
+TINY = ["train.steps=3", "train.evaluate_every=2", "train.batch_size=4", "wandb.mode=disabled"]
+WORDS = 300  # of which the tokenizers use fewer
+
+
+def widened(folder: Path, name: str, words: int) -> None:
+  """Copies a model, with other words, of which there are so many."""
+  shutil.copytree(MODELS / name, folder)
+  config = json.loads((folder / "config.json").read_text())
+  held, random = load_file(folder / "model.safetensors"), np.random.default_rng(0)
+  for key, each in held.items():
+    if len(each) == config["vocab_size"]:
+      held[key] = random.normal(0, 0.3, (words, *each.shape[1:])).astype("float32")
+  save_file(held, folder / "model.safetensors", {"format": "pt"})
+  (folder / "config.json").write_text(json.dumps(config | {"vocab_size": words}))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+  """A released decoder with a tokenizer that puts <s> before a text, and a text."""
+  folder = tmp_path_factory.mktemp("llama") / "model"
+  widened(folder, "llama", WORDS)
+  tokenizer = Tokenizer(models.BPE())
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  tokenizer.decoder = decoders.ByteLevel()
+  special = ["!", "<s>", "</s>"]
+  alphabet = pre_tokenizers.ByteLevel.alphabet()
+  trainer = trainers.BpeTrainer(
+    vocab_size=290, special_tokens=special[1:], initial_alphabet=alphabet, show_progress=False
+  )
+  tokenizer.train_from_iterator([TEXT], trainer)
+  first = ("<s>", tokenizer.token_to_id("<s>"))
+  tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[first])
+  tokenizer.save(str(folder / "tokenizer.json"))
+  (folder.parent / "text.txt").write_text(TEXT * 40)
+  return folder
+
+
+@pytest.fixture
+def there(tmp_path):
+  with order.home(tmp_path):
+    yield tmp_path
+
+
+def typed(module, *argv):
+  """Runs a command in this process, by what it returns."""
+  return getattr(module, module.__name__.rpartition(".")[2])(module.arguments([*map(str, argv)]))
+
+
+def test_a_text_is_scored_as_the_model_scores_it(llama, there, capsys):
+  (there / "own.txt").write_text(TEXT)
+  found = typed(evaluate, f"hf:{llama}", "--text", "own.txt", "--window", "disjoint")
+  model = posexp.load(f"hf:{llama}")
+  ids = np.array([model.tokenizer.encode(TEXT).ids])
+  logits = np.asarray(model(ids[:, :-1]))
+  nll = jax.nn.logsumexp(logits, -1) - np.take_along_axis(logits, ids[:, 1:, None], -1)[..., 0]
+  np.testing.assert_allclose(found["ways"][0].nats, nll[0], atol=2e-5)
+  assert f"{len(ids[0]) - 1} tokens" in capsys.readouterr().out
+  for other in ("encoding=none", "rope.base=3", "rope.scaling=yarn"):
+    changed = typed(evaluate, f"hf:{llama}", other, "--text", "own.txt", "--window", "disjoint")
+    assert changed["ways"][0].total != found["ways"][0].total
+    other = np.asarray(posexp.load(f"hf:{llama}", other)(ids[:, :-1]))
+    nll = jax.nn.logsumexp(other, -1) - np.take_along_axis(other, ids[:, 1:, None], -1)[..., 0]
+    np.testing.assert_allclose(changed["ways"][0].nats, nll[0], atol=2e-5)
+
+
+def test_what_is_generated_is_the_likeliest(llama, there, capsys):
+  typed(generate, f"hf:{llama}", "the cat", "--temperature", "0", "--tokens", "5")
+  model = posexp.load(f"hf:{llama}")
+  ids = np.array([model.tokenizer.encode("the cat").ids])
+  expected = model.tokenizer.decode(np.asarray(model.greedy(ids, 5))[0].tolist())
+  assert capsys.readouterr().out.strip() == f"the cat{expected}".strip()
+
+
+def test_terms_are_switched_off_and_losses_measured_by_context(llama, there, capsys):
+  data = ["task=language_modeling", f"task.train={llama.parent / 'text.txt'}", "task.segment=16"]
+  data += ["train.batch_size=4"]
+  found = typed(evaluate, f"hf:{llama}", *data, "--without", "rotated")
+  assert math.isfinite(found["off"][0]["bits_per_byte"])
+  assert found["off"][0]["change"] != 0
+  typed(evaluate, f"hf:{llama}", *data, "rope.base=3", "--context", "4,8", "--positions", "32")
+  assert "released" in str([*Path("runs").iterdir()])
+
+
+@pytest.mark.parametrize("other", [[], ["encoding=none"]])
+def test_training_goes_on_from_its_weights(llama, there, other):
+  data = ["task=language_modeling", f"task.train={llama.parent / 'text.txt'}", "task.segment=16"]
+  done = order.command(*data, f"init=hf:{llama}", "seed=0", *TINY, *other)
+  assert (done.status, done.err) == (0, "")
+  path = order.only("runs")
+  run = posexp.load(path)
+  released = posexp.load(f"hf:{llama}")
+  ids = np.array([released.tokenizer.encode(TEXT).ids[:9]])
+  own = np.array([[0, *run.tokenizer.encode(TEXT)[:8]]])
+  assert run(own).shape == released(ids).shape
+  row = json.loads((path / "metrics.jsonl").read_text().splitlines()[0])
+  assert row["step"] == 0
+  if not other:  # at step 0 these are the released weights
+    found = typed(evaluate, f"hf:{llama}", *data, "train.batch_size=4", "--split", "validation")
+    assert found["on"]["loss"] == pytest.approx(row["validation/loss"], rel=1e-4)
+
+
+def test_an_encoder_classifies(there):
+  folder = there / "bert"
+  widened(folder, "bert", 40)
+  words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", *order.COLORS]
+  tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "[UNK]"))
+  tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+  around = [("[CLS]", 2), ("[SEP]", 3)]
+  tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=around)
+  tokenizer.save(str(folder / "tokenizer.json"))
+  data = [each for each in order.write(there) if not each.startswith("model.")]
+  done = order.command(*data, f"init=hf:{folder}", *TINY)
+  assert (done.status, done.err) == (0, "")
+  notes = json.loads((order.only("runs") / "parent.json").read_text())
+  assert notes["new"] == ["head/bias", "head/kernel"] or notes["new"] == ["head/kernel"]
+  assert all(each.startswith(("transform", "bias")) for each in notes["dropped"])
+
+
+def test_what_cannot_be_opened_is_said_in_one_sentence(llama, there, monkeypatch, capsys):
+  shutil.copytree(llama, there / "mute")
+  (there / "mute" / "tokenizer.json").unlink()
+  for argv, message in (
+    (["hf:mute", "x"], "no tokenizer.json in it"),
+    ([f"hf:{MODELS / 'bert'}", "x"], "is an encoder, which writes no text"),
+    (["hf:nowhere/at all", "x"], "no such folder, and no name on the hub"),
+  ):
+    monkeypatch.setattr(sys, "argv", ["posexp.generate", *argv])
+    with pytest.raises(SystemExit):
+      generate.main()
+    assert message in capsys.readouterr().err

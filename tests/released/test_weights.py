@@ -1,0 +1,211 @@
+"""Released models against the arrays that scripts/released_models.py made with transformers."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import released_models
+from flax import nnx
+from safetensors.numpy import load_file, save_file
+
+import posexp
+from posexp.config import plugins
+from posexp.errors import UserError
+from posexp.released.weights import Released
+from posexp.training.loaded import Loaded
+
+MODELS = Path(__file__).parent / "models"
+GUIDE = Path(__file__).parents[2] / "docs" / "own.md"
+LOGITS, GRADIENTS = 1e-5, 2e-5  # of the largest
+
+
+def off(found, expected, real=None) -> float:
+  """Return the largest difference over the largest value, where `real` is not 0."""
+  real = np.ones(expected.shape[:2]) if real is None else real
+  keep = slice(None) if real.shape != expected.shape[:2] else real > 0
+  return np.abs(np.asarray(found) - expected)[keep].max() / np.abs(expected[keep]).max()
+
+
+def compared(folder: Path) -> dict[str, float]:
+  """Return how far a model is from its arrays: logits, loss, gradients; greedy tokens are equal."""
+  expected = dict(np.load(folder / "expected.npz"))
+  tokens, mask = expected["tokens"], expected["mask"]
+  model = posexp.load(f"hf:{folder}")
+  found = {
+    "logits": off(model(tokens, mask), expected["logits"], mask),
+    "long": off(model(expected["long"]), expected["long_logits"]),
+  }
+  causal = "greedy" in expected
+  if causal:
+    greedy = model.greedy(expected["long"], expected["greedy"].shape[1])
+    assert (np.asarray(greedy) == expected["greedy"]).all()
+
+  def loss(module):
+    logits = Loaded(module, None)(tokens, mask)
+    labels, counts = tokens, mask
+    if causal:
+      logits, labels, counts = logits[:, :-1], tokens[:, 1:], mask[:, 1:]
+    of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return ((jax.nn.logsumexp(logits, -1) - of_label) * counts).sum() / counts.sum()
+
+  value, gradients = nnx.value_and_grad(loss)(model.model)
+  found["loss"] = abs(value / expected["loss"] - 1)
+  named = model.tensors(gradients)
+  scale = max(np.abs(each).max() for key, each in expected.items() if key.startswith("grad/"))
+  for key in (key for key in expected if key.startswith("grad/")):
+    name = key.removeprefix("grad/")
+    if name not in named or name.endswith(
+      ("key.bias", "key_proj.bias")
+    ):  # softmax sees no such bias
+      continue
+    difference = np.abs(named[name] - expected[key])
+    found[key] = difference.max() / max(np.abs(expected[key]).max(), 1e-3 * scale)
+  return found
+
+
+@pytest.fixture(autouse=True, scope="module")
+def phi3(tmp_path_factory):
+  """The family of the guide is known, from its plugin."""
+  found = re.search(r'^```python title="phi3.py"\n(.*?)^```', GUIDE.read_text(), re.M | re.S)
+  file = tmp_path_factory.mktemp("plugin") / "phi3.py"
+  file.write_text(found[1])
+  before = dict(plugins._found)
+  plugins.load([file])
+  yield
+  plugins._found.clear()
+  plugins._found.update(before)
+
+
+@pytest.mark.parametrize("name", released_models.CASES)
+def test_a_family_computes_what_the_reference_computes(name):
+  found = compared(MODELS / name)
+  bounds = {key: GRADIENTS if key.startswith("grad/") else LOGITS for key in found}
+  assert {key: each for key, each in found.items() if not each <= bounds[key]} == {}
+  assert any(key.startswith("grad/") for key in found)
+
+
+def changed(folder: Path, name: str, config=None, **tensors) -> Path:
+  """Copy a model with other keys of its config, or other tensors (None: without)."""
+  shutil.copytree(MODELS / name, folder)
+  given = json.loads((folder / "config.json").read_text()) | (config or {})
+  (folder / "config.json").write_text(json.dumps(given))
+  if tensors:
+    held = load_file(folder / "model.safetensors") | tensors
+    held = {key: each for key, each in held.items() if each is not None}
+    save_file(held, folder / "model.safetensors", {"format": "pt"})
+  return folder
+
+
+REFUSED = {
+  "model_type": ("llama", {"model_type": "mamba"}, {}, "model_type='mamba', and posexp reads"),
+  "unknown key": (
+    "llama",
+    {"attn_temperature": 2},
+    {},
+    "attn_temperature=2, which posexp does not",
+  ),
+  "activation": ("llama", {"hidden_act": "mish"}, {}, "hidden_act='mish', and posexp has silu"),
+  "rope_type": ("llama", {"rope_parameters": {"rope_type": "x"}}, {}, "rope_type='x', and posexp"),
+  "key of rope": (
+    "llama",
+    {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "mscale": 1}},
+    {},
+    "mscale=1 for rotations of rope_type=linear",
+  ),
+  "no factor": ("llama", {"rope_parameters": {"rope_type": "linear"}}, {}, "has no factor for"),
+  "scaled layers": (
+    "gpt2",
+    {"scale_attn_by_inverse_layer_idx": True},
+    {},
+    "posexp has False alone",
+  ),
+  "positions": ("bert", {"position_embedding_type": "relative_key"}, {}, "'absolute' alone"),
+  "convolution": ("deberta", {"conv_kernel_size": 3}, {}, "conv_kernel_size=3"),
+  "a table beside": ("deberta", {"position_biased_input": True}, {}, "no table of positions"),
+  "both sides": ("gemma3", {"use_bidirectional_attention": True}, {}, "posexp has False alone"),
+  "decoder": ("bert", {"is_decoder": True}, {}, "is_decoder=True"),
+  "layer types": ("qwen2", {"layer_types": ["full_attention"]}, {}, "must be 2 of full_attention"),
+  "odd": (
+    "gpt_neox",
+    {"rope_parameters": None, "rotary_pct": 0.8},
+    {},
+    "3 channels of a head turn",
+  ),
+  "heads": ("llama", {"num_key_value_heads": 2}, {}, "num_heads=3 is not divisible"),
+  "width": (
+    "llama",
+    {"intermediate_size": 11},
+    {},
+    r"mlp.down_proj.weight is \[12, 10\].* \[12, 11",
+  ),
+  "no number": ("llama", {"hidden_size": "12"}, {}, "hidden_size='12', which must be a number"),
+  "missing": ("llama", {}, {"model.norm.weight": None}, "no tensor norm.weight in it"),
+  "extra": ("llama", {}, {"model.extra.weight": np.ones(2)}, "model.extra.weight is none of the"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_model_does_not_have_is_refused_by_name(what, tmp_path):
+  name, config, tensors, message = REFUSED[what]
+  with pytest.raises(UserError, match=message):
+    posexp.load(f"hf:{changed(tmp_path / 'model', name, config, **tensors)}")
+
+
+def test_other_spellings_are_the_same_model(tmp_path):
+  held = load_file(MODELS / "llama" / "model.safetensors")
+  bare = {key.removeprefix("model."): each for key, each in held.items()}
+  old = {"rope_parameters": None, "rope_scaling": dict(released_models.LLAMA3), "rope_theta": 100.0}
+  gone = dict.fromkeys(key for key in held if key.startswith("model."))
+  folder = changed(tmp_path / "bare", "llama", old, **gone, **bare)
+  del old["rope_scaling"]["rope_theta"]
+  one, other = (Released.open(f"hf:{each}") for each in (MODELS / "llama", folder))
+  assert one.encoding == other.encoding
+  assert one.model == other.model
+  assert one.files.keys() == other.files.keys()
+
+
+def test_tied_words_count_unless_the_file_has_another_head(tmp_path):
+  held = load_file(MODELS / "qwen3" / "model.safetensors")["model.embed_tokens.weight"]
+  for tied, head in ((True, held), (False, held + 1)):
+    folder = changed(tmp_path / str(tied), "qwen3", **{"lm_head.weight": head})
+    assert Released.open(f"hf:{folder}").model["tie_embeddings"] is tied
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "modernbert", "bert"])
+def test_joining_gives_back_the_bytes_of_the_file(name):
+  released = Released.open(f"hf:{MODELS / name}")
+  for piece in released.pieces(released.spec()):
+    tensor = released.folder.tensor(released.files[piece.name])
+    assert piece.join(piece.split(tensor)).tobytes() == tensor.tobytes()
+
+
+def test_padding_on_the_left_and_packed_documents_change_nothing():
+  model = posexp.load(f"hf:{MODELS / 'gemma2'}")
+  tokens = np.random.default_rng(0).integers(5, 20, (1, 12))
+  alone, mask = model(tokens), np.repeat([0, 1], [4, 12])[None]
+  left = model(np.pad(tokens, [(0, 0), (4, 0)]), mask)
+  np.testing.assert_allclose(left[:, 4:], alone, atol=1e-5)
+  positions = np.concatenate([np.arange(12), np.arange(12)])[None]
+  packed = model(np.tile(tokens, 2), positions=positions)
+  np.testing.assert_allclose(packed, np.tile(alone, (1, 2, 1)), atol=1e-5)
+
+
+LIVE = [(name, {}) for name in released_models.CASES] + released_models.CHANGED
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("number", range(len(LIVE)))
+def test_transformers_itself_computes_the_same(number, tmp_path):
+  pytest.importorskip("torch")
+  pytest.importorskip("transformers")
+  name, more = LIVE[number]
+  case = released_models.CASES[name]
+  released_models.make(case._replace(config=case.config | more), tmp_path, seed=number)
+  found = compared(tmp_path)
+  bounds = {key: GRADIENTS if key.startswith("grad/") else LOGITS for key in found}
+  assert {key: each for key, each in found.items() if not each <= bounds[key]} == {}, (name, more)
