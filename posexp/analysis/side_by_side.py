@@ -87,8 +87,8 @@ def of_released(name: str, count: int | None) -> Shown:
   found = positions(open_folder(name))
   encoding = make_encoding(found.encoding)
   layers = [*encoding.layers(found.model["num_layers"])]
-  shown = Shown(name, _about(found, layers), layers, getattr(encoding, "trained_length", None))
   try:
+    shown = Shown(name, _about(found, layers), layers, getattr(encoding, "trained_length", None))
     shown = shown._replace(**_turning(layers, width(found.model), found.causal))
   except ValueError as error:
     raise UserError(f"{found.name}: its config.json asks for {error}") from None
