@@ -74,7 +74,12 @@ def test_the_plainest_architecture_that_has_the_options_is_chosen(name, options,
     ("rope", {"layout": "half", "p": 0.5}, {}, "has rope.p=0.5; .* has rope.p=1.0: train with"),
     ("rope", {"layout": "half"}, {"embed_scale": "sqrt"}, "; .* has model.embed_scale=none: train"),
     ("rpr", {}, {}, "has encoding=rpr in layer 0; .* has encoding=rope there"),
-    ("learned", {"length": 64}, {"bias": "all"}, "has model.bias=all, encoding=learned in layer 0; the"),
+    (
+      "learned",
+      {"length": 64},
+      {"bias": "all"},
+      "has model.bias=all, encoding=learned in layer 0; the",
+    ),
   ],
 )
 def test_what_stands_in_the_way_is_named(name, options, model, said):

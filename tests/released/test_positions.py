@@ -14,7 +14,7 @@ from posexp.released.folder import open_folder
 from posexp.released.positions import positions
 
 TABLE = np.random.default_rng(0).normal(size=(34, 8)).astype(np.float32)
-BIAS = TABLE[:32, :2]
+BIAS = TABLE[:32, :2].copy()
 BLOCK = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 SIZES = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 4}
 
