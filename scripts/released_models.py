@@ -74,6 +74,7 @@ CASES = {
     "MaskedLM",
   ),
   "gpt_neox": Case("GPTNeoX", SMALL | {"rotary_pct": 0.5, "layer_norm_eps": 1e-3}),
+  "phi3": Case("Phi3", SMALL | {"num_key_value_heads": 1, "sliding_window": 6}),
   "deberta": Case("DebertaV2", DEBERTA, "MaskedLM"),
 }
 # One key changed of a case above, which posexp is to follow.

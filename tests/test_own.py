@@ -82,6 +82,7 @@ def test_every_block_of_the_guide_works_outside_of_the_checkout(outside, monkeyp
     "gate.py",
     "last.py",
     "log_n.py",
+    "phi3.py",
     "sparse.py",
   ]
   assert tomllib.loads((outside / "pyproject.toml").read_text())

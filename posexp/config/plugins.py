@@ -66,6 +66,7 @@ OPTIONS = Kind(
   _is_dataclass, "no frozen dataclass: write @dataclasses.dataclass(frozen=True) above it"
 )
 FUNCTION = Kind(callable, "no function")
+ROW = Kind(lambda value: isinstance(value, dict), "no mapping, as are the rows of families.yaml")
 FOLDER = Kind(Path.is_dir, "no folder beside the file")
 
 
@@ -93,6 +94,7 @@ GROUPS = {
   "optimizer": Group("OPTIMIZERS", FUNCTION, "train.optimizer"),
   "command": Group("COMMANDS", FUNCTION),
   "config": Group("CONFIGS", FOLDER),
+  "family": Group("FAMILIES", ROW),
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from posexp.config.plugins import table
 from posexp.errors import UserError
 
 Options = dict[str, Any]
@@ -24,26 +25,6 @@ IGNORED = (
   r"rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias|embeddings\.position_ids|pooler\..*"
   r"|cls\.seq_relationship\..*|(cls\.predictions|lm_head)\.decoder\.bias|(lm|mask)_predictions\..*"
 )
-# Keys of a config that change no number of a model that is read.
-FREE = {
-  *("model_type", "architectures", "transformers_version", "torch_dtype", "dtype", "use_cache"),
-  *("_name_or_path", "_attn_implementation_autoset", "auto_map", "cache_implementation"),
-  *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "return_dict"),
-  *("output_attentions", "output_hidden_states", "output_past", "torchscript", "tokenizer_class"),
-  *("task_specific_params", "gradient_checkpointing", "chunk_size_feed_forward", "pruned_heads"),
-  *("initializer_range", "initializer_factor", "initializer_cutoff_factor", "language", "n_ctx"),
-  *("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "prefix"),
-  *("decoder_start_token_id", "max_length", "min_length", "do_sample", "temperature", "top_k"),
-  *("top_p", "num_beams", "repetition_penalty", "pretraining_tp", "max_sequence_length"),
-  *("attention_dropout", "hidden_dropout", "classifier_dropout", "embedding_dropout"),
-  *("mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "hidden_dropout_prob"),
-  *("attention_probs_dropout_prob", "pooler_dropout", "pooler_hidden_act", "pooler_hidden_size"),
-  *("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "directionality"),
-  *("pooler_size_per_head", "pooler_type", "classifier_pooling", "pad_token_id"),
-}
-# Keys that all families have, at the values at which the model is the one that is read.
-FIXED = {"is_encoder_decoder": (False, None), "add_cross_attention": (False, None)}
-FIXED |= {"is_decoder": (False, None), "tie_encoder_decoder": (False, None)}
 # Hugging Face's activations -> posexp's, without a gate and with one.
 TANH = ("gelu_tanh", "geglu_tanh")
 ACTIVATIONS = {"silu": ("silu", "swiglu"), "swish": ("silu", "swiglu"), "relu": ("relu", "reglu")}
@@ -70,7 +51,7 @@ class Family(NamedTuple):
   """What the released models of one `model_type` have in common: a row of families.yaml."""
 
   name: str
-  options: str  # the name of the function that maps a config to options of model and encoding
+  options: str | Callable[[Asked], tuple[Options, Options]]  # a function of OPTIONS, or one's own
   base: str  # in front of names
   layer: str  # and of those of a layer
   names: dict[str, str]
@@ -83,18 +64,34 @@ class Family(NamedTuple):
   head: list[str | None] = (None, None)  # keys of an encoder's head: activation, and first bias
 
 
-def read_families(text: str) -> dict[str, Family]:
-  """Return the families of a YAML text, each with the rows of the one that it is like."""
-  rows = yaml.safe_load(text)
-  found: dict[str, dict[str, Any]] = {}
+def joined(rows: Mapping[str, Mapping[str, Any]], known: Mapping[str, Family]) -> dict[str, Family]:
+  """Return families by name, of rows that may be `like` another one or a known family.
+
+  Raises:
+    UserError: a row is like no family, lacks a part or has one too many.
+  """
+  found = dict(known)
   for name, row in rows.items():
-    before = found.get(row.pop("like", None), {})
+    row, like = dict(row), row.get("like")
+    if like is not None and like not in found:
+      raise UserError(f"family {name} is like {like!r}, which is none of {', '.join(found)}")
+    before = found[row.pop("like")]._asdict() if like else {}
     added = {part: before.get(part, {}) | row.get(part, {}) for part in ("names", "keys")}
-    found[name] = before | row | added | {"name": name}
-  return {name: Family(**row) for name, row in found.items()}
+    try:
+      found[name] = Family(**before | row | added | {"name": name})
+    except TypeError as error:
+      raise UserError(f"family {name}: {str(error).partition(') ')[2] or error}") from None
+  return found
 
 
-FAMILIES = read_families(Path(__file__).with_name("families.yaml").read_text(encoding="utf-8"))
+def families() -> dict[str, Family]:
+  """Return all families by name, those of plugins among them."""
+  return joined(table("family", {}), FAMILIES)
+
+
+ROWS = yaml.safe_load(Path(__file__).with_name("families.yaml").read_text(encoding="utf-8"))
+COMMON = ROWS.pop("common")
+FAMILIES = joined(ROWS, {})
 
 
 class Asked:
@@ -102,10 +99,11 @@ class Asked:
 
   def __init__(self, name: str, config: Mapping[str, Any], family: Family):
     self.name, self.config, self.family = name, config, family
-    known = {*family.keys, *FREE, *FIXED, *family.fixed, *family.free}
+    fixed = COMMON["fixed"] | {**family.fixed}
+    known = {*family.keys, *COMMON["free"], *fixed, *family.free}
     if unknown := sorted(key for key in config if key not in known and key[:1] != "_"):
       raise self.refused(unknown[0], "which posexp does not know and will not ignore")
-    for key, allowed in (FIXED | {**family.fixed}).items():
+    for key, allowed in fixed.items():
       if key not in family.free and config.get(key, allowed[0]) not in allowed:
         ours = f"posexp has {allowed[0]!r} alone, of what this key may ask for"
         raise self.refused(key, ours)

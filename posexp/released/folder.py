@@ -44,6 +44,7 @@ class Folder:
     self.name, self.path, self.hub = name, path, hub
     self.config = self.json("config.json")
     self._open: dict[str, Any] = {}
+    self._paths: dict[str, Path] = {}
     if not hub and self._weighs():
       for file in sorted({*self._files.values()}):
         self._file(file)
@@ -99,7 +100,11 @@ class Folder:
       UserError: as `dtype`, or the folder has no such tensor.
     """
     self.dtype(name)
-    return self._file(self._files[name]).get_tensor(name)
+    path = self._paths[self._files[name]]
+    with safe_open(
+      path, framework="numpy"
+    ) as file:  # pages of a file that stays open stay in memory
+      return file.get_tensor(name)
 
   def _weighs(self) -> bool:
     """Return whether there are weights on this disk; raise UserError where there are only pickles.
@@ -155,7 +160,7 @@ class Folder:
           f"{self.name}: {file} is missing, which {INDEX} names; copy or download it, too"
         )
       try:
-        self._open[file] = safe_open(path, framework="numpy")
+        self._open[file], self._paths[file] = safe_open(path, framework="numpy"), path
       except (SafetensorError, OSError) as error:
         raise UserError(
           f"{self.name}: {file} is cut off or damaged ({_short(error)}); copy or download it again"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hydra.core.override_parser.types import Override
 from posexp.config import encodings_node
 from posexp.config.checks import show
 from posexp.config.overrides import read
+from posexp.encodings.scaling import SCALINGS
 from posexp.errors import UserError
 from posexp.released.families import Options
 from posexp.released.folder import PREFIX
@@ -39,30 +40,44 @@ def changed(released: Released, typed: Mapping[str, Any]) -> tuple[Options, Opti
       )[1]
       first = dict(word.split("=", 1) for word in words.split() if not word.startswith("window="))
     encoding = {"encoding": name} | ({name: first} if first else {})
+  turns = {key.removeprefix("rope."): each for key, each in typed.items() if key[:5] == "rope."}
+  if "scaling" in turns:  # whose options are not those of the one that it replaces
+    needs = SCALINGS[turns["scaling"]].needs if turns["scaling"] in SCALINGS else ()
+    turns = {"trained_length": released.longest} | turns if "trained_length" in needs else turns
+    gone = {"factor", "attention_factor"}.union(
+      *(each.needs + each.takes for each in SCALINGS.values())
+    )
+  else:
+    gone = set()
   for key, value in typed.items():
     section, _, option = key.partition(".")
     if section == "model":
       model[option] = value
-    elif section == "rope" and name == "by_layer" and "by_layer" in encoding:
-      pattern = encoding["by_layer"]["pattern"]
-      encoding["by_layer"] = {"pattern": [with_word(each, option, value) for each in pattern]}
-    elif section == name:
+    elif section == name != "rope":
       encoding[section] = dict(encoding.get(section) or {}) | {option: value}
-    elif key != "encoding":
+    elif key != "encoding" and (section != "rope" or name not in ("rope", "by_layer")):
       raise UserError(
         f"{key}: {released.folder.name} has encoding={name}, so give encoding= or options of "
         f"{name} or of model"
       )
+  if name == "rope":
+    kept = {key: each for key, each in (encoding.get(name) or {}).items() if key not in gone}
+    encoding[name] = kept | turns
+  elif turns and "by_layer" in encoding:
+    pattern = encoding["by_layer"]["pattern"]
+    encoding["by_layer"] = {"pattern": [with_words(each, turns, gone) for each in pattern]}
   return model, encoding
 
 
-def with_word(part: str, option: str, value: Any) -> str:
-  """Return a part of a pattern of layers with another value of an option of RoPE, if it has it."""
+def with_words(part: str, turns: Mapping[str, Any], gone: Set[str]) -> str:
+  """Return a part of a pattern of layers with other options of RoPE, and without some, if it has
+  RoPE.
+  """
   words = part.split(" ")
   if "rope" not in words:
     return part
-  kept = [each for each in words if not each.startswith(f"{option}=")]
-  return " ".join([*kept, f"{option}={str(value).replace(' ', '')}"])
+  kept = [each for each in words if each.partition("=")[0] not in gone | turns.keys()]
+  return " ".join([*kept, *(f"{key}={str(each).replace(' ', '')}" for key, each in turns.items())])
 
 
 def overrides(released: Released, typed: Sequence[str], sections: Sequence[str]) -> list[str]:
@@ -86,7 +101,10 @@ def overrides(released: Released, typed: Sequence[str], sections: Sequence[str])
     found |= {"task.vocab_size": "null"}
   else:
     found |= {"task.cls": "true"}
+    model["tie_embeddings"] = False  # a classifier writes no words
   found |= {f"model.{key}": show(value) for key, value in model.items()}
+  if released.dtype == "bfloat16":
+    found["model.dtype"] = "bfloat16"
   inner = encoding.get(encoding["encoding"]) or {}
   found |= {f"{encoding['encoding']}.{key}": show(value) for key, value in inner.items()}
   by_layer = encoding["encoding"] == "by_layer"

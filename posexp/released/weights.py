@@ -17,7 +17,7 @@ from posexp.errors import UserError
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.masked import MaskedSpec
 from posexp.models.transformer import Size
-from posexp.released.families import FAMILIES, IGNORED, OPTIONS, Asked, Family, Options
+from posexp.released.families import IGNORED, OPTIONS, Asked, Family, Options, families
 from posexp.released.folder import Folder, open_folder
 
 LEAVES = {"kernel": "weight", "table": "weight", "rows": "weight", "scale": "weight"}
@@ -125,14 +125,16 @@ class Released:
     if config.get("model_type") == "gemma3" and isinstance(config.get("text_config"), dict):
       config = config["text_config"]
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    known = families()
+    if not isinstance(kind, str) or kind not in known:
       raise UserError(
         f"{folder.name}: its config.json has model_type={kind!r:.80}, and posexp reads models of "
-        f"{', '.join(FAMILIES)}"
+        f"{', '.join(known)}"
       )
-    family = FAMILIES[kind]
+    family = known[kind]
     asked = Asked(folder.name, config, family)
-    model, encoding = OPTIONS[family.options](asked)
+    of_config = family.options if callable(family.options) else OPTIONS[family.options]
+    model, encoding = of_config(asked)
     files, head = _named(folder, family), None
     given = family.names.get("transform", "") + ".weight"
     if not family.causal and given in files:

@@ -71,7 +71,7 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
   compiled = program(spec, setup.training, 1, mesh, rows)
   doing(f"reading the weights of {name}")
   found = of_folder(released, setup.task, path)
-  params = _read(compiled.shapes.params, found, lambda leaf: replicated(mesh))
+  params = _read(compiled.shapes.params, found, spec.size.dtype, replicated(mesh))
   made = jax.jit(lambda: split(spec.build(Rngs(**keys(0))))[2])()
   state = State(jnp.zeros((), jnp.int32), params, made, (), empty(("loss",)))
   run = Run(path, setup.config, settings(setup.config), None)
@@ -91,8 +91,12 @@ def of_folder(released: Released, task: Task, folder: Path) -> Mapping[str, Any]
   return {plain(name): each for name, each in found.items()}
 
 
-def _read(shapes: Any, found: Mapping[str, Any], where: Any) -> Any:
-  """Return parameters like `shapes`, each read and put on its devices before the next one."""
+def _read(shapes: Any, found: Mapping[str, Any], dtype: str, where: Any) -> Any:
+  """Return parameters of `shapes`, each read and put on devices before the next one.
+
+  Raises:
+    UserError: the released model lacks one, or has it in another size.
+  """
   leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
   values = []
   for path, leaf in leaves:
@@ -106,7 +110,7 @@ def _read(shapes: Any, found: Mapping[str, Any], where: Any) -> Any:
       raise UserError(
         f"{name} is {[*tensor.shape]} in the released model and {[*leaf.shape]} with these options"
       )
-    values.append(jax.device_put(np.asarray(tensor, leaf.dtype), where(leaf)))
+    values.append(jax.device_put(np.asarray(tensor, dtype), where))
   return jax.tree.unflatten(tree, values)
 
 

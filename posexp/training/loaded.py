@@ -134,9 +134,10 @@ def filled(build: Any, found: dict[str, Any], dtype: str) -> nnx.Module:
   """Return a model with parameters by their paths, each read and put on the device in turn."""
   model = abstract_model(build)
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
-  flat = {
+  leaves = sorted(nnx.to_flat_state(params), key=lambda each: -each[1].size)
+  flat = {  # large ones first, while there is room for their copies
     path: leaf.replace(jax.device_put(np.asarray(found["/".join(map(str, path))], dtype)))
-    for path, leaf in nnx.to_flat_state(params)
+    for path, leaf in leaves
   }
   return nnx.merge(graphdef, nnx.from_flat_state(flat.items()), rest)
 

@@ -75,7 +75,7 @@ def test_a_text_is_scored_as_the_model_scores_it(llama, there, capsys):
   nll = jax.nn.logsumexp(logits, -1) - np.take_along_axis(logits, ids[:, 1:, None], -1)[..., 0]
   np.testing.assert_allclose(found["ways"][0].nats, nll[0], atol=2e-5)
   assert f"{len(ids[0]) - 1} tokens" in capsys.readouterr().out
-  for other in ("encoding=none", "rope.base=3", "rope.scaling=linear"):
+  for other in ("encoding=none", "rope.base=3", "rope.scaling=yarn"):
     typed(evaluate, f"hf:{llama}", other, "--text", "own.txt", "--window", "disjoint")
 
 
@@ -93,7 +93,7 @@ def test_terms_are_switched_off_and_losses_measured_by_context(llama, there, cap
   found = typed(evaluate, f"hf:{llama}", *data, "--without", "rotated")
   assert math.isfinite(found["off"][0]["bits_per_byte"])
   assert found["off"][0]["change"] != 0
-  typed(evaluate, f"hf:{llama}", *data, "rope.base=3", "--context", "4,8", "--positions", "64")
+  typed(evaluate, f"hf:{llama}", *data, "rope.base=3", "--context", "4,8", "--positions", "32")
   assert "released" in str([*Path("runs").iterdir()])
 
 

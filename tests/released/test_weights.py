@@ -1,6 +1,7 @@
 """Released models against the arrays that scripts/released_models.py made with transformers."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 import posexp
+from posexp.config import plugins
 from posexp.errors import UserError
 from posexp.released.weights import Released
 from posexp.training.loaded import Loaded
 
 MODELS = Path(__file__).parent / "models"
+GUIDE = Path(__file__).parents[2] / "docs" / "own.md"
 LOGITS, GRADIENTS = 1e-5, 2e-5  # of the largest
 
 
@@ -60,6 +63,19 @@ def compared(folder: Path) -> dict[str, float]:
     difference = np.abs(named[name] - expected[key])
     found[key] = difference.max() / max(np.abs(expected[key]).max(), 1e-3 * scale)
   return found
+
+
+@pytest.fixture(autouse=True, scope="module")
+def phi3(tmp_path_factory):
+  """The family of the guide is known, from its plugin."""
+  found = re.search(r'^```python title="phi3.py"\n(.*?)^```', GUIDE.read_text(), re.M | re.S)
+  file = tmp_path_factory.mktemp("plugin") / "phi3.py"
+  file.write_text(found[1])
+  before = dict(plugins._found)
+  plugins.load([file])
+  yield
+  plugins._found.clear()
+  plugins._found.update(before)
 
 
 @pytest.mark.parametrize("name", released_models.CASES)
