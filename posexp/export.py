@@ -29,6 +29,7 @@ from posexp.errors import UserError, near
 from posexp.runs import Run
 
 SPLITS = ("test/", "validation/")
+FILES = ("train", "validation", "test")
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -75,7 +76,11 @@ def export(args: argparse.Namespace) -> list[Path]:
 def card(run: Run) -> str:
   """Return what is said of a run: its task, data, encoding, versions and results, in Markdown."""
   name, options = run.encoding, run.config.get(run.encoding)
-  task = {key: value for key, value in run.config["task"].items() if key not in ("kind", "name")}
+  task = {
+    key: Path(value).name if key in FILES and isinstance(value, str) else value  # not whose it is
+    for key, value in run.config["task"].items()
+    if key not in ("kind", "name")
+  }
   results = {
     key: value
     for key, value in (run.summary or {}).items()

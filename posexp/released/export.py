@@ -215,7 +215,8 @@ def _config(kind: str, model: Exported) -> Options:
   """Return the config of a family that is nearest to a model."""
   size, layers = model.size, [*model.encoding.layers(model.size.num_layers)]
   config = {"model_type": kind, "architectures": [CLASSES[kind]], "vocab_size": model.vocab_size}
-  config["tie_word_embeddings"] = size.tie_embeddings
+  # Some families have a number of padding by default that is beyond a small vocabulary.
+  config |= {"tie_word_embeddings": size.tie_embeddings, "pad_token_id": None}
   if kind == "gpt2":
     limit = model.encoding.limit or model.length
     return config | {
