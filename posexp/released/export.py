@@ -281,10 +281,11 @@ def tokens_of(content: Mapping[str, Any]) -> Tokens:
 
   kind, made = content["kind"], None
   if kind == "given":
-    first = content["end"]
-    name = Tokenizer.from_str(content["tokenizer"]).id_to_token(first)
-    names = {} if name is None else {"bos_token": name}
-    return Tokens(content["tokenizer"], names, first, tuple(content["stops"]) or (first,))
+    library = Tokenizer.from_str(content["tokenizer"])
+    first, ends = content["end"], tuple(content["stops"]) or (content["end"],)
+    ids = {"bos_token": first, "eos_token": ends[0]}
+    names = {key: name for key, each in ids.items() if (name := library.id_to_token(each))}
+    return Tokens(content["tokenizer"], names, first, ends)
   if kind == "bpe":
     made = Tokenizer.from_str(content["bpe"])
     made.decoder = decoders.ByteLevel()
