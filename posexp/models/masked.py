@@ -41,8 +41,9 @@ class Masked(Writer):
   def __init__(self, spec: MaskedSpec, *, rngs: Rngs):
     size = spec.size
     self.stack = Stack(spec.vocab_size, spec.encoding, size, rngs=rngs.fork())
-    # As in RoBERTa, whose table begins with rows that no position has.
-    self.counts = getattr(spec.encoding, "first", 0) > 0
+    # In RoBERTa, whose table begins with rows that no position has, the last of these is padding's,
+    # and the same number is that of padding as a word.
+    self.padding = getattr(spec.encoding, "first", 0) - 1
     self.writes = spec.head is not None
     if not self.writes:
       return

@@ -14,11 +14,13 @@ from jax import Array
 from posexp.data.corpus import kept_vocabulary
 from posexp.encodings.rngs import abstract_model
 from posexp.encodings.rotation import PairRotation
+from posexp.errors import UserError
 from posexp.models.language_model import LanguageModel
 from posexp.released.folder import PREFIX
 from posexp.released.options import changed
 from posexp.released.weights import Released, parameters, tensors
 from posexp.tasks.language_modeling import LanguageModeling
+from posexp.training.from_folder import plain
 from posexp.training.restore import open_alone, with_options
 
 
@@ -118,8 +120,9 @@ def _encoder(
   positions: Array | None,
   types: Array | None,
 ) -> Array:
-  if positions is None and mask is not None and getattr(model, "counts", False):
-    positions = jnp.where(mask, jnp.cumsum(mask, axis=1), 0) - 1
+  if positions is None and model.padding >= 0:
+    real = tokens != model.padding
+    positions = jnp.where(real, jnp.cumsum(real, axis=1), 0) - 1
   given = {"positions": positions} | ({} if types is None else {"types": types})
   return model(tokens, mask, **given)
 
@@ -134,12 +137,21 @@ def filled(build: Any, found: dict[str, Any], dtype: str) -> nnx.Module:
   """Return a model with parameters by their paths, each read and put on the device in turn."""
   model = abstract_model(build)
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+  if missing := [path for path, _ in nnx.to_flat_state(params) if named(path) not in found]:
+    raise UserError(
+      f"{named(missing[0])} is no parameter of the released model: it must be trained"
+    )
   leaves = sorted(nnx.to_flat_state(params), key=lambda each: -each[1].size)
   flat = {  # large ones first, while there is room for their copies
-    path: leaf.replace(jax.device_put(np.asarray(found["/".join(map(str, path))], dtype)))
+    path: leaf.replace(jax.device_put(np.asarray(found[named(path)], dtype)))
     for path, leaf in leaves
   }
   return nnx.merge(graphdef, nnx.from_flat_state(flat.items()), rest)
+
+
+def named(path: tuple[Any, ...]) -> str:
+  """Return a parameter's path as a text."""
+  return plain("/".join(map(str, path)))
 
 
 def load(name: str | Path, *options: str) -> Loaded:
@@ -161,5 +173,6 @@ def load(name: str | Path, *options: str) -> Loaded:
   dtype = "bfloat16" if released.dtype == "bfloat16" else "float32"
   model, encoding = changed(released, {"model.dtype": dtype} | typed)
   spec = released.spec(model, encoding)
-  made = filled(spec.build, parameters(released, spec), spec.size.dtype)
+  found = {plain(key): each for key, each in parameters(released, released.spec()).items()}
+  made = filled(spec.build, found, spec.size.dtype)
   return Loaded(made, released.tokenizer(), (released, spec))

@@ -76,7 +76,11 @@ def test_a_text_is_scored_as_the_model_scores_it(llama, there, capsys):
   np.testing.assert_allclose(found["ways"][0].nats, nll[0], atol=2e-5)
   assert f"{len(ids[0]) - 1} tokens" in capsys.readouterr().out
   for other in ("encoding=none", "rope.base=3", "rope.scaling=yarn"):
-    typed(evaluate, f"hf:{llama}", other, "--text", "own.txt", "--window", "disjoint")
+    changed = typed(evaluate, f"hf:{llama}", other, "--text", "own.txt", "--window", "disjoint")
+    assert changed["ways"][0].total != found["ways"][0].total
+    other = np.asarray(posexp.load(f"hf:{llama}", other)(ids[:, :-1]))
+    nll = jax.nn.logsumexp(other, -1) - np.take_along_axis(other, ids[:, 1:, None], -1)[..., 0]
+    np.testing.assert_allclose(changed["ways"][0].nats, nll[0], atol=2e-5)
 
 
 def test_what_is_generated_is_the_likeliest(llama, there, capsys):
