@@ -61,6 +61,7 @@ def export(args: argparse.Namespace) -> list[Path]:
   if not isinstance(spec.size, Size):
     raise UserError(f"{args.run}: model={spec.size.backbone} is no Transformer, and {why}")
   params = nnx.state(trained.snapshot.model(), nnx.Param)
+  assert isinstance(trained.setup.task, LanguageModeling)
   length = trained.setup.task.segment
   kept = json.loads((run.path / "tokenizer.json").read_text(encoding="utf-8"))
   tokens = released.tokens_of(kept)

@@ -139,7 +139,7 @@ def config_of(model: Exported) -> tuple[str, Options]:
   for kind in CLASSES:
     config, family = _config(kind, model), FAMILIES[kind]
     try:
-      options, encoding = OPTIONS[family.options](Asked(kind, config, family))
+      options, encoding = OPTIONS[str(family.options)](Asked(kind, config, family))
       why = differences(model, Size(**options), make_encoding(encoding))
     except (UserError, ValueError, TypeError) as error:
       failed = str(error)
@@ -192,8 +192,8 @@ def _explicit(layer: Layer) -> Layer:
   rope = layer.encoding
   if not isinstance(rope, RoPE) or rope.scaling != "llama3":
     return layer
-  limits = {"beta_slow": rope.beta_slow or SLOW, "beta_fast": rope.beta_fast or LLAMA_FAST}
-  return layer._replace(encoding=dataclasses.replace(rope, **limits))
+  slow, fast = rope.beta_slow or SLOW, rope.beta_fast or LLAMA_FAST
+  return layer._replace(encoding=dataclasses.replace(rope, beta_slow=slow, beta_fast=fast))
 
 
 def _of_layer(number: int, ours: Layer, theirs: Layer) -> list[Difference]:
@@ -233,7 +233,7 @@ def _config(kind: str, model: Exported) -> Options:
     "hidden_act": _activation(size.feed_forward, 1, "silu"),
   }
   keys = FAMILIES[kind].keys
-  given = {"attention_bias": "out" in bias or "all" in bias}
+  given: Options = {"attention_bias": "out" in bias or "all" in bias}
   given |= {"mlp_bias": not {"feed_forward", "all"}.isdisjoint(bias)}
   windows = [layer.window for layer in layers]
   window = max(filter(None, windows), default=None)
