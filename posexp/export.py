@@ -29,6 +29,7 @@ from posexp.errors import UserError, near
 from posexp.runs import Run
 
 SPLITS = ("test/", "validation/")
+FILES = ("train", "validation", "test")
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -60,6 +61,7 @@ def export(args: argparse.Namespace) -> list[Path]:
   if not isinstance(spec.size, Size):
     raise UserError(f"{args.run}: model={spec.size.backbone} is no Transformer, and {why}")
   params = nnx.state(trained.snapshot.model(), nnx.Param)
+  assert isinstance(trained.setup.task, LanguageModeling)
   length = trained.setup.task.segment
   kept = json.loads((run.path / "tokenizer.json").read_text(encoding="utf-8"))
   tokens = released.tokens_of(kept)
@@ -75,7 +77,11 @@ def export(args: argparse.Namespace) -> list[Path]:
 def card(run: Run) -> str:
   """Return what is said of a run: its task, data, encoding, versions and results, in Markdown."""
   name, options = run.encoding, run.config.get(run.encoding)
-  task = {key: value for key, value in run.config["task"].items() if key not in ("kind", "name")}
+  task = {
+    key: Path(value).name if key in FILES and isinstance(value, str) else value  # not whose it is
+    for key, value in run.config["task"].items()
+    if key not in ("kind", "name")
+  }
   results = {
     key: value
     for key, value in (run.summary or {}).items()

@@ -211,7 +211,7 @@ def test_a_command_of_the_documents_is_read_as_it_is_pasted(line, monkeypatch):
   if hasattr(module := importlib.import_module(name), "arguments"):
     module.arguments(argv)
   else:
-    own = ("RUN", "FOLDER", "runs/", "run=", "out=")
+    own = ("RUN", "FOLDER", "runs/", "run=", "out=", "hf:")
     kept = (
       w
       for w, before in zip(argv, ["", *argv], strict=False)

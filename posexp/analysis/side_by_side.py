@@ -87,8 +87,8 @@ def of_released(name: str, count: int | None) -> Shown:
   found = positions(open_folder(name))
   encoding = make_encoding(found.encoding)
   layers = [*encoding.layers(found.model["num_layers"])]
-  shown = Shown(name, _about(found, layers), layers, getattr(encoding, "trained_length", None))
   try:
+    shown = Shown(name, _about(found, layers), layers, getattr(encoding, "trained_length", None))
     shown = shown._replace(**_turning(layers, width(found.model), found.causal))
   except ValueError as error:
     raise UserError(f"{found.name}: its config.json asks for {error}") from None
@@ -199,14 +199,37 @@ def of_run(path: Path, count: int | None) -> Shown:
 
 def figures(found: Sequence[Shown]) -> Iterator[tuple[str, Figure]]:
   """Yield the figures of models, each kind once: several models stand in it side by side."""
-  names = _names([each.name for each in found])
-  title = ", ".join(names)
-  yield "stack", stack(title, dict(zip(names, found, strict=True)))
-  vectors = {name: each.vectors for name, each in zip(names, found, strict=True)}
-  vectors = {name: each for name, each in vectors.items() if each is not None}
-  offsets = {
-    name: each.offsets for name, each in zip(names, found, strict=True) if each.offsets is not None
-  }
+  models = dict(zip(_names([each.name for each in found]), found, strict=True))
+  title = ", ".join(models)
+  yield "stack", stack(title, models)
+  yield from _tables(title, models)
+  turning = {name: each for name, each in models.items() if each.spectra}
+  if turning:
+    spectra = {
+      ", ".join(filter(None, [name] * (len(models) > 1) + [label])): omega
+      for name, each in turning.items()
+      for label, omega in each.spectra.items()
+    }
+    first = next(iter(turning.values()))
+    reach = first.reach if len(turning) == 1 else None
+    yield "wavelengths", wavelengths.draw(title, first.base, spectra, reach)
+  for part, file, xlabel, what in (
+    ("bias", "bias-by-offset", "offset (key − query)", "bias by offset, which is added to logits"),
+    ("buckets", "bias-by-bucket", "bucket", "bias by bucket of offsets"),
+  ):
+    lines = {
+      ", ".join(filter(None, [name, label])): (*each, None)
+      for name, model in models.items()
+      for label, each in getattr(model, part).items()
+    }
+    if lines:
+      yield file, encoding_figures.by_head(f"{title}: {what}", lines, xlabel, "bias")
+
+
+def _tables(title: str, models: Mapping[str, Shown]) -> Iterator[tuple[str, Figure]]:
+  """Yield the figures of tables of positions, and of offsets."""
+  vectors = {name: each.vectors for name, each in models.items() if each.vectors is not None}
+  offsets = {name: each.offsets for name, each in models.items() if each.offsets is not None}
   for name, table in (vectors | offsets).items():
     ending = f"-{_file(name)}" if len(vectors | offsets) > 1 else ""
     yield f"vectors{ending}", encoding_figures.vectors(name, table)
@@ -222,28 +245,6 @@ def figures(found: Sequence[Shown]) -> Iterator[tuple[str, Figure]]:
     text = f"{title}: length of each row of the table of offsets"
     xlabel = "row, counted from that of offset 0 (query − key; far ones share rows)"
     yield "rows-of-offsets", encoding_figures.by_head(text, lines, xlabel, "length of the vector")
-  turning = [(name, each) for name, each in zip(names, found, strict=True) if each.spectra]
-  if turning:
-    spectra = {
-      ", ".join(filter(None, [name] * (len(found) > 1) + [label])): omega
-      for name, each in turning
-      for label, omega in each.spectra.items()
-    }
-    first = turning[0][1]
-    reach = first.reach if len(turning) == 1 else None
-    yield "wavelengths", wavelengths.draw(title, first.base, spectra, reach)
-  for kind, xlabel, what in (
-    ("bias", "offset (key − query)", "bias by offset, which is added to logits"),
-    ("buckets", "bucket", "bias by bucket of offsets"),
-  ):
-    lines = {
-      ", ".join(filter(None, [name, label])): (*each, None)
-      for name, model in zip(names, found, strict=True)
-      for label, each in getattr(model, kind).items()
-    }
-    if lines:
-      file = {"bias": "bias-by-offset", "buckets": "bias-by-bucket"}[kind]
-      yield file, encoding_figures.by_head(f"{title}: {what}", lines, xlabel, "bias")
 
 
 def stack(title: str, models: dict[str, Shown]) -> Figure:

@@ -52,6 +52,9 @@ CLASSES = {
 }  # of decoders, those first whose configs are plainest
 
 
+Difference = tuple[str, str]  # an option of the model as typed, and that of an architecture
+
+
 class Exported(NamedTuple):
   """A model to be written, and its tokens."""
 
@@ -131,38 +134,47 @@ def config_of(model: Exported) -> tuple[str, Options]:
   Raises:
     UserError: it is of none; the message names the option that stands in the way of the nearest.
   """
-  nearest: list[str] | None = None
+  nearest: list[Difference] = []
+  architecture, failed = "", ""
   for kind in CLASSES:
-    config, why = _config(kind, model), []
+    config, family = _config(kind, model), FAMILIES[kind]
     try:
-      family = FAMILIES[kind]
-      options, encoding = OPTIONS[family.options](Asked(kind, config, family))
+      options, encoding = OPTIONS[str(family.options)](Asked(kind, config, family))
       why = differences(model, Size(**options), make_encoding(encoding))
     except (UserError, ValueError, TypeError) as error:
-      why = [f"{kind}: {error}"] * 9
+      failed = str(error)
+      continue
     if not why:
       return kind, config
-    why[0] = f"{why[0]} (the nearest is {CLASSES[kind]})"
-    if nearest is None or len(why) < len(nearest):
-      nearest = why
-  more = f", and {len(nearest) - 1} more" if len(nearest) > 1 else ""
-  raise UserError(f"no architecture of transformers has {nearest[0]}{more}")
+    if not nearest or len(why) < len(nearest):
+      nearest, architecture = why, CLASSES[kind]
+  if not nearest:
+    raise UserError(f"no architecture of transformers has these options: {failed}")
+  ours, theirs = zip(*nearest, strict=True)
+  raise UserError(
+    f"no architecture of transformers has {', '.join(ours)}; the nearest, {architecture}, has "
+    f"{' '.join(theirs)}: train with that"
+  )
 
 
-def differences(model: Exported, size: Size, encoding: Encoding) -> list[str]:
-  """Return the options in which a model differs from another, with the values that would do."""
+def differences(model: Exported, size: Size, encoding: Encoding) -> list[Difference]:
+  """Return the options in which a model differs from another, each with the other's."""
   found = []
   for field in dataclasses.fields(Size):
     name, ours, theirs = field.name, *(_said(each, field.name) for each in (model.size, size))
     if name not in FREE and ours != theirs:
-      typed, other = (show(getattr(each, name)) for each in (model.size, size))
-      found.append(f"model.{name}={typed}: train with model.{name}={other}")
+      found.append(_option(f"model.{name}", *(getattr(each, name) for each in (model.size, size))))
   count = model.size.num_layers
   pairs = zip(model.encoding.layers(count), encoding.layers(count), strict=True)
-  for number, (ours, theirs) in enumerate(pairs):
-    if _explicit(ours) != _explicit(theirs):
-      return [*found, _difference(number, _explicit(ours), _explicit(theirs))]
+  for number, layers in enumerate(pairs):
+    ours, theirs = map(_explicit, layers)
+    if ours != theirs:
+      return found + _of_layer(number, ours, theirs)
   return found
+
+
+def _option(name: str, ours: Any, theirs: Any) -> Difference:
+  return f"{name}={show(ours)}", f"{name}={show(theirs)}"
 
 
 def _said(size: Size, name: str) -> Any:
@@ -180,30 +192,31 @@ def _explicit(layer: Layer) -> Layer:
   rope = layer.encoding
   if not isinstance(rope, RoPE) or rope.scaling != "llama3":
     return layer
-  limits = {"beta_slow": rope.beta_slow or SLOW, "beta_fast": rope.beta_fast or LLAMA_FAST}
-  return layer._replace(encoding=dataclasses.replace(rope, **limits))
+  slow, fast = rope.beta_slow or SLOW, rope.beta_fast or LLAMA_FAST
+  return layer._replace(encoding=dataclasses.replace(rope, beta_slow=slow, beta_fast=fast))
 
 
-def _difference(number: int, ours: Layer, theirs: Layer) -> str:
+def _of_layer(number: int, ours: Layer, theirs: Layer) -> list[Difference]:
   """Return in what a layer differs from the one that an architecture has there."""
-  if type(ours.encoding) is type(theirs.encoding):
-    name = name_of(ours.encoding)
-    for field in dataclasses.fields(ours.encoding):
-      one, other = (getattr(each.encoding, field.name) for each in (ours, theirs))
-      if one != other:
-        option = f"{name}.{field.name}"
-        return f"{option}={show(one)}: train with {option}={show(other)}"
-    one, other = ({"window": each.window, "chunk": each.chunk} for each in (ours, theirs))
-    return f"{show(one)} in layer {number}: train with {show(other)}"
   one, other = (name_of(each.encoding) for each in (ours, theirs))
-  return f"encoding={one} in layer {number}: train with encoding={other}"
+  if one != other:
+    return [(f"encoding={one} in layer {number}", f"encoding={other} there")]
+  if ours.encoding == theirs.encoding:
+    limits = ({"window": each.window, "chunk": each.chunk} for each in (ours, theirs))
+    return [_option(f"layer {number}", *limits)]
+  return [
+    _option(f"{one}.{field.name}", *values)
+    for field in dataclasses.fields(ours.encoding)
+    if len({*(values := [getattr(each.encoding, field.name) for each in (ours, theirs)])}) > 1
+  ]
 
 
 def _config(kind: str, model: Exported) -> Options:
   """Return the config of a family that is nearest to a model."""
   size, layers = model.size, [*model.encoding.layers(model.size.num_layers)]
   config = {"model_type": kind, "architectures": [CLASSES[kind]], "vocab_size": model.vocab_size}
-  config["tie_word_embeddings"] = size.tie_embeddings
+  # Some families have a number of padding by default that is beyond a small vocabulary.
+  config |= {"tie_word_embeddings": size.tie_embeddings, "pad_token_id": None}
   if kind == "gpt2":
     limit = model.encoding.limit or model.length
     return config | {
@@ -220,7 +233,7 @@ def _config(kind: str, model: Exported) -> Options:
     "hidden_act": _activation(size.feed_forward, 1, "silu"),
   }
   keys = FAMILIES[kind].keys
-  given = {"attention_bias": "out" in bias or "all" in bias}
+  given: Options = {"attention_bias": "out" in bias or "all" in bias}
   given |= {"mlp_bias": not {"feed_forward", "all"}.isdisjoint(bias)}
   windows = [layer.window for layer in layers]
   window = max(filter(None, windows), default=None)
@@ -268,10 +281,11 @@ def tokens_of(content: Mapping[str, Any]) -> Tokens:
 
   kind, made = content["kind"], None
   if kind == "given":
-    first = content["end"]
-    name = Tokenizer.from_str(content["tokenizer"]).id_to_token(first)
-    names = {} if name is None else {"bos_token": name}
-    return Tokens(content["tokenizer"], names, first, tuple(content["stops"]) or (first,))
+    library = Tokenizer.from_str(content["tokenizer"])
+    first, ends = content["end"], tuple(content["stops"]) or (content["end"],)
+    ids = {"bos_token": first, "eos_token": ends[0]}
+    names = {key: name for key, each in ids.items() if (name := library.id_to_token(each))}
+    return Tokens(content["tokenizer"], names, first, ends)
   if kind == "bpe":
     made = Tokenizer.from_str(content["bpe"])
     made.decoder = decoders.ByteLevel()

@@ -1,6 +1,6 @@
 """Positions of a released model, read without the rest: its config, and the tensors of positions.
 
-Beside FAMILIES there are some here of which positions alone are read.
+Beside `families` there are some here of which positions alone are read.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
 from posexp.errors import UserError
 from posexp.released.families import (
-  FAMILIES,
   OPTIONS,
   Asked,
   Family,
   Options,
   by_layer,
-  read_families,
+  families,
+  joined,
   rope,
   rotary,
 )
@@ -72,7 +73,7 @@ def positions(folder: Folder) -> Positions:
   if isinstance(config.get("text_config"), dict):  # of a model that also sees
     config = config["text_config"]
   kind = config.get("model_type")
-  known = {**FAMILIES, **OTHERS}
+  known = families() | OTHERS
   if not isinstance(kind, str) or kind not in known:
     raise UserError(
       f"{folder.name}: its config.json has model_type={kind!r:.80}, and posexp reads positions of "
@@ -80,7 +81,8 @@ def positions(folder: Folder) -> Positions:
     )
   family = known[kind]
   ask = Loose(folder.name, config, family)
-  model, encoding = (OPTIONS | OWN)[family.options](ask)
+  of_config = family.options if callable(family.options) else (OPTIONS | OWN)[family.options]
+  model, encoding = of_config(ask)
   tables, read = {}, []
   for label in TABLES.get(encoding["encoding"], ()):
     whole = re.compile(rf"(.*\.)?{re.escape(family.names[label])}\.weight")
@@ -168,4 +170,5 @@ def gpt_oss(ask: Asked) -> tuple[Options, Options]:
 
 
 OWN = {each.__name__: each for each in (t5, opt, bloom, mpt, phi, gpt_oss)}
-OTHERS = read_families(Path(__file__).with_name("positions.yaml").read_text(encoding="utf-8"))
+ROWS = yaml.safe_load(Path(__file__).with_name("positions.yaml").read_text(encoding="utf-8"))
+OTHERS = joined(ROWS, {})
