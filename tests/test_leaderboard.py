@@ -1,5 +1,6 @@
 """The leaderboard: what a row is made of, where it stands, and which entries are refused."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -148,9 +149,9 @@ def test_a_row_that_is_stopped_twice_ends_as_one_that_never_was(home, capsys):
 def test_a_board_says_who_is_better_by_how_much_and_whether_it_can_tell(home):
   typed("encoding=rope,none,alibi")
   found = board("rope", "none", "alibi")
+  copy = found.suite.columns["copy"]
   assert [row.name for row in found.rows] == ["rope", "alibi", "none"]
   assert [each.name for each in found.shared("beyond")] == ["copy"]  # a control counts in no mean
-  copy = tiny().columns["copy"]
   assert found.told("none") == [(copy, "beyond")]
   better = found.improvements("beyond", "rope")
   assert better["none"].value == 0.0
@@ -181,17 +182,12 @@ def edited(about=None, trial=None, final=None, drop=0):
   for kind, change in ((True, trial), (False, final)):
     first = next(run for run in every if bool(run.trial) is kind)
     first.summary.update(change or {})
-  write_records(
-    Path("planted.parquet"), every[drop:], lambda run: run.examples, said | (about or {})
-  )
-
-
-def with_other_code():
-  Path("mine.py").write_text(PLUGIN + "# edited\n")
+  about = said | (about or {})
+  write_records(Path("planted.parquet"), every[drop:], lambda run: run.examples, about)
 
 
 REFUSED = {
-  "a trial with a test score": ({"trial": {"test/exact_match": 0.5}}, "is a trial and has the test"),
+  "a trial with a test score": ({"trial": {"test/exact_match": 0.5}}, "is a trial and has"),
   "a number that its examples do not have": (
     {"final": {"beyond/exact_match": 0.999}}, r"beyond/exact_match is 0.999, and by its examples"
   ),
@@ -210,7 +206,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys):
+def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys, monkeypatch):
   typed("encoding=mine", "plugins=mine.py")
   verify = ("--verify", "out/mine.parquet", "plugins=mine.py")
   typed(*verify)
@@ -219,14 +215,17 @@ def test_an_entry_is_verified_or_refused_with_the_reason(home, capsys):
   assert "to the digit" in said
   for what, (change, why) in REFUSED.items():
     edited(**change)
-    with pytest.raises(UserError, match=why):
+    try:
       typed("--verify", "planted.parquet", "plugins=mine.py")
-      pytest.fail(what)
+      why_not = "nothing"
+    except UserError as error:
+      why_not = str(error)
+    assert re.search(why, why_not), (what, why_not)
   GOOD["mine"] = 0.6  # what an edit of all numbers together cannot hide
   shutil.rmtree("out/runs/verified")
+  monkeypatch.setattr(trust, "AGAIN", 99)  # all of them
   with pytest.raises(UserError, match="and trained again"):
-    for _ in range(30):
-      typed(*verify)
+    typed(*verify)
   GOOD["mine"] = 0.97
   Path("mine.py").write_text(PLUGIN + "# edited\n")
   with pytest.raises(UserError, match="is not the code that was trained"):

@@ -60,8 +60,8 @@ class Row:
       raise UserError(
         f"{' '.join(options)}: a row with options needs a name: --name {encoding}-2, say"
       )
-    if not re.fullmatch(r"[\w.+-]+( [\w.+-]+)*", name := name or encoding):
-      raise UserError(f"--name {name}: use letters, digits, blanks and . _ + -")
+    if not re.fullmatch(r"[\w.+@-]+( [\w.+@-]+)*", name := name or encoding):
+      raise UserError(f"--name {name}: use letters, digits, blanks and . _ + - @")
     return cls(name, encoding, tuple(options))
 
   def planned(self, suite: Suite, column: Column, quick: bool, place: Path) -> list[Member]:
