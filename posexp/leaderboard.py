@@ -69,9 +69,16 @@ def leaderboard(args: argparse.Namespace) -> None:
 
 
 def how_of(args: argparse.Namespace) -> list[str]:
-  """Return the overrides that say how runs are trained, without their folder."""
+  """Return the overrides that say how and where runs are trained."""
   lines = [o.input_line for o in args.overrides if o.key_or_group.startswith(HOW)]
-  return [line for line in lines if not line.startswith("runs=")]
+  own = any(line.startswith("runs=") for line in lines)
+  return lines if own else [*lines, f"runs={place_of(args)}"]
+
+
+def place_of(args: argparse.Namespace) -> Path:
+  """Return the folder of all runs."""
+  given = (o.value() for o in args.overrides if o.key_or_group == "runs")
+  return Path(str(next(given, args.out / "runs")))
 
 
 def train_rows(args: argparse.Namespace, suite, encodings: Sequence[str]) -> None:
@@ -85,11 +92,10 @@ def train_rows(args: argparse.Namespace, suite, encodings: Sequence[str]) -> Non
   if len(encodings) > 1 and (options or args.name):
     raise UserError("several encodings have no options and no --name: train a row at a time")
   asked = [rows.Row.named(each, options, args.name) for each in encodings]
-  place = next((o.value() for o in own if o.key_or_group == "runs"), args.out / "runs")
   columns = suite.chosen(args.columns)
   suite.check_code()
   with explained(args.overrides):
-    plans = [*rows.planned(suite, asked, columns, args.quick, Path(place))]
+    plans = [*rows.planned(suite, asked, columns, args.quick, place_of(args))]
   every = [(name, m) for _, found, _ in plans for name, runs in found.items() for m in runs]
   left = [suite.columns[name].seconds for name, m in every if m.state != DONE]
   print(
@@ -104,6 +110,8 @@ def train_rows(args: argparse.Namespace, suite, encodings: Sequence[str]) -> Non
   if left and published & {"rope", "none"} and not {row.name for row in asked} <= {"rope", "none"}:
     for line in trust.calibrate(suite, _published(args, suite), args.out, how_of(args), train):
       print(f"calibrate {line}", flush=True)
+  elif left:
+    print("calibrate nothing: there is no published row of rope or none to compare with")
   unfinished = []
   for row, found, without in plans:
     for name, why in without.items():
@@ -187,6 +195,8 @@ def main() -> None:
 
   from posexp.sweeps import slurm
 
+  # Each run has one thread, so that no core waits and the last digits do not depend on their count.
+  os.environ.setdefault("NPROC", "1")  # which XLA reads when it begins
   logging.basicConfig(format="%(message)s", level=logging.WARNING)
   logging.getLogger("posexp").setLevel(logging.INFO)
   if place := os.environ.pop(slurm.JOB, ""):

@@ -23,7 +23,7 @@ from posexp.reporting.paired_predictions import packed_examples
 from posexp.runs import Run, read_run
 from posexp.runs.context_losses import with_context_losses
 from posexp.runs.lengths import with_extrapolation
-from posexp.runs.records import write_records
+from posexp.runs.records import read_records, write_records
 from posexp.sweeps import jobs, tuning
 from posexp.sweeps.supervise import carry_out, trainer_for
 from posexp.sweeps.sweep import DONE, RUNNING, WAITING, Member, Sweep, Train
@@ -150,12 +150,7 @@ class Remaining(Sweep):
 
 
 def work(overrides: Sequence[str], count: int, train: Train) -> Callable[..., Any]:
-  """Return what trains so many runs: by default as many at once as there are cores or devices.
-
-  Each run has one thread of a processor, so that no core waits, and equal runs have equal numbers
-  on all machines with such processors.
-  """
-  os.environ.setdefault("NPROC", "1")  # which XLA reads when it first runs
+  """Return what trains so many runs: by default as many at once as there are cores or devices."""
   lines = [*overrides]
   if not any(line.startswith(("workers=", "hydra/launcher=")) for line in lines):
     bound = devices("auto", count)
@@ -202,8 +197,11 @@ def write_row(
   about = {"suite": suite.digest, "name": row.name, "encoding": row.encoding, "quick": quick}
   fixed = next(each.fixed for members in columns.values() for each in members if each.fixed)
   about |= {"options": [*row.options], "code": code, "default": default_of(fixed.config)}
-  before = about_row(file).get("entries", []) if file.exists() else []
-  entries = [*dict.fromkeys([*before, storage.digest(about)])]
+  before = about_row(file) if file.exists() else {}
+  if about.items() <= before.items():  # columns that were trained by another command
+    kept = read_records(file, trials=True)
+    runs = [*runs, *(run for run in kept if run.task not in columns)]
+  entries = [*dict.fromkeys([*before.get("entries", []), storage.digest(about)])]
   file.parent.mkdir(parents=True, exist_ok=True)
   return write_records(file, runs, packed_examples, about | {"entries": entries})
 

@@ -222,7 +222,7 @@ def _check_budget(
     sha = (run.config.get("plugins") or {}).get("encoding", {}).get("sha256")
     if sha != (about["code"] or {}).get("sha256"):
       raise refuse(f"{_named(run)} was trained with other code ({str(sha)[:12]})")
-  planned = row.planned(suite, column, about["quick"], Path("runs"))
+  planned = row.planned(suite, column, about["quick"], Path(f".{file.stem}"))  # no folder of runs
   want = {(each.path.parent.name, each.config["seed"]) for each in planned if each.of}
   trials = {(run.digest, run.seed) for run in runs if run.trial}
   if want != trials:
@@ -231,7 +231,8 @@ def _check_budget(
       f"{len(trials - want)} are none of them"
     )
   tracks = TRACKS[: 1 + suite.budget(about["quick"]).option]
-  best = {chosen(runs, about, track).runs[0].digest for track in tracks}
+  points = [chosen(runs, about, track) for track in tracks]
+  best = {point.runs[0].digest for point in points if point is not None}
   seeds = range(suite.budget(about["quick"]).seeds)
   want = {(each, seed) for each in best for seed in seeds}
   finals = [(run.digest, run.seed) for run in runs if not run.trial]
