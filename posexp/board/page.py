@@ -28,22 +28,17 @@ for (const box of document.querySelectorAll(".columns input")) box.onchange = ()
 """
 
 
-def shown(cell: Cell) -> str:
-  """Return a cell in words: the mean with its interval, and how many seeds learned the task."""
-  found, n = cell.estimate, len(cell.runs)
-  text = cell.score.number(found.mean)
-  if found.low is not None:
-    text += f" ({cell.score.number(found.low)} to {cell.score.number(found.high)})"
-  return text if cell.learned == n else f"{text}, {cell.learned} of {n} learned"
-
-
-def _short(cell: Cell | None, mark: str = "") -> str:
-  """Return the mean of a cell with half its interval, as tables have it."""
+def shown(cell: Cell | None, mark: str = "") -> str:
+  """Return the mean of a cell with its interval, and how many seeds learned if not all did."""
   if cell is None:
     return MISSING
-  half = "" if cell.estimate.half is None else f" ± {cell.score.number(cell.estimate.half)}"
-  few = f" ({cell.learned}/{len(cell.runs)})" if cell.learned < len(cell.runs) else ""
-  return f"{cell.score.number(cell.estimate.mean)}{half}{mark}{few}"
+  number, (_, mean, _, low, high) = cell.score.number, cell.estimate
+  text = number(mean)
+  if low is not None:
+    halves = {number(mean - low), number(high - mean)}
+    text += f" ± {halves.pop()}" if len(halves) == 1 else f" ({number(low)} to {number(high)})"
+  few = f" [{cell.learned}/{len(cell.runs)}]" if cell.learned < len(cell.runs) else ""
+  return f"{text}{mark}{few}"
 
 
 def _mark(board: Board, name: str, column: Column, side: str) -> str:
@@ -57,20 +52,20 @@ def _mark(board: Board, name: str, column: Column, side: str) -> str:
 def scores(board: Board, side: str) -> Table:
   """Return the scores of all rows on one side."""
   columns = [column for column, each in board.columns if each == side]
-  heads = ["", *(f"{each.name}: {_title(board, each, side)}" for each in columns)]
+  heads = ["", *(f"{each.name} ({_unit(board, each, side)})" for each in columns)]
   rows = []
   for row in board.rows:
     cells = [
-      _short(row.cells.get((each.name, side)), _mark(board, row.name, each, side))
+      shown(row.cells.get((each.name, side)), _mark(board, row.name, each, side))
       for each in columns
     ]
     rows.append([row.name + " (provisional)" * row.about["quick"], *cells])
   return heads, rows
 
 
-def _title(board: Board, column: Column, side: str) -> str:
-  cell = next(iter(board.cells(column, side).values()))
-  return vega.of_score(cell.score)
+def _unit(board: Board, column: Column, side: str) -> str:
+  of = next(iter(board.cells(column, side).values())).score
+  return "%" if of.metric.percent else of.metric.title
 
 
 def _interval(found: Interval | None, digits: int = 2) -> str:
@@ -145,7 +140,7 @@ def notes(board: Board) -> list[str]:
     + (" times two values of the encoding's main option" if board.track == "tuned" else "")
     + f", at {counted(len(budget.trial_seeds), 'seed')} of their own, chosen by validation.",
     "± is half of the 95 % interval over seeds. ⁺ and ⁻: told apart from rope (p < 0.05, Holm's "
-    "correction over the rows of a column). (3/5): three of five seeds learned the task; others "
+    "correction over the rows of a column). [3/5]: three of five seeds learned the task; others "
     "count as the low anchor beyond.",
     "Worth is (score − low) / (high − low). Its interquartile mean is over the seeds of "
     + "; ".join(f"{side}: {', '.join(names) or 'no column'}" for side, names in shared.items())
@@ -168,7 +163,7 @@ def notes(board: Board) -> list[str]:
       said.append(f"{row.name} is entry {made} under this name: its code or options changed.")
     if row.name not in ANCHORS and board.anchor(ANCHORS[0]) and not board.told(row.name):
       said.append(f"{row.name} is not told apart from rope in any column.")
-  return said
+  return [*dict.fromkeys(said)]
 
 
 def sections(board: Board) -> list[Section]:
@@ -217,7 +212,7 @@ def heat_map(board: Board, side: str) -> dict[str, Any]:
                      "shown": f"{cell.score.title}: {shown(cell)}",
                      "chosen": row.chosen[column]})  # fmt: skip
   x = {"field": "x", "type": "nominal", "sort": columns, "title": None}
-  x |= {"axis": {"labelAngle": -40, "domain": False, "ticks": False}}
+  x |= {"axis": {"labelAngle": -40, "labelOverlap": False, "domain": False, "ticks": False}}
   y = {"field": "row", "type": "nominal", "sort": names, "title": None, "axis": axis}
   color = {
     "field": "share",
@@ -306,7 +301,7 @@ def _track(board: Board, charts: list[dict[str, Any]]) -> Iterator[str]:
 def _table(board: Board, table: Table, side: str | None) -> str:
   """Return a table in HTML; cells of scores show their seeds to who points at them."""
   heads, rows = table
-  names = [head.partition(":")[0] if side else "" for head in heads]
+  names = [head.partition(" (")[0] if side else "" for head in heads]
   known = {row.name: row for row in board.rows}
 
   def cell(tag: str, at: int, text: str, hint: str = "") -> str:
