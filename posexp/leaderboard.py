@@ -20,11 +20,17 @@ import argparse
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from posexp.config import plugins, show
 from posexp.config.arguments import command, names
 from posexp.config.command_line import OptionsParser, explained, parse
 from posexp.errors import UserError, counted, lasting, near
 from posexp.status import doing
+
+if TYPE_CHECKING:
+  from posexp.board.standings import Standing
+  from posexp.board.suite import Suite
 
 PUBLISHED = Path(__file__).parents[1] / "docs" / "leaderboard" / "records"
 HOW = ("workers", "hydra/launcher", "hydra.", "runs")  # options that say how runs are trained
@@ -65,14 +71,15 @@ def leaderboard(args: argparse.Namespace) -> None:
     train_rows(args, suite, named["encoding"].split(","))
   elif args.overrides or args.quick or args.columns or args.name:
     raise UserError("name what is to be trained: python -m posexp.leaderboard encoding=NAME ...")
-  show(args, suite, echo=not args.verify and "encoding" not in named)
+  if not args.verify:
+    draw(args, suite, echo="encoding" not in named)
 
 
 def how_of(args: argparse.Namespace) -> list[str]:
   """Return the overrides that say how and where runs are trained."""
   lines = [o.input_line for o in args.overrides if o.key_or_group.startswith(HOW)]
   own = any(line.startswith("runs=") for line in lines)
-  return lines if own else [*lines, f"runs={place_of(args)}"]
+  return lines if own else [*lines, f"runs={show(str(place_of(args)))}"]
 
 
 def place_of(args: argparse.Namespace) -> Path:
@@ -81,7 +88,7 @@ def place_of(args: argparse.Namespace) -> Path:
   return Path(str(next(given, args.out / "runs")))
 
 
-def train_rows(args: argparse.Namespace, suite, encodings: Sequence[str]) -> None:
+def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str]) -> None:
   """Train rows one after another, and write the file of each, whatever has been finished of it."""
   from posexp.board import rows, trust
   from posexp.sweeps.sweep import DONE
@@ -105,7 +112,7 @@ def train_rows(args: argparse.Namespace, suite, encodings: Sequence[str]) -> Non
     flush=True,
   )
   published = {each.stem for each in args.records.glob("*.parquet")}
-  if own_code := [row for row in asked if row.encoding in _plugins() and left]:
+  if own_code := [row for row in asked if left and row.encoding in plugins.found("encoding")]:
     _check(own_code[0].encoding, options)
   if left and published & {"rope", "none"} and not {row.name for row in asked} <= {"rope", "none"}:
     for line in trust.calibrate(suite, _published(args, suite), args.out, how_of(args), train):
@@ -127,18 +134,10 @@ def train_rows(args: argparse.Namespace, suite, encodings: Sequence[str]) -> Non
     raise UserError(f"{', '.join(unfinished)}: runs have failed; the same command tries them again")
 
 
-def _plugins() -> dict:
-  from posexp.config import plugins
-
-  return plugins.found("encoding")
-
-
 def _check(encoding: str, options: Sequence[str]) -> None:
   """Raise UserError if an encoding of one's own lacks a property that all encodings have."""
   import subprocess
   import sys
-
-  from posexp.config import plugins
 
   files = ",".join(map(str, plugins.files()))
   words = [sys.executable, "-m", "posexp.check", f"encoding={encoding}", f"plugins=[{files}]"]
@@ -149,21 +148,20 @@ def _check(encoding: str, options: Sequence[str]) -> None:
     raise UserError(f"posexp.check: {failed[0].strip()}; it has no place before that holds")
 
 
-def _published(args: argparse.Namespace, suite) -> list:
+def _published(args: argparse.Namespace, suite: Suite) -> list[Standing]:
+  """Return the published rows."""
   from posexp.board import standings
 
   files = sorted(args.records.glob("*.parquet"))
   return [each for file in files for each in standings.of_file(file, suite)]
 
 
-def show(args: argparse.Namespace, suite, echo: bool) -> None:
+def draw(args: argparse.Namespace, suite: Suite, echo: bool) -> None:
   """Draw the tables and the page of published rows and of those of --out; print the tables."""
   from posexp.board import page, standings
 
   files = {file.stem: file for file in sorted(args.records.glob("*.parquet"))}
   files |= {file.stem: file for file in sorted(args.out.glob("*.parquet"))}
-  if args.verify:
-    return
   if not files:
     raise UserError(
       f"{near(args.records)} has no records of rows yet: train one, with encoding=NAME"
@@ -179,7 +177,7 @@ def show(args: argparse.Namespace, suite, echo: bool) -> None:
   print(f"written: {near(args.out)}/leaderboard.html and .md, with heat maps and LaTeX")
 
 
-def verify(args: argparse.Namespace, suite) -> None:
+def verify(args: argparse.Namespace, suite: Suite) -> None:
   """Print what holds of an entry; UserError if it is refused."""
   from posexp.board import trust
   from posexp.train import train

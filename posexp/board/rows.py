@@ -15,7 +15,7 @@ from typing import Any
 
 from posexp import storage
 from posexp.board.suite import Column, Suite
-from posexp.config import command_line, look_up, plugins
+from posexp.config import command_line, look_up, plugins, show
 from posexp.config.overrides import read
 from posexp.encodings import all_encodings, alternative_of
 from posexp.errors import Unsuited, UserError, counted, lasting
@@ -30,11 +30,7 @@ from posexp.sweeps.sweep import DONE, RUNNING, WAITING, Member, Sweep, Train
 from posexp.training.device_shares import devices
 
 TRACKS = ("default", "tuned")  # the learning rate alone is tuned, or the encoding's option, too
-OWN = ("positions", "model.logits_by", "model.logits_length", "model.logits_growth")
-OWN += (
-  "model.logits_in",
-  "model.logits_scale",
-)  # options that a row may have, beside its encoding's
+OWN = ("positions", "model.logits_")  # options that a row may have, beside those of its encoding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +70,7 @@ class Row:
     budget, lines = suite.budget(quick), [f"encoding={self.encoding}", *column.options]
     rates = ",".join(f"{column.learning_rate * each:g}" for each in budget.rates)
     lines += [f"task.name={column.name}", f"train.learning_rate={column.learning_rate:g}"]
-    lines += [*self.options, f"seeds={budget.seeds}", "tracker=none", f"runs={place}"]
+    lines += [*self.options, f"seeds={budget.seeds}", "tracker=none", f"runs={show(str(place))}"]
     lines += [f"tune.train.learning_rate={rates}", f"tune.option={str(budget.option).lower()}"]
     overrides = read([*lines, f"tune.seeds={','.join(map(str, budget.trial_seeds))}"])
     shared = command_line.shared(overrides)

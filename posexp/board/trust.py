@@ -22,7 +22,7 @@ from posexp import storage
 from posexp.board.rows import TRACKS, Row, about_row, work
 from posexp.board.standings import Standing, chosen
 from posexp.board.suite import Column, Suite, beginning_of
-from posexp.config import command_line, plugins, resolve
+from posexp.config import command_line, plugins, resolve, show
 from posexp.config.command_line import typed_for
 from posexp.config.overrides import read
 from posexp.errors import UserError, counted
@@ -140,7 +140,7 @@ def trained(
   members = []
   for config in configs:
     lines = [f"{key}={value}" for key, value in typed_for(config).items() if key != "seed"]
-    given = read([*lines, f"seed={config['seed']}", "tracker=none", f"runs={place}"])
+    given = read([*lines, f"seed={config['seed']}", "tracker=none", f"runs={show(str(place))}"])
     members += jobs.members(Namespace(overrides=given, multirun=True), command_line.shared(given))
   for number, each in enumerate(members, start=1):
     each.number = number
