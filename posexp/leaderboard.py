@@ -18,6 +18,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,9 +139,6 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
 
 def _check(encoding: str, options: Sequence[str]) -> None:
   """Raise UserError if an encoding of one's own lacks a property that all encodings have."""
-  import subprocess
-  import sys
-
   files = ",".join(map(str, plugins.files()))
   words = [sys.executable, "-m", "posexp.check", f"encoding={encoding}", f"plugins=[{files}]"]
   print(f"check     {encoding}: the properties of every encoding, about a minute", flush=True)
@@ -189,8 +189,6 @@ def verify(args: argparse.Namespace, suite: Suite) -> None:
 
 def main() -> None:
   """Run the command line; a job of Slurm's, which types it again, trains its run."""
-  import os
-
   from posexp.sweeps import slurm
 
   # Each run has one thread, so that no core waits and the last digits do not depend on their count.
