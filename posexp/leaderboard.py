@@ -114,6 +114,8 @@ def train_rows(args: argparse.Namespace, suite: Suite, encodings: Sequence[str])
     f"{lasting(sum(left))} of one core; {counted(rows.cores(), 'core')} here",
     flush=True,
   )
+  if not suite.frozen:
+    print("note      this suite is not frozen: once it is, these runs are of another one")
   published = {each.stem for each in args.records.glob("*.parquet")}
   if own_code := [row for row in asked if left and row.encoding in plugins.found("encoding")]:
     _check(own_code[0].encoding, options)
