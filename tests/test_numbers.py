@@ -150,6 +150,15 @@ def test_where_years_run_out_numbers_take_their_place():
   assert splits["beyond"] == []
 
 
+def test_the_shares_of_years_and_dates_are_options():
+  for shares, group in (({"years": 0.0, "dates": 0.0}, "numbers"), ({"dates": 1.0}, "dates")):
+    splits = generate(examples=300, beyond=(), **({"years": 0.0} | shares))
+    assert {row[2] for name in HELD for row in splits[name]} == {group}
+    assert sum(len(splits[name]) for name in HELD) == 300
+  with pytest.raises(ValueError, match=r"dates must be at most 1 - years=0.5, not 0.6"):
+    Numbers(years=0.5, dates=0.6)
+
+
 @pytest.mark.parametrize(("source", "target"), [("fi", "ja"), ("pt_BR", "ar")])
 def test_other_languages(source, target):
   splits = generate(source, target, examples=200)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from posexp.config.schema import flat
@@ -58,6 +58,14 @@ class Tuning:
     sound = [each for each in self.points if each.mean is not None and len(each.runs) == most]
     sign = 1 if self.score is None or self.score.metric.higher_is_better else -1
     return max(sound, key=lambda each: sign * each.mean, default=None)
+
+  def among(self, values: Mapping[str, Any]) -> Tuning:
+    """Return the trials that have some values of the options that were tuned."""
+    if not values:
+      return self
+    tried = {key: value for key, value in values.items() if key in self.points[0].values}
+    kept = [p for p in self.points if all(p.values[key] == tried[key] for key in tried)]
+    return dataclasses.replace(self, points=kept)
 
   @property
   def tuned(self) -> str | None:

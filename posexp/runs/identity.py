@@ -83,8 +83,10 @@ NEUTRAL = {
   "sinusoidal.at": ("input",),
   "task.context_targets": (None,),
   "task.contexts": (None,),
+  "task.dates": (0.2,),
   "task.queries": (1,),
   "task.values": (1,),
+  "task.years": (0.2,),
   "task.tokenizer": ("bpe",),
 }
 # Where the section has had this other option longer; elsewhere the option has always been there.

@@ -35,11 +35,15 @@ def held(path: Path) -> Path | None:
 
 
 def write_records(
-  path: Path, runs: Sequence[Run], examples: Callable[[Run], dict[str, Any]] = lambda run: {}
+  path: Path,
+  runs: Sequence[Run],
+  examples: Callable[[Run], dict[str, Any]] = lambda run: {},
+  about: Mapping[str, Any] | None = None,
 ) -> int:
   """Write records of those runs that have finished; return how many these are.
 
-  `examples` returns the packed scores of a run's examples, by split and metric.
+  `examples` returns the packed scores of a run's examples, by split and metric. `about` is what the
+  file says of all of them, as JSON among the metadata of its schema.
 
   Raises:
     UserError: none has.
@@ -62,6 +66,8 @@ def write_records(
     for run in sorted(finished, key=lambda run: run.path)
   ]
   table = pyarrow.table(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)))
+  if about is not None:
+    table = table.replace_schema_metadata({"posexp": json.dumps(about, ensure_ascii=False)})
   with storage.replacing(path) as temporary:
     parquet.write_table(table, temporary, compression="zstd", compression_level=19)
   return len(finished)

@@ -77,7 +77,7 @@ def members(args: Namespace, shared: DictConfig) -> list[Member] | None:
     if member.finished and not config["rerun"]:
       member.state = DONE
   if not first:
-    raise UserError(found[0].unsuited)
+    raise Unsuited(found[0].unsuited)
   encodings = dict.fromkeys(member.config["encoding"] for member in found)
   tuned = space.options if space else {}
   check_heeded(read(lines[0] for lines in [*columns.values(), *tuned.values()]), list(encodings))

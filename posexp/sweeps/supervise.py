@@ -84,15 +84,9 @@ def train_here(members: Sequence[Member], train: Train) -> Iterator[Report]:
     yield member, *attempt(train, member)
 
 
-def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
-  """Have the runs of a sweep trained that are to be trained; say what becomes of them, and means.
-
-  Those that another process trains meanwhile are looked at again at the end. If it is `live`, a
-  terminal shows the table of states below what is said. Returns whether a run has failed.
-  """
+def carry_out(sweep: Sweep, trainer: Trainer, live: bool) -> None:
+  """Have the runs of a sweep trained, and say what becomes of each, as `supervise` does."""
   live = live and sys.stdout.isatty() and status.terminal()
-  for line in tuning.plan(sweep.members):
-    log.info("%s", line)
   if not live:
     log.info("%s", sweep.heading())
   sweep.keep_plan()
@@ -109,6 +103,17 @@ def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
     sweep.keep_plan()
     if live:
       print(sweep.table())
+
+
+def supervise(sweep: Sweep, trainer: Trainer, live: bool) -> bool:
+  """Have the runs of a sweep trained that are to be trained; say what becomes of them, and means.
+
+  Those that another process trains meanwhile are looked at again at the end. If it is `live`, a
+  terminal shows the table of states below what is said. Returns whether a run has failed.
+  """
+  for line in tuning.plan(sweep.members):
+    log.info("%s", line)
+  carry_out(sweep, trainer, live)
   if done := [member.path for member in sweep.in_state(DONE) if member.finished]:
     # Slow to import, and a sweep may be refused.
     from posexp.reporting import labels, results, tables, trials

@@ -43,6 +43,8 @@ class Member:
   duplicate_of: Member | None = None  # the first member that is the same run
   of: str = ""  # of a trial: the group that it is to improve
   fixed: Member | None = None  # of a run with tuned options: that with the fixed ones
+  # Of a run with tuned options: values that the trials have among which it chooses.
+  among: dict[str, Any] = dataclasses.field(default_factory=dict)
   unsuited: str = ""  # why there can be no such run
   state: str = WAITING
   reason: str = ""  # of a failure, or why it is not trained here

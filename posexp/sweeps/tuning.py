@@ -171,7 +171,7 @@ def choose(members: Sequence[Member]) -> Iterator[tuple[Member, str]]:
       continue
     if group not in found:
       found[group] = trials.tunings(read_runs([group / "trials"], trials=True)[0])[0]
-    if (best := found[group].best) is None:
+    if (best := found[group].among(each.among).best) is None:
       each.state, each.reason = FAILED, "all of its trials diverged"
       continue
     each.config = _with(each.config, best.values)

@@ -27,7 +27,8 @@ from posexp.tasks.translation import Splits, Translation, Vocabulary
 
 YEARS = range(1000, 2100)  # never drawn as numbers, so that no text has two translations
 DAYS = range(datetime.date(1900, 1, 1).toordinal(), datetime.date(2100, 1, 1).toordinal())
-SHARE = 0.2  # of the examples that are dates, and that are years, of which there are only 1,100
+SHARE = 0.2  # of the examples that are dates, and that are years, of which there are only 1,100,
+# unless an option says otherwise
 HELD_OUT = 0.05  # the share of the values in validation, and in test
 BEYOND = 300  # numbers at most for each count of digits beyond training
 FEWEST = 200  # examples; with fewer, a split might be empty
@@ -51,10 +52,10 @@ def generate(task: Numbers) -> dict[str, list[Triple]]:
   sides = [_writers(task.source, "source"), _writers(task.target, "target")]
   random = np.random.default_rng(task.data_seed)
   years, days = (
-    (values.start + random.permutation(len(values))[: round(SHARE * task.examples)]).tolist()
-    for values in (YEARS, DAYS)
+    (values.start + random.permutation(len(values))[: round(share * task.examples)]).tolist()
+    for values, share in ((YEARS, task.years), (DAYS, task.dates))
   )
-  numbers = _numbers(_wanted(task.examples), task.digits, task.places, random)
+  numbers = _numbers(task.drawn_numbers, task.digits, task.places, random)
   values = [("numbers", value) for value in numbers] + [("years", value) for value in years]
   values += [("dates", datetime.date.fromordinal(day)) for day in days]
 
@@ -137,11 +138,6 @@ def _split(value: int | datetime.date) -> str:
   return "test" if drawn < HELD_OUT else "validation" if drawn < 2 * HELD_OUT else "train"
 
 
-def _wanted(examples: int) -> int:
-  """Return how many of the examples are numbers, neither years nor dates."""
-  return examples - sum(min(len(values), round(SHARE * examples)) for values in (YEARS, DAYS))
-
-
 def _numbers(wanted: int, digits: int, places: int, random: np.random.Generator) -> list[int]:
   """Draw distinct numbers, with each count of nonzero digits equally often if there are enough."""
   available = {count: _available(count, places) for count in range(1, digits + 1)}
@@ -187,9 +183,19 @@ class Numbers(Translation):
   places: Annotated[int, between(1, PLACES)] = 9
   beyond: tuple[int, ...] = (6, 7, 8, 9)
   data_seed: Whole = 0
+  years: Annotated[float, between(0, 1)] = SHARE
+  dates: Annotated[float, between(0, 1)] = SHARE
+
+  @property
+  def drawn_numbers(self) -> int:
+    """The count of the examples that are numbers, neither years nor dates."""
+    shares = (YEARS, self.years), (DAYS, self.dates)
+    return self.examples - sum(min(len(v), round(share * self.examples)) for v, share in shares)
 
   def __post_init__(self):
     super().__post_init__()
+    if self.years + self.dates > 1:
+      raise ValueError(f"dates must be at most 1 - years={self.years}, not {self.dates}")
     if not 1 <= self.digits <= self.places:
       raise ValueError(f"digits must be from 1 to places={self.places}, not {self.digits}")
     for count in self.beyond:
@@ -199,7 +205,7 @@ class Numbers(Translation):
           f"{count}"
         )
     available = sum(_available(count, self.places) for count in range(1, self.digits + 1))
-    if (wanted := _wanted(self.examples)) > available:
+    if (wanted := self.drawn_numbers) > available:
       raise ValueError(
         f"examples must be fewer: {wanted:,} of them would be numbers, but only {available:,} have "
         f"up to {self.digits} nonzero digits in {self.places} places"
@@ -208,6 +214,8 @@ class Numbers(Translation):
   def splits(self):
     names = ("examples", "digits", "places", "beyond")
     options = {name: getattr(self, name) for name in names} | {"seed": self.data_seed}
+    if (shares := (self.years, self.dates)) != (SHARE, SHARE):
+      options["shares"] = shares
     makers = [importlib.metadata.version(each) for each in ("num2words", "babel", "numpy")]
     parts = makers, self.source, self.target, options
     rows = storage.cached("numbers", lambda: generate(self), *parts)

@@ -1,6 +1,7 @@
 """The costs of training a run: seconds, tokens per second, compilation and memory.
 
 time/seconds              training with its evaluations, over all sessions of the run
+time/cpu_seconds          the same in seconds of all cores together
 time/tokens_per_second    non-padding tokens since the last row, excluding evaluation and waiting
                           for compilation; on a CPU, compiling other shapes at the same time slows
                           the first steps
@@ -56,7 +57,7 @@ class Meter:
     self.devices = mesh.local_devices
     self.earlier = of_run(history)  # in sessions before this one
     self.begun = begun
-    self.entered = time.perf_counter()
+    self.entered, self.worked = time.perf_counter(), time.process_time()
     self.compiled = step.seconds
     self.waited = 0.0
     self.peak = self._peak()
@@ -89,6 +90,7 @@ class Meter:
     earlier = self.earlier.get
     row = {
       "time/seconds": earlier("time/seconds", 0.0) + now - self.entered,
+      "time/cpu_seconds": earlier("time/cpu_seconds", 0.0) + time.process_time() - self.worked,
       "time/tokens_per_second": rate,
       "time/compile_seconds": earlier("time/compile_seconds", 0.0) + compiling - self.compiled,
       "time/input_seconds": earlier("time/input_seconds", 0.0) + self.waited,

@@ -1,0 +1,245 @@
+"""Where rows stand: their cells, what columns can tell, and means over columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posexp.board.rows import TRACKS, about_row
+from posexp.board.suite import SIDES, Column, Suite
+from posexp.errors import UserError
+from posexp.reporting import aggregates, trials
+from posexp.reporting.aggregates import Interval
+from posexp.reporting.significance import Contrast, Difference, Estimate, estimate, holm
+from posexp.runs import Run
+from posexp.runs.metrics import Score, score
+from posexp.runs.records import read_records
+
+ANCHORS = ("rope", "none")  # rows that others are compared with
+LEVEL = 0.05
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cell:
+  """The final runs of a row in a column, on one side."""
+
+  column: Column
+  side: str
+  runs: list[Run]
+
+  @property
+  def score(self) -> Score:
+    return score(self.column.sides[self.side].score)
+
+  @functools.cached_property
+  def values(self) -> dict[int, float]:
+    """The score of each seed."""
+    found = {run.seed: self.column.value(run, self.side) for run in self.runs}
+    return {seed: value for seed, value in sorted(found.items()) if value is not None}
+
+  @functools.cached_property
+  def worth(self) -> np.ndarray:
+    """What the score of each seed is worth, float [seeds]."""
+    return np.array([*map(self.column.sides[self.side].worth, self.values.values())])
+
+  @functools.cached_property
+  def estimate(self) -> Estimate:
+    return estimate([*self.values.values()], self.score.most)
+
+  @property
+  def learned(self) -> int:
+    """How many runs have learned the task, where a task asks for that."""
+    return sum(run.learned("beyond") is not False for run in self.runs)
+
+  @property
+  def reach(self) -> float | None:
+    """The mean of the longest lengths that are reached."""
+    found = [value for run in self.runs if (value := run.score("beyond/reach")) is not None]
+    return statistics.fmean(found) if found else None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Standing:
+  """A row in one track."""
+
+  name: str
+  about: dict[str, Any]
+  track: str
+  cells: dict[tuple[str, str], Cell]  # by column and side
+  chosen: dict[str, str]  # by column, the options of the best trial, as they are typed
+
+  def over(self, columns: Iterable[Column], side: str) -> list[np.ndarray] | None:
+    """Return the worth of each seed in some columns; None if the row lacks one."""
+    found = [self.cells.get((each.name, side)) for each in columns]
+    return None if None in found else [each.worth for each in found]
+
+  def cost(self, key: str) -> float | None:
+    """Return the mean over columns of a fact of the runs, such as `parameters`."""
+    runs = {cell.column.name: cell.runs[0] for cell in self.cells.values()}
+    found = [value for run in runs.values() if (value := run.score(key)) is not None]
+    return statistics.fmean(found) if found else None
+
+  def seconds(self) -> dict[tuple[str, str], float]:
+    """Return the processor seconds of a run by column and processor, the median over runs."""
+    every: dict[tuple[str, str], list[float]] = {}
+    for cell in self.cells.values():
+      for run in cell.runs:
+        if (value := run.score("time/cpu_seconds")) is not None:
+          every.setdefault((cell.column.name, str(run.facts.get("processor"))), []).append(value)
+    return {key: statistics.median(values) for key, values in every.items()}
+
+
+def of_file(file: Path, suite: Suite, any_suite: bool = False) -> list[Standing]:
+  """Return what the file of a row holds, in each track.
+
+  Raises:
+    UserError: it is no such file, or of another suite, unless rows of `any_suite` are asked for.
+  """
+  about = about_row(file)
+  if about["suite"] != suite.digest and not any_suite:
+    raise UserError(
+      f"{file}: its runs are of the suite {about['suite']}, and suite {suite.name} is "
+      f"{suite.digest}: rows of several suites share no table"
+    )
+  every = read_records(file, trials=True)
+  return [
+    Standing(about["name"], about, track, *_cells(every, about, track, suite))
+    for track in TRACKS[: 1 + (not about["quick"] and suite.whole.option)]
+  ]
+
+
+def chosen(runs: Sequence[Run], about: dict[str, Any], track: str) -> trials.Point | None:
+  """Return the best trial of a row in a column for a track, as the command chooses it."""
+  (tuning,) = trials.tunings([run for run in runs if run.trial]) or [None]
+  if tuning is None:
+    return None
+  return tuning.among(about["default"] if track == TRACKS[0] else {}).best
+
+
+def _cells(
+  every: Sequence[Run], about: dict[str, Any], track: str, suite: Suite
+) -> tuple[dict[tuple[str, str], Cell], dict[str, str]]:
+  cells, options = {}, {}
+  for column in suite.columns.values():
+    runs = [run for run in every if run.task == column.name]
+    if (best := chosen(runs, about, track)) is None:
+      continue
+    finals = [run for run in runs if not run.trial and run.digest == best.runs[0].digest]
+    options[column.name] = best.typed
+    for side in column.sides:
+      if (cell := Cell(column, side, finals)).values:
+        cells[column.name, side] = cell
+  return cells, options
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Board:
+  """All rows of a track."""
+
+  suite: Suite
+  track: str
+  rows: list[Standing]
+
+  @classmethod
+  def of(cls, suite: Suite, standings: Sequence[Standing], track: str) -> Board:
+    """Return the rows of a track that have a cell, those with the best mean over columns first."""
+    rows = [each for each in standings if each.track == track and each.cells]
+    board = cls(suite, track, rows)
+    means = {each.name: [board.overall(side).get(each.name) for side in SIDES] for each in rows}
+    place = {name: sum(each.value for each in found if each) for name, found in means.items()}
+    complete = {name: None not in found for name, found in means.items()}
+    rows.sort(key=lambda each: (not complete[each.name], -place[each.name]))
+    return board
+
+  @functools.cached_property
+  def columns(self) -> list[tuple[Column, str]]:
+    """The columns and sides that have a cell."""
+    pairs = [(each, side) for each in self.suite.columns.values() for side in each.sides]
+    return [(c, s) for c, s in pairs if any((c.name, s) in row.cells for row in self.rows)]
+
+  def shared(self, side: str) -> list[Column]:
+    """Return the columns that means are over: no controls, and none that causal encodings lack."""
+    return [c for c, s in self.columns if s == side and not c.control and not c.encoder]
+
+  def cells(self, column: Column, side: str) -> dict[str, Cell]:
+    """Return the cells of a column by their rows."""
+    found = {row.name: row.cells.get((column.name, side)) for row in self.rows}
+    return {name: cell for name, cell in found.items() if cell is not None}
+
+  def anchor(self, name: str) -> Standing | None:
+    return next((row for row in self.rows if row.name == name), None)
+
+  @functools.cache  # noqa: B019  # a board lives as long as its page is drawn
+  def overall(self, side: str) -> dict[str, Interval]:
+    """Return the interquartile mean of worth of each row that has all shared columns."""
+    columns = self.shared(side)
+    found = {row.name: row.over(columns, side) for row in self.rows if columns}
+    return {name: aggregates.overall(each) for name, each in found.items() if each}
+
+  @functools.cache  # noqa: B019
+  def improvements(self, side: str, anchor: str) -> dict[str, Interval]:
+    """Return the probability that each row is better than an anchor, p by Holm over the rows."""
+    columns, base = self.shared(side), self.anchor(anchor)
+    theirs = base.over(columns, side) if base and columns else None
+    found = {}
+    for row in self.rows if theirs else ():
+      if row is not base and (own := row.over(columns, side)):
+        found[row.name] = aggregates.improvement(own, theirs)
+    corrected = holm([each.p for each in found.values()])
+    return {n: each._replace(p=p) for (n, each), p in zip(found.items(), corrected, strict=True)}
+
+  @functools.cache  # noqa: B019
+  def differences(
+    self, column: Column, side: str, anchor: str = ANCHORS[0]
+  ) -> dict[str, Difference]:
+    """Return how the rows of a column differ from an anchor, p by Holm over the rows."""
+    cells = self.cells(column, side)
+    if (base := cells.get(anchor)) is None:
+      return {}
+    found = {
+      name: Difference.of(cell.values, base.values, cell.score.most)
+      for name, cell in cells.items()
+      if cell is not base
+    }
+    tested = [each for each in found.values() if each.p is not None]
+    for each, p in zip(tested, holm([each.p for each in tested]), strict=True):
+      each.holm = p
+    return found
+
+  def told(self, name: str) -> list[tuple[Column, str]]:
+    """Return where a row is told apart from `rope`."""
+    found = ((c, s, self.differences(c, s).get(name)) for c, s in self.columns)
+    return [(c, s) for c, s, each in found if each and each.holm is not None and each.holm < LEVEL]
+
+  def detectable(self, column: Column, side: str) -> float | None:
+    """Return the smallest difference that a column's seeds find with a power of 80 %, if rows vary
+    over seeds as the median row does.
+    """
+    found = [cell.estimate for cell in self.cells(column, side).values() if cell.estimate.n > 1]
+    if not found:
+      return None
+    n, variance = found[0].n, statistics.median(each.sd**2 / each.n for each in found)
+    both = Contrast(0.0, 0.0, np.diag([variance] * 2), 2.0 * (n - 1), None, (n, n), False)
+    return both.detectable()
+
+  def ranks(self, side: str) -> dict[str, float]:
+    """Return the mean reciprocal rank of each row that has all shared columns."""
+    found = {row.name: row.over(self.shared(side), side) for row in self.rows}
+    found = {name: each for name, each in found.items() if each}
+    means = np.array([[each.mean() for each in tasks] for tasks in found.values()])
+    return (
+      dict(zip(found, aggregates.reciprocal_ranks(means).tolist(), strict=True)) if found else {}
+    )
+
+  def slower(self, row: Standing) -> float | None:
+    """Return the processor time of a row's runs in those of `none`, on one processor."""
+    none = self.anchor("none")
+    own, base = (each.seconds() if each else {} for each in (row, none))
+    ratios = [own[key] / base[key] for key in own if base.get(key)]
+    return statistics.median(ratios) if ratios else None

@@ -1,0 +1,207 @@
+"""A suite: the columns of the leaderboard, what is spent on each, and what of it is frozen.
+
+`configs/suite/1.yaml` is the first one. Rows that were trained for different suites never share a
+table; `Suite.digest` tells them apart.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import hashlib
+import itertools
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+import posexp
+from posexp import storage
+from posexp.config import CONFIGS
+from posexp.errors import UserError, near
+from posexp.runs import Run
+
+FOLDER = CONFIGS / "suite"
+SIDES = ("within", "beyond")  # the lengths of training, and longer ones
+BATCHES = 3  # that a digest is made of
+CODE = ("data/*.py", "tasks/*.py", "runs/metrics.py", "runs/lengths.py", "runs/context_losses.py")
+
+
+class Side(NamedTuple):
+  """A score of a column, and the scores that are worth 0 and 1. They never move."""
+
+  score: str  # a key of summary.json
+  low: float
+  high: float
+
+  def worth(self, value: float) -> float:
+    """Return what a score is worth: (score − low) / (high − low)."""
+    return (value - self.low) / (self.high - self.low)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Column:
+  """A need of a user, and the task that stands for it."""
+
+  name: str
+  need: str
+  options: tuple[str, ...]  # as they are typed, the task first
+  learning_rate: float  # the middle one of those that are tried
+  within: Side
+  beyond: Side | None = None
+  control: str = ""  # what it controls; such a column counts in no mean over columns
+  encoder: bool = False  # encodings that are causal only have no cell in it
+  seconds: float = 60.0  # processor seconds of a run with `rope`
+  why: str = ""  # it is in the suite
+
+  @property
+  def sides(self) -> dict[str, Side]:
+    """The sides that there are, by their names."""
+    return {name: side for name in SIDES if (side := getattr(self, name)) is not None}
+
+  def value(self, run: Run, side: str) -> float | None:
+    """Return a score of a run; None if it has none.
+
+    A run that has not learned the task counts as `low` beyond it, where its score says nothing.
+    """
+    if (found := run.score(self.sides[side].score)) is None:
+      return None
+    return self.sides[side].low if side == "beyond" and run.learned("beyond") is False else found
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+  """What is spent on each column of a row."""
+
+  seeds: int  # of results, from 0 on
+  trial_seeds: tuple[int, ...]
+  rates: tuple[float, ...] = (0.5, 1, 2)  # times the column's
+  option: bool = True  # whether the alternative that an encoding declares is tried, too
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Suite:
+  """The columns, and the budgets of a whole row and of a provisional one."""
+
+  name: str
+  columns: dict[str, Column]
+  whole: Budget
+  quick: Budget
+  frozen: dict[str, Any]  # digests of test examples and of code, and what calibration compares
+
+  @classmethod
+  def read(cls, file: Path = FOLDER / "1.yaml") -> Suite:
+    """Return the suite in a file; raise UserError if there is none, or it is not complete."""
+    if (data := storage.read(file)) is None:
+      raise UserError(f"{file}: there is no such suite; posexp brings {near(FOLDER / '1.yaml')}")
+    try:
+      given = yaml.safe_load(data)
+      columns = {name: _column(name, each) for name, each in given["columns"].items()}
+      budgets = [
+        Budget(**{k: tuple(v) if isinstance(v, list) else v for k, v in given[kind].items()})
+        for kind in ("whole", "quick")
+      ]
+      return cls(str(given["suite"]), columns, *budgets, given.get("frozen") or {})
+    except (yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError) as error:
+      raise UserError(f"{near(file)} is no suite: {type(error).__name__}: {error}") from error
+
+  @property
+  def digest(self) -> str:
+    """Twelve hexadecimal digits, other ones if anything changes that a score depends on."""
+    kept = [
+      [each.name, each.options, each.learning_rate, each.within, each.beyond]
+      for each in self.columns.values()
+    ]
+    parts = [kept, dataclasses.asdict(self.whole), self.frozen.get("examples")]
+    parts.append(self.frozen.get("code", [None])[0])
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+  def budget(self, quick: bool) -> Budget:
+    return self.quick if quick else self.whole
+
+  def chosen(self, names: Sequence[str]) -> list[Column]:
+    """Return the columns of some names, or all; raise UserError if there is no such column."""
+    for name in names:
+      if name not in self.columns:
+        raise UserError(f"--columns {name}: suite {self.name} has {', '.join(self.columns)}")
+    return [self.columns[name] for name in names or self.columns]
+
+  def check_code(self) -> None:
+    """Raise UserError if the code that makes examples and scores is not that of the suite.
+
+    A suite that has nothing frozen yet may be trained, too: its digest says so.
+    """
+    known = self.frozen.get("code", [])
+    if known and (found := code_digest()) not in known:
+      raise UserError(
+        f"the code of data and metrics ({found}) is not that of suite {self.name} "
+        f"({', '.join(known)}), so its scores need not be comparable: use the version of posexp "
+        "that the suite was frozen with, or freeze the suite again where its numbers are the same"
+      )
+
+
+def _column(name: str, given: Mapping[str, Any]) -> Column:
+  sides = {side: Side(**given[side]) for side in SIDES if given.get(side)}
+  options = tuple(map(str, given["options"]))
+  return Column(**{**given, **sides, "name": name, "options": options})
+
+
+def code_digest() -> str:
+  """Return the digest of the code that makes examples and scores, whatever its comments say."""
+  root = Path(posexp.__file__).parent
+  digest = hashlib.sha256()
+  for file in sorted(file for pattern in CODE for file in root.glob(pattern)):
+    tree = ast.parse(file.read_bytes())
+    for node in ast.walk(tree):
+      body = getattr(node, "body", None)
+      first = body[0] if isinstance(body, list) and body else None
+      if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):  # a docstring
+        del body[0]
+    digest.update(f"{file.relative_to(root).as_posix()}\n{ast.dump(tree)}\n".encode())
+  return digest.hexdigest()[:12]
+
+
+def _digest(batches: Iterable[Mapping[str, Any]]) -> str:
+  import numpy as np
+
+  digest = hashlib.sha256()
+  for batch in batches:
+    for name in sorted(batch):
+      each = np.ascontiguousarray(batch[name])
+      digest.update(f"{name} {each.dtype} {each.shape}".encode() + each.tobytes())
+  return digest.hexdigest()[:12]
+
+
+def examples_of(config: Mapping[str, Any]) -> str:
+  """Return the digest of the test examples of a config, those beyond training among them."""
+  from posexp.training.setup import Setup
+
+  setup = Setup.of(config)
+  with tempfile.TemporaryDirectory() as folder:
+    data, rows = setup.task.prepare(Path(folder)), setup.training.batch_size
+    splits = [split for split in ("test", "beyond") if split in data.sizes]
+    return _digest(batch for split in splits for batch in data.evaluation(split, rows))
+
+
+def beginning_of(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Return the digest of a run's first batches, and the loss of its first step before it learns."""
+  import jax
+
+  from posexp.training import loop
+  from posexp.training.setup import Setup
+  from posexp.training.step import keys
+
+  setup, seed = Setup.of(config), config["seed"]
+  with tempfile.TemporaryDirectory() as folder:
+    data = setup.task.prepare(Path(folder))
+    batches = data.batches(setup.training.batch_size, seed=seed)
+    digest = _digest(itertools.islice(batches, BATCHES))
+    _, program, ready, _ = loop.begin(setup, data, 0)
+    batch, _ = next(ready)
+    state = program.update(program.init(seed), batch, keys(seed)["dropout"])
+    loss = loop.training_metrics(jax.block_until_ready(state))["train/loss"]
+    ready.close()
+  return {"batches": digest, "loss": round(loss, 7)}

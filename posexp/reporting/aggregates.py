@@ -1,0 +1,75 @@
+"""Means over several tasks with few seeds each (Agarwal et al. 2021): interquartile means, and the
+probability that one encoding is better than another.
+
+Scores are on one scale in all tasks, more is better, and each task has an array of its seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+SEED = 12345
+DRAWS = 2000
+
+Tasks = Sequence[np.ndarray]  # float [seeds] of each task
+
+
+class Interval(NamedTuple):
+  """A value and its 95 % interval; p is that of a test, where there is one."""
+
+  value: float
+  low: float
+  high: float
+  p: float | None = None
+
+
+def interquartile_mean(values: np.ndarray) -> np.ndarray:
+  """Return the mean of the middle half of values [..., N], as [...]."""
+  cut = values.shape[-1] // 4
+  return np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut].mean(axis=-1)
+
+
+def overall(tasks: Tasks) -> Interval:
+  """Return the interquartile mean over all seeds of all tasks, with its interval over other seeds:
+  a bootstrap that draws the seeds of each task apart.
+  """
+  draw = np.random.default_rng(SEED)
+  drawn = [each[draw.integers(len(each), size=(DRAWS, len(each)))] for each in tasks]
+  ends = np.percentile(interquartile_mean(np.concatenate(drawn, axis=1)), [2.5, 97.5])
+  return Interval(float(interquartile_mean(np.concatenate(tasks))), *map(float, ends))
+
+
+def _better(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """Return how often numbers a [..., N] exceed b [..., M], as [...]; of equals each second one."""
+  above = a[..., :, None] - b[..., None, :]
+  return ((above > 0) + 0.5 * (above == 0)).mean(axis=(-1, -2))
+
+
+def improvement(a: Tasks, b: Tasks) -> Interval:
+  """Return the probability that a seed of `a` is better than one of `b`, as a mean over tasks.
+
+  Its interval is over other seeds, by a bootstrap of each task apart. p is that of a permutation
+  test, which deals the seeds of each task to both sides.
+  """
+  draw = np.random.default_rng(SEED)
+  found = float(np.mean([_better(x, y) for x, y in zip(a, b, strict=True)]))
+  samples, chance = np.zeros((2, DRAWS))
+  for x, y in zip(a, b, strict=True):
+    drawn = (each[draw.integers(len(each), size=(DRAWS, len(each)))] for each in (x, y))
+    samples += _better(*drawn)
+    dealt = draw.permuted(np.tile(np.concatenate([x, y]), (DRAWS, 1)), axis=1)
+    chance += _better(dealt[:, : len(x)], dealt[:, len(x) :])
+  samples, strayed = samples / len(a), np.abs(chance / len(a) - 0.5)
+  p = (np.sum(strayed >= abs(found - 0.5) - 1e-9) + 1) / (DRAWS + 1)
+  return Interval(found, *map(float, np.percentile(samples, [2.5, 97.5])), float(p))
+
+
+def reciprocal_ranks(means: np.ndarray) -> np.ndarray:
+  """Return the mean reciprocal rank of each row, [R], from the means of rows in tasks [R,T]; equal
+  means share the best of their ranks.
+  """
+  ranks = 1 + (means[None] > means[:, None]).sum(axis=1)
+  return (1 / ranks).mean(axis=1)

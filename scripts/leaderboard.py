@@ -1,0 +1,137 @@
+"""Draws the pages of docs/leaderboard from records, and freezes a suite.
+
+    python scripts/leaderboard.py            README.md, its page, heat maps and LaTeX; pilot.md
+    python scripts/leaderboard.py --freeze   writes what is frozen to the end of the suite's file:
+                                             digests of test examples and of code, and what
+                                             calibration compares
+
+Published rows are docs/leaderboard/records/*.parquet. Pilots are provisional rows of several
+encodings, in docs/leaderboard/pilot/; a file NAME@2.parquet there has runs with two threads. What
+stands between the comments `<!-- tables -->` and `<!-- end -->` is written here, all else by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from posexp import storage
+from posexp.board import page
+from posexp.board.standings import Board, Standing, of_file
+from posexp.board.suite import FOLDER, Suite, beginning_of, code_digest, examples_of
+from posexp.board.trust import SEEDS, config_of
+from posexp.reporting.text import MISSING, Section, document
+
+HERE = Path(__file__).parents[1] / "docs" / "leaderboard"
+BLOCK = re.compile(r"(<!-- tables -->\n).*?(<!-- end -->)", re.S)
+CALIBRATING = {"columns": ("copy", "digits"), "encodings": ("none", "rope")}
+NOTHING = "No row has been trained yet, so there is no table.\n\n"
+
+
+def freeze(file: Path) -> None:
+  """Write what is frozen of a suite to the end of its file."""
+  suite = Suite.read(file)
+  examples = {
+    name: examples_of(config_of(column, "none", 0)) for name, column in suite.columns.items()
+  }
+  calibration = {
+    name: {
+      encoding: {
+        seed: beginning_of(config_of(suite.columns[name], encoding, seed)) for seed in SEEDS
+      }
+      for encoding in CALIBRATING["encodings"]
+    }
+    for name in CALIBRATING["columns"]
+    if name in suite.columns
+  }
+  found = {"code": [code_digest()], "examples": examples, "calibration": calibration}
+  if known := suite.frozen.get("code"):  # where all else is as it was, numbers are, too
+    same = {**found, "code": known} == {**suite.frozen, "code": known}
+    found["code"] = [*dict.fromkeys([*known, *found["code"]])] if same else found["code"]
+  text = file.read_text("utf-8").partition("\nfrozen:\n")[0].rstrip("\n")
+  frozen = yaml.safe_dump({"frozen": found}, sort_keys=False)
+  storage.write(file, f"{text}\n\n{frozen}")
+  print(f"{file}: suite {suite.name} is {Suite.read(file).digest}")
+
+
+def standings(folder: Path, suite: Suite, pilot: bool = False) -> list[Standing]:
+  """Return the rows in a folder; pilots may be of what the suite was before it was frozen."""
+  files = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
+  return [each for file in files for each in of_file(file, suite, any_suite=pilot)]
+
+
+def fill(name: str, text: str) -> None:
+  """Write a text between the comments of a page."""
+  file = HERE / name
+  storage.write(file, BLOCK.sub(lambda m: m[1] + "\n" + text + m[2], file.read_text("utf-8")))
+
+
+def seconds(rows: Sequence[Standing], column: str, threads: str = "") -> str:
+  """Return the processor seconds of a run of `rope`, with one thread or with two."""
+  found = [
+    value
+    for row in rows
+    if row.name.endswith("@2") == bool(threads) and row.about["encoding"] == "rope"
+    for (name, _), value in row.seconds().items()
+    if name == column
+  ]
+  return f"{statistics.median(found):.0f}" if found else MISSING
+
+
+def pilot(suite: Suite) -> str:
+  """Return the table of pilots: what each column can tell, and what a run of it costs."""
+  rows = standings(HERE / "pilot", suite, pilot=True)
+  board = Board.of(suite, [row for row in rows if not row.name.endswith("@2")], "default")
+  heads = ["column", "side", "best", "its score", "rope", "none", "worst", "SD over seeds"]
+  heads += ["learned", "s, one thread", "s, two threads", "control", "why it is in"]
+  table = []
+  for column in suite.columns.values():
+    for side in column.sides:
+      cells, found = board.cells(column, side), []
+      if cells:
+        order = sorted(cells, key=lambda name: -cells[name].worth.mean())
+        best = cells[order[0]]
+        shown = {n: best.score.number(c.estimate.mean) for n, c in cells.items()}
+        deviations = [c.estimate.sd for c in cells.values() if c.estimate.sd is not None]
+        spread = best.score.number(statistics.median(deviations)) if deviations else MISSING
+        learned = sum(cell.learned for cell in cells.values())
+        found = [order[0], shown[order[0]], shown.get("rope", MISSING), shown.get("none", MISSING)]
+        found += [shown[order[-1]], spread, f"{learned}/{sum(len(c.runs) for c in cells.values())}"]
+      costs = [seconds(rows, column.name), seconds(rows, column.name, "two")]
+      found = found or [MISSING] * 7
+      table.append([column.name, side, *found, *costs, column.control or MISSING, column.why])
+  rest = [] if rows else ["No pilot has been run yet, so no cell has a number."]
+  return document([Section(f"Suite {suite.name} ({suite.digest})", (heads, table), rest)])
+
+
+def main() -> None:
+  """Draw the pages, or freeze the suite."""
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("--freeze", action="store_true", help="write what is frozen of suite 1")
+  file = FOLDER / "1.yaml"
+  if parser.parse_args().freeze:
+    freeze(file)
+    return
+  suite = Suite.read(file)
+  rows = standings(HERE / "records", suite)
+  boards = [board for track in ("default", "tuned") if (board := Board.of(suite, rows, track)).rows]
+  if boards:
+    page.write(boards, HERE)
+    (HERE / "leaderboard.md").unlink()  # which stands in README.md
+  shown = "[The page that answers a reader](leaderboard.html) has the same tables.\n\n"
+  maps = "".join(
+    f"![worth {side} in the {board.track} track]({board.track}-{side}.svg)\n\n"
+    for board in boards
+    for side in dict.fromkeys(side for _, side in board.columns)
+  )
+  fill("README.md", shown + maps + page.markdown(boards) if boards else NOTHING)
+  fill("pilot.md", pilot(suite))
+
+
+if __name__ == "__main__":
+  main()
