@@ -22,6 +22,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from posexp.config.help import LINE, paths
 
@@ -31,6 +32,7 @@ SIGNS = {  # of MathML, which browsers would draw too near to their neighbors, o
   r"<m[io]>([a-z]{2,})</m[io]>": r'<mo lspace="0.17em" rspace="0.1em">\1</mo>',
   r"<mo[^>]*>&#x0007C;</mo>": r'<mo stretchy="false" lspace="0.1em" rspace="0.1em">|</mo>',
 }
+WIDE = "index.md", "encodings.md"
 GROUPS = {
   "encoding": "Encodings",
   "model": "Models",
@@ -50,6 +52,12 @@ sets one of its options. `python -m posexp.train --help NAME` prints the same on
 """
 
 
+def on_config(config: MkDocsConfig) -> None:
+  """Add the leaderboard to the navigation where there is one."""
+  if Path(config.docs_dir, "leaderboard/README.md").exists():
+    config.nav.insert(-1, {"Leaderboard": "leaderboard/README.md"})
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
   """Add what is not written by hand: the options, and the font of formulas."""
   files.append(File.generated(config, "options.md", content=options()))
@@ -59,8 +67,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
   return files
 
 
-def on_page_markdown(markdown: str, **kwargs: object) -> str:
-  """Return a page whose prompts of Python are marked as such, so that they are not copied."""
+def on_page_markdown(markdown: str, page: Page, **kwargs: object) -> str:
+  """Return a page whose prompts of Python are marked as such, so that they are not copied.
+
+  Pages that need the width have no navigation beside them.
+  """
+  if page.file.src_uri in WIDE:
+    page.meta["hide"] = ["navigation"]
   return re.sub(r"(?m)^```python\n(?=>>>)", "```pycon\n", markdown)
 
 
@@ -114,7 +127,7 @@ def escaped(text: str) -> str:
   return re.sub(r"([|*_<$\[\]])", r"\\\1", text)
 
 
-class Page(HTMLParser):
+class Built(HTMLParser):
   """The targets of a page's links, what it loads, and the places within it that links can name."""
 
   def __init__(self, file: Path):
@@ -134,7 +147,7 @@ class Page(HTMLParser):
 
 def broken(site: Path) -> Iterator[str]:
   """Yield the links of a site that lead to no file or place in it, and what is loaded from afar."""
-  pages = {file.resolve(): Page(file) for file in site.rglob("*.html")}
+  pages = {file.resolve(): Built(file) for file in site.rglob("*.html")}
   for file, page in pages.items():
     if file.name == "404.html":  # which a server shows, with addresses that begin at its root
       continue
