@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import html
 import importlib.util
+import logging
 import re
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
+import jieba
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -53,7 +55,8 @@ sets one of its options. `python -m posexp.train --help NAME` prints the same on
 
 
 def on_config(config: MkDocsConfig) -> None:
-  """Add the leaderboard to the navigation where there is one."""
+  """Add the leaderboard to the navigation where there is one, and let the search be silent."""
+  jieba.setLogLevel(logging.WARNING)
   if Path(config.docs_dir, "leaderboard/README.md").exists():
     config.nav.insert(-1, {"Leaderboard": "leaderboard/README.md"})
 
