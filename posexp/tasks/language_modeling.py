@@ -172,13 +172,10 @@ class LanguageModeling(sources.Sourced, Task):
   def unparted(self, text: Documents) -> list[str]:
     """Return a note on what a token is in a text without blanks between its words, or none."""
     each = text.bytes / max(text.chars, 1)
-    said = {
-      "byte": f"text is read by bytes, {each:.1f} to a character; char and bpe have fewer tokens",
-      "word": "task.tokenizer=word makes one token of a sentence; char or bpe reads such text",
-    }
-    if self.tokenizer not in said or each < 1.5 or writing.parts_words([text.beginning]):
+    if self.tokenizer != "byte" or each < 1.5 or writing.parts_words([text.beginning]):
       return []
-    return [f"no blanks part the words: {said[self.tokenizer]}"]
+    how = f"text is read by bytes (task.tokenizer=byte), {each:.1f} to a character"
+    return [f"no blanks part the words: {how}; char and bpe have fewer tokens"]
 
   def answers(self, data: TextData, split: str, found: Outputs) -> Outputs:
     """Return arrays [N] over the segments of a split, of which there are outputs of the first N.
