@@ -2,24 +2,25 @@
 // frame does what the worker would: its global functions are those that a worker has.
 if (location.protocol === "file:")
   window.Worker = class extends EventTarget {
-    constructor(url) {
+    constructor(address) {
       super()
+      const url = new URL(address, location)
       const frame = document.createElement("iframe")
       frame.hidden = true
       document.body.append(frame)
       const inside = (this.inside = frame.contentWindow)
-      const load = address =>
+      const load = source =>
         new Promise((done, failed) => {
           const script = inside.document.createElement("script")
           script.onload = done
           script.onerror = failed
-          script.src = address
+          script.src = source
           inside.document.head.append(script)
         })
       inside.postMessage = data => this.dispatchEvent(new MessageEvent("message", { data }))
-      inside.importScripts = (...addresses) =>
-        addresses.reduce(
-          (before, each) => before.then(() => load(new URL(each, new URL(url, location)))), Promise.resolve())
+      inside.importScripts = (...sources) =>
+        sources.reduce(
+          (before, each) => before.then(() => load(new URL(each, url))), Promise.resolve())
       this.ready = load(url)
     }
     postMessage(data) {
