@@ -52,7 +52,8 @@ lint: $(READY)
 
 docs:
 	@$(MAKE) --no-print-directory EXTRA=docs .venv/ready-docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && echo "site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@$(BIN)/python scripts/website.py site && echo "site/index.html"
 
 gpu:
 	@$(MAKE) -s --no-print-directory EXTRA=$(CUDA) .venv/ready$(CUDA:%=-%)

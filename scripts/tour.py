@@ -110,7 +110,7 @@ def cells(text: str) -> Iterator[tuple[str, str]]:
   for block in [*BLOCK.finditer(text), None]:
     for place, part in enumerate(FIGURE.split(text[end : block and block.start()])):
       if place % 2:
-        yield "code", f"from IPython.display import SVG\nSVG({part!r})"
+        yield "code", f"from IPython.display import SVG\nSVG(filename={part!r})"
       elif part.strip():
         yield "markdown", LINK.sub(r"\1", part.strip())
     if block:

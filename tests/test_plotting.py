@@ -1,11 +1,14 @@
 """How figures look: the ticks of heat maps, and fonts for every script."""
 
+import os
+
 import numpy as np
 import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 
 from posexp import plotting
+from posexp.config import arguments
 
 
 def test_a_heat_map_has_no_tick_between_cells():
@@ -61,3 +64,9 @@ def test_text_is_drawn_in_a_font_that_has_it_or_that_is_said(tmp_path, monkeypat
   assert f"'{family}'" in svg.decode()
   assert family in pdf.decode("latin-1")
   assert len(caplog.messages) == 1
+
+
+def test_a_command_draws_where_a_notebook_has_named_what_is_not_installed(monkeypatch):
+  monkeypatch.setenv("MPLBACKEND", "module://not_installed.backend_inline")
+  arguments.status_of(lambda: 0)
+  assert os.environ["MPLBACKEND"] == "agg"

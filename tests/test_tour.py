@@ -9,6 +9,8 @@ import tour
 from seed import SEED
 
 PAGES = sorted(tour.FOLDER.glob("*.md"))  # the chapters, and what leads to them
+ROOT = tour.FOLDER.parents[1]
+NUMBER = r"\d[\d,.]*\d"
 DRAWN = tour.CHAPTERS[SEED % len(tour.CHAPTERS)].name  # one of them; with --slow all
 
 
@@ -30,9 +32,22 @@ def test_the_chinese_page_has_the_same_commands_and_numbers(page):
   texts = [each.read_text("utf-8") for each in (page, page.parents[1] / "zh" / page.name)]
   assert [*tour.blocks(texts[0])] == [*tour.blocks(texts[1])]
   bare = [tour.BLOCK.sub("", text) for text in texts]
-  for pattern in (r"`[^`]+`", r"\d[\d,.]*\d"):
+  for pattern in (r"`[^`]+`", r"\${2}.+?\${2}|\$[^$\n]+\$", NUMBER):
     one, other = (collections.Counter(re.findall(pattern, text)) for text in bare)
     assert one == other
+
+
+def test_the_chinese_readme_says_nothing_that_the_other_does_not():
+  """It is shorter, and its code blocks and numbers are those of README.md."""
+  texts = [(ROOT / name).read_text("utf-8") for name in ("README.md", "README.zh.md")]
+  for pattern in (r"(?ms)^```.*?^```$", NUMBER):
+    one, other = (set(re.findall(pattern, text)) for text in texts)
+    assert other
+    assert other <= one
+
+
+def test_texts_without_blanks_are_read_as_the_guide_says():
+  assert [*tour.wrong(ROOT / "docs/tasks.md", slow=False)] == []
 
 
 def test_the_notebook_is_that_of_the_pages():

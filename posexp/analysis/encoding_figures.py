@@ -197,14 +197,17 @@ def by_head(
 
 
 def frequencies(name: str, found: np.ndarray, counts: np.ndarray) -> Figure:
-  """Draw the learned frequencies [V,M] of words against how often the words occur [V]."""
-  title = f"{name}: learned frequencies |ω| of words"
+  """Draw the learned frequencies [V,M] of words against how often the words occur [V].
+
+  Dots of a large vocabulary are pixels in a SVG, too, or it would have megabytes.
+  """
+  title = f"{name}: learned |ω| of a word's dimensions"
   figure, ((axes,),) = panels(1, 1, width=6.0, height=3.6, title=title)
   seen = counts > 0
   for share, color in zip((0.9, 0.5, 0.1), COLORS, strict=False):
     quantile = np.quantile(np.abs(found[seen]), share, axis=1)
-    label = f"{share:.0%} of a word's dimensions are below"
-    axes.plot(counts[seen], quantile, ".", color=color, markersize=3, alpha=0.5, label=label)
+    (dots,) = axes.plot(counts[seen], quantile, ".", color=color, markersize=3, alpha=0.5)
+    dots.set(label=f"{share:.0%} below", rasterized=seen.sum() > 1000)
   axes.set(xscale="log", xlabel="how often the word occurs in the training texts")
   axes.set(yscale="log", ylabel="|ω| (radians a position)")
   axes.xaxis.set_major_formatter("{x:g}")

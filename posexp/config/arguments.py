@@ -197,6 +197,7 @@ def status_of(work: Callable[[], int]) -> int:
   It is 2 after a UserError or what the operating system refuses, which is one line on stderr, and 1
   where nobody reads what is printed.
   """
+  os.environ["MPLBACKEND"] = "agg"  # that of a notebook may not be installed where its commands run
   try:
     status = work()
     flush_output()

@@ -41,7 +41,7 @@ def help_text(cfg: DictConfig, asked: Sequence[str] = ()) -> str:
   what = "experiment=NAME, a sweep that is kept in a file; NAME_small in 6 to 60 minutes:"
   sections["experiment"] = [what, *questions]
   values = OmegaConf.to_container(options(cfg))
-  for path, line in _paths(yaml.safe_dump(values, sort_keys=False)):
+  for path, line in paths(yaml.safe_dump(values, sort_keys=False)):
     section, comment = path.partition(".")[0], comments.get(path)
     section = section if section in sections or isinstance(values[section], dict) else "run"
     sections.setdefault(section, []).append(
@@ -91,13 +91,13 @@ def _comments(files: Iterable[Path]) -> dict[str, str]:
   for file in files:
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     whole = file.stem == "train" or "# @package _global_" in text
-    for path, line in _paths(text):
+    for path, line in paths(text):
       if comment := LINE.match(line)["comment"]:
         found.setdefault(path if whole else f"{file.parent.name}.{path}", comment)
   return found
 
 
-def _paths(text: str) -> Iterator[tuple[str, str]]:
+def paths(text: str) -> Iterator[tuple[str, str]]:
   """Yield the lines of a YAML text that open a key, each with the dotted path of that key."""
   path: list[tuple[int, str]] = []
   for line in text.splitlines():

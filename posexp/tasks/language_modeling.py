@@ -39,6 +39,7 @@ from posexp.tasks.contract import (
 )
 
 if TYPE_CHECKING:
+  from posexp.data.documents import Documents
   from posexp.models.language_model import LanguageModelSpec
 
 SHOWN = ("bits_per_byte", "bits_per_char", "perplexity", "word_perplexity", "loss", "accuracy")
@@ -165,7 +166,16 @@ class LanguageModeling(sources.Sourced, Task):
     texts, opened, notes = corpus.prepare(self, folder)
     if self.contexts:
       windows.drawn(texts["test"], max(self.contexts))  # which refuses a text that is too short
+    notes += self.unparted(texts["train"].source)
     return TextData(texts, opened, self.scored, tuple(notes))
+
+  def unparted(self, text: Documents) -> list[str]:
+    """Return a note on what a token is in a text without blanks between its words, or none."""
+    each = text.bytes / max(text.chars, 1)
+    if self.tokenizer != "byte" or each < 1.5 or writing.parts_words([text.beginning]):
+      return []
+    how = f"text is read by bytes (task.tokenizer=byte), {each:.1f} to a character"
+    return [f"no blanks part the words: {how}; char and bpe have fewer tokens"]
 
   def answers(self, data: TextData, split: str, found: Outputs) -> Outputs:
     """Return arrays [N] over the segments of a split, of which there are outputs of the first N.
