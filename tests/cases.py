@@ -77,11 +77,7 @@ VARIANTS = {
   "xpos": [{"scale_base": 8.0, "gamma": 0.2}],
   "alibi": [{"two_sided": "direction", "learned": True}, {"two_sided": "divided"}],
   "t5": [{"buckets": 6, "max_distance": 5}],
-  "kerple": [
-    {"kind": "power"},
-    {"symmetric": True},
-    {"symmetric": True, "kind": "power"},
-  ],
+  "kerple": [{"kind": "power"}, {"symmetric": True}, {"symmetric": True, "kind": "power"}],
   "fire": [{"width": 5, "threshold": 2.0, "share_layers": True}],
   "sandwich": [{"width": 8, "base": 50.0}],
   "deberta": [

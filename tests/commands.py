@@ -63,9 +63,7 @@ class Command:
 
 def on_eight_devices(code: str) -> str:
   """What a script prints in a process with eight simulated devices; its argument is this folder."""
-  env = os.environ | {
-    "XLA_FLAGS": simulated(8),
-  }
+  env = os.environ | {"XLA_FLAGS": simulated(8)}
   tests = Path(__file__).parent
   argv = [sys.executable, "-c", code, str(tests)]
   done = subprocess.run(argv, env=env, cwd=tests.parent, text=True, capture_output=True)

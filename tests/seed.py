@@ -15,7 +15,10 @@ def drawn(names, count):
 
 def some(cases, count):
   """Return the cases as parameters, of which all but `count` drawn ones are slow."""
-  params = [each if hasattr(each, "marks") else pytest.param(each) for each in cases]
+  params = [
+    each if hasattr(each, "marks") else pytest.param(*(each if type(each) is tuple else [each]))
+    for each in cases
+  ]
   quick = [each for each in params if not each.marks]
   kept = random.Random(SEED).sample(quick, min(count, len(quick)))
   slow = [each._replace(marks=[pytest.mark.slow]) for each in params]

@@ -249,11 +249,7 @@ def test_bfloat16_has_gradients(encoding, form):
 
 
 LONG, WIDE = 2048, 16
-BUFFERS = {
-  "rpr": RPR(k=4),
-  "transformer_xl": TransformerXL(),
-  "modulus": Complex(score="modulus"),
-}
+BUFFERS = {"rpr": RPR(k=4), "transformer_xl": TransformerXL(), "modulus": Complex(score="modulus")}
 
 
 def largest(encoding, form, length=LONG, **kind):

@@ -117,6 +117,7 @@ def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(tmp_path):
         open_alone(path, Translation)
 
 
+@pytest.mark.slow  # tests/test_decoding.py ends hypotheses where positions do
 def test_an_encoding_s_positions_are_enough(tmp_path):
   untrained(tmp_path / "run", "encoding=learned", "learned.length=20", "task.max_length=null")
   opened = open_alone(tmp_path / "run", Translation)

@@ -254,10 +254,7 @@ def test_each_round_has_all_in_an_order_of_its_own_and_ratios_are_taken_within_i
 
   # Once to see how long it takes; of the two calls in a round the second is timed.
   a_round, b_round = ([each for time in times for each in (99.0, time)] for times in (a, b))
-  works = {
-    "a": work("a", iter([1.0, *a_round * 2])),
-    "b": work("b", iter([2.0, *b_round * 2])),
-  }
+  works = {"a": work("a", iter([1.0, *a_round * 2])), "b": work("b", iter([2.0, *b_round * 2]))}
   found, whole = timing.rounds(works, 6, 0.0)
   assert whole
   turns = ["".join(order[i : i + 4]) for i in range(2, len(order), 4)]

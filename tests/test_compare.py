@@ -217,10 +217,7 @@ BROKEN = {
     "RUN has not finished: the command that started it goes on with it",
   ),
   "itself": (lambda path: path / "good", "GOOD is compared with itself: name two runs"),
-  "no predictions": (
-    without("predictions/test.jsonl"),
-    "RUN has no predictions of the split test",
-  ),
+  "no predictions": (without("predictions/test.jsonl"), "RUN has no predictions of the split test"),
   "others": (
     lambda path: write(path / "run", translations([]), split="beyond"),
     "RUN has no predictions of the split test; it has those of beyond",
@@ -230,18 +227,12 @@ BROKEN = {
     "RUN/predictions/test.jsonl, line 60: not a prediction; the training command, typed again, "
     "makes it again",
   ),
-  "void": (
-    lambda path: write(path / "run", []),
-    "RUN has no predictions of the split test",
-  ),
+  "void": (lambda path: write(path / "run", []), "RUN has no predictions of the split test"),
   "task": (
     lambda path: write(path / "run", answers([]), kind="text_classification"),
     "RUN is a run of classification, and GOOD of translation: name runs of one task",
   ),
-  "reference": (
-    other_reference,
-    "RUN has other test data than GOOD, from example 3 on",
-  ),
+  "reference": (other_reference, "RUN has other test data than GOOD, from example 3 on"),
   "fewer": (
     lambda path: write(path / "run", translations([], REFERENCES[:50])),
     "RUN has other test data than GOOD, from example 50 on",

@@ -11,7 +11,6 @@ import pytest
 from cases import DEFAULTS, UNDEFINED
 from commands import simulated
 from flax import nnx
-from order import compilations
 from seed import drawn
 from states import python
 
@@ -272,21 +271,6 @@ def test_it_stops_when_all_is_done():
   sooner = model.search(GREEDY, {**batch, "weight": np.where(last, 0, 1).astype(np.float32)})
   assert sooner["steps"] == found["length"][~last].max()
   assert (sooner["tokens"][~last] == found["tokens"][~last]).all()
-
-
-def test_a_shape_is_compiled_once():
-  first, second = Subject(Encoding()), Subject(Encoding(), seed=6)
-  search = Search(beam=1, length_penalty=0.7)  # which no other test has
-  assert searcher(first.graphdef, search) is searcher(second.graphdef, search)
-  with compilations() as counts:
-    for seed in range(3):
-      for model in (first, second):
-        model.search(search, some_batch(np.roll(LENGTHS, seed), seed=seed))
-  assert counts["begin"] == 1
-  assert counts["advance"] <= 2  # for the first cache, and for the longest hypotheses
-  with compilations() as counts:
-    first.search(search, some_batch(width=6))
-  assert counts["begin"] == 1
 
 
 SHARDED = """

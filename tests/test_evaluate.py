@@ -40,7 +40,7 @@ def run(tmp_path_factory):
   draw = random.Random(0)
   with (folder / "train.jsonl").open("w") as file:
     for label in ["good", "bad"] * 60:
-      text = " ".join([label, *draw.choices(WORDS, k=draw.choice([3, 20]))])
+      text = " ".join([label, *draw.choices(WORDS, k=draw.choice([2, 5]))])
       file.write(json.dumps({"text": text, "label": label}) + "\n")
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
@@ -127,7 +127,9 @@ def test_without_position_attention_is_that_of_content_alone(trained):
 
 
 def test_a_grid_is_what_single_evaluations_say_in_one_program(run, trained, capsys):
-  grid = typed(run, "--grid")
+  with compilations() as counts:
+    grid = typed(run, "--grid")
+  assert counts["predict"] <= 1  # of all switches
   # For either term four heads, two layers, and everywhere.
   assert len(grid["off"]) == 2 * (4 + 2 + 1)
   with compilations() as counts:
@@ -169,17 +171,6 @@ def test_that_a_run_has_not_finished_is_said(run, tmp_path, capsys):
   typed(stopped)
   said = "has not finished: this is its best checkpoint so far, of step 30"
   assert said in capsys.readouterr().err
-
-
-def test_switches_are_compiled_once_for_each_length_of_batch(trained):
-  trained = with_options(trained, {"model.window": 9})  # a program that no other test has
-  switches = Switches(trained)
-  offs = [switches.off([term], [layer]) for term in switches.known.terms for layer in (0, 1)]
-  lengths = {batch["tokens"].shape[1] for batch in trained.data.evaluation("train", 16)}
-  assert len(lengths) > 1
-  with compilations() as counts:
-    measure(trained, "train", [switches.scale(), *map(switches.scale, offs)])
-  assert counts["predict"] == len(lengths)
 
 
 def test_a_change_is_counted_in_pairs(trained):

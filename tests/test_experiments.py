@@ -179,13 +179,7 @@ def test_all_k_of_shaw_s_table_share_one_program():
 
 def test_the_rows_of_the_complex_order_table():
   rows = {
-    (
-      c["order"],
-      c["initial_phase"],
-      c["shared_period"],
-      c["shared_amplitude"],
-      c["weights"],
-    )
+    (c["order"], c["initial_phase"], c["shared_period"], c["shared_amplitude"], c["weights"])
     for c in (m.config["complex"] for m in planned("experiment=complex_order_ablation", "seeds=1"))
   }
   parts = [

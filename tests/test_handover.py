@@ -12,7 +12,7 @@ from hydra.plugins.sweeper import Sweeper
 from omegaconf import OmegaConf
 
 MINE = "hydra.searchpath=[file://mine]"
-TINY = ["task=copy", "model=tiny", "wandb.mode=disabled", "train.steps=1", "train.warmup=1"]
+TINY = ["task=copy", *order.MODEL, "wandb.mode=disabled", "train.steps=1", "train.warmup=1"]
 TINY += ["task.examples=8", "task.lengths=[2,3]", "task.longest=3"]
 
 

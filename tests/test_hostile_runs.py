@@ -171,7 +171,7 @@ def quoted(out):
 
 def test_hostile_runs_are_quoted_wherever_they_are_shown(tmp_path, apart):
   reported = compared = 0
-  for number, rng in enumerate(rounds(4)):
+  for number, rng in enumerate(rounds(2)):
     root = tmp_path / str(number)
     folders = hostile_runs(root, rng)
     before = contents(root)

@@ -334,7 +334,7 @@ def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys
 @pytest.mark.parametrize(
   ("encoding", "drawn", "kinds"),
   [
-    ("sinusoidal", {"vectors", "products-by-offset", "share-of-offset"}, ("png", "svg")),
+    ("sinusoidal", {"vectors", "products-by-offset", "share-of-offset"}, ("png",)),
     ("rpr", {"logits-by-offset", "weights-by-offset", "rows"}, ("svg",)),
   ],
 )

@@ -132,15 +132,9 @@ def test_values_that_are_lost_to_the_same_option_typed_again_are_said(command):
     (["-m", "seed=range(0,3)", "hydra.sweeper.max_batch_size=2"], ["sinusoidal"] * 3),
     (["-m", "encoding=choice(rpr,split)", "split.length=9"], ["rpr", "split"]),
     ([MINE, "experiment=clip"], ["rpr", "rpr"]),
-    (
-      [MINE, "experiment=clip", "rpr.keys=false", "seed=1,2"],
-      ["rpr"] * 4,
-    ),
+    ([MINE, "experiment=clip", "rpr.keys=false", "seed=1,2"], ["rpr"] * 4),
     ([MINE, "experiment=clip", "hydra.mode=RUN", "rpr.k=3"], ["rpr"]),
-    (
-      [MINE, "experiment=clip", "encoding=none,rpr"],
-      ["none", "rpr", "rpr"],
-    ),
+    ([MINE, "experiment=clip", "encoding=none,rpr"], ["none", "rpr", "rpr"]),
     ([MINE, "-m", "experiment=clip", "rpr.k=1"], ["rpr"]),
     (["seeds=2", "encoding=rpr"], ["rpr"] * 2),
     (["-m", "encoding=none,rpr", "seeds=3"], ["none"] * 3 + ["rpr"] * 3),

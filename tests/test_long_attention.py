@@ -160,7 +160,7 @@ def chosen():
       yield pytest.param(place, encoding, causal, id=what, marks=marks)
 
 
-@pytest.mark.parametrize(("holds", "encoding", "causal"), some(chosen(), 12))
+@pytest.mark.parametrize(("holds", "encoding", "causal"), some(chosen(), 6))
 def test_long_attention_is_its_definition(holds, encoding, causal):
   holds(encoding, causal)
 

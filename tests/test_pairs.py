@@ -90,10 +90,7 @@ def test_bad_tables_are_named_with_the_line(tmp_path, content, message):
 @pytest.mark.parametrize(
   ("content", "message"),
   [
-    (
-      {"en": b"1\n2\n3\n", "de": b"1\n2"},
-      r"a\.de has 2 lines, but \S*a\.en has more; each line",
-    ),
+    ({"en": b"1\n2\n3\n", "de": b"1\n2"}, r"a\.de has 2 lines, but \S*a\.en has more; each line"),
     ({"en": b"1\n", "de": b"1\n2\n3\n"}, r"a\.en has 1 lines, but \S*a\.de has more"),
     ({"en": b"1\n2\n", "de": b"1\n\n3\n"}, r"a\.de, line 2: the side 'de' is empty"),
     ({"en": b"1\n2\n", "de": b"1\n\xff\n"}, r"a\.de, line 2: not valid UTF-8"),

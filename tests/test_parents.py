@@ -6,6 +6,7 @@ from pathlib import Path
 
 import order
 import pytest
+from seed import some
 
 from posexp.reporting.results import results
 from posexp.reporting.tables import family_table
@@ -92,11 +93,14 @@ def test_a_child_of_one_run_for_all_seeds_is_another_run(options, parent, childr
 
 @pytest.mark.parametrize(
   ("changes", "new", "dropped"),
-  [
-    (["encoding=none"], [], TABLES),
-    (["encoding=learned"], ["stack/embed/vector/rows"], TABLES),
-    (["encoding=rpr", "rpr.values=false"], [], TABLES[1:]),
-  ],
+  some(
+    [
+      (["encoding=none"], [], TABLES),
+      (["encoding=learned"], ["stack/embed/vector/rows"], TABLES),
+      (["encoding=rpr", "rpr.values=false"], [], TABLES[1:]),
+    ],
+    1,
+  ),
 )
 def test_what_is_new_and_what_is_dropped(options, parent, changes, new, dropped):
   runs = "_".join(changes)

@@ -51,12 +51,7 @@ REPORTS = [
   # Groups of runs, what is typed, and what the report says in each of its forms.
   (ONE, [], ["rpr is the only group with a mean: 50.00, n = 1."], ["needed", "n = 2"]),
   ({"rpr": A[:2]}, [], ["rpr is the only group with a mean: 92.00 (67.17 to 100.00), n = 2."], []),
-  (
-    {"rpr": [0.02, 0.06], "none": [0.03, 0.01]},
-    [],
-    ["these seeds find"],
-    ["-21."],
-  ),
+  ({"rpr": [0.02, 0.06], "none": [0.03, 0.01]}, [], ["these seeds find"], ["-21."]),
   ({"rpr": A, "none": A[::-1]}, [], ["these seeds find"], ["n = 6 pairs"]),
   ({"rpr": [0.5, 0.5], "none": [0.5, 0.5]}, [], ["are equal and first of 2 groups"], ["nan"]),
   ({"a": [1.0], "b": [1.0], "c": [1.0], "d": [1.0]}, [], ["a, b, c and 1 more are equal"], []),

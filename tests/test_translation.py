@@ -3,19 +3,15 @@
 import contextlib
 import dataclasses
 import json
-import os
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import sacrebleu
-from commands import simulated
-from order import MODEL, NUMBERS, command, compilations, only, result
+from order import MODEL, NUMBERS, command, compilations, only
 
 from posexp.config import resolve
 from posexp.config.command_line import compose
@@ -33,8 +29,6 @@ pytestmark = pytest.mark.usefixtures("home")
 
 WORDS = ("red", "green", "blue", "gray", "pink")
 SIZES = {"train": 500, "validation": 40, "test": 60}
-SHORT = ["train.steps=12", "train.evaluate_every=4", "train.log_every=3", "train.warmup=2"]
-SHORT += ["train.learning_rate=1e-2", "encoding=rpr", "rpr.k=2", "model.dropout=0.1"]
 LEARN = ["train.steps=240", "train.evaluate_every=220", "train.average=2", "train.warmup=20"]
 LEARN += ["train.learning_rate=1e-2", "train.batch_size=256", "train.schedule=cosine"]
 LEARN += ["model.dropout=0", "model.d_model=32"]
@@ -71,15 +65,6 @@ def learned(options):
 
 def test_relative_positions_learn_an_order(learned):
   assert read_run(learned[1]).summary["test/exact_match"] > 0.8
-
-
-@pytest.mark.slow
-def test_no_positions_do_not(options, learned):
-  typed = command(*options, *LEARN, "encoding=none", "runs=none")
-  assert (typed.status, typed.err) == (0, "")
-  none, rpr = (read_run(path).summary for path in (only("none"), learned[1]))
-  assert none["test/exact_match"] < 0.6
-  assert rpr["test/bleu"] > none["test/bleu"] + 20
 
 
 def test_scores_are_those_of_the_hypotheses_that_are_kept(learned):
@@ -150,41 +135,6 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_tested(learned):
   task = trained.setup.task
   measured = task.scores(task.predict(trained.data, found, "test"))
   assert measured["loss"] == pytest.approx(summary["test/loss"], rel=1e-5)
-
-
-@pytest.fixture(scope="module")
-def whole(options):
-  """The command line of a run that was never stopped, and what it measured."""
-  argv = [*options, *SHORT]
-  typed = command(*argv, "runs=whole")
-  assert (typed.status, typed.err) == (0, "")
-  return argv, result(only("whole"))
-
-
-@pytest.mark.slow
-def test_bfloat16_follows_float32(whole):
-  status, _, err = command(*whole[0], "model.dtype=bfloat16", "runs=bfloat16")
-  assert (status, err) == (0, "")
-  half, full = (read_run(only(runs)).summary for runs in ("bfloat16", "whole"))
-  assert half["test/loss"] == pytest.approx(full["test/loss"], abs=0.1)
-  assert half["test/loss"] != full["test/loss"]
-
-
-@pytest.mark.slow
-def test_eight_devices_give_what_one_gives(whole, home):
-  env = os.environ | {
-    "PYTHONPATH": str(Path(__file__).parents[1]),
-    "XLA_FLAGS": simulated(8),
-  }
-  code = "from posexp.train import main; main()"
-  argv = [sys.executable, "-c", code, *whole[0], "runs=eight"]
-  done = subprocess.run(argv, cwd=home, env=env, text=True, capture_output=True)
-  assert (done.returncode, done.stderr) == (0, "")
-  assert "on 8 cpu" in done.stdout
-  for one, other in zip(result(only("eight"))[0], whole[1][0], strict=True):
-    assert one.keys() == other.keys()
-    for name in one:
-      assert one[name] == pytest.approx(other[name], abs=1e-3), name
 
 
 def test_separate_vocabularies_are_kept_apart(options, tmp_path):

@@ -89,7 +89,10 @@ def of_definition(model: Parser, projected: jax.Array, gold: np.ndarray, n: int)
   return reduce(every) - sum(scores[i, j + 1, gold[i, j]] for i, j in np.argwhere(gold > 0))
 
 
-@pytest.mark.parametrize("parser", ["margin", "crf"], indirect=True)
+# The authors' parser, below, has the other loss.
+@pytest.mark.parametrize(
+  "parser", [pytest.param("margin", marks=pytest.mark.slow), "crf"], indirect=True
+)
 def test_the_loss_and_its_gradient_are_those_of_the_definition(parser, batch):
   posts = jax.random.normal(jax.random.key(0), (3, LONGEST + 1, SPEC.hidden))
   gold, lengths = jnp.asarray(batch["gold"], int), jnp.array(LENGTHS)
@@ -197,7 +200,9 @@ def test_positions_are_seen_apart_from_letters(encoding):
   np.testing.assert_allclose(np.diff(found, axis=0), np.diff(of_words, axis=0), atol=1e-5)
 
 
-@pytest.mark.parametrize("encoding", ["none", "split", "complex"])
+@pytest.mark.parametrize(
+  "encoding", [pytest.param("none", marks=pytest.mark.slow), "split", "complex"]
+)
 def test_a_word_is_its_letters_in_their_order(encoding):
   spec = dataclasses.replace(SPEC, encoding=all_encodings()[encoding](), characters=4)
   if encoding == "complex":
