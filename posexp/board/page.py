@@ -211,9 +211,10 @@ def heat_map(board: Board, side: str) -> dict[str, Any]:
                      "worth": vega.plain(worth), "share": min(max(worth, 0.0), 1.0),
                      "shown": f"{cell.score.title}: {shown(cell)}",
                      "chosen": row.chosen[column]})  # fmt: skip
-  x = {"field": "x", "type": "nominal", "sort": columns, "title": None}
+  x: dict[str, Any] = {"field": "x", "type": "nominal", "sort": columns, "title": None}
   x |= {"axis": {"labelAngle": -40, "labelOverlap": False, "domain": False, "ticks": False}}
-  y = {"field": "row", "type": "nominal", "sort": names, "title": None, "axis": axis}
+  y: dict[str, Any] = {"field": "row", "type": "nominal", "sort": names}
+  y |= {"title": None, "axis": axis}
   color = {
     "field": "share",
     "type": "quantitative",

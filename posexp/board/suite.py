@@ -7,6 +7,7 @@ table; `Suite.digest` tells them apart.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -100,11 +101,8 @@ class Suite:
     try:
       given = yaml.safe_load(data)
       columns = {name: _column(name, each) for name, each in given["columns"].items()}
-      budgets = [
-        Budget(**{k: tuple(v) if isinstance(v, list) else v for k, v in given[kind].items()})
-        for kind in ("whole", "quick")
-      ]
-      return cls(str(given["suite"]), columns, *budgets, given.get("frozen") or {})
+      whole, quick = (_budget(given[kind]) for kind in ("whole", "quick"))
+      return cls(str(given["suite"]), columns, whole, quick, given.get("frozen") or {})
     except (yaml.YAMLError, TypeError, ValueError, LookupError, AttributeError) as error:
       raise UserError(f"{near(file)} is no suite: {type(error).__name__}: {error}") from error
 
@@ -141,6 +139,11 @@ class Suite:
         f"({', '.join(known)}), so its scores need not be comparable: use the version of posexp "
         "that the suite was frozen with, or freeze the suite again where its numbers are the same"
       )
+
+
+def _budget(given: Mapping[str, Any]) -> Budget:
+  found: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+  return Budget(**found)
 
 
 def _column(name: str, given: Mapping[str, Any]) -> Column:
@@ -200,8 +203,8 @@ def beginning_of(config: Mapping[str, Any]) -> dict[str, Any]:
     batches = data.batches(setup.training.batch_size, seed=seed)
     digest = _digest(itertools.islice(batches, BATCHES))
     _, program, ready, _ = loop.begin(setup, data, 0)
-    batch, _ = next(ready)
-    state = program.update(program.init(seed), batch, keys(seed)["dropout"])
-    loss = loop.training_metrics(jax.block_until_ready(state))["train/loss"]
-    ready.close()
+    with contextlib.closing(ready) as made:
+      batch, _ = next(made)
+      state = program.update(program.init(seed), batch, keys(seed)["dropout"])
+      loss = loop.training_metrics(jax.block_until_ready(state))["train/loss"]
   return {"batches": digest, "loss": round(loss, 7)}

@@ -61,7 +61,7 @@ class Masked(Writer):
   @property
   def reader(self) -> Reader:
     """The output layer."""
-    return super().reader.replace(bias=None if self.bias is None else self.bias[...])
+    return dataclasses.replace(super().reader, bias=None if self.bias is None else self.bias[...])
 
   def __call__(
     self,

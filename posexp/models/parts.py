@@ -111,7 +111,7 @@ def norm_like(made: Any, encoding: Encoding, kind: str, otherwise: str) -> Calla
   """
   if type(made) is not LayerNorm:
     raise ValueError(f"{name_of(encoding)} has a norm of its own, so leave {otherwise}")
-  given = {"parts": made.parts, "epsilon": made.epsilon}
+  given: dict[str, Any] = {"parts": made.parts, "epsilon": made.epsilon}
   if kind == "layer_scale":
     return LayerNorm(len(made.scale[...]), bias=False, **given)
   return RMSNorm(len(made.scale[...]), above=float(kind == "rms_one"), **given)

@@ -56,12 +56,12 @@ class Family(NamedTuple):
   layer: str  # and of those of a layer
   names: dict[str, str]
   keys: dict[str, Any]
-  fixed: dict[str, list] = MappingProxyType({})
+  fixed: Mapping[str, list] = MappingProxyType({})
   free: list[str] | tuple[str, ...] = ()
   transposed: bool = True  # whether matrices are [out, in]
   by_heads: bool = False  # whether features of joined tensors alternate from head to head
   causal: bool = True
-  head: list[str | None] = (None, None)  # keys of an encoder's head: activation, and first bias
+  head: Sequence[str | None] = (None, None)  # keys of an encoder's head: activation, and first bias
 
 
 def joined(rows: Mapping[str, Mapping[str, Any]], known: Mapping[str, Family]) -> dict[str, Family]:

@@ -151,7 +151,7 @@ class Released:
     names = [self.files.get(self.family.names[each] + ".weight") for each in ("embed", "head")]
     if not self.model["tie_embeddings"] or None in names:
       return self.model["tie_embeddings"]
-    one, other = map(self.folder.tensor, names)
+    one, other = (self.folder.tensor(each) for each in names if each is not None)
     return one.shape == other.shape and one.tobytes() == other.tobytes()
 
   @property
@@ -225,9 +225,9 @@ class Released:
     left = self.files.keys() - {piece.name for piece in found} - copies
     if self.head is None and not self.family.causal:  # the encoder alone is read
       left = {each for each in left if not each.startswith("^")}
-    if left := sorted(each for each in left if not ignored(each)):
+    if strange := sorted(each for each in left if not ignored(each)):
       raise UserError(
-        f"{self.folder.name}: {self.files[left[0]]} is none of the tensors that its config.json "
+        f"{self.folder.name}: {self.files[strange[0]]} is none of the tensors that its config.json "
         "asks for"
       )
     return found

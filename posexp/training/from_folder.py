@@ -62,6 +62,7 @@ def open_released(name: str, typed: Sequence[str] = (), *, data: bool = True) ->
   path = Path(setup.config["runs"], "released", slug)
   keep_tokens(released, path)
   prepared = setup.task.prepare(path) if data else None
+  spec: Any
   if prepared is None:
     spec = setup.task.kept_model(path, setup.encoding, setup.size, setup.positions)
   else:

@@ -59,9 +59,10 @@ def begin(setup: Setup, data: Data, program: Program, folder: Path) -> State:
   state, path = program.init(setup.config["seed"]), parents.path_of(setup.config)
   own, name = _by_path(state.params), released_name(setup.config)
   if name:
-    there, step, before = Released.open(name), 0, {"validation": {}}
-    path, theirs = Path(name), of_folder(there, setup.task, folder)
-    config = {"encoding": there.encoding["encoding"], "model": there.model} | there.encoding
+    released, step, before = Released.open(name), 0, {"validation": {}}
+    path, theirs = Path(name), of_folder(released, setup.task, folder)
+    config = {"encoding": released.encoding["encoding"], "model": released.model}
+    config |= released.encoding
   else:
     parent = open_beside(path, data, program.mesh)
     theirs, config = _by_path(parent.snapshot.state.params), parent.setup.config
