@@ -234,7 +234,7 @@ def test_folds_pool_all_that_is_given(tmp_path):
 @pytest.mark.parametrize(
   ("given", "message"),
   [
-    ({"tokenizer": "c"}, "tokenizer must be one of auto, word, char, bpe, not 'c'"),
+    ({"tokenizer": "c"}, "tokenizer must be one of auto, word, char, bpe, given, not 'c'"),
     ({"folds": 10, "fold": 10}, "fold must be 0 to 9, not 10"),
     ({"folds": 10}, "fold must be 0 to 9, not None"),
     ({"folds": 1, "fold": 0}, "folds must be at least 2"),

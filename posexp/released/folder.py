@@ -17,9 +17,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from posexp.errors import UserError
+from posexp.released import PREFIX
 from posexp.status import doing
 
-PREFIX = "hf:"
 SMALL = ["*.json", "merges.txt", "tokenizer.model"]  # what is fetched before any weight is needed
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")

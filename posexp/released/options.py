@@ -16,8 +16,8 @@ from posexp.config.checks import show
 from posexp.config.overrides import read
 from posexp.encodings.scaling import SCALINGS
 from posexp.errors import UserError
+from posexp.released import PREFIX
 from posexp.released.families import Options
-from posexp.released.folder import PREFIX
 from posexp.released.weights import Released
 
 

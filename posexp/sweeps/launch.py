@@ -15,7 +15,7 @@ from posexp.config import command_line, options, resolve
 from posexp.config.arguments import flush_output, say, status_of
 from posexp.config.help import help_text
 from posexp.errors import UserError, writing
-from posexp.released.options import of_released
+from posexp.released import PREFIX
 from posexp.sweeps import handover, slurm
 from posexp.sweeps.again import again
 from posexp.sweeps.jobs import members
@@ -55,7 +55,10 @@ def _launch(train: Train) -> int:
   args = command_line.parse(sys.argv[1:])
   if args.again:
     args.overrides = again(args.again, args.overrides)
-  args.overrides = of_released(args.overrides)
+  if any(o.key_or_group == "init" and PREFIX in o.input_line for o in args.overrides):
+    from posexp.released.options import of_released  # slow to import
+
+    args.overrides = of_released(args.overrides)
   if args.shell_completion:
     command_line.complete(args.shell_completion)
     return 0

@@ -15,7 +15,7 @@ import numpy as np
 from posexp import storage
 from posexp.config import show
 from posexp.errors import UserError, near
-from posexp.released.folder import PREFIX
+from posexp.released import PREFIX
 from posexp.released.weights import Released
 from posexp.runs import Run, digest, parents, read_run
 from posexp.tasks.contract import Data

@@ -16,7 +16,7 @@ from posexp.encodings.rngs import abstract_model
 from posexp.encodings.rotation import PairRotation
 from posexp.errors import UserError
 from posexp.models.language_model import LanguageModel
-from posexp.released.folder import PREFIX
+from posexp.released import PREFIX
 from posexp.released.options import changed
 from posexp.released.weights import Released, parameters, tensors
 from posexp.tasks.language_modeling import LanguageModeling

@@ -21,7 +21,7 @@ from posexp.encodings import Encoding, all_encodings, check_limit, make_encoding
 from posexp.errors import Unsuited, UserError, near
 from posexp.models.backbones import AnySize, make_size, refusal
 from posexp.models.positions import Positions
-from posexp.released.folder import PREFIX
+from posexp.released import PREFIX
 from posexp.released.options import record
 from posexp.runs import FILES, Run, folder, parents
 from posexp.runs.identity import decisive
