@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -219,3 +220,18 @@ def _some(names: list[str]) -> str:
 def _short(error: Exception) -> str:
   said = str(error).strip() or type(error).__name__
   return textwrap.shorten(said, REASON, placeholder=" …").rstrip(".")
+
+
+def kind_of(folder: Folder, config: Mapping[str, Any], known: Collection[str], of: str) -> str:
+  """Return the `model_type` of a config; `of` says what is read of models.
+
+  Raises:
+    UserError: it is none of those that are known.
+  """
+  kind = config.get("model_type")
+  if not isinstance(kind, str) or kind not in known:
+    raise UserError(
+      f"{folder.name}: its config.json has model_type={kind!r:.80}, and posexp reads {of} of "
+      f"{', '.join(known)}"
+    )
+  return kind

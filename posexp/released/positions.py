@@ -25,7 +25,7 @@ from posexp.released.families import (
   rope,
   rotary,
 )
-from posexp.released.folder import Folder
+from posexp.released.folder import Folder, kind_of
 
 # Names of the tensors of positions that an encoding has.
 TABLES = {"learned": ("embed/vector",), "deberta": ("shared",), "t5": ("encoder", "decoder")}
@@ -72,14 +72,8 @@ def positions(folder: Folder) -> Positions:
   config = folder.config
   if isinstance(config.get("text_config"), dict):  # of a model that also sees
     config = config["text_config"]
-  kind = config.get("model_type")
   known = families() | OTHERS
-  if not isinstance(kind, str) or kind not in known:
-    raise UserError(
-      f"{folder.name}: its config.json has model_type={kind!r:.80}, and posexp reads positions of "
-      f"{', '.join(known)}"
-    )
-  family = known[kind]
+  family = known[kind_of(folder, config, known, "positions")]
   ask = Loose(folder.name, config, family)
   of_config = family.options if callable(family.options) else (OPTIONS | OWN)[family.options]
   model, encoding = of_config(ask)
@@ -90,7 +84,7 @@ def positions(folder: Folder) -> Positions:
     if len(names) != 1 and label != "decoder":
       raise UserError(
         f"{folder.name}: {len(names)} tensors in it are called {family.names[label]}.weight, and "
-        f"the positions of {kind} are one"
+        f"the positions of {family.name} are one"
       )
     read += names
     if names:
@@ -107,7 +101,7 @@ def positions(folder: Folder) -> Positions:
     tables = {each: _normed(x, given["norm_epsilon"]) * scale + bias for each, x in tables.items()}
   left = sorted(key for key in config if PLACES.search(key) and key not in _keys(family))
   return Positions(
-    folder.name, kind, model, encoding, family.causal, tables, tuple(read), tuple(left)
+    folder.name, family.name, model, encoding, family.causal, tables, tuple(read), tuple(left)
   )
 
 

@@ -18,7 +18,7 @@ from posexp.models.language_model import LanguageModelSpec
 from posexp.models.masked import MaskedSpec
 from posexp.models.transformer import Size
 from posexp.released.families import IGNORED, OPTIONS, Asked, Family, Options, families
-from posexp.released.folder import Folder, open_folder
+from posexp.released.folder import Folder, kind_of, open_folder
 
 LEAVES = {"kernel": "weight", "table": "weight", "rows": "weight", "scale": "weight"}
 OLD = {".gamma": ".weight", ".beta": ".bias"}  # of norms
@@ -124,14 +124,8 @@ class Released:
     config = folder.config
     if config.get("model_type") == "gemma3" and isinstance(config.get("text_config"), dict):
       config = config["text_config"]
-    kind = config.get("model_type")
     known = families()
-    if not isinstance(kind, str) or kind not in known:
-      raise UserError(
-        f"{folder.name}: its config.json has model_type={kind!r:.80}, and posexp reads models of "
-        f"{', '.join(known)}"
-      )
-    family = known[kind]
+    family = known[kind_of(folder, config, known, "models")]
     asked = Asked(folder.name, config, family)
     of_config = family.options if callable(family.options) else OPTIONS[family.options]
     model, encoding = of_config(asked)
