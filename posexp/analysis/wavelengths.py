@@ -73,7 +73,9 @@ def draw(name: str, base: float, found: Spectra, trained_length: int | None) -> 
     left.axhline(trained_length, color=BLUE, linewidth=0.8, alpha=0.5, label="trained length")
   left.set(yscale="log", xlabel="plane", ylabel="wavelength (positions)")
   left.yaxis.set_major_formatter("{x:,g}")
-  right.set(xlabel="plane", ylabel="times the wavelength of the base")
+  right.set(xlabel="plane", ylabel=f"times the wavelength of base {base:g}")
+  for axes in (left, right):
+    axes.xaxis.get_major_locator().set_params(integer=True)
   handles, labels = left.get_legend_handles_labels()
   figure.legend(handles, labels, loc="outside lower left", ncols=4)
   return figure
