@@ -108,8 +108,8 @@ class LabeledTexts(Classification):
     )
     if abs(ahead[-1]) < ORDER_COUNTS:
       yield (
-        f"a bag of {bag}, which knows no order, is as good within {ORDER_COUNTS} points: on these "
-        "texts positions hardly count; where they do, try task=who_acts"
+        f"a bag of {bag}, which knows no order, is as good within {ORDER_COUNTS} points: these "
+        "texts need no order, or this model uses none; task=who_acts needs it"
       )
 
 
