@@ -19,6 +19,7 @@ from scipy import special
 LEVEL = 0.05
 POWER = 0.8
 FEWEST = 3  # shared seeds, from which on differences may be paired
+EQUAL = 1e-9  # the largest share of a score that differs by rounding alone
 GAIN = 0.5  # differences are paired where this leaves less than this share of their variance
 FAR = 1e4  # standard errors, beyond which p is 0
 SEED = 12345  # of the bootstrap: sacrebleu's default
@@ -62,9 +63,9 @@ def estimate(values: Sequence[float], most: float | None = None) -> Estimate:
 
 
 def _deviation(values: Sequence[float], largest: float = 0.0) -> float:
-  """Return the standard deviation; 0 of values that differ by less than 1e-9 of the largest."""
+  """Return the standard deviation; 0 of values that differ by rounding alone."""
   with np.errstate(over="ignore"):
-    equal = np.ptp(values) <= 1e-9 * max(largest, np.abs(values).max())
+    equal = np.ptp(values) <= EQUAL * max(largest, np.abs(values).max())
     return 0.0 if equal else float(np.std(values, ddof=1))
 
 
@@ -144,7 +145,8 @@ class Contrast(NamedTuple):
     """
     off = self.mean - value
     if not self.error:
-      return 1.0 if not off else 2 / math.comb(sum(self.n), self.n[0])
+      same = abs(off) <= EQUAL * max(abs(self.a), abs(self.b))
+      return 1.0 if same else 2 / math.comb(sum(self.n), self.n[0])
     side, low, high = int(off < 0), 0.0, FAR
     while high - low > 1e-12 * high:
       middle = (low + high) / 2
