@@ -41,10 +41,15 @@ FIGURE = re.compile(r"!\[[^]]*\]\((figures/[^)]+)\)")
 LINK = re.compile(r"\[([^]]*)\]\((?!https?:)[^)]+\)")  # to other pages, which a notebook has not
 
 
-INSTALL = """try:
+INSTALL = """import os, sys
+
+try:
   import posexp
 except ImportError:
-  %pip install posexp"""
+  %pip install posexp
+
+# So that `!python` is the Python of this notebook.
+os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])"""
 
 
 class Block(NamedTuple):
