@@ -47,8 +47,12 @@ def head(folder: Path) -> Head:
     UserError: it says too little, or what cannot be.
   """
   file = folder / "README.md"
-  found = re.match(r"---\n(.*?)\n---\n", file.read_text(encoding="utf-8"), re.S)
-  said = (yaml.safe_load(found[1]) or {}) if found else {}
+  return _head(file, file.read_text(encoding="utf-8").partition("\n---\n")[0])
+
+
+@functools.cache
+def _head(file: Path, text: str) -> Head:
+  said = yaml.safe_load(text.removeprefix("---\n")) if text.startswith("---\n") else {}
   listed, families = said.get("claims"), said.get("families") or []
   if not listed:
     raise UserError(f"{file}: its head has no claims")
@@ -102,10 +106,17 @@ def found_in(
   folder: Path, argv: Sequence[str], named: Mapping[str, str], metric: str | None = None
 ) -> list[Results]:
   """Return what `python -m posexp.report` finds in records, of all tasks they have."""
+  return _found(folder, tuple(argv), tuple(named.items()), metric)
+
+
+@functools.cache
+def _found(
+  folder: Path, argv: tuple[str, ...], named: tuple[tuple[str, str], ...], metric: str | None
+) -> list[Results]:
   args, _ = given(folder, argv)
   runs = chosen(read(tuple(args.runs)), args.where)
   found = results.results(runs, args.by, metric or args.metric, args.baseline, args.aa)
-  labels.rename(found, {}, named)
+  labels.rename(found, {}, dict(named))
   return found
 
 
@@ -173,7 +184,8 @@ def judged(folder: Path) -> tuple[list[Judged], list[Tell]]:
   Raises:
     UserError: its head or its records do not say them.
   """
-  return _judged(folder, (folder / "README.md").read_text(encoding="utf-8").partition("\n---\n")[0])
+  text = (folder / "README.md").read_text(encoding="utf-8")
+  return _judged(folder, text.partition("\n---\n")[0])
 
 
 @functools.cache
