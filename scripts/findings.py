@@ -19,7 +19,7 @@ that they name are files and folders of docs/findings, and by default those of t
     <!-- verdicts -->             the verdicts on the page's claims
     <!-- end -->                  the end of each
 
-The page's head lists `claims`, for the tables of their verdicts:
+Its claims.yaml lists `claims`, for the tables of their verdicts:
 
     claim, source                 texts
     effect, of                    ARGUMENTS with --metric and --baseline, and the group whose
@@ -291,7 +291,7 @@ def overview(found: Mapping[Path, Sequence[Judged]]) -> str:
 def title(folder: Path) -> str:
   """Return the title of a page."""
   text = (folder / "README.md").read_text(encoding="utf-8")
-  return re.search(r"^# (.*)$", text.partition("\n---\n")[2], re.M)[1]
+  return re.search(r"^# (.*)$", text, re.M)[1]
 
 
 def changed(found: Mapping[Path, Sequence[Judged]]) -> str:
@@ -321,7 +321,7 @@ def front(text: str, folders: Sequence[Path]) -> str:
   """Return a page about all pages with its tables of verdicts.
 
   Raises:
-    UserError: a page's head or records do not say them.
+    UserError: a page's claims or records do not say them.
   """
   found = {folder: judged(folder)[0] for folder in folders}
   tables = {"overview": overview, "changed": changed}

@@ -1,4 +1,4 @@
-"""The head of a page of findings: its claims, and the scores that they rest on, judged."""
+"""The claims of a page of findings, and the scores that they rest on, judged."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from posexp.runs import Run
 from posexp.runs.lengths import with_extrapolation
 from posexp.runs.records import NAME, held, read_records
 
+CLAIMS = "claims.yaml"  # of a page's folder
 HERE = Path(__file__).parent.parent / "docs" / "findings"
 VERDICTS = (claims.HOLDS, "holds in part", claims.FAILS, claims.UNCLEAR)  # a hand's, too
 NEEDED = ("claim", "source", "kind", "margin", "effect", "of", "tuned")
@@ -31,7 +32,7 @@ TELLS = ["score", "claims", "floor", "ceiling", "control", "resolution", "A/A", 
 
 
 class Head(NamedTuple):
-  """What the head of a page says."""
+  """What CLAIMS says."""
 
   claims: list[dict[str, str]]
   families: list[list[int]]  # numbers of claims, from 1
@@ -41,21 +42,20 @@ class Head(NamedTuple):
 
 
 def head(folder: Path) -> Head:
-  """Return the head of a page.
+  """Return what CLAIMS of a page says.
 
   Raises:
     UserError: it says too little, or what cannot be.
   """
-  file = folder / "README.md"
-  return _head(file, file.read_text(encoding="utf-8").partition("\n---\n")[0])
+  return _head(folder / CLAIMS, (folder / CLAIMS).read_text(encoding="utf-8"))
 
 
 @functools.cache
 def _head(file: Path, text: str) -> Head:
-  said = yaml.safe_load(text.removeprefix("---\n")) if text.startswith("---\n") else {}
+  said = yaml.safe_load(text) or {}
   listed, families = said.get("claims"), said.get("families") or []
   if not listed:
-    raise UserError(f"{file}: its head has no claims")
+    raise UserError(f"{file}: there are no claims in it")
   for each in listed:
     if missing := [key for key in NEEDED if key not in each]:
       raise UserError(f"{file}: a claim lacks {', '.join(missing)}")
@@ -182,15 +182,14 @@ def judged(folder: Path) -> tuple[list[Judged], list[Tell]]:
   """Return the claims of a page with their verdicts, and its scores.
 
   Raises:
-    UserError: its head or its records do not say them.
+    UserError: its claims or its records do not say them.
   """
-  text = (folder / "README.md").read_text(encoding="utf-8")
-  return _judged(folder, text.partition("\n---\n")[0])
+  return _judged(folder, (folder / CLAIMS).read_text(encoding="utf-8"))
 
 
 @functools.cache
-def _judged(folder: Path, _: str) -> tuple[list[Judged], list[Tell]]:
-  said = head(folder)
+def _judged(folder: Path, text: str) -> tuple[list[Judged], list[Tell]]:
+  said = _head(folder / CLAIMS, text)
   sides = [_side(folder, each, said.labels) for each in said.claims]
   found, families = {}, {}
   for family in said.families:

@@ -17,7 +17,6 @@ from posexp.runs.records import NAME, read_records, write_records
 
 PAGES = findings.pages()
 HEAD = """\
----
 claims:
   - claim: Order matters
     source: a book
@@ -33,7 +32,8 @@ scores:
     floor: {floor}
     ceiling: 100 points
     control: {control}{least}
----
+"""
+PAGE = """\
 # A page
 
 <!-- setting -->
@@ -96,7 +96,7 @@ def test_a_run_is_recorded_once_or_was_trained_again():
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
-  """Writes a page of six runs, with its head filled in, and returns its folder."""
+  """Writes a page of six runs, with its claims filled in, and returns its folder."""
   runs, _ = read_runs([sweep(tmp_path / "runs", {"rpr": [0.9, 0.8, 0.9], "none": [0.5, 0.6, 0.5]})])
   folder = tmp_path / "findings" / "mine"
   write_records(folder / NAME, runs)
@@ -106,7 +106,8 @@ def page(tmp_path, monkeypatch):
   (folder.parent / "README.md").write_text("Mine")
 
   def filled(**filling):
-    (folder / "README.md").write_text(HEAD.format(**FILLED | filling))
+    (folder / findings_claims.CLAIMS).write_text(HEAD.format(**FILLED | filling))
+    (folder / "README.md").write_text(PAGE.format(**FILLED | filling))
     return folder
 
   return filled
