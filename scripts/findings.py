@@ -254,7 +254,8 @@ def device(run: Run) -> str:
 
 def tell(folder: Path, *_: object) -> list[str]:
   """Return what the scores of a page can show, as a table."""
-  return [tabulate(tell_rows(*judged(folder)), TELLS, "pipe", disable_numparse=True)]
+  table = tabulate(tell_rows(*judged(folder)), TELLS, "pipe", disable_numparse=True)
+  return ["[How to read these tables](../README.md#how-to-read-a-verdict).", table]
 
 
 def _verdict_row(each: Judged, claim: str) -> list[str]:
@@ -263,8 +264,15 @@ def _verdict_row(each: Judged, claim: str) -> list[str]:
 
 def verdicts(folder: Path, *_: object) -> list[str]:
   """Return the verdicts on the claims of a page, as a table."""
-  rows = [[str(each.number), *_verdict_row(each, each.said["claim"])] for each in judged(folder)[0]]
-  return [tabulate(rows, HEADS, "pipe", disable_numparse=True)]
+  every = judged(folder)[0]
+  rows = [[str(each.number), *_verdict_row(each, each.said["claim"])] for each in every]
+  parts = [tabulate(rows, HEADS, "pipe", disable_numparse=True)]
+  by_hand: dict[str, list[str]] = {}
+  for each in every:
+    if "because" in each.said:
+      by_hand.setdefault(each.said["because"], []).append(str(each.number))
+  parts += [wrapped(f"By hand: {', '.join(of)}, since {why}.") for why, of in by_hand.items()]
+  return parts
 
 
 BLOCKS = {
