@@ -259,7 +259,7 @@ def tell(folder: Path, *_: object) -> list[str]:
 
 
 def _verdict_row(each: Judged, claim: str) -> list[str]:
-  return [f"{claim} ({each.said['source']})", *each.row(), each.said["tuned"]]
+  return [f"{claim} ({each.said['source']})", *each.row()]
 
 
 def verdicts(folder: Path, *_: object) -> list[str]:

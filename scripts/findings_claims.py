@@ -27,8 +27,8 @@ HERE = Path(__file__).parent.parent / "docs" / "findings"
 VERDICTS = (claims.HOLDS, "holds in part", claims.FAILS, claims.UNCLEAR)  # a hand's, too
 NEEDED = ("claim", "source", "kind", "margin", "effect", "of", "tuned")
 OF_SCORE = ("score", "claims", "floor", "ceiling", "control")
-HEADS = ["", "claim", "verdict", "effect", "margin", "p", "family", "finds", "seeds", "tuned"]
-TELLS = ["score", "claims", "floor", "ceiling", "control", "resolution", "A/A", "can it tell?"]
+HEADS = ["", "claim", "verdict", "effect", "margin", "how sure"]
+TELLS = ["score", "can it tell?", "floor to ceiling", "control", "resolution", "A/A"]
 
 
 class Head(NamedTuple):
@@ -157,12 +157,14 @@ class Judged(NamedTuple):
     test = against.contrast
     n = f"{test.n[0]} pairs" if test.paired else f"{test.n[0]} and {test.n[1]}"
     margin = f"{self.said['kind']}, {self.said['margin']}"
-    p = [tables.p_number(each) for each in (self.found.p, self.found.holm)]
-    family = f"{p[1]} of {len(self.family)}"
+    p = f"p {tables.p_number(self.found.p)}"
+    if (count := len(self.family)) > 1:
+      p += f", {tables.p_number(self.found.holm)} in a family of {count}"
+    sure = f"{p}; seeds: {n}, which find {one.score.number(self.finds)}"
+    sure += f"; tuned: {self.said['tuned']}"
     reason = f" ({self.blind})" if self.blind else ""
     reason = " (by hand)" if "because" in self.said else reason
-    finds = one.score.number(self.finds)
-    return [f"**{self.verdict}**{reason}", effect, margin, p[0], family, finds, n]
+    return [f"**{self.verdict}**{reason}", effect, margin, sure]
 
   def why(self) -> str:
     """Return why the verdict is what it is."""
@@ -284,14 +286,13 @@ def tell_rows(every: Sequence[Judged], tells: Sequence[Tell]) -> list[list[str]]
       said = f"**not claim {', '.join(blind)}**: too near the end of the scale"
     rows.append(
       [
-        each.said["score"],
-        ", ".join(map(str, each.said["claims"])),
-        f"{number(each.column.floor)} ({each.floor})",
+        f"{each.said['score']}; claims {', '.join(map(str, each.said['claims']))}",
+        said,
+        f"{number(each.column.floor)} ({each.floor}) to "
         f"{number(each.column.ceiling)} ({each.ceiling})",
         each.control,
         " to ".join(dict.fromkeys((sizes[0], sizes[-1]))),
         _again(own[0].results if again is None else every[again - 1].results),
-        said,
       ]
     )
   return rows
@@ -303,7 +304,7 @@ def _source(text: str) -> str:
 
 def _again(one: Results) -> str:
   """Return what a baseline differs from itself by."""
-  same = results._same(one)
+  same = results.against_itself(one)
   found = same and same.difference.contrast
   if not found:
     return "—"
