@@ -100,13 +100,15 @@ def test_what_is_no_run_is_one_sentence(run, source, message):
     again(source, [])
 
 
-@pytest.mark.parametrize("finding", ["shaw_keys_values", "sinusoid_base", "shaw_clip_k"])
+@pytest.mark.parametrize(
+  "finding", ["relative_distances/records", "absolute_positions/records", "relative_distances/clip"]
+)
 def test_a_row_of_a_finding_has_the_digest_that_it_had(finding, capsys):
   """But where the encoding has had an option less, which is said."""
-  file = FINDINGS / finding / "records.parquet"
+  file = FINDINGS / f"{finding}.parquet"
   source = f"{file}:{random.Random(SEED).randrange(len(read_records(file)))}"
   words = [each.input_line for each in again(source, [])]
   setup = Setup.of(resolve(compose(words)))
   same = digest(setup.config, **setup.data_digests()) == recorded(source).digest
   said = f"another run than {recorded(source).digest}: it did not have rpr.absolute=none"
-  assert (said not in capsys.readouterr().err) == same == (finding != "shaw_clip_k")
+  assert (said not in capsys.readouterr().err) == same == (finding != "relative_distances/clip")

@@ -1,9 +1,9 @@
 """The published findings are what the records of their runs say."""
 
-import functools
 import re
 
 import findings
+import findings_claims
 import pytest
 from run_folders import sweep
 from seed import some
@@ -12,33 +12,52 @@ from posexp.errors import UserError
 from posexp.reporting import claims
 from posexp.reporting.significance import contrast
 from posexp.runs import read_runs
-from posexp.runs.records import NAME, write_records
+from posexp.runs.metrics import COST
+from posexp.runs.records import NAME, read_records, write_records
 
 PAGES = findings.pages()
 HEAD = """\
----
 claims:
   - claim: Order matters
     source: a book
     kind: {kind}
     margin: {margin}{more}
+    tuned: neither
     effect: --by encoding --metric {metric} --baseline none
     of: rpr
 families: {families}
----
+scores:
+  - score: accuracy
+    claims: [1]
+    floor: {floor}
+    ceiling: 100 points
+    control: {control}{least}
+"""
+PAGE = """\
+# A page
+
 <!-- setting -->
 what was there
 <!-- end -->
 
 Mine stays.
 
+<!-- board --by encoding | {metric} -->
+<!-- end -->
+
 <!-- report --by encoding --metric {metric} | {title} -->
+<!-- end -->
+
+<!-- tell -->
 <!-- end -->
 
 <!-- verdicts -->
 <!-- end -->
 """
 FILLED = {
+  "floor": "none",
+  "control": "rpr against none",
+  "least": "",
   "kind": "greater",
   "margin": "1 points",
   "metric": "test/accuracy",
@@ -46,14 +65,6 @@ FILLED = {
   "families": "[[1]]",
   "more": "",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _read_once():
-  """The records of a page are read once for all that is made of them."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(findings, "read_records", functools.cache(findings.read_records))
-    yield
 
 
 @pytest.mark.parametrize("folder", some(PAGES, 8), ids=lambda folder: folder.name)
@@ -65,23 +76,38 @@ def test_a_page_is_drawn_again_from_its_records(folder):
 
 
 def test_the_overview_is_that_of_all_pages():
-  text = (findings.HERE / "README.md").read_text(encoding="utf-8")
-  assert findings.front(text, PAGES) == text
-  assert sum(path.stat().st_size for path in findings.HERE.glob(f"*/{NAME}")) < 5_000_000
+  here = findings_claims.HERE
+  for name in findings.FRONT:
+    text = (here / name).read_text(encoding="utf-8")
+    assert findings.front(text, PAGES) == text
+  files = list(here.glob("*/*.parquet"))
+  assert sum(path.stat().st_size for path in files) < 5_000_000
+
+
+def test_a_run_is_recorded_once_or_was_trained_again():
+  seen: dict[tuple, str] = {}
+  for file in sorted(findings_claims.HERE.glob("*/*.parquet")):
+    for run in read_records(file, trials=True):
+      measured = {key: each for key, each in run.summary.items() if not key.startswith(COST)}
+      known = (str(run.path.relative_to(file)), str(run.settings), str(measured))
+      assert known not in seen, (known[0], seen[known], file)
+      seen[known] = str(file)
 
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
-  """Writes a page of six runs, with its head filled in, and returns its folder."""
+  """Writes a page of six runs, with its claims filled in, and returns its folder."""
   runs, _ = read_runs([sweep(tmp_path / "runs", {"rpr": [0.9, 0.8, 0.9], "none": [0.5, 0.6, 0.5]})])
   folder = tmp_path / "findings" / "mine"
   write_records(folder / NAME, runs)
-  monkeypatch.setattr(findings, "HERE", folder.parent)
+  monkeypatch.setattr(findings_claims, "HERE", folder.parent)
   blocks = "<!-- overview -->\n<!-- end -->\n<!-- changed -->\n<!-- end -->\n"
-  (folder.parent / "README.md").write_text(blocks)
+  (folder.parent / "claims.md").write_text(blocks)
+  (folder.parent / "README.md").write_text("Mine")
 
   def filled(**filling):
-    (folder / "README.md").write_text(HEAD.format(**FILLED | filling))
+    (folder / findings_claims.CLAIMS).write_text(HEAD.format(**FILLED | filling))
+    (folder / "README.md").write_text(PAGE.format(**FILLED | filling))
     return folder
 
   return filled
@@ -98,14 +124,34 @@ def test_a_page_gets_tables_figures_and_its_line_in_the_overview(page):
   assert re.search(r"\| rpr +\| +3 \| +86\.67 ", text)
   (picture,) = re.findall(r"!\[test accuracy by group\]\((.*)\)", text)
   assert [path.name for path in folder.glob("*.svg")] == [picture]
-  row, change = re.findall(
-    r"\| \[Order matters\]\(mine/README\.md\).*", (folder.parent / "README.md").read_text()
+  assert re.search(r"\| accuracy; claims 1 \| yes +\| 53.33 \(none\) to 100.00 .*\+33.33 \(", text)
+  said = r"\| Order matters \(a book\) +\| \*\*holds\*\* +\| \+33.33 \("
+  assert re.search(said, text)
+  listed = (folder.parent / "claims.md").read_text()
+  assert "[A page](mine/README.md)" in listed
+  assert re.search(said, listed)
+  change = (
+    r"\(mine/README\.md\) +\| cannot be told +\| holds +\| the interval leaves a higher score"
   )
-  assert re.search(r"\| a book +\| holds +\| \+33.33 \(", row)
-  assert re.search(r"\| cannot be told +\| holds +\| the interval leaves a greater score", change)
-  assert re.search(r"\| Order matters +\| a book +\| holds +\|", text)
+  assert re.search(change, listed)
   findings.main(["mine"])
   assert (folder / "README.md").read_text() == text
+
+
+@pytest.mark.parametrize(
+  ("filling", "why"),
+  [
+    ({"control": "none against none"}, "the control is not seen"),
+    ({"least": "\n    least: 30 points"}, "the control is not seen"),
+    ({"kind": "less", "floor": "53 points"}, "does not hold at this size"),
+  ],
+)
+def test_a_claim_cannot_be_told_by_a_score_that_cannot_tell(page, filling, why):
+  folder = page(**filling)
+  findings.main([])
+  rows = re.findall(r"\| Order matters .*", (folder / "README.md").read_text())
+  assert why in rows[0]
+  assert ("cannot be told" in rows[0]) == (why == "the control is not seen")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +162,8 @@ def test_a_page_gets_tables_figures_and_its_line_in_the_overview(page):
     ({"more": "\n    verdict: surely"}, "no verdict: surely; there are holds, "),
     ({"more": "\n    verdict: holds"}, "a verdict by hand needs a because"),
     ({"families": "[]"}, "its families must have each of the 1 claims once"),
+    ({"control": "rpr against sandwich"}, "no group 'sandwich'"),
+    ({"floor": "5 BLEU"}, "'5 BLEU' is not in points"),
     ({"title": "nothing"}, "no figure 'nothing'; there are test accuracy by group"),
     ({"metric": "test/bleu"}, "no run has such a metric"),
   ],
@@ -167,3 +215,27 @@ def test_verdicts_on_planted_scores_are_right(a, b, margin, said):
   )
   assert claims.verdicts([weak])[0].verdict == claims.HOLDS
   assert {each.verdict for each in claims.verdicts([weak] * 10)} == {claims.UNCLEAR}
+
+
+@pytest.mark.parametrize(
+  ("kind", "baseline", "finds", "blind"),
+  [
+    ("greater", 0.995, 0.01, "too little room"),
+    ("less", 0.995, 0.01, ""),
+    ("equal", 0.995, 0.01, "too little room"),
+    ("not less", 0.105, 0.01, "too little room"),
+    ("greater", 0.9, 0.01, ""),
+    ("greater", 0.995, 0.002, ""),
+  ],
+)
+def test_a_baseline_near_the_end_of_the_scale_leaves_no_room(kind, baseline, finds, blind):
+  high, low = [0.9, 0.92, 0.91, 0.93], [0.1, 0.11, 0.13, 0.12]
+  seen = contrast(dict(enumerate(high)), dict(enumerate(low)), 1.0)
+  small = contrast(dict(enumerate(NEAR)), dict(enumerate(NEAR[::-1])), 1.0)
+  claim = claims.Claim(small, kind, 0.001)
+  assert claims.Column(0.1, 1.0, seen, 0.05).blind(claim, baseline, finds) == blind
+  assert claims.Column(0.1, 1.0, small, 0.05).blind(claim, baseline, finds)
+  # Of bits per byte, less is better, and the floor is above the ceiling.
+  less = seen._replace(a=seen.b, b=seen.a)
+  assert claims.Column(1.0, 0.1, less, 0.05).seen
+  assert not claims.Column(1.0, 0.1, seen, 0.05).seen

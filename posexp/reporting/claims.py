@@ -89,3 +89,38 @@ def _nearest(claim: Claim) -> tuple[str, float | None]:
   turn = margin if kind.endswith("greater") else -margin
   holds = found.mean > turn if kind in ("greater", "not less") else found.mean < turn
   return HOLDS if holds else FAILS, found.p(turn)
+
+
+class Column(NamedTuple):
+  """What a score can show in a set-up, in the unit of its summary."""
+
+  floor: float  # the score of what knows nothing of what the claims are about
+  ceiling: float  # the best score that there can be
+  control: Contrast | None  # a difference that must be seen before others are believed
+  least: float  # how large it must be
+
+  @property
+  def seen(self) -> bool:
+    """Whether the control is surely larger than it must be, toward the ceiling."""
+    kind = "greater" if self.ceiling > self.floor else "less"
+    return verdicts([Claim(self.control, kind, self.least)])[0].verdict == HOLDS
+
+  def room(self, kind: str, baseline: float) -> float:
+    """Return how far a group can differ from the baseline in the direction that a claim is about;
+    toward the nearer end if it is about both.
+    """
+    low, high = sorted((self.floor, self.ceiling))
+    above, below = high - baseline, baseline - low
+    if kind == "equal":
+      return min(above, below)
+    return above if kind.endswith("greater") else below
+
+  def blind(self, claim: Claim, baseline: float, finds: float) -> str:
+    """Return why a claim cannot be told with such a score, or nothing.
+
+    `finds` is the smallest difference that the seeds of the claim detect.
+    """
+    if not self.seen:
+      return "the control is not seen"
+    clear = finds < abs(claim.contrast.mean) if claim.contrast else False
+    return "" if clear or self.room(claim.kind, baseline) > finds else "too little room"

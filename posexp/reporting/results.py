@@ -198,7 +198,7 @@ def results(
     if score is not None:
       found.append(_of_task(task, members, score, by, baseline))
       if same:
-        found[-1].same = _same(found[-1])
+        found[-1].same = against_itself(found[-1])
   labels = [group.label for each in found for group in each.ranked]
   _check("--baseline", baseline, labels, "it is no group with a mean")
   return found
@@ -255,7 +255,7 @@ def _difference(a: Mapping[Any, Run], b: Mapping[Any, Run], score: Score) -> Dif
   return Difference.of(own, base, score.most)
 
 
-def _same(results: Results) -> Group | None:
+def against_itself(results: Results) -> Group | None:
   """Return a part of the baseline with its difference to the rest (A/A), which is due to chance:
   of seeds that were run twice the second runs, or else every other seed; None of few runs.
   """
