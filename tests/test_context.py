@@ -163,6 +163,7 @@ def test_what_follows_from_losses_by_context(nats, gain, slope, holds_to):
   assert found["context/holds_to"] == pytest.approx(holds_to)
 
 
+@pytest.mark.slow
 def test_sliding_windows_of_stride_one_are_exact_contexts_and_disjoint_ones_begin_anew(trained):
   plain = without_memory(trained)
   sliding = context.consecutive(plain, "test", [4, 12], 24, 1)

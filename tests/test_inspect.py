@@ -335,7 +335,9 @@ def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys
   ("encoding", "drawn", "kinds"),
   [
     ("sinusoidal", {"vectors", "products-by-offset", "share-of-offset"}, ("png",)),
-    ("rpr", {"logits-by-offset", "weights-by-offset", "rows"}, ("svg",)),
+    pytest.param(
+      *("rpr", {"logits-by-offset", "weights-by-offset", "rows"}, ("svg",)), marks=pytest.mark.slow
+    ),
   ],
 )
 def test_figures_are_drawn(encoding, drawn, kinds, tmp_path, monkeypatch, capsys):
