@@ -320,6 +320,7 @@ def test_heads_are_as_far_apart_as_scipy_says():
   np.testing.assert_allclose(head_distances.summed(first, second, real), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys):
   run, same, other = classifier("complex"), classifier("complex"), classifier("rpr")
   files = head_distances.compare(run, [same, other], tmp_path)

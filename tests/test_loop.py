@@ -12,7 +12,7 @@ import pytest
 from commands import Command
 from order import command as in_this_process
 
-RUN = [*order.STEADY, "encoding=rpr", "rpr.k=2", "train.steps=140", "train.evaluate_every=12"]
+RUN = [*order.STEADY, "encoding=rpr", "rpr.k=2", "train.steps=140", "train.evaluate_every=20"]
 RUN += ["train.log_every=7"]
 WIDE = [*RUN, "model.d_model=64", "train.shard=parameters"]  # which eight devices can divide
 SWEEP = [*RUN, "seed=0,1", "-m"]
@@ -151,5 +151,5 @@ def test_a_mistake_ends_the_process_whatever_a_thread_still_compiles(home):
   status, _, err = command.end()
   assert (status, err.count("\n")) == (2, 1)
   assert err.startswith(
-    "posexp: error: train.average=99: of 140 steps the run is evaluated 12 times"
+    "posexp: error: train.average=99: of 140 steps the run is evaluated 7 times"
   )

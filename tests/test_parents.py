@@ -153,10 +153,11 @@ def test_a_child_is_trained_again_from_its_folder(children):
       "head/kernel is [16, 2] there and [32, 2] here, and what a run takes from another must have "
       "the same size; there, model.d_model=16",
     ),
-    (
+    pytest.param(
       ["task.tokenizer=char"],
       "it was trained with task.tokenizer=word, and a run has the data and the tokens of the run "
       "that it starts from; choose the same",
+      marks=pytest.mark.slow,
     ),
     (["task.train=test.jsonl"], "the data of this run are not those that it was trained on"),
     (["seed=7"], "no run of seed=7 is there; train it, or name the run that all seeds are to"),
