@@ -134,6 +134,7 @@ def assert_close(parts, whole):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * scale)
 
 
+@pytest.mark.slow
 def test_a_batch_in_parts_has_the_gradient_of_the_whole_and_needs_less():
   spec = TranslatorSpec(11, 11, ENCODINGS["none"](), CERTAIN)
   # Of the eight parts, two have no weight at all.
