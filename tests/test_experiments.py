@@ -114,7 +114,7 @@ def test_diagnostics_are_all_tasks_with_all_encodings(size, tasks, encodings):
   assert {run.config["model"]["d_model"] for run in runs} == {64}
 
 
-@pytest.mark.parametrize("name", some(EXPERIMENTS, 4))
+@pytest.mark.parametrize("name", some(EXPERIMENTS, 2))
 def test_an_experiment_is_a_sweep_of_different_runs(name):
   files = [f"task.train={__file__}"] if name in PARSED else []  # only its digest is asked for
   runs = planned(f"experiment={name}", *files, "init=null", "seeds=1")
