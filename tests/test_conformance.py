@@ -83,9 +83,10 @@ FEW = {
   properties.cross_attention: drawn(("learned", "transformer_xl", "complex", "split", "cope"), 2),
   properties.long_texts: (),  # of which tests/test_long_attention.py draws
   properties.spans: ("none", "transformer_xl", *drawn(("rpr", "complex", "split"), 1)),
-  properties.bfloat16: ("none", *drawn(UNLIKE, 5)),
+  properties.bfloat16: ("none", *drawn(UNLIKE, 3)),
   properties.gradients: ("rpr",),
   attention_properties.weights: OWN_FORMS + drawn(REST, 5),
+  properties.shift: OWN_FORMS + drawn(UNLIKE, 4),
   far_positions: ("xpos",),
 }
 BOTH = {properties.batch_mates, properties.explicit_positions}
@@ -189,7 +190,8 @@ def test_a_full_cache_gives_nan(encoding):
 
 
 @pytest.mark.parametrize(
-  "encoding", [p for p in DEFAULTS if not (p.values[0].relative or p.values[0] in BLIND | NEAR)]
+  "encoding",
+  some([p for p in DEFAULTS if not (p.values[0].relative or p.values[0] in BLIND | NEAR)], 5),
 )
 def test_what_is_not_relative_depends_on_where_counting_starts(encoding):
   case = case_of(encoding, UNDEFINED.get(encoding) is False)
