@@ -15,10 +15,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile many tiny programs and run each a few times.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 if importlib.metadata.version("jaxlib").startswith("0.10."):
-  # The emitters of fusions take most of the time that XLA needs for the tiny programs of tests.
-  # Later versions do without the flag, and end where they find it. What is compiled is kept by its
+  # The emitters of fusions take most of the time that XLA needs for the tiny programs of tests, and
+  # a program that is compiled in parts takes a quarter more of it than one that is whole. Later
+  # versions do without the first flag, and end where they find it. What is compiled is kept by its
   # flags, which must not change amid the tests.
-  os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+  flags = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
+  os.environ.setdefault("XLA_FLAGS", " ".join(flags))
 
 
 # By room of the package, the files that test it in about a minute; the other files train whole runs
@@ -79,6 +81,7 @@ def pytest_configure(config):
   folder = Path(tempfile.mkdtemp(prefix="posexp-tests-"))
   config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
   os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+  os.environ["POSEXP_TESTS_SHARED"] = str(folder)
   os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "jax")
   os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
   os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"

@@ -19,11 +19,11 @@ from unittest import mock
 
 COLORS = ("red", "green", "blue", "gray", "pink")
 SIZES = {"train": 400, "validation": 60, "test": 100}
-SHORT = ["train.steps=12", "train.evaluate_every=4", "train.log_every=3", "train.warmup=2"]
-SHORT += ["train.learning_rate=1e-2"]
-# The shortest run. Files that type it with one task find on disk what the first of them compiled.
-BRIEF = ["train.steps=6", "train.evaluate_every=2", "train.log_every=1", "train.warmup=2"]
-BRIEF += ["encoding=rpr", "rpr.k=2", "wandb.mode=disabled", "model.dropout=0.1"]
+# Of runs of any length one program is compiled, which other files find on disk.
+STEADY = ["train.schedule=constant", "train.warmup=2", "model.dropout=0.1"]
+SHORT = [*STEADY, "train.steps=12", "train.evaluate_every=4", "train.log_every=3"]
+BRIEF = [*STEADY, "train.steps=6", "train.evaluate_every=2", "train.log_every=1"]
+BRIEF += ["encoding=rpr", "rpr.k=2", "wandb.mode=disabled"]
 NUMBERS = ["task=numbers", "task.examples=200", "task.places=3", "task.digits=2", "task.beam=1"]
 NUMBERS += ["task.beyond=[3]", "train.batch_size=256", "task.bleu_pairs=4"]
 NUMBERS += ["task.vocab_size=1000"]  # so that sentences are of two lengths
@@ -152,8 +152,9 @@ def only(runs: Path | str) -> Path:
 
 
 def timeless(values: dict[str, Any]) -> dict[str, Any]:
-  """Less what is measured in time or in memory, and when it was."""
-  return {key: values[key] for key in values if not key.startswith(("time/", "memory/", "ended"))}
+  """Less what is measured in time or in memory, when it was, and by which commit."""
+  varied = ("time/", "memory/", "ended", "versions")
+  return {key: values[key] for key in values if not key.startswith(varied)}
 
 
 def result(path: Path) -> tuple[list[dict], dict, str]:

@@ -2,11 +2,12 @@
 
 import io
 
+import finished
 import numpy as np
 import pytest
 from flax import nnx
 from states import assert_equal
-from translators import TEXTS, untrained
+from translators import untrained
 
 from posexp.analysis import attention_weights, encoding_figures
 from posexp.analysis.line_translation import LineTranslator
@@ -23,9 +24,9 @@ from posexp.training.restore import open_alone
 def found(tmp_path_factory):
   """A translator, and what it makes of a few texts."""
   path = tmp_path_factory.mktemp("runs") / "run"
-  untrained(path)
-  opened = open_alone(path, Translation)
-  said = LineTranslator(opened, Search(2), 8)([*TEXTS, "four", "two one"])
+  finished.translator(path)
+  opened = open_alone(path, Translation, rows=16)
+  said = LineTranslator(opened, Search(3), 16)(["red blue gray", "pink", "$5$", "gray pink"])
   assert not any(each.cut for each in said)
   return opened, said
 
@@ -103,28 +104,15 @@ def test_a_size_that_was_matched_is_the_one_of_the_checkpoint(tmp_path):
   assert width != 128
   config = (path / "config.yaml").read_text()
   assert matched in config
-  for finished in (True, False):
-    if not finished:
+  for ended in (True, False):
+    if not ended:
       (path / "summary.json").unlink()
     (path / "run.sha256").unlink(missing_ok=True)  # what is changed here would be told first
     (path / "config.yaml").write_text(config)
     assert_equal(open_alone(path, Translation).snapshot.state.params, params)
     (path / "config.yaml").write_text(config.replace(matched, "match: flops"))
-    if finished:
+    if ended:
       assert_equal(open_alone(path, Translation).snapshot.state.params, params)
     else:
       with pytest.raises(UserError, match="has not finished: which d_ff"):
         open_alone(path, Translation)
-
-
-@pytest.mark.slow  # tests/test_decoding.py ends hypotheses where positions do
-def test_an_encoding_s_positions_are_enough(tmp_path):
-  untrained(tmp_path / "run", "encoding=learned", "learned.length=20", "task.max_length=null")
-  opened = open_alone(tmp_path / "run", Translation)
-  translator = LineTranslator(opened, Search(1, max_length=99), 1)
-  (found,) = translator(["one " * 50])
-  assert len(found.source) == 20
-  assert 1 <= len(found.target) <= 20
-  assert found.cut
-  for seen in attention_weights.of_translation(opened, found.source, found.target):
-    np.testing.assert_allclose(seen.weights.sum(-1), 1, atol=1e-5)

@@ -76,8 +76,14 @@ def of_the_case(form, size):
   return made
 
 
-@pytest.mark.parametrize("form", ["real", "complex"])
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(
+  ("name", "form"),
+  [
+    *((name, "complex") for name in SIZES),
+    ("lstm", "real"),
+    *(pytest.param(name, "real", marks=pytest.mark.slow) for name in ("fasttext", "cnn")),
+  ],
+)
 def test_they_are_the_networks_of_the_paper(name, form):
   pair = 1 if form == "real" else 2
   options = {"d_model": 6 * pair, "dropout": 0.0, "input_scale": (6 * pair) ** -0.5}

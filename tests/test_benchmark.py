@@ -116,6 +116,7 @@ def assert_whole(found):
   assert found["length"].tolist() == [5, 5]
 
 
+@pytest.mark.slow
 def test_a_greedy_search_gives_as_many_tokens_as_its_rate_says(monkeypatch):
   argv = [*TINY, "--encodings", "none", "--lengths", "5", "--passes", "decode"]
   [[case]], _ = cases.plan(benchmark.arguments(argv))
@@ -142,6 +143,7 @@ def test_a_search_of_lines_gives_as_many_tokens_as_each_has_words(monkeypatch, t
   assert request(case, Way())["lines"] == [[4, 2], [11]]
 
 
+@pytest.mark.slow
 def test_steps_on_lines_read_all_that_make_whole_batches(monkeypatch, tmp_path):
   file = tmp_path / "lines"
   file.write_text("a b c\na\na b c d e f g h i j\na b\nleft over\n")
@@ -303,6 +305,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_peers_are_told_the_shapes_and_held_against_ours(tmp_path, capsys):
   python = tmp_path / "python"
   (tmp_path / "answers.py").write_text(ANSWERS)

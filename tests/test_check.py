@@ -109,7 +109,7 @@ def planted(tmp_path, monkeypatch):
       ("gate", attention_properties.columns, properties.explicit_positions),
       ("padded", properties.padding, attention_properties.weights),
     ],
-    4,
+    3,
   ),
 )
 def test_a_planted_mistake_is_found(name, finds, passes):

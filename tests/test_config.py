@@ -4,8 +4,18 @@ import dataclasses
 
 import pytest
 from omegaconf import OmegaConf
+from seed import drawn
+from yaml.constructor import ConstructorError
 
-from posexp.config import CONFIGS, build, encodings_node, options, resolve, unknown_option
+from posexp.config import (
+  CONFIGS,
+  build,
+  encodings_node,
+  options,
+  own_files,
+  resolve,
+  unknown_option,
+)
 from posexp.config.command_line import compose
 from posexp.config.schema import closest, flat
 from posexp.encodings import make_encoding
@@ -32,6 +42,14 @@ def test_every_file_composes_and_builds(chosen):
   assert make_task(config).name == config["task"]["name"] == chosen["task"]
   assert config["encoding"] == chosen["encoding"]
   assert dataclasses.asdict(make_encoding(config)) == config[config["encoding"]]
+
+
+def test_files_are_read_as_omegaconf_reads_them():
+  for file in [CONFIGS / "train.yaml", *drawn(sorted(CONFIGS.glob("*/*.yaml")), 12)]:
+    assert own_files.mapping(file) == OmegaConf.load(file)
+  assert own_files.mapping("a: [1e-3, 2026-11-26, on]").a == [0.001, "2026-11-26", True]
+  with pytest.raises(ConstructorError, match="a key twice"):
+    own_files.mapping("a: 1\na: 2")
 
 
 @pytest.mark.parametrize("name", ENCODINGS)

@@ -19,7 +19,7 @@ from flax import nnx
 from seed import SEED, drawn, some
 from small import SMALL, B, L, case_of, rngs, some_tokens, stack
 
-from posexp.analysis import conformance, properties
+from posexp.analysis import attention_properties, conformance, properties
 from posexp.analysis.far_positions import far_positions
 from posexp.analysis.properties import EXACT, VOCAB, paths
 from posexp.encodings import ENCODINGS, Encoding, additive, distance, relative, rotation
@@ -32,10 +32,11 @@ OTHERS = [case for case in CASES if case not in DEFAULTS]
 # These enter as `sinusoidal` and as `alibi` do, with other numbers.
 ALIKE = ("index", "binary", "clock", "kerple", "sandwich")
 UNLIKE = [name for name in ENCODINGS if name not in ALIKE]
-every_unlike = pytest.mark.parametrize("encoding", [p for p in DEFAULTS if p.id in UNLIKE])
+# What keys carry, sums over keys, and distances of layers or of hypotheses: one encoding of each.
+OWN_FORMS = ["rpr", "transformer_xl", "complex", "fox", "dape", "cope", "by_layer"]
+REST = [name for name in UNLIKE if name not in OWN_FORMS]
 SLOW = [pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in OTHERS]
 SLOW_UNTRAINED = [case for case in SLOW if case.values[0] in UNTRAINED]
-every_case = pytest.mark.parametrize("encoding", DEFAULTS + SLOW)
 
 REAL, CLASSES = 3, 3  # REAL: how long the shorter row is
 DIFFERENT = 1e-3
@@ -73,15 +74,19 @@ ASKED = {
 # Where others than these are drawn: each way to enter attention over a source; relations that do
 # not have all their formula compared, with few queries and with gaps, by tests/oracle.py.
 FEW = {
-  properties.padding: UNLIKE,
-  properties.batch_mates: drawn(UNLIKE, 5),
-  properties.cached_decoding: UNLIKE,
-  properties.memory: drawn(UNLIKE, 6),
-  properties.explicit_positions: drawn(UNLIKE, 5),
-  properties.same_start: drawn(UNLIKE, 8),
-  properties.cross_attention: drawn(("learned", "transformer_xl", "complex", "split", "cope"), 3),
+  properties.padding: OWN_FORMS[1:] + drawn(REST, 1),
+  properties.batch_mates: drawn(UNLIKE, 3),
+  properties.cached_decoding: OWN_FORMS + drawn(REST, 1),
+  properties.memory: drawn(UNLIKE, 3),
+  properties.explicit_positions: drawn(UNLIKE, 2),
+  properties.same_start: drawn(UNLIKE, 4),
+  properties.cross_attention: drawn(("learned", "transformer_xl", "complex", "split", "cope"), 2),
   properties.long_texts: (),  # of which tests/test_long_attention.py draws
-  properties.spans: ("none", "rpr", "transformer_xl", "complex", "split"),
+  properties.spans: ("none", "transformer_xl", *drawn(("rpr", "complex", "split"), 1)),
+  properties.bfloat16: ("none", *drawn(UNLIKE, 3)),
+  properties.gradients: ("rpr",),
+  attention_properties.weights: OWN_FORMS + drawn(REST, 5),
+  properties.shift: OWN_FORMS + drawn(UNLIKE, 4),
   far_positions: ("xpos",),
 }
 BOTH = {properties.batch_mates, properties.explicit_positions}
@@ -102,7 +107,7 @@ def listed():
         quick = param in DEFAULTS and param.id in FEW.get(each.check, ENCODINGS)
         # In a decoder, which cannot look at padding, other rows have less to change. Positions that
         # are given enter words on both sides alike, and `shift` asks attention for them on both.
-        quick &= not (turn and each.check in BOTH)
+        quick &= not (turn and each.check in BOTH | {properties.shift})
         marks = [] if quick else [pytest.mark.slow]
         name = f"{each.name}-{side}-{param.id}"
         yield pytest.param(each.check, case_of(encoding, causal), id=name, marks=marks)
@@ -136,7 +141,7 @@ def arrays_of(jaxpr):
       yield from arrays_of(inner)
 
 
-@every_unlike
+@pytest.mark.parametrize("encoding", some([p for p in DEFAULTS if p.id in UNLIKE], 12))
 def test_no_array_of_a_step_has_a_vector_for_each_pair_of_query_and_key(encoding):
   length, width = 64, 32
   size = Size(**SMALL | {"d_model": SMALL["num_heads"] * width, "d_ff": 48, "num_layers": 1})
@@ -173,7 +178,7 @@ def difference(a, b):
   return np.abs(a - b).max()
 
 
-@pytest.mark.parametrize("encoding", some(DEFAULTS, 4))
+@pytest.mark.parametrize("encoding", some(DEFAULTS, 2))
 def test_a_full_cache_gives_nan(encoding):
   model, tokens = stack(encoding, causal=True), some_tokens()
   cache = model.empty_cache(B, L)
@@ -185,7 +190,8 @@ def test_a_full_cache_gives_nan(encoding):
 
 
 @pytest.mark.parametrize(
-  "encoding", [p for p in DEFAULTS if not (p.values[0].relative or p.values[0] in BLIND | NEAR)]
+  "encoding",
+  some([p for p in DEFAULTS if not (p.values[0].relative or p.values[0] in BLIND | NEAR)], 5),
 )
 def test_what_is_not_relative_depends_on_where_counting_starts(encoding):
   case = case_of(encoding, UNDEFINED.get(encoding) is False)
@@ -195,7 +201,7 @@ def test_what_is_not_relative_depends_on_where_counting_starts(encoding):
     assert max(apart.amount for apart in properties.memory(case)) > DIFFERENT
 
 
-@every_case
+@pytest.mark.parametrize("encoding", some(DEFAULTS, 6) + SLOW)
 def test_the_rest_of_a_sequence_is_read(encoding):
   model, tokens = stack(encoding), some_tokens()
   others = some_tokens(1).at[0, :REAL].set(tokens[0, :REAL])
@@ -204,7 +210,7 @@ def test_the_rest_of_a_sequence_is_read(encoding):
   assert apart > DIFFERENT or encoding.causal_only
 
 
-@every_case
+@pytest.mark.parametrize("encoding", DEFAULTS + SLOW)
 def test_order_matters_unless_there_is_no_position(encoding):
   model, tokens = stack(encoding), some_tokens()
   order = np.array([2, 0, 1, *range(REAL, L)])
@@ -215,7 +221,7 @@ def test_order_matters_unless_there_is_no_position(encoding):
     assert apart > DIFFERENT
 
 
-@pytest.mark.parametrize("encoding", some(DEFAULTS, 6) + SLOW_UNTRAINED)
+@pytest.mark.parametrize("encoding", some(DEFAULTS, 3) + SLOW_UNTRAINED)
 def test_gradients_are_finite_and_reach_every_parameter(encoding):
   model = classifier(encoding)
   tokens, padding = some_tokens(), 0
@@ -241,7 +247,7 @@ def test_gradients_are_finite_and_reach_every_parameter(encoding):
   assert not untrained or any(re.search(untrained, path) for path in gradients)
 
 
-@every_unlike
+@pytest.mark.parametrize("encoding", some([p for p in DEFAULTS if p.id in UNLIKE], 8))
 def test_memory_and_cache_are_of_the_models_dtype(encoding):
   if UNDEFINED.get(encoding) is True:
     pytest.skip("not defined there")
@@ -292,9 +298,7 @@ def test_no_embedding_scale_means_words_of_variance_one(encoding):
   ("test", "cases", "count"),
   [
     (test_it_holds, [case for case in LISTED if case.marks], 2),
-    (test_the_rest_of_a_sequence_is_read, OTHERS, 1),
     (test_order_matters_unless_there_is_no_position, OTHERS, 1),
-    (test_gradients_are_finite_and_reach_every_parameter, SLOW_UNTRAINED, 1),
   ],
 )
 def test_it_is_so_of_cases_drawn(test, cases, count):

@@ -117,7 +117,7 @@ def test_a_prompt_of_any_length_is_read_by_the_same_programs():
 
 
 def test_each_sample_is_a_function_of_the_seed_and_its_number():
-  _, parts = built(*MODELS["spread memory"])
+  _, parts = built(*MODELS["long memory"])
   two, _ = drawn(parts, [1], 12, rows=2)
   one, _ = drawn(parts, [1], 12)
   np.testing.assert_array_equal(two[:1], one)

@@ -320,6 +320,7 @@ def test_heads_are_as_far_apart_as_scipy_says():
   np.testing.assert_allclose(head_distances.summed(first, second, real), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys):
   run, same, other = classifier("complex"), classifier("complex"), classifier("rpr")
   files = head_distances.compare(run, [same, other], tmp_path)
@@ -335,7 +336,9 @@ def test_a_run_is_compared_with_others_head_by_head(classifier, tmp_path, capsys
   ("encoding", "drawn", "kinds"),
   [
     ("sinusoidal", {"vectors", "products-by-offset", "share-of-offset"}, ("png",)),
-    ("rpr", {"logits-by-offset", "weights-by-offset", "rows"}, ("svg",)),
+    pytest.param(
+      *("rpr", {"logits-by-offset", "weights-by-offset", "rows"}, ("svg",)), marks=pytest.mark.slow
+    ),
   ],
 )
 def test_figures_are_drawn(encoding, drawn, kinds, tmp_path, monkeypatch, capsys):

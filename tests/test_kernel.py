@@ -124,7 +124,7 @@ CASES = {
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
-  "name", [*some(CASES, 2), "random", *(pytest.param(n, marks=pytest.mark.slow) for n in range(10))]
+  "name", [*some(CASES, 1), "random", *(pytest.param(n, marks=pytest.mark.slow) for n in range(10))]
 )
 def test_the_kernel_gives_what_the_definition_gives_and_so_do_its_gradients(name):
   if name in CASES:
@@ -215,6 +215,7 @@ for mine, whole in zip(program(*placed), whole, strict=True):
 """
 
 
+@pytest.mark.slow
 def test_each_device_attends_to_its_own_texts():
   on_eight_devices(EIGHT)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from mistakes import MISTAKES
+from seed import some
 
 from posexp.config import CONFIGS
 from posexp.config.command_line import compose
@@ -124,23 +125,26 @@ def test_values_that_are_lost_to_the_same_option_typed_again_are_said(command):
 
 @pytest.mark.parametrize(
   ("argv", "encodings"),
-  [
-    (["~rpr.k", "encoding=rpr"], ["rpr"]),
-    (["++rpr.k=3", "encoding=rpr"], ["rpr"]),
-    (["hydra.verbose=false", "hydra/launcher=basic"], ["sinusoidal"]),
-    (["encoding=rpr", "-m", "rpr.k=2,4"], ["rpr", "rpr"]),
-    (["-m", "seed=range(0,3)", "hydra.sweeper.max_batch_size=2"], ["sinusoidal"] * 3),
-    (["-m", "encoding=choice(rpr,split)", "split.length=9"], ["rpr", "split"]),
-    ([MINE, "experiment=clip"], ["rpr", "rpr"]),
-    ([MINE, "experiment=clip", "rpr.keys=false", "seed=1,2"], ["rpr"] * 4),
-    ([MINE, "experiment=clip", "hydra.mode=RUN", "rpr.k=3"], ["rpr"]),
-    ([MINE, "experiment=clip", "encoding=none,rpr"], ["none", "rpr", "rpr"]),
-    ([MINE, "-m", "experiment=clip", "rpr.k=1"], ["rpr"]),
-    (["seeds=2", "encoding=rpr"], ["rpr"] * 2),
-    (["-m", "encoding=none,rpr", "seeds=3"], ["none"] * 3 + ["rpr"] * 3),
-    (["encoding=rpr", "seeds=2", "-m", "rpr.k=2,4"], ["rpr"] * 4),
-    ([MINE, "task=own"], ["sinusoidal"]),
-  ],
+  some(
+    [
+      (["~rpr.k", "encoding=rpr"], ["rpr"]),
+      (["++rpr.k=3", "encoding=rpr"], ["rpr"]),
+      (["hydra.verbose=false", "hydra/launcher=basic"], ["sinusoidal"]),
+      (["encoding=rpr", "-m", "rpr.k=2,4"], ["rpr", "rpr"]),
+      (["-m", "seed=range(0,3)", "hydra.sweeper.max_batch_size=2"], ["sinusoidal"] * 3),
+      (["-m", "encoding=choice(rpr,split)", "split.length=9"], ["rpr", "split"]),
+      ([MINE, "experiment=clip"], ["rpr", "rpr"]),
+      ([MINE, "experiment=clip", "rpr.keys=false", "seed=1,2"], ["rpr"] * 4),
+      ([MINE, "experiment=clip", "hydra.mode=RUN", "rpr.k=3"], ["rpr"]),
+      ([MINE, "experiment=clip", "encoding=none,rpr"], ["none", "rpr", "rpr"]),
+      ([MINE, "-m", "experiment=clip", "rpr.k=1"], ["rpr"]),
+      (["seeds=2", "encoding=rpr"], ["rpr"] * 2),
+      (["-m", "encoding=none,rpr", "seeds=3"], ["none"] * 3 + ["rpr"] * 3),
+      (["encoding=rpr", "seeds=2", "-m", "rpr.k=2,4"], ["rpr"] * 4),
+      ([MINE, "task=own"], ["sinusoidal"]),
+    ],
+    9,
+  ),
 )
 def test_all_that_hydra_offers_goes_through(command, mine, argv, encodings):
   status, configs, _, err = command(*argv)
@@ -151,7 +155,7 @@ def test_all_that_hydra_offers_goes_through(command, mine, argv, encodings):
 ENCODINGS = ", ".join(sorted(file.stem for file in (CONFIGS / "encoding").glob("*.yaml")))
 
 
-@pytest.mark.parametrize(("argv", "message"), MISTAKES)
+@pytest.mark.parametrize(("argv", "message"), some(MISTAKES, 40))
 def test_mistakes_are_one_sentence_before_anything_runs(command, mine, argv, message):
   status, configs, out, err = command(*argv.replace("MINE", MINE).split())
   assert (status, configs, out) == (2, [], "")

@@ -37,6 +37,9 @@ def build(target, source, folder):
   return built
 
 
+SLOW = [pytest.param(each, marks=pytest.mark.slow) for each in ("checkout", "editable")]
+
+
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory):
   return build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
@@ -47,7 +50,7 @@ def wheel(tmp_path_factory):
   return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
-@pytest.fixture(scope="module", params=["checkout", "editable", "wheel of the sdist"])
+@pytest.fixture(scope="module", params=[*SLOW, "wheel of the sdist"])
 def home(request, tmp_path_factory):
   """A folder from which `posexp` is imported."""
   folder = tmp_path_factory.mktemp("home")

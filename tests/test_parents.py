@@ -6,7 +6,6 @@ from pathlib import Path
 
 import order
 import pytest
-from seed import some
 
 from posexp.reporting.results import results
 from posexp.reporting.tables import family_table
@@ -93,14 +92,11 @@ def test_a_child_of_one_run_for_all_seeds_is_another_run(options, parent, childr
 
 @pytest.mark.parametrize(
   ("changes", "new", "dropped"),
-  some(
-    [
-      (["encoding=none"], [], TABLES),
-      (["encoding=learned"], ["stack/embed/vector/rows"], TABLES),
-      (["encoding=rpr", "rpr.values=false"], [], TABLES[1:]),
-    ],
-    1,
-  ),
+  [
+    (["encoding=none"], [], TABLES),  # a program that others have compiled
+    pytest.param(["encoding=learned"], ["stack/embed/vector/rows"], TABLES, marks=pytest.mark.slow),
+    pytest.param(["encoding=rpr", "rpr.values=false"], [], TABLES[1:], marks=pytest.mark.slow),
+  ],
 )
 def test_what_is_new_and_what_is_dropped(options, parent, changes, new, dropped):
   runs = "_".join(changes)
@@ -141,6 +137,7 @@ def test_a_run_needs_its_parent_no_more_once_it_has_begun(children, tmp_path):
   assert open_trained(kept / "seed=0").run.summary
 
 
+@pytest.mark.slow
 def test_a_child_is_trained_again_from_its_folder(children):
   found = order.command("--again", str(children[1] / "seed=1"))
   assert found.status == 0, found.err
@@ -156,10 +153,11 @@ def test_a_child_is_trained_again_from_its_folder(children):
       "head/kernel is [16, 2] there and [32, 2] here, and what a run takes from another must have "
       "the same size; there, model.d_model=16",
     ),
-    (
+    pytest.param(
       ["task.tokenizer=char"],
       "it was trained with task.tokenizer=word, and a run has the data and the tokens of the run "
       "that it starts from; choose the same",
+      marks=pytest.mark.slow,
     ),
     (["task.train=test.jsonl"], "the data of this run are not those that it was trained on"),
     (["seed=7"], "no run of seed=7 is there; train it, or name the run that all seeds are to"),

@@ -226,6 +226,7 @@ def test_what_posexp_itself_brings_by_entry_points_is_built_in(monkeypatch, tmp_
   assert plugins.record({"encoding": "near"}) == {}
 
 
+@pytest.mark.slow
 def test_it_sweeps_beside_those_of_posexp_and_its_run_is_opened_again(home, monkeypatch):
   from posexp import evaluate
 

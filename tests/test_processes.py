@@ -116,7 +116,10 @@ time.sleep(100)
   assert said[1 - dies] == f"posexp: error: {sentence}\n"
 
 
-@pytest.mark.parametrize(("rank", "other"), [(0, "processes 1, 2"), (1, "processes 0, 2")])
+@pytest.mark.parametrize(
+  ("rank", "other"),
+  [pytest.param(0, "processes 1, 2", marks=pytest.mark.slow), (1, "processes 0, 2")],
+)
 def test_a_process_whose_partners_never_come_says_so_and_ends(rank, other):
   code = "from posexp.training import processes\nprocesses.join('a run', 0.7)"
   alone = python(code, **dict(zip(VARIABLES, (two()[0][1], "3", str(rank)), strict=True)))

@@ -76,6 +76,7 @@ def test_what_is_new_is_sent(stub):
   assert send("--project", "other") == {"sent": 1}
 
 
+@pytest.mark.slow
 def test_what_wandb_sync_has_sent_is_not_sent_twice(stub):
   rows = [{"source": "one", "hypothesis": "eins"}]
   train([10, 20], mode="offline", samples={"samples": rows})
@@ -122,6 +123,7 @@ def test_offline_sessions_are_sent_as_w_and_b_recorded_them(stub, monkeypatch):
   assert mark.exists()
 
 
+@pytest.mark.slow
 def test_w_and_b_reads_the_same_of_an_online_and_an_offline_session(stub, monkeypatch):
   monkeypatch.delenv("WANDB_X_DISABLE_META")
   found = []

@@ -16,13 +16,11 @@ import order
 import pytest
 from flax import nnx
 from order import MODEL, command, interrupted, only, timeless
-from seed import SEED
 
 from posexp.config import plugins, resolve
 from posexp.config.command_line import compose
 from posexp.encodings.rngs import Rngs
 from posexp.parsing.task import Parsing
-from posexp.report import arguments, report
 from posexp.runs import read_run
 from posexp.tasks import tasks
 from posexp.tasks.contract import score_of
@@ -53,11 +51,13 @@ CASES = {
 }
 
 
-# To compile a model takes most of the time: a task of one's own always, the others by turns.
-# First has the model of text_classification, and is trained in a sweep, below; scan that of copy.
-TURNS = ("copy", "language_modeling", "translation", "echo", "parsing", "text_classification")
-DRAWN = ("running", TURNS[SEED % len(TURNS)])
-BY_TURNS = [pytest.param(name, marks=() if name in DRAWN else pytest.mark.slow) for name in CASES]
+# To compile a model takes most of the time: those of posexp's own tasks are slow. The model of
+# text_classification is stopped by tests/test_train.py, too.
+def quick(*names):
+  return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in CASES]
+
+
+OWN_FIRST = quick("running")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +143,7 @@ def padded(batch, rows, columns):
   return found
 
 
-@pytest.mark.parametrize("case", BY_TURNS, indirect=True)
+@pytest.mark.parametrize("case", quick("running", "text_classification"), indirect=True)
 def test_padding_changes_no_loss(case):
   batch = case.batches(1)[0]
   values, weight, _ = case.loss(batch)
@@ -179,7 +179,7 @@ def result(path):
   return [timeless(row) for row in run.history], timeless(run.summary)
 
 
-@pytest.mark.parametrize("case", BY_TURNS, indirect=True)
+@pytest.mark.parametrize("case", OWN_FIRST, indirect=True)
 def test_a_run_that_is_stopped_goes_on_bitwise(case, run):
   argv = [*case.options, f"runs=stopped/{case.setup.task.name}"]
   with interrupted(at=5):
@@ -190,7 +190,7 @@ def test_a_run_that_is_stopped_goes_on_bitwise(case, run):
   assert result(only(f"stopped/{case.setup.task.name}")) == result(run[0])
 
 
-@pytest.mark.parametrize("case", BY_TURNS, indirect=True)
+@pytest.mark.parametrize("case", OWN_FIRST, indirect=True)
 def test_a_summary_holds_what_tables_show(case, run):
   path, out = run
   task, summary = case.setup.task, read_run(path).summary
@@ -201,26 +201,6 @@ def test_a_summary_holds_what_tables_show(case, run):
   sign = 1 if score_of(task, task.score).metric.higher_is_better else -1
   best = max(rows, key=lambda row: (sign * row[task.score], -row["validation/loss"]))
   assert summary["step"] == best["step"]
-
-
-# A task of one's own
-
-
-def test_a_task_in_a_file_is_swept_and_reported(home, capsys):
-  argv = [*MODEL, "wandb.mode=disabled", *OWN["first"], "-m", "encoding=none,rpr", "runs=swept"]
-  argv += ["rpr.k=2", "model.dropout=0", "train.warmup=2", "train.log_every=50"]
-  typed = command(*argv, "train.steps=100", "train.evaluate_every=100", "train.learning_rate=2e-2")
-  assert (typed.status, typed.err) == (0, "")
-  assert "\nfirst: test mistakes by encoding\n" in typed.out
-  found = {path.parent.parent.name: s for path, s in order.summaries("swept").items()}
-  assert found["rpr"]["test/mistakes"] < 10 < found["none"]["test/mistakes"]
-  assert found["rpr"]["headline"] == ["test/mistakes", "test/accuracy"]
-  (declared,) = found["rpr"]["metrics"]
-  assert (declared["name"], declared["higher_is_better"]) == ("mistakes", False)
-  capsys.readouterr()
-  report(arguments(["swept"]))  # from the folders alone
-  out = capsys.readouterr().out
-  assert "test mistakes" in out
 
 
 # A model that carries something

@@ -27,7 +27,7 @@ TOKENS = np.random.default_rng(0).integers(0, 23, (B, L))
 OF_ALL = [pytest.param(cls(), id=name) for name, cls in ENCODINGS.items() if layers_of(cls()) == 1]
 # Of those with one relation, such as that of `alibi`, one is enough: some are drawn.
 every_encoding = pytest.mark.parametrize(
-  "encoding", some([*OF_ALL, RoPE(share=0.5), ALiBi("divided"), TUPE(buckets=8)], 6), ids=str
+  "encoding", some([*OF_ALL, RoPE(share=0.5), ALiBi("divided"), TUPE(buckets=8)], 3), ids=str
 )
 
 
@@ -115,7 +115,7 @@ def test_every_term_can_be_left_out_of_any_head(encoding):
       (Split(), ["content"], Split(attention="position")),
       (Split(), ["position"], Split(attention="content")),
     ],
-    8,
+    4,
   ),
   ids=str,
 )

@@ -123,18 +123,6 @@ def test_rerun_is_another_run(stub):
   assert (steps_of(first), steps_of(second)) == ([10, 20], [10])
 
 
-def test_not_logged_in_is_offline_and_can_be_sent_later(stub, monkeypatch, capfd):
-  monkeypatch.delenv("WANDB_API_KEY")
-  line = train([10, 20])
-  assert re.fullmatch(r"offline \(not logged in\); send with: python -m posexp.sync runs/\S+", line)
-  assert capfd.readouterr() == ("", "")
-  assert stub.runs == {}
-  monkeypatch.setenv("WANDB_API_KEY", API_KEY)
-  send(line)
-  [logged] = stub.training
-  assert steps_of(logged) == [10, 20]
-
-
 def test_a_key_in_netrc_is_a_login(stub, monkeypatch, tmp_path):
   monkeypatch.delenv("WANDB_API_KEY")
   host = stub.url.removeprefix("http://")

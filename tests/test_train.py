@@ -20,6 +20,7 @@ TRAIN = ["train.steps=150", "train.evaluate_every=75", "train.learning_rate=1e-2
 TRAIN += ["train.warmup=10", "model.dropout=0"]
 RPR = ["encoding=rpr", "rpr.k=2"]
 PATIENT = [*SHORT, "encoding=none", "train.patience=2", "train.steps=40"]
+PATIENT += ["train.learning_rate=1e-2", "train.schedule=cosine"]
 WITH_ORDER = {"none": False, "rpr": True, "rpr.k=0": False}  # the runs of a sweep
 
 
@@ -256,6 +257,7 @@ def test_the_test_split_is_measured_on_the_best_checkpoint(impatient):
     assert float(found["loss"][0]) == pytest.approx(row["loss"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_follows_float32_and_keeps_parameters_in_float32(sweep, options):
   argv = [*options, *TRAIN, *RPR, "rpr.table=2", "model.dtype=bfloat16", "runs=bfloat16"]
   status, out, err = command(*argv)

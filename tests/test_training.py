@@ -27,17 +27,18 @@ SIZE = Size(d_model=16, num_heads=2, d_ff=32, num_layers=1)
 CERTAIN = dataclasses.replace(SIZE, dropout=0.0)
 
 
-def made(name, **options):
+def made(name, size=SIZE, **options):
   """The program of a model with an encoding, and its first state in shape."""
-  spec = ClassifierSpec(11, 3, ENCODINGS[name](), SIZE)
+  spec = ClassifierSpec(11, 3, ENCODINGS[name](), size)
   compiled = program(spec, Training(**options), 100, mesh_for(4))
   return spec, compiled, compiled.shapes
 
 
 # No parameters, and those of every kind; test_optimizer.py looks at those of all.
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])  # of operations alone
 @pytest.mark.parametrize("name", ["none", "learned", "rpr", "t5", "transformer_xl", "complex"])
-def test_a_state_comes_back_from_a_checkpoint_with_the_same_types(name):
-  spec, _, state = made(name)
+def test_a_state_comes_back_from_a_checkpoint_with_the_same_types(name, dtype):
+  spec, _, state = made(name, dataclasses.replace(SIZE, dtype=dtype))
   leaves = jax.tree.leaves(state)
   assert not any(leaf.weak_type for leaf in leaves)
   assert {str(leaf.dtype) for leaf in leaves} <= {"float32", "int32", "bool"}
@@ -133,10 +134,11 @@ def assert_close(parts, whole):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * scale)
 
 
+@pytest.mark.slow
 def test_a_batch_in_parts_has_the_gradient_of_the_whole_and_needs_less():
   spec = TranslatorSpec(11, 11, ENCODINGS["none"](), CERTAIN)
   # Of the eight parts, two have no weight at all.
-  (whole, most), (parts, least) = of_parts(spec, uneven(64, 64), 1, 8)
+  (whole, most), (parts, least) = of_parts(spec, uneven(32, 32), 1, 8)
   assert_close(parts, whole)
   assert least < most / 3
 

@@ -3,13 +3,12 @@
 import io
 import itertools
 import json
-import random
 import shutil
 import sys
 
+import finished
 import pytest
 import yaml
-from order import command, only
 
 from posexp import translate
 from posexp.analysis.line_translation import LineTranslator
@@ -17,54 +16,24 @@ from posexp.data.lines import Line
 from posexp.data.tokenizer import EOS
 from posexp.errors import UserError
 from posexp.models.decoding import Search
+from posexp.runs import read_run
 from posexp.tasks.translation import Translation
 from posexp.training.restore import open_alone
-
-WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "ü": "$5$"}
-OPTIONS = ["task=translation", "task.vocab_size=310", "task.max_length=8", "wandb.mode=disabled"]
-OPTIONS += ["model.d_model=32", "model.num_heads=2", "model.d_ff=32", "model.num_layers=1"]
-OPTIONS += ["model.dropout=0", "train.batch_size=128", "train.steps=100", "train.warmup=5"]
-OPTIONS += ["train.evaluate_every=100", "train.learning_rate=0.01"]
-
-
-def write(folder, longest=3):
-  """Writes the files of a task and returns the options of a tiny model that reads them."""
-  draw = random.Random(0)
-  for split, size in {"train": 200, "validation": 20, "test": 41}.items():
-    texts = [draw.choices(list(WORDS), k=draw.randint(1, longest)) for _ in range(size)]
-    pairs = [{"en": " ".join(text), "de": " ".join(WORDS[each] for each in text)} for text in texts]
-    rows = "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs)
-    (folder / f"{split}.jsonl").write_text(rows, encoding="utf-8")
-  files = [f"task.{split}={folder / split}.jsonl" for split in ("train", "validation", "test")]
-  return [*OPTIONS, *files]
-
 
 pytestmark = pytest.mark.usefixtures("opened_once")
 
 
 @pytest.fixture(scope="module")
-def trained(home):
-  """The folder of a finished run."""
-  done = command(*write(home), "encoding=rpr", "rpr.k=2", "runs=runs")
-  assert (done.status, done.err) == (0, "")
-  return only("runs")
-
-
-@pytest.fixture(scope="module")
-def run(trained, home):
-  """The run's folder alone, somewhere else: its data are gone."""
-  shutil.copytree(trained, home / "alone")
-  for split in ("train", "validation", "test"):
-    (home / f"{split}.jsonl").rename(home / f"gone.{split}.jsonl")
-  for kept in ("encoded", "tokenizers"):
-    shutil.rmtree(home / "cache/posexp" / kept)
+def run(home):
+  """The folder of a finished run alone: its data are not there."""
+  finished.translator(home / "alone")
   return home / "alone"
 
 
 @pytest.fixture(scope="module")
-def tested(trained):
+def tested(run):
   """The sources of the test split, and what the run made of them."""
-  text = (trained / "predictions/test.jsonl").read_text(encoding="utf-8")
+  text = (run / "predictions/test.jsonl").read_text(encoding="utf-8")
   return [json.loads(row) for row in text.splitlines()]
 
 
@@ -139,7 +108,7 @@ def test_an_input_is_read_a_window_at_a_time(run, monkeypatch, capsys):
       if number > 12:
         raise UserError("enough")
       read.append(number)
-      yield Line(f"text {number}", "one two")
+      yield Line(f"text {number}", "red blue")
 
   monkeypatch.setattr("posexp.data.lines.given_lines", lambda _: endless())
   with pytest.raises(UserError, match="enough"):
@@ -151,7 +120,7 @@ def test_lines_that_are_typed_are_answered_one_by_one(run, monkeypatch, capsys):
   answered = []
 
   def lines():
-    for text in ["one", "", "two"]:
+    for text in ["red", "", "blue"]:
       answered.append(len(capsys.readouterr().out.splitlines()))
       yield Line("text", text)
     answered.append(len(capsys.readouterr().out.splitlines()))
@@ -171,19 +140,19 @@ def test_a_beam_can_be_asked_for(run, tested, say):
 
 
 def test_a_long_line_is_translated_up_to_what_the_model_reads(run, say):
-  long = " ".join(["one"] * 40)
-  (whole, short, _), err = say(run, long, "one", long + " two", "--batch", 2)
+  most, long = read_run(run).config["task"]["max_length"], " ".join(["red"] * 40)
+  (whole, short, _), err = say(run, long, "red", long + " blue", "--batch", 2)
   opened = open_alone(run, Translation, rows=2)
   translator = LineTranslator(opened, opened.setup.task.search, 2)
   (found,) = translator([long])
-  assert (len(found.source), found.source[-1]) == (8, EOS)
+  assert (len(found.source), found.source[-1]) == (most, EOS)
   assert whole != short
-  assert err == ["note: 2 lines cut to 8 tokens, which is as much as the model reads"]
+  assert err == [f"note: 2 lines cut to {most} tokens, which is as much as the model reads"]
 
 
 def test_maps_are_drawn_of_the_first_lines(run, say, monkeypatch):
   monkeypatch.setattr(translate, "MAPS", 1)
-  texts = ["", "four ü", *["one two"] * 5]
+  texts = ["", "red ü", *["blue pink"] * 5]
   shutil.rmtree(run / "figures", ignore_errors=True)
   out, err = say(run, *texts, "--maps")
   assert len(out) == 7
@@ -193,7 +162,7 @@ def test_maps_are_drawn_of_the_first_lines(run, say, monkeypatch):
   assert [line for line in err if line.endswith("figures/line-2-cross.png")]
   assert (run / "figures/line-2-cross.png").read_bytes().startswith(b"\x89PNG")
   svg = (run / "figures/line-2-cross.svg").read_text(encoding="utf-8")
-  for part in ("line 2: four ü", "[EOS]", "token that is written", "layer 0", "head 1"):
+  for part in ("line 2: red ü", "[EOS]", "token that is written", "layer 0", "head 1"):
     assert part in svg
 
 

@@ -2,16 +2,17 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
-import random
 import re
 from pathlib import Path
 
+import finished
 import jax
 import numpy as np
 import pytest
 import sacrebleu
-from order import MODEL, NUMBERS, command, compilations, only
+from order import NUMBERS, command
 
 from posexp.config import resolve
 from posexp.config.command_line import compose
@@ -27,44 +28,17 @@ from posexp.training.restore import open_trained
 
 pytestmark = pytest.mark.usefixtures("home")
 
-WORDS = ("red", "green", "blue", "gray", "pink")
-SIZES = {"train": 500, "validation": 40, "test": 60}
-LEARN = ["train.steps=240", "train.evaluate_every=220", "train.average=2", "train.warmup=20"]
-LEARN += ["train.learning_rate=1e-2", "train.batch_size=256", "train.schedule=cosine"]
-LEARN += ["model.dropout=0", "model.d_model=32"]
-
-
-def write(folder: Path) -> list[str]:
-  """Sentences and their words in reverse order, in capitals; returns options of a tiny model."""
-  rng = random.Random(0)
-  for split, size in SIZES.items():
-    said = [rng.choices(WORDS, k=rng.randrange(1, 7)) for _ in range(size)]
-    for language, text in (
-      ("en", [" ".join(words) for words in said]),
-      ("de", [" ".join(words[::-1]).upper() for words in said]),
-    ):
-      (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in text))
-  files = [f"task.{split}={folder / split}" for split in SIZES]
-  options = ["task=translation", *files, *MODEL, "task.vocab_size=330", "train.batch_size=512"]
-  return [*options, "task.bleu_pairs=20", "task.beam=2", "wandb.mode=disabled"]
-
 
 @pytest.fixture(scope="module")
 def options(home):
-  return write(Path())
+  return finished.pairs(Path())
 
 
 @pytest.fixture(scope="module")
 def learned(options):
-  """What a run said, its folder, and which functions were compiled."""
-  with compilations() as counts:
-    typed = command(*options, *LEARN, "encoding=rpr", "runs=learned")
-  assert (typed.status, typed.err) == (0, "")
-  return typed.out, only("learned"), counts
-
-
-def test_relative_positions_learn_an_order(learned):
-  assert read_run(learned[1]).summary["test/exact_match"] > 0.8
+  """What a run said that has learned an order, its folder, and which functions were compiled."""
+  out, counts = finished.translator(Path("learned"))
+  return out, Path("learned"), counts
 
 
 def test_scores_are_those_of_the_hypotheses_that_are_kept(learned):
@@ -109,16 +83,6 @@ def test_nothing_is_compiled_per_batch(learned):
   assert counts["begin"] <= 2 * buckets  # greedy, and by beam search
   assert counts["advance"] <= 4 * buckets  # for the first cache, and for the longest hypotheses
   assert min(counts[name] for name in ("update", "predict", "begin", "advance")) >= 1
-
-
-def test_a_trained_translator_is_measured_without_terms(learned):
-  from posexp.evaluate import arguments, evaluate
-
-  found = evaluate(arguments([str(learned[1]), "--without", "keys,values"]))
-  summary = read_run(learned[1]).summary
-  assert found["on"]["loss"] == pytest.approx(summary["test/loss"], rel=1e-4)
-  assert found["off"][0]["change"] < -0.1
-  assert found["off"][0]["layers"] == (0, 1)  # of the encoder, then of the decoder
 
 
 def test_the_mean_of_the_last_checkpoints_is_what_is_tested(learned):
@@ -220,7 +184,8 @@ def test_bleu_follows_the_script_of_the_references(language, text, expected):
 
 
 def test_where_bleu_does_not_apply_chrf_chooses_and_it_is_said(home, tmp_path, caplog):
-  rows = [f"{a} {b} {c}\t{c} {b} {a}" for a in WORDS for b in WORDS for c in WORDS]
+  words = itertools.product(finished.WORDS, repeat=3)
+  rows = [f"{a} {b} {c}\t{c} {b} {a}" for a, b, c in words]
   (tmp_path / "a.tsv").write_text("\n".join(["en\tde", *rows]))
   config = [f"task.train={tmp_path / 'a.tsv'}", "task=translation", "task.vocab_size=300"]
   task = make_task(resolve(compose(config)))

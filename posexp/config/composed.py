@@ -13,6 +13,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from posexp.config import plugins
 from posexp.config.checks import LARGEST, Count, Positive, between, brief
+from posexp.config.own_files import mapping
 from posexp.config.plugins import CONFIGS
 from posexp.config.schema import build, flat, unknown_option
 from posexp.errors import UserError
@@ -43,9 +44,7 @@ def encodings_node() -> DictConfig:
 
 @functools.cache
 def _built_in() -> DictConfig:
-  node = OmegaConf.create()
-  for file in sorted((CONFIGS / "encoding").glob("*.yaml")):
-    node = OmegaConf.merge(node, OmegaConf.load(file))
+  node = OmegaConf.merge(*map(mapping, sorted((CONFIGS / "encoding").glob("*.yaml"))))
   del node["encoding"]
   return node
 

@@ -28,9 +28,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from omegaconf import OmegaConf
-
 from posexp.config.checks import typed
+from posexp.config.own_files import mapping
 from posexp.config.schema import defaults
 from posexp.errors import UserError, near
 
@@ -270,7 +269,7 @@ def store() -> None:
   from hydra.core.config_store import ConfigStore
 
   hydra = ConfigStore.instance()
-  taken = {*OmegaConf.load(CONFIGS / "train.yaml"), *(each.name for each in CONFIGS.iterdir())}
+  taken = {*mapping(CONFIGS / "train.yaml"), *(each.name for each in CONFIGS.iterdir())}
   for group, row in GROUPS.items():
     nodes = hydra.repo.get(group, {})
     for file in [file for file, node in nodes.items() if node.provider == PROVIDER]:

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
 from posexp.config.checks import show
+from posexp.config.own_files import mapping
 from posexp.config.plugins import CONFIGS, folders
 from posexp.config.schema import flat
 from posexp.errors import UserError, near
@@ -68,9 +69,11 @@ class FileConfigSource(file_config_source.FileConfigSource):
       UserError: it is no mapping in UTF-8, or holds what is not heeded.
       YAMLError: it is not valid YAML.
     """
-    if self.provider == "main":
-      return super().load_config(config_path)
     file = Path(self.path, self._normalize_file_name(config_path))
+    if self.provider == "main":
+      text = file.read_text(encoding="utf-8")
+      header, address = self._get_header_dict(text[:512]), f"{self.scheme()}://{self.path}"
+      return ConfigResult(self.provider, address, mapping(text), header)
     try:
       found = super().load_config(config_path)
       text = file.read_text(encoding="utf-8")

@@ -110,7 +110,6 @@ def test_the_loss_and_its_gradient_are_those_of_the_definition(parser, batch):
   np.testing.assert_allclose(*(back(each)[0] for each in ((ones, zeros), (zeros, ones))), atol=1e-4)
 
 
-@pytest.mark.parametrize("parser", ["margin"], indirect=True)  # the loss is no part of this
 def test_it_predicts_the_best_tree_with_its_best_labels(parser, predict, batch):
   spans = np.asarray(predict(batch)["spans"])
 
