@@ -176,12 +176,15 @@ class Given(Vocabulary):
   """The tokens of a tokenizer that was trained elsewhere, such as a released model's.
 
   Its token `end` stands before documents and changes numbers with token 0, as END is 0 here. After
-  `stops` a text goes on no further.
+  `stops` a text goes on no further. `length` is how many tokens its model reads, of which nothing
+  here depends.
   """
 
   exact = False
 
-  def __init__(self, tokenizer: str, size: int, end: int, stops: Sequence[int] = ()):
+  def __init__(
+    self, tokenizer: str, size: int, end: int, stops: Sequence[int] = (), length: int = 0
+  ):
     from tokenizers import Tokenizer
 
     library = self._library = Tokenizer.from_str(tokenizer)

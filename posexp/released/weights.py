@@ -17,7 +17,7 @@ from posexp.errors import UserError
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.masked import MaskedSpec
 from posexp.models.transformer import Size
-from posexp.released.families import IGNORED, OPTIONS, Asked, Family, Options, families
+from posexp.released.families import COMMON, Asked, Family, Layers, Options, by_layer, families
 from posexp.released.folder import Folder, kind_of, open_folder
 
 LEAVES = {"kernel": "weight", "table": "weight", "rows": "weight", "scale": "weight"}
@@ -109,9 +109,10 @@ class Released:
   files: dict[str, str]  # the name of each tensor in the file, by that of a `Piece`
   model: Options
   encoding: Options  # as a run's config has it: {"encoding": "rope", "rope": {"base": 10000.0}}
+  layers: Layers  # the same by layer, of a model that turns
   vocab_size: int
   config: dict[str, Any]
-  head: tuple[str, bool, bool] | None  # of an encoder: its activation, and its two biases
+  head: tuple[Any, ...] | None  # of an encoder: its activation, and its two biases
 
   @classmethod
   def open(cls, name: str) -> Released:
@@ -127,15 +128,12 @@ class Released:
     known = families()
     family = known[kind_of(folder, config, known, "models")]
     asked = Asked(folder.name, config, family)
-    of_config = family.options if callable(family.options) else OPTIONS[family.options]
-    model, encoding = of_config(asked)
-    files, head = _named(folder, family), None
-    given = family.names.get("transform", "") + ".weight"
-    if not family.causal and given in files:
-      act, bias = family.head
-      f = asked.activation(act, False) if act else "gelu"
-      head = f, not bias or bool(asked(bias)), bool(asked.config.get("decoder_bias", True))
-    made = cls(folder, family, files, model, encoding, asked.number("vocab_size"), config, head)
+    model, found, files = asked.model(), asked.positions(), _named(folder, family)
+    layers, encoding = found if isinstance(found, list) else [], by_layer(found)
+    written = family.names.get("transform", "") + ".weight" in files
+    head = tuple(map(asked.said, family.head)) if family.head and written else None
+    words = asked.number("vocab_size")
+    made = cls(folder, family, files, model, encoding, layers, words, config, head)
     return dataclasses.replace(made, model=model | {"tie_embeddings": made._ties()})
 
   def _ties(self) -> bool:
@@ -157,8 +155,10 @@ class Released:
   @property
   def longest(self) -> int:
     """The longest text that its config speaks of, in tokens."""
-    table = self.encoding.get("learned")
-    return table["length"] if table else self.config.get("max_position_embeddings", 2048)
+    if table := self.encoding.get("learned"):
+      return table["length"]
+    key = "max_position_embeddings"
+    return self.config.get(key) or self.family.keys.get(key, 2048)
 
   def tokenizer(self) -> Any:
     """Return the folder's tokenizer, a `tokenizers.Tokenizer`; None if it has none.
@@ -226,10 +226,28 @@ class Released:
       )
     return found
 
+  def classifier(self, labels: Sequence[str]) -> dict[str, Tensor]:
+    """Return the parameters of the head that tells these labels apart, if it is the file's."""
+    name, given = self.family.names.get("classes", ""), self.config.get("id2label")
+    same = isinstance(given, dict) and [*given.values()] == [*labels]
+    if not same or self.config.get("architectures") != [self.family.architecture]:
+      return {}
+    kernel = ("head", "kernel"), self.folder.shape(self.files[f"{name}.weight"])[::-1]
+    made = {"weight": kernel, "bias": (("head", "bias"), (len(labels),))}
+    return {
+      "/".join(path): Tensor(
+        self.folder,
+        self.files[f"{name}.{key}"],
+        Piece(f"{name}.{key}", (path,), (shape,), key == "weight"),
+        0,
+      )
+      for key, (path, shape) in made.items()
+    }
+
 
 def ignored(name: str) -> bool:
   """Return whether a tensor is known to be no parameter of what is read."""
-  return re.fullmatch(rf"\^?(.*\.)?({IGNORED})|{EYES}", name) is not None
+  return re.fullmatch(rf"\^?(.*\.)?({'|'.join(COMMON['ignored'])})|{EYES}", name) is not None
 
 
 def _named(folder: Folder, family: Family) -> dict[str, str]:
@@ -247,6 +265,8 @@ def _named(folder: Folder, family: Family) -> dict[str, str]:
     body = short.startswith(family.base)
     short = short.removeprefix(family.base) if body else short
     found[f"^{short}" if not body and short.startswith(heads) else short] = name
+  if "bias" in family.names and (own := found.pop(f"{family.names['head']}.bias", None)):
+    found[family.names["bias"]] = own  # it counts, and the other is a copy of it if words are tied
   return found
 
 
@@ -257,7 +277,7 @@ class Tensor(NamedTuple):
   file: str
   piece: Piece
   number: int
-  swapped: int = 0  # a word that changes its place with word 0
+  word: int = 0  # which changes places with word 0
 
   @property
   def shape(self) -> Shape:
@@ -265,28 +285,32 @@ class Tensor(NamedTuple):
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     found = self.piece.split(self.folder.tensor(self.file))[self.number]
-    if self.swapped:
-      axis = 0 if self.piece.paths[0][-1] in ("table", "bias") else -1
-      order = np.arange(found.shape[axis])
-      order[[0, self.swapped]] = order[[self.swapped, 0]]
-      found = np.take(found, order, axis)
-    return np.asarray(found, dtype)
+    return np.asarray(exchanged(found, self.piece.paths[self.number], self.word), dtype)
 
 
-def parameters(released: Released, spec: Any, end: int = 0) -> dict[str, Tensor]:
+def exchanged(x: np.ndarray, path: Path, word: int) -> np.ndarray:
+  """Return a parameter in which a word and word 0 have changed places, if it has words at all."""
+  words = (path[-1] == "table" and "embed" in path) or path[0] in ("head", "bias")
+  if not words or not word:
+    return x
+  axis = -1 if path[-1] == "kernel" else 0
+  order = np.arange(x.shape[axis])
+  order[[0, word]] = order[[word, 0]]
+  return np.take(x, order, axis)
+
+
+def parameters(released: Released, spec: Any, word: int = 0) -> dict[str, Tensor]:
   """Return the parameters that a file has, by their paths; none is read.
 
-  With `end`, that word and word 0 change places.
+  With `word`, that one and word 0 change places.
   """
-  found = {}
-  words = {released.family.names[each] for each in ("embed", "head")}
-  words |= {released.family.names.get("bias", "")}
-  for piece in released.pieces(spec):
-    swapped = end if {piece.name, piece.name.rpartition(".")[0]} & words else 0
-    for number, path in enumerate(piece.paths):
-      tensor = Tensor(released.folder, released.files[piece.name], piece, number, swapped)
-      found["/".join(map(str, path))] = tensor
-  return found
+  return {
+    "/".join(map(str, path)): Tensor(
+      released.folder, released.files[piece.name], piece, number, word
+    )
+    for piece in released.pieces(spec)
+    for number, path in enumerate(piece.paths)
+  }
 
 
 def tensors(released: Released, spec: Any, params: Any) -> dict[str, np.ndarray]:

@@ -85,11 +85,20 @@ def keep_tokens(released: Released, folder: Path) -> None:
     storage.write(folder / "tokenizer.json", tokens_of(released))
 
 
-def of_folder(released: Released, task: Task, folder: Path) -> Mapping[str, Any]:
-  """Return the weights by their paths, none of which is read yet, with words as a run has them."""
+def of_folder(
+  released: Released, task: Task, folder: Path, labels: Sequence[str] = ()
+) -> Mapping[str, Any]:
+  """Return the weights by their paths, none of which is read yet, with words as a run has them.
+
+  Of an encoder the head is that of a classifier of the `labels`, if the folder has one.
+  """
   end = kept_vocabulary(folder).end if isinstance(task, LanguageModeling) else 0
   found = parameters(released, released.spec(), end)
-  return {plain(name): each for name, each in found.items()}
+  own = {plain(name): each for name, each in found.items()}
+  if released.family.causal:
+    return own
+  body = {name: each for name, each in own.items() if not name.startswith("head/")}
+  return body | released.classifier(labels)
 
 
 def _read(shapes: Any, found: Mapping[str, Any], dtype: str, where: Any) -> Any:
