@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from flax import nnx
 from safetensors.numpy import save
+from tokenizers import Tokenizer
 
 from posexp.config.checks import show
 from posexp.data.tokenizer import END, SPECIAL
-from posexp.data.vocabulary import byte_letters
+from posexp.data.vocabulary import as_library
 from posexp.encodings import make_encoding, name_of
 from posexp.encodings.base import Encoding, Layer
 from posexp.encodings.rotary import RoPE
@@ -34,7 +35,6 @@ from posexp.released.families import (
   Asked,
   Family,
   Options,
-  by_layer,
 )
 from posexp.released.folder import WEIGHTS
 from posexp.released.weights import Path as Name
@@ -43,7 +43,6 @@ from posexp.released.weights import exchanged, pieces
 # Options of a model that neither its weights nor what it computes depend on.
 FREE = {"dropout", "attention", "dtype", "match", "match_to", "vectors"}
 Difference = tuple[str, str]  # an option of the model as typed, and that of an architecture
-Parameters = dict[Name, np.ndarray]
 
 
 class Tokens(NamedTuple):
@@ -66,6 +65,11 @@ class Exported(NamedTuple):
   params: Any  # of the model: a state of Flax
   tokens: Tokens
   labels: tuple[str, ...] = ()  # of an encoder that classifies
+
+  @property
+  def longest(self) -> int:
+    """The tokens of a text that the model is known to read."""
+    return max(self.length, self.tokens.length)
 
   @property
   def layers(self) -> list[Layer]:
@@ -96,7 +100,7 @@ def export(model: Exported, folder: Path, card: str) -> list[Path]:
   if not model.labels:
     files["generation_config.json"] = _json(ids)
   if tokens.tokenizer is not None:
-    names = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.length}
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.longest}
     files["tokenizer.json"] = tokens.tokenizer.encode()
     files["tokenizer_config.json"] = _json(names | tokens.names)
   with writing("FOLDER", folder):
@@ -158,8 +162,8 @@ def config_of(model: Exported) -> tuple[Family, Options]:
       continue
     config = _config(family, model)
     try:
-      ask = Asked(family.name, config, family)
-      why = differences(model, Size(**ask.model()), make_encoding(by_layer(ask.positions())))
+      options, _, encoding = Asked(family.name, config, family).read()
+      why = differences(model, Size(**options), make_encoding(encoding))
     except (UserError, ValueError, TypeError) as error:
       failed = str(error)
       continue
@@ -262,7 +266,7 @@ def _config(family: Family, model: Exported) -> Options:
   given |= {"layer_types": kinds if window else None}
   given |= {"no_rope_layers": [int(isinstance(each.encoding, RoPE)) for each in layers]}
   config |= {key: value for key, value in given.items() if key in keys}
-  return config | _rope(turns[0] if turns else RoPE(), max(model.length, model.tokens.length))
+  return config | _rope(turns[0] if turns else RoPE(), model.longest)
 
 
 def _rope(rope: RoPE, length: int) -> Options:
@@ -283,37 +287,15 @@ def _rope(rope: RoPE, length: int) -> Options:
 
 
 def tokens_of(content: Mapping[str, Any]) -> Tokens:
-  """Return the tokens of a run, whose vocabulary has this JSON; of words there is no tokenizer.
-
-  A text classifier's is the library's own JSON.
-  """
-  from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-  kind, made = content.get("kind"), None
-  if kind == "given":
+  """Return the tokens of a run, whose tokenizer has this JSON; of words there is none."""
+  if content.get("kind") == "given":
     library = Tokenizer.from_str(content["tokenizer"])
     first, ends = content["end"], tuple(content["stops"]) or (content["end"],)
     ids = {"bos_token": first, "eos_token": ends[0]}
     names = {key: name for key, each in ids.items() if (name := library.id_to_token(each))}
     return Tokens(content["tokenizer"], names, first, ends, content.get("length", 0))
-  if kind is None:
+  if "kind" not in content:  # that of a classifier
     names = dict(zip(("pad_token", "unk_token", "cls_token"), SPECIAL, strict=True))
     return Tokens(json.dumps(content), names)
-  if kind == "bpe":
-    made = Tokenizer.from_str(content["bpe"])
-    made.decoder = decoders.ByteLevel()
-  elif kind == "byte":
-    made = Tokenizer(models.BPE(_numbered(byte_letters()), []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-  elif kind == "char" and not content.get("unknown"):
-    made = Tokenizer(models.BPE(_numbered(content["characters"]), []))
-    made.decoder = decoders.Fuse()
-  if made is None:
-    return Tokens(None, {})
-  made.add_special_tokens([END])
-  return Tokens(made.to_str(), {"bos_token": END, "eos_token": END})
-
-
-def _numbered(letters: Iterable[str]) -> dict[str, int]:
-  return {name: number for number, name in enumerate([END, *letters])}
+  made = as_library(content)
+  return Tokens(made, {"bos_token": END, "eos_token": END} if made else {})

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from posexp.config.plugins import table
+from posexp.encodings import make_encoding
 from posexp.errors import UserError
 
 Options = dict[str, Any]
@@ -88,7 +89,7 @@ class Asked:
   def __init__(
     self, name: str, config: Mapping[str, Any], family: Family, positions: str | None = None
   ):
-    self.name, self.config, self.family = name, config, family
+    self.name, self.config, self.family, self.last = name, config, family, ""
     fixed = COMMON["fixed"] | {**family.fixed}
     known = {*family.keys, *COMMON["free"], *fixed, *family.free}
     self.unknown = sorted(key for key in config if key not in known and key[:1] != "_")
@@ -101,10 +102,12 @@ class Asked:
       if key not in family.free and config.get(key, allowed[0]) not in allowed:
         ours = f"posexp has {allowed[0]!r} alone, of what this key may ask for"
         raise self.refused(key, ours)
+    for key in () if positions else config.keys() & family.keys.keys():
+      self(key)
 
   def refused(self, key: str, why: str, *value: Any) -> UserError:
     """Return the error for a key of the config, or for one within another, of this value."""
-    shown = value[0] if value else self.config.get(key)
+    shown = value[0] if value else self.config.get(key, self.family.keys.get(key))
     return UserError(f"{self.name}: its config.json has {key}={shown!r:.80}, {why}")
 
   def __call__(self, key: str) -> Any:
@@ -113,7 +116,7 @@ class Asked:
     Raises:
       UserError: a number or a switch is none.
     """
-    usual = self.family.keys[key]
+    usual, self.last = self.family.keys[key], key
     value, switch = self.config.get(key, usual), isinstance(usual, bool)
     fits = isinstance(value, bool) == switch and isinstance(value, int | float | None)
     if isinstance(usual, int | float) and not fits:
@@ -123,7 +126,7 @@ class Asked:
   def number(self, key: str) -> int:
     """Return a whole number above 0; UserError if it is none."""
     value = self(key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not isinstance(value, int) or value < 1:
       raise self.refused(key, "which must be a whole number from 1 up")
     return value
 
@@ -146,6 +149,23 @@ class Asked:
     sizes = self.family.model
     given = self.said(sizes.get("head_dim"))
     return given or self.said(sizes["d_model"]) / self.number(sizes["num_heads"])
+
+  def read(self) -> tuple[Options, Layers | Options, Options]:
+    """Return the options of posexp's model, what its layers have of positions, and as an encoding.
+
+    Raises:
+      UserError: the config has a key that posexp does not have, or a value of a wrong kind.
+    """
+    try:
+      model, found = self.model(), self.positions()
+      self.head = tuple(map(self.said, self.family.head))  # of an encoder: activation, biases
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+      raise self.refused(self.last, f"of which posexp can make nothing ({error})") from None
+    try:
+      make_encoding(encoding := by_layer(found))
+    except UserError as error:
+      raise UserError(f"{self.name}: its config.json asks for {error}") from None
+    return model, found, encoding
 
   def model(self) -> Options:
     """Return the options of posexp's model."""
@@ -192,8 +212,6 @@ def rope(ask: Asked, base: str = "rope_theta", given: Any = None) -> Options:
   """
   if given is None:
     given = ask("rope_scaling") or ask("rope_parameters") or {}
-  if not isinstance(given, Mapping):
-    raise ask.refused("rope_scaling" if ask("rope_scaling") else "rope_parameters", "no mapping")
   kind = given.get("rope_type", given.get("type", "default"))
   kind = {"su": "longrope"}.get(kind, kind)
   if kind not in SCALINGS:
@@ -291,7 +309,7 @@ def smollm3(ask: Asked) -> Layers:
   """Return those of SmolLM3, of which some do not turn."""
   every, count = ask.number("no_rope_layer_interval"), ask.number("num_hidden_layers")
   turns = ask("no_rope_layers") or [int((layer + 1) % every != 0) for layer in range(count)]
-  if not isinstance(turns, list) or len(turns) != count:
+  if len(turns) != count:
     raise ask.refused("no_rope_layers", f"which must be {count} numbers, one a layer")
   window = ask("sliding_window") if ask("use_sliding_window") else None
   layers = sliding(ask, lambda layer: not turns[layer], window)
@@ -359,7 +377,7 @@ def deberta(ask: Asked) -> Options:
 def mpt(ask: Asked) -> Options:
   """Return ALiBi, with its usual slopes alone."""
   given = ask("attn_config") or {}
-  if not isinstance(given, Mapping) or given.get("alibi_bias_max", 8) != 8:
+  if given.get("alibi_bias_max", 8) != 8:
     raise ask.refused("attn_config", "and posexp has ALiBi with alibi_bias_max=8 alone")
   return {"encoding": "alibi"}
 

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from posexp.errors import UserError
-from posexp.released.families import Asked, Options, by_layer, families, joined
+from posexp.released.families import Asked, Options, families, joined
 from posexp.released.folder import Folder, kind_of
 
 # Names of the tensors of positions that an encoding has.
@@ -52,7 +52,7 @@ def positions(folder: Folder) -> Positions:
   known = families() | OTHERS
   family = known[kind_of(folder, config, known, "positions")]
   ask = Asked(folder.name, config, family, PLACES)
-  model, encoding = ask.model(), by_layer(ask.positions())
+  model, _, encoding = ask.read()
   tables, read = {}, []
   for label in TABLES.get(encoding["encoding"], ()):
     whole = re.compile(rf"(.*\.)?{re.escape(family.names[label])}\.weight")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax import nnx
 
+from posexp.config import build
 from posexp.config.checks import as_typed
 from posexp.encodings import make_encoding
 from posexp.encodings.rngs import abstract_model
@@ -17,7 +19,7 @@ from posexp.errors import UserError
 from posexp.models.language_model import LanguageModelSpec
 from posexp.models.masked import MaskedSpec
 from posexp.models.transformer import Size
-from posexp.released.families import COMMON, Asked, Family, Layers, Options, by_layer, families
+from posexp.released.families import COMMON, Asked, Family, Layers, Options, families
 from posexp.released.folder import Folder, kind_of, open_folder
 
 LEAVES = {"kernel": "weight", "table": "weight", "rows": "weight", "scale": "weight"}
@@ -128,10 +130,10 @@ class Released:
     known = families()
     family = known[kind_of(folder, config, known, "models")]
     asked = Asked(folder.name, config, family)
-    model, found, files = asked.model(), asked.positions(), _named(folder, family)
-    layers, encoding = found if isinstance(found, list) else [], by_layer(found)
+    (model, found, encoding), files = asked.read(), _named(folder, family)
+    layers = found if isinstance(found, list) else []
     written = family.names.get("transform", "") + ".weight" in files
-    head = tuple(map(asked.said, family.head)) if family.head and written else None
+    head = asked.head if asked.head and written else None
     words = asked.number("vocab_size")
     made = cls(folder, family, files, model, encoding, layers, words, config, head)
     return dataclasses.replace(made, model=model | {"tie_embeddings": made._ties()})
@@ -179,16 +181,40 @@ class Released:
         "download it again"
       ) from None
 
+  def tokens(self) -> str:
+    """Return the JSON of the tokenizer for `Vocabulary.opened` and `posexp.data.tokenizer.Given`.
+
+    Documents begin with the token that the tokenizer puts before a text, or else end with the one
+    that the config names as the end.
+
+    Raises:
+      UserError: the folder has no tokenizer.
+    """
+    library = self.tokenizer()
+    if library is None:
+      raise UserError(
+        f"{self.folder.name}: no tokenizer.json in it, without which it reads no text; save the "
+        "tokenizer there, too, or give tokens to posexp.load"
+      )
+    ends = self.config.get("eos_token_id")
+    ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    begin = next(iter(library.encode("").ids or ends), 0)
+    content = {"kind": "given", "tokenizer": library.to_str(), "size": self.vocab_size}
+    content |= {"end": begin, "stops": ends, "length": self.longest}
+    return json.dumps(content, ensure_ascii=False)
+
   def spec(self, model: Options | None = None, encoding: Options | None = None) -> Any:
     """Return the specification of the model, with its own options or others.
 
     Raises:
-      UserError: the config asks for sizes that do not suit each other.
+      UserError: there is no such option, or the config asks for sizes that do not suit each other.
     """
     try:
-      size = Size(**(self.model if model is None else model))
-    except (ValueError, TypeError) as error:
-      raise UserError(f"{self.folder.name}: its config.json asks for model.{error}") from None
+      size = build(Size, self.model if model is None else model, "model")
+    except UserError as error:
+      if model is not None:
+        raise
+      raise UserError(f"{self.folder.name}: its config.json asks for {error}") from None
     made = make_encoding(self.encoding if encoding is None else encoding)
     if self.family.causal:
       return LanguageModelSpec(self.vocab_size, made, size)
@@ -219,7 +245,8 @@ class Released:
     left = self.files.keys() - {piece.name for piece in found} - copies
     if self.head is None and not self.family.causal:  # the encoder alone is read
       left = {each for each in left if not each.startswith("^")}
-    if strange := sorted(each for each in left if not ignored(each)):
+    known = rf"\^?(.*\.)?({'|'.join(COMMON['ignored'])})|{EYES}"  # no parameters of what is read
+    if strange := sorted(each for each in left if not re.fullmatch(known, each)):
       raise UserError(
         f"{self.folder.name}: {self.files[strange[0]]} is none of the tensors that its config.json "
         "asks for"
@@ -232,22 +259,9 @@ class Released:
     same = isinstance(given, dict) and [*given.values()] == [*labels]
     if not same or self.config.get("architectures") != [self.family.architecture]:
       return {}
-    kernel = ("head", "kernel"), self.folder.shape(self.files[f"{name}.weight"])[::-1]
-    made = {"weight": kernel, "bias": (("head", "bias"), (len(labels),))}
-    return {
-      "/".join(path): Tensor(
-        self.folder,
-        self.files[f"{name}.{key}"],
-        Piece(f"{name}.{key}", (path,), (shape,), key == "weight"),
-        0,
-      )
-      for key, (path, shape) in made.items()
-    }
-
-
-def ignored(name: str) -> bool:
-  """Return whether a tensor is known to be no parameter of what is read."""
-  return re.fullmatch(rf"\^?(.*\.)?({'|'.join(COMMON['ignored'])})|{EYES}", name) is not None
+    width, classes = self.folder.shape(self.files[f"{name}.weight"])[::-1]
+    shapes = {("head", "kernel"): (width, classes), ("head", "bias"): (classes,)}
+    return _held(self, pieces(self.family._replace(names={"head": name}), shapes, 1))
 
 
 def _named(folder: Folder, family: Family) -> dict[str, str]:
@@ -304,12 +318,14 @@ def parameters(released: Released, spec: Any, word: int = 0) -> dict[str, Tensor
 
   With `word`, that one and word 0 change places.
   """
+  return _held(released, released.pieces(spec), word)
+
+
+def _held(released: Released, held: Sequence[Piece], word: int = 0) -> dict[str, Tensor]:
   return {
-    "/".join(map(str, path)): Tensor(
-      released.folder, released.files[piece.name], piece, number, word
-    )
-    for piece in released.pieces(spec)
-    for number, path in enumerate(piece.paths)
+    "/".join(map(str, path)): Tensor(released.folder, released.files[each.name], each, number, word)
+    for each in held
+    for number, path in enumerate(each.paths)
   }
 
 

@@ -1,4 +1,4 @@
-"""Options of a released model: those that its config asks for, and others in their place."""
+"""Options of a run of a released model: what its config asks for, or others in their place."""
 
 from __future__ import annotations
 
@@ -105,30 +105,6 @@ def of_released(typed: list[Override]) -> list[Override]:
     return typed
   lines = [each.input_line for each in typed]
   return read(overrides(Released.open(names[-1]), lines, [*encodings_node()]))
-
-
-def tokens_of(released: Released) -> str:
-  """Return the JSON of the folder's tokenizer for `Vocabulary.opened` and `tokenizer.Given`.
-
-  Documents begin with the token that the tokenizer puts before a text, or else end with the one
-  that the config names as the end.
-
-  Raises:
-    UserError: the folder has no tokenizer.
-  """
-  library = released.tokenizer()
-  if library is None:
-    raise UserError(
-      f"{released.folder.name}: no tokenizer.json in it, without which it reads no text; save the "
-      "tokenizer there, too, or give tokens to posexp.load"
-    )
-  ends = released.config.get("eos_token_id")
-  ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
-  first = library.encode("").ids
-  begin = first[0] if first else next(iter(ends), 0)
-  content = {"kind": "given", "tokenizer": library.to_str(), "size": released.vocab_size}
-  content |= {"end": begin, "stops": ends, "length": released.longest}
-  return json.dumps(content, ensure_ascii=False)
 
 
 def record(name: str) -> dict[str, str]:
