@@ -24,6 +24,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from posexp.config import show_options
 from posexp.config.arguments import Parser, command
@@ -61,19 +62,20 @@ def export(args: argparse.Namespace) -> list[Path]:
 
   prepare()
   why = "posexp.export writes language models and classifiers of texts"
-  if str(args.run).startswith(PREFIX) or not isinstance(
-    make_task(read_run(args.run).config), LabeledTexts
-  ):
-    trained = open_alone(args.run, LanguageModeling, why)
-    labels, read = (), ""
+  decoder = str(args.run).startswith(PREFIX)
+  decoder = decoder or not isinstance(make_task(read_run(args.run).config), LabeledTexts)
+  trained = open_alone(args.run, LanguageModeling, why) if decoder else open_trained(args.run)
+  run, size = trained.run, trained.spec.size
+  spec: Any = trained.spec  # of one of two tasks, as are the task and the data
+  task: Any = trained.setup.task
+  data: Any = trained.data
+  if not isinstance(size, Size):
+    raise UserError(f"{args.run}: model={size.backbone} is no Transformer, and {why}")
+  if decoder:
+    labels, read, length = (), "", task.segment
   else:
-    trained = open_trained(args.run)
-    labels = trained.data.label_names
-    read = "the first token" if trained.spec.first else "all tokens, averaged"
-  run, spec = trained.run, trained.spec
-  if not isinstance(spec.size, Size):
-    raise UserError(f"{args.run}: model={spec.size.backbone} is no Transformer, and {why}")
-  length = spec.encoding.limit or trained.data.longest if labels else trained.setup.task.segment
+    labels, length = data.label_names, spec.encoding.limit or data.longest
+    read = "the first token" if spec.first else "all tokens, averaged"
   params = nnx.state(trained.snapshot.model(), nnx.Param)
   kept = json.loads((run.path / "tokenizer.json").read_text(encoding="utf-8"))
   tokens = released.tokens_of(kept)

@@ -237,7 +237,7 @@ def _config(family: Family, model: Exported) -> Options:
   """Return the config of a family that is nearest to a model: its rows, read the other way."""
   size, layers, keys = model.size, model.layers, family.keys
   # Some families have a number of padding by default that is beyond a small vocabulary.
-  config = {"model_type": family.name, "architectures": [family.architecture]}
+  config: Options = {"model_type": family.name, "architectures": [family.architecture]}
   config |= {"vocab_size": model.vocab_size, "pad_token_id": None}
   if model.labels:
     config["id2label"] = {str(number): label for number, label in enumerate(model.labels)}
@@ -262,7 +262,7 @@ def _config(family: Family, model: Exported) -> Options:
   window = max(filter(None, windows), default=None)
   turns = [layer.encoding for layer in layers if isinstance(layer.encoding, RoPE)]
   kinds = ["sliding_attention" if each else "full_attention" for each in windows]
-  given = {"sliding_window": window, "use_sliding_window": window is not None}
+  given: Options = {"sliding_window": window, "use_sliding_window": window is not None}
   given |= {"layer_types": kinds if window else None}
   given |= {"no_rope_layers": [int(isinstance(each.encoding, RoPE)) for each in layers]}
   config |= {key: value for key, value in given.items() if key in keys}

@@ -260,7 +260,7 @@ class Released:
     if not same or self.config.get("architectures") != [self.family.architecture]:
       return {}
     width, classes = self.folder.shape(self.files[f"{name}.weight"])[::-1]
-    shapes = {("head", "kernel"): (width, classes), ("head", "bias"): (classes,)}
+    shapes: dict[Path, Shape] = {("head", "kernel"): (width, classes), ("head", "bias"): (classes,)}
     return _held(self, pieces(self.family._replace(names={"head": name}), shapes, 1))
 
 
